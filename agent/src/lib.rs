@@ -52,13 +52,25 @@ pub use lattice_agent_checkpoint::packers;
 
 use crate::recovery::Unusable;
 use crate::stages::Configured;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use lattice_agent_common::config::AgentConfig;
 use tokio_util::sync::CancellationToken;
 
 /// Runs the agent until `stop`, or until it cannot go on. `unusable`: what to do with a state of a
 /// newer version or of another node. `memory_bytes_max`: this process's memory limit, which is set
 /// if the process has a cgroup of its own.
-pub async fn run(config: AgentConfig, unusable: Unusable, memory_bytes_max: Option<u64>, stop: CancellationToken) -> anyhow::Result<()> {
-    let opened = Configured::new(config)?.open(unusable, memory_bytes_max, stop).await?;
-    opened.sweep().await?.adopt().await?.serve().await.until_stopped().await
+///
+/// Boxed, as an `async fn` would be compiled again in each program that awaits it.
+pub fn run(
+    config: AgentConfig,
+    unusable: Unusable,
+    memory_bytes_max: Option<u64>,
+    stop: CancellationToken,
+) -> BoxFuture<'static, anyhow::Result<()>> {
+    async move {
+        let opened = Configured::new(config)?.open(unusable, memory_bytes_max, stop).await?;
+        opened.sweep().await?.adopt().await?.serve().await.until_stopped().await
+    }
+    .boxed()
 }

@@ -51,11 +51,11 @@ use lattice_cli_syntax::later::Later;
 
 /// Runs one command and returns its exit code.
 pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
-    let well = |()| 0;
+    let success = |()| 0;
     match command {
         Command::Submit(Later(args)) => Box::pin(submit::run(session, args)).await,
-        Command::Status(Later(args)) => status::run(session, args).await.map(well),
-        Command::Explain(Later(args)) => explain::run(session, args).await.map(well),
+        Command::Status(Later(args)) => status::run(session, args).await.map(success),
+        Command::Explain(Later(args)) => explain::run(session, args).await.map(success),
         Command::Wait(Later(args)) => wait::run(session, args).await,
         Command::Cancel(Later(args)) => cancel::run(session, args).await,
         Command::Preempt(Later(args)) => preempt::preempt(session, args).await,
@@ -65,57 +65,59 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Requeue(Later(args)) => signal::requeue(session, args).await,
         Command::Signal(Later(args)) => signal::signal(session, args).await,
         Command::Logs(Later(args)) => logs::run(session, args).await,
-        Command::Top(Later(args)) => top::run(session, args).await.map(well),
-        Command::Watch(Later(args)) => watch::run(session, args).await.map(well),
-        Command::Metrics(Later(args)) if args.stream => watch::run(session, Watch::of(args.id)).await.map(well),
-        Command::Metrics(Later(args)) => top::run(session, Top::of(args.id)).await.map(well),
-        Command::Completion(Later(args)) => completion::run(&args).map(well),
-        Command::Compare(Later(args)) => compare::run(session, args).await.map(well),
-        Command::Telemetry(Later(args)) => telemetry::run(session, args).await.map(well),
-        Command::Diag(Later(args)) => diag::run(session, args).await.map(well),
+        Command::Top(Later(args)) => top::run(session, args).await.map(success),
+        Command::Watch(Later(args)) => watch::run(session, args).await.map(success),
+        Command::Metrics(Later(args)) if args.stream => watch::run(session, Watch::of(args.id)).await.map(success),
+        Command::Metrics(Later(args)) => top::run(session, Top::of(args.id)).await.map(success),
+        Command::Completion(Later(args)) => completion::run(&args).map(success),
+        Command::Compare(Later(args)) => compare::run(session, args).await.map(success),
+        Command::Telemetry(Later(args)) => telemetry::run(session, args).await.map(success),
+        Command::Diag(Later(args)) => diag::run(session, args).await.map(success),
         Command::Attach(Later(args)) => Box::pin(attach::run(session, args)).await,
         Command::Session(Later(args)) => Box::pin(session::run(session, args)).await,
         Command::Launch(Later(args)) => Box::pin(launch::run(session, args)).await,
-        Command::Nodes(Later(args)) => nodes::run(session, args).await.map(well),
-        Command::Node(Later(args)) | Command::Admin(Later(Admin { what: AdminCommand::Node(args) })) => {
-            Box::pin(node::run(session, args.what)).await
+        Command::Nodes(Later(args)) => nodes::run(session, args).await.map(success),
+        Command::Node(Later(args)) | Command::Admin(Later(Admin { command: AdminCommand::Node(args) })) => {
+            Box::pin(node::run(session, args.command)).await
         }
-        Command::Admin(Later(Admin { what: AdminCommand::Drain(args) })) => Box::pin(node::run(session, NodeCommand::Drain(args))).await,
-        Command::Admin(Later(Admin { what: AdminCommand::Undrain(args) })) => {
+        Command::Admin(Later(Admin { command: AdminCommand::Drain(args) })) => Box::pin(node::run(session, NodeCommand::Drain(args))).await,
+        Command::Admin(Later(Admin { command: AdminCommand::Undrain(args) })) => {
             Box::pin(node::run(session, NodeCommand::Undrain(args))).await
         }
-        Command::Admin(Later(Admin { what: AdminCommand::Tenant(args) })) => tenant::run(session, args.what).await.map(well),
-        Command::Admin(Later(Admin { what: AdminCommand::VCluster(args) })) => vcluster::administer(session, args.what).await.map(well),
-        Command::VCluster(Later(args)) => vcluster::run(session, args.what).await.map(well),
-        Command::Admin(Later(Admin { what: AdminCommand::Network(args) })) => match args.what {
-            AdminNetworkCommand::Pool(args) => network::pool(session, args).await.map(well),
-            AdminNetworkCommand::SetGrace(args) => network::set_grace(session, args).await.map(well),
+        Command::Admin(Later(Admin { command: AdminCommand::Tenant(args) })) => tenant::run(session, args.command).await.map(success),
+        Command::Admin(Later(Admin { command: AdminCommand::VCluster(args) })) => {
+            vcluster::administer(session, args.command).await.map(success)
+        }
+        Command::VCluster(Later(args)) => vcluster::run(session, args.command).await.map(success),
+        Command::Admin(Later(Admin { command: AdminCommand::Network(args) })) => match args.command {
+            AdminNetworkCommand::Pool(args) => network::pool(session, args).await.map(success),
+            AdminNetworkCommand::SetGrace(args) => network::set_grace(session, args).await.map(success),
         },
-        Command::Admin(Later(Admin { what: AdminCommand::Limits(args) })) => limits::run(session, args).await.map(well),
-        Command::Network(Later(args)) => network::run(session, args.what).await.map(well),
-        Command::Service(Later(args)) => service::run(session, args.what).await.map(well),
-        Command::Quorum(Later(args)) | Command::Admin(Later(Admin { what: AdminCommand::Raft(args) })) => match args.what {
-            QuorumCommand::Status => quorum::status(session).await.map(well),
-            QuorumCommand::Members => quorum::members(session).await.map(well),
-            QuorumCommand::Add(args) => members::add(session, args).await.map(well),
-            QuorumCommand::Remove(args) => members::remove(session, args).await.map(well),
-            QuorumCommand::Replace(args) => members::replace(session, args).await.map(well),
-            QuorumCommand::TransferLeader(args) => members::transfer(session, args).await.map(well),
-            QuorumCommand::Ca(Ca { what: CaCommand::Revoke(args) }) => revocations::revoke(session, args).await.map(well),
-            QuorumCommand::Ca(Ca { what: CaCommand::Revoked }) => revocations::list(session).await.map(well),
-            QuorumCommand::Ca(Ca { what: CaCommand::WithItsKey(args) }) => Err(handover::exec(QUORUM, "ca", &args)),
+        Command::Admin(Later(Admin { command: AdminCommand::Limits(args) })) => limits::run(session, args).await.map(success),
+        Command::Network(Later(args)) => network::run(session, args.command).await.map(success),
+        Command::Service(Later(args)) => service::run(session, args.command).await.map(success),
+        Command::Quorum(Later(args)) | Command::Admin(Later(Admin { command: AdminCommand::Raft(args) })) => match args.command {
+            QuorumCommand::Status => quorum::status(session).await.map(success),
+            QuorumCommand::Members => quorum::members(session).await.map(success),
+            QuorumCommand::Add(args) => members::add(session, args).await.map(success),
+            QuorumCommand::Remove(args) => members::remove(session, args).await.map(success),
+            QuorumCommand::Replace(args) => members::replace(session, args).await.map(success),
+            QuorumCommand::TransferLeader(args) => members::transfer(session, args).await.map(success),
+            QuorumCommand::Ca(Ca { command: CaCommand::Revoke(args) }) => revocations::revoke(session, args).await.map(success),
+            QuorumCommand::Ca(Ca { command: CaCommand::Revoked }) => revocations::list(session).await.map(success),
+            QuorumCommand::Ca(Ca { command: CaCommand::WithItsKey(args) }) => Err(handover::exec(QUORUM, "ca", &args)),
             QuorumCommand::Backup(rest) => Err(handover::exec(QUORUM, "backup", &rest.args)),
             QuorumCommand::Verify(rest) => Err(handover::exec(QUORUM, "verify", &rest.args)),
             QuorumCommand::Recover(rest) => Err(handover::exec(QUORUM, "recover", &rest.args)),
             QuorumCommand::Restore(rest) => Err(handover::exec(QUORUM, "restore", &rest.args)),
         },
-        Command::Checkpoint(Later(args)) => Box::pin(checkpoint::run(session, args.what)).await.map(well),
-        Command::Lease(Later(args)) => lease::run(session, args.what).await.map(well),
-        Command::Audit(Later(args)) => Box::pin(audit::run(session, args)).await.map(well),
-        Command::Gossip(Later(args)) => match args.what {
-            GossipCommand::Members(args) => gossip::members(session, &args).await.map(well),
-            GossipCommand::Watch => gossip::watch(session).await.map(well),
-            GossipCommand::Keys(args) => gossip_keys::run(session, args.what).await.map(well),
+        Command::Checkpoint(Later(args)) => Box::pin(checkpoint::run(session, args.command)).await.map(success),
+        Command::Lease(Later(args)) => lease::run(session, args.command).await.map(success),
+        Command::Audit(Later(args)) => Box::pin(audit::run(session, args)).await.map(success),
+        Command::Gossip(Later(args)) => match args.command {
+            GossipCommand::Members(args) => gossip::members(session, &args).await.map(success),
+            GossipCommand::Watch => gossip::watch(session).await.map(success),
+            GossipCommand::Keys(args) => gossip_keys::run(session, args.command).await.map(success),
         },
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),
         Command::Doctor(rest) => Err(handover::exec(AGENT, "doctor", &rest.args)),

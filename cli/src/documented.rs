@@ -11,7 +11,7 @@ use clap::error::ErrorKind;
 use lattice_cli_syntax::args::admin::AdminCommand;
 use lattice_cli_syntax::args::vcluster::AdminVCluster;
 use lattice_cli_syntax::args::{Cli, Command};
-use lattice_cli_syntax::directives::words::words;
+use lattice_cli_syntax::directives::words::split_words;
 use lattice_cli_syntax::flags::SubmitFlags;
 use lattice_cli_syntax::mistyped;
 use lattice_model::vcluster::{SchedulerError, SchedulerKind};
@@ -20,7 +20,7 @@ use std::ffi::OsString;
 
 /// Whether a command line is accepted, as far as that does not depend on the cluster's state.
 fn outcome(line: &str) -> Result<(), Failure> {
-    let typed: Vec<OsString> = std::iter::once("lattice".to_owned()).chain(words(line).unwrap()).map(OsString::from).collect();
+    let typed: Vec<OsString> = std::iter::once("lattice".to_owned()).chain(split_words(line).unwrap()).map(OsString::from).collect();
     let command = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli.command,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => return Ok(()),
@@ -32,18 +32,18 @@ fn outcome(line: &str) -> Result<(), Failure> {
     match command {
         Command::Submit(submit) => submission(&submit.0.flags, Program::Command(vec!["true".to_owned()])),
         Command::Launch(launch) if launch.0.alloc.is_some() => {
-            assert_eq!(launch.0.flags.of_an_allocation(), None, "{line}");
+            assert_eq!(launch.0.flags.first_allocation_option(), None, "{line}");
             Ok(())
         }
         Command::Launch(launch) => submission(&launch.0.flags, Program::Command(launch.0.command)),
-        Command::Session(open) if open.0.what.is_none() => {
+        Command::Session(open) if open.0.command.is_none() => {
             session::check_walltime(&open.0.flags)?;
             submission(&open.0.flags, Program::Session)
         }
-        Command::Admin(admin) => match admin.0.what {
+        Command::Admin(admin) => match admin.0.command {
             AdminCommand::VCluster(admin) => {
-                vcluster::refuse_unbuilt(&admin.what)?;
-                scheduler(&admin.what)
+                vcluster::refuse_unbuilt(&admin.command)?;
+                scheduler(&admin.command)
             }
             _ => Ok(()),
         },
@@ -61,7 +61,7 @@ fn submission(flags: &SubmitFlags, program: Program) -> Result<(), Failure> {
         width: Width::Terse,
     };
     let around = Surroundings { env: HashMap::new(), dir: "/project".into() };
-    let spec = request::specification(flags, program, &settings, around)?;
+    let spec = request::build_specification(flags, program, &settings, around)?;
     lattice_api::spec::to_model(&spec).map(drop).map_err(|error| lattice_api::spec::status(&error).into())
 }
 

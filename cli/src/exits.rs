@@ -1,7 +1,7 @@
 //! The table that shows how a launch's ranks ended (`lattice launch --exit-table`).
 
 use crate::failure::Failure;
-use crate::message::say;
+use crate::message::write_message;
 use crate::output::Format;
 use crate::table::Table;
 use lattice_api::v1::launch_event::RankExit;
@@ -35,7 +35,7 @@ impl ExitTable {
 
     /// Adds a piece. A piece with rank 0 begins the table anew, because after a lost connection it is
     /// sent again from its beginning.
-    pub fn take(&mut self, piece: Vec<RankExit>) {
+    pub fn add(&mut self, piece: Vec<RankExit>) {
         if piece.first().is_some_and(|exit| exit.rank == 0) {
             self.exits.clear();
         }
@@ -46,7 +46,7 @@ impl ExitTable {
     pub fn write(&self) -> Result<(), Failure> {
         let text = self.text()?;
         if self.path.is_empty() {
-            say(text);
+            write_message(text);
             return Ok(());
         }
         std::fs::write(&self.path, text).map_err(|error| Failure::other(format!("cannot write the exit table to {}: {error}", self.path)))
@@ -92,9 +92,9 @@ mod tests {
     fn table(format: Format) -> String {
         let mut table = ExitTable::new(String::new(), format);
         let exit = |rank, ended: &str, value| RankExit { rank, node: format!("n{}", rank % 2), ended: ended.to_owned(), value };
-        table.take(vec![exit(0, "exited", 1)]);
-        table.take(vec![exit(0, "exited", 0), exit(1, "signalled", 9)]);
-        table.take(vec![exit(2, "not_started", 127), exit(3, "lost", 0)]);
+        table.add(vec![exit(0, "exited", 1)]);
+        table.add(vec![exit(0, "exited", 0), exit(1, "signalled", 9)]);
+        table.add(vec![exit(2, "not_started", 127), exit(3, "lost", 0)]);
         table.text().unwrap()
     }
 

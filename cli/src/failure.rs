@@ -1,6 +1,6 @@
 //! Failures: what happened, what to do, and the exit code.
 
-use crate::message::say;
+use crate::message::write_message;
 use lattice_api::client::ConnectError;
 use lattice_cli_syntax::UsageError;
 use std::error::Error;
@@ -23,7 +23,7 @@ pub enum Exit {
     /// No agent, no quorum, or no answer in time.
     Unavailable = 5,
     /// A failure of Lattice in a command that otherwise returns the program's code.
-    Beside = 125,
+    BesideProgram = 125,
 }
 
 /// A shell's exit code for a program that ended because the reader of its output is gone.
@@ -31,13 +31,13 @@ pub const BROKEN_PIPE: u8 = 141;
 
 /// Whether a retry may help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum Retry {
     /// It would fail again.
     No,
     /// The connection broke during a call: connect again.
     LostConnection,
     /// The user has too many open streams: one of them may end.
-    NoPlace,
+    StreamLimit,
 }
 
 /// A command that did not succeed.
@@ -52,7 +52,7 @@ pub enum Failure {
         /// What to do next.
         hint: Option<String>,
         /// Whether a retry may help.
-        again: Again,
+        retry: Retry,
     },
     /// The reader of our output is gone (`| head`): the command ends without a message. A command that follows its own
     /// work first ends that work, and exits with [`BROKEN_PIPE`].
@@ -62,7 +62,7 @@ pub enum Failure {
 impl Failure {
     /// A failure with this exit code.
     pub fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Self::Reported { exit, what: what.into(), hint: None, again: Again::No }
+        Self::Reported { exit, what: what.into(), hint: None, retry: Retry::No }
     }
 
     /// The command line is wrong.
@@ -78,7 +78,7 @@ impl Failure {
     /// Adds what to do next.
     pub fn hint(self, text: impl Into<String>) -> Self {
         match self {
-            Self::Reported { exit, what, hint: _, again } => Self::Reported { exit, what, hint: Some(text.into()), again },
+            Self::Reported { exit, what, hint: _, retry } => Self::Reported { exit, what, hint: Some(text.into()), retry },
             Self::ReaderGone => Self::ReaderGone,
         }
     }
@@ -87,20 +87,20 @@ impl Failure {
     pub fn about(self, what: &str) -> Self {
         match self {
             // A text that begins with the subject already is not prefixed.
-            Self::Reported { exit, what: why, hint, again } if why.starts_with(what) => Self::Reported { exit, what: why, hint, again },
-            Self::Reported { exit, what: why, hint, again } => Self::Reported { exit, what: format!("{what}: {why}"), hint, again },
+            Self::Reported { exit, what: why, hint, retry } if why.starts_with(what) => Self::Reported { exit, what: why, hint, retry },
+            Self::Reported { exit, what: why, hint, retry } => Self::Reported { exit, what: format!("{what}: {why}"), hint, retry },
             Self::ReaderGone => Self::ReaderGone,
         }
     }
 
     /// Whether the connection broke during a call.
     pub fn is_lost_connection(&self) -> bool {
-        matches!(self, Self::Reported { again: Again::LostConnection, .. })
+        matches!(self, Self::Reported { retry: Retry::LostConnection, .. })
     }
 
     /// Whether it was refused because the user has too many streams open.
-    pub fn is_no_place(&self) -> bool {
-        matches!(self, Self::Reported { again: Again::NoPlace, .. })
+    pub fn is_stream_limit(&self) -> bool {
+        matches!(self, Self::Reported { retry: Retry::StreamLimit, .. })
     }
 
     /// The same failure for a command that otherwise returns a program's exit code.
@@ -108,7 +108,7 @@ impl Failure {
         match self {
             // A wrong command line is detected before there is any program.
             Self::Reported { exit: Exit::Usage, .. } | Self::ReaderGone => self,
-            Self::Reported { exit: _, what, hint, again } => Self::Reported { exit: Exit::Beside, what, hint, again },
+            Self::Reported { exit: _, what, hint, retry } => Self::Reported { exit: Exit::BesideProgram, what, hint, retry },
         }
     }
 
@@ -116,7 +116,7 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         match self {
             Self::Reported { exit, .. } => {
-                say(self.text());
+                write_message(self.text());
                 ExitCode::from(*exit as u8)
             }
             Self::ReaderGone => ExitCode::SUCCESS,
@@ -151,7 +151,7 @@ impl Failure {
 
 impl From<UsageError> for Failure {
     fn from(error: UsageError) -> Self {
-        Self::Reported { exit: Exit::Usage, what: error.what, hint: error.hint, again: Again::No }
+        Self::Reported { exit: Exit::Usage, what: error.what, hint: error.hint, retry: Retry::No }
     }
 }
 
@@ -160,7 +160,7 @@ impl From<Status> for Failure {
     fn from(status: Status) -> Self {
         // A status from the transport has a source; a status that a server sent has none.
         let lost = status.source().is_some();
-        let exit = if lost { Exit::Unavailable } else { exit_of(status.code()) };
+        let exit = if lost { Exit::Unavailable } else { exit_of_status(status.code()) };
         let (what, hint) = match status.message().split_once("\nhint: ") {
             Some((what, hint)) => (what.to_owned(), Some(hint.to_owned())),
             // An empty message means that the agent does not know this call.
@@ -172,16 +172,16 @@ impl From<Status> for Failure {
         if lost {
             let hint = Some("the agent may have stopped or be restarting: check with `lattice node status`".to_owned());
             let what = format!("the connection to the agent broke: {what}");
-            return Self::Reported { exit, what, hint, again: Again::LostConnection };
+            return Self::Reported { exit, what, hint, retry: Retry::LostConnection };
         }
         let what = if what.is_empty() { format!("the agent refused: {:?}", status.code()) } else { what };
-        let again = if status.code() == Code::ResourceExhausted { Again::NoPlace } else { Again::No };
-        Self::Reported { exit, what, hint, again }
+        let retry = if status.code() == Code::ResourceExhausted { Retry::StreamLimit } else { Retry::No };
+        Self::Reported { exit, what, hint, retry }
     }
 }
 
 /// The exit code of a status that a server sent.
-pub fn exit_of(code: Code) -> Exit {
+pub fn exit_of_status(code: Code) -> Exit {
     match code {
         Code::InvalidArgument | Code::OutOfRange => Exit::Usage,
         Code::NotFound => Exit::NotFound,
@@ -222,7 +222,7 @@ impl From<ConnectError> for Failure {
             Some(because) => format!("{what} ({because})"),
             None => what,
         };
-        Self::Reported { exit, what, hint, again: Again::No }
+        Self::Reported { exit, what, hint, retry: Retry::No }
     }
 }
 

@@ -4,7 +4,7 @@
 //! agent may be restarted. When the window is full, nothing more is read, and the process that writes to us waits.
 
 use crate::keyboard::{self, Key};
-use crate::message::say_line;
+use crate::message::write_message_line;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_input_request::{Start, What};
@@ -23,25 +23,25 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
 /// The most pieces that are read ahead, and the most that wait for the agent.
-const QUEUE: usize = 4;
+const QUEUE_LEN_MAX: usize = 4;
 /// The shortest and longest pause between two attempts to reach the launch. Each attempt on another
 /// user's launch is audited.
-const AGAIN: Duration = Duration::from_millis(50);
-const AGAIN_MAX: Duration = Duration::from_secs(5);
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 
 /// The ranks that get standard input: those of `asked`, else the first rank, if there is input to read and the launch
 /// has no terminal (`pty`).
-pub fn wanted(asked: Option<Stdin>, pty: bool) -> Stdin {
+pub fn choose_readers(asked: Option<Stdin>, pty: bool) -> Stdin {
     match asked {
         Some(asked) => asked,
-        None if !pty && is_ours() => Stdin::Rank(0),
+        None if !pty && has_input() => Stdin::Rank(0),
         None => Stdin::None,
     }
 }
 
 /// Whether to read standard input if the user did not ask for it: only if it is neither `/dev/null` nor a terminal.
 /// Text that is typed at a terminal is for the program that runs next.
-fn is_ours() -> bool {
+fn has_input() -> bool {
     let stdin = std::io::stdin();
     let Ok(file) = nix::sys::stat::fstat(stdin.as_fd()) else { return false };
     let is_device = file.st_mode & libc::S_IFMT == libc::S_IFCHR;
@@ -58,7 +58,7 @@ pub struct Feeder {
     /// The number of bytes that were read.
     read: u64,
     /// The number of bytes that all ranks have acknowledged.
-    taken: u64,
+    acknowledged: u64,
     /// Whether the input has ended.
     ended: bool,
     /// Whether nothing is left to do.
@@ -68,17 +68,17 @@ pub struct Feeder {
 impl Feeder {
     /// Waits until the launch has begun, then feeds it until the future is dropped.
     pub async fn feed(&mut self, client: &Client, launch: &Start, begun: &mut watch::Receiver<bool>) -> Infallible {
-        let mut pauses = Backoff::new(AGAIN, AGAIN_MAX);
+        let mut pauses = Backoff::new(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
         while !self.over {
             if begun.wait_for(|begun| *begun).await.is_err() {
                 break;
             }
-            let (requests, stream) = mpsc::channel(QUEUE);
+            let (requests, stream) = mpsc::channel(QUEUE_LEN_MAX);
             let start = What::Start(Start { standard: true, ..launch.clone() });
             let _ = requests.try_send(v1::LaunchInputRequest { what: Some(start) });
             match client.allocations().launch_input(ReceiverStream::new(stream)).await {
                 Ok(answers) => {
-                    if self.carry(&requests, answers.into_inner()).await {
+                    if self.transfer(&requests, answers.into_inner()).await {
                         pauses.reset();
                     }
                 }
@@ -94,34 +94,38 @@ impl Feeder {
     }
 
     /// Runs until the connection breaks, or nothing is left to do. Returns whether the head answered.
-    async fn carry(&mut self, to: &mpsc::Sender<v1::LaunchInputRequest>, mut answers: tonic::Streaming<v1::LaunchInputResponse>) -> bool {
+    async fn transfer(
+        &mut self,
+        to: &mpsc::Sender<v1::LaunchInputRequest>,
+        mut answers: tonic::Streaming<v1::LaunchInputResponse>,
+    ) -> bool {
         let Ok(Some(v1::LaunchInputResponse { taken: Some(first) })) = answers.message().await else { return false };
-        let first = taken(first);
-        self.took(first);
+        let first = decode_acknowledgement(first);
+        self.handle_acknowledgement(first);
         let mut unsent: VecDeque<v1::InputPiece> = self.window.beyond(first).cloned().collect();
         while !self.over {
             tokio::select! {
                 answer = answers.message() => match answer {
-                    Ok(Some(v1::LaunchInputResponse { taken: Some(now) })) => self.took(taken(now)),
+                    Ok(Some(v1::LaunchInputResponse { taken: Some(now) })) => self.handle_acknowledgement(decode_acknowledgement(now)),
                     Ok(_) | Err(_) => return true,
                 },
-                room = to.reserve(), if !unsent.is_empty() => match (room, unsent.pop_front()) {
-                    (Ok(room), Some(piece)) => room.send(v1::LaunchInputRequest { what: Some(What::Piece(piece)) }),
+                permit = to.reserve(), if !unsent.is_empty() => match (permit, unsent.pop_front()) {
+                    (Ok(permit), Some(piece)) => permit.send(v1::LaunchInputRequest { what: Some(What::Piece(piece)) }),
                     _ => return true,
                 },
-                piece = self.next(), if unsent.is_empty() => unsent.push_back(piece),
+                piece = self.next_piece(), if unsent.is_empty() => unsent.push_back(piece),
             }
         }
         true
     }
 
     /// The next piece, once the window has space for it.
-    async fn next(&mut self) -> v1::InputPiece {
+    async fn next_piece(&mut self) -> v1::InputPiece {
         if self.ended || !self.window.has_room() {
             return pending().await;
         }
         let keys = self.keys.get_or_insert_with(|| {
-            let (to, keys) = mpsc::channel(QUEUE);
+            let (to, keys) = mpsc::channel(QUEUE_LEN_MAX);
             keyboard::read(to, |key| key);
             keys
         });
@@ -130,16 +134,18 @@ impl Feeder {
             Some(Key::End) | None => Vec::new(),
             Some(Key::Broken(why)) => {
                 // No end is sent, because ranks would mistake truncated input for complete input.
-                say_line(format_args!("standard input cannot be read: {why}; the ranks that read it wait until the launch is ended"));
+                write_message_line(format_args!(
+                    "standard input cannot be read: {why}; the ranks that read it wait until the launch is ended"
+                ));
                 self.stop();
                 return pending().await;
             }
         };
         self.ended = data.is_empty();
-        self.keep(data)
+        self.push(data)
     }
 
-    fn keep(&mut self, data: Vec<u8>) -> v1::InputPiece {
+    fn push(&mut self, data: Vec<u8>) -> v1::InputPiece {
         let place = Place { offset: self.read, bytes: data.len(), last: self.ended };
         let piece = v1::InputPiece { offset: place.offset, data, last: place.last };
         self.read = place.end();
@@ -149,20 +155,20 @@ impl Feeder {
 
     /// Handles an acknowledgement of the ranks. If it is lower than before, another attempt of the job has begun. The
     /// discarded bytes cannot be sent to that attempt, so its input ends here, with a message.
-    fn took(&mut self, now: Taken) {
+    fn handle_acknowledgement(&mut self, now: Taken) {
         self.window.let_go(now);
         match now {
             Taken::Over => self.over = true,
-            Taken::UpTo(bytes) if bytes < self.taken => {
-                say_line(format_args!(
+            Taken::UpTo(bytes) if bytes < self.acknowledged => {
+                write_message_line(format_args!(
                     "the job starts again, but standard input cannot be read again: it ends here, and {} bytes are missing",
-                    self.taken - bytes
+                    self.acknowledged - bytes
                 ));
                 self.stop();
-                (self.window, self.read, self.taken) = (Window::default(), bytes, bytes);
-                self.keep(Vec::new());
+                (self.window, self.read, self.acknowledged) = (Window::default(), bytes, bytes);
+                self.push(Vec::new());
             }
-            Taken::UpTo(bytes) => self.taken = bytes,
+            Taken::UpTo(bytes) => self.acknowledged = bytes,
         }
         if self.over {
             self.stop();
@@ -175,13 +181,13 @@ impl Feeder {
     }
 
     fn give_up(&mut self, why: &str) {
-        say_line(format_args!("standard input is not passed on: {why}; use --stdin=none"));
+        write_message_line(format_args!("standard input is not passed on: {why}; use --stdin=none"));
         self.over = true;
         self.stop();
     }
 }
 
-fn taken(v1::InputTaken { bytes, over }: v1::InputTaken) -> Taken {
+fn decode_acknowledgement(v1::InputTaken { bytes, over }: v1::InputTaken) -> Taken {
     if over { Taken::Over } else { Taken::UpTo(bytes) }
 }
 
@@ -192,7 +198,7 @@ mod tests {
     fn fed(pieces: &[&str]) -> Feeder {
         let mut feeder = Feeder::default();
         for piece in pieces {
-            feeder.keep(piece.as_bytes().to_vec());
+            feeder.push(piece.as_bytes().to_vec());
         }
         feeder
     }
@@ -204,20 +210,20 @@ mod tests {
     #[test]
     fn unacknowledged_bytes_are_kept_and_discarded_ones_end_the_input_of_another_attempt() {
         let mut feeder = fed(&["abc", "def"]);
-        feeder.took(Taken::UpTo(4));
+        feeder.handle_acknowledgement(Taken::UpTo(4));
         assert_eq!(kept(&feeder), [(3, &b"def"[..], false)]);
         assert!(!feeder.ended);
-        feeder.took(Taken::UpTo(0));
+        feeder.handle_acknowledgement(Taken::UpTo(0));
         assert_eq!(kept(&feeder), [(0, &b""[..], true)], "nothing but the end");
         assert!(feeder.ended && !feeder.over);
-        feeder.took(Taken::Over);
+        feeder.handle_acknowledgement(Taken::Over);
         assert!(feeder.over && kept(&feeder).is_empty());
     }
 
     #[test]
     fn the_option_wins_and_a_launch_with_a_terminal_gets_no_standard_input() {
-        assert_eq!(wanted(Some(Stdin::All), false), Stdin::All);
-        assert_eq!(wanted(Some(Stdin::None), false), Stdin::None);
-        assert_eq!(wanted(None, true), Stdin::None);
+        assert_eq!(choose_readers(Some(Stdin::All), false), Stdin::All);
+        assert_eq!(choose_readers(Some(Stdin::None), false), Stdin::None);
+        assert_eq!(choose_readers(None, true), Stdin::None);
     }
 }

@@ -8,7 +8,7 @@ pub struct Interrupts(Signal);
 
 impl Interrupts {
     /// Handles Ctrl-C from now on.
-    pub fn take() -> Result<Self, Failure> {
+    pub fn listen() -> Result<Self, Failure> {
         signal(SignalKind::interrupt()).map(Self).map_err(|error| Failure::other(format!("cannot handle Ctrl-C: {error}")))
     }
 

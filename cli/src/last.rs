@@ -41,7 +41,7 @@ fn fingerprint(text: &str) -> String {
     format!("{hash:016x}")
 }
 
-fn name(session: &str, endpoint: &str) -> String {
+fn entry_name(session: &str, endpoint: &str) -> String {
     format!("{session}-{}", fingerprint(endpoint))
 }
 
@@ -63,7 +63,7 @@ pub fn remember(endpoint: &str, id: &str) -> Result<(), RememberError> {
 
 fn remember_in(directory: &Path, session: &str, endpoint: &str, id: &str) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    let path = directory.join(name(session, endpoint));
+    let path = directory.join(entry_name(session, endpoint));
     let fresh = path.with_extension(format!("{}.new", std::process::id()));
     let _ = fs::remove_file(&fresh);
     symlink(id, &fresh).and_then(|()| fs::rename(&fresh, &path)).inspect_err(|_| drop(fs::remove_file(&fresh)))?;
@@ -97,7 +97,7 @@ pub fn recall(endpoints: &[String]) -> Result<String, Failure> {
 
 fn recall_in(directory: &Path, session: &str, endpoints: &[String]) -> Option<String> {
     let kept = |endpoint: &String| {
-        let path = directory.join(name(session, endpoint));
+        let path = directory.join(entry_name(session, endpoint));
         let id = fs::read_link(&path).ok()?.to_string_lossy().parse::<AllocationId>().ok()?;
         Some((fs::symlink_metadata(&path).ok()?.modified().ok()?, id.to_string()))
     };
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(of("a", &["unix:/1", "unix:/2"]), Some(id(3)), "the newest of the agents that are asked");
         remember_in(&dir.0, "a", "unix:/1", &id(4)).unwrap();
         assert_eq!(of("a", &["unix:/1"]), Some(id(4)));
-        symlink("no id", dir.0.join(name("c", "unix:/1"))).unwrap();
+        symlink("no id", dir.0.join(entry_name("c", "unix:/1"))).unwrap();
         assert_eq!(of("c", &["unix:/1"]), None);
     }
 

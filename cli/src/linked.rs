@@ -29,7 +29,7 @@ const OPEN_MPI: [&str; 12] = [
 /// The libraries of MPICH and its relatives, and of PMI.
 const PMI: [&str; 7] = ["libmpich", "libmpi.so.12", "libmpicxx.so.12", "libmpifort.so.12", "libmpi_cray.so.", "libpmi.so.", "libpmi2.so."];
 /// Libraries that load no MPI.
-const PLAIN: [&str; 11] = [
+const LIBRARIES_WITHOUT_MPI: [&str; 11] = [
     "libc.so.",
     "libm.so.",
     "libmvec.so.",
@@ -44,7 +44,7 @@ const PLAIN: [&str; 11] = [
 ];
 /// Symbols of a program that loads libraries or starts programs at run time. A name that ends in one of them counts
 /// too, because linkers merge names with equal ends.
-const GOES_ON: [&str; 14] = [
+const RUNTIME_LOADING_SYMBOLS: [&str; 14] = [
     "dlopen",
     "dlmopen",
     "execl",
@@ -64,12 +64,12 @@ const GOES_ON: [&str; 14] = [
 /// The wire-up of this program's ranks if no option chooses it: [`Pmi::AutoPmix`] if it is linked with Open MPI or
 /// PMIx, [`Pmi::AutoPmi`] if it can use only PMI, [`Pmi::Auto`] if that is unknown.
 pub fn wireup(program: &str, dir: &Path, env: &HashMap<String, String>) -> Pmi {
-    let names = find(program, dir, env).and_then(|path| Linked::read(&path));
+    let names = find_program(program, dir, env).and_then(|path| Linked::read(&path));
     names.map_or(Pmi::Auto, |linked| linked.wireup())
 }
 
 /// The wire-up of a launch of several programs: one that works for all of them.
-pub fn of_all(programs: impl Iterator<Item = Pmi>) -> Pmi {
+pub fn combine(programs: impl Iterator<Item = Pmi>) -> Pmi {
     let all: Vec<Pmi> = programs.collect();
     let one = |wanted| all.iter().all(|pmi| *pmi == wanted);
     if all.contains(&Pmi::AutoPmix) {
@@ -82,7 +82,7 @@ pub fn of_all(programs: impl Iterator<Item = Pmi>) -> Pmi {
 }
 
 /// The file that a rank would run.
-fn find(program: &str, dir: &Path, env: &HashMap<String, String>) -> Option<PathBuf> {
+fn find_program(program: &str, dir: &Path, env: &HashMap<String, String>) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(dir.join(program));
     }
@@ -95,17 +95,17 @@ fn find(program: &str, dir: &Path, env: &HashMap<String, String>) -> Option<Path
 struct Linked {
     libraries: Vec<String>,
     /// Whether it loads libraries or starts programs at run time.
-    goes_on: bool,
+    loads_at_runtime: bool,
 }
 
 impl Linked {
     fn wireup(&self) -> Pmi {
         let any = |families: &[&str]| self.libraries.iter().any(|name| families.iter().any(|family| name.starts_with(family)));
-        let all_plain = self.libraries.iter().all(|name| PLAIN.iter().any(|plain| name.starts_with(plain)));
+        let all_plain = self.libraries.iter().all(|name| LIBRARIES_WITHOUT_MPI.iter().any(|plain| name.starts_with(plain)));
         match (any(&OPEN_MPI), any(&PMI)) {
             (true, false) => Pmi::AutoPmix,
             (false, true) => Pmi::AutoPmi,
-            (false, false) if all_plain && !self.goes_on => Pmi::AutoPmi,
+            (false, false) if all_plain && !self.loads_at_runtime => Pmi::AutoPmi,
             (true, true) | (false, false) => Pmi::Auto,
         }
     }
@@ -140,8 +140,9 @@ impl Linked {
             Some(String::from_utf8_lossy(rest.split(|byte| *byte == 0).next()?).into_owned())
         };
         let libraries = entries.iter().filter(|entry| entry.0 == 1).map(|entry| name(entry.1)).collect::<Option<_>>()?;
-        let goes_on = strings.split(|byte| *byte == 0).any(|symbol| GOES_ON.iter().any(|name| symbol.ends_with(name.as_bytes())));
-        Some(Self { libraries, goes_on })
+        let loads_at_runtime =
+            strings.split(|byte| *byte == 0).any(|symbol| RUNTIME_LOADING_SYMBOLS.iter().any(|name| symbol.ends_with(name.as_bytes())));
+        Some(Self { libraries, loads_at_runtime })
     }
 }
 
@@ -180,8 +181,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn linked(libraries: &[&str], goes_on: bool) -> Pmi {
-        Linked { libraries: libraries.iter().map(|name| (*name).to_owned()).collect(), goes_on }.wireup()
+    fn linked(libraries: &[&str], loads_at_runtime: bool) -> Pmi {
+        Linked { libraries: libraries.iter().map(|name| (*name).to_owned()).collect(), loads_at_runtime }.wireup()
     }
 
     #[test]
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_wireup_of_several_programs_works_for_all_of_them() {
-        let all = |programs: &[Pmi]| of_all(programs.iter().copied());
+        let all = |programs: &[Pmi]| combine(programs.iter().copied());
         assert_eq!(all(&[Pmi::AutoPmi, Pmi::Auto, Pmi::AutoPmix]), Pmi::AutoPmix);
         assert_eq!((all(&[Pmi::AutoPmi, Pmi::Auto]), all(&[Pmi::AutoPmi, Pmi::AutoPmi])), (Pmi::Auto, Pmi::AutoPmi));
     }

@@ -7,11 +7,11 @@ use lattice_api::v1;
 use std::time::Duration;
 
 /// Allocations of one page.
-const PAGE: usize = 1000;
+const PAGE_LEN_MAX: usize = 1000;
 
 /// The result of a list.
 #[derive(Default)]
-pub struct Found {
+pub struct Listing {
     pub allocations: Vec<v1::Allocation>,
     /// Whether there are more than were requested.
     pub more: bool,
@@ -20,12 +20,12 @@ pub struct Found {
 }
 
 /// The newest allocations that match `request`, at most this many.
-pub async fn all(client: &Client, mut request: v1::ListAllocationsRequest, most: usize) -> Result<Found, Failure> {
-    let mut found = Found { allocations: Vec::new(), more: false, age_ms: None };
+pub async fn fetch_all(client: &Client, mut request: v1::ListAllocationsRequest, most: usize) -> Result<Listing, Failure> {
+    let mut found = Listing { allocations: Vec::new(), more: false, age_ms: None };
     loop {
         // One more than requested shows whether there are more.
         let left = most.saturating_sub(found.allocations.len()).saturating_add(1);
-        request.limit = u32::try_from(left.min(PAGE)).unwrap_or(u32::MAX);
+        request.limit = u32::try_from(left.min(PAGE_LEN_MAX)).unwrap_or(u32::MAX);
         let page = answer(client.allocations().list(request.clone())).await?;
         found.age_ms = found.age_ms.max(page.age_ms);
         let is_last = page.allocations.is_empty() || page.next_page_token.is_empty();

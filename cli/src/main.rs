@@ -30,12 +30,12 @@ mod message;
 mod node_list;
 mod operator;
 mod output;
-mod patience;
 mod rank_files;
 mod received;
 #[cfg(test)]
 mod reference;
 mod request;
+mod retries;
 mod session;
 mod settings;
 mod shown;
@@ -65,18 +65,18 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => match mistyped::explain(&error, &typed) {
             Some(error) => return Failure::from(error).report(),
-            None => mistyped::without_wrong_tips(error).exit(),
+            None => mistyped::remove_wrong_tips(error).exit(),
         },
     };
     // Some commands belong to other programs, which need no agent and read their own configuration.
     let done = match &cli.command {
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),
         Command::Doctor(rest) => Err(handover::exec(AGENT, "doctor", &with_output(&rest.args, cli.global.output))),
-        Command::Quorum(quorum) => match quorum.0.what.of_a_member() {
+        Command::Quorum(quorum) => match quorum.0.command.member_program_call() {
             Some((verb, rest)) => Err(handover::exec(QUORUM, verb, rest)),
-            None => talk_to_agent(cli),
+            None => run_with_agent(cli),
         },
-        _ => talk_to_agent(cli),
+        _ => run_with_agent(cli),
     };
     match done {
         Ok(code) => ExitCode::from(code),
@@ -91,7 +91,7 @@ fn with_output(args: &[OsString], output: Option<Output>) -> Vec<OsString> {
     args.iter().cloned().chain(output.into_iter().flatten()).collect()
 }
 
-fn talk_to_agent(mut cli: Cli) -> Result<u8, Failure> {
+fn run_with_agent(mut cli: Cli) -> Result<u8, Failure> {
     if let Some(Output::PerRank) = cli.global.output {
         match &mut cli.command {
             Command::Launch(launch) => launch.0.per_rank = true,
@@ -100,7 +100,7 @@ fn talk_to_agent(mut cli: Cli) -> Result<u8, Failure> {
             }
         }
     }
-    let follows = cli.command.gives_the_programs_code();
+    let follows = cli.command.exits_with_program_code();
     let done = Session::new(&cli.global).and_then(|session| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::other(format!("cannot start: {error}")))?;

@@ -6,16 +6,16 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 /// Writes a text as it is to stderr, if that is possible.
-pub fn say(text: impl Display) {
-    say_to(&mut io::stderr(), &text.to_string());
+pub fn write_message(text: impl Display) {
+    write_to(&mut io::stderr(), &text.to_string());
 }
 
 /// Writes a line `lattice: TEXT` to stderr, if that is possible.
-pub fn say_line(text: impl Display) {
-    say(format_args!("lattice: {text}{}", terminal::line_end()));
+pub fn write_message_line(text: impl Display) {
+    write_message(format_args!("lattice: {text}{}", terminal::line_end()));
 }
 
-fn say_to(out: &mut impl Write, text: &str) {
+fn write_to(out: &mut impl Write, text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -28,6 +28,6 @@ mod tests {
         let (reader, mut writer) = io::pipe().unwrap();
         drop(reader);
         assert_eq!(writer.write_all(b"x").map_err(|error| error.kind()), Err(io::ErrorKind::BrokenPipe));
-        say_to(&mut writer, "x\n");
+        write_to(&mut writer, "x\n");
     }
 }

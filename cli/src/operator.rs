@@ -13,22 +13,22 @@ const FILE: &str = "operator.pem";
 ///
 /// # Errors
 /// A named credential that cannot be used, or one that is damaged or that others may read.
-pub fn credential(named: Option<&Path>, endpoint: &str) -> Result<Option<Credential>, Failure> {
+pub fn find_credential(named: Option<&Path>, endpoint: &str) -> Result<Option<Credential>, Failure> {
     if let Some(path) = named {
-        return Credential::read(path).map(Some).map_err(failed);
+        return Credential::read(path).map(Some).map_err(credential_failure);
     }
     let socket = endpoint.strip_prefix("unix:").map(|path| path.strip_prefix("//").unwrap_or(path));
     let beside = socket.and_then(|socket| Path::new(socket).parent()).map(|dir| dir.join(FILE));
     let own = user_dir("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("lattice").join(FILE));
     for path in [beside, own].into_iter().flatten() {
-        if let Some(credential) = where_it_is(path)? {
+        if let Some(credential) = read_if_present(path)? {
             return Ok(Some(credential));
         }
     }
     Ok(None)
 }
 
-fn where_it_is(path: PathBuf) -> Result<Option<Credential>, Failure> {
+fn read_if_present(path: PathBuf) -> Result<Option<Credential>, Failure> {
     match Credential::read(&path) {
         Ok(credential) => Ok(Some(credential)),
         // It does not exist, or this user may not read it.
@@ -37,11 +37,11 @@ fn where_it_is(path: PathBuf) -> Result<Option<Credential>, Failure> {
         {
             Ok(None)
         }
-        Err(error) => Err(failed(error)),
+        Err(error) => Err(credential_failure(error)),
     }
 }
 
-fn failed(error: CredentialError) -> Failure {
+fn credential_failure(error: CredentialError) -> Failure {
     let why = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
     Failure::usage(format!("{error}{why}"))
 }

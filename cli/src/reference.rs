@@ -12,7 +12,8 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/cli
 /// If set, the test writes the pages.
 const WRITE_VARIABLE: &str = "LATTICE_WRITE_REFERENCE";
 
-const MADE: &str = "<!-- Made from cli/syntax/src/args by `LATTICE_WRITE_REFERENCE=1 cargo test -p lattice-cli reference`. -->\n\n";
+const GENERATED_NOTE: &str =
+    "<!-- Made from cli/syntax/src/args by `LATTICE_WRITE_REFERENCE=1 cargo test -p lattice-cli reference`. -->\n\n";
 
 /// Columns of help texts that are not reformatted.
 const TEXT_COLUMNS_MAX: usize = 100;
@@ -34,7 +35,7 @@ fn is_shown(command: &Command) -> bool {
 
 /// All commands, with the options of each.
 fn index(lattice: &Command) -> String {
-    let mut page = format!("# The commands of `lattice`\n\n{MADE}");
+    let mut page = format!("# The commands of `lattice`\n\n{GENERATED_NOTE}");
     page += "`lattice COMMAND --help` shows the same. How to name an allocation: see\n[submit work](../../how-to/users/submit.md). Exit codes: [exit codes](../exit-codes.md).\n\n";
     page += "| command | what it does |\n|---|---|\n";
     for command in lattice.get_subcommands().filter(|command| is_shown(command)) {
@@ -49,7 +50,7 @@ fn index(lattice: &Command) -> String {
 fn page(command: &mut Command) -> (String, String) {
     let file = format!("{}.md", command.get_name());
     let title = command.get_bin_name().unwrap_or_default().to_owned();
-    let mut page = format!("# {title}\n\n{MADE}");
+    let mut page = format!("# {title}\n\n{GENERATED_NOTE}");
     body(command, &mut page);
     (file, page.trim_end().to_owned() + "\n")
 }

@@ -6,7 +6,7 @@ use crate::settings::Settings;
 use lattice_api::v1;
 use lattice_cli_syntax::flags::{Export, SubmitFlags};
 use lattice_cli_syntax::layout;
-use lattice_cli_syntax::shape::{Shape, shape};
+use lattice_cli_syntax::shape::{Shape, complete_shape};
 use lattice_model::NodeId;
 use lattice_model::spec::{SCRIPT_BYTES_MAX, is_wireup_variable};
 use std::collections::{BTreeMap, HashMap};
@@ -103,7 +103,7 @@ pub struct Surroundings {
 
 impl Surroundings {
     /// Reads them. Leaves out wire-up variables, Lattice's own variables, and values that are not UTF-8.
-    pub fn look(export: Option<Export>) -> Result<Self, Failure> {
+    pub fn read(export: Option<Export>) -> Result<Self, Failure> {
         let dir = env::current_dir().map_err(|error| Failure::other(format!("cannot find the working directory: {error}")))?;
         let env = match export {
             None | Some(Export::All) => exported(env::vars_os()),
@@ -119,7 +119,7 @@ fn exported(variables: impl Iterator<Item = (OsString, OsString)>) -> HashMap<St
 }
 
 /// Builds the specification. The server validates it: only what the message cannot express is refused here.
-pub fn specification(
+pub fn build_specification(
     flags: &SubmitFlags,
     program: Program,
     settings: &Settings,
@@ -127,10 +127,10 @@ pub fn specification(
 ) -> Result<v1::AllocationSpec, Failure> {
     let utf8 = |dir: &Path| dir.to_str().map(str::to_owned).ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"));
     let (working_dir, submit_dir) = (utf8(&flags.working_dir(&around.dir))?, utf8(&around.dir)?);
-    if let Some(share) = flags.share_option().filter(|_| flags.exclusive) {
+    if let Some(share) = flags.first_share_option().filter(|_| flags.exclusive) {
         return Err(Failure::usage(format!("--exclusive asks for whole nodes, and {share} for a share of each node: leave one out")));
     }
-    let nodelist = flags.nodelist.as_deref().map(layout::nodelist).transpose()?.unwrap_or_default();
+    let nodelist = flags.nodelist.as_deref().map(layout::parse_nodelist).transpose()?.unwrap_or_default();
     let fits = job_shape(flags, &nodelist)?;
     let default_name = match &program {
         Program::Script { name, .. } => name.clone(),
@@ -155,7 +155,7 @@ pub fn specification(
     env.extend(flags.variables(pmi));
     let everywhere = fits.nodes.saturating_mul(fits.tasks_per_node);
     let ranks = if fits.ranks < everywhere { fits.ranks } else { 0 };
-    let launch = v1::LaunchShape { ranks, ..flags.layout.message() };
+    let launch = v1::LaunchShape { ranks, ..flags.layout.to_message() };
     if let Some(name) = flags.uenv.as_deref().filter(|uenv| is_registry_name(uenv, &around.dir)) {
         return Err(Failure::usage(format!("--uenv {name}: names in a registry are not built yet"))
             .hint("give the path of a SquashFS file: --uenv ./env.sqfs"));
@@ -163,7 +163,7 @@ pub fn specification(
     let uenv = flags.uenv.as_ref().map(|uenv| around.dir.join(uenv).to_string_lossy().into_owned());
     let or = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
     let mut spec = v1::AllocationSpec {
-        name: flags.name.clone().unwrap_or_else(|| presentable(&default_name)),
+        name: flags.name.clone().unwrap_or_else(|| displayable_name(&default_name)),
         tenant: or(&flags.tenant, &settings.tenant),
         project: or(&flags.project, ""),
         vcluster: or(&flags.vcluster, &settings.vcluster),
@@ -185,23 +185,23 @@ pub fn specification(
         lifecycle: Some(v1::Lifecycle {
             r#type: if flags.service { "unbounded" } else { "bounded" }.to_owned(),
             walltime_seconds: flags.walltime.map_or(if flags.service { 0 } else { WALLTIME_SECONDS_DEFAULT }, |time| time.as_secs()),
-            preemption_class: flags.class().unwrap_or_default(),
-            preemption_class_set: flags.class().is_some(),
+            preemption_class: flags.given_preemption_class().unwrap_or_default(),
+            preemption_class_set: flags.given_preemption_class().is_some(),
         }),
         tasks_per_node: fits.tasks_per_node,
-        binding: flags.binding.message(),
+        binding: flags.binding.to_message(),
         launch: Some(launch).filter(|shape| *shape != v1::LaunchShape::default()),
         working_dir,
         submit_dir,
         env,
         data: Some(flags.data.data(&around.dir)),
         liveness_probe: flags.data.liveness_probe.clone(),
-        connectivity: flags.network.message(),
+        connectivity: flags.network.to_message(),
         requeue: (flags.requeue.is_some() || flags.max_requeues.is_some()).then(|| v1::Requeue {
             policy: flags.requeue.map_or(String::new(), |policy| policy.name().to_owned()),
             max: flags.max_requeues.unwrap_or_default(),
         }),
-        checkpoint: flags.checkpointing(),
+        checkpoint: flags.checkpoint_message(),
         on_isolation: flags.on_isolation.map_or(String::new(), |choice| choice.name().to_owned()),
         ..Default::default()
     };
@@ -214,14 +214,14 @@ fn job_shape(flags: &SubmitFlags, nodelist: &[NodeId]) -> Result<Shape, Failure>
     let named = u32::try_from(nodelist.len()).ok().filter(|named| *named > 0);
     // The message also has the end of a range, so that the server can refuse the range.
     let nodes = flags.nodes.map(|nodes| nodes.least).or(named);
-    shape(flags.ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(|error| Failure::usage(error.to_string()))
+    complete_shape(flags.ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(|error| Failure::usage(error.to_string()))
 }
 
 /// Slurm's characters for alternatives and counts of features.
 const FEATURE_OPERATORS: [char; 7] = ['|', '[', ']', '(', ')', '*', '!'];
 
 /// Constraints whose value is the least amount that a node must have.
-const AMOUNTS: [&str; 2] = ["gpu_count", "memory_gb"];
+const AMOUNT_CONSTRAINTS: [&str; 2] = ["gpu_count", "memory_gb"];
 
 /// Parses `gpu_type=GH200,memory_gb>=512,nvme_scratch` into a map from key to value. `:` may replace `=`, and `&` the
 /// comma, as in Slurm.
@@ -238,10 +238,13 @@ fn constraints(flags: &SubmitFlags) -> Result<HashMap<String, String>, Failure> 
         for part in list.split([',', '&']).map(str::trim).filter(|part| !part.is_empty()) {
             let halves = part.split_once(">=").or_else(|| part.split_once(['=', ':']));
             let (key, value) = halves.map_or((part, ""), |(key, value)| (key.trim(), value.trim()));
-            let is_amount = AMOUNTS.contains(&key);
+            let is_amount = AMOUNT_CONSTRAINTS.contains(&key);
             if part.contains(['<', '>']) && !(is_amount && part.contains(">=")) {
-                return Err(Failure::usage(format!("--constraint {part}: only {} can be compared, and only by >=", AMOUNTS.join(" and ")))
-                    .hint("a feature is named whole: nvme_scratch, or gpu_type=GH200"));
+                return Err(Failure::usage(format!(
+                    "--constraint {part}: only {} can be compared, and only by >=",
+                    AMOUNT_CONSTRAINTS.join(" and ")
+                ))
+                .hint("a feature is named whole: nvme_scratch, or gpu_type=GH200"));
             }
             if let Some(before) = of_list.insert(key, value).filter(|before| *before != value) {
                 let why = format!("--constraint {list}: {key} is given twice, as {before:?} and as {value:?}");
@@ -262,7 +265,7 @@ fn is_registry_name(uenv: &str, dir: &Path) -> bool {
 }
 
 /// A displayable name from a file name: of limited length, without control characters, never empty.
-fn presentable(name: &str) -> String {
+fn displayable_name(name: &str) -> String {
     let mut shown = String::new();
     for c in name.chars().map(|c| if c.is_control() { '?' } else { c }) {
         if shown.len() + c.len_utf8() > NAME_BYTES_MAX {
@@ -277,7 +280,7 @@ fn presentable(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::output::{Format, Width};
-    use lattice_cli_syntax::flags::Nodes;
+    use lattice_cli_syntax::flags::NodeCount;
     use lattice_model::launch::{PMI_PORT_ASKED, PMI_PORT_VARIABLE};
 
     fn specify(flags: &SubmitFlags, program: Program) -> Result<v1::AllocationSpec, Failure> {
@@ -290,7 +293,7 @@ mod tests {
             width: Width::Terse,
         };
         let around = Surroundings { env: HashMap::from([("A".into(), "1".into()), ("B".into(), "1".into())]), dir: "/project".into() };
-        specification(flags, program, &settings, around)
+        build_specification(flags, program, &settings, around)
     }
 
     fn specified(flags: &SubmitFlags, program: Program) -> v1::AllocationSpec {
@@ -351,7 +354,7 @@ mod tests {
             let model = lattice_api::spec::to_model(&spec).unwrap();
             (model.nodes, model.tasks_per_node, model.launch.ranks)
         };
-        let nodes = |least| Some(Nodes { least, most: None });
+        let nodes = |least| Some(NodeCount { least, most: None });
         assert_eq!(of(SubmitFlags { nodes: nodes(3), ranks: Some(6), ..Default::default() }), (3, 2, 0));
         assert_eq!(of(SubmitFlags { ranks: Some(4), ..Default::default() }), (1, 4, 0));
         assert_eq!(of(SubmitFlags { nodes: nodes(3), ranks: Some(7), ..Default::default() }), (3, 3, 7));
@@ -395,7 +398,7 @@ mod tests {
         };
         let never = || SubmitFlags { no_preempt: true, ..Default::default() };
         let third = || SubmitFlags { preemption_class: Some(3), ..Default::default() };
-        assert_eq!([class(never()), class(never().over(third())), class(third().over(never()))], [10, 10, 3]);
+        assert_eq!([class(never()), class(never().merge_over(third())), class(third().merge_over(never()))], [10, 10, 3]);
     }
 
     #[test]

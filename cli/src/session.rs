@@ -2,7 +2,7 @@
 
 use crate::failure::{Exit, Failure};
 use crate::last;
-use crate::message::say_line;
+use crate::message::write_message_line;
 use crate::operator;
 use crate::output::{Format, TableSize, Width};
 use crate::settings::Settings;
@@ -63,7 +63,7 @@ impl Session {
             let failure = match connected {
                 Ok(Ok(client)) => {
                     self.answered.store(place, Ordering::Relaxed);
-                    return Ok(match operator::credential(self.settings.operator.as_deref(), endpoint)? {
+                    return Ok(match operator::find_credential(self.settings.operator.as_deref(), endpoint)? {
                         Some(credential) => client.with_operator(credential),
                         None => client,
                     });
@@ -91,18 +91,18 @@ impl Session {
     /// Writes a message to stderr, unless `-q` was given.
     pub fn note(&self, text: &str) {
         if !self.quiet {
-            say_line(text);
+            write_message_line(text);
         }
     }
 
     /// Writes a warning to stderr, also with `-q`.
     pub fn warn(&self, text: &str) {
-        say_line(format_args!("warning: {text}"));
+        write_message_line(format_args!("warning: {text}"));
     }
 
     /// The key to send to the server: `typed`, or for `@last` the id of this terminal session's last submission to
     /// these agents.
-    pub fn key(&self, typed: &str) -> Result<String, Failure> {
+    pub fn resolve_key(&self, typed: &str) -> Result<String, Failure> {
         if typed == "@last" { last::recall(&self.settings.endpoints) } else { Ok(typed.to_owned()) }
     }
 

@@ -215,7 +215,7 @@ const ALLOCATIONS_FIT: Fit<'_> = Fit {
     left_out: &["WALLTIME", "VCLUSTER", "ELAPSED"],
     shortened: &[("NAME", 8), ("OWNER", 8)],
     wrapped: &[("REASON", 16)],
-    given_up: &["NODES"],
+    left_out_last: &["NODES"],
 };
 
 /// The list of allocations, in the given order; wide with all columns, and with tenant, uenv and nodes.

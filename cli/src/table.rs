@@ -93,9 +93,9 @@ impl<'a> Table<'a> {
             columns.retain(|&column| Some(column) != of(name));
         }
         let whole = widths.to_vec();
-        for given_up in std::iter::once(None).chain(fit.given_up.iter().map(Some)) {
+        for name in std::iter::once(None).chain(fit.left_out_last.iter().map(Some)) {
             widths.copy_from_slice(&whole);
-            columns.retain(|&column| given_up.is_none_or(|name| Some(column) != of(name)));
+            columns.retain(|&column| name.is_none_or(|name| Some(column) != of(name)));
             for (name, least) in fit.shortened.iter().chain(fit.wrapped) {
                 let over = total(columns, widths).saturating_sub(most);
                 if let Some(column) = of(name).filter(|column| columns.contains(column)) {
@@ -111,13 +111,13 @@ impl<'a> Table<'a> {
 
 /// How a table is made narrower: first the columns of `left_out` are removed, in this order; then those of `shortened`
 /// are shortened, and those of `wrapped` continue on the next line, each to its least number of characters. If that is
-/// not enough, the columns of `given_up` are removed.
+/// not enough, those of `left_out_last` are removed as well.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fit<'a> {
     pub left_out: &'a [&'a str],
     pub shortened: &'a [(&'a str, usize)],
     pub wrapped: &'a [(&'a str, usize)],
-    pub given_up: &'a [&'a str],
+    pub left_out_last: &'a [&'a str],
 }
 
 /// A text in lines of at most this many characters, broken between words if possible.
@@ -216,7 +216,7 @@ mod tests {
     fn a_table_that_is_too_wide_loses_columns_and_then_the_ends_of_texts() {
         let mut table = Table::new(&["ID", "NAME", "WALLTIME", "REASON"]);
         table.row(vec!["1".into(), "a-long-name".into(), "01:00:00".into(), "behind 2 submitted before it".into()]);
-        let fit = Fit { left_out: &["WALLTIME"], shortened: &[("NAME", 6), ("REASON", 10)], wrapped: &[], given_up: &[] };
+        let fit = Fit { left_out: &["WALLTIME"], shortened: &[("NAME", 6), ("REASON", 10)], wrapped: &[], left_out_last: &[] };
         let at = |columns| table.on_screen(&[], &fit, TableSize { width: Width::Terse, columns });
         let whole = "ID  NAME         WALLTIME  REASON\n1   a-long-name  01:00:00  behind 2 submitted before it\n";
         assert_eq!((at(None).as_str(), at(Some(55)).as_str()), (whole, whole));
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(at(Some(30)), "ID  NAME    REASON\n1   a-lon…  behind 2 submitte…\n");
         assert_eq!(at(Some(5)), "ID  NAME    REASON\n1   a-lon…  behind 2 …\n", "no less than that");
         assert_eq!(table.on_screen(&[], &fit, TableSize { width: Width::Wide, columns: Some(30) }), whole);
-        let fit = Fit { left_out: &["WALLTIME"], shortened: &[("NAME", 6)], wrapped: &[("REASON", 10)], given_up: &["NAME"] };
+        let fit = Fit { left_out: &["WALLTIME"], shortened: &[("NAME", 6)], wrapped: &[("REASON", 10)], left_out_last: &["NAME"] };
         let narrow = table.on_screen(&[], &fit, TableSize { width: Width::Terse, columns: Some(26) });
         assert_eq!(narrow, "ID  NAME    REASON\n1   a-lon…  behind 2\n            submitted\n            before it\n");
         let narrower = table.on_screen(&[], &fit, TableSize { width: Width::Terse, columns: Some(16) });

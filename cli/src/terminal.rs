@@ -12,9 +12,9 @@ use std::sync::{Mutex, Once, PoisonError};
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// While this lives, the terminal of standard input is raw. A panic restores it before its message is printed.
-pub struct Raw(());
+pub struct RawMode(());
 
-impl Raw {
+impl RawMode {
     /// Makes it raw; does nothing if standard input is not a terminal.
     pub fn enter() -> io::Result<Option<Self>> {
         if !io::stdin().is_terminal() {
@@ -33,14 +33,14 @@ impl Raw {
     }
 
     /// Stops this process as its shell expects it, with the terminal restored meanwhile.
-    pub fn stop_for_a_while(&self) -> io::Result<()> {
+    pub fn stop_process(&self) -> io::Result<()> {
         restore();
         raise(Signal::SIGSTOP)?;
         make_raw()
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawMode {
     fn drop(&mut self) {
         restore();
     }

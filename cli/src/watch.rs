@@ -11,7 +11,7 @@
 use crate::failure::{Exit, Failure};
 use crate::node_list;
 use crate::output::{Format, print, print_names};
-use crate::patience::Patience;
+use crate::retries::Retries;
 use crate::session::Session;
 use crate::shown::{ALLOCATION_HEADING, AllocationJson, NODE_HEADING, NodeJson, allocation_row, filled, lease_token, node_row, queue};
 use crate::table::Rows;
@@ -29,7 +29,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 /// The most ended objects that are remembered. Later changes of them, such as a released share, make no line.
-const ENDED_MAX: usize = 10_000;
+const ENDED_OBJECTS_MAX: usize = 10_000;
 const LEASE_HEADING: &[&str] = &["NAME", "TOKEN", "HOLDER", "USER", "TTL", "STATE"];
 
 /// What is watched, and which part of it is shown.
@@ -46,12 +46,12 @@ pub enum Watched {
 /// Watches until the allocation has ended, or for ever.
 pub async fn run(session: &Session, what: What, watched: Watched) -> Result<(), Failure> {
     let request = v1::WatchRequest { what: Some(what), since: None };
-    let mut watch = Watch { session, request, shown: Shown::new(&watched), watched, patience: Patience::default() };
+    let mut watch = Watch { session, request, shown: ShownLines::new(&watched), watched, retries: Retries::default() };
     let mut client = session.connect().await?;
     loop {
         match watch.once(&client).await {
             Ok(()) => return Ok(()),
-            Err(failure) if watch.patience.bears(&failure) => client = watch.patience.connect_again(session, failure).await?,
+            Err(failure) if watch.retries.should_retry(&failure) => client = watch.retries.reconnect(session, failure).await?,
             Err(failure) => return Err(failure),
         }
     }
@@ -62,8 +62,8 @@ struct Watch<'a> {
     session: &'a Session,
     request: v1::WatchRequest,
     watched: Watched,
-    shown: Shown,
-    patience: Patience,
+    shown: ShownLines,
+    retries: Retries,
 }
 
 impl Watch<'_> {
@@ -72,14 +72,14 @@ impl Watch<'_> {
         let mut stream = client.watches().watch(self.request.clone()).await?.into_inner();
         let mut whole = v1::WatchEvent::default();
         while let Some(part) = stream.message().await? {
-            self.patience.progress();
+            self.retries.record_progress();
             if !part.start_again.is_empty() {
                 self.session.note(&format!("changes are missing here: {}; going on with a new list", part.start_again));
                 self.request.since = None;
                 continue;
             }
             let more = part.more;
-            add(&mut whole, part);
+            append_part(&mut whole, part);
             if more {
                 continue;
             }
@@ -103,7 +103,7 @@ impl Watch<'_> {
             lines.retain(|line| line.name == *name);
         }
         if event.list {
-            let gone = self.shown.gone(&lines);
+            let gone = self.shown.take_gone(&lines);
             match &self.watched {
                 Watched::Leases => lines.extend(gone.into_iter().map(ended_lease)),
                 Watched::Allocations { .. } if !gone.is_empty() => {
@@ -118,7 +118,7 @@ impl Watch<'_> {
             }
         }
         let over = matches!(self.watched, Watched::Allocations { until_ended: true, .. }) && lines.iter().any(|line| line.ended);
-        lines.retain(|line| self.shown.differs(line));
+        lines.retain(|line| self.shown.record_if_new(line));
         lines.retain(|line| line.is_wanted);
         self.shown.print(self.session.format(), lines, event.list)?;
         Ok(over)
@@ -126,22 +126,22 @@ impl Watch<'_> {
 }
 
 /// The lines shown so far.
-struct Shown {
+struct ShownLines {
     rows: Rows,
     /// The last shown line of each object.
-    known: BTreeMap<String, Look>,
+    known: BTreeMap<String, ShownLine>,
     /// The ended objects, the first to end first.
     ended: VecDeque<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Look {
+struct ShownLine {
     /// Hash of its line.
     hash: u64,
     ended: bool,
 }
 
-impl Shown {
+impl ShownLines {
     fn new(watched: &Watched) -> Self {
         let heading = match watched {
             Watched::Nodes { .. } => NODE_HEADING,
@@ -152,20 +152,20 @@ impl Shown {
     }
 
     /// Whether a line is new; records it.
-    fn differs(&mut self, line: &Line) -> bool {
+    fn record_if_new(&mut self, line: &Line) -> bool {
         let mut hasher = DefaultHasher::new();
         line.json.to_string().hash(&mut hasher);
-        let look = Look { hash: hasher.finish(), ended: line.ended };
-        if self.known.insert(line.name.clone(), look) == Some(look) {
+        let line_state = ShownLine { hash: hasher.finish(), ended: line.ended };
+        if self.known.insert(line.name.clone(), line_state) == Some(line_state) {
             return false;
         }
         if line.ended {
             self.ended.push_back(line.name.clone());
         }
-        if self.ended.len() > ENDED_MAX
+        if self.ended.len() > ENDED_OBJECTS_MAX
             && let Some(oldest) = self.ended.pop_front()
             // A lease may be held again.
-            && self.known.get(&oldest).is_some_and(|look| look.ended)
+            && self.known.get(&oldest).is_some_and(|line_state| line_state.ended)
         {
             self.known.remove(&oldest);
         }
@@ -173,9 +173,9 @@ impl Shown {
     }
 
     /// Objects that had not ended when they were last shown, and are not in a new list.
-    fn gone(&mut self, list: &[Line]) -> Vec<String> {
+    fn take_gone(&mut self, list: &[Line]) -> Vec<String> {
         let there: BTreeSet<&str> = list.iter().map(|line| line.name.as_str()).collect();
-        let is_gone = |(name, look): &(&String, &Look)| !look.ended && !there.contains(name.as_str());
+        let is_gone = |(name, line_state): &(&String, &ShownLine)| !line_state.ended && !there.contains(name.as_str());
         let gone: Vec<String> = self.known.iter().filter(is_gone).map(|(name, _)| name.clone()).collect();
         for name in &gone {
             self.known.remove(name);
@@ -213,14 +213,14 @@ struct Line {
 
 impl Watched {
     /// Whether an allocation matches the part of the filter that never changes in its life.
-    fn concerns(&self, a: &v1::Allocation) -> bool {
+    fn matches_fixed_part(&self, a: &v1::Allocation) -> bool {
         let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, node: _ }, .. } = self else { return true };
         let is = |wanted: &Option<String>, has: &str| wanted.as_ref().is_none_or(|wanted| wanted == has);
         is(user, &a.owner) && is(name, &a.name) && is(vcluster, queue(&a.vcluster)) && is(tenant, &a.tenant)
     }
 
     /// Whether it matches the part that can change.
-    fn wants(&self, a: &v1::Allocation, state: Option<AllocationState>) -> bool {
+    fn matches_changing_part(&self, a: &v1::Allocation, state: Option<AllocationState>) -> bool {
         let Self::Allocations { states, filter, .. } = self else { return true };
         (states.is_empty() || state.is_some_and(|state| states.contains(&state)))
             && filter.node.as_ref().is_none_or(|node| a.nodes.contains(node))
@@ -228,7 +228,7 @@ impl Watched {
 }
 
 /// Appends a part of an event to the earlier parts.
-fn add(whole: &mut v1::WatchEvent, part: v1::WatchEvent) {
+fn append_part(whole: &mut v1::WatchEvent, part: v1::WatchEvent) {
     whole.list |= part.list;
     whole.place = part.place;
     whole.nodes.extend(part.nodes);
@@ -240,12 +240,12 @@ fn add(whole: &mut v1::WatchEvent, part: v1::WatchEvent) {
 
 /// The lines of an event, allocations in the order of their submission.
 fn lines(event: &v1::WatchEvent, watched: &Watched) -> Vec<Line> {
-    let mut allocations: Vec<&v1::Allocation> = event.allocations.iter().filter(|a| watched.concerns(a)).collect();
+    let mut allocations: Vec<&v1::Allocation> = event.allocations.iter().filter(|a| watched.matches_fixed_part(a)).collect();
     allocations.sort_by_key(|a| (a.submitted_at_ms, &a.id));
     let allocations = allocations.into_iter().map(|a| {
         let state = state_from_name(&a.state).ok();
         let ended = state.is_some_and(AllocationState::is_terminal);
-        let is_wanted = watched.wants(a, state);
+        let is_wanted = watched.matches_changing_part(a, state);
         Line { name: a.id.clone(), cells: allocation_row(a), json: json!(AllocationJson::from(a)), ended, is_wanted }
     });
     let nodes = event.nodes.iter().map(|n| node_line(n, false)).chain(event.nodes_removed.iter().cloned().map(removed_node));
@@ -293,24 +293,24 @@ mod tests {
         v1::WatchEvent { allocations, ..Default::default() }
     }
 
-    fn names(shown: &mut Shown, event: &v1::WatchEvent) -> Vec<String> {
-        lines(event, &Watched::Leases).into_iter().filter(|line| shown.differs(line)).map(|line| line.name).collect()
+    fn names(shown: &mut ShownLines, event: &v1::WatchEvent) -> Vec<String> {
+        lines(event, &Watched::Leases).into_iter().filter(|line| shown.record_if_new(line)).map(|line| line.name).collect()
     }
 
     #[test]
     fn unchanged_objects_make_no_line_and_objects_missing_in_a_new_list_are_gone() {
-        let mut shown = Shown::new(&Watched::Leases);
+        let mut shown = ShownLines::new(&Watched::Leases);
         let first = event(vec![allocation("b", "Pending", 2), allocation("a", "Pending", 1)]);
         assert_eq!(names(&mut shown, &first), ["a", "b"]);
         assert_eq!(names(&mut shown, &first), Vec::<String>::new());
         assert_eq!(names(&mut shown, &event(vec![allocation("a", "Completed", 1)])), ["a"]);
-        assert_eq!(shown.gone(&lines(&event(vec![allocation("c", "Pending", 3)]), &Watched::Leases)), ["b"], "how a ended was shown");
+        assert_eq!(shown.take_gone(&lines(&event(vec![allocation("c", "Pending", 3)]), &Watched::Leases)), ["b"], "how a ended was shown");
         assert_eq!(names(&mut shown, &event(vec![allocation("a", "Completed", 1)])), Vec::<String>::new());
     }
 
     #[test]
     fn a_lease_that_is_granted_again_is_shown_again() {
-        let mut shown = Shown::new(&Watched::Leases);
+        let mut shown = ShownLines::new(&Watched::Leases);
         let lease = v1::Lease { name: "l".into(), token: Some(3), ..Default::default() };
         let granted = v1::WatchEvent { leases: vec![lease], ..Default::default() };
         let ended = v1::WatchEvent { leases_ended: vec!["l".into()], ..Default::default() };
@@ -318,14 +318,14 @@ mod tests {
             assert_eq!(names(&mut shown, event), ["l"]);
             assert_eq!(names(&mut shown, event), Vec::<String>::new());
         }
-        assert!(shown.gone(&[]).is_empty(), "its end was shown");
+        assert!(shown.take_gone(&[]).is_empty(), "its end was shown");
         assert_eq!(names(&mut shown, &granted), ["l"]);
-        assert_eq!(shown.gone(&[]), ["l"]);
+        assert_eq!(shown.take_gone(&[]), ["l"]);
     }
 
     #[test]
     fn a_node_that_is_removed_is_shown_once_and_again_when_it_returns() {
-        let mut shown = Shown::new(&Watched::Nodes { only: None });
+        let mut shown = ShownLines::new(&Watched::Nodes { only: None });
         let node = v1::Node { id: "n3".into(), state: "Ready".into(), ..Default::default() };
         let ready = v1::WatchEvent { nodes: vec![node], ..Default::default() };
         let removed = v1::WatchEvent { nodes_removed: vec!["n3".into()], ..Default::default() };
@@ -333,19 +333,19 @@ mod tests {
             assert_eq!(names(&mut shown, event), ["n3"]);
             assert_eq!(names(&mut shown, event), Vec::<String>::new());
         }
-        assert!(shown.gone(&[]).is_empty(), "its removal was shown");
+        assert!(shown.take_gone(&[]).is_empty(), "its removal was shown");
         assert!(lines(&removed, &Watched::Leases)[0].cells.iter().any(|cell| cell == "Removed"));
     }
 
     #[test]
     fn the_number_of_remembered_ended_objects_is_bounded() {
-        let mut shown = Shown::new(&Watched::Leases);
-        for number in 0..ENDED_MAX + 5 {
+        let mut shown = ShownLines::new(&Watched::Leases);
+        for number in 0..ENDED_OBJECTS_MAX + 5 {
             let id = format!("{number:08}");
             names(&mut shown, &event(vec![allocation(&id, "Pending", 1)]));
             names(&mut shown, &event(vec![allocation(&id, "Failed", 1)]));
         }
-        assert_eq!((shown.known.len(), shown.ended.len()), (ENDED_MAX, ENDED_MAX));
+        assert_eq!((shown.known.len(), shown.ended.len()), (ENDED_OBJECTS_MAX, ENDED_OBJECTS_MAX));
     }
 
     #[test]
@@ -367,9 +367,9 @@ mod tests {
     #[test]
     fn parts_make_one_event() {
         let mut whole = v1::WatchEvent::default();
-        add(&mut whole, v1::WatchEvent { list: true, more: true, ..event(vec![allocation("a", "Pending", 1)]) });
+        append_part(&mut whole, v1::WatchEvent { list: true, more: true, ..event(vec![allocation("a", "Pending", 1)]) });
         let place = Some(v1::WatchPlace { generation: 1, revision: 7 });
-        add(&mut whole, v1::WatchEvent { list: true, place, ..event(vec![allocation("b", "Pending", 1)]) });
+        append_part(&mut whole, v1::WatchEvent { list: true, place, ..event(vec![allocation("b", "Pending", 1)]) });
         assert_eq!((whole.list, whole.place, whole.allocations.len()), (true, place, 2));
     }
 }

@@ -72,7 +72,7 @@ struct Quality {
 }
 
 impl Quality {
-    fn better_than(self, other: Self) -> bool {
+    fn is_better_than(self, other: Self) -> bool {
         let bandwidth = self.least_bandwidth.total_cmp(&other.least_bandwidth);
         bandwidth.then((self.gpus_with_nic, self.nics).cmp(&(other.gpus_with_nic, other.nics))).is_gt()
     }
@@ -121,7 +121,7 @@ fn exact(graph: &Graph<'_>, k: usize) -> Vec<usize> {
             subset[j] = subset[j - 1] + 1;
         }
         let now = graph.quality(&subset);
-        if now.better_than(best.0) {
+        if now.is_better_than(best.0) {
             best = (now, subset.clone());
         }
     }
@@ -138,7 +138,7 @@ fn greedy(graph: &Graph<'_>, k: usize) -> Vec<usize> {
             let mut next: Option<(Quality, usize)> = None;
             for candidate in (0..graph.nics.len()).filter(|i| !set.contains(i)) {
                 let now = graph.quality(&[&set[..], &[candidate]].concat());
-                if next.is_none_or(|(quality, _)| now.better_than(quality)) {
+                if next.is_none_or(|(quality, _)| now.is_better_than(quality)) {
                     next = Some((now, candidate));
                 }
             }
@@ -147,7 +147,7 @@ fn greedy(graph: &Graph<'_>, k: usize) -> Vec<usize> {
         }
         set.sort_unstable();
         let now = graph.quality(&set);
-        if best.as_ref().is_none_or(|(quality, _)| now.better_than(*quality)) {
+        if best.as_ref().is_none_or(|(quality, _)| now.is_better_than(*quality)) {
             best = Some((now, set));
         }
     }

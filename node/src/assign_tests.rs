@@ -150,10 +150,10 @@ proptest! {
         let best = graph.quality(&exact(&graph, k));
         for bits in 0u32..1 << n {
             let set: Vec<usize> = (0..n).filter(|i| bits >> i & 1 == 1).collect();
-            if set.len() == k { prop_assert!(!graph.quality(&set).better_than(best)); }
+            if set.len() == k { prop_assert!(!graph.quality(&set).is_better_than(best)); }
         }
         let near = greedy(&graph, k);
         prop_assert_eq!(near.iter().collect::<BTreeSet<_>>().len(), k);
-        prop_assert!(!graph.quality(&near).better_than(best));
+        prop_assert!(!graph.quality(&near).is_better_than(best));
     }
 }

@@ -92,7 +92,7 @@ impl Gathering {
         of.parts().filter(|part| self.given(Subtree::single(*part)).is_none())
     }
 
-    fn whole(&self, of: Subtree) -> bool {
+    fn is_whole(&self, of: Subtree) -> bool {
         let reached = self.blobs.values().try_fold(of.first, |next, (by, _)| (by.first == next).then_some(by.end));
         reached == Some(of.end)
     }
@@ -147,7 +147,7 @@ impl FenceHub {
         let gathering = self.gatherings.entry(number).or_default();
         gathering.blobs.retain(|_, (by, _)| !from.contains(*by));
         gathering.blobs.insert(from.first, (from, blob));
-        if !gathering.whole(self.subtree) {
+        if !gathering.is_whole(self.subtree) {
             // A contributor to a fence has received the result of the previous one, so nobody waits
             // for the one before that.
             self.gatherings.retain(|held, _| held.saturating_add(1) >= newest.unwrap_or(0).max(number));

@@ -35,6 +35,9 @@ pub enum PmixEvent<'a> {
     /// The bridge reported that a rank finalized while its process was ending, so the rank may have
     /// died.
     Left { rank: u32 },
+    /// The bridge reported that a rank's connection ended without finalize, while its process was
+    /// ending.
+    LostAtEnd { rank: u32 },
     /// The launch is being ended: exits of ranks from now on are not reported.
     BroughtDown,
     /// The bridge is gone, or sent invalid data.
@@ -68,9 +71,11 @@ enum Phase {
     Fresh,
     /// Between init and finalize.
     Joined,
-    /// Its connection ended together with its process, with or without finalize: its exit code
+    /// Its connection ended together with its process, and it had sent finalize: its exit code
     /// decides.
     Left,
+    /// Its connection ended together with its process, without finalize: it died, with any exit code.
+    Lost,
     /// It announced a normal end, or its exit is known.
     Over,
 }
@@ -92,6 +97,7 @@ impl LocalRank {
         match self.phase {
             Phase::Fresh | Phase::Over => None,
             Phase::Joined | Phase::Left => self.ended.filter(|code| *code != 0),
+            Phase::Lost => self.ended,
         }
     }
 }
@@ -308,6 +314,7 @@ impl PmixServer {
             _ if self.aborted => {}
             PmixEvent::Message(message) => self.handle_message(message, out),
             PmixEvent::Left { rank } => self.set_phase(rank, Phase::Left, out),
+            PmixEvent::LostAtEnd { rank } => self.lost_at_end(rank, out),
             PmixEvent::BridgeLost { why } => {
                 if self.ranks.iter().any(|local| local.phase == Phase::Joined) {
                     self.abort(ABORT_CODE, format!("the PMIx server of this node is gone: {why}"), out);
@@ -350,6 +357,13 @@ impl PmixServer {
         }
     }
 
+    /// A finalize that arrived before counts.
+    fn lost_at_end(&mut self, rank: u32, out: &mut Vec<PmixAction>) {
+        if self.ranks.iter().any(|local| local.rank == rank && local.phase == Phase::Joined) {
+            self.set_phase(rank, Phase::Lost, out);
+        }
+    }
+
     fn set_phase(&mut self, rank: u32, phase: Phase, out: &mut Vec<PmixAction>) {
         let Some(local) = self.ranks.iter_mut().find(|local| local.rank == rank) else { return };
         // A rank whose process lives may init again, such as the next program of a shell.
@@ -372,7 +386,7 @@ impl PmixServer {
         let Some(local) = self.ranks.get_mut(local as usize) else { return };
         local.ended = Some(code);
         let rank = local.rank;
-        if local.phase == Phase::Joined || local.died_early().is_some() {
+        if matches!(local.phase, Phase::Joined | Phase::Lost) || local.died_early().is_some() {
             self.died_early(rank, code, out);
         } else if code != 0 {
             self.died(rank, code, out);
@@ -591,6 +605,22 @@ mod tests {
         assert!(matches!(let_in.as_slice(), [PmixAction::Abort { code: 137, .. }]), "its death was told: {let_in:?}");
         assert_eq!(after, []);
         assert_eq!(late(0, PmixEvent::Left { rank: 5 }), [vec![], vec![], vec![]]);
+        // Without finalize an exit code of 0 is no success, whatever is known first.
+        let why = "rank 5 exited with code 0 between MPI_Init and MPI_Finalize";
+        let brought_down = || vec![died(0), PmixAction::Abort { code: 1, why: why.to_owned() }];
+        assert_eq!(late(0, PmixEvent::LostAtEnd { rank: 5 }), [vec![], vec![], brought_down()]);
+        let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
+        receive(&mut server, joined.clone());
+        assert!(server.may_have_finalized(1));
+        assert_eq!(act(&mut server, PmixEvent::LostAtEnd { rank: 5 }), []);
+        assert!(!server.may_have_finalized(1), "nobody waits for its finalize");
+        assert_eq!(act(&mut server, PmixEvent::Exited { local: 1, code: 0 }), brought_down());
+        // The library reports the end of the connection of a rank that finalized as well.
+        let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
+        receive(&mut server, joined.clone());
+        act(&mut server, PmixEvent::Left { rank: 5 });
+        assert_eq!(act(&mut server, PmixEvent::LostAtEnd { rank: 5 }), []);
+        assert_eq!(act(&mut server, PmixEvent::Exited { local: 1, code: 0 }), []);
         let why = "rank 5 ended with code 137 (128 + signal 9) between MPI_Init and MPI_Finalize".to_owned();
         assert_eq!(ended(std::slice::from_ref(&joined), 137), [died(137), PmixAction::Abort { code: 137, why }]);
         let why = "rank 5 exited with code 0 between MPI_Init and MPI_Finalize".to_owned();

@@ -10,6 +10,9 @@
 //!
 //! Order of stopping: tasks and streams (by the token), then the servers, then Raft; when
 //! [`Member::stop`] returns, the data directory is free.
+//!
+//! What other crates await is a [`BoxFuture`]: an `async fn` would be compiled again in each crate
+//! that awaits it, with Raft and the servers below it.
 
 mod duties;
 mod standing;
@@ -37,6 +40,8 @@ use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
 use crate::{backup, certify, membership, metrics, service, turns};
 use duties::duties;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use lattice_model::MemberId;
 use lattice_objects::ObjectsError;
 use lattice_pki::ca::{Authority, CaError};
@@ -177,7 +182,11 @@ pub async fn run(config: QuorumConfig, bootstrap: bool, shutdown: CancellationTo
 impl Member {
     /// Starts a member on bound sockets. With `bootstrap`, creates the cluster of all configured
     /// members.
-    pub async fn start(config: QuorumConfig, bootstrap: bool, listeners: Listeners) -> Result<Self, MemberError> {
+    pub fn start(config: QuorumConfig, bootstrap: bool, listeners: Listeners) -> BoxFuture<'static, Result<Self, MemberError>> {
+        Self::begin(config, bootstrap, listeners).boxed()
+    }
+
+    async fn begin(config: QuorumConfig, bootstrap: bool, listeners: Listeners) -> Result<Self, MemberError> {
         config.validate()?;
         let (credentials, authority) = identity(&config)?;
         let peers = Peers::new(credentials.clone());
@@ -269,7 +278,11 @@ impl Member {
 
     /// Returns once the cluster is formed and has a leader, and this member can serve. Does not
     /// return while there is no majority.
-    pub async fn ready(&self) {
+    pub fn ready(&self) -> BoxFuture<'_, ()> {
+        self.wait_for_leader().boxed()
+    }
+
+    async fn wait_for_leader(&self) {
         let mut metrics = self.core.raft.metrics();
         loop {
             let leads = metrics.borrow().current_leader.is_some();
@@ -285,7 +298,11 @@ impl Member {
     }
 
     /// Returns the reason when the member cannot continue.
-    pub async fn failed(&self) -> MemberError {
+    pub fn failed(&self) -> BoxFuture<'_, MemberError> {
+        self.wait_for_failure().boxed()
+    }
+
+    async fn wait_for_failure(&self) -> MemberError {
         let mut failures = self.failures.clone();
         let raft = async {
             let mut metrics = self.core.raft.metrics();
@@ -299,16 +316,16 @@ impl Member {
             }
         };
         let removed = async {
-            match self.core.status.removed.subscribe().wait_for(|removed| *removed).await {
-                Ok(_) => MemberError::Removed { path: self.core.config.data_dir.clone() },
-                Err(_) => std::future::pending().await,
+            if self.core.status.removed.subscribe().wait_for(|removed| *removed).await.is_ok() {
+                return MemberError::Removed { path: self.core.config.data_dir.clone() };
             }
+            std::future::pending().await
         };
         let servers = async {
-            match failures.wait_for(Option::is_some).await {
-                Ok(failure) => MemberError::Serve { why: failure.clone().unwrap_or_default() },
-                Err(_) => std::future::pending().await,
+            if let Ok(failure) = failures.wait_for(Option::is_some).await {
+                return MemberError::Serve { why: failure.clone().unwrap_or_default() };
             }
+            std::future::pending().await
         };
         tokio::select! {
             error = raft => error,
@@ -328,7 +345,11 @@ impl Member {
     }
 
     /// Stops everything and returns when the data directory is free.
-    pub async fn stop(self) {
+    pub fn stop(self) -> BoxFuture<'static, ()> {
+        self.end().boxed()
+    }
+
+    async fn end(self) {
         self.core.stop.cancel();
         for server in self.servers {
             let abort = server.abort_handle();
@@ -373,9 +394,9 @@ fn identity(config: &QuorumConfig) -> Result<(Credentials, Option<Authority>), M
     Ok((credentials, authority))
 }
 
-/// openraft elects after a lease of the longest election timeout and a random one on top; both are derived from
-/// `election_ms`, so that the whole lies between it and 1.2 times it. Ticks (one and a half heartbeats) spread it further: two members
-/// that miss a leader seldom stand up together.
+/// openraft starts an election after a lease (the longest election timeout) and a random timeout. Both are derived from
+/// `election_ms`, so that the sum is 1 to 1.2 times `election_ms`. openraft checks only every one and a half
+/// heartbeats, which spreads elections further: two members that miss a leader seldom start one at the same time.
 fn raft_config(config: &QuorumConfig) -> Result<openraft::Config, MemberError> {
     let raft = openraft::Config {
         cluster_name: config.cluster.clone(),

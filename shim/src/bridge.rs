@@ -179,7 +179,7 @@ impl Bridge {
     }
 
     /// Its socket is readable or writable.
-    pub fn ready(&mut self, flags: EpollFlags, epoll: &Epoll) -> BridgeReceived {
+    pub fn handle_ready(&mut self, flags: EpollFlags, epoll: &Epoll) -> BridgeReceived {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.socket.send(&[], epoll, self.token);
         }

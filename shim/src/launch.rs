@@ -127,7 +127,7 @@ impl Launch {
     }
 
     /// Whether every rank has ended.
-    pub fn ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.ranks.iter().all(|r| matches!(r.state, RankState::Ended(_)))
     }
 

@@ -77,7 +77,7 @@ impl RankInput {
     }
 
     /// A rank's pipe is writable, or has no reader any more.
-    pub fn ready(&mut self, local: u32, flags: EpollFlags, epoll: &Epoll) {
+    pub fn handle_ready(&mut self, local: u32, flags: EpollFlags, epoll: &Epoll) {
         if flags.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP) {
             self.remove(local, epoll);
         } else {
@@ -214,7 +214,7 @@ mod tests {
         let mut at = 0;
         while at < received.len() {
             at += ends[0].read(&mut received[at..]).unwrap();
-            input.ready(0, EpollFlags::EPOLLOUT, &epoll);
+            input.handle_ready(0, EpollFlags::EPOLLOUT, &epoll);
         }
         assert!(received == much);
         assert_eq!(input.taken(), Taken::UpTo(at_first), "the other one took nothing more");
@@ -222,7 +222,7 @@ mod tests {
         let mut events = [EpollEvent::empty(); 4];
         let n = epoll.wait(&mut events, 1000u16).unwrap();
         let gone = events[..n].iter().find(|event| event.data() == 1).expect("its end is reported");
-        input.ready(1, gone.events(), &epoll);
+        input.handle_ready(1, gone.events(), &epoll);
         assert_eq!((input.taken(), input.pending.len()), (Taken::UpTo(much.len() as u64), 0));
         input.remove(0, &epoll);
         assert_eq!(input.taken(), Taken::Over);

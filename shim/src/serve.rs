@@ -357,7 +357,7 @@ impl Shim {
             }
             ToShim::Forget { launch } => {
                 if let Some(number) = self.number_of(launch)
-                    && self.launches[&number].ended()
+                    && self.launches[&number].has_ended()
                 {
                     self.launches.remove(&number);
                     self.forgotten.insert(launch);
@@ -450,7 +450,7 @@ impl Shim {
         }
         let Some(launch) = self.launches.get_mut(&number) else { return };
         let (outcome, happenings) = launch.rank_ended(local, outcome, &self.dir, &self.epoll, |local| socket_token(number, local));
-        let (id, rank, over) = (launch.id(), launch.rank(local), launch.ended());
+        let (id, rank, over) = (launch.id(), launch.rank(local), launch.has_ended());
         if over {
             launch.close_bridge(&self.epoll);
         }

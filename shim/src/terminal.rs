@@ -40,7 +40,7 @@ impl RankTerminal {
     }
 
     /// The terminal is readable or writable. `false`: nobody has the other end any more, and ours must be closed.
-    pub fn ready(&mut self, flags: EpollFlags, epoll: &Epoll) -> bool {
+    pub fn handle_ready(&mut self, flags: EpollFlags, epoll: &Epoll) -> bool {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.write_typed(epoll);
         }

@@ -318,7 +318,7 @@ impl Pushed {
                     self.0.stored.fetch_add(1, Ordering::Relaxed);
                     self.0.samples.fetch_add(batch.samples, Ordering::Relaxed);
                     refusing = false;
-                    if backoff.over() {
+                    if backoff.end() {
                         tracing::info!(store = store.url(), "the store for metrics accepts batches again");
                     }
                 }
@@ -348,7 +348,7 @@ impl Pushed {
                     return;
                 }
             }
-            if disk_backoff.over() {
+            if disk_backoff.end() {
                 tracing::info!("the disk with the metrics that wait works again");
             }
         }
@@ -375,7 +375,7 @@ impl Retry {
     }
 
     /// It succeeded; returns whether it had failed before.
-    fn over(&mut self) -> bool {
+    fn end(&mut self) -> bool {
         std::mem::take(self).is_on
     }
 

@@ -43,20 +43,20 @@ use tokio::time::timeout;
 /// How long an agent tries to reach a member directly before it asks peers.
 const HEAD_START: Duration = Duration::from_secs(1);
 /// Peers asked in one attempt.
-const PEERS: usize = 3;
+const PEERS_ASKED_MAX: usize = 3;
 /// Timeout for one peer to begin relaying.
-const ANSWER: Duration = Duration::from_secs(4);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 /// Timeout of a peer's connect to its member.
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Backoff between attempts: if the whole quorum is unreachable, every agent asks its peers.
-const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+const ATTEMPT_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 /// Streams relayed for one agent at once: this end may not yet have noticed that the agent closed
 /// the earlier one.
-const OF_ONE_MAX: usize = 2;
+const STREAMS_PER_AGENT_MAX: usize = 2;
 
 /// Why this agent does not relay a peer's session.
 #[derive(Debug, Error)]
-enum NotCarried {
+enum RelayRefusal {
     #[error("it relays no sessions (relay_max: 0)")]
     CarriesNobody,
     #[error("it relays {all} sessions already (relay_max: {most})")]
@@ -108,19 +108,19 @@ fn all_of(peers: &[(NodeId, PeerError)]) -> String {
 
 /// The agents that this one relays for now.
 #[derive(Clone)]
-pub struct Carried {
+pub struct RelayedAgents {
     most: usize,
     session: watch::Receiver<SessionState>,
     of: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
-/// One agent's entry in [`Carried`], until it is dropped.
+/// One agent's entry in [`RelayedAgents`], until it is dropped.
 struct Place {
     name: String,
     of: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
-impl Carried {
+impl RelayedAgents {
     /// Relays for at most `most` agents, to the member of `session`.
     pub fn new(most: usize, session: watch::Receiver<SessionState>) -> Self {
         Self { most, session, of: Arc::default() }
@@ -131,14 +131,14 @@ impl Carried {
         self.of.lock().keys().cloned().collect()
     }
 
-    fn place(&self, name: &str) -> Result<Place, NotCarried> {
+    fn place(&self, name: &str) -> Result<Place, RelayRefusal> {
         let mut of = self.of.lock();
         let (all, its) = (of.values().sum::<usize>(), of.get(name).copied().unwrap_or(0));
         if self.most == 0 {
-            return Err(NotCarried::CarriesNobody);
+            return Err(RelayRefusal::CarriesNobody);
         }
-        if all >= self.most || its >= OF_ONE_MAX {
-            return Err(NotCarried::Full { all, most: self.most });
+        if all >= self.most || its >= STREAMS_PER_AGENT_MAX {
+            return Err(RelayRefusal::Full { all, most: self.most });
         }
         of.insert(name.to_owned(), its + 1);
         Ok(Place { name: name.to_owned(), of: Arc::clone(&self.of) })
@@ -146,11 +146,11 @@ impl Carried {
 
     /// The member of this agent's own session; an error if there is none, or if that session is
     /// relayed itself.
-    fn member(&self) -> Result<String, NotCarried> {
+    fn member(&self) -> Result<String, RelayRefusal> {
         match &*self.session.borrow() {
             SessionState::Connected { member, through: None } => Ok(member.clone()),
-            SessionState::Connected { through: Some(peer), .. } => Err(NotCarried::CarriedItself { peer: peer.clone() }),
-            SessionState::Lost { .. } => Err(NotCarried::NoSession),
+            SessionState::Connected { through: Some(peer), .. } => Err(RelayRefusal::CarriedItself { peer: peer.clone() }),
+            SessionState::Lost { .. } => Err(RelayRefusal::NoSession),
         }
     }
 }
@@ -168,15 +168,15 @@ impl Drop for Place {
 }
 
 /// Relays a peer's session until either end closes it.
-pub async fn carry(carried: &Carried, peer: &Caller, mut send: SendStream, mut recv: RecvStream) -> Result<(), FrameError> {
+pub async fn relay_session(carried: &RelayedAgents, peer: &Caller, mut send: SendStream, mut recv: RecvStream) -> Result<(), FrameError> {
     let begun = async {
         let place = carried.place(&peer.name)?;
         let member = carried.member()?;
-        let connecting = timeout(CONNECT, TcpStream::connect(&member)).await;
-        let failed = |source| NotCarried::Connect { member: member.clone(), source };
-        let stream = connecting.map_err(|_| NotCarried::MemberSilent { member: member.clone() })?.map_err(failed)?;
+        let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(&member)).await;
+        let failed = |source| RelayRefusal::Connect { member: member.clone(), source };
+        let stream = connecting.map_err(|_| RelayRefusal::MemberSilent { member: member.clone() })?.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
-        Ok::<_, NotCarried>((place, member, stream))
+        Ok::<_, RelayRefusal>((place, member, stream))
     };
     let (_place, member, mut stream) = match begun.await {
         Ok(begun) => begun,
@@ -213,7 +213,7 @@ pub struct Through {
 
 impl Relay {
     pub fn new(me: NodeId, cluster: watch::Receiver<Arc<Cluster>>, membership: Membership, known: Peers, mesh: Mesh) -> Self {
-        Self { me, cluster, membership, known, mesh, again: Instant::now(), pauses: PAUSES }
+        Self { me, cluster, membership, known, mesh, again: Instant::now(), pauses: ATTEMPT_BACKOFF }
     }
 
     /// Opens a session through a peer that gossip sees alive, after waiting `HEAD_START` for a
@@ -225,7 +225,7 @@ impl Relay {
         tokio::time::sleep(HEAD_START).await;
         let mut failed = Vec::new();
         for (peer, address) in self.peers() {
-            let opened = timeout(ANSWER, through(&self.mesh, quorum, register, &peer, &address)).await;
+            let opened = timeout(ANSWER_TIMEOUT, through(&self.mesh, quorum, register, &peer, &address)).await;
             match opened.unwrap_or(Err(PeerError::Timeout)) {
                 Ok((up, down)) => {
                     self.pauses.reset();
@@ -238,14 +238,14 @@ impl Relay {
         Err(if failed.is_empty() { RelayError::NoPeers } else { RelayError::Peers(failed) })
     }
 
-    /// Up to `PEERS` random peers that gossip sees alive and whose mesh address is known.
+    /// Up to `PEERS_ASKED_MAX` random peers that gossip sees alive and whose mesh address is known.
     fn peers(&self) -> Vec<(NodeId, String)> {
         let cluster = Arc::clone(&self.cluster.borrow());
         let members = self.membership.members();
         let alive = members.iter().filter(|m| m.liveness == Liveness::Alive && m.node != self.me);
         let mesh = |node: &NodeId| cluster.nodes.get(node).map(|node| node.addresses.mesh.clone()).or_else(|| self.known.mesh(node));
         let reached = alive.filter_map(|m| Some((m.node.clone(), mesh(&m.node)?)));
-        reached.choose_multiple(&mut rand::rng(), PEERS)
+        reached.choose_multiple(&mut rand::rng(), PEERS_ASKED_MAX)
     }
 }
 
@@ -265,7 +265,7 @@ async fn through(
             if let Up::Register { through, .. } = &mut register {
                 *through = Some(peer.clone());
             }
-            Ok(quorum.session_over(tokio::io::join(recv, send), &member, &register).await?)
+            Ok(quorum.session_over(Box::new(tokio::io::join(recv, send)), &member, &register).await?)
         }
         Ok(CarryAnswer::Refused { why }) => Err(PeerError::Refused { why }),
         Err(error) => Err(PeerError::NoAnswer { why: UnansweredNode::reading(error).to_string() }),
@@ -276,8 +276,8 @@ async fn through(
 mod tests {
     use super::*;
 
-    fn carried(most: usize, state: SessionState) -> Carried {
-        Carried::new(most, watch::channel(state).1)
+    fn carried(most: usize, state: SessionState) -> RelayedAgents {
+        RelayedAgents::new(most, watch::channel(state).1)
     }
 
     fn connected(through: Option<&str>) -> SessionState {
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn so_many_are_carried_and_places_come_back() {
         let carried = carried(3, connected(None));
-        let of_one: Vec<Place> = (0..OF_ONE_MAX).map(|_| carried.place("n1").unwrap()).collect();
+        let of_one: Vec<Place> = (0..STREAMS_PER_AGENT_MAX).map(|_| carried.place("n1").unwrap()).collect();
         assert!(carried.place("n1").is_err(), "not all places for one");
         let other = carried.place("n2").unwrap();
         assert!(carried.place("n3").is_err_and(|why| why.to_string().contains("relay_max")));

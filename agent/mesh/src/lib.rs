@@ -46,6 +46,7 @@ use quinn::{
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -58,15 +59,15 @@ use tokio_util::task::TaskTracker;
 const STREAMS_PER_PEER: u32 = 4096;
 /// A connection ends after this long without a packet from the peer; keep-alives are sent three
 /// times as often.
-const IDLE: Duration = Duration::from_secs(3);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of a dial.
-const DIAL: Duration = Duration::from_secs(3);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Size of the socket's receive buffer in bytes, with the kernel's overhead for each packet. With
 /// the default of 208 KiB, packets of a fence were dropped and sent again when the agent waited for
 /// a processor (docs/benchmarks.md).
-const RECEIVE_BUFFER: usize = 4 << 20;
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 /// Incoming streams that may wait for the agent.
-const INCOMING: usize = 256;
+const INCOMING_QUEUE_LEN: usize = 256;
 
 /// Why no stream could be opened.
 #[derive(Debug, Error)]
@@ -171,6 +172,9 @@ pub struct Counted {
     pub failed: u64,
 }
 
+/// A stream that is being opened.
+pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<(SendStream, RecvStream), MeshError>> + Send + 'a>>;
+
 impl Mesh {
     /// Listens until `stop`, and hands over the streams that peers open. A new certificate is used
     /// from the next connection on; open connections stay.
@@ -180,7 +184,7 @@ impl Mesh {
         stop: CancellationToken,
     ) -> Result<(Self, mpsc::Receiver<Incoming>), MeshError> {
         let mut material = credentials.material();
-        let (server, client) = both_ends(&material.borrow_and_update())?;
+        let (server, client) = tls_configs(&material.borrow_and_update())?;
         let endpoint = endpoint(server, address).map_err(|source| MeshError::Listen { address, source })?;
         let (dial, dialling) = watch::channel(client);
         let listening = endpoint.clone();
@@ -189,7 +193,7 @@ impl Mesh {
         let tasks = TaskTracker::new();
         tasks.spawn(async move {
             while let Some(Ok(())) = stopped.run_until_cancelled(material.changed()).await {
-                match both_ends(&material.borrow_and_update()) {
+                match tls_configs(&material.borrow_and_update()) {
                     Ok((server, client)) => {
                         listening.set_server_config(Some(server));
                         dial.send_replace(client);
@@ -198,7 +202,7 @@ impl Mesh {
                 }
             }
         });
-        let (send, receive) = mpsc::channel(INCOMING);
+        let (send, receive) = mpsc::channel(INCOMING_QUEUE_LEN);
         let (counts, connections) = (Arc::new(Counts::default()), Arc::<Connections>::default());
         tasks.spawn(close_revoked(Arc::clone(&connections), credentials.clone(), stop.clone()));
         let serving = tasks.clone();
@@ -207,11 +211,15 @@ impl Mesh {
     }
 
     /// Opens a stream to `node`, whose mesh is at `address`, over an open connection or a new one.
-    pub async fn open(&self, node: &NodeId, address: &str) -> Result<(SendStream, RecvStream), MeshError> {
-        let opened = self.dial(node, address).await;
-        let counter = if opened.is_ok() { &self.counts.opened } else { &self.counts.failed };
-        counter.fetch_add(1, Ordering::Relaxed);
-        opened
+    ///
+    /// Boxed, so that dialling is compiled here and not in each crate that awaits it.
+    pub fn open<'a>(&'a self, node: &'a NodeId, address: &'a str) -> Opening<'a> {
+        Box::pin(async move {
+            let opened = self.dial(node, address).await;
+            let counter = if opened.is_ok() { &self.counts.opened } else { &self.counts.failed };
+            counter.fetch_add(1, Ordering::Relaxed);
+            opened
+        })
     }
 
     /// A snapshot of the counters.
@@ -228,7 +236,7 @@ impl Mesh {
         let key = (node.clone(), address.to_owned());
         let known = self.connections.lock().get(&key).cloned();
         if let Some(connection) = known
-            && let Ok(stream) = within(DIAL, connection.open_bi()).await.map_err(|e| unreachable(e.to_string()))?
+            && let Ok(stream) = within(DIAL_TIMEOUT, connection.open_bi()).await.map_err(|e| unreachable(e.to_string()))?
         {
             return Ok(stream);
         }
@@ -236,7 +244,7 @@ impl Mesh {
         let socket = socket.ok_or_else(|| MeshError::Address { address: address.to_owned() })?;
         let config = self.dialling.borrow().clone();
         let connecting = self.endpoint.connect_with(config, socket, node.as_str()).map_err(|e| unreachable(e.to_string()))?;
-        let connection = tokio::time::timeout(DIAL, connecting).await;
+        let connection = tokio::time::timeout(DIAL_TIMEOUT, connecting).await;
         let connection = connection.map_err(|_| unreachable("no answer".to_owned()))?.map_err(|e| {
             count(&self.credentials, socket, &e);
             unreachable(e.to_string())
@@ -252,7 +260,7 @@ impl Mesh {
             self.credentials.refused().count(Cause::Name, &error);
             return Err(error);
         }
-        let opened = within(DIAL, connection.open_bi()).await.map_err(|e| unreachable(e.to_string()))?;
+        let opened = within(DIAL_TIMEOUT, connection.open_bi()).await.map_err(|e| unreachable(e.to_string()))?;
         let stream = opened.map_err(|e| unreachable(e.to_string()))?;
         self.connections.lock().insert(key, connection);
         Ok(stream)
@@ -273,15 +281,16 @@ fn endpoint(server: ServerConfig, address: SocketAddr) -> io::Result<Endpoint> {
     let socket = UdpSocket::bind(address)?;
     // Only CAP_NET_ADMIN may exceed `net.core.rmem_max`; without it, the buffer is as large as that
     // allows.
-    setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER))?;
+    setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES)
+        .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER_BYTES))?;
     Endpoint::new(EndpointConfig::default(), Some(server), socket, Arc::new(TokioRuntime))
 }
 
-fn both_ends(material: &Material) -> Result<(ServerConfig, ClientConfig), MeshError> {
+fn tls_configs(material: &Material) -> Result<(ServerConfig, ClientConfig), MeshError> {
     let tls_error = |e: &dyn std::fmt::Display| MeshError::Tls(e.to_string());
     let mut transport = TransportConfig::default();
-    let idle = IDLE.try_into().map_err(|e| tls_error(&e))?;
-    transport.max_idle_timeout(Some(idle)).keep_alive_interval(Some(IDLE / 3));
+    let idle = IDLE_TIMEOUT.try_into().map_err(|e| tls_error(&e))?;
+    transport.max_idle_timeout(Some(idle)).keep_alive_interval(Some(IDLE_TIMEOUT / 3));
     transport.max_concurrent_bidi_streams(VarInt::from_u32(STREAMS_PER_PEER)).max_concurrent_uni_streams(VarInt::from_u32(0));
     let transport = Arc::new(transport);
     let server = material.server(frame::ALPN).map_err(|e| tls_error(&e))?;

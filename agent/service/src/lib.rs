@@ -36,7 +36,7 @@ mod intake;
 mod isolation;
 mod launching;
 mod leases;
-mod looks;
+mod measurement_reads;
 mod monitoring;
 mod networks;
 mod nodes;
@@ -60,13 +60,15 @@ mod watching;
 pub use api::{Api, Limits, Past, Site};
 pub use comparing::past;
 pub use heads::Heads;
-pub use looks::Looks;
+pub use measurement_reads::MeasurementReads;
 pub use requests::Requests;
 pub use submitted::Submitted;
 pub use usage::tail as stored_tail;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use intake::Intake;
-use lattice_agent_common::places::Places;
+use lattice_agent_common::user_quota::UserQuota;
 use lattice_api::MESSAGE_BYTES_MAX;
 use lattice_api::v1::admin_service_server::AdminServiceServer;
 use lattice_api::v1::allocation_service_server::AllocationServiceServer;
@@ -111,13 +113,15 @@ const HEADER_BYTES_MAX: u32 = 8 << 10;
 
 /// Serves until `stop`, and then until the open calls have ended or `cut` breaks their connections.
 /// `requests` counts the calls; [`intake`] limits what callers may send.
-pub async fn serve(
+///
+/// Boxed, so that the server is compiled here and not in the crate that awaits it.
+pub fn serve(
     api: Api,
     requests: Requests,
     listener: UnixListener,
     stop: CancellationToken,
     cut: CancellationToken,
-) -> Result<(), tonic::transport::Error> {
+) -> BoxFuture<'static, Result<(), tonic::transport::Error>> {
     let (most, intake) = (MESSAGE_BYTES_MAX, Intake::new());
     tonic::transport::Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -132,6 +136,6 @@ pub async fn serve(
         .add_service(intake.bound(requests.count(VClusterServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(WatchServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(AdminServiceServer::new(api).max_encoding_message_size(most))))
-        .serve_with_incoming_shutdown(connections::accept(listener, Places::default(), cut), stop.cancelled_owned())
-        .await
+        .serve_with_incoming_shutdown(connections::accept(listener, UserQuota::default(), cut), stop.cancelled_owned())
+        .boxed()
 }

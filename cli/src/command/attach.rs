@@ -3,10 +3,10 @@
 use crate::failure::{Exit, Failure};
 use crate::follow::program_code;
 use crate::keyboard::{self, Key};
-use crate::message::{say, say_line};
+use crate::message::{write_message, write_message_line};
 use crate::session::{Session, answer};
 use crate::shown::short;
-use crate::terminal::{self, Raw};
+use crate::terminal::{self, RawMode};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::attach_event::What as Shown;
@@ -19,7 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 /// Pieces of input that may wait for the agent.
-const QUEUE: usize = 16;
+const INPUT_QUEUE_LEN_MAX: usize = 16;
 /// The byte that a terminal turns into SIGINT.
 const CTRL_C: u8 = 3;
 
@@ -40,10 +40,10 @@ pub async fn run(session: &Session, args: Attach) -> Result<u8, Failure> {
         None => args.command,
     };
     let client = session.connect().await?;
-    match open(&client, session.key(&args.id)?, args.node.unwrap_or_default(), argv).await? {
+    match open(&client, session.resolve_key(&args.id)?, args.node.unwrap_or_default(), argv).await? {
         Closed::Program(code) | Closed::Signal(code) => Ok(code),
         Closed::Lost(failure) => {
-            say(failure.text());
+            write_message(failure.text());
             Ok(Exit::Unavailable as u8)
         }
     }
@@ -62,7 +62,7 @@ pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>)
         input_is_terminal,
         output_is_terminal,
     };
-    let (requests, stream) = mpsc::channel(QUEUE);
+    let (requests, stream) = mpsc::channel(INPUT_QUEUE_LEN_MAX);
     requests.try_send(request(Typed::Start(start))).map_err(|_| Failure::other("cannot send the request to the agent"))?;
     let mut events = answer(client.allocations().attach(ReceiverStream::new(stream))).await?;
     let Some(first) = events.message().await? else { return Err(Failure::other("the agent did not answer")) };
@@ -71,23 +71,23 @@ pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>)
         screen.print_notice();
         return Ok(Closed::Program(code));
     }
-    let talked = {
-        let mut signals = Signals::take()?;
-        let raw = Raw::enter().map_err(|error| Failure::other(format!("cannot set this terminal to raw mode: {error}")))?;
+    let closed = {
+        let mut signals = Signals::listen()?;
+        let raw = RawMode::enter().map_err(|error| Failure::other(format!("cannot set this terminal to raw mode: {error}")))?;
         // Text typed before this belongs to the calling shell; from here on it goes to the other terminal.
         keyboard::read(requests.clone(), |key| match key {
             Key::Bytes(bytes) => request(Typed::Input(bytes)),
             Key::End | Key::Broken(_) => request(Typed::End(EndOfInput {})),
         });
-        talk(&mut events, &requests, &mut screen, &mut signals, raw.as_ref()).await
+        connect_terminals(&mut events, &requests, &mut screen, &mut signals, raw.as_ref()).await
     };
     // `raw` was dropped, so the terminal is restored.
     screen.print_notice();
-    match talked {
+    match closed {
         Err(failure) if failure.exit() == Exit::Unavailable as u8 => {
             Ok(Closed::Lost(if failure.is_lost_connection() { lost(&key) } else { failure }))
         }
-        talked => talked,
+        closed => closed,
     }
 }
 
@@ -107,12 +107,12 @@ fn lost(id: &str) -> Failure {
 }
 
 /// Transfers keys and output until the program has ended, or something else closes the terminal.
-async fn talk(
+async fn connect_terminals(
     events: &mut Streaming<v1::AttachEvent>,
     requests: &mpsc::Sender<v1::AttachRequest>,
     screen: &mut Screen,
     signals: &mut Signals,
-    raw: Option<&Raw>,
+    raw: Option<&RawMode>,
 ) -> Result<Closed, Failure> {
     // The size may have changed since the start message.
     let mut resized = true;
@@ -127,25 +127,25 @@ async fn talk(
                 }
             }
             _ = signals.resized.recv() => resized = true,
-            room = requests.reserve(), if resized => {
+            permit = requests.reserve(), if resized => {
                 resized = false;
-                if let (Ok(room), Some(size)) = (room, size()) {
-                    room.send(request(Typed::Size(size)));
+                if let (Ok(permit), Some(size)) = (permit, size()) {
+                    permit.send(request(Typed::Size(size)));
                 }
             }
             _ = signals.interrupt.recv() => {
                 if raw.is_some() {
-                    return Ok(Closed::Signal(ended_by(SignalKind::interrupt())));
+                    return Ok(Closed::Signal(exit_code_of_signal(SignalKind::interrupt())));
                 }
                 // Without raw mode, Ctrl-C arrives here as SIGINT and not as a byte of the input: send the byte.
                 let _ = requests.try_send(request(Typed::Input(vec![CTRL_C])));
             }
-            _ = signals.terminate.recv() => return Ok(Closed::Signal(ended_by(SignalKind::terminate()))),
-            _ = signals.hangup.recv() => return Ok(Closed::Signal(ended_by(SignalKind::hangup()))),
-            _ = signals.quit.recv() => return Ok(Closed::Signal(ended_by(SignalKind::quit()))),
+            _ = signals.terminate.recv() => return Ok(Closed::Signal(exit_code_of_signal(SignalKind::terminate()))),
+            _ = signals.hangup.recv() => return Ok(Closed::Signal(exit_code_of_signal(SignalKind::hangup()))),
+            _ = signals.quit.recv() => return Ok(Closed::Signal(exit_code_of_signal(SignalKind::quit()))),
             _ = signals.stop.recv() => {
                 match raw {
-                    Some(raw) => raw.stop_for_a_while().map_err(|e| Failure::other(format!("cannot set this terminal to raw mode: {e}")))?,
+                    Some(raw) => raw.stop_process().map_err(|e| Failure::other(format!("cannot set this terminal to raw mode: {e}")))?,
                     None => drop(nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP)),
                 }
                 resized = true;
@@ -154,7 +154,7 @@ async fn talk(
     }
 }
 
-fn ended_by(signal: SignalKind) -> u8 {
+fn exit_code_of_signal(signal: SignalKind) -> u8 {
     128 + u8::try_from(signal.as_raw_value()).unwrap_or(0)
 }
 
@@ -182,7 +182,7 @@ impl Screen {
 
     fn print_notice(&self) {
         if let Some(notice) = &self.notice {
-            say_line(notice);
+            write_message_line(notice);
         }
     }
 }
@@ -198,7 +198,7 @@ struct Signals {
 }
 
 impl Signals {
-    fn take() -> Result<Self, Failure> {
+    fn listen() -> Result<Self, Failure> {
         let take = |kind| signal(kind).map_err(|error| Failure::other(format!("cannot handle signals: {error}")));
         Ok(Self {
             resized: take(SignalKind::window_change())?,

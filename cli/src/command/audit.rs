@@ -11,7 +11,7 @@ use crate::session::Session;
 use lattice_cli_syntax::args::audit::{Audit, AuditCommand};
 
 pub async fn run(session: &Session, args: Audit) -> Result<(), Failure> {
-    match args.what {
+    match args.command {
         AuditCommand::Query(args) => query::run(session, args).await,
         AuditCommand::Verify(args) => verify::run(session, args).await,
         AuditCommand::Export(args) => export::run(session, args).await,

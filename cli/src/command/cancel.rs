@@ -11,17 +11,17 @@ use lattice_cli_syntax::args::allocations::Cancel;
 use lattice_model::AllocationState;
 
 /// The states of work that has not ended.
-const ALIVE: [AllocationState; 4] =
+const UNENDED_STATES: [AllocationState; 4] =
     [AllocationState::Pending, AllocationState::Staging, AllocationState::Running, AllocationState::Suspended];
 
 /// After a failure it continues with the next allocation; the exit code is that of the first failure.
 pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     let client = session.connect().await?;
-    let keys = if args.all_mine { own(&client, &args.state).await? } else { args.ids };
+    let keys = if args.all_mine { list_own(&client, &args.state).await? } else { args.ids };
     let mut cancelled = Vec::new();
     let mut exit = 0;
     for typed in keys {
-        let done = match session.key(&typed) {
+        let done = match session.resolve_key(&typed) {
             Ok(key) => answer(client.allocations().cancel(v1::CancelRequest { key })).await,
             Err(failure) => Err(failure),
         };
@@ -45,10 +45,10 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     Ok(exit)
 }
 
-async fn own(client: &Client, states: &[AllocationState]) -> Result<Vec<String>, Failure> {
-    let states = if states.is_empty() { &ALIVE } else { states };
+async fn list_own(client: &Client, states: &[AllocationState]) -> Result<Vec<String>, Failure> {
+    let states = if states.is_empty() { &UNENDED_STATES } else { states };
     let request = v1::ListAllocationsRequest { states: states.iter().map(ToString::to_string).collect(), ..Default::default() };
-    let found = listing::all(client, request, usize::MAX).await?;
+    let found = listing::fetch_all(client, request, usize::MAX).await?;
     Ok(found.allocations.into_iter().map(|a| a.id).collect())
 }
 

@@ -2,7 +2,7 @@
 
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Width, print, print_names};
-use crate::patience::Patience;
+use crate::retries::Retries;
 use crate::session::{Session, answer};
 use crate::shown::{filled, short, time};
 use crate::table::Table;
@@ -24,7 +24,7 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
     match command {
         CheckpointCommand::Create(args) => create(session, args).await,
         CheckpointCommand::List(args) => {
-            let allocation = session.key(&args.id)?;
+            let allocation = session.resolve_key(&args.id)?;
             let client = session.connect().await?;
             let all = answer(client.allocations().list_checkpoints(v1::ListCheckpointsRequest { allocation })).await?.checkpoints;
             match session.format() {
@@ -34,7 +34,7 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
             }
         }
         CheckpointCommand::Show(args) => {
-            let key = key(session, args)?;
+            let key = checkpoint_key(session, args)?;
             let client = session.connect().await?;
             let one = answer(client.allocations().get_checkpoint(key)).await?;
             match session.format() {
@@ -45,7 +45,7 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
         }
         CheckpointCommand::Verify(args) => verify(session, args).await,
         CheckpointCommand::Rm(args) => {
-            let allocation = session.key(&args.id)?;
+            let allocation = session.resolve_key(&args.id)?;
             let client = session.connect().await?;
             for checkpoint in args.checkpoints {
                 let key = v1::CheckpointKey { allocation: allocation.clone(), checkpoint };
@@ -58,7 +58,7 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
             }
             Ok(())
         }
-        CheckpointCommand::Await => asked(session).await,
+        CheckpointCommand::Await => await_request(session).await,
         CheckpointCommand::Progress(CheckpointProgress { token, percent, left }) => {
             let left_ms = left.map(millis);
             let message = v1::SaveProgress { token, percent: Some(percent), left_ms };
@@ -72,8 +72,8 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
             let message = v1::SaveFailure { token, why };
             send(session, async |client| answer(client.application().fail(message.clone())).await).await
         }
-        CheckpointCommand::Done(CheckpointDone { token, step, time, files, bytes, list }) => {
-            let list = list.into_iter().map(|(bytes, path)| v1::SavedFile { path, bytes: Some(bytes), blake3: String::new() }).collect();
+        CheckpointCommand::Done(CheckpointDone { token, step, time, files, bytes, listed }) => {
+            let list = listed.into_iter().map(|(bytes, path)| v1::SavedFile { path, bytes: Some(bytes), blake3: String::new() }).collect();
             let message = v1::SaveDone { token, step, files, bytes, list, time_seconds: time };
             send(session, async |client| answer(client.application().done(message.clone())).await).await
         }
@@ -81,44 +81,44 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
 }
 
 /// Whether the agent may only be restarting: work that saves itself meanwhile must not get an error.
-fn is_away(failure: &Failure) -> bool {
+fn may_be_restarting(failure: &Failure) -> bool {
     failure.is_lost_connection() || failure.exit() == Exit::Unavailable as u8
 }
 
 /// A connection to the agent, which may be unavailable for a moment.
-async fn reached(session: &Session, patience: &Patience) -> Result<Client, Failure> {
+async fn connect_with_retries(session: &Session, retries: &Retries) -> Result<Client, Failure> {
     match session.connect().await {
-        Err(failure) if is_away(&failure) => patience.connect_again(session, failure).await,
+        Err(failure) if may_be_restarting(&failure) => retries.reconnect(session, failure).await,
         connected => connected,
     }
 }
 
 /// Sends a message to the agent, and repeats it if the connection broke before the acknowledgement.
 async fn send(session: &Session, call: impl AsyncFn(&Client) -> Result<v1::SaveAnswered, Failure>) -> Result<(), Failure> {
-    let patience = Patience::default();
-    let mut client = reached(session, &patience).await?;
+    let retries = Retries::default();
+    let mut client = connect_with_retries(session, &retries).await?;
     loop {
         match call(&client).await {
             Ok(v1::SaveAnswered {}) => return Ok(()),
-            Err(failure) if is_away(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) if may_be_restarting(&failure) => client = retries.reconnect(session, failure).await?,
             Err(failure) => return Err(failure),
         }
     }
 }
 
 /// Waits for a request, over restarts of the agent, and prints it.
-async fn asked(session: &Session) -> Result<(), Failure> {
-    let patience = Patience::default();
-    let mut client = reached(session, &patience).await?;
+async fn await_request(session: &Session) -> Result<(), Failure> {
+    let retries = Retries::default();
+    let mut client = connect_with_retries(session, &retries).await?;
     let request = loop {
         let waited = async {
             let mut requests = answer(client.application().register(v1::RegisterRequest {})).await?;
-            patience.progress();
+            retries.record_progress();
             requests.message().await?.ok_or_else(|| Failure::from(tonic::Status::unavailable("the agent closed the connection")))
         };
         match waited.await {
             Ok(request) => break request,
-            Err(failure) if is_away(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) if may_be_restarting(&failure) => client = retries.reconnect(session, failure).await?,
             Err(failure) => return Err(failure),
         }
     };
@@ -131,23 +131,23 @@ async fn asked(session: &Session) -> Result<(), Failure> {
     }
 }
 
-fn key(session: &Session, args: CheckpointOne) -> Result<v1::CheckpointKey, Failure> {
-    Ok(v1::CheckpointKey { allocation: session.key(&args.id)?, checkpoint: args.checkpoint.unwrap_or_default() })
+fn checkpoint_key(session: &Session, args: CheckpointOne) -> Result<v1::CheckpointKey, Failure> {
+    Ok(v1::CheckpointKey { allocation: session.resolve_key(&args.id)?, checkpoint: args.checkpoint.unwrap_or_default() })
 }
 
 /// Follows a checkpoint to its end. After a lost connection it repeats the request with the same id, so it is one
 /// checkpoint.
 async fn create(session: &Session, args: CheckpointCreate) -> Result<(), Failure> {
     let deadline_ms = args.deadline.map_or(0, millis);
-    let allocation = args.id.as_deref().map(|id| session.key(id)).transpose()?.unwrap_or_default();
+    let allocation = args.id.as_deref().map(|id| session.resolve_key(id)).transpose()?.unwrap_or_default();
     let request = v1::CheckpointRequest { id: Uuid::new_v4().to_string(), allocation, deadline_ms };
-    let patience = Patience::default();
+    let retries = Retries::default();
     let mut last = String::new();
     let mut client = session.connect().await?;
     let end = loop {
-        match follow(session, &client, &request, &mut last, &patience).await {
+        match follow(session, &client, &request, &mut last, &retries).await {
             Ok(end) => break end,
-            Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) if retries.should_retry(&failure) => client = retries.reconnect(session, failure).await?,
             Err(failure) => return Err(failure),
         }
     };
@@ -172,11 +172,11 @@ async fn follow(
     client: &Client,
     request: &v1::CheckpointRequest,
     last: &mut String,
-    patience: &Patience,
+    retries: &Retries,
 ) -> Result<v1::CheckpointEvent, Failure> {
     let mut events = answer(client.allocations().checkpoint(request.clone())).await?;
     while let Some(event) = events.message().await? {
-        patience.progress();
+        retries.record_progress();
         if event.over {
             return Ok(event);
         }
@@ -190,7 +190,7 @@ async fn follow(
 }
 
 async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
-    let key = key(session, args)?;
+    let key = checkpoint_key(session, args)?;
     let client = session.connect().await?;
     let read = tokio::time::timeout(VERIFY_TIMEOUT, client.allocations().verify_checkpoint(key)).await;
     let verified = read.map_err(|_| Failure::new(Exit::Unavailable, "the checkpoint could not be read within a day"))??.into_inner();
@@ -208,7 +208,7 @@ async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
 }
 
 fn table(all: &[v1::CheckpointInfo], width: Width) -> String {
-    let mut table = Table::new(&["CHECKPOINT", "MADE", "EPOCH", "STEP", "FILES", "SIZE", "LAST", "GOES"]);
+    let mut table = Table::new(&["CHECKPOINT", "MADE", "EPOCH", "STEP", "FILES", "SIZE", "LAST", "KEPT UNTIL"]);
     for c in all {
         table.row(vec![
             short(&c.id).to_owned(),
@@ -227,7 +227,7 @@ fn table(all: &[v1::CheckpointInfo], width: Width) -> String {
             c.goes_at_ms.and_then(time).unwrap_or_default(),
         ]);
     }
-    table.shown(&["STEP", "GOES"], width)
+    table.shown(&["STEP", "KEPT UNTIL"], width)
 }
 
 fn text(one: &v1::CheckpointInfo) -> String {

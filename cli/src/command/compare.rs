@@ -1,9 +1,10 @@
 //! `lattice compare`.
 
-use super::top::value::{age, shown};
+use super::top::value::{age_text, value_text};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
+use crate::shown::short;
 use crate::table::Table;
 use lattice_api::v1;
 use lattice_cli_syntax::args::watching::Compare;
@@ -11,7 +12,7 @@ use lattice_model::time::Timestamp;
 use std::collections::BTreeMap;
 
 pub async fn run(session: &Session, args: Compare) -> Result<(), Failure> {
-    let keys = args.ids.iter().map(|id| session.key(id)).collect::<Result<Vec<_>, _>>()?;
+    let keys = args.ids.iter().map(|id| session.resolve_key(id)).collect::<Result<Vec<_>, _>>()?;
     let client = session.connect().await?;
     let comparison = answer(client.allocations().compare(v1::CompareRequest { keys, metric: args.metric })).await?;
     match session.format() {
@@ -28,14 +29,10 @@ pub async fn run(session: &Session, args: Compare) -> Result<(), Failure> {
     Ok(())
 }
 
-fn short(id: &str) -> &str {
-    id.get(..8).unwrap_or(id)
-}
-
 /// A table with one line for each allocation. If the store has the data, also a table with one line for each time step;
 /// the steps of each allocation are counted from its own start.
 fn text(comparison: &v1::CompareResponse) -> String {
-    let value = |value: Option<f64>| value.map(|value| shown(value, &comparison.unit)).unwrap_or_default();
+    let value = |value: Option<f64>| value.map(|value| value_text(value, &comparison.unit)).unwrap_or_default();
     let mut table = Table::new(&["ALLOCATION", "STARTED", "RAN", "MEAN", "MAX", "SOURCE", "AGE"]);
     for one in &comparison.allocations {
         table.row(vec![
@@ -45,7 +42,7 @@ fn text(comparison: &v1::CompareResponse) -> String {
             value(one.mean),
             value(one.max),
             one.source.clone(),
-            one.age_ms.map(age).unwrap_or_default(),
+            one.age_ms.map(age_text).unwrap_or_default(),
         ]);
     }
     let mut text = format!("{}, of all nodes together\n{}", comparison.metric, table.text(&[]));
@@ -64,7 +61,7 @@ fn text(comparison: &v1::CompareResponse) -> String {
         for (at_ms, values) in steps {
             text += &format!("{:>10}", format!("{} s", at_ms / 1000));
             for one in values {
-                let cell = one.map_or_else(|| crate::table::NOTHING.to_owned(), |one| shown(one, &comparison.unit));
+                let cell = one.map_or_else(|| crate::table::NOTHING.to_owned(), |one| value_text(one, &comparison.unit));
                 text += &format!("  {cell:>width$}");
             }
             text.push('\n');

@@ -1,6 +1,6 @@
 //! `lattice diag`.
 
-use super::top::value::age;
+use super::top::value::age_text;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
     let Diag { id, stacks, network, storage } = args;
     let some = network || storage;
-    let key = session.key(&id)?;
+    let key = session.resolve_key(&id)?;
     let request = v1::DiagnoseRequest { key, processes: !some, stacks, network: network || !some, storage: storage || !some };
     let client = session.connect().await?;
     let diagnosis = answer(client.allocations().diagnose(request)).await?;
@@ -36,10 +36,14 @@ pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
 }
 
 /// How the tables are made narrower.
-const PROCESSES_FIT: Fit<'_> =
-    Fit { left_out: &["FILES", "MEMORY", "LAUNCH"], shortened: &[("NAME", 8), ("WAITS IN", 12), ("NODE", 8)], wrapped: &[], given_up: &[] };
+const PROCESSES_FIT: Fit<'_> = Fit {
+    left_out: &["FILES", "MEMORY", "LAUNCH"],
+    shortened: &[("NAME", 8), ("WAITS IN", 12), ("NODE", 8)],
+    wrapped: &[],
+    left_out_last: &[],
+};
 const FINDINGS_FIT: Fit<'_> =
-    Fit { left_out: &["SOURCE", "AGE"], shortened: &[("NODE", 8), ("ABOUT", 16)], wrapped: &[("FOUND", 24)], given_up: &["PART"] };
+    Fit { left_out: &["SOURCE", "AGE"], shortened: &[("NODE", 8), ("ABOUT", 16)], wrapped: &[("FOUND", 24)], left_out_last: &["PART"] };
 
 fn text(nodes: &[v1::NodeDiagnosis], size: TableSize) -> String {
     let mut parts = Vec::new();
@@ -92,7 +96,7 @@ fn text(nodes: &[v1::NodeDiagnosis], size: TableSize) -> String {
             found = true;
             let mark = if f.wrong { "!" } else { " " };
             let cells = [mark, &node.node, &f.part, &f.about, &f.text, &f.source].map(str::to_owned);
-            table.row(cells.into_iter().chain([age(age_ms(node, f))]).collect());
+            table.row(cells.into_iter().chain([age_text(age_ms(node, f))]).collect());
         }
     }
     if found {

@@ -6,10 +6,10 @@ use crate::session::{Session, answer};
 use crate::shown::{AllocationJson, attempts_text, filled, short, time};
 use crate::table::Table;
 use lattice_api::v1;
-use lattice_cli_syntax::args::allocations::Key;
+use lattice_cli_syntax::args::allocations::Explain;
 
-pub async fn run(session: &Session, args: Key) -> Result<(), Failure> {
-    let key = session.key(&args.id)?;
+pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
+    let key = session.resolve_key(&args.id)?;
     let client = session.connect().await?;
     let explained = answer(client.allocations().explain(v1::ExplainRequest { key })).await?;
     let allocation = explained.allocation.clone().unwrap_or_default();

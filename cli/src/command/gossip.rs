@@ -21,7 +21,7 @@ pub async fn members(session: &Session, args: &GossipMembers) -> Result<(), Fail
     }
     match session.format() {
         Format::Table => {
-            members.iter().filter_map(contradicted).for_each(|text| session.warn(&text));
+            members.iter().filter_map(contradiction_warning).for_each(|text| session.warn(&text));
             print(&text(&members, session.width()))
         }
         Format::Data(notation) => {
@@ -77,7 +77,7 @@ fn line(at: &str, change: &v1::GossipChange) -> String {
 }
 
 /// The warning about a node whose own state others contradict.
-fn contradicted(m: &v1::GossipMember) -> Option<String> {
+fn contradiction_warning(m: &v1::GossipMember) -> Option<String> {
     let since = clock_text(Duration::from_secs(m.contradicted_for_ms? / 1_000));
     Some(format!(
         "{}: for {since} other nodes have received a life or a state of it that it never published. Either another agent \
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn one_that_others_contradict_is_named_with_since_when() {
         let member = |contradicted_for_ms| v1::GossipMember { node: "n2".into(), contradicted_for_ms, ..Default::default() };
-        assert_eq!(contradicted(&member(None)), None);
-        let text = contradicted(&member(Some(61_000))).unwrap();
+        assert_eq!(contradiction_warning(&member(None)), None);
+        let text = contradiction_warning(&member(Some(61_000))).unwrap();
         assert!(text.starts_with(&format!("n2: for {} other nodes ", clock_text(Duration::from_secs(61)))), "{text}");
     }
 

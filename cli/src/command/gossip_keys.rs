@@ -18,7 +18,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(300);
 /// How long the quorum may be unavailable: it may be electing another leader.
 const UNAVAILABLE_MAX: Duration = Duration::from_secs(30);
 /// The message after an interruption.
-const GOES_ON: &str = "the rotation continues: `lattice gossip keys` shows its progress, and `rotate` waits for it again";
+const CONTINUES_HINT: &str = "the rotation continues: `lattice gossip keys` shows its progress, and `rotate` waits for it again";
 
 pub async fn run(session: &Session, what: Option<GossipKeysCommand>) -> Result<(), Failure> {
     let client = session.connect().await?;
@@ -49,10 +49,10 @@ async fn rotate(session: &Session, client: &Client, args: &RotateKeys) -> Result
             }
             Err(failure) if failure.exit() == Exit::Unavailable as u8 && !failure.is_lost_connection() => {
                 if unavailable_since.get_or_insert_with(Instant::now).elapsed() > UNAVAILABLE_MAX {
-                    return Err(failure.hint(GOES_ON));
+                    return Err(failure.hint(CONTINUES_HINT));
                 }
             }
-            Err(failure) => return Err(failure.hint(GOES_ON)),
+            Err(failure) => return Err(failure.hint(CONTINUES_HINT)),
         }
         sleep(CHECK_INTERVAL).await;
     }

@@ -3,17 +3,17 @@
 use crate::exits::ExitTable;
 use crate::failure::{BROKEN_PIPE, Exit, Failure};
 use crate::feeder::{self, Feeder};
-use crate::follow::{End, Gives, Own, Screen, exit_of, follow, program_code, report_brought_down};
+use crate::follow::{End, JobInput, OwnJob, Screen, exit_code_of_end, follow, program_code, report_why_ended};
 use crate::interrupts::Interrupts;
 use crate::label::Marks;
 use crate::linked;
-use crate::message::{say, say_line};
-use crate::patience::Patience;
+use crate::message::{write_message, write_message_line};
 use crate::rank_files::RankFiles;
 use crate::request::{self, Program, Surroundings};
+use crate::retries::Retries;
 use crate::session::{Session, answer};
 use crate::shown::short;
-use crate::typist::{self, Farewell, Typist};
+use crate::typist::{self, EndSignals, Typist};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::launch_event::What;
@@ -22,7 +22,7 @@ use lattice_cli_syntax::args::launch::Launch;
 use lattice_cli_syntax::flags::{Requeue, SubmitFlags};
 use lattice_cli_syntax::layout::{self, Programs};
 use lattice_cli_syntax::mistyped;
-use lattice_cli_syntax::shape::shape;
+use lattice_cli_syntax::shape::complete_shape;
 use lattice_model::Stdin;
 use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::launch::{PMI_VARIABLE, Pmi};
@@ -42,52 +42,52 @@ pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
     }
     // The parser mistakes an unknown option for the program.
     if let Some(option) = args.command.first().filter(|first| first.starts_with('-')) {
-        return Err(mistyped::unknown("launch", option.split('=').next().unwrap_or(option), None).into());
+        return Err(mistyped::unknown_option("launch", option.split('=').next().unwrap_or(option), None).into());
     }
     let inside = args.alloc.clone().or_else(|| std::env::var(ALLOCATION_VARIABLE).ok().filter(|id| !id.is_empty()));
     match inside {
-        Some(typed) => within(session, &typed, args).await,
-        None => Box::pin(job(session, args)).await,
+        Some(typed) => run_inside(session, &typed, args).await,
+        None => Box::pin(run_as_job(session, args)).await,
     }
 }
 
-async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
+async fn run_as_job(session: &Session, args: Launch) -> Result<u8, Failure> {
     if args.exit_table.is_some() {
         return Err(Failure::usage("--exit-table is for a launch inside an allocation, and this launch is a job of its own")
             .hint("use --alloc ID, or put the launch into a script"));
     }
     check_output(&args)?;
-    let pty = if args.pty { Some(typist::size()?) } else { None };
-    let Programs { first, behind, ranks } = layout::programs(args.command, args.flags.ranks)?;
+    let pty = if args.pty { Some(typist::terminal_size()?) } else { None };
+    let Programs { first, further, ranks } = layout::split_programs(args.command, args.flags.ranks)?;
     let flags = SubmitFlags { ranks, ..args.flags };
-    let around = Surroundings::look(flags.export)?;
+    let around = Surroundings::read(flags.export)?;
     let dir = around.dir.clone();
     // A program that may be in an image cannot be examined.
-    let pmi = (!behind.is_empty() && flags.uenv.is_none()).then(|| wireup(&first, &behind, &around));
-    let mut spec = request::specification(&flags, Program::Command(first), &session.settings, around)?;
+    let pmi = (!further.is_empty() && flags.uenv.is_none()).then(|| wireup(&first, &further, &around));
+    let mut spec = request::build_specification(&flags, Program::Command(first), &session.settings, around)?;
     if let Some(pmi) = pmi {
         spec.env.extend(flags.variables(Some(pmi)).filter(|(name, _)| name == PMI_VARIABLE));
     }
     let stdin = match args.stdin {
-        Some(Stdin::Rank(_) | Stdin::All) if begins_again(&spec) => {
+        Some(Stdin::Rank(_) | Stdin::All) if may_be_requeued(&spec) => {
             return Err(Failure::usage("--requeue and --stdin: another attempt could not read standard input again")
                 .hint("use --requeue=never, or --stdin=none"));
         }
-        None if begins_again(&spec) => Stdin::None,
-        asked => feeder::wanted(asked, args.pty),
+        None if may_be_requeued(&spec) => Stdin::None,
+        asked => feeder::choose_readers(asked, args.pty),
     };
     spec.env.extend(input_variable(stdin));
     // By default it is not requeued: the user sees it fail, and decides.
     let requeue = spec.requeue.clone().or_else(|| Some(v1::Requeue { policy: Requeue::Never.name().to_owned(), max: 0 }));
-    let launch = v1::LaunchShape { programs: behind, ..spec.launch.clone().unwrap_or_default() };
+    let launch = v1::LaunchShape { programs: further, ..spec.launch.clone().unwrap_or_default() };
     let launch = Some(launch).filter(|shape| *shape != v1::LaunchShape::default());
     let spec = v1::AllocationSpec { pty, requeue, launch, ..spec };
     let client = session.connect().await?;
     // Before anything is submitted, so that an early Ctrl-C leaves no job behind.
-    let own = Own::take(match stdin {
-        Stdin::None if pty.is_some() => Gives::Terminal(None),
-        Stdin::None => Gives::Nothing,
-        Stdin::Rank(_) | Stdin::All => Gives::Input(Feeder::default()),
+    let own = OwnJob::new(match stdin {
+        Stdin::None if pty.is_some() => JobInput::Terminal(None),
+        Stdin::None => JobInput::Nothing,
+        Stdin::Rank(_) | Stdin::All => JobInput::Input(Feeder::default()),
     })?;
     let (id, wait_for_nodes) = (uuid::Uuid::new_v4().to_string(), flags.wait_for_nodes);
     let submission = v1::SubmitRequest { id, spec: Some(spec), wait_for_nodes, dry_run: false };
@@ -99,13 +99,13 @@ async fn job(session: &Session, args: Launch) -> Result<u8, Failure> {
     };
     let (end, cancelled) = follow(session, client, &request, screen, Some(own), Some(submission)).await?;
     if let End::Ended(allocation) = &end {
-        report_brought_down(&allocation.brought_down);
+        report_why_ended(&allocation.brought_down);
     }
-    exit_of(&end, cancelled)
+    exit_code_of_end(&end, cancelled)
 }
 
 /// Whether it may be requeued.
-fn begins_again(spec: &v1::AllocationSpec) -> bool {
+fn may_be_requeued(spec: &v1::AllocationSpec) -> bool {
     spec.requeue.as_ref().is_some_and(|requeue| requeue.policy != Requeue::Never.name())
 }
 
@@ -123,8 +123,8 @@ fn check_output(args: &Launch) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Failure> {
-    if let Some(flag) = args.flags.of_an_allocation() {
+async fn run_inside(session: &Session, typed: &str, args: Launch) -> Result<u8, Failure> {
+    if let Some(flag) = args.flags.first_allocation_option() {
         return Err(Failure::usage(format!("{flag} is an option of allocations: a launch inside an allocation cannot have it"))
             .hint("give it to `lattice submit`, or in the script's #LATTICE lines"));
     }
@@ -132,27 +132,27 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
     if args.flags.nodelist.is_some() && (args.flags.nodes.is_some() || args.flags.layout.distribution.is_some()) {
         return Err(Failure::usage("--nodelist places each rank of a launch inside an allocation: it cannot be used with -N or -m"));
     }
-    let Programs { first, behind, ranks: asked } = layout::programs(args.command, args.flags.ranks)?;
-    let places = args.flags.nodelist.as_deref().map(layout::places).transpose()?.unwrap_or_default();
-    let around = Surroundings::look(args.flags.export)?;
+    let Programs { first, further, ranks: asked } = layout::split_programs(args.command, args.flags.ranks)?;
+    let places = args.flags.nodelist.as_deref().map(layout::parse_rank_places).transpose()?.unwrap_or_default();
+    let around = Surroundings::read(args.flags.export)?;
     let working_dir = args.flags.working_dir(&around.dir);
-    let pmi = if args.flags.pmi.is_none() && is_chosen_by_allocation() { None } else { Some(wireup(&first, &behind, &around)) };
+    let pmi = if args.flags.pmi.is_none() && is_chosen_by_allocation() { None } else { Some(wireup(&first, &further, &around)) };
     let mut env = around.env;
     env.extend(args.flags.variables(pmi));
-    let stdin = feeder::wanted(args.stdin, args.pty);
+    let stdin = feeder::choose_readers(args.stdin, args.pty);
     env.extend(input_variable(stdin));
     // Outside of an allocation, a missing agent is reported at once.
-    let patience = if args.alloc.is_some() { Patience::default() } else { Patience::within_allocation() };
-    let mut client = patience.connect(session).await?;
-    let allocation = session.key(typed)?;
+    let retries = if args.alloc.is_some() { Retries::default() } else { Retries::within_allocation() };
+    let mut client = retries.connect(session).await?;
+    let allocation = session.resolve_key(typed)?;
     let (ranks, tasks_per_node) = loop {
-        match ranks(&client, &allocation, &args.flags, asked).await {
-            Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
+        match launch_size(&client, &allocation, &args.flags, asked).await {
+            Err(failure) if retries.should_retry(&failure) => client = retries.reconnect(session, failure).await?,
             known => break known?,
         }
     };
     let nodes = args.flags.nodes.map_or(0, |n| n.least);
-    let shape = v1::LaunchShape { programs: behind, places, nodes, ..args.flags.layout.message() };
+    let shape = v1::LaunchShape { programs: further, places, nodes, ..args.flags.layout.to_message() };
     let screen = if args.per_rank {
         Screen::per_rank(RankFiles::new(&around.dir, short(&allocation)))
     } else {
@@ -167,15 +167,15 @@ async fn within(session: &Session, typed: &str, args: Launch) -> Result<u8, Fail
         working_dir: working_dir.to_str().ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"))?.to_owned(),
         env,
         received: Vec::new(),
-        pty: if args.pty { Some(typist::size()?) } else { None },
-        binding: args.flags.binding.message(),
+        pty: if args.pty { Some(typist::terminal_size()?) } else { None },
+        binding: args.flags.binding.to_message(),
         shape: Some(shape).filter(|shape| *shape != v1::LaunchShape::default()),
         exits: args.exit_table.is_some(),
     };
     let table = args.exit_table.map(|path| ExitTable::new(path, session.format()));
     let feeder = (stdin != Stdin::None).then(Feeder::default);
-    let leaves = if args.pty { Leaves::AtOnce } else { Leaves::AtItsEnd };
-    follow_launch(session, client, &request, Shown { screen, table }, feeder, leaves, patience).await
+    let exit_after_signal = if args.pty { ExitAfterSignal::AtOnce } else { ExitAfterSignal::AtLaunchEnd };
+    follow_launch(session, client, &request, LaunchOutput { screen, table }, feeder, exit_after_signal, retries).await
 }
 
 /// Whether this process's allocation was submitted with a choice of wire-up.
@@ -184,28 +184,28 @@ fn is_chosen_by_allocation() -> bool {
 }
 
 /// The wire-up for these programs if no option chooses it.
-fn wireup(first: &[String], behind: &[v1::launch_shape::Program], around: &Surroundings) -> Pmi {
-    let programs = first.first().into_iter().chain(behind.iter().filter_map(|program| program.argv.first()));
-    linked::of_all(programs.map(|program| linked::wireup(program, &around.dir, &around.env)))
+fn wireup(first: &[String], further: &[v1::launch_shape::Program], around: &Surroundings) -> Pmi {
+    let programs = first.first().into_iter().chain(further.iter().filter_map(|program| program.argv.first()));
+    linked::combine(programs.map(|program| linked::wireup(program, &around.dir, &around.env)))
 }
 
 /// Where a launch's output goes.
-pub struct Shown {
+pub struct LaunchOutput {
     pub screen: Screen,
     pub table: Option<ExitTable>,
 }
 
 /// When this process exits after a signal. The signal also ends the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaves {
+pub enum ExitAfterSignal {
     /// As soon as the agent has accepted the end: the terminal's owner is gone, or waits for us.
     AtOnce,
     /// When the launch has ended.
-    AtItsEnd,
+    AtLaunchEnd,
 }
 
 /// The total number of ranks and the number on each node; 0 means the allocation's own number.
-async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Option<u32>) -> Result<(u32, u32), Failure> {
+async fn launch_size(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Option<u32>) -> Result<(u32, u32), Failure> {
     let Some(nodes) = flags.nodes else { return Ok((ranks.unwrap_or(0), flags.tasks_per_node.unwrap_or(0))) };
     if nodes.most.is_some() {
         return Err(Failure::usage("a launch takes a number of nodes, not a range"));
@@ -217,86 +217,88 @@ async fn ranks(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Op
         }
         (_, given) => given,
     };
-    let fits = shape(ranks, Some(nodes.least), tasks_per_node, flags.layout.plane()).map_err(|error| Failure::usage(error.to_string()))?;
+    let fits = complete_shape(ranks, Some(nodes.least), tasks_per_node, flags.layout.plane())
+        .map_err(|error| Failure::usage(error.to_string()))?;
     let evenly = fits.nodes.checked_mul(fits.tasks_per_node).ok_or_else(|| Failure::usage("too many ranks"))? == fits.ranks;
     // If they do not divide evenly, the agent distributes them as evenly as possible.
     Ok((fits.ranks, if evenly { fits.tasks_per_node } else { flags.tasks_per_node.unwrap_or(0) }))
 }
 
 /// Follows a launch to its end. After a broken connection the request is repeated, which its id makes safe. The first
-/// Ctrl-C, or other signal to end, ends the launch; `leaves` says when this process then exits. A second signal makes
-/// it exit at once. If the reader of our output is gone, the launch is ended, and this process exits at once.
+/// Ctrl-C, or other signal to end, ends the launch; `exit_after_signal` says when this process then exits. A second
+/// signal makes it exit at once. If the reader of our output is gone, the launch is ended, and this process exits at
+/// once.
 pub async fn follow_launch(
     session: &Session,
     mut client: Client,
     request: &v1::LaunchRequest,
-    mut shown: Shown,
+    mut shown: LaunchOutput,
     feeder: Option<Feeder>,
-    leaves: Leaves,
-    patience: Patience,
+    exit_after_signal: ExitAfterSignal,
+    retries: Retries,
 ) -> Result<u8, Failure> {
-    let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
+    let (mut interrupts, mut end_signals) = (Interrupts::listen()?, EndSignals::listen()?);
     // The exit code of a shell for the signal that ends the launch, and whether we exit at once.
     let mut ended_by: Option<(u8, bool)> = None;
     // From here on the terminal is raw, and Ctrl-C is an ordinary key.
-    let mut giver = match feeder {
-        Some(feeder) => Giver::Feeder(feeder),
-        None if request.pty.is_some() => Giver::Typist(Typist::begin()?),
-        None => Giver::Nobody,
+    let mut input_source = match feeder {
+        Some(feeder) => InputSource::Feeder(feeder),
+        None if request.pty.is_some() => InputSource::Typist(Typist::begin()?),
+        None => InputSource::Nobody,
     };
     loop {
         let once = {
             let (begins, mut begun) = watch::channel(false);
-            let once = launch_once(session, &client, request, &mut shown, &patience, begins);
+            let once = launch_once(session, &client, request, &mut shown, &retries, begins);
             tokio::pin!(once);
             let (mut has_begun, known) = (begun.clone(), begun.clone());
-            let bring_down = async {
+            let ending = async {
                 // A launch that has not begun cannot be ended.
                 let _ = has_begun.wait_for(|begun| *begun).await;
-                abort(&client, request).await
+                abort_launch(&client, request).await
             };
-            tokio::pin!(bring_down);
-            let mut is_brought_down = false;
-            let giving = giver.give(&client, request, &mut begun);
-            tokio::pin!(giving);
+            tokio::pin!(ending);
+            let mut is_end_accepted = false;
+            let feeding = input_source.feed(&client, request, &mut begun);
+            tokio::pin!(feeding);
             loop {
                 let (code, at_once) = tokio::select! {
                     done = &mut once => break done,
-                    never = &mut giving => match never {},
-                    brought_down = &mut bring_down, if ended_by.is_some() && !is_brought_down => {
-                        match brought_down {
-                            Err(failure) if patience.bears(&failure) => break Err(failure),
+                    never = &mut feeding => match never {},
+                    accepted = &mut ending, if ended_by.is_some() && !is_end_accepted => {
+                        match accepted {
+                            Err(failure) if retries.should_retry(&failure) => break Err(failure),
                             other => other?,
                         };
-                        is_brought_down = true;
+                        is_end_accepted = true;
                         match ended_by {
                             Some((code, true)) => return Ok(code),
                             Some((_, false)) | None => continue,
                         }
                     }
                     () = interrupts.pressed() => (INTERRUPTED, false),
-                    code = farewell.comes() => (code, leaves == Leaves::AtOnce),
+                    code = end_signals.recv() => (code, exit_after_signal == ExitAfterSignal::AtOnce),
                 };
                 if ended_by.is_some() {
-                    if !is_brought_down {
+                    if !is_end_accepted {
                         let may = if *known.borrow() { "go on" } else { "begin, and go on" };
-                        say_line(format_args!("the launch is not ended yet: it may {may}; `lattice cancel` ends its allocation"));
+                        write_message_line(format_args!("the launch is not ended yet: it may {may}; `lattice cancel` ends its allocation"));
                     }
                     return Ok(code);
                 }
                 if !at_once {
                     let again = if code == INTERRUPTED { "; Ctrl-C again stops waiting for that" } else { "" };
-                    say_line(format_args!("ending the launch{again}"));
+                    write_message_line(format_args!("ending the launch{again}"));
                 }
                 ended_by = Some((code, at_once));
             }
         };
         match once {
-            Err(failure) if patience.bears(&failure) => {
+            Err(failure) if retries.should_retry(&failure) => {
                 client = tokio::select! {
-                    connected = patience.connect_again(session, failure) => connected?,
-                    code = farewell.comes() => {
-                        say_line("no agent answers: the launch continues; `lattice cancel` ends its allocation");
+                    connected = retries.reconnect(session, failure) => connected?,
+                    code = end_signals.recv() => {
+                        write_message_line("no agent answers: the launch continues; `lattice cancel` ends its allocation");
                         return Ok(code);
                     }
                 };
@@ -304,13 +306,13 @@ pub async fn follow_launch(
             // A launch that has output has begun, so it can be ended.
             Err(Failure::ReaderGone) => {
                 if ended_by.is_none() {
-                    say_line("the reader of the output is gone: ending the launch");
+                    write_message_line("the reader of the output is gone: ending the launch");
                 }
                 let refused = [Exit::Refused as u8, Exit::NotFound as u8];
                 // A refused request means that the launch has ended meanwhile.
-                if let Some(failure) = abort(&client, request).await.err().filter(|failure| !refused.contains(&failure.exit())) {
-                    say(failure.text());
-                    say_line("the launch may go on; `lattice cancel` ends its allocation");
+                if let Some(failure) = abort_launch(&client, request).await.err().filter(|failure| !refused.contains(&failure.exit())) {
+                    write_message(failure.text());
+                    write_message_line("the launch may go on; `lattice cancel` ends its allocation");
                 }
                 return Ok(ended_by.map_or(BROKEN_PIPE, |(signalled, _)| signalled));
             }
@@ -327,23 +329,23 @@ pub async fn follow_launch(
 }
 
 /// Ends a launch that has begun.
-async fn abort(client: &Client, request: &v1::LaunchRequest) -> Result<v1::AbortLaunchResponse, Failure> {
+async fn abort_launch(client: &Client, request: &v1::LaunchRequest) -> Result<v1::AbortLaunchResponse, Failure> {
     let abort = v1::AbortLaunchRequest { id: request.id.clone(), allocation: request.allocation.clone() };
     answer(client.allocations().abort_launch(abort)).await
 }
 
 /// The source of a launch's input.
-enum Giver {
+enum InputSource {
     Typist(Typist),
     Feeder(Feeder),
     Nobody,
 }
 
-impl Giver {
-    async fn give(&mut self, client: &Client, request: &v1::LaunchRequest, begun: &mut watch::Receiver<bool>) -> Infallible {
+impl InputSource {
+    async fn feed(&mut self, client: &Client, request: &v1::LaunchRequest, begun: &mut watch::Receiver<bool>) -> Infallible {
         let start = Start { id: request.id.clone(), allocation: request.allocation.clone(), standard: false };
         match self {
-            Self::Typist(typist) => typist.type_on(client, &start, begun).await,
+            Self::Typist(typist) => typist.send_input(client, &start, begun).await,
             Self::Feeder(feeder) => feeder.feed(client, &start, begun).await,
             Self::Nobody => std::future::pending().await,
         }
@@ -354,20 +356,20 @@ async fn launch_once(
     session: &Session,
     client: &Client,
     request: &v1::LaunchRequest,
-    shown: &mut Shown,
-    patience: &Patience,
+    shown: &mut LaunchOutput,
+    retries: &Retries,
     begins: watch::Sender<bool>,
 ) -> Result<u8, Failure> {
-    let request = v1::LaunchRequest { received: shown.screen.so_far(), ..request.clone() };
+    let request = v1::LaunchRequest { received: shown.screen.positions(), ..request.clone() };
     let id = request.id.clone();
     let mut events = client.allocations().launch(request).await?.into_inner();
     while let Some(event) = events.message().await? {
-        patience.progress();
+        retries.record_progress();
         match event.what {
             Some(What::Output(chunk)) => shown.screen.show(session, &chunk)?,
-            Some(What::Exits(piece)) => shown.table.iter_mut().for_each(|table| table.take(piece.exits.clone())),
+            Some(What::Exits(piece)) => shown.table.iter_mut().for_each(|table| table.add(piece.exits.clone())),
             Some(What::Ended(ended)) => {
-                report_brought_down(&ended.aborted);
+                report_why_ended(&ended.aborted);
                 shown.table.as_ref().map_or(Ok(()), ExitTable::write)?;
                 return Ok(program_code(ended.code));
             }

@@ -63,7 +63,9 @@ async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result
         answer(client.leases().revoke(v1::RevokeLeaseRequest { name: lease.name.clone(), token: lease.token })).await?;
     }
     match session.format() {
-        Format::Table => wanted.iter().try_for_each(|l| print(&format!("Revoked {} (token {}, {})\n", l.name, lease_token(l), whose(l)))),
+        Format::Table => {
+            wanted.iter().try_for_each(|l| print(&format!("Revoked {} (token {}, {})\n", l.name, lease_token(l), holder_text(l))))
+        }
         Format::Data(notation) => notation.print(&wanted.iter().map(|l| json(l)).collect::<Vec<_>>()),
         Format::Name => print_names(wanted.iter().map(|l| l.name.as_str())),
     }
@@ -87,7 +89,7 @@ fn table(leases: &[v1::Lease], width: Width) -> String {
     table.shown(&["BAD"], width)
 }
 
-fn whose(lease: &v1::Lease) -> String {
+fn holder_text(lease: &v1::Lease) -> String {
     if lease.user.is_empty() { format!("agent of {}", lease.holder) } else { format!("{} at {}", lease.user, lease.holder) }
 }
 

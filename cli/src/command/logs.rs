@@ -5,12 +5,12 @@
 //! is the output of the ranks of its one launch.
 
 use crate::failure::Failure;
-use crate::follow::{Screen, exit_of, follow};
+use crate::follow::{Screen, exit_code_of_end, follow};
 use crate::label::Marks;
 use crate::session::{Session, now};
 use lattice_api::v1;
 use lattice_cli_syntax::args::allocations::Logs;
-use lattice_cli_syntax::time::moment;
+use lattice_cli_syntax::time::parse_past;
 
 pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
     let stream = if args.stdout {
@@ -21,15 +21,15 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
         ""
     };
     let request = v1::LogsRequest {
-        key: session.key(&args.id)?,
+        key: session.resolve_key(&args.id)?,
         follow: args.follow,
         stream: stream.to_owned(),
         rank: args.rank,
         node: args.node.unwrap_or_default(),
         received: Vec::new(),
         tail: args.tail,
-        since_ms: args.since.as_deref().map(|text| moment("--since", text, now())).transpose()?,
-        until_ms: args.until.as_deref().map(|text| moment("--until", text, now())).transpose()?,
+        since_ms: args.since.as_deref().map(|text| parse_past("--since", text, now())).transpose()?,
+        until_ms: args.until.as_deref().map(|text| parse_past("--until", text, now())).transpose()?,
         being_submitted: false,
         attempt: args.attempt,
         previous: args.previous,
@@ -39,7 +39,7 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
     let mut screen = Screen::new(Marks { time: args.timestamps, rank: args.label });
     if args.follow {
         let (end, cancelled) = follow(session, client, &request, screen, None, None).await?;
-        return exit_of(&end, cancelled);
+        return exit_code_of_end(&end, cancelled);
     }
     let mut stream = client.allocations().logs(request).await?.into_inner();
     while let Some(chunk) = stream.message().await? {

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// How long the quorum may be unavailable: a change may cause an election.
-const AWAY_MAX: Duration = Duration::from_secs(30);
+const UNAVAILABLE_MAX: Duration = Duration::from_secs(30);
 /// Pause before a retry.
-const AGAIN: Duration = Duration::from_millis(300);
+const RETRY_DELAY: Duration = Duration::from_millis(300);
 
 fn member(args: AddMember) -> v1::AddMember {
     v1::AddMember { id: args.id, service: args.service, raft: args.raft }
@@ -37,7 +37,7 @@ pub async fn transfer(session: &Session, args: Transfer) -> Result<(), Failure> 
 async fn change(session: &Session, change: Change) -> Result<(), Failure> {
     let client = session.connect().await?;
     let mut noted = String::new();
-    let mut away: Option<Instant> = None;
+    let mut unavailable_since: Option<Instant> = None;
     loop {
         let request = v1::ChangeMembersRequest { change: Some(change.clone()) };
         match answer(client.admin().change_members(request)).await {
@@ -49,17 +49,17 @@ async fn change(session: &Session, change: Change) -> Result<(), Failure> {
                 };
             }
             Ok(now) => {
-                away = None;
+                unavailable_since = None;
                 if noted != now.text {
                     session.note(&now.text);
                     noted = now.text;
                 }
             }
             Err(failure) if failure.exit() == Exit::Unavailable as u8 && !failure.is_lost_connection() => {
-                if away.get_or_insert_with(Instant::now).elapsed() > AWAY_MAX {
+                if unavailable_since.get_or_insert_with(Instant::now).elapsed() > UNAVAILABLE_MAX {
                     return Err(failure.hint("the change is not undone: the same command continues it"));
                 }
-                sleep(AGAIN).await;
+                sleep(RETRY_DELAY).await;
             }
             Err(failure) => return Err(failure),
         }

@@ -5,12 +5,12 @@
 //! variables of ranks. Unless HOST is the allocation's first node, where launches are recorded, the launch also has a
 //! process on that node, which ends at once.
 
-use super::launch::{Leaves, Shown, follow_launch};
+use super::launch::{ExitAfterSignal, LaunchOutput, follow_launch};
 use crate::failure::{Exit, Failure};
 use crate::follow::Screen;
 use crate::label::Marks;
-use crate::patience::Patience;
 use crate::request::Surroundings;
+use crate::retries::Retries;
 use crate::session::Session;
 use lattice_api::v1;
 use lattice_api::v1::launch_shape::RankPlace;
@@ -27,9 +27,9 @@ use std::process::ExitCode;
 /// The name by which MPI libraries call this program.
 const NAME: &str = "lattice-mpi-launcher";
 /// Options of ssh with a value.
-const WITH_VALUE: &str = "BbcDEeFIiJLlmOoPpQRSWw";
+const SSH_OPTIONS_WITH_VALUE: &str = "BbcDEeFIiJLlmOoPpQRSWw";
 /// Our own variables that only a rank has.
-const OF_A_RANK: &str = "LATTICE_RANK|LATTICE_LOCAL_RANK|LATTICE_LOCAL_SIZE|LATTICE_NPROCS|LATTICE_LAUNCH_ID";
+const RANK_VARIABLES: &str = "LATTICE_RANK|LATTICE_LOCAL_RANK|LATTICE_LOCAL_SIZE|LATTICE_NPROCS|LATTICE_LAUNCH_ID";
 /// Login shells whose syntax the libraries know: a library writes its command for the user's shell.
 const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ksh", "zsh", "csh", "tcsh"];
 const SHELL_DEFAULT: &str = "/bin/sh";
@@ -44,7 +44,7 @@ pub fn main() -> ExitCode {
     let global = Global { output: None, endpoint: None, quiet: true, no_color: false };
     let arguments =
         env::args_os().skip(1).map(|a| a.into_string().map_err(|_| Failure::usage(format!("{NAME}: an argument that is not UTF-8"))));
-    let done = arguments.collect::<Result<Vec<_>, _>>().and_then(|arguments| Call::read(&arguments)).and_then(|call| {
+    let done = arguments.collect::<Result<Vec<_>, _>>().and_then(|arguments| Call::parse(&arguments)).and_then(|call| {
         let session = Session::new(&global)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::other(format!("cannot start: {error}")))?;
@@ -68,7 +68,7 @@ struct Call {
 impl Call {
     /// Parses the arguments. Options that a library adds are for ssh; since there is no ssh connection, all are ignored
     /// except `-l USER`.
-    fn read(arguments: &[String]) -> Result<Self, Failure> {
+    fn parse(arguments: &[String]) -> Result<Self, Failure> {
         let mut user = None;
         let mut rest = arguments.iter();
         let host = loop {
@@ -76,7 +76,7 @@ impl Call {
                 return Err(Failure::usage("no host").hint(format!("{NAME} HOST COMMAND: mpirun calls it")));
             };
             let Some(letters) = argument.strip_prefix('-').filter(|letters| !letters.is_empty()) else { break argument };
-            let Some((at, letter)) = letters.char_indices().find(|(_, c)| WITH_VALUE.contains(*c)) else { continue };
+            let Some((at, letter)) = letters.char_indices().find(|(_, c)| SSH_OPTIONS_WITH_VALUE.contains(*c)) else { continue };
             let value = match &letters[at + 1..] {
                 "" => rest.next().cloned(),
                 value => Some(value.to_owned()),
@@ -110,7 +110,7 @@ fn nodes() -> Result<(String, Vec<NodeId>), Failure> {
 
 /// The node that a library names: by its full name, or by the part of the name before the first dot if only one node
 /// has that part, because some libraries use only that part.
-fn node_of<'a>(host: &str, nodes: &'a [NodeId]) -> Result<&'a NodeId, Failure> {
+fn find_node<'a>(host: &str, nodes: &'a [NodeId]) -> Result<&'a NodeId, Failure> {
     if let Some(node) = nodes.iter().find(|node| node.as_str() == host) {
         return Ok(node);
     }
@@ -132,7 +132,7 @@ fn program(node: &NodeId, shell: &str, command: String) -> Vec<String> {
     let script = format!(
         "test \"$LATTICE_NODE\" = \"$1\" || exit 0\n\
          case \"$PMI_FD\" in [3-9]) eval \"exec $PMI_FD>&-\" ;; esac\n\
-         for v in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do case $v in {wireup}{OF_A_RANK}) unset \"$v\" ;; esac; done\n\
+         for v in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do case $v in {wireup}{RANK_VARIABLES}) unset \"$v\" ;; esac; done\n\
          exec \"$2\" -c \"$3\""
     );
     ["/bin/sh", "-c", &script, NAME, node.as_str(), shell].map(str::to_owned).into_iter().chain([command]).collect()
@@ -140,7 +140,7 @@ fn program(node: &NodeId, shell: &str, command: String) -> Vec<String> {
 
 async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
     let (allocation, nodes) = nodes()?;
-    let node = node_of(&call.host, &nodes)?;
+    let node = find_node(&call.host, &nodes)?;
     let account = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
     if let Some(user) = call.user.filter(|user| account.as_ref().is_none_or(|a| a.name != *user)) {
         return Err(
@@ -149,7 +149,7 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
     }
     let shell = account.map(|a| a.shell).filter(|shell| shell.file_name().is_some_and(|name| SHELLS.iter().any(|s| name == *s)));
     let shell = shell.as_ref().and_then(|shell| shell.to_str()).unwrap_or(SHELL_DEFAULT);
-    let around = Surroundings::look(None)?;
+    let around = Surroundings::read(None)?;
     let mut env = around.env;
     // The library's daemon is not a rank, and gives PMI to its own ranks.
     env.insert(PMI_VARIABLE.to_owned(), Pmi::None.name().to_owned());
@@ -173,10 +173,10 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
         }),
         ..Default::default()
     };
-    let shown = Shown { screen: Screen::new(Marks::default()), table: None };
-    let patience = Patience::within_allocation();
-    let client = patience.connect(session).await?;
-    follow_launch(session, client, &request, shown, None, Leaves::AtOnce, patience).await
+    let shown = LaunchOutput { screen: Screen::new(Marks::default()), table: None };
+    let retries = Retries::within_allocation();
+    let client = retries.connect(session).await?;
+    follow_launch(session, client, &request, shown, None, ExitAfterSignal::AtOnce, retries).await
 }
 
 #[cfg(test)]
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Result<Call, u8> {
-        Call::read(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).map_err(|failure| failure.exit())
+        Call::parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).map_err(|failure| failure.exit())
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_host_is_a_node_by_its_name_or_by_the_only_one_that_begins_like_it() {
         let nodes = ["a.x", "b.x", "b.y", "c"].map(|n| n.parse::<NodeId>().unwrap());
-        let of = |host: &str| node_of(host, &nodes).map(|n| n.to_string()).map_err(|failure| failure.text());
+        let of = |host: &str| find_node(host, &nodes).map(|n| n.to_string()).map_err(|failure| failure.text());
         assert_eq!(["a.x", "a", "b.y", "c", "c.z"].map(of), ["a.x", "a.x", "b.y", "c", "c"].map(|n| Ok(n.to_owned())));
         assert!(of("b").is_err_and(|text| text.contains("more than one")));
         assert!(of("d").is_err_and(|text| text.contains("not one of the allocation's nodes")));

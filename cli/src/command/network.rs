@@ -29,7 +29,7 @@ pub async fn run(session: &Session, command: NetworkCommand) -> Result<(), Failu
             // Domains of several tenants may have the same name.
             let domains = answer(client.admin().list_network_domains(request)).await?.domains;
             match session.format() {
-                Format::Table => print(&domains.iter().map(whole).collect::<Vec<_>>().join("\n")),
+                Format::Table => print(&domains.iter().map(details).collect::<Vec<_>>().join("\n")),
                 Format::Data(notation) => notation.print(&domains.iter().map(json).collect::<Vec<_>>()),
                 Format::Name => print_names(domains.iter().flat_map(|d| &d.members).map(String::as_str)),
             }
@@ -82,7 +82,7 @@ fn table(domains: &[v1::NetworkDomain], width: Width) -> String {
     table.shown(&["TENANT"], width)
 }
 
-fn whole(d: &v1::NetworkDomain) -> String {
+fn details(d: &v1::NetworkDomain) -> String {
     block(&[
         ("Domain", d.name.clone()),
         ("Tenant", d.tenant.clone()),
@@ -143,6 +143,6 @@ eval    physics  1001  0            grace, 00:04:32 left
         assert_eq!(table(&[domain, idle.clone()], Width::Terse), want);
         let want =
             "Domain:    eval\nTenant:    physics\nVNI:       1001\nState:     grace, 00:04:32 left\nGrace:     00:05:00\nStill on:  n7\n";
-        assert_eq!(whole(&idle), want);
+        assert_eq!(details(&idle), want);
     }
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
     let ListNodes { nodes: args, state, hold, watch, vcluster } = args;
-    let named = args.node.as_deref().map(names).transpose()?;
+    let named = args.node.as_deref().map(expand_list).transpose()?;
     if watch {
         if named.as_ref().is_some_and(|names| names.len() > 1) {
             return Err(
@@ -31,7 +31,7 @@ pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
     nodes.retain(|n| vcluster.as_ref().is_none_or(|name| n.vcluster == *name));
     let alone = named.as_ref().is_some_and(|names| names.len() == 1) && state.is_empty() && hold.is_none();
     if let Some(names) = &named {
-        nodes = pick(nodes, names)?;
+        nodes = select(nodes, names)?;
     }
     nodes.retain(|n| state.is_empty() || state.iter().any(|state| state.to_string() == n.state));
     nodes.retain(|n| hold.is_none_or(|kind| is_under(n, kind)));
@@ -46,7 +46,7 @@ pub async fn run(session: &Session, args: ListNodes) -> Result<(), Failure> {
 }
 
 /// The nodes with these names; an error if one is unknown.
-pub fn pick(nodes: Vec<v1::Node>, names: &[String]) -> Result<Vec<v1::Node>, Failure> {
+pub fn select(nodes: Vec<v1::Node>, names: &[String]) -> Result<Vec<v1::Node>, Failure> {
     let wanted: BTreeSet<&String> = names.iter().collect();
     let known: BTreeSet<&String> = nodes.iter().map(|node| &node.id).collect();
     match wanted.iter().find(|name| !known.contains(**name)) {
@@ -56,7 +56,7 @@ pub fn pick(nodes: Vec<v1::Node>, names: &[String]) -> Result<Vec<v1::Node>, Fai
 }
 
 /// The names in a list, each once.
-pub fn names(list: &str) -> Result<Vec<String>, Failure> {
+pub fn expand_list(list: &str) -> Result<Vec<String>, Failure> {
     let ids = hostlist::expand(list).map_err(|error| Failure::usage(error.to_string()))?;
     Ok(ids.iter().map(ToString::to_string).collect())
 }

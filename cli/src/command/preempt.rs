@@ -15,7 +15,7 @@ pub async fn preempt(session: &Session, args: Preempt) -> Result<u8, Failure> {
     let deadline_ms = args.deadline.map_or(0, millis);
     let (mut done, mut exit) = (Vec::new(), 0);
     for typed in args.ids {
-        let asked = match session.key(&typed) {
+        let asked = match session.resolve_key(&typed) {
             Ok(key) => {
                 let (id, reason) = (Uuid::new_v4().to_string(), args.reason.clone());
                 let (hold, kill) = (args.hold, args.kill);
@@ -42,7 +42,7 @@ pub async fn hold(session: &Session, args: Hold) -> Result<u8, Failure> {
     let client = session.connect().await?;
     let (mut done, mut exit) = (Vec::new(), 0);
     for typed in args.ids {
-        let asked = match session.key(&typed) {
+        let asked = match session.resolve_key(&typed) {
             Ok(key) => answer(client.allocations().hold(v1::HoldAllocationRequest { key })).await,
             Err(failure) => Err(failure),
         };
@@ -59,7 +59,7 @@ pub async fn resume(session: &Session, args: Resume) -> Result<u8, Failure> {
     let client = session.connect().await?;
     let (mut done, mut exit) = (Vec::new(), 0);
     for typed in args.ids {
-        let asked = match session.key(&typed) {
+        let asked = match session.resolve_key(&typed) {
             Ok(key) => answer(client.allocations().resume(v1::ResumeRequest { key })).await,
             Err(failure) => Err(failure),
         };

@@ -9,14 +9,14 @@ use super::attach::{self, Closed};
 use super::submit::submit;
 use crate::failure::{Exit, Failure};
 use crate::interrupts::Interrupts;
-use crate::message::{say, say_line};
+use crate::message::{write_message, write_message_line};
 use crate::output::{Format, print, print_names};
-use crate::patience::Patience;
 use crate::request::{self, Program, Surroundings};
+use crate::retries::Retries;
 use crate::session::{Session, answer};
 use crate::shown::{short, time};
 use crate::table::Table;
-use crate::typist::Farewell;
+use crate::typist::EndSignals;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -28,7 +28,7 @@ use lattice_model::AllocationState;
 const INTERRUPTED: u8 = 130;
 
 pub async fn run(session: &Session, args: InteractiveSession) -> Result<u8, Failure> {
-    match args.what {
+    match args.command {
         None => Box::pin(begin(session, args.flags)).await,
         Some(SessionCommand::List(args)) => list(session, args.all).await.map(|()| 0),
         Some(SessionCommand::Delete(args)) => delete(session, &args.id).await.map(|()| 0),
@@ -45,22 +45,22 @@ pub fn check_walltime(flags: &SubmitFlags) -> Result<(), Failure> {
 
 async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
     check_walltime(&flags)?;
-    let around = Surroundings::look(flags.export)?;
-    let spec = request::specification(&flags, Program::Session, &session.settings, around)?;
+    let around = Surroundings::read(flags.export)?;
+    let spec = request::build_specification(&flags, Program::Session, &session.settings, around)?;
     let mut client = session.connect().await?;
     // Before anything is submitted, so that an early signal leaves no allocation behind.
-    let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
+    let (mut interrupts, mut end_signals) = (Interrupts::listen()?, EndSignals::listen()?);
     let id = Box::pin(submit(session, &client, spec, flags.wait_for_nodes)).await?;
     session.note(&format!("allocation {0} waits for its nodes; `lattice explain {0}` shows why, Ctrl-C cancels it", short(&id)));
     let request = v1::CreateSessionRequest { id: uuid::Uuid::new_v4().to_string(), allocation: id.clone() };
     let opened = tokio::select! {
-        opened = opened(session, &mut client, &request) => Ok(opened),
+        opened = open_session(session, &mut client, &request) => Ok(opened),
         () = interrupts.pressed() => Err(INTERRUPTED),
-        code = farewell.comes() => Err(code),
+        code = end_signals.recv() => Err(code),
     };
     let open = match opened {
         Ok(Ok(open)) => open,
-        Ok(Err(failure)) => return Err(given_up(&client, id, failure).await),
+        Ok(Err(failure)) => return Err(cancel_abandoned(&client, id, failure).await),
         Err(code) => {
             let hint = cancel_hint(&id);
             let cancelled = answer(session.connect().await?.allocations().cancel(v1::CancelRequest { key: id })).await;
@@ -69,25 +69,27 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
     };
     session.note(&format!("allocation {} is yours; the terminal is on {}", short(&id), open.node));
     match attach::open(&client, id.clone(), open.node, Vec::new()).await {
-        Ok(Closed::Program(code)) => end_unless_left(session, client, &open.id).await.map(|left| left.unwrap_or(code)),
+        Ok(Closed::Program(code)) => {
+            end_unless_interrupted(session, client, &open.id).await.map(|interrupted_by| interrupted_by.unwrap_or(code))
+        }
         Ok(Closed::Signal(code)) => {
-            session.note(&goes_on(&id));
+            session.note(&continues_text(&id));
             Ok(code)
         }
         Ok(Closed::Lost(failure)) => {
-            say(failure.text());
-            session.note(&goes_on(&id));
+            write_message(failure.text());
+            session.note(&continues_text(&id));
             Ok(Exit::Unavailable as u8)
         }
         // Without a terminal there is no reason to keep the nodes.
-        Err(failure) => match end_unless_left(session, client, &open.id).await {
+        Err(failure) => match end_unless_interrupted(session, client, &open.id).await {
             Ok(None) => Err(failure),
             Ok(Some(code)) => {
-                say(failure.text());
+                write_message(failure.text());
                 Ok(code)
             }
             Err(more) => {
-                say(more.text());
+                write_message(more.text());
                 Err(failure)
             }
         },
@@ -99,7 +101,7 @@ fn cancel_hint(id: &str) -> String {
 }
 
 /// Cancels an allocation that nobody waits for any more. If that fails as well, adds a hint how to cancel it.
-async fn given_up(client: &Client, id: String, failure: Failure) -> Failure {
+async fn cancel_abandoned(client: &Client, id: String, failure: Failure) -> Failure {
     let hint = cancel_hint(&id);
     match answer(client.allocations().cancel(v1::CancelRequest { key: id })).await {
         Ok(_) => failure,
@@ -107,7 +109,7 @@ async fn given_up(client: &Client, id: String, failure: Failure) -> Failure {
     }
 }
 
-fn goes_on(id: &str) -> String {
+fn continues_text(id: &str) -> String {
     let id = short(id);
     format!(
         "allocation {id} continues until its walltime is over: `lattice attach {id}` opens a new shell, `lattice session delete {id}` ends it"
@@ -115,27 +117,31 @@ fn goes_on(id: &str) -> String {
 }
 
 /// Waits until the allocation runs, and registers its session.
-async fn opened(session: &Session, client: &mut Client, request: &v1::CreateSessionRequest) -> Result<v1::InteractiveSession, Failure> {
-    until_it_runs(session, client, &request.allocation).await?;
-    created(session, client, request).await
+async fn open_session(
+    session: &Session,
+    client: &mut Client,
+    request: &v1::CreateSessionRequest,
+) -> Result<v1::InteractiveSession, Failure> {
+    wait_until_running(session, client, &request.allocation).await?;
+    create_session(session, client, request).await
 }
 
 /// Waits until the allocation runs. Fails if the allocation ends before.
-async fn until_it_runs(session: &Session, client: &mut Client, id: &str) -> Result<(), Failure> {
-    let patience = Patience::default();
+async fn wait_until_running(session: &Session, client: &mut Client, id: &str) -> Result<(), Failure> {
+    let retries = Retries::default();
     loop {
-        match watched(client, id, &patience).await {
-            Err(failure) if patience.bears(&failure) => *client = patience.connect_again(session, failure).await?,
+        match watch_until_running(client, id, &retries).await {
+            Err(failure) if retries.should_retry(&failure) => *client = retries.reconnect(session, failure).await?,
             done => return done,
         }
     }
 }
 
-async fn watched(client: &Client, id: &str, patience: &Patience) -> Result<(), Failure> {
+async fn watch_until_running(client: &Client, id: &str, retries: &Retries) -> Result<(), Failure> {
     let request = v1::WatchAllocationRequest { key: id.to_owned(), entry: false, being_submitted: false };
     let mut watch = client.allocations().watch(request).await?.into_inner();
     while let Some(now) = watch.message().await? {
-        patience.progress();
+        retries.record_progress();
         match state_from_name(&now.state).map_err(|e| Failure::other(e.to_string()))? {
             AllocationState::Pending | AllocationState::Suspended | AllocationState::Staging => {}
             AllocationState::Running => return Ok(()),
@@ -149,44 +155,49 @@ async fn watched(client: &Client, id: &str, patience: &Patience) -> Result<(), F
 }
 
 /// The id makes the request safe to repeat after a lost connection to the agent or the quorum.
-async fn created(session: &Session, client: &mut Client, request: &v1::CreateSessionRequest) -> Result<v1::InteractiveSession, Failure> {
-    let patience = Patience::default();
-    patience.progress();
+async fn create_session(
+    session: &Session,
+    client: &mut Client,
+    request: &v1::CreateSessionRequest,
+) -> Result<v1::InteractiveSession, Failure> {
+    let retries = Retries::default();
+    retries.record_progress();
     loop {
         match answer(client.sessions().create(request.clone())).await {
-            Err(failure) if patience.bears(&failure) => *client = patience.connect_again(session, failure).await?,
+            Err(failure) if retries.should_retry(&failure) => *client = retries.reconnect(session, failure).await?,
             done => return done,
         }
     }
 }
 
-/// Ends a session as [`end`]. After a signal it stops waiting, and returns the exit code of a shell for that signal.
-async fn end_unless_left(session: &Session, client: Client, id: &str) -> Result<Option<u8>, Failure> {
+/// Ends a session as [`end_session`]. After a signal it stops waiting, and returns the exit code of a shell for that
+/// signal.
+async fn end_unless_interrupted(session: &Session, client: Client, id: &str) -> Result<Option<u8>, Failure> {
     // Only now: signals while the terminal was open were for the terminal.
-    let (mut interrupts, mut farewell) = (Interrupts::take()?, Farewell::take()?);
+    let (mut interrupts, mut end_signals) = (Interrupts::listen()?, EndSignals::listen()?);
     let code = tokio::select! {
-        ended = end(session, client, id) => return ended.map(|()| None),
+        ended = end_session(session, client, id) => return ended.map(|()| None),
         () = interrupts.pressed() => INTERRUPTED,
-        code = farewell.comes() => code,
+        code = end_signals.recv() => code,
     };
-    say_line(format_args!(
+    write_message_line(format_args!(
         "the session may still be open, with its nodes, until its walltime is over: `lattice session delete {id}` ends it"
     ));
     Ok(Some(code))
 }
 
 /// Ends a session after the end of its shell; repeats that if the connection to the agent breaks.
-async fn end(session: &Session, mut client: Client, id: &str) -> Result<(), Failure> {
-    let patience = Patience::default();
+async fn end_session(session: &Session, mut client: Client, id: &str) -> Result<(), Failure> {
+    let retries = Retries::default();
     // The terminal worked before: a lost quorum is expected to return.
-    patience.progress();
+    retries.record_progress();
     loop {
         let request = v1::DeleteSessionRequest { key: id.to_owned() };
         match answer(client.sessions().delete(request)).await {
             Ok(_) => return Ok(()),
             // It has ended already: by its walltime, or by somebody else's request.
             Err(failure) if failure.exit() == Exit::NotFound as u8 => return Ok(()),
-            Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) if retries.should_retry(&failure) => client = retries.reconnect(session, failure).await?,
             Err(failure) => {
                 let hint = format!("it keeps its nodes until its walltime is over: `lattice session delete {id}` ends it");
                 return Err(Failure::new(Exit::Other, format!("the session could not be ended: {}", failure.what())).hint(hint));
@@ -207,7 +218,7 @@ async fn list(session: &Session, all_users: bool) -> Result<(), Failure> {
 
 async fn delete(session: &Session, typed: &str) -> Result<(), Failure> {
     let client = session.connect().await?;
-    let ended = answer(client.sessions().delete(v1::DeleteSessionRequest { key: session.key(typed)? })).await?;
+    let ended = answer(client.sessions().delete(v1::DeleteSessionRequest { key: session.resolve_key(typed)? })).await?;
     match session.format() {
         Format::Table => print(&format!("Ended session {} and its allocation {}\n", short(&ended.id), short(&ended.allocation))),
         Format::Data(notation) => notation.print(&json(&ended)),

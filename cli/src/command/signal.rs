@@ -6,14 +6,14 @@ use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::v1;
-use lattice_cli_syntax::args::signal::{Requeue, Signal, Whom};
+use lattice_cli_syntax::args::signal::{Requeue, Signal, SignalTarget};
 use lattice_model::count::counted;
 
 pub async fn signal(session: &Session, args: Signal) -> Result<u8, Failure> {
     let client = session.connect().await?;
     let (mut sent, mut exit) = (Vec::new(), 0);
     for typed in &args.ids {
-        let asked = match session.key(typed) {
+        let asked = match session.resolve_key(typed) {
             Ok(key) => {
                 let request = v1::SignalRequest { key, signal: args.signal.number().into(), to: args.to.name().to_owned() };
                 answer(client.allocations().signal(request)).await
@@ -60,7 +60,7 @@ pub async fn signal(session: &Session, args: Signal) -> Result<u8, Failure> {
 }
 
 /// The failure if some nodes did not confirm the signal, or if no process got it.
-fn unsent(response: &v1::SignalResponse, to: Whom) -> Option<Failure> {
+fn unsent(response: &v1::SignalResponse, to: SignalTarget) -> Option<Failure> {
     let id = short(&response.id);
     let failed: Vec<String> =
         response.nodes.iter().filter(|node| !node.failed.is_empty()).map(|node| format!("node {}: {}", node.node, node.failed)).collect();
@@ -71,8 +71,8 @@ fn unsent(response: &v1::SignalResponse, to: Whom) -> Option<Failure> {
         return None;
     }
     let (whom, hint) = match to {
-        Whom::Ranks | Whom::Launches => ("rank", format!("`lattice signal {id} --to script` signals its script")),
-        Whom::Script => ("script", format!("`lattice signal {id}` signals its ranks")),
+        SignalTarget::Ranks | SignalTarget::Launches => ("rank", format!("`lattice signal {id} --to script` signals its script")),
+        SignalTarget::Script => ("script", format!("`lattice signal {id}` signals its ranks")),
     };
     Some(Failure::new(Exit::Refused, format!("no {whom} of allocation {id} runs now: nothing was sent")).hint(hint))
 }
@@ -81,7 +81,7 @@ pub async fn requeue(session: &Session, args: Requeue) -> Result<u8, Failure> {
     let client = session.connect().await?;
     let (mut done, mut exit) = (Vec::new(), 0);
     for typed in args.ids {
-        let asked = match session.key(&typed) {
+        let asked = match session.resolve_key(&typed) {
             Ok(key) => answer(client.allocations().requeue(v1::RequeueRequest { key, reason: args.reason.clone() })).await,
             Err(failure) => Err(failure),
         };

@@ -27,7 +27,7 @@ pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
 }
 
 async fn watch(session: &Session, args: Status) -> Result<(), Failure> {
-    let key = args.id.as_deref().map(|typed| session.key(typed)).transpose()?.unwrap_or_default();
+    let key = args.id.as_deref().map(|typed| session.resolve_key(typed)).transpose()?.unwrap_or_default();
     let until_ended = !key.is_empty();
     let wanted = v1::WatchedAllocations { key, all_users: args.all || args.filter.user.is_some() };
     let watched = Watched::Allocations { states: args.state, filter: args.filter, until_ended };
@@ -35,7 +35,7 @@ async fn watch(session: &Session, args: Status) -> Result<(), Failure> {
 }
 
 async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure> {
-    let key = session.key(typed)?;
+    let key = session.resolve_key(typed)?;
     let client = session.connect().await?;
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
     listing::report_age(session, allocation.age_ms);
@@ -76,13 +76,13 @@ async fn list(session: &Session, args: Status) -> Result<(), Failure> {
         states: states.iter().map(ToString::to_string).collect(),
         ..request.clone()
     };
-    let mut listed = listing::Found::default();
+    let mut listed = listing::Listing::default();
     if !live.is_empty() {
         // Without a limit: the queue can be sorted only as a whole, and the agent lists the newest first.
-        listed = listing::all(&client, of(&live), usize::MAX).await?;
+        listed = listing::fetch_all(&client, of(&live), usize::MAX).await?;
     }
     if !ended.is_empty() {
-        let found = listing::all(&client, of(&ended), limit.saturating_sub(listed.allocations.len())).await?;
+        let found = listing::fetch_all(&client, of(&ended), limit.saturating_sub(listed.allocations.len())).await?;
         listed.allocations.extend(found.allocations);
         listed.more = found.more;
         listed.age_ms = listed.age_ms.max(found.age_ms);

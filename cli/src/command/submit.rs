@@ -21,13 +21,13 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
             for warning in &parsed.warnings {
                 session.warn(warning);
             }
-            (args.flags.over(parsed.flags), program)
+            (args.flags.merge_over(parsed.flags), program)
         }
         None if args.rest.is_empty() => return Err(request::nothing_to_run()),
         None => (args.flags, Program::Command(args.rest)),
     };
-    let around = Surroundings::look(flags.export)?;
-    let spec = v1::AllocationSpec { hold: args.hold, ..request::specification(&flags, program, &session.settings, around)? };
+    let around = Surroundings::read(flags.export)?;
+    let spec = v1::AllocationSpec { hold: args.hold, ..request::build_specification(&flags, program, &session.settings, around)? };
     let client = session.connect().await?;
     if args.dry_run {
         let submission = v1::SubmitRequest {

@@ -12,9 +12,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub async fn run(session: &Session, args: Telemetry) -> Result<(), Failure> {
-    let key = session.key(&args.alloc)?;
+    let key = session.resolve_key(&args.alloc)?;
     if args.read {
-        return read(session, key, args.node.unwrap_or_default()).await;
+        return print_recorded(session, key, args.node.unwrap_or_default()).await;
     }
     let Some(mode) = args.mode else { return print_mode(session, key).await };
     let client = session.connect().await?;
@@ -22,23 +22,23 @@ pub async fn run(session: &Session, args: Telemetry) -> Result<(), Failure> {
     let (id, mode) = (Uuid::new_v4().to_string(), mode.to_string());
     let set = answer(client.allocations().set_telemetry(v1::SetTelemetryRequest { key, id, mode, duration_ms })).await?;
     match session.format() {
-        Format::Table => print(&done(&set)),
+        Format::Table => print(&confirmation_text(&set)),
         Format::Data(notation) => notation.print(&serde_json::json!({
             "id": set.id, "mode": set.mode, "duration_ms": (set.duration_ms > 0).then_some(set.duration_ms),
-            "place": kept(&set).then_some(&set.place), "store": filled(&set.store),
+            "place": is_recorded(&set).then_some(&set.place), "store": filled(&set.store),
         })),
         Format::Name => print_names([set.id.as_str()]),
     }
 }
 
 /// Whether the mode records into the store.
-fn kept(set: &v1::SetTelemetryResponse) -> bool {
+fn is_recorded(set: &v1::SetTelemetryResponse) -> bool {
     set.mode != TelemetryMode::Prod.name()
 }
 
-fn done(set: &v1::SetTelemetryResponse) -> String {
+fn confirmation_text(set: &v1::SetTelemetryResponse) -> String {
     let id = short(&set.id);
-    if !kept(set) {
+    if !is_recorded(set) {
         return format!("Allocation {id} is measured in {} mode\n", set.mode);
     }
     let time = match set.duration_ms {
@@ -51,7 +51,7 @@ fn done(set: &v1::SetTelemetryResponse) -> String {
 }
 
 /// Prints the recorded lines unchanged, in any format.
-async fn read(session: &Session, key: String, node: String) -> Result<(), Failure> {
+async fn print_recorded(session: &Session, key: String, node: String) -> Result<(), Failure> {
     let client = session.connect().await?;
     let mut pieces = answer(client.allocations().read_telemetry(v1::ReadTelemetryRequest { key, node })).await?;
     let mut any = false;

@@ -9,19 +9,19 @@ use lattice_cli_syntax::args::top::Top;
 use lattice_model::millis;
 use lattice_model::time::Timestamp;
 use std::collections::BTreeMap;
-use value::{age, shown};
+use value::{age_text, value_text};
 
 mod gpus;
 mod ranks;
 pub(super) mod value;
 
 pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
-    let key = session.key(&args.id)?;
+    let key = session.resolve_key(&args.id)?;
     let client = session.connect().await?;
     let duration_ms = args.duration.map_or(0, millis);
     let per_gpu = args.per_gpu || matches!(session.format(), Format::Data(_));
     let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms, per_gpu, per_rank: args.per_rank })).await?;
-    check(&args, &top)?;
+    refuse_unanswerable(&args, &top)?;
     let summary = summary(&top.nodes);
     match session.format() {
         Format::Table if args.per_gpu => {
@@ -31,12 +31,12 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
         Format::Table if args.per_rank => print(&ranks::text(&top.nodes, session.table_size()))?,
         Format::Table if args.wide || session.width() == Width::Wide => print(&wide(&top.nodes))?,
         Format::Table if args.per_node => print(&per_node(&top.nodes, session.table_size()))?,
-        Format::Table => print(&whole(&summary, session.table_size()))?,
+        Format::Table => print(&summary_table(&summary, session.table_size()))?,
         Format::Data(notation) => notation.print(&json(&top, &summary))?,
         Format::Name => print_names(top.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
     }
     if let Some(stored) = &top.stored {
-        session.note(&of_store(stored));
+        session.note(&store_note(stored));
     }
     if args.per_rank {
         ranks::notes(&top.nodes).iter().for_each(|note| session.note(note));
@@ -65,7 +65,7 @@ fn nothing_measured(nodes: &[v1::NodeUsage]) -> Option<&'static str> {
 }
 
 /// Refuses, for ended work, options that only the agents of running work can answer.
-fn check(args: &Top, top: &v1::TopResponse) -> Result<(), Failure> {
+fn refuse_unanswerable(args: &Top, top: &v1::TopResponse) -> Result<(), Failure> {
     let one_by_one = [(args.per_gpu, "--per-gpu", "GPU"), (args.per_rank, "--per-rank", "rank")];
     let ended = top.stored.as_ref().is_some_and(|stored| stored.ended);
     match one_by_one.into_iter().find(|(wanted, ..)| *wanted && ended) {
@@ -78,13 +78,13 @@ fn check(args: &Top, top: &v1::TopResponse) -> Result<(), Failure> {
 }
 
 /// The note about the store: which numbers come from it, and their period; or why it has none.
-fn of_store(stored: &v1::Stored) -> String {
+fn store_note(stored: &v1::Stored) -> String {
     let v1::Stored { url, lacks, from_ms, until_ms, age_ms, ended } = stored;
     if !lacks.is_empty() {
         return format!("{lacks}: MEAN and MAX cover at most the last hour, which agents keep");
     }
-    let which = if *ended { "it has ended: these numbers are from" } else { "MEAN and MAX are from" };
-    let newest = age_ms.map(|ms| format!(", whose newest sample is {} old", age(ms))).unwrap_or_default();
+    let which = if *ended { "the allocation has ended: these numbers are from" } else { "MEAN and MAX are from" };
+    let newest = age_ms.map(|ms| format!(", whose newest sample is {} old", age_text(ms))).unwrap_or_default();
     format!("{which} the store at {url}{newest}, from {} to {}", Timestamp(*from_ms), Timestamp(*until_ms))
 }
 
@@ -106,7 +106,7 @@ struct Sum {
 
 /// How the numbers of nodes are combined.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Join {
+enum Combine {
     Sum,
     /// For ratios, durations and temperatures, which cannot be added.
     Greatest,
@@ -114,7 +114,7 @@ enum Join {
     Mean,
 }
 
-impl Join {
+impl Combine {
     fn of(name: &str, unit: &str) -> Self {
         match (name, unit) {
             ("gpu_utilization", _) => Self::Mean,
@@ -148,7 +148,7 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
                 sums.push(Sum { name, unit, sources: Vec::new(), now: 0.0, mean: None, max: None, nodes: 0, means: 0, age_ms: 0 });
             }
             let sum = &mut sums[at];
-            let join = Join::of(&one.name, &one.unit);
+            let join = Combine::of(&one.name, &one.unit);
             let before = sum.nodes;
             sum.now = join.add((before > 0).then_some(sum.now), one.now, before);
             if let Some(mean) = one.mean {
@@ -156,7 +156,7 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
                 sum.means += 1;
             }
             // A mean of the nodes' maxima would not be a maximum.
-            let of_most = if join == Join::Mean { Join::Greatest } else { join };
+            let of_most = if join == Combine::Mean { Combine::Greatest } else { join };
             sum.max = one.max.map(|max| of_most.add(sum.max, max, before)).or(sum.max);
             sum.nodes += 1;
             sum.age_ms = sum.age_ms.max(node.age_ms);
@@ -176,12 +176,12 @@ fn sources(one: &v1::Measured) -> impl Iterator<Item = &str> {
 }
 
 /// How a table of numbers is made to fit a narrow terminal.
-const FIT: Fit<'_> = Fit { left_out: &["AGE", "SOURCE"], shortened: &[("METRIC", 16), ("NODE", 12)], wrapped: &[], given_up: &[] };
+const FIT: Fit<'_> = Fit { left_out: &["AGE", "SOURCE"], shortened: &[("METRIC", 16), ("NODE", 12)], wrapped: &[], left_out_last: &[] };
 
-fn whole(sums: &[Sum], size: TableSize) -> String {
+fn summary_table(sums: &[Sum], size: TableSize) -> String {
     let mut table = Table::new(&["METRIC", "NOW", "MEAN", "MAX", "NODES", "SOURCE", "AGE"]);
     for sum in sums {
-        let shown = |value: Option<f64>| value.map(|value| shown(value, &sum.unit)).unwrap_or_default();
+        let shown = |value: Option<f64>| value.map(|value| value_text(value, &sum.unit)).unwrap_or_default();
         table.row(vec![
             sum.name.clone(),
             shown(Some(sum.now)),
@@ -189,7 +189,7 @@ fn whole(sums: &[Sum], size: TableSize) -> String {
             shown(sum.max),
             sum.nodes.to_string(),
             sum.sources.join(","),
-            age(sum.age_ms),
+            age_text(sum.age_ms),
         ]);
     }
     table.on_screen(&[], &FIT, size)
@@ -199,7 +199,7 @@ fn per_node(nodes: &[v1::NodeUsage], size: TableSize) -> String {
     let mut table = Table::new(&["NODE", "METRIC", "NOW", "MEAN", "MAX", "SOURCE", "AGE"]);
     for node in nodes {
         for one in &node.measured {
-            let shown = |value: Option<f64>| value.map(|value| shown(value, &one.unit)).unwrap_or_default();
+            let shown = |value: Option<f64>| value.map(|value| value_text(value, &one.unit)).unwrap_or_default();
             table.row(vec![
                 node.node.clone(),
                 one.name.clone(),
@@ -207,7 +207,7 @@ fn per_node(nodes: &[v1::NodeUsage], size: TableSize) -> String {
                 shown(one.mean),
                 shown(one.max),
                 sources(one).collect::<Vec<_>>().join(","),
-                age(node.age_ms),
+                age_text(node.age_ms),
             ]);
         }
     }
@@ -228,9 +228,9 @@ fn wide(nodes: &[v1::NodeUsage]) -> String {
     for node in nodes.iter().filter(|node| node.unreached.is_empty()) {
         let value = |name: &&str| {
             let one = node.measured.iter().find(|one| one.name == **name);
-            one.map(|one| shown(one.now, &one.unit)).unwrap_or_default()
+            one.map(|one| value_text(one.now, &one.unit)).unwrap_or_default()
         };
-        table.row(std::iter::once(node.node.clone()).chain(names.iter().map(value)).chain([age(node.age_ms)]).collect());
+        table.row(std::iter::once(node.node.clone()).chain(names.iter().map(value)).chain([age_text(node.age_ms)]).collect());
     }
     table.text(&[])
 }
@@ -303,7 +303,7 @@ METRIC        NOW         MEAN        MAX         NODES  SOURCE          AGE
 cpu_cores     3.50 cores  1.75 cores  1.75 cores  2      cgroup2,procfs  0.9 s
 pressure_cpu  50.0 %      —           —           2      cgroup2         0.9 s
 ";
-        assert_eq!(whole(&summary(&nodes), TableSize::default()), want);
+        assert_eq!(summary_table(&summary(&nodes), TableSize::default()), want);
         let want = "\
 NODE  METRIC        NOW         MEAN        MAX         SOURCE   AGE
 n1    cpu_cores     1.50 cores  0.75 cores  0.75 cores  cgroup2  0.1 s
@@ -341,15 +341,15 @@ n2    2.00 cores  50.0 %        0.9 s
 METRIC     NOW         MEAN        MAX         NODES  SOURCE         AGE
 cpu_cores  1.50 cores  0.75 cores  0.75 cores  1      cgroup2,store  0.1 s
 ";
-        assert_eq!(whole(&summary(&[usage.clone()]), TableSize::default()), want);
+        assert_eq!(summary_table(&summary(&[usage.clone()]), TableSize::default()), want);
         assert!(per_node(&[usage], TableSize::default()).lines().any(|line| line.contains("cgroup2,store")));
         let url = "http://vm:8428/".to_owned();
         let mut stored = v1::Stored { url, until_ms: 1000, age_ms: Some(2500), ended: true, ..Default::default() };
-        let expected = "it has ended: these numbers are from the store at http://vm:8428/, whose newest sample is 2.5 s old, \
+        let expected = "the allocation has ended: these numbers are from the store at http://vm:8428/, whose newest sample is 2.5 s old, \
                     from 1970-01-01T00:00:00.000Z to 1970-01-01T00:00:01.000Z";
-        assert_eq!(of_store(&stored), expected);
+        assert_eq!(store_note(&stored), expected);
         stored.lacks = "the store does not answer".into();
-        assert_eq!(of_store(&stored), "the store does not answer: MEAN and MAX cover at most the last hour, which agents keep");
+        assert_eq!(store_note(&stored), "the store does not answer: MEAN and MAX cover at most the last hour, which agents keep");
     }
 
     #[test]
@@ -392,7 +392,7 @@ cpu_cores  1.50 cores  0.75 cores  0.75 cores  1      cgroup2,store  0.1 s
             (0.0041, "seconds", "4.1 ms"),
             (17.2, "seconds", "17.2 s"),
         ] {
-            assert_eq!(shown(value, unit), text);
+            assert_eq!(value_text(value, unit), text);
         }
     }
 }

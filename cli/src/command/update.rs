@@ -16,7 +16,7 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     let client = session.connect().await?;
     let (mut done, mut exit) = (Vec::new(), 0);
     for typed in args.ids {
-        let asked = match session.key(&typed) {
+        let asked = match session.resolve_key(&typed) {
             Ok(key) => answer(client.allocations().update(v1::UpdateAllocationRequest { key, walltime_seconds })).await,
             Err(failure) => Err(failure),
         };

@@ -1,9 +1,9 @@
 //! `lattice wait`, and the wait of `lattice submit --wait`.
 
 use crate::failure::{Exit, Failure};
-use crate::follow::{End, exit_of};
+use crate::follow::{End, exit_code_of_end};
 use crate::output::{Format, print_names};
-use crate::patience::Patience;
+use crate::retries::Retries;
 use crate::session::Session;
 use crate::shown::{AllocationJson, short};
 use lattice_api::allocation::state_from_name;
@@ -13,12 +13,12 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// The same code as `timeout` of coreutils.
-const TIMED_OUT: u8 = 124;
+const EXIT_TIMED_OUT: u8 = 124;
 /// For work that ended without an exit code of its program.
-const NO_CODE: u8 = Exit::Beside as u8;
+const EXIT_WITHOUT_CODE: u8 = Exit::BesideProgram as u8;
 
 pub async fn run(session: &Session, args: Wait) -> Result<u8, Failure> {
-    let keys = args.ids.iter().map(|typed| session.key(typed)).collect::<Result<Vec<_>, _>>()?;
+    let keys = args.ids.iter().map(|typed| session.resolve_key(typed)).collect::<Result<Vec<_>, _>>()?;
     wait(session, &keys, args.timeout).await
 }
 
@@ -29,14 +29,14 @@ pub async fn wait(session: &Session, keys: &[String], at_most: Option<Duration>)
     let mut ended = Vec::new();
     let mut code = 0;
     for key in keys {
-        let end = end_of(session, key);
+        let end = wait_for_end(session, key);
         let waited = match deadline {
             Some(deadline) => timeout_at(deadline, end).await.ok(),
             None => Some(end.await),
         };
         let Some(allocation) = waited.transpose()? else {
             session.note(&format!("{key} has not ended within {} s", at_most.unwrap_or_default().as_secs()));
-            code = TIMED_OUT;
+            code = EXIT_TIMED_OUT;
             break;
         };
         code = code.max(exit_code(session, &allocation));
@@ -52,7 +52,7 @@ pub async fn wait(session: &Session, keys: &[String], at_most: Option<Duration>)
 
 /// Waits until a new submission has ended, and returns its code.
 pub async fn until_ended(session: &Session, id: &str) -> Result<u8, Failure> {
-    let ended = end_of(session, id).await?;
+    let ended = wait_for_end(session, id).await?;
     if let Format::Data(notation) = session.format() {
         notation.print(&AllocationJson::from(&ended))?;
     }
@@ -64,19 +64,19 @@ fn exit_code(session: &Session, allocation: &v1::Allocation) -> u8 {
     if allocation.state != "Completed" {
         session.note(&format!("allocation {} is {}: {}", short(&allocation.id), allocation.state, allocation.reason));
     }
-    exit_of(&End::Ended(Box::new(allocation.clone())), None).unwrap_or(NO_CODE)
+    exit_code_of_end(&End::Ended(Box::new(allocation.clone())), None).unwrap_or(EXIT_WITHOUT_CODE)
 }
 
 /// Waits for an allocation's end, also over broken connections, and returns its last state.
-async fn end_of(session: &Session, key: &str) -> Result<v1::Allocation, Failure> {
-    let patience = Patience::default();
+async fn wait_for_end(session: &Session, key: &str) -> Result<v1::Allocation, Failure> {
+    let retries = Retries::default();
     let mut client = session.connect().await?;
     loop {
         let once = async {
             let request = v1::WatchAllocationRequest { key: key.to_owned(), ..Default::default() };
             let mut stream = client.allocations().watch(request).await?.into_inner();
             while let Some(allocation) = stream.message().await? {
-                patience.progress();
+                retries.record_progress();
                 if state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal()) {
                     return Ok(allocation);
                 }
@@ -86,7 +86,7 @@ async fn end_of(session: &Session, key: &str) -> Result<v1::Allocation, Failure>
         };
         match once.await {
             Ok(allocation) => return Ok(allocation),
-            Err(failure) if patience.bears(&failure) => client = patience.connect_again(session, failure).await?,
+            Err(failure) if retries.should_retry(&failure) => client = retries.reconnect(session, failure).await?,
             Err(failure) => return Err(failure),
         }
     }

@@ -1,9 +1,9 @@
 //! `lattice watch`.
 
-use super::top::value::{age, shown};
+use super::top::value::{age_text, value_text};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, print_names};
-use crate::patience::Patience;
+use crate::retries::Retries;
 use crate::session::{Session, answer, now};
 use crate::table::Rows;
 use lattice_api::allocation::state_from_name;
@@ -16,34 +16,34 @@ use lattice_model::{AllocationState, millis};
 use serde_json::{Value, json};
 
 /// The note after a reconnect.
-const MISSED: &str = "connected again; alerts may have changed meanwhile: all that are raised now follow";
+const RECONNECTED_NOTE: &str = "connected again; alerts may have changed meanwhile: all that are raised now follow";
 const HEADING: &[&str] = &["TIME", "NODE", "WHAT", "VALUE", "SOURCE", "AGE"];
 
 pub async fn run(session: &Session, args: Watch) -> Result<(), Failure> {
-    let key = session.key(&args.id)?;
+    let key = session.resolve_key(&args.id)?;
     let interval_ms = millis(args.interval);
     let request = v1::StreamMetricsRequest { key, interval_ms, alerts_only: args.alerts_only, metrics: args.metrics };
-    let mut watching = Watching { session, request, rows: Rows::new(HEADING), patience: Patience::default() };
+    let mut watching = Watching { session, request, rows: Rows::new(HEADING), retries: Retries::default() };
     let mut client = session.connect().await?;
     loop {
         match watching.once(&client).await {
             Ok(state) => {
-                session.note(&format!("it is {state}"));
+                session.note(&format!("the allocation is {state}"));
                 return Ok(());
             }
-            Err(failure) if watching.patience.bears(&failure) => {
-                client = watching.patience.connect_again(session, failure).await?;
-                let what = Some(What::Notice(MISSED.to_owned()));
+            Err(failure) if watching.retries.should_retry(&failure) => {
+                client = watching.retries.reconnect(session, failure).await?;
+                let what = Some(What::Notice(RECONNECTED_NOTE.to_owned()));
                 watching.show(&v1::MetricsEvent { at_ms: now().0, node: String::new(), what })?;
             }
             // A refusal may mean that it ended while we were disconnected.
-            Err(failure) if watching.patience.progressed() && failure.exit() == Exit::Refused as u8 => {
+            Err(failure) if watching.retries.has_progressed() && failure.exit() == Exit::Refused as u8 => {
                 let key = watching.request.key.clone();
                 let found = answer(client.allocations().get(v1::GetAllocationRequest { key, stale: false })).await?;
                 if !state_from_name(&found.state).is_ok_and(AllocationState::is_terminal) {
                     return Err(failure);
                 }
-                session.note(&format!("it is {}", found.state));
+                session.note(&format!("the allocation is {}", found.state));
                 let what = Some(What::Ended(found.state));
                 return watching.show(&v1::MetricsEvent { at_ms: now().0, node: String::new(), what });
             }
@@ -57,7 +57,7 @@ struct Watching<'a> {
     session: &'a Session,
     request: v1::StreamMetricsRequest,
     rows: Rows,
-    patience: Patience,
+    retries: Retries,
 }
 
 impl Watching<'_> {
@@ -65,7 +65,7 @@ impl Watching<'_> {
     async fn once(&mut self, client: &Client) -> Result<String, Failure> {
         let mut stream = client.allocations().stream_metrics(self.request.clone()).await?.into_inner();
         while let Some(event) = stream.message().await? {
-            self.patience.progress();
+            self.retries.record_progress();
             self.show(&event)?;
             if let Some(What::Ended(state)) = event.what {
                 return Ok(state);
@@ -100,13 +100,13 @@ fn rows(event: &v1::MetricsEvent) -> Vec<Vec<String>> {
     };
     match &event.what {
         Some(What::Numbers(usage)) => {
-            let one = |one: &v1::Measured| row(&one.name, shown(one.now, &one.unit), &one.source, age(usage.age_ms));
+            let one = |one: &v1::Measured| row(&one.name, value_text(one.now, &one.unit), &one.source, age_text(usage.age_ms));
             usage.measured.iter().map(one).collect()
         }
         Some(What::Alert(alert)) => {
             let label = if alert.raised { "ALERT" } else { "cleared" };
             let value = format!("{} ({}): {}", alert.alert, alert.severity, alert.text);
-            vec![row(label, value, "agent", age(alert.for_ms))]
+            vec![row(label, value, "agent", age_text(alert.for_ms))]
         }
         Some(What::Away(why)) => vec![row("away", why.clone(), "", String::new())],
         Some(What::Notice(text)) => vec![row("note", text.clone(), "", String::new())],

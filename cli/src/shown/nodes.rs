@@ -93,7 +93,7 @@ const NODES_FIT: Fit<'_> = Fit {
     left_out: &["CONFORMANCE"],
     shortened: &[("VCLUSTER", 8), ("NODE", 12)],
     wrapped: &[("REASON", 16)],
-    given_up: &["ALLOCATIONS", "VCLUSTER"],
+    left_out_last: &["ALLOCATIONS", "VCLUSTER"],
 };
 
 /// The list of nodes, in the given order. It shows how much of each node is free; wide it also shows features and

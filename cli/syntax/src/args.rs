@@ -30,7 +30,7 @@ pub mod watching;
 
 use crate::later::Later;
 use admin::Admin;
-use allocations::{Cancel, Key, Logs, Status, Wait};
+use allocations::{Cancel, Explain, Logs, Status, Wait};
 use attach::Attach;
 use audit::Audit;
 use checkpoint::Checkpoint;
@@ -101,7 +101,7 @@ pub enum Command {
     /// List your allocations, or show one
     Status(Later<Status>),
     /// Show why an allocation waits, runs or has ended
-    Explain(Later<Key>),
+    Explain(Later<Explain>),
     /// Wait until allocations have ended, and exit with their exit code
     Wait(Later<Wait>),
     /// End allocations
@@ -177,11 +177,11 @@ pub enum Command {
 
 impl Command {
     /// Whether the command exits with the code of the user's program if it succeeds.
-    pub fn gives_the_programs_code(&self) -> bool {
+    pub fn exits_with_program_code(&self) -> bool {
         match self {
             Self::Launch(_) | Self::Attach(_) | Self::Wait(_) => true,
             Self::Submit(submit) => submit.0.wait,
-            Self::Session(session) => session.0.what.is_none(),
+            Self::Session(session) => session.0.command.is_none(),
             Self::Logs(logs) => logs.0.follow,
             _ => false,
         }

@@ -12,23 +12,23 @@ use thiserror::Error;
 pub struct DataFlags {
     /// Also mount a directory of the nodes at another path: SOURCE:TARGET[:ro|:rw], by default rw; may be given more
     /// than once
-    #[arg(long, value_name = "MOUNT", value_parser = mount)]
+    #[arg(long, value_name = "MOUNT", value_parser = parse_mount)]
     pub data_mount: Vec<v1::data::Mount>,
     /// Scratch space that it needs on each node, such as 500GB or 64GiB (a bare number is bytes)
-    #[arg(long, value_name = "SIZE", overrides_with = "scratch_per_node", value_parser = amount)]
+    #[arg(long, value_name = "SIZE", overrides_with = "scratch_per_node", value_parser = check_size)]
     pub scratch_per_node: Option<String>,
     /// Do not mount the home, scratch and output directories that every allocation gets
     #[arg(long)]
     pub no_data_defaults: bool,
     /// End the work when it does not answer this probe: tcp:PORT or http:PORT/PATH, and optionally ,period=30s
     /// ,delay=10s ,timeout=5s ,failures=3 (these are the defaults)
-    #[arg(long, value_name = "PROBE", overrides_with = "liveness_probe", value_parser = probe)]
+    #[arg(long, value_name = "PROBE", overrides_with = "liveness_probe", value_parser = parse_probe)]
     pub liveness_probe: Option<v1::LivenessProbe>,
 }
 
 impl DataFlags {
     /// Merges two sets of options: a value of `self` wins over one of `under`. The mounts of both are kept.
-    pub fn over(self, under: Self) -> Self {
+    pub fn merge_over(self, under: Self) -> Self {
         Self {
             data_mount: [under.data_mount, self.data_mount].concat(),
             scratch_per_node: self.scratch_per_node.or(under.scratch_per_node),
@@ -38,7 +38,7 @@ impl DataFlags {
     }
 
     /// The first of these options that was given.
-    pub fn first(&self) -> Option<&'static str> {
+    pub fn first_given(&self) -> Option<&'static str> {
         let given = [
             ("--data-mount", !self.data_mount.is_empty()),
             ("--scratch-per-node", self.scratch_per_node.is_some()),
@@ -72,7 +72,7 @@ impl DataFlags {
 struct MountError;
 
 /// `SOURCE:TARGET[:ACCESS]`; the source may be a URL that contains colons.
-fn mount(text: &str) -> Result<v1::data::Mount, MountError> {
+fn parse_mount(text: &str) -> Result<v1::data::Mount, MountError> {
     let (rest, access) = match text.rsplit_once(':') {
         Some((rest, access)) if matches!(access, "ro" | "rw" | "read-only" | "read-write") => (rest, access),
         _ => (text, ""),
@@ -88,7 +88,7 @@ fn mount(text: &str) -> Result<v1::data::Mount, MountError> {
     }
 }
 
-fn amount(text: &str) -> Result<String, SizeError> {
+fn check_size(text: &str) -> Result<String, SizeError> {
     size::parse(text).map(|_| text.to_owned())
 }
 
@@ -115,7 +115,7 @@ enum ProbeError {
 }
 
 /// `tcp:PORT` or `http:PORT[/PATH]`, followed by `,name=value`.
-fn probe(text: &str) -> Result<v1::LivenessProbe, ProbeError> {
+fn parse_probe(text: &str) -> Result<v1::LivenessProbe, ProbeError> {
     let mut parts = text.split(',');
     let (kind, place) = parts.next().and_then(|what| what.split_once(':')).ok_or(ProbeError::Form)?;
     let (port, path) = place.split_at(place.find('/').unwrap_or(place.len()));
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn mounts_are_read() {
-        let read = |text: &str| mount(text).map(|m| (m.source, m.target, m.access));
+        let read = |text: &str| parse_mount(text).map(|m| (m.source, m.target, m.access));
         let got = |s: &str, t: &str, a: &str| Ok((s.to_owned(), t.to_owned(), a.to_owned()));
         assert_eq!(read("/sets/a:/data/a"), got("/sets/a", "/data/a", ""));
         assert_eq!(read("./a:/data/a:ro"), got("./a", "/data/a", "ro"));
@@ -157,7 +157,8 @@ mod tests {
         for bad in ["/a", "s3://a/b", "/a:b", ":/b", "/a:ro", ""] {
             assert!(read(bad).is_err(), "{bad}");
         }
-        let flags = DataFlags { data_mount: vec![mount("a:/data/a").unwrap(), mount("s3://x:/data/b").unwrap()], ..Default::default() };
+        let flags =
+            DataFlags { data_mount: vec![parse_mount("a:/data/a").unwrap(), parse_mount("s3://x:/data/b").unwrap()], ..Default::default() };
         let sources: Vec<String> = flags.data(Path::new("/home/ada")).mounts.into_iter().map(|m| m.source).collect();
         assert_eq!(sources, ["/home/ada/a", "s3://x"]);
     }
@@ -165,7 +166,7 @@ mod tests {
     #[test]
     fn probes_are_read() {
         let tcp = v1::LivenessProbe { probe_type: "tcp".into(), port: 80, ..Default::default() };
-        assert_eq!(probe("tcp:80"), Ok(tcp));
+        assert_eq!(parse_probe("tcp:80"), Ok(tcp));
         let http = v1::LivenessProbe {
             probe_type: "http".into(),
             port: 8080,
@@ -175,9 +176,9 @@ mod tests {
             failure_threshold: 2,
             timeout_secs: 1,
         };
-        assert_eq!(probe("http:8080/healthz,period=1m,delay=0,failures=2,timeout=1"), Ok(http));
+        assert_eq!(parse_probe("http:8080/healthz,period=1m,delay=0,failures=2,timeout=1"), Ok(http));
         for bad in ["", "tcp", "tcp:", "tcp:x", "80", "http:80/,period", "http:80/,period=0", "http:80/,often=1", "tcp:80,failures=no"] {
-            assert!(probe(bad).is_err(), "{bad}");
+            assert!(parse_probe(bad).is_err(), "{bad}");
         }
     }
 }

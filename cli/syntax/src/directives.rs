@@ -14,7 +14,7 @@ use crate::UsageError;
 use crate::flags::SubmitFlags;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, Parser};
-use words::words;
+use words::split_words;
 
 /// The options of a script's lines.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -45,29 +45,29 @@ pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
         if !(line.trim_start().is_empty() || line.trim_start().starts_with('#')) {
             break;
         }
-        if let Some(rest) = after(line, "#LATTICE") {
-            let given = words(rest).map_err(|why| UsageError::new(format!("{place}: #LATTICE: {why}")))?;
-            lattice = parse(&place, "#LATTICE", dashed(given))?.over(lattice);
-        } else if let Some(rest) = after(line, "#SBATCH") {
-            let given = words(rest).map_err(|why| UsageError::new(format!("{place}: #SBATCH: {why}")))?;
+        if let Some(rest) = strip_marker(line, "#LATTICE") {
+            let given = split_words(rest).map_err(|why| UsageError::new(format!("{place}: #LATTICE: {why}")))?;
+            lattice = parse(&place, "#LATTICE", add_dashes(given))?.merge_over(lattice);
+        } else if let Some(rest) = strip_marker(line, "#SBATCH") {
+            let given = split_words(rest).map_err(|why| UsageError::new(format!("{place}: #SBATCH: {why}")))?;
             let refused = |error: UsageError| UsageError { what: format!("{place}: #SBATCH {}", error.what), ..error };
             let translated = sbatch::translate(&given).map_err(refused)?;
             let ignored = |option: &String| format!("{place}: #SBATCH {option} does not change the job, and is ignored");
             warnings.extend(translated.ignored.iter().map(ignored));
-            slurm = parse(&place, "#SBATCH", translated.words)?.over(slurm);
+            slurm = parse(&place, "#SBATCH", translated.words)?.merge_over(slurm);
             slurm.layout.slurm_env = true;
         }
     }
-    Ok(Directives { flags: lattice.over(slurm), warnings })
+    Ok(Directives { flags: lattice.merge_over(slurm), warnings })
 }
 
 /// The rest of a line that begins with this marker as a separate word.
-fn after<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
+fn strip_marker<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
     line.strip_prefix(marker).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
 }
 
 /// Adds dashes: `nodes=4 name=x` becomes `--nodes=4 --name=x`. A line that begins with a dash is not changed.
-fn dashed(mut words: Vec<String>) -> Vec<String> {
+fn add_dashes(mut words: Vec<String>) -> Vec<String> {
     let Some(first) = words.first().filter(|first| !first.starts_with('-')) else { return words };
     let pairs = first.contains('=');
     for (index, word) in words.iter_mut().enumerate() {

@@ -22,7 +22,7 @@ use thiserror::Error;
 pub struct SubmitFlags {
     /// Number of nodes; whole nodes, unless --cores, --mem or --gpus is given [default: 1]
     #[arg(short = 'N', long, value_name = "N", overrides_with = "nodes")]
-    pub nodes: Option<Nodes>,
+    pub nodes: Option<NodeCount>,
     /// Number of ranks in all; for a script: of each `lattice launch` that gives no number [default: nodes ×
     /// tasks-per-node]
     #[arg(short = 'n', long = "ntasks", value_name = "RANKS", overrides_with = "ranks", value_parser = clap::value_parser!(u32).range(1..))]
@@ -62,7 +62,7 @@ pub struct SubmitFlags {
     pub tasks_per_node: Option<u32>,
     /// How long it may run: 90 (minutes), 90s, 30m, 24h, 1h30m, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS [default:
     /// 1h; required for a session]
-    #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", overrides_with = "walltime", value_parser = walltime)]
+    #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", overrides_with = "walltime", value_parser = parse_walltime)]
     pub walltime: Option<Duration>,
     /// Run it as a service, without a walltime: until it ends, is cancelled, or fails its liveness probe
     #[arg(long)]
@@ -74,7 +74,7 @@ pub struct SubmitFlags {
     #[arg(short = 'D', long, value_name = "DIR", overrides_with = "chdir")]
     pub chdir: Option<String>,
     /// Set a variable for the program; may be given more than once
-    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_assignment)]
     pub env: Vec<(String, String)>,
     /// For MPI programs that close inherited files: offer PMI on a port of the loopback interface, to the launch's
     /// processes alone
@@ -154,9 +154,9 @@ pub struct SubmitFlags {
 impl SubmitFlags {
     /// Merges two sets of options: a value of `self` wins over one of `under`. The variables of both are set, those of
     /// `self` last.
-    pub fn over(self, mut under: Self) -> Self {
+    pub fn merge_over(self, mut under: Self) -> Self {
         // If the two disagree whether nodes are whole or shared, `self` decides.
-        let exclusive = self.exclusive || (under.exclusive && self.share_option().is_none());
+        let exclusive = self.exclusive || (under.exclusive && self.first_share_option().is_none());
         if self.exclusive {
             (under.cores, under.mem, under.memory_gb, under.gpus) = (None, None, None, None);
         }
@@ -197,11 +197,11 @@ impl SubmitFlags {
             // Two options set the preemption class: either of `self` wins over both of `under`.
             preemption_class: self.preemption_class.or(if self.no_preempt { None } else { under.preemption_class }),
             no_preempt: self.no_preempt || (under.no_preempt && self.preemption_class.is_none()),
-            layout: self.layout.over(under.layout),
-            binding: self.binding.over(under.binding),
-            data: self.data.over(under.data),
-            network: self.network.over(under.network),
-            unbuilt: self.unbuilt.over(under.unbuilt),
+            layout: self.layout.merge_over(under.layout),
+            binding: self.binding.merge_over(under.binding),
+            data: self.data.merge_over(under.data),
+            network: self.network.merge_over(under.network),
+            unbuilt: self.unbuilt.merge_over(under.unbuilt),
         }
     }
 
@@ -211,7 +211,7 @@ impl SubmitFlags {
     }
 
     /// The first option that requests a share of each node.
-    pub fn share_option(&self) -> Option<&'static str> {
+    pub fn first_share_option(&self) -> Option<&'static str> {
         let given = [
             ("--cores", self.cores.is_some()),
             ("--mem", self.mem.is_some() || self.memory_gb.is_some()),
@@ -223,7 +223,7 @@ impl SubmitFlags {
 
     /// The variables that these options set. `pmi`: the wire-up of ranks if no option chooses one.
     pub fn variables(&self, pmi: Option<launch::Pmi>) -> impl Iterator<Item = (String, String)> {
-        let given = self.pmi.map(Wireup::in_model).filter(|given| *given != launch::Pmi::Auto);
+        let given = self.pmi.map(Wireup::to_model).filter(|given| *given != launch::Pmi::Auto);
         let port = self.pmi_port.then(|| (PMI_PORT_VARIABLE.to_owned(), PMI_PORT_ASKED.to_owned()));
         let asked = self.env.iter().any(|(name, _)| name == PMI_VARIABLE);
         let pmi = given.or(pmi.filter(|_| !asked)).map(|pmi| (PMI_VARIABLE.to_owned(), pmi.name().to_owned()));
@@ -231,7 +231,7 @@ impl SubmitFlags {
     }
 
     /// The checkpoint options, for the server to check.
-    pub fn checkpointing(&self) -> Option<v1::Checkpoint> {
+    pub fn checkpoint_message(&self) -> Option<v1::Checkpoint> {
         let signal = self.checkpoint_signal.clone().unwrap_or_default();
         let given = self.checkpoint.is_some()
             || self.checkpoint_signal.is_some()
@@ -257,7 +257,7 @@ impl SubmitFlags {
     }
 
     /// The preemption class, if one was given.
-    pub fn class(&self) -> Option<u32> {
+    pub fn given_preemption_class(&self) -> Option<u32> {
         if self.no_preempt { Some(CLASS_MAX.into()) } else { self.preemption_class }
     }
 
@@ -268,7 +268,7 @@ impl SubmitFlags {
     }
 
     /// The first option that belongs to an allocation and has no meaning for a launch inside an existing one.
-    pub fn of_an_allocation(&self) -> Option<&'static str> {
+    pub fn first_allocation_option(&self) -> Option<&'static str> {
         let given = [
             ("--constraint", !self.constraint.is_empty()),
             ("--exclusive", self.exclusive),
@@ -291,13 +291,17 @@ impl SubmitFlags {
             ("--no-preempt", self.no_preempt),
         ];
         let given = given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag);
-        self.share_option().or(given).or_else(|| self.data.first()).or_else(|| self.network.first()).or_else(|| self.unbuilt.first())
+        self.first_share_option()
+            .or(given)
+            .or_else(|| self.data.first_given())
+            .or_else(|| self.network.first_given())
+            .or_else(|| self.unbuilt.first_given())
     }
 }
 
 /// A number of nodes such as `4`, or a range such as `2-4`, which the server refuses because ranges are not built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nodes {
+pub struct NodeCount {
     /// At least this many.
     pub least: u32,
     /// At most this many, if a range was given.
@@ -306,24 +310,29 @@ pub struct Nodes {
 
 /// The text is not a number of nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum NodesError {
+pub enum NodeCountError {
     #[error("{0:?} is not a number of nodes such as 4")]
     Number(String),
     #[error("at least 1 node is needed")]
     None,
+    #[error("in {0:?} the second number is smaller than the first")]
+    Order(String),
 }
 
-impl FromStr for Nodes {
-    type Err = NodesError;
+impl FromStr for NodeCount {
+    type Err = NodeCountError;
 
-    fn from_str(text: &str) -> Result<Self, NodesError> {
-        let number = |part: &str| part.parse::<u32>().map_err(|_| NodesError::Number(text.to_owned()));
+    fn from_str(text: &str) -> Result<Self, NodeCountError> {
+        let number = |part: &str| part.parse::<u32>().map_err(|_| NodeCountError::Number(text.to_owned()));
         let (least, most) = match text.split_once("..").or_else(|| text.split_once('-')) {
             Some((least, most)) => (number(least)?, Some(number(most)?)),
             None => (number(text)?, None),
         };
-        if least == 0 || most.is_some_and(|most| most < least) {
-            return Err(NodesError::None);
+        if least == 0 {
+            return Err(NodeCountError::None);
+        }
+        if most.is_some_and(|most| most < least) {
+            return Err(NodeCountError::Order(text.to_owned()));
         }
         Ok(Self { least, most })
     }
@@ -354,7 +363,7 @@ pub enum Wireup {
 }
 
 impl Wireup {
-    fn in_model(self) -> launch::Pmi {
+    fn to_model(self) -> launch::Pmi {
         match self {
             Self::Pmi => launch::Pmi::Pmi,
             Self::Pmix => launch::Pmi::Pmix,
@@ -419,7 +428,7 @@ impl FromStr for CheckpointEvery {
     type Err = TimeError;
 
     fn from_str(text: &str) -> Result<Self, TimeError> {
-        if text.eq_ignore_ascii_case("auto") { Ok(Self::Auto) } else { positive(text, BareNumber::Seconds).map(Self::Time) }
+        if text.eq_ignore_ascii_case("auto") { Ok(Self::Auto) } else { parse_positive(text, BareNumber::Seconds).map(Self::Time) }
     }
 }
 
@@ -433,11 +442,11 @@ pub enum TimeError {
 }
 
 /// Parses a walltime. As in Slurm, a number without a unit is minutes.
-pub(crate) fn walltime(text: &str) -> Result<Duration, TimeError> {
-    positive(text, BareNumber::Minutes)
+pub(crate) fn parse_walltime(text: &str) -> Result<Duration, TimeError> {
+    parse_positive(text, BareNumber::Minutes)
 }
 
-fn positive(text: &str, bare: BareNumber) -> Result<Duration, TimeError> {
+fn parse_positive(text: &str, bare: BareNumber) -> Result<Duration, TimeError> {
     let time = duration::parse(text, bare)?;
     if time.is_zero() { Err(TimeError::Zero) } else { Ok(time) }
 }
@@ -447,7 +456,7 @@ fn positive(text: &str, bare: BareNumber) -> Result<Duration, TimeError> {
 #[error("write NAME=VALUE")]
 struct AssignmentError;
 
-fn assignment(text: &str) -> Result<(String, String), AssignmentError> {
+fn parse_assignment(text: &str) -> Result<(String, String), AssignmentError> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(AssignmentError),
@@ -491,7 +500,7 @@ mod tests {
 
     #[test]
     fn when_it_is_asked_says_that_it_can_be() {
-        let asked = |line: &str| flags(line).checkpointing();
+        let asked = |line: &str| flags(line).checkpoint_message();
         let every = |auto, every_ms| Some(v1::Checkpoint { strategy: "auto".to_owned(), auto, every_ms, ..Default::default() });
         assert_eq!(asked("--checkpoint-every auto"), every(true, 0));
         assert_eq!(asked("--checkpoint_every=30m"), every(false, 1_800_000));
@@ -509,14 +518,14 @@ mod tests {
     #[test]
     fn the_last_of_a_kind_wins_and_variables_add_up() {
         let given = flags("--nodes=1 --nodes=2 --env A=1 --env A=2 --env B== --requeue");
-        assert_eq!(given.nodes, Some(Nodes { least: 2, most: None }));
+        assert_eq!(given.nodes, Some(NodeCount { least: 2, most: None }));
         assert_eq!(given.requeue, Some(Requeue::OnNodeFailure));
         assert_eq!(given.env, [("A".into(), "1".into()), ("A".into(), "2".into()), ("B".into(), "=".into())]);
-        let both = flags("--nodes=3 --env C=3").over(flags("--nodes=1 --name=n --env C=1 --topology=tight"));
+        let both = flags("--nodes=3 --env C=3").merge_over(flags("--nodes=1 --name=n --env C=1 --topology=tight"));
         assert_eq!((both.nodes.map(|n| n.least), both.name.as_deref()), (Some(3), Some("n")));
         assert_eq!(both.env.last().map(|(_, value)| value.as_str()), Some("3"));
-        assert_eq!(both.of_an_allocation(), Some("--name"));
-        let both = flags("--mpi=PMIX --constraint=gpu").over(flags("--pmi=pmi2"));
+        assert_eq!(both.first_allocation_option(), Some("--name"));
+        let both = flags("--mpi=PMIX --constraint=gpu").merge_over(flags("--pmi=pmi2"));
         assert_eq!(both.variables(None).collect::<Vec<_>>(), [("LATTICE_PMI".to_owned(), "pmix".to_owned())]);
         assert_eq!(both.constraints().collect::<Vec<_>>(), ["gpu", "pmix"]);
         let [one] = <[_; 1]>::try_from(flags("--pmi=pmi2").variables(Some(launch::Pmi::AutoPmix)).collect::<Vec<_>>()).unwrap();
@@ -525,8 +534,8 @@ mod tests {
         assert_eq!((found("").as_deref(), found("--pmi=auto").as_deref()), (Some("auto_pmix"), Some("auto_pmix")));
         assert_eq!(found("--env LATTICE_PMI=pmi").as_deref(), Some("pmi"));
         let of = |flags: SubmitFlags| (flags.service, flags.walltime.map(|time| time.as_secs()));
-        assert_eq!(of(flags("--service").over(flags("--walltime=60s"))), (true, None));
-        assert_eq!(of(flags("--walltime=60s").over(flags("--service"))), (false, Some(60)));
+        assert_eq!(of(flags("--service").merge_over(flags("--walltime=60s"))), (true, None));
+        assert_eq!(of(flags("--walltime=60s").merge_over(flags("--service"))), (false, Some(60)));
     }
 
     #[test]
@@ -537,24 +546,25 @@ mod tests {
             let given = flags(line);
             let bytes = given.mem.or(given.memory_gb.map(|gb| gb << 30));
             assert_eq!((given.cores, bytes, given.gpus), (Some(4), Some(16 << 30), Some(1)), "{line}");
-            assert_eq!(given.of_an_allocation(), Some("--cores"));
+            assert_eq!(given.first_allocation_option(), Some("--cores"));
         }
-        let both = flags("--memory-gb=1").over(flags("--mem=1M --cores=2"));
+        let both = flags("--memory-gb=1").merge_over(flags("--mem=1M --cores=2"));
         assert_eq!((both.mem, both.memory_gb, both.cores), (None, Some(1), Some(2)));
-        let whole = flags("--exclusive").over(flags("--mem=1M --cores=2"));
-        assert_eq!((whole.exclusive, whole.share_option()), (true, None));
-        let share = flags("--cores=2").over(flags("--exclusive"));
-        assert_eq!((share.exclusive, share.share_option()), (false, Some("--cores")));
+        let whole = flags("--exclusive").merge_over(flags("--mem=1M --cores=2"));
+        assert_eq!((whole.exclusive, whole.first_share_option()), (true, None));
+        let share = flags("--cores=2").merge_over(flags("--exclusive"));
+        assert_eq!((share.exclusive, share.first_share_option()), (false, Some("--cores")));
         let message = Line::try_parse_from(["x", "--mem", "16"]).err().unwrap().to_string();
         assert!(message.contains("16M") && message.contains("16G"), "{message}");
     }
 
     #[test]
     fn a_number_of_nodes_may_be_a_range() {
-        assert_eq!("2-4".parse(), Ok(Nodes { least: 2, most: Some(4) }));
-        assert_eq!("2..4".parse(), Ok(Nodes { least: 2, most: Some(4) }));
+        assert_eq!("2-4".parse(), Ok(NodeCount { least: 2, most: Some(4) }));
+        assert_eq!("2..4".parse(), Ok(NodeCount { least: 2, most: Some(4) }));
         for bad in ["0", "-1", "4-2", "x", "", "1-", "99999999999"] {
-            assert!(bad.parse::<Nodes>().is_err(), "{bad}");
+            assert!(bad.parse::<NodeCount>().is_err(), "{bad}");
         }
+        assert_eq!("4-2".parse::<NodeCount>(), Err(NodeCountError::Order("4-2".to_owned())));
     }
 }

@@ -10,9 +10,9 @@ use lattice_model::{Distribution, NodeId};
 use std::io::Read;
 
 /// Separates the programs of one launch; `-n` follows.
-const BETWEEN_PROGRAMS: &str = ":";
+const PROGRAM_SEPARATOR: &str = ":";
 /// Size limit of a file of nodes in bytes: more than the longest list.
-const LIST_BYTES_MAX: u64 = 16 * 1024 * 1024;
+const NODE_FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// With `submit` they apply to its command, or are the defaults of its script's launches; with `launch` they apply to
 /// that launch.
@@ -39,7 +39,7 @@ pub struct LayoutFlags {
 
 impl LayoutFlags {
     /// Merges two sets of options: a value of `self` wins over one of `under`.
-    pub fn over(self, under: Self) -> Self {
+    pub fn merge_over(self, under: Self) -> Self {
         let is_given = self.kill_on_bad_exit || self.no_kill_on_bad_exit;
         Self {
             distribution: self.distribution.or(under.distribution),
@@ -59,7 +59,7 @@ impl LayoutFlags {
     }
 
     /// The options as a message.
-    pub fn message(&self) -> v1::LaunchShape {
+    pub fn to_message(&self) -> v1::LaunchShape {
         let on_bad_exit = match (self.kill_on_bad_exit, self.no_kill_on_bad_exit) {
             (_, true) => "keep",
             (true, false) => "kill",
@@ -79,17 +79,17 @@ impl LayoutFlags {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Programs {
     pub first: Vec<String>,
-    pub behind: Vec<Program>,
+    pub further: Vec<Program>,
     /// The total number of ranks, if it is known.
     pub ranks: Option<u32>,
 }
 
 /// Splits `a ARGS : -n 3 b ARGS` into its programs. A colon without a following `-n` is an ordinary argument.
-pub fn programs(command: Vec<String>, ranks: Option<u32>) -> Result<Programs, UsageError> {
+pub fn split_programs(command: Vec<String>, ranks: Option<u32>) -> Result<Programs, UsageError> {
     let mut all = vec![(ranks, Vec::new())];
     let mut words = command.into_iter().peekable();
     while let Some(word) = words.next() {
-        let count = if word == BETWEEN_PROGRAMS { words.peek().and_then(|next| ranks_option(next)) } else { None };
+        let count = if word == PROGRAM_SEPARATOR { words.peek().and_then(|next| parse_ranks_option(next)) } else { None };
         let Some(joined) = count else {
             all.last_mut().into_iter().for_each(|(_, argv)| argv.push(word.clone()));
             continue;
@@ -104,18 +104,18 @@ pub fn programs(command: Vec<String>, ranks: Option<u32>) -> Result<Programs, Us
         return Err(UsageError::new("a program is needed before and after each `: -n RANKS`"));
     }
     let (_, first) = all.remove(0);
-    let behind: Vec<Program> = all.into_iter().filter_map(|(ranks, argv)| Some(Program { ranks: ranks?, argv })).collect();
-    if behind.is_empty() {
-        return Ok(Programs { first, behind, ranks });
+    let further: Vec<Program> = all.into_iter().filter_map(|(ranks, argv)| Some(Program { ranks: ranks?, argv })).collect();
+    if further.is_empty() {
+        return Ok(Programs { first, further, ranks });
     }
     let own = ranks.ok_or_else(|| UsageError::new("each of several programs needs its number of ranks: `launch -n 2 A : -n 3 B`"))?;
-    let all = behind.iter().try_fold(own, |all, p| all.checked_add(p.ranks)).ok_or_else(|| UsageError::new("too many ranks"))?;
-    Ok(Programs { first, behind, ranks: Some(all) })
+    let all = further.iter().try_fold(own, |all, p| all.checked_add(p.ranks)).ok_or_else(|| UsageError::new("too many ranks"))?;
+    Ok(Programs { first, further, ranks: Some(all) })
 }
 
 /// Parses the option for the number of ranks; the inner value is the number, if it is joined to the option. `None`: the
 /// word is another one.
-fn ranks_option(word: &str) -> Option<Option<String>> {
+fn parse_ranks_option(word: &str) -> Option<Option<String>> {
     match word.split_once('=') {
         Some(("--ntasks" | "-n", number)) => Some(Some(number.to_owned())),
         _ if word == "-n" || word == "-np" || word == "--ntasks" => Some(None),
@@ -127,9 +127,9 @@ fn ranks_option(word: &str) -> Option<Option<String>> {
 }
 
 /// The nodes of ranks in their order: a list, or a file of lists (a name with a `/`).
-pub fn places(given: &str) -> Result<Vec<RankPlace>, UsageError> {
+pub fn parse_rank_places(given: &str) -> Result<Vec<RankPlace>, UsageError> {
     let mut places: Vec<RankPlace> = Vec::new();
-    for node in nodelist(given)? {
+    for node in parse_nodelist(given)? {
         match places.last_mut() {
             Some(last) if last.node == node.as_str() => last.ranks += 1,
             Some(_) | None => places.push(RankPlace { node: node.to_string(), ranks: 1 }),
@@ -139,7 +139,7 @@ pub fn places(given: &str) -> Result<Vec<RankPlace>, UsageError> {
 }
 
 /// The nodes of a list, or of a file of lists, in their order.
-pub fn nodelist(given: &str) -> Result<Vec<NodeId>, UsageError> {
+pub fn parse_nodelist(given: &str) -> Result<Vec<NodeId>, UsageError> {
     let text = if given.contains('/') { read_list(given)? } else { given.to_owned() };
     hostlist::in_order(&text).map_err(|error| match error {
         HostlistError::TooMany => {
@@ -154,9 +154,9 @@ pub fn nodelist(given: &str) -> Result<Vec<NodeId>, UsageError> {
 fn read_list(path: &str) -> Result<String, UsageError> {
     let cannot = |error: std::io::Error| UsageError::new(format!("--nodelist: cannot read {path}: {error}"));
     let mut text = String::new();
-    std::fs::File::open(path).and_then(|file| file.take(LIST_BYTES_MAX + 1).read_to_string(&mut text)).map_err(cannot)?;
-    if text.len() as u64 > LIST_BYTES_MAX {
-        return Err(UsageError::new(format!("--nodelist: {path} has more than {LIST_BYTES_MAX} bytes")));
+    std::fs::File::open(path).and_then(|file| file.take(NODE_FILE_BYTES_MAX + 1).read_to_string(&mut text)).map_err(cannot)?;
+    if text.len() as u64 > NODE_FILE_BYTES_MAX {
+        return Err(UsageError::new(format!("--nodelist: {path} has more than {NODE_FILE_BYTES_MAX} bytes")));
     }
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     Ok(lines.join(","))
@@ -180,25 +180,25 @@ mod tests {
     #[test]
     fn the_server_accepts_every_value_that_the_options_accept() {
         for line in ["-m cyclic -c 2", "--distribution plane=4 --no-kill-on-bad-exit", "--kill-on-bad-exit --slurm-env", ""] {
-            lattice_api::spec::shape_request(Some(&flags(line).message())).unwrap();
+            lattice_api::spec::shape_request(Some(&flags(line).to_message())).unwrap();
         }
         for line in ["-m arbitrary", "-m plane=0", "-c 0"] {
             assert!(Line::try_parse_from(std::iter::once("x").chain(line.split_whitespace())).is_err(), "{line}");
         }
-        assert_eq!(flags("--no-kill-on-bad-exit --kill-on-bad-exit").message().on_bad_exit, "kill");
-        assert_eq!(flags("--kill-on-bad-exit").over(flags("--no-kill-on-bad-exit")).message().on_bad_exit, "kill");
-        assert_eq!(flags("-c 2").over(flags("--no-kill-on-bad-exit -c 3 -m cyclic")).message().on_bad_exit, "keep");
+        assert_eq!(flags("--no-kill-on-bad-exit --kill-on-bad-exit").to_message().on_bad_exit, "kill");
+        assert_eq!(flags("--kill-on-bad-exit").merge_over(flags("--no-kill-on-bad-exit")).to_message().on_bad_exit, "kill");
+        assert_eq!(flags("-c 2").merge_over(flags("--no-kill-on-bad-exit -c 3 -m cyclic")).to_message().on_bad_exit, "keep");
     }
 
     fn split(command: &str, ranks: Option<u32>) -> Result<Programs, UsageError> {
-        programs(command.split_whitespace().map(str::to_owned).collect(), ranks)
+        split_programs(command.split_whitespace().map(str::to_owned).collect(), ranks)
     }
 
     #[test]
     fn programs_are_separated_by_a_colon_and_their_ranks() {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let program = |ranks, text: &str| Program { ranks, argv: words(text) };
-        let of = |first: &str, behind: Vec<Program>, ranks| Programs { first: words(first), behind, ranks };
+        let of = |first: &str, further: Vec<Program>, ranks| Programs { first: words(first), further, ranks };
         assert_eq!(split("a x : -n 3 b y : -n1 c", Some(2)).unwrap(), of("a x", vec![program(3, "b y"), program(1, "c")], Some(6)));
         assert_eq!(split("a : --ntasks=1 b : -np 1 c", Some(1)).unwrap().ranks, Some(3));
         assert_eq!(split("sh -c : x", None).unwrap(), of("sh -c : x", vec![], None), "a colon of the program's own");
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_list_of_nodes_is_read_in_its_order_from_a_word_or_a_file() {
         let drawn = |given: &str| {
-            let places = places(given).unwrap();
+            let places = parse_rank_places(given).unwrap();
             places.iter().map(|p| format!("{}*{}", p.node, p.ranks)).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(drawn("n2,n[1-2],n2,n1"), "n2*1 n1*1 n2*2 n1*1");
@@ -220,8 +220,8 @@ mod tests {
         std::fs::write(&path, "# ranks\nn2\n\n n1,n1 \n").unwrap();
         assert_eq!(drawn(path.to_str().unwrap()), "n2*1 n1*2");
         std::fs::remove_file(&path).unwrap();
-        assert!(places(path.to_str().unwrap()).is_err() && places("n[1-").is_err());
-        let too_many = places("n[1-50000],".repeat(3).trim_end_matches(',')).unwrap_err();
+        assert!(parse_rank_places(path.to_str().unwrap()).is_err() && parse_rank_places("n[1-").is_err());
+        let too_many = parse_rank_places("n[1-50000],".repeat(3).trim_end_matches(',')).unwrap_err();
         assert!(too_many.what.contains("more than 100000 nodes"), "{too_many}");
         assert!(too_many.hint.is_some_and(|hint| hint.contains("-n RANKS -m")));
     }

@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use std::ffi::OsString;
 
 /// Commands that accept the options of a submission.
-const SUBMITTING: [&str; 3] = ["submit", "launch", "session"];
+const SUBMITTING_COMMANDS: [&str; 3] = ["submit", "launch", "session"];
 
 /// Documented commands that are not built: a command, or a command and its subcommand.
 const UNBUILT_COMMANDS: [(&str, &str); 14] = [
@@ -71,20 +71,20 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
         _ => None,
     };
     if error.kind() == ErrorKind::InvalidSubcommand {
-        return unbuilt_command(&context(ContextKind::InvalidSubcommand)?, typed);
+        return explain_unbuilt_command(&context(ContextKind::InvalidSubcommand)?, typed);
     }
     let option = context(ContextKind::InvalidArg)?;
     match error.kind() {
-        ErrorKind::InvalidValue if option.starts_with("--output") => format_or_file(&context(ContextKind::InvalidValue)?, typed),
-        ErrorKind::UnknownArgument => unbuilt(&UNBUILT_OPTIONS, &option, "").or_else(|| {
-            let command = typed.iter().skip(1).find_map(|word| SUBMITTING.into_iter().find(|command| *word == **command));
+        ErrorKind::InvalidValue if option.starts_with("--output") => explain_file_as_format(&context(ContextKind::InvalidValue)?, typed),
+        ErrorKind::UnknownArgument => explain_unbuilt_option(&UNBUILT_OPTIONS, &option, "").or_else(|| {
+            let command = typed.iter().skip(1).find_map(|word| SUBMITTING_COMMANDS.into_iter().find(|command| *word == **command));
             let is_before_command = typed.get(1).and_then(|first| first.to_str()).is_some_and(|first| first.starts_with('-'));
             match command {
                 // After such a command it may be one of Slurm's.
-                Some(command) if !is_before_command => Some(unknown(command, &option, context(ContextKind::SuggestedArg))),
+                Some(command) if !is_before_command => Some(unknown_option(command, &option, context(ContextKind::SuggestedArg))),
                 // A short option after another command is a typing error: the parser explains it.
                 _ if is_before_command || option.starts_with("--") => {
-                    unbuilt(&UNBUILT_EVERYWHERE, &option, " as an option of every command")
+                    explain_unbuilt_option(&UNBUILT_EVERYWHERE, &option, " as an option of every command")
                 }
                 _ => None,
             }
@@ -95,7 +95,7 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
 
 /// A command that is not built. The parser did not know `word`, which is a command, or a subcommand of the command
 /// before it.
-fn unbuilt_command(word: &str, typed: &[OsString]) -> Option<UsageError> {
+fn explain_unbuilt_command(word: &str, typed: &[OsString]) -> Option<UsageError> {
     let commands = Cli::command();
     let before = typed.iter().skip(1).take_while(|typed| **typed != *word);
     let parent = before.filter_map(|typed| typed.to_str()).find(|typed| commands.find_subcommand(typed).is_some());
@@ -105,13 +105,13 @@ fn unbuilt_command(word: &str, typed: &[OsString]) -> Option<UsageError> {
 }
 
 /// An option of one of the tables above, which is not built. `of_what` is added to the message.
-fn unbuilt(table: &[(&'static str, &'static str)], option: &str, of_what: &str) -> Option<UsageError> {
+fn explain_unbuilt_option(table: &[(&'static str, &'static str)], option: &str, of_what: &str) -> Option<UsageError> {
     let (option, hint) = table.iter().find(|(name, _)| *name == option)?;
     Some(UsageError::new(format!("{option} is not built yet{of_what}")).with_hint(*hint))
 }
 
 /// The explanation for a value of `--output` that looks like a file's name: in other systems `-o` names a file.
-fn format_or_file(value: &str, typed: &[OsString]) -> Option<UsageError> {
+fn explain_file_as_format(value: &str, typed: &[OsString]) -> Option<UsageError> {
     let hint = if typed.get(1).is_some_and(|command| command == "audit") {
         "`lattice audit export --file=FILE` writes the bundle to a file"
     } else {
@@ -124,9 +124,9 @@ fn format_or_file(value: &str, typed: &[OsString]) -> Option<UsageError> {
 }
 
 /// An option that a command does not have; `suggested`: a similar option that the parser knows.
-pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> UsageError {
+pub fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> UsageError {
     let error = UsageError::new(format!("{option}: `lattice {command}` has no such option"));
-    if let (Some(known), _) = sbatch::look_up(option) {
+    if let (Some(known), _) = sbatch::find_option(option) {
         return match known.rule {
             Rule::Refused(remedy) => UsageError::new(format!("{option}: Slurm's option is not supported here")).with_hint(remedy),
             Rule::Harmless(_) => error.with_hint("it does not change the job: leave it out"),
@@ -145,7 +145,7 @@ pub fn unknown(command: &str, option: &str, suggested: Option<String>) -> UsageE
 
 /// Removes the tip to use an option that is refused anyway, and the tip to write `-- -u`, which would run a program
 /// named `-u`.
-pub fn without_wrong_tips(mut error: Error) -> Error {
+pub fn remove_wrong_tips(mut error: Error) -> Error {
     let names_unbuilt = |value: &ContextValue| match value {
         ContextValue::String(option) => UnbuiltFlags::NAMES.contains(&option.as_str()),
         ContextValue::Strings(options) => options.iter().all(|option| UnbuiltFlags::NAMES.contains(&option.as_str())),
@@ -218,7 +218,7 @@ mod tests {
 
     fn refused(words: &[&str]) -> String {
         let line = std::iter::once("lattice").chain(words.iter().copied());
-        without_wrong_tips(Cli::try_parse_from(line).map(drop).unwrap_err()).to_string()
+        remove_wrong_tips(Cli::try_parse_from(line).map(drop).unwrap_err()).to_string()
     }
 
     #[test]

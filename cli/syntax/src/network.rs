@@ -13,26 +13,26 @@ pub struct NetworkFlags {
     pub network_domain: Option<String>,
     /// Offer a port while the work runs: `lattice service lookup NAME` finds it; may be given more than once [default
     /// NAME: the name of the allocation]
-    #[arg(long, value_name = "[NAME:]PORT[/PROTOCOL]", value_parser = exposed)]
+    #[arg(long, value_name = "[NAME:]PORT[/PROTOCOL]", value_parser = parse_expose)]
     pub expose: Vec<Expose>,
 }
 
 impl NetworkFlags {
     /// Merges two sets of options: a value of `self` wins over one of `under`. The ports of both are exposed.
-    pub fn over(self, under: Self) -> Self {
+    pub fn merge_over(self, under: Self) -> Self {
         Self { network_domain: self.network_domain.or(under.network_domain), expose: [under.expose, self.expose].concat() }
     }
 
     /// The first of these options that was given.
-    pub fn first(&self) -> Option<&'static str> {
+    pub fn first_given(&self) -> Option<&'static str> {
         let given = [("--network-domain", self.network_domain.is_some()), ("--expose", !self.expose.is_empty())];
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
     /// The options as a message, if any was given.
-    pub fn message(&self) -> Option<v1::Connectivity> {
+    pub fn to_message(&self) -> Option<v1::Connectivity> {
         let network_domain = self.network_domain.clone().unwrap_or_default();
-        self.first().map(|_| v1::Connectivity { network_domain, expose: self.expose.clone() })
+        self.first_given().map(|_| v1::Connectivity { network_domain, expose: self.expose.clone() })
     }
 }
 
@@ -41,7 +41,7 @@ impl NetworkFlags {
 #[error("{0:?} is not a port to expose: write 8080, api:8080 or api:8080/http, with a port from 1 to 65535")]
 struct ExposeError(String);
 
-fn exposed(text: &str) -> Result<Expose, ExposeError> {
+fn parse_expose(text: &str) -> Result<Expose, ExposeError> {
     let (rest, protocol) = text.split_once('/').unwrap_or((text, ""));
     let (name, port) = rest.rsplit_once(':').unwrap_or(("", rest));
     let port = port.parse().ok().filter(|port: &u16| *port > 0);
@@ -66,8 +66,8 @@ mod tests {
         let flags = parse("--network_domain d --expose 80 --expose=api:8080/http --expose a:b:1").unwrap();
         let expose = |name: &str, port, protocol: &str| Expose { name: name.into(), port, protocol: protocol.into() };
         assert_eq!(flags.expose, [expose("", 80, ""), expose("api", 8080, "http"), expose("a:b", 1, "")]);
-        assert_eq!(flags.message().unwrap().network_domain, "d");
-        assert_eq!(NetworkFlags::default().message(), None);
+        assert_eq!(flags.to_message().unwrap().network_domain, "d");
+        assert_eq!(NetworkFlags::default().to_message(), None);
         for bad in ["--expose=0", "--expose=api", "--expose=api:", "--expose=65536", "--expose=/http"] {
             assert!(parse(bad).is_err(), "{bad}");
         }

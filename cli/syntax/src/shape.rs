@@ -36,7 +36,12 @@ pub enum ShapeError {
 }
 
 /// Completes the given numbers of a job. `plane`: how many consecutive ranks each node gets.
-pub fn shape(ranks: Option<u32>, nodes: Option<u32>, tasks_per_node: Option<u32>, plane: Option<u32>) -> Result<Shape, ShapeError> {
+pub fn complete_shape(
+    ranks: Option<u32>,
+    nodes: Option<u32>,
+    tasks_per_node: Option<u32>,
+    plane: Option<u32>,
+) -> Result<Shape, ShapeError> {
     let Some(ranks) = ranks else {
         let (nodes, tasks_per_node) = (nodes.unwrap_or(1), tasks_per_node.unwrap_or(1));
         return Ok(Shape { nodes, tasks_per_node, ranks: nodes.saturating_mul(tasks_per_node) });
@@ -65,7 +70,7 @@ mod tests {
 
     #[test]
     fn two_numbers_give_the_third() {
-        let of = |ranks, nodes, tasks| shape(ranks, nodes, tasks, None).map(|s| (s.nodes, s.tasks_per_node, s.ranks));
+        let of = |ranks, nodes, tasks| complete_shape(ranks, nodes, tasks, None).map(|s| (s.nodes, s.tasks_per_node, s.ranks));
         assert_eq!(of(None, None, None), Ok((1, 1, 1)));
         assert_eq!(of(Some(4), None, None), Ok((1, 4, 4)));
         assert_eq!(of(Some(6), Some(3), None), Ok((3, 2, 6)));
@@ -75,13 +80,13 @@ mod tests {
         assert_eq!(of(Some(7), Some(3), None), Ok((3, 3, 7)));
         assert_eq!(of(Some(5), None, Some(2)), Ok((3, 2, 5)));
         assert_eq!(of(Some(5), Some(3), Some(2)), Ok((3, 2, 5)));
-        assert_eq!(shape(Some(6), Some(2), None, Some(4)).map(|s| s.tasks_per_node), Ok(4));
-        assert_eq!(shape(Some(9), Some(2), None, Some(4)).map(|s| s.tasks_per_node), Ok(8));
+        assert_eq!(complete_shape(Some(6), Some(2), None, Some(4)).map(|s| s.tasks_per_node), Ok(4));
+        assert_eq!(complete_shape(Some(9), Some(2), None, Some(4)).map(|s| s.tasks_per_node), Ok(8));
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_what_would() {
-        let refused = |ranks, nodes, tasks, plane| shape(Some(ranks), nodes, tasks, plane).unwrap_err().to_string();
+        let refused = |ranks, nodes, tasks, plane| complete_shape(Some(ranks), nodes, tasks, plane).unwrap_err().to_string();
         assert!(refused(2, Some(3), None, None).ends_with("with 2 ranks, 1 of 3 nodes would have none: use -N 2"));
         assert!(refused(7, Some(3), Some(2), None).contains("are 6 ranks, not the 7"));
         assert!(refused(4, Some(2), None, Some(4)).ends_with("use -N 1"));

@@ -9,13 +9,13 @@ use lattice_model::time::Timestamp;
 
 /// Parses a time in the past, and returns milliseconds since 1970. It is `2026-03-01T10:00:00Z`, also with a fraction
 /// or another offset; `2026-03-01`, the beginning of that day in UTC; or `10m`, ten minutes before `now`.
-pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, UsageError> {
+pub fn parse_past(flag: &str, text: &str, now: Timestamp) -> Result<u64, UsageError> {
     let wrong = || {
         UsageError::new(format!("{flag}: {text:?} is not a time"))
             .with_hint("write 2026-03-01T10:00:00Z (or +01:00 for another zone), 2026-03-01, or how long ago: 90s, 10m, 2h")
     };
     if text.starts_with(|c: char| c.is_ascii_digit()) && text.contains('-') {
-        return rfc_3339(text).ok_or_else(wrong);
+        return parse_rfc_3339(text).ok_or_else(wrong);
     }
     let ago = duration::parse(text, BareNumber::Seconds).map_err(|_| wrong())?;
     Ok(now.0.saturating_sub(millis(ago)))
@@ -23,8 +23,8 @@ pub fn moment(flag: &str, text: &str, now: Timestamp) -> Result<u64, UsageError>
 
 /// Parses a time in the future: RFC 3339, a day (its beginning in UTC), or `18:00` for the next 18:00 in UTC. Does not
 /// check that an RFC 3339 time or a day is in the future.
-pub fn ahead(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, UsageError> {
-    let at = if text.contains('-') { rfc_3339(text) } else { next_at(text, now) };
+pub fn parse_future(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, UsageError> {
+    let at = if text.contains('-') { parse_rfc_3339(text) } else { next_time_of_day(text, now) };
     let wrong = || {
         UsageError::new(format!("{flag}: {text:?} is not a time")).with_hint("write 2026-03-01T18:00:00Z, 2026-03-01, or 18:00 (in UTC)")
     };
@@ -32,18 +32,18 @@ pub fn ahead(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, Usa
 }
 
 /// Parses a duration, which begins when the quorum executes the command.
-pub fn long(flag: &str, text: &str) -> Result<v1::HoldTime, UsageError> {
+pub fn parse_duration(flag: &str, text: &str) -> Result<v1::HoldTime, UsageError> {
     let long = duration::parse(text, BareNumber::Seconds).map_err(|error| UsageError::new(format!("{flag}: {error}")))?;
     Ok(v1::HoldTime { time: Some(Time::AfterMs(millis(long))) })
 }
 
-/// Parses a time as [`ahead`] or a duration as [`long`]. `18:00` is a time of day, not a duration.
-pub fn ahead_or_long(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, UsageError> {
-    if text.contains(['-', ':']) { ahead(flag, text, now) } else { long(flag, text) }
+/// Parses a time as [`parse_future`] or a duration as [`parse_duration`]. `18:00` is a time of day, not a duration.
+pub fn parse_future_or_duration(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, UsageError> {
+    if text.contains(['-', ':']) { parse_future(flag, text, now) } else { parse_duration(flag, text) }
 }
 
 /// The next time that it is `HH:MM` in UTC.
-fn next_at(text: &str, now: Timestamp) -> Option<u64> {
+fn next_time_of_day(text: &str, now: Timestamp) -> Option<u64> {
     const DAY_MS: u64 = 86_400_000;
     let (hours, minutes) = text.split_once(':')?;
     let number = |text: &str| (text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse::<u64>().ok()).flatten();
@@ -55,7 +55,7 @@ fn next_at(text: &str, now: Timestamp) -> Option<u64> {
     Some(if today > now.0 { today } else { today + DAY_MS })
 }
 
-fn rfc_3339(text: &str) -> Option<u64> {
+fn parse_rfc_3339(text: &str) -> Option<u64> {
     let (date, clock) = text.split_once(['T', 't', ' ']).unwrap_or((text, "00:00:00Z"));
     let number = |text: &str, digits: usize| {
         (text.len() == digits && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse::<i64>().ok()).flatten()
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn past_times_are_parsed_in_every_form() {
         let now = Timestamp(1_772_704_812_034);
-        let ms = |text: &str| moment("--since", text, now).ok();
+        let ms = |text: &str| parse_past("--since", text, now).ok();
         for at in [0, 951_782_400_000, now.0] {
             assert_eq!(ms(&Timestamp(at).to_string()), Some(at));
         }
@@ -134,7 +134,7 @@ mod tests {
     fn future_times_are_parsed_in_every_form() {
         // 2026-03-05T10:00:12.034Z
         let now = Timestamp(1_772_704_812_034);
-        let time = |text: &str| ahead_or_long("--deadline", text, now).ok().and_then(|when| when.time);
+        let time = |text: &str| parse_future_or_duration("--deadline", text, now).ok().and_then(|when| when.time);
         assert_eq!(time("2026-03-05T18:00:00Z"), Some(Time::AtMs(1_772_733_600_000)));
         assert_eq!(time("18:00"), Some(Time::AtMs(1_772_733_600_000)));
         assert_eq!(time("10:00"), Some(Time::AtMs(1_772_704_800_000 + 86_400_000)));
@@ -142,6 +142,6 @@ mod tests {
         for wrong in ["", "24:00", "1:00", "soon", "10:00:00"] {
             assert_eq!(time(wrong), None, "{wrong}");
         }
-        assert!(ahead("--until", "4h", now).is_err());
+        assert!(parse_future("--until", "4h", now).is_err());
     }
 }

@@ -32,7 +32,7 @@ impl UnbuiltFlags {
         ["--intent", "--view", "--image", "--topology", "--reactive", "--depends-on", "--telemetry", "--task-group", "--sensitive"];
 
     /// Merges two sets of options: a value of `self` wins over one of `under`.
-    pub fn over(self, under: Self) -> Self {
+    pub fn merge_over(self, under: Self) -> Self {
         Self {
             intent: self.intent.or(under.intent),
             view: self.view.or(under.view),
@@ -47,7 +47,7 @@ impl UnbuiltFlags {
     }
 
     /// The first of these options that was given.
-    pub fn first(&self) -> Option<&'static str> {
+    pub fn first_given(&self) -> Option<&'static str> {
         let given = [
             self.intent.is_some(),
             self.view.is_some(),
@@ -75,23 +75,23 @@ impl UnbuiltFlags {
         if self.reactive {
             spec.lifecycle.get_or_insert_default().r#type = "reactive".to_owned();
         }
-        let dependencies = self.depends_on.iter().map(|text| halves(text, ':'));
+        let dependencies = self.depends_on.iter().map(|text| split_at_first(text, ':'));
         spec.depends_on = dependencies.map(|(r#ref, condition)| v1::Dependency { r#ref, condition }).collect();
         spec.telemetry_mode = self.telemetry.clone().unwrap_or_default();
-        spec.task_group = self.task_group.as_deref().map(task_group);
+        spec.task_group = self.task_group.as_deref().map(parse_task_group);
         spec.sensitive = self.sensitive;
     }
 }
 
-fn halves(text: &str, between: char) -> (String, String) {
+fn split_at_first(text: &str, between: char) -> (String, String) {
     let (a, b) = text.split_once(between).unwrap_or((text, ""));
     (a.to_owned(), b.to_owned())
 }
 
 /// `START-END[%CONCURRENCY]`; texts that are not numbers count as 0, which the server refuses.
-fn task_group(text: &str) -> v1::TaskGroup {
-    let (range, concurrency) = halves(text, '%');
-    let (start, end) = halves(&range, '-');
+fn parse_task_group(text: &str) -> v1::TaskGroup {
+    let (range, concurrency) = split_at_first(text, '%');
+    let (start, end) = split_at_first(&range, '-');
     let number = |text: &str| text.parse().unwrap_or_default();
     v1::TaskGroup { start: number(&start), end: number(if end.is_empty() { &start } else { &end }), concurrency: number(&concurrency) }
 }
@@ -127,13 +127,13 @@ mod tests {
             flags.apply(&mut spec);
             let refused = lattice_api::spec::to_model(&spec).map(drop);
             assert_eq!(refused, Err(SpecError::NotBuilt { field: named }), "{typed}");
-            assert!(named.starts_with(flags.first().unwrap()), "{typed}");
+            assert!(named.starts_with(flags.first_given().unwrap()), "{typed}");
         }
-        assert_eq!(UnbuiltFlags::default().first(), None);
+        assert_eq!(UnbuiltFlags::default().first_given(), None);
     }
 
     #[test]
     fn their_values_reach_the_specification() {
-        assert_eq!(task_group("0-99%20"), v1::TaskGroup { start: 0, end: 99, concurrency: 20 });
+        assert_eq!(parse_task_group("0-99%20"), v1::TaskGroup { start: 0, end: 99, concurrency: 20 });
     }
 }

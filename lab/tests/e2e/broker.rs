@@ -347,7 +347,7 @@ fn retention(w: &World) {
     let all = list(w, id);
     assert!(all.iter().all(|c| c["goes_at"].is_string()), "{all:?}");
     let shown = w.ok(&["checkpoint", "list", id]);
-    assert!(shown.contains("GOES"), "{shown}");
+    assert!(shown.contains("KEPT UNTIL"), "{shown}");
     // Every agent is killed once the first one is down: the broker is among them.
     for node in ["n1", "n2", "n3"] {
         faults::kill_node(&w.dir, node).unwrap();

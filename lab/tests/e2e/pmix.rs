@@ -141,6 +141,10 @@ fn brought_down(w: &World) {
     let ended = ended_by(w, "die");
     assert_eq!(text(&ended, "exit_code"), "137");
     assert!(text(&ended, "reason").contains("rank 3 ended with code 137"), "{ended}");
+    // As with mpirun, an exit code of 0 without finalize is no success.
+    let ended = ended_by(w, "leave");
+    assert_eq!(text(&ended, "exit_code"), "1");
+    assert!(text(&ended, "reason").contains("rank 3 exited with code 0 between MPI_Init and MPI_Finalize"), "{ended}");
     // Below a shell that lives on, nobody sees the process end.
     let under_shell = rank(w, "die").map(|word| word.replace("exec ", "").replace(" die", " die; sleep 1000"));
     let ended = ended_of(w, &under_shell);
@@ -348,7 +352,7 @@ fn by_default(w: &World) {
 fn refused(w: &World) {
     let done = w.run(&["launch", "--env", "LATTICE_PMI=pmi3", "--", "/bin/true"]);
     assert_ne!(done.code(), 0);
-    assert!(done.err().contains("LATTICE_PMI=pmi3: there is pmi (pmi1, pmi2), pmix, auto and none"), "{}", done.err());
+    assert!(done.err().contains("LATTICE_PMI=pmi3: give pmi (pmi1, pmi2), pmix, auto or none"), "{}", done.err());
     let done = w.run(&["launch", "--pmi=pmi3", "--", "/bin/true"]);
     assert_eq!(done.code(), 2, "{}", done.err());
 }

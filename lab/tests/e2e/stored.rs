@@ -93,7 +93,7 @@ fn ended_and_long_ago(w: &World) {
     assert_eq!((&stored["ended"], &stored["from_ms"]), (&Value::Bool(true), &ms(&status, "started_at").into()), "{usage:#}");
     let table = w.run(&["top", &over, "--per-node"]);
     assert!(["n1", "n2"].iter().all(|node| table.out().lines().any(|l| l.starts_with(node) && l.contains("store"))), "{}", table.out());
-    assert!(table.err().contains("it has ended: these numbers are of the store at http://127.0.0.1:"), "{}", table.err());
+    assert!(table.err().contains("has ended: these numbers are from the store at http://127.0.0.1:"), "{}", table.err());
     let gpus = w.run(&["top", &over, "--per-gpu"]);
     assert!(gpus.code() == 4 && gpus.err().contains("this work has ended"), "{}", gpus.err());
     // For another user's work it is refused, without a query to the store.

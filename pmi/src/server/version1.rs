@@ -71,7 +71,7 @@ impl Server {
             }
             Command::Get { pair } => {
                 let reply = match self.get(pair, MAPPING_BYTES_MAX) {
-                    Ok(value) if ends_lines(value) => Reply::NotGot { key: pair.key, why: KeyRefused::NotALine },
+                    Ok(value) if has_newline(value) => Reply::NotGot { key: pair.key, why: KeyRefused::NotALine },
                     Ok(value) => Reply::Got(value),
                     Err(why) => Reply::NotGot { key: pair.key, why },
                 };
@@ -116,7 +116,7 @@ impl Server {
             _ => self.kvs.nth(index),
         };
         let Some((key, value)) = pair else { return send(local, Reply::NotByIndex("no_more_keyvals"), out) };
-        if ends_lines(key) || ends_lines(value) {
+        if has_newline(key) || has_newline(value) {
             return send(local, Reply::NotByIndex(KeyRefused::NotALine.message()), out);
         }
         let next = index.saturating_add(1);
@@ -139,6 +139,6 @@ impl Server {
 }
 
 /// Whether the text contains a byte that cannot occur in a line's value.
-fn ends_lines(text: &[u8]) -> bool {
+fn has_newline(text: &[u8]) -> bool {
     text.contains(&b'\n')
 }

@@ -9,6 +9,8 @@
 
 use crate::wire::{Change, WatchMessage, WatchPlace, WatchRequest};
 use crate::{CallError, QuorumClient, WatchStream};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use lattice_model::Revision;
 
 /// What the watch delivers.
@@ -47,7 +49,11 @@ impl Following {
 
     /// The next delivery. An error says why there is none now; the next call retries with another
     /// member, and continues at the same place. Cancel-safe.
-    pub async fn next(&mut self) -> Result<News, CallError> {
+    pub fn next(&mut self) -> BoxFuture<'_, Result<News, CallError>> {
+        self.next_news().boxed()
+    }
+
+    async fn next_news(&mut self) -> Result<News, CallError> {
         loop {
             let (stream, reading) = match &mut self.stream {
                 Some(stream) => stream,

@@ -9,6 +9,9 @@
 //! member that answered last, and so stay distributed. The quorum sends the list of its members
 //! ([`QuorumClient::learn`]); the configured addresses are used if none of those answers. If
 //! connections to a member fail, all callers together try it less and less often (`away`).
+//!
+//! What other crates await is a [`BoxFuture`]: the code of an `async fn`, with all of gRPC below it,
+//! would be compiled again in each crate that awaits it.
 
 pub mod following;
 pub mod wire;
@@ -28,6 +31,7 @@ use crate::wire::{Answer, MESSAGE_BYTES_MAX, MemberList, Refusal, Request};
 use attempts::{Failures, NO_ANSWER, Rounds, refusal_of};
 use away::Away;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
@@ -149,7 +153,11 @@ impl QuorumClient {
     }
 
     /// Retries until there is an answer or `deadline` has passed. A refusal is an answer.
-    pub async fn call(&self, request: &Request, deadline: Duration) -> Result<Answer, CallError> {
+    pub fn call<'a>(&'a self, request: &'a Request, deadline: Duration) -> BoxFuture<'a, Result<Answer, CallError>> {
+        self.retry(request, deadline).boxed()
+    }
+
+    async fn retry(&self, request: &Request, deadline: Duration) -> Result<Answer, CallError> {
         let end = Instant::now() + deadline;
         let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
         if body.body.len() > MESSAGE_BYTES_MAX {
@@ -200,10 +208,13 @@ impl QuorumClient {
 
     /// Asks the current member once, with timeout `limit`: for requests that take long and must not
     /// be started twice.
-    pub async fn call_once(&self, request: &Request, limit: Duration) -> Result<Answer, CallError> {
-        let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
-        let Some(member) = self.member() else { return Err(Failures::default().into()) };
-        Self::ask(&member, &body, limit).await
+    pub fn call_once<'a>(&'a self, request: &'a Request, limit: Duration) -> BoxFuture<'a, Result<Answer, CallError>> {
+        async move {
+            let body = pack(request).map_err(|e| Refusal::Malformed { why: with_causes(&e) })?;
+            let Some(member) = self.member() else { return Err(Failures::default().into()) };
+            Self::ask(&member, &body, limit).await
+        }
+        .boxed()
     }
 
     async fn ask(member: &Member, body: &Packed, limit: Duration) -> Result<Answer, CallError> {

@@ -6,11 +6,13 @@ use super::streams::DownStream;
 use super::{Member, OPEN_TIMEOUT, QuorumClient, grpc};
 use crate::status_text;
 use crate::wire::{Answer, MayMove, QuorumStatus, Refusal, Request, Up};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use lattice_api::pack::pack;
 use lattice_model::with_causes;
+use lattice_pki::credentials::RelayedStream;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt;
@@ -27,9 +29,13 @@ impl QuorumClient {
     /// Opens a session with `register` (an [`Up::Register`]) as its first message. Tries each
     /// member once, and the leader only when no other member accepts it: thousands of sessions
     /// would be a load for the member that processes all commands. On an error the caller retries
-    /// after a pause. When the stream ends, or brings [`Down::Close`], [`Down::Removed`] or [`Down::Move`], the next
-    /// session goes to the next member.
-    pub async fn session(&self, register: Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError> {
+    /// after a pause. When the stream ends, or brings [`Down::Close`], [`Down::Removed`] or
+    /// [`Down::Move`], the next session goes to the next member.
+    pub fn session(&self, register: Up) -> BoxFuture<'_, Result<(mpsc::Sender<Up>, DownStream), CallError>> {
+        self.open_anywhere(register).boxed()
+    }
+
+    async fn open_anywhere(&self, register: Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError> {
         let mut failures = Failures::default();
         let mut leads = None;
         for _ in 0..self.count() {
@@ -54,10 +60,21 @@ impl QuorumClient {
 
     /// As [`Self::session`], over a byte stream that another agent relays to the member with this
     /// `address`.
-    pub async fn session_over<S>(&self, stream: S, address: &str, register: &Up) -> Result<(mpsc::Sender<Up>, DownStream), CallError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    pub fn session_over<'a>(
+        &'a self,
+        stream: Box<dyn RelayedStream>,
+        address: &'a str,
+        register: &'a Up,
+    ) -> BoxFuture<'a, Result<(mpsc::Sender<Up>, DownStream), CallError>> {
+        self.open_over(stream, address, register).boxed()
+    }
+
+    async fn open_over(
+        &self,
+        stream: Box<dyn RelayedStream>,
+        address: &str,
+        register: &Up,
+    ) -> Result<(mpsc::Sender<Up>, DownStream), CallError> {
         let unavailable = |why: String| CallError::Unavailable { why: format!("{address}: {why}") };
         let channel = self.0.credentials.channel_over(stream, address).map_err(|e| unavailable(with_causes(&e)))?;
         match self.open_session_over(&channel, None, address, register, MayMove::Later).await {
@@ -75,17 +92,20 @@ impl QuorumClient {
     /// most `limit`. A member that accepts connections but hangs or has no leader does not count,
     /// nor does the leader while there are others ([`Self::session`]). The next session starts with
     /// the member found.
-    pub async fn is_served(&self, limit: Duration) -> bool {
-        let Ok(body) = pack(&Request::Members) else { return false };
-        let members: Vec<_> = self.known().members.clone();
-        for member in members {
-            if matches!(Self::ask(&member, &body, limit).await, Ok(Answer::Status(status)) if takes_sessions(&status, &member.address)) {
-                let mut known = self.known();
-                known.present = known.members.iter().position(|m| m.address == member.address).unwrap_or(known.present);
-                return true;
+    pub fn is_served(&self, limit: Duration) -> BoxFuture<'_, bool> {
+        async move {
+            let Ok(body) = pack(&Request::Members) else { return false };
+            let members: Vec<_> = self.known().members.clone();
+            for member in members {
+                if matches!(Self::ask(&member, &body, limit).await, Ok(Answer::Status(status)) if takes_sessions(&status, &member.address)) {
+                    let mut known = self.known();
+                    known.present = known.members.iter().position(|m| m.address == member.address).unwrap_or(known.present);
+                    return true;
+                }
             }
+            false
         }
-        false
+        .boxed()
     }
 
     async fn open_session(&self, member: &Member, register: &Up, may_move: MayMove) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
@@ -107,7 +127,7 @@ impl QuorumClient {
         let mut up = tonic::Request::new(ReceiverStream::new(rx).filter_map(|up| match pack(&up) {
             Ok(packed) => Some(packed),
             Err(error) => {
-                tracing::error!(error = %with_causes(&error), "a message to the quorum is left out");
+                tracing::error!(error = %with_causes(&error), "a message to the quorum is not sent");
                 None
             }
         }));

@@ -4,6 +4,8 @@ use super::attempts::{CallError, Failures, NO_ANSWER, refusal_of};
 use super::{OPEN_TIMEOUT, QuorumClient, grpc};
 use crate::status_text;
 use crate::wire::{Down, Refusal, WatchMessage, WatchRequest};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
 use lattice_model::with_causes;
@@ -46,7 +48,7 @@ impl<T: serde::de::DeserializeOwned> MemberStream<T> {
     /// After [`CallError::Unavailable`] the client's next call or stream starts with another
     /// member.
     pub async fn next(&mut self) -> Result<T, CallError> {
-        let why = match self.stream.message().await {
+        let why = match message(&mut self.stream).await {
             Ok(Some(packed)) => {
                 self.received_bytes += packed.body.len() as u64;
                 match unpack(&packed) {
@@ -65,11 +67,16 @@ impl<T: serde::de::DeserializeOwned> MemberStream<T> {
     }
 }
 
+/// Boxed, so that gRPC's decoder is compiled here alone.
+fn message(stream: &mut Streaming<Packed>) -> BoxFuture<'_, Result<Option<Packed>, tonic::Status>> {
+    stream.message().boxed()
+}
+
 impl QuorumClient {
     /// Opens a watch. Tries each member once. [`crate::following::Following`] continues after the
     /// end of a stream.
-    pub async fn watch(&self, request: &WatchRequest) -> Result<WatchStream, CallError> {
-        self.watch_as(request).await
+    pub fn watch<'a>(&'a self, request: &'a WatchRequest) -> BoxFuture<'a, Result<WatchStream, CallError>> {
+        self.watch_as(request).boxed()
     }
 
     /// As [`Self::watch`], for a watcher that needs only parts of each [`WatchMessage`]: `T` has the

@@ -22,7 +22,7 @@ mod connections;
 mod material;
 mod sources;
 
-pub use connections::{Used, Wanted};
+pub use connections::{RelayedStream, Used, Wanted};
 pub use material::{Material, Validity};
 
 use crate::refused::Refused;
@@ -131,8 +131,8 @@ impl Credentials {
         let valid = self.present().valid;
         let trouble = lock(&self.0.trouble).clone();
         match valid.left() {
-            None => Some(format!("ended {} ago{}", rough(now() - valid.until), trouble.map(|t| format!(": {t}")).unwrap_or_default())),
-            Some(left) => trouble.map(|trouble| format!("{trouble}; the present one holds for {}", rough(left.as_secs().cast_signed()))),
+            None => Some(format!("expired {} ago{}", rough(now() - valid.until), trouble.map(|t| format!(": {t}")).unwrap_or_default())),
+            Some(left) => trouble.map(|trouble| format!("{trouble}; the present one is valid for {}", rough(left.as_secs().cast_signed()))),
         }
     }
 
@@ -171,7 +171,7 @@ impl Credentials {
                     Ok(true) => {
                         due = self::due(self.present().valid);
                         self.clear_trouble();
-                        tracing::info!(cert = %places.files.cert.display(), "a new certificate is in force");
+                        tracing::info!(cert = %places.files.cert.display(), "a new certificate is in use");
                     }
                     // Unchanged, or the same content again.
                     Ok(false) => self.clear_trouble(),
@@ -206,7 +206,7 @@ impl Credentials {
     }
 
     fn set_trouble(&self, why: String) {
-        tracing::error!(%why, "the certificate in force stays in use");
+        tracing::error!(%why, "the present certificate stays in use");
         *lock(&self.0.trouble) = Some(why);
     }
 

@@ -2,6 +2,8 @@
 //!
 //! [`look`] and [`ask`] collect the facts; [`describe`] writes the text from these facts alone.
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use super::BackupError;
 use super::place::Place;
 use super::recover::is_empty;
@@ -105,10 +107,13 @@ async fn backups(place: Option<&Place>) -> String {
 }
 
 /// Describes the problem and the repair. `file`: the path of the configuration.
-pub async fn plan(config: &QuorumConfig, file: &Path, place: Option<&Place>) -> Result<String, BackupError> {
-    let files = look(config)?;
-    let answers = ask(config).await?;
-    Ok(describe(config, file, &files, &answers, &backups(place).await))
+pub fn plan<'a>(config: &'a QuorumConfig, file: &'a Path, place: Option<&'a Place>) -> BoxFuture<'a, Result<String, BackupError>> {
+    async move {
+        let files = look(config)?;
+        let answers = ask(config).await?;
+        Ok(describe(config, file, &files, &answers, &backups(place).await))
+    }
+    .boxed()
 }
 
 fn describe(config: &QuorumConfig, file: &Path, files: &Files, answers: &MemberAnswers, backups: &str) -> String {
@@ -132,7 +137,7 @@ fn describe(config: &QuorumConfig, file: &Path, files: &Files, answers: &MemberA
     };
     for member in answers.led.iter().flat_map(|status| &status.members) {
         if let Some(shortage) = &member.shortage {
-            let _ = writeln!(text, "Member {}: {shortage}. Do: make room there; it goes on by itself.", member.id);
+            let _ = writeln!(text, "Member {}: {shortage}. Do: free disk space there; then it continues by itself.", member.id);
         }
     }
     text.push('\n');
@@ -158,7 +163,8 @@ fn describe(config: &QuorumConfig, file: &Path, files: &Files, answers: &MemberA
             );
         }
         Files::InUse if answers.led.is_some() => {
-            let _ = writeln!(text, "This member runs. Nothing is to be done here: `lattice quorum status` shows how the members stand.");
+            let _ =
+                writeln!(text, "This member runs. Nothing needs to be done here: `lattice quorum status` shows the state of the members.");
         }
         Files::InUse => {
             let _ = writeln!(text, "This member runs and waits for a majority.");
@@ -181,7 +187,7 @@ fn describe(config: &QuorumConfig, file: &Path, files: &Files, answers: &MemberA
             start_others(&mut text, config, answers);
             recover_where_lost(&mut text, config, &file.to_string(), backups, damaged);
             if !damaged {
-                let _ = writeln!(text, "For a cluster that never was: {start} --bootstrap, on one member.");
+                let _ = writeln!(text, "For a new cluster: {start} --bootstrap, on one member.");
             }
         }
     }
@@ -345,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_do_not_fit_are_told() {
+    fn unfit_versions_are_reported() {
         let newer = Files::Newer(StoreError::Newer { path: "/d/member.json".into(), what: "format 2".into() });
         assert!(describe(&newer, &led(1, None)).contains("newer version"));
         let text = describe(&Files::Whole, &led(LEVEL_MAX + 1, Some(9)));

@@ -10,6 +10,8 @@
 //! beside the member's. A present directory is renamed first: a crash right after that leaves both
 //! under other names, and the recovery is repeated as for a lost directory.
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use super::BackupError;
 use super::place::{Checked, Place, stamp};
 use crate::certify;
@@ -105,7 +107,16 @@ async fn who_runs(config: &QuorumConfig) -> Result<Option<(u64, String)>, Backup
 }
 
 /// Downloads a backup (the newest if `name` is `None`) and checks it completely.
-pub async fn prepare(config: &QuorumConfig, place: &Place, name: Option<&str>, present: Present) -> Result<Prepared, BackupError> {
+pub fn prepare<'a>(
+    config: &'a QuorumConfig,
+    place: &'a Place,
+    name: Option<&'a str>,
+    present: Present,
+) -> BoxFuture<'a, Result<Prepared, BackupError>> {
+    download(config, place, name, present).boxed()
+}
+
+async fn download(config: &QuorumConfig, place: &Place, name: Option<&str>, present: Present) -> Result<Prepared, BackupError> {
     let dir = &config.data_dir;
     let now_there = match (present, is_empty(dir)?) {
         (Present::Lost, true) => None,
@@ -159,7 +170,7 @@ impl Prepared {
         let _ = writeln!(text, "  - Submissions since then that no node runs. Work that a node runs goes on and is adopted.");
         let _ = writeln!(
             text,
-            "  - How work ended that ran then and was over before the quorum was lost: it is shown as lost, and does not run again."
+            "  - The results of work that ran then and ended before the quorum was lost: it is shown as lost, and does not run again."
         );
         let _ = writeln!(
             text,
@@ -237,11 +248,14 @@ impl Prepared {
 }
 
 /// Downloads a backup, checks it completely, describes it, and removes the download.
-pub async fn verify(config: &QuorumConfig, place: &Place, name: Option<&str>) -> Result<String, BackupError> {
-    let scratch = Beside::make(&config.data_dir, &format!("verifying-{}", std::process::id()))?;
-    let checked = place.get(name, &scratch.0).await?;
-    if checked.loaded.about.cluster != config.cluster {
-        return Err(BackupError::Foreign { theirs: checked.loaded.about.cluster, ours: config.cluster.clone() });
+pub fn verify<'a>(config: &'a QuorumConfig, place: &'a Place, name: Option<&'a str>) -> BoxFuture<'a, Result<String, BackupError>> {
+    async move {
+        let scratch = Beside::make(&config.data_dir, &format!("verifying-{}", std::process::id()))?;
+        let checked = place.get(name, &scratch.0).await?;
+        if checked.loaded.about.cluster != config.cluster {
+            return Err(BackupError::Foreign { theirs: checked.loaded.about.cluster, ours: config.cluster.clone() });
+        }
+        Ok(described(&checked))
     }
-    Ok(described(&checked))
+    .boxed()
 }

@@ -137,7 +137,7 @@ impl Controllers {
 
     fn find_place(&self, controller: Controller, mounts: &str, v1: &BTreeSet<Controller>) -> Result<Place, NoController> {
         if let Some(slice) = &self.slice
-            && enabled(&slice.mount.join("cgroup.controllers"), controller)
+            && is_enabled(&slice.mount.join("cgroup.controllers"), controller)
         {
             return self.enable_in_slice(slice, controller).map(|()| Place::V2);
         }
@@ -169,7 +169,7 @@ impl Controllers {
             .map_err(|_| NoController::Outside { root: self.root.clone(), delegated: self.delegated.clone() })?;
         let mut directory = slice.mount.join(&self.delegated);
         Cgroup { path: directory.clone() }.create()?;
-        if !enabled(&directory.join("cgroup.controllers"), controller) {
+        if !is_enabled(&directory.join("cgroup.controllers"), controller) {
             return Err(NoController::NotDelegated { directory });
         }
         enable(&directory, controller)?;
@@ -285,18 +285,18 @@ fn with_cause(error: &CgroupError) -> String {
 }
 
 /// Whether a list of controllers names this one.
-fn enabled(file: &Path, controller: Controller) -> bool {
+fn is_enabled(file: &Path, controller: Controller) -> bool {
     fs::read_to_string(file).is_ok_and(|text| text.split_whitespace().any(|name| name == controller.name()))
 }
 
 /// Hands a controller to the children of `directory`, and looks whether they have it.
 fn enable(directory: &Path, controller: Controller) -> Result<(), NoController> {
     let file = directory.join("cgroup.subtree_control");
-    if enabled(&file, controller) {
+    if is_enabled(&file, controller) {
         return Ok(());
     }
     let written = fs::write(&file, format!("+{controller}"));
-    if enabled(&file, controller) {
+    if is_enabled(&file, controller) {
         return Ok(());
     }
     Err(match written {

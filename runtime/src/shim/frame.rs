@@ -78,7 +78,7 @@ impl<T: DeserializeOwned> Decoder<T> {
             }
             let Some(body) = rest.get(..bytes) else { return Ok(None) };
             let outcome = rmp_serde::from_slice::<T>(body);
-            let unknown = outcome.is_err() && kind_is_unknown::<T>(body);
+            let unknown = outcome.is_err() && is_unknown_kind::<T>(body);
             self.consumed += 4 + bytes;
             if self.consumed == self.pending.len() {
                 // A shim with little memory must not keep the buffer of a fence of many megabytes.
@@ -100,7 +100,7 @@ impl<T: DeserializeOwned> Decoder<T> {
 }
 
 /// Whether `body` is a well-formed message (a text, or a map with one text key) of a kind that `T` lacks.
-fn kind_is_unknown<T: DeserializeOwned>(body: &[u8]) -> bool {
+fn is_unknown_kind<T: DeserializeOwned>(body: &[u8]) -> bool {
     let mut known = Variants(&[]);
     let _ = T::deserialize(&mut known);
     rmp_serde::from_slice::<Kind>(body).is_ok_and(|kind| !known.0.contains(&kind.0.as_str()))

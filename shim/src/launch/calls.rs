@@ -30,7 +30,7 @@ impl Launch {
 
     /// The unanswered calls to other nodes. When all ranks have ended, the callers are gone.
     fn unanswered(&self) -> Vec<Call> {
-        let ended = self.ended();
+        let ended = self.has_ended();
         let pmix = self.pmix.iter().flat_map(|pmix| pmix.server.unanswered());
         let all = self.server.unanswered().into_iter().chain(pmix);
         // Other nodes must still learn of deaths, also of the last rank's here.

@@ -26,8 +26,7 @@ impl Launch {
         for message in received.messages {
             let leaves = if let FromBridge::Finalized { rank } = message { Some(rank) } else { None };
             let event = match message {
-                // The rank's exit code shows how it ended, once it is reaped.
-                FromBridge::Lost { rank } if self.is_ending(rank) => continue,
+                FromBridge::Lost { rank } if self.is_ending(rank) => PmixEvent::LostAtEnd { rank },
                 FromBridge::Finalized { rank } if self.is_ending(rank) => PmixEvent::Left { rank },
                 message => PmixEvent::Message(message),
             };

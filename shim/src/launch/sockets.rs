@@ -45,7 +45,7 @@ impl Launch {
         let mut happenings = Vec::new();
         if local == TERMINAL {
             if let Some(mut terminal) = self.terminal.take() {
-                match terminal.ready(flags, epoll) {
+                match terminal.handle_ready(flags, epoll) {
                     true => self.terminal = Some(terminal),
                     false => terminal.close(epoll),
                 }
@@ -54,12 +54,12 @@ impl Launch {
         }
         if local < BRIDGE && local & INPUT != 0 {
             if let Some(input) = &mut self.input {
-                input.ready(local & !INPUT, flags, epoll);
+                input.handle_ready(local & !INPUT, flags, epoll);
             }
             return happenings;
         }
         if local == BRIDGE {
-            let received = self.pmix.as_mut().and_then(|pmix| pmix.bridge.as_mut()).map(|bridge| bridge.ready(flags, epoll));
+            let received = self.pmix.as_mut().and_then(|pmix| pmix.bridge.as_mut()).map(|bridge| bridge.handle_ready(flags, epoll));
             return received.map(|received| self.handle_bridge(received, epoll)).unwrap_or_default();
         }
         if self.ranks.get(local as usize).is_some_and(|rank| rank.port.is_some()) {

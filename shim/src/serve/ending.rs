@@ -76,13 +76,13 @@ impl Shim {
         self.ending = Ending::Quitting { retry_at: now + KILL_RETRY_MS, give_up_at: now + QUIT_MS_MAX };
     }
 
-    fn nothing_left(&self) -> bool {
+    fn has_nothing_left(&self) -> bool {
         self.processes.is_empty() && self.work.is_empty()
     }
 
     pub(super) fn check_stopped(&mut self) {
         let (Ending::Terminating { why, .. } | Ending::Killing { why, .. }) = self.ending else { return };
-        if self.nothing_left() {
+        if self.has_nothing_left() {
             self.ending = Ending::Stopped { why };
             self.record(&ExitRecord::Stopped { why });
             self.agent.send(&FromShim::Stopped { why });
@@ -91,7 +91,7 @@ impl Shim {
 
     pub(super) fn may_exit(&self) -> bool {
         match self.ending {
-            Ending::Quitting { give_up_at, .. } => self.nothing_left() || now_ms() >= give_up_at,
+            Ending::Quitting { give_up_at, .. } => self.has_nothing_left() || now_ms() >= give_up_at,
             Ending::No | Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } => false,
         }
     }

@@ -185,7 +185,7 @@ impl Shim {
     /// lost.
     pub(super) fn bridge_ready(&mut self, number: u32, flags: EpollFlags) {
         let Some(waiting) = self.waiting.get_mut(&number) else { return };
-        let received = waiting.bridge.ready(flags, &self.epoll);
+        let received = waiting.bridge.handle_ready(flags, &self.epoll);
         let why = match (received.messages.into_iter().next(), received.lost) {
             (Some(FromBridge::Ready { library: _, env }), None) => {
                 let Some(Waiting { spec, bridge, .. }) = self.waiting.remove(&number) else { return };

@@ -116,7 +116,7 @@ impl Procfs {
         }
         self.held.retain(|_, files| std::mem::take(&mut files.seen));
         let mut path = std::mem::take(&mut self.path);
-        self.settle(|pid, started_ticks| lives(text, &mut path, pid, started_ticks));
+        self.settle(|pid, started_ticks| is_alive(text, &mut path, pid, started_ticks));
         self.path = path;
         Sums { resident_pages, threads, io: wants_io.then_some(io_readable) }
     }
@@ -194,7 +194,7 @@ fn path_in<'a>(path: &'a mut String, pid: i32, file: &str) -> &'a Path {
 }
 
 /// Only a missing process counts as ended; other read errors prove nothing.
-fn lives(text: &mut Text, path: &mut String, pid: i32, started_ticks: u64) -> bool {
+fn is_alive(text: &mut Text, path: &mut String, pid: i32, started_ticks: u64) -> bool {
     match text.bytes_of(path_in(path, pid, "stat")) {
         Ok(line) => Stat::parse(line).is_none_or(|stat| stat.started_ticks == started_ticks),
         Err(error) => error.kind() != ErrorKind::NotFound && error.raw_os_error() != Some(Errno::ESRCH as i32),
@@ -265,8 +265,8 @@ mod tests {
         let (mut text, mut path) = (Text::default(), String::new());
         let me = i32::try_from(std::process::id()).unwrap();
         let started = Stat::parse(&std::fs::read("/proc/self/stat").unwrap()).unwrap().started_ticks;
-        assert!(lives(&mut text, &mut path, me, started) && !lives(&mut text, &mut path, me, started + 1));
-        assert!(!lives(&mut text, &mut path, i32::MAX, 1));
+        assert!(is_alive(&mut text, &mut path, me, started) && !is_alive(&mut text, &mut path, me, started + 1));
+        assert!(!is_alive(&mut text, &mut path, i32::MAX, 1));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `lattice audit export`: a signed bundle. Its format is in `docs/audit.md`.
 
 use super::filter::filter;
-use super::part::part;
+use super::part::next_part;
 use crate::failure::Failure;
 use crate::session::{Session, answer};
 use lattice_api::v1;
@@ -20,14 +20,14 @@ pub async fn run(session: &Session, args: AuditExport) -> Result<(), Failure> {
     let client = session.connect().await?;
     let mut pages = answer(client.admin().export_audit(v1::ExportAuditRequest { filter: Some(filter) })).await?;
     let mut out = Out::open(args.file.as_deref())?;
-    let mut next = part(pages.message()).await?;
+    let mut next = next_part(pages.message()).await?;
     write!(out.to, "{{\"format\":{FORMAT:?},\"pages\":[")?;
     let mut between = "\n";
     while let Some(page) = next {
         let line = serde_json::json!({ "body": page.body, "member": page.member, "key": page.key, "signature": page.signature });
         write!(out.to, "{between}{line}")?;
         between = ",\n";
-        next = part(pages.message()).await?;
+        next = next_part(pages.message()).await?;
     }
     out.to.write_all(b"\n]}\n")?;
     out.finish()

@@ -42,7 +42,7 @@ pub async fn run(session: &Session, args: AuditQuery) -> Result<(), Failure> {
         }
     }
     if more {
-        session.note(&format!("there may be more: --after {after} goes on, --limit N shows more at once"));
+        session.note(&format!("there may be more: --after {after} shows the next ones, --limit N shows more at once"));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `lattice audit verify`: verifies every link of the chain and every signature.
 
-use super::part::part;
+use super::part::next_part;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -19,7 +19,7 @@ pub async fn run(session: &Session, args: AuditVerify) -> Result<(), Failure> {
     let mut progress = answer(client.admin().verify_audit(v1::VerifyAuditRequest {})).await?;
     let mut noted_at = Instant::now();
     let verified = loop {
-        match part(progress.message()).await? {
+        match next_part(progress.message()).await? {
             Some(now) if now.done => break now,
             Some(now) => {
                 if noted_at.elapsed() >= PROGRESS_INTERVAL {
@@ -39,8 +39,8 @@ pub async fn run(session: &Session, args: AuditVerify) -> Result<(), Failure> {
 }
 
 fn check_keys(keys: &[Key], trusted: &[String]) -> Result<(), Failure> {
-    let stranger = keys.iter().find(|k| !trusted.is_empty() && !trusted.iter().any(|t| t.eq_ignore_ascii_case(&k.key)));
-    match stranger {
+    let untrusted = keys.iter().find(|k| !trusted.is_empty() && !trusted.iter().any(|t| t.eq_ignore_ascii_case(&k.key)));
+    match untrusted {
         None => Ok(()),
         Some(key) => {
             let what = format!("the chain is valid, but record {} introduces a key that was not given with --key: {}", key.since, key.key);

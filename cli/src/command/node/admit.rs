@@ -1,6 +1,6 @@
 //! `lattice node admit`.
 
-use super::each::each;
+use super::each::apply_to_each;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -30,7 +30,7 @@ pub async fn run(session: &Session, args: &Admit) -> Result<u8, Failure> {
             format!("Node {node} is admitted; its agent registers by itself within seconds")
         }
     };
-    each(session, &args.nodes, act, success_text).await.map(|done| done.exit)
+    apply_to_each(session, &args.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 async fn list(session: &Session) -> Result<u8, Failure> {

@@ -1,14 +1,14 @@
 //! Confirmation before an irreversible operation.
 
 use crate::failure::{Exit, Failure};
-use crate::message::say;
+use crate::message::write_message;
 use std::io::{self, BufRead, IsTerminal};
 
 /// Returns if `--yes` was given, or if the person at the terminal confirms. Refuses if there is no terminal.
 ///
 /// # Errors
 /// It was not confirmed.
-pub fn confirmed(yes: bool, what: &str) -> Result<(), Failure> {
+pub fn require_confirmation(yes: bool, what: &str) -> Result<(), Failure> {
     if yes {
         return Ok(());
     }
@@ -17,7 +17,7 @@ pub fn confirmed(yes: bool, what: &str) -> Result<(), Failure> {
             Failure::usage(format!("{what}: this needs your confirmation, and there is no terminal to ask at")).hint("--yes confirms it")
         );
     }
-    say(format_args!("{what}. Go on? [y/N] "));
+    write_message(format_args!("{what}. Go on? [y/N] "));
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line);
     match read {

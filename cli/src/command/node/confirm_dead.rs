@@ -1,6 +1,6 @@
 //! `lattice node confirm-dead`.
 
-use super::each::{each, named};
+use super::each::{apply_to_each, expand_lists};
 use crate::failure::Failure;
 use crate::session::{Session, answer};
 use lattice_api::v1;
@@ -9,7 +9,7 @@ use lattice_model::hostlist;
 
 pub async fn run(session: &Session, args: &ConfirmDead) -> Result<u8, Failure> {
     if !args.yes {
-        let node_list = hostlist::fold(&named(&args.on.nodes)?);
+        let node_list = hostlist::fold(&expand_lists(&args.on.nodes)?);
         return Err(Failure::usage(format!("work that still runs on {node_list} would run twice: give --yes to confirm that none does"))
             .hint("`lattice explain ID` says what work on a silent node waits for"));
     }
@@ -21,5 +21,5 @@ pub async fn run(session: &Session, args: &ConfirmDead) -> Result<u8, Failure> {
     let success_text = |node: &_| {
         format!("Node {node} is Down: its work is ended, or waits to begin elsewhere; if the node comes back, it first ends what is left")
     };
-    each(session, &args.on.nodes, act, success_text).await.map(|done| done.exit)
+    apply_to_each(session, &args.on.nodes, act, success_text).await.map(|done| done.exit)
 }

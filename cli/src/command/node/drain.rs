@@ -1,12 +1,12 @@
 //! `lattice node drain`.
 
-use super::confirm::confirmed;
-use super::each::{each, named};
+use super::confirm::require_confirmation;
+use super::each::{apply_to_each, expand_lists};
 use super::waits;
 use crate::command::nodes;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print};
-use crate::patience::Patience;
+use crate::retries::Retries;
 use crate::session::{self, Session, answer};
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -18,13 +18,16 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// Interval of the checks which nodes are Drained.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
-    let deadline = args.deadline.map(|text| time::ahead_or_long("--deadline", &text, session::now())).transpose()?;
+    let deadline = args.deadline.map(|text| time::parse_future_or_duration("--deadline", &text, session::now())).transpose()?;
     if args.urgent {
-        let nodes = named(&args.with.on.nodes)?;
-        confirmed(args.yes, &format!("work on {} that can save its state does so now and loses its nodes", hostlist::fold(&nodes)))?;
+        let nodes = expand_lists(&args.with.on.nodes)?;
+        require_confirmation(
+            args.yes,
+            &format!("work on {} that can save its state does so now and loses its nodes", hostlist::fold(&nodes)),
+        )?;
     }
     let client = session.connect().await?;
     // One id for all nodes, so that an allocation on several of them is asked only once.
@@ -37,40 +40,40 @@ pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
     let success_text = |node: &NodeId| {
         format!("Node {node} drains; `{} {node}` cancels that, or takes the node back when it is Drained", HoldKind::Drain.exit())
     };
-    let done = each(session, &args.with.on.nodes, act, success_text).await?;
+    let done = apply_to_each(session, &args.with.on.nodes, act, success_text).await?;
     if !args.wait || done.nodes.is_empty() {
         return Ok(done.exit);
     }
-    let waiting = Waiting { session, reported: done.nodes.into_iter().map(|node| (node, String::new())).collect(), lifted: false };
+    let waiting = DrainWait { session, reported: done.nodes.into_iter().map(|node| (node, String::new())).collect(), lifted: false };
     let lifted = waiting.wait(client).await?;
     Ok(if lifted { Exit::Refused as u8 } else { done.exit })
 }
 
 /// Nodes that are not Drained yet, with the last report on each.
-struct Waiting<'a> {
+struct DrainWait<'a> {
     session: &'a Session,
     reported: BTreeMap<NodeId, String>,
     lifted: bool,
 }
 
-impl Waiting<'_> {
+impl DrainWait<'_> {
     /// Waits for all of them, over broken connections; returns whether a drain was lifted meanwhile.
     async fn wait(mut self, mut client: Client) -> Result<bool, Failure> {
-        let patience = Patience::default();
+        let retries = Retries::default();
         loop {
-            match self.look(&client).await {
+            match self.check(&client).await {
                 Ok(()) if self.reported.is_empty() => return Ok(self.lifted),
                 Ok(()) => {
-                    patience.progress();
-                    tokio::time::sleep(LOOK_EVERY).await;
+                    retries.record_progress();
+                    tokio::time::sleep(CHECK_INTERVAL).await;
                 }
-                Err(failure) if patience.bears(&failure) => client = patience.connect_again(self.session, failure).await?,
+                Err(failure) if retries.should_retry(&failure) => client = retries.reconnect(self.session, failure).await?,
                 Err(failure) => return Err(failure),
             }
         }
     }
 
-    async fn look(&mut self, client: &Client) -> Result<(), Failure> {
+    async fn check(&mut self, client: &Client) -> Result<(), Failure> {
         let nodes: BTreeMap<String, v1::Node> = nodes::list(client).await?.into_iter().map(|node| (node.id.clone(), node)).collect();
         let waiting: Vec<NodeId> = self.reported.keys().cloned().collect();
         for id in waiting {

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 ///
 /// # Errors
 /// One of them is not a valid list.
-pub fn named(lists: &[String]) -> Result<BTreeSet<NodeId>, Failure> {
+pub fn expand_lists(lists: &[String]) -> Result<BTreeSet<NodeId>, Failure> {
     let mut all = BTreeSet::new();
     for list in lists {
         all.append(&mut hostlist::expand(list).map_err(|error| Failure::usage(error.to_string()))?);
@@ -19,7 +19,7 @@ pub fn named(lists: &[String]) -> Result<BTreeSet<NodeId>, Failure> {
 }
 
 /// Adds the node's name if nobody answered; a refusal already names the node.
-pub fn unanswered(node: &str, failure: Failure) -> Failure {
+pub fn name_if_unavailable(node: &str, failure: Failure) -> Failure {
     if failure.exit() == Exit::Unavailable as u8 { failure.about(&format!("node {node}")) } else { failure }
 }
 
@@ -33,13 +33,13 @@ pub struct Done {
 
 /// Applies `act` to each node and continues after a failure. Without an agent or a quorum it stops, and the other nodes
 /// are not tried.
-pub async fn each(
+pub async fn apply_to_each(
     session: &Session,
     lists: &[String],
     act: impl AsyncFn(String) -> Result<(), Failure>,
     success_text: impl Fn(&NodeId) -> String,
 ) -> Result<Done, Failure> {
-    let nodes = named(lists)?;
+    let nodes = expand_lists(lists)?;
     let several = nodes.len() > 1;
     let (mut done, mut not) = (Vec::new(), Vec::new());
     let mut exit = 0;
@@ -54,7 +54,7 @@ pub async fn each(
             }
             Err(failure) => {
                 let code = failure.exit();
-                let failure = if several { failure.about(&format!("node {node}")) } else { unanswered(node.as_str(), failure) };
+                let failure = if several { failure.about(&format!("node {node}")) } else { name_if_unavailable(node.as_str(), failure) };
                 failure.report();
                 exit = if exit == 0 || code == Exit::Refused as u8 { code } else { exit };
                 not.push(node);
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn lists_are_merged_and_an_invalid_one_is_a_usage_error() {
-        let names = |lists: &[&str]| named(&lists.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>());
+        let names = |lists: &[&str]| expand_lists(&lists.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>());
         let all: Vec<String> = names(&["n[1-3]", "n2,login"]).unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(all, ["login", "n1", "n2", "n3"]);
         assert_eq!(names(&["n[1-"]).unwrap_err().exit(), 2);

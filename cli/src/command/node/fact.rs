@@ -8,12 +8,12 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_model::resources::bytes_text;
 
-pub async fn ask(client: &Client, node: &str) -> Result<v1::NodeFactResponse, Failure> {
+pub async fn fetch(client: &Client, node: &str) -> Result<v1::NodeFactResponse, Failure> {
     answer(client.nodes().fact(v1::NodeFactRequest { node: node.to_owned() })).await
 }
 
 /// A node that gossip knows and the quorum has no record of.
-pub fn unknown(name: &str, response: &v1::NodeFactResponse) -> v1::Node {
+pub fn unregistered_node(name: &str, response: &v1::NodeFactResponse) -> v1::Node {
     v1::Node {
         id: name.to_owned(),
         state: "Unknown".to_owned(),
@@ -118,6 +118,6 @@ Pressure:  cpu 1.2 %
         let gossip_only = v1::NodeFactResponse { fact: None, ..kept };
         assert!(text(&gossip_only, false).ends_with("Gossip:       suspect; it last published Ready, held\n"));
         assert_eq!(json(&gossip_only)["said"], serde_json::Value::Null);
-        assert_eq!(unknown("n9", &gossip_only).state, "Unknown");
+        assert_eq!(unregistered_node("n9", &gossip_only).state, "Unknown");
     }
 }

@@ -1,6 +1,6 @@
 //! `lattice node fingerprint`, and the display of a node's conformance.
 
-use super::each::{named, unanswered};
+use super::each::{expand_lists, name_if_unavailable};
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Nodes that are examined at the same time.
-const AT_ONCE: usize = 16;
+const CONCURRENT_REQUESTS_MAX: usize = 16;
 
 /// Makes nodes examine themselves again: the named ones, else the one of the answering agent. Continues if a node
 /// fails.
@@ -24,21 +24,21 @@ pub async fn run(session: &Session, args: &Fingerprint) -> Result<u8, Failure> {
     if args.nodes.is_empty() {
         let found = answer(client.nodes().fingerprint(v1::FingerprintRequest::default())).await?;
         match session.format() {
-            Format::Table => print(&local(&found))?,
+            Format::Table => print(&local_text(&found))?,
             Format::Data(notation) => notation.print(&local_json(&found))?,
             Format::Name => print_names([found.fingerprint.as_str()])?,
         }
         return Ok(0);
     }
-    let nodes: Vec<NodeId> = named(&args.nodes)?.into_iter().collect();
+    let nodes: Vec<NodeId> = expand_lists(&args.nodes)?.into_iter().collect();
     let (mut all, mut exit) = (Vec::new(), 0);
-    for some in nodes.chunks(AT_ONCE) {
-        let asked: Vec<_> = some.iter().map(|node| tokio::spawn(one(client.clone(), node.clone()))).collect();
+    for some in nodes.chunks(CONCURRENT_REQUESTS_MAX) {
+        let asked: Vec<_> = some.iter().map(|node| tokio::spawn(fetch(client.clone(), node.clone()))).collect();
         for asked in asked {
             match asked.await.unwrap_or_else(|broke| Err(Failure::other(broke.to_string()))) {
                 Ok(found) => {
                     if session.format() == Format::Table {
-                        print(&(block(&[("Node", found.node.clone())]) + &local(&found)))?;
+                        print(&(block(&[("Node", found.node.clone())]) + &local_text(&found)))?;
                     }
                     all.push(found);
                 }
@@ -57,9 +57,9 @@ pub async fn run(session: &Session, args: &Fingerprint) -> Result<u8, Failure> {
     Ok(exit)
 }
 
-async fn one(client: Client, node: NodeId) -> Result<v1::LocalConformance, Failure> {
+async fn fetch(client: Client, node: NodeId) -> Result<v1::LocalConformance, Failure> {
     let request = v1::FingerprintRequest { node: node.to_string() };
-    answer(client.nodes().fingerprint(request)).await.map_err(|failure| unanswered(node.as_str(), failure))
+    answer(client.nodes().fingerprint(request)).await.map_err(|failure| name_if_unavailable(node.as_str(), failure))
 }
 
 fn of_node_json(found: &v1::LocalConformance) -> Value {
@@ -69,7 +69,7 @@ fn of_node_json(found: &v1::LocalConformance) -> Value {
 }
 
 /// The findings of a node's own agent.
-pub fn local(found: &v1::LocalConformance) -> String {
+pub fn local_text(found: &v1::LocalConformance) -> String {
     let mut text = String::new();
     if found.fingerprint.is_empty() {
         text.push_str(&block(&[("Fingerprint", "not known yet".to_owned())]));
@@ -98,7 +98,7 @@ pub fn local_json(found: &v1::LocalConformance) -> Value {
 }
 
 /// The quorum's record of a node, and the progress of its wipe; empty if there is nothing to report.
-pub fn standing(node: &v1::Node) -> String {
+pub fn conformance_text(node: &v1::Node) -> String {
     let mut text = String::new();
     if let Some(conformance) = &node.conformance {
         let nodes = match conformance.group_nodes {
@@ -141,7 +141,7 @@ mod tests {
             node: "n1".into(),
         };
         assert_eq!(
-            local(&found),
+            local_text(&found),
             "Fingerprint:  0123456789ab, as of 2026-03-05T10:00:00.000Z\n  bios: A 1\n  kernel: 6.6\n  absent: bmc\n"
         );
         let conformance = v1::Conformance {
@@ -154,16 +154,16 @@ mod tests {
         };
         let node = v1::Node { id: "n1".into(), conformance: Some(conformance.clone()), ..Default::default() };
         let want = "It belongs to conformance group 0123456789ab, with 2 others. It has drifted since 2026-03-05T10:00:00.000Z (kernel: 6.1 -> 6.6); ffff456789ab is expected. `lattice node accept-drift n1` accepts that.\n";
-        assert_eq!(standing(&node), want);
+        assert_eq!(conformance_text(&node), want);
         let conformance = v1::Conformance { group_nodes: 1, drifted_since_ms: 0, ..conformance };
         let node = v1::Node { conformance: Some(conformance), ..node };
-        assert_eq!(standing(&node), "It belongs to conformance group 0123456789ab, alone, as expected.\n");
+        assert_eq!(conformance_text(&node), "It belongs to conformance group 0123456789ab, alone, as expected.\n");
         let conformance = v1::Conformance { stale: true, ..node.conformance.unwrap_or_default() };
-        let stale = standing(&v1::Node { conformance: Some(conformance), ..Default::default() });
+        let stale = conformance_text(&v1::Node { conformance: Some(conformance), ..Default::default() });
         assert!(
             stale.starts_with("Its last report of drivers, firmware, kernel and image is too old: it is a conformance group"),
             "{stale}"
         );
-        assert_eq!(standing(&v1::Node::default()), "");
+        assert_eq!(conformance_text(&v1::Node::default()), "");
     }
 }

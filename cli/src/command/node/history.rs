@@ -1,6 +1,6 @@
 //! `lattice node history`: the audit log's records of nodes, the newest last.
 
-use super::each::{named, unanswered};
+use super::each::{expand_lists, name_if_unavailable};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Width, print, print_names};
 use crate::session::{self, Session, answer};
@@ -9,7 +9,7 @@ use lattice_api::audit::record_to_model;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::node::History;
-use lattice_cli_syntax::time::moment;
+use lattice_cli_syntax::time::parse_past;
 use lattice_model::time::Timestamp;
 use lattice_model::{AuditAction, AuditRecord, NodeId};
 use std::collections::BTreeMap;
@@ -17,16 +17,16 @@ use std::collections::BTreeMap;
 /// The most records that are shown; the newest ones.
 const SHOWN_MAX: usize = 1000;
 /// The most records of one request.
-const PAGE: u32 = 1000;
+const PAGE_LEN_MAX: u32 = 1000;
 
 /// Shows the records of all nodes in one order. A node without records is named, and the others are shown.
 pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
-    let nodes = named(&args.nodes)?;
-    let since_ms = args.since.map(|text| moment("--since", &text, session::now())).transpose()?;
+    let nodes = expand_lists(&args.nodes)?;
+    let since_ms = args.since.map(|text| parse_past("--since", &text, session::now())).transpose()?;
     let client = session.connect().await?;
     let (mut newest, mut exit) = (Newest::default(), 0);
     for node in &nodes {
-        let any = newest.read(&client, node, since_ms).await.map_err(|failure| unanswered(node.as_str(), failure))?;
+        let any = newest.read(&client, node, since_ms).await.map_err(|failure| name_if_unavailable(node.as_str(), failure))?;
         if !any && since_ms.is_none() {
             let unknown = Failure::new(Exit::NotFound, format!("the audit log has nothing about node {node}"));
             unknown.hint("`lattice nodes` lists the nodes").report();
@@ -68,7 +68,7 @@ impl Newest {
         let filter = v1::AuditFilter { node: node.to_string(), types, since_ms, ..Default::default() };
         let (mut after, mut any) = (0, false);
         loop {
-            let question = v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: PAGE };
+            let question = v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: PAGE_LEN_MAX };
             let page = answer(client.admin().query_audit(question)).await?;
             if page.upto < after || (page.upto == after && page.upto < page.end) {
                 return Err(Failure::other("the agent's answer is not complete"));

@@ -1,7 +1,7 @@
 //! Commands that set and lift holds on nodes; also `boot` and `accept-drift`.
 
-use super::confirm::confirmed;
-use super::each::each;
+use super::confirm::require_confirmation;
+use super::each::apply_to_each;
 use crate::failure::Failure;
 use crate::session::{self, Session, answer};
 use crate::shown::short;
@@ -14,8 +14,8 @@ use lattice_model::{HoldKind, hostlist};
 pub async fn cordon(session: &Session, args: Cordon) -> Result<u8, Failure> {
     let Cordon { with, until, for_long, maintenance } = args;
     let until = match (until, for_long) {
-        (Some(until), _) => Some(time::ahead("--until", &until, session::now())?),
-        (None, Some(long)) => Some(time::long("--for", &long)?),
+        (Some(until), _) => Some(time::parse_future("--until", &until, session::now())?),
+        (None, Some(long)) => Some(time::parse_duration("--for", &long)?),
         (None, None) => None,
     };
     set(session, if maintenance { HoldKind::Maintenance } else { HoldKind::Cordon }, (&with.on, &with.reason), until).await
@@ -38,8 +38,8 @@ pub async fn undrain(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
 }
 
 pub async fn disable(session: &Session, args: &Disable) -> Result<u8, Failure> {
-    let nodes = super::each::named(&args.with.on.nodes)?;
-    confirmed(args.yes, &format!("{} will be Down, and its work ended", hostlist::fold(&nodes)))?;
+    let nodes = super::each::expand_lists(&args.with.on.nodes)?;
+    require_confirmation(args.yes, &format!("{} will be Down, and its work ended", hostlist::fold(&nodes)))?;
     set(session, HoldKind::Disable, (&args.with.on, &args.with.reason), None).await
 }
 
@@ -50,8 +50,8 @@ pub async fn enable(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
 pub async fn fail(session: &Session, args: &Fail) -> Result<u8, Failure> {
     let Fail { with, off, yes } = args;
     if *off {
-        let nodes = super::each::named(&with.on.nodes)?;
-        confirmed(*yes, &format!("{} will be Down, and its work starts elsewhere", hostlist::fold(&nodes)))?;
+        let nodes = super::each::expand_lists(&with.on.nodes)?;
+        require_confirmation(*yes, &format!("{} will be Down, and its work starts elsewhere", hostlist::fold(&nodes)))?;
     }
     let client = session.connect().await?;
     let act = async |node: String| {
@@ -65,7 +65,7 @@ pub async fn fail(session: &Session, args: &Fail) -> Result<u8, Failure> {
     };
     let work = if *off { ", and its work is ended there" } else { "" };
     let success_text = |node: &_| format!("Node {node} is Down{work}; `{} {node}` takes it back", HoldKind::Failure.exit());
-    each(session, &with.on.nodes, act, success_text).await.map(|done| done.exit)
+    apply_to_each(session, &with.on.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 pub async fn repaired(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
@@ -77,7 +77,7 @@ pub async fn repaired(session: &Session, args: &OnNodes) -> Result<u8, Failure> 
     let success_text = |node: &_| {
         format!("Node {node} is repaired; if one of its own checks still reports a failure, the hold returns: `lattice node status {node}`")
     };
-    each(session, &args.nodes, act, success_text).await.map(|done| done.exit)
+    apply_to_each(session, &args.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 pub async fn boot(session: &Session, args: &Boot) -> Result<u8, Failure> {
@@ -87,19 +87,19 @@ pub async fn boot(session: &Session, args: &Boot) -> Result<u8, Failure> {
         Ok(())
     };
     let success_text = |node: &_| format!("Node {node} is Booting; it is back when it registers under another boot id");
-    each(session, &args.on.nodes, act, success_text).await.map(|done| done.exit)
+    apply_to_each(session, &args.on.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 pub async fn wipe(session: &Session, args: &Wipe) -> Result<u8, Failure> {
-    let nodes = super::each::named(&args.with.on.nodes)?;
-    confirmed(args.yes, &format!("{} will be wiped when nothing runs there any more", hostlist::fold(&nodes)))?;
+    let nodes = super::each::expand_lists(&args.with.on.nodes)?;
+    require_confirmation(args.yes, &format!("{} will be wiped when nothing runs there any more", hostlist::fold(&nodes)))?;
     let client = session.connect().await?;
     let act = async |node: String| {
         answer(client.nodes().wipe(v1::WipeRequest { node, reason: args.with.reason.clone(), force: args.force })).await?;
         Ok(())
     };
     let success_text = |node: &_| format!("Node {node} gets no work until it is wiped; `lattice node status {node}` shows the progress");
-    each(session, &args.with.on.nodes, act, success_text).await.map(|done| done.exit)
+    apply_to_each(session, &args.with.on.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 pub async fn unwipe(session: &Session, args: &OnNodes) -> Result<u8, Failure> {
@@ -112,9 +112,11 @@ pub async fn accept_drift(session: &Session, args: &WithReason) -> Result<u8, Fa
         answer(client.nodes().accept_drift(v1::AcceptDriftRequest { node, reason: args.reason.clone() })).await?;
         Ok(())
     };
-    each(session, &args.on.nodes, act, |node| format!("Node {node} is as expected; holds because of its drift stay until they are lifted"))
-        .await
-        .map(|done| done.exit)
+    apply_to_each(session, &args.on.nodes, act, |node| {
+        format!("Node {node} is as expected; holds because of its drift stay until they are lifted")
+    })
+    .await
+    .map(|done| done.exit)
 }
 
 /// Requests one hold on one node.
@@ -135,7 +137,7 @@ async fn set(session: &Session, kind: HoldKind, (on, reason): (&OnNodes, &str), 
     let act = async |node| set_one(&client, kind, node, reason, [until, None]).await;
     let ends = if until.is_some() { ", or its time" } else { "" };
     let success_text = |node: &_| format!("Node {node} is under {kind}; `{} {node}`{ends} lifts it", kind.exit());
-    each(session, &on.nodes, act, success_text).await.map(|done| done.exit)
+    apply_to_each(session, &on.nodes, act, success_text).await.map(|done| done.exit)
 }
 
 async fn lift(session: &Session, kind: HoldKind, args: &OnNodes) -> Result<u8, Failure> {
@@ -151,5 +153,5 @@ async fn lift(session: &Session, kind: HoldKind, args: &OnNodes) -> Result<u8, F
         }
         Ok(())
     };
-    each(session, &args.nodes, act, |node| format!("The {kind} of node {node} is lifted")).await.map(|done| done.exit)
+    apply_to_each(session, &args.nodes, act, |node| format!("The {kind} of node {node} is lifted")).await.map(|done| done.exit)
 }

@@ -10,22 +10,22 @@ use crate::shown::{NodeJson, conformance_json, disclosed, filled, nodes_table, s
 use crate::table::{Table, block};
 use lattice_api::client::Client;
 use lattice_api::v1;
-use lattice_cli_syntax::args::node::Nodes;
+use lattice_cli_syntax::args::node::NodeSelection;
 use lattice_model::{HoldKind, NodeTopology};
 use std::collections::BTreeSet;
 
-pub async fn run(session: &Session, args: Nodes) -> Result<(), Failure> {
-    let names = args.node.as_deref().map(nodes::names).transpose()?;
+pub async fn run(session: &Session, args: NodeSelection) -> Result<(), Failure> {
+    let names = args.node.as_deref().map(nodes::expand_list).transpose()?;
     let client = session.connect().await?;
     let local = answer(client.nodes().local_status(v1::LocalStatusRequest {})).await?;
     match names {
-        Some(names) if names != [local.node.clone()] => others(session, &client, &names, args.stale).await,
-        Some(_) | None => own(session, &client, &local).await,
+        Some(names) if names != [local.node.clone()] => show_others(session, &client, &names, args.stale).await,
+        Some(_) | None => show_own(session, &client, &local).await,
     }
 }
 
 /// Shows the agent's own node. The node's state is known only to the quorum: without one it is left out.
-async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse) -> Result<(), Failure> {
+async fn show_own(session: &Session, client: &Client, local: &v1::LocalStatusResponse) -> Result<(), Failure> {
     let standing = if local.quorum_connected {
         match answer(client.nodes().waits(v1::NodeWaitsRequest { node: local.node.clone() })).await {
             Ok(standing) => Some(standing),
@@ -38,10 +38,10 @@ async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse
     } else {
         None
     };
-    let response = fact::ask(client, &local.node).await?;
+    let response = fact::fetch(client, &local.node).await?;
     match session.format() {
         Format::Table => {
-            print(&(text(local) + &standing.as_ref().map(stands).unwrap_or_default()))?;
+            print(&(text(local) + &standing.as_ref().map(state_text).unwrap_or_default()))?;
             print(&fact::text(&response, true))
         }
         Format::Data(notation) => {
@@ -63,14 +63,14 @@ async fn own(session: &Session, client: &Client, local: &v1::LocalStatusResponse
 
 /// Shows nodes as the quorum knows them, or else as gossip does. A table also shows the work that drains wait for. For
 /// a single node, the facts that its agent reports are shown as well.
-async fn others(session: &Session, client: &Client, names: &[String], stale: bool) -> Result<(), Failure> {
+async fn show_others(session: &Session, client: &Client, names: &[String], stale: bool) -> Result<(), Failure> {
     let all = nodes::list_or_gossip(session, client, stale).await?;
-    let [name] = names else { return several(session, client, &nodes::pick(all, names)?).await };
+    let [name] = names else { return show_nodes(session, client, &nodes::select(all, names)?).await };
     // Includes gossip's data, in case the quorum does not know the node.
-    let response = fact::ask(client, name).await?;
+    let response = fact::fetch(client, name).await?;
     let node = match node_list::find(all, name) {
         Ok(node) => node,
-        Err(_) if response.gossip.is_some() => fact::unknown(name, &response),
+        Err(_) if response.gossip.is_some() => fact::unregistered_node(name, &response),
         Err(not_found) => return Err(not_found),
     };
     match session.format() {
@@ -80,23 +80,23 @@ async fn others(session: &Session, client: &Client, names: &[String], stale: boo
             notation.print(&shown)
         }
         Format::Table => {
-            several(session, client, &[node]).await?;
+            show_nodes(session, client, &[node]).await?;
             print(&fact::text(&response, false))
         }
-        Format::Name => several(session, client, &[node]).await,
+        Format::Name => show_nodes(session, client, &[node]).await,
     }
 }
 
-async fn several(session: &Session, client: &Client, found: &[v1::Node]) -> Result<(), Failure> {
+async fn show_nodes(session: &Session, client: &Client, found: &[v1::Node]) -> Result<(), Failure> {
     match session.format() {
         Format::Table => {
             print(&nodes_table(found, session.table_size()))?;
             for node in found.iter().filter(|node| !node.by_gossip) {
                 if nodes::is_under(node, HoldKind::Drain) {
                     let left = answer(client.nodes().waits(v1::NodeWaitsRequest { node: node.id.clone() })).await?;
-                    print(&stands(&left))?;
+                    print(&state_text(&left))?;
                 } else if found.len() == 1 {
-                    print(&fingerprint::standing(node))?;
+                    print(&fingerprint::conformance_text(node))?;
                 }
             }
             Ok(())
@@ -107,14 +107,14 @@ async fn several(session: &Session, client: &Client, found: &[v1::Node]) -> Resu
 }
 
 /// A node's state, and what its drain waits for.
-fn stands(standing: &v1::NodeWaitsResponse) -> String {
+fn state_text(standing: &v1::NodeWaitsResponse) -> String {
     let Some(node) = &standing.node else { return String::new() };
     let reason = if node.reason.is_empty() { String::new() } else { format!(", {}", node.reason) };
     let mut text = format!("\nNode {} is {}{reason}, since {}.\n", node.id, node.state, time(node.state_since_ms).unwrap_or_default());
     for hold in &node.holds {
         text.push_str(&format!("It is under {}\n", with_exit(hold)));
     }
-    text.push_str(&fingerprint::standing(node));
+    text.push_str(&fingerprint::conformance_text(node));
     if nodes::is_under(node, HoldKind::Drain) && !standing.waits.is_empty() {
         text.push_str("The drain waits for:\n");
         text.push_str(&waits::text(standing));
@@ -137,7 +137,7 @@ fn text(local: &v1::LocalStatusResponse) -> String {
         text.push_str(&block(&[("Degraded", degraded.clone())]));
     }
     text.push_str(&checks(local));
-    text.push_str(&local.conformance.as_ref().map(fingerprint::local).unwrap_or_default());
+    text.push_str(&local.conformance.as_ref().map(fingerprint::local_text).unwrap_or_default());
     for refused in &local.refused {
         text.push_str(&block(&[("Refused", format!("{} {}", refused.count, refused.what))]));
     }
@@ -168,7 +168,7 @@ fn text(local: &v1::LocalStatusResponse) -> String {
 }
 
 /// A GPU's vendor and model; the model from some drivers includes the vendor already.
-fn named(vendor: &str, model: &str) -> String {
+fn gpu_name(vendor: &str, model: &str) -> String {
     if model.starts_with(vendor) { model.to_owned() } else { format!("{vendor} {model}") }
 }
 
@@ -185,7 +185,7 @@ fn topology(local: &v1::LocalStatusResponse) -> String {
         let near = gpu.numa_node.map(|n| format!(", NUMA node {n}")).unwrap_or_default();
         let nic = node.gpu.nic_affinity.get(&gpu.index).map(|n| format!(", near {n}")).unwrap_or_default();
         let part = if gpu.partitioned { ", an instance" } else { "" };
-        let model = named(&gpu.vendor.to_string(), &gpu.model);
+        let model = gpu_name(&gpu.vendor.to_string(), &gpu.model);
         let shown = format!("{} {model} ({} GiB{part}{near}{nic}) {}", gpu.index, gpu.memory_bytes >> 30, gpu.id);
         text.push_str(&block(&[("GPU", shown)]));
     }
@@ -278,8 +278,8 @@ mod tests {
 
     #[test]
     fn a_gpus_vendor_is_named_once() {
-        assert_eq!(named("NVIDIA", "NVIDIA H200"), "NVIDIA H200");
-        assert_eq!(named("AMD", "Instinct MI300X"), "AMD Instinct MI300X");
+        assert_eq!(gpu_name("NVIDIA", "NVIDIA H200"), "NVIDIA H200");
+        assert_eq!(gpu_name("AMD", "Instinct MI300X"), "AMD Instinct MI300X");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `lattice top --per-gpu`: each GPU of an allocation.
 
-use super::value::{age, shown};
+use super::value::{age_text, value_text};
 use crate::output::TableSize;
 use crate::table::{Fit, Table};
 use lattice_api::v1;
@@ -21,24 +21,24 @@ const COLUMNS: &[(&str, &str)] = &[
 /// How the table is made narrower.
 const FIT: Fit<'_> = Fit {
     left_out: &["AGE", "SOURCE", "ENERGY", "ECC", "CLOCK", "FULL"],
-    shortened: &[("GPU", 10), ("NODE", 8), ("HELD DOWN BY", 12)],
+    shortened: &[("GPU", 10), ("NODE", 8), ("THROTTLED BY", 12)],
     wrapped: &[],
-    given_up: &[],
+    left_out_last: &[],
 };
 
 pub fn table(nodes: &[v1::NodeUsage], size: TableSize) -> String {
     let headings: Vec<&str> =
-        ["NODE", "GPU"].into_iter().chain(COLUMNS.iter().map(|(_, heading)| *heading)).chain(["HELD DOWN BY", "SOURCE", "AGE"]).collect();
+        ["NODE", "GPU"].into_iter().chain(COLUMNS.iter().map(|(_, heading)| *heading)).chain(["THROTTLED BY", "SOURCE", "AGE"]).collect();
     let mut table = Table::new(&headings);
     for node in nodes {
         for gpu in &node.gpus {
             let find = |name: &str| gpu.measured.iter().find(|one| one.name == name);
-            let value = |(name, _): &(&str, &str)| find(name).map(|one| shown(one.now, &one.unit)).unwrap_or_default();
+            let value = |(name, _): &(&str, &str)| find(name).map(|one| value_text(one.now, &one.unit)).unwrap_or_default();
             let source = gpu.measured.first().map(|one| one.source.clone()).unwrap_or_default();
-            let age_text = if gpu.silent.is_empty() { age(node.gpus_age_ms) } else { String::new() };
+            let age = if gpu.silent.is_empty() { age_text(node.gpus_age_ms) } else { String::new() };
             let mut row = vec![node.node.clone(), gpu.id.clone()];
             row.extend(COLUMNS.iter().map(value));
-            row.extend([gpu.throttled.join(","), source, age_text]);
+            row.extend([gpu.throttled.join(","), source, age]);
             table.row(row);
         }
     }
@@ -56,7 +56,7 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
         notes.extend(silent.map(|gpu| format!("{} of {} has no numbers: {}", gpu.id, node.node, gpu.silent)));
     }
     if notes.is_empty() && nodes.iter().all(|node| node.unreached.is_empty() && node.gpus.is_empty()) {
-        notes.push("it has no GPUs".to_owned());
+        notes.push("the allocation has no GPUs".to_owned());
     }
     notes
 }
@@ -91,13 +91,13 @@ mod tests {
         let node = v1::NodeUsage { node: "n1".into(), gpus: vec![busy, silent], gpus_age_ms: 300, ..Default::default() };
         let away = v1::NodeUsage { node: "n2".into(), gpus_unreached: "away".into(), ..Default::default() };
         let want = "\
-NODE  GPU    BUSY    MEMORY  FULL  POWER  TEMPERATURE  CLOCK  ENERGY  ECC  HELD DOWN BY  SOURCE  AGE
+NODE  GPU    BUSY    MEMORY  FULL  POWER  TEMPERATURE  CLOCK  ENERGY  ECC  THROTTLED BY  SOURCE  AGE
 n1    GPU-1  92.0 %  —       —     640 W  —            —      5.0 J   —    power_cap     nvml    0.3 s
 n1    GPU-2  —       —       —     —      —            —      —       —    —             —       —
 ";
         assert_eq!(table(&[node.clone(), away.clone()], TableSize::default()), want);
         assert_eq!(notes(&[node.clone(), away]), ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not report its GPUs: away"]);
-        assert_eq!(notes(&[v1::NodeUsage::default()]), ["it has no GPUs"]);
+        assert_eq!(notes(&[v1::NodeUsage::default()]), ["the allocation has no GPUs"]);
         let away = v1::NodeUsage { unreached: "gone".into(), ..Default::default() };
         assert!(notes(&[away, v1::NodeUsage::default()]).is_empty(), "who was not reached may have some");
         let json = json(&node);

@@ -62,7 +62,7 @@ const FIT: Fit<'_> = Fit {
     left_out: &["PROCESSES", "THREADS", "LAUNCH"],
     shortened: &[("NAME", 8), ("NODE", 8), ("STATE", 9)],
     wrapped: &[],
-    given_up: &[],
+    left_out_last: &[],
 };
 
 pub fn text(nodes: &[v1::NodeUsage], size: TableSize) -> String {

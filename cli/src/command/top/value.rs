@@ -2,7 +2,7 @@
 
 use lattice_model::resources::bytes_text;
 
-pub fn shown(value: f64, unit: &str) -> String {
+pub fn value_text(value: f64, unit: &str) -> String {
     let bytes = |value: f64| bytes_text(value.max(0.0) as u64);
     match unit {
         "bytes" => bytes(value),
@@ -24,6 +24,6 @@ pub fn shown(value: f64, unit: &str) -> String {
     }
 }
 
-pub fn age(ms: u64) -> String {
+pub fn age_text(ms: u64) -> String {
     format!("{:.1} s", ms as f64 / 1e3)
 }

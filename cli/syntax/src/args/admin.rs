@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 #[derive(Args)]
 pub struct Admin {
     #[command(subcommand)]
-    pub what: AdminCommand,
+    pub command: AdminCommand,
 }
 
 #[derive(Subcommand)]

@@ -6,7 +6,7 @@ use lattice_model::AllocationState;
 use std::time::Duration;
 
 #[derive(Args)]
-pub struct Key {
+pub struct Explain {
     /// The allocation: its id, the beginning of it, or @last
     pub id: String,
 }
@@ -69,7 +69,7 @@ pub struct Wait {
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// Wait no longer than this: 90s, 30m, 2h (a bare number is seconds) [default: no limit]
-    #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
+    #[arg(long, value_name = "TIME", value_parser = super::ttl::parse_ttl)]
     pub timeout: Option<Duration>,
 }
 

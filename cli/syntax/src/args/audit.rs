@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 pub struct Audit {
     #[command(subcommand)]
-    pub what: AuditCommand,
+    pub command: AuditCommand,
 }
 
 #[derive(Subcommand)]

@@ -31,7 +31,7 @@ $LATTICE_RESTORE_FROM.";
 #[command(after_help = CHECKPOINT_EXAMPLES)]
 pub struct Checkpoint {
     #[command(subcommand)]
-    pub what: CheckpointCommand,
+    pub command: CheckpointCommand,
 }
 
 #[derive(Subcommand)]
@@ -66,7 +66,7 @@ pub struct CheckpointProgress {
     #[arg(value_parser = clap::value_parser!(u32).range(0..=100))]
     pub percent: u32,
     /// How long saving will still take: 30s, 5m (a bare number is seconds)
-    #[arg(long, value_name = "TIME", value_parser = super::ttl::ttl)]
+    #[arg(long, value_name = "TIME", value_parser = super::ttl::parse_ttl)]
     pub left: Option<Duration>,
 }
 
@@ -75,7 +75,7 @@ pub struct CheckpointDefer {
     /// The token that `await` printed
     pub token: String,
     /// For how long: 30s, 2m (a bare number is seconds); at most five minutes for all deferrals of one checkpoint
-    #[arg(value_parser = super::ttl::ttl)]
+    #[arg(value_parser = super::ttl::parse_ttl)]
     pub time: Duration,
 }
 
@@ -104,8 +104,8 @@ pub struct CheckpointDone {
     #[arg(long, value_name = "N")]
     pub bytes: Option<u64>,
     /// A file that was saved; give it once for every file: all are compared with what is in the directory
-    #[arg(long = "file", value_name = "BYTES:PATH", value_parser = saved_file)]
-    pub list: Vec<(u64, String)>,
+    #[arg(long = "file", value_name = "BYTES:PATH", value_parser = parse_saved_file)]
+    pub listed: Vec<(u64, String)>,
 }
 
 /// Why a saved file is refused.
@@ -118,7 +118,7 @@ enum SavedFileError {
     Bytes(String, ParseIntError),
 }
 
-fn saved_file(text: &str) -> Result<(u64, String), SavedFileError> {
+fn parse_saved_file(text: &str) -> Result<(u64, String), SavedFileError> {
     let (bytes, path) = text.split_once(':').ok_or(SavedFileError::Form)?;
     let bytes = bytes.parse().map_err(|error| SavedFileError::Bytes(bytes.to_owned(), error))?;
     if path.is_empty() { Err(SavedFileError::Form) } else { Ok((bytes, path.to_owned())) }
@@ -130,7 +130,7 @@ pub struct CheckpointCreate {
     pub id: Option<String>,
     /// How long it may take, such as 30s or 5m (a bare number is seconds); a late checkpoint gets half of that in
     /// addition, once [default: 10m]
-    #[arg(long, value_name = "TIME", value_parser = super::ttl::saving)]
+    #[arg(long, value_name = "TIME", value_parser = super::ttl::parse_save_deadline)]
     pub deadline: Option<Duration>,
 }
 

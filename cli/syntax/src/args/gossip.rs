@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 #[derive(Args)]
 pub struct Gossip {
     #[command(subcommand)]
-    pub what: GossipCommand,
+    pub command: GossipCommand,
 }
 
 #[derive(Subcommand)]
@@ -33,7 +33,7 @@ pub struct GossipMembers {
 #[derive(Args)]
 pub struct GossipKeys {
     #[command(subcommand)]
-    pub what: Option<GossipKeysCommand>,
+    pub command: Option<GossipKeysCommand>,
 }
 
 #[derive(Subcommand)]

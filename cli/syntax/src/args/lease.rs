@@ -1,6 +1,6 @@
 //! `lattice lease …`.
 
-use super::ttl::ttl;
+use super::ttl::parse_ttl;
 use clap::{Args, Subcommand};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ quarantined node gets no lease and renews none.";
 #[command(after_help = LEASE_EXAMPLES)]
 pub struct Lease {
     #[command(subcommand)]
-    pub what: LeaseCommand,
+    pub command: LeaseCommand,
 }
 
 #[derive(Subcommand)]
@@ -42,7 +42,7 @@ pub struct LeaseGrant {
     /// The name of the lease
     pub name: String,
     /// How long it lasts unless it is renewed: 1s to 1h (a bare number is seconds)
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = ttl)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_ttl)]
     pub ttl: Duration,
 }
 

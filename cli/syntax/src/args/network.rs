@@ -1,14 +1,14 @@
 //! `lattice network …` and `lattice admin network …`.
 
 use super::of_tenant::{NamedOfTenant, OfTenant};
-use super::ttl::ttl;
+use super::ttl::parse_ttl;
 use clap::{Args, Subcommand};
 use std::time::Duration;
 
 #[derive(Args)]
 pub struct Network {
     #[command(subcommand)]
-    pub what: NetworkCommand,
+    pub command: NetworkCommand,
 }
 
 #[derive(Subcommand)]
@@ -22,7 +22,7 @@ pub enum NetworkCommand {
 #[derive(Args)]
 pub struct AdminNetwork {
     #[command(subcommand)]
-    pub what: AdminNetworkCommand,
+    pub command: AdminNetworkCommand,
 }
 
 #[derive(Subcommand)]
@@ -42,7 +42,7 @@ pub struct SetGrace {
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
     /// How long it keeps its VNI without work, at most 7d (a bare number is seconds)
-    #[arg(long, value_name = "TIME", value_parser = ttl)]
+    #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
     pub grace: Duration,
 }
 
@@ -56,6 +56,6 @@ pub struct VniPool {
     pub end: Option<u32>,
     /// How long domains keep their VNI without work, at most 7d (a bare number is seconds) [default: unchanged; 5m in a
     /// new cluster]
-    #[arg(long, value_name = "TIME", value_parser = ttl)]
+    #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
     pub grace: Option<Duration>,
 }

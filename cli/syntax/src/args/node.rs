@@ -5,7 +5,7 @@ use lattice_model::{HoldKind, NodeState};
 use thiserror::Error;
 
 #[derive(Args)]
-pub struct Nodes {
+pub struct NodeSelection {
     /// One node, or a list such as n[1-64],login
     pub node: Option<String>,
     /// Show the state that one member of the quorum has, which may be old; this works even without a majority. Its age
@@ -17,12 +17,12 @@ pub struct Nodes {
 #[derive(Args)]
 pub struct ListNodes {
     #[command(flatten)]
-    pub nodes: Nodes,
+    pub nodes: NodeSelection,
     /// Show only nodes in these states: ready, degraded, down, draining, drained, booting, failed
-    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = state, conflicts_with = "watch")]
+    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = parse_state, conflicts_with = "watch")]
     pub state: Vec<NodeState>,
     /// Show only nodes under this hold: cordon, maintenance, quarantine, drain, disable, failure, wipe
-    #[arg(long, value_name = "HOLD", value_parser = hold, conflicts_with = "watch")]
+    #[arg(long, value_name = "HOLD", value_parser = parse_hold, conflicts_with = "watch")]
     pub hold: Option<HoldKind>,
     /// Show only nodes of this vCluster
     #[arg(long, value_name = "NAME", conflicts_with_all = ["watch", "node"])]
@@ -49,14 +49,14 @@ when any was refused. All commands but list and status are for operators.";
 #[command(after_help = NODE_HELP)]
 pub struct Node {
     #[command(subcommand)]
-    pub what: NodeCommand,
+    pub command: NodeCommand,
 }
 
 #[derive(Subcommand)]
 pub enum NodeCommand {
     /// Show what the agent knows of its own node, even without a quorum, and what a drain of it waits for. Of other
     /// nodes: what the quorum knows, and what their agents report
-    Status(Nodes),
+    Status(NodeSelection),
     /// List the nodes, or some of them; without a quorum, what gossip knows of them
     List(ListNodes),
     /// Admit new nodes, which then register by themselves within seconds; or list the nodes that wait for that
@@ -338,7 +338,7 @@ pub struct History {
 #[error("the states are {}", NodeState::ALL.map(|state| state.to_string()).join(", "))]
 struct UnknownState;
 
-fn state(text: &str) -> Result<NodeState, UnknownState> {
+fn parse_state(text: &str) -> Result<NodeState, UnknownState> {
     NodeState::from_name(text).ok_or(UnknownState)
 }
 
@@ -347,6 +347,6 @@ fn state(text: &str) -> Result<NodeState, UnknownState> {
 #[error("the holds are {}", HoldKind::ALL.map(|kind| kind.to_string()).join(", "))]
 struct UnknownHold;
 
-fn hold(text: &str) -> Result<HoldKind, UnknownHold> {
+fn parse_hold(text: &str) -> Result<HoldKind, UnknownHold> {
     HoldKind::from_name(text).ok_or(UnknownHold)
 }

@@ -27,7 +27,7 @@ pub struct Preempt {
     pub ids: Vec<String>,
     /// How long each has to save its state, such as 30s or 5m (a bare number is seconds); one that is late gets half of
     /// that in addition, once [default: 10m]
-    #[arg(long, value_name = "TIME", value_parser = super::ttl::saving)]
+    #[arg(long, value_name = "TIME", value_parser = super::ttl::parse_save_deadline)]
     pub deadline: Option<Duration>,
     /// Why, for its owner and for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 #[derive(Args)]
 pub struct Quorum {
     #[command(subcommand)]
-    pub what: QuorumCommand,
+    pub command: QuorumCommand,
 }
 
 #[derive(Subcommand)]
@@ -44,14 +44,14 @@ pub enum QuorumCommand {
 
 impl QuorumCommand {
     /// The command and arguments for `lattice-quorum`, if that program executes this command.
-    pub fn of_a_member(&self) -> Option<(&'static str, &[OsString])> {
+    pub fn member_program_call(&self) -> Option<(&'static str, &[OsString])> {
         match self {
-            Self::Ca(Ca { what: CaCommand::WithItsKey(args) }) => Some(("ca", args)),
+            Self::Ca(Ca { command: CaCommand::WithItsKey(args) }) => Some(("ca", args)),
             Self::Backup(rest) => Some(("backup", &rest.args)),
             Self::Verify(rest) => Some(("verify", &rest.args)),
             Self::Recover(rest) => Some(("recover", &rest.args)),
             Self::Restore(rest) => Some(("restore", &rest.args)),
-            Self::Ca(Ca { what: CaCommand::Revoke(_) | CaCommand::Revoked }) => None,
+            Self::Ca(Ca { command: CaCommand::Revoke(_) | CaCommand::Revoked }) => None,
             Self::Status | Self::Members | Self::Add(_) | Self::Remove(_) | Self::Replace(_) | Self::TransferLeader(_) => None,
         }
     }
@@ -65,7 +65,7 @@ impl QuorumCommand {
   operator  Issue an operator's credential")]
 pub struct Ca {
     #[command(subcommand)]
-    pub what: CaCommand,
+    pub command: CaCommand,
 }
 
 #[derive(Subcommand)]

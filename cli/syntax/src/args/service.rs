@@ -16,7 +16,7 @@ work that stops serving, and its addresses with it.";
 #[command(after_help = SERVICE_EXAMPLES)]
 pub struct Service {
     #[command(subcommand)]
-    pub what: ServiceCommand,
+    pub command: ServiceCommand,
 }
 
 #[derive(Subcommand)]

@@ -24,7 +24,7 @@ continues until its walltime ends: `lattice attach ID` opens a new shell, and
 #[command(after_help = SESSION_EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct InteractiveSession {
     #[command(subcommand)]
-    pub what: Option<SessionCommand>,
+    pub command: Option<SessionCommand>,
     #[command(flatten)]
     pub flags: SubmitFlags,
 }

@@ -28,13 +28,13 @@ pub struct Signal {
     #[arg(short, long, value_name = "SIGNAL", default_value = "USR1")]
     pub signal: WorkSignal,
     /// Which processes get it
-    #[arg(long, value_enum, default_value_t = Whom::Ranks)]
-    pub to: Whom,
+    #[arg(long, value_enum, default_value_t = SignalTarget::Ranks)]
+    pub to: SignalTarget,
 }
 
 /// Which processes get a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Whom {
+pub enum SignalTarget {
     /// The process of each rank
     Ranks,
     /// All processes of all launches
@@ -43,7 +43,7 @@ pub enum Whom {
     Script,
 }
 
-impl Whom {
+impl SignalTarget {
     /// The name in the API.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
 //! `lattice telemetry`.
 
-use super::ttl::{BoundedTimeError, bounded};
+use super::ttl::{BoundedTimeError, parse_bounded};
 use clap::Args;
 use lattice_model::TelemetryMode;
 use lattice_model::telemetry::CLOSELY_MS;
@@ -51,7 +51,7 @@ pub struct Telemetry {
     pub mode: Option<TelemetryMode>,
     /// How long it lasts, such as 90s or 2h, at most a day; a bare number is seconds [default: debug 30m, audit until
     /// it ends]
-    #[arg(long, value_name = "TIME", requires = "mode", value_parser = lasting)]
+    #[arg(long, value_name = "TIME", requires = "mode", value_parser = parse_duration)]
     pub duration: Option<Duration>,
     /// Print the recorded measurements that are in the store, as lines of JSON
     #[arg(long, conflicts_with = "mode")]
@@ -61,6 +61,6 @@ pub struct Telemetry {
     pub node: Option<String>,
 }
 
-fn lasting(text: &str) -> Result<Duration, BoundedTimeError> {
-    bounded(text, Duration::from_millis(CLOSELY_MS.0)..=Duration::from_millis(CLOSELY_MS.1), "1s to 24h")
+fn parse_duration(text: &str) -> Result<Duration, BoundedTimeError> {
+    parse_bounded(text, Duration::from_millis(CLOSELY_MS.0)..=Duration::from_millis(CLOSELY_MS.1), "1s to 24h")
 }

@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Args)]
 pub struct Tenant {
     #[command(subcommand)]
-    pub what: TenantCommand,
+    pub command: TenantCommand,
 }
 
 #[derive(Subcommand)]

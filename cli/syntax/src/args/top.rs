@@ -1,6 +1,6 @@
 //! `lattice top`.
 
-use super::ttl::{BoundedTimeError, bounded};
+use super::ttl::{BoundedTimeError, parse_bounded};
 use clap::Args;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub struct Top {
     pub wide: bool,
     /// The period of MEAN and MAX, 1s to 90d; a bare number is seconds [default: 30s; for work that has ended: its
     /// whole run]
-    #[arg(long, value_name = "TIME", value_parser = top_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
 }
 
@@ -63,6 +63,6 @@ pub struct Metrics {
     pub stream: bool,
 }
 
-fn top_duration(text: &str) -> Result<Duration, BoundedTimeError> {
-    bounded(text, Duration::from_secs(1)..=Duration::from_secs(90 * 86_400), "1s to 90d")
+fn parse_duration(text: &str) -> Result<Duration, BoundedTimeError> {
+    parse_bounded(text, Duration::from_secs(1)..=Duration::from_secs(90 * 86_400), "1s to 90d")
 }

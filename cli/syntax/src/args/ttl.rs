@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use thiserror::Error;
 
-pub fn ttl(text: &str) -> Result<Duration, DurationError> {
+pub fn parse_ttl(text: &str) -> Result<Duration, DurationError> {
     duration::parse(text, BareNumber::Seconds)
 }
 
@@ -21,12 +21,12 @@ pub enum BoundedTimeError {
 }
 
 /// Parses a duration within `bounds`. `shown`: the bounds as text for people.
-pub fn bounded(text: &str, bounds: RangeInclusive<Duration>, shown: &'static str) -> Result<Duration, BoundedTimeError> {
-    let time = ttl(text)?;
+pub fn parse_bounded(text: &str, bounds: RangeInclusive<Duration>, shown: &'static str) -> Result<Duration, BoundedTimeError> {
+    let time = parse_ttl(text)?;
     if bounds.contains(&time) { Ok(time) } else { Err(BoundedTimeError::OutOfBounds(shown)) }
 }
 
 /// Parses how long work may take to save its state. Zero is refused here, because it means the default in the API.
-pub fn saving(text: &str) -> Result<Duration, BoundedTimeError> {
-    bounded(text, Duration::from_millis(DEADLINE_MS.0)..=Duration::from_millis(DEADLINE_MS.1), "1s to 24h")
+pub fn parse_save_deadline(text: &str) -> Result<Duration, BoundedTimeError> {
+    parse_bounded(text, Duration::from_millis(DEADLINE_MS.0)..=Duration::from_millis(DEADLINE_MS.1), "1s to 24h")
 }

@@ -1,6 +1,6 @@
 //! `lattice update`.
 
-use crate::flags::walltime;
+use crate::flags::parse_walltime;
 use clap::Args;
 use std::time::Duration;
 
@@ -23,6 +23,6 @@ pub struct Update {
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// How long it may run, from its beginning: 90 (minutes), 90s, 10m, 2h, HH:MM:SS or D-HH
-    #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", value_parser = walltime)]
+    #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", value_parser = parse_walltime)]
     pub walltime: Duration,
 }

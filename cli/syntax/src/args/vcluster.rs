@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 #[derive(Args)]
 pub struct VCluster {
     #[command(subcommand)]
-    pub what: VClusterCommand,
+    pub command: VClusterCommand,
 }
 
 #[derive(Subcommand)]
@@ -41,7 +41,7 @@ and the nodes that belong to no other.";
 #[command(after_help = VCLUSTER_EXAMPLES)]
 pub struct VClusterAdmin {
     #[command(subcommand)]
-    pub what: AdminVCluster,
+    pub command: AdminVCluster,
 }
 
 #[derive(Subcommand)]

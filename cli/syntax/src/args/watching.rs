@@ -1,6 +1,6 @@
 //! `lattice watch`, `lattice diag`, `lattice compare`.
 
-use super::ttl::{BoundedTimeError, bounded};
+use super::ttl::{BoundedTimeError, parse_bounded};
 use clap::Args;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub struct Watch {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub metrics: Vec<String>,
     /// The time between two measurements of a node, 1s to 1h; a bare number is seconds
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = interval)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_interval)]
     pub interval: Duration,
 }
 
@@ -40,8 +40,8 @@ impl Watch {
     }
 }
 
-fn interval(text: &str) -> Result<Duration, BoundedTimeError> {
-    bounded(text, Duration::from_secs(1)..=Duration::from_secs(3600), "1s to 1h")
+fn parse_interval(text: &str) -> Result<Duration, BoundedTimeError> {
+    parse_bounded(text, Duration::from_secs(1)..=Duration::from_secs(3600), "1s to 1h")
 }
 
 const DIAG_EXAMPLES: &str = "Examples:

@@ -53,7 +53,7 @@ const NO_ARRAYS: &str = "job arrays are not built yet; submit once for each inde
 const NO_DEPENDENCIES: &str = "dependencies are not built yet; let the earlier job submit this one as its last command";
 const NO_TIME: &str =
     "start times are not built yet; submit with `lattice submit --hold`, and run `lattice resume ID` when the job may start";
-const OF_SBATCH: &str = "it is an option of the submitting command, not of the job";
+const OF_SUBMITTING_COMMAND: &str = "it is an option of the submitting command, not of the job";
 
 /// Each option of `sbatch`, sorted by name. Options that are not listed are refused as well.
 pub const OPTIONS: &[SlurmOption] = &[
@@ -98,7 +98,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     option("gpus-per-task", Rule::Value("--gpus-per-task")),
     option("gres", Rule::Gres),
     option("gres-flags", Rule::Refused("use --gpu-bind=closest or --gpu-bind=none")),
-    lettered('h', "help", Rule::Refused(OF_SBATCH)),
+    lettered('h', "help", Rule::Refused(OF_SUBMITTING_COMMAND)),
     option("hint", Rule::Refused("use -c, --cpu-bind and --ntasks-per-node")),
     lettered('H', "hold", Rule::Refused("use the submitting command: `lattice submit --hold`")),
     option("ignore-pbs", Rule::Harmless(false)),
@@ -170,10 +170,10 @@ pub const OPTIONS: &[SlurmOption] = &[
     option("tres-per-task", Rule::Refused("use -c and --gpus-per-task")),
     option("uenv", Rule::Value("--uenv")),
     option("uid", Rule::Refused("a job runs as its submitter; leave it out")),
-    option("usage", Rule::Refused(OF_SBATCH)),
+    option("usage", Rule::Refused(OF_SUBMITTING_COMMAND)),
     option("use-min-nodes", Rule::Refused(BY_NODES)),
     lettered('v', "verbose", Rule::Harmless(false)),
-    lettered('V', "version", Rule::Refused(OF_SBATCH)),
+    lettered('V', "version", Rule::Refused(OF_SUBMITTING_COMMAND)),
     option("view", Rule::Value("--view")),
     lettered('W', "wait", Rule::Refused("use the submitting command: `lattice submit --wait`")),
     option("wait-all-nodes", Rule::Refused("a job always begins when all its nodes are ready; leave it out")),
@@ -199,8 +199,8 @@ pub fn translate(words: &[String]) -> Result<Translated, UsageError> {
     let mut translated = Translated::default();
     let mut rest = words.iter().peekable();
     while let Some(word) = rest.next() {
-        let (known, mut value) = look_up(word);
-        let rule = known.ok_or_else(|| unknown(word))?.rule;
+        let (known, mut value) = find_option(word);
+        let rule = known.ok_or_else(|| unknown_option(word))?.rule;
         let takes_value = !matches!(rule, Rule::Plain(_) | Rule::Harmless(false));
         if value.is_none() && takes_value && rest.peek().is_some_and(|next| !next.starts_with('-')) {
             value = rest.next().cloned();
@@ -226,7 +226,7 @@ pub fn translate(words: &[String]) -> Result<Translated, UsageError> {
             Rule::Plain(ours) => translated.words.push(ours.to_owned()),
             Rule::Value(_) | Rule::Time | Rule::Memory | Rule::Gres | Rule::GpusPerNode | Rule::Export => {
                 let missing = || UsageError { what: format!("{word}: a value is needed"), hint: None };
-                let ours = with_value(rule, &value.ok_or_else(missing)?);
+                let ours = translate_value(rule, &value.ok_or_else(missing)?);
                 translated.words.extend(ours.map_err(|why| UsageError { what: format!("{word}: {why}"), hint: None })?);
             }
         }
@@ -235,28 +235,28 @@ pub fn translate(words: &[String]) -> Result<Translated, UsageError> {
 }
 
 /// The options of `lattice submit` for an option of Slurm with a value.
-fn with_value(rule: Rule, value: &str) -> Result<Vec<String>, ValueError> {
+fn translate_value(rule: Rule, value: &str) -> Result<Vec<String>, ValueError> {
     match rule {
         Rule::Value(name) => Ok(vec![format!("{name}={value}")]),
         Rule::Time => {
             let time = duration::parse(value, BareNumber::Minutes)?;
             Ok(vec![format!("--walltime={}s", time.as_secs())])
         }
-        Rule::Memory => slurm_values::memory(value),
-        Rule::Gres => slurm_values::gres(value),
-        Rule::GpusPerNode => slurm_values::gpus(value),
-        Rule::Export => slurm_values::export(value),
+        Rule::Memory => slurm_values::translate_memory(value),
+        Rule::Gres => slurm_values::translate_gres(value),
+        Rule::GpusPerNode => slurm_values::translate_gpus(value),
+        Rule::Export => slurm_values::translate_export(value),
         Rule::Plain(_) | Rule::Harmless(_) | Rule::Refused(_) => Ok(Vec::new()),
     }
 }
 
-fn unknown(word: &str) -> UsageError {
+fn unknown_option(word: &str) -> UsageError {
     let hint = "an unknown option might change the job, so it is refused; `lattice submit --help` lists the options";
     UsageError { what: format!("{word}: there is no such option"), hint: Some(hint.to_owned()) }
 }
 
 /// The option that a word names, and the value joined to it.
-pub fn look_up(word: &str) -> (Option<&'static SlurmOption>, Option<String>) {
+pub fn find_option(word: &str) -> (Option<&'static SlurmOption>, Option<String>) {
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = match long.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),

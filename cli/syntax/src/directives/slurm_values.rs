@@ -24,7 +24,7 @@ pub enum ValueError {
 }
 
 /// `--mem`: per node; a bare number is MiB.
-pub fn memory(value: &str) -> Result<Vec<String>, ValueError> {
+pub fn translate_memory(value: &str) -> Result<Vec<String>, ValueError> {
     let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     if !digits.is_empty() && digits.bytes().all(|b| b == b'0') {
         return Err(ValueError::AllMemory);
@@ -35,14 +35,14 @@ pub fn memory(value: &str) -> Result<Vec<String>, ValueError> {
 }
 
 /// `--gres`: a list of `gpu`, `gpu:4`, `gpu:a100`, `gpu:a100:4`; per node.
-pub fn gres(value: &str) -> Result<Vec<String>, ValueError> {
+pub fn translate_gres(value: &str) -> Result<Vec<String>, ValueError> {
     let mut asked = Vec::new();
     for resource in value.split(',') {
         let (name, amount) = resource.split_once(':').unwrap_or((resource, "1"));
         match name {
             "none" if value == "none" => {}
             "gpu" if !asked.is_empty() => return Err(ValueError::SeveralKinds),
-            "gpu" => asked = gpus(amount)?,
+            "gpu" => asked = translate_gpus(amount)?,
             _ => return Err(ValueError::NotGpus(resource.to_owned())),
         }
     }
@@ -50,7 +50,7 @@ pub fn gres(value: &str) -> Result<Vec<String>, ValueError> {
 }
 
 /// `4`, `a100` or `a100:4`: per node.
-pub fn gpus(value: &str) -> Result<Vec<String>, ValueError> {
+pub fn translate_gpus(value: &str) -> Result<Vec<String>, ValueError> {
     let wrong = || ValueError::Gpus(value.to_owned());
     if value.contains(',') {
         return Err(ValueError::SeveralKinds);
@@ -69,7 +69,7 @@ pub fn gpus(value: &str) -> Result<Vec<String>, ValueError> {
 }
 
 /// `--export`: `ALL`, `NONE`, and variables with values; without `ALL` the job gets only those.
-pub fn export(value: &str) -> Result<Vec<String>, ValueError> {
+pub fn translate_export(value: &str) -> Result<Vec<String>, ValueError> {
     let mut words = Vec::new();
     let mut what = "none";
     for part in value.split(',').filter(|part| !part.is_empty()) {
@@ -102,32 +102,32 @@ mod tests {
             ("gpu:0", ""),
             ("none", ""),
         ] {
-            assert_eq!(joined(gres(text)).as_deref(), Ok(ours), "{text}");
+            assert_eq!(joined(translate_gres(text)).as_deref(), Ok(ours), "{text}");
         }
         for bad in
             ["gpu:a:b:1", "gpu:", "gpu:x:", "gpu::1", "shard:2", "gpu:2,nvme:1", "gpu:a:1,gpu:b:1", "", "none,gpu", "gpu:99999999999"]
         {
-            assert!(gres(bad).is_err(), "{bad}: {:?}", gres(bad));
+            assert!(translate_gres(bad).is_err(), "{bad}: {:?}", translate_gres(bad));
         }
-        assert_eq!(joined(gpus("h100:2")).as_deref(), Ok("--gpus=2 --constraint=gpu_type=h100"));
-        assert_eq!(gpus("a:1,b:1"), Err(ValueError::SeveralKinds));
+        assert_eq!(joined(translate_gpus("h100:2")).as_deref(), Ok("--gpus=2 --constraint=gpu_type=h100"));
+        assert_eq!(translate_gpus("a:1,b:1"), Err(ValueError::SeveralKinds));
     }
 
     #[test]
     fn memory_without_a_unit_is_in_mib() {
-        assert_eq!(joined(memory("4096")).as_deref(), Ok("--mem=4096M"));
-        assert_eq!(joined(memory("16G")).as_deref(), Ok("--mem=16G"));
-        assert_eq!(memory("0"), Err(ValueError::AllMemory));
-        assert_eq!(memory("0G"), Err(ValueError::AllMemory));
-        assert!(memory("much").is_err() && memory("").is_err());
+        assert_eq!(joined(translate_memory("4096")).as_deref(), Ok("--mem=4096M"));
+        assert_eq!(joined(translate_memory("16G")).as_deref(), Ok("--mem=16G"));
+        assert_eq!(translate_memory("0"), Err(ValueError::AllMemory));
+        assert_eq!(translate_memory("0G"), Err(ValueError::AllMemory));
+        assert!(translate_memory("much").is_err() && translate_memory("").is_err());
     }
 
     #[test]
     fn exported_variables_are_those_that_are_named() {
-        assert_eq!(joined(export("ALL,A=1,B=x=y")).as_deref(), Ok("--export=all --env=A=1 --env=B=x=y"));
-        assert_eq!(joined(export("A=1")).as_deref(), Ok("--export=none --env=A=1"));
-        assert_eq!(joined(export("NONE")).as_deref(), Ok("--export=none"));
-        assert_eq!(export("ALL,PATH"), Err(ValueError::Unassigned("PATH".into())));
-        assert!(export("=1").is_err());
+        assert_eq!(joined(translate_export("ALL,A=1,B=x=y")).as_deref(), Ok("--export=all --env=A=1 --env=B=x=y"));
+        assert_eq!(joined(translate_export("A=1")).as_deref(), Ok("--export=none --env=A=1"));
+        assert_eq!(joined(translate_export("NONE")).as_deref(), Ok("--export=none"));
+        assert_eq!(translate_export("ALL,PATH"), Err(ValueError::Unassigned("PATH".into())));
+        assert!(translate_export("=1").is_err());
     }
 }

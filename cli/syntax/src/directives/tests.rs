@@ -1,5 +1,5 @@
 use super::*;
-use crate::flags::{Export, Nodes, Requeue};
+use crate::flags::{Export, NodeCount, Requeue};
 use std::time::Duration;
 
 fn flags(lines: &str) -> SubmitFlags {
@@ -13,8 +13,8 @@ fn text(error: &UsageError) -> String {
     format!("{}{hint}", error.what)
 }
 
-fn nodes(least: u32) -> Option<Nodes> {
-    Some(Nodes { least, most: None })
+fn nodes(least: u32) -> Option<NodeCount> {
+    Some(NodeCount { least, most: None })
 }
 
 #[test]

@@ -9,7 +9,7 @@ pub struct UnclosedQuote(char);
 
 /// Splits at blanks. Quotes of both kinds protect blanks, a backslash protects the next character (not between single
 /// quotes); a word that begins with `#` ends the line.
-pub fn words(line: &str) -> Result<Vec<String>, UnclosedQuote> {
+pub fn split_words(line: &str) -> Result<Vec<String>, UnclosedQuote> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut chars = line.chars();
@@ -42,10 +42,10 @@ mod tests {
 
     #[test]
     fn blanks_split_and_quotes_keep() {
-        let split = |line: &str| words(line).unwrap();
+        let split = |line: &str| split_words(line).unwrap();
         assert_eq!(split(" -N 4\t--name=\"my job\" # four"), ["-N", "4", "--name=my job"]);
         assert_eq!(split("--name='a \\ b'\\ c a#b ''"), ["--name=a \\ b c", "a#b", ""]);
         assert!(split("  # nothing").is_empty());
-        assert!(words("--name='open").is_err());
+        assert!(split_words("--name='open").is_err());
     }
 }

@@ -1,4 +1,4 @@
-/* One rank of an Open MPI program: world | abort | die | late FILE. */
+/* One rank of an Open MPI program: world | abort | die | leave | late FILE. */
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
         if (refused == MPI_SUCCESS)
             return 9;
     }
-    if (strcmp(what, "abort") == 0 || strcmp(what, "die") == 0) {
+    if (strcmp(what, "abort") == 0 || strcmp(what, "die") == 0 || strcmp(what, "leave") == 0) {
         if (rank == 3) {
             struct timespec now;
             clock_gettime(CLOCK_REALTIME, &now);
@@ -56,6 +56,8 @@ int main(int argc, char **argv) {
             fflush(stdout);
             if (strcmp(what, "abort") == 0)
                 MPI_Abort(MPI_COMM_WORLD, 7);
+            if (strcmp(what, "leave") == 0)
+                exit(0);
             raise(SIGKILL);
         }
         MPI_Barrier(MPI_COMM_WORLD);

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_says_is_what_a_member_reads() {
+    fn a_header_is_read_as_it_was_written() {
         for may_move in [MayMove::Later, MayMove::Now] {
             assert_eq!(MayMove::read(Some(may_move.header())), Some(may_move));
         }

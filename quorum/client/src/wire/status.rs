@@ -72,11 +72,11 @@ impl fmt::Display for ClockAlarm {
                 write!(f, "{}: set it right (NTP)", each.collect::<Vec<_>>().join(", "))
             }
             Self::NoMajority => f.write_str(
-                "no majority of the members' clocks agrees to 5 s: the ledger's time goes on from its last entry; set the clocks right (NTP)",
+                "no majority of the members' clocks agrees to 5 s: the ledger's time continues from its last entry; set the clocks right (NTP)",
             ),
             Self::Time { behind_ms } => {
                 let (seconds, side) = off(behind_ms.saturating_neg());
-                write!(f, "the ledger's time is {seconds} s {side} the members' clocks, and goes there slowly; a new leader begins with theirs")
+                write!(f, "the ledger's time is {seconds} s {side} the members' clocks, and approaches them slowly; a new leader begins with their time")
             }
         }
     }

@@ -42,6 +42,12 @@ pub enum Wanted {
     AnyMember,
 }
 
+/// A byte stream that another agent relays. It is used as a trait object, so that HTTP/2 and TLS are
+/// compiled here alone.
+pub trait RelayedStream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> RelayedStream for S {}
+
 impl Credentials {
     /// A channel to a member; it connects at the first use and again after each loss.
     pub fn channel(&self, endpoint: &str, wanted: Wanted, used: Used) -> Result<Channel, TlsError> {
@@ -66,17 +72,14 @@ impl Credentials {
     /// A channel to any member over a byte stream that another agent relays. TLS is with the member
     /// at the far end, so the relaying agent can neither read nor change nor replay anything.
     /// Connected once: when the stream ends, so does the channel.
-    pub fn channel_over<S>(&self, stream: S, address: &str) -> Result<Channel, TlsError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    pub fn channel_over(&self, stream: Box<dyn RelayedStream>, address: &str) -> Result<Channel, TlsError> {
         let name = ServerName::try_from(QUORUM_NAME).map_err(|e| TlsError::Pem { what: "name", why: e.to_string() })?;
         let endpoint = http2(address, Used::Session)?;
         let (this, address, once) = (self.clone(), address.to_owned(), Arc::new(Mutex::new(Some(stream))));
         Ok(endpoint.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
             let (this, address, name, stream) = (this.clone(), address.clone(), name.clone(), lock(&once).take());
             async move {
-                let stream = stream.ok_or_else(|| io::Error::other("it is not carried any more"))?;
+                let stream = stream.ok_or_else(|| io::Error::other("it is not relayed any more"))?;
                 this.secure(stream, &address, name, Wanted::AnyMember).await.map(TokioIo::new)
             }
         })))
@@ -112,7 +115,7 @@ impl Credentials {
         if !fits {
             let who = |peer: Shown| format!("it is {} (role {})", peer.caller.name, peer.caller.role);
             let who = peer.map_or_else(|error| error.to_string(), who);
-            let why = format!("what answers at {address} is not the member that is wanted: {who}");
+            let why = format!("the peer at {address} is not the expected member: {who}");
             self.0.refused.count(Cause::Name, &why);
             return Err(io::Error::other(why));
         }
@@ -120,7 +123,7 @@ impl Credentials {
         // Its first bytes show that it accepted the certificate; an alert says why not. Once HTTP/2
         // owns the stream, that reason is lost.
         let refused =
-            |why: String| io::Error::other(format!("{address} does not take the certificate of {}: {why}", self.present().own.name));
+            |why: String| io::Error::other(format!("{address} does not accept the certificate of {}: {why}", self.present().own.name));
         match stream.fill_buf().await {
             Ok([]) => Err(refused("it closed the connection".to_owned())),
             Ok(_) => Ok(stream),
@@ -150,8 +153,8 @@ fn describe_alert(error: &io::Error) -> String {
         _ => return error.to_string(),
     };
     match alert {
-        Cause::Expired => "it has ended (or the clocks differ): `lattice doctor` shows until when it holds".to_owned(),
-        Cause::Authority => "it is of another authority".to_owned(),
+        Cause::Expired => "it has expired (or the clocks differ): `lattice doctor` shows until when it is valid".to_owned(),
+        Cause::Authority => "another authority issued it".to_owned(),
         Cause::Name | Cause::Role | Cause::Revoked | Cause::Handshake | Cause::Generation | Cause::Replayed => error.to_string(),
     }
 }

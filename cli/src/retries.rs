@@ -8,51 +8,51 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// How long an agent may be unavailable before following is given up.
-const AGENT_AWAY_MAX: Duration = Duration::from_secs(60);
+const AGENT_UNAVAILABLE_MAX: Duration = Duration::from_secs(60);
 /// Pause between two tries to connect.
-const CONNECT_AGAIN: Duration = Duration::from_millis(200);
+const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// The retry state of a command that follows something.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct Retries {
     progressed: Cell<bool>,
     failing_since: Cell<Option<Instant>>,
 }
 
-impl Patience {
+impl Retries {
     /// For a process inside an allocation: the agent of its node exists, or is restarting.
     pub fn within_allocation() -> Self {
-        let patience = Self::default();
-        patience.progress();
-        patience
+        let retries = Self::default();
+        retries.record_progress();
+        retries
     }
 
     /// Connects; within an allocation it retries for as long as that may help.
     pub async fn connect(&self, session: &Session) -> Result<Client, Failure> {
         match session.connect().await {
-            Err(failure) if self.progressed() && self.bears(&failure) => self.connect_again(session, failure).await,
+            Err(failure) if self.has_progressed() && self.should_retry(&failure) => self.reconnect(session, failure).await,
             connected => connected,
         }
     }
 
     /// Records that the agent has sent something.
-    pub fn progress(&self) {
+    pub fn record_progress(&self) {
         self.progressed.set(true);
         self.failing_since.set(None);
     }
 
     /// Whether anything ever arrived.
-    pub fn progressed(&self) -> bool {
+    pub fn has_progressed(&self) -> bool {
         self.progressed.get()
     }
 
     /// Whether a new connection may help: the connection broke, or an agent that had answered has lost its quorum.
-    pub fn bears(&self, failure: &Failure) -> bool {
+    pub fn should_retry(&self, failure: &Failure) -> bool {
         failure.is_lost_connection() || (self.progressed.get() && failure.exit() == Exit::Unavailable as u8)
     }
 
     /// Connects again. Returns `failure` if that has failed for too long.
-    pub async fn connect_again(&self, session: &Session, failure: Failure) -> Result<Client, Failure> {
+    pub async fn reconnect(&self, session: &Session, failure: Failure) -> Result<Client, Failure> {
         let since = match self.failing_since.get() {
             Some(since) => since,
             None => {
@@ -62,9 +62,9 @@ impl Patience {
             }
         };
         self.failing_since.set(Some(since));
-        let deadline = since + AGENT_AWAY_MAX;
+        let deadline = since + AGENT_UNAVAILABLE_MAX;
         while Instant::now() < deadline {
-            sleep(CONNECT_AGAIN).await;
+            sleep(CONNECT_RETRY_DELAY).await;
             if let Ok(Ok(client)) = timeout_at(deadline, session.connect()).await {
                 return Ok(client);
             }
@@ -80,14 +80,14 @@ mod tests {
 
     #[test]
     fn only_failures_that_may_pass_are_retried() {
-        let patience = Patience::default();
+        let retries = Retries::default();
         let broken = Failure::from(Status::from_error(Box::new(std::io::Error::other("reset"))));
         let no_quorum = Failure::from(Status::unavailable("no quorum"));
-        assert!(patience.bears(&broken));
-        assert!(!patience.bears(&no_quorum));
-        patience.progress();
-        assert!(patience.bears(&no_quorum));
-        assert!(!patience.bears(&Failure::from(Status::permission_denied("no"))));
-        assert!(Patience::within_allocation().bears(&no_quorum));
+        assert!(retries.should_retry(&broken));
+        assert!(!retries.should_retry(&no_quorum));
+        retries.record_progress();
+        assert!(retries.should_retry(&no_quorum));
+        assert!(!retries.should_retry(&Failure::from(Status::permission_denied("no"))));
+        assert!(Retries::within_allocation().should_retry(&no_quorum));
     }
 }
