@@ -312,7 +312,7 @@ impl Core {
             }
             Event::Timer(token) => match self.timers.remove(&token) {
                 Some(Armed { due_ms, what: Pending::Foca { timer, postponed } }) => {
-                    self.handle_foca_timer(now_ms, due_ms, timer, postponed, out)
+                    self.handle_foca_timer(now_ms, due_ms, timer, postponed, out);
                 }
                 Some(Armed { what: Pending::Tick, .. }) => self.tick(now_ms, out),
                 Some(Armed { what: Pending::Rejoin, .. }) => self.rejoin(now_ms, None, out),

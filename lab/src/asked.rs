@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Longer than anything is measured.
-const LONG: Duration = Duration::from_secs(3600);
+/// Timeout of one wait for a request; it is repeated.
+const REQUEST_WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// How it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -101,7 +101,7 @@ fn append_line(dir: &Path, line: &str) -> Result<()> {
 }
 
 /// Whether this process is the one of its node that saves.
-fn saves() -> bool {
+fn is_saver() -> bool {
     std::env::var("LATTICE_LOCAL_RANK").is_ok_and(|rank| rank == "0")
 }
 
@@ -134,10 +134,10 @@ fn by_signal(dir: &Path) -> Result<()> {
     loop {
         SigSet::empty().suspend()?;
         let noticed_ns = NOTICED_NS.swap(0, Ordering::Relaxed);
-        if noticed_ns == 0 || !saves() {
+        if noticed_ns == 0 || !is_saver() {
             continue;
         }
-        let request = fs::read_to_string(at.join("request")).context("what is asked for")?;
+        let request = fs::read_to_string(at.join("request")).context("reading the request")?;
         let token = request.lines().next().context("an empty request")?;
         save(dir, &at.join(token), noticed_ns)?;
         let (new, answer) = (at.join(format!("{token}.new")), at.join(format!("{token}.done")));
@@ -150,9 +150,9 @@ fn through_memory(dir: &Path) -> Result<()> {
     let listener = Listener::from_env()?.context("$LATTICE_CHECKPOINT_SHM is not set")?;
     append_line(dir, "ready")?;
     loop {
-        let Some(request) = listener.wait(LONG) else { continue };
+        let Some(request) = listener.wait(REQUEST_WAIT_MAX) else { continue };
         let noticed_ns = now_ns();
-        ensure!(saves(), "one process of a node is asked");
+        ensure!(is_saver(), "a process that does not save was asked");
         save(dir, &request.directory, noticed_ns)?;
         request.done(Done { step: Some(1), ..Done::default() });
     }
@@ -165,11 +165,11 @@ async fn in_calls(dir: &Path) -> Result<()> {
     append_line(dir, "ready")?;
     while let Some(request) = asked.message().await? {
         let noticed_ns = now_ns();
-        ensure!(saves(), "one process of a node is asked");
+        ensure!(is_saver(), "a process that does not save was asked");
         save(dir, Path::new(&request.directory), noticed_ns)?;
         client.done(v1::SaveDone { token: request.token, step: Some(1), ..Default::default() }).await?;
     }
-    bail!("the agent asks for nothing more")
+    bail!("the agent closed its stream of requests")
 }
 
 #[cfg(test)]
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_last_is_read_and_who_is_ready_counted() {
+    fn the_last_request_is_read_and_ready_processes_are_counted() {
         let dir = std::env::temp_dir().join(format!("lattice-asked-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         assert_eq!(read_progress(&dir).unwrap(), (0, None));

@@ -64,7 +64,7 @@ pub fn stop(cluster: &Cluster, patience: Duration) -> Result<Report> {
     let (swept, stuck) = sweep::scopes(&cluster.cgroup_root);
     report.swept.extend(swept);
     report.stuck.extend(stuck);
-    strays(&folders, &mut report);
+    sweep_strays(&folders, &mut report);
     for disk in &cluster.small_disks {
         if let Err(error) = disk.unmount() {
             report.stuck.push(format!("{error:#}"));
@@ -111,7 +111,7 @@ fn terminate<'a>(daemons: impl Iterator<Item = &'a crate::cluster::Daemon>, grac
 }
 
 /// Daemons and shims of this cluster that neither the record nor a scope knows, with all their descendants.
-fn strays(folders: &[&Path], report: &mut Report) {
+fn sweep_strays(folders: &[&Path], report: &mut Report) {
     for (pid, name) in ours_under(folders) {
         let family = descendants(pid);
         let Ok(process) = Identity::of(pid) else { continue };
@@ -155,8 +155,8 @@ pub fn leftovers(cluster: &Cluster) -> Vec<String> {
     left
 }
 
-/// The same once nothing is left, or the last result when `limit` is over. Both come from one look: a second look may
-/// see a temporary scope of no allocation, with which an agent that has just started tries its cgroups
+/// The same once nothing is left, or the last result when `limit` is over. There is no later check: it could find
+/// the temporary scope with which an agent that has just started tests its cgroups
 /// (`doctor::probe_slice`).
 pub fn leftovers_within(cluster: &Cluster, limit: Duration) -> Vec<String> {
     let mut left = Vec::new();
@@ -187,7 +187,7 @@ impl Guard {
     /// Removes it now, and returns what was removed.
     pub fn down(mut self, patience: Duration) -> Result<Report> {
         self.armed = false;
-        down(&self.dir, patience).context("taking the cluster away")
+        down(&self.dir, patience).context("removing the cluster")
     }
 }
 
@@ -197,7 +197,7 @@ impl Drop for Guard {
             match down(&self.dir, Duration::ZERO) {
                 Ok(report) if report.stuck.is_empty() => {}
                 Ok(report) => eprintln!("lab: these could not be removed: {}", report.stuck.join("; ")),
-                Err(e) => eprintln!("lab: {} could not be taken away: {e:#}", self.dir.display()),
+                Err(e) => eprintln!("lab: {} could not be removed: {e:#}", self.dir.display()),
             }
         }
     }

@@ -68,8 +68,8 @@ impl State {
         fs::rename(&part, path).with_context(|| format!("{}", path.display()))
     }
 
-    /// The existing services.
-    pub fn standing(&self) -> impl Iterator<Item = &Service> {
+    /// The services that were not revoked.
+    pub fn valid_services(&self) -> impl Iterator<Item = &Service> {
         self.services.iter().filter(|service| !service.revoked)
     }
 }
@@ -79,7 +79,7 @@ pub fn run(options: &Options) -> Result<()> {
     let listener = TcpListener::bind(&options.listen).with_context(|| format!("cannot listen at {}", options.listen))?;
     for stream in listener.incoming() {
         if let Err(error) = stream.map_err(Into::into).and_then(|stream| serve(options, stream)) {
-            eprintln!("a client is let go: {error:#}");
+            eprintln!("a request failed: {error:#}");
         }
     }
     Ok(())
@@ -98,7 +98,7 @@ fn serve(options: &Options, stream: TcpStream) -> Result<()> {
     let request = read(&stream)?;
     let (status, answer) = match request.token == format!("Bearer {}", options.token) {
         true => answer(options, &request)?,
-        false => ("401 Unauthorized", json!({"error": "show your token"})),
+        false => ("401 Unauthorized", json!({"error": "the token is missing or wrong"})),
     };
     std::thread::sleep(Duration::from_millis(options.answer_after_ms));
     let body = answer.to_string();
@@ -112,7 +112,7 @@ fn read(stream: &TcpStream) -> Result<Request> {
     let mut line = String::new();
     lines.read_line(&mut line)?;
     let mut words = line.split_ascii_whitespace().map(str::to_owned);
-    let (Some(method), Some(path)) = (words.next(), words.next()) else { bail!("no request: {line:?}") };
+    let (Some(method), Some(path)) = (words.next(), words.next()) else { bail!("not an HTTP request: {line:?}") };
     let mut request = Request { method, path, token: String::new(), name: String::new(), body: Vec::new() };
     let mut length = 0;
     loop {
@@ -147,7 +147,7 @@ fn answer(options: &Options, request: &Request) -> Result<(&'static str, Value)>
             }
             let nodes = asked["nodes"].as_array().cloned().unwrap_or_default();
             let (Some(vni), Some(allocation)) = (asked["vni"].as_u64(), asked["allocation_id"].as_str()) else {
-                return Ok(("400 Bad Request", json!({"error": "vni and allocation_id are needed"})));
+                return Ok(("400 Bad Request", json!({"error": "vni and allocation_id are required"})));
             };
             let service = Service {
                 id: format!("svc-{}", state.services.len() + 1),
@@ -164,7 +164,7 @@ fn answer(options: &Options, request: &Request) -> Result<(&'static str, Value)>
             Ok(("201 Created", made))
         }
         ("GET", _) if rest.ends_with("/auth") => {
-            let found = state.standing().find(|service| service.id == id);
+            let found = state.valid_services().find(|service| service.id == id);
             Ok(found.map_or(none, |service| ("200 OK", json!({"auth_key": service.auth_key}))))
         }
         ("DELETE", _) => match state.services.iter_mut().find(|service| service.id == id && !service.revoked) {

@@ -155,7 +155,7 @@ pub fn start_member(dir: &Path, id: u64) -> Result<i32> {
         (cluster, name)
     };
     let member = cluster.member(id)?;
-    let address: SocketAddr = member.service.parse().with_context(|| format!("{} is no address", member.service))?;
+    let address: SocketAddr = member.service.parse().with_context(|| format!("{} is not an address", member.service))?;
     let connects = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok();
     let reached = || cluster.networks.as_ref().map_or_else(|| Ok(connects()), |networks| networks.within(connects));
     let accepts = until(START_LIMIT, || !member.daemon.alive() || reached().unwrap_or(false));
@@ -199,7 +199,7 @@ pub fn leave_member(dir: &Path, id: u64) -> Result<()> {
         bail!("`lattice quorum remove {id}` ended with {}: {}", done.code(), done.err().trim());
     }
     if runs && !until(START_LIMIT, || !daemon.alive()) {
-        bail!("member {id} was removed and goes on; the end of {}:\n{}", daemon.log.display(), crate::process::tail(&daemon.log, 25));
+        bail!("member {id} was removed but still runs; the end of {}:\n{}", daemon.log.display(), crate::process::tail(&daemon.log, 25));
     }
     forget_member(dir, id)
 }

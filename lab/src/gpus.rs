@@ -79,10 +79,10 @@ pub fn fault(dir: &Path, index: u32, fault: &Fault) -> Result<()> {
     }
     let file = readings_file(&device);
     match fault {
-        Fault::Remove => fs::rename(&device, &aside).context("it is gone already"),
+        Fault::Remove => fs::rename(&device, &aside).context("it is already removed"),
         Fault::Add => {
             if !aside.exists() {
-                bail!("it is there");
+                bail!("it is on the bus already");
             }
             let load = load_file(&device);
             if load.exists() {
@@ -159,6 +159,6 @@ fn free_major() -> Result<u64> {
     let mut free = MAJORS.filter(|major| !taken.contains(major));
     match free.next() {
         Some(major) => Ok(major),
-        None => bail!("every experimental device number (240 to 254) is taken on this machine"),
+        None => bail!("every experimental device number (240 to 254) is in use on this machine"),
     }
 }

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_may_be_ordered_either_way() {
+    fn overlapping_operations_may_be_ordered_either_way() {
         let write = || op(0, Some((100, 0)), Ask::Write(1));
         assert!(holds(&[write(), op(10, Some((20, 0)), Ask::Read), op(30, Some((40, 1)), Ask::Read)]));
         // The first read saw the write; the second, later one did not.
@@ -197,13 +197,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_stays() {
+    fn acknowledged_operations_stay() {
         assert!(!holds(&[op(0, Some((10, 0)), Ask::Write(1)), op(20, Some((30, 0)), Ask::Read)]));
         assert!(!holds(&[op(0, Some((10, 0)), Ask::Write(1)), op(20, Some((30, 2)), Ask::Read)]));
     }
 
     #[test]
-    fn what_was_never_answered_happened_late_or_never() {
+    fn unanswered_operations_happen_late_or_never() {
         let lost = || op(0, None, Ask::Write(1));
         assert!(holds(&[lost(), op(20, Some((30, 0)), Ask::Read), op(40, Some((50, 1)), Ask::Read)]));
         assert!(holds(&[lost(), op(20, Some((30, 0)), Ask::Read)]));

@@ -76,9 +76,9 @@ impl Lattice {
     /// Every node's id and state, from the quorum.
     pub fn nodes(&self) -> Result<Vec<(String, String)>> {
         let answer = self.json(&["nodes"])?;
-        let rows = rows(&answer, "nodes").context("`lattice nodes -o json` is no list")?;
+        let rows = rows(&answer, "nodes").context("`lattice nodes -o json` is not a list")?;
         if rows.iter().any(|n| n["by_gossip"] == true) {
-            bail!("the quorum does not answer: the list is gossip's");
+            bail!("the quorum does not answer: the list is from gossip");
         }
         Ok(rows.iter().map(|n| (text(n, "id"), text(n, "state"))).collect())
     }
@@ -90,14 +90,14 @@ impl Lattice {
         match answer {
             Value::Array(mut list) if list.len() == 1 => Ok(list.remove(0)),
             Value::Object(_) => Ok(answer),
-            other => bail!("`lattice status {id} -o json` is no allocation: {other}"),
+            other => bail!("`lattice status {id} -o json` is not an allocation: {other}"),
         }
     }
 
     /// The newest thousand allocations of all users.
     pub fn allocations(&self) -> Result<Vec<Value>> {
         let answer = self.json(&["status", "--all", "--limit", "1000"])?;
-        Ok(rows(&answer, "allocations").context("`lattice status -o json` is no list")?.clone())
+        Ok(rows(&answer, "allocations").context("`lattice status -o json` is not a list")?.clone())
     }
 
     /// The id of the quorum's leader, if the members agree on it now.

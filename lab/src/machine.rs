@@ -78,7 +78,7 @@ impl Machine {
     pub fn lacks(&self) -> Vec<String> {
         let mut lacks = Vec::new();
         if !self.root {
-            lacks.push("not root: no image is mounted, no scope is made, and work runs as you alone".to_owned());
+            lacks.push("not root: no image is mounted, no scope is made, and work runs only as you".to_owned());
         }
         if self.cgroup2.is_none() {
             lacks.push("no cgroup v2 tree is mounted: work runs without a scope".to_owned());
@@ -90,7 +90,7 @@ impl Machine {
             lacks.push("the kernel has no SquashFS: no image can be mounted".to_owned());
         }
         if self.mpicc.is_none() {
-            lacks.push("no MPICH (mpicc.mpich): the bundled PMI ring runs in the place of an MPI program".to_owned());
+            lacks.push("no MPICH (mpicc.mpich): the bundled PMI ring runs instead of an MPI program".to_owned());
         }
         lacks
     }

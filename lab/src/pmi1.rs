@@ -24,13 +24,13 @@ impl Pmi {
         let number = |name: &str| -> Result<u32> {
             let text =
                 std::env::var(name).with_context(|| format!("{name} is not set: start this with `lattice launch` or `lattice submit`"))?;
-            text.parse().with_context(|| format!("{name}={text} is no number"))
+            text.parse().with_context(|| format!("{name}={text} is not a number"))
         };
         let (fd, rank, size) = (number("PMI_FD")?, number("PMI_RANK")?, number("PMI_SIZE")?);
         let fd = i32::try_from(fd)?;
         // SAFETY: F_GETFD only asks whether the descriptor is open.
         if fd < 3 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-            bail!("PMI_FD={fd} is no open descriptor of its own");
+            bail!("PMI_FD={fd} is not an open descriptor of this process");
         }
         // SAFETY: the launcher handed this open descriptor to this process alone, and it is taken once, here.
         let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });

@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn wait_for_the_end(error: &anyhow::Error) -> ! {
-    eprintln!("a neighbour is gone ({error:#}); waiting to be brought down");
+    eprintln!("a neighbour is gone ({error:#}); waiting until the launcher ends this rank");
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }
@@ -104,10 +104,10 @@ fn misbehave(options: &Options, line: u32, pmi: &mut Pmi) -> Result<()> {
         Deed::Exit => std::process::exit(3),
         Deed::Leave => std::process::exit(0),
         Deed::Kill => nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).context("SIGKILL"),
-        Deed::Stay => wait_for_the_end(&anyhow::anyhow!("it stays away from fences")),
+        Deed::Stay => wait_for_the_end(&anyhow::anyhow!("it joins no more fences")),
         Deed::Abort => {
             pmi.send("cmd=abort exitcode=7")?;
-            wait_for_the_end(&anyhow::anyhow!("abort was said"))
+            wait_for_the_end(&anyhow::anyhow!("abort was sent"))
         }
         Deed::Garbage => {
             pmi.write(b"\xff\xfe\x00 this is no PMI \x01=\x02\n")?;

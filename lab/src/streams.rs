@@ -118,7 +118,7 @@ async fn pass_on(options: &Options, pmi: &mut Pmi) -> Result<Passed> {
                 frame.send(send).await?;
                 match frame::read::<Up, _>(recv).await? {
                     Up::Serving => anyhow::Ok(()),
-                    other => bail!("a rank below said {other:?}"),
+                    other => bail!("unexpected message of a rank below: {other:?}"),
                 }
             }
         }))

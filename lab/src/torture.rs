@@ -184,7 +184,7 @@ fn settled(
 
 fn what_is_missing(violations: &[Violation]) -> String {
     match violations {
-        [] => "commands are still under way".to_owned(),
+        [] => "commands are still running".to_owned(),
         [first, rest @ ..] => {
             let about = match &first.subject {
                 promises::Subject::Allocation(id) => format!("allocation {id}"),

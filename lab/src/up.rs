@@ -260,7 +260,7 @@ fn admit(cluster: &Cluster, limit: Duration) -> Result<()> {
     interrupt::check()?;
     if !all_wait {
         let listed = last.context("the nodes that wait for admission")?;
-        bail!("after {} s not all nodes wait for admission, but these: {}", limit.as_secs(), listed.replace('\n', " "));
+        bail!("after {} s only these nodes wait for admission: {}", limit.as_secs(), listed.replace('\n', " "));
     }
     Lattice::to_any(cluster)?.ok(&[&admit[..], &names].concat()).map(drop)
 }
@@ -279,7 +279,7 @@ fn wait_level(cluster: &Cluster, limit: Duration) -> Result<()> {
     interrupt::check()?;
     match last {
         _ if risen => Ok(()),
-        Ok(_) => bail!("after {} s the cluster's level is still below what its members can follow", limit.as_secs()),
+        Ok(_) => bail!("after {} s the cluster's level is still below the one that all its members support", limit.as_secs()),
         Err(error) => Err(error.context(format!("the quorum did not report its level within {} s", limit.as_secs()))),
     }
 }

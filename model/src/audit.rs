@@ -199,7 +199,7 @@ impl fmt::Display for AuditAction {
 
 /// The text is not the name of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no type of audit record; there are {list}", list = AuditAction::ALL.iter().map(|a| a.name()).collect::<Vec<_>>().join(", "))]
+#[error("{0:?} is not a type of audit record; the types are {list}", list = AuditAction::ALL.iter().map(|a| a.name()).collect::<Vec<_>>().join(", "))]
 pub struct UnknownAction(pub String);
 
 impl FromStr for AuditAction {
@@ -253,7 +253,7 @@ pub struct AllocationPrefix(String);
 
 /// The text is not a prefix of an id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no beginning of an allocation's id: give 4 to 32 hexadecimal digits")]
+#[error("{0:?} is not a prefix of an allocation's id: give 4 to 32 hexadecimal digits")]
 pub struct BadPrefix(pub String);
 
 impl AllocationPrefix {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_takes_what_fits_all_of_it() {
+    fn a_filter_matches_what_fits_all_its_fields() {
         let all = AuditFilter::default();
         let prefix = |text: &str| Some(text.parse::<AllocationPrefix>().unwrap());
         let fits = [
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_bound_the_ids_that_begin_so() {
+    fn a_prefix_bounds_the_ids_that_begin_with_it() {
         let bounds = |text: &str| text.parse::<AllocationPrefix>().unwrap().bounds();
         assert_eq!(bounds("ffff"), (0xffff << 112, u128::MAX));
         assert_eq!(bounds(&"0".repeat(32)), (0, 0));

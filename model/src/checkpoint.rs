@@ -298,8 +298,8 @@ impl fmt::Display for AskSignal {
 /// This signal cannot request a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{0:?} is no signal that can ask for a checkpoint: say one that a program can catch, as SIGUSR2, TERM, RTMIN+3 or 37, behind `group:` or \
-     `ranks:` where not all processes are to get it"
+    "{0:?} is not a signal that can request a checkpoint: give one that a program can catch, such as SIGUSR2, TERM, RTMIN+3 or 37, after `group:` or \
+     `ranks:` if not all processes shall receive it"
 )]
 pub struct NoSuchSignal(pub String);
 
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_can_catch_and_what_is_no_signal_is_refused() {
+    fn uncatchable_and_unknown_signals_are_refused() {
         let bad = [
             "",
             "SIG",

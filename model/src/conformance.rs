@@ -19,7 +19,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Largest size of a component's value, in bytes: the quorum stores the value for every node.
 pub const VALUE_BYTES_MAX: usize = 160;
 /// Number of hexadecimal digits of a fingerprint in messages.
-const SHORT: usize = 12;
+const FINGERPRINT_DIGITS_SHOWN: usize = 12;
 /// Largest number of changes that a message lists.
 const CHANGES_LISTED_MAX: usize = 4;
 
@@ -73,7 +73,7 @@ pub fn changes(before: &Components, after: &Components) -> String {
 
 /// The first digits of a fingerprint.
 pub fn short(fingerprint: &str) -> &str {
-    fingerprint.get(..SHORT).unwrap_or(fingerprint)
+    fingerprint.get(..FINGERPRINT_DIGITS_SHOWN).unwrap_or(fingerprint)
 }
 
 /// The latest conformance report of a node, and its drift.
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn drift_begins_with_the_first_change_and_ends_where_it_began() {
+    fn drift_begins_with_a_change_and_ends_at_the_expected_components() {
         let (was, now, last) = (components(&[("k", "1")]), components(&[("k", "2")]), components(&[("k", "2"), ("b", "9")]));
         let first = Conformance::first(was.clone());
         assert_eq!(first.then(was.clone(), Timestamp(5), true), first);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_or_too_long_is_none() {
+    fn empty_and_too_long_components_are_refused() {
         assert!(check(&components(&[("a", "b")])).is_ok());
         for bad in [components(&[]), components(&[("a", "")]), components(&[("", "b")]), components(&[("a", "b\n")])] {
             assert!(check(&bad).is_err(), "{bad:?}");

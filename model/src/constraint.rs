@@ -93,7 +93,9 @@ impl Constraints {
             return refuse(format!("{} features; at most {FEATURES_MAX} can be asked for", self.features.len()));
         }
         match self.features.iter().find(|feature| !is_feature(feature)) {
-            Some(bad) => refuse(format!("{:?} is no feature: a word such as {NVME_SCRATCH}", bad.chars().take(40).collect::<String>())),
+            Some(bad) => {
+                refuse(format!("{:?} is not a feature: give a word such as {NVME_SCRATCH}", bad.chars().take(40).collect::<String>()))
+            }
             None => Ok(()),
         }
     }

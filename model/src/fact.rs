@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_another_when_anything_that_lasts_is() {
+    fn a_digest_changes_with_every_lasting_field() {
         let fact = NodeFact {
             node: "n1".parse().unwrap(),
             state: NodeState::Ready,

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_no_load_is_not_taken() {
+    fn impossible_values_are_removed() {
         let load = GpuLoad {
             utilization: Some(1.5),
             memory_busy: Some(0.25),

@@ -11,13 +11,13 @@ pub const NAMES_MAX: usize = 100_000;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HostlistError {
     /// Wrong brackets or numbers.
-    #[error("{0:?} is no list of nodes: write n1,n2 or n[1-3,7]")]
+    #[error("{0:?} is not a list of nodes: write n1,n2 or n[1-3,7]")]
     Form(String),
     /// It contains an invalid node name.
     #[error(transparent)]
     Name(#[from] IdError),
     /// More names than [`NAMES_MAX`].
-    #[error("a list has at most {NAMES_MAX} names, those that are there again among them: give fewer at a time")]
+    #[error("a list has at most {NAMES_MAX} names, counting repeated ones: give fewer at a time")]
     TooMany,
 }
 
@@ -65,7 +65,7 @@ pub fn in_order(text: &str) -> Result<Vec<NodeId>, HostlistError> {
 /// Appends `prefix` with each number of `3` or `1-3`; `None`: not a valid range.
 fn add_range(prefix: &str, range: &str, nodes: &mut Vec<NodeId>) -> Option<Result<(), HostlistError>> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
-    // A longer number than a name can have is not printed either: a width has a limit.
+    // A number longer than any name is refused before it is formatted, because a width has a limit.
     let is_number = |text: &str| text.len() <= NODE_NAME_BYTES_MAX && text.bytes().all(|b| b.is_ascii_digit());
     let number = |text: &str| is_number(text).then(|| text.parse::<u64>().ok()).flatten();
     let (from, to) = (number(first)?, number(last)?);

@@ -92,7 +92,7 @@ impl FromStr for Stdin {
 /// Why standard input cannot be delivered as requested.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoSuchStdin {
-    #[error("standard input for {asked}: there is all, none, and a rank's number")]
+    #[error("standard input for {asked}: give all, none or a rank's number")]
     Unknown { asked: String },
     #[error("standard input for rank {rank}: the launch has {ranks} ranks, the first is 0")]
     Rank { rank: u32, ranks: u32 },
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_ranks_are_read_back_and_what_cannot_be_is_refused() {
+    fn valid_readers_are_parsed_and_impossible_ones_refused() {
         for stdin in [Stdin::None, Stdin::All, Stdin::Rank(0), Stdin::Rank(7)] {
             assert_eq!(stdin.to_string().parse(), Ok(stdin));
         }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_is_kept_in_order_and_sent_again() {
+    fn unacknowledged_pieces_are_kept_in_order() {
         let mut window = Window::default();
         for (at, piece) in [(0, 'a'), (10, 'b'), (20, 'c')] {
             assert_eq!(window.push(place(at, 10, false), piece), Pushed::New);

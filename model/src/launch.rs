@@ -125,7 +125,7 @@ impl FromStr for Pmi {
 
 /// The name is not one of [`Pmi`]'s.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{PMI_VARIABLE}={asked}: there is pmi (pmi1, pmi2), pmix, auto and none")]
+#[error("{PMI_VARIABLE}={asked}: give pmi (pmi1, pmi2), pmix, auto or none")]
 pub struct NoSuchPmi {
     asked: String,
 }
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_killed_for_its_memory_is_said_with_how_much_it_had() {
+    fn a_memory_kill_says_how_much_memory_was_used() {
         let kill = MemoryKill { launch: 2, whole: true, had_bytes: Some(63 << 20), limit_bytes: Some(64 << 20) };
         assert_eq!(kill.to_string(), "launch 2 was killed: it had 63 MiB, the allocation's limit is 64 MiB");
         let kill = MemoryKill { launch: 0, whole: false, had_bytes: None, limit_bytes: None };

@@ -157,13 +157,13 @@ pub enum LayoutError {
         nodes: Vec<NodeId>,
     },
     /// An explicit list leaves out the head, where the launch is coordinated.
-    #[error("nodelist: {head} has no rank; it is the allocation's first node, where its launches are looked after, and must have one")]
+    #[error("nodelist: {head} has no rank; it is the allocation's first node, where its launches are coordinated, and must have one")]
     HeadLeftOut {
         /// The node.
         head: NodeId,
     },
     /// An explicit list has a different number of ranks than requested.
-    #[error("nodelist: it places {}, and -n asks for {ranks}: leave -n out, or list a node for each", counted(*listed, "rank"))]
+    #[error("nodelist: it places {}, and -n requests {ranks}: leave -n out, or list a node for each", counted(*listed, "rank"))]
     Listed {
         /// Ranks in the list.
         listed: u64,
@@ -181,7 +181,7 @@ pub enum LayoutError {
         most: u32,
     },
     /// The ranks of the programs contradict the total.
-    #[error("the programs behind the first one have {others} of {ranks} ranks, which leaves the first none: say -n for each of them")]
+    #[error("the programs after the first have {others} of {ranks} ranks, so the first has none: give -n for each program")]
     Programs {
         /// Ranks of the programs after the first.
         others: u64,

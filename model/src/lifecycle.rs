@@ -125,19 +125,19 @@ impl fmt::Display for Event {
         f.pad(match self {
             Self::Registered { rebooted: false } => "registering",
             Self::Registered { rebooted: true } => "registering under another boot",
-            Self::Heard => "being heard again",
+            Self::Heard => "sending heartbeats again",
             Self::Silent => "falling silent",
-            Self::GraceOver => "being silent beyond the grace",
+            Self::GraceOver => "staying silent beyond the grace period",
             Self::DrainSet => "draining",
             Self::LastShareGone => "the end of its last share",
             Self::ShareFound => "finding a share",
             Self::DrainLifted => "undraining",
             Self::Disabled => "disabling",
             Self::HardwareFailed => "a failure of its hardware",
-            Self::Enabled => "taking back into service",
+            Self::Enabled => "enabling",
             Self::BootBegun => "booting",
-            Self::BootOver => "the end of a boot's time",
-            Self::ConfirmedDead => "being confirmed dead",
+            Self::BootOver => "a boot timeout",
+            Self::ConfirmedDead => "confirming it dead",
             Self::QuorumRecovered => "a recovery of the quorum",
         })
     }
@@ -176,7 +176,7 @@ pub struct Illegal {
 
 impl fmt::Display for Illegal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is not for a node that is {}{}", self.event, self.state, needs(self.event))
+        write!(f, "{} is not possible for a node that is {}{}", self.event, self.state, needs(self.event))
     }
 }
 
@@ -185,9 +185,9 @@ impl std::error::Error for Illegal {}
 /// The states in which the event is possible, if they are one or two.
 fn needs(event: Event) -> &'static str {
     match event {
-        Event::BootBegun => ": it is for one that is Drained, Failed, or Down and in service",
-        Event::Enabled => ": it is for one that is Down",
-        Event::ConfirmedDead => ": it is for one that is not heard",
+        Event::BootBegun => ": only for one that is Drained, Failed, or Down and in service",
+        Event::Enabled => ": only for one that is Down",
+        Event::ConfirmedDead => ": only for one that is silent",
         Event::Registered { .. }
         | Event::Heard
         | Event::Silent
@@ -426,7 +426,7 @@ mod tests {
         let refused = next(Down, Event::BootBegun, facts(false, true, true)).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "booting is not for a node that is Down: it is for one that is Drained, Failed, or Down and in service"
+            "booting is not possible for a node that is Down: only for one that is Drained, Failed, or Down and in service"
         );
     }
 }

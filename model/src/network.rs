@@ -55,14 +55,14 @@ impl Connectivity {
             return invalid("network-domain", format!("at most {DOMAIN_BYTES_MAX} bytes without control characters"));
         }
         if self.expose.len() > EXPOSED_MAX {
-            return invalid("expose", format!("{} ports given; {EXPOSED_MAX} are the most", self.expose.len()));
+            return invalid("expose", format!("{} ports given; at most {EXPOSED_MAX} are possible", self.expose.len()));
         }
         for (index, exposed) in self.expose.iter().enumerate() {
             let Exposed { name, port, protocol } = exposed;
             let visible = name.chars().all(|c| !c.is_control() && !c.is_whitespace() && !matches!(c, ':' | '/'));
             if name.is_empty() || name.len() > SERVICE_BYTES_MAX || !visible {
                 let why =
-                    format!("{name:?} is no name of a service (no blanks, no : and /, at most {SERVICE_BYTES_MAX} bytes): say NAME:PORT");
+                    format!("{name:?} is not a service name (no blanks, no : and /, at most {SERVICE_BYTES_MAX} bytes): write NAME:PORT");
                 return invalid("expose", why);
             }
             if *port == 0 {
@@ -70,7 +70,7 @@ impl Connectivity {
             }
             let is_allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
             if protocol.is_empty() || protocol.len() > PROTOCOL_BYTES_MAX || !protocol.bytes().all(is_allowed) {
-                return invalid("expose", format!("{name}: {protocol:?} is no protocol such as tcp or http"));
+                return invalid("expose", format!("{name}: {protocol:?} is not a protocol such as tcp or http"));
             }
             if self.expose[..index].iter().any(|other| other.name == *name && other.port == *port) {
                 return invalid("expose", format!("{name}:{port} is given twice"));
@@ -151,7 +151,7 @@ impl VniPool {
 pub enum NoVni {
     #[error("vni_pool_exhausted: cannot create network domain {domain:?}: VNI pool exhausted ({used}/{size} in use)")]
     Exhausted { domain: String, used: u32, size: u32 },
-    #[error("max_domains: cannot create network domain {domain:?}: its tenant has {most} already, and {most} are the most")]
+    #[error("max_domains: cannot create network domain {domain:?}: its tenant already has {most}, the maximum")]
     TooManyDomains { domain: String, most: u32 },
 }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_keeps_off_what_is_reserved_and_is_exhausted_at_its_size() {
+    fn a_pool_excludes_reserved_vnis_and_is_exhausted_at_its_size() {
         let pool = VniPool::default();
         assert_eq!((pool.size(), pool.validate()), (3096, Ok(())));
         for (start, end) in [(999, 4095), (2000, 1999), (1000, 65_536)] {

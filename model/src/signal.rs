@@ -30,7 +30,7 @@ impl fmt::Display for WorkSignal {
 
 /// There is no such signal.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no signal: say one by its name or number, as USR1, SIGTERM, STOP, CONT, RTMIN+3 or 10")]
+#[error("{0:?} is not a signal: give its name or number, such as USR1, SIGTERM, STOP, CONT, RTMIN+3 or 10")]
 pub struct UnknownSignal(pub String);
 
 impl FromStr for WorkSignal {

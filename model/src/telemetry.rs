@@ -43,7 +43,7 @@ impl fmt::Display for TelemetryMode {
 
 /// The text is not a mode.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no telemetry mode; there are prod, debug and audit")]
+#[error("{0:?} is not a telemetry mode; there are prod, debug and audit")]
 pub struct NoMode(String);
 
 impl FromStr for TelemetryMode {

@@ -48,10 +48,10 @@ const NOT_BUILT: &[&str] = &["hpc-backfill", "ml-training", "service-bin-pack", 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SchedulerError {
     /// Documented, but not implemented.
-    #[error("scheduler {0} is not built in this version, so it is refused; interactive-fifo is")]
+    #[error("scheduler {0} is not built in this version; interactive-fifo is the only one that is")]
     NotBuilt(&'static str),
     /// Unknown.
-    #[error("{0:?} is no scheduler; interactive-fifo is")]
+    #[error("{0:?} is not a scheduler; the only one is interactive-fifo")]
     Unknown(String),
 }
 

@@ -4,7 +4,7 @@
 use lattice_model::{AskSignal, SignalTo};
 
 #[test]
-fn the_first_ones_are_stored_as_ever_and_all_come_back() {
+fn original_signals_keep_their_stored_form_and_all_are_read_back() {
     let text = |signal: AskSignal| serde_json::to_string(&signal).unwrap();
     let first = [AskSignal::USR1, AskSignal::USR2, AskSignal::HUP, AskSignal::INT, AskSignal::ALRM, AskSignal::TERM];
     assert_eq!(first.map(text), ["Usr1", "Usr2", "Hup", "Int", "Alrm", "Term"].map(|name| format!("{name:?}")));

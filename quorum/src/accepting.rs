@@ -3,7 +3,7 @@
 //! ```text
 //!   accept ──▶ unfinished: waits for its first record ──▶ handshake ──▶ served
 //!                  │ 2 s                                    │ 5 s in all
-//!                  ╰── closed if a newer one of the same address, or of one with fewer, needs the place
+//!                  ╰── closed if a newer connection needs its place: of this address, or of one that has fewer
 //! ```
 //!
 //! Anybody who can reach a port may leave any number of handshakes unfinished. They never block

@@ -37,7 +37,7 @@ pub(crate) async fn renew(
 ) -> Result<Answer, Refusal> {
     let gone = caller.role == Role::Quorum && !caller.member().is_some_and(|id| core.roster().members.contains_key(&id));
     if gone {
-        let why = format!("{} is no member of this cluster", caller.name);
+        let why = format!("{} is not a member of this cluster", caller.name);
         core.identity.credentials.refused().count(Cause::Name, &why);
         return Err(Refusal::CertificateRefused { why });
     }

@@ -337,7 +337,7 @@ impl QuorumConfig {
             }
         }
         if !self.notify_url.is_empty() && self.notify_secret_file.as_os_str().is_empty() {
-            return invalid("notify_secret_file", "what is sent to notify_url is signed: name a file with the secret");
+            return invalid("notify_secret_file", "requests to notify_url are signed: name a file with the secret");
         }
         validate_hook("notify_hook", &self.notify_hook)?;
         if !(1..=600).contains(&self.notify_seconds) {

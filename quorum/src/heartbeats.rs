@@ -130,7 +130,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_is_said_later_counts_and_a_life_says_it_anew() {
+    fn later_reports_count_and_a_new_incarnation_starts_without_any() {
         let (heartbeats, began) = (Heartbeats::default(), Instant::now());
         let node: NodeId = "n1".parse().unwrap();
         let record = |incarnation, after_s, seals: Option<u32>| {
@@ -145,7 +145,7 @@ mod tests {
         record(1, 5, Some(1));
         record(1, 6, None);
         record(1, 4, Some(0));
-        assert_eq!(taken(), (1, 6, Some(1)), "a report says nothing of keys, and what is put back is older");
+        assert_eq!(taken(), (1, 6, Some(1)), "a heartbeat without keys keeps the known ones, and one that is put back is older");
         record(1, 6, None);
         record(1, 4, Some(1));
         assert_eq!(taken(), (1, 6, Some(1)));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leader_of_a_term_is_told_once_and_the_next_one_anew() {
+    fn a_report_is_sent_once_to_the_leader_of_each_term() {
         let mut sent = SentToLeader::default();
         let node: NodeId = "n1".parse().unwrap();
         let send = |sent: &mut SentToLeader<NodeHealth>, term, life, why: &str, arrives| {

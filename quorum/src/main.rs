@@ -240,8 +240,8 @@ fn read(path: &Path) -> Result<QuorumConfig> {
     Ok(config)
 }
 
-/// One processor is left to what is not asynchronous: the log's writer, the kernel. On two processors, one worker commits
-/// a third more than two that wake each other.
+/// Leaves one processor to the log's writer thread and the kernel. On two processors, one worker commits a third more
+/// than two that wake each other.
 fn runtime() -> Result<tokio::runtime::Runtime> {
     let workers = std::thread::available_parallelism().map_or(1, |n| n.get().saturating_sub(1).clamp(1, 8));
     tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build().context("the runtime cannot be started")
@@ -303,11 +303,11 @@ fn go_on_from(which: &Which, present: Present, yes: bool) -> Result<()> {
     let kept = prepared.put_in_place(&config)?;
     println!("\n{} is made.", config.data_dir.display());
     if let Some(kept) = kept {
-        println!("What was there is kept in {}.", kept.display());
+        println!("The previous data_dir is kept in {}.", kept.display());
     }
     println!("Now start this member, then the others, each with an empty data_dir: they get everything from this one.");
-    println!("A member that still has its files of before is refused by the others: move its data_dir away first.");
-    println!("Work is placed again once every node has reported what it runs, or is Down.");
+    println!("The others refuse a member that still has its old files: move its data_dir away first.");
+    println!("New work is placed once every node has reported what it runs, or is Down.");
     Ok(())
 }
 

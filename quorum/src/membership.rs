@@ -57,7 +57,7 @@ pub(crate) async fn change(core: &Arc<Core>, order: MembersOrder) -> Result<Answ
     match tokio::time::timeout(CALL_MAX + LOOK, working).await {
         Ok(Ok(result)) => result,
         Ok(Err(error)) => Err(Refusal::Unavailable { why: error.to_string() }),
-        Err(_) => begun("waiting for a majority of the members to take the change"),
+        Err(_) => begun("waiting for a majority of the members to accept the change"),
     }
 }
 
@@ -150,7 +150,7 @@ async fn meet(core: &Core, id: u64, peer: &Peer) -> Result<(), Refusal> {
         return refuse(format!("at {} is member {}, not {id}", peer.raft, answer.member));
     }
     if !answer.pristine {
-        return refuse(format!("member {id} has a past already: start it with an empty data_dir, without --bootstrap"));
+        return refuse(format!("member {id} has a log already: start it with an empty data_dir, without --bootstrap"));
     }
     Ok(())
 }
@@ -197,7 +197,7 @@ fn notify_removed(core: &Arc<Core>, id: u64, peer: Peer) {
                 tokio::time::sleep(LOOK).await;
             }
             if let Err(error) = core.peers.roster(id, &peer, &question(&core), QUESTION_MAX).await {
-                tracing::info!(member = id, error = %with_causes(&error), "the member that was taken out could not be notified of it now");
+                tracing::info!(member = id, error = %with_causes(&error), "the removed member could not be notified now");
             }
             core.peers.forget(id);
         };
@@ -229,7 +229,7 @@ fn notice(core: &Core, roster: &Roster) {
         return;
     }
     if let Err(error) = write_removed(&core.config.data_dir, roster.index()) {
-        tracing::error!(error = %with_causes(&error), "that this member was removed cannot be written down");
+        tracing::error!(error = %with_causes(&error), "the removal of this member cannot be written to its disk");
     }
     core.status.removed.send_replace(true);
 }

@@ -223,7 +223,7 @@ impl Peers {
 /// Why a member did not answer a call.
 #[derive(Debug, thiserror::Error)]
 pub enum NoReply {
-    #[error("it is not known where it is")]
+    #[error("its address is not known")]
     UnknownAddress,
     #[error(transparent)]
     Connection(#[from] TlsError),
@@ -360,7 +360,7 @@ impl Wire {
 
 impl Wire {
     fn no_room<E: std::error::Error>(&self) -> RPCError<u64, Peer, E> {
-        let why = "there is no room on its disk".to_owned();
+        let why = "its disk is full".to_owned();
         RPCError::Unreachable(Unreachable::new(&NoAnswer { target: self.target, why }))
     }
 }

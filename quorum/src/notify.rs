@@ -211,7 +211,7 @@ impl Notifier {
                 self.notify.set_trouble(self.means.way(), None);
                 return true;
             };
-            self.trouble(format!("record {} is not taken: {}", record.seq, with_causes(&error)));
+            self.trouble(format!("record {} is not accepted: {}", record.seq, with_causes(&error)));
             tokio::time::sleep(pauses.next_pause()).await;
             if !core.leads() {
                 return false;
@@ -269,10 +269,10 @@ impl Notifier {
         match core.propose_here(vec![Action::Notified { way, upto }]).await {
             Ok(results) => {
                 for refusal in results.into_iter().filter_map(Result::err) {
-                    tracing::debug!(setting = %way, %refusal, "how far notifications were sent could not be committed");
+                    tracing::debug!(setting = %way, %refusal, "the progress of notifications could not be committed");
                 }
             }
-            Err(error) => tracing::debug!(setting = %way, ?error, "how far notifications were sent could not be committed"),
+            Err(error) => tracing::debug!(setting = %way, ?error, "the progress of notifications could not be committed"),
         }
     }
 }
@@ -320,7 +320,7 @@ fn secret(path: &Path) -> Result<hmac::Key, NotifyError> {
     let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
     let text = text.trim_ascii();
     if text.len() < SECRET_BYTES_MIN {
-        return Err(failed(format!("it has {} bytes, and a secret has at least {SECRET_BYTES_MIN}", text.len())));
+        return Err(failed(format!("it has {} bytes; a secret needs at least {SECRET_BYTES_MIN}", text.len())));
     }
     Ok(hmac::Key::new(hmac::HMAC_SHA256, text))
 }
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_is_what_stands_behind_the_arrow() {
+    fn the_state_follows_the_arrow() {
         assert_eq!(state_after("Ready -> Degraded: silent for 31 s"), Some("Degraded"));
         assert_eq!(state_after("Ready -> Drained"), Some("Drained"));
         assert_eq!(state_after("first"), None);

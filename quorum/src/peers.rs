@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeartbeatSummary {
     pub from: MemberId,
-    /// The nodes heard since the last summary: their incarnation and how many milliseconds ago.
+    /// The nodes whose heartbeats arrived since the last summary: incarnation, and age in milliseconds.
     pub heard: Vec<(NodeId, Incarnation, u64)>,
     /// The gossip keys reported by some of them in these incarnations, unless the leader of this
     /// term already has them.
@@ -26,8 +26,8 @@ pub struct HeartbeatSummary {
     pub certificate_until: Timestamp,
     /// The shortage of its disk. The answer contains all members' shortages.
     pub shortage: Option<Shortage>,
-    /// The answers of agents with sessions here about silent nodes: the silent node, and the
-    /// agent's node that reaches it.
+    /// Answers of agents with sessions here about silent nodes: the silent node, and the node of the
+    /// agent that reaches it.
     pub words: Vec<(NodeId, NodeId)>,
 }
 

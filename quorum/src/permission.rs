@@ -224,7 +224,7 @@ pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &mut 
     if let Some(holder) = lease_holder(request)
         && holder.as_str() != caller.name
     {
-        return Err(Refusal::Malformed { why: format!("{} has no part in leases of {holder}", caller.name) });
+        return Err(Refusal::Malformed { why: format!("{} may not use leases of {holder}", caller.name) });
     }
     if let Request::RecordAccess(access) = request {
         check_access(caller, grant, access)?;
@@ -259,7 +259,7 @@ pub fn person(request: &mut Request) -> Result<Person, Refusal> {
     };
     let name = action.name();
     match action.asker() {
-        Asker::Member => Err(Refusal::Malformed { why: format!("members alone propose {name}: nobody asks for it") }),
+        Asker::Member => Err(Refusal::Malformed { why: format!("only members propose {name}: nobody may request it") }),
         Asker::User(..) | Asker::Owner(_) => Ok(Person::User),
         Asker::UserOrOperator { methods, .. } => Ok(Person::UserOrOperator(methods)),
         Asker::Operator(_, methods) => Ok(Person::Operator(methods)),
@@ -282,9 +282,9 @@ fn check_operator(request: &mut Request, operator: Option<&Operator>) -> Result<
             let why = format!("{} signed for {}; {} is needed", operator.name, operator.method, methods.join(" or "));
             Err(Refusal::NotOperator { why })
         }
-        (Person::Operator(_), None) => Err(Refusal::NotOperator { why: format!("{what} came without one") }),
+        (Person::Operator(_), None) => Err(Refusal::NotOperator { why: format!("{what} was sent without an operator's token") }),
         (Person::Itself | Person::User | Person::UserOrOperator(_), None) => Ok(()),
-        (Person::Itself | Person::User, Some(_)) => Err(Refusal::Malformed { why: format!("{what} is no operator's call") }),
+        (Person::Itself | Person::User, Some(_)) => Err(Refusal::Malformed { why: format!("{what} is not a call for operators") }),
     }
 }
 
@@ -371,7 +371,7 @@ fn asker(request: &mut Request) -> Option<Asker<'_>> {
 /// Checks the form of a person's name, because it is in the audit log for ever.
 fn check_name(name: &str) -> Result<(), Refusal> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        let why = format!("the name of who asks has 1 to {NAME_BYTES_MAX} bytes without control characters");
+        let why = format!("the requester's name has 1 to {NAME_BYTES_MAX} bytes without control characters");
         return Err(Refusal::Malformed { why });
     }
     Ok(())
@@ -409,7 +409,7 @@ pub(crate) fn check_actor(by: &Principal, allocation: &Allocation) -> Result<(),
     if by.owns(&allocation.owner) || (by.is_root() && by.name == "root") {
         return Ok(());
     }
-    let why = format!("a node records what {} and root do to allocation {}", allocation.owner.name, allocation.id.short());
+    let why = format!("a node records only what {} and root do to allocation {}", allocation.owner.name, allocation.id.short());
     Err(Refusal::Malformed { why })
 }
 

@@ -184,8 +184,8 @@ impl ProposerTask {
     }
 }
 
-/// Returns when an entry that is proposed now can have been lost without a word: a member that lost
-/// the leadership and then installed a snapshot behind the entry gives it no result.
+/// Returns when an entry that is proposed now may be lost without a result: a member that lost the
+/// leadership, and then installed a snapshot that contains the entry, never answers for it.
 pub fn left_behind(raft: &Raft) -> impl Future<Output = ()> + use<> {
     let mut metrics = raft.metrics();
     let term = metrics.borrow().current_term;

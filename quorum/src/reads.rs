@@ -78,7 +78,7 @@ impl ReadGate {
         let stopping = || Unserved::Unavailable("this member is stopping".to_owned());
         match self.0.try_send(tx) {
             Ok(()) => rx.await.unwrap_or_else(|_| Err(stopping())),
-            Err(mpsc::error::TrySendError::Full(_)) => Err(Unserved::Unavailable("too many questions are waiting".to_owned())),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Unserved::Unavailable("too many queries are waiting".to_owned())),
             Err(mpsc::error::TrySendError::Closed(_)) => Err(stopping()),
         }
     }

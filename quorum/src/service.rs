@@ -146,7 +146,7 @@ impl Quorum for Service {
             self.granted(Call::Forward, &caller)?;
             let members = self.core.roster().members;
             if !caller.member().is_some_and(|id| members.contains_key(&id)) {
-                return Err(self.wrong_role(format!("only members forward, and {} is none", caller.name)));
+                return Err(self.wrong_role(format!("only members forward requests, and {} is not a member", caller.name)));
             }
             let forwarded = answer::forwarded(&self.core, unpack(request.get_ref())?).await;
             return Ok(Response::new(pack(&forwarded)?));
@@ -190,9 +190,10 @@ impl Quorum for Service {
         let caller = self.caller(&request)?;
         self.granted(Call::Session, &caller)?;
         let may_move = MayMove::read(request.metadata().get(MAY_MOVE_HEADER).and_then(|value| value.to_str().ok()));
-        let may_move = may_move.ok_or_else(|| Status::invalid_argument(format!("a session says by {MAY_MOVE_HEADER} when it may move")))?;
+        let may_move =
+            may_move.ok_or_else(|| Status::invalid_argument(format!("the header {MAY_MOVE_HEADER} must say when the session may move")))?;
         if may_move == MayMove::Now && self.core.leads() {
-            return Err(Status::failed_precondition("this member leads, and leaves sessions to the others"));
+            return Err(Status::failed_precondition("this member is the leader, and leaves sessions to the others"));
         }
         let from = request.extensions().get::<Connected>().and_then(|peer| peer.address);
         Ok(Response::new(session::open(Arc::clone(&self.core), (caller, from), may_move, request.into_inner())))

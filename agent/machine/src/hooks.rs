@@ -20,7 +20,7 @@ use lattice_agent_common::environment::of_domain;
 use lattice_agent_common::readiness::readable;
 use lattice_model::{DesiredShare, NodeId, RankOutcome, with_causes};
 use lattice_runtime::cgroup::{Cgroup, CgroupError, Slice};
-use lattice_runtime::process::{self, NotStarted, Program, Start};
+use lattice_runtime::process::{self, NotStarted, Program, StartReport};
 use lattice_runtime::shim::ShimDir;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -257,7 +257,7 @@ fn environment(moment: Moment, me: &NodeId, share: &DesiredShare, data: &[(Strin
 struct Started {
     pid: i32,
     pidfd: OwnedFd,
-    start: Start,
+    start: StartReport,
     output: OwnedFd,
 }
 
@@ -313,7 +313,7 @@ enum GivenUp {
 struct Running {
     pid: i32,
     ended: AsyncFd<OwnedFd>,
-    start: Start,
+    start: StartReport,
     group: Option<Cgroup>,
     output: Receiver,
     open: bool,

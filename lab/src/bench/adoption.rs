@@ -37,7 +37,7 @@ pub fn adoption(dir: &Path, allocations: usize, rounds: usize) -> Result<Vec<f64
 fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, rounds: usize) -> Result<Vec<f64>> {
     let manager = fill(cluster, binaries, allocations, 0, &["/bin/sleep", "3600"])?;
     manager.start(cluster, allocations)?;
-    all_run(cluster, allocations)?;
+    wait_all_running(cluster, allocations)?;
     (0..rounds)
         .map(|_| {
             interrupt::check()?;
@@ -74,7 +74,7 @@ pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, g
         interrupt::check()?;
         let allocation = AllocationId(uuid::Uuid::new_v4());
         let scope = match &like.scope {
-            Some(scope) if gpus > 0 => Some(beside(scope, like.allocation, allocation)?),
+            Some(scope) if gpus > 0 => Some(make_scope_like(scope, like.allocation, allocation)?),
             Some(_) | None => None,
         };
         scopes.extend(scope.clone().map(Scope::at));
@@ -90,7 +90,7 @@ pub(super) fn fill(cluster: &Cluster, binaries: &Binaries, allocations: usize, g
 }
 
 /// Waits until the agent reports that this many run.
-pub(super) fn all_run(cluster: &Cluster, allocations: usize) -> Result<()> {
+pub(super) fn wait_all_running(cluster: &Cluster, allocations: usize) -> Result<()> {
     let lattice = Lattice::to(cluster, NODE)?;
     let running = || {
         let status = lattice.json(&["node", "status"]).unwrap_or_default();
@@ -102,7 +102,7 @@ pub(super) fn all_run(cluster: &Cluster, allocations: usize) -> Result<()> {
 }
 
 /// Makes a scope like the given one.
-fn beside(scope: &Path, of: AllocationId, allocation: AllocationId) -> Result<PathBuf> {
+fn make_scope_like(scope: &Path, of: AllocationId, allocation: AllocationId) -> Result<PathBuf> {
     let name = scope.file_name().and_then(|name| name.to_str()).context("a scope has a name")?;
     let scope = scope.with_file_name(name.replace(&of.to_string(), &allocation.to_string()));
     let made = Scope::at(scope.clone());
@@ -142,14 +142,14 @@ impl Manager {
         self.socket.set_read_timeout(Some(START_MAX))?;
         let mut bytes = [0; 4096];
         loop {
-            let n = self.socket.recv(&mut bytes).context("the agent does not say that it is ready")?;
+            let n = self.socket.recv(&mut bytes).context("the agent did not report that it is ready")?;
             let message = String::from_utf8_lossy(&bytes[..n]).into_owned();
             if !message.contains("READY=1") {
                 continue;
             }
             let all = format!("{allocations} allocation(s) taken up again, 0 of them lost, 0 not answering");
             if !message.contains(&all) {
-                bail!("the agent took up something else: {message}");
+                bail!("the agent adopted something else: {message}");
             }
             return Ok(began.elapsed().as_secs_f64() * 1e3);
         }

@@ -1,6 +1,6 @@
 //! The cost of measuring a full node for its agent: many allocations and GPUs, and a scraper.
 
-use super::adoption::{Manager, NODE, all_run, fill};
+use super::adoption::{Manager, NODE, fill, wait_all_running};
 use super::figures::{Figure, Samples, Target};
 use super::subject;
 use crate::binaries::Binaries;
@@ -21,11 +21,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The scrape interval of the documented configuration.
-const SCRAPED_EVERY: Duration = Duration::from_secs(15);
+const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);
 /// Timeout until the agent exports everything that it measures.
 const EXPORT_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The time after which memory that only the start needed has been freed.
-const SETTLED: Duration = Duration::from_secs(5);
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 /// It sleeps until it is signalled, and from then on runs briefly every second. It never forks.
 const WORK: [&str; 3] = ["/usr/bin/perl", "-e", "$SIG{USR1} = sub {}; sleep; sleep 1 while 1"];
 const TOKEN: &str = "00112233445566778899aabbccddeeff";
@@ -46,7 +46,7 @@ pub struct Busy {
 /// figure includes its search for a quorum.
 pub fn busy(dir: &Path, allocations: usize, gpus: u32, over: Duration, target: Option<Target>) -> Result<Busy> {
     let binaries = Binaries::beside_lab()?;
-    ensure!(Path::new(WORK[0]).exists(), "{} is not there (Debian's package perl-base): it is the work that is measured", WORK[0]);
+    ensure!(Path::new(WORK[0]).exists(), "{} is not installed (Debian's package perl-base): the measured work needs it", WORK[0]);
     let guard = Guard::new(dir);
     fs::create_dir_all(dir)?;
     let token = std::env::temp_dir().join(format!("lattice-bench-token-{}", std::process::id()));
@@ -81,7 +81,7 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32
     }
     let manager = fill(cluster, binaries, allocations, gpus, &WORK)?;
     manager.start(cluster, allocations)?;
-    all_run(cluster, allocations)?;
+    wait_all_running(cluster, allocations)?;
     let cluster = Cluster::load(&cluster.dir)?;
     let node = cluster.node(NODE)?;
     let pid = node.daemon.process.as_ref().context("its agent runs")?.pid;
@@ -94,15 +94,15 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32
         if exported == (allocations, gpus as usize, (gpus as usize).min(allocations)) {
             break;
         }
-        ensure!(began.elapsed() < EXPORT_WAIT_MAX, "of {allocations} allocations and {gpus} GPUs it exports {exported:?}");
+        ensure!(began.elapsed() < EXPORT_WAIT_MAX, "it exports {exported:?} of {allocations} allocations and {gpus} GPUs");
         std::thread::sleep(Duration::from_millis(200));
     }
-    std::thread::sleep(SETTLED);
+    std::thread::sleep(SETTLE_TIME);
     let asleep = percent(pid, &node.metrics, over)?;
     for scope in manager.scopes() {
         scope.work().signal(Signal::SIGUSR1 as i32);
     }
-    std::thread::sleep(SETTLED);
+    std::thread::sleep(SETTLE_TIME);
     let woken = switches(&manager);
     let awake = percent(pid, &node.metrics, over)?;
     let woken = switches(&manager).saturating_sub(woken);
@@ -118,7 +118,7 @@ fn percent(pid: i32, metrics: &str, over: Duration) -> Result<f64> {
     while began.elapsed() < over {
         scrape(metrics)?;
         interrupt::check()?;
-        std::thread::sleep(SCRAPED_EVERY.min(over.saturating_sub(began.elapsed())));
+        std::thread::sleep(SCRAPE_INTERVAL.min(over.saturating_sub(began.elapsed())));
     }
     Ok((machine::processor_time(pid)? - used).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0)
 }

@@ -51,8 +51,8 @@ const QUICK: usize = 4;
 pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     options.validate()?;
     let machine = Machine::look();
-    ensure!(machine.root, "bench checkpoint makes scopes, by which callers are known: run it as root");
-    let zstd = machine::find("zstd").context("zstd (Debian's package zstd) is not installed, and it is what is compared with")?;
+    ensure!(machine.root, "bench checkpoint makes scopes, which identify callers: run it as root");
+    let zstd = machine::find("zstd").context("zstd (Debian's package zstd) is not installed; the bench compares with it")?;
     let binaries = Binaries::beside_lab()?;
     if !options.no_build {
         binaries.build()?;
@@ -67,9 +67,8 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     let cluster = up::up(&UpOptions { build: false, grace_seconds: 2, ..UpOptions::new(nodes, 1, dir) }.with_audit_as_documented())?;
     let megabytes = options.megabytes.unwrap_or(MEGABYTES);
     let mut notes = vec![
-        "zstd at level 3, one thread, from a file to a file, as the agent compresses; the agent also hashes all of it (BLAKE3), as the peer \
-         of that name does alone. Everything is on one file system, what was written before is on its disk when one begins, and what is made \
-         last when it ends, as the agent has it"
+        "zstd compresses as the agent does: level 3, one thread, from file to file. The agent also hashes all of it; the peer BLAKE3 only \
+         hashes. All files are on one file system. When a measurement begins, earlier writes are on the disk; when it ends, its result is"
             .to_owned(),
     ];
     let measured = measure(&cluster, &zstd, megabytes, options, &mut notes);

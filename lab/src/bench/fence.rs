@@ -33,9 +33,9 @@ const STREAMS_RATIO: f64 = 3.0;
 /// Bytes that an agent may receive, relative to the contributions of all ranks.
 const RECEIVED_RATIO: f64 = 1.1;
 /// How long one launch may take.
-const TRY_LIMIT: Duration = Duration::from_secs(60);
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long this many agents may take to start.
-const READY_WITHIN: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 /// The documented timers, in milliseconds.
 const HEARTBEAT_MS: u64 = 10_000;
 const DEGRADED_AFTER_MS: u64 = 30_000;
@@ -65,7 +65,7 @@ pub fn measure(dir: &Path, options: &Options, notes: &mut Vec<String>) -> Result
         grace_seconds: 2,
         heartbeat_ms: HEARTBEAT_MS,
         degraded_after_ms: DEGRADED_AFTER_MS,
-        ready_within: READY_WITHIN,
+        ready_within: START_TIMEOUT,
         ..UpOptions::new(nodes, 1, dir)
     };
     let guard = Guard::new(dir);
@@ -128,7 +128,7 @@ fn launch<T: DeserializeOwned>(lattice: &Lattice, alloc: &str, nodes: u32, ranks
     let lab = Binaries::beside_lab()?.lab();
     let (nodes, ranks, lab) = (nodes.to_string(), ranks.to_string(), lab.to_string_lossy());
     let args = [&["launch", "--alloc", alloc, "-N", &nodes, "--tasks-per-node", &ranks, "--", &*lab], rank].concat();
-    let done = lattice.run(&args, TRY_LIMIT)?;
+    let done = lattice.run(&args, LAUNCH_TIMEOUT)?;
     ensure!(done.code() == 0, "{} ended with {}: {}", rank[0], done.code(), done.err().trim());
     serde_json::from_str(&done.out()).with_context(|| format!("{} printed {:?}", rank[0], done.out()))
 }

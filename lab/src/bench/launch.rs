@@ -48,7 +48,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
         notes.push("these are debug binaries: run the bench with --release before believing a miss".to_owned());
     }
     if machine.lacks().iter().any(|l| l.starts_with("not root")) {
-        notes.push("not root: work runs without scope and mount, which is less than what a cluster does".to_owned());
+        notes.push("not root: work runs without scope and mount, which is less than in a cluster".to_owned());
     }
     Ok(Report { bench: "launch", profile, cpu_pressure: [before, machine::cpu_pressure()], machine, figures: measured?, notes })
 }
@@ -116,7 +116,7 @@ fn figures(subjects: &[Subject], slurm: bool, notes: &[String]) -> Result<Vec<Fi
     let whole_target = if slurm {
         Target::RatioTo { peer: "srun -N1 -n1".to_owned(), at_most: WHOLE_JOB_RATIO }
     } else {
-        Target::AtMost { value: WHOLE_JOB_MS, why: "no Slurm here to compare with: the bound stands in for it".to_owned() }
+        Target::AtMost { value: WHOLE_JOB_MS, why: "no Slurm here to compare with: a fixed limit instead".to_owned() }
     };
     let peers = |n: &'static str| {
         vec![

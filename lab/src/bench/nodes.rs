@@ -35,12 +35,12 @@ const FAST_DOWN_AFTER_MS: u64 = 20_000;
 /// Percent of one core that an agent may use.
 const AGENT_PERCENT: f64 = 0.3;
 /// Seconds by which a change of state may be earlier or later than configured.
-const MISS_S: f64 = 1.0;
+const DEVIATION_S_MAX: f64 = 1.0;
 /// One agent in this many is killed: so few that the leader does not hold back their states as a mass outage.
 const KILLED_PART: u32 = 16;
 /// Interval between two kills, and between two checks.
-const BETWEEN: Duration = Duration::from_millis(700);
-const LOOK: Duration = Duration::from_millis(100);
+const KILL_INTERVAL: Duration = Duration::from_millis(700);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a large cluster may take to start.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 
@@ -71,7 +71,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
         down_after_ms: FAST_DOWN_AFTER_MS,
         ..cluster(nodes, dir)
     };
-    eprintln!("bench: of {nodes} agents some are killed");
+    eprintln!("bench: some of {nodes} agents are killed");
     figures.extend(with(&killed, |cluster| when_killed(cluster, nodes))?);
     let notes = vec![format!(
         "{nodes} agents in namespaces, {MEMBERS} members. At rest: heartbeats every {} s. Killed: heartbeats every {FAST_HEARTBEAT_MS} ms, \
@@ -131,7 +131,7 @@ fn when_killed(cluster: &Cluster, nodes: u32) -> Result<Vec<Figure>> {
     for name in names {
         faults::kill_node(&cluster.dir, name)?;
         killed.insert(name.clone(), Killed { at: Instant::now(), degraded: None, down: None });
-        std::thread::sleep(BETWEEN);
+        std::thread::sleep(KILL_INTERVAL);
     }
     let all = Duration::from_millis(FAST_DEGRADED_AFTER_MS + FAST_DOWN_AFTER_MS);
     let end = Instant::now() + all * 2;
@@ -150,7 +150,7 @@ fn when_killed(cluster: &Cluster, nodes: u32) -> Result<Vec<Figure>> {
                 _ => {}
             }
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let missed = |shown: fn(&Killed) -> Option<Instant>, due: Duration| -> (Vec<f64>, usize) {
         let seen = killed.values().filter_map(|k| Some((shown(k)? - k.at).as_secs_f64() - due.as_secs_f64()));
@@ -166,7 +166,7 @@ fn when_killed(cluster: &Cluster, nodes: u32) -> Result<Vec<Figure>> {
         let worst = seen.iter().map(|s| s.abs()).fold(0.0, f64::max);
         let spread = Samples::of(seen, never).context("none was killed")?;
         let worst = Samples::of(vec![worst], never).context("none was killed")?;
-        let at_most = Target::AtMost { value: MISS_S, why: "earlier or later than configured".to_owned() };
+        let at_most = Target::AtMost { value: DEVIATION_S_MAX, why: "earlier or later than configured".to_owned() };
         figures.push(Figure::new(&format!("a killed node is shown as {what}, from its time on"), "s", spread, vec![], None));
         figures.push(Figure::new(&format!("{what}: the farthest from it"), "s", worst, vec![], Some(at_most)));
     }

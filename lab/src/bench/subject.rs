@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Timeout of a single try: one that hangs counts as failed.
-const TRY_LIMIT: Duration = Duration::from_secs(20);
+const TRY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One subject that is measured in each round.
 pub struct Subject<'a> {
@@ -83,14 +83,14 @@ pub fn timed(command: &mut Command) -> Result<Duration> {
     ensure!(fd >= 0, "pidfd_open: {}", std::io::Error::last_os_error());
     // SAFETY: the descriptor was just opened and nobody else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(i32::try_from(fd)?) };
-    let limit = PollTimeout::try_from(TRY_LIMIT).unwrap_or(PollTimeout::MAX);
+    let limit = PollTimeout::try_from(TRY_TIMEOUT).unwrap_or(PollTimeout::MAX);
     let ready = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], limit);
     let took = began.elapsed();
     if ready != Ok(1) {
         child.kill()?;
         child.wait()?;
         interrupt::check()?;
-        bail!("not ended after {} s", TRY_LIMIT.as_secs());
+        bail!("not ended after {} s", TRY_TIMEOUT.as_secs());
     }
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
@@ -102,7 +102,7 @@ pub fn first_byte(command: &mut Command) -> Result<Duration> {
     let began = Instant::now();
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start it")?;
     let out = child.stdout.as_ref().context("its output")?;
-    let ready = poll(&mut [PollFd::new(out.as_fd(), PollFlags::POLLIN)], PollTimeout::try_from(TRY_LIMIT).unwrap_or(PollTimeout::MAX));
+    let ready = poll(&mut [PollFd::new(out.as_fd(), PollFlags::POLLIN)], PollTimeout::try_from(TRY_TIMEOUT).unwrap_or(PollTimeout::MAX));
     let took = began.elapsed();
     if ready != Ok(1) {
         child.kill()?;

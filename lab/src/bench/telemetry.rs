@@ -186,7 +186,7 @@ fn encoding(rounds: usize) -> Result<Samples> {
         count as f64 / began.elapsed().as_secs_f64()
     };
     once();
-    Samples::of((0..rounds).map(|_| once()).collect(), 0).context("a round at least")
+    Samples::of((0..rounds).map(|_| once()).collect(), 0).context("at least one round")
 }
 
 /// Milliseconds of processor time of one collection of the host's metrics, including its text.
@@ -203,7 +203,7 @@ fn collecting(rounds: usize) -> Result<Samples> {
         Ok((processor_time()? - before).as_secs_f64() * 1e3 / f64::from(TIMES))
     };
     once()?;
-    Samples::of((0..rounds).map(|_| once()).collect::<Result<_>>()?, 0).context("a round at least")
+    Samples::of((0..rounds).map(|_| once()).collect::<Result<_>>()?, 0).context("at least one round")
 }
 
 /// The same for one scrape of node_exporter, if Debian's package is installed; an error says why it was not measured.
@@ -234,7 +234,7 @@ fn node_exporter(rounds: usize) -> Result<Samples> {
         }
         Ok((used()? - before) / f64::from(TIMES))
     };
-    Samples::of((0..rounds).map(|_| once()).collect::<Result<_>>()?, 0).context("a round at least")
+    Samples::of((0..rounds).map(|_| once()).collect::<Result<_>>()?, 0).context("at least one round")
 }
 
 /// A process that is ended on drop.
@@ -318,7 +318,7 @@ pub fn run(options: &Options) -> Result<Report> {
     figures.extend(super::busy::processor(FULL, GPUS, &busy, || at_most(AGENT_PERCENT, "of one core"))?);
     figures.push(busy.memory);
     notes.push(format!(
-        "{FULL} allocations are shims that a killed agent takes up, each with a cgroup and a program that sleeps, and at last wakes up once a second; the quorum is away meanwhile"
+        "{FULL} allocations are shims that a restarted agent adopts, each with a cgroup and a program that sleeps, and at last wakes up once a second; the quorum is away meanwhile"
     ));
     let cpu_pressure = [before, machine::cpu_pressure()];
     Ok(Report { bench: "telemetry", profile: binaries.profile(), cpu_pressure, machine, figures, notes })

@@ -21,7 +21,7 @@ impl Lines {
         // A label precedes the program's line, and may contain the word rank as well.
         let Some((rank, number)) = line.rfind("rank ").and_then(|at| parse(&line[at..])) else {
             if self.wrong.len() < 8 {
-                self.wrong.push(format!("{line:?} is no line of the program"));
+                self.wrong.push(format!("{line:?} is not a line of the program"));
             }
             return;
         };

@@ -59,7 +59,7 @@ impl Measures {
         match preset {
             Preset::Size => {
                 let (death, change) = (worst(&self.deaths_ms), worst(&self.changes_ms));
-                need(self.unseen == 0, format!("{} deaths or changes did not come to 99 %", self.unseen));
+                need(self.unseen == 0, format!("{} deaths or changes were not known to 99 %", self.unseen));
                 need(
                     death.is_some_and(|ms| ms <= DEATH_MS_MAX),
                     format!("a death known after {}, not {} s", seconds(death), DEATH_MS_MAX / 1_000),
@@ -73,7 +73,7 @@ impl Measures {
             }
             Preset::Loss => {
                 let dead = self.false_deaths_healthy;
-                need(dead <= FALSE_DEATHS_MAX, format!("{dead} healthy agents taken for dead"));
+                need(dead <= FALSE_DEATHS_MAX, format!("{dead} healthy agents declared dead"));
             }
         }
         missed
@@ -102,8 +102,8 @@ impl Measures {
         );
         row("datagrams sent by one", format!("{:.2}/s", self.datagrams_per_second));
         row("memory of one agent (and of one here)", format!("{:.2} MB ({:.2} MB)", mega(self.memory_bytes), mega(self.simulated_bytes)));
-        row("healthy agents taken for dead", self.false_deaths_healthy.to_string());
-        row("starved agents taken for dead", self.false_deaths_starved.to_string());
+        row("healthy agents declared dead", self.false_deaths_healthy.to_string());
+        row("starved agents declared dead", self.false_deaths_starved.to_string());
         row("suspicions, refutations", format!("{}, {}", self.suspicions, self.refutations));
         row("datagrams in all, wall time", format!("{}, {wall_s:.0} s", self.datagrams));
         row("trace (the same: the same run, to the byte)", format!("{:016x}", self.trace));

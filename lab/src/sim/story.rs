@@ -14,12 +14,12 @@ const JOIN_MS_MAX: u64 = 1_800_000;
 /// A dead agent is started again after this long.
 const DEAD_FOR_MS: u64 = 60_000;
 /// A starved agent stops for this long at a time, and runs for this long in between.
-const STILL_MS: std::ops::Range<u64> = 1_000..5_001;
-const RUNS_MS: std::ops::Range<u64> = 15_000..45_001;
+const STOPPED_MS: std::ops::Range<u64> = 1_000..5_001;
+const RUNNING_MS: std::ops::Range<u64> = 15_000..45_001;
 /// An agent that was stopped this recently does not count as healthy.
 const RECOVERED_MS: u64 = 30_000;
 /// Interval of observations.
-const LOOK_MS: u64 = 100;
+const OBSERVE_INTERVAL_MS: u64 = 100;
 /// How long the simulation waits until a change has spread.
 const SPREAD_MS_MAX: u64 = 55_000;
 
@@ -87,7 +87,7 @@ impl Story<'_> {
                 break;
             }
             if self.world.now_ms - from_ms > JOIN_MS_MAX {
-                bail!("after {} virtual minutes somebody knows only {least} of {}", JOIN_MS_MAX / 60_000, self.scene.nodes);
+                bail!("after {} virtual minutes some agent knows only {least} of {}", JOIN_MS_MAX / 60_000, self.scene.nodes);
             }
         }
         self.measures.joined_ms = self.world.now_ms - from_ms;
@@ -105,7 +105,7 @@ impl Story<'_> {
     fn run_discarding_news(&mut self, for_ms: u64) {
         let until_ms = self.world.now_ms + for_ms;
         while self.world.now_ms < until_ms {
-            self.world.run((self.world.now_ms + LOOK_MS).min(until_ms));
+            self.world.run((self.world.now_ms + OBSERVE_INTERVAL_MS).min(until_ms));
             self.world.news.clear();
         }
     }
@@ -132,15 +132,15 @@ impl Story<'_> {
                 self.change_one();
             }
             self.starve();
-            self.raise();
-            self.world.run((now_ms + LOOK_MS).min(until_ms));
-            self.look();
+            self.restart_dead();
+            self.world.run((now_ms + OBSERVE_INTERVAL_MS).min(until_ms));
+            self.observe();
             if self.world.now_ms - reported_ms >= 300_000 {
                 reported_ms = self.world.now_ms;
                 let minutes = (reported_ms - from_ms) / 60_000;
                 let (datagrams, healthy) = (self.world.datagrams - datagrams, self.measures.false_deaths_healthy);
                 report(&format!(
-                    "{minutes} of {} minutes: {datagrams} datagrams, {healthy} healthy ones taken for dead",
+                    "{minutes} of {} minutes: {datagrams} datagrams, {healthy} healthy ones declared dead",
                     self.scene.minutes
                 ));
             }
@@ -209,15 +209,15 @@ impl Story<'_> {
         for at in 0..self.starved.len() {
             let (node, due_ms) = self.starved[at];
             if now_ms >= due_ms {
-                let still_ms = STILL_MS.start + self.world.random(STILL_MS.end - STILL_MS.start);
-                let runs_ms = RUNS_MS.start + self.world.random(RUNS_MS.end - RUNS_MS.start);
+                let still_ms = STOPPED_MS.start + self.world.random(STOPPED_MS.end - STOPPED_MS.start);
+                let runs_ms = RUNNING_MS.start + self.world.random(RUNNING_MS.end - RUNNING_MS.start);
                 self.world.stop(node, still_ms);
                 self.starved[at].1 = now_ms + still_ms + runs_ms;
             }
         }
     }
 
-    fn raise(&mut self) {
+    fn restart_dead(&mut self) {
         let now_ms = self.world.now_ms;
         let (due, later) = std::mem::take(&mut self.dead).into_iter().partition(|(_, at_ms)| now_ms >= *at_ms);
         self.dead = later;
@@ -225,7 +225,7 @@ impl Story<'_> {
         due.into_iter().for_each(|(node, _)| self.world.start(node));
     }
 
-    fn look(&mut self) {
+    fn observe(&mut self) {
         for (at_ms, seer, news) in std::mem::take(&mut self.world.news) {
             match news {
                 News::Down(node) => self.seen_down(at_ms, seer as usize, number(&node)),

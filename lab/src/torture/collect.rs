@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Timeout of long answers.
-const LONG_ANSWER: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines with panics that are shown of a daemon's log.
 const PANICS_MAX: usize = 3;
 
@@ -63,7 +63,7 @@ impl Collector {
         }
         facts.audit_failures.clear();
         for node in &cluster.nodes {
-            let verified = Lattice::to(&cluster, &node.id)?.run(&["audit", "verify"], LONG_ANSWER)?;
+            let verified = Lattice::to(&cluster, &node.id)?.run(&["audit", "verify"], ANSWER_TIMEOUT)?;
             if verified.code() != 0 {
                 facts.audit_failures.push(format!("{} says: {}", node.id, verified.err().trim()));
             }
@@ -98,7 +98,7 @@ fn strings(value: &Value, key: &str) -> Vec<String> {
 
 fn allocations(stage: &Stage, facts: &mut Facts) -> Result<()> {
     let answer = stage.lattice(1)?.json(&["status", "--all", "--limit", "100000"])?;
-    let listed = rows(&answer, "allocations").context("`lattice status -o json` is no list")?;
+    let listed = rows(&answer, "allocations").context("`lattice status -o json` is not a list")?;
     facts.allocations = listed.iter().map(allocation).collect();
     Ok(())
 }
@@ -120,14 +120,14 @@ fn allocation(value: &Value) -> Allocation {
 fn nodes(cluster: &Cluster, facts: &mut Facts) -> Result<()> {
     facts.nodes.clear();
     let answer = Lattice::to_any(cluster)?.json(&["nodes"])?;
-    for value in rows(&answer, "nodes").context("`lattice nodes -o json` is no list")? {
-        ensure!(value["by_gossip"] != true, "the quorum does not answer: the list of nodes is gossip's");
+    for value in rows(&answer, "nodes").context("`lattice nodes -o json` is not a list")? {
+        ensure!(value["by_gossip"] != true, "the quorum does not answer: the list of nodes is from gossip");
         let id = text(value, "id");
         let lattice = Lattice::to(cluster, &id)?;
         let status = lattice.json(&["node", "status"])?;
         let local = status["allocations"].as_array().into_iter().flatten();
         let gossip = lattice.json(&["gossip", "members"])?;
-        let members = rows(&gossip, "members").context("`lattice gossip members -o json` is no list")?;
+        let members = rows(&gossip, "members").context("`lattice gossip members -o json` is not a list")?;
         facts.nodes.push(Node {
             state: text(value, "state"),
             reason: text(value, "reason"),
@@ -147,7 +147,7 @@ fn nodes(cluster: &Cluster, facts: &mut Facts) -> Result<()> {
 }
 
 fn log_of(lattice: &Lattice, id: &str) -> Result<Log> {
-    let shown = lattice.run(&["logs", id], LONG_ANSWER)?;
+    let shown = lattice.run(&["logs", id], ANSWER_TIMEOUT)?;
     ensure!(shown.code() == 0, "`lattice logs {id}` ended with {}: {}", shown.code(), shown.err().trim());
     let mut lines = Lines::default();
     shown.out().lines().for_each(|line| lines.take(line));
@@ -155,9 +155,9 @@ fn log_of(lattice: &Lattice, id: &str) -> Result<Log> {
 }
 
 fn audit(lattice: &Lattice) -> Result<Vec<Record>> {
-    let output = lattice.run(&["audit", "query", "--limit", "1000000", "-o", "json"], LONG_ANSWER)?;
+    let output = lattice.run(&["audit", "query", "--limit", "1000000", "-o", "json"], ANSWER_TIMEOUT)?;
     ensure!(output.code() == 0, "`lattice audit query` ended with {}: {}", output.code(), output.err().trim());
-    let records: Vec<AuditRecord> = serde_json::from_slice(&output.stdout).context("`lattice audit query -o json` gave no records")?;
+    let records: Vec<AuditRecord> = serde_json::from_slice(&output.stdout).context("`lattice audit query -o json` printed no records")?;
     let record = |r: AuditRecord| Record {
         seq: r.seq,
         at_wall_ms: r.at.0,

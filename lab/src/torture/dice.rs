@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_kept_and_what_weighs_nothing_never_comes() {
+    fn weights_are_kept_and_weight_zero_never_comes() {
         let mut dice = Dice::new(1, "weights");
         let drawn: Vec<u8> = (0..4000).map(|_| dice.weighted(&[(3, 0), (0, 1), (1, 2)])).collect();
         let count = |what| drawn.iter().filter(|d| **d == what).count();

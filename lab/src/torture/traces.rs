@@ -95,7 +95,7 @@ impl FromStr for Trace {
             };
             Some(Self { mark, allocation, epoch, part, rank, node, pid, at_ms })
         };
-        read().with_context(|| format!("{line:?} is no trace of work"))
+        read().with_context(|| format!("{line:?} is not a trace of work"))
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_what_is_none_is_refused() {
+    fn traces_are_read_back_and_other_lines_are_refused() {
         let trace = Trace {
             mark: Mark::Begin,
             allocation: "a".to_owned(),

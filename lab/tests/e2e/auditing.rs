@@ -15,8 +15,8 @@ const VERIFIER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verify-audi
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        AUDIT.test("who_looked_into_whose_work_is_found", &[], found),
-        AUDIT.test("what_cannot_be_written_down_does_not_happen", &[], refused),
+        AUDIT.test("records_who_accessed_whose_work", &[], found),
+        AUDIT.test("access_that_cannot_be_recorded_is_refused", &[], refused),
         AUDIT.test("heads_are_signed_and_an_export_is_verified_by_another_program", &[Need::Python], exported),
         AUDIT.test("the_archive_outlives_the_cluster_and_is_verified", &[Need::Python, Need::Zstd], archived),
     ]

@@ -131,7 +131,7 @@ fn plan(w: &World) {
         output
     };
     let output = plan(1);
-    assert!(output.contains("This member runs. Nothing is to be done here"), "{output}");
+    assert!(output.contains("This member runs. Nothing needs to be done here"), "{output}");
     // One member damaged.
     faults::kill_member(&w.dir, 2).unwrap();
     damage_log(w, 2);

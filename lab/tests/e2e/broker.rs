@@ -82,9 +82,9 @@ pub fn trials() -> Vec<Trial> {
     vec![
         BROKER.test("asks_work_in_turn_and_explains_it_by_its_terms", &[], in_turn),
         BROKER.test("waits_with_others_while_a_user_has_work_save_itself", &[], beside_a_user),
-        BROKER.test("asks_every_so_often_and_keeps_as_many_as_it_is_to", &[], every_so_often),
-        BROKER.test("pauses_while_the_store_is_away_and_says_so", &[], store_away),
-        BROKER.test("that_is_away_has_what_is_preempted_ended_before_its_deadline", &[], preempted_without_store),
+        BROKER.test("asks_at_the_requested_interval_and_keeps_the_configured_number", &[], every_so_often),
+        BROKER.test("pauses_while_the_store_is_unreachable_and_reports_it", &[], store_away),
+        BROKER.test("without_a_store_ends_preempted_work_before_its_deadline", &[], preempted_without_store),
         BROKER.test("is_another_agent_when_its_own_is_killed", &[], killed),
         BROKER.test("removes_what_ended_work_has_saved_and_no_half_one_looks_whole", &[], retention),
         CLOCKS.test("asks_neither_early_nor_late_if_the_clock_of_its_machine_jumps", &[], jumps),
@@ -143,7 +143,7 @@ fn by_bytes(w: &World) {
     chains.iter().for_each(|chain| assert_eq!(chain.create(w).code(), 0));
     let (first, other) = one_by_one(w, &chains);
     first.release();
-    w.wait("the other one to be asked in its turn", || asked(w, other) == 1);
+    w.wait("the other one to be asked after it", || asked(w, other) == 1);
     other.release();
     chains.iter().for_each(|chain| chain.end(w));
     w.assert_nothing_left();
@@ -163,7 +163,7 @@ fn in_turn(w: &World) {
     }
     assert!(explained.contains("node-s"), "{explained}");
     first.release();
-    w.wait("the other one to be asked in its turn", || asked(w, other) == 1);
+    w.wait("the other one to be asked after it", || asked(w, other) == 1);
     other.release();
     let page = get(&w.cluster().node(&node).unwrap().metrics, "/metrics", "").1;
     assert!(page.contains("lattice_checkpoint_broker_leads{") && page.contains("lattice_checkpoint_broker_asked_total{"), "{page}");

@@ -31,9 +31,9 @@ pub fn trials() -> Vec<Trial> {
         LONG.test("a_foreign_certificate_is_refused_with_its_reason_and_counted", &[], foreign),
         LONG.test("new_files_are_taken_without_closing_the_session", &[], swapped),
         LONG.test("the_bootstrap_certificate_is_for_the_first_start", &[], bootstrap),
-        LONG.test("the_authority_refuses_what_cannot_be", &[], authority),
+        LONG.test("the_authority_refuses_impossible_certificates", &[], authority),
         LONG.test("role_node_suffices_for_a_compute_node", &[], compute_node),
-        LONG.test("a_stolen_node_certificate_reads_and_records_what_is_its_nodes_alone", &[], stolen),
+        LONG.test("a_stolen_node_certificate_gives_access_to_its_own_node_alone", &[], stolen),
     ]
 }
 
@@ -133,7 +133,7 @@ fn foreign(w: &World) {
     ca_ok(&["init", "--dir", &other.to_string_lossy()]);
     begin(w, &issued(&other, "n2", &w.dir.join("foreign"), &ours));
     let detail = || w.at("n2").json(&["node", "status"]).map(|s| s["quorum_detail"].to_string()).unwrap_or_default();
-    w.wait("n2 to say why it has no session", || detail().contains("does not take the certificate of n2: it is of another authority"));
+    w.wait("n2 to say why it has no session", || detail().contains("does not accept the certificate of n2: another authority issued it"));
     let counted = refused_of_the_quorum(w);
     assert!(counted["certificates of another authority"].as_u64().unwrap() > 0, "{counted}");
     assert!(count_in(&w.cluster().member(1).unwrap().daemon.log, "refused cause=Authority") > 0);
@@ -170,7 +170,7 @@ fn swapped(w: &World) {
     let dir = w.dir.join("ca");
     for daemon in [&cluster.node("n1").unwrap().daemon, &cluster.member(1).unwrap().daemon] {
         let registered = count_in(&cluster.node("n1").unwrap().daemon.log, "registered");
-        let taken = count_in(&daemon.log, "a new certificate is in force");
+        let taken = count_in(&daemon.log, "a new certificate is in use");
         let file = |end: &str| w.dir.join(&daemon.name).join(format!("{}.{end}", daemon.name)).to_string_lossy().into_owned();
         let before = std::fs::read(file("crt")).unwrap();
         // An invalid file first: it is logged, and the present certificate stays.
@@ -184,7 +184,7 @@ fn swapped(w: &World) {
         w.wait("all to be well again", || !node_status(&w.lattice)["degraded"].to_string().contains("certificate"));
         ca_ok(&["renew", "--dir", &dir.to_string_lossy(), "--cert", &file("crt"), "--key", &file("key"), "--lifetime", "400d"]);
         assert_ne!(std::fs::read(file("crt")).unwrap(), before);
-        w.wait("the new certificate to be taken", || count_in(&daemon.log, "a new certificate is in force") > taken);
+        w.wait("the new certificate to be in use", || count_in(&daemon.log, "a new certificate is in use") > taken);
         w.ok(&["node", "status"]);
         assert_eq!(count_in(&cluster.node("n1").unwrap().daemon.log, "registered"), registered, "the session was closed");
     }
@@ -223,7 +223,7 @@ fn authority(w: &World) {
     let issue = |more: &[&str]| ca(&[&["issue", "--dir", &dir, "--out", &out][..], more].concat());
     for (more, expected) in [
         (["--name", "n3", "--role", "api", "--host", "quorum.lattice"], "is a name of the quorum's members"),
-        (["--name", "member-9", "--role", "api", "--host", "h"], "kept for the quorum"),
+        (["--name", "member-9", "--role", "api", "--host", "h"], "reserved for the quorum"),
         (["--name", "n3", "--role", "king", "--host", "h"], "is not a role"),
         (["--name", "n3", "--role", "api", "--lifetime", "1s"], "seconds are possible"),
         (["--name", "n3", "--role", "api", "--lifetime", "long"], "is not a duration"),

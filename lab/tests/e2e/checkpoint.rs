@@ -21,19 +21,19 @@ static CHECKPOINT: Group = Group { theme: "checkpoint", name: "checkpoint", node
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        CHECKPOINT.test("of_one_node_is_whole_and_what_is_tampered_with_is_named", &[], one_node),
-        CHECKPOINT.test("of_two_nodes_is_whole_when_both_are", &[], two_nodes),
+        CHECKPOINT.test("of_one_node_is_complete_and_tampered_files_are_named", &[], one_node),
+        CHECKPOINT.test("of_two_nodes_is_complete_when_both_parts_are", &[], two_nodes),
         CHECKPOINT.test("a_program_that_would_die_of_the_signal_gets_none", &[], deaf),
         CHECKPOINT.test("one_that_ignores_it_gets_half_as_long_again_and_the_old_one_stays", &[], ignores),
         CHECKPOINT.test("one_that_takes_longer_than_its_time_has_half_as_long_again", &[], delays),
         CHECKPOINT.test("one_that_dies_or_lies_makes_none", &[], dies_and_lies),
-        CHECKPOINT.test("one_that_puts_it_off_is_asked_again", &[], defers),
+        CHECKPOINT.test("one_that_defers_it_is_asked_again", &[], defers),
         CHECKPOINT.test("two_requests_at_once_are_one", &[], two_requests),
         CHECKPOINT.test("an_id_that_was_used_is_refused_and_nobody_is_asked", &[], used_before),
         CHECKPOINT.test("agents_killed_in_each_state_of_it_finish_it", &[], every_point),
         CHECKPOINT.test("what_runs_again_begins_from_it_on_each_node", &[], restored),
         CHECKPOINT.test("an_agent_killed_while_it_restores_does_it_again", &[], restored_after_all),
-        CHECKPOINT.test("what_is_damaged_is_not_begun_from_and_named", &[], damaged),
+        CHECKPOINT.test("a_damaged_one_is_named_and_not_started_from", &[], damaged),
     ]
 }
 
@@ -392,7 +392,7 @@ fn used_before(w: &World) {
         loop {
             match events.message().await {
                 Ok(Some(event)) => assert!(!event.over, "{event:?}"),
-                Ok(None) => panic!("no last word"),
+                Ok(None) => panic!("no last line"),
                 Err(status) => return status,
             }
         }

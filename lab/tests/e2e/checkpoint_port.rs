@@ -17,7 +17,7 @@ static PORT: Group = Group { theme: "checkpoint_port", name: "ckptmodes", nodes:
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        PORT.test("it_is_asked_there_defers_tells_how_far_it_is_and_goes_on_from_what_it_saved", &[], served),
+        PORT.test("it_is_asked_there_defers_reports_progress_and_resumes_from_its_checkpoint", &[], served),
         PORT.test("an_agent_killed_while_it_is_asked_asks_again", &[], killed),
         PORT.test("where_nobody_listens_or_somebody_else_does_nothing_is_sent", &[], foreign),
     ]

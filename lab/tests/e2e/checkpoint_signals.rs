@@ -13,7 +13,7 @@ static SIGNALS: Group = Group { theme: "checkpoint_signals", name: "checkpoint",
 pub fn trials() -> Vec<Trial> {
     vec![
         SIGNALS.test("a_real_time_signal_goes_to_all_that_catch_it", &[], to_all),
-        SIGNALS.test("that_goes_to_groups_passes_by_what_left_them", &[], to_groups),
+        SIGNALS.test("that_goes_to_groups_does_not_reach_processes_that_left_them", &[], to_groups),
         SIGNALS.test("that_goes_to_ranks_goes_to_all_of_them_or_none", &[], to_ranks),
         SIGNALS.test("in_a_script_ranks_are_those_of_its_launches", &[], of_a_script),
         SIGNALS.test("that_nothing_can_catch_is_refused", &[], uncatchable),
@@ -177,7 +177,7 @@ fn of_a_script(w: &World) {
 fn uncatchable(w: &World) {
     for signal in ["KILL", "19", "33", "SIGRTMAX+1", "all:USR1"] {
         let refused = w.run(&["submit", "--checkpoint-signal", signal, "--", "/bin/true"]);
-        let expected = format!("{signal:?} is no signal that can ask for a checkpoint");
+        let expected = format!("{signal:?} is not a signal that can request a checkpoint");
         assert!([2, 4].contains(&refused.code()) && refused.err().contains(&expected), "{signal}: {}", refused.err());
     }
 }

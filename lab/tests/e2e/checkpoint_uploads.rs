@@ -86,7 +86,7 @@ fn many_files(w: &World) {
     // A file that was complete when the agent died but not recorded as such is uploaded again: as many as are uploaded
     // in parallel.
     let again = before.iter().filter(|(name, file)| after.get(*name) != Some(file)).count();
-    assert!(after.len() == FILES && again <= 4, "{again} of {} were brought again", before.len());
+    assert!(after.len() == FILES && again <= 4, "{again} of {} were uploaded again", before.len());
     assert_eq!(w.log(&id).matches("asked ").count(), 1);
     let verified = w.run_for(&["checkpoint", "verify", &id, &last(w, &id)], Duration::from_secs(60));
     assert_eq!(verified.code(), 0, "{}", verified.err());
@@ -145,7 +145,7 @@ fn started_again(w: &World) {
     chain.release();
     let directory = w.cluster().run_dir.join("n1/state/checkpoints").join(id);
     let is_saved = || fs::read_dir(&directory).unwrap().flatten().any(|e| e.path().extension().is_some_and(|e| e == "done"));
-    w.wait("it to have said that it is saved", is_saved);
+    w.wait("it to report that it is saved", is_saved);
     assert_eq!(text(&w.status(id), "state"), "Running", "it is not in the store");
     server_started(w, gone);
     w.wait("it to be suspended", || text(&w.status(id), "state") == "Suspended");

@@ -299,7 +299,7 @@ async fn certificates(hosts: &Hosts, members: &mut Members) {
     let second = others(leader)[1];
     let log = members.cluster.member(second).unwrap().daemon.log.clone();
     hosts.shift_clock(second, TEN_YEARS + 86_400).unwrap();
-    let refused = async || std::fs::read_to_string(&log).unwrap().contains("the authority's own certificate is over");
+    let refused = async || std::fs::read_to_string(&log).unwrap().contains("the authority's own certificate has expired");
     wait("the authority's end", Duration::from_secs(5), refused).await;
     load.goes_on(20).await;
     hosts.shift_clock(second, 0).unwrap();

@@ -70,12 +70,12 @@ fn beside(name: &str) -> PathBuf {
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        CONFORMANCE.test("any_agent_tells_in_full_what_another_node_says_of_itself", &[Need::Mounts], facts_of_another_node),
+        CONFORMANCE.test("any_agent_returns_all_facts_of_another_node", &[Need::Mounts], facts_of_another_node),
         CONFORMANCE.test("a_wipe_is_called_back_while_something_still_runs", &[], unwipe),
-        CONFORMANCE.test("a_node_that_drifts_is_told_gets_its_group_and_is_quarantined_in_time", &[], drift),
-        LOOKS.test("a_node_is_never_ready_without_what_it_is_made_of", &[], from_the_start),
-        LOOKS.test("any_node_looks_at_itself_anew_when_any_agent_is_asked", &[], looks),
-        STALE.test("a_node_that_cannot_look_at_itself_is_a_group_of_its_own_until_it_can", &[], stale),
+        CONFORMANCE.test("a_node_that_drifts_is_reported_gets_its_group_and_is_quarantined_in_time", &[], drift),
+        LOOKS.test("a_node_registers_with_its_conformance", &[], from_the_start),
+        LOOKS.test("any_agent_can_make_any_node_examine_itself_again", &[], looks),
+        STALE.test("a_node_that_cannot_examine_itself_is_a_group_of_its_own_until_it_can", &[], stale),
         CONFORMANCE.test("a_node_is_wiped_when_its_job_has_gone_and_kept_until_that_succeeds", &[], wipe),
     ]
 }
@@ -110,7 +110,7 @@ fn facts_of_another_node(w: &World) {
     let job = w.submit(&["--nodes", "3", "--uenv", &image, "--", "/bin/sh", "-c", &script]);
     w.running(&job);
     let mut n3 = Value::Null;
-    w.wait("n1 to be told all of it", || {
+    w.wait("n1 to have all facts of n3", || {
         n3 = w.lattice.json(&["node", "status", "n3"]).unwrap();
         let (fact, now) = (&n3["fact"]["said"], &n3["fact"]["now"]);
         fact["images_all"] == 1 && fact["fingerprint"].is_string() && now["running"].to_string().contains(&job)
@@ -144,7 +144,7 @@ fn unwipe(w: &World) {
     let job = w.submit(&["--", "/bin/sh", "-c", &format!("until [ -e {} ]; do sleep 0.05; done", end.display())]);
     w.running(&job);
     let name = nodes_of(&w.status(&job))[0].to_owned();
-    w.wait("the wipe to be taken", || w.run(&["node", "wipe", &name, "--reason", "patient data", "--yes"]).code() == 0);
+    w.wait("the wipe to be accepted", || w.run(&["node", "wipe", &name, "--reason", "patient data", "--yes"]).code() == 0);
     assert!(holds(w, &name).contains("wipe by root") && !node(w, &name)["wipe"].is_null(), "{}", node(w, &name));
     w.ok(&["node", "unwipe", &name]);
     assert_eq!((holds(w, &name).as_str(), &node(w, &name)["wipe"]), ("", &Value::Null));
@@ -158,7 +158,7 @@ fn unwipe(w: &World) {
 }
 
 fn drift(w: &World) {
-    w.wait("all to have told what they are", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
+    w.wait("all nodes to have reported their components", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
     let status = || w.at("n2").ok(&["node", "status"]).unwrap();
     w.wait("n2 to know it", || status().contains("with 2 others, as expected"));
     assert!(status().contains("kernel: "), "{}", status());
@@ -207,7 +207,7 @@ fn drift(w: &World) {
 
 /// A change while an agent is down is reported with its registration: one command makes both records.
 fn from_the_start(w: &World) {
-    w.wait("all to have told what they are", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
+    w.wait("all nodes to have reported their components", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
     let history = || w.lattice.json(&["node", "history", "n3"]).unwrap().as_array().cloned().unwrap();
     let registrations = || history().iter().filter(|r| text(r, "action") == "NodeRegistered").count();
     let again = |change: &dyn Fn()| {
@@ -231,7 +231,7 @@ fn from_the_start(w: &World) {
 }
 
 fn looks(w: &World) {
-    w.wait("all to have told what they are", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
+    w.wait("all nodes to have reported their components", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
     for name in ["n1", "n2", "n3"] {
         becomes(w, name, &format!("4.{name}"));
     }
@@ -265,10 +265,10 @@ fn looks(w: &World) {
 
 fn stale(w: &World) {
     let all_reported = || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3);
-    w.wait("all to have told what they are", all_reported);
+    w.wait("all nodes to have reported their components", all_reported);
     let bmc = w.cluster().run_dir.join("n3").join("bmc");
     fs::create_dir(&bmc).unwrap();
-    w.wait("what n3 told to be too old", || node(w, "n3")["conformance"]["stale"] == true);
+    w.wait("the report of n3 to be too old", || node(w, "n3")["conformance"]["stale"] == true);
     assert_eq!(node(w, "n1")["conformance"]["group_nodes"], 2);
     assert!(w.ok(&["node", "status", "n3"]).contains("it is a conformance group of its own"), "{}", w.ok(&["node", "status", "n3"]));
     let three = w.submit(&["--nodes", "3", "--constraint", "require_conformance", "--", "/bin/true"]);
@@ -298,7 +298,7 @@ fn wipe(w: &World) {
     let order = |more: &[&str]| w.run(&[&["node", "wipe", &name, "--reason", "patient data"], more].concat());
     assert_eq!(order(&[]).code(), 2, "nobody is there to be asked");
     // The quorum may learn of the hook only with the next heartbeat.
-    w.wait("the wipe to be taken", || order(&["--yes"]).code() == 0);
+    w.wait("the wipe to be accepted", || order(&["--yes"]).code() == 0);
     assert_eq!(text(&w.status(&job), "state"), "Running", "what runs goes on");
     assert!(text(&node(w, &name), "wipe").contains("not confirmed"), "{}", node(w, &name));
     let lifted = w.run(&["node", "release", &name]);

@@ -25,11 +25,11 @@ const NEEDS_DEVICE: &[Need] = &[Need::PrometheusClient, Need::KernelProbes, Need
 pub fn trials() -> Vec<Trial> {
     vec![
         TELEMETRY.test("the_kernel_counts_two_known_loads_apart", NEEDS, counted),
-        TELEMETRY.test("what_is_written_past_the_page_cache_is_told_apart_and_by_device", NEEDS_DEVICE, written),
-        TELEMETRY.test("what_is_written_back_later_is_nobodys", NEEDS_DEVICE, written_back),
+        TELEMETRY.test("direct_writes_are_counted_for_each_allocation_and_device", NEEDS_DEVICE, written),
+        TELEMETRY.test("later_writeback_is_counted_for_no_allocation", NEEDS_DEVICE, written_back),
         TELEMETRY.test("connections_that_work_makes_are_counted", NEEDS, connected),
-        TELEMETRY.test("what_tcp_sends_again_is_counted", NEEDS, sent_again),
-        TELEMETRY.test("without_its_programs_an_agent_tells_by_the_same_names", NEEDS, without),
+        TELEMETRY.test("tcp_retransmissions_are_counted", NEEDS, sent_again),
+        TELEMETRY.test("without_its_programs_an_agent_exports_the_same_names", NEEDS, without),
         TELEMETRY.test("counts_of_the_kernel_go_on_and_leave_nothing_behind_after_kill_9", NEEDS, counted_on),
     ]
 }
@@ -82,7 +82,7 @@ impl Load {
 
 /// Equal within one percent, plus a few unrelated events.
 fn about(what: &str, counted: f64, known: f64, besides: f64) {
-    assert!((counted - known).abs() <= known * 0.01 + besides, "{what}: {known} is known, and {counted} is told");
+    assert!((counted - known).abs() <= known * 0.01 + besides, "{what}: {known} is known, and {counted} is exported");
 }
 
 fn counting(w: &World) {
@@ -112,7 +112,7 @@ fn counted(w: &World) {
         let bytes = load.datagrams * (DATAGRAM + HEADERS);
         let received = |page: &Page| of(page, id, "lattice_allocation_network_received_bytes_total", &[]);
         let mut last = None;
-        w.wait("the switches and the datagrams to be told", || {
+        w.wait("the switches and the datagrams to be exported", || {
             let page = last.insert(Page::agent(w, &node));
             switches(page, "voluntary") + switches(page, "involuntary") >= known * 0.99 && received(page) >= bytes
         });
@@ -161,7 +161,7 @@ fn written(w: &World) {
         let known = load.mebibytes * MEBIBYTE;
         let block_bytes = |page: &Page| of(page, id, "lattice_allocation_block_io_bytes_total", &[("direction", "write")]);
         let mut last = None;
-        w.wait("what was written to be told", || block_bytes(last.insert(Page::agent(w, &node))) >= known);
+        w.wait("the written bytes to be exported", || block_bytes(last.insert(Page::agent(w, &node))) >= known);
         let page = last.unwrap();
         // It bypasses the page cache, so the writes count as its own; metadata of the file may be added.
         about("bytes written past the page cache", block_bytes(&page), known, 65_536.0);
@@ -212,9 +212,9 @@ fn written_back(w: &World) {
     assert_eq!(unsafe { libc::syncfs(opened.as_raw_fd()) }, 0, "{}", std::io::Error::last_os_error());
     let known = f64::from(BUFFERED_MEBIBYTES) * MEBIBYTE;
     // Each agent counts what belongs to no allocation on the whole machine.
-    w.wait("what was written back to be told", || nobodys(&Page::agent(w, "n1")) >= before + known);
+    w.wait("the writeback to be exported", || nobodys(&Page::agent(w, "n1")) >= before + known);
     let own = of(&Page::agent(w, &node_of(w, &id)), &id, "lattice_allocation_block_io_bytes_total", &[("direction", "write")]);
-    assert!(own < known * 0.1, "{own} bytes of {known} are told as its own");
+    assert!(own < known * 0.1, "{own} bytes of {known} are counted as its own");
     w.ok(&["cancel", &id]);
     w.ended(&id);
 }
@@ -252,7 +252,7 @@ fn sent_again(w: &World) {
     [&id, &calm].iter().for_each(|id| w.wait_log(id, "begun"));
     let again = |id: &str| of(&Page::agent(w, &node_of(w, id)), id, "lattice_allocation_tcp_retransmits_total", &[]);
     w.wait("what was sent again", || again(&id) >= 3.0);
-    assert_eq!(again(&calm), 0.0, "it is told of who does it");
+    assert_eq!(again(&calm), 0.0, "it is counted for the allocation that does it");
     [&id, &calm].iter().for_each(|id| {
         w.ok(&["cancel", id]);
         w.ended(id);
@@ -283,7 +283,7 @@ fn without(w: &World) {
     w.wait("its processor time", || Page::agent(w, &node).cpu_seconds(&id) > 0.0);
     let page = Page::agent(w, &node);
     let measured = names(&page, &id);
-    assert!(measured.is_subset(&with), "{measured:?} is told without programs, and with them {with:?}");
+    assert!(measured.is_subset(&with), "{measured:?} is exported without programs, and with them {with:?}");
     for name in ["cpu_seconds_total", "memory_bytes", "page_faults_total", "processes", "threads"] {
         assert!(measured.contains(&format!("lattice_allocation_{name}")), "{measured:?}");
     }

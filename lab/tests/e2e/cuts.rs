@@ -148,7 +148,7 @@ fn carried(w: &World) {
     fs::write(&go, "").unwrap();
     w.completed(&job);
     assert_eq!(faults::heal_node(&w.dir, "n3").unwrap().len(), 4);
-    w.wait("n3 to be heard without", || shown(w, "n3")["heard_through"].is_null() && state(w, "n3") == "Ready");
+    w.wait("n3 to be heard directly", || shown(w, "n3")["heard_through"].is_null() && state(w, "n3") == "Ready");
 }
 
 fn found_again(w: &World) {
@@ -170,7 +170,7 @@ fn found_again(w: &World) {
     faults::heal_node(&w.dir, "n3").unwrap();
     faults::kill_node(&w.dir, "n3").unwrap();
     faults::start_node(&w.dir, "n3").unwrap();
-    w.wait("n3 to be heard without", || shown(w, "n3")["heard_through"].is_null() && state(w, "n3") == "Ready");
+    w.wait("n3 to be heard directly", || shown(w, "n3")["heard_through"].is_null() && state(w, "n3") == "Ready");
 }
 
 fn gossip_alone(w: &World) {
@@ -348,7 +348,7 @@ fn both_ways(w: &World) {
     assert!(!w.status(&stops.id)["nodes"].to_string().contains("n3"), "{}", w.status(&stops.id));
     continues.goes_on(w);
     heal();
-    w.wait("n3 to have taken away what stopped", || shown(w, "n3")["allocations"] == serde_json::json!([continues.id]));
+    w.wait("n3 to have removed what stopped", || shown(w, "n3")["allocations"] == serde_json::json!([continues.id]));
     works.iter().for_each(|work| work.goes_on(w));
     stops.is_at(w, 1);
     continues.is_at(w, 0);
@@ -430,7 +430,7 @@ fn loops(w: &World) {
         let before = beats();
         faults::begin_node(&w.dir, &node, &[], &[("LATTICE_FAILPOINT", "strays-swept")]).unwrap();
         assert!(until(Duration::from_secs(20), || !w.cluster().node(&node).unwrap().daemon.alive()), "it lives");
-        assert!(until(Duration::from_secs(20), || beats() > before), "its work stands still");
+        assert!(until(Duration::from_secs(20), || beats() > before), "its work makes no progress");
         seen.push(state(w, &node));
         let now = w.status(&job);
         assert_eq!((text(&now, "state").as_str(), text(&now, "requeue_count").as_str()), ("Running", "0"), "{now}");

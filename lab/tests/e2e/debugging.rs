@@ -26,8 +26,8 @@ static DEBUGGING: Group = Group {
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        DEBUGGING.test("looks_are_stored_from_the_request_until_the_end", &[Need::Zstd], stored),
-        DEBUGGING.test("the_first_look_comes_within_a_second", &[Need::Zstd], soon),
+        DEBUGGING.test("measurements_are_stored_from_the_request_until_the_end", &[Need::Zstd], stored),
+        DEBUGGING.test("the_first_measurement_comes_within_a_second", &[Need::Zstd], soon),
         DEBUGGING.test("ends_at_its_time_despite_a_killed_agent_and_without_a_quorum", &[Need::Zstd], by_itself),
         DEBUGGING.test("is_refused_to_others_than_the_owner_and_on_nodes_without_a_store", &[], refused),
         alone("debugging::an_agent_with_several_allocations_measures_all_of_them", &[], full),
@@ -104,7 +104,7 @@ fn stored(w: &World) {
     assert!(w.ok(&["status", &id]).contains("Telemetry"));
     assert!(w.ok(&["telemetry", "--alloc", &id]).contains("debug until"));
     for node in ["n1", "n2"] {
-        w.wait("looks of each node in the store", || looks(&lines(w, &id, node)).len() >= 5);
+        w.wait("measurements of each node in the store", || looks(&lines(w, &id, node)).len() >= 5);
     }
     assert_eq!(programs(), loaded, "the programs in the kernel are unchanged");
     w.ok(&["telemetry", "--alloc", &id, "--mode=prod"]);
@@ -113,7 +113,7 @@ fn stored(w: &World) {
     assert_eq!(w.status(&id)["telemetry"], Value::Null);
     for node in ["n1", "n2"] {
         let state = w.cluster().run_dir.join(node).join("state/traces");
-        w.wait("all looks to be in the store", || fs::read_dir(&state).is_ok_and(|mut left| left.next().is_none()));
+        w.wait("all measurements to be in the store", || fs::read_dir(&state).is_ok_and(|mut left| left.next().is_none()));
         let lines = lines(w, &id, node);
         let header = &lines[0];
         let read = w.at("n2").ok(&["telemetry", "--alloc", &id, "--read", "--node", node]).unwrap();
@@ -129,7 +129,7 @@ fn stored(w: &World) {
         assert!(times.windows(2).all(|two| two[0] < two[1]), "{times:?}");
         let seconds = (times[times.len() - 1] - times[0]) as f64 / 1e3;
         // A busy machine measures less often, but far more often than the 30 s of production mode.
-        assert!(looks.len() as f64 >= seconds / 3.0, "{} looks in {seconds} s", looks.len());
+        assert!(looks.len() as f64 >= seconds / 3.0, "{} measurements in {seconds} s", looks.len());
         assert!(looks.iter().any(|look| look["numbers"]["cpu_cores"].as_f64().is_some_and(|cores| cores > 0.02)), "{looks:?}");
         assert!(looks.iter().all(|look| look["numbers"]["memory_used"].as_f64().is_some_and(|bytes| bytes > 0.0)), "{looks:?}");
     }
@@ -173,12 +173,12 @@ fn by_itself(w: &World) {
     w.ok(&["telemetry", "--alloc", &id, "--mode=debug", "--duration=1h"]);
     w.wait("debug mode", || in_debug(w, &id));
     let first = points(w, &id)[0].unwrap();
-    w.wait("looks", || points(w, &id)[0].is_some_and(|points| points >= first + 2.0));
+    w.wait("measurements", || points(w, &id)[0].is_some_and(|points| points >= first + 2.0));
     let before = points(w, &id)[0].unwrap();
     faults::kill_node(&w.dir, &node).unwrap();
     faults::start_node(&w.dir, &node).unwrap();
     w.wait("debug mode after the agent's start", || w.lattice.json(&["top", &id]).is_ok() && in_debug(w, &id));
-    w.wait("looks from before and after the restart", || {
+    w.wait("measurements from before and after the restart", || {
         let paths: BTreeSet<String> = objects(w, &id, &node).iter().map(|path| path.display().to_string()).collect();
         paths.len() >= 2 && looks(&lines(w, &id, &node)).len() as f64 > before
     });
@@ -201,7 +201,7 @@ fn by_itself(w: &World) {
     let count = looks(&lines(w, &id, &node)).len();
     faults::start_member(&w.dir, 1).unwrap();
     w.wait("the quorum to end debug mode", || w.lattice.allocation(&id).is_ok_and(|now| now["telemetry"] == Value::Null));
-    assert_eq!(looks(&lines(w, &id, &node)).len(), count, "no further looks are stored");
+    assert_eq!(looks(&lines(w, &id, &node)).len(), count, "no further measurements are stored");
     w.ok(&["cancel", &id]);
     w.ended(&id);
 }

@@ -39,10 +39,10 @@ static DEVICES: Group = Group {
 pub fn trials() -> Vec<Trial> {
     vec![
         DEVICES.test("two_allocations_see_what_their_own_gpus_do_and_draw", &[], apart),
-        DEVICES.test("energy_goes_on_after_kill_9_with_what_was_drawn_meanwhile", &[], killed),
-        DEVICES.test("a_driver_that_hangs_stops_no_other_number_and_is_told", &[], hung),
-        DEVICES.test("a_gpu_that_is_gone_is_told_no_more", &[], gone),
-        DEVICES.test("diag_tells_what_the_works_gpus_do_and_which_does_nothing", &[], diagnosed),
+        DEVICES.test("energy_continues_after_kill_9_and_includes_the_time_between", &[], killed),
+        DEVICES.test("a_driver_that_hangs_stops_no_other_measurement_and_is_reported", &[], hung),
+        DEVICES.test("a_lost_gpu_is_no_longer_exported", &[], gone),
+        DEVICES.test("diag_shows_what_the_works_gpus_do_and_which_are_idle", &[], diagnosed),
     ]
 }
 
@@ -81,7 +81,7 @@ fn drawn(w: &World, id: &str) -> Option<f64> {
 /// Work with a GPU of n1; returns its id and the GPU.
 fn with_gpu(w: &World) -> (String, String) {
     // Everything is examined on n1; n2 is only there to answer.
-    w.ok(&["node", "cordon", "n2", "--reason", "n1 is looked at"]);
+    w.ok(&["node", "cordon", "n2", "--reason", "n1 is tested"]);
     let id = w.submit(&["--cores", "1", "--gpus", "1", "--", "sleep", "600"]);
     w.running(&id);
     let usage = per_gpu(w, &id);

@@ -126,7 +126,7 @@ async fn list(hosts: &Hosts, members: &mut Members) {
     assert!(known < claimed, "the follower does not lag behind: it is at {known:?}, the claim at {claimed:?}");
     let mut session = Session::open(&at_follower, NAME).await.unwrap();
     let first = tokio::time::timeout(PATIENCE, session.down.next()).await.unwrap().unwrap();
-    let Down::Desired(list) = first else { panic!("it is told what to do: {first:?}") };
+    let Down::Desired(list) = first else { panic!("the first message is no list: {first:?}") };
     assert!(list.revision > claimed && list.shares.iter().any(|share| share.allocation == allocation), "an old list: {list:?}");
     hosts.slow_disk(follower, Duration::ZERO).unwrap();
     members.caught_up().await.unwrap();

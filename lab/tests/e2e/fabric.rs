@@ -33,7 +33,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         FABRIC.test("ranks_of_a_domain_have_its_key_which_is_revoked_at_their_end", &[], keyed),
         FABRIC.test("an_agent_is_killed_while_a_key_is_made_and_before_it_is_revoked", &[], killed),
-        FABRIC.test("a_manager_that_is_away_is_waited_for_and_one_that_refuses_is_told", &[], away),
+        FABRIC.test("an_unreachable_manager_is_waited_for_and_a_refusal_is_reported", &[], away),
     ]
 }
 
@@ -124,7 +124,7 @@ fn killed(w: &World) {
     // It makes the service, and its client is killed before the answer.
     let slow = Manager::start(&["--answer-after-ms", "3000"]);
     let id = submit(w, "killed.sh", "echo up\nexec sleep 60\n");
-    w.wait("a service of which nobody has heard", || of(&id).len() == 1);
+    w.wait("a service that nobody knows", || of(&id).len() == 1);
     let head = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
     faults::kill_node(&w.dir, &head).unwrap();
     drop(slow);

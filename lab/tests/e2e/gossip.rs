@@ -23,7 +23,7 @@ const COUNTER_AT: usize = 33;
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        GOSSIP.test("what_nodes_say_follows_them_and_is_asked_of_them_without_a_quorum", &[], facts),
+        GOSSIP.test("facts_of_nodes_are_current_and_can_be_read_without_a_quorum", &[], facts),
         GOSSIP.test("hostile_datagrams_are_refused_and_counted_and_gossip_goes_on", &[], hostile),
         GOSSIP.test("one_that_stands_still_refutes_and_one_that_is_killed_is_down", &[], refutes_or_dies),
     ]

@@ -27,10 +27,10 @@ static GPUS: Group = Group {
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        GPUS.test("whoever_had_a_gpu_that_is_gone_fails_and_is_told_which_and_others_go_on", &[], hot_remove),
+        GPUS.test("work_that_loses_a_gpu_fails_with_its_name_and_other_work_continues", &[], hot_remove),
         GPUS.test("an_error_that_asks_for_a_drain_drains_the_node_once_and_says_which_gpu", &[], drain),
-        GPUS.test("an_error_that_the_site_takes_for_a_failure_has_the_node_down_at_once", &[], failed),
-        GPUS.test("work_that_an_error_hit_begins_again_as_it_wants_and_the_node_stays_ready", &[], hit),
+        GPUS.test("an_error_that_the_site_treats_as_a_failure_makes_the_node_down_at_once", &[], failed),
+        GPUS.test("work_hit_by_an_error_is_requeued_by_its_policy_and_the_node_stays_ready", &[], hit),
         GPUS.test("an_error_of_a_program_is_a_warning_and_a_gpu_to_be_reset_is_not_offered", &[], warned),
     ]
 }
@@ -130,7 +130,7 @@ pub fn looked_at_behind(w: &World) {
     fs::write(sites(".finds"), "echo it is loud; exit 1").unwrap();
     w.completed(&w.submit(&["--cores", "1", "--", "/bin/true"]));
     let expected = ["SIM-3: 2 memory errors that could not be corrected", "fan: warning", "it is loud"];
-    w.wait("what is amiss to be told", || {
+    w.wait("the problem to be reported", || {
         let status = w.ok(&["node", "status"]);
         expected.iter().all(|expected| status.contains(expected))
     });
@@ -187,7 +187,7 @@ fn failed(w: &World) {
     gpu(w, "0", &["remove"]);
     gpu(w, "0", &["add"]);
     w.wait("the check to be well", || !w.ok(&["node", "status"]).contains("SIM-0: failure"));
-    assert!(stands("Down"), "nobody said that it is repaired");
+    assert!(stands("Down"), "nobody has confirmed a repair");
     // Until the leader has received that, the failure returns.
     w.wait("n1 to be Ready", || {
         w.run(&["node", "repaired", "n1"]);

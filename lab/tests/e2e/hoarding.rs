@@ -39,7 +39,7 @@ pub fn trials() -> Vec<Trial> {
         HOARDING.test("a_connection_that_says_nothing_is_closed", &[], silent),
         HOARDING.test("metrics_are_served_beside_slow_connections", &[], slow_scrapes),
         HOARDING.test("a_key_that_others_may_read_is_refused", &[], open_keys),
-        HOARDING.test("an_image_is_read_no_longer_than_its_caller_is_there_and_others_have_their_turn", &[], digests),
+        HOARDING.test("an_image_is_read_only_while_its_caller_waits_and_others_are_served", &[], digests),
         HOARDING.test("a_sparse_image_stays_sparse_in_the_cache", &[Need::Mounts], sparse),
         HOARDING.test("one_users_images_do_not_push_out_anothers", &[Need::Mounts], cache_share),
     ]

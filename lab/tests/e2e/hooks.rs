@@ -22,13 +22,13 @@ const PROMPT: Duration = Duration::from_secs(5);
 pub fn trials() -> Vec<Trial> {
     vec![
         HOOKS.test("run_around_the_job_with_their_environment", &[], around),
-        HOOKS.test("a_failing_prologue_excludes_its_node_and_tells", &[], excluded),
+        HOOKS.test("a_failing_prologue_excludes_its_node_and_is_reported", &[], excluded),
         HOOKS.test("three_failing_prologues_end_it_with_the_reason", &[], three),
         HOOKS.test("a_slow_prologue_is_cancelled_promptly", &[], cancelled),
         HOOKS.test("a_launch_that_is_interrupted_before_it_began_is_brought_down", &[], interrupted),
         HOOKS.test("a_prologue_over_its_limit_is_killed_with_its_group", &[], too_long),
         HOOKS.test("a_prologue_under_a_killed_agent_is_run_again_alone", &[], killed),
-        HOOKS.test("a_failing_epilogue_is_told_and_gives_the_node_back", &[], epilogue),
+        HOOKS.test("a_failing_epilogue_is_reported_and_the_node_is_released", &[], epilogue),
         HOOKS.test("a_copy_of_an_image_is_cancelled_promptly", &[Need::Mounts], copy),
     ]
 }

@@ -17,7 +17,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         IDENTITY.test("work_runs_as_who_submitted_it", &[], runs_as),
         IDENTITY.test("a_certificate_gives_no_groups", &[], claimed_groups),
-        IDENTITY.test("another_users_work_is_not_to_be_touched", &[], others),
+        IDENTITY.test("another_users_work_cannot_be_changed", &[], others),
         IDENTITY.test("a_script_submits_the_next_job_and_cancels_another_of_its_owner_alone", &[], inside),
         IDENTITY.test("work_is_no_operator_whoever_owns_it", &[], no_operator),
         IDENTITY.test("an_unreadable_script_and_image_are_refused", &[], unreadable),

@@ -27,7 +27,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         INPUT.test("it_goes_to_the_first_rank_to_another_to_all_or_to_none", &[], readers),
         INPUT.test("megabytes_come_whole_to_every_rank_while_agents_are_killed", &[], killed),
-        INPUT.test("ranks_that_took_a_whole_window_more_than_others_go_on_after_their_head_is_killed", &[], ahead),
+        INPUT.test("ranks_a_whole_window_ahead_of_others_continue_after_their_head_is_killed", &[], ahead),
         INPUT.test("a_rank_that_does_not_read_holds_up_the_input_and_nothing_else", &[], silent),
         INPUT.test("ranks_that_end_or_close_it_are_not_waited_for", &[], closed),
     ]
@@ -142,7 +142,7 @@ fn readers(w: &World) {
     assert_eq!(sorted(&fed(launch(&what), b"")), over(&[]));
     let null = w.run(&["launch", "--alloc", &id, "-n", "2", "readlink", "/proc/self/fd/0"]);
     assert_eq!(null.out(), "/dev/null\n/dev/null\n", "{}", null.err());
-    for (args, why) in [(&["--stdin=7"][..], "the launch has 7 ranks"), (&["--stdin=some"], "all, none, and a rank's number")] {
+    for (args, why) in [(&["--stdin=7"][..], "the launch has 7 ranks"), (&["--stdin=some"], "all, none or a rank's number")] {
         let refused = fed(launch(&[args, &["true"]].concat()), b"");
         assert!(refused.code != Some(0) && refused.err.contains(why), "{:?} {}", refused.code, refused.err);
     }
@@ -224,7 +224,7 @@ fn ahead(w: &World) {
     let writer = std::thread::spawn(move || stdin.write_all(&input).unwrap());
     let copied = || std::fs::metadata(&copy).map_or(0, |about| about.len());
     // The last piece of the window leaves less space than another one could need.
-    w.wait("a window to be taken", || copied() + 2 * PIPE_BYTES as u64 > lattice_model::input::WINDOW_BYTES as u64);
+    w.wait("a whole window to be read", || copied() + 2 * PIPE_BYTES as u64 > lattice_model::input::WINDOW_BYTES as u64);
     faults::kill_node(&w.dir, &nodes[0]).unwrap();
     faults::start_node(&w.dir, &nodes[0]).unwrap();
     std::fs::write(&go, "").unwrap();

@@ -14,7 +14,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         ISOLATION.test("jobs_share_nodes_and_the_one_too_many_waits_with_the_reason", &[], shared_nodes),
         ISOLATION.test("the_limits_of_a_share_are_in_the_kernel", &[], limits_in_the_kernel),
-        ISOLATION.test("what_is_not_limited_here_is_said", &[], shows_what_is_unlimited),
+        ISOLATION.test("limits_that_do_not_apply_here_are_named", &[], shows_what_is_unlimited),
         ISOLATION.test("a_fork_bomb_comes_to_its_limit_and_is_ended", &[], fork_bomb),
         ISOLATION.test("a_program_that_ignores_sigterm_is_killed", &[], ignores_sigterm),
         ISOLATION.test("nothing_is_left_of_ended_jobs", &[], World::assert_nothing_left),
@@ -98,7 +98,7 @@ fn limits_in_the_kernel(w: &World) {
         (None, is_shown) => {
             assert!(is_shown || !w.ok(&["node", "status"]).contains("disks by weight"), "not set, and not said to be lacking");
         }
-        (Some(weight), true) => panic!("{weight}, and said to be lacking"),
+        (Some(weight), true) => panic!("the weight is {weight}, and it is reported as missing"),
     }
     // The work itself is in these groups, since its first instruction.
     let log = w.log(&id);

@@ -22,7 +22,7 @@ pub fn trials() -> Vec<Trial> {
         JOBS.test("what_no_node_can_ever_serve_is_refused_at_submission", &[], never_served),
         JOBS.test("another_agent_of_the_list_is_asked_when_the_nearest_is_dead", &[], endpoints),
         JOBS.test("launch_from_outside_submits_and_waits", &[], launch_outside),
-        JOBS.test("what_finds_room_is_placed_with_its_submission_by_any_agent", &[], placed_at_once),
+        JOBS.test("work_that_fits_is_placed_at_its_submission_by_any_agent", &[], placed_at_once),
         JOBS.test("output_is_bytes_and_none_is_lost", &[], many_bytes),
         JOBS.test("short_ids_and_last_name_a_job", &[], names),
         JOBS.test("status_says_what_is_documented", &[], documented_status),
@@ -201,7 +201,7 @@ fn launch_outside(w: &World) {
     assert_eq!(w.run(&["launch", "--", "/bin/sh", "-c", "kill -TERM $$"]).code(), 128 + 15);
     for _ in 0..5 {
         let quiet = w.run(&["launch", "--", "/bin/true"]);
-        assert_eq!((quiet.code(), quiet.out().as_str(), quiet.err().as_str()), (0, "", ""), "what says nothing is told nothing");
+        assert_eq!((quiet.code(), quiet.out().as_str(), quiet.err().as_str()), (0, "", ""), "a program without output has no messages");
     }
 }
 

@@ -32,7 +32,7 @@ pub fn trials() -> Vec<Trial> {
         KEYS.test("two_rotations_cost_no_datagram_and_nobody_is_suspected", &[], twice),
         KEYS.test("an_agent_that_died_in_a_rotation_holds_it_up_until_it_is_down_and_joins_again", &[], died),
         KEYS.test("an_agent_without_a_quorum_starts_with_its_own_file_and_with_a_damaged_one_by_the_quorum", &[], own_file),
-        KEYS.test("a_quorum_that_goes_back_to_before_a_rotation_makes_nobody_unheard", &[], went_back),
+        KEYS.test("a_quorum_restored_from_before_a_rotation_silences_no_agent", &[], went_back),
     ]
 }
 
@@ -100,7 +100,7 @@ fn nobody_is_lost(w: &World, doing: impl FnOnce()) {
         done.unwrap_or_else(|panic| resume_unwind(panic));
         watched
     });
-    assert!(looks > 10 && lost.is_empty(), "{looks} looks: {lost:?}");
+    assert!(looks > 10 && lost.is_empty(), "{looks} checks: {lost:?}");
 }
 
 fn twice(w: &World) {
@@ -189,7 +189,7 @@ fn own_file(w: &World) {
     let is_kept = |name: &str| name.starts_with("gossip-keys.json.kept-");
     let listed = std::fs::read_dir(file.parent().unwrap()).unwrap();
     assert_eq!(listed.filter(|f| is_kept(&f.as_ref().unwrap().file_name().to_string_lossy())).count(), 1);
-    assert_eq!(ids_in(&file), [newest(&keys(w)).to_string()], "the session brought it again");
+    assert_eq!(ids_in(&file), [newest(&keys(w)).to_string()], "the session delivered it again");
 }
 
 fn went_back(w: &World) {

@@ -18,7 +18,7 @@ const AT_ONCE: Duration = Duration::from_secs(15);
 pub fn trials() -> Vec<Trial> {
     vec![
         LAYOUT.test("mpi_sees_ranks_where_they_were_dealt_to", &[Need::Mpich], places),
-        LAYOUT.test("a_bad_end_brings_the_others_down_or_not_and_each_end_is_told", &[], bad_ends),
+        LAYOUT.test("a_failed_rank_ends_the_others_or_not_and_each_end_is_reported", &[], bad_ends),
         LAYOUT.test("ranks_have_files_and_slurms_variables_of_their_own", &[], own),
     ]
 }

@@ -20,7 +20,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         LIFECYCLE.test("a_drain_waits_for_the_job_and_outlives_its_agent_until_it_is_lifted", &[], drain),
         LIFECYCLE.test("a_drain_that_cannot_end_names_process_state_and_mount", &[Need::Fuse], stuck),
-        LIFECYCLE.test("what_fails_is_begun_again_as_often_as_was_asked_for_and_at_most_a_hundred_times", &[], requeues),
+        LIFECYCLE.test("failed_work_is_requeued_as_often_as_requested_and_at_most_a_hundred_times", &[], requeues),
         LIFECYCLE.test("a_cordon_ends_by_itself_and_what_was_refused_is_named", &[], cordon),
         LIFECYCLE.test("a_disabled_nodes_job_goes_elsewhere_and_past_a_deadline_it_does_again", &[], disable),
         LIFECYCLE.test("a_booted_node_is_back_under_another_boot_id_or_failed", &[], boot),

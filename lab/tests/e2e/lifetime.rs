@@ -43,7 +43,7 @@ fn interrupted_launch(w: &World) {
         code = launch.try_wait().unwrap();
         code.is_some()
     });
-    assert_eq!(code.and_then(|c| c.code()), Some(130), "as a shell says of what Ctrl-C ended");
+    assert_eq!(code.and_then(|c| c.code()), Some(130), "as a shell reports a program that Ctrl-C ended");
     assert_eq!(text(&w.status(&id), "state"), "Running", "the allocation goes on");
     w.ok(&["launch", "--alloc", &id, "-n", "1", "--", "/bin/true"]);
     w.ok(&["cancel", &id]);

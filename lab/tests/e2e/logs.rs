@@ -28,12 +28,12 @@ pub fn trials() -> Vec<Trial> {
         LOGS.test("numbered_lines_over_three_restarts_are_read_once_each", &[], three_restarts),
         LOGS.test("an_agent_killed_again_and_again_while_it_flushes_loses_and_doubles_nothing", &[], killed_while_flushing),
         LOGS.test("the_ring_is_punched_while_it_is_read", &[], ring),
-        LOGS.test("while_the_store_is_away_the_oldest_goes_and_is_said_to_be_missing", &[], store_away),
+        LOGS.test("while_the_store_is_unreachable_the_oldest_lines_are_removed_and_reported_missing", &[], store_away),
         LOGS.test("a_program_that_truncates_its_own_log_begins_a_segment", &[], truncating),
         LOGS.test("a_node_that_is_gone_is_read_from_the_store_and_what_is_missing_is_said", &[], node_gone),
         LOGS.test("eleven_streams_are_one_too_many", &[], too_many_streams),
-        LOGS.test("each_attempt_is_read_and_said_why_it_ended", &[], attempts),
-        LOGS.test("following_what_waits_says_what_for", &[], following_what_waits),
+        LOGS.test("each_attempt_is_read_with_the_reason_of_its_end", &[], attempts),
+        LOGS.test("following_waiting_work_shows_what_it_waits_for", &[], following_what_waits),
         S3.test("a_job_is_flushed_killed_under_and_read_back", &[Need::Moto], s3),
     ]
 }
@@ -152,7 +152,7 @@ fn archived(w: &World) {
         lines
     };
     assert_eq!(sorted(after.out()), ["more 0", "more 1", "out 0", "out 1"]);
-    assert_eq!((sorted(after.out()), sorted(after.err())), (sorted(before.out()), sorted(before.err())), "and no word of anything missing");
+    assert_eq!((sorted(after.out()), sorted(after.err())), (sorted(before.out()), sorted(before.err())), "and nothing is reported missing");
     assert_eq!(logs(w, &["--rank", "1", "--stderr", &id]).err(), "err 1\n");
     assert_eq!(logs(w, &["--node", &nodes[0], "--stdout", "--tail", "1", &id]).out(), "more 0\n");
 }
@@ -314,7 +314,7 @@ fn store_away(w: &World) {
         assert_numbers(&lines[..100_000].join("\n"), 100_000);
         assert_eq!(lines[lines.len() - 2..], ["003000000", "last"]);
         let missing: usize = err.split(" bytes of").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
-        assert_eq!(out.len() + missing, 30_000_005, "what is said to be missing is what is missing");
+        assert_eq!(out.len() + missing, 30_000_005, "exactly the missing bytes are reported");
     };
     check(logs(w, &[&id]));
     remove(&dir);

@@ -171,7 +171,7 @@ fn follower(w: &World) {
     // At first its reserve has space for what the others commit.
     submissions(w, 5);
     w.wait("the follower to write it down", || no_lag(w, id));
-    let nothing = || text(&seen(w, id), "disk").contains("nothing is taken");
+    let nothing = || text(&seen(w, id), "disk").contains("nothing is accepted");
     let mut number = 0;
     w.wait("half of its reserve to be gone", || {
         number += 1;
@@ -221,12 +221,12 @@ fn leading(w: &World) {
     let before = term(w);
     disk.fill();
     let shortage = disk.shortage_text();
-    is_refused(w, &["submit", "--", "/bin/true"], &[&shortage, "nothing new is taken", "make room", "transfer-leader"]);
+    is_refused(w, &["submit", "--", "/bin/true"], &[&shortage, "nothing new is accepted", "free disk space", "transfer-leader"]);
     is_refused(w, &["lease", "grant", "b"], &[&shortage]);
     let there = backups(w);
     let (code, backup) = quorum(w, leads, &["backup"]);
     let full = format!("the disk of {} is full", disk.at.display());
-    assert!(code == 1 && backup.contains("a snapshot needs room first") && backup.contains(&full), "{backup}");
+    assert!(code == 1 && backup.contains("too little disk space for a snapshot") && backup.contains(&full), "{backup}");
     assert_eq!(backups(w), there);
     w.wait("the shortage to be reported", || w.ok(&["quorum", "status"]).contains(&shortage));
     let why = w.ok(&["explain", &waits]);
@@ -253,7 +253,7 @@ fn leading(w: &World) {
     disk.fill();
     is_refused(w, &["submit", "--", "/bin/true"], &[&shortage]);
     disk.fill_all();
-    is_refused(w, &["submit", "--", "/bin/true"], &[&shortage, "nothing is taken"]);
+    is_refused(w, &["submit", "--", "/bin/true"], &[&shortage, "nothing is accepted"]);
     is_refused(w, &["cancel", &second], &[&shortage]);
     fs::write(go("second"), "").unwrap();
     w.wait_log(&second, "over");

@@ -74,7 +74,7 @@ impl Watching {
 
     pub fn wait_within(&self, limit: Duration, what: &str, seen: impl Fn(&Value) -> bool) {
         let came = until(limit, || self.events().iter().any(&seen));
-        assert!(came, "{what} was never told: {:#?}", self.events());
+        assert!(came, "{what} was never reported: {:#?}", self.events());
     }
 
     fn ended(mut self) -> (ExitStatus, Vec<Value>) {
@@ -171,7 +171,7 @@ fn slow_disk(w: &World) {
     let watch = Watching::begin(w, "disk", &[&id, "--alerts-only"]);
     let active = || series(w, &node, &["lattice_alert_active{", &id, "alert=\"io_latency\""]);
     // It has not used a disk yet.
-    w.wait("two looks at it", || series(w, &node, &["lattice_allocation_cpu_seconds_total{", &id, "mode=\"user\""]).is_some());
+    w.wait("two measurements of it", || series(w, &node, &["lattice_allocation_cpu_seconds_total{", &id, "mode=\"user\""]).is_some());
     assert!(active().is_none_or(|raised| raised == 0.0), "{:?}", active());
     File::create(&go).unwrap();
     watch.wait("that its disk is slow", |event| is_alert(event, "io_latency", true) && event["node"] == node.as_str());
@@ -210,7 +210,7 @@ fn hangs(w: &World) {
     for node in [&head, &other] {
         faults::kill_node(&w.dir, node).unwrap();
         faults::start_node(&w.dir, node).unwrap();
-        w.wait("it to be told as before", || active(&id) == Some(1.0));
+        w.wait("it to be reported as before", || active(&id) == Some(1.0));
     }
     let again = Watching::begin(w, "hang-again", &[&id, "--alerts-only"]);
     again.wait("what is raised", |event| is_alert(event, "hang", true));
@@ -220,7 +220,7 @@ fn hangs(w: &World) {
     let rounds = || series(w, &other, &["lattice_allocation_launch_idle_seconds{", &id, "launch=\"1\""]);
     w.wait("the other node to look", || rounds().is_some());
     let before = rounds();
-    w.wait("two more looks", || rounds() >= before.map(|seconds| seconds + 10.0));
+    w.wait("two more measurements", || rounds() >= before.map(|seconds| seconds + 10.0));
     assert_eq!(active(&id), Some(1.0));
     assert_eq!(series(w, &head_of_works, &["lattice_alert_active{", &works, "alert=\"hang\""]), None);
     assert!(!again.events().iter().any(|event| is_alert(event, "hang", false)), "{:?}", again.events());

@@ -227,7 +227,7 @@ fn brought_down(w: &World, deed: &str) -> Value {
     let took = ms(&ended, "ended_at").saturating_sub(at);
     assert_eq!(text(&ended, "state"), "Failed", "{ended}");
     assert!(text(&ended, "reason").contains("launch_aborted"), "{ended}");
-    assert!(took <= 2_000, "brought down {took} ms after the deed, which is more than 2 s");
+    assert!(took <= 2_000, "ended {took} ms after the death, which is more than 2 s");
     w.assert_nothing_left();
     ended
 }

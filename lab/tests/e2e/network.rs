@@ -10,8 +10,8 @@ static NETWORK: Group = Group::small("network");
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        NETWORK.test("work_of_one_domain_has_one_number_and_is_told_what_it_is_worth", &[], shared),
-        NETWORK.test("what_gets_no_number_waits_says_so_and_keeps_nobody_else_waiting", &[], exhausted),
+        NETWORK.test("work_of_one_domain_has_one_number_in_its_environment", &[], shared),
+        NETWORK.test("work_without_a_number_waits_with_the_reason_and_delays_no_other", &[], exhausted),
     ]
 }
 

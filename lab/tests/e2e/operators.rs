@@ -23,7 +23,7 @@ static OPERATORS: Group = Group { theme: "operators", name: "operators", nodes: 
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        OPERATORS.test("an_agents_certificate_is_no_operators_word", &[], stolen),
+        OPERATORS.test("an_agents_certificate_does_not_stand_for_an_operator", &[], stolen),
         OPERATORS.test("an_operator_acts_from_any_account_and_is_named_with_the_machine", &[], anna),
         OPERATORS.test("root_without_a_credential_is_no_operator", &[], root),
         OPERATORS.test("a_credential_that_others_may_read_or_that_is_anothers_clusters_is_refused", &[], unusable),

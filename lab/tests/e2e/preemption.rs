@@ -32,22 +32,22 @@ static LED: Group = Group { theme: "preemption", name: "preemption-led", nodes: 
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        PREEMPTION.test("saves_the_work_holds_it_and_has_it_go_on_elsewhere", &[], held_and_resumed),
+        PREEMPTION.test("saves_the_work_holds_it_and_resumes_it_elsewhere", &[], held_and_resumed),
         PREEMPTION.test("of_two_nodes_waits_for_nodes_again_by_itself", &[], two_nodes),
-        PREEMPTION.test("ends_what_does_not_save_itself_by_its_policy", &[], ignores),
+        PREEMPTION.test("ends_work_that_does_not_save_itself_by_its_policy", &[], ignores),
         PREEMPTION.test("is_for_owners_and_operators_and_of_work_that_has_nodes", &[], refused),
         PREEMPTION.test("is_done_when_its_heads_agent_was_killed_in_any_state", &[], every_point),
         PREEMPTION.test("goes_on_when_the_quorum_was_away_meanwhile", &[], quorum_away),
         PREEMPTION.test("and_a_request_are_done_when_the_quorum_and_the_heads_agent_were_killed_in_any_state", &[], all_away),
         LED.test("goes_on_under_the_next_leader_when_one_is_killed_meanwhile", &[], leader_killed),
-        PREEMPTION.test("at_walltime_what_is_whole_in_the_grace_is_suspended", &[], walltime_saved),
-        PREEMPTION.test("is_not_needed_at_walltime_before_which_work_is_asked_by_itself", &[], asked_before_walltime),
-        PREEMPTION.test("before_walltime_what_failed_to_save_itself_is_asked_again", &[], asked_again),
+        PREEMPTION.test("at_walltime_work_that_is_saved_within_the_grace_is_suspended", &[], walltime_saved),
+        PREEMPTION.test("is_not_needed_at_walltime_because_work_is_asked_before_it", &[], asked_before_walltime),
+        PREEMPTION.test("before_walltime_work_that_failed_to_save_itself_is_asked_again", &[], asked_again),
         PREEMPTION.test("at_walltime_a_half_checkpoint_is_discarded", &[], walltime_lost),
-        PREEMPTION.test("at_walltime_what_was_saved_is_suspended_when_its_heads_agent_was_killed", &[], walltime_killed),
-        PREEMPTION.test("that_failed_is_said_when_its_heads_agent_was_killed", &[], failed_and_killed),
-        HASTY.test("gives_as_long_as_the_site_says_and_grants_as_much_to_put_off", &[], hasty),
-        PREEMPTION.test("by_an_urgent_drain_saves_what_can_be_and_waits_for_the_rest", &[], urgent_drain),
+        PREEMPTION.test("at_walltime_saved_work_is_suspended_when_its_heads_agent_was_killed", &[], walltime_killed),
+        PREEMPTION.test("that_failed_is_reported_when_its_heads_agent_was_killed", &[], failed_and_killed),
+        HASTY.test("gives_the_sites_time_and_limits_deferrals_to_the_sites_maximum", &[], hasty),
+        PREEMPTION.test("by_an_urgent_drain_saves_what_can_be_saved_and_waits_for_the_rest", &[], urgent_drain),
     ]
 }
 
@@ -586,7 +586,7 @@ fn walltime_lost(w: &World) {
     let asking = asks(w.lattice.clone(), id);
     w.wait("one node's part to be in the store", || files(&objects(w, id, "")) > 0);
     let kept = w.dir.join("objects/.kept").join(format!("{id}.json"));
-    assert!(kept.exists(), "what no manifest will ever name is looked after all the same");
+    assert!(kept.exists(), "files that no manifest will name are kept too");
     let over = w.ended(id);
     asking.join().unwrap();
     assert_eq!((text(&over, "state"), text(&over, "reason")), ("Failed".to_owned(), "walltime_exceeded".to_owned()), "{over}");
@@ -608,7 +608,7 @@ fn failed_and_killed(w: &World) {
         w.wait(&format!("the agent to come to {point}"), || !w.cluster().node(&node).unwrap().daemon.alive());
         faults::start_node(&w.dir, &node).unwrap();
         let now = || caller.json(&["status", &deaf]).unwrap();
-        w.wait(&format!("{point}: it to be said why"), || now()["preemption"].is_string_and_has("does not catch SIGUSR1"));
+        w.wait(&format!("{point}: the reason to be shown"), || now()["preemption"].is_string_and_has("does not catch SIGUSR1"));
         assert_eq!(text(&now(), "state"), "Running", "{point}");
         w.ok(&["cancel", &deaf]);
         w.ended(&deaf);
@@ -636,7 +636,7 @@ fn urgent_drain(w: &World) {
     goes_on_from(w, &chain.id, step);
     assert_eq!(w.status(&chain.id)["preempted_count"], 1);
     // Work that cannot save itself continues, and the reason is shown; the drain waits for it.
-    w.wait("it to be said why", || w.status(&deaf)["preemption"].is_string_and_has("does not catch SIGUSR1"));
+    w.wait("the reason to be shown", || w.status(&deaf)["preemption"].is_string_and_has("does not catch SIGUSR1"));
     assert_eq!(state(w, &deaf), "Running");
     let waits = w.ok(&["node", "status", &second]);
     assert!(waits.contains("could not save itself"), "{waits}");

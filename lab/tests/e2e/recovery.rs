@@ -18,14 +18,14 @@ static RECOVERY: Group = Group::small("recovery");
 pub fn trials() -> Vec<Trial> {
     vec![
         RECOVERY.test("a_state_that_cannot_be_used_is_kept_and_the_work_goes_on", &[], damaged),
-        RECOVERY.test("an_end_that_came_before_the_damage_is_told", &[], ended_before),
+        RECOVERY.test("an_end_before_the_damage_is_reported", &[], ended_before),
         RECOVERY.test("a_newer_state_or_another_nodes_is_refused_until_the_operator_says_otherwise", &[], newer),
-        RECOVERY.test("what_was_lost_with_the_state_is_said_to_be_and_not_begun_again", &[], lost),
+        RECOVERY.test("work_lost_with_the_state_is_reported_and_not_started_again", &[], lost),
         RECOVERY.test("a_claim_that_came_and_went_while_the_agent_was_away_is_given_back", &[], missed),
-        RECOVERY.test("a_claim_that_a_state_of_before_does_not_know_is_given_back", &[], put_back),
-        RECOVERY.test("after_a_restart_of_the_machine_everything_of_before_is_lost", &[], reboot),
+        RECOVERY.test("a_claim_that_an_old_state_does_not_contain_is_given_back", &[], put_back),
+        RECOVERY.test("after_a_reboot_all_earlier_work_is_lost", &[], reboot),
         RECOVERY.test("an_impostor_on_a_shims_socket_is_not_adopted", &[], impostor),
-        RECOVERY.test("strays_of_a_former_life_are_swept", &[], strays),
+        RECOVERY.test("scopes_left_by_an_earlier_agent_are_removed", &[], strays),
         RECOVERY.test("another_copy_of_the_agent_adopts_all", &[], upgrade),
     ]
 }

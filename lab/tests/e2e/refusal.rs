@@ -21,11 +21,11 @@ pub fn trials() -> Vec<Trial> {
         REFUSAL.test("wrong_command_lines_are_refused_with_what_was_meant", &[], command_lines),
         REFUSAL.test("scripts_that_cannot_be_are_refused", &[], scripts),
         REFUSAL.test("what_is_too_large_is_refused_with_its_size", &[], too_large),
-        REFUSAL.test("what_stood_against_a_claim_is_explained", &[], claim),
+        REFUSAL.test("a_refused_claim_is_explained", &[], claim),
         REFUSAL.test("fields_that_are_not_built_are_refused_by_name", &[], not_built),
         REFUSAL.test("a_command_that_does_not_exist_gives_127", &[], no_command),
         REFUSAL.test("unknown_keys_of_configuration_are_refused", &[], configuration),
-        REFUSAL.test("an_agent_that_is_not_there_is_said_so", &[], no_agent),
+        REFUSAL.test("an_unreachable_agent_is_named", &[], no_agent),
         REFUSAL.test("pmi_garbage_fails_that_launch_alone", &[], garbage),
     ]
 }

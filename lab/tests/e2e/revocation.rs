@@ -27,7 +27,7 @@ const SOON: Duration = Duration::from_secs(10);
 pub fn trials() -> Vec<Trial> {
     vec![
         REVOCATION.test("a_stolen_nodes_certificate_is_refused_everywhere_and_the_node_comes_back_with_another_one", &[], stolen),
-        REVOCATION.test("an_operators_credential_is_taken_back", &[], operator),
+        REVOCATION.test("an_operators_credential_is_revoked", &[], operator),
         REVOCATION.test("members_and_no_names_are_refused_and_users_may_not", &[], refused),
     ]
 }
@@ -85,7 +85,7 @@ fn stolen(w: &World) {
     assert_eq!(listed.as_array().unwrap().iter().map(|r| text(r, "name")).collect::<Vec<_>>(), ["n3"]);
     // Its copy of the gossip key is worthless.
     w.wait("another gossip key alone", || keys(w).iter().all(|key| !before.contains(key)));
-    w.wait("n3 to be heard no more", || !is_alive(w, "n3"));
+    w.wait("n3 to be silent", || !is_alive(w, "n3"));
 
     // With another certificate in place of the present one it continues; the thief does not.
     let file = |end: &str| w.dir.join(format!("n3/n3.{end}")).to_string_lossy().into_owned();

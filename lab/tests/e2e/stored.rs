@@ -20,8 +20,8 @@ const SMOOTHED: Duration = Duration::from_secs(360);
 pub fn trials() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::VictoriaMetrics, Need::PrometheusClient];
     vec![
-        TELEMETRY.test("top_of_what_has_ended_and_of_long_ago_is_the_stores", NEEDS, ended_and_long_ago),
-        TELEMETRY.test("a_buffer_that_ran_over_lost_its_oldest_and_nothing_else", NEEDS, ran_over),
+        TELEMETRY.test("top_shows_ended_work_and_older_values_from_the_store", NEEDS, ended_and_long_ago),
+        TELEMETRY.test("a_full_buffer_loses_its_oldest_and_nothing_else", NEEDS, ran_over),
         TELEMETRY.test("what_is_exported_can_be_smoothed", NEEDS, smoothed),
     ]
 }
@@ -234,7 +234,7 @@ fn smoothed(w: &World) {
         store.samples(&format!(r#"lattice_allocation_cpu_cores{{allocation="{id}",node_id="{node}",stat="mean",job="lattice-agents"}}"#))
     };
     w.wait("a window of n1", || !of("n1").is_empty());
-    assert!(of("n2").is_empty(), "a window is told when two more are over");
+    assert!(of("n2").is_empty(), "a window is exported after two more have passed");
     // The exported value of a window, read in the middle of a later one, and the value from the counters of processor
     // time.
     let exported = |node: &str, later: u64| -> Vec<(f64, [f64; 5])> {

@@ -11,9 +11,9 @@ static SUMMARIES: Group = Group::small("summaries");
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        SUMMARIES.test("the_list_has_what_lives_first_and_says_why_the_rest_waits", &[], list),
+        SUMMARIES.test("the_list_shows_live_work_first_and_why_the_rest_waits", &[], list),
         SUMMARIES.test("the_summary_of_an_end_is_kept", &[], summary),
-        SUMMARIES.test("work_is_waited_for_with_its_code", &[], waited_for),
+        SUMMARIES.test("wait_ends_with_the_code_of_the_work", &[], waited_for),
         SUMMARIES.test("work_is_held_before_it_begins_and_released", &[], held),
         SUMMARIES.test("nothing_is_left_of_ended_jobs", &[], World::assert_nothing_left),
     ]

@@ -96,7 +96,7 @@ fn story(w: &World) {
     assert!(texts.last().unwrap().contains("STATUS=1 allocation(s) taken up again, 0 of them lost, 0 not answering"), "{texts:?}");
     manager.until("STATUS=1 allocation(s) here, 0 report(s) unsent; session with");
     let pulses: Vec<Instant> = (0..4).map(|_| manager.until("WATCHDOG=1").last().unwrap().at).collect();
-    assert!(pulses[3] - pulses[0] >= Duration::from_millis(600), "it is not said all the time: {:?}", pulses[3] - pulses[0]);
+    assert!(pulses[3] - pulses[0] >= Duration::from_millis(600), "it reports too often: {:?}", pulses[3] - pulses[0]);
     let cluster = w.cluster();
     cluster.node(&node).unwrap().daemon.process.as_ref().unwrap().signal(Signal::SIGTERM).unwrap();
     manager.until("STOPPING=1");
@@ -154,7 +154,7 @@ fn hundred() {
     close();
     binaries();
     let took = lattice_lab::bench::adoption(&fresh_dir("adoption"), 100, 3).unwrap_or_else(|e| panic!("{e:#}"));
-    eprintln!("100 allocations taken up again in {took:.0?} ms");
+    eprintln!("100 allocations adopted in {took:.0?} ms");
     assert!(took.iter().all(|ms| *ms < 10_000.0), "{took:?} ms");
 }
 
@@ -277,7 +277,7 @@ fn units() {
         assert!(verified.code() == 0 && wrong.is_empty(), "{name}: {output}");
     }
     if systemd_version() < OFFLINE_VERSION {
-        return eprintln!("systemd-analyze is older than {OFFLINE_VERSION}: how exposed the units are is not looked at");
+        return eprintln!("systemd-analyze is older than {OFFLINE_VERSION}: the exposure of the units is not checked");
     }
     for (name, most) in EXPOSURE_MAX {
         let mut analyze = std::process::Command::new("systemd-analyze");

@@ -8,9 +8,9 @@ static TENANTS: Group = Group::small("tenants");
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        TENANTS.test("what_quotas_could_never_let_run_is_refused_in_the_documents_words", &[], refused),
-        TENANTS.test("what_a_quota_keeps_off_now_is_taken_and_waits_for_headroom", &[], waits),
-        TENANTS.test("what_wants_a_part_of_a_node_is_placed_where_the_quota_allows_it", &[], parts),
+        TENANTS.test("work_larger_than_a_quota_is_refused_with_the_documented_text", &[], refused),
+        TENANTS.test("work_that_a_quota_stops_now_is_accepted_and_waits_for_headroom", &[], waits),
+        TENANTS.test("work_that_needs_a_part_of_a_node_is_placed_where_the_quota_allows_it", &[], parts),
         TENANTS.test("schedulers_that_race_exceed_no_quota", &[], race),
         TENANTS.test("tenants_are_operators_business", &[], operators),
     ]

@@ -90,7 +90,7 @@ fn killed(w: &World) {
     w.wait("the head to go round it", || {
         daemons_log(w, &head).lines().any(|l| l.contains("those below it are served from here") && l.contains(&format!("node={inner}")))
     });
-    assert_eq!(text(&w.status(&id), "state"), "Running", "the fence's clock stands");
+    assert_eq!(text(&w.status(&id), "state"), "Running", "the fence's clock is stopped");
     faults::start_node(&w.dir, &inner).unwrap();
     w.wait_log(&id, "line 20 ");
     for node in [&other, &head, &inner] {
@@ -107,7 +107,7 @@ fn dead_leaf(w: &World) {
     let log = w.log(&id);
     let at = log.lines().find_map(|l| l.strip_prefix("rank 13 misbehaves at ")?.strip_suffix(" ms")?.parse::<u64>().ok());
     let took = ms(&ended, "ended_at").saturating_sub(at.unwrap_or_else(|| panic!("{ended}\n{log}")));
-    assert!(took <= 2_000, "brought down {took} ms after the deed, which is more than 2 s");
+    assert!(took <= 2_000, "ended {took} ms after the death, which is more than 2 s");
     let reason = text(&ended, "reason");
     assert!(reason.contains("launch_aborted") && reason.contains(&format!("{}: rank 13 ", node(&ended, 6))), "{ended}");
     w.assert_nothing_left();

@@ -15,7 +15,7 @@ pub fn trials() -> Vec<Trial> {
         UENV.test("a_missing_image_is_refused_at_once", &[], missing),
         UENV.test("a_wrong_digest_is_refused_at_once", needs, wrong_digest),
         UENV.test("an_image_that_changes_after_the_submission_is_not_run", needs, changed),
-        UENV.test("what_is_no_image_fails_with_its_reason", needs, no_image),
+        UENV.test("a_file_that_is_no_image_fails_with_its_reason", needs, no_image),
         UENV.test("a_site_that_refuses_images_runs_no_work_with_one", needs, refused),
         UENV.test("many_jobs_with_one_image_leave_nothing", needs, many),
     ]

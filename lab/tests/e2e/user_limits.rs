@@ -14,7 +14,7 @@ pub fn trials() -> Vec<Trial> {
         USERS.test("one_users_waiting_work_leaves_others_theirs", &[], pending),
         USERS.test("what_a_user_may_not_have_running_yet_waits_and_begins_by_itself", &[], running),
         USERS.test("schedulers_that_race_exceed_no_users_limit_of_running_work", &[], race),
-        USERS.test("who_submits_too_fast_is_told_when_to_try_again", &[], rate),
+        USERS.test("who_submits_too_fast_learns_when_to_try_again", &[], rate),
         USERS.test("scripts_are_limited_and_freed_when_nothing_names_them", &[], scripts),
         USERS.test("one_users_flood_pushes_no_history_of_others_out", &[], history),
     ]
@@ -183,7 +183,7 @@ fn rate(w: &World) {
     assert!(mine.len() >= 100, "{} only: {last_refusal}", mine.len());
     assert!(last_refusal.contains("user nobody submits faster than 1 allocation a second: try again in 1 s"), "{last_refusal}");
     cancel(w, DAEMON, &[submit(w, DAEMON, &["--", "true"]).unwrap()]);
-    w.wait("the next to be taken", || submit(w, NOBODY, &["--", "true"]).map(|id| mine.push(id)).is_ok());
+    w.wait("the next submission to be accepted", || submit(w, NOBODY, &["--", "true"]).map(|id| mine.push(id)).is_ok());
     for some in mine.chunks(50) {
         let args: Vec<&str> = ["cancel"].into_iter().chain(some.iter().map(String::as_str)).collect();
         let done = w.run_as(NOBODY, &args);

@@ -135,7 +135,7 @@ fn agents_watches(w: &World, node: &str) -> (usize, usize) {
 
 fn each_once(w: &World) {
     // The last change that a node makes by itself.
-    w.wait("the nodes to have told what they are made of", || {
+    w.wait("the nodes to have reported their components", || {
         let nodes = w.lattice.json(&["nodes"]).unwrap_or_default();
         nodes.as_array().is_some_and(|nodes| nodes.iter().all(|node| !node["conformance"].is_null()))
     });

@@ -209,7 +209,7 @@ fn killed(w: &World, options: &[&str], rank: &[String], from: usize, beginning: 
     drop(gate);
     let now = w.ended(&id);
     let took = ms(&now, "ended_at").saturating_sub(u64::try_from(at.as_millis()).unwrap());
-    assert!(took <= 2_000, "brought down {took} ms after the deed, which is more than 2 s");
+    assert!(took <= 2_000, "ended {took} ms after the death, which is more than 2 s");
     assert_eq!((text(&now, "state").as_str(), text(&now, "exit_code").as_str()), ("Failed", "137"), "{now}");
     let (reason, node) = (text(&now, "reason"), now["nodes"][1].as_str().unwrap());
     assert!(reason.contains("rank 3 ") && reason.contains(node), "it names rank and node: {now}");

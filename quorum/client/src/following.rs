@@ -49,6 +49,7 @@ impl Following {
 
     /// The next delivery. An error says why there is none now; the next call retries with another
     /// member, and continues at the same place. Cancel-safe.
+    #[expect(clippy::should_implement_trait, reason = "an iterator cannot await")]
     pub fn next(&mut self) -> BoxFuture<'_, Result<News, CallError>> {
         self.next_news().boxed()
     }

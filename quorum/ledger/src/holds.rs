@@ -40,7 +40,7 @@ impl Ledger {
             return Err(Refusal::Malformed { why: format!("a {kind} has no end of its own: `{}` lifts it", kind.exit()) });
         }
         if ends.deadline.is_some() && kind != HoldKind::Drain {
-            return Err(Refusal::Malformed { why: format!("a {kind} has no deadline: a drain has") });
+            return Err(Refusal::Malformed { why: format!("a {kind} has no deadline: only a drain has one") });
         }
         let (until, deadline) = (ends.until.map(|when| when.from(at)), ends.deadline.map(|when| when.from(at)));
         if let Some(past) = until.filter(|until| *until <= at) {
@@ -101,7 +101,7 @@ impl Ledger {
         ends: Ends,
     ) -> Result<Outcome, Refusal> {
         if kind == HoldKind::Wipe {
-            return Err(Refusal::Malformed { why: "a wipe is asked for by `lattice node wipe`".to_owned() });
+            return Err(Refusal::Malformed { why: "`lattice node wipe` requests a wipe".to_owned() });
         }
         self.set_hold(context, id, kind, by, reason, ends)
     }

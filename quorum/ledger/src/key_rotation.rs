@@ -51,7 +51,7 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         if self.keyring.newest() != id {
-            return Err(Refusal::Malformed { why: format!("key {id} is not the newest of the ring, which alone may seal next") });
+            return Err(Refusal::Malformed { why: format!("key {id} is not the newest key, and only that one may encrypt next") });
         }
         let detail = format!("key {id} seals, key {} opens", self.keyring.seals);
         self.keyring.seals = id;
@@ -65,7 +65,7 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         if id >= self.keyring.seals {
-            return Err(Refusal::Malformed { why: format!("key {id} seals or is to, and stays in the ring") });
+            return Err(Refusal::Malformed { why: format!("key {id} encrypts now or will next, so it stays") });
         }
         self.keyring.keys.retain(|key| key.id != id);
         let detail = format!("key {id} opens no more, key {} seals", self.keyring.seals);

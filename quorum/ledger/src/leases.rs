@@ -31,7 +31,7 @@ impl Ledger {
             return Err(Refusal::NoSuchNode { node: holder.clone() });
         }
         if user.is_some() && name.starts_with(ROLE_PREFIX) {
-            return Err(Refusal::Malformed { why: format!("leases whose names begin with {ROLE_PREFIX} are the agents' own") });
+            return Err(Refusal::Malformed { why: format!("leases whose names begin with {ROLE_PREFIX} are reserved for agents") });
         }
         self.lease_has_queue(name)?;
         self.held_back(holder)?;
@@ -196,8 +196,8 @@ fn well_formed(name: &str, ttl_ms: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Only its own user may use a user's lease; no user may use an agent's lease, whatever token they
-/// know.
+/// Only its own user may use a user's lease. No user may use an agent's lease, even with the right
+/// token.
 fn entitled(name: &str, lease: &Lease, user: Option<&Principal>) -> Result<(), Refusal> {
     match &lease.user {
         Some(owner) if user.is_none_or(|u| !u.may_act_for(owner)) => {

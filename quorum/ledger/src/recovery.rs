@@ -441,20 +441,20 @@ impl Ledger {
 fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), Refusal> {
     let malformed = |why: String| Err(Refusal::Malformed { why });
     if held.len() > HELD_MAX {
-        return malformed(format!("node {node} says that it has {} shares; {HELD_MAX} are the most", held.len()));
+        return malformed(format!("node {node} reports {} shares; at most {HELD_MAX} are possible", held.len()));
     }
     let mut seen = BTreeSet::new();
     for HeldShare { share, .. } in held {
         let id = share.allocation;
         if !seen.insert(id) {
-            return malformed(format!("node {node} says twice that it has allocation {id}"));
+            return malformed(format!("node {node} reports allocation {id} twice"));
         }
         if share.epoch > epochs {
-            return malformed(format!("node {node} says that it has allocation {id} under epoch {}, which nobody gave", share.epoch));
+            return malformed(format!("node {node} reports allocation {id} under epoch {}, which no quorum issued", share.epoch));
         }
         let nodes: BTreeSet<&NodeId> = share.nodes.iter().map(|(n, _)| n).collect();
         if nodes.len() != share.nodes.len() || nodes.len() != share.spec.nodes as usize || !nodes.contains(node) {
-            return malformed(format!("node {node} says that it has allocation {id}, which is of other nodes"));
+            return malformed(format!("node {node} reports allocation {id}, which belongs to other nodes"));
         }
         share.spec.validate().map_err(|error| Refusal::Malformed { why: format!("allocation {id}: {error}") })?;
     }

@@ -76,7 +76,7 @@ pub enum Refusal {
     StaleIncarnation { node: NodeId, seen: Incarnation, now: Incarnation },
     #[error("this needs the certificate role {needed}; the caller's is {role}")]
     Role { needed: String, role: String },
-    #[error("{what} has {bytes} bytes; at most {most} are taken")]
+    #[error("{what} has {bytes} bytes; at most {most} are accepted")]
     TooLarge { what: String, bytes: u64, most: u64 },
     #[error("the request is malformed: {why}")]
     Malformed { why: String },
@@ -86,7 +86,7 @@ pub enum Refusal {
     NotOperator { why: String },
     #[error("{why}")]
     Members { why: String },
-    #[error("the walk along the audit chain began on member {began}, this is member {this}: begin again")]
+    #[error("the verification of the audit chain began on member {began}, and this is member {this}: start again")]
     OtherMember { began: MemberId, this: MemberId },
     #[error("the audit chain is broken at record {seq}: {why}")]
     AuditBroken { seq: u64, why: String },
@@ -107,7 +107,7 @@ pub enum Refusal {
     TenantExists { name: String },
     #[error("tenant {name:?} has work that has not ended: {}", counted(*live, "allocation"))]
     TenantHasWork { name: String, live: u64 },
-    #[error("there are {most} {what} already, and no more are taken")]
+    #[error("there are {most} {what} already, and no more are accepted")]
     TooMany { what: String, most: u64 },
     /// The caller should ask the named leader, or retry later if none is named.
     #[error("{}", leader.map_or("no member leads at present".to_owned(), |leader| format!("member {leader} leads")))]
@@ -127,7 +127,7 @@ pub enum Refusal {
     VClusterExists { name: String },
     #[error("vCluster {name} has work that has not ended: {}", counted(*live, "allocation"))]
     VClusterHasWork { name: String, live: u64 },
-    #[error("vCluster {name} takes work of tenant {tenant:?} alone; this is of {}", if given.is_empty() { "none".to_owned() } else { format!("{given:?}") })]
+    #[error("vCluster {name} accepts work of tenant {tenant:?} alone; this is of {}", if given.is_empty() { "none".to_owned() } else { format!("{given:?}") })]
     VClusterOfTenant { name: String, tenant: String, given: String },
     #[error("node {node} is of vCluster {vcluster} already")]
     NodeHasHome { node: NodeId, vcluster: String },
@@ -207,42 +207,42 @@ impl Refusal {
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
             Self::Held { node, kind: HoldKind::Wipe, .. } => {
-                format!("it ends when the node's wipe hook confirms it (`lattice node status {node}` shows how far that is); `lattice node unwipe {node}` calls it back before")
+                format!("it ends when the node's wipe hook confirms it (`lattice node status {node}` shows the progress); before the hook runs, `lattice node unwipe {node}` cancels it")
             }
             Self::Held { node, kind, .. } => format!("work and leases stay off it until an operator lifts that: `{} {node}`", kind.exit()),
             Self::ClusterLevel { .. } => {
-                "the level rises by itself when every member runs a version that knows it: `lattice quorum status` shows who lacks it"
+                "the level rises by itself when every member runs a version that knows it: `lattice quorum status` shows which members lack it"
                     .to_owned()
             }
             Self::NotOperator { .. } => OPERATOR_REMEDY.to_owned(),
-            Self::NoSuchLease { .. } => "`lattice lease list` shows those that there are".to_owned(),
+            Self::NoSuchLease { .. } => "`lattice lease list` lists them".to_owned(),
             Self::StaleLease { .. } => {
-                "it ended, or was revoked: stop what you do under it, and take it again with `lattice lease grant`".to_owned()
+                "it expired or was revoked: stop what you do under it, and acquire it again with `lattice lease grant`".to_owned()
             }
-            Self::LeaseHeld { .. } => "it is free when its holder gives it back or lets it end: `lattice lease list` shows when".to_owned(),
+            Self::LeaseHeld { .. } => "it is free when its holder releases it or lets it expire: `lattice lease list` shows when".to_owned(),
             Self::LeaseNotYours { .. } => "an operator can revoke it: `lattice lease revoke`".to_owned(),
             Self::Quota(excess) => remedy_of_quota(excess),
-            Self::NoSuchTenant { .. } => "`lattice admin tenant list` shows those that there are".to_owned(),
+            Self::NoSuchTenant { .. } => "`lattice admin tenant list` lists them".to_owned(),
             Self::TenantExists { name } => format!("change them with `lattice admin tenant update {name}`"),
             Self::TenantHasWork { .. } => "wait for it, or cancel it".to_owned(),
-            Self::NoSuchVCluster { .. } => "`lattice vcluster list` shows them, and whose work each takes".to_owned(),
+            Self::NoSuchVCluster { .. } => "`lattice vcluster list` shows them, and whose work each accepts".to_owned(),
             Self::VClusterExists { name } => format!("change it with `lattice admin vcluster set-config --name {name}`"),
             Self::VClusterHasWork { .. } => "wait for it, or cancel it".to_owned(),
             Self::VClusterOfTenant { tenant, .. } => {
-                format!("give --tenant {tenant} where that pays for it, or leave --vcluster out: the default takes everybody's")
+                format!("give --tenant {tenant} if that tenant pays for it, or leave --vcluster out: the default one accepts all work")
             }
             Self::NodeHasHome { vcluster, .. } => {
-                format!("take it away there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all that are to stay")
+                format!("remove it there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all nodes that stay")
             }
             Self::Walltime { why, .. } => return why.remedy(),
             Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
             Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
             Self::NoVni(no_vni) => no_vni.remedy().to_owned(),
             Self::NoSuchService { .. } => {
-                "a service is there while an allocation that offers it runs: `lattice service list` shows those that there are".to_owned()
+                "a service exists while an allocation that offers it runs: `lattice service list` lists them".to_owned()
             }
             Self::NoSuchDomain { .. } => {
-                "a domain is there from its first allocation's claim to its grace's end: `lattice network list` shows those that there are".to_owned()
+                "a domain exists from its first claim until its grace period ends: `lattice network list` lists them".to_owned()
             }
             Self::HasRegistered { node } => format!("`lattice node disable {node} --reason ...` takes it out of service"),
             Self::NotRemovable { node, why } => why.remedy(node),
@@ -250,26 +250,26 @@ impl Refusal {
             Self::NodeHeard { node, .. } => {
                 format!("`lattice node disable {node}` ends what it runs and takes it out of service; a node that is dead is Degraded soon")
             }
-            Self::NoFingerprint { .. } => "its agent reports it when it is connected, from the version on that knows of it".to_owned(),
-            Self::NoWipeHook { .. } => "set hooks.wipe in its agent's configuration and start the agent again; one that has it is known within a heartbeat".to_owned(),
+            Self::NoFingerprint { .. } => "its agent reports it when it is connected, if its version supports that".to_owned(),
+            Self::NoWipeHook { .. } => "set hooks.wipe in its agent's configuration and start the agent again; the quorum then knows it within a heartbeat".to_owned(),
             Self::WipeFailed { node, .. } => format!("fix what it reports, then `lattice node wipe {node} --force --reason ...`"),
-            Self::CannotSave { .. } => "`lattice preempt --kill` ends it all the same; `lattice cancel` ends it for good".to_owned(),
+            Self::CannotSave { .. } => "`lattice preempt --kill` ends it anyway; `lattice cancel` ends it for good".to_owned(),
             Self::NotRequeueable { id, .. } => format!("`lattice cancel {}` ends it, and it can be submitted again", id.short()),
-            Self::NotSuspended { .. } => "what is Suspended and held can be resumed: `lattice status ID` shows whether one is".to_owned(),
+            Self::NotSuspended { .. } => "only a held allocation that is Suspended can be resumed: `lattice status ID` shows its state".to_owned(),
             Self::TelemetryMode { .. } => {
-                "raw measurements and audits go to the log store: it takes agents of this version with `logs.store` in their configuration, and for \
-                 audits BPF and cgroups of version 2; `lattice nodes` shows those with the features telemetry_debug and telemetry_audit, \
-                 `lattice-agent doctor` on a node what it lacks"
+                "raw measurements and audits go to the log store: they need agents of this version with `logs.store` in their configuration, and \
+                 audits also BPF and cgroups of version 2; `lattice nodes` shows which nodes have the features telemetry_debug and telemetry_audit, \
+                 `lattice-agent doctor` on a node shows what it lacks"
                     .to_owned()
             }
             Self::Role { needed, role } if needed == "api" && role == "node" => {
-                "ask on a machine whose agent has a certificate of role api: one of role node sees what has or had a share on its own node".to_owned()
+                "ask on a machine whose agent has a certificate of role api: one of role node sees only allocations that have or had a share on its own node".to_owned()
             }
             Self::OverUserLimit { limit, .. } => return remedy_of_user_limit(*limit),
-            Self::TooMany { .. } => "give back what is not needed any more".to_owned(),
+            Self::TooMany { .. } => "release or delete what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
-                "make room there, and it goes on by itself; or let a member lead whose disk has room: `lattice quorum transfer-leader`. Work that \
-                 runs goes on"
+                "free disk space there, and it continues by itself; or let a member with enough space lead: `lattice quorum transfer-leader`. Running work \
+                 continues"
                     .to_owned()
             }
             Self::NoSuchAllocation { .. }

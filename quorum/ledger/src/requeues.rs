@@ -45,7 +45,7 @@ impl Ledger {
                 RequeuePolicy::Never => "it was submitted with --requeue=never".to_owned(),
                 RequeuePolicy::OnNodeFailure | RequeuePolicy::Always => {
                     let most = allocation.spec.requeues_max;
-                    format!("it was requeued {} times, and {most} are the most that --max-requeues lets it", allocation.requeue_count)
+                    format!("it was requeued {} times, and --max-requeues allows {most}", allocation.requeue_count)
                 }
             };
             return Err(Refusal::NotRequeueable { id, why });

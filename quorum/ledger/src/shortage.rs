@@ -31,8 +31,8 @@ impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (free, wanted) = (bytes_text(self.free_bytes), bytes_text(self.wanted_bytes));
         let taken = match self.lack {
-            Lack::New => "nothing new is taken",
-            Lack::All => "nothing is taken",
+            Lack::New => "nothing new is accepted",
+            Lack::All => "nothing is accepted",
         };
         write!(f, "the disk of {} is full ({free} are free, {wanted} are needed): {taken}", self.dir)
     }

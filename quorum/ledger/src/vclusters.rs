@@ -109,7 +109,7 @@ impl Ledger {
         let name = &change.name;
         let malformed = |why: String| Err(Refusal::Malformed { why });
         if name == DEFAULT_VCLUSTER {
-            return malformed("vCluster default always exists, with all nodes that are no other one's: there is nothing to set".to_owned());
+            return malformed("vCluster default always exists, with all nodes of no other vCluster: there is nothing to set".to_owned());
         }
         if !is_name(name) {
             return malformed(format!("a vCluster's name has 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes and underscores"));

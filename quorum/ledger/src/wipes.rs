@@ -80,7 +80,7 @@ impl Ledger {
     pub(super) fn call_wipe_back(&mut self, context: &mut ApplyContext, id: &NodeId, by: &str) -> Result<Outcome, Refusal> {
         let begun = |wipe: &Wipe| wipe.failed.is_some() || self.holdings(id).is_empty();
         if self.node(id).and_then(|known| known.wipe.as_ref()).is_some_and(begun) {
-            let why = format!("node {id} is being wiped, or was in vain: only its own report ends that");
+            let why = format!("the wipe of node {id} has begun or has failed: only the node's own report ends it");
             return Err(Refusal::Malformed { why });
         }
         let lifted = self.lift_hold(context, id, HoldKind::Wipe, by, None)?;

@@ -51,7 +51,7 @@ pub enum CaError {
     },
     #[error("{name:?} cannot be the name of a certificate of role {role}: {why}")]
     Name { name: String, role: Role, why: &'static str },
-    #[error("`ca operator` makes an operator's credential: one file that no agent or member can use")]
+    #[error("`ca operator` makes operators' credentials, each in one file; no agent or member can use them")]
     Operator,
     #[error("{host:?} is neither a host name nor an IP address")]
     Host { host: String },
@@ -59,15 +59,15 @@ pub enum CaError {
     QuorumHost { host: String, role: Role },
     #[error("{}: others can read the authority's key (mode {mode:o}); chmod 600", path.display())]
     Open { path: PathBuf, mode: u32 },
-    #[error("{}: this is no key in PEM (PKCS#8)", path.display())]
+    #[error("{}: this is not a key in PEM (PKCS#8)", path.display())]
     Key { path: PathBuf },
     #[error("{}: this is not the key of any of the authorities' certificates", path.display())]
     Foreign { path: PathBuf },
-    #[error("the authority's own certificate is over: make another authority")]
+    #[error("the authority's own certificate has expired: make another authority")]
     Over,
     #[error("the present certificate cannot be read: {why}")]
     Present { why: String },
-    #[error("the present certificate names nobody")]
+    #[error("the present certificate identifies nobody")]
     Nobody(#[from] CallerError),
     #[error("making a certificate")]
     Make(#[from] rcgen::Error),
@@ -289,7 +289,7 @@ fn check_name(name: &str, role: Role) -> Result<(), CaError> {
         return refuse("a member is called member-<id>");
     }
     if role != Role::Quorum && (name.starts_with("member-") || name == QUORUM_NAME || name == "ca") {
-        return refuse("that name is kept for the quorum");
+        return refuse("that name is reserved for the quorum");
     }
     Ok(())
 }

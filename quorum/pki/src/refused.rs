@@ -94,7 +94,7 @@ impl Refused {
             ("certificates of another authority", &self.authority),
             ("other failed handshakes", &self.handshake),
             ("messages of another generation", &self.generation),
-            ("heartbeats that came again", &self.replayed),
+            ("repeated heartbeats", &self.replayed),
         ];
         let counts = all.into_iter().map(|(what, counter)| (what.to_owned(), counter.load(Ordering::Relaxed)));
         counts.filter(|(_, count)| *count > 0).collect()

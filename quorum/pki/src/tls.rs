@@ -39,7 +39,7 @@ pub enum TlsError {
         #[source]
         source: tonic::transport::Error,
     },
-    #[error("{}: others can read the certificate's key (mode {mode:o}); chmod 600, and issue another one where somebody may have read it", path.display())]
+    #[error("{}: others can read the certificate's key (mode {mode:o}); chmod 600, and issue another certificate if somebody may have read the key", path.display())]
     Open { path: PathBuf, mode: u32 },
     #[error("the {what} cannot be used: {why}")]
     Pem { what: &'static str, why: String },
@@ -47,7 +47,7 @@ pub enum TlsError {
     Material(#[from] rustls::Error),
     #[error("the authority's certificate cannot be used")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
-    #[error("the certificate names nobody")]
+    #[error("the certificate identifies nobody")]
     Nobody(#[from] CallerError),
     #[error("the certificate is {name}'s (role {role}), not {own}'s (role {own_role})")]
     Foreign { name: String, role: Role, own: String, own_role: Role },

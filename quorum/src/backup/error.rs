@@ -39,7 +39,7 @@ pub enum BackupError {
         #[source]
         source: std::io::Error,
     },
-    #[error("a snapshot needs room first: {shortage}")]
+    #[error("there is too little disk space for a snapshot: {shortage}")]
     NoRoom { shortage: Shortage },
     #[error("no snapshot could be made: {why}")]
     NoSnapshot { why: String },
@@ -48,7 +48,7 @@ pub enum BackupError {
     #[error("{} has no files: nothing was changed. `restore` goes back from what is there; use `recover`", path.display())]
     NothingToReplace { path: PathBuf },
     #[error(
-        "member {member} runs at {address}: nothing was changed. Stop every member first: one of before goes another way than those of after"
+        "member {member} runs at {address}: nothing was changed. Stop every member first: members with the old state and members with the restored state would diverge"
     )]
     Runs { member: u64, address: String },
     #[error("the backup is of cluster {theirs:?}, the configuration of {ours:?}")]

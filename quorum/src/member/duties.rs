@@ -172,14 +172,14 @@ async fn report_to_leader(
     }
 }
 
-/// Hands the leadership over to another member, because this member's clock is wrong and that one's
-/// is right.
+/// Hands the leadership over to another member: this member's clock is wrong, and the other one's is
+/// right.
 async fn hand_over(core: &Core, to: u64) {
     // A membership change has priority, and changes the leader itself if necessary.
     let Ok(_changing) = core.status.changing.try_lock() else { return };
     let by = Principal { name: "quorum".to_owned(), uid: 0, gid: 0, groups: Vec::new() };
     if let Err(refusal) = membership::transfer(core, &by, to).await {
-        tracing::warn!(to, error = %with_causes(&refusal), "this member's clock is wrong, and it leads on");
+        tracing::warn!(to, error = %with_causes(&refusal), "this member's clock is wrong, and it stays the leader");
     }
 }
 
@@ -265,7 +265,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
             }
         }
         // The next tick, or the next leader, proposes them again.
-        Ok(Err(error)) => tracing::debug!(?error, "the leader's commands were not taken"),
+        Ok(Err(error)) => tracing::debug!(?error, "the leader's commands were not accepted"),
         Err(_) => tracing::debug!("the leader's commands are not committed yet"),
     }
 }

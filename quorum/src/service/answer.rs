@@ -109,9 +109,11 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::RenewLease { .. }
         | Request::Members
         | Request::ChangeMembers(_) => return by_leader(core, request).await,
-        Request::AsOperator { .. } => return Err(Refusal::Malformed { why: "an operator's request is within no other one".to_owned() }),
+        Request::AsOperator { .. } => {
+            return Err(Refusal::Malformed { why: "an operator's request must not contain another one".to_owned() });
+        }
         Request::RenewCertificate { .. } => {
-            return Err(Refusal::Malformed { why: "a certificate is renewed for its holder alone".to_owned() });
+            return Err(Refusal::Malformed { why: "only its holder renews a certificate".to_owned() });
         }
         Request::RecordAccess(mut access) => {
             // The agent's name is taken from its certificate, not from its request.
@@ -130,7 +132,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             match &*action {
                 Action::Revoke { name, .. } => may_be_revoked(core, name)?,
                 Action::LiftHold { until: Some(_), .. } => {
-                    let why = "the leader alone lifts a hold at its end: leave `until` out".to_owned();
+                    let why = "only the leader lifts a hold at its end: leave `until` out".to_owned();
                     return Err(Refusal::Malformed { why });
                 }
                 _ => {}
@@ -250,7 +252,7 @@ pub(super) fn leader_elsewhere(core: &Core) -> Option<u64> {
 
 async fn pass_on(core: &Core, leader: u64, forward: &Forward) -> Result<Forwarded, Unserved> {
     let unavailable = |why: String| Unserved::Unavailable(format!("member {leader} leads: {why}"));
-    let peer = core.roster().members.remove(&leader).ok_or_else(|| unavailable("this member does not know where it is".to_owned()))?;
+    let peer = core.roster().members.remove(&leader).ok_or_else(|| unavailable("this member does not know its address".to_owned()))?;
     let mut client = core.peers.service(leader, &peer).map_err(|e| unavailable(with_causes(&e)))?;
     let mut request = tonic::Request::new(pack(forward).map_err(|e| unavailable(with_causes(&e)))?);
     request.metadata_mut().insert(FORWARDED, MetadataValue::from_static("1"));
@@ -312,7 +314,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::RenewCertificate { .. }
         | Request::StateHash
         | Request::Backup
-        | Request::Status => Err(Refusal::Malformed { why: "this is not a question that is passed on".to_owned() }),
+        | Request::Status => Err(Refusal::Malformed { why: "members do not forward this request".to_owned() }),
     }
 }
 
@@ -390,7 +392,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
 /// only make the state newer.
 fn stale(core: &Core, request: &Request) -> Result<Answer, Refusal> {
     let age_ms = millis(core.silence());
-    let unfit = || Err(Refusal::Malformed { why: "no question that has a stale answer".to_owned() });
+    let unfit = || Err(Refusal::Malformed { why: "this query has no stale answer".to_owned() });
     let answer = as_applied(core, request).unwrap_or_else(unfit)?;
     Ok(Answer::Stale { age_ms, answer: Box::new(answer) })
 }

@@ -97,7 +97,7 @@ impl RaftService {
         if member == claimed {
             return Ok(());
         }
-        let why = format!("member-{member} speaks as member {claimed}");
+        let why = format!("member-{member} sends in the name of member {claimed}");
         self.core.identity.credentials.refused().count(Cause::Name, &why);
         Err(Status::permission_denied(why))
     }
@@ -116,7 +116,7 @@ fn with_clock(answer: Packed) -> Response<Packed> {
 }
 
 fn no_room(what: &str) -> Status {
-    Status::resource_exhausted(format!("there is no room on this member's disk: {what} not taken"))
+    Status::resource_exhausted(format!("this member's disk is full: {what} not accepted"))
 }
 
 #[tonic::async_trait]
@@ -196,7 +196,7 @@ impl Raft for RaftService {
             self.core.leading.witnesses.record(&by, vec![node]);
         }
         // The answer extends run leases, so it may be given only while this member is the leader.
-        self.core.reads.pass().await.map_err(|_| Status::unavailable("this member does not know whether it still leads"))?;
+        self.core.reads.pass().await.map_err(|_| Status::unavailable("this member does not know whether it is still the leader"))?;
         let (shortages, silent) = (self.core.shortages(), self.core.leading.silent.borrow().clone());
         let answer = SummaryAnswer { shortages, silent, clocks: self.core.timekeeper.alarm() };
         let mut answer = Response::new(pack(&answer)?);
@@ -215,7 +215,7 @@ impl Raft for RaftService {
     async fn campaign(&self, request: Request<Packed>) -> Result<Response<Packed>, Status> {
         let member = self.member(Call::Campaign, &request)?;
         if self.core.leader() != Some(member) {
-            return Err(Status::failed_precondition(format!("member {member} does not lead, so it hands nothing over")));
+            return Err(Status::failed_precondition(format!("member {member} is not the leader, so it cannot hand over the leadership")));
         }
         self.core.raft.trigger().elect().await.map_err(|e| Status::unavailable(e.to_string()))?;
         Ok(Response::new(Packed::default()))

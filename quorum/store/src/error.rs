@@ -16,7 +16,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// The sync is not repeated: a later success would not prove that the earlier data is on disk.
-    #[error("{}: cannot be synced; what of it is on the disk is not known", path.display())]
+    #[error("{}: cannot be synced; it is unknown how much of it is on the disk", path.display())]
     Unsynced {
         path: PathBuf,
         #[source]
@@ -36,7 +36,7 @@ pub enum StoreError {
     )]
     AuditMissing { first: u64, last: u64, why: String },
     #[error(
-        "{}: the log begins with entry {first}, and no snapshot reaches so far. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); `lattice quorum recover --plan` shows what to do where they are not",
+        "{}: the log begins with entry {first}, and no snapshot contains the entries before it. Nothing was changed. With the other members healthy, put a new one under a new id in its place (`lattice quorum replace`); `lattice quorum recover --plan` shows what to do where they are not",
         path.display()
     )]
     SnapshotMissing { path: PathBuf, first: u64 },

@@ -162,7 +162,7 @@ impl Room {
                 }
                 done => {
                     if waits && done.is_ok() {
-                        tracing::info!("{what} goes on");
+                        tracing::info!("{what} continues");
                     }
                     return done;
                 }

@@ -111,7 +111,7 @@ impl Segments {
         let synced = self.note.noted().filter(|end| end.segment == first).map_or(0, |end| end.offset);
         if !has_header(&bytes) {
             if is_last && is_unused(&bytes, synced) {
-                tracing::warn!(file = %path.display(), "a segment whose making was interrupted is removed");
+                tracing::warn!(file = %path.display(), "a segment whose creation was interrupted is removed");
                 fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
                 return sync_parent(&path);
             }
@@ -311,7 +311,7 @@ fn reaches(path: &Path, end: usize, synced: u64) -> Result<(), StoreError> {
         return Ok(());
     }
     let what =
-        format!("everything up to byte {synced} was once synced and is not whole any more, so the disk has lost acknowledged entries");
+        format!("everything up to byte {synced} was once synced and is no longer complete, so the disk has lost acknowledged entries");
     Err(StoreError::corrupt(path, end as u64, what))
 }
 
@@ -321,8 +321,8 @@ fn missing(dir: &Path, end: End) -> StoreError {
 }
 
 /// Checks the headers and records of the segments in `dir` without changing anything. The order and
-/// content of the entries are not checked. In the last segment a torn tail is accepted, and that its
-/// making was interrupted: the next start cuts it off.
+/// content of the entries are not checked. The last segment may have a torn tail, or no header yet
+/// after an interrupted creation: the next start repairs both.
 pub fn check(dir: &Path) -> Result<(), StoreError> {
     let mut paths = Vec::new();
     for file in fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {

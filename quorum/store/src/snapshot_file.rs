@@ -250,7 +250,7 @@ pub fn load(path: &Path) -> Result<Loaded, StoreError> {
         return Err(StoreError::corrupt(path, MAGIC.len() as u64, "its header does not match its contents"));
     }
     if ledger.level() > LEVEL_MAX {
-        return Err(StoreError::newer(path, format!("cluster level {}, of which this one knows nothing", ledger.level())));
+        return Err(StoreError::newer(path, format!("cluster level {}, which this version does not know", ledger.level())));
     }
     Ok(Loaded { about, ledger, path: path.to_owned() })
 }

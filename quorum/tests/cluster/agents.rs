@@ -15,13 +15,13 @@ use std::time::Duration;
 use uuid::Uuid;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_takes_connections_and_reaches_no_leader_serves_nobody() {
+async fn a_member_without_a_leader_serves_nobody() {
     const WITHIN: Duration = Duration::from_millis(500);
     let mut lab = Lab::new(2, |_| {});
     let first = lab.start(1, true).await;
     let node = |lab: &Lab, members: &[u64]| lab.client(members, "n1", Role::Node);
     assert!(!node(&lab, &[1]).is_served(WITHIN).await, "it is without a majority");
-    assert!(!node(&lab, &[2]).is_served(WITHIN).await, "it takes connections and says nothing");
+    assert!(!node(&lab, &[2]).is_served(WITHIN).await, "it accepts connections and does not answer");
     let second = lab.start(2, false).await;
     let leader = eventually("a leader", async || first.leader().filter(|l| second.leader() == Some(*l)), Option::is_some).await.unwrap();
     let other = 3 - leader;
@@ -48,7 +48,7 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     assert!(matches!(&changes[..], [Change::Node(_), Change::Allocation(_)]), "{changes:?}");
 
     let Ok(Answer::Claimed { epoch, .. }) = claim(&client, id, token, &["n1"]).await else { panic!("the claim holds") };
-    let Down::Desired(list) = agent.next().await else { panic!("the node is told") };
+    let Down::Desired(list) = agent.next().await else { panic!("the node gets no list") };
     assert_eq!((list.shares[0].allocation, list.shares[0].epoch, list.shares[0].state), (id, epoch, AllocationState::Staging));
     assert_eq!(list.shares[0].nodes, [("n1".parse().unwrap(), "n1:9401".to_owned())]);
 
@@ -88,7 +88,7 @@ async fn an_allocation_goes_from_submission_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_reported_of_a_claim_that_another_followed_is_acknowledged_and_refused() {
+async fn a_report_about_a_superseded_claim_is_acknowledged_and_refused() {
     let mut lab = Lab::new(3, |_| {});
     let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
     let client = lab.api(&[1, 2, 3]);
@@ -134,7 +134,7 @@ async fn of_two_claims_for_one_node_one_holds_whichever_members_are_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_submission_that_its_own_node_takes_is_answered_with_what_the_node_is_to_do() {
+async fn a_submission_claimed_for_its_own_node_is_answered_with_the_nodes_list() {
     let mut lab = Lab::new(1, |_| {});
     let member = lab.start(1, true).await;
     let (first, second) = (lab.api(&[1]), lab.client(&[1], "n2", Role::Api));
@@ -279,7 +279,7 @@ async fn a_silent_node_is_degraded_then_down_and_ready_when_heard_again() {
             .unwrap();
     }
     let replayed = async || match client.call(&Request::Status, PATIENCE).await.unwrap() {
-        Answer::Status(status) => status.refused.into_iter().find(|(what, _)| what == "heartbeats that came again"),
+        Answer::Status(status) => status.refused.into_iter().find(|(what, _)| what == "repeated heartbeats"),
         other => panic!("{other:?}"),
     };
     eventually("both to be counted", replayed, |found| found.as_ref().is_some_and(|(_, times)| *times == 2)).await;
@@ -385,7 +385,7 @@ async fn a_member_that_lost_its_leader_or_its_majority_closes_its_streams() {
     assert!(matches!(ended, Err(CallError::Unavailable { .. })), "{ended:?}");
     let refused = client.call(&Request::ListNodes, Duration::from_millis(800)).await;
     assert!(matches!(refused, Err(CallError::Unavailable { .. })), "{refused:?}");
-    let Ok(Answer::Status(status)) = client.call(&Request::Status, PATIENCE).await else { panic!("it still says how it stands") };
+    let Ok(Answer::Status(status)) = client.call(&Request::Status, PATIENCE).await else { panic!("it does not answer a status request") };
     assert_eq!(status.nodes.len(), 1);
     members.swap_remove(usize::try_from(leader - 1).unwrap()).unwrap().stop().await;
 }
@@ -403,7 +403,7 @@ async fn counted(listen: &str, name: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_says_again_and_again_that_it_has_other_work_than_the_ledger_knows_is_counted() {
+async fn heartbeats_that_repeatedly_miscount_the_nodes_work_are_counted() {
     const MISCOUNTED: &str = "lattice_node_heartbeats_miscounted_total";
     let listen = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let mut lab = Lab::new(1, |config| config.telemetry.metrics_listen = Some(listen.clone()));
@@ -428,7 +428,7 @@ async fn a_node_that_says_again_and_again_that_it_has_other_work_than_the_ledger
     let token = lease(&client, "n1").await;
     let id = submit(&client, 1).await;
     let Ok(Answer::Claimed { .. }) = claim(&client, id, token, &["n1"]).await else { panic!("the claim holds") };
-    assert_eq!(miscounts_after(&mut agent, &[Some(0), Some(0), Some(1), Some(1), Some(1), Some(1)]).await, 0, "it was not told yet");
+    assert_eq!(miscounts_after(&mut agent, &[Some(0), Some(0), Some(1), Some(1), Some(1), Some(1)]).await, 0, "it has no list yet");
     assert_eq!(miscounts_after(&mut agent, &[Some(0), Some(0), Some(0), Some(0)]).await, 2, "the third and the fourth");
     assert_eq!(miscounts_after(&mut agent, &[Some(1), Some(1)]).await, 2);
     member.stop().await;

@@ -48,7 +48,7 @@ fn reading(allocation: AllocationId, node: &str) -> Access {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_access_is_written_down_once_with_whose_it_was_and_is_found() {
+async fn an_access_is_recorded_once_with_its_owner_and_is_found() {
     let mut lab = Lab::new(1, |c| c.audit_sign_seconds = 1);
     let member = lab.start(1, true).await;
     let client = lab.api(&[1]);

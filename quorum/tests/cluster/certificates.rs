@@ -47,7 +47,7 @@ async fn why(client: &QuorumClient, request: &Request) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_does_not_fit_is_refused_with_its_reason_and_counted() {
+async fn wrong_certificates_are_refused_with_a_reason_and_counted() {
     let mut lab = Lab::new(1, |_| {});
     let member = lab.start(1, true).await;
     tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
@@ -60,15 +60,15 @@ async fn what_does_not_fit_is_refused_with_its_reason_and_counted() {
     // A busy machine may not answer in time.
     let names_certificate = |refusal: &Option<String>| refusal.as_ref().is_some_and(|refusal| refusal.contains("certificate"));
     let refusal = eventually("the certificate to end", refused, names_certificate).await.unwrap();
-    assert!(refusal.contains("does not take the certificate of n1: it has ended"), "{refusal}");
-    assert!(credentials(&expired).trouble().unwrap().starts_with("ended "));
+    assert!(refusal.contains("does not accept the certificate of n1: it has expired"), "{refusal}");
+    assert!(credentials(&expired).trouble().unwrap().starts_with("expired "));
 
     // A certificate of another authority, whose holder trusts ours.
     let other = Lab::new(1, |_| {});
     let mut foreign = issue(&other, "n1", Role::Api, &at("foreign"), PATIENCE);
     foreign.ca = at("ca/ca.crt");
     let refusal = why(&client(&lab, &foreign), &Request::Status).await;
-    assert!(refusal.contains("does not take the certificate of n1: it is of another authority"), "{refusal}");
+    assert!(refusal.contains("does not accept the certificate of n1: another authority issued it"), "{refusal}");
 
     // The wrong role, the wrong name.
     let node = lab.client(&[1], "n2", Role::Node);
@@ -107,7 +107,7 @@ async fn what_does_not_fit_is_refused_with_its_reason_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_files_are_taken_under_load_and_nothing_is_closed() {
+async fn new_files_are_adopted_under_load_and_nothing_is_closed() {
     let mut lab = Lab::new(1, |_| {});
     let member = lab.start(1, true).await;
     tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
@@ -139,7 +139,7 @@ async fn new_files_are_taken_under_load_and_nothing_is_closed() {
     // authority.
     let newcomer = issue(&next, "n9", Role::Api, &lab.scratch.0.join("newcomer"), PATIENCE * 10);
     let reaches = async || client(&lab, &newcomer).call(&Request::Status, SHORT).await.is_ok();
-    eventually("the new certificate to be in force", reaches, |ok| *ok).await;
+    eventually("the new certificate to be in use", reaches, |ok| *ok).await;
     stop.store(true, Ordering::Relaxed);
     assert!(load.await.unwrap() > 0);
     // The earlier session is still alive.

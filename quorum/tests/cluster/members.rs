@@ -22,7 +22,7 @@ fn entries_of_the_test_alone(config: &mut QuorumConfig) {
 /// A snapshot that is being written when another is requested contains only what was applied
 /// before, and the request triggers no second one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_is_made_also_where_an_older_snapshot_is_being_written() {
+async fn a_backup_is_made_while_an_older_snapshot_is_being_written() {
     let mut lab = Lab::new(1, |config| {
         entries_of_the_test_alone(config);
         config.backup = format!("file://{}", config.data_dir.with_file_name("backups").display());
@@ -220,7 +220,7 @@ async fn a_lone_member_without_its_audit_segments_refuses_to_start_and_says_what
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_is_bootstrapped_once_and_is_one_members() {
+async fn a_folder_is_bootstrapped_once_and_belongs_to_one_member() {
     let mut lab = Lab::new(1, |_| {});
     let member = lab.start(1, true).await;
     tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();

@@ -212,7 +212,7 @@ const OF_MEMBERS: &[&str] = &[
 ];
 
 #[test]
-fn every_command_is_asked_for_here_or_proposed_by_members_alone() {
+fn every_command_is_requested_here_or_proposed_only_by_members() {
     let (of_users, of_operators) = commands();
     let mut known: Vec<&str> = of_users.iter().chain(&of_operators).map(Action::name).chain(OF_MEMBERS.iter().copied()).collect();
     let mut all = Action::NAMES.to_vec();
@@ -371,7 +371,7 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
             let answer = client.call(&Request::from(action), SHORT).await;
             let Err(CallError::Refused(refusal)) = answer else { panic!("as {role}: {answer:?}") };
             let why = refusal.to_string();
-            assert!(if role == Role::Api { why.contains("members alone propose") } else { is_refused(&why) }, "as {role}: {why}");
+            assert!(if role == Role::Api { why.contains("only members propose") } else { is_refused(&why) }, "as {role}: {why}");
         }
     }
     member.stop().await;

@@ -76,7 +76,7 @@ async fn cancel(client: &QuorumClient, id: AllocationId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_change_is_told_once_whatever_members_are_killed() {
+async fn each_change_is_delivered_once_whatever_members_are_killed() {
     let mut lab = Lab::new(3, |_| {});
     lab.release_ports();
     let mut members = [Some(start(&lab, 1, true)), Some(start(&lab, 2, false)), Some(start(&lab, 3, false))];
@@ -138,7 +138,7 @@ async fn each_change_is_told_once_whatever_members_are_killed() {
     assert!(matches!(client.call(&request, PATIENCE).await, Ok(Answer::Done { .. })));
     cancel(&client, last).await;
 
-    let received = tokio::time::timeout(PATIENCE, received).await.expect("it is told to the end").unwrap();
+    let received = tokio::time::timeout(PATIENCE, received).await.expect("all changes arrive").unwrap();
     assert_eq!(received.lists, 0, "it went on each time");
     assert!(received.broken >= 2, "{} streams broke: nothing was proven", received.broken);
     assert_eq!(received.states.len(), ids.len() + 1);
@@ -164,7 +164,7 @@ async fn submit_many(client: &QuorumClient, count: usize, script_bytes: usize) -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_what_is_kept_of_another_generation_and_before_its_time_nothing_goes_on() {
+async fn a_watch_resumes_only_from_a_retained_place_of_its_own_generation() {
     let mut lab = Lab::new(1, |c| c.watch_history_mib = 1);
     let member = lab.start(1, true).await;
     let client = lab.api(&[1]);
@@ -212,7 +212,7 @@ async fn behind_what_is_kept_of_another_generation_and_before_its_time_nothing_g
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_takes_nothing_is_cut_off_with_the_reason_and_goes_on_when_it_has_time() {
+async fn a_slow_watcher_is_cut_off_with_the_reason_and_resumes_later() {
     let mut lab = Lab::new(1, |_| {});
     let member = lab.start(1, true).await;
     let client = lab.api(&[1]);

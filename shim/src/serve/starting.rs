@@ -245,7 +245,7 @@ impl Shim {
         if self.waiting.contains_key(&number) {
             return;
         }
-        if self.launches.get(&number).is_none_or(Launch::ended) {
+        if self.launches.get(&number).is_none_or(Launch::has_ended) {
             self.remove_launch(number);
         }
     }

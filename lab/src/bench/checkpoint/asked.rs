@@ -18,9 +18,9 @@ use uuid::Uuid;
 /// Number of nodes of the allocation that is preempted.
 pub(super) const WIDE_NODES: u32 = 4;
 /// Timeout of a request.
-const PATIENCE: Duration = Duration::from_secs(180);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(180);
 /// Interval of checks whether nodes are free.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// An allocation that is asked, and connections to agents.
 pub(super) struct Asked<'a> {
@@ -67,10 +67,11 @@ impl<'a> Asked<'a> {
 
     /// Waits until this many processes, over all its runs together, have reported that they listen.
     fn ready(&self, processes: usize) -> Result<()> {
-        let ready =
-            until(PATIENCE, || interrupt::came().is_some() || asked::read_progress(&self.dir).is_ok_and(|(ready, _)| ready >= processes));
+        let ready = until(REQUEST_TIMEOUT, || {
+            interrupt::came().is_some() || asked::read_progress(&self.dir).is_ok_and(|(ready, _)| ready >= processes)
+        });
         interrupt::check()?;
-        ensure!(ready, "of allocation {} {} processes hear, of {processes}", self.id, asked::read_progress(&self.dir)?.0);
+        ensure!(ready, "of {processes} processes of allocation {} only {} listen", self.id, asked::read_progress(&self.dir)?.0);
         Ok(())
     }
 
@@ -92,9 +93,9 @@ impl<'a> Asked<'a> {
                         return Ok((asked_ns, over_ns));
                     }
                 }
-                anyhow::bail!("nothing more was told of the checkpoint")
+                anyhow::bail!("the stream of the checkpoint's events ended early")
             };
-            tokio::time::timeout(PATIENCE, asking).await.context("no checkpoint came about")?
+            tokio::time::timeout(REQUEST_TIMEOUT, asking).await.context("the checkpoint did not end in time")?
         })?;
         let times = asked::read_progress(&self.dir)?.1.filter(|times| Some(*times) != before).context("the program has not noticed")?;
         Ok(Complete { id, asked_ns, over_ns, times })
@@ -137,10 +138,10 @@ impl<'a> Asked<'a> {
                         None => free_at = Some(began.elapsed()),
                         Some(took) => return anyhow::Ok(took),
                     }
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             };
-            tokio::time::timeout(PATIENCE, freed).await.context("its nodes do not come free")?
+            tokio::time::timeout(REQUEST_TIMEOUT, freed).await.context("its nodes are not free in time")?
         })?;
         let now = self.lattice.allocation(&self.id)?;
         ensure!(text(&now, "state") == "Suspended" && text(&now["checkpoint"], "id") == id, "it did not save itself: {now}");

@@ -18,7 +18,7 @@ const BLOCK_BYTES: usize = 1 << 16;
 /// One block in this many is not zero, in the file that is mostly zeros.
 const FULL_PART: usize = 8;
 /// Space needed at once, in multiples of the file: both files, a copy, zstd's result, two checkpoints.
-const ROOM: u64 = 6;
+const SPACE_FACTOR: u64 = 6;
 
 /// The files, and the work that saves them.
 pub(super) struct Bulk<'a> {
@@ -36,7 +36,7 @@ impl<'a> Bulk<'a> {
         fs::create_dir(&dir)?;
         let about = nix::sys::statvfs::statvfs(&dir)?;
         let free = about.blocks_available().saturating_mul(about.fragment_size());
-        let wanted = u64::from(megabytes) * 1_000_000 * ROOM;
+        let wanted = u64::from(megabytes) * 1_000_000 * SPACE_FACTOR;
         ensure!(
             free >= wanted,
             "{} has {} MB free, {} are needed: see --dir and --megabytes",
@@ -99,7 +99,7 @@ impl<'a> Bulk<'a> {
 
     fn timed(&self, commands: &mut [Command]) -> Result<Duration> {
         self.settle()?;
-        let took = commands.iter_mut().map(subject::timed).sum::<Result<Duration>>().and_then(|took| Ok(took + self.kept()?));
+        let took = commands.iter_mut().map(subject::timed).sum::<Result<Duration>>().and_then(|took| Ok(took + self.sync_result()?));
         for made in ["copy", "copy.zst"] {
             let _ = fs::remove_file(self.dir.join(made));
         }
@@ -107,9 +107,9 @@ impl<'a> Bulk<'a> {
     }
 
     /// The time until the last file is on the disk, as a complete checkpoint is.
-    fn kept(&self) -> Result<Duration> {
+    fn sync_result(&self) -> Result<Duration> {
         let began = Instant::now();
-        let last = ["copy.zst", "copy"].iter().find_map(|made| File::open(self.dir.join(made)).ok()).context("what was made")?;
+        let last = ["copy.zst", "copy"].iter().find_map(|made| File::open(self.dir.join(made)).ok()).context("no result")?;
         last.sync_all()?;
         Ok(began.elapsed())
     }

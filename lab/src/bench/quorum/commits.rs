@@ -77,7 +77,9 @@ impl Room {
 
     /// Reads the nodes, and claims some of them with the token of the scheduler's lease.
     pub async fn with(client: &QuorumClient, token: u64, is_used: impl Fn(&Node) -> bool) -> Result<Self> {
-        let Answer::Nodes(mut nodes) = client.call(&Request::ListNodes, PATIENCE).await? else { bail!("nodes were asked for") };
+        let Answer::Nodes(mut nodes) = client.call(&Request::ListNodes, PATIENCE).await? else {
+            bail!("the answer is not a list of nodes")
+        };
         nodes.retain(is_used);
         ensure!(!nodes.is_empty(), "no node is registered");
         Ok(Self { token, nodes, next: AtomicUsize::new(0) })
@@ -95,7 +97,7 @@ impl Room {
 pub async fn take_lease(client: &QuorumClient) -> Result<u64> {
     let holder: NodeId = NAME.parse()?;
     let lease = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder, ttl_ms: LEASE_MS, user: None };
-    let Answer::Lease { token, .. } = client.call(&lease, PATIENCE).await? else { bail!("a lease was asked for") };
+    let Answer::Lease { token, .. } = client.call(&lease, PATIENCE).await? else { bail!("the answer is not a lease") };
     Ok(token)
 }
 
@@ -117,13 +119,13 @@ impl Claimer {
 impl Client for Claimer {
     async fn commit(&mut self) -> Result<()> {
         let allocation = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let (allocation, owner) = allocation.context("no allocation waits any more")?;
+        let (allocation, owner) = allocation.context("no allocation waits for a claim any more")?;
         match self.client.call(&Request::Claim(self.room.claim(allocation)), PATIENCE).await? {
             Answer::Claimed { .. } => {
                 self.claimed.lock().unwrap_or_else(PoisonError::into_inner).push((allocation, owner));
                 Ok(())
             }
-            other => bail!("a claim was made: {other:?}"),
+            other => bail!("unexpected answer to a claim: {other:?}"),
         }
     }
 }

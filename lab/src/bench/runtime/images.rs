@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// How often the mount of many images at once is measured.
 const TIMES: usize = 5;
 /// A shim that sends no message for this long counts as hung.
-const PATIENCE: Duration = Duration::from_secs(20);
+const SHIM_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An image, and the directory of its shims.
 pub struct Images {
@@ -73,7 +73,7 @@ impl Images {
             let began = Instant::now();
             let started: Vec<Result<StartedShim>> = std::thread::scope(|scope| {
                 let threads: Vec<_> = ids.iter().map(|id| scope.spawn(|| self.start(*id))).collect();
-                threads.into_iter().map(|t| t.join().unwrap_or_else(|_| bail!("a start broke"))).collect()
+                threads.into_iter().map(|t| t.join().unwrap_or_else(|_| bail!("a starting thread panicked"))).collect()
             });
             let took = began.elapsed();
             let mounted = loops_of(&self.image)?.len();
@@ -81,7 +81,7 @@ impl Images {
                 self.end(*id, started?)?;
             }
             ensure!(mounted == count, "{mounted} loop devices for {count} mounts");
-            let gone = crate::process::until(PATIENCE, || loops_of(&self.image).is_ok_and(|l| l.is_empty()));
+            let gone = crate::process::until(SHIM_TIMEOUT, || loops_of(&self.image).is_ok_and(|l| l.is_empty()));
             ensure!(gone, "loop devices are left: {:?}", loops_of(&self.image)?);
             values.push(took.as_secs_f64() * 1000.0);
         }
@@ -111,7 +111,7 @@ impl Images {
             work_may_gain_privileges: false,
         };
         let mut started = start_shim(&self.shim, &ShimDir::of(&self.state, id, Epoch(1)), &config)?;
-        started.stream.set_read_timeout(Some(PATIENCE))?;
+        started.stream.set_read_timeout(Some(SHIM_TIMEOUT))?;
         started.stream.write_all(&encode(&ToShim::Hello { protocol: PROTOCOL_MAJOR })?)?;
         let mut decoder = Decoder::<FromShim>::default();
         let mut buffer = [0; 4096];
@@ -133,7 +133,7 @@ impl Images {
         started.stream.write_all(&encode(&ToShim::Quit)?)?;
         let mut rest = Vec::new();
         let _closed = started.stream.read_to_end(&mut rest);
-        let gone = crate::process::until(PATIENCE, || !matches!(process::reap(started.pid), Ok(None)));
+        let gone = crate::process::until(SHIM_TIMEOUT, || !matches!(process::reap(started.pid), Ok(None)));
         ensure!(gone, "a shim does not quit");
         self.slice.create_scope(id)?.whole().remove()?;
         Ok(std::fs::remove_dir_all(ShimDir::of(&self.state, id, Epoch(1)).0)?)
@@ -144,7 +144,7 @@ impl Drop for Images {
     fn drop(&mut self) {
         for (_, scope) in self.slice.scopes().unwrap_or_default() {
             let _ = scope.whole().kill();
-            let _ = scope.whole().wait_empty(PATIENCE);
+            let _ = scope.whole().wait_empty(SHIM_TIMEOUT);
             let _ = scope.whole().remove();
         }
         let _ = self.slice.remove();

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// A program that prints the time at intervals, for longer than any bench.
 const CLOCK: &str = "while sleep 0.05; do date +%s%N; done";
 /// No line for this long means that none will come.
-const PATIENCE: Duration = Duration::from_secs(20);
+const LINE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Two programs that print the time, and their readers: one job followed by `logs -f`, one plain program followed by
 /// `tail -f`.
@@ -79,9 +79,9 @@ impl Reader {
         let ages = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // Lines that arrived during other measurements do not count.
         while ages.try_recv().is_ok() {}
-        match ages.recv_timeout(PATIENCE) {
+        match ages.recv_timeout(LINE_TIMEOUT) {
             Ok(age) => Ok(age),
-            Err(RecvTimeoutError::Timeout) => bail!("no line for {} s", PATIENCE.as_secs()),
+            Err(RecvTimeoutError::Timeout) => bail!("no line for {} s", LINE_TIMEOUT.as_secs()),
             Err(RecvTimeoutError::Disconnected) => bail!("the reader ended"),
         }
     }

@@ -230,7 +230,7 @@ fn measure(two: &Two<'_>, dir: &Path, rounds: usize) -> Result<(Vec<Figure>, Vec
     let worst: Vec<Off> = (0..rounds).map(|_| one_round(two, dir)).collect::<Result<_>>()?;
     let at_most = || Some(Target::AtMost { value: OFF_PERCENT, why: "attributed to its own scope".to_owned() });
     let figure = |name: &str, n: usize| -> Result<Figure> {
-        let samples = Samples::of(worst.iter().map(|off| off.0[n]).collect(), 0).context("a round at least")?;
+        let samples = Samples::of(worst.iter().map(|off| off.0[n]).collect(), 0).context("at least one round")?;
         Ok(Figure::new(name, "%", samples, vec![], at_most()))
     };
     let mut figures = vec![

@@ -122,7 +122,7 @@ fn a_lost_answer_and_a_doubled_submission_are_found() {
 }
 
 #[test]
-fn ends_that_were_not_to_be_are_found() {
+fn wrong_ends_are_found() {
     let end = |change: fn(&mut Facts)| found(ends_are_right, change);
     assert_eq!(end(|facts| facts.asked[0].job.exit_code = 3).split(',').next(), Some("it is Completed"));
     assert_eq!(end(|facts| drop(facts.traces.pop())), "it is Completed, but under epoch 9 rank 1 did not end by itself");
@@ -216,7 +216,7 @@ fn requeues_without_a_fault_and_storms_of_them_are_found() {
 }
 
 #[test]
-fn runs_beside_each_other_are_found() {
+fn overlapping_runs_are_found() {
     let twice = found(runs_are_single, |facts| facts.traces.insert(2, trace(Mark::Begin, 9, 0, 205)));
     assert_eq!(twice, "rank 0 was started twice under epoch 9, the second time on n1");
     let beside = found(runs_are_single, |facts| facts.traces.push(trace(Mark::Beat, 4, 0, 260)));
@@ -257,7 +257,7 @@ fn an_audit_log_with_a_hole_or_two_ends_is_found() {
 }
 
 #[test]
-fn what_is_left_on_nodes_is_found() {
+fn leftovers_on_nodes_are_found() {
     let nodes = |change: fn(&mut Facts)| found(nodes_are_well, change);
     assert_eq!(nodes(|facts| facts.leftovers.push("mount /x".to_owned())), "left on the machine: mount /x");
     assert_eq!(nodes(|facts| facts.nodes[0].state = "Down".to_owned()), "it is Down ()");

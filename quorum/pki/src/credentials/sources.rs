@@ -52,7 +52,7 @@ pub(super) fn find(places: &Places) -> Result<Found, TlsError> {
                 Ok(_) => {}
                 Err(error) => {
                     let error = with_causes(&error);
-                    tracing::warn!(%error, file = %places.kept.display(), "the renewed certificate cannot be used; the configured one is");
+                    tracing::warn!(%error, file = %places.kept.display(), "the renewed certificate cannot be used; the configured one is used");
                 }
             }
             pem
