@@ -109,9 +109,10 @@ impl Archive {
     }
 
     async fn step(&self, core: &Core, there: &mut Option<There>) -> Result<(), ArchiveError> {
-        let (generation, cluster, head) = {
+        let head = core.agreed.audit_head().seq;
+        let (generation, cluster) = {
             let ledger = core.agreed.ledger();
-            (ledger.generation(), ledger.cluster().to_owned(), ledger.audit_head().seq)
+            (ledger.generation(), ledger.cluster().to_owned())
         };
         if cluster.is_empty() {
             return Ok(());

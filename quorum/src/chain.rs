@@ -160,7 +160,7 @@ pub(crate) async fn complete(agreed: &Arc<Agreed>, peers: &Peers) -> Result<(), 
 
 /// Answers another member's request. Reads the disk: call it where blocking is allowed.
 pub(crate) fn page(agreed: &Agreed, after: u64) -> Result<AuditPage, AuditError> {
-    let head = agreed.ledger().audit_head().clone();
+    let head = agreed.audit_head();
     let mut records = Vec::new();
     let mut bytes = 0;
     for record in agreed.audit_reader(after, head.seq) {

@@ -17,6 +17,7 @@
 //! | duties | the leader's clocks and signatures, or a follower's heartbeat summaries | proposer, network |
 //! | copies | when the next backup is due | snapshots on disk, the object store |
 //! | archive | the audit chain in the object store | the disk, the object store |
+//! | audit checks, until all are checked | the sealed segments that a start found | the disk |
 //! | turns | this member's first snapshot since its start | openraft |
 //! | one per means of notification | which audit records were sent | the disk, network |
 //! | revocations | the revoked certificates of this process | watch in |

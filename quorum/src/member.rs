@@ -17,6 +17,7 @@
 mod duties;
 mod standing;
 
+use crate::audit::checks;
 use crate::audit::signer::{Signer, SignerError};
 use crate::audit_archive::Archive;
 use crate::certificate_ends::CertificateEnds;
@@ -440,6 +441,7 @@ fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>
     let credentials = tokio::spawn(core.identity.credentials.clone().tend(certify::own(core, service::ask_leader), core.stop.clone()));
     let copies = tokio::spawn(backup::copies(Arc::clone(core)));
     let turns = tokio::spawn(turns::take(Arc::clone(core)));
+    let checking = tokio::spawn(checks::check_sealed(Arc::clone(core)));
     let mut revocations = core.agreed.changes.revocations();
     learn_revocations(core);
     let revoking = tokio::spawn({
@@ -450,7 +452,7 @@ fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>
             }
         }
     });
-    vec![standing, duties, room, membership, credentials, revoking, copies, turns]
+    vec![standing, duties, room, membership, credentials, revoking, copies, turns, checking]
 }
 
 async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberError> {

@@ -71,6 +71,7 @@ impl Collect for Own {
                 }
             }
         }
+        samples.count(&family::AUDIT_DAMAGED, &[], core.agreed.damaged_audit_segments() as u64);
         disk(&core.config.data_dir, samples);
     }
 }

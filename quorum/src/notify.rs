@@ -148,12 +148,13 @@ impl Notifier {
     /// Processes new records, at most one batch.
     async fn round(&self, core: &Arc<Core>, notified: &mut u64) {
         let way = self.means.way();
-        let (cluster, generation, head, known) = {
+        let head = core.agreed.audit_head().seq;
+        let (cluster, generation, known) = {
             let ledger = core.agreed.ledger();
             if ledger.cluster().is_empty() {
                 return;
             }
-            (ledger.cluster().to_owned(), ledger.generation(), ledger.audit_head().seq, ledger.notified(way))
+            (ledger.cluster().to_owned(), ledger.generation(), ledger.notified(way))
         };
         let Some(known) = known else {
             // Records from before notifications were enabled are not sent.

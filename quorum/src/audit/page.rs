@@ -12,7 +12,7 @@ use std::time::Instant;
 /// allowed.
 pub fn page(agreed: &Agreed, filter: &AuditFilter, after: u64, upto: u64, limit: usize) -> Result<AuditFound, AuditError> {
     let began = Instant::now();
-    let end = agreed.ledger().audit_head().seq;
+    let end = agreed.audit_head().seq;
     let end = if upto == 0 { end } else { upto.min(end) };
     let mut page = AuditFound { records: Vec::new(), upto: after.min(end), end };
     let mut bytes = 0;

@@ -14,7 +14,7 @@ use std::time::Instant;
 /// Largest number of hashes that a step keeps, for signatures of slightly earlier records.
 const KEPT_MAX: usize = 16 * 1024;
 
-/// Verifies the whole chain on disk up to the ledger's head. Reads the disk: call it where blocking
+/// Verifies the whole chain on disk up to the last applied record. Reads the disk: call it where blocking
 /// is allowed.
 #[cfg(test)]
 pub fn verify(agreed: &Agreed) -> Result<lattice_ledger::AuditHead, AuditError> {
@@ -28,10 +28,7 @@ pub fn verify(agreed: &Agreed) -> Result<lattice_ledger::AuditHead, AuditError> 
 /// Continues for the duration of one step. Reads the disk: call it where blocking is allowed.
 pub fn step(mut walk: AuditWalk, agreed: &Agreed) -> Result<AuditWalk, AuditError> {
     let began = Instant::now();
-    let (want, cluster) = {
-        let ledger = agreed.ledger();
-        (ledger.audit_head().clone(), ledger.cluster().to_owned())
-    };
+    let (want, cluster) = (agreed.audit_head(), agreed.ledger().cluster().to_owned());
     let mut hashes = VecDeque::new();
     for record in agreed.audit_records(walk.head.seq, want.seq) {
         let record = record?;

@@ -297,7 +297,7 @@ impl Watch<'_> {
             return Err(behind(format!("it is of generation {}, the watcher knows of {}", there.generation, since.generation)));
         }
         // The ledger may be ahead of what counts as applied: an entry counts when its audit records
-        // are written, and these may wait for space on the disk.
+        // are written, which happens after the ledger has it, and may wait for space on the disk.
         let is_known = there.revision >= since.revision;
         if !is_known && !self.core.applied(since.revision, CATCH_UP).await {
             return Err(behind(format!("it is at revision {}, the watcher at {}", now().revision, since.revision)));

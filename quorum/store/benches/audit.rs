@@ -124,7 +124,10 @@ fn measure(dir: &Path, count: u64) -> bool {
     drop(chain);
     let began = Instant::now();
     let chain = AuditChain::open(dir).unwrap();
-    println!("opened and checksummed in {:.2} s: {} records", began.elapsed().as_secs_f64(), chain.head().seq);
+    println!("opened in {:.4} s: {} records", began.elapsed().as_secs_f64(), chain.head().seq);
+    let began = Instant::now();
+    chain.sealed().iter().for_each(|segment| segment.check().unwrap());
+    println!("its sealed segments checked in {:.2} s, which a member does while it serves", began.elapsed().as_secs_f64());
 
     let all = AuditFilter::default();
     let stories = chain.head().seq / 8;

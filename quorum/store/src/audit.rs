@@ -45,9 +45,14 @@ pub struct AuditChain {
     full: Vec<Arc<Active>>,
     active: Option<Active>,
     head: AuditHead,
+    /// How many bytes of segments the start has read.
+    opened_bytes: u64,
     /// How many of the next appends find no space on the disk.
     #[cfg(test)]
     pub(crate) appends_without_space: u32,
+    /// How often records were appended.
+    #[cfg(test)]
+    pub(crate) appends: u32,
 }
 
 /// The work needed before a snapshot may depend on the chain: sealing and syncing. Run it where
@@ -66,7 +71,9 @@ pub struct Checked {
 }
 
 impl AuditChain {
-    /// Opens or creates the chain in `dir`. A torn tail is cut off; other damage is an error.
+    /// Opens or creates the chain in `dir`. A torn tail is cut off; other damage is an error. Reads
+    /// the records after the last seal, and of sealed segments only the seals: [`Sealed::check`]
+    /// reads the rest later.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         fs::create_dir_all(dir).map_err(StoreError::io(dir, "the folder cannot be made"))?;
         sync_parent(dir)?;
@@ -76,8 +83,11 @@ impl AuditChain {
             full: Vec::new(),
             active: None,
             head: AuditHead::default(),
+            opened_bytes: 0,
             #[cfg(test)]
             appends_without_space: 0,
+            #[cfg(test)]
+            appends: 0,
         };
         let mut paths = segments(dir)?.into_iter().peekable();
         while let Some((first, path)) = paths.next() {
@@ -94,7 +104,9 @@ impl AuditChain {
                 );
                 return Err(StoreError::corrupt(&path, 0, what));
             }
-            match segment::open(&path, &this.head)? {
+            let (found, read) = segment::open(&path, &this.head)?;
+            this.opened_bytes += read;
+            match found {
                 Found::Sealed(sealed) => {
                     this.head = sealed.last.clone();
                     this.sealed.push(sealed);
@@ -116,7 +128,26 @@ impl AuditChain {
         }
         let checked = this.checkpoint()?.run()?;
         this.checked(checked);
+        tracing::debug!(records = this.head.seq, sealed = this.sealed.len(), read = this.opened_bytes, "the audit chain is open");
         Ok(this)
+    }
+
+    /// How many bytes of segments [`Self::open`] has read.
+    #[cfg(test)]
+    pub(crate) fn opened_bytes(&self) -> u64 {
+        self.opened_bytes
+    }
+
+    /// A check has found that this segment is damaged: nothing is read from it any more. Returns
+    /// whether the chain has it.
+    pub fn set_damaged(&mut self, segment: &Sealed, why: &str) -> bool {
+        let found = self.sealed.iter_mut().find(|s| (s.first, &s.last) == (segment.first, &segment.last));
+        found.map(|found| found.damage = Some(why.into())).is_some()
+    }
+
+    /// Number of sealed segments that a check has found damaged.
+    pub fn damaged(&self) -> usize {
+        self.sealed.iter().filter(|s| s.damage.is_some()).count()
     }
 
     /// The number and hash of the last record.
@@ -136,6 +167,10 @@ impl AuditChain {
         if self.appends_without_space > 0 {
             self.appends_without_space -= 1;
             return Err(StoreError::io(&self.dir, "cannot be written")(std::io::ErrorKind::StorageFull.into()));
+        }
+        #[cfg(test)]
+        {
+            self.appends += 1;
         }
         let mut rest = records;
         while let Some(next) = rest.first() {
@@ -244,8 +279,8 @@ impl Checkpoint {
     }
 }
 
-/// Checks the chain in `dir` without changing anything. A torn tail is accepted; the next start
-/// cuts it off.
+/// Checks all records of the chain in `dir` without changing anything. A torn tail is accepted; the
+/// next start cuts it off.
 pub fn check(dir: &Path) -> Result<(), StoreError> {
     if !dir.exists() {
         return Ok(());

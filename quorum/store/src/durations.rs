@@ -6,7 +6,8 @@ use lattice_telemetry::histogram::Histogram;
 /// Durations since the member started.
 #[derive(Debug)]
 pub struct Durations {
-    /// Time to apply one entry.
+    /// Time to apply one entry. The last entry of a call of openraft includes the time to write the
+    /// audit records of all of them.
     pub apply: Histogram,
     /// Time to make a snapshot.
     pub snapshot: Histogram,

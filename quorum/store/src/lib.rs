@@ -15,8 +15,10 @@
 //! Every record has its length and a checksum. If a crash interrupted a write (a torn tail), the
 //! incomplete record is cut off, with a log message. If any other record of the log or of the audit
 //! chain is damaged, even the last one that was synced, the member refuses to start, and names file
-//! and offset. The audit chain is *derived*: records of entries after the last snapshot are created
-//! again by applying the log, so it is synced with each snapshot and not with every entry.
+//! and offset. Sealed segments of the audit chain are the exception: a start reads only their seals,
+//! and [`audit::Sealed::check`] reads the records later. The audit chain is *derived*: records of
+//! entries after the last snapshot are created again by applying the log, so it is synced with each
+//! snapshot and not with every entry.
 //!
 //! A damaged newest snapshot is moved aside, and the previous one is used with the log entries
 //! after it.

@@ -3,6 +3,14 @@
 //! The ledger is in memory behind a lock that is held for one entry at a time. Its records are
 //! shared (`Arc`), so a snapshot starts with a cheap copy and is written while further entries are
 //! applied.
+//!
+//! ```text
+//!   entries of one call ──apply──▶ ledger (locked for each entry) ──records──▶ unwritten
+//!   unwritten ──one write, the ledger is not locked──▶ audit chain ──▶ replies
+//! ```
+//!
+//! A reader may see an entry in the ledger while its audit records are not written yet; it gets no
+//! answer that depends on them ([`Agreed::audit_head`]).
 
 mod agreed;
 mod snapshots;
@@ -20,7 +28,7 @@ use crate::durations::Durations;
 use crate::raft::{Entry, LogId, Proposal, Replies, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
 use crate::roster::Roster;
 use lattice_ledger::{Changed, Ledger};
-use lattice_model::{Revision, Timestamp, with_causes};
+use lattice_model::{AuditRecord, Revision, Timestamp, with_causes};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{AnyError, EntryPayload, OptionalSend, StorageIOError};
 use parking_lot::{Mutex, RwLock};
@@ -31,11 +39,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokio::sync::watch;
 
+/// Number of audit records that are collected at most before they are written. A call of openraft
+/// may have thousands of entries, after a start above all.
+const UNWRITTEN_RECORDS_MAX: usize = 1024;
+
 /// The state machine as used by openraft.
 #[derive(Debug)]
 pub struct Machine {
     directory: Directory,
     agreed: Arc<Agreed>,
+    /// The audit records of applied entries that are not in the chain's file yet, in order.
+    unwritten: Vec<AuditRecord>,
     applied: Option<LogId>,
     membership: StoredMembership,
     snapshots: Arc<Snapshots>,
@@ -86,6 +100,7 @@ impl Machine {
         Ok(Self {
             directory: directory.clone(),
             agreed: Arc::new(agreed),
+            unwritten: Vec::new(),
             applied: meta.as_ref().and_then(|m| m.last_log_id),
             membership,
             snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0), kept }),
@@ -105,33 +120,39 @@ impl Machine {
         Arc::clone(&self.agreed)
     }
 
-    async fn apply_proposal(&self, log_id: LogId, proposal: &Proposal) -> Result<Replies, StorageError> {
+    /// Applies an entry to the ledger. Its audit records are written with those of the call's other
+    /// entries.
+    fn apply_proposal(&mut self, log_id: LogId, proposal: &Proposal) -> Result<Replies, StorageError> {
         // Another member wrote something that this version does not understand: to continue would
         // make the replicas differ.
         let commands = proposal.commands().map_err(|e| apply_failed(log_id, &e))?;
         let mut replies = Vec::with_capacity(commands.len());
-        let mut records = Vec::new();
         let mut changed = Changed::default();
-        let mut appended = {
-            let mut ledger = self.agreed.ledger.write();
-            for command in &commands {
-                let applied = ledger.apply(Revision(log_id.index), command);
-                replies.push(applied.result);
-                records.extend(applied.audit);
-                changed.merge(applied.changed);
-            }
-            // Before the records are written: a watch that resumes while they wait for disk space
-            // considers the ledger's revision as known.
-            self.agreed.changes.publish(&ledger, changed);
-            self.agreed.audit().append(&records)
-        };
-        // While there is no space for its records, an entry does not count as applied: nobody gets
-        // an answer, and no snapshot is made. Readers of existing data are not affected.
-        while let Err(error) = appended {
-            self.room.again(error).await.map_err(|e| apply_failed(log_id, &e))?;
-            appended = self.agreed.audit().append(&records);
+        let mut ledger = self.agreed.ledger.write();
+        for command in &commands {
+            let applied = ledger.apply(Revision(log_id.index), command);
+            replies.push(applied.result);
+            self.unwritten.extend(applied.audit);
+            changed.merge(applied.changed);
         }
+        // Under the lock: a watch that resumes before the records are written considers the
+        // ledger's revision as known.
+        self.agreed.changes.publish(&ledger, changed);
         Ok(Replies(replies))
+    }
+
+    /// Writes the collected audit records. While there is no space for them, no entry of this call
+    /// counts as applied: nobody gets an answer, and no snapshot is made. Readers of existing data
+    /// are not affected.
+    async fn write_audit(&mut self, log_id: LogId) -> Result<(), StorageError> {
+        while !self.unwritten.is_empty() {
+            let appended = self.agreed.audit().append(&self.unwritten);
+            match appended {
+                Ok(()) => self.unwritten.clear(),
+                Err(error) => self.room.again(error).await.map_err(|e| apply_failed(log_id, &e))?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -153,18 +174,24 @@ impl RaftStateMachine<TypeConfig> for Machine {
         I::IntoIter: OptionalSend,
     {
         let mut replies = Vec::new();
-        for entry in entries {
+        let mut entries = entries.into_iter().peekable();
+        while let Some(entry) = entries.next() {
             self.synced.reached(entry.log_id.index).await.map_err(|e| apply_failed(entry.log_id, &e))?;
             let began = Instant::now();
             replies.push(match &entry.payload {
                 EntryPayload::Blank => Replies::default(),
-                EntryPayload::Normal(proposal) => self.apply_proposal(entry.log_id, proposal).await?,
+                EntryPayload::Normal(proposal) => self.apply_proposal(entry.log_id, proposal)?,
                 EntryPayload::Membership(membership) => {
                     self.membership = StoredMembership::new(Some(entry.log_id), membership.clone());
                     self.agreed.roster.send_replace(Arc::new(Roster::of(&self.membership)));
                     Replies::default()
                 }
             });
+            // openraft answers nobody before all entries of this call are applied, so one write is
+            // enough for them.
+            if entries.peek().is_none() || self.unwritten.len() >= UNWRITTEN_RECORDS_MAX {
+                self.write_audit(entry.log_id).await?;
+            }
             self.agreed.durations.apply.observe(began.elapsed());
             self.applied = Some(entry.log_id);
         }

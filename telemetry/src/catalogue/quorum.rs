@@ -71,4 +71,6 @@ families! {
         "How many nodes it may have, if that is limited; shown only with the token.";
     AUDIT_RECORDS = Counter "lattice_audit_records_total", Count, [], Quorum, LEDGER,
         "Records of the audit log since the cluster was created.";
+    AUDIT_DAMAGED = Gauge "lattice_audit_segments_damaged", Count, [], Quorum, DISK,
+        "Sealed segments of the audit log on this disk that the check after the start found damaged: nothing is read from them.";
 }

@@ -22,6 +22,8 @@ pub struct Extent {
     /// The offset of the end of its records.
     pub end: u64,
     pub places: Arc<[u64]>,
+    /// Set if the segment is damaged: nothing is read from it.
+    pub damage: Option<Arc<str>>,
 }
 
 /// Reads records in order. Ends after an error.
@@ -73,7 +75,7 @@ impl Records {
         let wanted = self.after.saturating_sub(segment.before) / STRIDE;
         let place = usize::try_from(wanted).ok().and_then(|at| segment.places.get(at)).copied();
         let (at, skipped) = place.map_or((START, 0), |place| (place, wanted * STRIDE));
-        let mut file = File::open(&segment.path)?;
+        let mut file = segment.open()?;
         file.seek(SeekFrom::Start(at))?;
         self.at = segment.before + skipped;
         self.open = Some(Open { reader: BufReader::new(file), left: segment.end.saturating_sub(at) });
@@ -109,6 +111,14 @@ fn decoded(bytes: &[u8]) -> io::Result<AuditRecord> {
 }
 
 impl Extent {
+    /// Opens the segment's file, unless it is damaged.
+    pub fn open(&self) -> io::Result<File> {
+        match &self.damage {
+            Some(damage) => Err(io::Error::other(damage.to_string())),
+            None => File::open(&self.path),
+        }
+    }
+
     /// The offset at which to start so that every record after `after` is read.
     pub fn place_before(&self, after: u64) -> u64 {
         let wanted = after.saturating_sub(self.before) / STRIDE;
@@ -135,7 +145,7 @@ pub struct Scan {
 
 impl Scan {
     pub fn new(segment: &Extent) -> io::Result<Self> {
-        let mut file = File::open(&segment.path)?;
+        let mut file = segment.open()?;
         file.seek(SeekFrom::Start(START))?;
         Ok(Self { open: Open { reader: BufReader::new(file), left: segment.end.saturating_sub(START) }, end: segment.end })
     }

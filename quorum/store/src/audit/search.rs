@@ -110,7 +110,7 @@ impl Search {
             Candidates::At(mut offsets) => {
                 let from = extent.place_before(self.after);
                 offsets.retain(|offset| *offset >= from);
-                Reader::At { file: File::open(&extent.path)?, end: extent.end, offsets: offsets.into_iter() }
+                Reader::At { file: extent.open()?, end: extent.end, offsets: offsets.into_iter() }
             }
         };
         Ok(Now { last: extent.last.min(self.upto), reader })

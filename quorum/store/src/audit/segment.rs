@@ -7,7 +7,8 @@
 //!
 //! Records are framed as in the log ([`crate::record`]); their payload is MessagePack. A
 //! segment without the last sixteen bytes is open. The seal contains the checksum of everything
-//! before it, so a start reads a sealed segment once without decoding it.
+//! before it. A start reads the seal alone (some 500 bytes), so that it does not take longer for a
+//! longer log; the records are compared with the checksum later ([`Sealed::check`]).
 
 use super::index::{Candidates, Postings};
 use super::layout::{MAGIC, START, STRIDE};
@@ -26,6 +27,11 @@ use std::path::{Path, PathBuf};
 
 const SEALED: &[u8; 8] = b"SEALED\0\x01";
 const TRAILER: usize = 16;
+/// Largest size of a seal, in bytes.
+const SEAL_BYTES_MAX: u64 = 64 * 1024;
+
+/// What is wrong with a file that does not begin with [`MAGIC`].
+const FOREIGN: &str = "it does not begin as an audit segment of this version";
 
 /// The content of the seal.
 #[derive(Serialize, Deserialize)]
@@ -153,6 +159,7 @@ impl Active {
             last: self.last.seq,
             end: self.end,
             places: self.places.as_slice().into(),
+            damage: None,
         }
     }
 
@@ -179,7 +186,7 @@ impl Active {
         tail.extend_from_slice(SEALED);
         self.file.write_all_at(&tail, self.end).map_err(fail("cannot be written"))?;
         self.file.sync_all().map_err(StoreError::unsynced(&self.path))?;
-        fs::set_permissions(&self.path, fs::Permissions::from_mode(0o440)).map_err(fail("cannot be made read-only"))?;
+        fs::set_permissions(&self.path, read_only()).map_err(fail("cannot be made read-only"))?;
         if let Err(error) = self.postings.write(&self.path, &seal.last.hash) {
             tracing::warn!(segment = %self.path.display(), %error, "its index cannot be written: the first search makes it");
         }
@@ -190,17 +197,19 @@ impl Active {
             previous: seal.previous,
             bytes: self.end + tail.len() as u64,
             records_end: self.end,
+            crc: seal.crc,
             places: seal.places.into(),
+            damage: None,
         })
     }
 }
 
-/// Checks the seal of one segment, or its records if it is unsealed, without changing anything.
+/// Checks all records of one segment without changing anything.
 pub fn check(path: &Path) -> Result<(), StoreError> {
-    let bytes = fs::read(path).map_err(StoreError::io(path, "cannot be read"))?;
-    if sealed(path, &bytes)?.is_some() {
-        return Ok(());
+    if let Some((sealed, _)) = sealed(path)? {
+        return sealed.check();
     }
+    let bytes = fs::read(path).map_err(StoreError::io(path, "cannot be read"))?;
     match record::scan(&bytes, MAGIC.len()).1 {
         Ending::Clean | Ending::Torn { .. } => Ok(()),
         Ending::Damaged { offset } => {
@@ -209,26 +218,48 @@ pub fn check(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Opens a segment that follows `head` and checks it.
-pub fn open(path: &Path, head: &AuditHead) -> Result<Found, StoreError> {
+/// Opens a segment that follows `head`, and checks the records of one that is not sealed. Also
+/// returns how many bytes it read.
+pub fn open(path: &Path, head: &AuditHead) -> Result<(Found, u64), StoreError> {
     let fail = |what| StoreError::io(path, what);
+    if let Some((sealed, read)) = sealed(path)? {
+        if (sealed.first, &sealed.previous) != (head.seq + 1, &head.hash) {
+            return Err(StoreError::corrupt(path, sealed.records_end, "it does not follow the segment before it"));
+        }
+        let read = read + check_unless_read_only(path, &sealed)?;
+        return Ok((Found::Sealed(sealed), read));
+    }
     let bytes = fs::read(path).map_err(fail("cannot be read"))?;
+    let read = bytes.len() as u64;
     if bytes.get(..MAGIC.len()) != Some(MAGIC) {
         if bytes.get(MAGIC.len()..).unwrap_or_default().iter().all(|b| *b == 0) {
             tracing::warn!(file = %path.display(), "a segment whose making was interrupted is removed");
             fs::remove_file(path).map_err(fail("cannot be removed"))?;
             sync_parent(path)?;
-            return Ok(Found::Nothing);
+            return Ok((Found::Nothing, read));
         }
-        return Err(StoreError::corrupt(path, 0, "it does not begin as an audit segment of this version"));
+        return Err(StoreError::corrupt(path, 0, FOREIGN));
     }
-    if let Some((sealed, at)) = sealed(path, &bytes)? {
-        if (sealed.first, &sealed.previous) != (head.seq + 1, &head.hash) {
-            return Err(StoreError::corrupt(path, at, "it does not follow the segment before it"));
-        }
-        return Ok(Found::Sealed(sealed));
+    Ok((scan(path, &bytes, head)?, read))
+}
+
+/// Checks a sealed segment that is not read-only: a crash interrupted its sealing, or it is a copy.
+/// A segment is made read-only after its records and its seal were synced. Returns how many bytes it
+/// read.
+fn check_unless_read_only(path: &Path, sealed: &Sealed) -> Result<u64, StoreError> {
+    let fail = |what| StoreError::io(path, what);
+    let file = File::open(path).map_err(fail("cannot be opened"))?;
+    if file.metadata().map_err(fail("cannot be read"))?.permissions().mode() & 0o222 == 0 {
+        return Ok(0);
     }
-    scan(path, &bytes, head)
+    sealed.check()?;
+    file.sync_all().map_err(StoreError::unsynced(path))?;
+    file.set_permissions(read_only()).map_err(fail("cannot be made read-only"))?;
+    Ok(sealed.records_end)
+}
+
+fn read_only() -> fs::Permissions {
+    fs::Permissions::from_mode(0o440)
 }
 
 /// Whether a segment ends with a seal.
@@ -243,29 +274,46 @@ pub fn is_sealed(path: &Path) -> Result<bool, StoreError> {
     read().map_err(StoreError::io(path, "cannot be read"))
 }
 
-/// A sealed segment, after a check of its seal and checksum; `None`: it is not sealed.
-fn sealed(path: &Path, bytes: &[u8]) -> Result<Option<(Sealed, u64)>, StoreError> {
-    let Some((body, trailer)) = bytes.split_last_chunk::<TRAILER>().filter(|(_, t)| &t[8..] == SEALED) else { return Ok(None) };
-    let at = u64::from_le_bytes([trailer[0], trailer[1], trailer[2], trailer[3], trailer[4], trailer[5], trailer[6], trailer[7]]);
-    let damaged = |what: &str| StoreError::corrupt(path, at.min(bytes.len() as u64), what);
-    let start = usize::try_from(at).ok().filter(|at| *at >= MAGIC.len() && *at < body.len());
-    let start = start.ok_or_else(|| damaged("its seal is not where its end points"))?;
-    let seal: Seal = record::payload(&body[start..])
+/// A sealed segment according to its seal, and how many bytes were read; `None`: it is not sealed.
+/// Reads only its beginning and its end.
+fn sealed(path: &Path) -> Result<Option<(Sealed, u64)>, StoreError> {
+    let fail = || StoreError::io(path, "cannot be read");
+    let file = File::open(path).map_err(fail())?;
+    let bytes = file.metadata().map_err(fail())?.len();
+    let Some(seal_end) = bytes.checked_sub(TRAILER as u64) else { return Ok(None) };
+    let mut trailer = [0; TRAILER];
+    file.read_exact_at(&mut trailer, seal_end).map_err(fail())?;
+    let [at @ .., _, _, _, _, _, _, _, _] = trailer;
+    if trailer[at.len()..] != *SEALED {
+        return Ok(None);
+    }
+    let at = u64::from_le_bytes(at);
+    let damaged = |what: &str| StoreError::corrupt(path, at.min(bytes), what);
+    let length = seal_end.checked_sub(at).filter(|length| at >= START && (1..=SEAL_BYTES_MAX).contains(length));
+    let length = length.and_then(|length| usize::try_from(length).ok());
+    let mut seal = vec![0; length.ok_or_else(|| damaged("its seal is not where its end points"))?];
+    file.read_exact_at(&mut seal, at).map_err(fail())?;
+    let read = MAGIC.len() + seal.len() + TRAILER;
+    let seal: Seal = record::payload(&seal)
         .and_then(|payload| pack::from_bytes(payload).ok())
         .ok_or_else(|| damaged("its seal does not have its checksum"))?;
-    if crc32fast::hash(&body[..start]) != seal.crc {
-        return Err(StoreError::corrupt(path, MAGIC.len() as u64, "a sealed segment does not have its checksum"));
+    let mut magic = [0; MAGIC.len()];
+    file.read_exact_at(&mut magic, 0).map_err(fail())?;
+    if magic != *MAGIC {
+        return Err(StoreError::corrupt(path, 0, FOREIGN));
     }
     let sealed = Sealed {
         path: path.to_owned(),
         first: seal.first,
         last: seal.last,
         previous: seal.previous,
-        bytes: bytes.len() as u64,
+        bytes,
         records_end: at,
+        crc: seal.crc,
         places: seal.places.into(),
+        damage: None,
     };
-    Ok(Some((sealed, at)))
+    Ok(Some((sealed, read as u64)))
 }
 
 fn scan(path: &Path, bytes: &[u8], head: &AuditHead) -> Result<Found, StoreError> {

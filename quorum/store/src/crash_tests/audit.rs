@@ -2,8 +2,8 @@
 
 use super::{Scratch, segment};
 use crate::StoreError;
-use crate::audit::{AuditChain, SEGMENT_RECORDS};
-use lattice_model::{AuditAction, AuditRecord, Revision, Timestamp};
+use crate::audit::{AuditChain, SEGMENT_RECORDS, Step};
+use lattice_model::{AuditAction, AuditFilter, AuditRecord, Revision, Timestamp};
 
 /// Consecutive records; their hashes are tested elsewhere.
 fn chained(count: u64) -> Vec<AuditRecord> {
@@ -81,6 +81,74 @@ fn a_synced_audit_record_that_is_damaged_refuses_to_start_and_names_the_place() 
     }
 }
 
+/// The bytes that a start reads of a chain of so many records.
+fn start_bytes(count: u64) -> u64 {
+    let scratch = Scratch::new();
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    chain.append(&chained(count)).unwrap();
+    checkpoint(&mut chain);
+    drop(chain);
+    let chain = AuditChain::open(&scratch.0).unwrap();
+    assert_eq!((chain.head().seq, chain.sealed().len() as u64), (count, count / SEGMENT_RECORDS));
+    chain.opened_bytes()
+}
+
+#[test]
+fn a_start_reads_the_open_segment_and_of_a_sealed_one_its_seal_alone() {
+    let (one, four) = (start_bytes(SEGMENT_RECORDS + 10), start_bytes(4 * SEGMENT_RECORDS + 10));
+    assert!(four - one < 3 * 2048, "three more segments made it read {} bytes more", four - one);
+    assert!(four < 16_384, "it read {four} bytes");
+}
+
+#[test]
+fn damage_in_a_sealed_segment_is_found_by_its_check_and_nothing_is_read_from_it_then() {
+    let scratch = Scratch::new();
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    chain.append(&chained(2 * SEGMENT_RECORDS + 5)).unwrap();
+    checkpoint(&mut chain);
+    drop(chain);
+    let second = segment(&scratch.0, SEGMENT_RECORDS + 1);
+    let whole = std::fs::read(&second).unwrap();
+    let read_only = std::fs::metadata(&second).unwrap().permissions();
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    std::fs::remove_file(&second).unwrap();
+    std::fs::write(&second, &damaged).unwrap();
+    std::fs::set_permissions(&second, read_only).unwrap();
+    let mut chain = AuditChain::open(&scratch.0).unwrap();
+    let sealed = chain.sealed().to_vec();
+    let [good, bad] = &sealed[..] else { panic!("two segments are sealed") };
+    good.check().unwrap();
+    let error = bad.check().unwrap_err();
+    assert!(matches!(&error, StoreError::Corrupt { path, .. } if *path == second), "{error}");
+    // Before the check, its records up to the damage can be read; after it, none.
+    let begins = SEGMENT_RECORDS + 1;
+    assert!(chain.records(SEGMENT_RECORDS, begins).next().unwrap().is_ok());
+    assert!(chain.set_damaged(bad, &error.to_string()));
+    assert_eq!(chain.damaged(), 1);
+    let refused = chain.records(SEGMENT_RECORDS, begins).next().unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), error.to_string());
+    let everything = AuditFilter::default();
+    let one_user = AuditFilter { user: Some("u".into()), ..AuditFilter::default() };
+    for filter in [everything, one_user] {
+        let mut search = chain.search(&filter, SEGMENT_RECORDS, 2 * SEGMENT_RECORDS);
+        let refused = loop {
+            match search.step() {
+                Ok(step) => assert!(matches!(step, Some(Step::Looked)), "it finds a record, or ends"),
+                Err(refused) => break refused,
+            }
+        };
+        assert_eq!(refused.to_string(), error.to_string());
+    }
+    // The other segments can be read.
+    assert_eq!(seqs(&chain, 0, SEGMENT_RECORDS).len() as u64, SEGMENT_RECORDS);
+    assert_eq!(seqs(&chain, 2 * SEGMENT_RECORDS, u64::MAX).len(), 5);
+    let mut other = bad.clone();
+    other.first = 7;
+    assert!(!chain.set_damaged(&other, "of another chain"));
+    assert!(crate::audit::check(&scratch.0).is_err(), "a complete check finds it too");
+}
+
 #[test]
 fn a_full_segment_is_sealed_and_never_changes_again() {
     let scratch = Scratch::new();
@@ -123,6 +191,14 @@ fn a_full_segment_is_sealed_and_never_changes_again() {
         std::fs::write(&first, &flipped).unwrap();
         assert!(matches!(AuditChain::open(&scratch.0), Err(StoreError::Corrupt { path, .. }) if path == first), "byte {at}");
     }
+    // A segment whose sealing was interrupted is read once, and is read-only then.
+    std::fs::remove_file(&first).unwrap();
+    std::fs::write(&first, &sealed).unwrap();
+    let chain = AuditChain::open(&scratch.0).unwrap();
+    assert!(chain.opened_bytes() > sealed.len() as u64);
+    assert!(std::fs::metadata(&first).unwrap().permissions().readonly());
+    drop(chain);
+    assert!(AuditChain::open(&scratch.0).unwrap().opened_bytes() < sealed.len() as u64);
     // A missing segment is reported by name.
     std::fs::remove_file(&first).unwrap();
     let missed = AuditChain::open(&scratch.0).unwrap_err().to_string();

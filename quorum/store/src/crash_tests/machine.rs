@@ -1,6 +1,6 @@
 //! The state machine: what is applied, and which snapshot is used.
 
-use super::{Scratch, entry, id, no_reserve, segment};
+use super::{Scratch, entry, entry_of, id, no_reserve, segment};
 use crate::audit::AuditChain;
 use crate::directory::Directory;
 use crate::kept::Kept;
@@ -9,11 +9,12 @@ use crate::raft::SnapshotMeta;
 use crate::synced::{Synced, SyncedMark};
 use crate::{StoreError, snapshot_file};
 use lattice_ledger::test_builders::of_level;
-use lattice_ledger::{AuditHead, LEVEL_MAX};
-use lattice_model::{AuditRecord, Revision, Timestamp};
+use lattice_ledger::{Action, AuditHead, LEVEL_MAX, MembersStep};
+use lattice_model::{AuditRecord, Principal, Revision, Timestamp};
 use openraft::RaftSnapshotBuilder;
 use openraft::storage::RaftStateMachine;
 use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
 
 #[tokio::test]
 async fn nothing_is_applied_that_is_not_on_disk() {
@@ -53,15 +54,64 @@ async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_fo
         assert!(futures::poll!(&mut applying).is_pending());
         // What a resuming watch does now: it reads all sets after its place, and then considers the
         // ledger's revision as known.
-        assert_eq!(agreed.ledger().revision(), Revision(1));
-        assert_eq!(revisions(), [1], "whoever resumes now would take revision 1 for known, and never hear of its change");
-        assert!(newer.has_changed().unwrap(), "and one that waits is woken");
+        assert_eq!(agreed.ledger().revision(), Revision(2));
+        assert_eq!(revisions(), [1, 2], "a watch that resumes now considers revision 2 as known, so it must get both changes");
+        assert!(newer.has_changed().unwrap(), "a waiting watch is woken");
         newer.mark_unchanged();
+        assert_eq!((agreed.ledger().audit_head().seq, agreed.audit_head().seq), (2, 0), "readers see no record that is not written");
         std::fs::remove_file(&full).unwrap();
         applying.await.unwrap();
     }
     assert_eq!(revisions(), [1, 2], "each once, also after the retry");
     assert_eq!(verify(&agreed).unwrap().seq, 2);
+}
+
+#[tokio::test]
+async fn the_records_of_one_call_are_written_at_once_and_those_of_a_long_one_in_parts() {
+    let scratch = Scratch::new();
+    let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+    let mut machine = open(&directory, 0..=0, on_disk(3000)).unwrap();
+    let agreed = machine.agreed();
+    let mut appended = 0;
+    let mut appends = || {
+        let before = std::mem::replace(&mut appended, agreed.hold_audit().appends);
+        appended - before
+    };
+    // One record each.
+    let root = Principal { name: "root".into(), uid: 0, gid: 0, groups: Vec::new() };
+    let entry = |index| entry_of(index, vec![Action::Members { by: root.clone(), step: MembersStep::Forget { id: index } }]);
+    machine.apply([entry(1)]).await.unwrap();
+    assert_eq!(appends(), 1);
+    assert_eq!(machine.apply((2..=900).map(entry)).await.unwrap().len(), 899);
+    assert_eq!(appends(), 1);
+    machine.apply((901..=3000).map(entry)).await.unwrap();
+    assert_eq!(appends(), 3, "1024, 1024 and the rest");
+    assert_eq!(verify(&agreed).unwrap().seq, 3000);
+    assert_eq!(agreed.audit_head(), *agreed.ledger().audit_head());
+}
+
+/// Fails, and does not hang, if the ledger is locked while records are written.
+#[test]
+fn the_ledger_is_free_while_audit_records_are_written() {
+    let scratch = Scratch::new();
+    let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
+    let mut machine = open(&directory, 0..=0, on_disk(2)).unwrap();
+    let agreed = machine.agreed();
+    let held = agreed.hold_audit();
+    let applying = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(machine.apply([entry(1), entry(2)])).unwrap().len()
+    });
+    // The records cannot be written before the chain is released.
+    let until = Instant::now() + Duration::from_secs(10);
+    while agreed.try_ledger().is_none_or(|ledger| ledger.revision() != Revision(2)) {
+        assert!(Instant::now() < until, "the ledger is locked, or the entries are not applied to it");
+        std::thread::yield_now();
+    }
+    assert!(!applying.is_finished(), "nobody gets an answer before the records are written");
+    drop(held);
+    assert_eq!(applying.join().unwrap(), 2);
+    assert_eq!(agreed.audit_head(), *agreed.ledger().audit_head());
 }
 
 pub(super) fn open(directory: &Directory, log: RangeInclusive<u64>, synced: Synced) -> Result<Machine, StoreError> {

@@ -6,7 +6,7 @@ use crate::changes::Changes;
 use crate::durations::Durations;
 use crate::roster::Roster;
 use lattice_ledger::{AuditFault, AuditHead, Ledger};
-use lattice_model::{AuditFilter, AuditRecord, Generation};
+use lattice_model::{AuditFilter, AuditRecord, Generation, with_causes};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use thiserror::Error;
@@ -77,16 +77,49 @@ impl Agreed {
         self.audit().head().clone()
     }
 
+    /// The last audit record that readers may see: it is applied and on this member's disk. The
+    /// ledger's head is ahead of it while records wait to be written, and the disk's head is ahead of
+    /// it before a snapshot is installed whose records were fetched.
+    pub fn audit_head(&self) -> AuditHead {
+        let (on_disk, applied) = (self.audit_on_disk(), self.ledger().audit_head().clone());
+        if on_disk.seq < applied.seq { on_disk } else { applied }
+    }
+
     /// The audit segments on this member's disk that no longer change. A segment is sealed together
     /// with the next snapshot.
     pub fn audit_segments(&self) -> Vec<Sealed> {
         self.audit().sealed().to_vec()
     }
 
+    /// Compares a sealed segment with its checksum. If it is damaged, nothing is read from it any
+    /// more. Reads the whole segment: call it where blocking is allowed.
+    pub fn check_audit_segment(&self, segment: &Sealed) -> Result<(), StoreError> {
+        let Err(error) = segment.check() else { return Ok(()) };
+        // It may have been cut off meanwhile.
+        if self.audit().set_damaged(segment, &with_causes(&error)) { Err(error) } else { Ok(()) }
+    }
+
+    /// Number of sealed audit segments that were found damaged since the start.
+    pub fn damaged_audit_segments(&self) -> usize {
+        self.audit().damaged()
+    }
+
     /// The next appends to the audit chain find no space on the disk.
     #[cfg(test)]
     pub(crate) fn fill_disk_of_audit(&self, appends: u32) {
         self.audit().appends_without_space = appends;
+    }
+
+    /// Keeps the audit chain's lock.
+    #[cfg(test)]
+    pub(crate) fn hold_audit(&self) -> MutexGuard<'_, AuditChain> {
+        self.audit()
+    }
+
+    /// The ledger, unless somebody writes to it now.
+    #[cfg(test)]
+    pub(crate) fn try_ledger(&self) -> Option<RwLockReadGuard<'_, Ledger>> {
+        self.ledger.try_read()
     }
 
     /// Audit records after `after` up to `upto`, read one by one from the disk.
@@ -122,7 +155,8 @@ impl Agreed {
     }
 
     /// If the audit chain on disk lacks records that the ledger's snapshot depends on: the head on
-    /// disk and the required head.
+    /// disk and the required head. Only before entries are applied: later, records that wait to be
+    /// written are not on disk either.
     pub fn lacks_audit(&self) -> Option<(AuditHead, AuditHead)> {
         let (have, want) = (self.audit_on_disk(), self.ledger().audit_head().clone());
         (have.seq < want.seq).then_some((have, want))
