@@ -17,7 +17,7 @@
 //! | duties | the leader's clocks and signatures, or a follower's heartbeat summaries | proposer, network |
 //! | copies | when the next backup is due | snapshots on disk, the object store |
 //! | archive | the audit chain in the object store | the disk, the object store |
-//! | turns | this member's first snapshot since its start | openraft |
+//! | snapshot_stagger | this member's first snapshot since its start | openraft |
 //! | one per means of notification | which audit records were sent | the disk, network |
 //! | revocations | the revoked certificates of this process | watch in |
 //! | metrics, two at most: pushed, and served with one per connection | their buffer; the connections | the disk, network |
@@ -79,7 +79,7 @@ mod reads;
 mod refused_claims;
 mod relief;
 mod service;
+mod snapshot_stagger;
 mod timekeeper;
-mod turns;
 mod waiting_nodes;
 mod witnesses;

@@ -37,7 +37,7 @@ use crate::rotation::KeysHeld;
 use crate::shortages::Shortages;
 use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
-use crate::{backup, certify, membership, metrics, service, turns};
+use crate::{backup, certify, membership, metrics, service, snapshot_stagger};
 use duties::duties;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -439,7 +439,7 @@ fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>
     let membership = tokio::spawn(membership::watch(Arc::clone(core)));
     let credentials = tokio::spawn(core.identity.credentials.clone().tend(certify::own(core, service::ask_leader), core.stop.clone()));
     let copies = tokio::spawn(backup::copies(Arc::clone(core)));
-    let turns = tokio::spawn(turns::take(Arc::clone(core)));
+    let snapshot_stagger = tokio::spawn(snapshot_stagger::run(Arc::clone(core)));
     let mut revocations = core.agreed.changes.revocations();
     learn_revocations(core);
     let revoking = tokio::spawn({
@@ -450,7 +450,7 @@ fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>
             }
         }
     });
-    vec![standing, duties, room, membership, credentials, revoking, copies, turns]
+    vec![standing, duties, room, membership, credentials, revoking, copies, snapshot_stagger]
 }
 
 async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberError> {
