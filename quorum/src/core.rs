@@ -13,8 +13,8 @@ use crate::notify_state::Notify;
 use crate::proposer::{Proposer, Unserved, reply};
 use crate::reads::ReadGate;
 use crate::refused_claims::RefusedClaims;
-use crate::relief::Relief;
 use crate::rotation::KeysHeld;
+use crate::session_rebalance::SessionRebalance;
 use crate::shortages::{Shortages, is_majority_without};
 use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
@@ -52,7 +52,8 @@ pub(crate) struct Leading {
     pub silent: watch::Sender<Vec<NodeId>>,
     /// While this member is the leader: the nodes that wait for admission.
     pub waiting_nodes: WaitingNodes,
-    pub relief: Relief,
+    /// How many sessions may move to other members now.
+    pub session_rebalance: SessionRebalance,
     /// While this member is the leader: when the other members' certificates expire.
     pub certificate_ends: CertificateEnds,
     /// While this member is the leader: why claims were refused.

@@ -32,8 +32,8 @@ use crate::notify_state::Notify;
 use crate::proposer::Proposer;
 use crate::reads::ReadGate;
 use crate::refused_claims::RefusedClaims;
-use crate::relief::Relief;
 use crate::rotation::KeysHeld;
+use crate::session_rebalance::SessionRebalance;
 use crate::shortages::Shortages;
 use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
@@ -251,7 +251,7 @@ impl Member {
                 witnesses: Arc::default(),
                 silent: watch::Sender::new(Vec::new()),
                 waiting_nodes: WaitingNodes::default(),
-                relief: Relief::default(),
+                session_rebalance: SessionRebalance::default(),
                 certificate_ends: CertificateEnds::default(),
                 refused_claims: RefusedClaims::default(),
                 lease_clocks: Mutex::default(),

@@ -9,7 +9,7 @@ use crate::lease_clocks::LeaseClocks;
 use crate::peers::{HeartbeatSummary, SummaryAnswer};
 use crate::rotation::Rotation;
 use crate::witnesses::Witnesses;
-use crate::{membership, relief};
+use crate::{membership, session_rebalance};
 use lattice_ledger::clocks::Clocks;
 use lattice_ledger::{Action, Urgency};
 use lattice_model::{MemberId, Principal, millis, with_causes};
@@ -28,7 +28,7 @@ struct Leading {
     term: u64,
     since: Instant,
     /// When sessions were last moved to other members.
-    relieved: Instant,
+    rebalanced_at: Instant,
     clocks: Clocks,
     signing: SigningDuty,
     rotation: Rotation,
@@ -64,7 +64,7 @@ pub(super) async fn duties(core: Arc<Core>) {
         };
         if leader != Some(core.config.id) {
             (leading, due) = (None, None);
-            core.leading.relief.allow(0);
+            core.leading.session_rebalance.allow(0);
             core.counts.held_back.store(0, Ordering::Relaxed);
             core.leading.silent.send_if_modified(|silent| !std::mem::take(silent).is_empty());
             *core.leading.lease_clocks.lock() = None;
@@ -91,7 +91,7 @@ pub(super) async fn duties(core: Arc<Core>) {
             leading = Some(Leading {
                 term,
                 since: Instant::now(),
-                relieved: Instant::now(),
+                rebalanced_at: Instant::now(),
                 clocks: Clocks::new(limits),
                 signing: SigningDuty::new(sign_every, Instant::now()),
                 rotation: Rotation::default(),
@@ -103,11 +103,17 @@ pub(super) async fn duties(core: Arc<Core>) {
             core.disk.shortages.forget();
         }
         if let Some(leading) = &mut leading {
-            if leading.since.elapsed() >= relief::AFTER && leading.relieved.elapsed() >= relief::EVERY {
-                leading.relieved = Instant::now();
+            if leading.since.elapsed() >= session_rebalance::ELECTION_DELAY
+                && leading.rebalanced_at.elapsed() >= session_rebalance::REBALANCE_INTERVAL
+            {
+                leading.rebalanced_at = Instant::now();
                 // Each moved session registers again elsewhere, so none is moved when there is no
                 // disk space for that.
-                core.leading.relief.allow(if core.no_room_for(Urgency::Keeps).is_some() { 0 } else { relief::AT_ONCE });
+                core.leading.session_rebalance.allow(if core.no_room_for(Urgency::Keeps).is_some() {
+                    0
+                } else {
+                    session_rebalance::MOVED_SESSIONS_MAX
+                });
             }
             lead(&core, leading).await;
             if let Some(to) = core.timekeeper.look() {
