@@ -67,8 +67,8 @@ pub fn place(config: &QuorumConfig) -> Result<Place, BackupError> {
 /// Makes a backup of the state applied so far.
 pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
     let place = place(&core.config)?;
-    if let Some(shortage) = core.disk.room.look() {
-        return Err(BackupError::NoRoom { shortage });
+    if let Some(shortage) = core.disk.reserve.check_shortage() {
+        return Err(BackupError::DiskFull { shortage });
     }
     let snapshot = tokio::time::timeout(SNAPSHOT_MAX, snapshot(core)).await;
     snapshot.map_err(|_| BackupError::NoSnapshot { why: format!("none was written in {} s", SNAPSHOT_MAX.as_secs()) })??;

@@ -49,11 +49,11 @@ use lattice_pki::identity::Role;
 use lattice_pki::tls::TlsError;
 use lattice_store::StoreError;
 use lattice_store::directory::Directory;
+use lattice_store::disk_reserve::DiskReserve;
 use lattice_store::kept::Kept;
 use lattice_store::log::Log;
 use lattice_store::machine::{Agreed, Machine};
 use lattice_store::raft::{Peer, Raft};
-use lattice_store::room::Room;
 use openraft::SnapshotPolicy;
 use openraft::error::{Fatal, InitializeError, RaftError};
 use parking_lot::Mutex;
@@ -199,10 +199,10 @@ impl Member {
         let stop = CancellationToken::new();
         // If the start fails, tasks that wait for disk space must give up.
         let give_up = stop.clone().drop_guard();
-        let room = Room::open(directory.path(), config.disk_reserve_bytes, stop.clone())?;
+        let reserve = DiskReserve::open(directory.path(), config.disk_reserve_bytes, stop.clone())?;
         let kept = Kept::default();
-        let log = Log::open(&directory, config.id, kept.clone(), room.clone())?;
-        let machine = Machine::open(&directory, kept, &(log.first_index()..=log.last_index()), log.synced(), room.clone(), now)?;
+        let log = Log::open(&directory, config.id, kept.clone(), reserve.clone())?;
+        let machine = Machine::open(&directory, kept, &(log.first_index()..=log.last_index()), log.synced(), reserve.clone(), now)?;
         let pristine = log.is_empty() && machine.is_empty();
         let held = log.last_index();
         drop(directory);
@@ -260,7 +260,7 @@ impl Member {
             },
             counts: Counts { held_back: AtomicU64::new(0), miscounted: AtomicU64::new(0), capacity_grown: AtomicU64::new(0) },
             identity: Identity { credentials, authority, signer },
-            disk: Disks { room, shortages },
+            disk: Disks { reserve, shortages },
             status: Status { gate, changing: Arc::default(), removed: watch::Sender::new(false), contact: Mutex::new(Instant::now()), led },
         });
         let mut tasks = vec![proposing, reading];
@@ -435,7 +435,7 @@ async fn begin_raft(raft: &Raft, config: &QuorumConfig, bootstrap: bool, pristin
 fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>> {
     let standing = tokio::spawn(watch_standing(Arc::clone(core), led));
     let duties = tokio::spawn(duties(Arc::clone(core)));
-    let room = tokio::spawn(core.disk.room.clone().tend());
+    let disk_reserve = tokio::spawn(core.disk.reserve.clone().monitor());
     let membership = tokio::spawn(membership::watch(Arc::clone(core)));
     let credentials = tokio::spawn(core.identity.credentials.clone().tend(certify::own(core, service::ask_leader), core.stop.clone()));
     let copies = tokio::spawn(backup::copies(Arc::clone(core)));
@@ -450,7 +450,7 @@ fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>
             }
         }
     });
-    vec![standing, duties, room, membership, credentials, revoking, copies, snapshot_stagger]
+    vec![standing, duties, disk_reserve, membership, credentials, revoking, copies, snapshot_stagger]
 }
 
 async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberError> {

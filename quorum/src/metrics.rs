@@ -4,7 +4,7 @@ use crate::config::QuorumConfig;
 use crate::core::Core;
 use crate::raft_counts::RaftCounts;
 use lattice_model::{AllocationState, with_causes};
-use lattice_store::{Durations, room};
+use lattice_store::{Durations, disk_reserve};
 use lattice_telemetry::catalogue::quorum as family;
 use lattice_telemetry::exporter::Exporter;
 use lattice_telemetry::push::{self, Spare};
@@ -113,7 +113,7 @@ fn disk(dir: &Path, samples: &mut Samples) {
         let name = name.to_string_lossy();
         match name.as_ref() {
             "audit" => audit += bytes,
-            room::FILE => reserve += bytes,
+            disk_reserve::RESERVE_FILE => reserve += bytes,
             BUFFER => telemetry += bytes,
             name if name.ends_with(".snapshot") => {
                 snapshots += bytes;

@@ -359,7 +359,7 @@ impl Wire {
 }
 
 impl Wire {
-    fn no_room<E: std::error::Error>(&self) -> RPCError<u64, Peer, E> {
+    fn disk_full<E: std::error::Error>(&self) -> RPCError<u64, Peer, E> {
         let why = "its disk is full".to_owned();
         RPCError::Unreachable(Unreachable::new(&NoAnswer { target: self.target, why }))
     }
@@ -388,7 +388,7 @@ impl RaftNetwork<TypeConfig> for Wire {
         // entries are on their way to it.
         tokio::time::sleep(pause).await;
         self.reports_match = !self.reports_match && rpc.prev_log_id.is_some();
-        if self.reports_match { Ok(AppendEntriesResponse::PartialSuccess(rpc.prev_log_id)) } else { Err(self.no_room()) }
+        if self.reports_match { Ok(AppendEntriesResponse::PartialSuccess(rpc.prev_log_id)) } else { Err(self.disk_full()) }
     }
 
     async fn install_snapshot(
@@ -402,7 +402,7 @@ impl RaftNetwork<TypeConfig> for Wire {
             let heartbeat =
                 AppendEntriesRequest::<TypeConfig> { vote: rpc.vote, prev_log_id: None, entries: Vec::new(), leader_commit: None };
             let _answer: RpcResult<AppendEntriesResponse<u64>, Infallible> = self.ask(Rpc::Append, &heartbeat, option).await;
-            return Err(self.no_room());
+            return Err(self.disk_full());
         }
         self.ask(Rpc::InstallSnapshot, &rpc, option).await
     }

@@ -2,13 +2,13 @@
 //!
 //! [`look`] and [`ask`] collect the facts; [`describe`] writes the text from these facts alone.
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use super::BackupError;
 use super::place::Place;
 use super::recover::is_empty;
 use crate::config::{MemberAddress, QuorumConfig};
 use crate::membership;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use futures::future::join_all;
 use lattice_ledger::LEVEL_MAX;
 use lattice_model::with_causes;

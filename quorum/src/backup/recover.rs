@@ -10,13 +10,13 @@
 //! beside the member's. A present directory is renamed first: a crash right after that leaves both
 //! under other names, and the recovery is repeated as for a lost directory.
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use super::BackupError;
 use super::place::{Checked, Place, stamp};
 use crate::certify;
 use crate::clock::now;
 use crate::config::QuorumConfig;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use lattice_ledger::beyond;
 use lattice_model::count::counted;
 use lattice_model::{AllocationState, Revision, with_causes};

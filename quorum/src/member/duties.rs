@@ -109,7 +109,7 @@ pub(super) async fn duties(core: Arc<Core>) {
                 leading.rebalanced_at = Instant::now();
                 // Each moved session registers again elsewhere, so none is moved when there is no
                 // disk space for that.
-                core.leading.session_rebalance.allow(if core.no_room_for(Urgency::Keeps).is_some() {
+                core.leading.session_rebalance.allow(if core.disk_full_refusal(Urgency::Keeps).is_some() {
                     0
                 } else {
                     session_rebalance::MOVED_SESSIONS_MAX
@@ -147,7 +147,7 @@ async fn report_to_leader(
     let keys = keys_sent.news(term, &fresh, |heartbeat| heartbeat.keys.as_ref());
     let health = health_sent.news(term, &fresh, |heartbeat| heartbeat.health.as_ref());
     let certificate_until = core.identity.credentials.until();
-    let (from, shortage) = (MemberId(core.config.id), core.disk.room.look());
+    let (from, shortage) = (MemberId(core.config.id), core.disk.reserve.check_shortage());
     let words = core.leading.witnesses.take();
     let level = core.config.level_max;
     let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words };
@@ -260,7 +260,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
     }
     core.counts.held_back.store(clocks.held_back as u64, Ordering::Relaxed);
     // Commands for which there is no disk space now are proposed by a later tick.
-    actions.retain(|action| core.no_room_for(action.urgency()).is_none());
+    actions.retain(|action| core.disk_full_refusal(action.urgency()).is_none());
     if actions.is_empty() {
         return;
     }

@@ -283,7 +283,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::ListAdmissions => Ok(Answer::Admissions(core.leading.waiting_nodes.standing(&core.agreed.ledger()))),
         Request::ListKeys => Ok(Answer::Keyring(rotation::standing(&core.agreed.ledger(), &core.leading.keys_held))),
         // A reason that concerns every claim takes precedence over the latest refusal.
-        Request::RefusedClaim { id } => match core.no_room_for(Urgency::New) {
+        Request::RefusedClaim { id } => match core.disk_full_refusal(Urgency::New) {
             Some(refusal) => Err(refusal),
             None => Ok(Answer::RefusedClaim(core.leading.refused_claims.of(id))),
         },

@@ -6,7 +6,7 @@
 //!
 //! One thread owns the files. Appends that queue up while it syncs are written together and share
 //! the next sync. If the disk is full, a write uses the reserve, and waits if that is used up
-//! ([`super::room`]). Recent entries stay in memory, limited by bytes; older ones are read from
+//! ([`super::disk_reserve`]). Recent entries stay in memory, limited by bytes; older ones are read from
 //! their segment.
 //!
 //! A follower's append is acknowledged when it is on disk. A leader's is acknowledged at once, so
@@ -20,9 +20,9 @@ mod writer;
 
 use super::StoreError;
 use super::directory::Directory;
+use super::disk_reserve::DiskReserve;
 use super::kept::Kept;
 use super::power::Power;
-use super::room::Room;
 use super::segments::{self, Segments};
 use super::synced::{Synced, SyncedMark};
 use crate::raft::{Entry, LogId, StorageError, TypeConfig, Vote};
@@ -62,7 +62,7 @@ impl Log {
     /// If this member was the leader when it stopped, its vote is treated as not yet granted:
     /// others may have entries of that term that never reached this disk, and a different entry
     /// must not get the same index and term.
-    pub fn open(directory: &Directory, member: u64, kept: Kept, room: Room) -> Result<Self, StoreError> {
+    pub fn open(directory: &Directory, member: u64, kept: Kept, reserve: DiskReserve) -> Result<Self, StoreError> {
         let path = directory.path();
         let vote =
             read::<Vote>(&path.join("vote"))?.map(|vote| if leads(&vote, member) { Vote::new(vote.leader_id.term, member) } else { vote });
@@ -82,7 +82,7 @@ impl Log {
             segments,
             mark,
             power: Power::from_environment(),
-            room,
+            reserve,
             failed: false,
         };
         std::thread::Builder::new()

@@ -12,8 +12,8 @@ pub use agreed::{Agreed, AuditError};
 use super::StoreError;
 use super::audit::AuditChain;
 use super::directory::Directory;
+use super::disk_reserve::DiskReserve;
 use super::kept::Kept;
-use super::room::Room;
 use super::synced::Synced;
 use crate::changes::Changes;
 use crate::durations::Durations;
@@ -41,7 +41,7 @@ pub struct Machine {
     snapshots: Arc<Snapshots>,
     /// Entries are applied only after they are on this disk.
     synced: Synced,
-    room: Room,
+    reserve: DiskReserve,
     now: fn() -> Timestamp,
 }
 
@@ -56,13 +56,13 @@ impl Machine {
         kept: Kept,
         log: &RangeInclusive<u64>,
         synced: Synced,
-        room: Room,
+        reserve: DiskReserve,
         now: fn() -> Timestamp,
     ) -> Result<Self, StoreError> {
         let dir = directory.path();
         remove_leftovers(dir)?;
         let loaded = newest_whole(dir, *log.start())?;
-        let audit = room.within(|| AuditChain::open(&dir.join("audit")))?;
+        let audit = reserve.with_reserve(|| AuditChain::open(&dir.join("audit")))?;
         if let Some(loaded) = &loaded
             && audit.head().seq == loaded.ledger.audit_head().seq
             && audit.head() != loaded.ledger.audit_head()
@@ -90,7 +90,7 @@ impl Machine {
             membership,
             snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0), kept }),
             synced,
-            room,
+            reserve,
             now,
         })
     }
@@ -128,7 +128,7 @@ impl Machine {
         // While there is no space for its records, an entry does not count as applied: nobody gets
         // an answer, and no snapshot is made. Readers of existing data are not affected.
         while let Err(error) = appended {
-            self.room.again(error).await.map_err(|e| apply_failed(log_id, &e))?;
+            self.reserve.wait_to_retry(error).await.map_err(|e| apply_failed(log_id, &e))?;
             appended = self.agreed.audit().append(&records);
         }
         Ok(Replies(replies))
@@ -180,7 +180,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             checkpoint: self.agreed.audit().checkpoint(),
             applied: self.applied,
             membership: self.membership.clone(),
-            room: self.room.clone(),
+            reserve: self.reserve.clone(),
             now: self.now,
         }
     }
@@ -192,7 +192,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
             let made = tokio::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).await;
             match made.map_err(StoreError::io(&path, "cannot be made")) {
                 Ok(file) => break file,
-                Err(error) => self.room.again(error).await.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?,
+                Err(error) => {
+                    self.reserve.wait_to_retry(error).await.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?
+                }
             }
         };
         // The file is unlinked: it disappears when the receiver closes it.
@@ -211,7 +213,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             let (directory, agreed, meta, file) = (self.directory.clone(), Arc::clone(&self.agreed), meta.clone(), Arc::clone(&file));
             let installed = tokio::task::spawn_blocking(move || install(&directory, &agreed, &file, &meta)).await.map_err(|e| fail(&e))?;
             match installed {
-                Err(error) => put_off(&self.room, error).await.map_err(|e| fail(&e))?,
+                Err(error) => put_off(&self.reserve, error).await.map_err(|e| fail(&e))?,
                 Ok(kept) => break kept,
             }
         };
