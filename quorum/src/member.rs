@@ -50,10 +50,10 @@ use lattice_pki::tls::TlsError;
 use lattice_store::StoreError;
 use lattice_store::directory::Directory;
 use lattice_store::disk_reserve::DiskReserve;
-use lattice_store::kept::Kept;
 use lattice_store::log::Log;
 use lattice_store::machine::{Agreed, Machine};
 use lattice_store::raft::{Peer, Raft};
+use lattice_store::retained_snapshots::RetainedSnapshots;
 use openraft::SnapshotPolicy;
 use openraft::error::{Fatal, InitializeError, RaftError};
 use parking_lot::Mutex;
@@ -200,9 +200,9 @@ impl Member {
         // If the start fails, tasks that wait for disk space must give up.
         let give_up = stop.clone().drop_guard();
         let reserve = DiskReserve::open(directory.path(), config.disk_reserve_bytes, stop.clone())?;
-        let kept = Kept::default();
-        let log = Log::open(&directory, config.id, kept.clone(), reserve.clone())?;
-        let machine = Machine::open(&directory, kept, &(log.first_index()..=log.last_index()), log.synced(), reserve.clone(), now)?;
+        let retained = RetainedSnapshots::default();
+        let log = Log::open(&directory, config.id, retained.clone(), reserve.clone())?;
+        let machine = Machine::open(&directory, retained, &(log.first_index()..=log.last_index()), log.synced(), reserve.clone(), now)?;
         let pristine = log.is_empty() && machine.is_empty();
         let held = log.last_index();
         drop(directory);

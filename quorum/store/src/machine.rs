@@ -13,7 +13,7 @@ use super::StoreError;
 use super::audit::AuditChain;
 use super::directory::Directory;
 use super::disk_reserve::DiskReserve;
-use super::kept::Kept;
+use super::retained_snapshots::RetainedSnapshots;
 use super::synced::Synced;
 use crate::changes::Changes;
 use crate::durations::Durations;
@@ -53,7 +53,7 @@ impl Machine {
     /// the clock by which a snapshot is described.
     pub fn open(
         directory: &Directory,
-        kept: Kept,
+        retained: RetainedSnapshots,
         log: &RangeInclusive<u64>,
         synced: Synced,
         reserve: DiskReserve,
@@ -69,7 +69,7 @@ impl Machine {
         {
             return Err(StoreError::corrupt(&loaded.path, 0, "its ledger and the audit chain have different heads"));
         }
-        kept.are(on_disk(dir)?);
+        retained.set(on_disk(dir)?);
         let (ledger, meta) = match loaded {
             Some(loaded) => (loaded.ledger, Some(loaded.about.meta)),
             None => (Ledger::default(), None),
@@ -88,7 +88,7 @@ impl Machine {
             agreed: Arc::new(agreed),
             applied: meta.as_ref().and_then(|m| m.last_log_id),
             membership,
-            snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0), kept }),
+            snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0), retained }),
             synced,
             reserve,
             now,
@@ -205,7 +205,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Box<tokio::fs::File>) -> Result<(), StorageError> {
         let file = Arc::new(snapshot.into_std().await);
         let fail = |e: &dyn std::error::Error| {
-            self.snapshots.kept.failed();
+            self.snapshots.retained.set_failed();
             tracing::error!(error = %with_causes(e), "a snapshot cannot be installed");
             StorageIOError::write_snapshot(None, AnyError::error(with_causes(e)))
         };
@@ -218,7 +218,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             }
         };
         let meta = meta.clone();
-        self.snapshots.kept.are(kept);
+        self.snapshots.retained.set(kept);
         tracing::info!(
             upto = meta.last_log_id.map(|id| id.index),
             "the leader's snapshot is installed: this member was absent for longer than the log reaches back"

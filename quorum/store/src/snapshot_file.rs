@@ -29,7 +29,7 @@ const END: &[u8; 16] = b"LATTICE-SNAP-END";
 /// Largest accepted size of the description, in bytes.
 const ABOUT_BYTES_MAX: u32 = 1024 * 1024;
 /// Number of snapshots to keep.
-pub const KEPT: usize = 5;
+pub const RETAINED_SNAPSHOTS: usize = 5;
 
 /// The description of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -228,9 +228,9 @@ pub fn take_over(
     Ok(Loaded { path, ..loaded })
 }
 
-/// Removes all snapshots except the newest [`KEPT`].
+/// Removes all snapshots except the newest [`RETAINED_SNAPSHOTS`].
 pub fn remove_older(dir: &Path) -> Result<(), StoreError> {
-    for (_, path) in list(dir)?.into_iter().skip(KEPT) {
+    for (_, path) in list(dir)?.into_iter().skip(RETAINED_SNAPSHOTS) {
         std::fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
     }
     Ok(())

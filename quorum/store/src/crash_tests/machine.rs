@@ -3,9 +3,9 @@
 use super::{Scratch, entry, id, no_reserve, segment};
 use crate::audit::AuditChain;
 use crate::directory::Directory;
-use crate::kept::Kept;
 use crate::machine::{Agreed, AuditError, Machine};
 use crate::raft::SnapshotMeta;
+use crate::retained_snapshots::RetainedSnapshots;
 use crate::synced::{Synced, SyncedMark};
 use crate::{StoreError, snapshot_file};
 use lattice_ledger::test_builders::of_level;
@@ -65,7 +65,7 @@ async fn what_the_ledger_shows_is_in_the_history_while_the_audit_records_wait_fo
 }
 
 pub(super) fn open(directory: &Directory, log: RangeInclusive<u64>, synced: Synced) -> Result<Machine, StoreError> {
-    Machine::open(directory, Kept::default(), &log, synced, no_reserve(directory.path()), || Timestamp(1))
+    Machine::open(directory, RetainedSnapshots::default(), &log, synced, no_reserve(directory.path()), || Timestamp(1))
 }
 
 /// Checks every link of the chain on disk up to the ledger's head.

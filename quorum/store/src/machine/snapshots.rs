@@ -9,8 +9,8 @@ use crate::audit::Checkpoint;
 use crate::background;
 use crate::directory::Directory;
 use crate::disk_reserve::DiskReserve;
-use crate::kept::Kept;
 use crate::raft::{LogId, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
+use crate::retained_snapshots::RetainedSnapshots;
 use crate::snapshot_file::{self, About, Loaded};
 use lattice_ledger::Ledger;
 use lattice_model::{Timestamp, with_causes};
@@ -29,7 +29,7 @@ pub(super) struct Snapshots {
     pub(super) present: Mutex<Option<SnapshotMeta>>,
     /// Counts received snapshots, for the names of their files.
     pub(super) received: AtomicU64,
-    pub(super) kept: Kept,
+    pub(super) retained: RetainedSnapshots,
 }
 
 /// Loads the newest undamaged snapshot. A damaged one is moved aside if an earlier one and the log
@@ -169,7 +169,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             checkpoint = self.agreed.audit().checkpoint();
         };
         self.agreed.durations.snapshot.observe(began.elapsed());
-        self.snapshots.kept.are(kept);
+        self.snapshots.retained.set(kept);
         let mut present = self.snapshots.present.lock();
         if present.as_ref().is_none_or(|p| p.last_log_id <= meta.last_log_id) {
             *present = Some(meta.clone());
