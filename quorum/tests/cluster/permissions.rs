@@ -11,7 +11,7 @@ use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
-use lattice_ledger::{Access, AccessKind, Action, Asker, QuotaChange, TenantChange, VClusterChange};
+use lattice_ledger::{Access, AccessKind, Action, QuotaChange, Requester, TenantChange, VClusterChange};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, Exposed, HoldKind, PreemptCause, Preemption,
     Principal, TelemetryMode,
@@ -226,11 +226,11 @@ fn users_ask_for_commands_of_users_and_operators_for_those_of_operators() {
     let (of_users, of_operators) = commands();
     for mut action in of_users {
         let name = action.name();
-        assert!(matches!(action.asker(), Asker::User(..) | Asker::Owner(_) | Asker::UserOrOperator { .. }), "{name}");
+        assert!(matches!(action.requester(), Requester::User(..) | Requester::Owner(_) | Requester::UserOrOperator { .. }), "{name}");
     }
     for mut action in of_operators {
         let name = action.name();
-        assert!(matches!(action.asker(), Asker::Operator(..)), "{name}");
+        assert!(matches!(action.requester(), Requester::Operator(..)), "{name}");
     }
 }
 
@@ -239,7 +239,7 @@ fn clients_sign_for_every_method_that_a_command_names() {
     let (of_users, of_operators) = commands();
     for mut action in of_users.into_iter().chain(of_operators) {
         let name = action.name();
-        let (Asker::Operator(_, methods) | Asker::UserOrOperator { methods, .. }) = action.asker() else { continue };
+        let (Requester::Operator(_, methods) | Requester::UserOrOperator { methods, .. }) = action.requester() else { continue };
         assert!(!methods.is_empty() && methods.iter().all(|method| METHODS.contains(method)), "{name}: {methods:?}");
     }
 }
