@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
         }
         let changed = core.agreed.changes.session(node.clone());
         let rosters = core.agreed.rosters();
-        let witness = core.leading.witnesses.attend(node.clone());
+        let witness = core.leading.witnesses.register(node.clone());
         core.leading.heartbeats.record(node.clone(), Heartbeat { incarnation, at: Instant::now(), keys: Some(keys), health: Some(health) });
         let mut session = Self {
             core,
