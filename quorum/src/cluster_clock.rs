@@ -3,10 +3,10 @@
 //! ```text
 //!   each member's clock ──answers to Raft's messages──▶ compare: which clocks does a majority agree on?
 //!                                                          │ agreed time
-//!   a monotonic clock (ruler) ──elapsed time──▶ ClusterClock ──▶ Command::at
+//!   the machine's uptime ──elapsed time──▶ ClusterClock ──▶ Command::at
 //! ```
 //!
-//! During a term, the time advances with the leader's monotonic clock (the *ruler*), corrected
+//! During a term, the time advances with the leader's uptime, which nobody can set, corrected
 //! towards the agreed time by at most a tenth of the elapsed time. Only the first agreed time of a
 //! term may be far ahead, because nobody has measured how long there was no leader. Decision 0064.
 
@@ -21,7 +21,7 @@ const READING_AGE_MAX: Duration = Duration::from_secs(10);
 /// The largest correction towards the agreed time: this fraction (1/10) of the elapsed time.
 const SLEW_PART: u32 = 10;
 
-/// A reading of another member's clock, with the time of the reading by this member's ruler.
+/// A reading of another member's clock, with this member's uptime at the reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub shows: Timestamp,
@@ -79,7 +79,7 @@ pub fn compare(votes: &[BTreeSet<u64>], (this, shown): (u64, Timestamp), reading
 #[derive(Debug, Default)]
 pub struct ClusterClock {
     term: u64,
-    /// Since 1970, at the ruler's time `at`.
+    /// Since 1970, at the uptime `at`.
     time: Duration,
     at: Duration,
     /// Whether a majority has agreed on a time in this term.
@@ -140,7 +140,7 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
     const TEN_YEARS_MS: u64 = 10 * 365 * 86_400_000;
-    /// The correct time when the ruler is at 0.
+    /// The correct time at the uptime 0.
     const EPOCH_MS: u64 = 1_772_704_812_000;
 
     fn at(seconds: u64) -> Timestamp {
@@ -207,7 +207,7 @@ mod tests {
 
     proptest! {
         /// Whatever the leader's own clock shows, and whichever members answer: during a term, the
-        /// time never goes back and differs from the ruler by at most a tenth; with two correct
+        /// time never goes back and differs from the uptime by at most a tenth; with two correct
         /// clocks of three it stays correct.
         #[test]
         fn no_jump_of_the_leaders_clock_moves_the_time(

@@ -2,7 +2,7 @@
 //! ports. The membership contains the addresses; a member whose address changed gets new
 //! connections.
 
-use crate::clock::ruler;
+use crate::clock::uptime;
 use crate::cluster_clock::Reading;
 use crate::peers::{AuditPage, AuditPageRequest, HeartbeatSummary, RosterAnswer, RosterQuestion, SummaryAnswer};
 use crate::shortages::Shortages;
@@ -323,7 +323,7 @@ impl Wire {
             body.metadata_mut().insert(GENERATION_HEADER, generation.0.into());
         }
         let mut client = raft_client(link);
-        let asked = ruler();
+        let asked = uptime();
         let reply = tokio::time::timeout(option.hard_ttl(), async {
             match rpc {
                 Rpc::Append => client.append(body).await,
@@ -335,7 +335,7 @@ impl Wire {
         let reply = match reply {
             Ok(Ok(reply)) => {
                 link.answers(self.target);
-                let at = ruler();
+                let at = uptime();
                 link.reads(reply.metadata(), at.saturating_sub(asked), at);
                 reply
             }

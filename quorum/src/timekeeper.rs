@@ -1,6 +1,6 @@
 //! Reads this member's clocks for [`ClusterClock`], and detects problems with the members' clocks.
 
-use crate::clock::{now, ruler};
+use crate::clock::{now, uptime};
 use crate::cluster_clock::{APART_MS_MAX, ClusterClock, Comparison, Reading, compare};
 use crate::network::Peers;
 use lattice_model::{MemberId, Timestamp};
@@ -57,14 +57,14 @@ impl Timekeeper {
         let readings: BTreeMap<u64, Reading> = self.peers.clocks();
         let last = self.agreed.ledger().time();
         let mut kept = self.kept();
-        let (ruler, shown) = (ruler(), now());
-        let comparison = compare(&roster.votes, (self.this, shown), &readings, ruler);
-        kept.clock.begin(term, last, shown, ruler);
-        kept.clock.pass(comparison.agreed, ruler);
+        let (uptime, shown) = (uptime(), now());
+        let comparison = compare(&roster.votes, (self.this, shown), &readings, uptime);
+        kept.clock.begin(term, last, shown, uptime);
+        kept.clock.pass(comparison.agreed, uptime);
         if !comparison.apart.contains_key(&self.this) {
             kept.wrong_since = None;
         }
-        (kept, comparison, ruler)
+        (kept, comparison, uptime)
     }
 
     /// The time for a command that is proposed now, and the number of milliseconds since the
@@ -81,15 +81,15 @@ impl Timekeeper {
     /// Checks whether the clocks agree. Returns the member that should become the leader if this
     /// member's own clock has been wrong for too long.
     pub fn look(&self) -> Option<u64> {
-        let (mut kept, comparison, ruler) = self.pass();
+        let (mut kept, comparison, uptime) = self.pass();
         let alarm = alarm(&comparison, kept.clock.time());
         set_alarm(&mut kept, alarm);
         if !comparison.apart.contains_key(&self.this) {
             return None;
         }
-        let since = *kept.wrong_since.get_or_insert(ruler);
-        let is_tried = kept.tried.is_some_and(|tried| ruler.saturating_sub(tried) < TRY_AGAIN);
-        if ruler.saturating_sub(since) < WRONG_MAX || is_tried {
+        let since = *kept.wrong_since.get_or_insert(uptime);
+        let is_tried = kept.tried.is_some_and(|tried| uptime.saturating_sub(tried) < TRY_AGAIN);
+        if uptime.saturating_sub(since) < WRONG_MAX || is_tried {
             return None;
         }
         let metrics = self.raft.metrics();
@@ -99,7 +99,7 @@ impl Timekeeper {
         let matched = |id: &u64| metrics.replication.as_ref().and_then(|all| all.get(id)).copied().flatten().map(|at| at.index);
         // The one with the most complete log.
         let next = roster.members.keys().copied().filter(is_right).max_by_key(matched)?;
-        kept.tried = Some(ruler);
+        kept.tried = Some(uptime);
         Some(next)
     }
 
