@@ -100,7 +100,7 @@ impl ClusterClock {
     }
 
     /// Advances the time to `now`, corrected towards the agreed time. It never goes back.
-    pub fn pass(&mut self, agreed: Option<Timestamp>, now: Duration) -> Timestamp {
+    pub fn advance(&mut self, agreed: Option<Timestamp>, now: Duration) -> Timestamp {
         let passed = now.saturating_sub(self.at);
         self.at = self.at.max(now);
         let steady = self.time.saturating_add(passed);
@@ -188,18 +188,18 @@ mod tests {
         let month = 30 * 86_400;
         let mut clock = ClusterClock::default();
         clock.begin(5, at(0), at(month), S(100));
-        assert_eq!(clock.pass(None, S(101)), at(1), "the others' clocks are not known yet");
+        assert_eq!(clock.advance(None, S(101)), at(1), "the others' clocks are not known yet");
         assert_eq!(clock.stamp(), (at(1), 1000));
-        assert_eq!(clock.pass(Some(at(month)), S(102)), at(month));
+        assert_eq!(clock.advance(Some(at(month)), S(102)), at(month));
         assert_eq!(clock.stamp(), (at(month), u64::from(u32::try_from(month - 1).unwrap()) * 1000));
         // Only once.
-        assert_eq!(clock.pass(Some(at(month * 2)), S(112)), at(month + 11));
+        assert_eq!(clock.advance(Some(at(month * 2)), S(112)), at(month + 11));
         clock.begin(5, at(0), at(0), S(120));
         assert_eq!(clock.time(), at(month + 11), "the same term");
         // A clock that is behind the last entry does not move the time back.
         clock.begin(6, at(month), at(0), S(200));
-        assert_eq!(clock.pass(Some(at(0)), S(210)), at(month + 10));
-        assert_eq!(clock.pass(Some(at(0)), S(220)), at(month + 19), "it is drawn there slowly");
+        assert_eq!(clock.advance(Some(at(0)), S(210)), at(month + 10));
+        assert_eq!(clock.advance(Some(at(0)), S(220)), at(month + 19), "it is drawn there slowly");
         // The very first term.
         clock.begin(7, Timestamp(0), at(3), S(300));
         assert_eq!(clock.time(), at(3));
@@ -227,7 +227,7 @@ mod tests {
                 let others = readings(&[(2, right(now), now), (3, right(now), now)]);
                 let shown = Timestamp(right(now).0.saturating_add_signed(jump));
                 let agreed = compare(&three(), (1, shown), &others, now).agreed;
-                let time = clock.pass(agreed, now);
+                let time = clock.advance(agreed, now);
                 let passed = time.since_ms(last);
                 prop_assert!(time >= last && (pause * 9 / 10..=pause * 11 / 10 + 1 + APART_MS_MAX).contains(&passed), "{passed} in {pause}");
                 prop_assert!(time.0.abs_diff(right(now).0) <= APART_MS_MAX + 1, "{time} and not {}", right(now));
@@ -241,10 +241,10 @@ mod tests {
         fn the_jump_of_a_lone_members_clock_is_followed_slowly(lasts_ms in 1u64..3_600_000, ahead in any::<bool>()) {
             let mut clock = ClusterClock::default();
             clock.begin(1, at(0), at(0), S(0));
-            clock.pass(Some(at(0)), S(0));
+            clock.advance(Some(at(0)), S(0));
             let right = EPOCH_MS + lasts_ms;
             let shown = Timestamp(if ahead { right + TEN_YEARS_MS } else { right - TEN_YEARS_MS });
-            let time = clock.pass(Some(shown), Duration::from_millis(lasts_ms));
+            let time = clock.advance(Some(shown), Duration::from_millis(lasts_ms));
             prop_assert!(time.0.abs_diff(right) <= lasts_ms / 10 + 1);
         }
     }

@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | proposer | the queue of commands | mpsc in (bounded: full is refused), oneshot out |
 //! | reads | queries that wait for a check of leadership | mpsc in (bounded), oneshot out |
-//! | standing | whether there is a leader | watch out |
+//! | leader_watch | whether there is a leader | watch out |
 //! | duties | the leader's clocks and signatures, or a follower's heartbeat summaries | proposer, network |
 //! | copies | when the next backup is due | snapshots on disk, the object store |
 //! | archive | the audit chain in the object store | the disk, the object store |

@@ -1,11 +1,11 @@
 //! One member: its disk, its Raft, its two listeners and its tasks.
 //!
 //! ```text
-//!   proposer   commands ──▶ entries
-//!   reads      one leadership check for many queries
-//!   standing   whether this member has a leader
-//!   duties     leader: clocks ──▶ NodeStates, ExpireLease, steps of gossip keys; follower: heartbeats ──▶ leader
-//!   servers    service (agents), raft (members)
+//!   proposer      commands ──▶ entries
+//!   reads         one leadership check for many queries
+//!   leader_watch  whether this member has a leader
+//!   duties        leader: clocks ──▶ NodeStates, ExpireLease, steps of gossip keys; follower: heartbeats ──▶ leader
+//!   servers       service (agents), raft (members)
 //! ```
 //!
 //! Order of stopping: tasks and streams (by the token), then the servers, then Raft; when
@@ -15,7 +15,7 @@
 //! that awaits it, with Raft and the servers below it.
 
 mod duties;
-mod standing;
+mod leader_watch;
 
 use crate::audit::signer::{Signer, SignerError};
 use crate::audit_archive::Archive;
@@ -54,10 +54,10 @@ use lattice_store::log::Log;
 use lattice_store::machine::{Agreed, Machine};
 use lattice_store::raft::{Peer, Raft};
 use lattice_store::retained_snapshots::RetainedSnapshots;
+use leader_watch::watch_leader;
 use openraft::SnapshotPolicy;
 use openraft::error::{Fatal, InitializeError, RaftError};
 use parking_lot::Mutex;
-use standing::watch_standing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -433,7 +433,7 @@ async fn begin_raft(raft: &Raft, config: &QuorumConfig, bootstrap: bool, pristin
 
 /// Starts the tasks that every member has.
 fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>> {
-    let standing = tokio::spawn(watch_standing(Arc::clone(core), led));
+    let leader_watch = tokio::spawn(watch_leader(Arc::clone(core), led));
     let duties = tokio::spawn(duties(Arc::clone(core)));
     let disk_reserve = tokio::spawn(core.disk.reserve.clone().monitor());
     let membership = tokio::spawn(membership::watch(Arc::clone(core)));
@@ -450,7 +450,7 @@ fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>
             }
         }
     });
-    vec![standing, duties, disk_reserve, membership, credentials, revoking, copies, snapshot_stagger]
+    vec![leader_watch, duties, disk_reserve, membership, credentials, revoking, copies, snapshot_stagger]
 }
 
 async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberError> {

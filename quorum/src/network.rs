@@ -75,13 +75,13 @@ struct Link {
 }
 
 impl Link {
-    fn is_silent(&self, member: u64, why: &str) {
+    fn record_silence(&self, member: u64, why: &str) {
         if !self.silent.swap(true, Ordering::Relaxed) {
             tracing::warn!(member, why, "a member does not answer");
         }
     }
 
-    fn answers(&self, member: u64) {
+    fn record_answer(&self, member: u64) {
         if self.silent.swap(false, Ordering::Relaxed) {
             tracing::info!(member, "a member answers again");
         }
@@ -90,7 +90,7 @@ impl Link {
     }
 
     /// Records the clock in an answer that took `took`, received at `at`.
-    fn reads(&self, reply: &MetadataMap, took: Duration, at: Duration) {
+    fn record_clock(&self, reply: &MetadataMap, took: Duration, at: Duration) {
         let shows = reply.get(CLOCK_HEADER).and_then(|shows| shows.to_str().ok()).and_then(|shows| shows.parse().ok());
         if let Some(shows) = shows.filter(|_| took <= CLOCK_READING_MAX) {
             *self.clock.lock() = Some(Reading { shows: Timestamp(shows), at });
@@ -334,22 +334,22 @@ impl Wire {
         .await;
         let reply = match reply {
             Ok(Ok(reply)) => {
-                link.answers(self.target);
+                link.record_answer(self.target);
                 let at = uptime();
-                link.reads(reply.metadata(), at.saturating_sub(asked), at);
+                link.record_clock(reply.metadata(), at.saturating_sub(asked), at);
                 reply
             }
             Ok(Err(status)) => {
                 let why = status_text(&status);
                 match status.code() {
                     // The member answers that its disk has no space for what was sent.
-                    tonic::Code::ResourceExhausted => link.answers(self.target),
-                    _ => link.is_silent(self.target, &why),
+                    tonic::Code::ResourceExhausted => link.record_answer(self.target),
+                    _ => link.record_silence(self.target, &why),
                 }
                 return Err(RPCError::Unreachable(Unreachable::new(&no_answer(why))));
             }
             Err(_) => {
-                link.is_silent(self.target, "no answer in time");
+                link.record_silence(self.target, "no answer in time");
                 return Err(RPCError::Network(NetworkError::new(&no_answer("no answer in time".to_owned()))));
             }
         };

@@ -116,7 +116,7 @@ pub(super) async fn duties(core: Arc<Core>) {
                 });
             }
             lead(&core, leading).await;
-            if let Some(to) = core.timekeeper.look() {
+            if let Some(to) = core.timekeeper.check_clocks() {
                 core.stop.run_until_cancelled(hand_over(&core, to)).await;
             }
             // Evaluate the clocks again just after the next node exceeds its limit.
@@ -144,8 +144,8 @@ async fn report_to_leader(
     let fresh = core.leading.heartbeats.take();
     let ago = |at: Instant| millis(until.saturating_duration_since(at));
     let heard = fresh.iter().map(|(node, heartbeat)| (node.clone(), heartbeat.incarnation, ago(heartbeat.at))).collect();
-    let keys = keys_sent.news(term, &fresh, |heartbeat| heartbeat.keys.as_ref());
-    let health = health_sent.news(term, &fresh, |heartbeat| heartbeat.health.as_ref());
+    let keys = keys_sent.unsent(term, &fresh, |heartbeat| heartbeat.keys.as_ref());
+    let health = health_sent.unsent(term, &fresh, |heartbeat| heartbeat.health.as_ref());
     let certificate_until = core.identity.credentials.until();
     let (from, shortage) = (MemberId(core.config.id), core.disk.reserve.check_shortage());
     let words = core.leading.witnesses.take();
@@ -235,7 +235,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         // After the node states: an unwell node becomes Degraded and then drains, in the same
         // command.
         actions.extend(clocks.drains(now, &*ledger));
-        actions.extend(fencing_hook.look(&ledger, |node| clocks.has_recent_heartbeat(now, node), until));
+        actions.extend(fencing_hook.poll(&ledger, |node| clocks.has_recent_heartbeat(now, node), until));
         actions.extend(signing.due(until, &ledger, &core.identity.signer));
         if let Some(clocks) = &mut *core.leading.lease_clocks.lock() {
             actions.extend(clocks.expiries(ledger.leases(), until));
