@@ -15,7 +15,7 @@
 //! | reads | queries that wait for a check of leadership | mpsc in (bounded), oneshot out |
 //! | leader_watch | whether there is a leader | watch out |
 //! | duties | the leader's clocks and signatures, or a follower's heartbeat summaries | proposer, network |
-//! | copies | when the next backup is due | snapshots on disk, the object store |
+//! | backups | when the next backup is due | snapshots on disk, the object store |
 //! | archive | the audit chain in the object store | the disk, the object store |
 //! | snapshot_stagger | this member's first snapshot since its start | openraft |
 //! | one per means of notification | which audit records were sent | the disk, network |

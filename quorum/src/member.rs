@@ -438,7 +438,7 @@ fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>
     let disk_reserve = tokio::spawn(core.disk.reserve.clone().monitor());
     let membership = tokio::spawn(membership::watch(Arc::clone(core)));
     let credentials = tokio::spawn(core.identity.credentials.clone().tend(certify::own(core, service::ask_leader), core.stop.clone()));
-    let copies = tokio::spawn(backup::copies(Arc::clone(core)));
+    let backups = tokio::spawn(backup::run_periodic(Arc::clone(core)));
     let snapshot_stagger = tokio::spawn(snapshot_stagger::run(Arc::clone(core)));
     let mut revocations = core.agreed.changes.revocations();
     learn_revocations(core);
@@ -450,7 +450,7 @@ fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>
             }
         }
     });
-    vec![leader_watch, duties, disk_reserve, membership, credentials, revoking, copies, snapshot_stagger]
+    vec![leader_watch, duties, disk_reserve, membership, credentials, revoking, backups, snapshot_stagger]
 }
 
 async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberError> {

@@ -13,7 +13,7 @@ pub enum BackupError {
     #[error(
         "no place for backups is configured: set backup in the member's configuration, or name one with --from (file:///DIR, s3://BUCKET/PREFIX, …)"
     )]
-    NoPlace,
+    NoStore,
     #[error(transparent)]
     Objects(#[from] ObjectsError),
     #[error("{url}: {what}")]
