@@ -100,7 +100,7 @@ pub(crate) fn serve(core: &Arc<Core>, for_agents: TcpListener, for_members: TcpL
         spawn("members", Box::pin(members)),
         accepting_agents,
         accepting_members,
-        tokio::spawn(known::tend(Arc::clone(core), agents, peers)),
+        tokio::spawn(known::refresh(Arc::clone(core), agents, peers)),
     ];
     (servers, failures)
 }

@@ -50,21 +50,21 @@ impl KnownAddresses {
         self.learned.lock()
     }
 
-    fn name(&self, addresses: BTreeSet<IpAddr>) {
+    fn set_named(&self, addresses: BTreeSet<IpAddr>) {
         *self.named.write() = addresses;
     }
 }
 
 /// Updates the addresses periodically until the member stops.
-pub(crate) async fn tend(core: Arc<Core>, agents: Arc<KnownAddresses>, members: Arc<KnownAddresses>) {
+pub(crate) async fn refresh(core: Arc<Core>, agents: Arc<KnownAddresses>, members: Arc<KnownAddresses>) {
     loop {
         let of_members = members_at(&core).await;
         let mut of_agents = of_members.clone();
         let nodes: Vec<_> = core.agreed.ledger().nodes().cloned().collect();
         let addresses = nodes.iter().flat_map(|node| [&node.addresses.mesh, &node.addresses.gossip]);
         of_agents.extend(addresses.filter_map(|address| address.parse::<SocketAddr>().ok()).map(|address| address.ip().to_canonical()));
-        members.name(of_members);
-        agents.name(of_agents);
+        members.set_named(of_members);
+        agents.set_named(of_agents);
         tokio::select! {
             () = core.stop.cancelled() => return,
             () = tokio::time::sleep(LOOK_INTERVAL) => {}
