@@ -437,7 +437,8 @@ fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>
     let duties = tokio::spawn(duties(Arc::clone(core)));
     let disk_reserve = tokio::spawn(core.disk.reserve.clone().monitor());
     let membership = tokio::spawn(membership::watch(Arc::clone(core)));
-    let credentials = tokio::spawn(core.identity.credentials.clone().tend(certify::own(core, service::ask_leader), core.stop.clone()));
+    let credentials =
+        tokio::spawn(core.identity.credentials.clone().keep_current(certify::own(core, service::ask_leader), core.stop.clone()));
     let backups = tokio::spawn(backup::run_periodic(Arc::clone(core)));
     let snapshot_stagger = tokio::spawn(snapshot_stagger::run(Arc::clone(core)));
     let mut revocations = core.agreed.changes.revocations();

@@ -61,7 +61,7 @@ async fn wrong_certificates_are_refused_with_a_reason_and_counted() {
     let names_certificate = |refusal: &Option<String>| refusal.as_ref().is_some_and(|refusal| refusal.contains("certificate"));
     let refusal = eventually("the certificate to end", refused, names_certificate).await.unwrap();
     assert!(refusal.contains("does not accept the certificate of n1: it has expired"), "{refusal}");
-    assert!(credentials(&expired).trouble().unwrap().starts_with("expired "));
+    assert!(credentials(&expired).problem().unwrap().starts_with("expired "));
 
     // A certificate of another authority, whose holder trusts ours.
     let other = Lab::new(1, |_| {});
@@ -179,7 +179,7 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     let own = credentials(&files);
     let client = client_with(&lab, &own);
     let stop = CancellationToken::new();
-    let tending = tokio::spawn(own.clone().tend(client.authority(), stop.clone()));
+    let keeping = tokio::spawn(own.clone().keep_current(client.authority(), stop.clone()));
     let mut agent = Agent::register(&client, "n1").await;
     let mut kept: Vec<PathBuf> = lab.configs.iter().map(|c| c.data_dir.join("certificate.json")).collect();
     kept.push(files.cert.with_extension("json"));
@@ -216,7 +216,7 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
         while agent.next().await != (Down::HeartbeatAck { seq: beats }) {}
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(own.trouble(), None);
+    assert_eq!(own.problem(), None);
     assert!(client_with(&lab, &own).call(&Request::ListNodes, PATIENCE).await.is_ok(), "new connections");
     // The configured certificates have expired meanwhile; a restarted process uses the stored ones.
     assert!(lattice_pki::credentials::Material::new(files.read().unwrap()).unwrap().valid.left().is_none());
@@ -230,7 +230,7 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     let configured = Credentials::open(&replaced, &kept[3]).unwrap();
     assert_eq!(configured.material().borrow().pem.cert, std::fs::read_to_string(&replaced.cert).unwrap());
     stop.cancel();
-    tending.await.unwrap();
+    keeping.await.unwrap();
 
     // Nobody gets a certificate under another's name, and an invalid request gets none.
     match client.call(&Request::RenewCertificate { request: vec![0; 100_000] }, PATIENCE).await {
