@@ -133,9 +133,9 @@ struct LastHeartbeat {
     incarnation: Incarnation,
     at: Duration,
     /// False if `at` is only the start of the clock, without a heartbeat.
-    really: bool,
+    has_heartbeat: bool,
     /// The node's state when it was last examined.
-    stood: NodeState,
+    last_state: NodeState,
     /// Whether it was registered when it was last examined, and whether its silence then counted.
     is_known: bool,
     is_counted: bool,
@@ -144,8 +144,8 @@ struct LastHeartbeat {
 }
 
 impl LastHeartbeat {
-    fn new(incarnation: Incarnation, at: Duration, really: bool, stood: NodeState) -> Self {
-        Self { incarnation, at, really, stood, is_known: false, is_counted: false, is_queued: false }
+    fn new(incarnation: Incarnation, at: Duration, has_heartbeat: bool, last_state: NodeState) -> Self {
+        Self { incarnation, at, has_heartbeat, last_state, is_known: false, is_counted: false, is_queued: false }
     }
 }
 
@@ -249,10 +249,10 @@ impl Clocks {
                 if incarnation < clock.incarnation {
                     return;
                 }
-                if !clock.really || incarnation > clock.incarnation {
+                if !clock.has_heartbeat || incarnation > clock.incarnation {
                     self.pending.insert(known.key().clone());
                 }
-                known.insert(LastHeartbeat { incarnation, at: clock.at.max(at), really: true, ..clock });
+                known.insert(LastHeartbeat { incarnation, at: clock.at.max(at), has_heartbeat: true, ..clock });
             }
         }
     }
@@ -316,19 +316,19 @@ impl Clocks {
         };
         self.known += usize::from(!std::mem::replace(&mut clock.is_known, true));
         let in_service = |state| matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
-        let came_back = is_expected(node) && !in_service(clock.stood) && in_service(node.state);
+        let came_back = is_expected(node) && !in_service(clock.last_state) && in_service(node.state);
         if clock.incarnation < node.incarnation || came_back {
             // It has registered again, which counts as heard, although its heartbeat may still be
             // on the way.
-            (clock.incarnation, clock.at, clock.really, clock.stood) = (node.incarnation, now, true, node.state);
+            (clock.incarnation, clock.at, clock.has_heartbeat, clock.last_state) = (node.incarnation, now, true, node.state);
         }
         // The silence of a node that is not expected still counts for the run leases of its work.
         if is_expected(node) {
-            clock.stood = node.state;
+            clock.last_state = node.state;
         }
         // A node that was Down before this leader's term says nothing about how many nodes fall
         // silent in this term.
-        let counts = is_expected(node) && (node.state != NodeState::Down || clock.really);
+        let counts = is_expected(node) && (node.state != NodeState::Down || clock.has_heartbeat);
         let counted_before = std::mem::replace(&mut clock.is_counted, counts);
         self.counted = self.counted + usize::from(counts) - usize::from(counted_before);
         counts.then_some(clock.at)
@@ -404,7 +404,7 @@ impl Clocks {
             }
             if let Some(patience) = patience.filter(|patience| silence > patience.degraded_after) {
                 silent.push((node, at, patience));
-            } else if self.heartbeats.get(&id).is_some_and(|clock| clock.really && clock.incarnation == node.incarnation) {
+            } else if self.heartbeats.get(&id).is_some_and(|clock| clock.has_heartbeat && clock.incarnation == node.incarnation) {
                 let live = self.live_standings(node);
                 if !live.is_empty() {
                     // Proposed again until it is committed.
@@ -473,7 +473,7 @@ impl Clocks {
 
     /// Whether this incarnation of the node was heard recently.
     pub fn has_recent_heartbeat(&self, now: Duration, node: &Node) -> bool {
-        let heartbeat = self.heartbeats.get(&node.id).filter(|clock| clock.really && clock.incarnation == node.incarnation);
+        let heartbeat = self.heartbeats.get(&node.id).filter(|clock| clock.has_heartbeat && clock.incarnation == node.incarnation);
         heartbeat.is_some_and(|clock| now.saturating_sub(clock.at) <= self.limits.own.degraded_after)
     }
 
