@@ -45,7 +45,7 @@ const FIRST_RECORD_MAX: Duration = Duration::from_secs(2);
 /// with that reason.
 const REVOKED_MAX: Duration = Duration::from_secs(1);
 /// Pause after accepting failed, usually because there are no free file descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Largest number of connections with a finished handshake that the server has not taken yet.
 const ACCEPTED_MAX: usize = 256;
 
@@ -102,7 +102,7 @@ pub(crate) fn incoming(
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::debug!(%error, "a connection cannot be accepted");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
                     continue;
                 }
             };

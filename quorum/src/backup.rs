@@ -38,7 +38,7 @@ const SNAPSHOT_MAX: Duration = Duration::from_secs(120);
 /// Interval for requesting the snapshot again while it does not exist yet.
 const SNAPSHOT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How often to check whether a backup is due.
-const TICK: Duration = Duration::from_secs(1);
+const DUE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest pause before a failed backup is tried again.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -115,7 +115,7 @@ pub(crate) async fn run_periodic(core: Arc<Core>) {
         return;
     }
     let every = Duration::from_secs(core.config.backup_seconds);
-    let mut tick = tokio::time::interval(TICK);
+    let mut tick = tokio::time::interval(DUE_CHECK_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // When to list the backups: a new leader does so at once.
     let mut due = Instant::now();
@@ -153,7 +153,7 @@ pub(crate) async fn run_periodic(core: Arc<Core>) {
 async fn make_if_due(core: &Arc<Core>, every: Duration) -> Result<Duration, BackupError> {
     let store = store(&core.config)?;
     if let Some(age) = store.age_of_newest().await?.filter(|age| *age < every) {
-        return Ok((every - age).max(TICK));
+        return Ok((every - age).max(DUE_CHECK_INTERVAL));
     }
     let made = make(core).await?;
     tracing::info!(name = made.name, revision = made.about.revision.0, "a backup was made");

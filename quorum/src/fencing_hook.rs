@@ -35,7 +35,7 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs
 /// stop, in bytes.
 const OUTPUT_BYTES_MAX: usize = 2048;
 /// How long to wait for the rest of its output.
-const OUTPUT_WAIT: Duration = Duration::from_secs(1);
+const OUTPUT_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Largest number of allocations passed to it, because the size of its arguments is limited.
 const ALLOCATIONS_PASSED_MAX: usize = 1000;
 
@@ -214,7 +214,7 @@ pub async fn run(mut command: Command, limit: Duration, setting: &'static str) -
         Ok(status) if status.success() => Ok(()),
         Ok(status) => {
             // Processes that it left behind may keep its output open.
-            let output = tokio::time::timeout(OUTPUT_WAIT, output).await;
+            let output = tokio::time::timeout(OUTPUT_WAIT_MAX, output).await;
             let output = output.ok().and_then(Result::ok).unwrap_or_default();
             Err(if output.is_empty() { ProgramError::Exit(status) } else { ProgramError::ExitWithOutput { status, output } })
         }

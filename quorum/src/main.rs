@@ -24,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The exit code of a member that was removed from its cluster.
-const REMOVED: u8 = 3;
+const EXIT_REMOVED: u8 = 3;
 /// How long making a backup may take.
 const BACKUP_MAX: Duration = Duration::from_secs(600);
 
@@ -206,7 +206,7 @@ fn main() -> ExitCode {
             form.log_fatal("lattice-quorum", &error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
             match error.downcast_ref::<MemberError>() {
                 // Its own code, because starting it again would not help.
-                Some(MemberError::Removed { .. }) => ExitCode::from(REMOVED),
+                Some(MemberError::Removed { .. }) => ExitCode::from(EXIT_REMOVED),
                 _ => ExitCode::FAILURE,
             }
         }

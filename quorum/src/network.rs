@@ -47,7 +47,7 @@ const CLOCK_READING_MAX: Duration = Duration::from_secs(1);
 /// Timeout for a page of another member's audit chain.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before an unreachable member is tried again.
-const BACKOFF: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections to the other members.
 #[derive(Clone, Debug)]
@@ -412,6 +412,6 @@ impl RaftNetwork<TypeConfig> for Wire {
     }
 
     fn backoff(&self) -> Backoff {
-        Backoff::new(std::iter::repeat(BACKOFF))
+        Backoff::new(std::iter::repeat(RETRY_PAUSE))
     }
 }

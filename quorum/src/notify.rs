@@ -33,9 +33,9 @@ use tokio::time::MissedTickBehavior;
 /// How often to check for new records.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Number of records read at once.
-const BATCH: usize = 64;
+const BATCH_RECORDS_MAX: usize = 64;
 /// Shortest interval between two updates of the cursor while records are being accepted.
-const CURSOR_EVERY: Duration = Duration::from_secs(1);
+const CURSOR_INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Number of skipped records about other subjects after which the cursor is updated for them alone.
 const PASSED_MAX: u64 = 4096;
 /// The pauses between attempts.
@@ -167,7 +167,7 @@ impl Notifier {
         let filter = AuditFilter { actions: AuditAction::OF_NODES.to_vec(), ..AuditFilter::default() };
         let found = background::run("notify", move || {
             let (mut search, mut records) = (agreed.audit_search(&filter, after, head), Vec::new());
-            while records.len() < BATCH
+            while records.len() < BATCH_RECORDS_MAX
                 && let Some(step) = search.step()?
             {
                 match step {
@@ -182,14 +182,14 @@ impl Notifier {
             Err(error) => return self.report_problem(format!("the audit log cannot be read: {}", with_causes(&error))),
         };
         let mut written = Instant::now();
-        let full = records.len() == BATCH;
+        let full = records.len() == BATCH_RECORDS_MAX;
         for record in &records {
             // The next leader sends the rest, because an older event must not follow a newer one.
             if !core.leads() || !self.deliver(core, &cluster, generation.0, record).await {
                 return;
             }
             *notified = record.seq;
-            if written.elapsed() >= CURSOR_EVERY {
+            if written.elapsed() >= CURSOR_INTERVAL_MIN {
                 self.write(core, *notified).await;
                 written = Instant::now();
             }

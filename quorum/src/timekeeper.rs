@@ -16,7 +16,7 @@ use std::time::Duration;
 /// How long the leader's clock may differ from the majority's before the leadership is handed over.
 const WRONG_MAX: Duration = Duration::from_secs(5);
 /// Pause before a failed hand-over is tried again.
-const TRY_AGAIN: Duration = Duration::from_secs(30);
+const RETRY_PAUSE: Duration = Duration::from_secs(30);
 
 /// The time of entries, and the comparison of the members' clocks.
 pub struct Timekeeper {
@@ -88,7 +88,7 @@ impl Timekeeper {
             return None;
         }
         let since = *state.wrong_since.get_or_insert(uptime);
-        let is_tried = state.tried.is_some_and(|tried| uptime.saturating_sub(tried) < TRY_AGAIN);
+        let is_tried = state.tried.is_some_and(|tried| uptime.saturating_sub(tried) < RETRY_PAUSE);
         if uptime.saturating_sub(since) < WRONG_MAX || is_tried {
             return None;
         }

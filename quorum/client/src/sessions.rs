@@ -23,7 +23,7 @@ use tonic::transport::Channel;
 /// Request header of a session: when the session may be moved to another member ([`MayMove`]).
 pub const MAY_MOVE_HEADER: &str = "lattice-may-move";
 /// Largest number of messages queued for sending in a session.
-const UP_QUEUE: usize = 256;
+const UP_QUEUE_LEN_MAX: usize = 256;
 
 impl QuorumClient {
     /// Opens a session with `register` (an [`Up::Register`]) as its first message. Tries each
@@ -122,7 +122,7 @@ impl QuorumClient {
         register: &Up,
         may_move: MayMove,
     ) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
-        let (tx, rx) = mpsc::channel(UP_QUEUE);
+        let (tx, rx) = mpsc::channel(UP_QUEUE_LEN_MAX);
         // The queue is empty and its receiver exists.
         let _fits = tx.try_send(register.clone());
         let mut up = tonic::Request::new(ReceiverStream::new(rx).filter_map(|up| match pack(&up) {

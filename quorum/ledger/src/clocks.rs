@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 /// Nodes that fall silent within this time of each other are counted together.
-const TOGETHER: Duration = Duration::from_secs(60);
+const TOGETHER_TIME: Duration = Duration::from_secs(60);
 /// If more than this percentage of all nodes, and more than [`TOGETHER_NODES`] nodes, are silent at
 /// once, none of them becomes Down. Nodes that were Down before this leader's term and have sent no
 /// heartbeat in it are not counted on either side.
@@ -37,9 +37,9 @@ const TOGETHER_PERCENT: usize = 20;
 const TOGETHER_NODES: usize = 2;
 
 /// How long before a node would become Down the witnesses are asked about it, repeatedly.
-const ASKED_BEFORE: Duration = Duration::from_secs(3);
+const WITNESS_LEAD_TIME: Duration = Duration::from_secs(3);
 /// How long a witness's answer is valid.
-const ANSWER_VALID_FOR: Duration = Duration::from_secs(5);
+const ANSWER_AGE_MAX: Duration = Duration::from_secs(5);
 /// Largest number of witnesses stored for one node.
 const WITNESSES_MAX: usize = 3;
 
@@ -426,14 +426,14 @@ impl Clocks {
         let mut times: Vec<Duration> = silent.iter().map(|(_, at, _)| *at).collect();
         times.sort_unstable();
         let together = |at: Duration| {
-            let upto = times.partition_point(|t| *t <= at + TOGETHER);
-            upto - times.partition_point(|t| *t < at.saturating_sub(TOGETHER))
+            let upto = times.partition_point(|t| *t <= at + TOGETHER_TIME);
+            upto - times.partition_point(|t| *t < at.saturating_sub(TOGETHER_TIME))
         };
         let is_held_back = |(node, at, _): &&(&Node, Duration, Patience)| node.state != NodeState::Down && too_many(together(*at), all);
         self.held_back = silent.iter().filter(is_held_back).count();
         let mut asked = BTreeSet::new();
         self.cut_off.clear();
-        self.witnessed.values_mut().for_each(|answers| answers.retain(|_, at| *at + ANSWER_VALID_FOR >= now));
+        self.witnessed.values_mut().for_each(|answers| answers.retain(|_, at| *at + ANSWER_AGE_MAX >= now));
         self.witnessed.retain(|_, answers| !answers.is_empty());
         for (node, at, patience) in &silent {
             let silence = now.saturating_sub(*at);
@@ -444,7 +444,7 @@ impl Clocks {
                 }
                 // Its own report is no longer the reason: from now on the reason is its silence.
                 NodeState::Degraded if node.is_unwell() => standings.push(standing(node, NodeState::Degraded, reason())),
-                NodeState::Degraded if !too_many(together(*at), all) && silence + ASKED_BEFORE > patience.all() => {
+                NodeState::Degraded if !too_many(together(*at), all) && silence + WITNESS_LEAD_TIME > patience.all() => {
                     let ends = patience.all() + self.limits.cut_off_after;
                     let by = self.witnessed.get(&node.id).filter(|_| silence <= ends);
                     if silence <= ends && ends > patience.all() {

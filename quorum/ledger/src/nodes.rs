@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Largest size of an address, in bytes.
 const ADDRESS_BYTES_MAX: usize = 300;
 /// Prefix of a Ready node's reason if its capacity grew at its latest registration.
-const GREW: &str = "its capacity grew when it registered: ";
+const GREW_PREFIX: &str = "its capacity grew when it registered: ";
 /// Largest number of unsupported controllers that a node may report, and size of their names in
 /// bytes.
 const UNLIMITED_MAX: usize = 16;
@@ -150,7 +150,7 @@ impl Ledger {
             state,
             state_reason: match &unwell {
                 Some(unwell) => unwell.clone(),
-                None if growth.is_some() && state == NodeState::Ready => format!("{GREW}{}", growth.as_deref().unwrap_or_default()),
+                None if growth.is_some() && state == NodeState::Ready => format!("{GREW_PREFIX}{}", growth.as_deref().unwrap_or_default()),
                 None if moved_on => String::new(),
                 None => known.state_reason.clone(),
             },

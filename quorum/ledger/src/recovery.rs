@@ -23,16 +23,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// After a recovery, numbers that must not be assigned twice continue from a multiple of this.
-const BEYOND: u64 = 1_000_000_000;
+const NUMBERS_STEP: u64 = 1_000_000_000;
 /// Largest number of nodes named in a refusal.
 const NAMED_MAX: usize = 16;
 /// Largest number of shares of one node.
 const HELD_MAX: usize = 4096;
 
-/// The first multiple of [`BEYOND`] that is at least half of that away: the lost quorum is assumed
-/// not to have reached it.
+/// The first multiple of [`NUMBERS_STEP`] that is at least half of that away: the lost quorum is
+/// assumed not to have reached it.
 pub fn beyond(number: u64) -> u64 {
-    number.saturating_add(BEYOND / 2).div_ceil(BEYOND).saturating_mul(BEYOND)
+    number.saturating_add(NUMBERS_STEP / 2).div_ceil(NUMBERS_STEP).saturating_mul(NUMBERS_STEP)
 }
 
 /// One share as reported by its node.

@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 
 /// How often heartbeats are summarised and clocks are evaluated.
-const DUTIES_TICK: Duration = Duration::from_secs(1);
-const JUST_BEHIND: Duration = Duration::from_millis(5);
+const DUTIES_INTERVAL: Duration = Duration::from_secs(1);
+/// How long after a limit is exceeded the clocks are evaluated again.
+const LIMIT_MARGIN: Duration = Duration::from_millis(5);
 
 /// The state of one term as leader.
 struct Leading {
@@ -39,7 +40,7 @@ struct Leading {
 pub(super) async fn duties(core: Arc<Core>) {
     let limits = core.config.limits();
     // A quarter of the shortest time limit, if that is shorter.
-    let mut tick = tokio::time::interval(DUTIES_TICK.min(limits.shortest() / 4).max(Duration::from_millis(20)));
+    let mut tick = tokio::time::interval(DUTIES_INTERVAL.min(limits.shortest() / 4).max(Duration::from_millis(20)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let sign_every = Duration::from_secs(core.config.audit_sign_seconds);
     let mut leading: Option<Leading> = None;
@@ -120,7 +121,7 @@ pub(super) async fn duties(core: Arc<Core>) {
                 core.stop.run_until_cancelled(hand_over(&core, to)).await;
             }
             // Evaluate the clocks again just after the next node exceeds its limit.
-            due = leading.clocks.due().map(|due| leading.since + due + JUST_BEHIND).filter(|due| *due > Instant::now());
+            due = leading.clocks.due().map(|due| leading.since + due + LIMIT_MARGIN).filter(|due| *due > Instant::now());
         }
     }
 }
@@ -152,7 +153,7 @@ async fn report_to_leader(
     let level = core.config.level_max;
     let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words };
     let answer = match core.roster().members.get(&leader) {
-        Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
+        Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_INTERVAL).await,
         None => None,
     };
     if let Some((SummaryAnswer { shortages, silent, clocks }, revision)) = answer {
@@ -162,7 +163,7 @@ async fn report_to_leader(
         // An agent whose heartbeat is acknowledged must first have received the result of any
         // earlier loss. Otherwise it could still start work from a list from before it was
         // considered lost, although that work was started elsewhere.
-        if core.applied(revision, DUTIES_TICK).await {
+        if core.applied(revision, DUTIES_INTERVAL).await {
             core.leading.heartbeats.leader_knows(until);
         }
         keys_sent.mark_sent(&fresh, summary.keys);
@@ -205,7 +206,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
     // Acknowledged heartbeats extend run leases. A leader that may have been deposed must not
     // acknowledge them, because its successor's clocks may have started earlier. If a majority
     // still follows it, no successor's clock had started when the heartbeats arrived.
-    let passed = core.stop.run_until_cancelled(tokio::time::timeout(DUTIES_TICK, core.reads.pass())).await;
+    let passed = core.stop.run_until_cancelled(tokio::time::timeout(DUTIES_INTERVAL, core.reads.pass())).await;
     if matches!(passed, Some(Ok(Ok(())))) {
         core.leading.heartbeats.leader_knows(until);
     }
@@ -264,7 +265,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
     if actions.is_empty() {
         return;
     }
-    match tokio::time::timeout(DUTIES_TICK * 5, core.propose_here(actions)).await {
+    match tokio::time::timeout(DUTIES_INTERVAL * 5, core.propose_here(actions)).await {
         Ok(Ok(results)) => {
             for refusal in results.into_iter().filter_map(Result::err) {
                 tracing::warn!(error = %with_causes(&refusal), "a command of the leader was refused");
