@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-const SHORT: Duration = Duration::from_millis(500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 fn issue(lab: &Lab, name: &str, role: Role, out: &Path, lifetime: Duration) -> TlsFiles {
     let dir = lab.scratch.0.join("ca");
@@ -40,7 +40,7 @@ fn client(lab: &Lab, files: &TlsFiles) -> QuorumClient {
 
 /// Why there is no answer.
 async fn why(client: &QuorumClient, request: &Request) -> String {
-    match client.call(request, SHORT).await {
+    match client.call(request, ANSWER_TIMEOUT).await {
         Err(error) => error.to_string(),
         Ok(answer) => panic!("{answer:?}"),
     }
@@ -56,7 +56,7 @@ async fn wrong_certificates_are_refused_with_a_reason_and_counted() {
 
     // It expires in the second in which it was issued.
     let expired = issue(&lab, "n1", Role::Api, &at("expired"), Duration::ZERO);
-    let refused = async || client(&lab, &expired).call(&Request::Status, SHORT).await.err().map(|e| e.to_string());
+    let refused = async || client(&lab, &expired).call(&Request::Status, ANSWER_TIMEOUT).await.err().map(|e| e.to_string());
     // A busy machine may not answer in time.
     let names_certificate = |refusal: &Option<String>| refusal.as_ref().is_some_and(|refusal| refusal.contains("certificate"));
     let refusal = eventually("the certificate to end", refused, names_certificate).await.unwrap();
@@ -138,7 +138,7 @@ async fn new_files_are_adopted_under_load_and_nothing_is_closed() {
     // A client that trusts only the new authority reaches the member, with a certificate of the new
     // authority.
     let newcomer = issue(&next, "n9", Role::Api, &lab.scratch.0.join("newcomer"), PATIENCE * 10);
-    let reaches = async || client(&lab, &newcomer).call(&Request::Status, SHORT).await.is_ok();
+    let reaches = async || client(&lab, &newcomer).call(&Request::Status, ANSWER_TIMEOUT).await.is_ok();
     eventually("the new certificate to be in use", reaches, |ok| *ok).await;
     stop.store(true, Ordering::Relaxed);
     assert!(load.await.unwrap() > 0);
