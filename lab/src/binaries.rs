@@ -16,7 +16,7 @@ const NEEDED: [(&str, &str); 5] = [
 
 /// Built together with them, although no cluster needs them: the library for programs in C, and the lab itself, without
 /// which cargo would compile the shared packages a second time, with fewer features.
-const BESIDE: [&str; 2] = ["lattice-checkpoint", "lattice-lab"];
+const ALSO_BUILT: [&str; 2] = ["lattice-checkpoint", "lattice-lab"];
 
 /// The location of the binaries.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Binaries {
     /// compiler's messages go to stderr.
     pub fn build(&self) -> Result<()> {
         let packages = NEEDED.map(|(package, _)| package);
-        self.build_with(packages.into_iter().chain(BESIDE).flat_map(|package| ["-p", package]))
+        self.build_with(packages.into_iter().chain(ALSO_BUILT).flat_map(|package| ["-p", package]))
     }
 
     /// The same for tests that `cargo test --workspace` built: with the features that it chose, so that nothing is

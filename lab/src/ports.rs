@@ -7,7 +7,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// Ports that this process has assigned to any lab: between the choice of a port and its daemon's start, another lab of
 /// this process must not find it free.
-static GIVEN: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
+static ASSIGNED_PORTS: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
 
 /// Assigns unused ports, each once in a process. They are below the range that the kernel uses for outgoing
 /// connections: a killed daemon must find its port free when it is restarted.
@@ -35,7 +35,7 @@ impl Ports {
         for _ in self.low..self.high {
             let port = self.next;
             self.next = if port + 1 >= self.high { self.low } else { port + 1 };
-            let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut given = ASSIGNED_PORTS.lock().unwrap_or_else(PoisonError::into_inner);
             if !given.contains(&port) && TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok() {
                 given.insert(port);
                 return Ok(port);

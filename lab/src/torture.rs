@@ -48,7 +48,7 @@ const HEAL_MAX: Duration = Duration::from_secs(40);
 /// Interval of checks whether every promise holds.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Checks between two lines about promises that do not hold yet.
-const LOOKS_A_LINE: usize = 10;
+const CHECKS_PER_LINE: usize = 10;
 /// Mean interval between two submissions, in milliseconds; a debug build uses several times the processor time.
 const JOB_INTERVAL_MS: u64 = if cfg!(debug_assertions) { 500 } else { 250 };
 
@@ -168,7 +168,7 @@ fn settled(
             return true;
         }
         looks += 1;
-        if looks % LOOKS_A_LINE == 0 {
+        if looks % CHECKS_PER_LINE == 0 {
             eprintln!("lab: {:.0} s after healing, {}", (now_ms() - healed_ms) as f64 / 1000.0, what_is_missing(&violations));
         }
         std::thread::sleep(LOOK_INTERVAL);

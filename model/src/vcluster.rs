@@ -42,7 +42,7 @@ pub enum SchedulerKind {
 }
 
 /// Kinds in the documents that this version does not implement.
-const NOT_BUILT: &[&str] = &["hpc-backfill", "ml-training", "service-bin-pack", "sensitive-reservation"];
+const UNSUPPORTED_KINDS: &[&str] = &["hpc-backfill", "ml-training", "service-bin-pack", "sensitive-reservation"];
 
 /// Why a text is not a scheduler of this version.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -69,7 +69,7 @@ impl FromStr for SchedulerKind {
     fn from_str(text: &str) -> Result<Self, SchedulerError> {
         match text {
             "interactive-fifo" | "fifo" => Ok(Self::InteractiveFifo),
-            _ => Err(match NOT_BUILT.iter().find(|kind| **kind == text) {
+            _ => Err(match UNSUPPORTED_KINDS.iter().find(|kind| **kind == text) {
                 Some(kind) => SchedulerError::NotBuilt(kind),
                 None => SchedulerError::Unknown(text.chars().take(40).collect()),
             }),
@@ -116,7 +116,7 @@ mod tests {
             assert_eq!(text.parse(), Ok(SchedulerKind::InteractiveFifo));
         }
         assert_eq!(SchedulerKind::InteractiveFifo.to_string().parse(), Ok(SchedulerKind::InteractiveFifo));
-        for kind in NOT_BUILT {
+        for kind in UNSUPPORTED_KINDS {
             let refused = kind.parse::<SchedulerKind>().unwrap_err().to_string();
             assert!(refused.contains(kind) && refused.contains("not built"), "{refused}");
         }

@@ -11,7 +11,7 @@
 //! wait for it. Addresses of members and nodes have a separate limit that strangers cannot use up.
 //! If one address has too many, its oldest handshake is closed, first those that have not sent a
 //! complete first record. An attacker at an agent's address would have to open
-//! [`Places::of_address_max`] connections during the agent's one handshake.
+//! [`HandshakeLimits::of_address_max`] connections during the agent's one handshake.
 
 pub(crate) mod known;
 mod unfinished;
@@ -35,7 +35,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use unfinished::{Place, Places, Unfinished};
+use unfinished::{HandshakeLimits, HandshakePermit, Unfinished};
 
 /// Timeout of a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ const FIRST_RECORD_MAX: Duration = Duration::from_secs(2);
 /// with that reason.
 const REVOKED_MAX: Duration = Duration::from_secs(1);
 /// Pause after accepting failed, usually because there are no free file descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Largest number of connections with a finished handshake that the server has not taken yet.
 const ACCEPTED_MAX: usize = 256;
 
@@ -59,12 +59,14 @@ pub(crate) enum Port {
 }
 
 impl Port {
-    fn places(self) -> Places {
+    fn handshake_limits(self) -> HandshakeLimits {
         match self {
             // Many agents may share an address. If all of them connect at once, accepting waits a
             // moment for handshakes in progress.
-            Self::Agents => Places { known_max: 1024, strangers_max: 256, of_address_max: 256, patience: Duration::from_millis(100) },
-            Self::Members => Places { known_max: 256, strangers_max: 64, of_address_max: 64, patience: Duration::ZERO },
+            Self::Agents => {
+                HandshakeLimits { known_max: 1024, strangers_max: 256, of_address_max: 256, age_min: Duration::from_millis(100) }
+            }
+            Self::Members => HandshakeLimits { known_max: 256, strangers_max: 64, of_address_max: 64, age_min: Duration::ZERO },
         }
     }
 
@@ -88,7 +90,7 @@ pub(crate) fn incoming(
 ) -> (ReceiverStream<io::Result<Accepted>>, JoinHandle<()>) {
     let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
     let accepting = tokio::spawn(async move {
-        let unfinished = Unfinished::new(port.places());
+        let unfinished = Unfinished::new(port.handshake_limits());
         let mut handshakes = JoinSet::new();
         loop {
             let stream = tokio::select! {
@@ -100,19 +102,19 @@ pub(crate) fn incoming(
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::debug!(%error, "a connection cannot be accepted");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
                     continue;
                 }
             };
-            let place = unfinished.enter(remote.ip(), known.is_known(remote.ip())).await;
+            let permit = unfinished.enter(remote.ip(), known.is_known(remote.ip())).await;
             let (accepted, credentials, known) = (accepted.clone(), credentials.clone(), Arc::clone(&known));
             handshakes.spawn(async move {
                 let refuse = |why: &str| credentials.refused().count(Cause::Handshake, &format_args!("{remote}: {why}"));
                 let done = tokio::select! {
-                    () = place.needed_by_another() => return refuse("its handshake was not finished, and others need its place"),
-                    done = tokio::time::timeout(HANDSHAKE_MAX, handshake(stream, remote, &place, &credentials)) => done,
+                    () = permit.needed_by_another() => return refuse("its handshake was not finished, and others need its place"),
+                    done = tokio::time::timeout(HANDSHAKE_MAX, handshake(stream, remote, &permit, &credentials)) => done,
                 };
-                drop(place);
+                drop(permit);
                 match done {
                     Ok(Ok(stream)) => {
                         if port.is_for(&stream.peer) {
@@ -134,7 +136,7 @@ pub(crate) fn incoming(
     (ReceiverStream::new(connections), accepting)
 }
 
-async fn handshake(stream: TcpStream, remote: SocketAddr, place: &Place, credentials: &Credentials) -> io::Result<Accepted> {
+async fn handshake(stream: TcpStream, remote: SocketAddr, permit: &HandshakePermit, credentials: &Credentials) -> io::Result<Accepted> {
     stream.set_nodelay(true)?;
     let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
     let Ok(hello) = tokio::time::timeout(FIRST_RECORD_MAX, hello).await else {
@@ -142,10 +144,10 @@ async fn handshake(stream: TcpStream, remote: SocketAddr, place: &Place, credent
         return Err(io::ErrorKind::TimedOut.into());
     };
     let hello = hello?;
-    place.record_hello();
+    permit.record_hello();
     let stream = hello.into_stream(credentials.server()).await?;
     let peer = Connected::by(stream.get_ref().1.peer_certificates().unwrap_or_default(), credentials.revoked().clone());
-    let revoked = Box::pin(peer.clone().counts_no_more(REVOKED_MAX));
+    let revoked = Box::pin(peer.clone().until_revoked(REVOKED_MAX));
     Ok(Accepted { stream, peer, revoked, is_over: false })
 }
 

@@ -11,9 +11,9 @@
 //! that lost its data directory is replaced by a new one, which gets everything from the others.
 
 mod error;
-pub mod place;
 pub mod plan;
 pub mod recover;
+pub mod store;
 
 #[cfg(test)]
 mod tests;
@@ -28,23 +28,23 @@ use lattice_pki::credentials::Credentials;
 use lattice_pki::tls::TlsError;
 use lattice_store::snapshot_file::{self, About};
 use openraft::metrics::WaitError;
-use place::{Chain, Place, Segment};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use store::{BackupStore, Chain, Segment};
 use tokio::time::MissedTickBehavior;
 
 /// Timeout for writing the snapshot.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(120);
 /// Interval for requesting the snapshot again while it does not exist yet.
-const ASKED_AGAIN: Duration = Duration::from_millis(100);
+const SNAPSHOT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How often to check whether a backup is due.
-const TICK: Duration = Duration::from_secs(1);
+const DUE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest pause before a failed backup is tried again.
-const RETRY: Duration = Duration::from_secs(60);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// A finished backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct FinishedBackup {
     /// Its name in the store.
     pub name: String,
     /// What it contains.
@@ -57,18 +57,18 @@ pub fn credentials(config: &QuorumConfig) -> Result<Credentials, TlsError> {
 }
 
 /// The backup store in the configuration.
-pub fn place(config: &QuorumConfig) -> Result<Place, BackupError> {
+pub fn store(config: &QuorumConfig) -> Result<BackupStore, BackupError> {
     if config.backup.is_empty() {
-        return Err(BackupError::NoPlace);
+        return Err(BackupError::NoStore);
     }
-    Place::open(&config.backup, config)
+    BackupStore::open(&config.backup, config)
 }
 
 /// Makes a backup of the state applied so far.
-pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
-    let place = place(&core.config)?;
-    if let Some(shortage) = core.disk.room.look() {
-        return Err(BackupError::NoRoom { shortage });
+pub(crate) async fn make(core: &Arc<Core>) -> Result<FinishedBackup, BackupError> {
+    let store = store(&core.config)?;
+    if let Some(shortage) = core.disk.reserve.check_shortage() {
+        return Err(BackupError::DiskFull { shortage });
     }
     let snapshot = tokio::time::timeout(SNAPSHOT_MAX, snapshot(core)).await;
     snapshot.map_err(|_| BackupError::NoSnapshot { why: format!("none was written in {} s", SNAPSHOT_MAX.as_secs()) })??;
@@ -82,7 +82,7 @@ pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
     let mut segments = Vec::new();
     for sealed in core.agreed.audit_segments().into_iter().take_while(|s| s.last.seq <= about.audit.seq) {
         let segment = Segment { first: sealed.first, hash: sealed.last.hash };
-        place.put_segment(&segment, &sealed.path).await?;
+        store.put_segment(&segment, &sealed.path).await?;
         sealed_upto = sealed.last.seq;
         segments.push(segment);
     }
@@ -90,8 +90,8 @@ pub(crate) async fn make(core: &Arc<Core>) -> Result<Made, BackupError> {
     let upto = about.audit.seq;
     let tail = tokio::task::spawn_blocking(move || agreed.audit_reader(sealed_upto, upto).collect::<std::io::Result<Vec<AuditRecord>>>());
     let tail = tail.await.map_err(|e| BackupError::Task { why: e.to_string() })?.map_err(BackupError::local(&dir.join("audit")))?;
-    let name = place.put(&about, &Chain { segments, tail }, file, &path).await?;
-    Ok(Made { name, about })
+    let name = store.put(&about, &Chain { segments, tail }, file, &path).await?;
+    Ok(FinishedBackup { name, about })
 }
 
 /// Makes a snapshot of everything applied so far.
@@ -101,7 +101,7 @@ async fn snapshot(core: &Arc<Core>) -> Result<(), BackupError> {
     loop {
         // Does nothing while a snapshot is being written, which may be older.
         core.raft.trigger().snapshot().await.map_err(|e| failed(&e))?;
-        match core.raft.wait(Some(ASKED_AGAIN)).metrics(|m| m.snapshot >= applied, "the snapshot of a backup").await {
+        match core.raft.wait(Some(SNAPSHOT_POLL_INTERVAL)).metrics(|m| m.snapshot >= applied, "the snapshot of a backup").await {
             Ok(_) => return Ok(()),
             Err(WaitError::Timeout(..)) => {}
             Err(error @ WaitError::ShuttingDown) => return Err(failed(&error)),
@@ -110,12 +110,12 @@ async fn snapshot(core: &Arc<Core>) -> Result<(), BackupError> {
 }
 
 /// The leader's periodic backups, one whenever the newest is `backup_seconds` old.
-pub(crate) async fn copies(core: Arc<Core>) {
+pub(crate) async fn run_periodic(core: Arc<Core>) {
     if core.config.backup.is_empty() {
         return;
     }
     let every = Duration::from_secs(core.config.backup_seconds);
-    let mut tick = tokio::time::interval(TICK);
+    let mut tick = tokio::time::interval(DUE_CHECK_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // When to list the backups: a new leader does so at once.
     let mut due = Instant::now();
@@ -133,14 +133,14 @@ pub(crate) async fn copies(core: Arc<Core>) {
         if !leads || Instant::now() < due {
             continue;
         }
-        let copied = tokio::select! {
+        let done = tokio::select! {
             () = core.stop.cancelled() => return,
-            copied = copy_where_due(&core, every) => copied,
+            done = make_if_due(&core, every) => done,
         };
-        let next = match copied {
+        let next = match done {
             Ok(next) => next,
             Err(error) => {
-                let next = every.min(RETRY);
+                let next = every.min(RETRY_PAUSE_MAX);
                 tracing::error!(error = %with_causes(&error), "no backup could be made; it is tried again in {} s", next.as_secs());
                 next
             }
@@ -150,10 +150,10 @@ pub(crate) async fn copies(core: Arc<Core>) {
 }
 
 /// Makes a backup if the newest is old enough; returns when to check again.
-async fn copy_where_due(core: &Arc<Core>, every: Duration) -> Result<Duration, BackupError> {
-    let place = place(&core.config)?;
-    if let Some(age) = place.age_of_newest().await?.filter(|age| *age < every) {
-        return Ok((every - age).max(TICK));
+async fn make_if_due(core: &Arc<Core>, every: Duration) -> Result<Duration, BackupError> {
+    let store = store(&core.config)?;
+    if let Some(age) = store.age_of_newest().await?.filter(|age| *age < every) {
+        return Ok((every - age).max(DUE_CHECK_INTERVAL));
     }
     let made = make(core).await?;
     tracing::info!(name = made.name, revision = made.about.revision.0, "a backup was made");

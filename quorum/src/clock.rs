@@ -13,6 +13,6 @@ pub fn now() -> Timestamp {
 
 /// How long the machine has been running, including suspension: no administrator and no time server
 /// can set this clock.
-pub fn ruler() -> Duration {
+pub fn uptime() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }

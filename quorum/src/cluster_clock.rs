@@ -3,10 +3,10 @@
 //! ```text
 //!   each member's clock ──answers to Raft's messages──▶ compare: which clocks does a majority agree on?
 //!                                                          │ agreed time
-//!   a monotonic clock (ruler) ──elapsed time──▶ ClusterClock ──▶ Command::at
+//!   the machine's uptime ──elapsed time──▶ ClusterClock ──▶ Command::at
 //! ```
 //!
-//! During a term, the time advances with the leader's monotonic clock (the *ruler*), corrected
+//! During a term, the time advances with the leader's uptime, which nobody can set, corrected
 //! towards the agreed time by at most a tenth of the elapsed time. Only the first agreed time of a
 //! term may be far ahead, because nobody has measured how long there was no leader. Decision 0064.
 
@@ -21,7 +21,7 @@ const READING_AGE_MAX: Duration = Duration::from_secs(10);
 /// The largest correction towards the agreed time: this fraction (1/10) of the elapsed time.
 const SLEW_PART: u32 = 10;
 
-/// A reading of another member's clock, with the time of the reading by this member's ruler.
+/// A reading of another member's clock, with this member's uptime at the reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub shows: Timestamp,
@@ -79,7 +79,7 @@ pub fn compare(votes: &[BTreeSet<u64>], (this, shown): (u64, Timestamp), reading
 #[derive(Debug, Default)]
 pub struct ClusterClock {
     term: u64,
-    /// Since 1970, at the ruler's time `at`.
+    /// Since 1970, at the uptime `at`.
     time: Duration,
     at: Duration,
     /// Whether a majority has agreed on a time in this term.
@@ -100,7 +100,7 @@ impl ClusterClock {
     }
 
     /// Advances the time to `now`, corrected towards the agreed time. It never goes back.
-    pub fn pass(&mut self, agreed: Option<Timestamp>, now: Duration) -> Timestamp {
+    pub fn advance(&mut self, agreed: Option<Timestamp>, now: Duration) -> Timestamp {
         let passed = now.saturating_sub(self.at);
         self.at = self.at.max(now);
         let steady = self.time.saturating_add(passed);
@@ -140,7 +140,7 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
     const TEN_YEARS_MS: u64 = 10 * 365 * 86_400_000;
-    /// The correct time when the ruler is at 0.
+    /// The correct time at the uptime 0.
     const EPOCH_MS: u64 = 1_772_704_812_000;
 
     fn at(seconds: u64) -> Timestamp {
@@ -188,18 +188,18 @@ mod tests {
         let month = 30 * 86_400;
         let mut clock = ClusterClock::default();
         clock.begin(5, at(0), at(month), S(100));
-        assert_eq!(clock.pass(None, S(101)), at(1), "the others' clocks are not known yet");
+        assert_eq!(clock.advance(None, S(101)), at(1), "the others' clocks are not known yet");
         assert_eq!(clock.stamp(), (at(1), 1000));
-        assert_eq!(clock.pass(Some(at(month)), S(102)), at(month));
+        assert_eq!(clock.advance(Some(at(month)), S(102)), at(month));
         assert_eq!(clock.stamp(), (at(month), u64::from(u32::try_from(month - 1).unwrap()) * 1000));
         // Only once.
-        assert_eq!(clock.pass(Some(at(month * 2)), S(112)), at(month + 11));
+        assert_eq!(clock.advance(Some(at(month * 2)), S(112)), at(month + 11));
         clock.begin(5, at(0), at(0), S(120));
         assert_eq!(clock.time(), at(month + 11), "the same term");
         // A clock that is behind the last entry does not move the time back.
         clock.begin(6, at(month), at(0), S(200));
-        assert_eq!(clock.pass(Some(at(0)), S(210)), at(month + 10));
-        assert_eq!(clock.pass(Some(at(0)), S(220)), at(month + 19), "it is drawn there slowly");
+        assert_eq!(clock.advance(Some(at(0)), S(210)), at(month + 10));
+        assert_eq!(clock.advance(Some(at(0)), S(220)), at(month + 19), "it is drawn there slowly");
         // The very first term.
         clock.begin(7, Timestamp(0), at(3), S(300));
         assert_eq!(clock.time(), at(3));
@@ -207,7 +207,7 @@ mod tests {
 
     proptest! {
         /// Whatever the leader's own clock shows, and whichever members answer: during a term, the
-        /// time never goes back and differs from the ruler by at most a tenth; with two correct
+        /// time never goes back and differs from the uptime by at most a tenth; with two correct
         /// clocks of three it stays correct.
         #[test]
         fn no_jump_of_the_leaders_clock_moves_the_time(
@@ -227,7 +227,7 @@ mod tests {
                 let others = readings(&[(2, right(now), now), (3, right(now), now)]);
                 let shown = Timestamp(right(now).0.saturating_add_signed(jump));
                 let agreed = compare(&three(), (1, shown), &others, now).agreed;
-                let time = clock.pass(agreed, now);
+                let time = clock.advance(agreed, now);
                 let passed = time.since_ms(last);
                 prop_assert!(time >= last && (pause * 9 / 10..=pause * 11 / 10 + 1 + APART_MS_MAX).contains(&passed), "{passed} in {pause}");
                 prop_assert!(time.0.abs_diff(right(now).0) <= APART_MS_MAX + 1, "{time} and not {}", right(now));
@@ -241,10 +241,10 @@ mod tests {
         fn the_jump_of_a_lone_members_clock_is_followed_slowly(lasts_ms in 1u64..3_600_000, ahead in any::<bool>()) {
             let mut clock = ClusterClock::default();
             clock.begin(1, at(0), at(0), S(0));
-            clock.pass(Some(at(0)), S(0));
+            clock.advance(Some(at(0)), S(0));
             let right = EPOCH_MS + lasts_ms;
             let shown = Timestamp(if ahead { right + TEN_YEARS_MS } else { right - TEN_YEARS_MS });
-            let time = clock.pass(Some(shown), Duration::from_millis(lasts_ms));
+            let time = clock.advance(Some(shown), Duration::from_millis(lasts_ms));
             prop_assert!(time.0.abs_diff(right) <= lasts_ms / 10 + 1);
         }
     }

@@ -13,8 +13,8 @@ use crate::notify_state::Notify;
 use crate::proposer::{Proposer, Unserved, reply};
 use crate::reads::ReadGate;
 use crate::refused_claims::RefusedClaims;
-use crate::relief::Relief;
 use crate::rotation::KeysHeld;
+use crate::session_rebalance::SessionRebalance;
 use crate::shortages::{Shortages, is_majority_without};
 use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
@@ -26,9 +26,9 @@ use lattice_model::{MemberId, NodeId, Revision};
 use lattice_pki::ca::Authority;
 use lattice_pki::credentials::Credentials;
 use lattice_quorum_client::wire::{Answer, MemberList, Refusal, Request};
+use lattice_store::disk_reserve::DiskReserve;
 use lattice_store::machine::Agreed;
 use lattice_store::raft::{Peer, Raft};
-use lattice_store::room::Room;
 use lattice_store::roster::Roster;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -52,7 +52,8 @@ pub(crate) struct Leading {
     pub silent: watch::Sender<Vec<NodeId>>,
     /// While this member is the leader: the nodes that wait for admission.
     pub waiting_nodes: WaitingNodes,
-    pub relief: Relief,
+    /// How many sessions may move to other members now.
+    pub session_rebalance: SessionRebalance,
     /// While this member is the leader: when the other members' certificates expire.
     pub certificate_ends: CertificateEnds,
     /// While this member is the leader: why claims were refused.
@@ -87,8 +88,8 @@ pub(crate) struct Identity {
 
 /// The space on the members' disks.
 pub(crate) struct Disks {
-    /// The space on this member's disk.
-    pub room: Room,
+    /// The free space on this member's disk, and the reserve there.
+    pub reserve: DiskReserve,
     /// The shortages of all members' disks.
     pub shortages: Arc<Shortages>,
 }
@@ -188,13 +189,13 @@ impl Core {
     pub fn shortages(&self) -> BTreeMap<u64, Shortage> {
         let mut all = self.disk.shortages.all();
         all.remove(&self.config.id);
-        all.extend(self.disk.room.look().map(|shortage| (self.config.id, shortage)));
+        all.extend(self.disk.reserve.check_shortage().map(|shortage| (self.config.id, shortage)));
         all
     }
 
     /// Why a leader does not propose a command of this urgency now: its own disk is full, or the disks
     /// of so many others that the remaining members are no majority.
-    pub fn no_room_for(&self, urgency: Urgency) -> Option<Refusal> {
+    pub fn disk_full_refusal(&self, urgency: Urgency) -> Option<Refusal> {
         let mut short = self.shortages();
         short.retain(|_, shortage| match urgency {
             Urgency::New => true,
@@ -226,7 +227,7 @@ impl Core {
             }
         }
         if self.leads()
-            && let Some(refusal) = actions.iter().map(Action::urgency).min().and_then(|least| self.no_room_for(least))
+            && let Some(refusal) = actions.iter().map(Action::urgency).min().and_then(|least| self.disk_full_refusal(least))
         {
             return Ok(vec![Err(refusal); actions.len()]);
         }

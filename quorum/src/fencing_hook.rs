@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// The actor in the audit log.
 const ACTOR: &str = "fencing_hook";
 /// Largest number of concurrent runs; other nodes wait.
-const AT_ONCE: usize = 8;
+const RUNS_MAX: usize = 8;
 /// Number of attempts for a node that became Down.
 const TRIES_MAX: u32 = 5;
 /// The pauses between attempts.
@@ -35,7 +35,7 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs
 /// stop, in bytes.
 const OUTPUT_BYTES_MAX: usize = 2048;
 /// How long to wait for the rest of its output.
-const OUTPUT_WAIT: Duration = Duration::from_secs(1);
+const OUTPUT_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Largest number of allocations passed to it, because the size of its arguments is limited.
 const ALLOCATIONS_PASSED_MAX: usize = 1000;
 
@@ -52,7 +52,7 @@ pub struct FencingHook {
     ended: (mpsc::Sender<Ended>, mpsc::Receiver<Ended>),
 }
 
-/// The result of a run, handled at the next `look`.
+/// The result of a run, handled at the next `poll`.
 struct Ended {
     node: NodeId,
     fall: Fall,
@@ -63,10 +63,10 @@ struct Tried {
     fall: Fall,
     tries: u32,
     pauses: Backoff,
-    standing: Standing,
+    state: RunState,
 }
 
-enum Standing {
+enum RunState {
     Waits {
         until: Instant,
     },
@@ -85,13 +85,13 @@ impl FencingHook {
             limit: Duration::from_secs(config.fencing_hook_seconds),
             cluster: config.cluster.clone(),
             tried: BTreeMap::new(),
-            ended: mpsc::channel(AT_ONCE),
+            ended: mpsc::channel(RUNS_MAX),
         }
     }
 
     /// Handles ended runs and starts new ones; returns the commands to propose. A node that is
     /// `sends_heartbeats` is not dead: it is Down because of a hold, and its work may continue.
-    pub fn look(&mut self, ledger: &Ledger, sends_heartbeats: impl Fn(&Node) -> bool, now: Instant) -> Vec<Action> {
+    pub fn poll(&mut self, ledger: &Ledger, sends_heartbeats: impl Fn(&Node) -> bool, now: Instant) -> Vec<Action> {
         if self.program.as_os_str().is_empty() {
             return Vec::new();
         }
@@ -104,19 +104,15 @@ impl FencingHook {
         }
         self.tried.retain(|node, tried| holds.get(node).is_some_and(|(fall, _)| *fall == tried.fall));
         while let Ok(ended) = self.ended.1.try_recv() {
-            self.take(ended, now);
+            self.handle_ended(ended, now);
         }
         let mut actions = Vec::new();
-        let mut running = self.tried.values().filter(|t| matches!(&t.standing, Standing::Runs(run) if !run.is_finished())).count();
+        let mut running = self.tried.values().filter(|t| matches!(&t.state, RunState::Runs(run) if !run.is_finished())).count();
         for (node, (fall, work)) in holds {
-            let tried = self.tried.entry(node.clone()).or_insert(Tried {
-                fall,
-                tries: 0,
-                pauses: PAUSES,
-                standing: Standing::Waits { until: now },
-            });
-            match &tried.standing {
-                Standing::Waits { until } if *until <= now && running < AT_ONCE => {
+            let tried =
+                self.tried.entry(node.clone()).or_insert(Tried { fall, tries: 0, pauses: PAUSES, state: RunState::Waits { until: now } });
+            match &tried.state {
+                RunState::Waits { until } if *until <= now && running < RUNS_MAX => {
                     running += 1;
                     tried.tries += 1;
                     let (program, limit, ended_runs) = (self.program.clone(), self.limit, self.ended.0.clone());
@@ -127,35 +123,35 @@ impl FencingHook {
                         // If this fails, this member is no longer the leader.
                         let _nobody = ended_runs.send(Ended { node, fall, result }).await;
                     });
-                    tried.standing = Standing::Runs(AbortOnDropHandle::new(run));
+                    tried.state = RunState::Runs(AbortOnDropHandle::new(run));
                 }
-                Standing::Dead => {
+                RunState::Dead => {
                     actions.push(Action::ConfirmDead { node, by: ACTOR.to_owned(), reason: "the fencing hook ended with 0".to_owned() });
                 }
-                Standing::Waits { .. } | Standing::Runs(_) | Standing::GivenUp => {}
+                RunState::Waits { .. } | RunState::Runs(_) | RunState::GivenUp => {}
             }
         }
         actions
     }
 
-    fn take(&mut self, Ended { node, fall, result }: Ended, now: Instant) {
+    fn handle_ended(&mut self, Ended { node, fall, result }: Ended, now: Instant) {
         let Some(tried) = self.tried.get_mut(&node).filter(|t| t.fall == fall) else { return };
-        tried.standing = match result {
+        tried.state = match result {
             Ok(()) => {
                 tracing::warn!(%node, "the fencing hook says that the node is dead");
-                Standing::Dead
+                RunState::Dead
             }
             Err(error) if tried.tries >= TRIES_MAX => {
                 tracing::error!(
                     %node, why = %with_causes(&error), tries = tried.tries,
                     "the fencing hook failed for the last time: its work stays where it is; an operator must look, then `lattice node confirm-dead`"
                 );
-                Standing::GivenUp
+                RunState::GivenUp
             }
             Err(error) => {
                 let pause = tried.pauses.next_pause();
                 tracing::error!(%node, why = %with_causes(&error), again_s = pause.as_secs(), "the fencing hook failed");
-                Standing::Waits { until: now + pause }
+                RunState::Waits { until: now + pause }
             }
         };
     }
@@ -164,13 +160,13 @@ impl FencingHook {
 /// `PROGRAM NODE ALLOCATION...`, with a separate environment.
 fn command(program: &Path, cluster: &str, node: &NodeId, work: &BTreeSet<AllocationId>) -> Command {
     let allocations: Vec<String> = work.iter().take(ALLOCATIONS_PASSED_MAX).map(ToString::to_string).collect();
-    let mut command = of_the_site(program, cluster, node);
+    let mut command = site_command(program, cluster, node);
     command.args(&allocations).env("LATTICE_ALLOCATIONS", allocations.join(" "));
     command
 }
 
 /// `PROGRAM NODE`, with a separate environment.
-pub fn of_the_site(program: &Path, cluster: &str, node: &NodeId) -> Command {
+pub fn site_command(program: &Path, cluster: &str, node: &NodeId) -> Command {
     let mut command = Command::new(program);
     command
         .arg(node.as_str())
@@ -218,7 +214,7 @@ pub async fn run(mut command: Command, limit: Duration, setting: &'static str) -
         Ok(status) if status.success() => Ok(()),
         Ok(status) => {
             // Processes that it left behind may keep its output open.
-            let output = tokio::time::timeout(OUTPUT_WAIT, output).await;
+            let output = tokio::time::timeout(OUTPUT_WAIT_MAX, output).await;
             let output = output.ok().and_then(Result::ok).unwrap_or_default();
             Err(if output.is_empty() { ProgramError::Exit(status) } else { ProgramError::ExitWithOutput { status, output } })
         }
@@ -247,8 +243,8 @@ async fn read(stderr: Option<ChildStderr>) -> String {
         if n == 0 {
             break;
         }
-        let room = OUTPUT_BYTES_MAX - kept.len();
-        kept.extend_from_slice(&chunk[..n.min(room)]);
+        let left = OUTPUT_BYTES_MAX - kept.len();
+        kept.extend_from_slice(&chunk[..n.min(left)]);
     }
     let text = String::from_utf8_lossy(&kept);
     text.trim().replace(|c: char| c.is_control(), " ")

@@ -22,10 +22,10 @@ use tokio::time::{Instant, sleep};
 /// How long pending entries may take until the target has them.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How often to check the progress.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Transfers the leadership to `to`. Returns once it is the leader.
-pub(crate) async fn to(core: &Core, to: u64) -> Result<(), Refusal> {
+pub(crate) async fn transfer_to(core: &Core, to: u64) -> Result<(), Refusal> {
     let _gate = Gate::close(core);
     let began = Instant::now();
     if !drained(core, to).await {
@@ -46,7 +46,7 @@ pub(crate) async fn to(core: &Core, to: u64) -> Result<(), Refusal> {
             tracing::info!(to, took = ?began.elapsed(), "the leadership is handed over");
             return Ok(());
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
     refused(format!("member {to} was not elected"))
 }
@@ -71,7 +71,7 @@ async fn drained(core: &Core, to: u64) -> bool {
         if Instant::now() > until {
             return false;
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

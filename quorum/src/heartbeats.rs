@@ -38,7 +38,7 @@ impl Default for Heartbeats {
 impl Heartbeat {
     /// Merges another heartbeat of this node; heartbeats may come in any order. One of an older
     /// incarnation is ignored.
-    fn then(&mut self, other: Self) {
+    fn merge(&mut self, other: Self) {
         if other.incarnation < self.incarnation {
             return;
         }
@@ -75,7 +75,12 @@ impl<T> Default for SentToLeader<T> {
 impl<T: Clone + PartialEq> SentToLeader<T> {
     /// The reports that the leader of this term does not have yet; `of`: selects the part of a
     /// heartbeat.
-    pub fn news(&mut self, term: u64, heartbeats: &HashMap<NodeId, Heartbeat>, of: impl Fn(&Heartbeat) -> Option<&T>) -> Vec<(NodeId, T)> {
+    pub fn unsent(
+        &mut self,
+        term: u64,
+        heartbeats: &HashMap<NodeId, Heartbeat>,
+        of: impl Fn(&Heartbeat) -> Option<&T>,
+    ) -> Vec<(NodeId, T)> {
         if self.term != term {
             *self = Self { term, all: HashMap::new() };
         }
@@ -92,9 +97,9 @@ impl<T: Clone + PartialEq> SentToLeader<T> {
     }
 
     /// Records that the leader has received these reports.
-    pub fn mark_sent(&mut self, heartbeats: &HashMap<NodeId, Heartbeat>, news: Vec<(NodeId, T)>) {
+    pub fn mark_sent(&mut self, heartbeats: &HashMap<NodeId, Heartbeat>, reports: Vec<(NodeId, T)>) {
         let life = |node: &NodeId| heartbeats.get(node).map(|heartbeat| heartbeat.incarnation);
-        self.all.extend(news.into_iter().filter_map(|(node, report)| Some((node.clone(), (life(&node)?, report)))));
+        self.all.extend(reports.into_iter().filter_map(|(node, report)| Some((node.clone(), (life(&node)?, report)))));
     }
 }
 
@@ -104,7 +109,7 @@ impl Heartbeats {
         let mut fresh = self.fresh.lock();
         match fresh.entry(node) {
             Entry::Vacant(new) => drop(new.insert(heartbeat)),
-            Entry::Occupied(mut known) => known.get_mut().then(heartbeat),
+            Entry::Occupied(mut known) => known.get_mut().merge(heartbeat),
         }
     }
 
@@ -164,7 +169,7 @@ mod tests {
             let health = Some(NodeHealth::Unwell { why: why.to_owned(), drain: None });
             let heartbeat = Heartbeat { incarnation: Incarnation(life), at: Instant::now(), keys: None, health };
             let heartbeats = HashMap::from([(node.clone(), heartbeat)]);
-            let news = sent.news(term, &heartbeats, |heartbeat| heartbeat.health.as_ref());
+            let unsent = sent.unsent(term, &heartbeats, |heartbeat| heartbeat.health.as_ref());
             let count = news.len();
             if arrives {
                 sent.mark_sent(&heartbeats, news);

@@ -44,7 +44,7 @@ proptest! {
 }
 
 #[test]
-fn no_room_is_made_for_four_billion_entries_that_a_ledger_promises() {
+fn no_memory_is_reserved_for_four_billion_entries_that_a_ledger_promises() {
     let bytes = to_bytes(&Ledger::default()).unwrap();
     for at in 0..bytes.len() {
         for head in [0xdb, 0xc6, 0xdd, 0xdf] {

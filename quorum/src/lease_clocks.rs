@@ -25,12 +25,12 @@ struct LeaseClock {
     renewed: Revision,
     ends: Instant,
     /// Its expiry was proposed, so it must not be renewed any more.
-    over: bool,
+    is_expiring: bool,
 }
 
 impl LeaseClock {
     fn new(lease: &Lease, now: Instant) -> Self {
-        Self { token: lease.token, renewed: lease.renewed, ends: now + Duration::from_millis(lease.ttl_ms), over: false }
+        Self { token: lease.token, renewed: lease.renewed, ends: now + Duration::from_millis(lease.ttl_ms), is_expiring: false }
     }
 
     fn is_of(&self, lease: &Lease) -> bool {
@@ -41,7 +41,7 @@ impl LeaseClock {
 impl LeaseClocks {
     /// Restarts the lease's clock at `now`. Returns false if its expiry was already proposed.
     pub fn renew(&mut self, name: &str, lease: &Lease, now: Instant) -> bool {
-        if self.0.get(name).is_some_and(|c| c.is_of(lease) && c.over) {
+        if self.0.get(name).is_some_and(|c| c.is_of(lease) && c.is_expiring) {
             return false;
         }
         self.0.insert(name.to_owned(), LeaseClock::new(lease, now));
@@ -57,18 +57,18 @@ impl LeaseClocks {
     /// leases that no longer exist.
     pub fn expiries<'a>(&mut self, leases: impl Iterator<Item = (&'a str, &'a Lease)>, now: Instant) -> Vec<Action> {
         let mut clocks = HashMap::new();
-        let mut over = Vec::new();
+        let mut expiries = Vec::new();
         for (name, lease) in leases {
             let known = self.0.get(name).filter(|c| c.is_of(lease)).copied();
             let mut clock = known.unwrap_or_else(|| LeaseClock::new(lease, now));
             if now > clock.ends {
-                clock.over = true;
-                over.push(Action::ExpireLease { name: name.to_owned(), token: lease.token, renewed: lease.renewed });
+                clock.is_expiring = true;
+                expiries.push(Action::ExpireLease { name: name.to_owned(), token: lease.token, renewed: lease.renewed });
             }
             clocks.insert(name.to_owned(), clock);
         }
         self.0 = clocks;
-        over
+        expiries
     }
 }
 

@@ -13,12 +13,12 @@
 //! |---|---|---|
 //! | proposer | the queue of commands | mpsc in (bounded: full is refused), oneshot out |
 //! | reads | queries that wait for a check of leadership | mpsc in (bounded), oneshot out |
-//! | standing | whether there is a leader | watch out |
+//! | leader_watch | whether there is a leader | watch out |
 //! | duties | the leader's clocks and signatures, or a follower's heartbeat summaries | proposer, network |
-//! | copies | when the next backup is due | snapshots on disk, the object store |
+//! | backups | when the next backup is due | snapshots on disk, the object store |
 //! | archive | the audit chain in the object store | the disk, the object store |
 //! | audit checks, until all are checked | the sealed segments that a start found | the disk |
-//! | turns | this member's first snapshot since its start | openraft |
+//! | snapshot_stagger | this member's first snapshot since its start | openraft |
 //! | one per means of notification | which audit records were sent | the disk, network |
 //! | revocations | the revoked certificates of this process | watch in |
 //! | metrics, two at most: pushed, and served with one per connection | their buffer; the connections | the disk, network |
@@ -78,9 +78,9 @@ mod proposer;
 mod raft_counts;
 mod reads;
 mod refused_claims;
-mod relief;
 mod service;
+mod session_rebalance;
+mod snapshot_stagger;
 mod timekeeper;
-mod turns;
 mod waiting_nodes;
 mod witnesses;

@@ -5,8 +5,8 @@ use clap::{Args, Parser, Subcommand};
 use lattice_model::duration::{self, BareNumber};
 use lattice_pki::ca;
 use lattice_pki::identity::{Role, member_name};
-use lattice_quorum::backup::place::Place;
 use lattice_quorum::backup::recover::{Prepared, Present};
+use lattice_quorum::backup::store::BackupStore;
 use lattice_quorum::backup::{self, plan, recover};
 use lattice_quorum::config::QuorumConfig;
 use lattice_quorum::member::{Listeners, Member, MemberError};
@@ -24,7 +24,7 @@ use tokio::signal::unix::{SignalKind, signal};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The exit code of a member that was removed from its cluster.
-const REMOVED: u8 = 3;
+const EXIT_REMOVED: u8 = 3;
 /// How long making a backup may take.
 const BACKUP_MAX: Duration = Duration::from_secs(600);
 
@@ -194,8 +194,8 @@ fn main() -> ExitCode {
         (Some(Command::Backup(of)), _) => make_backup(&of),
         (Some(Command::Verify(which)), _) => verify(&which),
         (Some(Command::Recover(how)), _) if how.plan => print_plan(&how.which),
-        (Some(Command::Recover(how)), _) => go_on_from(&how.which, Present::Lost, how.yes),
-        (Some(Command::Restore(how)), _) => go_on_from(&how.which, Present::MovedAside, how.yes),
+        (Some(Command::Recover(how)), _) => recover_or_restore(&how.which, Present::Lost, how.yes),
+        (Some(Command::Restore(how)), _) => recover_or_restore(&how.which, Present::MovedAside, how.yes),
         (None, Some((serve, config))) => config.and_then(|config| run(config, serve.bootstrap)),
         (None, None) => Ok(()),
     };
@@ -206,7 +206,7 @@ fn main() -> ExitCode {
             form.log_fatal("lattice-quorum", &error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": "));
             match error.downcast_ref::<MemberError>() {
                 // Its own code, because starting it again would not help.
-                Some(MemberError::Removed { .. }) => ExitCode::from(REMOVED),
+                Some(MemberError::Removed { .. }) => ExitCode::from(EXIT_REMOVED),
                 _ => ExitCode::FAILURE,
             }
         }
@@ -268,18 +268,18 @@ fn make_backup(of: &Of) -> Result<()> {
 }
 
 impl Which {
-    fn place(&self, config: &QuorumConfig) -> Result<Place> {
+    fn store(&self, config: &QuorumConfig) -> Result<BackupStore> {
         Ok(match &self.from {
-            Some(url) => Place::open(url, config)?,
-            None => backup::place(config)?,
+            Some(url) => BackupStore::open(url, config)?,
+            None => backup::store(config)?,
         })
     }
 }
 
 fn verify(which: &Which) -> Result<()> {
     let config = read(&which.of.config)?;
-    let place = which.place(&config)?;
-    print!("{}", runtime()?.block_on(recover::verify(&config, &place, which.backup.as_deref()))?);
+    let store = which.store(&config)?;
+    print!("{}", runtime()?.block_on(recover::verify(&config, &store, which.backup.as_deref()))?);
     Ok(())
 }
 
@@ -287,15 +287,15 @@ fn print_plan(which: &Which) -> Result<()> {
     let config = read(&which.of.config)?;
     // The diagnosis is printed even if no place for backups is configured.
     let named = which.from.is_some() || !config.backup.is_empty();
-    let place = if named { Some(which.place(&config)?) } else { None };
-    print!("{}", runtime()?.block_on(plan::plan(&config, &which.of.config, place.as_ref()))?);
+    let store = if named { Some(which.store(&config)?) } else { None };
+    print!("{}", runtime()?.block_on(plan::plan(&config, &which.of.config, store.as_ref()))?);
     Ok(())
 }
 
-fn go_on_from(which: &Which, present: Present, yes: bool) -> Result<()> {
+fn recover_or_restore(which: &Which, present: Present, yes: bool) -> Result<()> {
     let config = read(&which.of.config)?;
-    let place = which.place(&config)?;
-    let prepared: Prepared = runtime()?.block_on(recover::prepare(&config, &place, which.backup.as_deref(), present))?;
+    let store = which.store(&config)?;
+    let prepared: Prepared = runtime()?.block_on(recover::prepare(&config, &store, which.backup.as_deref(), present))?;
     print!("{}", prepared.what_is_lost(&config));
     if !yes {
         bail!("nothing was changed: run it again with --yes if this is to be lost");

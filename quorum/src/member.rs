@@ -1,11 +1,11 @@
 //! One member: its disk, its Raft, its two listeners and its tasks.
 //!
 //! ```text
-//!   proposer   commands ──▶ entries
-//!   reads      one leadership check for many queries
-//!   standing   whether this member has a leader
-//!   duties     leader: clocks ──▶ NodeStates, ExpireLease, steps of gossip keys; follower: heartbeats ──▶ leader
-//!   servers    service (agents), raft (members)
+//!   proposer      commands ──▶ entries
+//!   reads         one leadership check for many queries
+//!   leader_watch  whether this member has a leader
+//!   duties        leader: clocks ──▶ NodeStates, ExpireLease, steps of gossip keys; follower: heartbeats ──▶ leader
+//!   servers       service (agents), raft (members)
 //! ```
 //!
 //! Order of stopping: tasks and streams (by the token), then the servers, then Raft; when
@@ -15,7 +15,7 @@
 //! that awaits it, with Raft and the servers below it.
 
 mod duties;
-mod standing;
+mod leader_watch;
 
 use crate::audit::checks;
 use crate::audit::signer::{Signer, SignerError};
@@ -33,12 +33,12 @@ use crate::notify_state::Notify;
 use crate::proposer::Proposer;
 use crate::reads::ReadGate;
 use crate::refused_claims::RefusedClaims;
-use crate::relief::Relief;
 use crate::rotation::KeysHeld;
+use crate::session_rebalance::SessionRebalance;
 use crate::shortages::Shortages;
 use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
-use crate::{backup, certify, membership, metrics, service, turns};
+use crate::{backup, certify, membership, metrics, service, snapshot_stagger};
 use duties::duties;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -50,15 +50,15 @@ use lattice_pki::identity::Role;
 use lattice_pki::tls::TlsError;
 use lattice_store::StoreError;
 use lattice_store::directory::Directory;
-use lattice_store::kept::Kept;
+use lattice_store::disk_reserve::DiskReserve;
 use lattice_store::log::Log;
 use lattice_store::machine::{Agreed, Machine};
 use lattice_store::raft::{Peer, Raft};
-use lattice_store::room::Room;
+use lattice_store::retained_snapshots::RetainedSnapshots;
+use leader_watch::watch_leader;
 use openraft::SnapshotPolicy;
 use openraft::error::{Fatal, InitializeError, RaftError};
 use parking_lot::Mutex;
-use standing::watch_standing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -200,10 +200,10 @@ impl Member {
         let stop = CancellationToken::new();
         // If the start fails, tasks that wait for disk space must give up.
         let give_up = stop.clone().drop_guard();
-        let room = Room::open(directory.path(), config.disk_reserve_bytes, stop.clone())?;
-        let kept = Kept::default();
-        let log = Log::open(&directory, config.id, kept.clone(), room.clone())?;
-        let machine = Machine::open(&directory, kept, &(log.first_index()..=log.last_index()), log.synced(), room.clone(), now)?;
+        let reserve = DiskReserve::open(directory.path(), config.disk_reserve_bytes, stop.clone())?;
+        let retained = RetainedSnapshots::default();
+        let log = Log::open(&directory, config.id, retained.clone(), reserve.clone())?;
+        let machine = Machine::open(&directory, retained, &(log.first_index()..=log.last_index()), log.synced(), reserve.clone(), now)?;
         let pristine = log.is_empty() && machine.is_empty();
         let held = log.last_index();
         drop(directory);
@@ -252,7 +252,7 @@ impl Member {
                 witnesses: Arc::default(),
                 silent: watch::Sender::new(Vec::new()),
                 waiting_nodes: WaitingNodes::default(),
-                relief: Relief::default(),
+                session_rebalance: SessionRebalance::default(),
                 certificate_ends: CertificateEnds::default(),
                 refused_claims: RefusedClaims::default(),
                 lease_clocks: Mutex::default(),
@@ -261,7 +261,7 @@ impl Member {
             },
             counts: Counts { held_back: AtomicU64::new(0), miscounted: AtomicU64::new(0), capacity_grown: AtomicU64::new(0) },
             identity: Identity { credentials, authority, signer },
-            disk: Disks { room, shortages },
+            disk: Disks { reserve, shortages },
             status: Status { gate, changing: Arc::default(), removed: watch::Sender::new(false), contact: Mutex::new(Instant::now()), led },
         });
         let mut tasks = vec![proposing, reading];
@@ -434,13 +434,14 @@ async fn begin_raft(raft: &Raft, config: &QuorumConfig, bootstrap: bool, pristin
 
 /// Starts the tasks that every member has.
 fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>> {
-    let standing = tokio::spawn(watch_standing(Arc::clone(core), led));
+    let leader_watch = tokio::spawn(watch_leader(Arc::clone(core), led));
     let duties = tokio::spawn(duties(Arc::clone(core)));
-    let room = tokio::spawn(core.disk.room.clone().tend());
+    let disk_reserve = tokio::spawn(core.disk.reserve.clone().monitor());
     let membership = tokio::spawn(membership::watch(Arc::clone(core)));
-    let credentials = tokio::spawn(core.identity.credentials.clone().tend(certify::own(core, service::ask_leader), core.stop.clone()));
-    let copies = tokio::spawn(backup::copies(Arc::clone(core)));
-    let turns = tokio::spawn(turns::take(Arc::clone(core)));
+    let credentials =
+        tokio::spawn(core.identity.credentials.clone().keep_current(certify::own(core, service::ask_leader), core.stop.clone()));
+    let backups = tokio::spawn(backup::run_periodic(Arc::clone(core)));
+    let snapshot_stagger = tokio::spawn(snapshot_stagger::run(Arc::clone(core)));
     let checking = tokio::spawn(checks::check_sealed(Arc::clone(core)));
     let mut revocations = core.agreed.changes.revocations();
     learn_revocations(core);
@@ -452,7 +453,7 @@ fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>
             }
         }
     });
-    vec![standing, duties, room, membership, credentials, revoking, copies, turns, checking]
+    vec![leader_watch, duties, disk_reserve, membership, credentials, revoking, backups, snapshot_stagger, checking]
 }
 
 async fn initialise(raft: &Raft, config: &QuorumConfig) -> Result<(), MemberError> {

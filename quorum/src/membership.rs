@@ -12,14 +12,14 @@ pub mod plan;
 
 use crate::core::Core;
 use crate::peers::{RosterAnswer, RosterQuestion};
-use crate::proposer::{left_behind, unserved};
+use crate::proposer::{unserved, until_result_lost};
 use lattice_ledger::{Action, MembersStep};
 use lattice_model::{Principal, with_causes};
 use lattice_quorum_client::wire::{Answer, MembersChange, MembersOrder, Refusal};
 use lattice_store::raft::Peer;
 use lattice_store::roster::Roster;
 use openraft::ChangeMembers;
-use plan::{Standing, Step};
+use plan::{MembersState, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 /// How long one call works on a change before it reports its progress.
 const CALL_MAX: Duration = Duration::from_secs(2);
 /// How often to check for an awaited condition.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// By how many audit records a learner may lag: those applied while it is being asked.
 const HISTORY_LAG_MAX: u64 = 1000;
 /// A member that has not answered for this long is silent.
@@ -54,7 +54,7 @@ pub(crate) async fn change(core: &Arc<Core>, order: MembersOrder) -> Result<Answ
     };
     // The step continues even if the caller is gone, because a half-finished change of Raft's
     // membership helps nobody.
-    match tokio::time::timeout(CALL_MAX + LOOK, working).await {
+    match tokio::time::timeout(CALL_MAX + POLL_INTERVAL, working).await {
         Ok(Ok(result)) => result,
         Ok(Err(error)) => Err(Refusal::Unavailable { why: error.to_string() }),
         Err(_) => begun("waiting for a majority of the members to accept the change"),
@@ -67,39 +67,39 @@ async fn work(core: &Arc<Core>, order: &MembersOrder) -> Result<Answer, Refusal>
     // evaluated.
     core.reads.pass().await.map_err(unserved)?;
     loop {
-        let standing = standing(core);
-        match plan::next(&standing, &order.change) {
+        let state = members_state(core);
+        match plan::next(&state, &order.change) {
             Step::Done(text) => return Ok(Answer::Changed { done: true, text }),
             Step::Refuse(why) => return Err(Refusal::Members { why }),
             Step::Wait(text) => {
                 if Instant::now() > end {
                     return Ok(Answer::Changed { done: false, text });
                 }
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             Step::Learn(id, peer) => {
-                meet(core, id, &peer).await?;
+                check_newcomer(core, id, &peer).await?;
                 let (service, raft) = (peer.service.clone(), peer.raft.clone());
                 audit(core, &order.by, MembersStep::Learn { id, service, raft }).await?;
                 let nodes = BTreeMap::from([(id, peer)]);
-                alter(core, ChangeMembers::AddNodes(nodes)).await?;
+                change_raft_membership(core, ChangeMembers::AddNodes(nodes)).await?;
             }
             Step::Vote(voters) => {
-                let new = voters.iter().find(|id| !standing.roster.has_vote(**id));
+                let new = voters.iter().find(|id| !state.roster.has_vote(**id));
                 if let Some(text) = lacks_history(core, new.copied()).await {
                     if Instant::now() > end {
                         return Ok(Answer::Changed { done: false, text });
                     }
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                     continue;
                 }
                 audit(core, &order.by, MembersStep::Vote { voters: voters.iter().copied().collect() }).await?;
-                alter(core, ChangeMembers::ReplaceAllVoters(voters)).await?;
+                change_raft_membership(core, ChangeMembers::ReplaceAllVoters(voters)).await?;
             }
             Step::Forget(id) => {
-                let peer = standing.roster.members.get(&id).cloned();
+                let peer = state.roster.members.get(&id).cloned();
                 audit(core, &order.by, MembersStep::Forget { id }).await?;
-                alter(core, ChangeMembers::RemoveNodes(BTreeSet::from([id]))).await?;
+                change_raft_membership(core, ChangeMembers::RemoveNodes(BTreeSet::from([id]))).await?;
                 if let Some(peer) = peer {
                     notify_removed(core, id, peer);
                 }
@@ -116,16 +116,16 @@ async fn work(core: &Arc<Core>, order: &MembersOrder) -> Result<Answer, Refusal>
 /// Transfers the leadership to another member.
 pub(crate) async fn transfer(core: &Core, by: &Principal, to: u64) -> Result<(), Refusal> {
     audit(core, by, MembersStep::HandOver { to }).await?;
-    crate::handover::to(core, to).await
+    crate::handover::transfer_to(core, to).await
 }
 
-fn standing(core: &Core) -> Standing {
+fn members_state(core: &Core) -> MembersState {
     let metrics = core.raft.metrics().borrow().clone();
     let roster = Roster::of(&metrics.membership_config);
     let this = core.config.id;
     let answers = |id: &u64| *id == this || core.peers.silence(*id).is_some_and(|s| s < SILENT_AFTER);
     let replicated = metrics.replication.unwrap_or_default();
-    Standing {
+    MembersState {
         leader: this,
         last: metrics.last_log_index.unwrap_or(0),
         matched: replicated.into_iter().filter_map(|(id, matched)| Some((id, matched?.index))).collect(),
@@ -137,7 +137,7 @@ fn standing(core: &Core) -> Standing {
 
 /// Checks that the process at the address is the intended member of this cluster, without another
 /// history.
-async fn meet(core: &Core, id: u64, peer: &Peer) -> Result<(), Refusal> {
+async fn check_newcomer(core: &Core, id: u64, peer: &Peer) -> Result<(), Refusal> {
     let refuse = |why: String| Err(Refusal::Members { why });
     let answer = match core.peers.roster(id, peer, &question(core), QUESTION_MAX).await {
         Ok(answer) => answer,
@@ -173,17 +173,17 @@ async fn audit(core: &Core, by: &Principal, step: MembersStep) -> Result<(), Ref
     results.into_iter().try_for_each(|result| result.map(drop))
 }
 
-async fn alter(core: &Core, change: ChangeMembers<u64, Peer>) -> Result<(), Refusal> {
+async fn change_raft_membership(core: &Core, change: ChangeMembers<u64, Peer>) -> Result<(), Refusal> {
     // Members that lose their vote stay learners until they are removed, so that they learn of the
     // loss.
-    let altered = tokio::select! {
-        altered = core.raft.change_membership(change, true) => altered,
-        () = left_behind(&core.raft) => {
+    let changed = tokio::select! {
+        changed = core.raft.change_membership(change, true) => changed,
+        () = until_result_lost(&core.raft) => {
             let why = "this member is no longer the leader; the change may have been committed: see `lattice quorum status`".to_owned();
             return Err(Refusal::Unavailable { why });
         }
     };
-    altered.map(drop).map_err(|error| Refusal::Unavailable { why: error.to_string() })
+    changed.map(drop).map_err(|error| Refusal::Unavailable { why: error.to_string() })
 }
 
 /// Informs a removed member as soon as the removal is applied here, at the latest after
@@ -194,7 +194,7 @@ fn notify_removed(core: &Arc<Core>, id: u64, peer: Peer) {
         let farewell = async {
             let until = Instant::now() + SILENT_AFTER;
             while core.agreed.roster().members.contains_key(&id) && Instant::now() < until {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             if let Err(error) = core.peers.roster(id, &peer, &question(&core), QUESTION_MAX).await {
                 tracing::info!(member = id, error = %with_causes(&error), "the removed member could not be notified now");
@@ -213,7 +213,7 @@ fn question(core: &Core) -> RosterQuestion {
 pub(crate) fn answer(core: &Core, question: &RosterQuestion) -> RosterAnswer {
     if question.cluster == core.config.cluster {
         core.peers.introduce(core.config.id, question.roster.members.iter().map(|(id, peer)| (*id, peer)));
-        notice(core, &question.roster);
+        stop_if_removed(core, &question.roster);
     }
     RosterAnswer {
         cluster: core.config.cluster.clone(),
@@ -223,7 +223,7 @@ pub(crate) fn answer(core: &Core, question: &RosterQuestion) -> RosterAnswer {
     }
 }
 
-fn notice(core: &Core, roster: &Roster) {
+fn stop_if_removed(core: &Core, roster: &Roster) {
     let known = Roster::of(&core.raft.metrics().borrow().membership_config);
     if !roster.expels(core.config.id, &known) {
         return;
@@ -251,7 +251,7 @@ pub(crate) async fn watch(core: Arc<Core>) {
         let asked = others.map(|(id, peer)| core.peers.roster(*id, peer, &question, QUESTION_MAX));
         for answer in futures::future::join_all(asked).await.into_iter().flatten() {
             if answer.cluster == core.config.cluster {
-                notice(&core, &answer.roster);
+                stop_if_removed(&core, &answer.roster);
             }
         }
     }

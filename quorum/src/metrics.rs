@@ -4,7 +4,7 @@ use crate::config::QuorumConfig;
 use crate::core::Core;
 use crate::raft_counts::RaftCounts;
 use lattice_model::{AllocationState, with_causes};
-use lattice_store::{Durations, room};
+use lattice_store::{Durations, disk_reserve};
 use lattice_telemetry::catalogue::quorum as family;
 use lattice_telemetry::exporter::Exporter;
 use lattice_telemetry::push::{self, Spare};
@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 /// The job name that the documented scraper configuration uses for these series.
 const JOB: &str = "lattice-quorum";
 /// The directory in `data_dir` for metrics that wait to be pushed.
-const BUFFER: &str = "telemetry";
+const BUFFER_DIR: &str = "telemetry";
 /// Largest depth of directories when sizes are summed.
 const DEPTH_MAX: u32 = 3;
 
@@ -114,8 +114,8 @@ fn disk(dir: &Path, samples: &mut Samples) {
         let name = name.to_string_lossy();
         match name.as_ref() {
             "audit" => audit += bytes,
-            room::FILE => reserve += bytes,
-            BUFFER => telemetry += bytes,
+            disk_reserve::RESERVE_FILE => reserve += bytes,
+            BUFFER_DIR => telemetry += bytes,
             name if name.ends_with(".snapshot") => {
                 snapshots += bytes;
                 // The file names are indices with leading zeros.
@@ -178,7 +178,7 @@ pub(crate) async fn begin(core: &Arc<Core>) -> Vec<JoinHandle<()>> {
     // The member accepts nothing new when less than the size of its reserve is free. The buffer
     // must not cause that: it always leaves twice as much free.
     let spare = Spare::Bytes(disk_reserve_bytes.saturating_mul(2));
-    let pushing = store.and_then(|store| match push::open(&data_dir.join(BUFFER), telemetry.tsdb_buffer_bytes_max, spare) {
+    let pushing = store.and_then(|store| match push::open(&data_dir.join(BUFFER_DIR), telemetry.tsdb_buffer_bytes_max, spare) {
         Ok(pushed) => Some((store, pushed)),
         Err(error) => {
             tracing::warn!(error = %with_causes(&error), "metrics are not pushed");

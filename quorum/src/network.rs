@@ -2,7 +2,7 @@
 //! ports. The membership contains the addresses; a member whose address changed gets new
 //! connections.
 
-use crate::clock::ruler;
+use crate::clock::uptime;
 use crate::cluster_clock::Reading;
 use crate::peers::{AuditPage, AuditPageRequest, HeartbeatSummary, RosterAnswer, RosterQuestion, SummaryAnswer};
 use crate::shortages::Shortages;
@@ -47,7 +47,7 @@ const CLOCK_READING_MAX: Duration = Duration::from_secs(1);
 /// Timeout for a page of another member's audit chain.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before an unreachable member is tried again.
-const BACKOFF: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections to the other members.
 #[derive(Clone, Debug)]
@@ -75,13 +75,13 @@ struct Link {
 }
 
 impl Link {
-    fn is_silent(&self, member: u64, why: &str) {
+    fn record_silence(&self, member: u64, why: &str) {
         if !self.silent.swap(true, Ordering::Relaxed) {
             tracing::warn!(member, why, "a member does not answer");
         }
     }
 
-    fn answers(&self, member: u64) {
+    fn record_answer(&self, member: u64) {
         if self.silent.swap(false, Ordering::Relaxed) {
             tracing::info!(member, "a member answers again");
         }
@@ -90,7 +90,7 @@ impl Link {
     }
 
     /// Records the clock in an answer that took `took`, received at `at`.
-    fn reads(&self, reply: &MetadataMap, took: Duration, at: Duration) {
+    fn record_clock(&self, reply: &MetadataMap, took: Duration, at: Duration) {
         let shows = reply.get(CLOCK_HEADER).and_then(|shows| shows.to_str().ok()).and_then(|shows| shows.parse().ok());
         if let Some(shows) = shows.filter(|_| took <= CLOCK_READING_MAX) {
             *self.clock.lock() = Some(Reading { shows: Timestamp(shows), at });
@@ -323,7 +323,7 @@ impl Wire {
             body.metadata_mut().insert(GENERATION_HEADER, generation.0.into());
         }
         let mut client = raft_client(link);
-        let asked = ruler();
+        let asked = uptime();
         let reply = tokio::time::timeout(option.hard_ttl(), async {
             match rpc {
                 Rpc::Append => client.append(body).await,
@@ -334,22 +334,22 @@ impl Wire {
         .await;
         let reply = match reply {
             Ok(Ok(reply)) => {
-                link.answers(self.target);
-                let at = ruler();
-                link.reads(reply.metadata(), at.saturating_sub(asked), at);
+                link.record_answer(self.target);
+                let at = uptime();
+                link.record_clock(reply.metadata(), at.saturating_sub(asked), at);
                 reply
             }
             Ok(Err(status)) => {
                 let why = status_text(&status);
                 match status.code() {
                     // The member answers that its disk has no space for what was sent.
-                    tonic::Code::ResourceExhausted => link.answers(self.target),
-                    _ => link.is_silent(self.target, &why),
+                    tonic::Code::ResourceExhausted => link.record_answer(self.target),
+                    _ => link.record_silence(self.target, &why),
                 }
                 return Err(RPCError::Unreachable(Unreachable::new(&no_answer(why))));
             }
             Err(_) => {
-                link.is_silent(self.target, "no answer in time");
+                link.record_silence(self.target, "no answer in time");
                 return Err(RPCError::Network(NetworkError::new(&no_answer("no answer in time".to_owned()))));
             }
         };
@@ -359,7 +359,7 @@ impl Wire {
 }
 
 impl Wire {
-    fn no_room<E: std::error::Error>(&self) -> RPCError<u64, Peer, E> {
+    fn disk_full<E: std::error::Error>(&self) -> RPCError<u64, Peer, E> {
         let why = "its disk is full".to_owned();
         RPCError::Unreachable(Unreachable::new(&NoAnswer { target: self.target, why }))
     }
@@ -388,7 +388,7 @@ impl RaftNetwork<TypeConfig> for Wire {
         // entries are on their way to it.
         tokio::time::sleep(pause).await;
         self.reports_match = !self.reports_match && rpc.prev_log_id.is_some();
-        if self.reports_match { Ok(AppendEntriesResponse::PartialSuccess(rpc.prev_log_id)) } else { Err(self.no_room()) }
+        if self.reports_match { Ok(AppendEntriesResponse::PartialSuccess(rpc.prev_log_id)) } else { Err(self.disk_full()) }
     }
 
     async fn install_snapshot(
@@ -402,7 +402,7 @@ impl RaftNetwork<TypeConfig> for Wire {
             let heartbeat =
                 AppendEntriesRequest::<TypeConfig> { vote: rpc.vote, prev_log_id: None, entries: Vec::new(), leader_commit: None };
             let _answer: RpcResult<AppendEntriesResponse<u64>, Infallible> = self.ask(Rpc::Append, &heartbeat, option).await;
-            return Err(self.no_room());
+            return Err(self.disk_full());
         }
         self.ask(Rpc::InstallSnapshot, &rpc, option).await
     }
@@ -412,6 +412,6 @@ impl RaftNetwork<TypeConfig> for Wire {
     }
 
     fn backoff(&self) -> Backoff {
-        Backoff::new(std::iter::repeat(BACKOFF))
+        Backoff::new(std::iter::repeat(RETRY_PAUSE))
     }
 }

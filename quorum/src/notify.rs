@@ -11,7 +11,7 @@
 
 use crate::config::QuorumConfig;
 use crate::core::Core;
-use crate::fencing_hook::{ProgramError, of_the_site, run as run_program};
+use crate::fencing_hook::{ProgramError, run as run_program, site_command};
 use crate::notify_state::Notify;
 use lattice_ledger::{Action, NotifyWay};
 use lattice_model::{AuditAction, AuditFilter, AuditRecord, Backoff, with_causes};
@@ -31,11 +31,11 @@ use thiserror::Error;
 use tokio::time::MissedTickBehavior;
 
 /// How often to check for new records.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Number of records read at once.
-const BATCH: usize = 64;
+const BATCH_RECORDS_MAX: usize = 64;
 /// Shortest interval between two updates of the cursor while records are being accepted.
-const CURSOR_EVERY: Duration = Duration::from_secs(1);
+const CURSOR_INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Number of skipped records about other subjects after which the cursor is updated for them alone.
 const PASSED_MAX: u64 = 4096;
 /// The pauses between attempts.
@@ -108,7 +108,7 @@ impl Notify {
         if !config.notify_hook.as_os_str().is_empty() {
             ways.push(Notifier { means: Means::Hook { program: config.notify_hook.clone() }, limit, notify: notify.clone() });
         }
-        ways.iter().for_each(|way| notify.set_trouble(way.means.way(), None));
+        ways.iter().for_each(|way| notify.set_problem(way.means.way(), None));
         Ok((notify, ways))
     }
 }
@@ -125,7 +125,7 @@ impl Means {
 impl Notifier {
     /// Sends while this member is the leader, until it stops.
     pub(crate) async fn run(self, core: Arc<Core>) {
-        let mut tick = tokio::time::interval(LOOK);
+        let mut tick = tokio::time::interval(POLL_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The last record accepted in this term.
         let mut notified = 0;
@@ -136,7 +136,7 @@ impl Notifier {
             }
             if !core.leads() {
                 notified = 0;
-                self.notify.set_trouble(self.means.way(), None);
+                self.notify.set_problem(self.means.way(), None);
                 continue;
             }
             if core.stop.run_until_cancelled(self.round(&core, &mut notified)).await.is_none() {
@@ -168,7 +168,7 @@ impl Notifier {
         let filter = AuditFilter { actions: AuditAction::OF_NODES.to_vec(), ..AuditFilter::default() };
         let found = background::run("notify", move || {
             let (mut search, mut records) = (agreed.audit_search(&filter, after, head), Vec::new());
-            while records.len() < BATCH
+            while records.len() < BATCH_RECORDS_MAX
                 && let Some(step) = search.step()?
             {
                 match step {
@@ -180,17 +180,17 @@ impl Notifier {
         });
         let (records, reached) = match found.await.and_then(|found| found) {
             Ok(found) => found,
-            Err(error) => return self.trouble(format!("the audit log cannot be read: {}", with_causes(&error))),
+            Err(error) => return self.report_problem(format!("the audit log cannot be read: {}", with_causes(&error))),
         };
         let mut written = Instant::now();
-        let full = records.len() == BATCH;
+        let full = records.len() == BATCH_RECORDS_MAX;
         for record in &records {
             // The next leader sends the rest, because an older event must not follow a newer one.
             if !core.leads() || !self.deliver(core, &cluster, generation.0, record).await {
                 return;
             }
             *notified = record.seq;
-            if written.elapsed() >= CURSOR_EVERY {
+            if written.elapsed() >= CURSOR_INTERVAL_MIN {
                 self.write(core, *notified).await;
                 written = Instant::now();
             }
@@ -208,10 +208,10 @@ impl Notifier {
         let mut pauses = PAUSES;
         loop {
             let Err(error) = self.send(cluster, generation, record).await else {
-                self.notify.set_trouble(self.means.way(), None);
+                self.notify.set_problem(self.means.way(), None);
                 return true;
             };
-            self.trouble(format!("record {} is not accepted: {}", record.seq, with_causes(&error)));
+            self.report_problem(format!("record {} is not accepted: {}", record.seq, with_causes(&error)));
             tokio::time::sleep(pauses.next_pause()).await;
             if !core.leads() {
                 return false;
@@ -219,7 +219,7 @@ impl Notifier {
         }
     }
 
-    fn trouble(&self, why: String) {
+    fn report_problem(&self, why: String) {
         let way = self.means.way();
         if self.notify.fails(way, &why) {
             tracing::error!(setting = %way, %why, "notifications about nodes cannot be delivered; retrying");
@@ -242,7 +242,7 @@ impl Notifier {
         let body = serde_json::to_vec(&event).map_err(Undelivered::Encode)?;
         match &self.means {
             Means::Hook { program } => {
-                let mut command = of_the_site(program, cluster, node);
+                let mut command = site_command(program, cluster, node);
                 command.arg(event.event).env("LATTICE_EVENT_ID", &event.id).env("LATTICE_EVENT", String::from_utf8_lossy(&body).as_ref());
                 Ok(run_program(command, self.limit, "notify_seconds").await?)
             }

@@ -15,16 +15,16 @@ impl Notify {
     /// The progress of each kind: up to which audit record it is delivered, and why it fails.
     pub fn standing(&self, ledger: &Ledger) -> Vec<NotifyStanding> {
         let ways = self.0.lock();
-        let standing = |(way, trouble): (&NotifyWay, &Option<String>)| NotifyStanding {
+        let standing = |(way, problem): (&NotifyWay, &Option<String>)| NotifyStanding {
             way: way.to_string(),
             upto: ledger.notified(*way).unwrap_or_default(),
-            trouble: trouble.clone(),
+            trouble: problem.clone(),
         };
         ways.iter().map(standing).collect()
     }
 
-    pub fn set_trouble(&self, way: NotifyWay, trouble: Option<String>) {
-        self.0.lock().insert(way, trouble);
+    pub fn set_problem(&self, way: NotifyWay, problem: Option<String>) {
+        self.0.lock().insert(way, problem);
     }
 
     /// Records why a kind of notification fails. Returns whether the reason is new.

@@ -17,7 +17,7 @@
 //! methods that the token must be signed for.
 
 use lattice_ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
-use lattice_ledger::{Action, Asker};
+use lattice_ledger::{Action, Requester};
 use lattice_model::operator_token::EXPORT_AUDIT;
 use lattice_model::{Allocation, AllocationId, NodeId, Principal};
 use lattice_pki::identity::{Caller, Role};
@@ -258,11 +258,11 @@ pub fn person(request: &mut Request) -> Result<Person, Refusal> {
         other => return Ok(Call::of(other).row().person),
     };
     let name = action.name();
-    match action.asker() {
-        Asker::Member => Err(Refusal::Malformed { why: format!("only members propose {name}: nobody may request it") }),
-        Asker::User(..) | Asker::Owner(_) => Ok(Person::User),
-        Asker::UserOrOperator { methods, .. } => Ok(Person::UserOrOperator(methods)),
-        Asker::Operator(_, methods) => Ok(Person::Operator(methods)),
+    match action.requester() {
+        Requester::Member => Err(Refusal::Malformed { why: format!("only members propose {name}: nobody may request it") }),
+        Requester::User(..) | Requester::Owner(_) => Ok(Person::User),
+        Requester::UserOrOperator { methods, .. } => Ok(Person::UserOrOperator(methods)),
+        Requester::Operator(_, methods) => Ok(Person::Operator(methods)),
     }
 }
 
@@ -293,18 +293,18 @@ fn check_operator(request: &mut Request, operator: Option<&Operator>) -> Result<
 /// another user, root and the machine. Other names stay as the agent wrote them.
 pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Option<&Operator>, is_of_root: impl Fn(AllocationId) -> bool) {
     let at = |name: &str| format!("{name}@{}", caller.name);
-    match asker(request) {
-        Some(Asker::Operator(by, _)) => {
+    match requester(request) {
+        Some(Requester::Operator(by, _)) => {
             if let Some(operator) = operator {
                 *by = at(&operator.name);
             }
         }
-        Some(Asker::User(by, allocation)) => {
+        Some(Requester::User(by, allocation)) => {
             if by.is_root() && !is_of_root(allocation) {
                 by.name = at(&by.name);
             }
         }
-        Some(Asker::UserOrOperator { by, allocation, as_operator, .. }) => {
+        Some(Requester::UserOrOperator { by, allocation, as_operator, .. }) => {
             *as_operator = operator.is_some();
             match operator {
                 Some(operator) => by.name = at(&operator.name),
@@ -313,31 +313,31 @@ pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Opti
             }
         }
         // An owner's name is not changed, and an access record already contains its machine.
-        Some(Asker::Owner(_) | Asker::Member) | None => {}
+        Some(Requester::Owner(_) | Requester::Member) | None => {}
     }
 }
 
 /// The name of the person on whose behalf a request is made; `None`: the caller makes it for
 /// itself, for example for a lease of the agent.
 pub fn name_of_person(request: &mut Request) -> Option<&str> {
-    match asker(request)? {
-        Asker::User(by, _) | Asker::UserOrOperator { by, .. } => Some(&by.name),
-        Asker::Owner(owner) => owner.map(|owner| owner.name.as_str()),
-        Asker::Operator(by, _) => Some(by),
-        Asker::Member => None,
+    match requester(request)? {
+        Requester::User(by, _) | Requester::UserOrOperator { by, .. } => Some(&by.name),
+        Requester::Owner(owner) => owner.map(|owner| owner.name.as_str()),
+        Requester::Operator(by, _) => Some(by),
+        Requester::Member => None,
     }
 }
 
 /// The requester named in a request; `None`: the caller requests it for itself.
-fn asker(request: &mut Request) -> Option<Asker<'_>> {
+fn requester(request: &mut Request) -> Option<Requester<'_>> {
     match request {
-        Request::Stale(inner) | Request::AsOperator { request: inner, .. } => asker(inner),
-        Request::Command(action) => Some(action.asker()),
+        Request::Stale(inner) | Request::AsOperator { request: inner, .. } => requester(inner),
+        Request::Command(action) => Some(action.requester()),
         Request::Submit { owner: by, .. } | Request::CheckSubmission { owner: by, .. } | Request::RecordAccess(Access { by, .. }) => {
-            Some(Asker::Owner(Some(by)))
+            Some(Requester::Owner(Some(by)))
         }
-        Request::AcquireLease { user, .. } | Request::RenewLease { user, .. } => Some(Asker::Owner(user.as_mut())),
-        Request::ChangeMembers(order) => Some(Asker::Operator(&mut order.by.name, &[CHANGE_MEMBERS])),
+        Request::AcquireLease { user, .. } | Request::RenewLease { user, .. } => Some(Requester::Owner(user.as_mut())),
+        Request::ChangeMembers(order) => Some(Requester::Operator(&mut order.by.name, &[CHANGE_MEMBERS])),
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
         | Request::ListNodes

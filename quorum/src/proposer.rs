@@ -32,7 +32,7 @@ const BATCH_MAX: usize = 1024;
 const BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Largest number of entries in flight, from the proposal until the entry is applied: so the next
 /// entry is written while the one before it is replicated.
-const UNDER_WAY_MAX: usize = 2;
+const IN_FLIGHT_MAX: usize = 2;
 /// How long an entry may still get its result after the term in which it was proposed.
 const RESULT_AFTER_LOSS: Duration = Duration::from_secs(10);
 
@@ -61,19 +61,19 @@ pub struct Proposer {
 }
 
 impl Proposer {
-    /// Starts the task that proposes. While `gate` is false, commands wait. `settling` gets one
+    /// Starts the task that proposes. While `gate` is false, commands wait. `awaiting` gets one
     /// task for each entry in flight, which ends when the entry has a result or Raft ends.
     pub fn start(
         raft: Raft,
         timekeeper: Arc<Timekeeper>,
         gate: watch::Receiver<bool>,
         stop: CancellationToken,
-        settling: TaskTracker,
+        awaiting: TaskTracker,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (tx, rx) = mpsc::channel(WAITING_MAX);
         let counts = Arc::new(RaftCounts::default());
-        let under_way = Arc::new(Semaphore::new(UNDER_WAY_MAX));
-        let task = ProposerTask { raft, counts: Arc::clone(&counts), timekeeper, gate, queue: rx, under_way, settling };
+        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
+        let task = ProposerTask { raft, counts: Arc::clone(&counts), timekeeper, gate, queue: rx, in_flight, awaiting };
         (Self { queue: tx, counts }, tokio::spawn(task.run(stop)))
     }
 
@@ -113,9 +113,9 @@ struct ProposerTask {
     timekeeper: Arc<Timekeeper>,
     gate: watch::Receiver<bool>,
     queue: mpsc::Receiver<Waiting>,
-    under_way: Arc<Semaphore>,
+    in_flight: Arc<Semaphore>,
     /// Tasks that wait for the entries in flight.
-    settling: TaskTracker,
+    awaiting: TaskTracker,
 }
 
 impl ProposerTask {
@@ -133,7 +133,7 @@ impl ProposerTask {
             }
             let permit = tokio::select! {
                 () = stop.cancelled() => return,
-                permit = Arc::clone(&self.under_way).acquire_owned() => permit,
+                permit = Arc::clone(&self.in_flight).acquire_owned() => permit,
             };
             let Ok(permit) = permit else { return };
             let (at, since_ms) = self.timekeeper.stamp();
@@ -166,17 +166,17 @@ impl ProposerTask {
             count(&counts.entries);
             // Submitted by this task, so that entries keep the order of their commands. Other tasks
             // await the results.
-            let lost = left_behind(&self.raft);
+            let lost = until_result_lost(&self.raft);
             match self.raft.client_write_ff(proposal).await {
                 Ok(receiver) => {
-                    self.settling.spawn(async move {
+                    self.awaiting.spawn(async move {
                         let result = tokio::select! {
                             result = receiver => result.ok(),
                             () = lost => None,
                         };
                         drop(permit);
-                        settled(&counts, result.as_ref(), replies.len(), began);
-                        settle(result, replies);
+                        count_results(&counts, result.as_ref(), replies.len(), began);
+                        send_results(result, replies);
                     });
                 }
                 Err(error) => fail_all(replies, &stopped(&error)),
@@ -187,7 +187,7 @@ impl ProposerTask {
 
 /// Returns when an entry that is proposed now may be lost without a result: a member that lost the
 /// leadership, and then installed a snapshot that contains the entry, never answers for it.
-pub fn left_behind(raft: &Raft) -> impl Future<Output = ()> + use<> {
+pub fn until_result_lost(raft: &Raft) -> impl Future<Output = ()> + use<> {
     let mut metrics = raft.metrics();
     let term = metrics.borrow().current_term;
     async move {
@@ -199,7 +199,7 @@ pub fn left_behind(raft: &Raft) -> impl Future<Output = ()> + use<> {
     }
 }
 
-fn settled(counts: &RaftCounts, result: Option<&ClientWriteResult<TypeConfig>>, commands: usize, began: Instant) {
+fn count_results(counts: &RaftCounts, result: Option<&ClientWriteResult<TypeConfig>>, commands: usize, began: Instant) {
     let add = |counter: &AtomicU64, more: usize| {
         counter.fetch_add(more as u64, Ordering::Relaxed);
     };
@@ -210,7 +210,7 @@ fn settled(counts: &RaftCounts, result: Option<&ClientWriteResult<TypeConfig>>, 
     add(&counts.accepted, commands.saturating_sub(refused));
 }
 
-fn settle(result: Option<ClientWriteResult<TypeConfig>>, waiting: Vec<oneshot::Sender<Reply>>) {
+fn send_results(result: Option<ClientWriteResult<TypeConfig>>, waiting: Vec<oneshot::Sender<Reply>>) {
     match result {
         Some(Ok(response)) => {
             let revision = Revision(response.log_id.index);

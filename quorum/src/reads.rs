@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 const WAITING_MAX: usize = 16 * 1024;
 /// Number of attempts before the members are considered unreachable. Each lasts at most one Raft
 /// heartbeat.
-const TRIES: usize = 5;
+const ATTEMPTS_MAX: usize = 5;
 
 /// How long a restarted member may take to apply its log before callers are asked to retry.
 const CATCH_UP_MAX: Duration = Duration::from_secs(1);
@@ -97,7 +97,7 @@ async fn catch_up(raft: &Raft, held: u64) -> Result<(), Unserved> {
 
 async fn confirm(raft: &Raft) -> Result<(), Unserved> {
     let mut why = String::new();
-    for _ in 0..TRIES {
+    for _ in 0..ATTEMPTS_MAX {
         match raft.ensure_linearizable().await {
             Ok(_) => return Ok(()),
             Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(forward))) => {

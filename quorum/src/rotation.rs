@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How long messages encrypted with the older key may be in transit and in socket queues.
-const GRACE: Duration = Duration::from_secs(2);
+const TRANSIT_TIME_MAX: Duration = Duration::from_secs(2);
 /// Largest number of awaited nodes that an answer names.
 const NAMED_MAX: usize = 16;
 
@@ -104,7 +104,7 @@ impl Rotation {
         }
         let since = *self.sealed.get_or_insert(now);
         let oldest = ring.keys.first()?.id;
-        (now.saturating_duration_since(since) >= GRACE).then_some(Action::RetireKey { id: oldest })
+        (now.saturating_duration_since(since) >= TRANSIT_TIME_MAX).then_some(Action::RetireKey { id: oldest })
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
         s.act(Action::SealWithKey { id: 1 });
         (0..3).for_each(|n| s.report(n, &[0, 1], 1));
         assert_eq!(s.due(), None, "older messages may be in transit");
-        s.now += GRACE;
+        s.now += TRANSIT_TIME_MAX;
         assert_eq!(s.due(), Some(Action::RetireKey { id: 0 }));
         s.act(Action::RetireKey { id: 0 });
         assert_eq!((s.due(), s.waits_for()), (None, vec![]));
@@ -219,11 +219,11 @@ mod tests {
         s.report(0, &[0, 1], 1);
         assert_eq!(s.due(), None);
         s.act(Action::Register(registration(0, 1, 1, true)));
-        s.now += GRACE;
+        s.now += TRANSIT_TIME_MAX;
         assert_eq!((s.due(), s.waits_for()), (None, vec![node(0)]), "its new incarnation has not reported");
         s.report(0, &[0, 1], 1);
         assert_eq!(s.due(), None);
-        s.now += GRACE;
+        s.now += TRANSIT_TIME_MAX;
         assert_eq!(s.due(), Some(Action::RetireKey { id: 0 }));
         s.held.forget();
         assert_eq!(s.due(), None, "a new leader collects the reports again");

@@ -43,16 +43,16 @@ use tonic::transport::Server;
 use tonic::{Response, Status, Streaming};
 
 /// Largest number of concurrent calls of one connection.
-const CALLS_PER_CONNECTION: usize = 256;
+const CONNECTION_CALLS_MAX: usize = 256;
 /// Largest number of concurrent calls on the agents' port, all connections together. Sessions and
 /// watches are not counted.
 const CALLS_MAX: usize = 8192;
 /// Largest number of open HTTP/2 streams of one connection: each call, session and watch is one.
-const STREAMS_PER_CONNECTION: u32 = 1024;
+const CONNECTION_STREAMS_MAX: u32 = 1024;
 /// A connection that is silent for this long is pinged. Agents and members are normally silent for
 /// a shorter time, because their heartbeats already show that they are alive. A ping for each
 /// heartbeat of ten thousand agents would double the cost.
-const KEEPALIVE: Duration = Duration::from_secs(40);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(40);
 /// Timeout of a ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -63,11 +63,11 @@ type Serving = (Vec<JoinHandle<()>>, watch::Receiver<Option<String>>);
 pub(crate) fn serve(core: &Arc<Core>, for_agents: TcpListener, for_members: TcpListener) -> Serving {
     let server = || {
         Server::builder()
-            .concurrency_limit_per_connection(CALLS_PER_CONNECTION)
-            .max_concurrent_streams(STREAMS_PER_CONNECTION)
+            .concurrency_limit_per_connection(CONNECTION_CALLS_MAX)
+            .max_concurrent_streams(CONNECTION_STREAMS_MAX)
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
-            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
     };
     let quorum = QuorumServer::new(Service { core: Arc::clone(core), calls: Arc::new(Semaphore::new(CALLS_MAX)) })
@@ -100,7 +100,7 @@ pub(crate) fn serve(core: &Arc<Core>, for_agents: TcpListener, for_members: TcpL
         spawn("members", Box::pin(members)),
         accepting_agents,
         accepting_members,
-        tokio::spawn(known::tend(Arc::clone(core), agents, peers)),
+        tokio::spawn(known::refresh(Arc::clone(core), agents, peers)),
     ];
     (servers, failures)
 }
@@ -142,7 +142,7 @@ impl Quorum for Service {
     async fn call(&self, request: tonic::Request<Packed>) -> Result<Response<Packed>, Status> {
         let caller = self.caller(&request)?;
         let _permit = self.calls.try_acquire().map_err(|_| Status::unavailable("too many calls at once"))?;
-        if request.metadata().contains_key(answer::FORWARDED) {
+        if request.metadata().contains_key(answer::FORWARDED_HEADER) {
             self.granted(Call::Forward, &caller)?;
             let members = self.core.roster().members;
             if !caller.member().is_some_and(|id| members.contains_key(&id)) {

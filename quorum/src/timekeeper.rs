@@ -1,6 +1,6 @@
 //! Reads this member's clocks for [`ClusterClock`], and detects problems with the members' clocks.
 
-use crate::clock::{now, ruler};
+use crate::clock::{now, uptime};
 use crate::cluster_clock::{APART_MS_MAX, ClusterClock, Comparison, Reading, compare};
 use crate::network::Peers;
 use lattice_model::{MemberId, Timestamp};
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// How long the leader's clock may differ from the majority's before the leadership is handed over.
 const WRONG_MAX: Duration = Duration::from_secs(5);
 /// Pause before a failed hand-over is tried again.
-const TRY_AGAIN: Duration = Duration::from_secs(30);
+const RETRY_PAUSE: Duration = Duration::from_secs(30);
 
 /// The time of entries, and the comparison of the members' clocks.
 pub struct Timekeeper {
@@ -24,11 +24,11 @@ pub struct Timekeeper {
     raft: Raft,
     agreed: Arc<Agreed>,
     peers: Peers,
-    kept: Mutex<Kept>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct State {
     clock: ClusterClock,
     alarm: Option<ClockAlarm>,
     /// Since when this member's own clock has been wrong, and when the last hand-over was
@@ -40,15 +40,15 @@ struct Kept {
 impl Timekeeper {
     /// For the member `this`.
     pub fn new(this: u64, raft: Raft, agreed: Arc<Agreed>, peers: Peers) -> Self {
-        Self { this, raft, agreed, peers, kept: Mutex::default() }
+        Self { this, raft, agreed, peers, state: Mutex::default() }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock()
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Advances the time to now.
-    fn pass(&self) -> (MutexGuard<'_, Kept>, Comparison, Duration) {
+    fn advance(&self) -> (MutexGuard<'_, State>, Comparison, Duration) {
         let (term, roster) = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow();
@@ -56,40 +56,40 @@ impl Timekeeper {
         };
         let readings: BTreeMap<u64, Reading> = self.peers.clocks();
         let last = self.agreed.ledger().time();
-        let mut kept = self.kept();
-        let (ruler, shown) = (ruler(), now());
-        let comparison = compare(&roster.votes, (self.this, shown), &readings, ruler);
-        kept.clock.begin(term, last, shown, ruler);
-        kept.clock.pass(comparison.agreed, ruler);
+        let mut state = self.state();
+        let (uptime, shown) = (uptime(), now());
+        let comparison = compare(&roster.votes, (self.this, shown), &readings, uptime);
+        state.clock.begin(term, last, shown, uptime);
+        state.clock.advance(comparison.agreed, uptime);
         if !comparison.apart.contains_key(&self.this) {
-            kept.wrong_since = None;
+            state.wrong_since = None;
         }
-        (kept, comparison, ruler)
+        (state, comparison, uptime)
     }
 
     /// The time for a command that is proposed now, and the number of milliseconds since the
     /// previous one.
     pub fn stamp(&self) -> (Timestamp, u64) {
-        self.pass().0.clock.stamp()
+        self.advance().0.clock.stamp()
     }
 
     /// The time that a command would have now. For the leader.
     pub fn time(&self) -> Timestamp {
-        self.pass().0.clock.time()
+        self.advance().0.clock.time()
     }
 
     /// Checks whether the clocks agree. Returns the member that should become the leader if this
     /// member's own clock has been wrong for too long.
-    pub fn look(&self) -> Option<u64> {
-        let (mut kept, comparison, ruler) = self.pass();
-        let alarm = alarm(&comparison, kept.clock.time());
-        set_alarm(&mut kept, alarm);
+    pub fn check_clocks(&self) -> Option<u64> {
+        let (mut state, comparison, uptime) = self.advance();
+        let alarm = alarm(&comparison, state.clock.time());
+        set_alarm(&mut state, alarm);
         if !comparison.apart.contains_key(&self.this) {
             return None;
         }
-        let since = *kept.wrong_since.get_or_insert(ruler);
-        let is_tried = kept.tried.is_some_and(|tried| ruler.saturating_sub(tried) < TRY_AGAIN);
-        if ruler.saturating_sub(since) < WRONG_MAX || is_tried {
+        let since = *state.wrong_since.get_or_insert(uptime);
+        let is_tried = state.tried.is_some_and(|tried| uptime.saturating_sub(tried) < RETRY_PAUSE);
+        if uptime.saturating_sub(since) < WRONG_MAX || is_tried {
             return None;
         }
         let metrics = self.raft.metrics();
@@ -99,32 +99,32 @@ impl Timekeeper {
         let matched = |id: &u64| metrics.replication.as_ref().and_then(|all| all.get(id)).copied().flatten().map(|at| at.index);
         // The one with the most complete log.
         let next = roster.members.keys().copied().filter(is_right).max_by_key(matched)?;
-        kept.tried = Some(ruler);
+        state.tried = Some(uptime);
         Some(next)
     }
 
     /// On a follower: adopts the leader's assessment of the clocks.
     pub fn follow(&self, alarm: Option<ClockAlarm>) {
-        let mut kept = self.kept();
-        kept.alarm = alarm;
-        (kept.wrong_since, kept.tried) = (None, None);
+        let mut state = self.state();
+        state.alarm = alarm;
+        (state.wrong_since, state.tried) = (None, None);
     }
 
     /// The problem with the members' clocks, as far as this member knows.
     pub fn alarm(&self) -> Option<ClockAlarm> {
-        self.kept().alarm.clone()
+        self.state().alarm.clone()
     }
 }
 
-fn set_alarm(kept: &mut Kept, alarm: Option<ClockAlarm>) {
-    match (&kept.alarm, &alarm) {
+fn set_alarm(state: &mut State, alarm: Option<ClockAlarm>) {
+    match (&state.alarm, &alarm) {
         (was, Some(alarm)) if was.as_ref().is_none_or(|was| !was.is_like(alarm)) => {
             tracing::error!("the members' clocks: {alarm}");
         }
         (Some(_), None) => tracing::info!("the members' clocks agree again"),
         (Some(_) | None, Some(_)) | (None, None) => {}
     }
-    kept.alarm = alarm;
+    state.alarm = alarm;
 }
 
 fn alarm(comparison: &Comparison, time: Timestamp) -> Option<ClockAlarm> {

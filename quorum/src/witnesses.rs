@@ -46,7 +46,7 @@ pub struct Witness {
 
 impl Witnesses {
     /// Registers an agent that can be asked.
-    pub fn attend(self: &Arc<Self>, node: NodeId) -> Witness {
+    pub fn register(self: &Arc<Self>, node: NodeId) -> Witness {
         // One question at a time: a slow agent is skipped.
         let (sender, questions) = mpsc::channel(1);
         lock(&self.agents).entry(node.clone()).or_default().push(sender.clone());
@@ -125,15 +125,15 @@ mod tests {
     #[test]
     fn three_others_are_asked_and_their_answers_are_bounded() {
         let all = Arc::new(Witnesses::default());
-        let mut attending: Vec<Witness> = (0..5).map(|n| all.attend(node(n))).collect();
+        let mut registered: Vec<Witness> = (0..5).map(|n| all.register(node(n))).collect();
         all.ask(&[]);
         all.ask(&[node(0), node(9)]);
-        let asked: Vec<usize> = (0..5).filter(|n| attending[*n].questions.try_recv().is_ok()).collect();
+        let asked: Vec<usize> = (0..5).filter(|n| registered[*n].questions.try_recv().is_ok()).collect();
         assert!(asked.len() == 3 && !asked.contains(&0), "{asked:?}");
         // A slow agent receives one of two questions.
         (0..200).for_each(|_| all.ask(&[node(9)]));
-        assert_eq!(attending[4].questions.try_recv().unwrap(), [node(9)]);
-        assert!(attending[4].questions.try_recv().is_err());
+        assert_eq!(registered[4].questions.try_recv().unwrap(), [node(9)]);
+        assert!(registered[4].questions.try_recv().is_err());
         all.record(&node(1), vec![node(9)]);
         all.record(&node(1), vec![node(9)]);
         all.record(&node(2), (0..2000).map(node).collect());
@@ -145,7 +145,7 @@ mod tests {
     fn the_remaining_one_of_two_sessions_of_a_node_is_asked() {
         let all = Arc::new(Witnesses::default());
         for first_ends_first in [true, false] {
-            let (old, new) = (all.attend(node(1)), all.attend(node(1)));
+            let (old, new) = (all.register(node(1)), all.register(node(1)));
             let (ends, mut stays) = if first_ends_first { (old, new) } else { (new, old) };
             drop(ends);
             all.ask(&[node(9)]);

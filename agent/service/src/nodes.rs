@@ -345,7 +345,7 @@ impl Api {
 
     /// What this node cannot do, and its present problems.
     fn degraded(&self) -> Vec<String> {
-        let certificate = self.credentials.trouble().map(|why| format!("certificate: {why}"));
+        let certificate = self.credentials.problem().map(|why| format!("certificate: {why}"));
         let disk = disk::shortage(&self.context.setup.state_dir);
         let gossip = self.membership.contradiction(&self.context.setup.me).map(|text| format!("gossip: {text}"));
         let now = self.context.work.spools.problem().into_iter().chain(disk).chain(certificate).chain(gossip);

@@ -32,7 +32,7 @@ impl Opened {
     pub async fn sweep(self) -> anyhow::Result<Swept> {
         let Self { base, mut saved, machine, gpus, connections } = self;
         let (config, stop, tasks) = (&base.config, &base.stop, &base.tasks);
-        tasks.spawn(base.credentials.clone().tend(connections.quorum.authority(), stop.child_token()));
+        tasks.spawn(base.credentials.clone().keep_current(connections.quorum.authority(), stop.child_token()));
         let stores = Stores::open(&base)?;
         let (checking, checks) = Checking::new(config.health.clone(), &base.me, &config.state_dir, stores.images.clone());
         let finds = checking.finds();

@@ -44,9 +44,9 @@ const IN_A_ROW: u32 = 50;
 /// Largest time of these launches, relative to as many of srun: eight times srun's rate.
 const SRUN_RATIO: f64 = 1.0 / 8.0;
 /// A prefix that makes MPICH's ranks use the same transport on one node and across nodes.
-const ALIKE: [&str; 3] = ["/usr/bin/env", "UCX_TLS=sysv,self", "MPIR_CVAR_NOLOCAL=1"];
+const SAME_TRANSPORT: [&str; 3] = ["/usr/bin/env", "UCX_TLS=sysv,self", "MPIR_CVAR_NOLOCAL=1"];
 /// A prefix that makes Open MPI's ranks use shared memory on one node.
-const OPEN_ALIKE: [&str; 3] = ["/usr/bin/env", "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=vader,self"];
+const OPEN_MPI_SAME_TRANSPORT: [&str; 3] = ["/usr/bin/env", "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=vader,self"];
 /// Variables that mpirun requires if root runs it.
 const AS_ROOT: [(&str, &str); 2] = [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
 
@@ -80,8 +80,8 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     eprintln!("bench: starting a member and {} agents", NODES + 1);
     let cluster = up::up(&up_options.with_audit_as_documented())?;
     let mut notes = vec![
-        format!("MPICH across {NODES} nodes and on the one node beside them: {}", ALIKE[1..].join(" ")),
-        format!("Open MPI, by Lattice and by mpirun: {}", OPEN_ALIKE[1..].join(" ")),
+        format!("MPICH across {NODES} nodes and on the one node beside them: {}", SAME_TRANSPORT[1..].join(" ")),
+        format!("Open MPI, by Lattice and by mpirun: {}", OPEN_MPI_SAME_TRANSPORT[1..].join(" ")),
     ];
     notes.extend(slow_files(&cluster));
     let measured = program(&cluster, "init", &mpicc).and_then(|program| {
@@ -127,8 +127,8 @@ fn measure(cluster: &Cluster, started: &Started, slurm: Option<&Slurm>, options:
         move || subject::timed(Command::new(&started.hydra).args(["-n", n]).args(&command))
     };
     let mpi = [&*program];
-    let alike = [&ALIKE[..], &mpi].concat();
-    let open = [&OPEN_ALIKE[..], &[&*open_program]].concat();
+    let alike = [&SAME_TRANSPORT[..], &mpi].concat();
+    let open = [&OPEN_MPI_SAME_TRANSPORT[..], &[&*open_program]].concat();
     let by_pmix = |n: &'static str| with(&["--pmi=pmix"], &one, n, &open);
     let by_mpirun = |n: &'static str| {
         let command = owned(&open);

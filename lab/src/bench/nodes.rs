@@ -22,8 +22,8 @@ const MEMBERS: u32 = 3;
 /// The default number of agents.
 const NODES: u32 = 64;
 /// How long agents settle, and how long they are measured.
-const SETTLE: Duration = Duration::from_secs(20);
-const AT_REST: Duration = Duration::from_secs(60);
+const SETTLE_TIME: Duration = Duration::from_secs(20);
+const IDLE_TIME: Duration = Duration::from_secs(60);
 /// The documented timers, in milliseconds.
 const HEARTBEAT_MS: u64 = 10_000;
 const DEGRADED_AFTER_MS: u64 = 30_000;
@@ -63,7 +63,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
         scheduler_lease_ms: SCHEDULER_LEASE_MS,
         ..cluster(nodes, dir)
     };
-    eprintln!("bench: {nodes} agents at rest, {} s", AT_REST.as_secs());
+    eprintln!("bench: {nodes} agents at rest, {} s", IDLE_TIME.as_secs());
     let mut figures = with(&rest, at_rest)?;
     let killed = UpOptions {
         heartbeat_ms: FAST_HEARTBEAT_MS,
@@ -97,12 +97,12 @@ fn with(options: &UpOptions, measure: impl FnOnce(&Cluster) -> Result<Vec<Figure
 }
 
 fn at_rest(cluster: &Cluster) -> Result<Vec<Figure>> {
-    std::thread::sleep(SETTLE);
+    std::thread::sleep(SETTLE_TIME);
     interrupt::check()?;
     let pids: Vec<i32> = cluster.nodes.iter().filter_map(|n| n.daemon.process.as_ref()).map(|p| p.pid).collect();
     let used = |pids: &[i32]| pids.iter().map(|pid| machine::processor_time(*pid)).collect::<Result<Vec<_>>>();
     let (began, before) = (Instant::now(), used(&pids)?);
-    std::thread::sleep(AT_REST);
+    std::thread::sleep(IDLE_TIME);
     interrupt::check()?;
     let (took, after) = (began.elapsed(), used(&pids)?);
     let percent = |(after, before): (&Duration, &Duration)| (*after - *before).as_secs_f64() / took.as_secs_f64() * 100.0;
@@ -124,7 +124,7 @@ struct Killed {
 
 fn when_killed(cluster: &Cluster, nodes: u32) -> Result<Vec<Figure>> {
     let lattice = Lattice::to(cluster, "n1")?;
-    std::thread::sleep(SETTLE);
+    std::thread::sleep(SETTLE_TIME);
     let mut killed: BTreeMap<String, Killed> = BTreeMap::new();
     // Not the agent that answers.
     let names: Vec<&String> = cluster.nodes.iter().map(|n| &n.id).rev().take((nodes / KILLED_PART).max(1) as usize).collect();

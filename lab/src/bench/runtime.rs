@@ -35,12 +35,12 @@ const ATTACH_MS: f64 = 30.0;
 /// A program's time with stored output, relative to a plain file.
 const OUTPUT_RATIO: f64 = 1.05;
 /// Allocations that a killed agent adopts again, and the limit for that, in milliseconds.
-const ADOPTED: usize = 100;
+const ADOPTED_ALLOCATIONS: usize = 100;
 const ADOPTED_MS: f64 = 1000.0;
 /// An idle agent: megabytes, and percent of one core over this time, with the documented timers.
 const AGENT_MB: f64 = 30.0;
 const AGENT_PERCENT: f64 = 0.3;
-const AT_REST: Duration = Duration::from_secs(20);
+const IDLE_TIME: Duration = Duration::from_secs(20);
 const HEARTBEAT_MS: u64 = 10_000;
 const DEGRADED_AFTER_MS: u64 = 30_000;
 /// An agent's default.
@@ -71,9 +71,9 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     down::require_gone(&report)?;
     let mut measured = measured?;
     measured.splice(0..0, rest);
-    eprintln!("bench: {ADOPTED} allocations taken up again");
+    eprintln!("bench: {ADOPTED_ALLOCATIONS} allocations taken up again");
     let own = std::env::temp_dir().join(format!("lattice-bench-adoption-{}", std::process::id()));
-    let adopted = super::adoption(&own, ADOPTED, options.rounds)?;
+    let adopted = super::adoption(&own, ADOPTED_ALLOCATIONS, options.rounds)?;
     measured.push(Figure::new(
         "100 allocations taken up again, from the agent's start until it is ready",
         "ms",
@@ -197,7 +197,7 @@ fn pid_of_n1(cluster: &Cluster) -> Result<i32> {
 
 /// Processor time and memory of an idle agent, in a cluster of its own: the lab's other clusters have faster timers.
 fn at_rest() -> Result<Vec<Figure>> {
-    eprintln!("bench: an agent at rest, {} s", AT_REST.as_secs());
+    eprintln!("bench: an agent at rest, {} s", IDLE_TIME.as_secs());
     let dir = std::env::temp_dir().join(format!("lattice-bench-rest-{}", std::process::id()));
     let clocks = UpOptions {
         heartbeat_ms: HEARTBEAT_MS,
@@ -219,7 +219,7 @@ fn rest_of(cluster: &Cluster) -> Result<(f64, Figure)> {
     let pid = pid_of_n1(cluster)?;
     std::thread::sleep(Duration::from_secs(2));
     let (began, used) = (Instant::now(), machine::processor_time(pid)?);
-    std::thread::sleep(AT_REST);
+    std::thread::sleep(IDLE_TIME);
     interrupt::check()?;
     let percent = (machine::processor_time(pid)? - used).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
     let memory = subject::memory_figure("agent at rest, resident memory", &[pid], Some(at_most(AGENT_MB, "resident")));

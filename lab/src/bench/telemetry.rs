@@ -46,9 +46,9 @@ const ALLOCATIONS: u128 = 50;
 
 /// The agent of a full node: allocations, GPUs, how long it is measured, and its limits in percent of a core and in
 /// megabytes.
-const FULL: usize = 50;
+const FULL_ALLOCATIONS: usize = 50;
 const GPUS: u32 = 8;
-const OVER: Duration = Duration::from_secs(30);
+const MEASURED_TIME: Duration = Duration::from_secs(30);
 const AGENT_PERCENT: f64 = 0.8;
 const AGENT_MB: f64 = 40.0;
 
@@ -312,13 +312,13 @@ pub fn run(options: &Options) -> Result<Report> {
     ];
     let mut figures = figures;
     figures.extend(attributed);
-    eprintln!("bench: an agent that measures {FULL} allocations and {GPUS} GPUs, twice {} s", OVER.as_secs());
+    eprintln!("bench: an agent that measures {FULL_ALLOCATIONS} allocations and {GPUS} GPUs, twice {} s", MEASURED_TIME.as_secs());
     let dir = std::env::temp_dir().join(format!("lattice-bench-busy-{}", std::process::id()));
-    let busy = super::busy(&dir, FULL, GPUS, OVER, at_most(AGENT_MB, "resident"))?;
-    figures.extend(super::busy::processor(FULL, GPUS, &busy, || at_most(AGENT_PERCENT, "of one core"))?);
+    let busy = super::busy(&dir, FULL_ALLOCATIONS, GPUS, MEASURED_TIME, at_most(AGENT_MB, "resident"))?;
+    figures.extend(super::busy::processor(FULL_ALLOCATIONS, GPUS, &busy, || at_most(AGENT_PERCENT, "of one core"))?);
     figures.push(busy.memory);
     notes.push(format!(
-        "{FULL} allocations are shims that a restarted agent adopts, each with a cgroup and a program that sleeps, and at last wakes up once a second; the quorum is away meanwhile"
+        "{FULL_ALLOCATIONS} allocations are shims that a restarted agent adopts, each with a cgroup and a program that sleeps, and at last wakes up once a second; the quorum is away meanwhile"
     ));
     let cpu_pressure = [before, machine::cpu_pressure()];
     Ok(Report { bench: "telemetry", profile: binaries.profile(), cpu_pressure, machine, figures, notes })

@@ -20,11 +20,11 @@ use tokio::task::JoinHandle;
 const HOUR: i64 = 3600;
 const TEN_YEARS: i64 = 10 * 365 * 86_400;
 /// Lifetime of leases that nobody renews.
-const SHORT: Duration = Duration::from_millis(800);
+const LEASE_LIFETIME: Duration = Duration::from_millis(800);
 /// How late a lease may end: the leader checks once a second.
 const LATE: Duration = Duration::from_secs(3);
 /// Timeout of one request.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Lifetime of certificates that must expire.
 const LIFE: Duration = Duration::from_secs(20);
 
@@ -75,7 +75,7 @@ fn agents(w: &World) {
         let since = Instant::now();
         let over = w.submit(&["--cores", "1", "--walltime", "1s", "--", "/bin/sleep", "600"]);
         assert_eq!(text(&w.ended(&over), "reason"), "walltime_exceeded");
-        assert!(since.elapsed() < PATIENCE + LATE, "a walltime of 1 s took {:?}", since.elapsed());
+        assert!(since.elapsed() < REQUEST_TIMEOUT + LATE, "a walltime of 1 s took {:?}", since.elapsed());
         w.wait("twice the lease to pass", || {
             assert_runs();
             since.elapsed() > LEASE * 2
@@ -122,11 +122,11 @@ fn forgets_nothing(w: &World, member: u64) {
         let credentials = lattice_pki::credentials::Credentials::new(certificate(&cluster, "n9", Role::Api).unwrap()).unwrap();
         let client = QuorumClient::new(cluster.members.iter().map(|m| m.service.clone()).collect(), credentials).unwrap();
         for key in &jobs {
-            let there = client.call(&Request::GetAllocation { key: key.clone() }, PATIENCE).await;
+            let there = client.call(&Request::GetAllocation { key: key.clone() }, REQUEST_TIMEOUT).await;
             let Ok(Answer::Allocation(there)) = there else { panic!("{key} is not known: {there:?}") };
             let again =
                 Request::Submit { id: there.id, spec: Box::new((*there.spec).clone()), owner: there.owner, claim: None, life: None };
-            client.call(&again, PATIENCE).await.unwrap();
+            client.call(&again, REQUEST_TIMEOUT).await.unwrap();
         }
     });
     // A second run of it would be ahead of this one in the queue.
@@ -184,7 +184,7 @@ impl Holder {
     async fn acquire(&self, lease: &str, ttl: Duration) -> Result<u64, CallError> {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap();
         let request = Request::AcquireLease { name: lease.to_owned(), holder: self.name.parse().unwrap(), ttl_ms, user: None };
-        match self.client.call(&request, PATIENCE).await? {
+        match self.client.call(&request, REQUEST_TIMEOUT).await? {
             Answer::Lease { token, .. } => Ok(token),
             other => panic!("a lease was asked for: {other:?}"),
         }
@@ -195,9 +195,9 @@ impl Holder {
         tokio::spawn(async move {
             let renewal = Request::RenewLease { name: lease.to_owned(), token, holder: self.name.parse().unwrap(), user: None };
             loop {
-                let renewed = self.client.call(&renewal, PATIENCE).await;
+                let renewed = self.client.call(&renewal, REQUEST_TIMEOUT).await;
                 assert!(renewed.is_ok(), "{lease} was lost: {renewed:?}");
-                tokio::time::sleep(SHORT / 4).await;
+                tokio::time::sleep(LEASE_LIFETIME / 4).await;
             }
         })
     }
@@ -211,31 +211,31 @@ async fn leases(hosts: &Hosts, members: &mut Members) {
     // lifetime.
     let clients: Vec<(u64, QuorumClient)> =
         [leader, others(leader)[0]].into_iter().map(|id| (id, members.client_at(id).unwrap())).collect();
-    let token = keeper.acquire("kept", SHORT).await.unwrap();
+    let token = keeper.acquire("kept", LEASE_LIFETIME).await.unwrap();
     let kept = keeper.keep("kept", token);
     let load = Load::begin(members);
     let mut last = 0;
     for (member, client) in &clients {
         for jump in [HOUR, -HOUR, TEN_YEARS, -TEN_YEARS, 0] {
             let case = format!("member {member}, a jump to {jump} s");
-            let token = first.acquire("short", SHORT).await.unwrap();
+            let token = first.acquire("short", LEASE_LIFETIME).await.unwrap();
             let granted = Instant::now();
             assert!(token > last, "{case}");
             hosts.shift_clock(*member, jump).unwrap();
             assert_wrong_by(client, jump).await;
             // Another holder gets the lease soon after its end, and not before.
             last = loop {
-                match second.acquire("short", SHORT).await {
+                match second.acquire("short", LEASE_LIFETIME).await {
                     Ok(next) => break next,
                     Err(CallError::Refused(Refusal::LeaseHeld { .. })) => {}
                     Err(other) => panic!("{case}: {other}"),
                 }
-                assert!(granted.elapsed() < SHORT + LATE, "{case}: it does not end");
+                assert!(granted.elapsed() < LEASE_LIFETIME + LATE, "{case}: it does not end");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             };
-            assert!(granted.elapsed() >= SHORT - Duration::from_millis(50), "{case}: it ended after {:?}", granted.elapsed());
+            assert!(granted.elapsed() >= LEASE_LIFETIME - Duration::from_millis(50), "{case}: it ended after {:?}", granted.elapsed());
             assert!(last > token, "{case}");
-            let held = first.acquire("kept", SHORT).await;
+            let held = first.acquire("kept", LEASE_LIFETIME).await;
             assert!(matches!(held, Err(CallError::Refused(Refusal::LeaseHeld { .. }))), "{case}: {held:?}");
             // The next round begins with a free lease.
             while !matches!(release(&second, last).await, Ok(Answer::Done { .. })) {}
@@ -253,7 +253,7 @@ async fn leases(hosts: &Hosts, members: &mut Members) {
 
 async fn release(holder: &Holder, token: u64) -> Result<Answer, CallError> {
     let request = Request::from(Action::ReleaseLease { name: "short".to_owned(), token, holder: holder.name.parse().unwrap(), user: None });
-    let released = holder.client.call(&request, PATIENCE).await;
+    let released = holder.client.call(&request, REQUEST_TIMEOUT).await;
     match released {
         // It ended by itself meanwhile, which is equally good.
         Err(CallError::Refused(Refusal::StaleLease { .. })) => Ok(Answer::Done { revision: lattice_model::Revision(0) }),
@@ -263,7 +263,7 @@ async fn release(holder: &Holder, token: u64) -> Result<Answer, CallError> {
 
 /// Checks that the jump reached the member.
 async fn assert_wrong_by(client: &QuorumClient, seconds: i64) {
-    let Ok(Answer::Status(status)) = client.call(&Request::Status, PATIENCE).await else { panic!("the member does not answer") };
+    let Ok(Answer::Status(status)) = client.call(&Request::Status, REQUEST_TIMEOUT).await else { panic!("the member does not answer") };
     let seen = (seconds_of(status.at) - now()).abs_diff(seconds);
     assert!(seen < 60, "the member's clock is off by {} s, and should be by {seconds} s", seconds_of(status.at) - now());
 }

@@ -16,9 +16,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 /// Clusters that run in parallel.
-const LANES: usize = 3;
+const PARALLEL_CLUSTERS: usize = 3;
 /// How long an agent may take to reach its failpoint.
-const DEATH: Duration = Duration::from_secs(30);
+const FAILPOINT_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -57,7 +57,7 @@ fn every_point(kind: &'static Kind) {
     close();
     let rounds = Mutex::new(rounds(kind));
     std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..LANES)
+        let lanes: Vec<_> = (0..PARALLEL_CLUSTERS)
             .map(|_| {
                 scope.spawn(|| {
                     let lane = Lane::new(kind);
@@ -156,7 +156,7 @@ impl Lane {
 
     /// Waits until one agent has died at its failpoint, and kills the others in whatever state they are.
     fn dies(&self, point: &str, what: &str) {
-        let died = process::until(DEATH, || self.alive() < self.victims.len());
+        let died = process::until(FAILPOINT_TIMEOUT, || self.alive() < self.victims.len());
         assert!(died, "no agent reached {point} ({what})\n{}", self.logs());
         let expected = format!("failpoint {point}: this process kills itself");
         assert!(self.logs().contains(&expected), "an agent died, and not at {point}\n{}", self.logs());
@@ -305,7 +305,7 @@ fn every_point_of_a_terminal() {
         lane.start(Some(&point));
         let mut last = None;
         // Not at once: the armed agent first recovers its work, and its peers must see it again.
-        let died = process::until(DEATH, || {
+        let died = process::until(FAILPOINT_TIMEOUT, || {
             let outcome = attach();
             let dead = lane.alive() == 0;
             last = Some(outcome);

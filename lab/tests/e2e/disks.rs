@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// The additional time of each sync.
 const SLOW: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 /// Timeout of one answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -92,7 +92,7 @@ async fn leader(hosts: &Hosts, members: &mut Members) {
         assert!(median(&times) < slow * 3 + Duration::from_secs(1), "{times:?}");
         // A pending entry is in the answer once it is on that disk.
         let asked = Instant::now();
-        reader.call(&Request::ListNodes, PATIENCE).await.unwrap();
+        reader.call(&Request::ListNodes, ANSWER_TIMEOUT).await.unwrap();
         let read = asked.elapsed();
         assert!(read < slow * 2 + Duration::from_secs(1), "a question took {read:?}");
         eprintln!("the leader's syncs take {slow:?}: submissions {times:?}, a question {read:?}");
@@ -111,21 +111,21 @@ async fn list(hosts: &Hosts, members: &mut Members) {
     let at_follower = members.client_at(follower).unwrap();
     drop(Session::open(&client, NAME).await.unwrap());
     let lease = Request::AcquireLease { name: SCHEDULER_LEASE.to_owned(), holder: NAME.parse().unwrap(), ttl_ms: 3_600_000, user: None };
-    let Ok(Answer::Lease { token, .. }) = client.call(&lease, PATIENCE).await else { panic!("the lease is free") };
-    let Ok(Answer::Nodes(nodes)) = client.call(&Request::ListNodes, PATIENCE).await else { panic!("nodes were asked for") };
+    let Ok(Answer::Lease { token, .. }) = client.call(&lease, ANSWER_TIMEOUT).await else { panic!("the lease is free") };
+    let Ok(Answer::Nodes(nodes)) = client.call(&Request::ListNodes, ANSWER_TIMEOUT).await else { panic!("nodes were asked for") };
     let (allocation, _) = submit(&client).await.unwrap();
 
     hosts.slow_disk(follower, Duration::from_millis(700)).unwrap();
     let share = ClaimShare { node: nodes[0].id.clone(), resources: nodes[0].size, hold_revision: nodes[0].hold_revision };
     let claim = Request::Claim(Claim { allocation, requeue_count: 0, lease_token: token, shares: vec![share], by: None });
-    let claimed = match client.call(&claim, PATIENCE).await {
+    let claimed = match client.call(&claim, ANSWER_TIMEOUT).await {
         Ok(Answer::Claimed { revision, .. }) => revision,
         other => panic!("{other:?}"),
     };
     let known = members.status(follower).await.unwrap().revision;
     assert!(known < claimed, "the follower does not lag behind: it is at {known:?}, the claim at {claimed:?}");
     let mut session = Session::open(&at_follower, NAME).await.unwrap();
-    let first = tokio::time::timeout(PATIENCE, session.down.next()).await.unwrap().unwrap();
+    let first = tokio::time::timeout(ANSWER_TIMEOUT, session.down.next()).await.unwrap().unwrap();
     let Down::Desired(list) = first else { panic!("the first message is no list: {first:?}") };
     assert!(list.revision > claimed && list.shares.iter().any(|share| share.allocation == allocation), "an old list: {list:?}");
     hosts.slow_disk(follower, Duration::ZERO).unwrap();
@@ -144,7 +144,7 @@ async fn snapshot(_: &Hosts, members: &mut Members) {
     let load = Load::begin(members);
     let member = others(members.leader().await.unwrap())[0];
     let data_dir = members.data_dir(member);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + ANSWER_TIMEOUT;
     while snapshots(&data_dir).len() < 3 {
         assert!(Instant::now() < end, "only {:?}", snapshots(&data_dir));
         load.goes_on(10).await;

@@ -107,7 +107,7 @@ impl Model for Cores {
 
 /// How many claims fit on one node: each takes an equal part of its cores.
 const CLAIMS_PER_NODE: usize = 4;
-const PART: Resources = Resources { cores: SIZE.cores / CLAIMS_PER_NODE as u32, memory_bytes: 0, gpus: 0 };
+const CLAIM_SIZE: Resources = Resources { cores: SIZE.cores / CLAIMS_PER_NODE as u32, memory_bytes: 0, gpus: 0 };
 
 /// One lease: one holder at a time, each grant with a higher token than all before it.
 struct LeaseOf;
@@ -349,7 +349,7 @@ impl Scheduler {
     async fn run(mut self, end: Instant, submitted: Arc<Mutex<Vec<AllocationId>>>) {
         let mut tried: Vec<(AllocationId, NodeId)> = Vec::new();
         let spec = AllocationSpec {
-            share: Some(PART),
+            share: Some(CLAIM_SIZE),
             ..AllocationSpec::new("history", Entrypoint::Command { argv: vec!["/bin/true".into()] }, Path::new("/"))
         };
         while Instant::now() < end {

@@ -20,7 +20,7 @@ use uuid::Uuid;
 pub const TIMERS: Timers = Timers { heartbeat_ms: 50, election_ms: 300 };
 pub const MEMBERS: u64 = 3;
 /// How long a client that retries waits for an answer in total.
-const PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Three members, each on its own host, and `body` with a runtime beside them.
 pub fn on_hosts(name: &str, tweak: impl FnOnce(&mut Options) + Send, body: impl AsyncFnOnce(&Hosts, &mut Members) + Send) {
@@ -73,7 +73,7 @@ pub fn submission(id: AllocationId) -> Request {
 /// Submits, with retries for a while; returns how long that took.
 pub async fn submit(client: &QuorumClient) -> Result<(AllocationId, Duration), CallError> {
     let (id, began) = (AllocationId(Uuid::new_v4()), Instant::now());
-    match client.call(&submission(id), PATIENCE).await? {
+    match client.call(&submission(id), ANSWER_TIMEOUT).await? {
         Answer::Done { .. } => Ok((id, began.elapsed())),
         other => panic!("a submission was answered with {other:?}"),
     }
@@ -108,7 +108,7 @@ impl Load {
     /// Waits for this many further acknowledgements.
     pub async fn goes_on(&self, further: usize) {
         let wanted = self.taken.load(Ordering::Relaxed) + further;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + ANSWER_TIMEOUT;
         while self.taken.load(Ordering::Relaxed) < wanted {
             assert!(Instant::now() < end && !self.task.is_finished(), "submissions stopped");
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -125,7 +125,7 @@ impl Load {
         members.assert_audited().await.unwrap();
         let client = members.client().unwrap();
         for id in &ids {
-            let there = client.call(&Request::GetAllocation { key: id.to_string() }, PATIENCE).await;
+            let there = client.call(&Request::GetAllocation { key: id.to_string() }, ANSWER_TIMEOUT).await;
             assert!(matches!(there, Ok(Answer::Allocation(_))), "acknowledged and missing: {id}: {there:?}");
         }
         eprintln!("{} submissions, the longest took {longest:?}", ids.len());

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 static INPUT: Group = Group { theme: "input", name: "tree", nodes: 7, quorum: 1, tweak: tree::narrow };
 
 /// Several times the window.
-const MUCH: usize = 6_000_000;
+const INPUT_BYTES: usize = 6_000_000;
 /// Bytes that are read at most if no rank reads: the window, the read-ahead, and a pipe.
 const HELD_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Capacity of a pipe.
@@ -174,7 +174,7 @@ fn readers(w: &World) {
 }
 
 fn killed(w: &World) {
-    let input = bytes(MUCH);
+    let input = bytes(INPUT_BYTES);
     let hash = fed(Command::new("sha256sum"), &input).out;
     let (id, nodes) = held(w);
     let (to, parts) = std::sync::mpsc::channel::<Vec<u8>>();
@@ -189,7 +189,7 @@ fn killed(w: &World) {
     });
     // The user's own agent, an inner one, a leaf, and the head: each is killed while input is in transit and more than
     // the window waits.
-    for (part, node) in input.chunks(MUCH / 4).zip([&nodes[3], &nodes[1], &nodes[6], &nodes[0]]) {
+    for (part, node) in input.chunks(INPUT_BYTES / 4).zip([&nodes[3], &nodes[1], &nodes[6], &nodes[0]]) {
         to.send(part.to_vec()).unwrap();
         // Nothing is read before the launch has begun.
         w.wait("input to be read", || written.load(Ordering::Relaxed) > PIPE_BYTES);
@@ -207,7 +207,7 @@ fn killed(w: &World) {
 }
 
 fn ahead(w: &World) {
-    let input = bytes(MUCH);
+    let input = bytes(INPUT_BYTES);
     let hash = fed(Command::new("sha256sum"), &input).out;
     let (id, nodes) = held(w);
     let (go, copy) = (w.dir.join("input-ahead"), w.dir.join("input-copy"));
@@ -268,7 +268,7 @@ fn closed(w: &World) {
     let (id, _) = held(w);
     let script = "case $LATTICE_RANK in 0) exit 0;; 1) exec <&-; wait;; 2) head -c 10 > /dev/null;; *) exec wc -c;; esac";
     let launch = |args: &[&str]| w.lattice.command(&[&["launch", "--alloc", &id, "--stdin=all"], args].concat());
-    assert_eq!(fed(launch(&["-n", "4", "sh", "-c", script]), &bytes(MUCH)).out.trim(), MUCH.to_string());
+    assert_eq!(fed(launch(&["-n", "4", "sh", "-c", script]), &bytes(INPUT_BYTES)).out.trim(), INPUT_BYTES.to_string());
     // Nobody reads any more: no more input is read, and the launch continues to its end.
     let go = w.dir.join("input-closed");
     let script = format!("exec <&-; until [ -e {} ]; do sleep 0.05; done; echo over", go.display());

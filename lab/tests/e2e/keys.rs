@@ -19,7 +19,7 @@ static KEYS: Group = Group { theme: "keys", name: "keys", nodes: 3, quorum: 3, t
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// Interval of checks which nodes are alive.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 fn tweak(options: &mut Options) {
     // A dead agent is soon Down, so that a rotation does not wait for it.
@@ -90,7 +90,7 @@ fn nobody_is_lost(w: &World, doing: impl FnOnce()) {
                 lost.extend(NODES.iter().flat_map(|at| missing(w, at)));
                 looks += 1;
                 // A suspicion lasts longer, and the checks must not keep an agent from answering.
-                std::thread::sleep(LOOK);
+                std::thread::sleep(CHECK_INTERVAL);
             }
             (looks, lost)
         });

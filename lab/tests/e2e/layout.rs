@@ -13,7 +13,7 @@ static LAYOUT: Group = Group::large("layout");
 
 const PLACES_C: &str = include_str!("layout/places.c");
 /// Far less than the duration of a sleeping rank, and far more than ending it takes.
-const AT_ONCE: Duration = Duration::from_secs(15);
+const END_TIME_MAX: Duration = Duration::from_secs(15);
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -110,7 +110,7 @@ fn bad_ends(w: &World) {
     let done = launch(&[&format!("--exit-table={}", table.display()), "-o", "json"], &script);
     assert_eq!(done.code(), 5, "{}", done.err());
     assert!(done.err().contains(&format!("rank 1 on {} exited with code 5", nodes[1])), "{}", done.err());
-    assert!(began.elapsed() < AT_ONCE, "the others were not brought down: {:?}", began.elapsed());
+    assert!(began.elapsed() < END_TIME_MAX, "the others were not brought down: {:?}", began.elapsed());
     let rows: Value = serde_json::from_str(&std::fs::read_to_string(&table).unwrap()).unwrap();
     let row = |rank: usize, ended: &str, code: u32| json!({"rank": rank, "node": nodes[rank], "ended": ended, "code": code});
     assert_eq!(rows, json!([row(0, "signalled", 143), row(1, "exited", 5), row(2, "signalled", 143)]));

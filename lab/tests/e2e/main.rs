@@ -40,7 +40,6 @@ mod gossip;
 mod gpus;
 mod hangs;
 mod harness;
-mod hatch;
 mod health;
 mod histories;
 mod hoarding;
@@ -67,6 +66,7 @@ mod monitoring;
 mod moto;
 mod mpi;
 mod mpi4py;
+mod mpi_launchers;
 mod network;
 mod notifications;
 mod opens;
@@ -147,7 +147,7 @@ fn main() -> ExitCode {
         attach::trials(),
         mpi::trials(),
         mpi4py::trials(),
-        hatch::trials(),
+        mpi_launchers::trials(),
         layout::trials(),
         pmix::trials(),
         survival::trials(),

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The terminal, and its program.
 pub struct Tty {
@@ -52,7 +52,7 @@ impl Tty {
 
     /// Waits until this text is shown, and forgets the output before it.
     pub fn sees(&mut self, text: &str) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_MAX;
         loop {
             if let Some(at) = self.shown.find(text) {
                 self.shown.drain(..at + text.len());
@@ -74,7 +74,7 @@ impl Tty {
 
     /// Repeats an action until this text is shown: keys that were typed before a program read them are lost.
     pub fn sees_again(&mut self, act: impl Fn(&Self), text: &str) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_MAX;
         while !self.shown.contains(text) {
             act(self);
             let look = Instant::now() + Duration::from_millis(500);
@@ -99,7 +99,7 @@ impl Tty {
 
     /// Waits for the program's end; returns its status, and the output that was not searched.
     pub fn ended(&mut self) -> (ExitStatus, String) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_MAX;
         loop {
             let ended = self.child.try_wait().unwrap();
             let read = self.read();

@@ -8,7 +8,7 @@
 //! answer named it, because any other member would only forward it. Sessions and watches go to the
 //! member that answered last, and so stay distributed. The quorum sends the list of its members
 //! ([`QuorumClient::learn`]); the configured addresses are used if none of those answers. If
-//! connections to a member fail, all callers together try it less and less often (`away`).
+//! connections to a member fail, all callers together try it less and less often (`reachability`).
 //!
 //! What other crates await is a [`BoxFuture`]: the code of an `async fn`, with all of gRPC below it,
 //! would be compiled again in each crate that awaits it.
@@ -17,7 +17,7 @@ pub mod following;
 pub mod wire;
 
 mod attempts;
-mod away;
+mod reachability;
 mod sessions;
 mod status_text;
 mod streams;
@@ -29,7 +29,7 @@ pub use streams::{DownStream, MemberStream, WatchStream};
 
 use crate::wire::{Answer, MESSAGE_BYTES_MAX, MemberList, Refusal, Request};
 use attempts::{Failures, NO_ANSWER, Rounds, refusal_of};
-use away::Away;
+use reachability::Reachability;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use lattice_api::pack::{pack, unpack};
@@ -88,14 +88,14 @@ struct Member {
     address: String,
     calls: Channel,
     sessions: Channel,
-    away: Away,
+    reachability: Reachability,
 }
 
 impl Member {
     /// Waits for an answer, and records whether the member could be reached.
     async fn await_answer<T>(&self, answer: impl Future<Output = Result<T, tonic::Status>>) -> Result<T, tonic::Status> {
         let answer = answer.await;
-        self.away.asked(&answer, Instant::now());
+        self.reachability.record_result(&answer, Instant::now());
         answer
     }
 }
@@ -168,12 +168,12 @@ impl QuorumClient {
         let mut failures = Failures::default();
         loop {
             for _ in 0..self.count() {
-                let Some(member) = self.asked_first() else { break };
+                let Some(member) = self.first_member() else { break };
                 let left = end.saturating_duration_since(Instant::now()).min(ATTEMPT_TIMEOUT);
                 if left.is_zero() {
                     return Err(failures.into());
                 }
-                if let Err(unreachable) = member.away.leave(Instant::now()) {
+                if let Err(unreachable) = member.reachability.permit_attempt(Instant::now()) {
                     failures.add(&member.address, unreachable.to_string());
                     self.leave(&member.address);
                     continue;
@@ -186,7 +186,7 @@ impl QuorumClient {
                         Ok(answer) => {
                             // The call was forwarded and answered, so the named member is the
                             // leader.
-                            self.heed(reply.metadata());
+                            self.learn_leader(reply.metadata());
                             return answer.map_err(CallError::from);
                         }
                         Err(error) => with_causes(&error),
@@ -250,14 +250,14 @@ impl QuorumClient {
     }
 
     /// The leader if known, else the member that answered last.
-    fn asked_first(&self) -> Option<Arc<Member>> {
+    fn first_member(&self) -> Option<Arc<Member>> {
         let known = self.known();
         let leader = known.leader.as_ref().and_then(|leader| known.members.iter().find(|m| m.address == *leader));
         leader.or_else(|| known.members.get(known.present)).cloned()
     }
 
     /// Records the leader if the answer names another member.
-    fn heed(&self, metadata: &tonic::metadata::MetadataMap) {
+    fn learn_leader(&self, metadata: &tonic::metadata::MetadataMap) {
         if let Some(leader) = metadata.get(LEADER_HEADER).and_then(|value| value.to_str().ok()) {
             self.known().leader = Some(leader.to_owned());
         }
@@ -289,7 +289,7 @@ fn open(credentials: &Credentials, address: &str) -> Result<Arc<Member>, TlsErro
         address: address.to_owned(),
         calls: channel(Used::Calls)?,
         sessions: channel(Used::Session)?,
-        away: Away::default(),
+        reachability: Reachability::default(),
     }))
 }
 

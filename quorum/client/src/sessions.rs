@@ -1,7 +1,7 @@
 //! Opening sessions: tries each member once, and the leader last.
 
 use super::attempts::{CallError, Failures, NO_ANSWER, refusal_of};
-use super::away::Away;
+use super::reachability::Reachability;
 use super::streams::DownStream;
 use super::{Member, OPEN_TIMEOUT, QuorumClient, grpc};
 use crate::status_text;
@@ -23,7 +23,7 @@ use tonic::transport::Channel;
 /// Request header of a session: when the session may be moved to another member ([`MayMove`]).
 pub const MAY_MOVE_HEADER: &str = "lattice-may-move";
 /// Largest number of messages queued for sending in a session.
-const UP_QUEUE: usize = 256;
+const UP_QUEUE_LEN_MAX: usize = 256;
 
 impl QuorumClient {
     /// Opens a session with `register` (an [`Up::Register`]) as its first message. Tries each
@@ -97,7 +97,8 @@ impl QuorumClient {
             let Ok(body) = pack(&Request::Members) else { return false };
             let members: Vec<_> = self.known().members.clone();
             for member in members {
-                if matches!(Self::ask(&member, &body, limit).await, Ok(Answer::Status(status)) if takes_sessions(&status, &member.address)) {
+                if matches!(Self::ask(&member, &body, limit).await, Ok(Answer::Status(status)) if takes_sessions(&status, &member.address))
+                {
                     let mut known = self.known();
                     known.present = known.members.iter().position(|m| m.address == member.address).unwrap_or(known.present);
                     return true;
@@ -109,19 +110,19 @@ impl QuorumClient {
     }
 
     async fn open_session(&self, member: &Member, register: &Up, may_move: MayMove) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
-        member.away.leave(Instant::now()).map_err(|unreachable| NotOpened::Failed(unreachable.to_string()))?;
-        self.open_session_over(&member.sessions, Some(&member.away), &member.address, register, may_move).await
+        member.reachability.permit_attempt(Instant::now()).map_err(|unreachable| NotOpened::Failed(unreachable.to_string()))?;
+        self.open_session_over(&member.sessions, Some(&member.reachability), &member.address, register, may_move).await
     }
 
     async fn open_session_over(
         &self,
         channel: &Channel,
-        away: Option<&Away>,
+        reachability: Option<&Reachability>,
         address: &str,
         register: &Up,
         may_move: MayMove,
     ) -> Result<(mpsc::Sender<Up>, DownStream), NotOpened> {
-        let (tx, rx) = mpsc::channel(UP_QUEUE);
+        let (tx, rx) = mpsc::channel(UP_QUEUE_LEN_MAX);
         // The queue is empty and its receiver exists.
         let _fits = tx.try_send(register.clone());
         let mut up = tonic::Request::new(ReceiverStream::new(rx).filter_map(|up| match pack(&up) {
@@ -133,8 +134,8 @@ impl QuorumClient {
         }));
         up.metadata_mut().insert(MAY_MOVE_HEADER, MetadataValue::from_static(may_move.header()));
         let opened = timeout(OPEN_TIMEOUT, grpc(channel).session(up)).await;
-        if let (Some(away), Ok(answer)) = (away, &opened) {
-            away.asked(answer, Instant::now());
+        if let (Some(reachability), Ok(answer)) = (reachability, &opened) {
+            reachability.record_result(answer, Instant::now());
         }
         match opened {
             Ok(Ok(stream)) => Ok((tx, self.stream(stream.into_inner(), address))),

@@ -86,7 +86,7 @@ impl QuorumClient {
         let mut failures = Failures::default();
         for _ in 0..self.count() {
             let Some(member) = self.member() else { break };
-            if let Err(unreachable) = member.away.leave(Instant::now()) {
+            if let Err(unreachable) = member.reachability.permit_attempt(Instant::now()) {
                 failures.add(&member.address, unreachable.to_string());
                 self.leave(&member.address);
                 continue;

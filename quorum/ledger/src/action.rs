@@ -4,8 +4,8 @@
 //!
 //! To add a command, add a row here, and a function in the file of its family beside this one.
 
-use super::asker::Asker::{self, Member, Operator, Owner, User, UserOrOperator};
 use super::refusal::Refusal;
+use super::requester::Requester::{self, Member, Operator, Owner, User, UserOrOperator};
 use super::signing::SignedHead;
 use super::state::keyring::Secret;
 use super::tenants::{QuotaChange, TenantChange};
@@ -33,14 +33,14 @@ use uuid::Uuid;
 ///     => 1, New, Operator(by, &["NodeService/Admit"]), 256 + reason.len(), ledger.admit(context, node, by, reason);
 /// ```
 ///
-/// After the arrow follow its cluster level, its [`Urgency`], its [`Asker`], its approximate size
+/// After the arrow follow its cluster level, its [`Urgency`], its [`Requester`], its approximate size
 /// in the log in bytes, and the call that applies it. Each is an expression that may use the
 /// fields.
 macro_rules! commands {
     (|$ledger:ident, $context:ident| $(
         $(#[$about:meta])*
         $name:ident $(($content:ident: $content_type:ty))? $({ $($(#[$attribute:meta])* $field:ident: $type:ty),+ $(,)? })?
-            => $level:expr, $urgency:expr, $asker:expr, $bytes:expr, $apply:expr;
+            => $level:expr, $urgency:expr, $requester:expr, $bytes:expr, $apply:expr;
     )+) => {
         /// The action of a command. Once a version is released, actions are only added, never
         /// changed: newer versions read its log.
@@ -73,8 +73,8 @@ macro_rules! commands {
 
             /// Who may request it.
             #[allow(unused_variables, reason = "`apply` alone needs every field")]
-            pub fn asker(&mut self) -> Asker<'_> {
-                match self { $(Self::$name $(($content))? $({ $($field),+ })? => $asker,)+ }
+            pub fn requester(&mut self) -> Requester<'_> {
+                match self { $(Self::$name $(($content))? $({ $($field),+ })? => $requester,)+ }
             }
 
             /// Its approximate size in the log, in bytes.

@@ -89,9 +89,9 @@ fn capacity_that_grows_counts_at_once_and_is_recorded_and_what_shrinks_is_not() 
     assert_eq!(grown.len(), 1);
     assert!(grown[0].0 == "node:n0" && cores_and_gpus.iter().all(|part| grown[0].1.contains(part)), "{grown:?}");
     assert!(grown[0].1.contains("memory "), "{grown:?}");
-    let stands = s.ledger.node(&node(0)).unwrap().clone();
-    assert_eq!((stands.state, stands.size), (NodeState::Ready, more));
-    assert!(stands.state_reason.contains(&grown[0].1), "{}", stands.state_reason);
+    let grown_node = s.ledger.node(&node(0)).unwrap().clone();
+    assert_eq!((grown_node.state, grown_node.size), (NodeState::Ready, more));
+    assert!(grown_node.state_reason.contains(&grown[0].1), "{}", grown_node.state_reason);
     assert_eq!(registers(&mut s, more, 1), [], "the same again");
     assert_eq!(registers(&mut s, was, 1), [], "less");
     assert_eq!(registers(&mut s, more, 2).len(), 1, "and with a reboot");

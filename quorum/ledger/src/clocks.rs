@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 /// Nodes that fall silent within this time of each other are counted together.
-const TOGETHER: Duration = Duration::from_secs(60);
+const TOGETHER_TIME: Duration = Duration::from_secs(60);
 /// If more than this percentage of all nodes, and more than [`TOGETHER_NODES`] nodes, are silent at
 /// once, none of them becomes Down. Nodes that were Down before this leader's term and have sent no
 /// heartbeat in it are not counted on either side.
@@ -37,9 +37,9 @@ const TOGETHER_PERCENT: usize = 20;
 const TOGETHER_NODES: usize = 2;
 
 /// How long before a node would become Down the witnesses are asked about it, repeatedly.
-const ASKED_BEFORE: Duration = Duration::from_secs(3);
+const WITNESS_LEAD_TIME: Duration = Duration::from_secs(3);
 /// How long a witness's answer is valid.
-const ANSWER_VALID_FOR: Duration = Duration::from_secs(5);
+const ANSWER_AGE_MAX: Duration = Duration::from_secs(5);
 /// Largest number of witnesses stored for one node.
 const WITNESSES_MAX: usize = 3;
 
@@ -133,9 +133,9 @@ struct LastHeartbeat {
     incarnation: Incarnation,
     at: Duration,
     /// False if `at` is only the start of the clock, without a heartbeat.
-    really: bool,
+    has_heartbeat: bool,
     /// The node's state when it was last examined.
-    stood: NodeState,
+    last_state: NodeState,
     /// Whether it was registered when it was last examined, and whether its silence then counted.
     is_known: bool,
     is_counted: bool,
@@ -144,8 +144,8 @@ struct LastHeartbeat {
 }
 
 impl LastHeartbeat {
-    fn new(incarnation: Incarnation, at: Duration, really: bool, stood: NodeState) -> Self {
-        Self { incarnation, at, really, stood, is_known: false, is_counted: false, is_queued: false }
+    fn new(incarnation: Incarnation, at: Duration, has_heartbeat: bool, last_state: NodeState) -> Self {
+        Self { incarnation, at, has_heartbeat, last_state, is_known: false, is_counted: false, is_queued: false }
     }
 }
 
@@ -249,10 +249,10 @@ impl Clocks {
                 if incarnation < clock.incarnation {
                     return;
                 }
-                if !clock.really || incarnation > clock.incarnation {
+                if !clock.has_heartbeat || incarnation > clock.incarnation {
                     self.pending.insert(known.key().clone());
                 }
-                known.insert(LastHeartbeat { incarnation, at: clock.at.max(at), really: true, ..clock });
+                known.insert(LastHeartbeat { incarnation, at: clock.at.max(at), has_heartbeat: true, ..clock });
             }
         }
     }
@@ -316,19 +316,19 @@ impl Clocks {
         };
         self.known += usize::from(!std::mem::replace(&mut clock.is_known, true));
         let in_service = |state| matches!(state, NodeState::Ready | NodeState::Draining | NodeState::Drained);
-        let came_back = is_expected(node) && !in_service(clock.stood) && in_service(node.state);
+        let came_back = is_expected(node) && !in_service(clock.last_state) && in_service(node.state);
         if clock.incarnation < node.incarnation || came_back {
             // It has registered again, which counts as heard, although its heartbeat may still be
             // on the way.
-            (clock.incarnation, clock.at, clock.really, clock.stood) = (node.incarnation, now, true, node.state);
+            (clock.incarnation, clock.at, clock.has_heartbeat, clock.last_state) = (node.incarnation, now, true, node.state);
         }
         // The silence of a node that is not expected still counts for the run leases of its work.
         if is_expected(node) {
-            clock.stood = node.state;
+            clock.last_state = node.state;
         }
         // A node that was Down before this leader's term says nothing about how many nodes fall
         // silent in this term.
-        let counts = is_expected(node) && (node.state != NodeState::Down || clock.really);
+        let counts = is_expected(node) && (node.state != NodeState::Down || clock.has_heartbeat);
         let counted_before = std::mem::replace(&mut clock.is_counted, counts);
         self.counted = self.counted + usize::from(counts) - usize::from(counted_before);
         counts.then_some(clock.at)
@@ -404,7 +404,7 @@ impl Clocks {
             }
             if let Some(patience) = patience.filter(|patience| silence > patience.degraded_after) {
                 silent.push((node, at, patience));
-            } else if self.heartbeats.get(&id).is_some_and(|clock| clock.really && clock.incarnation == node.incarnation) {
+            } else if self.heartbeats.get(&id).is_some_and(|clock| clock.has_heartbeat && clock.incarnation == node.incarnation) {
                 let live = self.live_standings(node);
                 if !live.is_empty() {
                     // Proposed again until it is committed.
@@ -426,14 +426,14 @@ impl Clocks {
         let mut times: Vec<Duration> = silent.iter().map(|(_, at, _)| *at).collect();
         times.sort_unstable();
         let together = |at: Duration| {
-            let upto = times.partition_point(|t| *t <= at + TOGETHER);
-            upto - times.partition_point(|t| *t < at.saturating_sub(TOGETHER))
+            let upto = times.partition_point(|t| *t <= at + TOGETHER_TIME);
+            upto - times.partition_point(|t| *t < at.saturating_sub(TOGETHER_TIME))
         };
         let is_held_back = |(node, at, _): &&(&Node, Duration, Patience)| node.state != NodeState::Down && too_many(together(*at), all);
         self.held_back = silent.iter().filter(is_held_back).count();
         let mut asked = BTreeSet::new();
         self.cut_off.clear();
-        self.witnessed.values_mut().for_each(|answers| answers.retain(|_, at| *at + ANSWER_VALID_FOR >= now));
+        self.witnessed.values_mut().for_each(|answers| answers.retain(|_, at| *at + ANSWER_AGE_MAX >= now));
         self.witnessed.retain(|_, answers| !answers.is_empty());
         for (node, at, patience) in &silent {
             let silence = now.saturating_sub(*at);
@@ -444,7 +444,7 @@ impl Clocks {
                 }
                 // Its own report is no longer the reason: from now on the reason is its silence.
                 NodeState::Degraded if node.is_unwell() => standings.push(standing(node, NodeState::Degraded, reason())),
-                NodeState::Degraded if !too_many(together(*at), all) && silence + ASKED_BEFORE > patience.all() => {
+                NodeState::Degraded if !too_many(together(*at), all) && silence + WITNESS_LEAD_TIME > patience.all() => {
                     let ends = patience.all() + self.limits.cut_off_after;
                     let by = self.witnessed.get(&node.id).filter(|_| silence <= ends);
                     if silence <= ends && ends > patience.all() {
@@ -473,7 +473,7 @@ impl Clocks {
 
     /// Whether this incarnation of the node was heard recently.
     pub fn has_recent_heartbeat(&self, now: Duration, node: &Node) -> bool {
-        let heartbeat = self.heartbeats.get(&node.id).filter(|clock| clock.really && clock.incarnation == node.incarnation);
+        let heartbeat = self.heartbeats.get(&node.id).filter(|clock| clock.has_heartbeat && clock.incarnation == node.incarnation);
         heartbeat.is_some_and(|clock| now.saturating_sub(clock.at) <= self.limits.own.degraded_after)
     }
 

@@ -34,7 +34,7 @@ impl Ledger {
         let result = self.admits(command.action.level()).and_then(|()| command.action.apply(self, &mut context));
         self.count_changed(&mut context);
         self.update_indexes(&mut context);
-        self.placing_may_go_on(&mut context, was_waiting);
+        self.resume_placing(&mut context, was_waiting);
         Applied { result, audit: context.audit, changed: context.changed }
     }
 

@@ -169,7 +169,7 @@ impl Ledger {
         let detail = format!("{reason}; {} of its allocations are taken from it", self.unfenced(node).count());
         self.record(context, by, AuditAction::NodeConfirmedDead, about, detail);
         let why = format!("confirmed dead by {by}: {reason}");
-        self.happens(context, node, Event::ConfirmedDead, by, &why)?;
+        self.apply_requested_event(context, node, Event::ConfirmedDead, by, &why)?;
         // It may have been Down already, for another reason.
         if let Some(known) = self.node_mut(context, node) {
             known.state_reason.clone_from(&why);

@@ -33,10 +33,10 @@ fn story(nodes: u8) -> Story {
     s
 }
 
-fn stands(s: &mut Story, number: u8, state: NodeState) {
+fn set_node_state(s: &mut Story, number: u8, state: NodeState) {
     if state == NodeState::Down && s.ledger.node(&node(number)).unwrap().state == NodeState::Ready {
         // Not at once: it becomes Degraded first.
-        stands(s, number, NodeState::Degraded);
+        set_node_state(s, number, NodeState::Degraded);
     }
     let incarnation = s.ledger.node(&node(number)).unwrap().incarnation;
     s.done(Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "silent".into() }]));
@@ -69,7 +69,7 @@ fn work_that_stops_is_requeued_when_its_lease_is_over_and_what_continues_is_not(
     let submitted = s.ledger.allocation(id(1)).unwrap().submitted_at;
     (0..3).for_each(|n| s.done(fence(&s, n, OVER_MS)));
     assert_eq!(state(&s, id(1)), AllocationState::Staging, "it is not Down");
-    (0..3).for_each(|n| stands(&mut s, n, NodeState::Down));
+    (0..3).for_each(|n| set_node_state(&mut s, n, NodeState::Down));
     assert_eq!(state(&s, id(1)), AllocationState::Staging, "Down alone is no evidence");
     s.done(fence(&s, 0, OVER_MS - 1));
     assert_eq!(state(&s, id(1)), AllocationState::Staging);
@@ -148,13 +148,13 @@ fn work_that_stops_waits_for_every_node_of_its_last_attempt() {
     let mut s = story(5);
     s.done(submit(1, stop(3, RequeuePolicy::OnNodeFailure)));
     let epoch = s.claimed(1, &[0, 1, 2]);
-    stands(&mut s, 0, NodeState::Down);
+    set_node_state(&mut s, 0, NodeState::Down);
     s.done(fence(&s, 0, OVER_MS));
     assert_eq!(state(&s, id(1)), AllocationState::Pending);
     s.report(1, ReportItem::Released { allocation: id(1), epoch, usage: None });
     let silent = |s: &mut Story| matches!(s.claim(1, &[1, 3, 4]), Err(Refusal::Conflict { conflicts }) if conflicts[0].node == node(2));
     assert!(silent(&mut s), "n2 has not said that its part is gone");
-    stands(&mut s, 2, NodeState::Down);
+    set_node_state(&mut s, 2, NodeState::Down);
     assert!(silent(&mut s));
     s.done(fence(&s, 2, OVER_MS));
     s.claimed(1, &[1, 3, 4]);
@@ -165,12 +165,12 @@ fn a_node_that_came_back_is_not_fenced_and_gets_new_work_when_the_old_is_gone() 
     let mut s = story(2);
     s.done(submit(1, stop(1, RequeuePolicy::OnNodeFailure)));
     let epoch = s.claimed(1, &[0]);
-    stands(&mut s, 0, NodeState::Down);
+    set_node_state(&mut s, 0, NodeState::Down);
     let late = fence(&s, 0, OVER_MS);
     s.done(Action::Register(fencing(0, 1, 1, false)));
     s.done(late);
     assert_eq!(state(&s, id(1)), AllocationState::Staging, "it registered before the leader's word came: it has its work");
-    stands(&mut s, 0, NodeState::Down);
+    set_node_state(&mut s, 0, NodeState::Down);
     s.done(fence(&s, 0, OVER_MS));
     s.done(Action::Register(fencing(0, 1, 1, false)));
     assert!(s.ledger.desired(&node(0)).shares.is_empty(), "it is to end it");
@@ -190,8 +190,8 @@ fn a_silent_node_is_confirmed_dead_and_one_that_is_heard_is_not() {
     s.claimed(2, &[1]);
     let refused = s.act(dead(0)).unwrap_err();
     assert!(matches!(refused, Refusal::NodeHeard { .. }) && refused.remedy().unwrap().contains("node disable"), "{refused}");
-    stands(&mut s, 0, NodeState::Degraded);
-    stands(&mut s, 1, NodeState::Down);
+    set_node_state(&mut s, 0, NodeState::Degraded);
+    set_node_state(&mut s, 1, NodeState::Down);
     let records = s.acted(dead(0));
     assert_eq!((records[0].action, records[0].actor.as_str(), &records[0].node), (AuditAction::NodeConfirmedDead, "root", &Some(node(0))));
     assert!(records[0].detail.contains("its power is off; 1 of its allocations"), "{}", records[0].detail);
@@ -241,7 +241,7 @@ fn a_node_that_others_hear_keeps_its_state_says_why_and_is_fenced_all_the_same()
     let mut s = story(2);
     s.done(submit(1, stop(1, RequeuePolicy::OnNodeFailure)));
     s.claimed(1, &[0]);
-    stands(&mut s, 0, NodeState::Degraded);
+    set_node_state(&mut s, 0, NodeState::Degraded);
     let since = s.ledger.node(&node(0)).unwrap().state_since;
     let cut_off = |s: &Story| {
         let (incarnation, state) = (s.ledger.node(&node(0)).unwrap().incarnation, NodeState::Degraded);

@@ -28,7 +28,7 @@ impl Story {
         self.ledger.node(&node(number)).unwrap()
     }
 
-    fn stands(&self, number: u8) -> NodeState {
+    fn node_state(&self, number: u8) -> NodeState {
         self.node(number).state
     }
 
@@ -62,12 +62,12 @@ fn a_node_s_own_drain_is_set_once_for_each_request_whoever_lifts_it() {
         s.node(1).hold(HoldKind::Drain).map(|hold| (hold.by.clone(), hold.reasons()))
     };
     let own = Some(("node:n1".to_owned(), "gpu 0: XID 79".to_owned()));
-    assert_eq!((ask(&mut s, 5), s.stands(1)), (own.clone(), NodeState::Drained));
+    assert_eq!((ask(&mut s, 5), s.node_state(1)), (own.clone(), NodeState::Drained));
     let revision = s.node(1).revision;
     assert_eq!((ask(&mut s, 5), s.node(1).revision), (own.clone(), revision), "said again");
     s.done(lift(1, HoldKind::Drain));
-    assert_eq!((ask(&mut s, 5), s.stands(1)), (None, NodeState::Ready), "an operator lifted it");
-    assert_eq!((ask(&mut s, 9), s.stands(1)), (own, NodeState::Drained), "it found something else");
+    assert_eq!((ask(&mut s, 5), s.node_state(1)), (None, NodeState::Ready), "an operator lifted it");
+    assert_eq!((ask(&mut s, 9), s.node_state(1)), (own, NodeState::Drained), "it found something else");
     // Together with an operator's drain, whose reason stays first.
     s.done(lift(1, HoldKind::Drain));
     s.done(set(1, HoldKind::Drain, "disk"));
@@ -85,25 +85,25 @@ fn a_drain_waits_for_what_runs_and_is_undone_by_undrain_alone() {
     let mut s = Story::new(2);
     let epoch = s.runs(1, 1, RequeuePolicy::Never);
     s.done(set(1, HoldKind::Drain, "disk"));
-    assert_eq!((s.stands(1), s.ledger.desired(&node(1)).shares.len()), (NodeState::Draining, 1), "what runs goes on");
+    assert_eq!((s.node_state(1), s.ledger.desired(&node(1)).shares.len()), (NodeState::Draining, 1), "what runs goes on");
     s.submit(2, 1, RequeuePolicy::Never, 0);
     assert!(matches!(s.claim(2, &[1]), Err(Refusal::Conflict { .. })));
     // Silence, the return from it, and another registration do not change that.
     s.clock(1, NodeState::Degraded);
     s.clock(1, NodeState::Down);
-    assert_eq!(s.stands(1), NodeState::Down);
+    assert_eq!(s.node_state(1), NodeState::Down);
     s.clock(1, NodeState::Ready);
-    assert_eq!(s.stands(1), NodeState::Draining);
+    assert_eq!(s.node_state(1), NodeState::Draining);
     s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
-    assert_eq!(s.stands(1), NodeState::Draining, "something of it is left");
+    assert_eq!(s.node_state(1), NodeState::Draining, "something of it is left");
     s.report(1, released(1, epoch));
-    assert_eq!(s.stands(1), NodeState::Drained);
+    assert_eq!(s.node_state(1), NodeState::Drained);
     s.clock(1, NodeState::Degraded);
     s.done(Action::Register(registration(1, 2, 1, true)));
-    assert_eq!(s.stands(1), NodeState::Drained, "under another boot");
+    assert_eq!(s.node_state(1), NodeState::Drained, "under another boot");
     s.done(lift(1, HoldKind::Drain));
     s.done(lift(1, HoldKind::Drain));
-    assert_eq!((s.stands(1), s.node(1).holds.len()), (NodeState::Ready, 0));
+    assert_eq!((s.node_state(1), s.node(1).holds.len()), (NodeState::Ready, 0));
     assert!(s.claim(2, &[1]).is_ok());
 }
 
@@ -124,20 +124,20 @@ fn a_mistaken_drain_is_called_off_while_it_is_under_way() {
     let mut s = Story::new(2);
     let epoch = s.runs(1, 1, RequeuePolicy::Never);
     s.done(set(1, HoldKind::Drain, "wrong node"));
-    assert_eq!(s.stands(1), NodeState::Draining);
+    assert_eq!(s.node_state(1), NodeState::Draining);
     s.done(lift(1, HoldKind::Drain));
-    assert_eq!((s.stands(1), s.node(1).holds.len()), (NodeState::Ready, 0));
+    assert_eq!((s.node_state(1), s.node(1).holds.len()), (NodeState::Ready, 0));
     // Its work was left alone, and the end of that work does not complete a drain.
     s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     s.report(1, released(1, epoch));
-    assert_eq!(s.stands(1), NodeState::Ready);
+    assert_eq!(s.node_state(1), NodeState::Ready);
     // A node that was silent meanwhile returns without the hold.
     s.done(set(1, HoldKind::Drain, "wrong node"));
     s.clock(1, NodeState::Degraded);
     s.done(lift(1, HoldKind::Drain));
-    assert_eq!((s.stands(1), s.node(1).holds.len()), (NodeState::Degraded, 0));
+    assert_eq!((s.node_state(1), s.node(1).holds.len()), (NodeState::Degraded, 0));
     s.clock(1, NodeState::Ready);
-    assert_eq!(s.stands(1), NodeState::Ready);
+    assert_eq!(s.node_state(1), NodeState::Ready);
 }
 
 #[test]
@@ -197,19 +197,19 @@ fn past_its_deadline_a_drain_ends_what_runs_there_unless_nobody_hears_the_node()
     assert_eq!(due, [Action::EndDrained { node: node(1), deadline }]);
     // Before the deadline, or for another deadline: no effect.
     s.done(Action::EndDrained { node: node(1), deadline: Timestamp(1) });
-    let stands = |s: &Story, number| s.ledger.allocation(id(number)).unwrap().state;
-    assert_eq!(stands(&s, 1), AllocationState::Running);
+    let allocation_state = |s: &Story, number| s.ledger.allocation(id(number)).unwrap().state;
+    assert_eq!(allocation_state(&s, 1), AllocationState::Running);
     s.done(due[0].clone());
     let requeued = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((requeued.state, requeued.requeue_count), (AllocationState::Pending, 1));
     assert_eq!(requeued.reason, Some(EndReason::DrainDeadline { node: node(1) }));
-    assert_eq!((s.stands(1), stands(&s, 2)), (NodeState::Draining, AllocationState::Running));
+    assert_eq!((s.node_state(1), allocation_state(&s, 2)), (NodeState::Draining, AllocationState::Running));
     assert_eq!(s.ledger.nodes_due(deadline, u64::MAX), [], "once");
     // Heartbeats arrive again, and the deadline has still passed.
     s.clock(2, NodeState::Ready);
     let due = s.ledger.nodes_due(deadline, u64::MAX);
     s.done(due[0].clone());
-    assert_eq!(stands(&s, 2), AllocationState::Failed);
+    assert_eq!(allocation_state(&s, 2), AllocationState::Failed);
 }
 
 #[test]
@@ -222,20 +222,24 @@ fn the_drain_of_a_node_that_is_not_well_comes_to_its_end_and_undrain_leaves_it_d
     };
     set_standing(&mut s, NodeState::Degraded, "not well: XID 79");
     s.done(set(1, HoldKind::Drain, "XID 79"));
-    assert_eq!(s.stands(1), NodeState::Degraded, "until the clocks look");
+    assert_eq!(s.node_state(1), NodeState::Degraded, "until the clocks look");
     set_standing(&mut s, NodeState::Ready, "it drains");
     set_standing(&mut s, NodeState::Draining, "not well: XID 79");
-    assert_eq!((s.stands(1), s.node(1).is_unwell()), (NodeState::Draining, true));
+    assert_eq!((s.node_state(1), s.node(1).is_unwell()), (NodeState::Draining, true));
     s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     s.report(1, released(1, epoch));
-    assert_eq!(s.stands(1), NodeState::Drained);
+    assert_eq!(s.node_state(1), NodeState::Drained);
     set_standing(&mut s, NodeState::Drained, "not well: XID 79");
     s.done(lift(1, HoldKind::Drain));
-    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Degraded, "not well: XID 79"), "nothing is placed in between");
+    assert_eq!(
+        (s.node_state(1), s.node(1).state_reason.as_str()),
+        (NodeState::Degraded, "not well: XID 79"),
+        "nothing is placed in between"
+    );
     // From now on it is silent, which is a different case: its death may be confirmed.
     set_standing(&mut s, NodeState::Degraded, "silent for 31 s");
     s.done(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "no power".into() });
-    assert_eq!(s.stands(1), NodeState::Down);
+    assert_eq!(s.node_state(1), NodeState::Down);
 }
 
 #[test]
@@ -244,7 +248,7 @@ fn a_disabled_node_is_down_its_work_goes_elsewhere_and_enabling_waits_for_its_ag
     let epoch = s.runs(1, 1, RequeuePolicy::OnNodeFailure);
     s.runs(2, 0, RequeuePolicy::Never);
     s.done(set(1, HoldKind::Disable, "smoke"));
-    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Down, "disabled by root: smoke"));
+    assert_eq!((s.node_state(1), s.node(1).state_reason.as_str()), (NodeState::Down, "disabled by root: smoke"));
     let lost = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((lost.state, lost.requeue_count), (AllocationState::Pending, 1));
     assert_eq!(s.ledger.desired(&node(1)).shares.len(), 0, "its agent is to stop it");
@@ -252,12 +256,12 @@ fn a_disabled_node_is_down_its_work_goes_elsewhere_and_enabling_waits_for_its_ag
     // Heartbeats do not change that.
     s.clock(1, NodeState::Ready);
     s.done(Action::Register(registration(1, 1, 1, false)));
-    assert_eq!(s.stands(1), NodeState::Down);
+    assert_eq!(s.node_state(1), NodeState::Down);
     s.report(1, released(1, epoch));
     s.done(lift(1, HoldKind::Disable));
-    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Down, "enabled by root, and not heard since"));
+    assert_eq!((s.node_state(1), s.node(1).state_reason.as_str()), (NodeState::Down, "enabled by root, and not heard since"));
     s.clock(1, NodeState::Ready);
-    assert_eq!(s.stands(1), NodeState::Ready);
+    assert_eq!(s.node_state(1), NodeState::Ready);
     s.claimed(1, &[1]);
     assert_eq!(s.ledger.allocation(id(2)).unwrap().state, AllocationState::Running);
 }
@@ -269,32 +273,32 @@ fn a_node_whose_hardware_failed_is_down_until_it_is_repaired_and_its_work_waits_
     let records = s.acted(set(1, HoldKind::Failure, "PSU 2"));
     let audited: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str())).collect();
     assert_eq!(audited, [(AuditAction::HoldSet, "root"), (AuditAction::NodeStateChanged, "root")]);
-    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Down, "its hardware failed, says root: PSU 2"));
+    assert_eq!((s.node_state(1), s.node(1).state_reason.as_str()), (NodeState::Down, "its hardware failed, says root: PSU 2"));
     // The work may still be running there: it is started elsewhere only after the node reports its
     // end or somebody confirms it.
     assert_eq!(s.ledger.allocation(id(1)).unwrap().state, AllocationState::Running);
     // Neither heartbeats nor a new boot id change that.
     s.clock(1, NodeState::Ready);
     s.done(Action::Register(registration(1, 1, 1, false)));
-    assert_eq!(s.stands(1), NodeState::Down);
+    assert_eq!(s.node_state(1), NodeState::Down);
     let boot = Action::BootNode { node: node(1), by: "root".into(), reason: "x".into() };
     assert!(s.refused_by_state(boot).remedy().unwrap().contains("lattice node repaired"));
     s.done(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "its power is off".into() });
     let lost = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((lost.state, lost.requeue_count), (AllocationState::Pending, 1));
     s.done(Action::Register(registration(1, 2, 1, true)));
-    assert_eq!(s.stands(1), NodeState::Down);
+    assert_eq!(s.node_state(1), NodeState::Down);
     assert!(s.claim(1, &[1]).is_err());
     // Each of two such holds alone keeps it Down.
     s.done(set(1, HoldKind::Disable, "until the part is there"));
     s.done(lift(1, HoldKind::Failure));
     assert!(s.node(1).state_reason.starts_with("disable by root"), "{:?}", s.node(1));
     s.clock(1, NodeState::Ready);
-    assert_eq!(s.stands(1), NodeState::Down);
+    assert_eq!(s.node_state(1), NodeState::Down);
     s.done(lift(1, HoldKind::Disable));
-    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Down, "enabled by root, and not heard since"));
+    assert_eq!((s.node_state(1), s.node(1).state_reason.as_str()), (NodeState::Down, "enabled by root, and not heard since"));
     s.clock(1, NodeState::Ready);
-    assert_eq!(s.stands(1), NodeState::Ready);
+    assert_eq!(s.node_state(1), NodeState::Ready);
     assert_ne!(s.claimed(1, &[1]), epoch);
 }
 
@@ -307,19 +311,19 @@ fn a_boot_is_over_with_another_boot_id_or_with_its_time() {
     s.done(boot(1));
     let began = s.now();
     s.done(boot(1));
-    assert_eq!((s.stands(1), s.node(1).state_reason.as_str()), (NodeState::Booting, "booted by root: kernel"));
+    assert_eq!((s.node_state(1), s.node(1).state_reason.as_str()), (NodeState::Booting, "booted by root: kernel"));
     // Heartbeats of the agent of the earlier boot arrive until it ends.
     s.clock(1, NodeState::Ready);
     s.done(Action::Register(registration(1, 1, 1, false)));
-    assert_eq!(s.stands(1), NodeState::Booting);
+    assert_eq!(s.node_state(1), NodeState::Booting);
     assert_eq!(s.ledger.nodes_due(Timestamp(began.0 + 59_999), 60_000), []);
     let due = s.ledger.nodes_due(Timestamp(began.0 + 60_000), 60_000);
     s.done(due[0].clone());
-    assert_eq!(s.stands(1), NodeState::Failed);
+    assert_eq!(s.node_state(1), NodeState::Failed);
     assert_eq!(s.ledger.nodes_due(Timestamp(began.0 + 90_000), 60_000), []);
     // It registers late, but is accepted: its drain hold still exists.
     s.done(Action::Register(registration(1, 2, 1, true)));
-    assert_eq!(s.stands(1), NodeState::Drained);
+    assert_eq!(s.node_state(1), NodeState::Drained);
     s.done(set(2, HoldKind::Disable, "smoke"));
     assert!(s.refused_by_state(boot(2)).remedy().unwrap().contains("enable"));
 }

@@ -84,7 +84,7 @@ impl Ledger {
         let about = Subject { allocation: None, node: Some(id) };
         self.record(context, by, AuditAction::HoldSet, about, format!("{kind}: {reason}{times}"));
         if is_new {
-            self.begins(context, id, kind, by, reason)?;
+            self.apply_hold_effects(context, id, kind, by, reason)?;
         }
         Ok(Outcome::Done)
     }
@@ -131,20 +131,27 @@ impl Ledger {
     }
 
     /// The effects of a new hold besides keeping work off.
-    fn begins(&mut self, context: &mut ApplyContext, id: &NodeId, kind: HoldKind, by: &str, reason: &str) -> Result<(), Refusal> {
+    fn apply_hold_effects(
+        &mut self,
+        context: &mut ApplyContext,
+        id: &NodeId,
+        kind: HoldKind,
+        by: &str,
+        reason: &str,
+    ) -> Result<(), Refusal> {
         match kind {
             HoldKind::Cordon | HoldKind::Quarantine | HoldKind::Maintenance | HoldKind::Wipe => Ok(()),
-            HoldKind::Drain => self.happens(context, id, Event::DrainSet, by, ""),
+            HoldKind::Drain => self.apply_requested_event(context, id, Event::DrainSet, by, ""),
             HoldKind::Disable => {
                 let why = format!("disabled by {by}: {reason}");
-                self.happens(context, id, Event::Disabled, by, &why)?;
+                self.apply_requested_event(context, id, Event::Disabled, by, &why)?;
                 let lost = EndReason::NodeLost { node: id.clone(), why };
                 self.end_all(context, id, &lost, by);
                 Ok(())
             }
             HoldKind::Failure => {
                 let why = format!("its hardware failed, says {by}: {reason}");
-                self.happens(context, id, Event::HardwareFailed, by, &why)?;
+                self.apply_requested_event(context, id, Event::HardwareFailed, by, &why)?;
                 // Other work waits for evidence, as on any node that is Down; this work cannot run
                 // twice even if it is started elsewhere.
                 let lost = EndReason::NodeLost { node: id.clone(), why };
@@ -191,12 +198,12 @@ impl Ledger {
             self.end_exclusions(context, id);
         }
         if let Some((event, reason)) = event {
-            self.happens(context, id, event, by, &reason)?;
+            self.apply_requested_event(context, id, event, by, &reason)?;
         }
         // In the same command, so that nothing is placed on it before the clocks are evaluated
         // again.
         if let Some(why) = unwell.filter(|_| kind == HoldKind::Drain) {
-            self.clocked(context, id, Event::Silent, &why);
+            self.apply_event_if_possible(context, id, Event::Silent, &why);
         }
         Ok(Outcome::Done)
     }

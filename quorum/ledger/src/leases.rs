@@ -34,7 +34,7 @@ impl Ledger {
             return Err(Refusal::Malformed { why: format!("leases whose names begin with {ROLE_PREFIX} are reserved for agents") });
         }
         self.lease_has_queue(name)?;
-        self.held_back(holder)?;
+        self.refuse_if_under_hold(holder)?;
         if let Some(lease) = self.leases.get_mut(name) {
             if lease.holder != *holder || lease.user.as_ref().map(whose) != user.map(whose) {
                 return Err(held(name, lease));
@@ -70,11 +70,11 @@ impl Ledger {
     pub fn renewable(&self, name: &str, token: u64, holder: &NodeId, user: Option<&Principal>) -> Result<&Lease, Refusal> {
         let stale = || Refusal::StaleLease { name: name.to_owned(), token };
         let lease = self.leases.get(name).filter(|l| l.token == token).ok_or_else(stale)?;
-        entitled(name, lease, user)?;
+        check_owner(name, lease, user)?;
         if lease.holder != *holder {
             return Err(held(name, lease));
         }
-        self.held_back(holder)?;
+        self.refuse_if_under_hold(holder)?;
         Ok(lease)
     }
 
@@ -88,7 +88,7 @@ impl Ledger {
     ) -> Result<Outcome, Refusal> {
         match self.leases.get(name) {
             Some(lease) if lease.token == token => {
-                entitled(name, lease, user)?;
+                check_owner(name, lease, user)?;
                 if user.is_none() && lease.holder != *holder {
                     return Err(held(name, lease));
                 }
@@ -163,14 +163,14 @@ impl Ledger {
     /// Why a lease of this node should be revoked; `None`: there is no reason.
     pub fn bad_holder(&self, holder: &NodeId) -> Option<String> {
         let Some(node) = self.node(holder) else { return Some("its holder is not registered".to_owned()) };
-        if let Err(refusal) = self.held_back(holder) {
+        if let Err(refusal) = self.refuse_if_under_hold(holder) {
             return Some(refusal.to_string());
         }
         node.state.is_away().then(|| format!("its holder is {}: {}", node.state, node.state_reason))
     }
 
     /// Refuses a node that has a hold.
-    fn held_back(&self, holder: &NodeId) -> Result<(), Refusal> {
+    fn refuse_if_under_hold(&self, holder: &NodeId) -> Result<(), Refusal> {
         match self.node(holder).and_then(|n| n.holds.first()) {
             Some(hold) => Err(Refusal::Held { node: holder.clone(), kind: hold.kind, by: hold.by.clone(), reason: hold.reasons() }),
             None => Ok(()),
@@ -198,7 +198,7 @@ fn well_formed(name: &str, ttl_ms: u64) -> Result<(), Refusal> {
 
 /// Only its own user may use a user's lease. No user may use an agent's lease, even with the right
 /// token.
-fn entitled(name: &str, lease: &Lease, user: Option<&Principal>) -> Result<(), Refusal> {
+fn check_owner(name: &str, lease: &Lease, user: Option<&Principal>) -> Result<(), Refusal> {
     match &lease.user {
         Some(owner) if user.is_none_or(|u| !u.may_act_for(owner)) => {
             Err(Refusal::LeaseNotYours { name: name.to_owned(), owner: owner.name.clone() })

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Largest size of an address, in bytes.
 const ADDRESS_BYTES_MAX: usize = 300;
 /// Prefix of a Ready node's reason if its capacity grew at its latest registration.
-const GREW: &str = "its capacity grew when it registered: ";
+const GREW_PREFIX: &str = "its capacity grew when it registered: ";
 /// Largest number of unsupported controllers that a node may report, and size of their names in
 /// bytes.
 const UNLIMITED_MAX: usize = 16;
@@ -71,7 +71,7 @@ impl Ledger {
         let incarnation = Incarnation(new.incarnation.max(last).0.saturating_add(1));
         // The node is new, so it has no holds.
         let facts = Facts { draining: false, empty: true, disabled: false };
-        let (state, unwell) = registers(new, facts.at_work(), facts);
+        let (state, unwell) = state_at_registration(new, facts.at_work(), facts);
         let node = Node {
             id: new.node.clone(),
             size: new.size,
@@ -96,7 +96,7 @@ impl Ledger {
             report_seq: 0,
             revision: context.revision,
         };
-        self.await_stranger(context, new);
+        self.await_unknown_node(context, new);
         self.nodes.insert(new.node.clone(), Arc::new(node));
         self.use_admission(&new.node);
         context.changed.nodes.insert(new.node.clone());
@@ -134,7 +134,7 @@ impl Ledger {
         let facts = self.facts(known);
         // Registering is possible in every state.
         let state = lifecycle::next(known.state, Event::Registered { rebooted }, facts).unwrap_or(known.state);
-        let (state, unwell) = registers(new, state, facts);
+        let (state, unwell) = state_at_registration(new, state, facts);
         let moved_on = state != known.state;
         let stands = Node {
             leaving,
@@ -150,7 +150,7 @@ impl Ledger {
             state,
             state_reason: match &unwell {
                 Some(unwell) => unwell.clone(),
-                None if growth.is_some() && state == NodeState::Ready => format!("{GREW}{}", growth.as_deref().unwrap_or_default()),
+                None if growth.is_some() && state == NodeState::Ready => format!("{GREW_PREFIX}{}", growth.as_deref().unwrap_or_default()),
                 None if moved_on => String::new(),
                 None => known.state_reason.clone(),
             },
@@ -255,7 +255,7 @@ impl Ledger {
                 NodeState::Ready | NodeState::Down | NodeState::Booting | NodeState::Failed => false,
             };
             if takes_reason && known.state == standing.state {
-                self.still(context, &standing.node, &standing.reason);
+                self.set_state_reason(context, &standing.node, &standing.reason);
                 continue;
             }
             let event = match standing.state {
@@ -266,13 +266,13 @@ impl Ledger {
                 // No clock proposes these states.
                 NodeState::Booting | NodeState::Draining | NodeState::Drained => continue,
             };
-            self.clocked(context, &standing.node, event, &standing.reason);
+            self.apply_event_if_possible(context, &standing.node, event, &standing.reason);
         }
         Ok(Outcome::Done)
     }
 
     /// The node keeps its state, but the reason changes.
-    fn still(&mut self, context: &mut ApplyContext, id: &NodeId, reason: &str) {
+    fn set_state_reason(&mut self, context: &mut ApplyContext, id: &NodeId, reason: &str) {
         let Some(state) = self.nodes.get(id).filter(|known| known.state_reason != reason).map(|known| known.state) else { return };
         if let Some(node) = self.node_mut(context, id) {
             reason.clone_into(&mut node.state_reason);
@@ -293,7 +293,7 @@ impl Ledger {
         if self.node(id).is_none() {
             return Err(Refusal::NoSuchNode { node: id.clone() });
         }
-        self.happens(context, id, Event::BootBegun, by, &format!("booted by {by}: {reason}"))?;
+        self.apply_requested_event(context, id, Event::BootBegun, by, &format!("booted by {by}: {reason}"))?;
         Ok(Outcome::Done)
     }
 
@@ -335,7 +335,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn after(&self, id: &NodeId, event: Event) -> Result<NodeState, Illegal> {
+    pub(super) fn state_after(&self, id: &NodeId, event: Event) -> Result<NodeState, Illegal> {
         // The caller has checked that the node exists.
         let Some(node) = self.nodes.get(id) else { return Err(Illegal { state: NodeState::Down, event }) };
         lifecycle::next(node.state, event, self.facts(node))
@@ -343,13 +343,20 @@ impl Ledger {
 
     /// Refuses an event that is not possible in the node's state.
     pub(super) fn may_happen(&self, id: &NodeId, event: Event) -> Result<(), Refusal> {
-        self.after(id, event).map(drop).map_err(|illegal| Refusal::NodeState { node: id.clone(), illegal })
+        self.state_after(id, event).map(drop).map_err(|illegal| Refusal::NodeState { node: id.clone(), illegal })
     }
 
     /// Applies an event that somebody requested.
-    pub(super) fn happens(&mut self, context: &mut ApplyContext, id: &NodeId, event: Event, by: &str, reason: &str) -> Result<(), Refusal> {
-        let next = self.after(id, event).map_err(|illegal| Refusal::NodeState { node: id.clone(), illegal })?;
-        self.stands(context, id, next, by, reason);
+    pub(super) fn apply_requested_event(
+        &mut self,
+        context: &mut ApplyContext,
+        id: &NodeId,
+        event: Event,
+        by: &str,
+        reason: &str,
+    ) -> Result<(), Refusal> {
+        let next = self.state_after(id, event).map_err(|illegal| Refusal::NodeState { node: id.clone(), illegal })?;
+        self.set_state(context, id, next, by, reason);
         // It stays Down, but the reason changes.
         if event == Event::Enabled
             && let Some(node) = self.node_mut(context, id)
@@ -361,13 +368,13 @@ impl Ledger {
 
     /// Applies an event that follows automatically, or that was proposed for an older state; does
     /// nothing if it is no longer possible.
-    pub(super) fn clocked(&mut self, context: &mut ApplyContext, id: &NodeId, event: Event, reason: &str) {
-        if let Ok(next) = self.after(id, event) {
-            self.stands(context, id, next, "quorum", reason);
+    pub(super) fn apply_event_if_possible(&mut self, context: &mut ApplyContext, id: &NodeId, event: Event, reason: &str) {
+        if let Ok(next) = self.state_after(id, event) {
+            self.set_state(context, id, next, "quorum", reason);
         }
     }
 
-    fn stands(&mut self, context: &mut ApplyContext, id: &NodeId, next: NodeState, by: &str, reason: &str) {
+    fn set_state(&mut self, context: &mut ApplyContext, id: &NodeId, next: NodeState, by: &str, reason: &str) {
         let Some(known) = self.nodes.get(id).filter(|known| known.state != next) else { return };
         let is_well_again = known.is_unwell() && next == NodeState::Ready;
         let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
@@ -393,7 +400,7 @@ impl Ledger {
 /// The state of a registering node that would otherwise be in `state`. A node that is unwell, and
 /// not kept off work by a drain, is Degraded at once, with this reason, so that nothing is placed
 /// on it before the clocks act.
-fn registers(new: &Registration, state: NodeState, facts: Facts) -> (NodeState, Option<String>) {
+fn state_at_registration(new: &Registration, state: NodeState, facts: Facts) -> (NodeState, Option<String>) {
     match &new.unwell {
         Some(why) if state == NodeState::Ready => {
             // An unwell node gets the same state as a silent one; becoming silent is possible in

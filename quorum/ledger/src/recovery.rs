@@ -24,16 +24,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// After a recovery, numbers that must not be assigned twice continue from a multiple of this.
-const BEYOND: u64 = 1_000_000_000;
+const NUMBERS_STEP: u64 = 1_000_000_000;
 /// Largest number of nodes named in a refusal.
 const NAMED_MAX: usize = 16;
 /// Largest number of shares of one node.
 const HELD_MAX: usize = 4096;
 
-/// The first multiple of [`BEYOND`] that is at least half of that away: the lost quorum is assumed
-/// not to have reached it.
+/// The first multiple of [`NUMBERS_STEP`] that is at least half of that away: the lost quorum is
+/// assumed not to have reached it.
 pub fn beyond(number: u64) -> u64 {
-    number.saturating_add(BEYOND / 2).div_ceil(BEYOND).saturating_mul(BEYOND)
+    number.saturating_add(NUMBERS_STEP / 2).div_ceil(NUMBERS_STEP).saturating_mul(NUMBERS_STEP)
 }
 
 /// One share as reported by its node.
@@ -68,8 +68,8 @@ impl Ledger {
         // No holder keeps its lease: the next token is higher.
         self.leases.clear();
         self.forget_admissions();
-        let stands = self.nodes.keys().filter_map(|id| Some((id.clone(), self.after(id, Event::QuorumRecovered).ok()?)));
-        for (id, state) in stands.collect::<Vec<_>>() {
+        let changed = self.nodes.keys().filter_map(|id| Some((id.clone(), self.state_after(id, Event::QuorumRecovered).ok()?)));
+        for (id, state) in changed.collect::<Vec<_>>() {
             let Some(node) = self.nodes.get_mut(&id).map(Arc::make_mut) else { continue };
             node.state = state;
             "not heard of since the quorum was recovered".clone_into(&mut node.state_reason);
@@ -97,7 +97,7 @@ impl Ledger {
 
     /// A node that is not in the backup but was registered before: it may run work of the lost
     /// quorum.
-    pub(super) fn await_stranger(&mut self, context: &mut ApplyContext, new: &Registration) {
+    pub(super) fn await_unknown_node(&mut self, context: &mut ApplyContext, new: &Registration) {
         self.note_node(context, &new.node);
         if new.incarnation > Incarnation(0)
             && let Some(recovery) = &mut self.recovery
@@ -136,7 +136,7 @@ impl Ledger {
 
     /// After a command: once no node may run them, shows the allocations that were waiting in the
     /// backup to the schedulers again. `was_waiting`: whether nodes might run them before it.
-    pub(super) fn placing_may_go_on(&mut self, context: &mut ApplyContext, was_waiting: bool) {
+    pub(super) fn resume_placing(&mut self, context: &mut ApplyContext, was_waiting: bool) {
         if self.placing_waits() {
             return;
         }
@@ -193,7 +193,7 @@ impl Ledger {
         let believed = self.replace_holdings(context, node, held);
         for held in held {
             let ended = ends.iter().any(|(id, epoch, _)| (*id, *epoch) == (held.share.allocation, held.share.epoch));
-            self.take_up(context, node, held, ended);
+            self.adopt_share(context, node, held, ended);
         }
         // A checkpoint made before the end is the one to continue from.
         for item in unreported {
@@ -229,8 +229,8 @@ impl Ledger {
         // If there is a drain, the node's state depends on what it has now.
         let others = held.iter().flat_map(|h| h.share.nodes.iter().map(|(other, _)| other));
         for id in std::iter::once(node).chain(others) {
-            self.clocked(context, id, Event::ShareFound, "");
-            self.clocked(context, id, Event::LastShareGone, "");
+            self.apply_event_if_possible(context, id, Event::ShareFound, "");
+            self.apply_event_if_possible(context, id, Event::LastShareGone, "");
         }
         context.changed.desired.insert(node.clone());
         context.changed.nodes.insert(node.clone());
@@ -291,7 +291,7 @@ impl Ledger {
         believed
     }
 
-    fn take_up(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare, ended: bool) {
+    fn adopt_share(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare, ended: bool) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
         let known = self.allocations.get(&id);
@@ -376,7 +376,7 @@ impl Ledger {
         self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
         // Parts of other nodes count until those nodes report. Nodes that have reported are not
         // overridden.
-        let silent = |s: &ShareRef<'_>| s.node != node && !self.has_spoken(s.node);
+        let silent = |s: &ShareRef<'_>| s.node != node && !self.has_reported(s.node);
         let shares = allocation.shares.clone();
         let others: Vec<ShareRef<'_>> = shares.iter().filter(silent).collect();
         for other in others {
@@ -397,7 +397,7 @@ impl Ledger {
         self.record(context, &format!("node:{node}"), AuditAction::AllocationAdopted, about, detail);
     }
 
-    fn has_spoken(&self, node: &NodeId) -> bool {
+    fn has_reported(&self, node: &NodeId) -> bool {
         self.nodes.contains_key(node) && !self.awaits(node)
     }
 
@@ -429,7 +429,7 @@ impl Ledger {
         }
         let Some(allocation) = self.allocations.get(&id) else { return };
         let has = |node: &NodeId| self.holdings(node).iter().any(|h| (h.allocation, h.epoch) == (id, epoch));
-        let gone = allocation.nodes().find(|n| self.has_spoken(n) && !has(n)).cloned();
+        let gone = allocation.nodes().find(|n| self.has_reported(n) && !has(n)).cloned();
         if let Some(gone) = gone {
             self.mark_released(context, id, epoch, &gone);
             self.ended_since(context, id, &gone);

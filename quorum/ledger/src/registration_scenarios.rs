@@ -111,19 +111,19 @@ fn a_lost_gpu_keeps_nobody_off_who_wants_none_and_is_in_the_audit_log() {
 fn one_that_registers_and_is_not_well_never_is_ready_and_is_so_when_it_registers_well() {
     let registers =
         |unwell: Option<&str>| Action::Register(Registration { unwell: unwell.map(str::to_owned), ..registration(1, 1, 0, true) });
-    let stands = |s: &Story| s.ledger.node(&node(1)).map(|n| (n.state, n.state_reason.clone())).unwrap();
+    let state_and_reason = |s: &Story| s.ledger.node(&node(1)).map(|n| (n.state, n.state_reason.clone())).unwrap();
     let mut s = Story::new(1);
     let records = s.acted(registers(Some("disk: full")));
-    assert_eq!(stands(&s), (NodeState::Degraded, "not well: disk: full".to_owned()));
+    assert_eq!(state_and_reason(&s), (NodeState::Degraded, "not well: disk: full".to_owned()));
     assert!(records.iter().any(|r| r.detail == "Degraded from its registration on: not well: disk: full"), "{records:?}");
     s.submit(1, 1, RequeuePolicy::Never, 0);
     assert!(s.claim(1, &[1]).is_err());
     // A restarted agent with another reason: the node is not Ready even for a moment.
     let records = s.acted(registers(Some("clock: off")));
-    assert_eq!(stands(&s), (NodeState::Degraded, "not well: clock: off".to_owned()));
+    assert_eq!(state_and_reason(&s), (NodeState::Degraded, "not well: clock: off".to_owned()));
     assert!(records.iter().all(|r| !r.detail.contains("Ready")), "{records:?}");
     s.done(registers(None));
-    assert_eq!(stands(&s), (NodeState::Ready, String::new()));
+    assert_eq!(state_and_reason(&s), (NodeState::Ready, String::new()));
     // From Ready, as after a restart of its agent.
     let records = s.acted(registers(Some("disk: full")));
     assert!(records.iter().any(|r| r.detail == "Ready -> Degraded: it registered, not well: disk: full"), "{records:?}");

@@ -21,14 +21,14 @@ fn hold(number: u8, kind: HoldKind) -> Action {
     Action::SetHold { node: node(number), kind, by: "anna@n0".into(), reason: "old".into(), until: None, deadline: None }
 }
 
-fn stands(s: &mut Story, number: u8, state: NodeState) {
+fn set_node_state(s: &mut Story, number: u8, state: NodeState) {
     let incarnation = s.ledger.node(&node(number)).unwrap().incarnation;
     s.done(Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "silent".into() }]));
 }
 
 fn down(s: &mut Story, number: u8) {
-    stands(s, number, NodeState::Degraded);
-    stands(s, number, NodeState::Down);
+    set_node_state(s, number, NodeState::Degraded);
+    set_node_state(s, number, NodeState::Down);
 }
 
 fn why_not(s: &mut Story, number: u8) -> RemovalRefusal {
@@ -46,9 +46,9 @@ fn only_a_node_that_is_drained_or_down_is_removed() {
     assert_eq!(why_not(&mut s, 1), RemovalRefusal::InService { state: NodeState::Ready });
     let refused = s.act(remove(1)).unwrap_err();
     assert!(refused.to_string().contains("node n1 cannot be removed: it is Ready") && refused.remedy().unwrap().contains("node drain n1"));
-    stands(&mut s, 1, NodeState::Degraded);
+    set_node_state(&mut s, 1, NodeState::Degraded);
     assert_eq!(why_not(&mut s, 1), RemovalRefusal::InService { state: NodeState::Degraded });
-    stands(&mut s, 1, NodeState::Ready);
+    set_node_state(&mut s, 1, NodeState::Ready);
     s.done(hold(1, HoldKind::Drain));
     s.done(Action::BootNode { node: node(1), by: "anna".into(), reason: "x".into() });
     assert_eq!(why_not(&mut s, 1), RemovalRefusal::InService { state: NodeState::Booting });

@@ -197,7 +197,7 @@ impl Ledger {
         let (about, actor) = (Subject { allocation: Some(id), node: Some(node) }, format!("node:{node}"));
         self.record(context, &actor, AuditAction::ShareReleased, about, format!("epoch {epoch}"));
         if self.holdings(node).is_empty() {
-            self.clocked(context, node, Event::LastShareGone, "");
+            self.apply_event_if_possible(context, node, Event::LastShareGone, "");
         }
     }
 }

@@ -44,7 +44,7 @@ fn an_exclusion_ends_after_a_time_that_grows_or_when_the_nodes_trouble_does() {
         let excluded = s.ledger.allocation(id(1)).unwrap().exclusion(&node(0)).cloned().unwrap();
         excluded.until.unwrap().since_ms(s.now())
     };
-    let stands = |s: &mut Story, state, reason: &str| {
+    let set_node_state = |s: &mut Story, state, reason: &str| {
         let incarnation = s.ledger.node(&node(0)).unwrap().incarnation;
         s.done(Action::NodeStates(vec![NodeStanding { node: node(0), incarnation, state, reason: reason.into() }]));
     };
@@ -60,8 +60,8 @@ fn an_exclusion_ends_after_a_time_that_grows_or_when_the_nodes_trouble_does() {
     assert!(times[0] <= 30_000 && times.is_sorted() && times[7] > 1_790_000 && times[7] <= 1_800_000, "{times:?}");
     // Its checks report it well again.
     fails(&mut s);
-    stands(&mut s, NodeState::Degraded, "not well: disk: full");
-    stands(&mut s, NodeState::Ready, "heard again");
+    set_node_state(&mut s, NodeState::Degraded, "not well: disk: full");
+    set_node_state(&mut s, NodeState::Ready, "heard again");
     // Somebody lifts a hold.
     fails(&mut s);
     let (by, kind) = ("root".to_owned(), HoldKind::Cordon);
@@ -69,8 +69,8 @@ fn an_exclusion_ends_after_a_time_that_grows_or_when_the_nodes_trouble_does() {
     s.done(Action::LiftHold { node: node(0), kind, by, until: None });
     // A short silence says nothing about its disk, but a boot does.
     fails(&mut s);
-    stands(&mut s, NodeState::Degraded, "silent for 31 s");
-    stands(&mut s, NodeState::Ready, "heard again");
+    set_node_state(&mut s, NodeState::Degraded, "silent for 31 s");
+    set_node_state(&mut s, NodeState::Ready, "heard again");
     assert!(s.ledger.allocation(id(1)).unwrap().exclusion(&node(0)).is_some());
     s.done(Action::Register(registration(0, 2, 1, true)));
     s.forget_reports(0);

@@ -20,7 +20,7 @@ use lattice_model::{AuditAction, HoldKind, NodeId, Wipe};
 /// The actor that quarantines a node whose wipe failed.
 const ACTOR: &str = "wipe";
 /// Prefix of the quarantine's reason.
-const FAILED: &str = "wipe failed: ";
+const FAILED_PREFIX: &str = "wipe failed: ";
 /// Largest size of the failure's description, in bytes.
 const WHY_BYTES_MAX: usize = 220;
 
@@ -102,7 +102,7 @@ impl Ledger {
         context.changed.desired.insert(id.clone());
         let Some(why) = failed else {
             // If somebody has quarantined it for another reason since, that hold stays.
-            let ours = |reason: &str| reason.starts_with(FAILED);
+            let ours = |reason: &str| reason.starts_with(FAILED_PREFIX);
             let by_us = known.hold(HoldKind::Quarantine).is_some_and(|hold| hold.by == ACTOR && hold.reasons().split("; ").all(ours));
             if let Some(node) = self.node_mut(context, id) {
                 node.wipe = None;
@@ -119,7 +119,7 @@ impl Ledger {
         if let Some(node) = self.node_mut(context, id) {
             node.wipe = Some(Wipe { order, failed: Some(why.clone()) });
         }
-        match self.set_hold(context, id, HoldKind::Quarantine, ACTOR, &format!("{FAILED}{why}"), Ends::default()) {
+        match self.set_hold(context, id, HoldKind::Quarantine, ACTOR, &format!("{FAILED_PREFIX}{why}"), Ends::default()) {
             // The quarantine hold already has the maximum number of reasons.
             Err(Refusal::TooMany { .. }) => Ok(Outcome::Done),
             other => other,

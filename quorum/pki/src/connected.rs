@@ -27,7 +27,7 @@ impl Connected {
     /// Returns when its certificate is revoked; never if the certificate contains no identity. If
     /// it is already revoked, returns after `patience`: until then its calls are refused with that
     /// reason.
-    pub async fn counts_no_more(self, patience: Duration) {
+    pub async fn until_revoked(self, patience: Duration) {
         let Ok(shown) = &self.shown else { return std::future::pending().await };
         match self.revoked.check(shown) {
             Ok(()) => drop(self.revoked.until_revoked(shown).await),

@@ -4,7 +4,7 @@
 //! ```text
 //!   configured files ──rewritten─────────────▶ ┌──────────┐
 //!                                              │ Material │ ──watch──▶ each new connection
-//!   kept file ◀── the quorum's authority ────▶ └──────────┘
+//!   stored file ◀─ the quorum's authority ────▶ └──────────┘
 //!                 signs a new key's request at two thirds of the life
 //! ```
 //!
@@ -14,9 +14,9 @@
 //! only these show that its certificate was accepted. Connections are not closed when their
 //! certificate expires, because the peer will have renewed it.
 //!
-//! The kept file (the renewed certificate) is used while it is valid and the configured certificate
-//! is the one from which it was renewed, and whenever the configured files cannot be read. If an
-//! operator configures another certificate, that one is used.
+//! The stored file (the renewed certificate) is used while it is valid and the configured
+//! certificate is the one from which it was renewed, and whenever the configured files cannot be
+//! read. If an operator configures another certificate, that one is used.
 
 mod connections;
 mod material;
@@ -34,7 +34,7 @@ use material::now;
 use parking_lot::{Mutex, MutexGuard};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::ServerConfig;
-use sources::{Found, KEPT_VERSION, Kept, Places, find, stamps};
+use sources::{CredentialPaths, Found, RENEWAL_VERSION, StoredRenewal, find, stamps};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,9 +80,9 @@ pub struct Credentials(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     material: watch::Sender<Arc<Material>>,
-    places: Option<Places>,
+    paths: Option<CredentialPaths>,
     instead_of: Mutex<String>,
-    trouble: Mutex<Option<String>>,
+    problem: Mutex<Option<String>>,
     refused: Refused,
     revoked: RevocationList,
 }
@@ -93,21 +93,22 @@ impl Credentials {
         Ok(Self::of(Material::new(pem)?, None, String::new()))
     }
 
-    /// Credentials from the files, or renewed ones from the file `kept`; see [`Credentials::tend`].
-    pub fn open(files: &TlsFiles, kept: &Path) -> Result<Self, TlsError> {
-        let places = Places { files: files.clone(), kept: kept.to_owned() };
-        let Found { material, instead_of } = find(&places)?;
+    /// Credentials from the files, or renewed ones from the file `renewed`; see
+    /// [`Credentials::keep_current`].
+    pub fn open(files: &TlsFiles, renewed: &Path) -> Result<Self, TlsError> {
+        let paths = CredentialPaths { files: files.clone(), renewed: renewed.to_owned() };
+        let Found { material, instead_of } = find(&paths)?;
         if let Err(error) = material.verified() {
             tracing::error!(error = with_causes(&error), "peers will refuse this process's certificate");
         }
-        Ok(Self::of(material, Some(places), instead_of))
+        Ok(Self::of(material, Some(paths), instead_of))
     }
 
-    fn of(material: Material, places: Option<Places>, instead_of: String) -> Self {
+    fn of(material: Material, paths: Option<CredentialPaths>, instead_of: String) -> Self {
         let material = watch::Sender::new(Arc::new(material));
         let instead_of = Mutex::new(instead_of);
-        let (trouble, refused, revoked) = (Mutex::default(), Refused::default(), RevocationList::default());
-        Self(Arc::new(Inner { material, places, instead_of, trouble, refused, revoked }))
+        let (problem, refused, revoked) = (Mutex::default(), Refused::default(), RevocationList::default());
+        Self(Arc::new(Inner { material, paths, instead_of, problem, refused, revoked }))
     }
 
     /// The current credentials, as a watch that notifies of changes.
@@ -127,12 +128,12 @@ impl Credentials {
 
     /// What is wrong with the current certificate, for people: it has expired, or it could not be
     /// renewed or replaced.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn problem(&self) -> Option<String> {
         let valid = self.present().valid;
-        let trouble = lock(&self.0.trouble).clone();
+        let problem = lock(&self.0.problem).clone();
         match valid.left() {
-            None => Some(format!("expired {} ago{}", rough(now() - valid.until), trouble.map(|t| format!(": {t}")).unwrap_or_default())),
-            Some(left) => trouble.map(|trouble| format!("{trouble}; the present one is valid for {}", rough(left.as_secs().cast_signed()))),
+            None => Some(format!("expired {} ago{}", rough(now() - valid.until), problem.map(|t| format!(": {t}")).unwrap_or_default())),
+            Some(left) => problem.map(|problem| format!("{problem}; the present one is valid for {}", rough(left.as_secs().cast_signed()))),
         }
     }
 
@@ -148,8 +149,8 @@ impl Credentials {
     /// Runs until `stop`: adopts rewritten files if their name and role are those of this process,
     /// and renews the certificate after two thirds of its validity. If either fails, the current
     /// certificate stays in use.
-    pub async fn tend(self, ask: AskAuthority, stop: CancellationToken) {
-        let Some(places) = self.0.places.clone() else { return };
+    pub async fn keep_current(self, ask: AskAuthority, stop: CancellationToken) {
+        let Some(paths) = self.0.paths.clone() else { return };
         let mut tick = tokio::time::interval(CHECK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seen = None;
@@ -162,20 +163,20 @@ impl Credentials {
                 () = stop.cancelled() => return,
                 _ = tick.tick() => {}
             }
-            let stamps = stamps(&places.files);
+            let stamps = stamps(&paths.files);
             // A certificate renewed while the clock was ahead is replaced by the configured one,
             // once the clock is right.
             let is_early = !self.present().valid.has_begun() && Instant::now() >= paused_until;
             if is_early || seen.as_ref() != Some(&stamps) {
-                match self.reload(&places) {
+                match self.reload(&paths) {
                     Ok(true) => {
                         due = self::due(self.present().valid);
-                        self.clear_trouble();
-                        tracing::info!(cert = %places.files.cert.display(), "a new certificate is in use");
+                        self.clear_problem();
+                        tracing::info!(cert = %paths.files.cert.display(), "a new certificate is in use");
                     }
                     // Unchanged, or the same content again.
-                    Ok(false) => self.clear_trouble(),
-                    Err(error) => self.set_trouble(format!("the files of `tls` are not used: {}", with_causes(&error))),
+                    Ok(false) => self.clear_problem(),
+                    Err(error) => self.set_problem(format!("the files of `tls` are not used: {}", with_causes(&error))),
                 }
                 seen = Some(stamps);
             }
@@ -185,42 +186,42 @@ impl Credentials {
             }
             let renewed = tokio::select! {
                 () = stop.cancelled() => return,
-                renewed = self.renew(&places, &ask) => renewed,
+                renewed = self.renew(&paths, &ask) => renewed,
             };
             match renewed {
                 Ok(valid) => {
-                    self.clear_trouble();
+                    self.clear_problem();
                     tracing::info!(until = valid.until, "the certificate is renewed");
                     due = self::due(valid);
                 }
                 Err(error) => {
-                    self.set_trouble(format!("no new certificate: {}", with_causes(&error)));
+                    self.set_problem(format!("no new certificate: {}", with_causes(&error)));
                     paused_until = Instant::now() + (valid.life() / 30).clamp(RETRY_MIN, RETRY_MAX);
                 }
             }
         }
     }
 
-    fn clear_trouble(&self) {
-        *lock(&self.0.trouble) = None;
+    fn clear_problem(&self) {
+        *lock(&self.0.problem) = None;
     }
 
-    fn set_trouble(&self, why: String) {
+    fn set_problem(&self, why: String) {
         tracing::error!(%why, "the present certificate stays in use");
-        *lock(&self.0.trouble) = Some(why);
+        *lock(&self.0.problem) = Some(why);
     }
 
-    fn reload(&self, places: &Places) -> Result<bool, TlsError> {
-        let Found { material, instead_of } = find(places)?;
+    fn reload(&self, paths: &CredentialPaths) -> Result<bool, TlsError> {
+        let Found { material, instead_of } = find(paths)?;
         if material.pem == self.present().pem {
             return Ok(false);
         }
-        self.take(material)?;
+        self.adopt(material)?;
         *lock(&self.0.instead_of) = instead_of;
         Ok(true)
     }
 
-    fn take(&self, material: Material) -> Result<(), TlsError> {
+    fn adopt(&self, material: Material) -> Result<(), TlsError> {
         let own = self.present().own.clone();
         if material.own != own {
             return Err(TlsError::Foreign { name: material.own.name, role: material.own.role, own: own.name, own_role: own.role });
@@ -230,7 +231,7 @@ impl Credentials {
         Ok(())
     }
 
-    async fn renew(&self, places: &Places, ask: &AskAuthority) -> Result<Validity, RenewError> {
+    async fn renew(&self, paths: &CredentialPaths, ask: &AskAuthority) -> Result<Validity, RenewError> {
         let key = KeyPair::generate().map_err(RenewError::Key)?;
         let mut params = CertificateParams::default();
         // The authority copies everything except the key from the current certificate.
@@ -238,8 +239,8 @@ impl Credentials {
         let request = params.serialize_request(&key).map_err(RenewError::Key)?.der().to_vec();
         let cert = ask(request).await.map_err(RenewError::Ask)?;
         let pem = ClientTls { ca: self.present().pem.ca.clone(), cert, key: key.serialize_pem() };
-        let kept = Kept {
-            version: KEPT_VERSION,
+        let stored = StoredRenewal {
+            version: RENEWAL_VERSION,
             instead_of: lock(&self.0.instead_of).clone(),
             ca: pem.ca.clone(),
             cert: pem.cert.clone(),
@@ -250,8 +251,8 @@ impl Credentials {
         // Stored before it is used: if the process dies in between, the next start finds one of the
         // two certificates complete.
         material.verified()?;
-        kept.write(&places.kept).map_err(|source| RenewError::Write { path: places.kept.clone(), source })?;
-        self.take(material)?;
+        stored.write(&paths.renewed).map_err(|source| RenewError::Write { path: paths.renewed.clone(), source })?;
+        self.adopt(material)?;
         Ok(valid)
     }
 

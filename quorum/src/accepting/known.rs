@@ -16,7 +16,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout for resolving a name.
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
 /// How long an address stays known after a certificate was presented from it.
-const LEARNED_FOR: Duration = Duration::from_secs(24 * 3600);
+const LEARNED_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Largest number of addresses remembered because of a certificate; the oldest is dropped first.
 const LEARNED_MAX: usize = 16_384;
 
@@ -32,7 +32,7 @@ impl KnownAddresses {
     pub(super) fn is_known(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let is_named = self.named.read().contains(&address);
-        is_named || self.learned().get(&address).is_some_and(|since| since.elapsed() < LEARNED_FOR)
+        is_named || self.learned().get(&address).is_some_and(|since| since.elapsed() < LEARNED_AGE_MAX)
     }
 
     /// A peer that may use the port has presented its certificate from this address.
@@ -50,21 +50,21 @@ impl KnownAddresses {
         self.learned.lock()
     }
 
-    fn name(&self, addresses: BTreeSet<IpAddr>) {
+    fn set_named(&self, addresses: BTreeSet<IpAddr>) {
         *self.named.write() = addresses;
     }
 }
 
 /// Updates the addresses periodically until the member stops.
-pub(crate) async fn tend(core: Arc<Core>, agents: Arc<KnownAddresses>, members: Arc<KnownAddresses>) {
+pub(crate) async fn refresh(core: Arc<Core>, agents: Arc<KnownAddresses>, members: Arc<KnownAddresses>) {
     loop {
         let of_members = members_at(&core).await;
         let mut of_agents = of_members.clone();
         let nodes: Vec<_> = core.agreed.ledger().nodes().cloned().collect();
         let addresses = nodes.iter().flat_map(|node| [&node.addresses.mesh, &node.addresses.gossip]);
         of_agents.extend(addresses.filter_map(|address| address.parse::<SocketAddr>().ok()).map(|address| address.ip().to_canonical()));
-        members.name(of_members);
-        agents.name(of_agents);
+        members.set_named(of_members);
+        agents.set_named(of_agents);
         tokio::select! {
             () = core.stop.cancelled() => return,
             () = tokio::time::sleep(LOOK_INTERVAL) => {}

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The limits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
+pub(super) struct HandshakeLimits {
     /// For all known addresses together.
     pub known_max: usize,
     /// For all other addresses together.
@@ -20,7 +20,7 @@ pub(super) struct Places {
     pub of_address_max: usize,
     /// An unfinished handshake younger than this is not closed for another: if many honest peers
     /// connect at once, each has at least this long to finish. A new connection waits meanwhile.
-    pub patience: Duration,
+    pub age_min: Duration,
 }
 
 /// Whether the first record has arrived, then the order of arrival: the lowest is closed first.
@@ -40,7 +40,7 @@ struct Class {
 impl Class {
     /// The handshake to close if a limit is reached: one of `of` if that address has reached its
     /// own, else one of the address with the most. Of an address, the one with the lowest [`Age`].
-    fn gives_way(&self, of: IpAddr, all_max: usize, of_address_max: usize) -> Option<(IpAddr, Age, Instant)> {
+    fn handshake_to_close(&self, of: IpAddr, all_max: usize, of_address_max: usize) -> Option<(IpAddr, Age, Instant)> {
         let own = self.addresses.get(&of).filter(|own| own.len() >= of_address_max).map(|own| (&of, own));
         let most = || self.addresses.iter().max_by_key(|(_, waiting)| (waiting.len(), std::cmp::Reverse(waiting.keys().next().copied())));
         let (address, waiting) = own.or_else(|| most().filter(|_| self.all >= all_max))?;
@@ -75,15 +75,15 @@ impl State {
 /// The unfinished handshakes of one port.
 #[derive(Clone)]
 pub(super) struct Unfinished {
-    places: Places,
+    limits: HandshakeLimits,
     state: Arc<Mutex<State>>,
     left: Arc<Notify>,
 }
 
 impl Unfinished {
     /// An empty set.
-    pub(super) fn new(places: Places) -> Self {
-        Self { places, state: Arc::default(), left: Arc::default() }
+    pub(super) fn new(limits: HandshakeLimits) -> Self {
+        Self { limits, state: Arc::default(), left: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -91,18 +91,18 @@ impl Unfinished {
     }
 
     /// Enters a connection from this address. If a limit is reached, another one is closed. If that
-    /// one is younger than [`Places::patience`], waits until it is old enough, or another one has
-    /// ended.
-    pub(super) async fn enter(&self, address: IpAddr, is_known: bool) -> Place {
-        let Places { known_max, strangers_max, of_address_max, patience } = self.places;
+    /// one is younger than [`HandshakeLimits::age_min`], waits until it is old enough, or another
+    /// one has ended.
+    pub(super) async fn enter(&self, address: IpAddr, is_known: bool) -> HandshakePermit {
+        let HandshakeLimits { known_max, strangers_max, of_address_max, age_min } = self.limits;
         let all_max = if is_known { known_max } else { strangers_max };
         loop {
             let left = self.left.notified();
             let ripe = {
                 let mut state = self.state();
                 let class = state.class(is_known);
-                match class.gives_way(address, all_max, of_address_max) {
-                    Some((_, _, since)) if since.elapsed() < patience => since + patience,
+                match class.handshake_to_close(address, all_max, of_address_max) {
+                    Some((_, _, since)) if since.elapsed() < age_min => since + age_min,
                     over => {
                         if let Some(other) = over.and_then(|(of, age, _)| class.remove(of, age)) {
                             other.needed.cancel();
@@ -115,19 +115,19 @@ impl Unfinished {
         }
     }
 
-    fn take(&self, state: &mut State, address: IpAddr, is_known: bool) -> Place {
+    fn take(&self, state: &mut State, address: IpAddr, is_known: bool) -> HandshakePermit {
         state.last += 1;
         let (number, needed) = (state.last, CancellationToken::new());
         let waiting = Waiting { since: Instant::now(), needed: needed.clone() };
         let class = state.class(is_known);
         class.addresses.entry(address).or_default().insert((false, number), waiting);
         class.all += 1;
-        Place { of: self.clone(), address, is_known, number, needed }
+        HandshakePermit { of: self.clone(), address, is_known, number, needed }
     }
 }
 
 /// The entry of one connection, which is removed when this is dropped.
-pub(super) struct Place {
+pub(super) struct HandshakePermit {
     of: Unfinished,
     address: IpAddr,
     is_known: bool,
@@ -135,7 +135,7 @@ pub(super) struct Place {
     needed: CancellationToken,
 }
 
-impl Place {
+impl HandshakePermit {
     /// Returns when this connection must be closed for another one.
     pub(super) async fn needed_by_another(&self) {
         self.needed.cancelled().await;
@@ -154,7 +154,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HandshakePermit {
     fn drop(&mut self) {
         let mut state = self.of.state();
         let class = state.class(self.is_known);
@@ -171,19 +171,19 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    const PLACES: Places = Places { known_max: 6, strangers_max: 4, of_address_max: 3, patience: Duration::ZERO };
+    const LIMITS: HandshakeLimits = HandshakeLimits { known_max: 6, strangers_max: 4, of_address_max: 3, age_min: Duration::ZERO };
 
     fn at(last: u8) -> IpAddr {
         Ipv4Addr::new(127, 0, 0, last).into()
     }
 
-    fn gave_way(places: &[Place]) -> Vec<usize> {
-        (0..places.len()).filter(|number| places[*number].needed.is_cancelled()).collect()
+    fn closed(permits: &[HandshakePermit]) -> Vec<usize> {
+        (0..permits.len()).filter(|number| permits[*number].needed.is_cancelled()).collect()
     }
 
     #[tokio::test]
     async fn of_one_address_the_oldest_without_a_first_record_goes_first() {
-        let unfinished = Unfinished::new(PLACES);
+        let unfinished = Unfinished::new(LIMITS);
         let mut all = Vec::new();
         for number in 0..5 {
             all.push(unfinished.enter(at(1), false).await);
@@ -191,11 +191,11 @@ mod tests {
                 all[0].record_hello();
             }
         }
-        assert_eq!(gave_way(&all), [1, 2]);
+        assert_eq!(closed(&all), [1, 2]);
         all[3].record_hello();
         all[4].record_hello();
         all.push(unfinished.enter(at(1), false).await);
-        assert_eq!(gave_way(&all), [0, 1, 2], "all have said hello: the oldest");
+        assert_eq!(closed(&all), [0, 1, 2], "all have said hello: the oldest");
         // Finished handshakes leave the set.
         drop(all);
         let state = unfinished.state();
@@ -203,44 +203,44 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_most_gives_way_to_others_and_strangers_to_nobody_known() {
-        let unfinished = Unfinished::new(PLACES);
+    async fn the_address_with_most_handshakes_loses_one_and_strangers_displace_no_known_address() {
+        let unfinished = Unfinished::new(LIMITS);
         let mut all = Vec::new();
         for last in [1, 1, 1, 2, 3, 4] {
             all.push(unfinished.enter(at(last), false).await);
         }
-        assert_eq!(gave_way(&all), [0, 1]);
+        assert_eq!(closed(&all), [0, 1]);
         for last in [5, 6] {
             all.push(unfinished.enter(at(last), true).await);
         }
-        assert_eq!(gave_way(&all), [0, 1], "the known have places of their own");
+        assert_eq!(closed(&all), [0, 1], "the known have limits of their own");
         for last in 10..200 {
             all.push(unfinished.enter(at(last), false).await);
         }
-        assert!(!gave_way(&all).contains(&6) && !gave_way(&all).contains(&7));
+        assert!(!closed(&all).contains(&6) && !closed(&all).contains(&7));
         let state = unfinished.state();
         assert_eq!((state.strangers.all, state.known.all), (4, 2));
     }
 
     #[tokio::test]
-    async fn where_many_come_at_once_each_is_served_before_it_gives_way() {
-        let patience = Duration::from_secs(2);
-        let unfinished = Unfinished::new(Places { patience, ..PLACES });
+    async fn each_of_many_handshakes_at_once_has_the_minimum_age_to_finish() {
+        let age_min = Duration::from_secs(2);
+        let unfinished = Unfinished::new(HandshakeLimits { age_min, ..LIMITS });
         let (mut all, began) = (Vec::new(), Instant::now());
         for _ in 0..3 {
             all.push(unfinished.enter(at(1), false).await);
         }
         // One finishes meanwhile, so none is closed.
         let first = all.remove(0);
-        let (place, ()) = tokio::join!(unfinished.enter(at(1), false), async {
+        let (permit, ()) = tokio::join!(unfinished.enter(at(1), false), async {
             tokio::time::sleep(Duration::from_millis(20)).await;
             drop(first);
         });
-        all.push(place);
-        assert!(gave_way(&all).is_empty() && began.elapsed() < patience);
+        all.push(permit);
+        assert!(closed(&all).is_empty() && began.elapsed() < age_min);
         // None finishes: the oldest is closed when it has had its minimum time.
         all.push(unfinished.enter(at(1), false).await);
-        assert_eq!(gave_way(&all), [0]);
-        assert!(began.elapsed() >= patience && began.elapsed() < patience * 2);
+        assert_eq!(closed(&all), [0]);
+        assert!(began.elapsed() >= age_min && began.elapsed() < age_min * 2);
     }
 }

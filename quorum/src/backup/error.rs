@@ -13,7 +13,7 @@ pub enum BackupError {
     #[error(
         "no place for backups is configured: set backup in the member's configuration, or name one with --from (file:///DIR, s3://BUCKET/PREFIX, …)"
     )]
-    NoPlace,
+    NoStore,
     #[error(transparent)]
     Objects(#[from] ObjectsError),
     #[error("{url}: {what}")]
@@ -40,7 +40,7 @@ pub enum BackupError {
         source: std::io::Error,
     },
     #[error("there is too little disk space for a snapshot: {shortage}")]
-    NoRoom { shortage: Shortage },
+    DiskFull { shortage: Shortage },
     #[error("no snapshot could be made: {why}")]
     NoSnapshot { why: String },
     #[error("{} is not empty: nothing was changed. `recover` is for a member without files; `restore` moves what is there aside", path.display())]

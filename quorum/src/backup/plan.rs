@@ -2,13 +2,13 @@
 //!
 //! [`look`] and [`ask`] collect the facts; [`describe`] writes the text from these facts alone.
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use super::BackupError;
-use super::place::Place;
 use super::recover::is_empty;
+use super::store::BackupStore;
 use crate::config::{MemberAddress, QuorumConfig};
 use crate::membership;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use futures::future::join_all;
 use lattice_ledger::LEVEL_MAX;
 use lattice_model::with_causes;
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Timeout for each question to a member.
-const ASK: Duration = Duration::from_secs(2);
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The state of the data directory.
 #[derive(Debug)]
@@ -78,8 +78,8 @@ async fn ask(config: &QuorumConfig) -> Result<MemberAnswers, BackupError> {
         let credentials = credentials.clone();
         async move {
             let client = QuorumClient::new(vec![member.service.clone()], credentials).ok()?;
-            client.call(&Request::Status, ASK).await.ok()?;
-            let standing = client.call(&Request::Members, ASK).await.ok();
+            client.call(&Request::Status, ASK_TIMEOUT).await.ok()?;
+            let standing = client.call(&Request::Members, ASK_TIMEOUT).await.ok();
             Some((member.id, standing))
         }
     });
@@ -95,23 +95,23 @@ async fn ask(config: &QuorumConfig) -> Result<MemberAnswers, BackupError> {
     Ok(answers)
 }
 
-async fn backups(place: Option<&Place>) -> String {
-    let Some(place) = place else { return "No place for backups is configured: give --from URL.".to_owned() };
-    match place.list().await {
+async fn backups(store: Option<&BackupStore>) -> String {
+    let Some(store) = store else { return "No place for backups is configured: give --from URL.".to_owned() };
+    match store.list().await {
         Ok(names) => match names.last() {
-            Some(newest) => format!("There are {} backups in {}, the newest {newest}.", names.len(), place.url()),
-            None => format!("There is no backup in {}.", place.url()),
+            Some(newest) => format!("There are {} backups in {}, the newest {newest}.", names.len(), store.url()),
+            None => format!("There is no backup in {}.", store.url()),
         },
         Err(error) => format!("The backups cannot be listed: {}.", with_causes(&error)),
     }
 }
 
 /// Describes the problem and the repair. `file`: the path of the configuration.
-pub fn plan<'a>(config: &'a QuorumConfig, file: &'a Path, place: Option<&'a Place>) -> BoxFuture<'a, Result<String, BackupError>> {
+pub fn plan<'a>(config: &'a QuorumConfig, file: &'a Path, store: Option<&'a BackupStore>) -> BoxFuture<'a, Result<String, BackupError>> {
     async move {
         let files = look(config)?;
         let answers = ask(config).await?;
-        Ok(describe(config, file, &files, &answers, &backups(place).await))
+        Ok(describe(config, file, &files, &answers, &backups(store).await))
     }
     .boxed()
 }

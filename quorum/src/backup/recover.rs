@@ -10,13 +10,13 @@
 //! beside the member's. A present directory is renamed first: a crash right after that leaves both
 //! under other names, and the recovery is repeated as for a lost directory.
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use super::BackupError;
-use super::place::{Checked, Place, stamp};
+use super::store::{BackupStore, Checked, stamp};
 use crate::certify;
 use crate::clock::now;
 use crate::config::QuorumConfig;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use lattice_ledger::beyond;
 use lattice_model::count::counted;
 use lattice_model::{AllocationState, Revision, with_causes};
@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Timeout for asking whether a member is running.
-const ASK: Duration = Duration::from_secs(2);
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What happens to the member's current directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,17 +49,17 @@ pub enum Present {
 #[derive(Debug)]
 pub struct Prepared {
     checked: Checked,
-    beside: Beside,
+    beside: TemporaryDirectory,
     present: Present,
     /// The newest snapshot in the current directory.
-    now_there: Option<About>,
+    current: Option<About>,
 }
 
 /// A directory beside another one, removed on drop.
 #[derive(Debug)]
-struct Beside(PathBuf);
+struct TemporaryDirectory(PathBuf);
 
-impl Beside {
+impl TemporaryDirectory {
     fn make(dir: &Path, suffix: &str) -> Result<Self, BackupError> {
         let beside = with_suffix(dir, suffix);
         if beside.exists() {
@@ -70,7 +70,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         // This fails if the directory was put in place. After any other failure, the next attempt
         // removes it.
@@ -95,11 +95,11 @@ pub(super) fn is_empty(dir: &Path) -> Result<bool, BackupError> {
 }
 
 /// Another configured member that answers.
-async fn who_runs(config: &QuorumConfig) -> Result<Option<(u64, String)>, BackupError> {
+async fn running_member(config: &QuorumConfig) -> Result<Option<(u64, String)>, BackupError> {
     let credentials = super::credentials(config).map_err(|e| BackupError::Unasked { why: with_causes(&e) })?;
     for member in config.members.iter().filter(|m| m.id != config.id) {
         let Ok(client) = QuorumClient::new(vec![member.service.clone()], credentials.clone()) else { continue };
-        if let Ok(Answer::Status(_)) = client.call(&Request::Status, ASK).await {
+        if let Ok(Answer::Status(_)) = client.call(&Request::Status, ASK_TIMEOUT).await {
             return Ok(Some((member.id, member.service.clone())));
         }
     }
@@ -109,16 +109,16 @@ async fn who_runs(config: &QuorumConfig) -> Result<Option<(u64, String)>, Backup
 /// Downloads a backup (the newest if `name` is `None`) and checks it completely.
 pub fn prepare<'a>(
     config: &'a QuorumConfig,
-    place: &'a Place,
+    store: &'a BackupStore,
     name: Option<&'a str>,
     present: Present,
 ) -> BoxFuture<'a, Result<Prepared, BackupError>> {
-    download(config, place, name, present).boxed()
+    download(config, store, name, present).boxed()
 }
 
-async fn download(config: &QuorumConfig, place: &Place, name: Option<&str>, present: Present) -> Result<Prepared, BackupError> {
+async fn download(config: &QuorumConfig, store: &BackupStore, name: Option<&str>, present: Present) -> Result<Prepared, BackupError> {
     let dir = &config.data_dir;
-    let now_there = match (present, is_empty(dir)?) {
+    let current = match (present, is_empty(dir)?) {
         (Present::Lost, true) => None,
         (Present::Lost, false) => return Err(BackupError::NotEmpty { path: dir.clone() }),
         (Present::MovedAside, true) => return Err(BackupError::NothingToReplace { path: dir.clone() }),
@@ -129,16 +129,16 @@ async fn download(config: &QuorumConfig, place: &Place, name: Option<&str>, pres
             newest.and_then(|(_, path)| snapshot_file::about(&path).ok())
         }
     };
-    if let Some((member, address)) = who_runs(config).await? {
+    if let Some((member, address)) = running_member(config).await? {
         return Err(BackupError::Runs { member, address });
     }
-    let beside = Beside::make(dir, "recovering")?;
-    let checked = place.get(name, &beside.0).await?;
+    let beside = TemporaryDirectory::make(dir, "recovering")?;
+    let checked = store.get(name, &beside.0).await?;
     let about = &checked.loaded.about;
     if about.cluster != config.cluster {
         return Err(BackupError::Foreign { theirs: about.cluster.clone(), ours: config.cluster.clone() });
     }
-    Ok(Prepared { checked, beside, present, now_there })
+    Ok(Prepared { checked, beside, present, current })
 }
 
 /// A description of a backup's content, for people.
@@ -179,7 +179,7 @@ impl Prepared {
         );
         let _ = writeln!(text, "  - Holds, leases and changes of the members since then.");
         let _ = writeln!(text, "  - The audit log since record {}.", about.audit.seq);
-        if let Some(there) = &self.now_there {
+        if let Some(there) = &self.current {
             let _ = writeln!(
                 text,
                 "This member's files reach beyond revision {} ({} audit records); the backup is of revision {}. They are moved aside and kept.",
@@ -248,10 +248,10 @@ impl Prepared {
 }
 
 /// Downloads a backup, checks it completely, describes it, and removes the download.
-pub fn verify<'a>(config: &'a QuorumConfig, place: &'a Place, name: Option<&'a str>) -> BoxFuture<'a, Result<String, BackupError>> {
+pub fn verify<'a>(config: &'a QuorumConfig, store: &'a BackupStore, name: Option<&'a str>) -> BoxFuture<'a, Result<String, BackupError>> {
     async move {
-        let scratch = Beside::make(&config.data_dir, &format!("verifying-{}", std::process::id()))?;
-        let checked = place.get(name, &scratch.0).await?;
+        let scratch = TemporaryDirectory::make(&config.data_dir, &format!("verifying-{}", std::process::id()))?;
+        let checked = store.get(name, &scratch.0).await?;
         if checked.loaded.about.cluster != config.cluster {
             return Err(BackupError::Foreign { theirs: checked.loaded.about.cluster, ours: config.cluster.clone() });
         }

@@ -2,7 +2,7 @@
 //! turn.
 
 use super::BackupError;
-use super::place::{Chain, Place, Segment};
+use super::store::{BackupStore, Chain, Segment};
 use crate::config::QuorumConfig;
 use lattice_ledger::{Action, Command, Ledger, MembersStep};
 use lattice_model::{Principal, Revision, Timestamp};
@@ -59,26 +59,26 @@ async fn a_flipped_byte_in_any_object_is_found_and_the_object_named() {
     let (ledger, chain) = history(&member);
     let about = About::of(SnapshotMeta::default(), &ledger, Timestamp(1_000));
     let snapshot = snapshot_file::write(&member, &about, &ledger).unwrap();
-    let place = Place::open(&format!("file://{}", at.display()), &QuorumConfig::default()).unwrap();
+    let store = BackupStore::open(&format!("file://{}", at.display()), &QuorumConfig::default()).unwrap();
     let mut segments = Vec::new();
     for sealed in chain.sealed() {
         let segment = Segment { first: sealed.first, hash: sealed.last.hash.clone() };
         // Twice: the second time it exists already.
-        place.put_segment(&segment, &sealed.path).await.unwrap();
-        place.put_segment(&segment, &sealed.path).await.unwrap();
+        store.put_segment(&segment, &sealed.path).await.unwrap();
+        store.put_segment(&segment, &sealed.path).await.unwrap();
         segments.push(segment);
     }
     assert_eq!(segments.len(), 1);
     let tail = chain.records(SEGMENT_RECORDS, about.audit.seq).collect::<Result<Vec<_>, _>>().unwrap();
     assert_eq!(tail.len(), 50);
     let file = tokio::fs::File::open(&snapshot).await.unwrap();
-    let name = place.put(&about, &Chain { segments, tail }, file, &snapshot).await.unwrap();
+    let name = store.put(&about, &Chain { segments, tail }, file, &snapshot).await.unwrap();
 
     let got = |number: usize| {
-        let (dir, place) = (scratch.0.join(format!("got-{number}")), place.clone());
+        let (dir, store) = (scratch.0.join(format!("got-{number}")), store.clone());
         async move {
             std::fs::create_dir(&dir).unwrap();
-            place.get(None, &dir).await
+            store.get(None, &dir).await
         }
     };
     let checked = got(0).await.unwrap();
@@ -103,6 +103,6 @@ async fn a_flipped_byte_in_any_object_is_found_and_the_object_named() {
         assert!(matches!(got(number).await, Err(BackupError::Damaged { .. })), "{} is cut short", path.display());
         std::fs::write(&path, whole).unwrap();
     }
-    assert!(matches!(place.get(Some("none"), &scratch.0.join("none")).await, Err(BackupError::Unknown { .. })));
-    assert!(place.age_of_newest().await.unwrap().is_some());
+    assert!(matches!(store.get(Some("none"), &scratch.0.join("none")).await, Err(BackupError::Unknown { .. })));
+    assert!(store.age_of_newest().await.unwrap().is_some());
 }

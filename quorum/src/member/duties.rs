@@ -9,7 +9,7 @@ use crate::lease_clocks::LeaseClocks;
 use crate::peers::{HeartbeatSummary, SummaryAnswer};
 use crate::rotation::Rotation;
 use crate::witnesses::Witnesses;
-use crate::{membership, relief};
+use crate::{membership, session_rebalance};
 use lattice_ledger::clocks::Clocks;
 use lattice_ledger::{Action, Urgency};
 use lattice_model::{MemberId, Principal, millis, with_causes};
@@ -20,15 +20,16 @@ use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 
 /// How often heartbeats are summarised and clocks are evaluated.
-const DUTIES_TICK: Duration = Duration::from_secs(1);
-const JUST_BEHIND: Duration = Duration::from_millis(5);
+const DUTIES_INTERVAL: Duration = Duration::from_secs(1);
+/// How long after a limit is exceeded the clocks are evaluated again.
+const LIMIT_MARGIN: Duration = Duration::from_millis(5);
 
 /// The state of one term as leader.
 struct Leading {
     term: u64,
     since: Instant,
     /// When sessions were last moved to other members.
-    relieved: Instant,
+    rebalanced_at: Instant,
     clocks: Clocks,
     signing: SigningDuty,
     rotation: Rotation,
@@ -39,7 +40,7 @@ struct Leading {
 pub(super) async fn duties(core: Arc<Core>) {
     let limits = core.config.limits();
     // A quarter of the shortest time limit, if that is shorter.
-    let mut tick = tokio::time::interval(DUTIES_TICK.min(limits.shortest() / 4).max(Duration::from_millis(20)));
+    let mut tick = tokio::time::interval(DUTIES_INTERVAL.min(limits.shortest() / 4).max(Duration::from_millis(20)));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let sign_every = Duration::from_secs(core.config.audit_sign_seconds);
     let mut leading: Option<Leading> = None;
@@ -64,7 +65,7 @@ pub(super) async fn duties(core: Arc<Core>) {
         };
         if leader != Some(core.config.id) {
             (leading, due) = (None, None);
-            core.leading.relief.allow(0);
+            core.leading.session_rebalance.allow(0);
             core.counts.held_back.store(0, Ordering::Relaxed);
             core.leading.silent.send_if_modified(|silent| !std::mem::take(silent).is_empty());
             *core.leading.lease_clocks.lock() = None;
@@ -91,7 +92,7 @@ pub(super) async fn duties(core: Arc<Core>) {
             leading = Some(Leading {
                 term,
                 since: Instant::now(),
-                relieved: Instant::now(),
+                rebalanced_at: Instant::now(),
                 clocks: Clocks::new(limits),
                 signing: SigningDuty::new(sign_every, Instant::now()),
                 rotation: Rotation::default(),
@@ -103,18 +104,24 @@ pub(super) async fn duties(core: Arc<Core>) {
             core.disk.shortages.forget();
         }
         if let Some(leading) = &mut leading {
-            if leading.since.elapsed() >= relief::AFTER && leading.relieved.elapsed() >= relief::EVERY {
-                leading.relieved = Instant::now();
+            if leading.since.elapsed() >= session_rebalance::ELECTION_DELAY
+                && leading.rebalanced_at.elapsed() >= session_rebalance::REBALANCE_INTERVAL
+            {
+                leading.rebalanced_at = Instant::now();
                 // Each moved session registers again elsewhere, so none is moved when there is no
                 // disk space for that.
-                core.leading.relief.allow(if core.no_room_for(Urgency::Keeps).is_some() { 0 } else { relief::AT_ONCE });
+                core.leading.session_rebalance.allow(if core.disk_full_refusal(Urgency::Keeps).is_some() {
+                    0
+                } else {
+                    session_rebalance::MOVED_SESSIONS_MAX
+                });
             }
             lead(&core, leading).await;
-            if let Some(to) = core.timekeeper.look() {
+            if let Some(to) = core.timekeeper.check_clocks() {
                 core.stop.run_until_cancelled(hand_over(&core, to)).await;
             }
             // Evaluate the clocks again just after the next node exceeds its limit.
-            due = leading.clocks.due().map(|due| leading.since + due + JUST_BEHIND).filter(|due| *due > Instant::now());
+            due = leading.clocks.due().map(|due| leading.since + due + LIMIT_MARGIN).filter(|due| *due > Instant::now());
         }
     }
 }
@@ -138,15 +145,15 @@ async fn report_to_leader(
     let fresh = core.leading.heartbeats.take();
     let ago = |at: Instant| millis(until.saturating_duration_since(at));
     let heard = fresh.iter().map(|(node, heartbeat)| (node.clone(), heartbeat.incarnation, ago(heartbeat.at))).collect();
-    let keys = keys_sent.news(term, &fresh, |heartbeat| heartbeat.keys.as_ref());
-    let health = health_sent.news(term, &fresh, |heartbeat| heartbeat.health.as_ref());
+    let keys = keys_sent.unsent(term, &fresh, |heartbeat| heartbeat.keys.as_ref());
+    let health = health_sent.unsent(term, &fresh, |heartbeat| heartbeat.health.as_ref());
     let certificate_until = core.identity.credentials.until();
-    let (from, shortage) = (MemberId(core.config.id), core.disk.room.look());
+    let (from, shortage) = (MemberId(core.config.id), core.disk.reserve.check_shortage());
     let words = core.leading.witnesses.take();
     let level = core.config.level_max;
     let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words };
     let answer = match core.roster().members.get(&leader) {
-        Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_TICK).await,
+        Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_INTERVAL).await,
         None => None,
     };
     if let Some((SummaryAnswer { shortages, silent, clocks }, revision)) = answer {
@@ -156,7 +163,7 @@ async fn report_to_leader(
         // An agent whose heartbeat is acknowledged must first have received the result of any
         // earlier loss. Otherwise it could still start work from a list from before it was
         // considered lost, although that work was started elsewhere.
-        if core.applied(revision, DUTIES_TICK).await {
+        if core.applied(revision, DUTIES_INTERVAL).await {
             core.leading.heartbeats.leader_knows(until);
         }
         keys_sent.mark_sent(&fresh, summary.keys);
@@ -199,7 +206,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
     // Acknowledged heartbeats extend run leases. A leader that may have been deposed must not
     // acknowledge them, because its successor's clocks may have started earlier. If a majority
     // still follows it, no successor's clock had started when the heartbeats arrived.
-    let passed = core.stop.run_until_cancelled(tokio::time::timeout(DUTIES_TICK, core.reads.pass())).await;
+    let passed = core.stop.run_until_cancelled(tokio::time::timeout(DUTIES_INTERVAL, core.reads.pass())).await;
     if matches!(passed, Some(Ok(Ok(())))) {
         core.leading.heartbeats.leader_knows(until);
     }
@@ -229,7 +236,7 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         // After the node states: an unwell node becomes Degraded and then drains, in the same
         // command.
         actions.extend(clocks.drains(now, &*ledger));
-        actions.extend(fencing_hook.look(&ledger, |node| clocks.has_recent_heartbeat(now, node), until));
+        actions.extend(fencing_hook.poll(&ledger, |node| clocks.has_recent_heartbeat(now, node), until));
         actions.extend(signing.due(until, &ledger, &core.identity.signer));
         if let Some(clocks) = &mut *core.leading.lease_clocks.lock() {
             actions.extend(clocks.expiries(ledger.leases(), until));
@@ -254,11 +261,11 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
     }
     core.counts.held_back.store(clocks.held_back as u64, Ordering::Relaxed);
     // Commands for which there is no disk space now are proposed by a later tick.
-    actions.retain(|action| core.no_room_for(action.urgency()).is_none());
+    actions.retain(|action| core.disk_full_refusal(action.urgency()).is_none());
     if actions.is_empty() {
         return;
     }
-    match tokio::time::timeout(DUTIES_TICK * 5, core.propose_here(actions)).await {
+    match tokio::time::timeout(DUTIES_INTERVAL * 5, core.propose_here(actions)).await {
         Ok(Ok(results)) => {
             for refusal in results.into_iter().filter_map(Result::err) {
                 tracing::warn!(error = %with_causes(&refusal), "a command of the leader was refused");

@@ -22,7 +22,7 @@ pub const LAG_MAX: u64 = 200;
 
 /// The state of the members as seen by the leader.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct MembersState {
     /// The leader.
     pub leader: u64,
     /// The current membership.
@@ -57,25 +57,25 @@ pub enum Step {
 }
 
 /// The next step of `change`.
-pub fn next(standing: &Standing, change: &MembersChange) -> Step {
-    let roster = &standing.roster;
+pub fn next(state: &MembersState, change: &MembersChange) -> Step {
+    let roster = &state.roster;
     let Some(voters) = roster.votes.last() else { return Step::Refuse("no membership is known here".to_owned()) };
     if roster.votes.len() > 1 {
         // Complete a change of votes that is in progress first.
         return Step::Vote(voters.clone());
     }
     match change {
-        MembersChange::Add { id, service, raft } => add(standing, voters, *id, &Peer { service: service.clone(), raft: raft.clone() }),
-        MembersChange::Remove { id } => remove(standing, voters, *id),
+        MembersChange::Add { id, service, raft } => add(state, voters, *id, &Peer { service: service.clone(), raft: raft.clone() }),
+        MembersChange::Remove { id } => remove(state, voters, *id),
         MembersChange::Replace { old, id, service, raft } => {
-            replace(standing, voters, *old, *id, &Peer { service: service.clone(), raft: raft.clone() })
+            replace(state, voters, *old, *id, &Peer { service: service.clone(), raft: raft.clone() })
         }
-        MembersChange::Transfer { to } => transfer(standing, voters, *to),
+        MembersChange::Transfer { to } => transfer(state, voters, *to),
     }
 }
 
-fn add(standing: &Standing, voters: &BTreeSet<u64>, id: u64, peer: &Peer) -> Step {
-    if let Some(step) = learning(standing, id, peer) {
+fn add(state: &MembersState, voters: &BTreeSet<u64>, id: u64, peer: &Peer) -> Step {
+    if let Some(step) = step_before_vote(state, id, peer) {
         return step;
     }
     if voters.contains(&id) {
@@ -85,14 +85,14 @@ fn add(standing: &Standing, voters: &BTreeSet<u64>, id: u64, peer: &Peer) -> Ste
     if new.len() > VOTERS_MAX {
         return Step::Refuse(format!("{VOTERS_MAX} members vote already: more make each commit slower and no data safer"));
     }
-    match lacking(standing, &new) {
+    match why_no_majority(state, &new) {
         Some(why) => Step::Wait(why),
         None => Step::Vote(new),
     }
 }
 
-fn remove(standing: &Standing, voters: &BTreeSet<u64>, id: u64) -> Step {
-    if !standing.roster.members.contains_key(&id) {
+fn remove(state: &MembersState, voters: &BTreeSet<u64>, id: u64) -> Step {
+    if !state.roster.members.contains_key(&id) {
         return Step::Done(format!("member {id} is not in the cluster"));
     }
     if !voters.contains(&id) {
@@ -102,14 +102,14 @@ fn remove(standing: &Standing, voters: &BTreeSet<u64>, id: u64) -> Step {
     if rest.is_empty() {
         return Step::Refuse(format!("member {id} is the only one that votes: add another first"));
     }
-    if let Some(why) = lacking(standing, &rest) {
+    if let Some(why) = why_no_majority(state, &rest) {
         return Step::Refuse(format!("without member {id}, {why}: start them, or remove one of those first"));
     }
-    if standing.leader == id { hand_over(standing, &rest) } else { Step::Vote(rest) }
+    if state.leader == id { hand_over(state, &rest) } else { Step::Vote(rest) }
 }
 
-fn replace(standing: &Standing, voters: &BTreeSet<u64>, old: u64, id: u64, peer: &Peer) -> Step {
-    let known = &standing.roster.members;
+fn replace(state: &MembersState, voters: &BTreeSet<u64>, old: u64, id: u64, peer: &Peer) -> Step {
+    let known = &state.roster.members;
     if old == id {
         return Step::Refuse("the new member needs an id of its own".to_owned());
     }
@@ -120,7 +120,7 @@ fn replace(standing: &Standing, voters: &BTreeSet<u64>, old: u64, id: u64, peer:
             Step::Refuse(format!("there is no member {old}: use `add`"))
         };
     }
-    if let Some(step) = learning(standing, id, peer) {
+    if let Some(step) = step_before_vote(state, id, peer) {
         return step;
     }
     if !voters.contains(&old) && voters.contains(&id) {
@@ -130,34 +130,34 @@ fn replace(standing: &Standing, voters: &BTreeSet<u64>, old: u64, id: u64, peer:
     if new.len() > VOTERS_MAX {
         return Step::Refuse(format!("{VOTERS_MAX} members vote already, and member {old} does not"));
     }
-    match lacking(standing, &new) {
+    match why_no_majority(state, &new) {
         Some(why) => Step::Wait(why),
-        None if standing.leader == old => hand_over(standing, &new.into_iter().filter(|v| voters.contains(v)).collect()),
+        None if state.leader == old => hand_over(state, &new.into_iter().filter(|v| voters.contains(v)).collect()),
         None => Step::Vote(new),
     }
 }
 
-fn transfer(standing: &Standing, voters: &BTreeSet<u64>, to: Option<u64>) -> Step {
-    let others: BTreeSet<u64> = voters.iter().copied().filter(|v| *v != standing.leader).collect();
+fn transfer(state: &MembersState, voters: &BTreeSet<u64>, to: Option<u64>) -> Step {
+    let others: BTreeSet<u64> = voters.iter().copied().filter(|v| *v != state.leader).collect();
     match to {
-        Some(to) if to == standing.leader => Step::Done(format!("member {to} leads")),
+        Some(to) if to == state.leader => Step::Done(format!("member {to} leads")),
         Some(to) if !voters.contains(&to) => Step::Refuse(format!("member {to} has no vote, so it cannot lead")),
-        Some(to) if !standing.answering.contains(&to) => Step::Refuse(format!("member {to} does not answer")),
-        Some(to) => hand_over(standing, &BTreeSet::from([to])),
-        None => hand_over(standing, &others),
+        Some(to) if !state.answering.contains(&to) => Step::Refuse(format!("member {to} does not answer")),
+        Some(to) => hand_over(state, &BTreeSet::from([to])),
+        None => hand_over(state, &others),
     }
 }
 
 /// What is needed before a member can vote: it is unknown, known with other addresses, or lags
 /// behind. `None`: nothing.
-fn learning(standing: &Standing, id: u64, peer: &Peer) -> Option<Step> {
-    let Some(known) = standing.roster.members.get(&id) else {
+fn step_before_vote(state: &MembersState, id: u64, peer: &Peer) -> Option<Step> {
+    let Some(known) = state.roster.members.get(&id) else {
         let taken = |p: &Peer| p.raft == peer.raft || p.service == peer.service;
-        if let Some((other, _)) = standing.roster.members.iter().find(|(_, p)| taken(p)) {
+        if let Some((other, _)) = state.roster.members.iter().find(|(_, p)| taken(p)) {
             return Some(Step::Refuse(format!("member {other} has that address")));
         }
-        let votes = standing.roster.votes.last().map_or(0, BTreeSet::len);
-        if standing.roster.members.len() > votes + 1 {
+        let votes = state.roster.votes.last().map_or(0, BTreeSet::len);
+        if state.roster.members.len() > votes + 1 {
             return Some(Step::Refuse("two members are learning already: let them have their vote, or remove them".to_owned()));
         }
         return Some(Step::Learn(id, peer.clone()));
@@ -166,38 +166,38 @@ fn learning(standing: &Standing, id: u64, peer: &Peer) -> Option<Step> {
         let (service, raft) = (&known.service, &known.raft);
         return Some(Step::Refuse(format!("member {id} is known at {service} and {raft}: remove it first, then add it anew")));
     }
-    if standing.roster.has_vote(id) {
+    if state.roster.has_vote(id) {
         return None;
     }
-    if !standing.answering.contains(&id) {
+    if !state.answering.contains(&id) {
         return Some(Step::Wait(format!("member {id} does not answer at {}", known.raft)));
     }
-    let matched = standing.matched.get(&id).copied().unwrap_or(0);
-    let behind = standing.last.saturating_sub(matched);
-    (behind > LAG_MAX).then(|| Step::Wait(format!("member {id} catches up: it has {matched} of {} entries", standing.last)))
+    let matched = state.matched.get(&id).copied().unwrap_or(0);
+    let behind = state.last.saturating_sub(matched);
+    (behind > LAG_MAX).then(|| Step::Wait(format!("member {id} catches up: it has {matched} of {} entries", state.last)))
 }
 
 /// The member of `candidates` that answers and has most of the log, preferably one with enough disk
 /// space.
-fn hand_over(standing: &Standing, candidates: &BTreeSet<u64>) -> Step {
-    let matched = |id: &u64| standing.matched.get(id).copied().unwrap_or(0);
-    let answering = candidates.iter().filter(|id| standing.answering.contains(id) && **id != standing.leader);
-    match answering.max_by_key(|id| (!standing.short.contains(id), matched(id), std::cmp::Reverse(**id))) {
+fn hand_over(state: &MembersState, candidates: &BTreeSet<u64>) -> Step {
+    let matched = |id: &u64| state.matched.get(id).copied().unwrap_or(0);
+    let answering = candidates.iter().filter(|id| state.answering.contains(id) && **id != state.leader);
+    match answering.max_by_key(|id| (!state.short.contains(id), matched(id), std::cmp::Reverse(**id))) {
         None => Step::Refuse("no other member that votes answers, so none can lead".to_owned()),
-        Some(to) if standing.last.saturating_sub(matched(to)) > LAG_MAX => {
-            Step::Wait(format!("member {to} has {} of {} entries", matched(to), standing.last))
+        Some(to) if state.last.saturating_sub(matched(to)) > LAG_MAX => {
+            Step::Wait(format!("member {to} has {} of {} entries", matched(to), state.last))
         }
         Some(to) => Step::HandOver(*to),
     }
 }
 
 /// Why these voters could not commit anything: too few of them answer. `None`: they could.
-fn lacking(standing: &Standing, voters: &BTreeSet<u64>) -> Option<String> {
-    let answering = voters.iter().filter(|v| standing.answering.contains(v)).count();
+fn why_no_majority(state: &MembersState, voters: &BTreeSet<u64>) -> Option<String> {
+    let answering = voters.iter().filter(|v| state.answering.contains(v)).count();
     if answering > voters.len() / 2 {
         return None;
     }
-    let silent: Vec<String> = voters.iter().filter(|v| !standing.answering.contains(v)).map(u64::to_string).collect();
+    let silent: Vec<String> = voters.iter().filter(|v| !state.answering.contains(v)).map(u64::to_string).collect();
     Some(format!("only {answering} of {} members would answer (silent: {})", voters.len(), silent.join(", ")))
 }
 
@@ -210,9 +210,9 @@ mod tests {
     }
 
     /// Member 1 is the leader; all of `voters` have everything and answer.
-    fn standing(voters: &[u64], learners: &[u64]) -> Standing {
+    fn state(voters: &[u64], learners: &[u64]) -> MembersState {
         let all = voters.iter().chain(learners).copied();
-        Standing {
+        MembersState {
             leader: 1,
             roster: Roster {
                 since: None,
@@ -237,40 +237,40 @@ mod tests {
     #[test]
     fn a_member_learns_then_votes() {
         let change = addition(2);
-        assert_eq!(next(&standing(&[1], &[]), &change), Step::Learn(2, peer(2)));
-        let mut learns = standing(&[1], &[2]);
+        assert_eq!(next(&state(&[1], &[]), &change), Step::Learn(2, peer(2)));
+        let mut learns = state(&[1], &[2]);
         assert!(matches!(next(&learns, &change), Step::Wait(why) if why.contains("0 of 1000")));
         learns.matched.insert(2, 900);
         assert_eq!(next(&learns, &change), Step::Vote(set(&[1, 2])));
         learns.answering.remove(&2);
         assert!(matches!(next(&learns, &change), Step::Wait(why) if why.contains("does not answer")));
-        assert!(matches!(next(&standing(&[1, 2], &[]), &change), Step::Done(_)));
+        assert!(matches!(next(&state(&[1, 2], &[]), &change), Step::Done(_)));
     }
 
     #[test]
     fn what_cannot_be_added_is_refused_before_anything_happens() {
-        let refused = |standing: &Standing, change: &MembersChange, expected: &str| match next(standing, change) {
+        let refused = |state: &MembersState, change: &MembersChange, expected: &str| match next(state, change) {
             Step::Refuse(why) => assert!(why.contains(expected), "{why}"),
             other => panic!("{other:?}"),
         };
         let elsewhere = MembersChange::Add { id: 2, service: "x:1".to_owned(), raft: "x:2".to_owned() };
-        refused(&standing(&[1, 2], &[]), &elsewhere, "remove it first");
+        refused(&state(&[1, 2], &[]), &elsewhere, "remove it first");
         let taken = MembersChange::Add { id: 3, service: "x:1".to_owned(), raft: peer(2).raft };
-        refused(&standing(&[1, 2], &[]), &taken, "member 2 has that address");
-        let mut six = standing(&[1, 2, 3, 4, 5], &[6]);
+        refused(&state(&[1, 2], &[]), &taken, "member 2 has that address");
+        let mut six = state(&[1, 2, 3, 4, 5], &[6]);
         six.matched.insert(6, 1000);
         refused(&six, &addition(6), "5 members vote already");
-        refused(&standing(&[1], &[2, 3]), &addition(4), "are learning already");
+        refused(&state(&[1], &[2, 3]), &addition(4), "are learning already");
     }
 
     #[test]
     fn a_removal_keeps_a_majority_and_moves_the_leadership_first() {
         let remove = |id| MembersChange::Remove { id };
-        assert_eq!(next(&standing(&[1, 2, 3], &[]), &remove(3)), Step::Vote(set(&[1, 2])));
-        assert_eq!(next(&standing(&[1, 2], &[3]), &remove(3)), Step::Forget(3));
-        assert!(matches!(next(&standing(&[1, 2], &[]), &remove(3)), Step::Done(_)));
-        assert!(matches!(next(&standing(&[1], &[]), &remove(1)), Step::Refuse(_)));
-        let mut three = standing(&[1, 2, 3], &[]);
+        assert_eq!(next(&state(&[1, 2, 3], &[]), &remove(3)), Step::Vote(set(&[1, 2])));
+        assert_eq!(next(&state(&[1, 2], &[3]), &remove(3)), Step::Forget(3));
+        assert!(matches!(next(&state(&[1, 2], &[]), &remove(3)), Step::Done(_)));
+        assert!(matches!(next(&state(&[1], &[]), &remove(1)), Step::Refuse(_)));
+        let mut three = state(&[1, 2, 3], &[]);
         three.matched.insert(2, 990);
         assert_eq!(next(&three, &remove(1)), Step::HandOver(3));
         three.answering.remove(&3);
@@ -281,17 +281,17 @@ mod tests {
     #[test]
     fn a_replacement_is_one_change_of_votes() {
         let change = MembersChange::Replace { old: 3, id: 4, service: peer(4).service, raft: peer(4).raft };
-        let mut now = standing(&[1, 2, 3], &[]);
+        let mut now = state(&[1, 2, 3], &[]);
         now.answering.remove(&3);
         assert_eq!(next(&now, &change), Step::Learn(4, peer(4)));
-        let mut now = standing(&[1, 2, 3], &[4]);
+        let mut now = state(&[1, 2, 3], &[4]);
         now.answering.remove(&3);
         now.matched.insert(4, 1000);
         assert_eq!(next(&now, &change), Step::Vote(set(&[1, 2, 4])));
-        assert_eq!(next(&standing(&[1, 2, 4], &[3]), &change), Step::Forget(3));
-        assert!(matches!(next(&standing(&[1, 2, 4], &[]), &change), Step::Done(_)));
-        assert!(matches!(next(&standing(&[1, 2], &[]), &change), Step::Refuse(_)));
-        let mut leads = standing(&[1, 2, 3], &[4]);
+        assert_eq!(next(&state(&[1, 2, 4], &[3]), &change), Step::Forget(3));
+        assert!(matches!(next(&state(&[1, 2, 4], &[]), &change), Step::Done(_)));
+        assert!(matches!(next(&state(&[1, 2], &[]), &change), Step::Refuse(_)));
+        let mut leads = state(&[1, 2, 3], &[4]);
         leads.leader = 3;
         leads.matched.insert(4, 1000);
         assert_eq!(next(&leads, &change), Step::HandOver(1));
@@ -300,11 +300,11 @@ mod tests {
     #[test]
     fn the_leadership_goes_to_one_that_votes_answers_and_has_the_log() {
         let to = |to| MembersChange::Transfer { to };
-        let mut three = standing(&[1, 2, 3], &[4]);
+        let mut three = state(&[1, 2, 3], &[4]);
         three.matched.insert(3, 999);
         assert_eq!(next(&three, &to(None)), Step::HandOver(2));
         assert_eq!(next(&three, &to(Some(3))), Step::HandOver(3));
-        let short = Standing { short: set(&[2]), ..three.clone() };
+        let short = MembersState { short: set(&[2]), ..three.clone() };
         assert_eq!(next(&short, &to(None)), Step::HandOver(3), "member 2 could take nothing new either");
         assert!(matches!(next(&three, &to(Some(1))), Step::Done(_)));
         assert!(matches!(next(&three, &to(Some(4))), Step::Refuse(_)));
@@ -312,12 +312,12 @@ mod tests {
         assert!(matches!(next(&three, &to(Some(3))), Step::Wait(_)));
         three.answering.remove(&3);
         assert!(matches!(next(&three, &to(Some(3))), Step::Refuse(_)));
-        assert!(matches!(next(&standing(&[1], &[]), &to(None)), Step::Refuse(_)));
+        assert!(matches!(next(&state(&[1], &[]), &to(None)), Step::Refuse(_)));
     }
 
     #[test]
     fn what_was_begun_is_ended_first() {
-        let mut joint = standing(&[1, 2, 3], &[4]);
+        let mut joint = state(&[1, 2, 3], &[4]);
         joint.roster.votes.push(set(&[1, 2, 4]));
         assert_eq!(next(&joint, &MembersChange::Remove { id: 1 }), Step::Vote(set(&[1, 2, 4])));
     }

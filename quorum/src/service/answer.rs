@@ -33,7 +33,7 @@ use std::time::Duration;
 use tonic::metadata::MetadataValue;
 
 /// Marks a forwarded request: it is answered here or not at all.
-pub(super) const FORWARDED: &str = "lattice-forwarded";
+pub(super) const FORWARDED_HEADER: &str = "lattice-forwarded";
 /// Timeout for a request forwarded to the leader.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Approximate size of allocations or records in one answer, in bytes.
@@ -255,7 +255,7 @@ async fn pass_on(core: &Core, leader: u64, forward: &Forward) -> Result<Forwarde
     let peer = core.roster().members.remove(&leader).ok_or_else(|| unavailable("this member does not know its address".to_owned()))?;
     let mut client = core.peers.service(leader, &peer).map_err(|e| unavailable(with_causes(&e)))?;
     let mut request = tonic::Request::new(pack(forward).map_err(|e| unavailable(with_causes(&e)))?);
-    request.metadata_mut().insert(FORWARDED, MetadataValue::from_static("1"));
+    request.metadata_mut().insert(FORWARDED_HEADER, MetadataValue::from_static("1"));
     match tokio::time::timeout(FORWARD_TIMEOUT, client.call(request)).await {
         Ok(Ok(reply)) => unpack(reply.get_ref()).map_err(|e| unavailable(with_causes(&e))),
         Ok(Err(status)) => Err(unavailable(status_text(&status))),
@@ -283,7 +283,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::ListAdmissions => Ok(Answer::Admissions(core.leading.waiting_nodes.standing(&core.agreed.ledger()))),
         Request::ListKeys => Ok(Answer::Keyring(rotation::standing(&core.agreed.ledger(), &core.leading.keys_held))),
         // A reason that concerns every claim takes precedence over the latest refusal.
-        Request::RefusedClaim { id } => match core.no_room_for(Urgency::New) {
+        Request::RefusedClaim { id } => match core.disk_full_refusal(Urgency::New) {
             Some(refusal) => Err(refusal),
             None => Ok(Answer::RefusedClaim(core.leading.refused_claims.of(id))),
         },

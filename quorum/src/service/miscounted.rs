@@ -4,7 +4,7 @@
 
 /// Number of consecutive heartbeats with the same wrong number before it counts: a list or a report
 /// may be in transit.
-const IN_A_ROW: u32 = 3;
+const WRONG_COUNTS_MIN: u32 = 3;
 
 /// The comparison for one session.
 #[derive(Debug, Default)]
@@ -38,8 +38,8 @@ impl Miscounted {
             self.times = 1;
         }
         match self.times {
-            ..IN_A_ROW => Verdict::Fine,
-            IN_A_ROW => Verdict::Begins,
+            ..WRONG_COUNTS_MIN => Verdict::Fine,
+            WRONG_COUNTS_MIN => Verdict::Begins,
             _ => Verdict::GoesOn,
         }
     }

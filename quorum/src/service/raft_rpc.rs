@@ -49,7 +49,7 @@ impl RaftService {
         rpc.entries.clear();
         rpc.leader_commit = rpc.leader_commit.min(rpc.prev_log_id);
         match self.append_here(rpc).await {
-            Ok(AppendEntriesResponse::Success) => Err(no_room("its entries are")),
+            Ok(AppendEntriesResponse::Success) => Err(disk_full("its entries are")),
             answer => Ok(answer),
         }
     }
@@ -115,7 +115,7 @@ fn with_clock(answer: Packed) -> Response<Packed> {
     answer
 }
 
-fn no_room(what: &str) -> Status {
+fn disk_full(what: &str) -> Status {
     Status::resource_exhausted(format!("this member's disk is full: {what} not accepted"))
 }
 
@@ -126,8 +126,8 @@ impl Raft for RaftService {
         let rpc: AppendEntriesRequest<TypeConfig> = unpack(request.get_ref())?;
         self.same_generation(member, generation_of(&request), !rpc.entries.is_empty())?;
         self.speaks_for(member, rpc.vote.leader_id.node_id)?;
-        let no_room = !rpc.entries.is_empty() && self.core.disk.room.look().is_some_and(|s| s.lack == Lack::All);
-        let answer = if no_room { self.accept_without_entries(rpc).await? } else { self.append_here(rpc).await };
+        let is_full = !rpc.entries.is_empty() && self.core.disk.reserve.check_shortage().is_some_and(|s| s.lack == Lack::All);
+        let answer = if is_full { self.accept_without_entries(rpc).await? } else { self.append_here(rpc).await };
         Ok(with_clock(pack(&answer)?))
     }
 
@@ -146,13 +146,13 @@ impl Raft for RaftService {
         let part: InstallSnapshotRequest<TypeConfig> = unpack(request.get_ref())?;
         self.speaks_for(member, part.vote.leader_id.node_id)?;
         self.core.record_leader_contact();
-        if self.core.disk.room.look().is_some() {
+        if self.core.disk.reserve.check_shortage().is_some() {
             // openraft sends no heartbeats during a snapshot transfer; without heartbeats this
             // member would start an election.
             let (vote, none) = (part.vote, None);
             let _answer =
                 self.append_here(AppendEntriesRequest { vote, prev_log_id: none, entries: Vec::new(), leader_commit: none }).await;
-            return Err(no_room("a snapshot is"));
+            return Err(disk_full("a snapshot is"));
         }
         // A joining member does not know the others yet.
         let members = part.meta.last_membership.membership().nodes().map(|(id, peer)| (*id, peer));

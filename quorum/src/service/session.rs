@@ -62,7 +62,7 @@ pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>
             () = core.stop.cancelled() => Ended::Close("this member is stopping".to_owned()),
             () = leaderless(&core) => Ended::Close("this member has no leader".to_owned()),
             ended = serve(&core, (&caller, from), up, &down) => ended,
-            () = core.leading.relief.turn(may_move) => Ended::Move,
+            () = core.leading.session_rebalance.wait_to_move(may_move) => Ended::Move,
         };
         match ended {
             Ended::Gone => {}
@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
         }
         let changed = core.agreed.changes.session(node.clone());
         let rosters = core.agreed.rosters();
-        let witness = core.leading.witnesses.attend(node.clone());
+        let witness = core.leading.witnesses.register(node.clone());
         core.leading.heartbeats.record(node.clone(), Heartbeat { incarnation, at: Instant::now(), keys: Some(keys), health: Some(health) });
         let mut session = Self {
             core,

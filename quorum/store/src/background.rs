@@ -13,14 +13,14 @@ const NICE: i32 = 10;
 pub async fn run<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (done, ended) = oneshot::channel();
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        give_way();
+        lower_priority();
         // If the caller stops, nobody needs the result.
         let _gone = done.send(work());
     })?;
     ended.await.map_err(|_| io::Error::other("the thread ended before it was done"))
 }
 
-fn give_way() {
+fn lower_priority() {
     use nix::libc::{PRIO_PROCESS, setpriority};
     // SAFETY: it takes no pointers. On Linux, 0 means the calling thread.
     let done = unsafe { setpriority(PRIO_PROCESS, 0, NICE) };
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_gives_way_and_others_do_not() {
+    async fn only_its_own_thread_has_low_priority() {
         let nice = || {
             // SAFETY: it takes no pointers.
             unsafe { nix::libc::getpriority(nix::libc::PRIO_PROCESS, 0) }

@@ -5,7 +5,7 @@ mod log;
 mod machine;
 mod watches;
 
-use super::room::Room;
+use super::disk_reserve::DiskReserve;
 use crate::raft::{Entry, LogId, Proposal};
 use lattice_ledger::{Action, Command};
 use lattice_model::Timestamp;
@@ -50,8 +50,8 @@ fn entry_of(index: u64, actions: Vec<Action>) -> Entry {
     Entry { log_id: id(index), payload: EntryPayload::Normal(Proposal::new(commands).unwrap()) }
 }
 
-fn no_reserve(dir: &Path) -> Room {
-    Room::open(dir, 0, CancellationToken::new()).unwrap()
+fn no_reserve(dir: &Path) -> DiskReserve {
+    DiskReserve::open(dir, 0, CancellationToken::new()).unwrap()
 }
 
 fn segment(dir: &Path, first: u64) -> PathBuf {

@@ -9,7 +9,7 @@
 //!   DIR/log/synced           how far the log is synced, written in place (`synced_end`)
 //!   DIR/audit/FIRST.audit    the audit chain, in append-only segments named by their first record
 //!   DIR/INDEX.snapshot       the ledger as of a log index, with the audit chain's head; the last five are kept
-//!   DIR/reserve              allocated but empty: disk space for emergencies ([`room`])
+//!   DIR/reserve              allocated but empty: disk space for emergencies ([`disk_reserve`])
 //! ```
 //!
 //! Every record has its length and a checksum. If a crash interrupted a write (a torn tail), the
@@ -34,17 +34,17 @@
 //! |---|---|---|
 //! | `quorum-log` (a thread) | the log's files | bounded channel of jobs, callbacks |
 //! | `snapshot` (a thread, one for each snapshot) | the new snapshot's file | oneshot out |
-//! | [`room::Room::tend`], spawned by the member | the reserve on the disk | the file system, watch out |
+//! | [`disk_reserve::DiskReserve::monitor`], spawned by the member | the reserve on the disk | the file system, watch out |
 
 pub mod audit;
 pub mod background;
 pub mod changes;
 pub mod directory;
-pub mod kept;
+pub mod disk_reserve;
 pub mod log;
 pub mod machine;
 pub mod raft;
-pub mod room;
+pub mod retained_snapshots;
 pub mod roster;
 pub mod snapshot_file;
 pub mod synced;

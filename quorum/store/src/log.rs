@@ -6,7 +6,7 @@
 //!
 //! One thread owns the files. Appends that queue up while it syncs are written together and share
 //! the next sync. If the disk is full, a write uses the reserve, and waits if that is used up
-//! ([`super::room`]). Recent entries stay in memory, limited by bytes; older ones are read from
+//! ([`super::disk_reserve`]). Recent entries stay in memory, limited by bytes; older ones are read from
 //! their segment.
 //!
 //! A follower's append is acknowledged when it is on disk. A leader's is acknowledged at once, so
@@ -20,9 +20,9 @@ mod writer;
 
 use super::StoreError;
 use super::directory::Directory;
-use super::kept::Kept;
+use super::disk_reserve::DiskReserve;
 use super::power::Power;
-use super::room::Room;
+use super::retained_snapshots::RetainedSnapshots;
 use super::segments::{self, Segments};
 use super::synced::{Synced, SyncedMark};
 use crate::raft::{Entry, LogId, StorageError, TypeConfig, Vote};
@@ -52,7 +52,7 @@ pub struct Log {
     jobs: SyncSender<Job>,
     vote: Option<Vote>,
     member: u64,
-    kept: Kept,
+    retained: RetainedSnapshots,
     synced: Synced,
 }
 
@@ -62,7 +62,7 @@ impl Log {
     /// If this member was the leader when it stopped, its vote is treated as not yet granted:
     /// others may have entries of that term that never reached this disk, and a different entry
     /// must not get the same index and term.
-    pub fn open(directory: &Directory, member: u64, kept: Kept, room: Room) -> Result<Self, StoreError> {
+    pub fn open(directory: &Directory, member: u64, retained: RetainedSnapshots, reserve: DiskReserve) -> Result<Self, StoreError> {
         let path = directory.path();
         let vote =
             read::<Vote>(&path.join("vote"))?.map(|vote| if leads(&vote, member) { Vote::new(vote.leader_id.term, member) } else { vote });
@@ -82,14 +82,14 @@ impl Log {
             segments,
             mark,
             power: Power::from_environment(),
-            room,
+            reserve,
             failed: false,
         };
         std::thread::Builder::new()
             .name("quorum-log".to_owned())
             .spawn(move || writer.run(&queue))
             .map_err(StoreError::io(path, "the writer thread cannot be started"))?;
-        Ok(Self { index, jobs, vote, member, kept, synced })
+        Ok(Self { index, jobs, vote, member, retained, synced })
     }
 
     /// Whether nothing was ever written: no vote, no entry.
@@ -237,7 +237,7 @@ impl RaftLogStorage<TypeConfig> for Log {
     async fn purge(&mut self, upto: LogId) -> Result<(), StorageError> {
         // openraft requests this together with the installation of a received snapshot, and does
         // not wait for the installation.
-        let reached = self.kept.reach(upto.index).await;
+        let reached = self.retained.wait_until_durable(upto.index).await;
         reached.map_err(|e| StorageIOError::write_logs(AnyError::new(&e)))?;
         let (clear, gone) = {
             let mut index = lock(&self.index);
@@ -245,7 +245,8 @@ impl RaftLogStorage<TypeConfig> for Log {
             // newest stay on disk; otherwise the whole log is removed.
             let id_at = |at: u64| index.at(at).map(|at| index.slots[at].id);
             let joins = id_at(upto.index) == Some(upto);
-            let gone = if joins { self.kept.spare().and_then(|spare| id_at(spare.min(upto.index))) } else { Some(upto) };
+            let gone =
+                if joins { self.retained.purgeable_upto().and_then(|purgeable| id_at(purgeable.min(upto.index))) } else { Some(upto) };
             let keep = index.slots.partition_point(|s| s.id.index <= upto.index);
             let kept = index.slots.split_off(keep);
             let dropped = std::mem::replace(&mut index.slots, kept);

@@ -20,8 +20,8 @@ pub use agreed::{Agreed, AuditError};
 use super::StoreError;
 use super::audit::AuditChain;
 use super::directory::Directory;
-use super::kept::Kept;
-use super::room::Room;
+use super::disk_reserve::DiskReserve;
+use super::retained_snapshots::RetainedSnapshots;
 use super::synced::Synced;
 use crate::changes::Changes;
 use crate::durations::Durations;
@@ -55,7 +55,7 @@ pub struct Machine {
     snapshots: Arc<Snapshots>,
     /// Entries are applied only after they are on this disk.
     synced: Synced,
-    room: Room,
+    reserve: DiskReserve,
     now: fn() -> Timestamp,
 }
 
@@ -67,23 +67,23 @@ impl Machine {
     /// the clock by which a snapshot is described.
     pub fn open(
         directory: &Directory,
-        kept: Kept,
+        retained: RetainedSnapshots,
         log: &RangeInclusive<u64>,
         synced: Synced,
-        room: Room,
+        reserve: DiskReserve,
         now: fn() -> Timestamp,
     ) -> Result<Self, StoreError> {
         let dir = directory.path();
         remove_leftovers(dir)?;
         let loaded = newest_whole(dir, *log.start())?;
-        let audit = room.within(|| AuditChain::open(&dir.join("audit")))?;
+        let audit = reserve.with_reserve(|| AuditChain::open(&dir.join("audit")))?;
         if let Some(loaded) = &loaded
             && audit.head().seq == loaded.ledger.audit_head().seq
             && audit.head() != loaded.ledger.audit_head()
         {
             return Err(StoreError::corrupt(&loaded.path, 0, "its ledger and the audit chain have different heads"));
         }
-        kept.are(on_disk(dir)?);
+        retained.set(on_disk(dir)?);
         let (ledger, meta) = match loaded {
             Some(loaded) => (loaded.ledger, Some(loaded.about.meta)),
             None => (Ledger::default(), None),
@@ -103,9 +103,9 @@ impl Machine {
             unwritten: Vec::new(),
             applied: meta.as_ref().and_then(|m| m.last_log_id),
             membership,
-            snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0), kept }),
+            snapshots: Arc::new(Snapshots { present: Mutex::new(meta), received: AtomicU64::new(0), retained }),
             synced,
-            room,
+            reserve,
             now,
         })
     }
@@ -149,7 +149,7 @@ impl Machine {
             let appended = self.agreed.audit().append(&self.unwritten);
             match appended {
                 Ok(()) => self.unwritten.clear(),
-                Err(error) => self.room.again(error).await.map_err(|e| apply_failed(log_id, &e))?,
+                Err(error) => self.reserve.wait_to_retry(error).await.map_err(|e| apply_failed(log_id, &e))?,
             }
         }
         Ok(())
@@ -207,7 +207,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             checkpoint: self.agreed.audit().checkpoint(),
             applied: self.applied,
             membership: self.membership.clone(),
-            room: self.room.clone(),
+            reserve: self.reserve.clone(),
             now: self.now,
         }
     }
@@ -219,7 +219,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
             let made = tokio::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).await;
             match made.map_err(StoreError::io(&path, "cannot be made")) {
                 Ok(file) => break file,
-                Err(error) => self.room.again(error).await.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?,
+                Err(error) => {
+                    self.reserve.wait_to_retry(error).await.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?
+                }
             }
         };
         // The file is unlinked: it disappears when the receiver closes it.
@@ -230,7 +232,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Box<tokio::fs::File>) -> Result<(), StorageError> {
         let file = Arc::new(snapshot.into_std().await);
         let fail = |e: &dyn std::error::Error| {
-            self.snapshots.kept.failed();
+            self.snapshots.retained.set_failed();
             tracing::error!(error = %with_causes(e), "a snapshot cannot be installed");
             StorageIOError::write_snapshot(None, AnyError::error(with_causes(e)))
         };
@@ -238,12 +240,12 @@ impl RaftStateMachine<TypeConfig> for Machine {
             let (directory, agreed, meta, file) = (self.directory.clone(), Arc::clone(&self.agreed), meta.clone(), Arc::clone(&file));
             let installed = tokio::task::spawn_blocking(move || install(&directory, &agreed, &file, &meta)).await.map_err(|e| fail(&e))?;
             match installed {
-                Err(error) => put_off(&self.room, error).await.map_err(|e| fail(&e))?,
+                Err(error) => put_off(&self.reserve, error).await.map_err(|e| fail(&e))?,
                 Ok(kept) => break kept,
             }
         };
         let meta = meta.clone();
-        self.snapshots.kept.are(kept);
+        self.snapshots.retained.set(kept);
         tracing::info!(
             upto = meta.last_log_id.map(|id| id.index),
             "the leader's snapshot is installed: this member was absent for longer than the log reaches back"

@@ -29,7 +29,7 @@ const END: &[u8; 16] = b"LATTICE-SNAP-END";
 /// Largest accepted size of the description, in bytes.
 const ABOUT_BYTES_MAX: u32 = 1024 * 1024;
 /// Number of snapshots to keep.
-pub const KEPT: usize = 5;
+pub const RETAINED_SNAPSHOTS: usize = 5;
 
 /// The description of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,7 +144,7 @@ fn write_to(out: impl Write, about: &About, ledger: &Ledger) -> io::Result<()> {
     out.write_all(&u32::try_from(about.len()).map_err(io::Error::other)?.to_le_bytes())?;
     out.write_all(&crc32fast::hash(&about).to_le_bytes())?;
     out.write_all(&about)?;
-    let mut packed = GivingWay { inner: zstd::Encoder::new(&mut out, zstd::DEFAULT_COMPRESSION_LEVEL)?, since: 0 };
+    let mut packed = Yielding { inner: zstd::Encoder::new(&mut out, zstd::DEFAULT_COMPRESSION_LEVEL)?, since: 0 };
     rmp_serde::encode::write_named(&mut packed, ledger).map_err(io::Error::other)?;
     packed.inner.finish()?;
     let crc = out.crc.clone().finalize();
@@ -154,20 +154,20 @@ fn write_to(out: impl Write, about: &About, ledger: &Ledger) -> io::Result<()> {
 }
 
 /// Approximate number of bytes encoded in a millisecond.
-const TURN_BYTES: usize = 256 * 1024;
+const YIELD_BYTES: usize = 256 * 1024;
 
 /// A writer that yields the processor from time to time. Without it, when a thread that commits
 /// becomes runnable, Linux lets a low-priority thread continue until the end of its time slice or
 /// the next clock tick: 4 ms for each of the threads that a commit passes.
-struct GivingWay<I> {
+struct Yielding<I> {
     inner: I,
     /// Bytes since it last yielded.
     since: usize,
 }
 
-impl<I: Write> Write for GivingWay<I> {
+impl<I: Write> Write for Yielding<I> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.since >= TURN_BYTES {
+        if self.since >= YIELD_BYTES {
             self.since = 0;
             std::thread::yield_now();
         }
@@ -228,9 +228,9 @@ pub fn take_over(
     Ok(Loaded { path, ..loaded })
 }
 
-/// Removes all snapshots except the newest [`KEPT`].
+/// Removes all snapshots except the newest [`RETAINED_SNAPSHOTS`].
 pub fn remove_older(dir: &Path) -> Result<(), StoreError> {
-    for (_, path) in list(dir)?.into_iter().skip(KEPT) {
+    for (_, path) in list(dir)?.into_iter().skip(RETAINED_SNAPSHOTS) {
         std::fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
     }
     Ok(())

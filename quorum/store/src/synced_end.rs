@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// The file name in the log's directory.
 const FILE: &str = "synced";
 const MAGIC: &[u8; 8] = b"LATSYNC\x01";
-const LENGTH: usize = 28;
+const LENGTH_BYTES: usize = 28;
 
 /// The end of the synced part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,9 +116,9 @@ impl SyncedEnd {
     }
 }
 
-fn encode(end: Option<End>) -> [u8; LENGTH] {
+fn encode(end: Option<End>) -> [u8; LENGTH_BYTES] {
     let End { segment, offset } = end.unwrap_or(End { segment: 0, offset: 0 });
-    let mut bytes = [0; LENGTH];
+    let mut bytes = [0; LENGTH_BYTES];
     bytes[..8].copy_from_slice(MAGIC);
     bytes[8..16].copy_from_slice(&segment.to_le_bytes());
     bytes[16..24].copy_from_slice(&offset.to_le_bytes());
@@ -128,7 +128,7 @@ fn encode(end: Option<End>) -> [u8; LENGTH] {
 }
 
 fn decode(bytes: &[u8]) -> Option<End> {
-    let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
+    let bytes: &[u8; LENGTH_BYTES] = bytes.try_into().ok()?;
     let number = |at: usize| bytes[at..at + 8].iter().rev().fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte));
     let is_whole = &bytes[..8] == MAGIC && bytes[24..] == crc32fast::hash(&bytes[..24]).to_le_bytes();
     is_whole.then_some(End { segment: number(8), offset: number(16) })
@@ -159,7 +159,7 @@ mod tests {
         for end in [End { segment: 1, offset: 16 }, End { segment: u64::MAX - 1, offset: 0x0102_0304_0506_0708 }] {
             let bytes = encode(Some(end));
             assert_eq!(decode(&bytes), Some(end));
-            for at in 0..LENGTH {
+            for at in 0..LENGTH_BYTES {
                 let mut flipped = bytes;
                 flipped[at] ^= 0x20;
                 assert_eq!(decode(&flipped), None, "byte {at}");

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-const SHORT: Duration = Duration::from_millis(500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 fn issue(lab: &Lab, name: &str, role: Role, out: &Path, lifetime: Duration) -> TlsFiles {
     let dir = lab.scratch.0.join("ca");
@@ -40,7 +40,7 @@ fn client(lab: &Lab, files: &TlsFiles) -> QuorumClient {
 
 /// Why there is no answer.
 async fn why(client: &QuorumClient, request: &Request) -> String {
-    match client.call(request, SHORT).await {
+    match client.call(request, ANSWER_TIMEOUT).await {
         Err(error) => error.to_string(),
         Ok(answer) => panic!("{answer:?}"),
     }
@@ -56,12 +56,12 @@ async fn wrong_certificates_are_refused_with_a_reason_and_counted() {
 
     // It expires in the second in which it was issued.
     let expired = issue(&lab, "n1", Role::Api, &at("expired"), Duration::ZERO);
-    let refused = async || client(&lab, &expired).call(&Request::Status, SHORT).await.err().map(|e| e.to_string());
+    let refused = async || client(&lab, &expired).call(&Request::Status, ANSWER_TIMEOUT).await.err().map(|e| e.to_string());
     // A busy machine may not answer in time.
     let names_certificate = |refusal: &Option<String>| refusal.as_ref().is_some_and(|refusal| refusal.contains("certificate"));
     let refusal = eventually("the certificate to end", refused, names_certificate).await.unwrap();
     assert!(refusal.contains("does not accept the certificate of n1: it has expired"), "{refusal}");
-    assert!(credentials(&expired).trouble().unwrap().starts_with("expired "));
+    assert!(credentials(&expired).problem().unwrap().starts_with("expired "));
 
     // A certificate of another authority, whose holder trusts ours.
     let other = Lab::new(1, |_| {});
@@ -138,7 +138,7 @@ async fn new_files_are_adopted_under_load_and_nothing_is_closed() {
     // A client that trusts only the new authority reaches the member, with a certificate of the new
     // authority.
     let newcomer = issue(&next, "n9", Role::Api, &lab.scratch.0.join("newcomer"), PATIENCE * 10);
-    let reaches = async || client(&lab, &newcomer).call(&Request::Status, SHORT).await.is_ok();
+    let reaches = async || client(&lab, &newcomer).call(&Request::Status, ANSWER_TIMEOUT).await.is_ok();
     eventually("the new certificate to be in use", reaches, |ok| *ok).await;
     stop.store(true, Ordering::Relaxed);
     assert!(load.await.unwrap() > 0);
@@ -179,7 +179,7 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     let own = credentials(&files);
     let client = client_with(&lab, &own);
     let stop = CancellationToken::new();
-    let tending = tokio::spawn(own.clone().tend(client.authority(), stop.clone()));
+    let keeping = tokio::spawn(own.clone().keep_current(client.authority(), stop.clone()));
     let mut agent = Agent::register(&client, "n1").await;
     let mut kept: Vec<PathBuf> = lab.configs.iter().map(|c| c.data_dir.join("certificate.json")).collect();
     kept.push(files.cert.with_extension("json"));
@@ -216,7 +216,7 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
         while agent.next().await != (Down::HeartbeatAck { seq: beats }) {}
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(own.trouble(), None);
+    assert_eq!(own.problem(), None);
     assert!(client_with(&lab, &own).call(&Request::ListNodes, PATIENCE).await.is_ok(), "new connections");
     // The configured certificates have expired meanwhile; a restarted process uses the stored ones.
     assert!(lattice_pki::credentials::Material::new(files.read().unwrap()).unwrap().valid.left().is_none());
@@ -230,7 +230,7 @@ async fn certificates_are_renewed_by_the_member_that_has_the_key_and_outlive_the
     let configured = Credentials::open(&replaced, &kept[3]).unwrap();
     assert_eq!(configured.material().borrow().pem.cert, std::fs::read_to_string(&replaced.cert).unwrap());
     stop.cancel();
-    tending.await.unwrap();
+    keeping.await.unwrap();
 
     // Nobody gets a certificate under another's name, and an invalid request gets none.
     match client.call(&Request::RenewCertificate { request: vec![0; 100_000] }, PATIENCE).await {

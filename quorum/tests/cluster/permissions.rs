@@ -11,7 +11,7 @@ use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
-use lattice_ledger::{Access, AccessKind, Action, Asker, QuotaChange, TenantChange, VClusterChange};
+use lattice_ledger::{Access, AccessKind, Action, QuotaChange, Requester, TenantChange, VClusterChange};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, Exposed, HoldKind, PreemptCause, Preemption,
     Principal, TelemetryMode,
@@ -31,7 +31,7 @@ use uuid::Uuid;
 
 const ROLES: [Role; 4] = [Role::Quorum, Role::Api, Role::Node, Role::Operator];
 /// Enough for an answer; calls that are granted but cannot succeed are not waited for.
-const SHORT: Duration = Duration::from_millis(400);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
 
 fn name(role: Role) -> &'static str {
     match role {
@@ -226,11 +226,11 @@ fn users_ask_for_commands_of_users_and_operators_for_those_of_operators() {
     let (of_users, of_operators) = commands();
     for mut action in of_users {
         let name = action.name();
-        assert!(matches!(action.asker(), Asker::User(..) | Asker::Owner(_) | Asker::UserOrOperator { .. }), "{name}");
+        assert!(matches!(action.requester(), Requester::User(..) | Requester::Owner(_) | Requester::UserOrOperator { .. }), "{name}");
     }
     for mut action in of_operators {
         let name = action.name();
-        assert!(matches!(action.asker(), Asker::Operator(..)), "{name}");
+        assert!(matches!(action.requester(), Requester::Operator(..)), "{name}");
     }
 }
 
@@ -239,7 +239,7 @@ fn clients_sign_for_every_method_that_a_command_names() {
     let (of_users, of_operators) = commands();
     for mut action in of_users.into_iter().chain(of_operators) {
         let name = action.name();
-        let (Asker::Operator(_, methods) | Asker::UserOrOperator { methods, .. }) = action.asker() else { continue };
+        let (Requester::Operator(_, methods) | Requester::UserOrOperator { methods, .. }) = action.requester() else { continue };
         assert!(!methods.is_empty() && methods.iter().all(|method| METHODS.contains(method)), "{name}: {methods:?}");
     }
 }
@@ -347,16 +347,16 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
                 let of_operator = matches!(whose, Person::Operator(_));
                 if grant == Grant::Yes && of_operator {
                     // An agent's claim to act for an operator is not accepted.
-                    let answer = client.call(&request, SHORT).await;
+                    let answer = client.call(&request, ANSWER_TIMEOUT).await;
                     assert!(matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{request:?} as {role}: {answer:?}");
                 }
                 let request = if of_operator { lab.as_operator("anna", request) } else { request };
-                let answer = client.call(&request, SHORT).await;
+                let answer = client.call(&request, ANSWER_TIMEOUT).await;
                 assert!(!matches!(&answer, Err(CallError::Refused(Refusal::NotOperator { .. }))), "{request:?} as {role}: {answer:?}");
                 let refused = matches!(&answer, Err(CallError::Refused(Refusal::Role { .. })));
                 // The same request about another's object is refused.
                 if grant == Grant::Own && matches!(call, Call::GetAllocation | Call::RecordAccess) {
-                    let others = client.call(&examples(*call, name(role), foreign)[at], SHORT).await;
+                    let others = client.call(&examples(*call, name(role), foreign)[at], ANSWER_TIMEOUT).await;
                     assert!(matches!(&others, Err(CallError::Refused(Refusal::Role { .. }))), "{request:?} as {role}: {others:?}");
                     assert!(answer.is_ok(), "{request:?} as {role}: {answer:?}");
                 }
@@ -368,7 +368,7 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
         }
         // Nobody may request what members propose.
         for action in proposed_by_members() {
-            let answer = client.call(&Request::from(action), SHORT).await;
+            let answer = client.call(&Request::from(action), ANSWER_TIMEOUT).await;
             let Err(CallError::Refused(refusal)) = answer else { panic!("as {role}: {answer:?}") };
             let why = refusal.to_string();
             assert!(if role == Role::Api { why.contains("only members propose") } else { is_refused(&why) }, "as {role}: {why}");
@@ -385,7 +385,7 @@ async fn the_leader_alone_lifts_a_hold_at_its_end() {
     let api = lab.api(&[1]);
     let (node, by) = ("nowhere".parse().unwrap(), "anna".to_owned());
     let lift = Action::LiftHold { node, kind: HoldKind::Cordon, by, until: Some(lattice_model::Timestamp(1)) };
-    let answer = api.call(&lab.as_operator("anna", Request::from(lift)), SHORT).await;
+    let answer = api.call(&lab.as_operator("anna", Request::from(lift)), ANSWER_TIMEOUT).await;
     assert!(matches!(&answer, Err(CallError::Refused(Refusal::Malformed { .. }))), "{answer:?}");
     member.stop().await;
 }

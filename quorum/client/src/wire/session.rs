@@ -153,11 +153,11 @@ pub struct HeldKeys {
 
 impl HeldKeys {
     /// Largest number of ids to accept: an agent cannot have more.
-    const MAX: usize = 8;
+    const IDS_MAX: usize = 8;
 
     /// The same, cut to the limit.
     pub fn bounded(mut self) -> Self {
-        self.opens.truncate(Self::MAX);
+        self.opens.truncate(Self::IDS_MAX);
         self
     }
 }
@@ -193,7 +193,7 @@ mod tests {
     /// Ten thousand agents send one every ten seconds.
     #[test]
     fn a_heartbeat_takes_about_two_hundred_bytes() {
-        let keys = HeldKeys { opens: (0..HeldKeys::MAX as u32).map(|n| u32::MAX - n).collect(), seals: u32::MAX };
+        let keys = HeldKeys { opens: (0..HeldKeys::IDS_MAX as u32).map(|n| u32::MAX - n).collect(), seals: u32::MAX };
         let beat = |health| {
             let (incarnation, seq, keys) = (Incarnation(u64::MAX), u64::MAX, Some(keys.clone()));
             pack(&Up::Heartbeat { incarnation, seq, keys, health: Some(health), conformance: None, stale: false, running: Some(u32::MAX) })

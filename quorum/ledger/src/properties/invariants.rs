@@ -26,13 +26,13 @@ pub(super) fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
         let counts: Vec<usize> = ledger.nodes().map(|n| live(n)).collect();
         assert!(counts.iter().all(|c| *c <= 1));
         let holding: BTreeSet<_> = ledger.nodes().filter(|n| live(n) == 1).map(|n| n.id.clone()).collect();
-        let stands = matches!(allocation.state, AllocationState::Staging | AllocationState::Running);
-        let shares: BTreeSet<_> = allocation.nodes().filter(|_| stands).cloned().collect();
+        let holds_nodes = matches!(allocation.state, AllocationState::Staging | AllocationState::Running);
+        let shares: BTreeSet<_> = allocation.nodes().filter(|_| holds_nodes).cloned().collect();
         assert_eq!(holding, shares, "{allocation:?}");
         assert_eq!(allocation.state.is_without_nodes(), allocation.shares.is_empty() && !allocation.state.is_terminal());
         assert!(!allocation.held || allocation.state.is_without_nodes(), "{allocation:?}");
-        assert!(allocation.preemption.is_none() || stands, "{allocation:?}");
-        assert!(allocation.telemetry.is_none() || stands, "{allocation:?}");
+        assert!(allocation.preemption.is_none() || holds_nodes, "{allocation:?}");
+        assert!(allocation.telemetry.is_none() || holds_nodes, "{allocation:?}");
         for share in allocation.nodes().flat_map(|node| ledger.desired(node).shares).filter(|share| share.allocation == allocation.id) {
             assert_eq!(share.telemetry.as_ref(), allocation.telemetry.as_deref(), "each of its nodes gets the order");
         }
@@ -57,8 +57,8 @@ pub(super) fn invariant_each_domain_has_a_number_of_its_own(ledger: &Ledger) {
     let mut numbers = BTreeMap::new();
     for (key, domain) in ledger.domains() {
         assert!(numbers.insert(domain.vni, key).is_none(), "two domains have VNI {}", domain.vni);
-        let stands = |a: &&Arc<Allocation>| matches!(a.state, AllocationState::Staging | AllocationState::Running);
-        let named = ledger.allocations().filter(stands).filter(|a| crate::domain_of(&a.spec).as_ref() == Some(key));
+        let holds_nodes = |a: &&Arc<Allocation>| matches!(a.state, AllocationState::Staging | AllocationState::Running);
+        let named = ledger.allocations().filter(holds_nodes).filter(|a| crate::domain_of(&a.spec).as_ref() == Some(key));
         let named: BTreeSet<AllocationId> = named.inspect(|a| assert_eq!(a.vni, Some(domain.vni))).map(|a| a.id).collect();
         assert_eq!((&named, named.is_empty()), (&domain.members, domain.idle_since.is_some()));
     }

@@ -4,7 +4,7 @@ mod unreported;
 
 use super::super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::super::{Action, Command, Ledger, NodeStanding, Outcome, SCHEDULER_LEASE};
-use super::{BEYOND, beyond};
+use super::{NUMBERS_STEP, beyond};
 use crate::properties::scans::invariant_indexes_equal_scans;
 use crate::{HeldShare, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::claim::ClaimShare;
@@ -125,9 +125,9 @@ fn three_nodes() -> Quorum {
 
 #[test]
 fn numbers_after_a_recovery_keep_their_distance_from_those_before() {
-    assert_eq!(beyond(5), BEYOND);
-    for number in [0, 1, BEYOND / 2, BEYOND / 2 + 1, BEYOND - 1, BEYOND, 7 * BEYOND + 3] {
-        assert!(beyond(number) - number >= BEYOND / 2 && beyond(number).is_multiple_of(BEYOND), "{number}");
+    assert_eq!(beyond(5), NUMBERS_STEP);
+    for number in [0, 1, NUMBERS_STEP / 2, NUMBERS_STEP / 2 + 1, NUMBERS_STEP - 1, NUMBERS_STEP, 7 * NUMBERS_STEP + 3] {
+        assert!(beyond(number) - number >= NUMBERS_STEP / 2 && beyond(number).is_multiple_of(NUMBERS_STEP), "{number}");
     }
 }
 

@@ -11,19 +11,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The format version of the stored file.
-pub(super) const KEPT_VERSION: u32 = 1;
+pub(super) const RENEWAL_VERSION: u32 = 1;
 
 /// The paths of credentials.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct CredentialPaths {
     pub(super) files: TlsFiles,
     /// The path of the file with the renewed certificate.
-    pub(super) kept: PathBuf,
+    pub(super) renewed: PathBuf,
 }
 
 /// A renewed certificate on disk, mode 0600.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct StoredRenewal {
     pub(super) version: u32,
     /// SHA-256 of the configured certificate from which it was renewed, in hexadecimal digits.
     pub(super) instead_of: String,
@@ -36,32 +36,32 @@ pub(super) struct Kept {
 /// The credentials found.
 pub(super) struct Found {
     pub(super) material: Material,
-    /// See [`Kept::instead_of`].
+    /// See [`StoredRenewal::instead_of`].
     pub(super) instead_of: String,
 }
 
 /// Reads the current credentials.
-pub(super) fn find(places: &Places) -> Result<Found, TlsError> {
-    let kept = Kept::read(&places.kept);
-    let pem = match (places.files.read(), kept) {
-        (Ok(pem), Some(kept)) if kept.instead_of == digest(&pem.cert) => {
-            match Material::new(ClientTls { ca: pem.ca.clone(), cert: kept.cert, key: kept.key }) {
+pub(super) fn find(paths: &CredentialPaths) -> Result<Found, TlsError> {
+    let stored = StoredRenewal::read(&paths.renewed);
+    let pem = match (paths.files.read(), stored) {
+        (Ok(pem), Some(stored)) if stored.instead_of == digest(&pem.cert) => {
+            match Material::new(ClientTls { ca: pem.ca.clone(), cert: stored.cert, key: stored.key }) {
                 Ok(material) if material.valid.has_begun() && material.valid.left().is_some() => {
-                    return Ok(Found { material, instead_of: kept.instead_of });
+                    return Ok(Found { material, instead_of: stored.instead_of });
                 }
                 Ok(_) => {}
                 Err(error) => {
                     let error = with_causes(&error);
-                    tracing::warn!(%error, file = %places.kept.display(), "the renewed certificate cannot be used; the configured one is used");
+                    tracing::warn!(%error, file = %paths.renewed.display(), "the renewed certificate cannot be used; the configured one is used");
                 }
             }
             pem
         }
         (Ok(pem), _) => pem,
         (Err(error @ TlsError::Open { .. }), _) => return Err(error),
-        (Err(_), Some(kept)) => {
-            let material = Material::new(ClientTls { ca: kept.ca, cert: kept.cert, key: kept.key })?;
-            return Ok(Found { material, instead_of: kept.instead_of });
+        (Err(_), Some(stored)) => {
+            let material = Material::new(ClientTls { ca: stored.ca, cert: stored.cert, key: stored.key })?;
+            return Ok(Found { material, instead_of: stored.instead_of });
         }
         (Err(error), None) => return Err(error),
     };
@@ -69,15 +69,15 @@ pub(super) fn find(places: &Places) -> Result<Found, TlsError> {
     Ok(Found { material: Material::new(pem)?, instead_of })
 }
 
-impl Kept {
+impl StoredRenewal {
     fn read(path: &Path) -> Option<Self> {
-        let kept = match std::fs::read(path) {
+        let stored = match std::fs::read(path) {
             Ok(bytes) => serde_json::from_slice::<Self>(&bytes).map_err(|e| e.to_string()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => Err(error.to_string()),
         };
-        let of_this_version = kept.and_then(|kept| match kept.version {
-            KEPT_VERSION => Ok(kept),
+        let of_this_version = stored.and_then(|stored| match stored.version {
+            RENEWAL_VERSION => Ok(stored),
             version => Err(format!("it is of version {version}")),
         });
         of_this_version.inspect_err(|error| tracing::warn!(%error, file = %path.display(), "the renewed certificate cannot be read")).ok()

@@ -3,9 +3,9 @@
 use super::{Scratch, entry, id, no_reserve};
 use crate::StoreError;
 use crate::directory::Directory;
-use crate::kept::Kept;
 use crate::log::Log;
 use crate::raft::{Entry, Proposal, Vote};
+use crate::retained_snapshots::RetainedSnapshots;
 use crate::segments::{SEGMENT_HEADER, Segments};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::{EntryPayload, RaftLogReader};
@@ -179,9 +179,9 @@ fn a_segment_that_never_began_is_removed() {
 async fn reopen(scratch: &Scratch) -> (Log, Directory) {
     let (directory, _released) = Directory::open(&scratch.0, "c", 1).unwrap();
     // As if the newest snapshot and the one before it contained all entries up to there.
-    let kept = Kept::default();
-    kept.are(vec![100, 99]);
-    (Log::open(&directory, 1, kept, no_reserve(&scratch.0)).unwrap(), directory)
+    let retained = RetainedSnapshots::default();
+    retained.set(vec![100, 99]);
+    (Log::open(&directory, 1, retained, no_reserve(&scratch.0)).unwrap(), directory)
 }
 
 /// Closes the log and waits until its directory is free.
@@ -239,7 +239,7 @@ async fn an_acknowledged_entry_that_rots_is_missed_at_the_next_start() {
     let mut rotten = whole.clone();
     rotten[whole.iter().rposition(|b| *b != 0).unwrap()] ^= 4;
     std::fs::write(&file, rotten).unwrap();
-    let refused = Log::open(&directory, 1, Kept::default(), no_reserve(&scratch.0)).unwrap_err().to_string();
+    let refused = Log::open(&directory, 1, RetainedSnapshots::default(), no_reserve(&scratch.0)).unwrap_err().to_string();
     for expected in ["00000000000000000001.log", "acknowledged", "lattice quorum replace"] {
         assert!(refused.contains(expected), "{refused}");
     }

@@ -3,9 +3,9 @@
 use super::{Scratch, entry, entry_of, id, no_reserve, segment};
 use crate::audit::AuditChain;
 use crate::directory::Directory;
-use crate::kept::Kept;
 use crate::machine::{Agreed, AuditError, Machine};
 use crate::raft::SnapshotMeta;
+use crate::retained_snapshots::RetainedSnapshots;
 use crate::synced::{Synced, SyncedMark};
 use crate::{StoreError, snapshot_file};
 use lattice_ledger::test_builders::of_level;
@@ -115,7 +115,7 @@ fn the_ledger_is_free_while_audit_records_are_written() {
 }
 
 pub(super) fn open(directory: &Directory, log: RangeInclusive<u64>, synced: Synced) -> Result<Machine, StoreError> {
-    Machine::open(directory, Kept::default(), &log, synced, no_reserve(directory.path()), || Timestamp(1))
+    Machine::open(directory, RetainedSnapshots::default(), &log, synced, no_reserve(directory.path()), || Timestamp(1))
 }
 
 /// Checks every link of the chain on disk up to the ledger's head.

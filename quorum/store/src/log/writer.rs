@@ -4,9 +4,9 @@ use super::checksummed::write;
 use super::index::{Index, lock};
 use crate::StoreError;
 use crate::directory::Directory;
+use crate::disk_reserve::DiskReserve;
 use crate::power::Power;
 use crate::raft::{LogId, TypeConfig, Vote};
-use crate::room::Room;
 use crate::segments::Segments;
 use crate::synced::SyncedMark;
 use lattice_model::with_causes;
@@ -47,7 +47,7 @@ pub(super) struct Writer {
     pub(super) segments: Segments,
     pub(super) mark: SyncedMark,
     pub(super) power: Power,
-    pub(super) room: Room,
+    pub(super) reserve: DiskReserve,
     pub(super) failed: bool,
 }
 
@@ -60,7 +60,7 @@ impl Writer {
                 // The caller may have stopped meanwhile; the work is done anyway.
                 Job::Vote { vote, done } => {
                     let path = self.path("vote");
-                    let _gone = done.send(self.room.waiting("a vote", || write(&path, &vote)));
+                    let _gone = done.send(self.reserve.retry_until_written("a vote", || write(&path, &vote)));
                 }
                 Job::Truncate { since, done } => {
                     let _gone = done.send(self.truncate(since));
@@ -133,7 +133,7 @@ impl Writer {
         if self.failed {
             return Err(StoreError::Stopped);
         }
-        let places = self.room.waiting("the log", || self.segments.append(first, payloads))?;
+        let places = self.reserve.retry_until_written("the log", || self.segments.append(first, payloads))?;
         let mut index = lock(&self.index);
         for (at, place) in (first..).zip(places) {
             if let Some(at) = index.at(at) {
@@ -152,7 +152,7 @@ impl Writer {
             index.at(since).and_then(|at| index.slots[at].place)
         };
         if let Some(place) = place {
-            self.room.waiting("the log's end", || self.segments.truncate(place))?;
+            self.reserve.retry_until_written("the log's end", || self.segments.truncate(place))?;
         }
         let mut index = lock(&self.index);
         if let Some(at) = index.at(since) {
@@ -168,13 +168,13 @@ impl Writer {
         // The mark comes first: entries up to it are ignored from now on, whether or not their
         // files still exist.
         let path = self.path("purged");
-        self.room.waiting("the log's beginning", || write(&path, &upto))?;
+        self.reserve.retry_until_written("the log's beginning", || write(&path, &upto))?;
         if clear {
-            self.room.waiting("the log's beginning", || self.segments.clear())?;
+            self.reserve.retry_until_written("the log's beginning", || self.segments.clear())?;
             let index = lock(&self.index);
             self.mark.set(index.slots.back().map(|s| s.id).or(index.purged));
         } else {
-            self.room.waiting("the log's beginning", || self.segments.purge(upto.index))?;
+            self.reserve.retry_until_written("the log's beginning", || self.segments.purge(upto.index))?;
         }
         lock(&self.index).files.clone_from(self.segments.files());
         Ok(())

@@ -8,9 +8,9 @@ use crate::StoreError;
 use crate::audit::Checkpoint;
 use crate::background;
 use crate::directory::Directory;
-use crate::kept::Kept;
+use crate::disk_reserve::DiskReserve;
 use crate::raft::{LogId, SnapshotMeta, StorageError, StoredMembership, TypeConfig};
-use crate::room::Room;
+use crate::retained_snapshots::RetainedSnapshots;
 use crate::snapshot_file::{self, About, Loaded};
 use lattice_ledger::Ledger;
 use lattice_model::{Timestamp, with_causes};
@@ -29,7 +29,7 @@ pub(super) struct Snapshots {
     pub(super) present: Mutex<Option<SnapshotMeta>>,
     /// Counts received snapshots, for the names of their files.
     pub(super) received: AtomicU64,
-    pub(super) kept: Kept,
+    pub(super) retained: RetainedSnapshots,
 }
 
 /// Loads the newest undamaged snapshot. A damaged one is moved aside if an earlier one and the log
@@ -111,12 +111,12 @@ pub(super) fn install(
 
 /// If the disk is full, returns when the snapshot may be tried again. Returns any other error at
 /// once.
-pub(super) async fn put_off(room: &Room, error: StoreError) -> Result<(), StoreError> {
+pub(super) async fn put_off(reserve: &DiskReserve, error: StoreError) -> Result<(), StoreError> {
     if !error.is_full() {
         return Err(error);
     }
     tracing::warn!(error = %with_causes(&error), "there is no room for a snapshot: it is put off, and those before it stay");
-    room.later().await
+    reserve.pause_for_space().await
 }
 
 /// Writes a snapshot of the state at the moment when the builder was created.
@@ -129,7 +129,7 @@ pub struct Builder {
     pub(super) checkpoint: Result<Checkpoint, StoreError>,
     pub(super) applied: Option<LogId>,
     pub(super) membership: StoredMembership,
-    pub(super) room: Room,
+    pub(super) reserve: DiskReserve,
     pub(super) now: fn() -> Timestamp,
 }
 
@@ -149,7 +149,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         };
         let kept = loop {
             // Meanwhile the log is not purged, and grows by no more than the reserve.
-            self.room.enough().await.map_err(|e| fail(&e))?;
+            self.reserve.wait_for_space().await.map_err(|e| fail(&e))?;
             let (directory, agreed, ledger, of) = (self.directory.clone(), Arc::clone(&self.agreed), Arc::clone(&ledger), meta.clone());
             let now = self.now;
             let written = background::run("snapshot", move || {
@@ -163,13 +163,13 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
                 on_disk(dir)
             });
             match written.await.map_err(|e| fail(&e))? {
-                Err(error) => put_off(&self.room, error).await.map_err(|e| fail(&e))?,
+                Err(error) => put_off(&self.reserve, error).await.map_err(|e| fail(&e))?,
                 Ok(kept) => break kept,
             }
             checkpoint = self.agreed.audit().checkpoint();
         };
         self.agreed.durations.snapshot.observe(began.elapsed());
-        self.snapshots.kept.are(kept);
+        self.snapshots.retained.set(kept);
         let mut present = self.snapshots.present.lock();
         if present.as_ref().is_none_or(|p| p.last_log_id <= meta.last_log_id) {
             *present = Some(meta.clone());

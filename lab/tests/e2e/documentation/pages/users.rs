@@ -59,7 +59,7 @@ const PAGES: [(&str, Plan); 30] = [
         }),
     ),
     ("measure", Plan::Run(Page { but: &[("lattice top ID --per-gpu", "it needs GPUs")], ..page() })),
-    ("mpirun", Plan::CannotRun("it needs an MPI; mpi and hatch test it")),
+    ("mpirun", Plan::CannotRun("it needs an MPI; mpi and mpi_launchers test it")),
     (
         "network-domains",
         Plan::Run(Page {

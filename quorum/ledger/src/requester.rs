@@ -6,7 +6,7 @@ use lattice_model::{AllocationId, Principal};
 /// variants borrow the fields with the requester's name: the answering member writes the verified
 /// name there.
 #[derive(Debug)]
-pub enum Asker<'a> {
+pub enum Requester<'a> {
     /// No request may contain it. Members propose it themselves: for a clock, a session, or a
     /// request such as `lattice_quorum_client::wire::Request::Submit`.
     Member,

@@ -10,12 +10,12 @@ use tonic::Status;
 
 /// A connection is tried again after this fraction (1/8) of the time that the member has been
 /// unreachable, but at most this long.
-const AGAIN_PART: u32 = 8;
-const AGAIN_MAX: Duration = Duration::from_secs(1);
+const RETRY_PART: u32 = 8;
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Whether one member is unreachable.
 #[derive(Debug, Default)]
-pub(super) struct Away(Mutex<Option<Since>>);
+pub(super) struct Reachability(Mutex<Option<Since>>);
 
 #[derive(Debug)]
 struct Since {
@@ -31,18 +31,18 @@ struct Since {
 #[error("{}", status_text(.0))]
 pub(super) struct Unreachable(Status);
 
-impl Away {
+impl Reachability {
     fn state(&self) -> MutexGuard<'_, Option<Since>> {
         self.0.lock()
     }
 
     /// Permission for an attempt. The error says why the member must not be tried now. A caller
     /// that gets permission uses up that of the others.
-    pub(super) fn leave(&self, now: Instant) -> Result<(), Unreachable> {
+    pub(super) fn permit_attempt(&self, now: Instant) -> Result<(), Unreachable> {
         match &mut *self.state() {
             Some(since) if now < since.next => Err(Unreachable(since.status.clone())),
             Some(since) => {
-                since.next = now + again(since.first, now);
+                since.next = now + retry_pause(since.first, now);
                 Ok(())
             }
             None => Ok(()),
@@ -50,19 +50,19 @@ impl Away {
     }
 
     /// Records the result of an attempt.
-    pub(super) fn asked<T>(&self, answer: &Result<T, Status>, now: Instant) {
+    pub(super) fn record_result<T>(&self, answer: &Result<T, Status>, now: Instant) {
         // Only errors made on this side have a source; any error that a member sent is an answer.
         let failed = answer.as_ref().err().filter(|status| std::error::Error::source(*status).is_some());
         let mut state = self.state();
         *state = failed.map(|status| {
             let first = state.as_ref().map_or(now, |since| since.first);
-            Since { first, next: now + again(first, now), status: status.clone() }
+            Since { first, next: now + retry_pause(first, now), status: status.clone() }
         });
     }
 }
 
-fn again(first: Instant, now: Instant) -> Duration {
-    (now.saturating_duration_since(first) / AGAIN_PART).min(AGAIN_MAX)
+fn retry_pause(first: Instant, now: Instant) -> Duration {
+    (now.saturating_duration_since(first) / RETRY_PART).min(RETRY_PAUSE_MAX)
 }
 
 #[cfg(test)]
@@ -72,24 +72,28 @@ mod tests {
 
     #[test]
     fn the_longer_there_is_none_the_less_often_a_connection_is_tried() {
-        let (away, began) = (Away::default(), Instant::now());
+        let (reachability, began) = (Reachability::default(), Instant::now());
         let refused = || Err::<(), _>(Status::from_error(Box::new(io::Error::from(io::ErrorKind::ConnectionRefused))));
         let mut tries = Vec::new();
         // Many callers, each retrying every few milliseconds.
         for ms in 0..60_000 {
             let now = began + Duration::from_millis(ms);
-            if away.leave(now).is_ok() {
+            if reachability.permit_attempt(now).is_ok() {
                 tries.push(ms);
-                away.asked(&refused(), now);
+                reachability.record_result(&refused(), now);
             }
         }
         let between = |from, to| tries.iter().filter(|at| (from..to).contains(*at)).count();
         assert!(between(0, 200) >= 20, "at first at once: {tries:?}");
         assert!(between(0, 10_000) < 100 && (48..=50).contains(&between(10_000, 60_000)), "{tries:?}");
         let later = began + Duration::from_secs(61);
-        assert!(away.leave(later).is_ok() && away.leave(later).is_err_and(|error| error.to_string().contains("refused")), "one for all");
+        assert!(
+            reachability.permit_attempt(later).is_ok()
+                && reachability.permit_attempt(later).is_err_and(|error| error.to_string().contains("refused")),
+            "one for all"
+        );
         // A refusal is an answer, too.
-        away.asked(&Err::<(), _>(Status::unavailable("no leader")), later);
-        assert!(away.leave(later).is_ok() && away.leave(later).is_ok());
+        reachability.record_result(&Err::<(), _>(Status::unavailable("no leader")), later);
+        assert!(reachability.permit_attempt(later).is_ok() && reachability.permit_attempt(later).is_ok());
     }
 }

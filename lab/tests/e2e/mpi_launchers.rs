@@ -12,14 +12,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-static HATCH: Group = Group::large("hatch");
+static MPI_LAUNCHERS: Group = Group::large("mpi_launchers");
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        HATCH.test("mpiexec_of_mpich_runs_over_all_nodes", &[Need::Mpich], mpich),
-        HATCH.test("mpirun_of_open_mpi_runs_over_all_nodes", &[Need::OpenMpi], open_mpi),
-        HATCH.test("what_it_started_ends_with_it_and_with_the_allocation", &[Need::Mpich], ended),
-        HATCH.test("the_launcher_carries_what_it_is_given_and_refuses_what_cannot_be", &[], launcher),
+        MPI_LAUNCHERS.test("mpiexec_of_mpich_runs_over_all_nodes", &[Need::Mpich], mpich),
+        MPI_LAUNCHERS.test("mpirun_of_open_mpi_runs_over_all_nodes", &[Need::OpenMpi], open_mpi),
+        MPI_LAUNCHERS.test("what_it_started_ends_with_it_and_with_the_allocation", &[Need::Mpich], ended),
+        MPI_LAUNCHERS.test("the_launcher_carries_what_it_is_given_and_refuses_what_cannot_be", &[], launcher),
     ]
 }
 

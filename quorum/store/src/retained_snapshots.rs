@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 /// Set by the state machine, read by the log. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Kept(Arc<watch::Sender<State>>);
+pub struct RetainedSnapshots(Arc<watch::Sender<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -19,34 +19,34 @@ struct State {
     failed: bool,
 }
 
-impl Default for Kept {
+impl Default for RetainedSnapshots {
     fn default() -> Self {
         Self(Arc::new(watch::Sender::new(State::default())))
     }
 }
 
-impl Kept {
+impl RetainedSnapshots {
     /// Sets the durable snapshots, by log index, newest first.
-    pub fn are(&self, indices: Vec<u64>) {
+    pub fn set(&self, indices: Vec<u64>) {
         self.0.send_modify(|state| state.snapshots = indices);
     }
 
     /// A snapshot could not be installed: nobody needs to wait for it.
-    pub fn failed(&self) {
+    pub fn set_failed(&self) {
         self.0.send_modify(|state| state.failed = true);
     }
 
     /// The log index up to which entries are not needed: that of the snapshot before the newest.
-    pub fn spare(&self) -> Option<u64> {
+    pub fn purgeable_upto(&self) -> Option<u64> {
         self.0.borrow().snapshots.get(1).copied()
     }
 
     /// Returns once a snapshot that contains the entry `index` is durable.
-    pub async fn reach(&self, index: u64) -> Result<(), StoreError> {
-        let mut kept = self.0.subscribe();
-        let there = |state: &State| state.snapshots.first().is_some_and(|newest| *newest >= index);
-        match kept.wait_for(|state| there(state) || state.failed).await {
-            Ok(state) if there(&state) => Ok(()),
+    pub async fn wait_until_durable(&self, index: u64) -> Result<(), StoreError> {
+        let mut state = self.0.subscribe();
+        let is_durable = |state: &State| state.snapshots.first().is_some_and(|newest| *newest >= index);
+        match state.wait_for(|state| is_durable(state) || state.failed).await {
+            Ok(state) if is_durable(&state) => Ok(()),
             Ok(_) | Err(_) => Err(StoreError::Stopped),
         }
     }

@@ -10,7 +10,7 @@ use openraft::RaftMetrics;
 use std::sync::Arc;
 
 /// Makes this member's first snapshot since its start at its assigned entry.
-pub async fn take(core: Arc<Core>) {
+pub async fn run(core: Arc<Core>) {
     let mut metrics = core.raft.metrics();
     let begun = applied(&metrics.borrow());
     loop {
@@ -21,7 +21,7 @@ pub async fn take(core: Arc<Core>) {
         let now = metrics.borrow_and_update();
         let ids = || now.membership_config.nodes().map(|(id, _)| *id);
         let (before, all) = (ids().filter(|id| *id < core.config.id).count(), ids().count());
-        if applied(&now) >= turn(begun, core.config.snapshot_entries, before as u64, all as u64) {
+        if applied(&now) >= first_snapshot_index(begun, core.config.snapshot_entries, before as u64, all as u64) {
             break;
         }
     }
@@ -36,7 +36,7 @@ fn applied(metrics: &RaftMetrics<u64, Peer>) -> u64 {
 
 /// The first entry after `begun` at which a member makes a snapshot, if there are `before` members
 /// before it of `all`, and each makes one every `every` entries.
-fn turn(begun: u64, every: u64, before: u64, all: u64) -> u64 {
+fn first_snapshot_index(begun: u64, every: u64, before: u64, all: u64) -> u64 {
     let phase = every * before / all.max(1);
     let behind = (begun + every - phase) % every;
     begun + every - behind
@@ -49,18 +49,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn turns_are_apart_and_come_within_the_usual_number_of_entries(begun in 0u64..100_000, every in 10u64..20_000, all in 1u64..8) {
-            let mut turns: Vec<u64> = (0..all).map(|before| turn(begun, every, before, all)).collect();
-            prop_assert!(turns.iter().all(|turn| *turn > begun && *turn <= begun + every), "{turns:?}");
-            turns.sort_unstable();
+        fn first_snapshots_are_apart_and_come_within_one_interval(begun in 0u64..100_000, every in 10u64..20_000, all in 1u64..8) {
+            let mut firsts: Vec<u64> = (0..all).map(|before| first_snapshot_index(begun, every, before, all)).collect();
+            prop_assert!(firsts.iter().all(|first| *first > begun && *first <= begun + every), "{firsts:?}");
+            firsts.sort_unstable();
             // The distance between the last one and the first one of the next round counts as well.
-            turns.push(turns[0] + every);
-            for pair in turns.windows(2) {
+            firsts.push(firsts[0] + every);
+            for pair in firsts.windows(2) {
                 prop_assert!(pair[1] - pair[0] >= every / all, "{pair:?}");
             }
             // Members that started at different times use the same order.
             for before in 0..all {
-                let (one, other) = (turn(begun, every, before, all), turn(begun + 7, every, before, all));
+                let (one, other) = (first_snapshot_index(begun, every, before, all), first_snapshot_index(begun + 7, every, before, all));
                 prop_assert_eq!(one % every, other % every);
             }
         }

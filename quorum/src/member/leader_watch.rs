@@ -9,12 +9,12 @@ use tokio::time::MissedTickBehavior;
 /// A member without a leader for this long closes its sessions and watches, and refuses commands.
 const LEADERLESS_MAX: Duration = Duration::from_secs(2);
 /// How often to check for a leader.
-const STANDING_TICK: Duration = Duration::from_millis(100);
+const LEADER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Sets `led` to false once there has been no leader for [`LEADERLESS_MAX`], and to true when there
 /// is one again. A leader without a majority counts as none.
-pub(super) async fn watch_standing(core: Arc<Core>, led: watch::Sender<bool>) {
-    let mut tick = tokio::time::interval(STANDING_TICK);
+pub(super) async fn watch_leader(core: Arc<Core>, led: watch::Sender<bool>) {
+    let mut tick = tokio::time::interval(LEADER_CHECK_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last_led = Instant::now();
     let mut known = (None, 0);

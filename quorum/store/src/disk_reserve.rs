@@ -28,19 +28,19 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 /// The reserve's file name in the directory.
-pub const FILE: &str = "reserve";
+pub const RESERVE_FILE: &str = "reserve";
 /// Size of the piece that is released for one failed write, in bytes.
 const PIECE_BYTES: u64 = 1024 * 1024;
 /// Pause between two attempts to write on a full disk.
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Pause before a snapshot that found no space is tried again.
-const LATER: Duration = Duration::from_secs(5);
+const SNAPSHOT_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the free space is checked.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The free space and the reserve. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Room(Arc<Inner>);
+pub struct DiskReserve(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -52,7 +52,7 @@ struct Inner {
     stop: CancellationToken,
 }
 
-impl Room {
+impl DiskReserve {
     /// For the disk of `dir`, with a reserve of this many bytes; with 0 there is no reserve and
     /// never a shortage. Waiting operations give up at `stop`.
     pub fn open(dir: &Path, whole: u64, stop: CancellationToken) -> Result<Self, StoreError> {
@@ -63,11 +63,11 @@ impl Room {
         {
             return Err(error);
         }
-        this.look();
+        this.check_shortage();
         Ok(this)
     }
 
-    fn reserve(&self) -> MutexGuard<'_, Option<File>> {
+    fn lock_file(&self) -> MutexGuard<'_, Option<File>> {
         self.0.reserve.lock()
     }
 
@@ -77,12 +77,12 @@ impl Room {
     }
 
     /// The current shortage, if any.
-    pub fn look(&self) -> Option<Shortage> {
-        let reserve = allocated(&mut self.reserve());
+    pub fn check_shortage(&self) -> Option<Shortage> {
+        let reserve = allocated(&mut self.lock_file());
         let free_bytes = self.free();
         let mut now = None;
         self.0.shortage.send_if_modified(|was| {
-            let (lack, wanted_bytes) = judge(free_bytes, reserve, self.0.whole, was.is_some());
+            let (lack, wanted_bytes) = assess(free_bytes, reserve, self.0.whole, was.is_some());
             now = lack.map(|lack| Shortage { dir: self.0.dir.display().to_string(), free_bytes, wanted_bytes, lack });
             let lacked = was.as_ref().map(|was| was.lack);
             match &now {
@@ -97,8 +97,8 @@ impl Room {
 
     /// Refills the reserve if enough other space stays free.
     fn fill(&self) -> Result<(), StoreError> {
-        let (path, whole) = (self.0.dir.join(FILE), self.0.whole);
-        let mut reserve = self.reserve();
+        let (path, whole) = (self.0.dir.join(RESERVE_FILE), self.0.whole);
+        let mut reserve = self.lock_file();
         if whole == 0 {
             return Ok(());
         }
@@ -115,7 +115,7 @@ impl Room {
         }
         let there = allocated(&mut reserve);
         let (Some(file), Ok(length)) = (&*reserve, i64::try_from(whole)) else { return Ok(()) };
-        if there >= whole || self.free() < wanted(there, whole, true) {
+        if there >= whole || self.free() < wanted_free_bytes(there, whole, true) {
             return Ok(());
         }
         posix_fallocate(file, 0, length).map_err(|e| StoreError::io(&path, "its space cannot be allocated")(e.into()))
@@ -123,9 +123,9 @@ impl Room {
 
     /// Releases a piece of the reserve to the disk. Returns false if nothing of it is left, or if it
     /// cannot be released.
-    fn give(&self) -> bool {
-        let given = {
-            let mut reserve = self.reserve();
+    fn release_piece(&self) -> bool {
+        let is_released = {
+            let mut reserve = self.lock_file();
             let left = allocated(&mut reserve);
             let cut = |file: &File| file.set_len(left.saturating_sub(PIECE_BYTES));
             left > 0
@@ -133,32 +133,32 @@ impl Room {
                     cut(file).inspect_err(|error| tracing::error!(%error, "the reserve on the disk cannot be released")).is_ok()
                 })
         };
-        self.look();
-        given
+        self.check_shortage();
+        is_released
     }
 
     /// Runs `work`, and while the disk is full, releases a piece of the reserve and runs it again.
     /// Blocks on the disk.
-    pub fn within<T>(&self, mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    pub fn with_reserve<T>(&self, mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
         loop {
             match work() {
-                Err(error) if error.is_full() && self.give() => {}
+                Err(error) if error.is_full() && self.release_piece() => {}
                 done => return done,
             }
         }
     }
 
-    /// As [`Self::within`], and then repeats with pauses until there is space. Blocks: for a
+    /// As [`Self::with_reserve`], and then repeats with pauses until there is space. Blocks: for a
     /// dedicated thread.
-    pub fn waiting<T>(&self, what: &str, mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    pub fn retry_until_written<T>(&self, what: &str, mut work: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
         let mut waits = false;
         loop {
-            match self.within(&mut work) {
+            match self.with_reserve(&mut work) {
                 Err(error) if error.is_full() && !self.0.stop.is_cancelled() => {
                     if !std::mem::replace(&mut waits, true) {
                         tracing::error!(error = %with_causes(&error), "{what} waits for free space on the disk");
                     }
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
                 done => {
                     if waits && done.is_ok() {
@@ -172,41 +172,41 @@ impl Room {
 
     /// Waits until a failed operation may be repeated. Returns its error if the cause is not a full
     /// disk, or if the member stops.
-    pub async fn again(&self, error: StoreError) -> Result<(), StoreError> {
+    pub async fn wait_to_retry(&self, error: StoreError) -> Result<(), StoreError> {
         if !error.is_full() {
             return Err(error);
         }
-        if self.give() {
+        if self.release_piece() {
             return Ok(());
         }
         tokio::select! {
             () = self.0.stop.cancelled() => Err(error),
-            () = tokio::time::sleep(PAUSE) => Ok(()),
+            () = tokio::time::sleep(RETRY_INTERVAL) => Ok(()),
         }
     }
 
     /// Returns when there is no shortage.
-    pub async fn enough(&self) -> Result<(), StoreError> {
+    pub async fn wait_for_space(&self) -> Result<(), StoreError> {
         let mut shortage = self.0.shortage.subscribe();
         tokio::select! {
             () = self.0.stop.cancelled() => Err(StoreError::Stopping),
-            enough = shortage.wait_for(Option::is_none) => enough.map(drop).map_err(|_| StoreError::Stopping),
+            ended = shortage.wait_for(Option::is_none) => ended.map(drop).map_err(|_| StoreError::Stopping),
         }
     }
 
     /// Returns after a pause, and then only when there is no shortage: the failed operation may
     /// need more than is free now.
-    pub async fn later(&self) -> Result<(), StoreError> {
+    pub async fn pause_for_space(&self) -> Result<(), StoreError> {
         tokio::select! {
             () = self.0.stop.cancelled() => return Err(StoreError::Stopping),
-            () = tokio::time::sleep(LATER) => {}
+            () = tokio::time::sleep(SNAPSHOT_RETRY_INTERVAL) => {}
         }
-        self.enough().await
+        self.wait_for_space().await
     }
 
     /// Monitors the free space until the member stops.
-    pub async fn tend(self) {
-        let mut tick = tokio::time::interval(LOOK);
+    pub async fn monitor(self) {
+        let mut tick = tokio::time::interval(CHECK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failed = false;
         loop {
@@ -217,7 +217,7 @@ impl Room {
             let this = self.clone();
             let filled = tokio::task::spawn_blocking(move || {
                 let filled = this.fill();
-                this.look();
+                this.check_shortage();
                 filled
             });
             match filled.await {
@@ -249,22 +249,22 @@ fn allocated(reserve: &mut Option<File>) -> u64 {
 
 /// Required free bytes: enough to refill the reserve, and its size again. A quarter more after a
 /// shortage, to avoid oscillation.
-fn wanted(reserve: u64, whole: u64, was_short: bool) -> u64 {
+fn wanted_free_bytes(reserve: u64, whole: u64, was_short: bool) -> u64 {
     let more = if was_short { whole / 4 } else { 0 };
     whole.saturating_sub(reserve).saturating_add(whole).saturating_add(more)
 }
 
 /// What must be refused, and how many bytes must be free.
-fn judge(free: u64, reserve: u64, whole: u64, was_short: bool) -> (Option<Lack>, u64) {
-    let wanted = wanted(reserve, whole, was_short);
+fn assess(free: u64, reserve: u64, whole: u64, was_short: bool) -> (Option<Lack>, u64) {
+    let wanted_bytes = wanted_free_bytes(reserve, whole, was_short);
     let lack = if reserve < whole / 2 {
         Some(Lack::All)
-    } else if reserve < whole || free < wanted {
+    } else if reserve < whole || free < wanted_bytes {
         Some(Lack::New)
     } else {
         None
     };
-    (lack, wanted)
+    (lack, wanted_bytes)
 }
 
 impl StoreError {
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_lack_depends_on_the_free_space_and_on_the_reserve() {
-        let lack = |free, reserve, was_short| judge(free, reserve, 100, was_short).0;
+        let lack = |free, reserve, was_short| assess(free, reserve, 100, was_short).0;
         assert_eq!(lack(100, 100, false), None);
         assert_eq!(lack(99, 100, false), Some(Lack::New));
         assert_eq!(lack(124, 100, true), Some(Lack::New), "not at the first byte");
@@ -288,46 +288,46 @@ mod tests {
         assert_eq!(lack(u64::MAX, 99, false), Some(Lack::New), "the reserve is filled first");
         assert_eq!(lack(0, 50, false), Some(Lack::New));
         assert_eq!(lack(u64::MAX, 49, false), Some(Lack::All), "a quota ends before the disk does");
-        assert_eq!(judge(0, 40, 100, true).1, 60 + 100 + 25);
-        assert_eq!(judge(0, 0, 0, false).0, None, "none is wanted");
+        assert_eq!(assess(0, 40, 100, true).1, 60 + 100 + 25);
+        assert_eq!(assess(0, 0, 0, false).0, None, "none is wanted");
     }
 
     #[test]
     fn a_piece_is_released_for_each_attempt_and_the_reserve_is_refilled() {
-        let dir = std::env::temp_dir().join(format!("lattice-room-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("lattice-reserve-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let stop = CancellationToken::new();
-        let room = Room::open(&dir, 3 * PIECE_BYTES, stop.clone()).unwrap();
-        assert_eq!((room.look(), allocated(&mut room.reserve())), (None, 3 * PIECE_BYTES));
+        let reserve = DiskReserve::open(&dir, 3 * PIECE_BYTES, stop.clone()).unwrap();
+        assert_eq!((reserve.check_shortage(), allocated(&mut reserve.lock_file())), (None, 3 * PIECE_BYTES));
         let full = || StoreError::io(Path::new("f"), "cannot be written")(io::ErrorKind::StorageFull.into());
         let mut tries = 0;
-        let done = room.within(|| {
+        let done = reserve.with_reserve(|| {
             tries += 1;
-            if tries < 3 { Err(full()) } else { Ok(allocated(&mut room.reserve())) }
+            if tries < 3 { Err(full()) } else { Ok(allocated(&mut reserve.lock_file())) }
         });
         assert_eq!((done.unwrap(), tries), (PIECE_BYTES, 3));
-        assert_eq!(room.look().map(|s| s.lack), Some(Lack::All));
+        assert_eq!(reserve.check_shortage().map(|s| s.lack), Some(Lack::All));
         // More than exists: an error for callers that cannot wait, and for those that can once the
         // member stops.
-        assert!(room.within(|| Err::<(), _>(full())).unwrap_err().is_full());
+        assert!(reserve.with_reserve(|| Err::<(), _>(full())).unwrap_err().is_full());
         stop.cancel();
-        assert!(room.waiting("it", || Err::<(), _>(full())).unwrap_err().is_full());
+        assert!(reserve.retry_until_written("it", || Err::<(), _>(full())).unwrap_err().is_full());
         // Only operations that may be repeated are.
         let mut tries = 0;
         let unsynced = |source| StoreError::Unsynced { path: "f".into(), source };
-        let once = room.within(|| {
+        let once = reserve.with_reserve(|| {
             tries += 1;
             Err::<(), _>(unsynced(io::ErrorKind::StorageFull.into()))
         });
         assert!(once.is_err() && tries == 1);
 
-        std::fs::remove_file(dir.join(FILE)).unwrap();
-        assert_eq!(room.look().map(|s| s.lack), Some(Lack::All));
-        room.fill().unwrap();
-        assert_eq!((room.look(), allocated(&mut room.reserve())), (None, 3 * PIECE_BYTES));
-        drop(room);
-        let smaller = Room::open(&dir, PIECE_BYTES, stop).unwrap();
-        assert_eq!(allocated(&mut smaller.reserve()), PIECE_BYTES);
+        std::fs::remove_file(dir.join(RESERVE_FILE)).unwrap();
+        assert_eq!(reserve.check_shortage().map(|s| s.lack), Some(Lack::All));
+        reserve.fill().unwrap();
+        assert_eq!((reserve.check_shortage(), allocated(&mut reserve.lock_file())), (None, 3 * PIECE_BYTES));
+        drop(reserve);
+        let smaller = DiskReserve::open(&dir, PIECE_BYTES, stop).unwrap();
+        assert_eq!(allocated(&mut smaller.lock_file()), PIECE_BYTES);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -32,7 +32,7 @@ const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(300);
 
 /// A store with backups.
 #[derive(Clone, Debug)]
-pub struct Place(Objects);
+pub struct BackupStore(Objects);
 
 /// A sealed segment, identified by its name in the store: after a recovery, a segment that begins
 /// with the same record has another name.
@@ -76,7 +76,7 @@ struct Damage {
     why: String,
 }
 
-impl Place {
+impl BackupStore {
     /// Opens the store at `url`, with the options and credentials of the configuration.
     pub fn open(url: &str, config: &QuorumConfig) -> Result<Self, BackupError> {
         let names = SettingNames { url: "backup", options: "backup_options", credentials: "backup_credentials" };

@@ -15,25 +15,25 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// How long after an election sessions are moved: one election is often followed by another.
-pub const AFTER: Duration = Duration::from_secs(10);
+pub const ELECTION_DELAY: Duration = Duration::from_secs(10);
 /// How often sessions are moved.
-pub const EVERY: Duration = Duration::from_secs(1);
+pub const REBALANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of sessions moved each time.
-pub const AT_ONCE: usize = 50;
+pub const MOVED_SESSIONS_MAX: usize = 50;
 /// How long a session that no other member accepted stays before another attempt.
-const STAYS: Duration = Duration::from_secs(300);
+const RETRY_DELAY: Duration = Duration::from_secs(300);
 
 /// Limits how many of a member's sessions are moved.
 #[derive(Debug)]
-pub struct Relief(Semaphore);
+pub struct SessionRebalance(Semaphore);
 
-impl Default for Relief {
+impl Default for SessionRebalance {
     fn default() -> Self {
         Self(Semaphore::new(0))
     }
 }
 
-impl Relief {
+impl SessionRebalance {
     /// Allows this number of sessions to move from now on, replacing any earlier allowance.
     pub fn allow(&self, sessions: usize) {
         self.0.forget_permits(usize::MAX);
@@ -41,13 +41,13 @@ impl Relief {
     }
 
     /// Returns when this session should move.
-    pub async fn turn(&self, may_move: MayMove) {
+    pub async fn wait_to_move(&self, may_move: MayMove) {
         match may_move {
-            MayMove::Later => tokio::time::sleep(STAYS).await,
+            MayMove::Later => tokio::time::sleep(RETRY_DELAY).await,
             MayMove::Now => {}
         }
         match self.0.acquire().await {
-            Ok(turn) => turn.forget(),
+            Ok(permit) => permit.forget(),
             Err(_closed) => std::future::pending().await,
         }
     }
@@ -59,18 +59,18 @@ mod tests {
     use futures::FutureExt;
 
     #[tokio::test]
-    async fn so_many_go_as_were_allowed_last_and_others_stay() {
-        let relief = Relief::default();
-        assert_eq!(relief.turn(MayMove::Now).now_or_never(), None, "nobody was allowed to go");
-        relief.allow(5);
-        relief.allow(2);
-        assert_eq!(relief.turn(MayMove::Later).now_or_never(), None);
+    async fn only_the_last_allowed_number_of_sessions_moves() {
+        let rebalance = SessionRebalance::default();
+        assert_eq!(rebalance.wait_to_move(MayMove::Now).now_or_never(), None, "none was allowed to move");
+        rebalance.allow(5);
+        rebalance.allow(2);
+        assert_eq!(rebalance.wait_to_move(MayMove::Later).now_or_never(), None);
         for _ in 0..2 {
-            assert_eq!(relief.turn(MayMove::Now).now_or_never(), Some(()));
+            assert_eq!(rebalance.wait_to_move(MayMove::Now).now_or_never(), Some(()));
         }
-        assert_eq!(relief.turn(MayMove::Now).now_or_never(), None, "two were allowed");
-        relief.allow(2);
-        relief.allow(0);
-        assert_eq!(relief.turn(MayMove::Now).now_or_never(), None, "this member leads no more");
+        assert_eq!(rebalance.wait_to_move(MayMove::Now).now_or_never(), None, "two were allowed");
+        rebalance.allow(2);
+        rebalance.allow(0);
+        assert_eq!(rebalance.wait_to_move(MayMove::Now).now_or_never(), None, "this member is no longer the leader");
     }
 }
