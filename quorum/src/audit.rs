@@ -13,7 +13,6 @@
 //! A request may take longer than the timeout of a call: each step does what fits into [`STEP`] and
 //! returns where it stopped.
 
-pub(crate) mod checks;
 pub mod duty;
 pub mod export;
 pub mod page;

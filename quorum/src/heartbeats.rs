@@ -170,9 +170,9 @@ mod tests {
             let heartbeat = Heartbeat { incarnation: Incarnation(life), at: Instant::now(), keys: None, health };
             let heartbeats = HashMap::from([(node.clone(), heartbeat)]);
             let unsent = sent.unsent(term, &heartbeats, |heartbeat| heartbeat.health.as_ref());
-            let count = news.len();
+            let count = unsent.len();
             if arrives {
-                sent.mark_sent(&heartbeats, news);
+                sent.mark_sent(&heartbeats, unsent);
             }
             count == 1
         };

@@ -56,6 +56,7 @@ pub mod shortages;
 
 mod accepting;
 mod audit_archive;
+mod audit_checks;
 mod certificate_ends;
 mod certify;
 mod chain;

@@ -17,9 +17,9 @@
 mod duties;
 mod leader_watch;
 
-use crate::audit::checks;
 use crate::audit::signer::{Signer, SignerError};
 use crate::audit_archive::Archive;
+use crate::audit_checks;
 use crate::certificate_ends::CertificateEnds;
 use crate::chain::{self, ChainFetch};
 use crate::clock::now;
@@ -442,7 +442,7 @@ fn begin_tasks(core: &Arc<Core>, led: watch::Sender<bool>) -> Vec<JoinHandle<()>
         tokio::spawn(core.identity.credentials.clone().keep_current(certify::own(core, service::ask_leader), core.stop.clone()));
     let backups = tokio::spawn(backup::run_periodic(Arc::clone(core)));
     let snapshot_stagger = tokio::spawn(snapshot_stagger::run(Arc::clone(core)));
-    let checking = tokio::spawn(checks::check_sealed(Arc::clone(core)));
+    let checking = tokio::spawn(audit_checks::check_sealed(Arc::clone(core)));
     let mut revocations = core.agreed.changes.revocations();
     learn_revocations(core);
     let revoking = tokio::spawn({

@@ -27,6 +27,7 @@ mod flush;
 mod folders;
 mod pending;
 mod recorder;
+mod waiting;
 
 pub use recorder::Recorder;
 

@@ -158,7 +158,9 @@ fn unwipe(w: &World) {
 }
 
 fn drift(w: &World) {
-    w.wait("all nodes to have reported their components", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
+    w.wait("all nodes to have reported their components", || {
+        ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3)
+    });
     let status = || w.at("n2").ok(&["node", "status"]).unwrap();
     w.wait("n2 to know it", || status().contains("with 2 others, as expected"));
     assert!(status().contains("kernel: "), "{}", status());
@@ -207,7 +209,9 @@ fn drift(w: &World) {
 
 /// A change while an agent is down is reported with its registration: one command makes both records.
 fn from_the_start(w: &World) {
-    w.wait("all nodes to have reported their components", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
+    w.wait("all nodes to have reported their components", || {
+        ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3)
+    });
     let history = || w.lattice.json(&["node", "history", "n3"]).unwrap().as_array().cloned().unwrap();
     let registrations = || history().iter().filter(|r| text(r, "action") == "NodeRegistered").count();
     let again = |change: &dyn Fn()| {
@@ -231,7 +235,9 @@ fn from_the_start(w: &World) {
 }
 
 fn looks(w: &World) {
-    w.wait("all nodes to have reported their components", || ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3));
+    w.wait("all nodes to have reported their components", || {
+        ["n1", "n2", "n3"].iter().all(|n| node(w, n)["conformance"]["group_nodes"] == 3)
+    });
     for name in ["n1", "n2", "n3"] {
         becomes(w, name, &format!("4.{name}"));
     }

@@ -29,7 +29,6 @@ pub use streams::{DownStream, MemberStream, WatchStream};
 
 use crate::wire::{Answer, MESSAGE_BYTES_MAX, MemberList, Refusal, Request};
 use attempts::{Failures, NO_ANSWER, Rounds, refusal_of};
-use reachability::Reachability;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use lattice_api::pack::{pack, unpack};
@@ -41,6 +40,7 @@ use lattice_pki::identity::Role;
 use lattice_pki::tls::TlsError;
 use parking_lot::{Mutex, MutexGuard};
 use rand::seq::SliceRandom;
+use reachability::Reachability;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};

@@ -96,7 +96,7 @@ mod tests {
         let known = KnownAddresses::default();
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         assert!(!known.is_known(ip("10.0.0.1")));
-        known.name([ip("10.0.0.1")].into());
+        known.set_named([ip("10.0.0.1")].into());
         known.learn(ip("::ffff:10.0.0.2"));
         assert!(known.is_known(ip("::ffff:10.0.0.1")) && known.is_known(ip("10.0.0.2")) && !known.is_known(ip("10.0.0.3")));
         for number in 0..u32::try_from(LEARNED_MAX).unwrap() {
