@@ -136,7 +136,7 @@ pub async fn follow(quorum: QuorumClient, membership: Membership, out: watch::Se
             Err(error) => {
                 tracing::debug!(%error, "the watch on the quorum broke; it is opened again");
                 // Send the change to `fresh = false` only once, not at every retry.
-                out.send_if_modified(|cluster| cluster.fresh && std::mem::apply_news(&mut Arc::make_mut(cluster).fresh));
+                out.send_if_modified(|cluster| cluster.fresh && std::mem::take(&mut Arc::make_mut(cluster).fresh));
                 pause(&mut pauses).await;
             }
         }
