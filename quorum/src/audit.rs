@@ -8,7 +8,7 @@
 //!        └── SignHead ── signer (leader)    └─▶ `audit_archive`: segments in an object store
 //! ```
 //!
-//! A start reads only the seals of sealed segments; `checks` reads the rest afterwards.
+//! A start reads only the seals of sealed segments; `audit_checks` reads the rest afterwards.
 //!
 //! A request may take longer than the timeout of a call: each step does what fits into [`STEP`] and
 //! returns where it stopped.

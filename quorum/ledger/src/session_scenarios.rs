@@ -51,7 +51,7 @@ fn its_owner_alone_opens_one_where_it_runs_and_one_at_a_time() {
 #[test]
 fn to_delete_it_ends_what_was_held_for_it() {
     let mut s = Story::new(1);
-    s.done(submit(1, true, RequeuePolicy::Always));
+    s.done(submit(1, true, RequeuePolicy::OnNodeFailure));
     runs(&mut s, 1, 0);
     s.done(create(1, 1, 7));
     assert!(matches!(s.act(delete(1, 1, 8)), Err(Refusal::NotYours { .. })));
