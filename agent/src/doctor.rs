@@ -178,7 +178,7 @@ fn programs(config: &AgentConfig, add: Add<'_>) {
     }
     match config.shim_program() {
         Ok(path) if path.is_file() => add("shim", Health::Ok, path.display().to_string()),
-        Ok(path) => add("shim", Health::Missing, format!("{} is not there: install lattice-shim or set `shim`", path.display())),
+        Ok(path) => add("shim", Health::Missing, format!("{} does not exist: install lattice-shim or set `shim`", path.display())),
         Err(error) => add("shim", Health::Missing, error.to_string()),
     }
 }

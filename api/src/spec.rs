@@ -20,6 +20,7 @@ pub use shape::shape_request;
 pub use share::amount;
 
 use crate::v1;
+use lattice_model::RequeuePolicy;
 use lattice_model::SpecError;
 use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use lattice_model::launch::{NoSuchPmi, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE, Pmi};
@@ -108,6 +109,12 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         hold: spec.hold,
     };
     model.validate()?;
+    // Not a rule of the model: the ledger applies submissions of earlier versions again.
+    if model.session && model.requeue == RequeuePolicy::Always {
+        let why = "always is not for a session: it would get nodes again after any failure, and nobody would be at its terminal; \
+                   on_node_failure and never are possible";
+        return Err(SpecError::Invalid { field: "requeue", why: why.to_owned() });
+    }
     stdin_check(&model)?;
     Ok(model)
 }

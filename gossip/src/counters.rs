@@ -7,7 +7,7 @@ pub struct Counters {
     pub datagrams_in: u64,
     /// Bytes received, refused datagrams included.
     pub bytes_in: u64,
-    /// Datagrams given out to be sent.
+    /// Datagrams sent.
     pub datagrams_out: u64,
     /// Bytes given out to be sent.
     pub bytes_out: u64,

@@ -283,11 +283,6 @@ impl AllocationSpec {
         if self.session && self.walltime.is_none() {
             return Err(invalid("walltime", "a session needs one: it would hold its nodes for ever"));
         }
-        if self.session && self.requeue == RequeuePolicy::Always {
-            let why = "always is not for a session: it would get nodes again after any failure, and nobody would be at its terminal; \
-                       on_node_failure and never are possible";
-            return Err(invalid("requeue", why));
-        }
         absolute("working directory", &self.working_dir)?;
         if let Some(dir) = &self.submit_dir {
             absolute("submit directory", dir)?;
@@ -304,7 +299,7 @@ impl AllocationSpec {
             return Err(invalid("requeue", format!("at most {REQUEUES_MAX} requeues are possible")));
         }
         if self.preemption_class > 10 {
-            return Err(invalid("preemption-class", format!("{} given; 0 to 10 are possible", self.preemption_class)));
+            return Err(invalid("preemption-class", format!("{} given; it must be 0 to 10", self.preemption_class)));
         }
         self.constraints.validate()?;
         self.validate_nodelist()?;
@@ -350,7 +345,7 @@ impl AllocationSpec {
             return Err(invalid("ntasks", why));
         }
         if let Distribution::Explicit(_) = shape.distribution {
-            return Err(invalid("nodelist", "which nodes it gets is not known yet; launches inside the allocation may list them"));
+            return Err(invalid("nodelist", "its nodes are not known yet; launches inside the allocation may list them"));
         }
         if let Entrypoint::Script { .. } = self.entrypoint
             && !shape.programs.is_empty()
@@ -568,7 +563,6 @@ mod tests {
             },
             "walltime",
         );
-        refused(&|s| (s.session, s.walltime, s.requeue) = (true, Some(Duration::from_secs(60)), RequeuePolicy::Always), "requeue");
         refused(&|s| s.working_dir = "here".into(), "working directory");
         refused(&|s| s.uenv = Some(Box::new(Image { path: "/a".into(), sha256: "AB".into() })), "uenv");
         refused(&|s| drop(s.env.insert("A=B".into(), String::new())), "env");

@@ -370,6 +370,10 @@ impl PmixServer {
         if local.phase == Phase::Over && local.ended.is_some() {
             return;
         }
+        // Some libraries report a finalize for each lost connection.
+        if local.phase == Phase::Lost && matches!(phase, Phase::Left | Phase::Over) {
+            return;
+        }
         local.phase = phase;
         if let Some(code) = local.died_early() {
             self.died_early(rank, code, out);
@@ -614,6 +618,12 @@ mod tests {
         assert!(server.may_have_finalized(1));
         assert_eq!(act(&mut server, PmixEvent::LostAtEnd { rank: 5 }), []);
         assert!(!server.may_have_finalized(1), "nobody waits for its finalize");
+        assert_eq!(act(&mut server, PmixEvent::Exited { local: 1, code: 0 }), brought_down());
+        // A library that reports a finalize for each lost connection.
+        let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);
+        receive(&mut server, joined.clone());
+        act(&mut server, PmixEvent::LostAtEnd { rank: 5 });
+        assert_eq!(act(&mut server, PmixEvent::Left { rank: 5 }), []);
         assert_eq!(act(&mut server, PmixEvent::Exited { local: 1, code: 0 }), brought_down());
         // The library reports the end of the connection of a rank that finalized as well.
         let mut server = PmixServer::new(&[4, 5], vec![0, 0], 0);

@@ -2,34 +2,52 @@
 //!
 //! ```text
 //!   start: seals, records after the last one ──▶ serves ──▶ the sealed segments, one after the other
-//!                                                               └─ damaged: error, metric, nothing is read from it
+//!                                                               ├─ damaged: error, metric, nothing is read from it
+//!                                                               └─ cannot be read now: again a minute later
 //! ```
 //!
 //! A segment that this process sealed itself needs no check.
 
 use crate::core::Core;
 use lattice_model::with_causes;
-use lattice_store::background;
+use lattice_store::{StoreError, background};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Pause after each segment: it takes about 20 MB of the disk's bandwidth.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Pause before the segments are tried again that could not be read.
+const RETRY_PAUSE: Duration = Duration::from_secs(60);
 
 /// Checks the segments that were sealed before this start, the newest first, because it is read
 /// most. Ends when all are checked, or when the member stops.
 pub(crate) async fn check_sealed(core: Arc<Core>) {
     let mut left = core.agreed.audit_segments();
-    while let Some(segment) = left.pop() {
-        let agreed = Arc::clone(&core.agreed);
-        let checked = background::run("audit-check", move || agreed.check_audit_segment(&segment));
+    let mut unread = Vec::new();
+    loop {
+        let Some(segment) = left.pop() else {
+            if unread.is_empty() || core.stop.run_until_cancelled(tokio::time::sleep(RETRY_PAUSE)).await.is_none() {
+                return;
+            }
+            std::mem::swap(&mut left, &mut unread);
+            continue;
+        };
+        let (agreed, checking) = (Arc::clone(&core.agreed), segment.clone());
+        let checked = background::run("audit-check", move || agreed.check_audit_segment(&checking));
         match core.stop.run_until_cancelled(checked).await {
             None => return,
             Some(Ok(Ok(()))) => {}
-            Some(Ok(Err(error))) => {
+            Some(Ok(Err(error @ StoreError::Corrupt { .. }))) => {
                 tracing::error!(error = %with_causes(&error), "a segment of the audit log is damaged; nothing is read from it");
             }
-            Some(Err(error)) => tracing::warn!(%error, "a segment of the audit log could not be checked"),
+            Some(Ok(Err(error))) => {
+                tracing::warn!(error = %with_causes(&error), "a segment of the audit log cannot be checked now");
+                unread.push(segment);
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "a segment of the audit log cannot be checked now");
+                unread.push(segment);
+            }
         }
         if core.stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await.is_none() {
             return;

@@ -81,8 +81,14 @@ pub(crate) async fn make(core: &Arc<Core>) -> Result<FinishedBackup, BackupError
     let mut sealed_upto = 0;
     let mut segments = Vec::new();
     for sealed in core.agreed.audit_segments().into_iter().take_while(|s| s.last.seq <= about.audit.seq) {
-        let segment = Segment { first: sealed.first, hash: sealed.last.hash };
-        store.put_segment(&segment, &sealed.path).await?;
+        let segment = Segment { first: sealed.first, hash: sealed.last.hash.clone() };
+        if !store.has_segment(&segment).await? {
+            // A start does not read it.
+            let (agreed, unchecked) = (Arc::clone(&core.agreed), sealed.clone());
+            let checking = tokio::task::spawn_blocking(move || agreed.check_audit_segment(&unchecked));
+            checking.await.map_err(|e| BackupError::Task { why: e.to_string() })??;
+            store.put_segment(&segment, &sealed.path).await?;
+        }
         sealed_upto = sealed.last.seq;
         segments.push(segment);
     }

@@ -90,7 +90,7 @@ impl ChainFetch {
         self.tasks.spawn(async move {
             let fetched = tokio::select! {
                 () = this.stop.cancelled() => Err(FetchError::Stopping),
-                fetched = catch_up(&this.agreed, &this.peers, &this.tasks, sender, None) => fetched,
+                fetched = this.fetch_from_any(sender) => fetched,
             };
             let done = match fetched {
                 Ok(()) => true,
@@ -107,6 +107,25 @@ impl ChainFetch {
             };
         });
         false
+    }
+
+    /// Fetches what `sender` has: from it, or from others if it cannot send everything, because a
+    /// segment of it is damaged.
+    async fn fetch_from_any(&self, sender: u64) -> Result<(), FetchError> {
+        let error = match catch_up(&self.agreed, &self.peers, &self.tasks, sender, None).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let head = self.peers.audit_page(sender, u64::MAX).await?.head;
+        for other in self.peers.ids().into_iter().filter(|other| *other != sender) {
+            match catch_up(&self.agreed, &self.peers, &self.tasks, other, Some(head.seq)).await {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    tracing::debug!(error = %with_causes(&error), other, "audit records cannot be fetched from this member either");
+                }
+            }
+        }
+        Err(error)
     }
 }
 

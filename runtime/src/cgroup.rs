@@ -258,9 +258,9 @@ impl Cgroup {
     /// Makes it and all missing parents, and refuses a plain directory in its place.
     pub fn create(&self) -> Result<(), CgroupError> {
         fs::create_dir_all(&self.path).map_err(failed(&self.path, "making it"))?;
-        let kind = statfs(&self.path).map_err(|e| failed(&self.path, "looking at it")(e.into()))?.filesystem_type();
+        let kind = statfs(&self.path).map_err(|e| failed(&self.path, "reading its metadata")(e.into()))?.filesystem_type();
         if kind != CGROUP2_SUPER_MAGIC {
-            return Err(failed(&self.path, "looking at it")(io::Error::other("it is not in a cgroup v2 tree")));
+            return Err(failed(&self.path, "reading its metadata")(io::Error::other("it is not in a cgroup v2 tree")));
         }
         Ok(())
     }

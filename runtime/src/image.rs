@@ -168,7 +168,7 @@ fn copy_verified(
     // A killed process may have left a partial copy.
     part.set_len(0).map_err(|e| ("emptying the copy", e))?;
     source.rewind().map_err(|e| ("reading it", e))?;
-    let about = source.metadata().map_err(|e| ("looking at it", e))?;
+    let about = source.metadata().map_err(|e| ("reading its metadata", e))?;
     // The real size of a sparse file. It is larger only if the file system compresses it, or somebody writes to it
     // meanwhile.
     let first = about.len().min(about.blocks().saturating_mul(512));
@@ -272,7 +272,7 @@ fn open_as(principal: &Principal, path: &Path) -> Result<File, ImageError> {
         Ok(Err(errno)) => return Err(ImageError::Io { path: path.to_owned(), doing: "opening it", source: errno.into() }),
         Err(source) => return Err(ImageError::Io { path: path.to_owned(), doing: "taking on the user's rights", source }),
     };
-    let metadata = file.metadata().map_err(|source| ImageError::Io { path: path.to_owned(), doing: "looking at it", source })?;
+    let metadata = file.metadata().map_err(|source| ImageError::Io { path: path.to_owned(), doing: "reading its metadata", source })?;
     if !metadata.is_file() {
         return Err(ImageError::NotAnImage { path: path.to_owned(), why: "it is not a regular file" });
     }

@@ -5,7 +5,8 @@ use crate::conformity;
 use crate::holdings::Holdings;
 use crate::quotas::Quotas;
 use lattice_model::tenant::Excess;
-use lattice_model::{Allocation, Node};
+use lattice_model::{Allocation, Node, NodeId};
+use std::collections::BTreeSet;
 
 /// The nodes that an allocation gets of those that are free for it: as many as it asks for, and not
 /// more new ones than its tenant's quota allows. `None`: these do not suffice.
@@ -32,11 +33,14 @@ pub(crate) fn count_free(free: &[&Node], quotas: &Quotas<'_>, allocation: &Alloc
     if allowed < allocation.spec.nodes as usize { allowed } else { conformity::together(free, &allocation.spec) }
 }
 
-/// The quota that keeps an allocation off, given the nodes that are free for it and that its tenant
-/// uses already: all further nodes would be new ones.
-pub(crate) fn over_quota(free_and_used: &[&Node], quotas: &Quotas<'_>, allocation: &Allocation) -> Option<Excess> {
-    let more = allocation.spec.nodes as usize;
-    quotas.excess(allocation, more.saturating_sub(conformity::together(free_and_used, &allocation.spec)))
+/// The quota that keeps an allocation off, given the nodes that could ever serve it, and those that
+/// are free for it and that its tenant uses already: all further nodes would be new ones.
+pub(crate) fn over_quota(possible: Vec<&Node>, free_and_used: &[&Node], quotas: &Quotas<'_>, allocation: &Allocation) -> Option<Excess> {
+    let wanted = allocation.spec.nodes as usize;
+    let used: BTreeSet<&NodeId> = free_and_used.iter().map(|node| &node.id).collect();
+    let new = |set: Vec<&Node>| wanted.saturating_sub(set.iter().filter(|node| used.contains(&node.id)).count());
+    let large_enough = conformity::sets(possible, &allocation.spec).into_iter().filter(|set| set.len() >= wanted);
+    quotas.excess(allocation, large_enough.map(new).min()?)
 }
 
 fn largest_allowed<'a>(free: Vec<&'a Node>, quotas: &Quotas<'_>, allocation: &Allocation) -> Vec<&'a Node> {

@@ -30,7 +30,7 @@ use domains::Domains;
 use lattice_model::claim::ClaimShare;
 use lattice_model::count::counted;
 use lattice_model::{Allocation, Claim, Node, NodeId, VCluster, hostlist};
-use possible::possible;
+use possible::{possible, possible_nodes};
 use quotas::Quotas;
 use settling::Settling;
 use std::collections::BTreeSet;
@@ -79,7 +79,7 @@ pub fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> 
         free.retain(|n| why_not(view, &held, n, allocation).is_none());
         let free_and_used: Vec<&Node> = free.iter().copied().filter(|n| quotas.is_used(allocation, n)).collect();
         let Some(free) = choice::choose(free, &held, &quotas, allocation) else {
-            if choice::over_quota(&free_and_used, &quotas, allocation).is_none() {
+            if choice::over_quota(possible_nodes(view, allocation), &free_and_used, &quotas, allocation).is_none() {
                 blocked.insert(queue);
             }
             continue;

@@ -6,7 +6,7 @@ use crate::choice;
 use crate::domains::Domains;
 use crate::holdings::Holdings;
 use crate::misfit::{self, misfit};
-use crate::possible::{possible, possible_where};
+use crate::possible::{possible, possible_nodes, possible_where};
 use crate::quotas::Quotas;
 use crate::settling::Settling;
 use crate::user_running::RunningOfUsers;
@@ -183,7 +183,8 @@ impl<'a> Judge<'a> {
         }
         let mut used: Vec<&Node> = self.view.nodes.values().filter(|n| self.quotas.is_used(allocation, n)).collect();
         used.retain(|node| why_not(self.view, &self.held, node, allocation).is_none());
-        Some((choice::over_quota(&used, &self.quotas, allocation)?, used.len()))
+        let possible = possible_nodes(self.view, allocation);
+        Some((choice::over_quota(possible, &used, &self.quotas, allocation)?, used.len()))
     }
 
     /// How many of the nodes that are free for it could serve it together.

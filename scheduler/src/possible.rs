@@ -13,9 +13,17 @@ pub(crate) fn possible(view: &View, allocation: &Allocation) -> usize {
 
 /// The same, counting only nodes for which `wanted` is true.
 pub(crate) fn possible_where(view: &View, allocation: &Allocation, wanted: impl Fn(&Node) -> bool) -> usize {
+    conformity::together(&fitting(view, allocation, wanted), &allocation.spec)
+}
+
+/// The nodes that [`possible`] counts, of all groups.
+pub(crate) fn possible_nodes<'a>(view: &'a View, allocation: &Allocation) -> Vec<&'a Node> {
+    fitting(view, allocation, |node| allocation.exclusion(&node.id).is_none())
+}
+
+fn fitting<'a>(view: &'a View, allocation: &Allocation, wanted: impl Fn(&Node) -> bool) -> Vec<&'a Node> {
     let named = view.named(allocation);
     let fits =
         |n: &&Node| misfit::never_serves(named, &allocation.spec, n).is_none() && allocation.spec.lacked_by(n).is_none() && wanted(n);
-    let fit: Vec<&Node> = view.nodes.values().filter(fits).collect();
-    conformity::together(&fit, &allocation.spec)
+    view.nodes.values().filter(fits).collect()
 }

@@ -242,6 +242,31 @@ fn work_of_several_nodes_gets_as_many_new_ones_as_the_quota_allows() {
 }
 
 #[test]
+fn a_group_that_is_too_small_does_not_hide_that_the_quota_keeps_work_off() {
+    let of_physics = |mut allocation: Allocation| {
+        spec_of(&mut allocation).tenant = "physics".into();
+        allocation
+    };
+    let mut v = view(5, vec![of_physics(shared(1, 3, 10, 1)), shared(2, 3, 20, 1)]);
+    for allocation in v.allocations.values_mut() {
+        spec_of(allocation).constraints.conformance = true;
+    }
+    for node in v.nodes.values_mut() {
+        node.size = Resources { cores: 4, memory_bytes: 4 << 30, gpus: 0 };
+    }
+    let part = Resources { cores: 1, memory_bytes: 1 << 30, gpus: 0 };
+    for there in [running_on(shared(8, 1, 1, 1), "n1", part), running_on(shared(9, 1, 1, 1), "n2", part)] {
+        v.allocations.insert(there.id, of_physics(there));
+    }
+    let physics = Tenant { name: "physics".into(), max_nodes: Some(3), max_concurrent_allocations: None, revision: Revision(1) };
+    v.tenants.insert("physics".into(), physics);
+    let v = made_of(v, &[("n1", "6.6"), ("n2", "6.6"), ("n3", "6.1"), ("n4", "6.1"), ("n5", "6.1")]);
+    assert_eq!(placed(&v), [(id(2), vec!["n3".into(), "n4".into(), "n5".into()])], "it does not block the queue");
+    let why = explain(&v, &v.allocations[&id(1)]).summary;
+    assert!(why.contains("quota"), "{why}");
+}
+
+#[test]
 fn a_user_with_as_many_running_allocations_as_may_be_waits_and_keeps_nobody_else_waiting() {
     let of = |mut allocation: Allocation, uid: u32| {
         (allocation.owner.uid, allocation.owner.name) = (uid, format!("u{uid}"));

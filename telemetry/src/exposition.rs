@@ -96,7 +96,7 @@ mod tests {
 # TYPE lattice_gossip_datagrams_refused_total counter
 lattice_gossip_datagrams_refused_total{node_id=\"n1\",reason=\"not_sealed\"} 3
 lattice_gossip_datagrams_refused_total{node_id=\"n1\",reason=\"a\\\"b\\\\c\\nd\"} 0
-# HELP lattice_raft_apply_seconds How long applying one entry took.
+# HELP lattice_raft_apply_seconds How long it took to apply one entry.
 # TYPE lattice_raft_apply_seconds histogram
 lattice_raft_apply_seconds_bucket{node_id=\"n1\",le=\"0.001\"} 0
 lattice_raft_apply_seconds_bucket{node_id=\"n1\",le=\"0.5\"} 1

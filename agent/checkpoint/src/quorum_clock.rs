@@ -49,8 +49,12 @@ impl QuorumTime {
     }
 
     /// The next reading, corrected by what the members know of their clocks. If no majority of the
-    /// clocks agrees, time continues from the earlier reading.
+    /// clocks agrees, or if the member knows no leader and so nothing of the other clocks, time
+    /// continues from the earlier reading.
     fn next(known: Option<Self>, status: &QuorumStatus, boottime_ms: u64) -> Self {
+        if let (None, Some(known)) = (status.leader, known) {
+            return known;
+        }
         let ahead_ms = match (&status.clocks, known) {
             (Some(ClockAlarm::NoMajority), Some(known)) => return known,
             (Some(ClockAlarm::NoMajority) | None, _) => 0,
@@ -93,7 +97,7 @@ mod tests {
         QuorumStatus {
             cluster: String::new(),
             member: MemberId(1),
-            leader: None,
+            leader: Some(MemberId(1)),
             term: 1,
             generation: Generation::default(),
             revision: Revision(1),
@@ -130,6 +134,9 @@ mod tests {
         assert_eq!(at(ClockAlarm::Apart([(MemberId(2), 7_300_000)].into())), Timestamp(9_000_000));
         // The ledger's time counts, not the clocks that agree.
         assert_eq!(at(ClockAlarm::Time { behind_ms: 60_000 }), Timestamp(8_940_000));
+        // A member without a leader knows nothing of the other clocks.
+        let alone = QuorumStatus { leader: None, ..status(9_000_000, None) };
+        assert_eq!(QuorumTime::next(Some(first), &alone, 700_000), first);
         // A first reading has nothing to go on from.
         let alone = QuorumTime::next(None, &status(9_000_000, Some(ClockAlarm::NoMajority)), 5_000);
         assert_eq!(alone.when(5_000), Timestamp(9_000_000));

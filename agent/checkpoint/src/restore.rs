@@ -48,7 +48,7 @@ pub async fn restore(
                     if tries % LOG_EVERY_TRIES == 0 {
                         tracing::warn!(allocation = %share.allocation, %error, "the restore waits for the checkpoint store");
                     }
-                    set_detail(&format!("preparing: what it saved waits for the checkpoint store: {error}"));
+                    set_detail(&format!("preparing: its checkpoint waits for the checkpoint store: {error}"));
                     tries += 1;
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }

@@ -21,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 pub enum NoPmix {
     #[error("{0}")]
     FindShim(#[source] io::Error),
-    #[error("{} is not there: install it beside lattice-shim", .program.display())]
+    #[error("{} does not exist: install it beside lattice-shim", .program.display())]
     NoProgram { program: PathBuf },
     #[error("{}: {source}", .program.display())]
     Run { program: PathBuf, source: io::Error },

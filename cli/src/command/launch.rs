@@ -312,7 +312,7 @@ pub async fn follow_launch(
                 // A refused request means that the launch has ended meanwhile.
                 if let Some(failure) = abort_launch(&client, request).await.err().filter(|failure| !refused.contains(&failure.exit())) {
                     write_message(failure.text());
-                    write_message_line("the launch may go on; `lattice cancel` ends its allocation");
+                    write_message_line("the launch may continue; `lattice cancel` ends its allocation");
                 }
                 return Ok(ended_by.map_or(BROKEN_PIPE, |(signalled, _)| signalled));
             }

@@ -147,7 +147,7 @@ mod tests {
             votes: true,
             level: matched.map(|_| 2),
             certificate_until_ms: matched.map_or(0, |_| 1_772_704_812_034),
-            disk: matched.map_or("the disk of /d is full: nothing new is taken".into(), |_| String::new()),
+            disk: matched.map_or("the disk of /d is full: nothing new is accepted".into(), |_| String::new()),
         };
         let status = v1::QuorumStatusResponse {
             cluster: "lattice".into(),
@@ -177,7 +177,7 @@ Audit:        40 records
 Nodes:        3 Ready
 Allocations:  none
 Refused:      2 certificates of another role
-Disk:         member 1: the disk of /d is full: nothing new is taken
+Disk:         member 1: the disk of /d is full: nothing new is accepted
 Silent:  3 nodes fell silent at once: none is declared Down, and their work is not started elsewhere, before `lattice node confirm-dead NODES`
 Clocks:  the clock of member 2 is 7 s ahead of those of the majority: set it right (NTP)
 

@@ -155,7 +155,7 @@ fn started_again(w: &World) {
     let gone = server_killed(w);
     w.ok(&["resume", id]);
     let status = || w.lattice.json(&["node", "status"]).unwrap().to_string();
-    w.wait("it to wait for the store", || status().contains("what it saved waits for the checkpoint store"));
+    w.wait("it to wait for the store", || status().contains("its checkpoint waits for the checkpoint store"));
     server_started(w, gone);
     w.wait_log(id, &format!("restored {step}\nbegun 0\nstep 0 {}\n", step + 1));
     chain.end(w);

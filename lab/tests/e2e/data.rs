@@ -110,7 +110,7 @@ fn disk(w: &World) {
     w.wait("both to be ready", || w.log(&id).matches("ready").count() == 2);
     // A size limit is enforced if the file system has project quota; elsewhere it is reported as not enforced.
     let (status, nodes) = (w.ok(&["node", "status"]), w.ok(&["nodes", "-o", "json"]));
-    assert_eq!(status.contains("scratch: a size that is asked for"), nodes.contains("\"scratch\""), "{status} {nodes}");
+    assert_eq!(status.contains("scratch: a requested size"), nodes.contains("\"scratch\""), "{status} {nodes}");
     let nodes: Vec<String> = w.status(&id)["nodes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect();
     for node in &nodes {
         let about = fs::symlink_metadata(scratch(w, node).join(&id)).unwrap();

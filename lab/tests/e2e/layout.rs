@@ -135,7 +135,7 @@ fn bad_ends(w: &World) {
         (&["-N", "9", "-n", "9"], "nodes: 9 given; the allocation has 3"),
         (&["-w", "n77,n77,n77"], "n77 is none of the allocation's nodes"),
         (&["-w", &elsewhere, "-n", "2"], "must have one"),
-        (&["-w", &all, "-n", "2"], "it places 3 ranks, and -n asks for 2"),
+        (&["-w", &all, "-n", "2"], "it places 3 ranks, and -n requests 2"),
         (&["-c", "60000"], "ask for fewer with --cpus-per-task"),
         (&["-m", "diagonal"], "none of block, cyclic, plane=N"),
     ] {

@@ -50,7 +50,7 @@ fn one_holder(w: &World) {
     assert!(not_theirs.code() == 4 && not_theirs.err().contains("is root's"), "{}", not_theirs.err());
     let not_operator = w.run_as(NOBODY, &["lease", "revoke", "build"]);
     assert!(not_operator.code() == 4 && not_operator.err().contains("operator"), "{}", not_operator.err());
-    refused(w, &["lease", "grant", "scheduler/default"], 2, &["agents' own"]);
+    refused(w, &["lease", "grant", "scheduler/default"], 2, &["reserved for agents"]);
     refused(w, &["lease", "renew", "build", "--token", "999999"], 4, &["not the current token", "lattice lease grant"]);
     w.ok(&["lease", "release", "build", "--token", &token]);
     w.ok(&["lease", "release", "build", "--token", &token]);

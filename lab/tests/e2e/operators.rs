@@ -170,7 +170,7 @@ fn unusable(w: &World) {
     let cordon = ["node", "cordon", "n2", "--reason", "x"];
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     let open = run_with(w, NOBODY, &file, &cordon);
-    assert!(open.code() == 2 && open.err().contains("may be read by others (mode 644): chmod 600"), "{}", open.err());
+    assert!(open.code() == 2 && open.err().contains("may be read by others (mode 644): run chmod 600"), "{}", open.err());
     std::fs::write(&file, "no credential").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     let damaged = run_with(w, NOBODY, &file, &cordon);

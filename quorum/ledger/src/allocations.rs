@@ -184,23 +184,10 @@ impl Ledger {
     }
 
     /// Adds a node's usage to the claim that it was reported for, never to a later one.
-    pub(super) fn add_usage(
-        &mut self,
-        context: &mut ApplyContext,
-        id: AllocationId,
-        epoch: Epoch,
-        node: &NodeId,
-        usage: Option<WorkUsage>,
-    ) {
+    pub(super) fn add_usage(&mut self, context: &mut ApplyContext, id: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
         let Some(usage) = usage.filter(|_| self.allocations.get(&id).is_some_and(|a| a.epoch == epoch)) else { return };
-        let has_share = self.allocations.get(&id).is_some_and(|a| a.shares.rank_of(node).is_some());
-        let allocation = if has_share {
-            self.share_mut(context, id, node).map(|(allocation, _)| allocation)
-        } else {
-            // The claim has ended, and the allocation waits for another one.
-            self.allocation_mut(context, id)
-        };
-        let Some(allocation) = allocation else { return };
+        // If the claim has ended and the allocation waits for another one, it has no shares.
+        let Some(allocation) = self.usage_mut(context, id) else { return };
         let before = allocation.usage.as_deref().copied().unwrap_or_default();
         allocation.usage = Some(Box::new(before.with(usage)));
     }

@@ -78,6 +78,15 @@ impl Ledger {
         Some((allocation, rank))
     }
 
+    /// The allocation: to change its usage by this command, and nothing else.
+    pub(super) fn usage_mut(&mut self, context: &mut ApplyContext, id: AllocationId) -> Option<&mut Allocation> {
+        context.changed.usage(id, self.allocations.get(&id)?.revision);
+        self.note_before(context, id);
+        let allocation = Arc::make_mut(self.allocations.get_mut(&id)?);
+        allocation.revision = context.revision;
+        Some(allocation)
+    }
+
     /// The node, to be changed by this command.
     pub(super) fn node_mut(&mut self, context: &mut ApplyContext, id: &NodeId) -> Option<&mut Node> {
         self.note_node(context, id);

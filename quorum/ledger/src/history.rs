@@ -69,7 +69,7 @@ impl ChangeSet {
         for (id, shares) in &changed.shares {
             match record(id) {
                 // The last of these changes is sent with everything that it completes.
-                Some(whole) if whole.shares.all_released() || changed.dropped.contains_key(id) => allocations.push(Arc::clone(whole)),
+                Some(whole) if is_last_release(whole) || changed.dropped.contains_key(id) => allocations.push(Arc::clone(whole)),
                 Some(record) => phases.push(ChangedPhases::of(record, shares)),
                 None => {}
             }
@@ -119,6 +119,11 @@ impl ChangeSet {
         let small = removed.chain(phases).chain(quotas).chain(queues).chain(leases).chain(domains.iter().map(|(key, _)| domain_bytes(key)));
         SET_BYTES + size_of::<Self>() + places + records.chain(small).sum::<usize>()
     }
+}
+
+/// Work that waits for another claim has no shares.
+fn is_last_release(record: &Allocation) -> bool {
+    !record.shares.is_empty() && record.shares.all_released()
 }
 
 /// A change of share phases. It has no version of the record: a version takes memory for each share.

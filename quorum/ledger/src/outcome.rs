@@ -68,8 +68,17 @@ impl Changed {
     /// Only the phase of the share of this rank, and the usage, may have changed in the record of
     /// this allocation, which was of revision `follows`.
     pub fn share(&mut self, id: AllocationId, follows: Revision, rank: u32) {
+        self.usage(id, follows);
+        if let Some(shares) = self.shares.get_mut(&id) {
+            shares.ranks.insert(rank);
+        }
+    }
+
+    /// Only the usage may have changed in the record of this allocation, which was of revision
+    /// `follows`.
+    pub fn usage(&mut self, id: AllocationId, follows: Revision) {
         if !self.allocations.contains(&id) {
-            self.shares.entry(id).or_insert_with(|| ChangedShares { follows, ranks: BTreeSet::new() }).ranks.insert(rank);
+            self.shares.entry(id).or_insert_with(|| ChangedShares { follows, ranks: BTreeSet::new() });
         }
     }
 
@@ -78,6 +87,7 @@ impl Changed {
         self.nodes.extend(other.nodes);
         other.allocations.into_iter().for_each(|id| self.record(id));
         for (id, ChangedShares { follows, ranks }) in other.shares {
+            self.usage(id, follows);
             ranks.into_iter().for_each(|rank| self.share(id, follows, rank));
         }
         self.dropped.extend(other.dropped);

@@ -371,7 +371,7 @@ impl Ledger {
             allocation.checkpoint = share.restore.clone().map(Box::new);
         }
         allocation.claimed_at = Some(context.at);
-        allocation.started_at = None;
+        (allocation.started_at, allocation.usage) = (None, None);
         allocation.revision = context.revision;
         self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
         // Parts of other nodes count until those nodes report. Nodes that have reported are not
@@ -408,11 +408,14 @@ impl Ledger {
         if !self.is_live(id, held.share.epoch) {
             return;
         }
-        let Some(allocation) = self.allocation_mut(context, id) else { return };
-        allocation.shares.set_phase(node, phase);
+        let Some((allocation, rank)) = self.share_mut(context, id, node) else { return };
+        allocation.shares.set_phase_of_rank(rank, phase);
         let was_ordered = held.share.state == AllocationState::Running;
         let all = allocation.shares.all_prepared();
-        if (was_ordered || all) && allocation.state == AllocationState::Staging {
+        if (was_ordered || all)
+            && allocation.state == AllocationState::Staging
+            && let Some(allocation) = self.allocation_mut(context, id)
+        {
             allocation.state = AllocationState::Running;
             allocation.started_at = Some(at);
             let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();

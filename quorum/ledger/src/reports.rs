@@ -188,7 +188,7 @@ impl Ledger {
         // A node that has released a claim which is still current has lost it.
         let live = self.is_live(id, epoch);
         self.mark_released(context, id, epoch, node);
-        self.add_usage(context, id, epoch, node, usage);
+        self.add_usage(context, id, epoch, usage);
         if live {
             let why = "it reports that nothing of it is left".to_owned();
             self.end(context, id, EndReason::NodeLost { node: node.clone(), why }, &format!("node:{node}"));

@@ -12,8 +12,12 @@ use lattice_model::{
 
 /// An allocation on all nodes of a cluster of this size.
 fn wide(nodes: u8) -> (Story, Epoch) {
+    wide_with(nodes, RequeuePolicy::Never)
+}
+
+fn wide_with(nodes: u8, requeue: RequeuePolicy) -> (Story, Epoch) {
     let mut s = Story::new(nodes);
-    s.submit(1, u32::from(nodes), RequeuePolicy::Never, 0);
+    s.submit(1, u32::from(nodes), requeue, 3);
     let share = |number| ClaimShare {
         node: node(number),
         resources: SIZE,
@@ -100,6 +104,24 @@ fn it_runs_with_the_last_report_and_is_published_whole_when_it_runs_ends_and_is_
     let set = ChangeSet::of(&s.ledger, changed);
     assert!(set.phases.is_empty() && set.allocations[0].usage.as_deref() == Some(&usage(u32::from(NODES) - 1)), "{set:?}");
     assert!(set.allocations[0].shares.all_released());
+}
+
+#[test]
+fn what_a_requeued_claim_used_is_published_without_its_record() {
+    let (mut s, epoch) = wide_with(40, RequeuePolicy::Always);
+    for number in 0..40 {
+        report(&mut s, number, prepared(1, epoch));
+    }
+    only_whole(&mut s, epoch);
+    assert_eq!((s.state(1), record(&s).shares.len()), (AllocationState::Pending, 0));
+    let usage = WorkUsage { nodes: 1, memory_peak_bytes: Some(7), cpu_ms: None };
+    let before = record(&s);
+    let changed = report(&mut s, 5, ReportItem::Released { allocation: id(1), epoch, usage: Some(usage) });
+    let change = only_phases(&s, changed);
+    assert_eq!((change.phases.len(), change.usage), (0, Some(usage)));
+    let mut applied = before;
+    change.apply(&mut applied).unwrap();
+    assert_eq!(applied, record(&s));
 }
 
 #[test]

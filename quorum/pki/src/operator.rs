@@ -172,7 +172,7 @@ mod tests {
         let set = |mode| std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
         set(0o640);
         let refused = Credential::read(&file).err().unwrap().to_string();
-        assert!(refused.contains("(mode 640): chmod 600"), "{refused}");
+        assert!(refused.contains("(mode 640): run chmod 600"), "{refused}");
         set(0o600);
         std::fs::write(&file, "nothing").unwrap();
         let refused = Credential::read(&file).err().unwrap().to_string();

@@ -115,16 +115,19 @@ impl BackupStore {
         file.sync_all().await.map_err(BackupError::local(to))
     }
 
-    /// Puts a sealed segment unless it exists already.
-    pub async fn put_segment(&self, segment: &Segment, path: &Path) -> Result<(), BackupError> {
-        let key = self.key(&["audit", &segment.name()]);
-        match self.0.store.head(&key).await {
-            Ok(_) => Ok(()),
-            Err(object_store::Error::NotFound { .. }) => {
-                self.put_file(key, File::open(path).await.map_err(BackupError::local(path))?, path).await
-            }
+    /// Whether a sealed segment is there.
+    pub async fn has_segment(&self, segment: &Segment) -> Result<bool, BackupError> {
+        match self.0.store.head(&self.key(&["audit", &segment.name()])).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(self.fail("it cannot be seen which audit segments are there")(error)),
         }
+    }
+
+    /// Puts a sealed segment. All later backups rely on it: check it before.
+    pub async fn put_segment(&self, segment: &Segment, path: &Path) -> Result<(), BackupError> {
+        let file = File::open(path).await.map_err(BackupError::local(path))?;
+        self.put_file(self.key(&["audit", &segment.name()]), file, path).await
     }
 
     /// Puts the description of the audit chain, and then the snapshot, which completes the backup.

@@ -8,6 +8,7 @@
 
 mod committing;
 mod link;
+mod list_digest;
 mod registration;
 mod sending;
 
@@ -23,12 +24,13 @@ use crate::witnesses::Witness;
 use lattice_api::v1::Packed;
 use lattice_ledger::{Action, Outcome, cut, growth};
 use lattice_model::conformance::Components;
-use lattice_model::{DesiredList, Incarnation, NodeId, NodeReport, Revision};
+use lattice_model::{Incarnation, NodeId, NodeReport, Revision};
 use lattice_pki::identity::Caller;
 use lattice_pki::refused::Cause;
 use lattice_quorum_client::wire::{Down, HeldKeys, MayMove, NodeHealth, Refusal, Up};
 use lattice_store::roster::Roster;
 use link::{DownLink, Ended, MESSAGE_BYTES_MAX, PATIENCE, next};
+use list_digest::ListDigest;
 use registration::{checked, read_registration};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -120,9 +122,9 @@ struct Session<'a> {
     beat: u64,
     /// Compares the number of shares that the node reports with the ledger's.
     miscounted: Miscounted,
-    /// The last list sent, without its revision. A claim that was made and ended between two lists
-    /// changes only the leaving shares.
-    sent: Option<DesiredList>,
+    /// The last list sent. A digest, because the list of wide work is a megabyte for each session.
+    /// A claim that was made and ended between two lists changes only the leaving shares.
+    sent: Option<ListDigest>,
     /// The node's components as last reported in this session.
     conformance: Option<Components>,
     /// The revision of the last gossip keys sent.

@@ -122,6 +122,7 @@ impl Machine {
 
     /// Applies an entry to the ledger. Its audit records are written with those of the call's other
     /// entries.
+    #[expect(clippy::result_large_err, reason = "the error is openraft's")]
     fn apply_proposal(&mut self, log_id: LogId, proposal: &Proposal) -> Result<Replies, StorageError> {
         // Another member wrote something that this version does not understand: to continue would
         // make the replicas differ.
@@ -220,7 +221,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             match made.map_err(StoreError::io(&path, "cannot be made")) {
                 Ok(file) => break file,
                 Err(error) => {
-                    self.reserve.wait_to_retry(error).await.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?
+                    self.reserve.wait_to_retry(error).await.map_err(|e| StorageIOError::write_snapshot(None, AnyError::new(&e)))?;
                 }
             }
         };

@@ -68,6 +68,7 @@ pub struct Chunk {
     path: PathBuf,
     bytes: u64,
     began: Instant,
+    torn: bool,
     /// Numbers whose unit and source it has declared.
     pub declared: Declared,
 }
@@ -79,21 +80,27 @@ impl Chunk {
         let unique = Uuid::new_v4().simple().to_string();
         let path = dir.join(format!("{}-{at_ms:013}-{}.{OPEN}", header.epoch, &unique[..8]));
         let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path)?;
-        let mut chunk = Self { file, path, bytes: 0, began: Instant::now(), declared: Declared::new() };
+        let mut chunk = Self { file, path, bytes: 0, began: Instant::now(), torn: false, declared: Declared::new() };
         let mut line = serde_json::to_vec(header)?;
         line.push(b'\n');
         chunk.append(&line).inspect_err(|_| drop(fs::remove_file(&chunk.path)))?;
         Ok(chunk)
     }
 
-    /// Adds complete lines. After an error the file ends where it ended before.
+    /// Adds complete lines. After an error the file ends where it ended before; if not even that can
+    /// be done, it is torn.
     pub fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         if let Err(error) = self.file.write_all(lines) {
-            self.file.set_len(self.bytes)?;
+            self.torn |= self.file.set_len(self.bytes).is_err();
             return Err(error);
         }
         self.bytes += lines.len() as u64;
         Ok(())
+    }
+
+    /// Whether it may end with a part of a line: nothing may be added any more.
+    pub fn is_torn(&self) -> bool {
+        self.torn
     }
 
     /// Its length in bytes, and when it was begun.

@@ -323,6 +323,9 @@ impl Recording {
         }
         let dir = traces.dir(key);
         has_room(&traces.0.dir)?;
+        if self.chunk.as_ref().is_some_and(Chunk::is_torn) {
+            self.close(traces);
+        }
         let there = self.chunk.take();
         let chunk = match there {
             Some(chunk) => chunk,

@@ -2,7 +2,8 @@
 
 use super::Session;
 use super::link::Ended;
-use lattice_model::{DesiredList, Revision};
+use super::list_digest::ListDigest;
+use lattice_model::{Revision, with_causes};
 use lattice_quorum_client::wire::Down;
 
 impl Session<'_> {
@@ -48,7 +49,7 @@ impl Session<'_> {
 
     /// Sends the node's list, unless the same one was already sent.
     pub(super) async fn send_desired(&mut self, at_least: Revision) -> Result<(), Ended> {
-        let desired = {
+        let mut desired = {
             let ledger = self.core.agreed.ledger();
             // A restarted agent has a session of its own.
             match ledger.node(&self.node).map(|n| n.incarnation) {
@@ -63,11 +64,11 @@ impl Session<'_> {
             ledger.desired(&self.node)
         };
         debug_assert!(desired.revision >= at_least, "the registration is applied here");
-        let sent = DesiredList { revision: Revision::default(), ..desired.clone() };
-        if self.sent.as_ref() == Some(&sent) {
+        let digest = ListDigest::of(&mut desired).map_err(|e| Ended::Close(with_causes(&e)))?;
+        if self.sent.as_ref() == Some(&digest) {
             return Ok(());
         }
-        self.sent = Some(sent);
+        self.sent = Some(digest);
         self.down.send(&Down::Desired(desired)).await
     }
 }

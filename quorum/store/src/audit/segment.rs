@@ -184,6 +184,8 @@ impl Active {
         record::write(&mut tail, KIND_AUDIT_SEAL, self.synced, &pack::to_bytes(&seal).map_err(StoreError::Encode)?);
         tail.extend_from_slice(&self.end.to_le_bytes());
         tail.extend_from_slice(SEALED);
+        // A seal on the disk says that its records are there.
+        self.file.sync_data().map_err(StoreError::unsynced(&self.path))?;
         self.file.write_all_at(&tail, self.end).map_err(fail("cannot be written"))?;
         self.file.sync_all().map_err(StoreError::unsynced(&self.path))?;
         fs::set_permissions(&self.path, read_only()).map_err(fail("cannot be made read-only"))?;
@@ -233,7 +235,7 @@ pub fn open(path: &Path, head: &AuditHead) -> Result<(Found, u64), StoreError> {
     let read = bytes.len() as u64;
     if bytes.get(..MAGIC.len()) != Some(MAGIC) {
         if bytes.get(MAGIC.len()..).unwrap_or_default().iter().all(|b| *b == 0) {
-            tracing::warn!(file = %path.display(), "a segment whose making was interrupted is removed");
+            tracing::warn!(file = %path.display(), "a segment whose creation was interrupted is removed");
             fs::remove_file(path).map_err(fail("cannot be removed"))?;
             sync_parent(path)?;
             return Ok((Found::Nothing, read));
@@ -254,7 +256,9 @@ fn check_unless_read_only(path: &Path, sealed: &Sealed) -> Result<u64, StoreErro
     }
     sealed.check()?;
     file.sync_all().map_err(StoreError::unsynced(path))?;
-    file.set_permissions(read_only()).map_err(fail("cannot be made read-only"))?;
+    if let Err(error) = file.set_permissions(read_only()) {
+        tracing::warn!(segment = %path.display(), %error, "it cannot be made read-only: each start reads it");
+    }
     Ok(sealed.records_end)
 }
 

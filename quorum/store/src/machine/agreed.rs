@@ -91,12 +91,15 @@ impl Agreed {
         self.audit().sealed().to_vec()
     }
 
-    /// Compares a sealed segment with its checksum. If it is damaged, nothing is read from it any
-    /// more. Reads the whole segment: call it where blocking is allowed.
+    /// Compares a sealed segment with its checksum. If it is damaged ([`StoreError::Corrupt`]),
+    /// nothing is read from it any more; after another error it is not known whether it is. Reads the
+    /// whole segment: call it where blocking is allowed.
     pub fn check_audit_segment(&self, segment: &Sealed) -> Result<(), StoreError> {
-        let Err(error) = segment.check() else { return Ok(()) };
-        // It may have been cut off meanwhile.
-        if self.audit().set_damaged(segment, &with_causes(&error)) { Err(error) } else { Ok(()) }
+        match segment.check() {
+            // It may have been cut off meanwhile.
+            Err(error @ StoreError::Corrupt { .. }) if !self.audit().set_damaged(segment, &with_causes(&error)) => Ok(()),
+            checked => checked,
+        }
     }
 
     /// Number of sealed audit segments that were found damaged since the start.
