@@ -78,10 +78,13 @@ fn dev() {
             fs::read_dir("/proc").unwrap().flatten().any(|p| fs::read(p.path().join("cmdline")).is_ok_and(|c| c == b"sleep\x004711\x00"))
         };
         assert!(process::until(LIMIT, || !sleeping()), "what it started lives");
-        // Ranks cannot be told from other processes here: a signal that is meant for them alone is refused.
+        // Ranks cannot be told from other processes here: work with a signal that is meant for them alone is not placed.
         for signal in ["ranks:USR2", "group:USR2"] {
-            let refused = run(&["submit", "--checkpoint=signal", "--checkpoint-signal", signal, "--", "/bin/sleep", "1"]);
-            assert!(refused.code() == 4 && refused.err().contains("cannot tell its ranks"), "{} {}", refused.code(), refused.err());
+            let done = run(&["submit", "-o", "name", "--checkpoint=signal", "--checkpoint-signal", signal, "--", "/bin/sleep", "1"]);
+            let id = done.out().trim().to_owned();
+            let explained = || run(&["explain", &id]).out();
+            assert!(process::until(LIMIT, || explained().contains("cannot tell its ranks")), "{}{}", done.err(), explained());
+            run(&["cancel", &id]);
         }
         // An image is not possible here: the submission is refused with the reason, not run without the image.
         let image = home.join("env.sqfs");
