@@ -78,7 +78,7 @@ fn dev() {
             fs::read_dir("/proc").unwrap().flatten().any(|p| fs::read(p.path().join("cmdline")).is_ok_and(|c| c == b"sleep\x004711\x00"))
         };
         assert!(process::until(LIMIT, || !sleeping()), "what it started lives");
-        // Ranks cannot be told from other processes here: work with a signal that is meant for them alone is not placed.
+        // The agent cannot tell ranks from other processes here: work whose signal is for ranks alone is not placed.
         for signal in ["ranks:USR2", "group:USR2"] {
             let done = run(&["submit", "-o", "name", "--checkpoint=signal", "--checkpoint-signal", signal, "--", "/bin/sleep", "1"]);
             let id = done.out().trim().to_owned();

@@ -72,10 +72,7 @@ impl Ledger {
         let known = self.allocations.get(&id)?;
         let rank = known.shares.rank_of(node)?;
         context.changed.share(id, known.revision, rank);
-        self.note_before(context, id);
-        let allocation = Arc::make_mut(self.allocations.get_mut(&id)?);
-        allocation.revision = context.revision;
-        Some((allocation, rank))
+        self.usage_mut(context, id).map(|allocation| (allocation, rank))
     }
 
     /// The allocation: to change its usage by this command, and nothing else.
