@@ -19,7 +19,7 @@ use lattice_output::logs;
 use lattice_output::output_index::Position;
 use lattice_output::spool::{self, Spool};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -327,11 +327,11 @@ async fn pull(
     over: watch::Receiver<bool>,
     out: mpsc::Sender<Result<v1::LogChunk, Status>>,
 ) {
-    let mut silent_since = None;
+    let mut silence = Silence::default();
     loop {
         let why = match open(&api, &node, &selection).await {
             Ok(mut items) => {
-                silent_since = None;
+                silence = Silence::default();
                 match pass_on(&mut items, &node, &mut selection, &out).await {
                     Passed::End | Passed::Nobody => return,
                     Passed::NotHere => {
@@ -344,9 +344,8 @@ async fn pull(
             }
             Err(error) => error.to_string(),
         };
-        let since = *silent_since.get_or_insert_with(std::time::Instant::now);
-        let wait = selection.follow && !*over.borrow();
-        if !wait && since.elapsed() > NODE_RETRY_MAX {
+        let is_awaited = selection.follow && !*over.borrow();
+        if silence.is_too_long(Instant::now(), is_awaited) {
             let missing = format!("the node does not answer ({why}); what is not in the log store is missing here, and still on the node");
             return from_store(&api, &node, &mut selection, &out, Some(&missing)).await;
         }
@@ -354,6 +353,25 @@ async fn pull(
             () = out.closed() => return,
             () = tokio::time::sleep(Duration::from_millis(200)) => {}
         }
+    }
+}
+
+/// How long a node has not answered although its work has ended. The time before that end does not
+/// count: an agent that was away meanwhile has just come back to report it.
+#[derive(Debug, Default)]
+struct Silence {
+    since: Option<Instant>,
+}
+
+impl Silence {
+    /// A node did not answer; whether it is given up. `is_awaited`: its work goes on, so it is
+    /// retried for as long as that takes.
+    fn is_too_long(&mut self, now: Instant, is_awaited: bool) -> bool {
+        if is_awaited {
+            self.since = None;
+            return false;
+        }
+        now.duration_since(*self.since.get_or_insert(now)) > NODE_RETRY_MAX
     }
 }
 
@@ -504,4 +522,21 @@ async fn pass_on(
 
 fn notice(node: &str, text: &str) -> v1::LogChunk {
     v1::LogChunk { node: node.to_owned(), notice: text.to_owned(), ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_was_away_while_the_work_ran_is_retried_after_its_end() {
+        let begin = Instant::now();
+        let at = |s: u64| begin + Duration::from_secs(s);
+        let mut silence = Silence::default();
+        assert!(!silence.is_too_long(at(0), true));
+        assert!(!silence.is_too_long(at(8), true), "the work goes on");
+        assert!(!silence.is_too_long(at(9), false), "the time that it was awaited does not count");
+        assert!(!silence.is_too_long(at(14), false));
+        assert!(silence.is_too_long(at(15), false));
+    }
 }
