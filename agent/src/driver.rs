@@ -56,7 +56,7 @@ pub fn run(
     failpoint::pass(Point::ResumedCommanded);
     // The view is published after the actions, so whoever waits for it finds every allocation's
     // task begun.
-    publish(&brain, outputs, context, true);
+    publish(&brain, outputs, true);
     let pulse = supervisor::pulse();
     let mut alive_at = Instant::now();
     loop {
@@ -86,7 +86,7 @@ pub fn run(
         if journal.wants_checkpoint() {
             journal.checkpoint(&brain)?;
         }
-        publish(&brain, outputs, context, !records.is_empty() || actions.contains(&Action::Report));
+        publish(&brain, outputs, !records.is_empty() || actions.contains(&Action::Report));
         for action in actions.drain(..) {
             act(action, context);
         }
@@ -95,11 +95,10 @@ pub fn run(
     journal.checkpoint(&brain)
 }
 
-fn publish(brain: &Brain, outputs: &Outputs, context: &Shared, changed: bool) {
+fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
     if !changed {
         return;
     }
-    context.allocations.take_addresses(brain.list());
     let reports: Vec<NodeReport> = brain.reports().collect();
     let ended = reports.iter().filter_map(|report| match &report.item {
         ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code } } => Some(((*allocation, *epoch), *code)),

@@ -42,7 +42,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
     loop {
         let began = tokio::time::Instant::now();
         let suspects: Vec<Suspect> = context.work.measuring.suspects();
-        let suspects = suspects.into_iter().filter(|s| s.share.nodes.first().is_some_and(|(node, _)| *node == context.setup.me));
+        let suspects = suspects.into_iter().filter(|s| s.share.nodes.first() == Some(&context.setup.me));
         let suspects: Vec<Suspect> = suspects.collect();
         movers.retain(|key, _| suspects.iter().any(|s| (s.share.allocation, s.launch) == *key));
         for suspect in suspects {
@@ -73,7 +73,7 @@ async fn ask_nodes(context: &Shared, suspect: &Suspect, mover: Option<&NodeId>, 
     if verdict([suspect.report], limit_ms) == Verdict::Moves && suspect.report != IdleReport::None {
         return (Verdict::Moves, Some(context.setup.me.clone()));
     }
-    let nodes = || suspect.share.nodes.iter().map(|(node, _)| node).filter(|node| **node != context.setup.me);
+    let nodes = || suspect.share.nodes.iter().filter(|node| **node != context.setup.me);
     let moves = |report: IdleReport| report != IdleReport::None && verdict([report], limit_ms) == Verdict::Moves;
     // Asks one node alone first: while the work goes on, no other need be asked.
     let mut answered = None;
@@ -110,7 +110,7 @@ async fn ask(context: &Shared, suspect: &Suspect, node: &NodeId) -> IdleReport {
         user: share.owner.name.clone(),
         what: MonitorWhat::Idle { launch: suspect.launch },
     };
-    let mut items = monitoring::items(context, node, context.work.allocations.mesh_address(share, node), open);
+    let mut items = monitoring::items(context, node, context.work.directory.mesh(node).await, open);
     match timeout(ANSWER_TIMEOUT, items.recv()).await {
         Ok(Some(Ok(MonitorItem::Idle { idle_ms: Some(idle_ms), moved }))) => IdleReport::There { idle_ms, moved },
         Ok(Some(Ok(MonitorItem::Idle { idle_ms: None, .. }))) => IdleReport::None,

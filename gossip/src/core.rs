@@ -624,7 +624,7 @@ mod tests {
     #[test]
     fn an_update_of_our_earlier_life_is_not_our_death() {
         let addr: SocketAddr = "10.0.0.1:7".parse().unwrap();
-        let me = Identity { node: "a".parse().unwrap(), addr, incarnation: 2 };
+        let me = Identity { node: "a".parse().unwrap(), addr, mesh: addr, incarnation: 2 };
         let mut core = Core::new(me.clone(), Config::default(), &Keyring::configured(Key::from_bytes([7; 32])), "lab", 1);
         let mut out = Vec::new();
         core.handle(0, Event::Join(addr), &mut out);

@@ -19,7 +19,7 @@ fn keys() -> Keyring {
 }
 
 fn core(node: &str, last: u8) -> Core {
-    let me = Identity { node: node.parse().unwrap(), addr: addr(last), incarnation: 1 };
+    let me = Identity { node: node.parse().unwrap(), addr: addr(last), mesh: addr(last), incarnation: 1 };
     Core::new(me, Config::default(), &keys(), CLUSTER, u64::from(last))
 }
 

@@ -30,16 +30,18 @@ struct Named {
 
 impl Known {
     /// The peer with this name and life.
-    pub(crate) fn peer(&self, name: &str, addr: SocketAddr, incarnation: u64, renewal: u32) -> Result<Peer, Malformed> {
+    pub(crate) fn peer(&self, name: &str, addr: SocketAddr, mesh: SocketAddr, incarnation: u64, renewal: u32) -> Result<Peer, Malformed> {
         let mut names = self.names();
         let key = match names.get_mut(name) {
-            Some(Named { peer: Some(known), .. }) if (known.incarnation, known.renewal, known.addr) == (incarnation, renewal, addr) => {
+            Some(Named { peer: Some(known), .. })
+                if (known.incarnation, known.renewal, known.addr, known.mesh) == (incarnation, renewal, addr, mesh) =>
+            {
                 return Ok(known.clone());
             }
             Some(named) => named.key,
             None => node_key(name),
         };
-        let peer = Peer::of_life(key, Life { renewal, incarnation, addr, node: node_of(name)? });
+        let peer = Peer::of_life(key, Life { renewal, incarnation, addr, mesh, node: node_of(name)? });
         let named = entry(&mut names, name, key);
         // Updates of an earlier life still arrive for a while after the later one; they do not
         // replace it.

@@ -13,6 +13,8 @@ pub struct Identity {
     pub node: NodeId,
     /// The address to which other nodes send datagrams: never a wildcard address.
     pub addr: SocketAddr,
+    /// The address of its agent's mesh. Gossip only spreads it.
+    pub mesh: SocketAddr,
     /// The agent's life: its machine's clock at its start in milliseconds, or one more than the
     /// life of the previous start, whichever is higher. A node of which others know a later life
     /// chooses one above that. Other nodes refuse a life that is ahead of their clocks by more than
@@ -41,6 +43,8 @@ pub(crate) struct Life {
     pub incarnation: u64,
     /// See [`Identity::addr`].
     pub addr: SocketAddr,
+    /// See [`Identity::mesh`].
+    pub mesh: SocketAddr,
     /// See [`Identity::node`].
     pub node: NodeId,
 }
@@ -62,8 +66,10 @@ impl PartialEq for Peer {
 impl Eq for Peer {}
 
 impl Peer {
+    /// A peer whose mesh has its gossip's address.
+    #[cfg(test)]
     pub fn new(node: NodeId, addr: SocketAddr, incarnation: u64, renewal: u32) -> Self {
-        Self::of_life(node_key(node.as_str()), Life { renewal, incarnation, addr: plain(addr), node })
+        Self::of_life(node_key(node.as_str()), Life { renewal, incarnation, addr, mesh: addr, node })
     }
 
     /// `key` is the [`node_key`] of the life's node.
@@ -80,10 +86,10 @@ impl Peer {
         Self::of_life(self.key, Life { renewal: 0, incarnation, ..(*self.life).clone() })
     }
 
-    /// The order of two identities with one name. The address only breaks ties between two machines
-    /// that claim one name.
-    fn rank(&self) -> (u64, u32, SocketAddr) {
-        (self.incarnation, self.renewal, self.addr)
+    /// The order of two identities with one name. The addresses only break ties between two
+    /// machines that claim one name.
+    fn rank(&self) -> (u64, u32, SocketAddr, SocketAddr) {
+        (self.incarnation, self.renewal, self.addr, self.mesh)
     }
 
     /// Whether this identity replaces `other`, which has the same name.
@@ -98,8 +104,9 @@ impl Peer {
 }
 
 impl From<Identity> for Peer {
-    fn from(me: Identity) -> Self {
-        Self::new(me.node, me.addr, me.incarnation, 0)
+    fn from(Identity { node, addr, mesh, incarnation }: Identity) -> Self {
+        let life = Life { renewal: 0, incarnation, addr: plain(addr), mesh: plain(mesh), node };
+        Self::of_life(node_key(life.node.as_str()), life)
     }
 }
 

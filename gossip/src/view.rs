@@ -24,6 +24,8 @@ pub struct Member {
     pub node: NodeId,
     /// The address at which it receives gossip.
     pub addr: SocketAddr,
+    /// The address of its agent's mesh.
+    pub mesh: SocketAddr,
     /// Its agent's life: see [`Identity::incarnation`](crate::Identity::incarnation).
     pub incarnation: u64,
     /// Its liveness in this node's view.
@@ -356,6 +358,7 @@ impl Entry {
         Member {
             node: peer.node.clone(),
             addr: peer.addr,
+            mesh: peer.mesh,
             incarnation: peer.incarnation,
             liveness: self.liveness,
             since_ms: self.since_ms,

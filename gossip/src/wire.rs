@@ -29,7 +29,9 @@ pub(crate) const KIND_RECORDS: u8 = 2;
 const ANNOUNCE: u8 = 6;
 
 /// The longest encoded [`Peer`].
-const PEER_BYTES_MAX: usize = 1 + 63 + 1 + 16 + 2 + 8 + 4;
+const PEER_BYTES_MAX: usize = 1 + 63 + 2 * (1 + 16 + 2) + 8 + 4;
+/// In place of an address family: the address of the mesh is that of gossip, with another port.
+const SAME_IP: u8 = 0;
 
 pub(crate) fn put_node_name(node: &NodeId, buf: &mut impl BufMut) {
     put_name(Some(node), buf);
@@ -71,7 +73,20 @@ pub(crate) fn read_node_name(buf: &mut impl Buf) -> Result<Option<NodeId>, Malfo
 
 pub(crate) fn put_peer(peer: &Peer, buf: &mut impl BufMut) {
     put_node_name(&peer.node, buf);
-    match peer.addr.ip() {
+    put_ip(peer.addr.ip(), buf);
+    buf.put_u16(peer.addr.port());
+    if peer.mesh.ip() == peer.addr.ip() {
+        buf.put_u8(SAME_IP);
+    } else {
+        put_ip(peer.mesh.ip(), buf);
+    }
+    buf.put_u16(peer.mesh.port());
+    buf.put_u64(peer.incarnation);
+    buf.put_u32(peer.renewal);
+}
+
+fn put_ip(ip: IpAddr, buf: &mut impl BufMut) {
+    match ip {
         IpAddr::V4(ip) => {
             buf.put_u8(4);
             buf.put_slice(&ip.octets());
@@ -81,9 +96,22 @@ pub(crate) fn put_peer(peer: &Peer, buf: &mut impl BufMut) {
             buf.put_slice(&ip.octets());
         }
     }
-    buf.put_u16(peer.addr.port());
-    buf.put_u64(peer.incarnation);
-    buf.put_u32(peer.renewal);
+}
+
+fn read_ip(family: u8, buf: &mut impl Buf) -> Result<IpAddr, Malformed> {
+    match family {
+        4 => {
+            let mut octets = [0u8; 4];
+            buf.try_copy_to_slice(&mut octets).map_err(|_| TRUNCATED)?;
+            Ok(octets.into())
+        }
+        6 => {
+            let mut octets = [0u8; 16];
+            buf.try_copy_to_slice(&mut octets).map_err(|_| TRUNCATED)?;
+            Ok(octets.into())
+        }
+        _ => Err(Malformed("an address of an unknown family")),
+    }
 }
 
 pub(crate) fn read_peer(buf: &mut impl Buf, known: &Known) -> Result<Peer, Malformed> {
@@ -92,23 +120,16 @@ pub(crate) fn read_peer(buf: &mut impl Buf, known: &Known) -> Result<Peer, Malfo
 }
 
 fn read_named_peer(name: &str, buf: &mut impl Buf, known: &Known) -> Result<Peer, Malformed> {
-    let ip: IpAddr = match read_u8(buf)? {
-        4 => {
-            let mut octets = [0u8; 4];
-            buf.try_copy_to_slice(&mut octets).map_err(|_| TRUNCATED)?;
-            octets.into()
-        }
-        6 => {
-            let mut octets = [0u8; 16];
-            buf.try_copy_to_slice(&mut octets).map_err(|_| TRUNCATED)?;
-            octets.into()
-        }
-        _ => return Err(Malformed("an address of an unknown family")),
+    let ip = read_ip(read_u8(buf)?, buf)?;
+    let addr = SocketAddr::new(ip, read_u16(buf)?);
+    let mesh_ip = match read_u8(buf)? {
+        SAME_IP => ip,
+        family => read_ip(family, buf)?,
     };
-    let port = read_u16(buf)?;
+    let mesh = SocketAddr::new(mesh_ip, read_u16(buf)?);
     let incarnation = buf.try_get_u64().map_err(|_| TRUNCATED)?;
     let renewal = buf.try_get_u32().map_err(|_| TRUNCATED)?;
-    known.peer(name, SocketAddr::new(ip, port), incarnation, renewal)
+    known.peer(name, addr, mesh, incarnation, renewal)
 }
 
 pub(crate) fn put_member(member: &foca::Member<Peer>, buf: &mut impl BufMut) {
@@ -345,12 +366,16 @@ pub(crate) fn read_u64(buf: &mut impl Buf) -> Result<u64, Malformed> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::peer::{Life, node_key};
     use proptest::prelude::*;
 
     pub(crate) fn peers() -> impl Strategy<Value = Peer> {
-        ("[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}", any::<IpAddr>(), any::<u16>(), any::<u64>(), any::<u32>()).prop_map(
-            |(node, ip, port, incarnation, renewal)| Peer::new(node.parse().unwrap(), SocketAddr::new(ip, port), incarnation, renewal),
-        )
+        let names = "[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}";
+        let addresses = (any::<IpAddr>(), any::<u16>(), proptest::option::of(any::<IpAddr>()), any::<u16>());
+        (names, addresses, any::<u64>(), any::<u32>()).prop_map(|(node, (ip, port, mesh_ip, mesh_port), incarnation, renewal)| {
+            let (addr, mesh) = (SocketAddr::new(ip, port), SocketAddr::new(mesh_ip.unwrap_or(ip), mesh_port));
+            Peer::of_life(node_key(&node), Life { renewal, incarnation, addr, mesh, node: node.parse().unwrap() })
+        })
     }
 
     pub(crate) fn members() -> impl Strategy<Value = foca::Member<Peer>> {

@@ -13,7 +13,7 @@ fn core(node: &str, last: u8, key: u8, cluster: &str) -> Core {
 }
 
 fn with_keys(node: &str, last: u8, keys: &Keyring, cluster: &str) -> Core {
-    let me = Identity { node: node.parse().unwrap(), addr: addr(last), incarnation: 1 };
+    let me = Identity { node: node.parse().unwrap(), addr: addr(last), mesh: addr(last), incarnation: 1 };
     Core::new(me, Config::default(), keys, cluster, u64::from(last))
 }
 

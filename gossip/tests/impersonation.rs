@@ -16,7 +16,7 @@ fn thief_addr() -> SocketAddr {
 
 /// Announces the victim in this life from the thief's address, and then leaves in its name.
 fn impersonate(sim: &mut Sim, life: u64) {
-    let me = Identity { node: sim.nodes[VICTIM].id.clone(), addr: thief_addr(), incarnation: life };
+    let me = Identity { node: sim.nodes[VICTIM].id.clone(), addr: thief_addr(), mesh: thief_addr(), incarnation: life };
     let mut thief = Core::new(me, sim.config.clone(), &keys(&[0], 0), "lab", life);
     // The thief sets its clock as it likes.
     thief.set_clock(sim.now_ms, life);

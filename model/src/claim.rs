@@ -3,6 +3,7 @@
 use crate::allocation_state::AllocationState;
 use crate::checkpoint::CheckpointRef;
 use crate::ids::{AllocationId, Epoch, Generation, NodeId, Revision};
+use crate::node_list::NodeList;
 use crate::preemption::Preemption;
 use crate::principal::Principal;
 use crate::resources::Resources;
@@ -75,8 +76,8 @@ pub struct DesiredShare {
     pub state: AllocationState,
     /// How much of this node.
     pub resources: Resources,
-    /// All its nodes in rank order with their mesh addresses (`host:port`); the first is the head.
-    pub nodes: Vec<(NodeId, String)>,
+    /// All its nodes in rank order; the first is the head.
+    pub nodes: NodeList,
     /// What to run.
     pub spec: AllocationSpec,
     /// The VNI of its network domain.

@@ -90,6 +90,16 @@ pub fn fold<'a>(nodes: impl IntoIterator<Item = &'a NodeId>) -> String {
     let mut names: Vec<(&str, Option<&str>)> = nodes.into_iter().map(|n| split(n.as_str())).collect();
     names.sort_by(|a, b| (a.0, a.1.map(|d| (d.len(), d))).cmp(&(b.0, b.1.map(|d| (d.len(), d)))));
     names.dedup();
+    fold_split(&names)
+}
+
+/// As [`fold`], but in the given order and with repetitions: [`in_order`] gives the same names.
+pub fn fold_in_order<'a>(nodes: impl IntoIterator<Item = &'a NodeId>) -> String {
+    fold_split(&nodes.into_iter().map(|n| split(n.as_str())).collect::<Vec<_>>())
+}
+
+/// Folds names that are split at their trailing numbers, in the given order.
+fn fold_split(names: &[(&str, Option<&str>)]) -> String {
     let mut out: Vec<String> = Vec::new();
     let mut i = 0;
     while i < names.len() {
@@ -136,6 +146,8 @@ fn ranges(numbers: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     fn folded(names: &[&str]) -> String {
         let ids: Vec<NodeId> = names.iter().map(|n| n.parse().unwrap()).collect();
@@ -150,6 +162,14 @@ mod tests {
         assert_eq!(folded(&["login", "n1"]), "login,n1");
         assert_eq!(folded(&["a1", "b1", "a2"]), "a[1-2],b1");
         assert_eq!(folded(&[]), "");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_folded_in_order_is_unfolded_in_that_order(names in vec("(n|x1c|node-)?[0-9]{1,3}|[a-c]{1,2}|n[0-9]{17,20}", 1..30)) {
+            let ids: Vec<NodeId> = names.iter().map(|n| n.parse().unwrap()).collect();
+            prop_assert_eq!(in_order(&fold_in_order(&ids)), Ok(ids));
+        }
     }
 
     #[test]

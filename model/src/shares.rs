@@ -14,6 +14,7 @@ mod phases;
 
 use crate::claim::{Share, SharePhase};
 use crate::ids::NodeId;
+use crate::node_list::NodeList;
 use crate::resources::Resources;
 use phases::Phases;
 use serde::{Deserialize, Serialize};
@@ -48,7 +49,9 @@ pub struct ShareList(Option<Arc<Listed>>);
 /// What is listed. `None` in its place: nothing, without a block of memory.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
-    shares: Box<[(NodeId, Resources)]>,
+    nodes: NodeList,
+    /// As many as there are nodes.
+    amounts: Box<[Resources]>,
     /// The ranks in the order of the nodes' names. Empty: the ranks are in that order.
     by_name: Box<[u32]>,
 }
@@ -59,29 +62,40 @@ impl ShareList {
     /// # Errors
     /// [`InvalidShares::Repeated`] and [`InvalidShares::TooMany`].
     pub fn new(shares: Vec<(NodeId, Resources)>) -> Result<Self, InvalidShares> {
-        let len = u32::try_from(shares.len()).map_err(|_| InvalidShares::TooMany(shares.len()))?;
+        let (nodes, amounts): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
+        Self::of(nodes.into(), amounts.into())
+    }
+
+    /// These nodes, and an amount of each.
+    fn of(nodes: NodeList, amounts: Box<[Resources]>) -> Result<Self, InvalidShares> {
+        let len = u32::try_from(nodes.len()).map_err(|_| InvalidShares::TooMany(nodes.len()))?;
         if len == 0 {
             return Ok(Self::default());
         }
         let mut by_name: Vec<u32> = Vec::new();
-        if !shares.is_sorted_by(|(one, _), (next, _)| one < next) {
+        if !nodes.is_sorted_by(|one, next| one < next) {
             by_name.extend(0..len);
-            let name = |rank: &u32| &shares[*rank as usize].0;
+            let name = |rank: &u32| &nodes[*rank as usize];
             by_name.sort_unstable_by(|one, other| name(one).cmp(name(other)));
             if let Some(pair) = by_name.windows(2).find(|pair| name(&pair[0]) == name(&pair[1])) {
                 return Err(InvalidShares::Repeated(name(&pair[0]).clone()));
             }
         }
-        Ok(Self(Some(Arc::new(Listed { shares: shares.into(), by_name: by_name.into() }))))
+        Ok(Self(Some(Arc::new(Listed { nodes, amounts, by_name: by_name.into() }))))
     }
 
-    fn shares(&self) -> &[(NodeId, Resources)] {
-        self.0.as_deref().map_or(&[], |listed| &listed.shares[..])
+    fn listed_nodes(&self) -> &[NodeId] {
+        self.0.as_deref().map_or(&[], |listed| &listed.nodes[..])
+    }
+
+    /// The nodes without the amounts.
+    pub fn node_list(&self) -> NodeList {
+        self.0.as_deref().map_or_else(NodeList::default, |listed| listed.nodes.clone())
     }
 
     /// The number of nodes.
     pub fn len(&self) -> usize {
-        self.shares().len()
+        self.listed_nodes().len()
     }
 
     /// Whether there are no nodes.
@@ -91,12 +105,12 @@ impl ShareList {
 
     /// The nodes in rank order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = &NodeId> {
-        self.shares().iter().map(|(node, _)| node)
+        self.listed_nodes().iter()
     }
 
     /// The node of this rank.
     pub fn node(&self, rank: u32) -> Option<&NodeId> {
-        self.shares().get(rank as usize).map(|(node, _)| node)
+        self.listed_nodes().get(rank as usize)
     }
 
     /// The rank of the node.
@@ -106,12 +120,12 @@ impl ShareList {
 
     /// The rank of the node of this name.
     pub fn rank_of_name(&self, name: &str) -> Option<u32> {
-        let Listed { shares, by_name } = self.0.as_deref()?;
+        let Listed { nodes, by_name, .. } = self.0.as_deref()?;
         if by_name.is_empty() {
-            let place = shares.binary_search_by(|(node, _)| node.as_str().cmp(name)).ok()?;
+            let place = nodes.binary_search_by(|node| node.as_str().cmp(name)).ok()?;
             return u32::try_from(place).ok();
         }
-        let place = by_name.binary_search_by(|rank| shares[*rank as usize].0.as_str().cmp(name)).ok()?;
+        let place = by_name.binary_search_by(|rank| nodes[*rank as usize].as_str().cmp(name)).ok()?;
         by_name.get(place).copied()
     }
 }
@@ -141,8 +155,11 @@ impl Shares {
     /// # Errors
     /// As [`ShareList::new`].
     pub fn claimed(shares: Vec<(NodeId, Resources)>) -> Result<Self, InvalidShares> {
-        let list = ShareList::new(shares)?;
-        Ok(Self { phases: Phases::claimed(list.len()), list })
+        ShareList::new(shares).map(Self::of_list)
+    }
+
+    fn of_list(list: ShareList) -> Self {
+        Self { phases: Phases::claimed(list.len()), list }
     }
 
     /// The nodes with their amounts, without the phases.
@@ -177,8 +194,9 @@ impl Shares {
 
     /// The share of this rank.
     pub fn get(&self, rank: u32) -> Option<ShareRef<'_>> {
-        let (node, resources) = self.list.shares().get(rank as usize)?;
-        Some(ShareRef { node, resources: *resources, phase: self.phases.get(rank) })
+        let Listed { nodes, amounts, .. } = self.list.0.as_deref()?;
+        let (node, resources) = (nodes.get(rank as usize)?, *amounts.get(rank as usize)?);
+        Some(ShareRef { node, resources, phase: self.phases.get(rank) })
     }
 
     /// The rank of the node.

@@ -38,7 +38,7 @@ pub fn desired_share(allocation: AllocationId) -> DesiredShare {
         owner: user(),
         state: AllocationState::Running,
         resources: Resources::default(),
-        nodes: vec![],
+        nodes: crate::NodeList::default(),
         spec: spec(),
         vni: None,
         requeue_count: 0,

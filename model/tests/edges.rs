@@ -30,7 +30,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("output", "model runtime objects agent-common mesh"),
     ("registry", "model node runtime pki agent-common mesh output"),
     ("placing", "model scheduler telemetry ledger quorum-client agent-common membership"),
-    ("launch", "model node pmi pki agent-common mesh machine registry"),
+    ("launch", "model node pmi pki agent-common mesh membership machine registry"),
     (
         "agent-checkpoint",
         "model node scheduler runtime objects checkpoint api telemetry pki quorum-client agent-common mesh membership machine registry placing",

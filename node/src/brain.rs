@@ -400,7 +400,7 @@ impl Turn<'_> {
         let is_requested = |allocation, id| listed.iter().any(|share| share.allocation == allocation && asks(share, id));
         preempting.retain(|allocation, id| locals.contains_key(allocation) && is_requested(*allocation, *id));
         let me = durable.me();
-        let heads = |share: &&DesiredShare| share.nodes.first().is_some_and(|(node, _)| node == me);
+        let heads = |share: &&DesiredShare| share.nodes.first() == Some(me);
         let asked = listed.iter().filter(heads).filter_map(|share| Some((share, share.preempt.as_ref()?.id)));
         let runs =
             |share: &DesiredShare| durable.of_claim(share.allocation, share.epoch).is_some_and(|local| local.phase == Phase::Running);

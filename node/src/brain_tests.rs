@@ -13,7 +13,7 @@ pub(crate) fn share(n: u128, epoch: u64, state: AllocationState, nodes: usize) -
         epoch: Epoch(epoch),
         state,
         resources: Resources { cores: 2, memory_bytes: 1 << 20, gpus: 1 },
-        nodes: (0..nodes).map(|i| (format!("n{i}").parse().unwrap(), "a:1".to_owned())).collect(),
+        nodes: (0..nodes).map(|i| format!("n{i}").parse().unwrap()).collect(),
         ..desired_share(alloc(n))
     }
 }

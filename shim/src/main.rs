@@ -67,7 +67,7 @@ fn run() -> anyhow::Result<()> {
     let mut config: ShimConfig = serde_json::from_slice(&text).with_context(|| format!("reading {}", dir.config().display()))?;
     ensure!(config.protocol == PROTOCOL_MAJOR, "shim.json requests protocol {}, and this shim has {PROTOCOL_MAJOR}", config.protocol);
     // The rest is for an agent that lost its state; here it would only use memory.
-    let script = config.share.as_deref().filter(|share| share.nodes.first().is_some_and(|(head, _)| head.as_str() == config.node));
+    let script = config.share.as_deref().filter(|share| share.nodes.first().is_some_and(|head| head.as_str() == config.node));
     let script = script.and_then(|share| match &share.spec.entrypoint {
         Entrypoint::Script { text, .. } => Some(text.to_string()),
         Entrypoint::Command { .. } => None,

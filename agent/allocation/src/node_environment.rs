@@ -40,7 +40,7 @@ pub fn of_this_node(env: &mut BTreeMap<String, String>, share: &DesiredShare, co
         env.insert("LATTICE_TOPOLOGY_FILE".to_owned(), topology.display().to_string());
     }
     context.machine.fabric.add_key(env, share);
-    let index = share.nodes.iter().position(|(n, _)| n == &context.setup.me).unwrap_or(0);
+    let index = share.nodes.iter().position(|node| *node == context.setup.me).unwrap_or(0);
     env.insert("LATTICE_NODE_INDEX".to_owned(), index.to_string());
     env.extend(context.machine.data.environment(share));
     // Work submitted from within an allocation must not inherit that allocation's values.
@@ -59,7 +59,7 @@ mod tests {
 
     fn share() -> DesiredShare {
         let mut share = desired_share("00000000-0000-4000-8000-000000000001".parse().unwrap());
-        share.nodes = ["n0", ME].map(|node| (node.parse().unwrap(), String::new())).into();
+        share.nodes = ["n0", ME].map(|node| node.parse().unwrap()).into_iter().collect();
         share
     }
 

@@ -28,7 +28,7 @@ pub(super) fn begin(context: &Shared, share: &Arc<DesiredShare>, detail: watch::
 /// The service of a script is on the node where the script runs; a command runs on every node.
 fn is_probed_on(share: &DesiredShare, me: &NodeId) -> bool {
     match share.spec.entrypoint {
-        Entrypoint::Script { .. } => share.nodes.first().is_some_and(|(node, _)| node == me),
+        Entrypoint::Script { .. } => share.nodes.first() == Some(me),
         Entrypoint::Command { .. } => true,
     }
 }
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn a_script_is_probed_on_its_head_and_a_command_everywhere() {
         let mut share = test_builders::desired_share("00000000-0000-4000-8000-000000000001".parse().unwrap());
-        share.nodes = ["n1", "n2"].map(|node| (node.parse().unwrap(), String::new())).into();
+        share.nodes = ["n1", "n2"].map(|node| node.parse().unwrap()).into_iter().collect();
         let on = |share: &DesiredShare| ["n1", "n2"].map(|node| is_probed_on(share, &node.parse().unwrap()));
         assert_eq!(on(&share), [true, true]);
         share.spec.entrypoint = Entrypoint::Script { text: "serve".into(), args: vec![] };

@@ -149,7 +149,7 @@ impl Bench {
         let bounds = Bounds::new(&config, controllers, Resources::default()).expect("no devices are limited");
         let fabric = Fabric::open(&config, problems.clone()).expect("no manager is configured");
         let quorum = QuorumClient::new(vec!["127.0.0.1:1".to_owned()], credentials.clone()).expect("an endpoint");
-        let directory = Directory::new(quorum, cluster_view.clone(), Peers::open(&dir.0));
+        let directory = Directory::new(quorum, cluster_view.clone(), watch::channel(Arc::default()).1, Peers::open(&dir.0));
         let facts = facts::Handles {
             me: me.clone(),
             mesh: mesh.clone(),
@@ -180,6 +180,7 @@ impl Bench {
         let launches = launch::Handles {
             me: me.clone(),
             mesh: mesh.clone(),
+            directory: directory.clone(),
             allocations: allocations.clone(),
             fabric: fabric.clone(),
             fence_timeout: Duration::from_secs(60),
@@ -193,6 +194,7 @@ impl Bench {
             slice: None,
             bounds: bounds.clone(),
             mesh: mesh.clone(),
+            directory: directory.clone(),
             cluster: cluster_view.clone(),
             problems: problems.clone(),
             driver: driver.clone(),

@@ -6,6 +6,7 @@ use lattice_agent_common::node_problems::NodeProblems;
 use lattice_agent_common::tasks::Tasks;
 use lattice_machine::bounds::Bounds;
 use lattice_membership::cluster::Cluster;
+use lattice_membership::directory::Directory;
 use lattice_mesh::Mesh;
 use lattice_model::NodeId;
 use lattice_registry::Allocations;
@@ -23,6 +24,8 @@ pub struct Handles {
     pub slice: Option<Slice>,
     pub bounds: Bounds,
     pub mesh: Mesh,
+    /// Where other nodes are.
+    pub directory: Directory,
     /// Nodes and allocations as the quorum knows them.
     pub cluster: watch::Receiver<Arc<Cluster>>,
     /// Problems of this node.

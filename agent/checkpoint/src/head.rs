@@ -85,7 +85,7 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
         return Err(BeginError::NoPolicy { allocation });
     }
     context.checkpoints.store()?;
-    if share.nodes.first().is_none_or(|(node, _)| node != &context.me) {
+    if share.nodes.first() != Some(&context.me) {
         return Err(BeginError::NotTheHead { node: context.me.clone(), allocation });
     }
     handle.wait_until_running().await?;
@@ -108,7 +108,7 @@ pub async fn begin(context: &Shared, open: &CheckpointOpen) -> Result<mpsc::Rece
             }
             let last = known.and_then(|head| complete(&head.view.borrow()).map(|done| done.id));
             let parent = last.or_else(|| committed.as_deref().or(share.restore.as_ref()).map(|before| before.id));
-            let nodes = share.nodes.iter().map(|(node, _)| node.clone()).collect();
+            let nodes = share.nodes.to_vec();
             let length_ms = open.length_ms.clamp(DEADLINE_MS.0, DEADLINE_MS.1);
             let state = Checkpointing::begin(id, epoch, parent, nodes, length_ms, checkpoints.settings().deferral_ms_max(), boottime_ms());
             // Meanwhile the nodes are looked at; they are asked only once the id is known to be
@@ -679,7 +679,7 @@ impl Asking {
     }
 
     async fn ask_remote_part(&self) -> Result<(), UnreachedNode> {
-        let address = self.context.allocations.mesh_address(&self.share, &self.node).ok_or(UnreachedNode::NoAddress)?;
+        let address = self.context.directory.mesh(&self.node).await.ok_or(UnreachedNode::NoAddress)?;
         let (mut send, mut recv) = self.context.mesh.open(&self.node, &address).await?;
         frame::write(&mut send, &Open::CheckpointPart(Box::new(self.open.clone()))).await?;
         let sending = async {

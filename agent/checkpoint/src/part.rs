@@ -393,7 +393,7 @@ async fn uploads_of(context: &Shared, share: &DesiredShare, token: &str) -> Resu
 }
 
 fn part_of(context: &Shared, share: &DesiredShare, id: CheckpointId, round: u32) -> Result<Part, PartError> {
-    let index = share.nodes.iter().position(|(node, _)| node == &context.me).ok_or(PartError::NoPart)?;
+    let index = share.nodes.iter().position(|node| *node == context.me).ok_or(PartError::NoPart)?;
     Ok(Part { owner: owner_of(share), id, epoch: share.epoch, round, index, node: context.me.clone() })
 }
 

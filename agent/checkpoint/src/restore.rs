@@ -80,7 +80,7 @@ async fn try_restore(context: &Handles, share: &DesiredShare, from: &CheckpointR
         let why = format!("it is of epoch {}, the quorum has epoch {}", manifest.epoch, from.epoch);
         return Err(StoreError::Damaged { what: "manifest.json".to_owned(), why });
     }
-    let index = share.nodes.iter().position(|(node, _)| node == &context.me);
+    let index = share.nodes.iter().position(|node| *node == context.me);
     let (index, entry) = index.and_then(|index| Some((index, manifest.nodes.get(index)?))).ok_or_else(|| {
         StoreError::Unfit(format!("it was made on {} nodes, the allocation has {} now", manifest.nodes.len(), share.nodes.len()))
     })?;

@@ -23,7 +23,7 @@ pub fn base(share: &DesiredShare) -> BTreeMap<String, String> {
     default("USER", share.owner.name.clone());
     default("LOGNAME", share.owner.name.clone());
     default("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin".to_owned());
-    let nodes: Vec<&str> = share.nodes.iter().map(|(n, _)| n.as_str()).collect();
+    let nodes: Vec<&str> = share.nodes.iter().map(NodeId::as_str).collect();
     let mut set = |key: &str, value: String| drop(env.insert(key.to_owned(), value));
     set("LATTICE_ALLOC_ID", share.allocation.to_string());
     set("LATTICE_JOB_NAME", share.spec.name.clone());
@@ -55,7 +55,7 @@ fn slurm_job(share: &DesiredShare) -> Vec<(String, String)> {
     let number = (u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & 0x7fff_ffff).to_string();
     let (nodes, tasks) = (share.nodes.len(), share.spec.tasks_per_node);
     let submit_dir = share.spec.submit_dir.as_ref().unwrap_or(&share.spec.working_dir);
-    let list = hostlist::fold(share.nodes.iter().map(|(node, _)| node));
+    let list = hostlist::fold(share.nodes.iter());
     let mut env = vec![
         ("SLURM_JOB_ID", number.clone()),
         ("SLURM_JOBID", number),
@@ -102,7 +102,7 @@ fn slurm_step(share: &DesiredShare, nodes: &[NodeRanks], shape: &LaunchShape) ->
 }
 
 fn node_ids(share: &DesiredShare) -> Vec<NodeId> {
-    share.nodes.iter().map(|(node, _)| node.clone()).collect()
+    share.nodes.to_vec()
 }
 
 /// Counts in Slurm's notation: `2(x3),1` for 2, 2, 2 and 1.

@@ -2,6 +2,7 @@
 
 use lattice_agent_common::tasks::Tasks;
 use lattice_machine::fabric::Fabric;
+use lattice_membership::directory::Directory;
 use lattice_mesh::Mesh;
 use lattice_model::NodeId;
 use lattice_registry::Allocations;
@@ -12,6 +13,8 @@ pub struct Handles {
     /// This node's id.
     pub me: NodeId,
     pub mesh: Mesh,
+    /// Where other nodes are.
+    pub directory: Directory,
     /// The allocations on this node.
     pub allocations: Allocations,
     /// Keys for the fabric.

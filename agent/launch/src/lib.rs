@@ -239,7 +239,7 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, handles: &Arc<Handles>, share: 
         Entry { spec: Arc::clone(&spec), ended: view, forget: forget.clone(), stop: stop.clone(), abort, input, acknowledged: false };
     let view = entry.view();
     map.insert(spec.id, entry);
-    handles.tasks.spawn(head(Arc::clone(handles), Arc::clone(share), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
+    handles.tasks.spawn(head(Arc::clone(handles), spec, Signals { ended, aborts, pieces: queue, taken, forget, stop }));
     view
 }
 
@@ -253,7 +253,7 @@ struct Signals {
     stop: CancellationToken,
 }
 
-async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchSpec>, signals: Signals) {
+async fn head(handles: Arc<Handles>, spec: Arc<LaunchSpec>, signals: Signals) {
     let Signals { ended, mut aborts, mut pieces, taken, forget, stop } = signals;
     let parts = u32::try_from(spec.nodes.len()).unwrap_or(u32::MAX);
     let fanout = handles.fanout.unwrap_or_else(|| fanout_for(parts));
@@ -261,7 +261,7 @@ async fn head(handles: Arc<Handles>, share: Arc<DesiredShare>, spec: Arc<LaunchS
     let lines = stop.child_token();
     // The lines end with this task, even if nobody cancels `stop`.
     let _ends = lines.clone().drop_guard();
-    let around = Around { handles: Arc::clone(&handles), share, spec: Arc::clone(&spec), fanout, stop: lines };
+    let around = Around { handles: Arc::clone(&handles), spec: Arc::clone(&spec), fanout, stop: lines };
     let mut state = Head {
         launch: LaunchHead::new(LaunchSpec::clone(&spec)),
         branch: Branch::new(around, whole),

@@ -8,7 +8,7 @@ use lattice_mesh::frame;
 use lattice_mesh::launch::{ToHead, ToPart, WireLaunch};
 use lattice_mesh::open::Open;
 use lattice_mesh::shape::WireShape;
-use lattice_model::{Backoff, DesiredShare, LaunchSpec, NodeId, NodeRanks};
+use lattice_model::{Backoff, LaunchSpec, NodeId, NodeRanks};
 use lattice_node::branch::Broken;
 use lattice_pmi::{FenceRefused, Subtree};
 use lattice_registry::AllocationHandle;
@@ -26,7 +26,6 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duratio
 #[derive(Clone)]
 pub(super) struct Around {
     pub(super) handles: Arc<Handles>,
-    pub(super) share: Arc<DesiredShare>,
     pub(super) spec: Arc<LaunchSpec>,
     pub(super) fanout: u32,
     pub(super) stop: CancellationToken,
@@ -122,14 +121,14 @@ impl LineTask {
     }
 
     async fn connect(&self) -> Option<Connection> {
-        let Around { handles, share, spec, fanout, .. } = &self.around;
+        let Around { handles, spec, fanout, .. } = &self.around;
         let node = self.around.node(self.subtree.first)?;
         if *node == handles.me {
             let handle = handles.allocations.of_epoch(spec.allocation, spec.epoch)?;
             let messages = handle.attach(&handles.me, LaunchSpec::clone(spec)).await;
             return Some(Connection::Here { handle, messages });
         }
-        let address = handles.allocations.mesh_address(share, node)?;
+        let address = handles.directory.mesh(node).await?;
         let (mut send, recv) = match handles.mesh.open(node, &address).await {
             Ok(stream) => stream,
             Err(error) => {

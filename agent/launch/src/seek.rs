@@ -43,10 +43,9 @@ impl Seek {
 }
 
 async fn is_reached(around: &Around, part: u32) -> bool {
-    let Around { handles, share, .. } = around;
-    let Some((node, address)) = around.node(part).and_then(|node| Some((node, handles.allocations.mesh_address(share, node)?))) else {
-        return false;
-    };
+    let handles = &around.handles;
+    let Some(node) = around.node(part) else { return false };
+    let Some(address) = handles.directory.mesh(node).await else { return false };
     // Nothing is sent on this stream: the peer sees it end.
     handles.mesh.open(node, &address).await.is_ok()
 }

@@ -74,9 +74,9 @@ pub async fn serve(
     let spec = open.shape.of(open.launch)?;
     let part = subtree.first;
     let own = spec.nodes.get(part as usize).is_some_and(|ranks| ranks.node == handles.me);
-    let Some(handle) = handles.allocations.of_epoch(spec.allocation, spec.epoch) else {
+    if handles.allocations.of_epoch(spec.allocation, spec.epoch).is_none() {
         return frame::write(&mut send, &Up::NotHere { why: not_here(spec.allocation, spec.epoch) }).await;
-    };
+    }
     if !own {
         tracing::warn!(peer = %peer.name, allocation = %spec.allocation, "a peer wanted this node to serve another node's part: refused");
         let why = "refused: this part is of another node".to_owned();
@@ -86,7 +86,7 @@ pub async fn serve(
         tracing::info!(launch = %spec.id, parent = %peer.name, nodes = subtree.len(), fanout, "passes a launch on");
     }
     let parent = parents.take(spec.id);
-    let around = Around { handles: Arc::clone(handles), share: handle.share, spec: Arc::new(spec), fanout, stop: parent.stop.clone() };
+    let around = Around { handles: Arc::clone(handles), spec: Arc::new(spec), fanout, stop: parent.stop.clone() };
     let mut branch = Branch::new(around, subtree);
     branch.serve_below(subtree);
     let (to_branch, from_parent) = mpsc::channel(LINE_QUEUE_LEN);

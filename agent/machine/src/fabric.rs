@@ -178,7 +178,7 @@ impl Fabric {
     }
 
     fn concerned(&self, share: &DesiredShare, me: &NodeId) -> Option<(&Arc<Manager>, u32)> {
-        let is_first = share.nodes.first().is_some_and(|(node, _)| node == me);
+        let is_first = share.nodes.first() == Some(me);
         self.0.as_ref().zip(share.vni).filter(|_| is_first)
     }
 
@@ -264,7 +264,7 @@ impl Manager {
         let mut record = match read(&file)? {
             Some(record) => record,
             None => {
-                let nodes = share.nodes.iter().map(|(node, _)| node.clone()).collect();
+                let nodes = share.nodes.to_vec();
                 let new = Record { allocation: share.allocation, epoch: share.epoch, vni, nodes, service: None, key: None };
                 write(&file, &new)?;
                 new

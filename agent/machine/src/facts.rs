@@ -431,6 +431,7 @@ mod tests {
         Member {
             node: node.parse().unwrap(),
             addr,
+            mesh: addr,
             incarnation,
             liveness: Liveness::Alive,
             since_ms: 0,

@@ -232,7 +232,7 @@ pub async fn run_program(
 
 /// All environment variables of a hook. The owner's own variables are not among them.
 fn environment(moment: Moment, me: &NodeId, share: &DesiredShare, data: &[(String, String)]) -> Vec<(String, String)> {
-    let nodes: Vec<&str> = share.nodes.iter().map(|(n, _)| n.as_str()).collect();
+    let nodes: Vec<&str> = share.nodes.iter().map(NodeId::as_str).collect();
     let spec = &share.spec;
     let own = [
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),

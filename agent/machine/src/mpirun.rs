@@ -140,7 +140,7 @@ pub fn write_hostfiles(state_dir: &Path, share: &DesiredShare, placement: Option
     fs::DirBuilder::new().recursive(true).mode(0o711).create(directory(state_dir))?;
     // An earlier run may have written only a part of it.
     forget(state_dir, share.allocation, share.epoch)?;
-    let nodes: Vec<NodeId> = share.nodes.iter().map(|(node, _)| node.clone()).collect();
+    let nodes: Vec<NodeId> = share.nodes.to_vec();
     let ranks = share.spec.usual_ranks(&nodes);
     let usual = slots(share, placement);
     // If a number of ranks was requested, each node offers as many slots as it gets of them.
@@ -151,7 +151,7 @@ pub fn write_hostfiles(state_dir: &Path, share: &DesiredShare, placement: Option
     for form in Form::ALL {
         let path = file(state_dir, share.allocation, share.epoch, form);
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(path)?;
-        let lines: String = share.nodes.iter().map(|(node, _)| form.line(node, slots(node))).collect();
+        let lines: String = share.nodes.iter().map(|node| form.line(node, slots(node))).collect();
         file.write_all(lines.as_bytes())?;
         fchown(&file, Some(share.owner.uid), Some(share.owner.gid))?;
     }
@@ -243,7 +243,7 @@ mod tests {
         let mut share = DesiredShare {
             owner: Principal { name: "u".into(), uid, gid, groups: vec![gid] },
             resources: Resources { cores: 6, memory_bytes: 0, gpus: 0 },
-            nodes: (1..=nodes).map(|n| (format!("n{n}").parse().unwrap(), String::new())).collect(),
+            nodes: (1..=nodes).map(|n| format!("n{n}").parse().unwrap()).collect(),
             ..desired_share(AllocationId(uuid::Uuid::new_v4()))
         };
         share.spec.tasks_per_node = tasks_per_node;

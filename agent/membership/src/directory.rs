@@ -1,10 +1,11 @@
-//! Where other nodes are. An agent of role `api` has every node in its view. An agent of role
-//! `node` has only its own node: it asks the quorum about others, or uses the stored list of peers
-//! while the quorum is unreachable.
+//! Where other nodes are. An agent of role `api` has every node in its view. Every agent has by
+//! gossip where the others are. The quorum is asked about a node of which neither knows, and while
+//! it is unreachable, the stored list of peers is used.
 
 use crate::cluster::Cluster;
 use crate::nodes_asked;
 use crate::peers::Peers;
+use lattice_gossip::Member;
 use lattice_model::{Allocation, AllocationState, NodeId};
 use lattice_pki::identity::Role;
 use lattice_quorum_client::QuorumClient;
@@ -18,12 +19,19 @@ use tokio::sync::watch;
 pub struct Directory {
     quorum: QuorumClient,
     cluster: watch::Receiver<Arc<Cluster>>,
+    members: watch::Receiver<Arc<Vec<Member>>>,
     peers: Peers,
 }
 
 impl Directory {
-    pub fn new(quorum: QuorumClient, cluster: watch::Receiver<Arc<Cluster>>, peers: Peers) -> Self {
-        Self { quorum, cluster, peers }
+    /// `cluster`: this agent's view; `members`: gossip's, ordered by node.
+    pub fn new(
+        quorum: QuorumClient,
+        cluster: watch::Receiver<Arc<Cluster>>,
+        members: watch::Receiver<Arc<Vec<Member>>>,
+        peers: Peers,
+    ) -> Self {
+        Self { quorum, cluster, members, peers }
     }
 
     /// Whether the agent's view contains every node and every allocation.
@@ -34,7 +42,8 @@ impl Directory {
     /// A node's mesh address. `None`: it is not registered, or unknown here while the quorum is
     /// unreachable.
     pub async fn mesh(&self, node: &NodeId) -> Option<String> {
-        let known = self.cluster.borrow().nodes.get(node).map(|known| known.addresses.mesh.clone());
+        let registered = self.cluster.borrow().nodes.get(node).map(|known| known.addresses.mesh.clone());
+        let known = registered.or_else(|| self.gossiped(node));
         if known.is_some() || self.knows_all() {
             return known;
         }
@@ -43,6 +52,12 @@ impl Directory {
             Some(nodes) => nodes.into_iter().next().map(|known| known.addresses.mesh),
             None => self.peers.mesh(node),
         }
+    }
+
+    fn gossiped(&self, node: &NodeId) -> Option<String> {
+        let members = self.members.borrow();
+        let place = members.binary_search_by(|member| member.node.cmp(node)).ok()?;
+        Some(members[place].mesh.to_string())
     }
 
     /// The agent's view, plus the nodes of this allocation that the quorum knows. Nodes are added

@@ -48,7 +48,7 @@ async fn send_items(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryIte
     };
     let Some(handle) = handle else { return };
     let share = handle.share;
-    let headed_here = share.nodes.first().is_some_and(|(node, _)| node == &context.setup.me);
+    let headed_here = share.nodes.first() == Some(&context.setup.me);
     if !headed_here || !vouched(open.uid, &open.user).may_act_for(&share.owner) {
         return;
     }
@@ -129,7 +129,7 @@ mod tests {
     async fn others_and_nodes_that_are_not_its_head_learn_nothing() {
         let agent = Agent::new();
         ended(&agent, 2, 3);
-        let swapped = |share: &mut DesiredShare| share.nodes.reverse();
+        let swapped = |share: &mut DesiredShare| share.nodes = share.nodes.iter().rev().cloned().collect();
         let held = agent.holds(1, swapped);
         assert_eq!(asked(&agent, 1000).recv().await, None, "its head is n2");
         agent.context.work.allocations.forget(&held.handle.share);

@@ -427,7 +427,7 @@ fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &Sh
     if open.argv.first().is_none_or(String::is_empty) {
         return Err(LaunchRefused::NoProgram);
     }
-    let mut names: Vec<NodeId> = share.nodes.iter().map(|(n, _)| n.clone()).collect();
+    let mut names: Vec<NodeId> = share.nodes.to_vec();
     if asked.nodes as usize > names.len() {
         return Err(LayoutError::TooFewNodes { asked: asked.nodes, there: names.len() }.into());
     }

@@ -80,7 +80,7 @@ impl Agent {
 
     /// The allocation with this number is on this node and on n2.
     pub fn holds(&self, n: u128, change: impl FnOnce(&mut DesiredShare)) -> Held {
-        let nodes = [ME, "n2"].map(|node| (node.parse().unwrap(), "127.0.0.1:1".to_owned())).into();
+        let nodes = [ME, "n2"].map(|node| node.parse().unwrap()).into_iter().collect();
         let mut share = DesiredShare { nodes, epoch: Epoch(2), ..desired_share(id(n)) };
         change(&mut share);
         let mut made = None;
@@ -378,7 +378,7 @@ async fn a_user_has_so_many_terminals_and_no_more() {
 #[tokio::test]
 async fn a_launch_begins_once_on_its_head_and_its_end_says_how_each_rank_ended() {
     let agent = Agent::new();
-    let mut held = agent.holds(1, |share| share.nodes.truncate(1));
+    let mut held = agent.holds(1, |share| share.nodes = share.nodes[..1].to_vec().into());
     held.senders.standing.send_replace(Standing::Running);
     let open = LaunchOpen { ranks: 2, tasks_per_node: 2, ..launch_open(OWNER, 1, 2) };
     let mut items = begin(&agent.context, &open).await.unwrap();
@@ -398,7 +398,7 @@ async fn a_launch_begins_once_on_its_head_and_its_end_says_how_each_rank_ended()
     assert!(matches!(ended, Some(LaunchItem::Ended { code: 3, .. })), "{ended:?}");
     assert_eq!(items.recv().await, None);
     // Its id is its own: another allocation of the same owner does not find it.
-    let other = agent.holds(3, |share| share.nodes.truncate(1));
+    let other = agent.holds(3, |share| share.nodes = share.nodes[..1].to_vec().into());
     other.senders.standing.send_replace(Standing::Running);
     let refused = begin(&agent.context, &launch_open(OWNER, 3, 2)).await.unwrap_err().to_string();
     assert_eq!(refused, "a launch of this id belongs to another allocation");
@@ -410,7 +410,7 @@ async fn a_launch_begins_once_on_its_head_and_its_end_says_how_each_rank_ended()
 #[tokio::test]
 async fn a_launch_of_an_allocation_that_ends_is_refused() {
     let agent = Agent::new();
-    let mut held = agent.holds(1, |share| share.nodes.truncate(1));
+    let mut held = agent.holds(1, |share| share.nodes = share.nodes[..1].to_vec().into());
     held.senders.standing.send_replace(Standing::Running);
     let mut items = begin(&agent.context, &launch_open(OWNER, 1, 2)).await.unwrap();
     assert!(matches!(items.recv().await, Some(LaunchItem::Started { .. })));
@@ -442,7 +442,7 @@ fn each_ranks_end_has_the_index_of_its_node() {
 
 /// The launch that a request makes in an allocation of two nodes with two tasks each.
 fn two_nodes(open: &LaunchOpen, asked: &ShapeRequest) -> Result<LaunchSpec, String> {
-    let nodes = [ME, "n2"].map(|node| (node.parse().unwrap(), String::new())).into();
+    let nodes = [ME, "n2"].map(|node| node.parse().unwrap()).into_iter().collect();
     let mut share = DesiredShare { nodes, ..desired_share(id(1)) };
     share.spec.tasks_per_node = 2;
     share.spec.working_dir = "/work".into();

@@ -187,7 +187,7 @@ fn known(share: &DesiredShare, node: &NodeId, dir: &ShimDir) -> Index {
         allocation: share.allocation,
         epoch: share.epoch,
         node: node.clone(),
-        nodes: share.nodes.iter().map(|(n, _)| n.clone()).collect(),
+        nodes: share.nodes.to_vec(),
         tenant: share.spec.tenant.clone(),
         project: share.spec.project.clone(),
         owner_uid: share.owner.uid,

@@ -89,7 +89,7 @@ impl Access {
     fn check(&self, allocations: &Allocations, peer: &Caller) -> Result<(), Denied> {
         let vouches = peer.role == Role::Api;
         let here = |claim: &Claim| allocations.of_epoch(claim.allocation, claim.epoch).map(|handle| handle.share);
-        let is_peer = |(node, _): &(lattice_model::NodeId, String)| node.as_str() == peer.name;
+        let is_peer = |node: &lattice_model::NodeId| node.as_str() == peer.name;
         match self {
             Self::AnyAgent => Ok(()),
             Self::ApiAgents => vouches.then_some(()).ok_or(Denied::MayNotVouch),

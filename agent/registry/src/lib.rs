@@ -9,7 +9,7 @@ pub use command::{Command, OpenTerminal, SendSignal, TerminalEvent};
 use lattice_agent_common::clock::now;
 use lattice_mesh::launch::{ToHead, ToPart};
 use lattice_mesh::terminal::ToTerminal;
-use lattice_model::{AllocationId, DesiredList, DesiredShare, Epoch, Generation, LaunchId, LaunchSpec, NodeId, Revision, Timestamp};
+use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Timestamp};
 use lattice_output::logs::Activity;
 use lattice_output::spool::launches;
 use lattice_runtime::shim::{ShimDir, SignalWhom};
@@ -177,34 +177,9 @@ pub struct TaskEnds {
 #[derive(Clone, Default)]
 pub struct Allocations {
     by_id: Arc<Mutex<BTreeMap<AllocationId, AllocationHandle>>>,
-    mesh_addresses: Arc<Mutex<MeshAddresses>>,
-}
-
-/// The mesh addresses of the nodes of allocations here, as of the last list from the quorum. It
-/// sends another list when one of these nodes moves.
-#[derive(Default)]
-struct MeshAddresses {
-    list: (Generation, Revision),
-    by_node: BTreeMap<NodeId, String>,
 }
 
 impl Allocations {
-    /// Takes the addresses of nodes from this list, unless it has them already.
-    pub fn take_addresses(&self, list: &DesiredList) {
-        let mut known = self.mesh_addresses.lock();
-        if known.list != (list.generation, list.revision) {
-            known.list = (list.generation, list.revision);
-            known.by_node = list.shares.iter().flat_map(|share| share.nodes.iter().cloned()).collect();
-        }
-    }
-
-    /// The mesh address of a node of this share: the one in the last list, or else the one in the
-    /// share, which is as old as its task.
-    pub fn mesh_address(&self, share: &DesiredShare, node: &NodeId) -> Option<String> {
-        let listed = self.mesh_addresses.lock().by_node.get(node).cloned();
-        listed.or_else(|| share.nodes.iter().find(|(n, _)| n == node).map(|(_, address)| address.clone()))
-    }
-
     /// The task of an allocation, under any epoch.
     pub fn get(&self, allocation: AllocationId) -> Option<AllocationHandle> {
         self.by_id.lock().get(&allocation).cloned()

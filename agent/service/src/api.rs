@@ -146,14 +146,8 @@ impl Api {
         }
     }
 
-    /// A node's mesh address: from the allocation's list of nodes if the allocation is on this
-    /// node, or else from the directory of nodes.
-    pub(super) async fn mesh_address(&self, allocation: AllocationId, node: &NodeId) -> Option<String> {
-        let local = self.context.work.allocations.get(allocation);
-        let listed = local.and_then(|w| self.context.work.allocations.mesh_address(&w.share, node));
-        match listed {
-            Some(address) => Some(address),
-            None => self.context.work.directory.mesh(node).await,
-        }
+    /// A node's mesh address, if it is known.
+    pub(super) async fn mesh_address(&self, node: &NodeId) -> Option<String> {
+        self.context.work.directory.mesh(node).await
     }
 }

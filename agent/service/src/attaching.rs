@@ -11,7 +11,7 @@ use lattice_ledger::{Access, AccessKind};
 use lattice_mesh::UnreachedNode;
 use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use lattice_meshd::terminal::{self, Asker, Ends, over_mesh};
-use lattice_model::{AllocationId, NodeId, hostlist};
+use lattice_model::{NodeId, hostlist};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -62,7 +62,7 @@ pub(super) async fn attach(
     let begun = api.tasks.clone().spawn(async move {
         api.record_access(access.clone()).await?;
         let recorded = Recorded { api: api.clone(), access, since: Instant::now() };
-        let ends = match connected(&api, allocation, &node, open, asker).await {
+        let ends = match connected(&api, &node, open, asker).await {
             Ok(ends) => ends,
             Err(why) => return Err(recorded.refused(why)),
         };
@@ -74,11 +74,11 @@ pub(super) async fn attach(
 }
 
 /// Opens the terminal, here or at the agent of `node`.
-async fn connected(api: &Api, allocation: AllocationId, node: &NodeId, open: AttachOpen, asker: Asker) -> Result<Ends, Status> {
+async fn connected(api: &Api, node: &NodeId, open: AttachOpen, asker: Asker) -> Result<Ends, Status> {
     if *node == api.context.setup.me {
         return terminal::attach(&api.context, &open, asker).await.map_err(|error| Status::failed_precondition(error.to_string()));
     }
-    let dialled = match api.mesh_address(allocation, node).await {
+    let dialled = match api.mesh_address(node).await {
         Some(address) => over_mesh::dial(&api.context, node, &address, open).await,
         None => Err(UnreachedNode::NoAddress),
     };

@@ -108,7 +108,7 @@ impl Following {
     }
 
     async fn begin(&self) -> Result<mpsc::Receiver<CheckpointItem>, UnreachedNode> {
-        let address = self.api.mesh_address(self.target.allocation, &self.target.head).await;
+        let address = self.api.mesh_address(&self.target.head).await;
         checkpoint::ask(&self.api.context.work.checkpoint, &self.target.head, address, &self.open).await
     }
 }

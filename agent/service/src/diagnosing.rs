@@ -38,7 +38,7 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
         };
         async move {
             let began = Instant::now();
-            let found = diagnosis::of_node(&api.context, &node, api.mesh_address(allocation.id, &node).await, open).await;
+            let found = diagnosis::of_node(&api.context, &node, api.mesh_address(&node).await, open).await;
             let took_ms = millis(began.elapsed());
             let base = v1::NodeDiagnosis { node: node.to_string(), took_ms, ..Default::default() };
             match found {

@@ -109,6 +109,7 @@ mod tests {
         let member = |liveness| Member {
             node: "n1".parse().unwrap(),
             addr: "127.0.0.1:1".parse().unwrap(),
+            mesh: "127.0.0.1:2".parse().unwrap(),
             incarnation: 1,
             liveness,
             since_ms: 0,

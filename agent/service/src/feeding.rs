@@ -36,7 +36,7 @@ pub(super) async fn feed(
     let way = if *head == api.context.setup.me {
         InputConnection::Here(meshd::input_of(&api.context, &open).map_err(|error| Status::failed_precondition(error.to_string()))?)
     } else {
-        let address = api.mesh_address(target.allocation, head).await.ok_or_else(|| unavailable(&"its address is not known"))?;
+        let address = api.mesh_address(head).await.ok_or_else(|| unavailable(&"its address is not known"))?;
         let (mut send, mut recv) = api.context.work.mesh.open(head, &address).await.map_err(|e| unavailable(&e))?;
         frame::write(&mut send, &Open::Input(open)).await.map_err(|e| unavailable(&e))?;
         match frame::read::<HeadAnswer, _>(&mut recv).await.map_err(|e| unavailable(&e))? {

@@ -95,7 +95,7 @@ pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -
         return meshd::abort_here(&api.context, &open).map_err(|error| Status::failed_precondition(error.to_string()));
     }
     let unavailable = |e: &dyn std::fmt::Display| Status::unavailable(format!("the launch's head {}: {e}", target.head));
-    let address = api.mesh_address(target.allocation, &target.head).await.ok_or_else(|| unavailable(&"its address is not known"))?;
+    let address = api.mesh_address(&target.head).await.ok_or_else(|| unavailable(&"its address is not known"))?;
     let (mut send, mut recv) = api.context.work.mesh.open(&target.head, &address).await.map_err(|e| unavailable(&e))?;
     frame::write(&mut send, &Open::Abort(open)).await.map_err(|e| unavailable(&e))?;
     match frame::read::<HeadAnswer, _>(&mut recv).await.map_err(|e| unavailable(&e))? {
@@ -141,7 +141,7 @@ pub(super) async fn type_on(
         let (handle, id) = launch.map_err(|error| Status::failed_precondition(error.to_string()))?;
         InputConnection::Here { handle, id }
     } else {
-        let address = api.mesh_address(target.allocation, &target.head).await.ok_or_else(|| unavailable(&"its address is not known"))?;
+        let address = api.mesh_address(&target.head).await.ok_or_else(|| unavailable(&"its address is not known"))?;
         let (mut send, mut recv) = api.context.work.mesh.open(&target.head, &address).await.map_err(|e| unavailable(&e))?;
         frame::write(&mut send, &Open::Keyboard(open)).await.map_err(|e| unavailable(&e))?;
         match frame::read::<HeadAnswer, _>(&mut recv).await.map_err(|e| unavailable(&e))? {
@@ -309,7 +309,7 @@ impl Run {
                 }
             };
         }
-        let address = self.api.mesh_address(self.target.allocation, &self.target.head).await.ok_or(UnreachedNode::NoAddress)?;
+        let address = self.api.mesh_address(&self.target.head).await.ok_or(UnreachedNode::NoAddress)?;
         let (mut send, mut recv) = self.api.context.work.mesh.open(&self.target.head, &address).await?;
         let open = Open::Launch(Box::new(self.open.clone()));
         frame::write(&mut send, &open).await?;

@@ -105,7 +105,7 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
                 let mut nodes = JoinSet::new();
                 for node in now.nodes() {
                     let open = MonitorOpen { epoch: now.epoch.0, ..open.clone() };
-                    nodes.spawn(follow(api.clone(), now.clone(), node.clone(), open, out.clone()));
+                    nodes.spawn(follow(api.clone(), node.clone(), open, out.clone()));
                 }
                 following = Some((now.epoch, nodes));
             }
@@ -125,11 +125,11 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
 }
 
 /// Follows one node until this is dropped, however often the node becomes unreachable.
-async fn follow(api: Api, allocation: Allocation, node: NodeId, open: MonitorOpen, out: Out) {
+async fn follow(api: Api, node: NodeId, open: MonitorOpen, out: Out) {
     let (mut tries, mut away, mut pauses) = (0, false, RETRY_BACKOFF);
     let mut begun = false;
     loop {
-        let address = api.mesh_address(allocation.id, &node).await;
+        let address = api.mesh_address(&node).await;
         let mut items = monitoring::items(&api.context, &node, address, open.clone());
         let mut gone = MonitorError::Refused("its work there has ended".to_owned());
         while let Some(item) = items.recv().await {

@@ -407,7 +407,7 @@ async fn open(api: &Api, node: &NodeId, selection: &Selection) -> Result<mpsc::R
     if node == &api.context.setup.me {
         return Ok(meshd::read_output(&api.context, selection.allocation, selection.epoch, &open));
     }
-    let address = api.mesh_address(selection.allocation, node).await.ok_or_else(|| OpenError::NoAddress { node: node.clone() })?;
+    let address = api.mesh_address(node).await.ok_or_else(|| OpenError::NoAddress { node: node.clone() })?;
     let (mut send, mut recv) = api.context.work.mesh.open(node, &address).await?;
     frame::write(&mut send, &Open::Logs(Box::new(open))).await?;
     let (items, receiver) = mpsc::channel(ITEMS_QUEUE_LEN);

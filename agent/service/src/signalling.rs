@@ -64,7 +64,7 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
             to: whom,
         };
         async move {
-            let sent = signalling::of_node(&api.context, &node, api.mesh_address(allocation.id, &node).await, open).await;
+            let sent = signalling::of_node(&api.context, &node, api.mesh_address(&node).await, open).await;
             let (processes, failed) = sent.map_or_else(|error| (0, error.to_string()), |processes| (processes, String::new()));
             v1::signal_response::Node { node: node.to_string(), processes, failed }
         }

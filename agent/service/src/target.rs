@@ -39,14 +39,14 @@ pub(super) async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Targ
 async fn find(api: &Api, key: &str) -> Result<Target, Status> {
     // For an allocation of this node, no quorum is needed.
     if let Some(handle) = key.parse().ok().and_then(|id| api.context.work.allocations.get(id))
-        && let Some((head, _)) = handle.share.nodes.first()
+        && let Some(head) = handle.share.nodes.first()
     {
         let share = &handle.share;
         return Ok(Target {
             allocation: share.allocation,
             epoch: share.epoch,
             head: head.clone(),
-            nodes: share.nodes.iter().map(|(node, _)| node.clone()).collect(),
+            nodes: share.nodes.to_vec(),
             owner: share.owner.clone(),
             tenant: share.spec.tenant.clone(),
             project: share.spec.project.clone(),

@@ -67,7 +67,7 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
     let asked = nodes.into_iter().map(|node| {
         let open = open(user, allocation, duration);
         async move {
-            let address = api.mesh_address(allocation.id, &node).await;
+            let address = api.mesh_address(&node).await;
             match measuring::of_node(&api.context.work.measuring, &node, address, open).await {
                 Ok(WireUsage { age_ms, shown }) => {
                     let measured = shown.into_iter().map(measured).collect();
@@ -89,7 +89,7 @@ async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &
     let asked = all.into_iter().map(|node| {
         let open = open(user, allocation, Duration::ZERO);
         async move {
-            let address = api.mesh_address(allocation.id, &node).await;
+            let address = api.mesh_address(&node).await;
             gpus_of_node(&api.context.work.measuring, &node, address, open).await
         }
     });

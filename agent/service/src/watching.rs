@@ -115,7 +115,7 @@ impl AllocationWatch {
             if node == &self.api.context.setup.me {
                 entry::follow(&self.api.context, open)
             } else {
-                elsewhere(&self.api, now, node.clone(), open)
+                elsewhere(&self.api, node.clone(), open)
             }
         });
         let mut entry = head.entry.clone();
@@ -136,11 +136,11 @@ async fn head_reported(head: &mut Option<Listening>) -> bool {
 }
 
 /// The reports of a head on another node. An unreachable head gives none: the quorum's will come.
-fn elsewhere(api: &Api, allocation: &Allocation, node: NodeId, open: EntryOpen) -> mpsc::Receiver<EntryItem> {
+fn elsewhere(api: &Api, node: NodeId, open: EntryOpen) -> mpsc::Receiver<EntryItem> {
     let (out, items) = mpsc::channel(2);
-    let (api, allocation) = (api.clone(), allocation.id);
+    let api = api.clone();
     api.context.clone().work.tasks.spawn(async move {
-        let Some(address) = api.mesh_address(allocation, &node).await else { return };
+        let Some(address) = api.mesh_address(&node).await else { return };
         let mesh = &api.context.work.mesh;
         let Ok((mut send, mut recv)) = mesh.open(&node, &address).await else { return };
         if frame::write(&mut send, &Open::Entry(open)).await.is_err() {

@@ -103,7 +103,8 @@ async fn gossip(
     let listen = config.gossip.listen();
     let socket = UdpSocket::bind(listen).await.with_context(|| format!("gossip.listen {listen}"))?;
     let incarnation = membership::first_life(&config.state_dir, life);
-    let identity = Identity { node: config.node()?, addr: config.gossip.advertise().parse()?, incarnation };
+    let identity =
+        Identity { node: config.node()?, addr: config.gossip.advertise().parse()?, mesh: config.mesh.advertise().parse()?, incarnation };
     let core = Core::new(identity, config.gossip.timers.clone(), keys, &config.cluster, rand::random());
     let joining = stop.clone();
     let membership = Membership::start(core, socket, &config.state_dir, tasks, stop);

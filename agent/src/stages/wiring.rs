@@ -135,8 +135,8 @@ impl Wiring<'_> {
         let config = &self.base.config;
         let for_measuring = self.for_measuring(&allocations, &gpu_readings);
         let measuring = Measuring::new(config.alerts.clone(), config.measuring.window_smoothing, for_measuring);
-        let launches = Launches::new(self.for_launches(&allocations, &tasks));
-        let checkpoint = Arc::new(self.for_checkpoints(&allocations, &tasks));
+        let launches = Launches::new(self.for_launches(&allocations, &directory, &tasks));
+        let checkpoint = Arc::new(self.for_checkpoints(&allocations, &directory, &tasks));
         let Self { base, gpus, connections, channels, slice, bounds, checks, conformance, stores, .. } = self;
         let Stores { traces, spools, images, .. } = stores;
         let setup = Arc::new(Setup {
@@ -221,8 +221,8 @@ impl Wiring<'_> {
     }
 
     fn directory(&self) -> Directory {
-        let Connections { quorum, peers, .. } = &self.connections;
-        Directory::new(quorum.clone(), self.channels.cluster.clone(), peers.clone())
+        let Connections { quorum, peers, membership, .. } = &self.connections;
+        Directory::new(quorum.clone(), self.channels.cluster.clone(), membership.watch(), peers.clone())
     }
 
     fn for_facts(&self, directory: &Directory) -> facts::Handles {
@@ -257,11 +257,12 @@ impl Wiring<'_> {
         }
     }
 
-    fn for_launches(&self, allocations: &Allocations, tasks: &Tasks) -> launch::Handles {
+    fn for_launches(&self, allocations: &Allocations, directory: &Directory, tasks: &Tasks) -> launch::Handles {
         let config = &self.base.config;
         launch::Handles {
             me: self.base.me.clone(),
             mesh: self.connections.mesh.clone(),
+            directory: directory.clone(),
             allocations: allocations.clone(),
             fabric: self.connections.fabric.clone(),
             fence_timeout: Duration::from_secs(config.launch.fence_timeout_seconds),
@@ -270,7 +271,7 @@ impl Wiring<'_> {
         }
     }
 
-    fn for_checkpoints(&self, allocations: &Allocations, tasks: &Tasks) -> checkpoint::Handles {
+    fn for_checkpoints(&self, allocations: &Allocations, directory: &Directory, tasks: &Tasks) -> checkpoint::Handles {
         checkpoint::Handles {
             me: self.base.me.clone(),
             checkpoints: self.stores.checkpoints.clone(),
@@ -278,6 +279,7 @@ impl Wiring<'_> {
             slice: self.slice.clone(),
             bounds: self.bounds.clone(),
             mesh: self.connections.mesh.clone(),
+            directory: directory.clone(),
             cluster: self.channels.cluster.clone(),
             problems: self.connections.problems.clone(),
             driver: self.channels.driver.clone(),

@@ -29,7 +29,7 @@ fn keys(ids: &[u8]) -> Keyring {
 }
 
 fn core(node: &str, life: u64) -> Core {
-    let me = Identity { node: node.parse().unwrap(), addr: addr(node), incarnation: life };
+    let me = Identity { node: node.parse().unwrap(), addr: addr(node), mesh: addr(node), incarnation: life };
     let mut core = Core::new(me, Config::default(), &keys(&[1]), "lab", life);
     core.set_clock(0, CLOCK);
     handle(&mut core, 0, Event::SetFact(fact(7)));

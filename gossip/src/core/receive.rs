@@ -104,7 +104,7 @@ mod tests {
     fn two_at_rest() -> [Core; 2] {
         let mut cores = ["a", "b"].map(|name| {
             let n = usize::from(name == "b");
-            let me = Identity { node: name.parse().unwrap(), addr: addr(n), incarnation: 1 };
+            let me = Identity { node: name.parse().unwrap(), addr: addr(n), mesh: addr(n), incarnation: 1 };
             Core::new(me, Config::default(), &Keyring::configured(Key::from_bytes([7; 32])), "lab", n as u64)
         });
         let mut now_ms = 0;

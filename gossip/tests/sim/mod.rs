@@ -136,7 +136,7 @@ impl Sim {
         let seed = self.random(u64::MAX);
         let node = &mut self.nodes[n];
         node.incarnation += 1;
-        let me = Identity { node: node.id.clone(), addr: node.addr, incarnation: node.incarnation };
+        let me = Identity { node: node.id.clone(), addr: node.addr, mesh: node.addr, incarnation: node.incarnation };
         node.core = Some(Core::new(me, self.config.clone(), &node.keys, "lab", seed));
         self.handle(n, Event::SetFact(fact(n as u64)));
         for seed_node in seeds {

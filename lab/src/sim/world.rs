@@ -126,7 +126,7 @@ impl World {
     pub fn start(&mut self, n: usize) {
         let seed = self.random(u64::MAX);
         let life = self.nodes[n].life + 1;
-        let me = Identity { node: name(n), addr: addr(n), incarnation: life };
+        let me = Identity { node: name(n), addr: addr(n), mesh: addr(n), incarnation: life };
         let core = Core::with_known(me, self.config.clone(), &self.keys, "sim", seed, self.known.clone());
         let node = &mut self.nodes[n];
         (node.life, node.core, node.still_until_ms) = (life, Some(core), 0);
@@ -258,7 +258,7 @@ impl World {
     pub fn memory_of_one(&mut self, host: usize) -> u64 {
         let visitor = addr(self.nodes.len());
         self.visitors += 1;
-        let me = Identity { node: name(self.nodes.len()), addr: visitor, incarnation: self.visitors };
+        let me = Identity { node: name(self.nodes.len()), addr: visitor, mesh: visitor, incarnation: self.visitors };
         let seed = self.random(u64::MAX);
         let Some(mut host_core) = self.nodes[host].core.take() else { return 0 };
         let before = super::memory::allocated_bytes();

@@ -148,7 +148,12 @@ fn captured(to: SocketAddr) -> Vec<u8> {
 
 /// A message of a stranger that has the name of this cluster.
 fn stranger(to: SocketAddr, cluster: &str) -> Vec<u8> {
-    let me = Identity { node: "stranger".parse().unwrap(), addr: "127.0.0.1:9".parse().unwrap(), incarnation: 1 };
+    let me = Identity {
+        node: "stranger".parse().unwrap(),
+        addr: "127.0.0.1:9".parse().unwrap(),
+        mesh: "127.0.0.1:9".parse().unwrap(),
+        incarnation: 1,
+    };
     let mut core = Core::new(me, Config::lab(), &Keyring::configured(Key::from_bytes([7; 32])), cluster, 1);
     let mut out = Vec::new();
     core.handle(0, Event::Join(to), &mut out);

@@ -69,7 +69,12 @@ impl Attacker {
 
     /// Joins the others as this life of the victim, at another address, and leaves. Returns whether any node answered.
     fn impersonate(&self, w: &World, life: u64) -> bool {
-        let me = Identity { node: VICTIM.parse().unwrap(), addr: self.socket.local_addr().unwrap(), incarnation: life };
+        let me = Identity {
+            node: VICTIM.parse().unwrap(),
+            addr: self.socket.local_addr().unwrap(),
+            mesh: self.socket.local_addr().unwrap(),
+            incarnation: life,
+        };
         let key = Key::from_bytes(self.key.clone().try_into().unwrap());
         let mut core = Core::new(me, Config::lab(), &Keyring::configured(key), CLUSTER, life);
         // The attacker's clock can have any value.

@@ -1,28 +1,28 @@
 //! Shares in a snapshot and in a message.
 //!
 //! ```text
-//!   { nodes: [name, …], amounts: [[count, amount], …], phases: [[count, phase], …] }
+//!   { nodes: hostlist, amounts: [[count, amount], …], phases: [[count, phase], …] }
 //! ```
 //!
 //! Amounts and phases are runs of consecutive ranks: nodes of one kind have one amount. The counts
 //! of each list must add up to the number of names, so no count reserves memory.
 
-use super::{InvalidShares, Shares};
+use super::{InvalidShares, ShareList, Shares};
 use crate::claim::SharePhase;
-use crate::ids::NodeId;
+use crate::node_list::NodeList;
 use crate::resources::Resources;
 use serde::{Deserialize, Serialize, Serializer};
 
 #[derive(Serialize)]
-struct Encoded<'a> {
-    nodes: Vec<&'a NodeId>,
+struct Encoded {
+    nodes: NodeList,
     amounts: Vec<(u32, Resources)>,
     phases: Vec<(u32, SharePhase)>,
 }
 
 #[derive(Deserialize)]
 pub(super) struct Decoded {
-    nodes: Vec<NodeId>,
+    nodes: NodeList,
     amounts: Vec<(u32, Resources)>,
     phases: Vec<(u32, SharePhase)>,
 }
@@ -30,7 +30,7 @@ pub(super) struct Decoded {
 impl Serialize for Shares {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (amounts, phases) = (runs(self.iter().map(|s| s.resources)), runs(self.iter().map(|s| s.phase)));
-        Encoded { nodes: self.nodes().collect(), amounts, phases }.serialize(serializer)
+        Encoded { nodes: self.list.node_list(), amounts, phases }.serialize(serializer)
     }
 }
 
@@ -51,7 +51,7 @@ impl TryFrom<Decoded> for Shares {
     fn try_from(Decoded { nodes, amounts, phases }: Decoded) -> Result<Self, InvalidShares> {
         let amounts = expanded(&amounts, "amounts", nodes.len())?;
         let phases = expanded(&phases, "phases", nodes.len())?;
-        let mut shares = Self::claimed(nodes.into_iter().zip(amounts).collect())?;
+        let mut shares = Self::of_list(ShareList::of(nodes, amounts.collect())?);
         for (rank, phase) in (0..).zip(phases) {
             shares.set_phase_of_rank(rank, phase);
         }

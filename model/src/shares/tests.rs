@@ -94,20 +94,20 @@ fn wide_shares_are_small_when_written() {
 #[test]
 fn no_shares_of_a_node_twice_are_accepted_and_no_counts_that_differ() {
     let read = |nodes: &str, amounts: &str, phases: &str| {
-        let text = format!(r#"{{"nodes":{nodes},"amounts":{amounts},"phases":{phases}}}"#);
+        let text = format!(r#"{{"nodes":"{nodes}","amounts":{amounts},"phases":{phases}}}"#);
         serde_json::from_str::<Shares>(&text).map_err(|error| error.to_string())
     };
     let one = r#"[2,{"cores":1}]"#;
-    assert_eq!(read(r#"["b","a"]"#, &format!("[{one}]"), r#"[[1,"Prepared"],[1,"Claimed"]]"#).unwrap().count(SharePhase::Prepared), 1);
-    assert_eq!(read("[]", "[]", "[]").unwrap(), Shares::default());
+    assert_eq!(read("b,a", &format!("[{one}]"), r#"[[1,"Prepared"],[1,"Claimed"]]"#).unwrap().count(SharePhase::Prepared), 1);
+    assert_eq!(read("", "[]", "[]").unwrap(), Shares::default());
     for (nodes, amounts, phases, expected) in [
-        (r#"["b","a","b"]"#, r#"[[3,{"cores":1}]]"#, r#"[[3,"Claimed"]]"#, "node b has more than one share"),
-        (r#"["a","a"]"#, r#"[[2,{"cores":1}]]"#, r#"[[2,"Claimed"]]"#, "node a has more than one share"),
-        (r#"["a","b"]"#, r#"[[1,{"cores":1}]]"#, r#"[[2,"Claimed"]]"#, "the amounts of 1 shares are given for 2 nodes"),
-        (r#"["a","b"]"#, r#"[[2,{"cores":1}]]"#, r#"[[2,"Claimed"],[1,"Prepared"]]"#, "the phases of 3 shares are given for 2 nodes"),
-        (r#"["a"]"#, r#"[[1,{"cores":1}]]"#, r#"[[4294967295,"Claimed"],[4294967295,"Claimed"]]"#, "the phases of 8589934590 shares"),
-        ("[]", "[]", r#"[[4294967295,"Released"]]"#, "the phases of 4294967295 shares are given for 0 nodes"),
-        (r#"["../a"]"#, r#"[[1,{"cores":1}]]"#, r#"[[1,"Claimed"]]"#, "cannot name a node"),
+        ("b,a,b", r#"[[3,{"cores":1}]]"#, r#"[[3,"Claimed"]]"#, "node b has more than one share"),
+        ("a,a", r#"[[2,{"cores":1}]]"#, r#"[[2,"Claimed"]]"#, "node a has more than one share"),
+        ("a,b", r#"[[1,{"cores":1}]]"#, r#"[[2,"Claimed"]]"#, "the amounts of 1 shares are given for 2 nodes"),
+        ("a,b", r#"[[2,{"cores":1}]]"#, r#"[[2,"Claimed"],[1,"Prepared"]]"#, "the phases of 3 shares are given for 2 nodes"),
+        ("a", r#"[[1,{"cores":1}]]"#, r#"[[4294967295,"Claimed"],[4294967295,"Claimed"]]"#, "the phases of 8589934590 shares"),
+        ("", "[]", r#"[[4294967295,"Released"]]"#, "the phases of 4294967295 shares are given for 0 nodes"),
+        ("../a", r#"[[1,{"cores":1}]]"#, r#"[[1,"Claimed"]]"#, "cannot name a node"),
     ] {
         let error = read(nodes, amounts, phases).unwrap_err();
         assert!(error.contains(expected), "{error}");

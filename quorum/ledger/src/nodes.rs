@@ -161,13 +161,9 @@ impl Ledger {
         if stands != *known {
             let claim_matters =
                 moved_on || stands.features != known.features || stands.size != known.size || stands.schedulable != known.schedulable;
-            let moved = stands.addresses.mesh != known.addresses.mesh;
             let revision = context.revision;
             if let Some(node) = self.node_mut(context, &new.node) {
                 *node = Node { revision, hold_revision: if claim_matters { revision } else { known.hold_revision }, ..stands };
-            }
-            if moved {
-                self.notify_peers(context, &new.node);
             }
         }
         if rebooted || (moved_on && known.is_unwell() && state == NodeState::Ready) {
@@ -224,17 +220,6 @@ impl Ledger {
             }
         }
         self.show_leaving(context, node);
-    }
-
-    /// Nodes that share an allocation with `node` must learn its new address.
-    fn notify_peers(&self, context: &mut ApplyContext, node: &NodeId) {
-        for held in self.holdings(node) {
-            if self.is_live(held.allocation, held.epoch)
-                && let Some(allocation) = self.allocations.get(&held.allocation)
-            {
-                context.changed.desired.extend(allocation.nodes().cloned());
-            }
-        }
     }
 
     /// Whether this is the allocation's current claim.

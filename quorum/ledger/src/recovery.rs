@@ -227,7 +227,7 @@ impl Ledger {
         }
         self.show_leaving(context, node);
         // If there is a drain, the node's state depends on what it has now.
-        let others = held.iter().flat_map(|h| h.share.nodes.iter().map(|(other, _)| other));
+        let others = held.iter().flat_map(|h| h.share.nodes.iter());
         for id in std::iter::once(node).chain(others) {
             self.apply_event_if_possible(context, id, Event::ShareFound, "");
             self.apply_event_if_possible(context, id, Event::LastShareGone, "");
@@ -357,7 +357,7 @@ impl Ledger {
             Some(there) if of != node => share.spec.amount_of(&there.size),
             Some(_) | None => share.resources,
         };
-        let shares = share.nodes.iter().map(|(of, _)| Share { node: of.clone(), resources: amount(of), phase: SharePhase::Claimed });
+        let shares = share.nodes.iter().map(|of| Share { node: of.clone(), resources: amount(of), phase: SharePhase::Claimed });
         allocation.shares = shares.collect();
         allocation.state = AllocationState::Staging;
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
@@ -455,7 +455,7 @@ fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), R
         if share.epoch > epochs {
             return malformed(format!("node {node} reports allocation {id} under epoch {}, which no quorum issued", share.epoch));
         }
-        let nodes: BTreeSet<&NodeId> = share.nodes.iter().map(|(n, _)| n).collect();
+        let nodes: BTreeSet<&NodeId> = share.nodes.iter().collect();
         if nodes.len() != share.nodes.len() || nodes.len() != share.spec.nodes as usize || !nodes.contains(node) {
             return malformed(format!("node {node} reports allocation {id}, which belongs to other nodes"));
         }

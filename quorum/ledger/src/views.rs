@@ -139,14 +139,13 @@ impl Ledger {
         let (live, over): (Vec<_>, Vec<_>) = self.holdings(node).iter().partition(|h| self.is_live(h.allocation, h.epoch));
         for held in live {
             let Some(allocation) = self.allocations.get(&held.allocation) else { continue };
-            let mesh = |id: &NodeId| self.nodes.get(id).map(|n| n.addresses.mesh.clone()).unwrap_or_default();
             shares.push(DesiredShare {
                 allocation: allocation.id,
                 epoch: allocation.epoch,
                 owner: allocation.owner.clone(),
                 state: allocation.state,
                 resources: held.resources,
-                nodes: allocation.nodes().map(|n| (n.clone(), mesh(n))).collect(),
+                nodes: allocation.shares.list().node_list(),
                 spec: (*allocation.spec).clone(),
                 vni: held.vni,
                 requeue_count: allocation.requeue_count,

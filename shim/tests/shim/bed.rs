@@ -81,7 +81,7 @@ fn share(allocation: AllocationId, text: &str) -> DesiredShare {
         owner: nobody(),
         state: AllocationState::Staging,
         resources: Resources { cores: 1, memory_bytes: 0, gpus: 0 },
-        nodes: vec![("n1".parse().unwrap(), "127.0.0.1:1".into())],
+        nodes: vec!["n1".parse().unwrap()].into(),
         spec: AllocationSpec { entrypoint, ..spec() },
         ..desired_share(allocation)
     }

@@ -34,7 +34,7 @@ struct Work {
 /// Work that runs on this node only.
 fn work(change: impl FnOnce(&mut DesiredShare)) -> Work {
     let bench = Bench::new();
-    let mut share = DesiredShare { nodes: vec![(ME.parse().unwrap(), "127.0.0.1:1".to_owned())], ..desired_share(id(1)) };
+    let mut share = DesiredShare { nodes: vec![ME.parse().unwrap()].into(), ..desired_share(id(1)) };
     change(&mut share);
     let mut made = None;
     let context = Arc::clone(&bench.handles);
@@ -51,7 +51,7 @@ fn script(share: &mut DesiredShare) {
 
 /// A launch of two ranks here, which no entry point began.
 fn launch() -> LaunchSpec {
-    let share = DesiredShare { nodes: vec![(ME.parse().unwrap(), String::new())], ..desired_share(id(1)) };
+    let share = DesiredShare { nodes: vec![ME.parse().unwrap()].into(), ..desired_share(id(1)) };
     let mut launch = lattice_agent_common::environment::entry_launch(&share, vec!["a".into()]);
     (launch.id, launch.number) = ("00000000-0000-4000-8000-0000000000ff".parse().unwrap(), NUMBER);
     launch.nodes[0].count = 2;
@@ -268,7 +268,7 @@ async fn of_a_lost_shim_its_last_records_decide_how_the_work_ended() {
 async fn a_script_ends_the_allocation_on_its_head_alone() {
     let mut work = work(|share| {
         script(share);
-        share.nodes.insert(0, ("n0".parse().unwrap(), String::new()));
+        share.nodes = ["n0".parse().unwrap()].into_iter().chain(share.nodes.iter().cloned()).collect();
     });
     work.leave_records(&[ExitRecord::Script { outcome: RankOutcome::Exited { code: 0 } }]);
     work.task.shim_lost("its shim is gone").await;

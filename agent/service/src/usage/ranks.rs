@@ -15,7 +15,7 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
         let open = open(user, allocation, Duration::ZERO);
-        async move { ranks::of_node(&api.context, &node, api.mesh_address(allocation.id, &node).await, open).await }
+        async move { ranks::of_node(&api.context, &node, api.mesh_address(&node).await, open).await }
     });
     stream::iter(asked).buffered(NODES_AT_ONCE_MAX).collect().await
 }

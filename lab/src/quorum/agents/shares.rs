@@ -86,7 +86,7 @@ impl Shares {
             self.shares.insert((allocation, epoch), Reported::Prepared);
             self.report(ReportItem::Prepared { allocation, epoch });
         }
-        let is_head = share.nodes.first().is_some_and(|(head, _)| *head == self.node);
+        let is_head = share.nodes.first() == Some(&self.node);
         if share.state == AllocationState::Running && reported == Some(Reported::Prepared) && is_head {
             self.shares.insert((allocation, epoch), Reported::Ended);
             self.report(ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code: 0 } });
@@ -140,7 +140,7 @@ mod tests {
             owner,
             state,
             resources: Resources { cores: 1, memory_bytes: 0, gpus: 0 },
-            nodes: vec![(head.parse().unwrap(), format!("{head}:9401"))],
+            nodes: vec![head.parse().unwrap()].into(),
             spec: AllocationSpec::new("w", command, std::path::Path::new("/")),
             vni: None,
             requeue_count: 0,

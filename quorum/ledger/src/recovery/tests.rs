@@ -317,7 +317,7 @@ fn impossible_shares_are_refused_and_a_second_report_adopts_nothing() {
     };
     for action in [
         change(&|h| h.share.epoch = Epoch(u64::MAX)),
-        change(&|h| h.share.nodes[0].0 = node(1)),
+        change(&|h| h.share.nodes = [node(1)].into_iter().chain(h.share.nodes[1..].iter().cloned()).collect()),
         change(&|h| h.share.spec.nodes = 2),
         Action::Adopt { node: node(0), incarnation, held: vec![held[0].clone(), held[0].clone()], unreported: vec![] },
     ] {
@@ -327,7 +327,7 @@ fn impossible_shares_are_refused_and_a_second_report_adopts_nothing() {
     now.return_node(1, 1, vec![]);
     let incarnation = now.ledger.node(&node(1)).unwrap().incarnation;
     let late = quorum.held(0).into_iter().map(|mut h| {
-        h.share.nodes[0].0 = node(1);
+        h.share.nodes = [node(1)].into_iter().chain(h.share.nodes[1..].iter().cloned()).collect();
         h
     });
     now.act(Action::Adopt { node: node(1), incarnation, held: late.collect(), unreported: vec![] }).unwrap();

@@ -1,0 +1,105 @@
+//! The nodes of a claim in rank order.
+
+use crate::hostlist::{self, HostlistError};
+use crate::ids::NodeId;
+use serde::{Deserialize, Serialize, Serializer};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+/// Nodes in rank order; the first is the head. It never changes, and copies share it. In messages
+/// and files it is a hostlist in that order: a few bytes for thousands of nodes whose names have a
+/// number.
+#[derive(Clone, Default)]
+pub struct NodeList(Option<Arc<Listed>>);
+
+/// What is listed. `None` in its place: nothing, without a block of memory.
+struct Listed {
+    nodes: Box<[NodeId]>,
+    /// Encoded once for all copies.
+    folded: OnceLock<String>,
+}
+
+impl NodeList {
+    /// The hostlist.
+    pub fn folded(&self) -> &str {
+        self.0.as_deref().map_or("", |listed| listed.folded.get_or_init(|| hostlist::fold_in_order(&listed.nodes)))
+    }
+}
+
+impl Deref for NodeList {
+    type Target = [NodeId];
+
+    fn deref(&self) -> &[NodeId] {
+        self.0.as_deref().map_or(&[], |listed| &listed.nodes)
+    }
+}
+
+impl From<Vec<NodeId>> for NodeList {
+    fn from(nodes: Vec<NodeId>) -> Self {
+        if nodes.is_empty() {
+            return Self::default();
+        }
+        Self(Some(Arc::new(Listed { nodes: nodes.into(), folded: OnceLock::new() })))
+    }
+}
+
+impl FromIterator<NodeId> for NodeList {
+    fn from_iter<T: IntoIterator<Item = NodeId>>(nodes: T) -> Self {
+        nodes.into_iter().collect::<Vec<_>>().into()
+    }
+}
+
+impl TryFrom<String> for NodeList {
+    type Error = HostlistError;
+
+    fn try_from(folded: String) -> Result<Self, HostlistError> {
+        if folded.is_empty() {
+            return Ok(Self::default());
+        }
+        hostlist::in_order(&folded).map(Self::from)
+    }
+}
+
+impl PartialEq for NodeList {
+    fn eq(&self, other: &Self) -> bool {
+        let is_same = self.0.as_ref().zip(other.0.as_ref()).is_some_and(|(one, other)| Arc::ptr_eq(one, other));
+        is_same || self[..] == other[..]
+    }
+}
+
+impl Eq for NodeList {}
+
+impl fmt::Debug for NodeList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NodeList").field(&self.folded()).finish()
+    }
+}
+
+impl Serialize for NodeList {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.folded())
+    }
+}
+
+impl<'de> Deserialize<'de> for NodeList {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.try_into().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_encoded_as_a_hostlist_in_rank_order() {
+        let list: NodeList = ["n3", "n1", "n2", "login"].map(|name| name.parse().unwrap()).into_iter().collect();
+        let encoded = serde_json::to_string(&list).unwrap();
+        assert_eq!(encoded, r#""n[3,1-2],login""#);
+        assert_eq!(serde_json::from_str::<NodeList>(&encoded).unwrap(), list);
+        let empty = serde_json::to_string(&NodeList::default()).unwrap();
+        assert!(serde_json::from_str::<NodeList>(&empty).unwrap().is_empty());
+        assert!(serde_json::from_str::<NodeList>(r#""n[3-1]""#).is_err());
+    }
+}
