@@ -108,7 +108,7 @@ fn publish(brain: &Brain, outputs: &Outputs, changed: bool) {
         | ReportItem::Released { .. }
         | ReportItem::NotPreempted { .. }
         | ReportItem::Checkpointed { .. }
-        | ReportItem::Unheard { .. } => None,
+        | ReportItem::UnreportedHealth { .. } => None,
     });
     let view = NodeView {
         incarnation: brain.incarnation().0,
@@ -163,16 +163,18 @@ fn pass(records: &[Record], moment: Moment) {
 
 fn point_of(record: &Record, moment: Moment) -> Option<Point> {
     let points = match record {
-        Record::Entered { phase: Phase::Preparing, .. } => [Point::PreparingUnwritten, Point::PreparingWritten, Point::PreparingCommanded],
+        Record::PhaseEntered { phase: Phase::Preparing, .. } => {
+            [Point::PreparingUnwritten, Point::PreparingWritten, Point::PreparingCommanded]
+        }
         // No command follows: the other nodes are waited for.
-        Record::Entered { phase: Phase::Prepared, .. } => [Point::PreparedUnwritten, Point::PreparedWritten, Point::PreparedWritten],
-        Record::Entered { phase: Phase::Running, .. } => [Point::RunningUnwritten, Point::RunningWritten, Point::RunningCommanded],
-        Record::Entered { phase: Phase::Stopping, .. } => [Point::StoppingUnwritten, Point::StoppingWritten, Point::StoppingCommanded],
-        Record::Entered { phase: Phase::Undoing, .. } => [Point::UndoingUnwritten, Point::UndoingWritten, Point::UndoingCommanded],
-        Record::Gone { .. } => [Point::GoneUnwritten, Point::GoneWritten, Point::GoneWritten],
+        Record::PhaseEntered { phase: Phase::Prepared, .. } => [Point::PreparedUnwritten, Point::PreparedWritten, Point::PreparedWritten],
+        Record::PhaseEntered { phase: Phase::Running, .. } => [Point::RunningUnwritten, Point::RunningWritten, Point::RunningCommanded],
+        Record::PhaseEntered { phase: Phase::Stopping, .. } => [Point::StoppingUnwritten, Point::StoppingWritten, Point::StoppingCommanded],
+        Record::PhaseEntered { phase: Phase::Undoing, .. } => [Point::UndoingUnwritten, Point::UndoingWritten, Point::UndoingCommanded],
+        Record::Removed { .. } => [Point::GoneUnwritten, Point::GoneWritten, Point::GoneWritten],
         Record::Acknowledged { .. } => [Point::AcknowledgedUnwritten, Point::AcknowledgedWritten, Point::AcknowledgedWritten],
         Record::Registered { .. } => [Point::RegisteredUnwritten, Point::RegisteredWritten, Point::RegisteredWritten],
-        Record::Listed(_) | Record::ToReport(_) => return None,
+        Record::ListReceived(_) | Record::ReportQueued(_) => return None,
     };
     Some(points[moment as usize])
 }

@@ -15,7 +15,7 @@ use lattice_agent_common::clock::now;
 use lattice_agent_common::config::AgentConfig;
 use lattice_machine::devices;
 use lattice_machine::features;
-use lattice_machine::gpu_standings::{GpuStandings, Offer};
+use lattice_machine::gpu_statuses::{GpuStatuses, Offer};
 use lattice_machine::hardware as machine;
 use lattice_machine::health::Finds;
 use lattice_meshd::context::{Context, Shared};
@@ -63,7 +63,7 @@ pub struct GpuWatching {
     read_at: Instant,
     published: Option<GpusNow>,
     topology: watch::Sender<Arc<NodeTopology>>,
-    standings: watch::Sender<Arc<GpuStandings>>,
+    statuses: watch::Sender<Arc<GpuStatuses>>,
 }
 
 fn machine_files() -> Files {
@@ -86,7 +86,7 @@ impl GpuWatching {
             read_at: Instant::now(),
             published: None,
             topology: watch::Sender::new(Arc::new(found.clone())),
-            standings: watch::Sender::default(),
+            statuses: watch::Sender::default(),
         };
         if let Some(look) = watching.watch.as_mut().map(GpuWatch::look) {
             watching.looked(&look);
@@ -102,8 +102,8 @@ impl GpuWatching {
     }
 
     /// The state of the GPUs.
-    pub fn standings(&self) -> watch::Receiver<Arc<GpuStandings>> {
-        self.standings.subscribe()
+    pub fn statuses(&self) -> watch::Receiver<Arc<GpuStatuses>> {
+        self.statuses.subscribe()
     }
 
     fn looked(&mut self, look: &GpuLook) {
@@ -132,16 +132,16 @@ impl GpuWatching {
     fn judge(&self) {
         let unknown = self.unknown().into_iter().map(|key| (key, "no driver identifies it (`lattice doctor`)".to_owned()));
         let newcomers = self.newcomers.keys().map(|key| (key.clone(), self.unfiltered.clone()));
-        let standings = GpuStandings {
+        let statuses = GpuStatuses {
             policy: self.gpus.policy().shown(),
-            gpus: self.gpus.standings(now()),
+            gpus: self.gpus.statuses(now()),
             waits: unknown.chain(newcomers).collect(),
             xids: self.xids.clone(),
         };
-        self.standings.send_if_modified(|known| {
-            let differs = **known != standings;
+        self.statuses.send_if_modified(|known| {
+            let differs = **known != statuses;
             if differs {
-                *known = Arc::new(standings);
+                *known = Arc::new(statuses);
             }
             differs
         });
@@ -305,15 +305,15 @@ impl GpuWatching {
     /// so that no share gets a GPU that is not well.
     pub async fn publish(&mut self, context: &Shared, offering: &Offering) {
         self.judge();
-        let (topology, standings) = (Arc::clone(&self.topology.borrow()), Arc::clone(&self.standings.borrow()));
+        let (topology, statuses) = (Arc::clone(&self.topology.borrow()), Arc::clone(&self.statuses.borrow()));
         let mut gpus = GpusNow { topology: (*topology).clone(), lost: BTreeMap::new(), withheld: BTreeSet::new() };
         for gpu in &topology.gpu.gpus {
             let key = gpu_key(gpu);
-            if let Some(why) = standings.gpus.get(key).and_then(|s| s.lost.as_ref()) {
+            if let Some(why) = statuses.gpus.get(key).and_then(|s| s.lost.as_ref()) {
                 let called = if key == gpu.id { key.to_owned() } else { format!("{key} ({})", gpu.id) };
                 gpus.lost.insert(gpu.id.clone(), format!("its GPU {called} is lost: {why}"));
             }
-            if !standings.is_allocatable(key) {
+            if !statuses.is_allocatable(key) {
                 gpus.withheld.insert(gpu.id.clone());
             }
         }
@@ -360,8 +360,8 @@ impl Offering {
     pub fn begin(watching: &GpuWatching, size: Resources, config: &AgentConfig, context: &Context) -> Self {
         let nothing = Offer { size, features: Vec::new() };
         let offering = Self { config: config.clone(), size, offer: watch::Sender::new(nothing) };
-        let (topology, standings) = (watching.topology.borrow().clone(), watching.standings.borrow().clone());
-        let withheld = topology.gpu.gpus.iter().filter(|gpu| !standings.is_allocatable(gpu_key(gpu))).map(|gpu| gpu.id.clone());
+        let (topology, statuses) = (watching.topology.borrow().clone(), watching.statuses.borrow().clone());
+        let withheld = topology.gpu.gpus.iter().filter(|gpu| !statuses.is_allocatable(gpu_key(gpu))).map(|gpu| gpu.id.clone());
         offering.offer.send_replace(offering.of(context, &topology, &withheld.collect()));
         offering
     }

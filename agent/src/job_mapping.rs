@@ -64,10 +64,10 @@ pub async fn run(context: Shared, dir: PathBuf, stop: CancellationToken) {
 fn wanted(context: &Context) -> (BTreeMap<String, AllocationId>, bool) {
     let topology = context.machine.topology();
     let mut numbers = numbers(&topology.gpu);
-    let standings = context.machine.gpus.borrow().clone();
+    let statuses = context.machine.gpus.borrow().clone();
     let of_nvidia = |gpu: &&GpuDevice| gpu.vendor == GpuVendor::Nvidia;
     // A driver that is started again leaves out lost GPUs and counts new ones.
-    let is_other = standings.has_newcomers() || topology.gpu.gpus.iter().filter(of_nvidia).any(|gpu| !standings.is_there(gpu_key(gpu)));
+    let is_other = statuses.has_newcomers() || topology.gpu.gpus.iter().filter(of_nvidia).any(|gpu| !statuses.is_present(gpu_key(gpu)));
     let uncertain = is_other && topology.gpu.gpus.iter().any(|gpu| of_nvidia(&gpu));
     if uncertain {
         numbers.retain(|id, _| topology.gpu.by_id(id).is_some_and(|gpu| gpu.vendor != GpuVendor::Nvidia));

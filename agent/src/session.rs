@@ -8,7 +8,7 @@
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::session_state::{SessionState, describe};
 use lattice_machine::conformance::ConformanceReport;
-use lattice_machine::gpu_standings::Offer;
+use lattice_machine::gpu_statuses::Offer;
 use lattice_machine::wipe::Wipes;
 use lattice_membership::gossip_keys::GossipKeys;
 use lattice_membership::quorum_list::QuorumList;
@@ -73,13 +73,13 @@ pub struct Registration {
     pub addresses: NodeAddresses,
     pub schedulable: bool,
     /// The resources that cannot be limited on this node.
-    pub unlimited: Vec<String>,
+    pub unenforced_limits: Vec<String>,
     /// The incarnation of the agent's previous run; 0 for the first.
     pub previous: Incarnation,
     /// If the node's stored state is lost: what is left of its work.
     pub found: Option<Vec<(AllocationId, Epoch)>>,
     /// Whether the site's hook for wiping the node is configured.
-    pub wipes: bool,
+    pub has_wipe_hook: bool,
 }
 
 /// Why there is no session with the quorum.
@@ -179,7 +179,7 @@ enum Ended {
 /// An open session.
 struct Line {
     /// The peer that relays it, if any.
-    through: Option<NodeId>,
+    relay_node: Option<NodeId>,
     up: mpsc::Sender<Up>,
     /// The member at the other end.
     member: String,
@@ -194,10 +194,10 @@ struct Line {
 }
 
 impl Line {
-    fn new(through: Option<NodeId>, up: mpsc::Sender<Up>, member: String) -> Self {
+    fn new(relay_node: Option<NodeId>, up: mpsc::Sender<Up>, member: String) -> Self {
         let beats = Beats { seq: 0, unanswered: None, health: None, conformance: ConformanceReport::default() };
         let heartbeat = tokio::time::interval(Duration::from_secs(10));
-        Self { through, up, member, incarnation: None, heartbeat, beats, sent: 0, linger: None }
+        Self { relay_node, up, member, incarnation: None, heartbeat, beats, sent: 0, linger: None }
     }
 
     async fn send(&self, message: Up) -> Result<(), Ended> {
@@ -292,7 +292,7 @@ impl Session {
         let offer = self.registration.offer.borrow_and_update().clone();
         self.begin_beats();
         let register = self.register(&offer);
-        let (through, up, mut down) = self.open(register).await.map_err(|error| match &error {
+        let (relay_node, up, mut down) = self.open(register).await.map_err(|error| match &error {
             NoSession::Member(CallError::Refused(refusal)) | NoSession::Nowhere { member: CallError::Refused(refusal), .. }
                 if !matches!(refusal, Refusal::Unavailable { .. }) =>
             {
@@ -302,7 +302,7 @@ impl Session {
         })?;
         // A relayed session ends when a member can be reached directly: a peer relays only a limited
         // number of sessions.
-        let direct = through.is_some().then(|| served_directly(self.quorum.clone()));
+        let direct = relay_node.is_some().then(|| served_directly(self.quorum.clone()));
         let direct = async {
             match direct {
                 Some(served) => served.await,
@@ -313,7 +313,7 @@ impl Session {
         let mut checks = self.context.machine.checks.watch();
         let mut conformance = self.context.machine.conformance.watch();
         let mut wiped = self.wipes.watch();
-        let mut line = Line::new(through, up, down.member().to_owned());
+        let mut line = Line::new(relay_node, up, down.member().to_owned());
         // Opening may have taken long, so leases may have lapsed meanwhile.
         self.begin_beats();
         loop {
@@ -381,14 +381,14 @@ impl Session {
             size: offer.size,
             addresses: self.registration.addresses.clone(),
             schedulable: self.registration.schedulable,
-            unlimited: self.registration.unlimited.clone(),
+            unenforced_limits: self.registration.unenforced_limits.clone(),
             features: offer.features.clone(),
             incarnation: self.registered.unwrap_or(self.registration.previous),
             new_life: self.registered.is_none(),
             found: self.registration.found.clone().filter(|_| self.registered.is_none()),
             keys: self.keys.held(),
-            through: None,
-            wipes: self.registration.wipes,
+            relay_node: None,
+            has_wipe_hook: self.registration.has_wipe_hook,
             health: self.health(),
             conformance: self.context.machine.conformance.report().components,
         }
@@ -407,7 +407,7 @@ impl Session {
                 return Err(Ended::Moved);
             }
             Down::HeartbeatAck { seq } => self.heartbeat_is_acknowledged(seq, line).await?,
-            Down::Hear { nodes } => line.send(Up::Hears { alive: self.alive_among(&nodes) }).await?,
+            Down::QueryGossip { nodes } => line.send(Up::AliveInGossip { alive: self.alive_among(&nodes) }).await?,
             Down::Members(list) => self.members.learn(&list),
             Down::Revoked { names } => self.revocations.learn(names),
             Down::Keyring { generation, ring } => {
@@ -431,10 +431,10 @@ impl Session {
                 line.sent = report_seq;
                 self.context.work.driver.send(Event::Registered { incarnation, report_seq }).await;
                 self.reports.mark_changed();
-                let (member, through) = (line.member.clone(), line.through.clone());
-                let session = describe(&member, through.as_ref());
+                let (member, relay_node) = (line.member.clone(), line.relay_node.clone());
+                let session = describe(&member, relay_node.as_ref());
                 tracing::info!(session, incarnation = incarnation.0, "registered");
-                self.state.send_replace(SessionState::Connected { member, through });
+                self.state.send_replace(SessionState::Connected { member, relay_node });
             }
             Down::Desired(list) => {
                 self.shortest_lease_ms = list.shares.iter().filter_map(|share| share.run_lease_ms).min();
@@ -622,7 +622,7 @@ impl Session {
             | ReportItem::Released { .. }
             | ReportItem::NotPreempted { .. }
             | ReportItem::Checkpointed { .. }
-            | ReportItem::Unheard { .. } => false,
+            | ReportItem::UnreportedHealth { .. } => false,
         };
         reported_otherwise && item.subject().is_some_and(alone)
     }
@@ -697,6 +697,6 @@ fn points_of(item: &ReportItem) -> [Point; 2] {
         ReportItem::Released { .. } => [Point::ReleasedReportUnsent, Point::ReleasedReportSent],
         ReportItem::Checkpointed { .. } => [Point::SaveReportUnsent, Point::SaveReportSent],
         ReportItem::NotPreempted { .. } => [Point::PreemptFailedUnsent, Point::PreemptFailedSent],
-        ReportItem::Unheard { .. } => [Point::UnheardReportUnsent, Point::UnheardReportSent],
+        ReportItem::UnreportedHealth { .. } => [Point::UnreportedHealthUnsent, Point::UnreportedHealthSent],
     }
 }

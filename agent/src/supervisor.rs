@@ -53,7 +53,7 @@ pub async fn follow(mut session: watch::Receiver<SessionState>, mut view: watch:
     let mut reported = String::new();
     loop {
         let quorum = match &*session.borrow_and_update() {
-            SessionState::Connected { member, through } => session_state::describe(member, through.as_ref()),
+            SessionState::Connected { member, relay_node } => session_state::describe(member, relay_node.as_ref()),
             SessionState::Lost { why, .. } => format!("no session with the quorum ({why})"),
         };
         let text = {

@@ -45,7 +45,7 @@ pub async fn run(
     }
     // The last recorded health since the connection was lost, perhaps by the agent's previous run.
     let mut kept = waiting.borrow().iter().rev().find_map(|report| {
-        let ReportItem::Unheard { word: health, .. } = &report.item else { return None };
+        let ReportItem::UnreportedHealth { health, .. } = &report.item else { return None };
         Some(health.clone())
     });
     loop {

@@ -37,7 +37,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         reason: allocation.reason.as_ref().map(ToString::to_string).unwrap_or_default(),
         owner: allocation.owner.name.clone(),
         nodes: allocation.nodes().map(ToString::to_string).collect(),
-        nodes_wanted: spec.nodes,
+        nodes_requested: spec.nodes,
         tasks_per_node: spec.tasks_per_node,
         exit_code: ended.and_then(|reason| reason.exit_code()),
         requeue_count: allocation.requeue_count,
@@ -68,9 +68,9 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         preemption: allocation.preemption.as_ref().map(ToString::to_string).unwrap_or_default(),
         held: allocation.held,
         telemetry: allocation.telemetry.as_ref().map(ToString::to_string).unwrap_or_default(),
-        brought_down: ended.and_then(EndReason::brought_down).unwrap_or_default(),
-        situation: String::new(),
-        queue_place: 0,
+        abort_reason: ended.and_then(EndReason::abort_reason).unwrap_or_default(),
+        status_message: String::new(),
+        queue_position: 0,
         usage_nodes: allocation.usage.as_deref().map_or(0, |usage| usage.nodes),
         memory_peak_bytes: allocation.usage.as_deref().and_then(|usage| usage.memory_peak_bytes),
         cpu_ms: allocation.usage.as_deref().and_then(|usage| usage.cpu_ms),
@@ -157,12 +157,12 @@ mod tests {
         assert_eq!((over.reason.as_str(), over.exit_code), ("walltime_exceeded", None));
         let full = to_proto_in_full(&allocation(AllocationState::Running, None));
         assert_eq!((full.command, full.working_dir.as_str(), full.script.as_str()), (vec!["true".to_owned()], "/", ""));
-        assert_eq!((failed.submitted_at_ms, failed.claimed_at_ms, failed.started_at_ms, failed.nodes_wanted), (5, 0, 7, 2));
+        assert_eq!((failed.submitted_at_ms, failed.claimed_at_ms, failed.started_at_ms, failed.nodes_requested), (5, 0, 7, 2));
     }
 
     #[test]
     fn why_a_launch_was_ended_is_shown_as_its_head_reported_it() {
-        let shown = |state, reason| to_proto(&allocation(state, Some(reason))).brought_down;
+        let shown = |state, reason| to_proto(&allocation(state, Some(reason))).abort_reason;
         let aborted = || EndReason::LaunchAborted { code: 139, why: "rank 3 on n2 was killed by signal 11".into() };
         assert_eq!(shown(AllocationState::Failed, aborted()), "rank 3 on n2 was killed by signal 11");
         assert_eq!(shown(AllocationState::Pending, aborted()), "", "it begins again");

@@ -43,10 +43,10 @@ pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resourc
         incarnation: node.incarnation.0,
         state_since_ms: node.state_since.0,
         gossip: gossip.to_owned(),
-        by_gossip: false,
+        from_gossip: false,
         committed: Some(crate::spec::amount(committed)),
-        heard_through: node.through.as_ref().map(ToString::to_string).unwrap_or_default(),
-        unlimited: node.unlimited.clone(),
+        relay_node: node.relay_node.as_ref().map(ToString::to_string).unwrap_or_default(),
+        unenforced_limits: node.unenforced_limits.clone(),
         features: node.features.clone(),
         conformance: node.conformance.as_ref().map(|report| conformance(report, group_nodes)),
         wipe: node.wipe.as_ref().map(wipe).unwrap_or_default(),
@@ -72,14 +72,14 @@ mod tests {
             state: NodeState::Degraded,
             state_reason: "silent for 31 s".into(),
             state_since: Timestamp(1000),
-            unlimited: vec!["memory".into()],
+            unenforced_limits: vec!["memory".into()],
             features: vec!["nvme_scratch".into()],
             holds: vec![
                 Hold {
                     kind: HoldKind::Cordon,
                     by: "ada".into(),
                     reason: "fan".into(),
-                    also: Vec::new(),
+                    more_reasons: Vec::new(),
                     since: Timestamp(0),
                     until: Some(Timestamp(2000)),
                     deadline: None,
@@ -88,26 +88,26 @@ mod tests {
                     kind: HoldKind::Drain,
                     by: "bob".into(),
                     reason: "disk".into(),
-                    also: Vec::new(),
+                    more_reasons: Vec::new(),
                     since: Timestamp(0),
                     until: None,
                     deadline: Some(Timestamp(1000)),
                 },
             ],
             leaving: vec![],
-            through: None,
+            relay_node: None,
             home: "small".into(),
             conformance: None,
-            wipes: false,
+            has_wipe_hook: false,
             wipe: None,
-            drain_asked: None,
+            drain_requested_at: None,
             hold_revision: Revision(1),
             report_seq: 0,
             revision: Revision(1),
         };
         let committed = Resources { cores: 1, memory_bytes: 1 << 20, gpus: 0 };
         let shown = to_proto(&node, vec![], &committed, "suspect", 1);
-        assert_eq!((shown.unlimited, shown.features), (vec!["memory".to_owned()], vec!["nvme_scratch".to_owned()]));
+        assert_eq!((shown.unenforced_limits, shown.features), (vec!["memory".to_owned()], vec!["nvme_scratch".to_owned()]));
         assert_eq!(shown.vcluster, "small");
         assert_eq!(shown.committed, Some(v1::Amount { cores: 1, memory_bytes: 1 << 20, gpus: 0 }));
         let holds = [

@@ -54,7 +54,7 @@ fn has_input() -> bool {
 pub struct Feeder {
     /// The input, once the launch accepts some.
     keys: Option<mpsc::Receiver<Key>>,
-    window: Window<v1::InputPiece>,
+    window: Window<v1::InputChunk>,
     /// The number of bytes that were read.
     read: u64,
     /// The number of bytes that all ranks have acknowledged.
@@ -102,7 +102,7 @@ impl Feeder {
         let Ok(Some(v1::LaunchInputResponse { taken: Some(first) })) = answers.message().await else { return false };
         let first = decode_acknowledgement(first);
         self.handle_acknowledgement(first);
-        let mut unsent: VecDeque<v1::InputPiece> = self.window.beyond(first).cloned().collect();
+        let mut unsent: VecDeque<v1::InputChunk> = self.window.beyond(first).cloned().collect();
         while !self.over {
             tokio::select! {
                 answer = answers.message() => match answer {
@@ -120,7 +120,7 @@ impl Feeder {
     }
 
     /// The next piece, once the window has space for it.
-    async fn next_piece(&mut self) -> v1::InputPiece {
+    async fn next_piece(&mut self) -> v1::InputChunk {
         if self.ended || !self.window.has_room() {
             return pending().await;
         }
@@ -145,9 +145,9 @@ impl Feeder {
         self.push(data)
     }
 
-    fn push(&mut self, data: Vec<u8>) -> v1::InputPiece {
+    fn push(&mut self, data: Vec<u8>) -> v1::InputChunk {
         let place = Place { offset: self.read, bytes: data.len(), last: self.ended };
-        let piece = v1::InputPiece { offset: place.offset, data, last: place.last };
+        let piece = v1::InputChunk { offset: place.offset, data, last: place.last };
         self.read = place.end();
         self.window.push(place, piece.clone());
         piece
@@ -158,7 +158,7 @@ impl Feeder {
     fn handle_acknowledgement(&mut self, now: Taken) {
         self.window.let_go(now);
         match now {
-            Taken::Over => self.over = true,
+            Taken::Closed => self.over = true,
             Taken::UpTo(bytes) if bytes < self.acknowledged => {
                 write_message_line(format_args!(
                     "the job starts again, but standard input cannot be read again: it ends here, and {} bytes are missing",
@@ -187,8 +187,8 @@ impl Feeder {
     }
 }
 
-fn decode_acknowledgement(v1::InputTaken { bytes, over }: v1::InputTaken) -> Taken {
-    if over { Taken::Over } else { Taken::UpTo(bytes) }
+fn decode_acknowledgement(v1::InputAck { bytes, closed }: v1::InputAck) -> Taken {
+    if closed { Taken::Closed } else { Taken::UpTo(bytes) }
 }
 
 #[cfg(test)]
@@ -216,7 +216,7 @@ mod tests {
         feeder.handle_acknowledgement(Taken::UpTo(0));
         assert_eq!(kept(&feeder), [(0, &b""[..], true)], "nothing but the end");
         assert!(feeder.ended && !feeder.over);
-        feeder.handle_acknowledgement(Taken::Over);
+        feeder.handle_acknowledgement(Taken::Closed);
         assert!(feeder.over && kept(&feeder).is_empty());
     }
 

@@ -36,7 +36,7 @@ pub struct LastStderr {
 impl LastStderr {
     /// Reads the last line of the script, and of the rank that caused the end of the launch, else of rank 0.
     pub async fn read(client: &Client, allocation: &v1::Allocation) -> Self {
-        let rank = rank_named(&allocation.brought_down).unwrap_or(0);
+        let rank = rank_named(&allocation.abort_reason).unwrap_or(0);
         let key = allocation.id.clone();
         let request = v1::LogsRequest { key, stream: "stderr".to_owned(), tail: Some(1), ..Default::default() };
         // The script's output is that of rank 0.
@@ -65,8 +65,8 @@ impl LastStderr {
 }
 
 /// The rank in `rank 3 on n2 was killed by signal 11`.
-fn rank_named(brought_down: &str) -> Option<u32> {
-    brought_down.strip_prefix("rank ")?.split(' ').next()?.parse().ok()
+fn rank_named(abort_reason: &str) -> Option<u32> {
+    abort_reason.strip_prefix("rank ")?.split(' ').next()?.parse().ok()
 }
 
 /// The ends of outputs, by launch.

@@ -33,7 +33,7 @@ pub struct AllocationJson<'a> {
     reason: Option<&'a str>,
     owner: Option<&'a str>,
     nodes: &'a [String],
-    nodes_wanted: u32,
+    nodes_requested: u32,
     tasks_per_node: u32,
     exit_code: Option<i32>,
     requeue_count: u32,
@@ -71,9 +71,9 @@ pub struct AllocationJson<'a> {
     /// While its work is measured more closely: how, until when, and who requested it.
     telemetry: Option<&'a str>,
     /// For a living allocation, in a few words: why it waits, or what is wrong while it runs.
-    situation: Option<&'a str>,
+    status_message: Option<&'a str>,
     /// Its position, from 1, in the expected order of its vCluster's queue.
-    queue_place: Option<u32>,
+    queue_position: Option<u32>,
     /// The end of its walltime, if it runs and has one.
     ends_by: Option<String>,
     /// Use under its present or last claim, on the nodes that have been released: the peak memory on any of them, and
@@ -127,7 +127,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             reason: end_reason(a),
             owner: filled(&a.owner),
             nodes: &a.nodes,
-            nodes_wanted: a.nodes_wanted,
+            nodes_requested: a.nodes_requested,
             tasks_per_node: a.tasks_per_node,
             exit_code: a.exit_code,
             requeue_count: a.requeue_count,
@@ -154,8 +154,8 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             preemption: filled(&a.preemption),
             held: a.held,
             telemetry: filled(&a.telemetry),
-            situation: filled(&a.situation),
-            queue_place: (a.queue_place > 0).then_some(a.queue_place),
+            status_message: filled(&a.status_message),
+            queue_position: (a.queue_position > 0).then_some(a.queue_position),
             ends_by: ends_by_ms(a).and_then(time),
             memory_peak_bytes: a.memory_peak_bytes,
             cpu_seconds: a.cpu_ms.map(|ms| ms as f64 / 1e3),
@@ -181,7 +181,7 @@ impl<'a> AllocationJson<'a> {
 pub fn live_first(allocations: &mut [v1::Allocation]) {
     allocations.sort_by(|a, b| {
         let newest_first = || (b.submitted_at_ms, &b.id).cmp(&(a.submitted_at_ms, &a.id));
-        let in_line = || (queue(&a.vcluster), a.queue_place).cmp(&(queue(&b.vcluster), b.queue_place));
+        let in_line = || (queue(&a.vcluster), a.queue_position).cmp(&(queue(&b.vcluster), b.queue_position));
         part(a).cmp(&part(b)).then_with(|| if part(a) == Part::InLine { in_line() } else { newest_first() })
     });
 }
@@ -198,7 +198,7 @@ enum Part {
 fn part(a: &v1::Allocation) -> Part {
     match state_from_name(&a.state) {
         Ok(AllocationState::Staging | AllocationState::Running) => Part::HasNodes,
-        Ok(AllocationState::Pending | AllocationState::Suspended) if a.queue_place > 0 => Part::InLine,
+        Ok(AllocationState::Pending | AllocationState::Suspended) if a.queue_position > 0 => Part::InLine,
         Ok(AllocationState::Pending | AllocationState::Suspended) => Part::Waits,
         Ok(AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled) | Err(_) => Part::Ended,
     }
@@ -230,7 +230,7 @@ pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners:
             a.name.clone(),
             if owners || is_wide { a.owner.clone() } else { String::new() },
             a.state.clone(),
-            a.nodes_wanted.to_string(),
+            a.nodes_requested.to_string(),
             walltime(a),
             elapsed(a, now).unwrap_or_default(),
             left(a, now).unwrap_or_default(),
@@ -239,7 +239,7 @@ pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners:
         if is_wide {
             cells.extend([a.tenant.clone(), a.uenv.clone(), folded(&a.nodes)]);
         }
-        let why = filled(&a.situation).map_or_else(|| reason(a), str::to_owned);
+        let why = filled(&a.status_message).map_or_else(|| reason(a), str::to_owned);
         // For ended work the reason may be long; `status ID` shows all of it.
         cells.push(if size.columns.is_some() && !is_wide { shortened(&why, REASON_CHARS_MAX) } else { why });
         table.row(cells);
@@ -252,15 +252,16 @@ pub const ALLOCATION_HEADING: &[&str] = &["ID", "NAME", "OWNER", "STATE", "NODES
 
 /// The cells of an allocation in a watch.
 pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
-    let nodes = if a.nodes.is_empty() { a.nodes_wanted.to_string() } else { folded(&a.nodes) };
+    let nodes = if a.nodes.is_empty() { a.nodes_requested.to_string() } else { folded(&a.nodes) };
     let queue = queue(&a.vcluster).to_owned();
     vec![short(&a.id).to_owned(), a.name.clone(), a.owner.clone(), a.state.clone(), nodes, walltime(a), queue, reason(a)]
 }
 
 /// Everything about one allocation.
 pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp) -> String {
-    let ranks = u64::from(a.nodes_wanted) * u64::from(a.tasks_per_node);
-    let nodes = if a.nodes.is_empty() { format!("{} wanted", a.nodes_wanted) } else { format!("{} ({})", folded(&a.nodes), a.nodes.len()) };
+    let ranks = u64::from(a.nodes_requested) * u64::from(a.tasks_per_node);
+    let nodes =
+        if a.nodes.is_empty() { format!("{} wanted", a.nodes_requested) } else { format!("{} ({})", folded(&a.nodes), a.nodes.len()) };
     let uenv = if a.uenv.is_empty() { String::new() } else { format!("{} (sha256 {})", a.uenv, a.uenv_sha256) };
     let ended = last_stderr(stderr);
     block(&[
@@ -268,7 +269,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Name", a.name.clone()),
         ("Owner", a.owner.clone()),
         ("State", a.state.clone()),
-        ("Situation", situation(a)),
+        ("Message", status_message(a)),
         ("Reason", reason(a)),
         ("Exit code", a.exit_code.map(|code| code.to_string()).unwrap_or_default()),
         ("Last stderr", ended.first().cloned().unwrap_or_default()),
@@ -306,11 +307,11 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
     ])
 }
 
-/// Its situation, and its position in the queue.
-fn situation(a: &v1::Allocation) -> String {
-    match a.queue_place {
-        0 => a.situation.clone(),
-        place => format!("{} (place {place} in the queue)", a.situation),
+/// Its status message, and its position in the queue.
+fn status_message(a: &v1::Allocation) -> String {
+    match a.queue_position {
+        0 => a.status_message.clone(),
+        place => format!("{} (place {place} in the queue)", a.status_message),
     }
 }
 
@@ -454,7 +455,7 @@ mod tests {
             state: "Running".into(),
             owner: "ada".into(),
             nodes: (1..=3).map(|n| format!("n{n}")).collect(),
-            nodes_wanted: 3,
+            nodes_requested: 3,
             tasks_per_node: 2,
             walltime_seconds: 259_200,
             submitted_at_ms: 1_772_704_800_000,
@@ -472,12 +473,12 @@ mod tests {
             name: "eval".into(),
             state: "Pending".into(),
             owner: "bob".into(),
-            nodes_wanted: 4,
+            nodes_requested: 4,
             tasks_per_node: 1,
             walltime_seconds: 7200,
             submitted_at_ms: 1_772_704_810_000,
-            situation: "next: wants 4 nodes, 2 are free".into(),
-            queue_place: 1,
+            status_message: "next: wants 4 nodes, 2 are free".into(),
+            queue_position: 1,
             ..Default::default()
         }
     }
@@ -513,7 +514,7 @@ ID        NAME          OWNER  STATE      NODES  WALLTIME  ELAPSED   LEFT  VCLUS
     #[test]
     fn live_allocations_come_first_and_waiting_ones_in_the_order_of_the_queue() {
         let ended = v1::Allocation { id: "e".into(), state: "Failed".into(), submitted_at_ms: 99, ..Default::default() };
-        let waits = |id: &str, queue_place| v1::Allocation { id: id.into(), queue_place, ..pending() };
+        let waits = |id: &str, queue_position| v1::Allocation { id: id.into(), queue_position, ..pending() };
         let mut all = [ended, waits("q2", 2), waits("never", 0), waits("q1", 1), running()];
         live_first(&mut all);
         assert_eq!(all.each_ref().map(|a| short(&a.id)), ["1f0c9a4e", "q1", "q2", "never", "e"]);
@@ -521,7 +522,7 @@ ID        NAME          OWNER  STATE      NODES  WALLTIME  ELAPSED   LEFT  VCLUS
 
     #[test]
     fn lists_fit_on_a_narrow_screen() {
-        let lost = v1::Allocation { situation: "node n3 is Down: confirm-dead".into(), ..running() };
+        let lost = v1::Allocation { status_message: "node n3 is Down: confirm-dead".into(), ..running() };
         let failed =
             v1::Allocation { state: "Failed".into(), reason: "prologue_failed on n1: no space left on device".into(), ..running() };
         let want = "\
@@ -607,7 +608,7 @@ vCluster:   ml-training
             json,
             serde_json::json!({
                 "id": "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88", "name": "training-run", "state": "Running", "reason": null,
-                "owner": "ada", "nodes": ["n1", "n2", "n3"], "nodes_wanted": 3, "tasks_per_node": 2, "exit_code": 0,
+                "owner": "ada", "nodes": ["n1", "n2", "n3"], "nodes_requested": 3, "tasks_per_node": 2, "exit_code": 0,
                 "requeue_count": 1, "walltime_seconds": 259_200, "submitted_at": "2026-03-05T10:00:00.000Z",
                 "claimed_at": "2026-03-05T10:00:01.000Z", "started_at": "2026-03-05T10:00:12.000Z", "ended_at": null,
                 "tenant": null, "vcluster": "ml-training", "uenv": null, "uenv_sha256": null, "epoch": 4,
@@ -615,7 +616,7 @@ vCluster:   ml-training
                 "on_isolation": null, "isolation_note": null,
                 "expose": [],
                 "checkpoint": null, "preempted_count": 0, "preemption": null, "held": false, "telemetry": null,
-                "situation": null, "queue_place": null, "ends_by": "2026-03-08T10:00:12.000Z",
+                "status_message": null, "queue_position": null, "ends_by": "2026-03-08T10:00:12.000Z",
                 "memory_peak_bytes": null, "cpu_seconds": null, "command": null, "working_dir": null, "script": null, "last_stderr": null,
             })
         );

@@ -73,8 +73,8 @@ impl Watch<'_> {
         let mut whole = v1::WatchEvent::default();
         while let Some(part) = stream.message().await? {
             self.retries.record_progress();
-            if !part.start_again.is_empty() {
-                self.session.note(&format!("changes are missing here: {}; going on with a new list", part.start_again));
+            if !part.resync_reason.is_empty() {
+                self.session.note(&format!("changes are missing here: {}; going on with a new list", part.resync_reason));
                 self.request.since = None;
                 continue;
             }
@@ -84,7 +84,7 @@ impl Watch<'_> {
                 continue;
             }
             let event = std::mem::take(&mut whole);
-            self.request.since = event.place;
+            self.request.since = event.cursor;
             if self.show(&event)? {
                 return Ok(());
             }
@@ -230,7 +230,7 @@ impl Watched {
 /// Appends a part of an event to the earlier parts.
 fn append_part(whole: &mut v1::WatchEvent, part: v1::WatchEvent) {
     whole.list |= part.list;
-    whole.place = part.place;
+    whole.cursor = part.cursor;
     whole.nodes.extend(part.nodes);
     whole.nodes_removed.extend(part.nodes_removed);
     whole.allocations.extend(part.allocations);
@@ -368,8 +368,8 @@ mod tests {
     fn parts_make_one_event() {
         let mut whole = v1::WatchEvent::default();
         append_part(&mut whole, v1::WatchEvent { list: true, more: true, ..event(vec![allocation("a", "Pending", 1)]) });
-        let place = Some(v1::WatchPlace { generation: 1, revision: 7 });
-        append_part(&mut whole, v1::WatchEvent { list: true, place, ..event(vec![allocation("b", "Pending", 1)]) });
-        assert_eq!((whole.list, whole.place, whole.allocations.len()), (true, place, 2));
+        let place = Some(v1::WatchCursor { generation: 1, revision: 7 });
+        append_part(&mut whole, v1::WatchEvent { list: true, cursor: place, ..event(vec![allocation("b", "Pending", 1)]) });
+        assert_eq!((whole.list, whole.cursor, whole.allocations.len()), (true, place, 2));
     }
 }

@@ -73,7 +73,7 @@ impl Scene {
             owner: "ada".into(),
             state: if self.exit_code == Some(0) { "Completed" } else { "Failed" }.into(),
             exit_code: self.exit_code,
-            nodes_wanted: 1,
+            nodes_requested: 1,
             tasks_per_node: 2,
             ..Default::default()
         }
@@ -154,8 +154,8 @@ impl AllocationService for Scene {
         // The first two wait, if some must wait.
         for (at, allocation) in allocations.iter_mut().enumerate().filter(|(at, _)| self.some_wait && *at < 2) {
             allocation.state = "Pending".into();
-            allocation.situation = format!("behind {at} submitted before it");
-            allocation.queue_place = [2, 1][at];
+            allocation.status_message = format!("behind {at} submitted before it");
+            allocation.queue_position = [2, 1][at];
         }
         allocations.retain(|a| asked.states.is_empty() || asked.states.contains(&a.state));
         allocations.truncate(asked.limit as usize);

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use futures::Stream;
 use lattice_api::v1;
 use lattice_api::v1::checkpoint_endpoint_server::{CheckpointEndpoint, CheckpointEndpointServer};
-use lattice_api::v1::save_word::Word;
+use lattice_api::v1::save_update::Update;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -123,7 +123,7 @@ struct Now {
     chain: Chain,
     deferred: bool,
     /// The last answered request, with its answer: a caller that lost the answer sends the same request again.
-    answered: Option<(String, Word)>,
+    answered: Option<(String, Update)>,
 }
 
 impl Program {
@@ -132,7 +132,7 @@ impl Program {
     }
 
     /// Answers one request.
-    async fn answer(&self, request: &v1::SaveRequest, out: &mpsc::Sender<Result<v1::SaveWord, Status>>) -> Result<Word> {
+    async fn answer(&self, request: &v1::SaveRequest, out: &mpsc::Sender<Result<v1::SaveUpdate, Status>>) -> Result<Update> {
         let token = request.token.clone();
         let before = self.now().answered.clone();
         if let Some((_, answer)) = before.filter(|(of, _)| *of == token) {
@@ -141,11 +141,11 @@ impl Program {
         println!("asked {token}");
         let message = if self.options.defer && !std::mem::replace(&mut self.now().deferred, true) {
             println!("deferred {token}");
-            Word::Deferral(v1::SaveDeferral { token: token.clone(), for_ms: 1000 })
+            Update::Deferral(v1::SaveDeferral { token: token.clone(), for_ms: 1000 })
         } else {
             for percent in [10, 40] {
-                let far = Word::Progress(v1::SaveProgress { token: token.clone(), percent: Some(percent), left_ms: Some(9000) });
-                out.send(Ok(v1::SaveWord { word: Some(far) })).await?;
+                let far = Update::Progress(v1::SaveProgress { token: token.clone(), percent: Some(percent), left_ms: Some(9000) });
+                out.send(Ok(v1::SaveUpdate { update: Some(far) })).await?;
             }
             while self.options.hold.as_ref().is_some_and(|file| !file.exists()) {
                 ensure!(!out.is_closed(), "nobody waits for it any more");
@@ -156,7 +156,7 @@ impl Program {
             fs::write(Path::new(&request.directory).join(FILE), &text)?;
             let file =
                 v1::SavedFile { path: FILE.to_owned(), bytes: Some(text.len() as u64), blake3: blake3::hash(text.as_bytes()).to_string() };
-            Word::Done(v1::SaveDone { token: token.clone(), step: Some(step), files: Some(1), list: vec![file], ..Default::default() })
+            Update::Done(v1::SaveDone { token: token.clone(), step: Some(step), files: Some(1), list: vec![file], ..Default::default() })
         };
         self.now().answered = Some((token, message.clone()));
         Ok(message)
@@ -168,14 +168,14 @@ struct Endpoint(Arc<Program>);
 
 #[tonic::async_trait]
 impl CheckpointEndpoint for Endpoint {
-    type CheckpointStream = Pin<Box<dyn Stream<Item = Result<v1::SaveWord, Status>> + Send>>;
+    type CheckpointStream = Pin<Box<dyn Stream<Item = Result<v1::SaveUpdate, Status>> + Send>>;
 
     async fn checkpoint(&self, request: Request<v1::SaveRequest>) -> Result<Response<Self::CheckpointStream>, Status> {
         let (out, messages) = mpsc::channel(1);
         let (program, request) = (Arc::clone(&self.0), request.into_inner());
         tokio::spawn(async move {
             let answer = program.answer(&request, &out).await;
-            let answer = answer.map(|message| v1::SaveWord { word: Some(message) }).map_err(|e| Status::internal(format!("{e:#}")));
+            let answer = answer.map(|message| v1::SaveUpdate { update: Some(message) }).map_err(|e| Status::internal(format!("{e:#}")));
             let _ = out.send(answer).await;
         });
         let messages = futures::stream::unfold(messages, async |mut messages| messages.recv().await.map(|message| (message, messages)));

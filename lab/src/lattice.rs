@@ -77,7 +77,7 @@ impl Lattice {
     pub fn nodes(&self) -> Result<Vec<(String, String)>> {
         let answer = self.json(&["nodes"])?;
         let rows = rows(&answer, "nodes").context("`lattice nodes -o json` is not a list")?;
-        if rows.iter().any(|n| n["by_gossip"] == true) {
+        if rows.iter().any(|n| n["from_gossip"] == true) {
             bail!("the quorum does not answer: the list is from gossip");
         }
         Ok(rows.iter().map(|n| (text(n, "id"), text(n, "state"))).collect())

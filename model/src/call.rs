@@ -20,7 +20,7 @@ pub struct Call {
     pub from: u32,
     pub to: u32,
     pub service: Service,
-    pub leg: Leg,
+    pub kind: CallKind,
     /// Counted by the calling part for each service. An answer carries the number of its call.
     pub number: u64,
     /// Encoded by the service. `None` in an answer: the answering part does not run that service.
@@ -43,19 +43,19 @@ pub enum Service {
 
 /// Whether it is a call or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Leg {
-    Asks,
-    Answers,
+pub enum CallKind {
+    Request,
+    Reply,
 }
 
 impl Call {
     /// The answer to this call.
     pub fn answer(&self, body: Vec<u8>) -> Self {
-        Self { from: self.to, to: self.from, service: self.service, leg: Leg::Answers, number: self.number, body }
+        Self { from: self.to, to: self.from, service: self.service, kind: CallKind::Reply, number: self.number, body }
     }
 
     /// The answer if this part does not run the service; `None` if this is itself an answer.
     pub fn unserved(&self) -> Option<Self> {
-        (self.leg == Leg::Asks).then(|| self.answer(Vec::new()))
+        (self.kind == CallKind::Request).then(|| self.answer(Vec::new()))
     }
 }

@@ -16,12 +16,12 @@ pub const DEADLINE_MS: (u64, u64) = (1_000, 24 * 60 * 60 * 1000);
 /// The checkpoint settings of a submission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointPolicy {
-    /// The signal that requests a checkpoint (for [`AskBy::Signal`]), and its receivers.
-    pub signal: AskSignal,
+    /// The signal that requests a checkpoint (for [`CheckpointMethod::Signal`]), and its receivers.
+    pub signal: CheckpointSignal,
     /// How a checkpoint is requested.
-    #[serde(default, skip_serializing_if = "AskBy::is_signal")]
-    pub by: AskBy,
-    /// For [`AskBy::Call`]: the work's port on 127.0.0.1 of its node, where its agent calls it;
+    #[serde(default, skip_serializing_if = "CheckpointMethod::is_signal")]
+    pub method: CheckpointMethod,
+    /// For [`CheckpointMethod::Call`]: the work's port on 127.0.0.1 of its node, where its agent calls it;
     /// `None`: the work calls its agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<NonZeroU16>,
@@ -33,19 +33,19 @@ pub struct CheckpointPolicy {
 
 impl CheckpointPolicy {
     /// Checkpoints are requested by this signal.
-    pub fn by_signal(signal: AskSignal) -> Self {
+    pub fn by_signal(signal: CheckpointSignal) -> Self {
         Self { signal, ..Self::default() }
     }
 
     /// Checkpoints are requested in another way.
-    pub fn by(by: AskBy) -> Self {
-        Self { by, ..Self::default() }
+    pub fn by(method: CheckpointMethod) -> Self {
+        Self { method, ..Self::default() }
     }
 }
 
 /// How work is asked to save itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AskBy {
+pub enum CheckpointMethod {
     /// By a signal; the work answers with a file.
     #[default]
     Signal,
@@ -58,7 +58,7 @@ pub enum AskBy {
     Call,
 }
 
-impl AskBy {
+impl CheckpointMethod {
     /// All ways.
     pub const ALL: [Self; 3] = [Self::Signal, Self::SharedMemory, Self::Call];
 
@@ -81,7 +81,7 @@ impl AskBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Automatic {
     /// When the expected benefit exceeds the cost.
-    Weighed,
+    CostBased,
     /// This many seconds after the latest checkpoint, or after the start.
     Every { seconds: u64 },
 }
@@ -121,7 +121,7 @@ pub struct CheckpointRef {
 /// A signal that requests a checkpoint, and its receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
-pub struct AskSignal {
+pub struct CheckpointSignal {
     number: u8,
     to: SignalTo,
 }
@@ -168,21 +168,21 @@ enum Written {
     Other { number: u8, to: SignalTo },
 }
 
-impl From<AskSignal> for Written {
-    fn from(signal: AskSignal) -> Self {
+impl From<CheckpointSignal> for Written {
+    fn from(signal: CheckpointSignal) -> Self {
         match signal {
-            AskSignal::USR1 => Self::Usr1,
-            AskSignal::USR2 => Self::Usr2,
-            AskSignal::HUP => Self::Hup,
-            AskSignal::INT => Self::Int,
-            AskSignal::ALRM => Self::Alrm,
-            AskSignal::TERM => Self::Term,
-            AskSignal { number, to } => Self::Other { number, to },
+            CheckpointSignal::USR1 => Self::Usr1,
+            CheckpointSignal::USR2 => Self::Usr2,
+            CheckpointSignal::HUP => Self::Hup,
+            CheckpointSignal::INT => Self::Int,
+            CheckpointSignal::ALRM => Self::Alrm,
+            CheckpointSignal::TERM => Self::Term,
+            CheckpointSignal { number, to } => Self::Other { number, to },
         }
     }
 }
 
-impl TryFrom<Written> for AskSignal {
+impl TryFrom<Written> for CheckpointSignal {
     type Error = NoSuchSignal;
 
     fn try_from(written: Written) -> Result<Self, NoSuchSignal> {
@@ -236,7 +236,7 @@ const NAMES: [(u8, &str); 29] = [
 /// The first and the last real-time signal for programs: the C library reserves 32 and 33.
 const REAL_TIME: (u8, u8) = (34, 64);
 
-impl AskSignal {
+impl CheckpointSignal {
     pub const USR1: Self = Self::all(10);
     pub const USR2: Self = Self::all(12);
     pub const HUP: Self = Self::all(1);
@@ -282,14 +282,14 @@ impl AskSignal {
     }
 }
 
-impl Default for AskSignal {
+impl Default for CheckpointSignal {
     fn default() -> Self {
         Self::USR1
     }
 }
 
 /// The form that users write.
-impl fmt::Display for AskSignal {
+impl fmt::Display for CheckpointSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{}{}", self.to.prefix(), self.name()))
     }
@@ -303,7 +303,7 @@ impl fmt::Display for AskSignal {
 )]
 pub struct NoSuchSignal(pub String);
 
-impl FromStr for AskSignal {
+impl FromStr for CheckpointSignal {
     type Err = NoSuchSignal;
 
     /// `[group:|ranks:]SIGNAL`, where SIGNAL is a name, with or without `SIG`, in any case, or a
@@ -355,8 +355,8 @@ mod tests {
     }
 
     /// All valid signals.
-    fn signals() -> impl Iterator<Item = AskSignal> {
-        (0..=u8::MAX).filter_map(AskSignal::of_number)
+    fn signals() -> impl Iterator<Item = CheckpointSignal> {
+        (0..=u8::MAX).filter_map(CheckpointSignal::of_number)
     }
 
     #[test]
@@ -372,9 +372,9 @@ mod tests {
             }
         }
         for (text, number) in [("USR1", 10), ("rtmin", 34), ("SIGRTMIN+3", 37), ("RTMAX", 64), ("rtmax-14", 50), ("WINCH", 28)] {
-            assert_eq!(text.parse::<AskSignal>().unwrap().number(), number, "{text}");
+            assert_eq!(text.parse::<CheckpointSignal>().unwrap().number(), number, "{text}");
         }
-        assert_eq!("ranks:usr2".parse(), Ok(AskSignal::USR2.to(SignalTo::Ranks)));
+        assert_eq!("ranks:usr2".parse(), Ok(CheckpointSignal::USR2.to(SignalTo::Ranks)));
     }
 
     #[test]
@@ -410,9 +410,9 @@ mod tests {
             "rank:USR1",
         ];
         for text in bad {
-            assert_eq!(text.parse::<AskSignal>(), Err(NoSuchSignal(text.to_owned())));
+            assert_eq!(text.parse::<CheckpointSignal>(), Err(NoSuchSignal(text.to_owned())));
         }
-        let long = "x".repeat(1000).parse::<AskSignal>().unwrap_err();
+        let long = "x".repeat(1000).parse::<CheckpointSignal>().unwrap_err();
         assert!(long.to_string().len() < 300);
     }
 }

@@ -102,7 +102,7 @@ pub struct Drift {
     /// Whether the node ran sensitive work since then, which shortens the time for repair.
     pub sensitive: bool,
     /// Whether the time for repair has passed.
-    pub over: bool,
+    pub overdue: bool,
 }
 
 impl Conformance {
@@ -126,8 +126,8 @@ impl Conformance {
     pub fn then(&self, components: Components, at: Timestamp, sensitive: bool) -> Self {
         let expected = self.expected();
         let drift = (components != *expected).then(|| {
-            let (since, was_sensitive, over) = self.drift.as_ref().map_or((at, false, false), |d| (d.since, d.sensitive, d.over));
-            Drift { since, expected: expected.clone(), sensitive: was_sensitive || sensitive, over }
+            let (since, was_sensitive, overdue) = self.drift.as_ref().map_or((at, false, false), |d| (d.since, d.sensitive, d.overdue));
+            Drift { since, expected: expected.clone(), sensitive: was_sensitive || sensitive, overdue }
         });
         Self { drift, ..Self::first(components) }
     }

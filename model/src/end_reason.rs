@@ -71,7 +71,7 @@ impl EndReason {
     }
 
     /// Why its launch was aborted, in the words of the launch's head; `None`: it was not aborted.
-    pub fn brought_down(&self) -> Option<String> {
+    pub fn abort_reason(&self) -> Option<String> {
         match self {
             Self::LaunchAborted { why, .. } => Some(why.clone()),
             Self::OutOfMemory { node, kill } if kill.launch > 0 => Some(kill.on(node)),

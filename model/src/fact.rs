@@ -41,7 +41,7 @@ pub struct NodeFact {
     /// Some of the images in its cache, by SHA-256.
     pub images: Vec<String>,
     /// Number of images in its cache.
-    pub images_all: u32,
+    pub images_count: u32,
 }
 
 /// GPUs of one model.
@@ -69,7 +69,7 @@ pub struct NodePulse {
     /// Some of the allocations that run there or are about to.
     pub running: Vec<AllocationId>,
     /// Number of all of them.
-    pub running_all: u32,
+    pub running_count: u32,
     /// Pressure stall values of the last ten seconds.
     pub pressure: Pressure,
     /// Its power, in watts.
@@ -107,7 +107,7 @@ mod tests {
             features: vec![],
             fingerprint: None,
             images: vec![],
-            images_all: 0,
+            images_count: 0,
         };
         assert_eq!(fact.digest(), fact.clone().digest());
         let mut others = vec![fact.digest()];

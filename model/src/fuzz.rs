@@ -3,8 +3,8 @@
 
 use crate::duration::BareNumber;
 use crate::{
-    AllocationId, AllocationPrefix, AskSignal, AuditAction, Distribution, NodeId, Stdin, TelemetryMode, constraint, duration, hostlist,
-    signal, size,
+    AllocationId, AllocationPrefix, AuditAction, CheckpointSignal, Distribution, NodeId, Stdin, TelemetryMode, constraint, duration,
+    hostlist, signal, size,
 };
 use lattice_fuzz::{Target, numbered};
 use std::fmt::{Debug, Display};
@@ -54,7 +54,7 @@ fn texts() {
             6 => round_trip::<NodeId>(text),
             7 => {
                 drop(text.parse::<signal::WorkSignal>());
-                drop(text.parse::<AskSignal>());
+                drop(text.parse::<CheckpointSignal>());
             }
             8 => {
                 drop(text.parse::<Stdin>());

@@ -107,7 +107,7 @@ pub enum Taken {
     /// This many bytes from the beginning, by each rank that still reads.
     UpTo(u64),
     /// No rank reads any more, or each has received the end of file.
-    Over,
+    Closed,
 }
 
 /// The position of a piece.
@@ -129,7 +129,7 @@ impl Place {
     fn is_taken(&self, taken: Taken) -> bool {
         match taken {
             Taken::UpTo(bytes) => self.end() <= bytes && !self.last,
-            Taken::Over => true,
+            Taken::Closed => true,
         }
     }
 }
@@ -236,12 +236,12 @@ mod tests {
         assert_eq!(window.push(place(30, 1, false), 'x'), Pushed::Astray);
         window.let_go(Taken::UpTo(30));
         assert_eq!(kept(&window, Taken::UpTo(30)), "e");
-        window.let_go(Taken::Over);
+        window.let_go(Taken::Closed);
         assert_eq!(kept(&window, Taken::UpTo(0)), "");
         let mut late = Window::default();
         assert_eq!((late.push(place(10, 10, false), 'b'), late.push(place(10, 10, false), 'b')), (Pushed::New, Pushed::Known));
         assert_eq!(late.push(place(0, 10, false), 'a'), Pushed::Astray, "it was never here");
-        assert!(Taken::UpTo(5).min(Taken::Over) == Taken::UpTo(5) && Taken::UpTo(u64::MAX) < Taken::Over);
+        assert!(Taken::UpTo(5).min(Taken::Closed) == Taken::UpTo(5) && Taken::UpTo(u64::MAX) < Taken::Closed);
     }
 
     #[test]

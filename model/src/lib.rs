@@ -75,7 +75,7 @@ pub use backoff::Backoff;
 pub use binding::{Placement, RankBinding};
 pub use call::Call;
 pub use causes::with_causes;
-pub use checkpoint::{AskBy, AskSignal, Automatic, CheckpointPolicy, CheckpointRef, SignalTo};
+pub use checkpoint::{Automatic, CheckpointMethod, CheckpointPolicy, CheckpointRef, CheckpointSignal, SignalTo};
 pub use claim::{Claim, DesiredList, DesiredShare, Share, SharePhase};
 pub use conformance::Conformance;
 pub use constraint::Constraints;

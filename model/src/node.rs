@@ -71,7 +71,7 @@ pub struct Hold {
     pub reason: String,
     /// Others who set the same hold, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<HoldReason>,
+    pub more_reasons: Vec<HoldReason>,
     /// When it was first set.
     pub since: Timestamp,
     /// When it ends by itself; `None`: only when it is lifted.
@@ -98,13 +98,13 @@ impl Hold {
     /// A hold set by one person or program.
     pub fn new(kind: HoldKind, by: &str, reason: &str, since: Timestamp) -> Self {
         let (by, reason) = (by.to_owned(), reason.to_owned());
-        Self { kind, by, reason, also: Vec::new(), since, until: None, deadline: None }
+        Self { kind, by, reason, more_reasons: Vec::new(), since, until: None, deadline: None }
     }
 
     /// All reasons in one text, starting with the first setter's.
     pub fn reasons(&self) -> String {
         let mut all = vec![self.reason.as_str()];
-        for other in &self.also {
+        for other in &self.more_reasons {
             if !all.contains(&other.reason.as_str()) {
                 all.push(&other.reason);
             }
@@ -124,11 +124,11 @@ impl Hold {
         let is_known = self.reasons().split("; ").any(|known| known == reason);
         let earlier = if self.by == by {
             &mut self.reason
-        } else if let Some(other) = self.also.iter_mut().find(|other| other.by == by) {
+        } else if let Some(other) = self.more_reasons.iter_mut().find(|other| other.by == by) {
             &mut other.reason
         } else {
             if !is_known {
-                self.also.push(HoldReason { by: by.to_owned(), reason: reason.to_owned() });
+                self.more_reasons.push(HoldReason { by: by.to_owned(), reason: reason.to_owned() });
             }
             return;
         };
@@ -308,7 +308,7 @@ pub struct Node {
     pub state_since: Timestamp,
     /// The resources that its kernel cannot limit for work (`memory`, `pids`, …), as registered by
     /// the agent.
-    pub unlimited: Vec<String>,
+    pub unenforced_limits: Vec<String>,
     /// The features that work may request (`nvme_scratch`, `gpu`, …), as registered by the agent;
     /// see [`crate::constraint`].
     pub features: Vec<String>,
@@ -320,7 +320,7 @@ pub struct Node {
     /// The node that relays its session if it cannot reach a member itself; as of its latest
     /// registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub through: Option<NodeId>,
+    pub relay_node: Option<NodeId>,
     /// The vCluster that owns it. Empty: none, so it serves [`crate::DEFAULT_VCLUSTER`] and every
     /// vCluster without nodes of its own.
     pub home: String,
@@ -328,14 +328,14 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conformance: Option<Conformance>,
     /// Whether its agent is configured with the site's wipe hook.
-    pub wipes: bool,
+    pub has_wipe_hook: bool,
     /// The requested wipe, as long as the wipe hold exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wipe: Option<Wipe>,
     /// The latest drain request of its own checks that was granted, identified by its time (agent's
     /// clock).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drain_asked: Option<Timestamp>,
+    pub drain_requested_at: Option<Timestamp>,
     /// The revision at which something last changed that a claim depends on: a hold set or lifted,
     /// the state, size, features, `schedulable` or conformance. A claim is valid only for this
     /// revision.

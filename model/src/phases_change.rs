@@ -20,7 +20,7 @@ pub struct PhasesChange {
     pub state: AllocationState,
     /// The revision of the record before the change. `None`: the receiver is sent only changes of
     /// its own share, so its version of the record may be older.
-    pub follows: Option<Revision>,
+    pub previous_revision: Option<Revision>,
     /// The revision of the record after the change.
     pub revision: Revision,
     /// The changed phases, by ascending ranks.
@@ -78,7 +78,7 @@ impl PhasesChange {
         if record.epoch != self.epoch {
             return Err(NotApplicable::Epoch { id, is: record.epoch, wants: self.epoch });
         }
-        if let Some(wants) = self.follows.filter(|wants| *wants != record.revision) {
+        if let Some(wants) = self.previous_revision.filter(|wants| *wants != record.revision) {
             return Err(NotApplicable::Revision { id, is: record.revision, wants });
         }
         let shares = record.shares.len();
@@ -133,12 +133,12 @@ mod tests {
         }
     }
 
-    fn change(after: &Allocation, follows: Revision, ranks: &BTreeSet<u32>) -> PhasesChange {
+    fn change(after: &Allocation, previous_revision: Revision, ranks: &BTreeSet<u32>) -> PhasesChange {
         PhasesChange {
             id: after.id,
             epoch: after.epoch,
             state: after.state,
-            follows: Some(follows),
+            previous_revision: Some(previous_revision),
             revision: after.revision,
             phases: after.shares.phase_runs(ranks.iter().copied()),
             usage: after.usage.as_deref().copied(),
@@ -160,7 +160,7 @@ mod tests {
             (PhasesChange { id: other, ..fits.clone() }, NotApplicable::NoRecord(other)),
             (PhasesChange { epoch: Epoch(4), ..fits.clone() }, NotApplicable::Epoch { id, is: Epoch(3), wants: Epoch(4) }),
             (
-                PhasesChange { follows: Some(Revision(4)), ..fits.clone() },
+                PhasesChange { previous_revision: Some(Revision(4)), ..fits.clone() },
                 NotApplicable::Revision { id, is: Revision(5), wants: Revision(4) },
             ),
             ranks(vec![run(0, 4)]),
@@ -173,7 +173,7 @@ mod tests {
             assert_eq!(change.apply(&mut record), Err(refused));
             assert_eq!(record, before);
         }
-        let own = PhasesChange { follows: None, ..fits.clone() };
+        let own = PhasesChange { previous_revision: None, ..fits.clone() };
         record.revision = Revision(4);
         assert_eq!(own.apply(&mut record), Ok(()), "only the own share");
         assert_eq!((record.revision, record.shares.count(SharePhase::Prepared)), (Revision(6), 2));

@@ -51,7 +51,7 @@ pub enum ReportItem {
     NotPreempted { allocation: AllocationId, epoch: Epoch, id: CheckpointId, why: String },
     /// How the node assessed itself from this time on (its own clock) while none of its heartbeats
     /// was acknowledged. For its history only; no decision depends on it.
-    Unheard { at: Timestamp, word: String },
+    UnreportedHealth { at: Timestamp, health: String },
 }
 
 impl ReportItem {
@@ -64,7 +64,7 @@ impl ReportItem {
             | Self::Checkpointed { allocation, epoch, .. }
             | Self::NotPreempted { allocation, epoch, .. }
             | Self::Released { allocation, epoch, .. } => Some((*allocation, *epoch)),
-            Self::Unheard { .. } => None,
+            Self::UnreportedHealth { .. } => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Signals that users send to their work, by name or number.
 
-use crate::checkpoint::{self, AskSignal};
+use crate::checkpoint::{self, CheckpointSignal};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -23,7 +23,7 @@ impl WorkSignal {
 impl fmt::Display for WorkSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let uncatchable = UNCATCHABLE.iter().find(|(number, _)| *number == self.0).map(|(_, name)| format!("SIG{name}"));
-        let name = uncatchable.or_else(|| AskSignal::of_number(self.0).map(AskSignal::name));
+        let name = uncatchable.or_else(|| CheckpointSignal::of_number(self.0).map(CheckpointSignal::name));
         f.pad(&name.unwrap_or_else(|| self.0.to_string()))
     }
 }
@@ -42,7 +42,7 @@ impl FromStr for WorkSignal {
         let short = upper.strip_prefix("SIG").unwrap_or(&upper);
         let uncatchable =
             UNCATCHABLE.iter().find(|(number, name)| *name == short || number.to_string() == upper).map(|(number, _)| *number);
-        let known = uncatchable.or_else(|| checkpoint::number_of(&upper).filter(|number| AskSignal::of_number(*number).is_some()));
+        let known = uncatchable.or_else(|| checkpoint::number_of(&upper).filter(|number| CheckpointSignal::of_number(*number).is_some()));
         known.map(Self).ok_or_else(|| UnknownSignal(text.chars().take(40).collect()))
     }
 }

@@ -2,7 +2,7 @@
 //! refuses fields that are not implemented yet, by name.
 
 use crate::binding::RankBinding;
-use crate::checkpoint::{AskBy, CheckpointPolicy, SignalTo};
+use crate::checkpoint::{CheckpointMethod, CheckpointPolicy, SignalTo};
 use crate::conformance::Conformance;
 use crate::constraint::{self, Constraints};
 use crate::count::counted;
@@ -423,8 +423,8 @@ impl AllocationSpec {
         if constraint::has(&node.features, constraint::RUN_LEASE) {
             return None;
         }
-        let by_call = asked.by == AskBy::Call;
-        let of_some = asked.by.is_signal() && asked.signal.whom() != SignalTo::All;
+        let by_call = asked.method == CheckpointMethod::Call;
+        let of_some = asked.method.is_signal() && asked.signal.whom() != SignalTo::All;
         if by_call {
             return Some("cannot tell which work is calling (a machine without cgroup v2), and --checkpoint=grpc asks for it".to_owned());
         }

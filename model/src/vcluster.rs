@@ -27,9 +27,9 @@ pub struct VCluster {
     /// vCluster.
     pub nodes: u32,
     /// Who created it.
-    pub made_by: String,
+    pub created_by: String,
     /// When it was created.
-    pub made_at: Timestamp,
+    pub created_at: Timestamp,
     /// The revision of its latest change.
     pub revision: Revision,
 }

@@ -147,7 +147,7 @@ impl Brain {
 
     /// If the node's stored state is lost: all claims still on it, for the next registration.
     pub fn found(&self) -> Option<Vec<(AllocationId, Epoch)>> {
-        self.durable.is_unremembered().then(|| self.locals().map(|l| (l.share.allocation, l.share.epoch)).collect())
+        self.durable.is_state_lost().then(|| self.locals().map(|l| (l.share.allocation, l.share.epoch)).collect())
     }
 
     /// This node's name.
@@ -245,14 +245,14 @@ impl Turn<'_> {
     }
 
     fn report(&mut self, item: ReportItem) {
-        self.write(Record::ToReport(item));
+        self.write(Record::ReportQueued(item));
         self.actions.push(Action::Report);
     }
 
     fn enter(&mut self, allocation: AllocationId, phase: Phase) {
         if let Some(local) = self.brain.durable.locals().get(&allocation) {
             let epoch = local.share.epoch;
-            self.write(Record::Entered { allocation, epoch, phase, assignment: None });
+            self.write(Record::PhaseEntered { allocation, epoch, phase, assignment: None });
         }
     }
 
@@ -275,7 +275,7 @@ impl Turn<'_> {
                 let seen = (self.brain.durable.list().generation, self.brain.durable.list().revision);
                 if (list.generation, list.revision) > seen {
                     let changed = self.changed_walltimes(&list);
-                    self.write(Record::Listed(list));
+                    self.write(Record::ListReceived(list));
                     let changed = changed.into_iter().filter_map(|allocation| self.brain.durable.locals().get(&allocation));
                     self.actions.extend(changed.map(|local| Action::ChangeWalltime(Box::new(local.share.clone()))));
                 }
@@ -350,13 +350,13 @@ impl Turn<'_> {
     /// Reports a change of the node's health for its history. If there are too many, the last ones
     /// are left out, since heartbeats will show the present state.
     fn report_health_change(&mut self, at: Timestamp, text: String) {
-        let kept = self.brain.durable.outbox().iter().filter(|item| matches!(item, ReportItem::Unheard { .. })).count();
+        let kept = self.brain.durable.outbox().iter().filter(|item| matches!(item, ReportItem::UnreportedHealth { .. })).count();
         if kept > UNREPORTED_HEALTH_MAX {
             return;
         }
         let left_out = || format!("more than {UNREPORTED_HEALTH_MAX} changes: the later ones are only in the agent's log");
         let text = if kept == UNREPORTED_HEALTH_MAX { left_out() } else { text };
-        self.report(ReportItem::Unheard { at, word: text });
+        self.report(ReportItem::UnreportedHealth { at, health: text });
     }
 
     /// Work that must give its nodes back ends once it has saved itself. If it could not, the
@@ -416,7 +416,7 @@ impl Turn<'_> {
     /// are repeated; without the report the claim would be held for ever.
     fn report_gone(&mut self, allocation: AllocationId, epoch: Epoch, usage: Option<WorkUsage>) {
         self.report(ReportItem::Released { allocation, epoch, usage });
-        self.write(Record::Gone { allocation, epoch });
+        self.write(Record::Removed { allocation, epoch });
     }
 
     fn apply_acknowledgement(&mut self, seq: u64) {
@@ -470,7 +470,7 @@ impl Turn<'_> {
         let assigned = self.brain.volatile.topology.as_ref().map(|node| assign(node, taken, &share.resources)).transpose();
         match assigned {
             Ok(assignment) => {
-                self.write(Record::Entered { allocation, epoch, phase: Phase::Preparing, assignment });
+                self.write(Record::PhaseEntered { allocation, epoch, phase: Phase::Preparing, assignment });
                 if let Some(local) = self.brain.durable.locals().get(&allocation) {
                     self.actions.push(Action::Prepare(Box::new(local.clone())));
                 }
@@ -479,7 +479,7 @@ impl Turn<'_> {
             // again.
             Err(why) => {
                 self.report(ReportItem::PrepareFailed { allocation, epoch, why: why.to_string() });
-                self.write(Record::Entered { allocation, epoch, phase: Phase::Undoing, assignment: None });
+                self.write(Record::PhaseEntered { allocation, epoch, phase: Phase::Undoing, assignment: None });
                 self.actions.push(Action::Undo(Box::new(share.clone())));
             }
         }

@@ -339,13 +339,13 @@ proptest! {
             let (mut records, mut actions) = (Vec::new(), Vec::new());
             brain.handle(event.clone(), &mut records, &mut actions);
             for record in &records {
-                if let Record::Gone { allocation, epoch } = record { gone.insert((*allocation, *epoch)); }
+                if let Record::Removed { allocation, epoch } = record { gone.insert((*allocation, *epoch)); }
             }
             if let Some(kept) = cut.take() {
                 let kept = kept.min(records.len());
                 let whole = kept == records.len();
                 for record in &records[kept..] {
-                    if let Record::Gone { allocation, epoch } = record { gone.remove(&(*allocation, *epoch)); }
+                    if let Record::Removed { allocation, epoch } = record { gone.remove(&(*allocation, *epoch)); }
                 }
                 disk.extend(records.into_iter().take(kept));
                 if whole { world.act(actions); }
@@ -535,7 +535,7 @@ fn unreported_health_is_stored_in_order_and_bounded() {
         step(&mut b, health_change(at));
     }
     let kept = b.reports().map(|report| match report.item {
-        ReportItem::Unheard { at, word: text } => (at.0, text),
+        ReportItem::UnreportedHealth { at, health: text } => (at.0, text),
         other => panic!("{other:?}"),
     });
     let kept: Vec<(u64, String)> = kept.collect();

@@ -176,7 +176,7 @@ pub struct Checkpointing {
     /// Whether the quorum may have a checkpoint with this id: because it was notified of this one,
     /// or because it was impossible to see whether an earlier one exists. If so, this claim alone
     /// must not remove what the store has under this id.
-    pub told: bool,
+    pub may_be_recorded: bool,
     /// The progress of the saving nodes. Nothing is decided by it, and it is not written to the
     /// disk.
     #[serde(skip)]
@@ -196,7 +196,7 @@ impl Checkpointing {
     ) -> Self {
         let phase = begin_round(now_ms, length_ms);
         let (round, deferred_ms, progress) = (1, 0, BTreeMap::new());
-        Self { id, epoch, parent, length_ms, nodes, round, deferred_ms, deferral_ms_max, phase, told: false, progress }
+        Self { id, epoch, parent, length_ms, nodes, round, deferred_ms, deferral_ms_max, phase, may_be_recorded: false, progress }
     }
 
     /// How it ended; `None` before that.
@@ -405,7 +405,7 @@ impl Checkpointing {
             bytes: saved.values().map(|saved| saved.bytes).fold(0, u64::saturating_add),
         };
         self.phase = CheckpointPhase::Committing { checkpoint: checkpoint.clone() };
-        self.told = true;
+        self.may_be_recorded = true;
         vec![CheckpointStep::Commit { checkpoint }]
     }
 

@@ -53,7 +53,7 @@ fn it_is_complete_when_every_node_is_and_the_quorum_has_it() {
     assert!(c.awaits(&node(0)) && !c.awaits(&node(1)));
     assert_eq!(c.handle(4, saved(0, 1, Some(7))), [CheckpointStep::Write { round: 1 }]);
     assert_eq!(c.handle(5, CheckpointEvent::Committed { id: id() }), [], "not before it is written");
-    assert!(!c.told);
+    assert!(!c.may_be_recorded);
     assert_eq!(c.handle(6, CheckpointEvent::Written), [CheckpointStep::Commit { checkpoint: whole(Some(7), 20) }]);
     assert_eq!(c.handle(1 << 40, CheckpointEvent::Clock), [], "what is whole is not given up");
     assert_eq!(c.handle(7, CheckpointEvent::Committed { id: id() }), [CheckpointStep::Forget]);
@@ -187,10 +187,10 @@ fn whether_the_quorum_was_notified_outlives_the_end() {
     c.handle(2, saved(0, 1, None));
     let mut late = c.clone();
     c.handle(3, CheckpointEvent::NotWritten { why: "made before".to_owned() });
-    assert!(matches!(c.end(), Some(CheckpointEnd::Failed { .. })) && !c.told);
+    assert!(matches!(c.end(), Some(CheckpointEnd::Failed { .. })) && !c.may_be_recorded);
     late.handle(3, CheckpointEvent::Written);
     late.handle(4, CheckpointEvent::Superseded { why: "claimed anew".to_owned() });
-    assert!(matches!(late.end(), Some(CheckpointEnd::Failed { .. })) && late.told);
+    assert!(matches!(late.end(), Some(CheckpointEnd::Failed { .. })) && late.may_be_recorded);
 }
 
 fn event(nodes: usize) -> impl Strategy<Value = CheckpointEvent> {

@@ -337,28 +337,28 @@ impl Gpu {
 
 /// The state of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GpuStanding {
+pub struct GpuStatus {
     /// Why the GPU is lost: the work that had it has lost it.
     pub lost: Option<String>,
     /// The GPU's problems and their responses, the severest first.
-    pub troubles: Vec<(Response, String)>,
+    pub problems: Vec<(Response, String)>,
 }
 
-impl GpuStanding {
+impl GpuStatus {
     /// Whether work may get the GPU.
     pub fn is_allocatable(&self) -> bool {
-        self.lost.is_none() && self.troubles.iter().all(|(response, _)| !response.withholds())
+        self.lost.is_none() && self.problems.iter().all(|(response, _)| !response.withholds())
     }
 
     /// Whether the GPU is well. An error that only hit a program does not count.
     pub fn is_healthy(&self) -> bool {
-        self.lost.is_none() && self.troubles.iter().all(|(response, _)| *response == Response::RestartApplication)
+        self.lost.is_none() && self.problems.iter().all(|(response, _)| *response == Response::RestartApplication)
     }
 
     /// The problems, for people; empty if there are none.
     pub fn why(&self) -> String {
-        let troubles = self.troubles.iter().map(|(response, what)| format!("{what}: {response}"));
-        self.lost.iter().map(|why| format!("lost: {why}")).chain(troubles).collect::<Vec<_>>().join("; ")
+        let problems = self.problems.iter().map(|(response, what)| format!("{what}: {response}"));
+        self.lost.iter().map(|why| format!("lost: {why}")).chain(problems).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -442,34 +442,34 @@ impl Gpus {
     }
 
     /// The state of each GPU, by key.
-    pub fn standings(&self, now: Timestamp) -> BTreeMap<String, GpuStanding> {
-        self.gpus.iter().map(|(key, gpu)| (key.clone(), self.standing(now, gpu))).collect()
+    pub fn statuses(&self, now: Timestamp) -> BTreeMap<String, GpuStatus> {
+        self.gpus.iter().map(|(key, gpu)| (key.clone(), self.status(now, gpu))).collect()
     }
 
-    fn standing(&self, now: Timestamp, gpu: &Gpu) -> GpuStanding {
+    fn status(&self, now: Timestamp, gpu: &Gpu) -> GpuStatus {
         let lost = match &gpu.presence {
-            Presence::OffBus => return GpuStanding { lost: Some("the bus does not show it any more".to_owned()), troubles: Vec::new() },
+            Presence::OffBus => return GpuStatus { lost: Some("the bus does not show it any more".to_owned()), problems: Vec::new() },
             Presence::Lost(why) => Some(why.clone()),
             Presence::Yes | Presence::Silent(_) => None,
         };
-        let mut troubles: Vec<(Response, String)> = Vec::new();
+        let mut problems: Vec<(Response, String)> = Vec::new();
         match &gpu.presence {
             Presence::Lost(why) => {
-                troubles.push((self.policy.xid(FALLEN_OFF).0, format!("the bus shows it, its driver has lost it: {why}")));
+                problems.push((self.policy.xid(FALLEN_OFF).0, format!("the bus shows it, its driver has lost it: {why}")));
             }
-            Presence::Silent(why) => troubles.push((self.policy.silent, format!("the bus shows it, its driver does not: {why}"))),
+            Presence::Silent(why) => problems.push((self.policy.silent, format!("the bus shows it, its driver does not: {why}"))),
             Presence::Yes | Presence::OffBus => {}
         }
         for (number, at) in &gpu.xids {
             let (response, what) = self.policy.xid(*number);
             if response.withholds() || now.0.saturating_sub(at.0) <= XID_REPORT_MS {
-                troubles.push((response, format!("XID {number} ({what})")));
+                problems.push((response, format!("XID {number} ({what})")));
             }
         }
         let (policy, reading) = (&self.policy, &gpu.reading);
         let mut found = |is: bool, response, what: String| {
             if is {
-                troubles.push((response, what));
+                problems.push((response, what));
             }
         };
         let errors = reading.ecc_uncorrected.unwrap_or(0);
@@ -492,36 +492,36 @@ impl Gpus {
         if let Some((response, what)) = reading.recovery.and_then(Policy::recovery) {
             found(true, response, what.to_owned());
         }
-        troubles.retain(|(response, _)| *response != Response::None);
+        problems.retain(|(response, _)| *response != Response::None);
         // The sort is stable: of equally severe problems the first found stays first.
-        troubles.sort_by_key(|(response, _)| std::cmp::Reverse(*response));
-        GpuStanding { lost, troubles }
+        problems.sort_by_key(|(response, _)| std::cmp::Reverse(*response));
+        GpuStatus { lost, problems }
     }
 
     /// The findings of the node's checks. `devices`: the GPUs that the drivers offer and that work
     /// can get; `expected`: how many of them the node must have at least.
     pub fn findings(&self, now: Timestamp, expected: u64, devices: &[GpuDevice]) -> Vec<(String, Finding)> {
-        let standings = self.standings(now);
-        let is_lost = |key: &str| standings.get(key).is_some_and(|s| s.lost.is_some());
+        let statuses = self.statuses(now);
+        let is_lost = |key: &str| statuses.get(key).is_some_and(|s| s.lost.is_some());
         let there = devices.iter().filter(|device| !is_lost(gpu_key(device))).count();
         let all = if there as u64 >= expected {
-            match (standings.is_empty(), self.unsupported.as_slice()) {
+            match (statuses.is_empty(), self.unsupported.as_slice()) {
                 (true, []) => Finding::Unsupported("there is none on this machine".to_owned()),
                 (false, []) => Finding::Well,
                 (_, what) => Finding::Unsupported(what.join("; ")),
             }
         } else {
-            let (missing, on_bus): (Vec<&str>, Vec<&str>) = standings.keys().map(String::as_str).partition(|key| is_lost(key));
+            let (missing, on_bus): (Vec<&str>, Vec<&str>) = statuses.keys().map(String::as_str).partition(|key| is_lost(key));
             let unknown = on_bus.into_iter().filter(|key| devices.iter().all(|device| gpu_key(device) != *key)).collect();
             let each = [(missing, "is missing"), (unknown, "is on the bus, no driver offers it")];
             let named = each.iter().filter(|(keys, _)| !keys.is_empty()).map(|(keys, what)| format!("{} {what}", keys.join(", ")));
             let all: Vec<String> = std::iter::once(format!("{there} of {expected} GPUs")).chain(named).collect();
             Finding::Critical(all.join(": "))
         };
-        let each = standings.into_iter().map(|(key, standing)| {
-            let why = standing.why();
+        let each = statuses.into_iter().map(|(key, status)| {
+            let why = status.why();
             // The severest comes first.
-            let finding = match standing.troubles.first().map(|(response, _)| response) {
+            let finding = match status.problems.first().map(|(response, _)| response) {
                 Some(Response::Fail) => Finding::Failure(why),
                 Some(Response::Drain) => Finding::Drain(why),
                 Some(_) | None if why.is_empty() => Finding::Well,

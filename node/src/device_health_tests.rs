@@ -103,8 +103,8 @@ fn device(address: &str, index: u32) -> GpuDevice {
     }
 }
 
-fn stands(gpus: &Gpus, now: u64) -> GpuStanding {
-    gpus.standings(Timestamp(now)).remove(KEY).unwrap()
+fn stands(gpus: &Gpus, now: u64) -> GpuStatus {
+    gpus.statuses(Timestamp(now)).remove(KEY).unwrap()
 }
 
 fn finding(gpus: &Gpus, now: u64, expected: u64, name: &str) -> Finding {
@@ -123,15 +123,15 @@ fn an_error_has_the_response_of_the_table() {
     for (number, healthy, allocatable) in [(63, true, true), (31, true, true), (78, false, true), (119, false, false), (79, false, false)] {
         let mut gpus = seen();
         gpus.looked(Timestamp(1), &xid(number));
-        let standing = stands(&gpus, 1);
-        assert_eq!((standing.is_healthy(), standing.is_allocatable()), (healthy, allocatable), "XID {number}");
+        let status = stands(&gpus, 1);
+        assert_eq!((status.is_healthy(), status.is_allocatable()), (healthy, allocatable), "XID {number}");
         assert!(stands(&gpus, 1).lost.is_none());
         let drains = matches!(finding(&gpus, 1, 0, &format!("gpu {KEY}")), Finding::Drain(why) if why.contains("XID 79"));
         assert_eq!(drains, number == 79);
         // An error without a lasting response is reported for an hour.
-        let standing = stands(&gpus, 2 + XID_REPORT_MS);
-        assert_eq!(standing.is_allocatable(), allocatable);
-        assert_eq!(standing.why().is_empty(), allocatable, "XID {number}: {}", standing.why());
+        let status = stands(&gpus, 2 + XID_REPORT_MS);
+        assert_eq!(status.is_allocatable(), allocatable);
+        assert_eq!(status.why().is_empty(), allocatable, "XID {number}: {}", status.why());
     }
 }
 
@@ -141,8 +141,8 @@ fn a_flood_of_errors_hides_no_lasting_one() {
     for number in [119].into_iter().chain(2000..2100) {
         gpus.looked(Timestamp(u64::from(number)), &xid(number));
     }
-    let standing = stands(&gpus, 2100);
-    assert!(standing.troubles.len() == XIDS_MAX && standing.why().starts_with("XID 119"), "{}", standing.why());
+    let status = stands(&gpus, 2100);
+    assert!(status.problems.len() == XIDS_MAX && status.why().starts_with("XID 119"), "{}", status.why());
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn readings_are_judged_as_they_are_now() {
     let mut gpus = seen();
     for (reading, response) in cases {
         gpus.read(Timestamp(1), &reads_of(reading.clone()));
-        assert_eq!(stands(&gpus, 1).troubles.first().map(|(r, _)| *r), response, "{reading:?}");
+        assert_eq!(stands(&gpus, 1).problems.first().map(|(r, _)| *r), response, "{reading:?}");
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Durable {
     acknowledged: u64,
     outbox: VecDeque<ReportItem>,
     /// Whether the node's stored state is lost and the quorum has not been notified yet.
-    unremembered: bool,
+    state_lost: bool,
 }
 
 impl Durable {
@@ -35,7 +35,7 @@ impl Durable {
             released: BTreeSet::new(),
             acknowledged: 0,
             outbox: VecDeque::new(),
-            unremembered: false,
+            state_lost: false,
         }
     }
 
@@ -44,7 +44,7 @@ impl Durable {
     pub(crate) fn recovered(me: NodeId, incarnation: Incarnation, found: Vec<Local>, outbox: Vec<ReportItem>) -> Self {
         let list = DesiredList { shares: found.iter().map(|l| l.share.clone()).collect(), ..DesiredList::default() };
         let locals = found.into_iter().map(|l| (l.share.allocation, l)).collect();
-        Self { incarnation, list, locals, outbox: outbox.into(), unremembered: true, ..Self::new(me) }
+        Self { incarnation, list, locals, outbox: outbox.into(), state_lost: true, ..Self::new(me) }
     }
 
     pub(crate) fn me(&self) -> &NodeId {
@@ -94,8 +94,8 @@ impl Durable {
         self.acknowledged
     }
 
-    pub(crate) fn is_unremembered(&self) -> bool {
-        self.unremembered
+    pub(crate) fn is_state_lost(&self) -> bool {
+        self.state_lost
     }
 
     /// Reports that the quorum has not acknowledged, numbered, oldest first.
@@ -114,9 +114,9 @@ impl Durable {
             Record::Registered { incarnation } => {
                 self.incarnation = incarnation;
                 self.acknowledged = 0;
-                self.unremembered = false;
+                self.state_lost = false;
             }
-            Record::Listed(list) => {
+            Record::ListReceived(list) => {
                 self.done.retain(|allocation, epoch| list.shares.iter().any(|s| s.allocation == *allocation && s.epoch == *epoch));
                 self.released.retain(|claim| list.leaving.contains(claim));
                 for share in &list.shares {
@@ -126,7 +126,7 @@ impl Durable {
                 }
                 self.list = list;
             }
-            Record::Entered { allocation, epoch, phase, assignment } => match self.locals.get_mut(&allocation) {
+            Record::PhaseEntered { allocation, epoch, phase, assignment } => match self.locals.get_mut(&allocation) {
                 Some(local) if local.share.epoch == epoch => local.phase = phase,
                 Some(_) | None => {
                     if let Some(share) = self.listed(allocation, epoch).cloned() {
@@ -134,7 +134,7 @@ impl Durable {
                     }
                 }
             },
-            Record::Gone { allocation, epoch } => {
+            Record::Removed { allocation, epoch } => {
                 if self.of_claim(allocation, epoch).is_some() {
                     self.locals.remove(&allocation);
                 }
@@ -145,7 +145,7 @@ impl Durable {
                     self.released.insert((allocation, epoch));
                 }
             }
-            Record::ToReport(item) => self.outbox.push_back(item),
+            Record::ReportQueued(item) => self.outbox.push_back(item),
             Record::Acknowledged { count } => {
                 let count = count.min(self.outbox.len() as u64);
                 self.outbox.drain(..usize::try_from(count).unwrap_or(usize::MAX));

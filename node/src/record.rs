@@ -36,10 +36,10 @@ pub enum Record {
     /// The agent has this incarnation from now on; reports are numbered from 1 again.
     Registered { incarnation: Incarnation },
     /// A newer list of what this node is to do.
-    Listed(DesiredList),
+    ListReceived(DesiredList),
     /// A local allocation entered this phase. The first record of an (allocation, epoch) takes its
     /// share from the list, and has the processors and GPUs that are its own from then on.
-    Entered {
+    PhaseEntered {
         allocation: AllocationId,
         epoch: Epoch,
         phase: Phase,
@@ -47,9 +47,9 @@ pub enum Record {
         assignment: Option<Assignment>,
     },
     /// Nothing of it is left here, and it is never begun again under this epoch.
-    Gone { allocation: AllocationId, epoch: Epoch },
+    Removed { allocation: AllocationId, epoch: Epoch },
     /// A report to send to the quorum.
-    ToReport(ReportItem),
+    ReportQueued(ReportItem),
     /// The quorum acknowledged this many of the oldest reports.
     Acknowledged { count: u64 },
 }
@@ -58,6 +58,6 @@ impl Record {
     /// Whether the record must survive a crash of the machine: others are notified of it before the
     /// quorum has it.
     pub fn outlives_the_machine(&self) -> bool {
-        matches!(self, Self::ToReport(ReportItem::Ended { .. }))
+        matches!(self, Self::ReportQueued(ReportItem::Ended { .. }))
     }
 }

@@ -8,7 +8,7 @@
 //! into the next call. So if all ranks of a launch die at once, each node needs only a few calls,
 //! and one more for every `DEATHS_PER_CALL` deaths.
 
-use lattice_model::call::{Call, Leg, Service};
+use lattice_model::call::{Call, CallKind, Service};
 use std::collections::BTreeSet;
 
 /// Wire size of a death in bytes: rank and exit code, four bytes each, little-endian.
@@ -70,9 +70,9 @@ impl Deaths {
     /// Handles a call or an answer from another node. `part_of` returns a rank's node. Returns the
     /// deaths that are new here.
     pub fn called(&mut self, call: &Call, part_of: impl Fn(u32) -> Option<u32>, calls: &mut Vec<Call>) -> Vec<Death> {
-        match call.leg {
-            Leg::Asks => self.handle_report(call, part_of, calls),
-            Leg::Answers => {
+        match call.kind {
+            CallKind::Request => self.handle_report(call, part_of, calls),
+            CallKind::Reply => {
                 let from = self.listeners.iter_mut().find(|listener| listener.part == call.from);
                 if let Some(listener) = from
                     && let Some((_, acknowledged)) = listener.pending.take_if(|(pending, _)| pending.number == call.number)
@@ -119,8 +119,8 @@ impl Deaths {
             let until = self.to_report.len().min(listener.acknowledged + DEATHS_PER_CALL);
             self.number += 1;
             let body = self.to_report[listener.acknowledged..until].iter().flat_map(|death| encode_death(*death)).collect();
-            let (from, to, service, leg, number) = (self.part, listener.part, Service::Deaths, Leg::Asks, self.number);
-            let call = Call { from, to, service, leg, number, body };
+            let (from, to, service, kind, number) = (self.part, listener.part, Service::Deaths, CallKind::Request, self.number);
+            let call = Call { from, to, service, kind, number, body };
             calls.push(call.clone());
             listener.pending = Some((call, until));
         }
@@ -247,12 +247,12 @@ mod tests {
             part in 0..PARTS, from in 0..PARTS, body in prop::collection::vec(any::<u8>(), 0..40)
         ) {
             let mut node = Deaths::new(part, PARTS);
-            let call = Call { from, to: part, service: Service::Deaths, leg: Leg::Asks, number: 1, body };
+            let call = Call { from, to: part, service: Service::Deaths, kind: CallKind::Request, number: 1, body };
             let mut calls = Vec::new();
             let new = node.called(&call, part_of, &mut calls);
             let own = new.iter().all(|death| part_of(death.rank).is_some_and(|of| from == if part == 0 { of } else { 0 }));
             prop_assert!(own);
-            let answered = calls.iter().any(|answer| answer.leg == Leg::Answers && answer.to == from && answer.number == 1);
+            let answered = calls.iter().any(|answer| answer.kind == CallKind::Reply && answer.to == from && answer.number == 1);
             prop_assert!(answered);
         }
     }

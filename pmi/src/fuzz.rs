@@ -5,7 +5,7 @@ use crate::bridge::{self, Frames, FromBridge, Published, Question, ToBridge};
 use crate::names::{Answered, Ask};
 use crate::{Action, Event, Job, PmixEvent, PmixServer, Server, blob};
 use lattice_fuzz::{Input, Target, numbered, piece};
-use lattice_model::call::{Call, Leg, Service};
+use lattice_model::call::{Call, CallKind, Service};
 
 /// A launch of three ranks: two on the first node, one on the second.
 fn job(first: u32, count: u32) -> Job {
@@ -118,7 +118,7 @@ fn calls() {
     let asks = vec![Ask::Publish { name: name(), value: name() }, Ask::Lookup { name: name() }, Ask::Unpublish { name: name() }];
     let asks = rmp_serde::to_vec_named(&asks).unwrap();
     let answers = rmp_serde::to_vec_named(&vec![Answered::Done, Answered::Found(name())]).unwrap();
-    let services = |leg: u8, body: &[u8]| (0..4).map(|service| call(service << 1 | leg, 1, 1, body)).collect::<Vec<_>>();
+    let services = |kind: u8, body: &[u8]| (0..4).map(|service| call(service << 1 | kind, 1, 1, body)).collect::<Vec<_>>();
     let mut seeds = vec![services(0, &asks).concat(), services(1, &answers).concat()];
     seeds.extend(services(0, &2u32.to_le_bytes()));
     seeds.extend(services(1, &[0, 0, 0, 0, 1, 2, 3]));
@@ -137,8 +137,8 @@ fn calls() {
         while !input.is_empty() {
             let (what, part, number) = (input.byte(), u32::from(input.byte()), u64::from(input.byte()));
             let service = [Service::Names, Service::Published, Service::Modex, Service::Deaths][usize::from(what >> 1 & 3)];
-            let leg = [Leg::Asks, Leg::Answers][usize::from(what & 1)];
-            let call = Call { from: part, to: 1 - part.min(1), service, leg, number, body: input.piece().to_vec() };
+            let kind = [CallKind::Request, CallKind::Reply][usize::from(what & 1)];
+            let call = Call { from: part, to: 1 - part.min(1), service, kind, number, body: input.piece().to_vec() };
             if service == Service::Names {
                 directory.handle(Event::Called(&call), &mut out);
                 asker.handle(Event::Called(&call), &mut out);

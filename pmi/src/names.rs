@@ -18,7 +18,7 @@
 
 use crate::kvs::Kvs;
 use crate::wire::{NameRefused, VALUE_BYTES_MAX};
-use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
+use lattice_model::call::{BODY_BYTES_MAX, Call, CallKind, Service};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -139,14 +139,14 @@ impl<W> Names<W> {
 
     /// Handles a call or an answer from another part.
     pub(crate) fn called(&mut self, call: &Call, out: &mut Vec<Named<W>>) {
-        match call.leg {
-            Leg::Asks if self.part == DIRECTORY => {
+        match call.kind {
+            CallKind::Request if self.part == DIRECTORY => {
                 if let Some(body) = self.directory.answer(call) {
                     out.push(Named::Call(call.answer(body)));
                 }
             }
-            Leg::Asks => out.extend(call.unserved().map(Named::Call)),
-            Leg::Answers => self.answered(call, out),
+            CallKind::Request => out.extend(call.unserved().map(Named::Call)),
+            CallKind::Reply => self.answered(call, out),
         }
     }
 
@@ -195,7 +195,7 @@ impl<W> Names<W> {
         self.waiting_bytes -= bytes;
         self.number += 1;
         let (from, number) = (self.part, self.number);
-        let call = Call { from, to: DIRECTORY, service, leg: Leg::Asks, number, body: encoded(&asks) };
+        let call = Call { from, to: DIRECTORY, service, kind: CallKind::Request, number, body: encoded(&asks) };
         out.push(Named::Call(call.clone()));
         self.under_way = Some(UnderWay { call, who });
     }
@@ -392,7 +392,7 @@ mod tests {
         let mut first = Names::new(0, Service::Published);
         asked(&mut first, (0, 0), publish("a", &value));
         let asks = [vec![lookup("a"); 128], vec![publish("b", "")], vec![lookup("-"); 127]].concat();
-        let large_call = Call { from: 1, to: 0, service: Service::Published, leg: Leg::Asks, number: 1, body: encoded(&asks) };
+        let large_call = Call { from: 1, to: 0, service: Service::Published, kind: CallKind::Request, number: 1, body: encoded(&asks) };
         let answer = call(&called(&mut first, &large_call));
         assert!(answer.body.len() <= BODY_BYTES_MAX, "{} bytes", answer.body.len());
         let answers = decoded::<Vec<Answered>>(&answer.body).unwrap();

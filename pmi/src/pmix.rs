@@ -12,7 +12,7 @@ use crate::bridge::{AnswerStatus, FromBridge, MODEX_NOT_SUPPORTED, MODEX_TOO_LON
 use crate::deaths::{Death, Deaths};
 use crate::names::{Answered, Ask, Named, Names, PUBLISHED_BYTES_MAX, PUBLISHED_HEADER_BYTES};
 use crate::wire::{Excerpt, NameRefused, VALUE_BYTES_MAX};
-use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
+use lattice_model::call::{BODY_BYTES_MAX, Call, CallKind, Service};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The key of the records into which the library's data is split.
@@ -186,14 +186,14 @@ impl Modex {
         };
         self.number += 1;
         let (from, number) = (self.part, self.number);
-        let call = Call { from, to, service: Service::Modex, leg: Leg::Asks, number, body: rank.to_le_bytes().to_vec() };
+        let call = Call { from, to, service: Service::Modex, kind: CallKind::Request, number, body: rank.to_le_bytes().to_vec() };
         self.asked.insert(number, (id, call.clone()));
         out.push(PmixAction::Call(call));
     }
 
     fn called(&mut self, call: &Call, out: &mut Vec<PmixAction>) {
-        match call.leg {
-            Leg::Asks => {
+        match call.kind {
+            CallKind::Request => {
                 let rank = call.body.as_slice().try_into().ok().map(u32::from_le_bytes);
                 let Some(rank) = rank.filter(|rank| self.parts.get(*rank as usize) == Some(&self.part)) else {
                     return out.extend(call.unserved().map(PmixAction::Call));
@@ -204,7 +204,7 @@ impl Modex {
                     out.push(PmixAction::Send(ToBridge::GiveModex { from: call.from, number: call.number, rank }));
                 }
             }
-            Leg::Answers => {
+            CallKind::Reply => {
                 let Some((id, _)) = self.asked.get(&call.number).filter(|(_, asked)| asked.to == call.from) else { return };
                 let id = *id;
                 self.asked.remove(&call.number);
@@ -224,8 +224,8 @@ impl Modex {
         }
         let (status, data) = if data.len() + 4 > BODY_BYTES_MAX { (MODEX_TOO_LONG, &[][..]) } else { (status, data) };
         let body = [&status.to_le_bytes()[..], data].concat();
-        let (leg, service) = (Leg::Answers, Service::Modex);
-        out.push(PmixAction::Call(Call { from: self.part, to: from, service, leg, number, body }));
+        let (kind, service) = (CallKind::Reply, Service::Modex);
+        out.push(PmixAction::Call(Call { from: self.part, to: from, service, kind, number, body }));
     }
 }
 

@@ -20,7 +20,7 @@ use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
 use crate::witnesses::Witnesses;
 use futures::future::BoxFuture;
-use lattice_ledger::shortage::{Lack, Shortage};
+use lattice_ledger::shortage::{RefusedCommands, Shortage};
 use lattice_ledger::{Action, Outcome, Registration, Urgency};
 use lattice_model::{MemberId, NodeId, Revision};
 use lattice_pki::ca::Authority;
@@ -199,7 +199,7 @@ impl Core {
         let mut short = self.shortages();
         short.retain(|_, shortage| match urgency {
             Urgency::New => true,
-            Urgency::Keeps => shortage.lack == Lack::All,
+            Urgency::Keeps => shortage.refuses == RefusedCommands::All,
             Urgency::Mends => false,
         });
         let here = short.contains_key(&self.config.id);
@@ -282,7 +282,7 @@ impl Core {
         self.reads.pass().await?;
         let checked = may_register();
         if checked.is_err() {
-            self.leading.waiting_nodes.asked(registration, from, self.timekeeper.time());
+            self.leading.waiting_nodes.record_attempt(registration, from, self.timekeeper.time());
         }
         Ok(checked)
     }

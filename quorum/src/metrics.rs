@@ -58,14 +58,14 @@ impl Collect for Own {
             samples.add(&family::ACTIVE, &[], running);
             samples.count(&family::REVISION, &[], ledger.revision().0);
             samples.count(&family::AUDIT_RECORDS, &[], ledger.audit_head().seq);
-            let vnis = ledger.vni_pool_standing();
+            let vnis = ledger.vni_pool_status();
             samples.add(&family::VNIS, &[], vnis.pool.size());
             samples.add(&family::VNIS_FREE, &[], vnis.pool.size().saturating_sub(vnis.used));
             if whose == Whose::Everybodys {
-                for standing in ledger.tenant_standings() {
-                    let tenant = standing.tenant.name.as_str();
-                    samples.add(&family::QUOTA_USED, &[tenant], standing.nodes);
-                    if let Some(most) = standing.tenant.max_nodes {
+                for status in ledger.tenant_statuses() {
+                    let tenant = status.tenant.name.as_str();
+                    samples.add(&family::QUOTA_USED, &[tenant], status.nodes);
+                    if let Some(most) = status.tenant.max_nodes {
                         samples.add(&family::QUOTA_MAX, &[tenant], most);
                     }
                 }

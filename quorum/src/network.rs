@@ -10,7 +10,7 @@ use lattice_api::pack::{PackError, pack, unpack};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_client::QuorumClient as ServiceClient;
 use lattice_api::v1::raft_client::RaftClient;
-use lattice_ledger::shortage::Lack;
+use lattice_ledger::shortage::RefusedCommands;
 use lattice_model::{Revision, Timestamp, with_causes};
 use lattice_pki::credentials::{Credentials, Used, Wanted};
 use lattice_pki::tls::TlsError;
@@ -372,7 +372,7 @@ impl RaftNetwork<TypeConfig> for Wire {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, RPCError<u64, Peer, RaftError<u64>>> {
         rpc.leader_commit = rpc.leader_commit.min(self.synced.upto());
-        let held_back = !rpc.entries.is_empty() && self.shortages.of(self.target) == Some(Lack::All);
+        let held_back = !rpc.entries.is_empty() && self.shortages.of(self.target) == Some(RefusedCommands::All);
         if held_back {
             rpc.entries.clear();
             rpc.leader_commit = rpc.leader_commit.min(rpc.prev_log_id);

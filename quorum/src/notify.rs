@@ -13,7 +13,7 @@ use crate::config::QuorumConfig;
 use crate::core::Core;
 use crate::fencing_hook::{ProgramError, run as run_program, site_command};
 use crate::notify_state::Notify;
-use lattice_ledger::{Action, NotifyWay};
+use lattice_ledger::{Action, NotifyChannel};
 use lattice_model::{AuditAction, AuditFilter, AuditRecord, Backoff, with_causes};
 use lattice_store::audit::Step;
 use lattice_store::background;
@@ -100,24 +100,24 @@ struct Event<'a> {
 impl Notify {
     /// From the configuration. Connects to nothing yet.
     pub fn open(config: &QuorumConfig) -> Result<(Self, Vec<Notifier>), NotifyError> {
-        let (notify, mut ways) = (Self::default(), Vec::new());
+        let (notify, mut channels) = (Self::default(), Vec::new());
         let limit = Duration::from_secs(config.notify_seconds);
         if !config.notify_url.is_empty() {
-            ways.push(Notifier { means: webhook(config, limit)?, limit, notify: notify.clone() });
+            channels.push(Notifier { means: webhook(config, limit)?, limit, notify: notify.clone() });
         }
         if !config.notify_hook.as_os_str().is_empty() {
-            ways.push(Notifier { means: Means::Hook { program: config.notify_hook.clone() }, limit, notify: notify.clone() });
+            channels.push(Notifier { means: Means::Hook { program: config.notify_hook.clone() }, limit, notify: notify.clone() });
         }
-        ways.iter().for_each(|way| notify.set_problem(way.means.way(), None));
-        Ok((notify, ways))
+        channels.iter().for_each(|channel| notify.set_problem(channel.means.channel(), None));
+        Ok((notify, channels))
     }
 }
 
 impl Means {
-    fn way(&self) -> NotifyWay {
+    fn channel(&self) -> NotifyChannel {
         match self {
-            Self::Webhook { .. } => NotifyWay::Webhook,
-            Self::Hook { .. } => NotifyWay::Hook,
+            Self::Webhook { .. } => NotifyChannel::Webhook,
+            Self::Hook { .. } => NotifyChannel::Hook,
         }
     }
 }
@@ -136,7 +136,7 @@ impl Notifier {
             }
             if !core.leads() {
                 notified = 0;
-                self.notify.set_problem(self.means.way(), None);
+                self.notify.set_problem(self.means.channel(), None);
                 continue;
             }
             if core.stop.run_until_cancelled(self.round(&core, &mut notified)).await.is_none() {
@@ -147,14 +147,14 @@ impl Notifier {
 
     /// Processes new records, at most one batch.
     async fn round(&self, core: &Arc<Core>, notified: &mut u64) {
-        let way = self.means.way();
+        let channel = self.means.channel();
         let head = core.agreed.audit_head().seq;
         let (cluster, generation, known) = {
             let ledger = core.agreed.ledger();
             if ledger.cluster().is_empty() {
                 return;
             }
-            (ledger.cluster().to_owned(), ledger.generation(), ledger.notified(way))
+            (ledger.cluster().to_owned(), ledger.generation(), ledger.notified(channel))
         };
         let Some(known) = known else {
             // Records from before notifications were enabled are not sent.
@@ -208,7 +208,7 @@ impl Notifier {
         let mut pauses = PAUSES;
         loop {
             let Err(error) = self.send(cluster, generation, record).await else {
-                self.notify.set_problem(self.means.way(), None);
+                self.notify.set_problem(self.means.channel(), None);
                 return true;
             };
             self.report_problem(format!("record {} is not accepted: {}", record.seq, with_causes(&error)));
@@ -220,9 +220,9 @@ impl Notifier {
     }
 
     fn report_problem(&self, why: String) {
-        let way = self.means.way();
-        if self.notify.fails(way, &why) {
-            tracing::error!(setting = %way, %why, "notifications about nodes cannot be delivered; retrying");
+        let channel = self.means.channel();
+        if self.notify.fails(channel, &why) {
+            tracing::error!(setting = %channel, %why, "notifications about nodes cannot be delivered; retrying");
         }
     }
 
@@ -265,14 +265,14 @@ impl Notifier {
     /// Updates the cursor. If that fails now, it is updated with the next event, or the next leader
     /// sends the events again.
     async fn write(&self, core: &Arc<Core>, upto: u64) {
-        let way = self.means.way();
-        match core.propose_here(vec![Action::Notified { way, upto }]).await {
+        let channel = self.means.channel();
+        match core.propose_here(vec![Action::Notified { channel, upto }]).await {
             Ok(results) => {
                 for refusal in results.into_iter().filter_map(Result::err) {
-                    tracing::debug!(setting = %way, %refusal, "the progress of notifications could not be committed");
+                    tracing::debug!(setting = %channel, %refusal, "the progress of notifications could not be committed");
                 }
             }
-            Err(error) => tracing::debug!(setting = %way, ?error, "the progress of notifications could not be committed"),
+            Err(error) => tracing::debug!(setting = %channel, ?error, "the progress of notifications could not be committed"),
         }
     }
 }

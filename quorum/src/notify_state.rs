@@ -1,7 +1,7 @@
 //! The delivery state of notifications about nodes.
 
-use lattice_ledger::{Ledger, NotifyWay};
-use lattice_quorum_client::wire::NotifyStanding;
+use lattice_ledger::{Ledger, NotifyChannel};
+use lattice_quorum_client::wire::NotifyStatus;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use std::sync::Arc;
 /// For each configured kind of notification, why its delivery fails now, if it does. All clones
 /// share one state.
 #[derive(Clone, Debug, Default)]
-pub struct Notify(Arc<Mutex<BTreeMap<NotifyWay, Option<String>>>>);
+pub struct Notify(Arc<Mutex<BTreeMap<NotifyChannel, Option<String>>>>);
 
 impl Notify {
     /// The progress of each kind: up to which audit record it is delivered, and why it fails.
-    pub fn standing(&self, ledger: &Ledger) -> Vec<NotifyStanding> {
-        let ways = self.0.lock();
-        let standing = |(way, problem): (&NotifyWay, &Option<String>)| NotifyStanding {
-            way: way.to_string(),
-            upto: ledger.notified(*way).unwrap_or_default(),
-            trouble: problem.clone(),
+    pub fn status(&self, ledger: &Ledger) -> Vec<NotifyStatus> {
+        let channels = self.0.lock();
+        let status = |(channel, problem): (&NotifyChannel, &Option<String>)| NotifyStatus {
+            channel: channel.to_string(),
+            delivered_seq: ledger.notified(*channel).unwrap_or_default(),
+            last_error: problem.clone(),
         };
-        ways.iter().map(standing).collect()
+        channels.iter().map(status).collect()
     }
 
-    pub fn set_problem(&self, way: NotifyWay, problem: Option<String>) {
-        self.0.lock().insert(way, problem);
+    pub fn set_problem(&self, channel: NotifyChannel, problem: Option<String>) {
+        self.0.lock().insert(channel, problem);
     }
 
     /// Records why a kind of notification fails. Returns whether the reason is new.
-    pub fn fails(&self, way: NotifyWay, why: &str) -> bool {
-        let mut ways = self.0.lock();
-        let known = ways.insert(way, Some(why.to_owned()));
+    pub fn fails(&self, channel: NotifyChannel, why: &str) -> bool {
+        let mut channels = self.0.lock();
+        let known = channels.insert(channel, Some(why.to_owned()));
         known.flatten().as_deref() != Some(why)
     }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub struct HeartbeatSummary {
     pub from: MemberId,
     /// The nodes whose heartbeats arrived since the last summary: incarnation, and age in milliseconds.
-    pub heard: Vec<(NodeId, Incarnation, u64)>,
+    pub heartbeats: Vec<(NodeId, Incarnation, u64)>,
     /// The gossip keys reported by some of them in these incarnations, unless the leader of this
     /// term already has them.
     pub keys: Vec<(NodeId, HeldKeys)>,
@@ -28,7 +28,7 @@ pub struct HeartbeatSummary {
     pub shortage: Option<Shortage>,
     /// Answers of agents with sessions here about silent nodes: the silent node, and the node of the
     /// agent that reaches it.
-    pub words: Vec<(NodeId, NodeId)>,
+    pub alive_in_gossip: Vec<(NodeId, NodeId)>,
 }
 
 /// The leader's answer.

@@ -15,7 +15,7 @@
 use lattice_ledger::keyring::{CONFIGURED, KeySource, Keyring, Secret};
 use lattice_ledger::{Action, Ledger};
 use lattice_model::{Incarnation, NodeId};
-use lattice_quorum_client::wire::{HeldKeys, KeyRole, KeyStanding, KeyringStanding};
+use lattice_quorum_client::wire::{HeldKeys, KeyRole, KeyStatus, KeyringStatus};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -109,25 +109,26 @@ impl Rotation {
 }
 
 /// The state of the keys. Only the leader knows it: the caller checks that.
-pub fn standing(ledger: &Ledger, held: &KeysHeld) -> KeyringStanding {
+pub fn keyring_status(ledger: &Ledger, held: &KeysHeld) -> KeyringStatus {
     let ring = ledger.keyring();
     let reports: Vec<Option<HeldKeys>> = held.of(ledger, |_, keys| Some(keys.cloned()));
     let count = |wanted: &dyn Fn(&HeldKeys) -> bool| reports.iter().flatten().filter(|keys| wanted(keys)).count() as u64;
     let one = |id: u32, source: &KeySource| {
-        let (made_at, made_by) = match source {
+        let (created_at, created_by) = match source {
             KeySource::Configured => (None, None),
             KeySource::Made { at, by, .. } => (Some(*at), Some(by.clone())),
         };
-        let have = count(&|keys| keys.opens.contains(&id));
-        KeyStanding { id, made_at, made_by, role: role(ring, id), have, seal: count(&|keys| keys.seals == id) }
+        let decrypting_nodes = count(&|keys| keys.opens.contains(&id));
+        let encrypting_nodes = count(&|keys| keys.seals == id);
+        KeyStatus { id, created_at, created_by, role: role(ring, id), decrypting_nodes, encrypting_nodes }
     };
     let configured = ring.is_empty().then(|| one(CONFIGURED, &KeySource::Configured));
     let waits = awaited(ledger, held);
-    KeyringStanding {
+    KeyringStatus {
         keys: configured.into_iter().chain(ring.keys.iter().map(|key| one(key.id, &key.source))).collect(),
         nodes: reports.len() as u64,
         awaited: waits.iter().take(NAMED_MAX).map(|node| (*node).clone()).collect(),
-        awaited_all: waits.len() as u64,
+        awaited_count: waits.len() as u64,
     }
 }
 
@@ -135,7 +136,7 @@ fn role(ring: &Keyring, id: u32) -> KeyRole {
     if ring.seals == id {
         KeyRole::Seals
     } else if id > ring.seals {
-        KeyRole::BroughtIn
+        KeyRole::Distributing
     } else {
         KeyRole::Opens
     }
@@ -145,7 +146,7 @@ fn role(ring: &Keyring, id: u32) -> KeyRole {
 mod tests {
     use super::*;
     use lattice_ledger::test_builders::{node, registration};
-    use lattice_ledger::{Command, NodeStanding};
+    use lattice_ledger::{Command, NodeStateChange};
     use lattice_model::{NodeState, Revision, Timestamp};
 
     struct Scene {
@@ -179,7 +180,7 @@ mod tests {
         }
 
         fn waits_for(&self) -> Vec<NodeId> {
-            standing(&self.ledger, &self.held).awaited
+            keyring_status(&self.ledger, &self.held).awaited
         }
     }
 
@@ -193,12 +194,12 @@ mod tests {
         s.report(2, &[0], 0);
         assert_eq!(s.due(), None);
         let incarnation = s.ledger.node(&node(2)).unwrap().incarnation;
-        let standing = NodeStanding { node: node(2), incarnation, state: NodeState::Down, reason: "x".into() };
+        let state_change = NodeStateChange { node: node(2), incarnation, state: NodeState::Down, reason: "x".into() };
         for state in [NodeState::Degraded, NodeState::Down] {
-            s.act(Action::NodeStates(vec![NodeStanding { state, ..standing.clone() }]));
+            s.act(Action::NodeStates(vec![NodeStateChange { state, ..state_change.clone() }]));
         }
         assert_eq!(s.due(), Some(Action::SealWithKey { id: 1 }), "a rotation does not wait for a node that is Down");
-        s.act(Action::NodeStates(vec![NodeStanding { state: NodeState::Ready, ..standing }]));
+        s.act(Action::NodeStates(vec![NodeStateChange { state: NodeState::Ready, ..state_change }]));
         assert_eq!((s.due(), s.waits_for()), (None, vec![node(2)]), "node 2 is back");
         s.report(2, &[0, 1], 0);
         s.act(Action::SealWithKey { id: 1 });
@@ -234,13 +235,13 @@ mod tests {
         let mut s = Scene::new(2);
         s.report(0, &[0], 0);
         let seen = |s: &Scene| {
-            let now = standing(&s.ledger, &s.held);
-            now.keys.iter().map(|k| (k.id, k.role, k.have, k.seal)).collect::<Vec<_>>()
+            let now = keyring_status(&s.ledger, &s.held);
+            now.keys.iter().map(|k| (k.id, k.role, k.decrypting_nodes, k.encrypting_nodes)).collect::<Vec<_>>()
         };
         assert_eq!(seen(&s), [(0, KeyRole::Seals, 1, 1)]);
         s.act(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
         s.report(1, &[0, 1], 0);
-        assert_eq!(seen(&s), [(0, KeyRole::Seals, 2, 2), (1, KeyRole::BroughtIn, 1, 0)]);
+        assert_eq!(seen(&s), [(0, KeyRole::Seals, 2, 2), (1, KeyRole::Distributing, 1, 0)]);
         s.report(0, &[0, 1], 0);
         s.act(Action::SealWithKey { id: 1 });
         s.report(0, &[0, 1], 1);

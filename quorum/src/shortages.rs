@@ -1,7 +1,7 @@
 //! Shortages of disk space as last reported by the members. In memory: the leader learns them from
 //! heartbeat summaries and sends them to all members.
 
-use lattice_ledger::shortage::{Lack, Shortage};
+use lattice_ledger::shortage::{RefusedCommands, Shortage};
 use lattice_store::roster::Roster;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,8 +34,8 @@ impl Shortages {
     }
 
     /// What this member's disk has no space for, if anything.
-    pub fn of(&self, member: u64) -> Option<Lack> {
-        self.known().get(&member).map(|shortage| shortage.lack)
+    pub fn of(&self, member: u64) -> Option<RefusedCommands> {
+        self.known().get(&member).map(|shortage| shortage.refuses)
     }
 
     /// All known shortages.

@@ -131,10 +131,10 @@ fn alarm(comparison: &Comparison, time: Timestamp) -> Option<ClockAlarm> {
     let Some(agreed) = comparison.agreed else { return Some(ClockAlarm::NoMajority) };
     if !comparison.apart.is_empty() {
         let apart = comparison.apart.iter().map(|(id, ahead_ms)| (MemberId(*id), *ahead_ms));
-        return Some(ClockAlarm::Apart(apart.collect()));
+        return Some(ClockAlarm::Skewed(apart.collect()));
     }
     let behind_ms = i64::try_from(i128::from(agreed.0) - i128::from(time.0)).unwrap_or(i64::MAX);
-    (behind_ms.unsigned_abs() > APART_MS_MAX).then_some(ClockAlarm::Time { behind_ms })
+    (behind_ms.unsigned_abs() > APART_MS_MAX).then_some(ClockAlarm::LedgerTime { behind_ms })
 }
 
 #[cfg(test)]
@@ -145,13 +145,13 @@ mod tests {
     fn what_is_amiss_says_who_and_by_how_much() {
         let mut comparison = Comparison { agreed: Some(Timestamp(100_000)), ..Comparison::default() };
         assert_eq!(alarm(&comparison, Timestamp(95_000)), None);
-        assert_eq!(alarm(&comparison, Timestamp(94_999)), Some(ClockAlarm::Time { behind_ms: 5_001 }));
-        assert_eq!(alarm(&comparison, Timestamp(160_000)), Some(ClockAlarm::Time { behind_ms: -60_000 }));
+        assert_eq!(alarm(&comparison, Timestamp(94_999)), Some(ClockAlarm::LedgerTime { behind_ms: 5_001 }));
+        assert_eq!(alarm(&comparison, Timestamp(160_000)), Some(ClockAlarm::LedgerTime { behind_ms: -60_000 }));
         comparison.apart.insert(2, -7_000);
         let apart = alarm(&comparison, Timestamp(100_000)).unwrap();
         assert_eq!(apart.to_string(), "the clock of member 2 is 7 s behind those of the majority: set it right (NTP)");
-        assert!(apart.is_like(&ClockAlarm::Apart([(MemberId(2), -8_000)].into())));
-        assert!(!apart.is_like(&ClockAlarm::Apart([(MemberId(1), -7_000)].into())) && !apart.is_like(&ClockAlarm::NoMajority));
+        assert!(apart.is_like(&ClockAlarm::Skewed([(MemberId(2), -8_000)].into())));
+        assert!(!apart.is_like(&ClockAlarm::Skewed([(MemberId(1), -7_000)].into())) && !apart.is_like(&ClockAlarm::NoMajority));
         comparison.agreed = None;
         assert_eq!(alarm(&comparison, Timestamp(0)), Some(ClockAlarm::NoMajority));
     }

@@ -41,7 +41,7 @@ pub enum Part {
     /// While its checkpoints are removed.
     Removal,
     /// While the node reports to the quorum what changed during a disconnection. Concerns no allocation.
-    Unheard,
+    UnreportedHealth,
 }
 
 /// The kind of work that passes a point.
@@ -197,7 +197,7 @@ points! {
     SaveDeferredWritten = "save-deferred-written", Save, Any;
     SaveUnasked = "save-unasked", Save, Any;
     SaveAsked = "save-asked", Save, Any;
-    SaveAnswered = "save-answered", Save, Any;
+    SaveAck = "save-answered", Save, Any;
     SaveFilePut = "save-file-put", Save, Any;
     SavePut = "save-put", Save, Any;
     SaveVerifyingUnwritten = "save-verifying-unwritten", Save, Any;
@@ -225,8 +225,8 @@ points! {
     RestoreBegun = "restore-begun", Restore, Any;
     Restored = "restored", Restore, Any;
     // The report of what changed during a disconnection.
-    UnheardReportUnsent = "unheard-report-unsent", Unheard, Any;
-    UnheardReportSent = "unheard-report-sent", Unheard, Any;
+    UnreportedHealthUnsent = "unreported-health-unsent", UnreportedHealth, Any;
+    UnreportedHealthSent = "unreported-health-sent", UnreportedHealth, Any;
 }
 
 /// A name that no point has.

@@ -4,7 +4,7 @@
 use crate::exits::{self, ExitRecord};
 use crate::shim::{Decoder, FromShim, StopReason, ToShim, encode};
 use lattice_fuzz::{Target, numbered};
-use lattice_model::call::{Call, Leg, Service};
+use lattice_model::call::{Call, CallKind, Service};
 use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, RankOutcome};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -52,13 +52,13 @@ fn streams<T: Serialize>(messages: &[T]) -> Vec<Vec<u8>> {
 
 #[test]
 fn shim_frames() {
-    let call = Call { from: 0, to: 1, service: Service::Names, leg: Leg::Asks, number: 3, body: vec![1] };
+    let call = Call { from: 0, to: 1, service: Service::Names, kind: CallKind::Request, number: 3, body: vec![1] };
     let to = streams(&[
         ToShim::Hello { protocol: 1 },
         ToShim::StartScript { text: "#!/bin/sh\n".into(), args: vec!["a".into()], env: vec![], working_dir: "/".into() },
         ToShim::StartLaunch { launch: spec() },
         ToShim::Call { launch: launch(), call: call.clone() },
-        ToShim::Stop { why: StopReason::Asked, grace_ms: 30_000 },
+        ToShim::Stop { why: StopReason::Requested, grace_ms: 30_000 },
         ToShim::Quit,
     ]);
     let from = streams(&[

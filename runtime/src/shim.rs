@@ -74,7 +74,7 @@ pub struct ShimConfig {
     /// The processors and GPUs of the node that the allocation has, for the same purpose.
     pub assignment: Option<Box<Assignment>>,
     /// How much of the log files stays on the node, in bytes on the disk; `None`: all of it.
-    pub log_room: Option<LogRoom>,
+    pub log_limits: Option<LogLimits>,
     /// Whether work may run only under a run lease: see [`ToShim::RunLease`].
     pub run_lease: bool,
     /// Whether work can gain rights by setuid programs and file capabilities.
@@ -89,7 +89,7 @@ pub fn boottime_ms() -> u64 {
 
 /// The disk space that an allocation's log files may use on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogRoom {
+pub struct LogLimits {
     /// Flushed bytes that stay for live reading, at most.
     pub ring_bytes: u64,
     /// Unflushed bytes that stay, at most; beyond that the oldest are removed.
@@ -249,7 +249,7 @@ pub enum ToShim {
     /// A fence of this launch waits for this node: answered by [`FromShim::Absent`].
     NameAbsent { launch: LaunchId },
     /// The launch has a new head: unanswered calls of its servers here to other nodes are sent again at once.
-    AskAgain { launch: LaunchId },
+    ResendRequests { launch: LaunchId },
     /// A call or an answer of another node's server: see [`FromShim::Call`].
     Call { launch: LaunchId, call: Call },
     /// Ends this node's ranks of the launch (SIGTERM, then SIGKILL after 2 s): it was aborted elsewhere.
@@ -266,7 +266,7 @@ pub enum ToShim {
     },
     /// A piece of standard input for the ranks of a launch that [`LaunchSpec::stdin`] names, with its position in bytes
     /// from the beginning. The shim skips bytes that it already accepted, and ignores a piece that does not follow
-    /// them: see [`FromShim::InputTaken`].
+    /// them: see [`FromShim::InputAck`].
     Input {
         launch: LaunchId,
         offset: u64,
@@ -282,7 +282,7 @@ pub enum ToShim {
     /// for it, never used twice. Answered by [`FromShim::AttachStarted`] each time, or by [`FromShim::AttachEnded`].
     Attach { session: u64, tty: PathBuf, argv: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },
     /// These log files are uploaded that far: uploaded bytes may be removed when space is needed
-    /// ([`ShimConfig::log_room`]).
+    /// ([`ShimConfig::log_limits`]).
     LogsFlushed { files: Vec<FlushedLog> },
     /// The work may run until then, by [`boottime_ms`]; never earlier than an earlier message said. Before the first of
     /// these nothing is started. When the latest time is reached all work is killed, and nothing is started or extended
@@ -290,7 +290,7 @@ pub enum ToShim {
     RunLease { until_ms: u64 },
     /// Sends a signal to the ranks that live here (`to`), once. Answered by [`FromShim::Signalled`] with the same
     /// `request`. Not sent again after a broken connection: it may have been delivered.
-    Signal { request: u64, signal: i32, to: SignalWhom },
+    Signal { request: u64, signal: i32, to: SignalTarget },
     /// Ends all work: SIGTERM, the grace, SIGKILL. [`FromShim::Stopped`] follows when nothing is left.
     Stop { why: StopReason, grace_ms: u64 },
     /// The last message: kill what is left (waiting 10 s at most), unmount, remove the socket, exit with 0. No
@@ -300,7 +300,7 @@ pub enum ToShim {
 
 /// The processes of an allocation that get a signal from its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SignalWhom {
+pub enum SignalTarget {
     /// Each rank of each launch, without processes that a rank started.
     Ranks,
     /// All processes of the launches.
@@ -315,7 +315,7 @@ pub enum StopReason {
     /// The walltime ended.
     Walltime,
     /// The agent requested it.
-    Asked,
+    Requested,
 }
 
 /// Messages from the shim to the agent.
@@ -348,9 +348,9 @@ pub enum FromShim {
     Call { launch: LaunchId, call: Call },
     /// Each rank here that still reads standard input got this many bytes; `None`: no rank reads it any more. `again`:
     /// the bytes beyond must be sent (again). Sent with `again` when ranks begin, and in each replay.
-    InputTaken { launch: LaunchId, upto: Option<u64>, again: bool },
+    InputAck { launch: LaunchId, upto: Option<u64>, again: bool },
     /// Answers a [`ToShim::StartLaunch`] for a launch that has ended here, when the agent has acknowledged its end.
-    Over { launch: LaunchId },
+    LaunchEnded { launch: LaunchId },
     /// This node ended the launch: a rank died after init, called abort or violated the protocol.
     Aborted { launch: LaunchId, code: i32, why: String },
     /// The attached program's process exists: it has the terminal. (Replayed while it lives.)

@@ -349,7 +349,7 @@ fn judge_alone(
             let left_s = every_s as f64 - terms.unsaved_s;
             if left_s > 0.0 { Verdict::NotDue { every_s, left_s } } else { Verdict::Ask }
         }
-        Automatic::Weighed => {
+        Automatic::CostBased => {
             let left_s = terms.least_interval_s - terms.unsaved_s;
             match (left_s > 0.0, terms.value_node_s() > terms.cost_node_s()) {
                 (true, _) => Verdict::TooSoon { left_s },

@@ -1,7 +1,7 @@
 use super::*;
 use lattice_model::shares::ShareRef;
 use lattice_model::test_builders::spec_of;
-use lattice_model::{AllocationSpec, AskSignal, CheckpointPolicy, Hold, NodeId, Resources, Share, SharePhase, test_builders};
+use lattice_model::{AllocationSpec, CheckpointPolicy, CheckpointSignal, Hold, NodeId, Resources, Share, SharePhase, test_builders};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl World {
     }
 
     fn waiting(&mut self, n: u64, class: u8, for_s: u64) {
-        let mut waits = running(n, 0, 1, 0, Automatic::Weighed);
+        let mut waits = running(n, 0, 1, 0, Automatic::CostBased);
         waits.state = AllocationState::Pending;
         waits.shares.clear();
         waits.started_at = None;
@@ -98,7 +98,7 @@ fn with_failures_alone_it_is_young_s_interval() {
     let young_s = (2.0 * 60.0 / rate).sqrt();
     assert!((6_900.0..7_200.0).contains(&young_s), "{young_s}");
     let asked_at = (1..20_000).step_by(10).find(|s| {
-        let world = World::of([(running(1, 1, 32, 50_000, Automatic::Weighed), saved(*s, 60, 1_000_000_000))]);
+        let world = World::of([(running(1, 1, 32, 50_000, Automatic::CostBased), saved(*s, 60, 1_000_000_000))]);
         world.one().verdict == Verdict::Ask
     });
     let asked_at = asked_at.unwrap() as f64;
@@ -106,7 +106,7 @@ fn with_failures_alone_it_is_young_s_interval() {
     // The same for one node.
     let young_s = (2.0f64 * 60.0 * 86_400.0 / 0.0065).sqrt();
     let asked_at = (1..90_000).step_by(50).find(|s| {
-        let world = World::of([(running(1, 1, 1, 500_000, Automatic::Weighed), saved(*s, 60, 1_000_000_000))]);
+        let world = World::of([(running(1, 1, 1, 500_000, Automatic::CostBased), saved(*s, 60, 1_000_000_000))]);
         world.one().verdict == Verdict::Ask
     });
     let asked_at = asked_at.unwrap() as f64;
@@ -118,7 +118,7 @@ fn large_work_that_has_saved_nothing_yet_is_asked_within_hours() {
     // A quarter of 512 GB on each of 100 nodes takes hours at the store's bandwidth; the broker's
     // deadline limits the guess.
     let of = |for_s| {
-        let mut work = running(1, 1, 100, for_s, Automatic::Weighed);
+        let mut work = running(1, 1, 100, for_s, Automatic::CostBased);
         let wide = |s: ShareRef<'_>| Share {
             node: s.node.clone(),
             resources: Resources { memory_bytes: 512 << 30, ..s.resources },
@@ -134,7 +134,7 @@ fn large_work_that_has_saved_nothing_yet_is_asked_within_hours() {
 
 #[test]
 fn work_that_never_answers_keeps_no_other_from_the_store() {
-    let work = |n: u64, nodes, known| (running(n, n * 100, nodes, 10_000_000, Automatic::Weighed), known);
+    let work = |n: u64, nodes, known| (running(n, n * 100, nodes, 10_000_000, Automatic::CostBased), known);
     let deaf = |times| Known { tried: Some(Tried::UnderWay { times }), ..Known::default() };
     let mut world = World::of([work(1, 8, deaf(0)), work(2, 1, saved(5_000_000, 10, 1_000_000_000))]);
     assert_eq!(world.judged()[&id(2)].verdict, Verdict::Ask);
@@ -155,14 +155,14 @@ fn work_that_never_answers_keeps_no_other_from_the_store() {
 #[test]
 fn a_checkpoint_that_was_not_read_yet_is_not_work_that_never_saved() {
     let known = Known { last_is_unread: true, ..Known::default() };
-    for automatic in [Automatic::Weighed, Automatic::Every { seconds: 60 }] {
+    for automatic in [Automatic::CostBased, Automatic::Every { seconds: 60 }] {
         assert_eq!(World::of([(running(1, 1, 4, 9_000_000, automatic), known)]).one().verdict, Verdict::NotKnownYet);
     }
 }
 
 #[test]
 fn an_unwell_node_or_waiting_work_brings_a_checkpoint_forward() {
-    let quiet = World::of([(running(1, 1, 4, 90_000, Automatic::Weighed), saved(3_000, 10, 1_000_000_000))]);
+    let quiet = World::of([(running(1, 1, 4, 90_000, Automatic::CostBased), saved(3_000, 10, 1_000_000_000))]);
     assert_eq!(quiet.one().verdict, Verdict::NotWorthIt);
     let mut unwell = quiet.clone();
     unwell.view.nodes.insert(node_id(2), node(2, NodeState::Degraded));
@@ -172,7 +172,7 @@ fn an_unwell_node_or_waiting_work_brings_a_checkpoint_forward() {
         kind: HoldKind::Quarantine,
         by: "op".into(),
         reason: "x".into(),
-        also: Vec::new(),
+        more_reasons: Vec::new(),
         since: Timestamp(0),
         until: None,
         deadline: None,
@@ -195,7 +195,7 @@ fn an_unwell_node_or_waiting_work_brings_a_checkpoint_forward() {
 #[test]
 fn checkpoints_share_the_bandwidth_of_the_store() {
     // Each writes 600 MB/s: only one fits into the bandwidth.
-    let work = |n: u64, nodes| (running(n, n * 100, nodes, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
+    let work = |n: u64, nodes| (running(n, n * 100, nodes, 1_000_000, Automatic::CostBased), saved(500_000, 10, 6_000_000_000));
     let mut world = World::of([work(1, 1), work(2, 4), work(3, 2)]);
     let judged = world.judged();
     assert_eq!(judged[&id(2)].verdict, Verdict::Ask, "it is worth most");
@@ -212,7 +212,7 @@ fn checkpoints_share_the_bandwidth_of_the_store() {
 
 #[test]
 fn while_the_store_does_not_answer_the_cost_is_infinite_and_nothing_begins() {
-    let mut world = World::of([(running(1, 1, 4, 1_000_000, Automatic::Weighed), saved(900_000, 10, 1))]);
+    let mut world = World::of([(running(1, 1, 4, 1_000_000, Automatic::CostBased), saved(900_000, 10, 1))]);
     assert_eq!(world.one().verdict, Verdict::Ask);
     world.storage = Storage::Away { why: "gone".into() };
     let judged = world.one();
@@ -222,7 +222,7 @@ fn while_the_store_does_not_answer_the_cost_is_infinite_and_nothing_begins() {
 
 #[test]
 fn after_each_failure_the_next_request_is_later() {
-    let mut world = World::of([(running(1, 1, 4, 1_000_000, Automatic::Weighed), saved(900_000, 10, 1))]);
+    let mut world = World::of([(running(1, 1, 4, 1_000_000, Automatic::CostBased), saved(900_000, 10, 1))]);
     let mut tried = |ago_s: u64, times| {
         world.known.get_mut(&id(1)).unwrap().tried = Some(Tried::InVain { at: Timestamp(NOW.0 - ago_s * 1000), times });
         world.one().verdict
@@ -245,13 +245,13 @@ fn work_with_a_fixed_interval_is_asked_at_that_interval() {
 
 #[test]
 fn work_near_its_end_or_without_automatic_checkpoints_is_not_asked() {
-    let mut near = running(1, 1, 1, 86_000, Automatic::Weighed);
+    let mut near = running(1, 1, 1, 86_000, Automatic::CostBased);
     spec_of(&mut near).walltime = Some(Duration::from_secs(86_100));
     assert_eq!(World::of([(near.clone(), saved(80_000, 60, 1))]).one().verdict, Verdict::WalltimeNear { left_s: 100.0 });
     spec_of(&mut near).walltime = Some(Duration::from_secs(86_400));
     assert!(!matches!(World::of([(near, saved(80_000, 60, 1))]).one().verdict, Verdict::WalltimeNear { .. }));
-    let mut manual = running(1, 1, 1, 86_000, Automatic::Weighed);
-    spec_of(&mut manual).checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::USR1));
+    let mut manual = running(1, 1, 1, 86_000, Automatic::CostBased);
+    spec_of(&mut manual).checkpoint = Some(CheckpointPolicy::by_signal(CheckpointSignal::USR1));
     assert!(World::of([(manual, Known::default())]).judged().is_empty());
 }
 
@@ -270,9 +270,9 @@ fn drain(failed: Option<&str>) -> Preemption {
 
 #[test]
 fn work_that_saves_itself_for_a_drain_uses_bandwidth() {
-    let due = || (running(1, 1, 1, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
-    let mut goes = running(2, 100, 1, 1_000_000, Automatic::Weighed);
-    spec_of(&mut goes).checkpoint = Some(CheckpointPolicy::by_signal(AskSignal::USR1));
+    let due = || (running(1, 1, 1, 1_000_000, Automatic::CostBased), saved(500_000, 10, 6_000_000_000));
+    let mut goes = running(2, 100, 1, 1_000_000, Automatic::CostBased);
+    spec_of(&mut goes).checkpoint = Some(CheckpointPolicy::by_signal(CheckpointSignal::USR1));
     let verdict = |goes: &Allocation| {
         let mut world = World::of([due(), (goes.clone(), saved(500_000, 10, 6_000_000_000))]);
         world.tuning.storage_bytes_per_second = 1e9;
@@ -283,7 +283,7 @@ fn work_that_saves_itself_for_a_drain_uses_bandwidth() {
     assert_eq!(verdict(&goes), Verdict::Ask);
     goes.preemption = Some(Box::new(drain(None)));
     assert_eq!(verdict(&goes), Verdict::Staggered { under_way: 1 });
-    spec_of(&mut goes).checkpoint.as_mut().unwrap().automatic = Some(Automatic::Weighed);
+    spec_of(&mut goes).checkpoint.as_mut().unwrap().automatic = Some(Automatic::CostBased);
     assert_eq!(verdict(&goes), Verdict::Staggered { under_way: 1 }, "once");
     goes.preemption = Some(Box::new(drain(Some("the disk is full"))));
     spec_of(&mut goes).checkpoint.as_mut().unwrap().automatic = None;
@@ -297,7 +297,7 @@ fn work_that_saves_itself_for_a_drain_uses_bandwidth() {
 
 #[test]
 fn a_checkpoint_that_a_user_requested_uses_bandwidth_and_is_not_requested_again() {
-    let work = |n: u64, nodes| (running(n, n * 100, nodes, 1_000_000, Automatic::Weighed), saved(500_000, 10, 6_000_000_000));
+    let work = |n: u64, nodes| (running(n, n * 100, nodes, 1_000_000, Automatic::CostBased), saved(500_000, 10, 6_000_000_000));
     let (mut others, known) = work(3, 1);
     spec_of(&mut others).checkpoint.as_mut().unwrap().automatic = None;
     let mut world = World::of([work(1, 1), work(2, 4), (others, known)]);
@@ -329,7 +329,7 @@ fn work_that_goes_on_after_a_failed_drain_is_asked_again() {
 
 #[test]
 fn a_node_that_drains_and_is_not_well_counts_as_unwell() {
-    let mut world = World::of([(running(1, 1, 1, 600, Automatic::Weighed), Known::default())]);
+    let mut world = World::of([(running(1, 1, 1, 600, Automatic::CostBased), Known::default())]);
     let node = world.view.nodes.get_mut(&node_id(1)).unwrap();
     node.state = NodeState::Draining;
     assert_eq!(world.one().terms.unwell_nodes, 0);
@@ -339,7 +339,7 @@ fn a_node_that_drains_and_is_not_well_counts_as_unwell() {
 
 #[test]
 fn every_term_is_shown_with_its_unit() {
-    let lines = World::of([(running(1, 1, 2, 600, Automatic::Weighed), Known::default())]).one().terms.lines();
+    let lines = World::of([(running(1, 1, 2, 600, Automatic::CostBased), Known::default())]).one().terms.lines();
     for name in ["write_time", "compute_waste", "storage_cost", "recompute_saved", "preemptability", "backlog_relief", "cost", "value"] {
         assert!(lines.iter().any(|(n, value, _)| *n == name && (value.ends_with(" s") || value.ends_with(" node-s"))), "{name} {lines:?}");
     }
@@ -360,7 +360,7 @@ prop_compose! {
         walltime in prop::option::of(1..3_000_000u64),
     ) -> (u32, u64, Known, Automatic, Option<u64>) {
         let last = last.map(|(ago, took_ms, bytes)| LastSaved { at: Timestamp(NOW.0 - ago * 1000), bytes, took_ms });
-        let automatic = every.map_or(Automatic::Weighed, |seconds| Automatic::Every { seconds });
+        let automatic = every.map_or(Automatic::CostBased, |seconds| Automatic::Every { seconds });
         (nodes, for_s, Known { last, last_is_unread: unread, tried }, automatic, walltime)
     }
 }
@@ -439,7 +439,7 @@ proptest! {
         for (id, judgement) in world.judged() {
             let terms = judgement.terms;
             let policy = world.view.allocations[&id].spec.checkpoint.unwrap();
-            let weighed = policy.automatic == Some(Automatic::Weighed);
+            let weighed = policy.automatic == Some(Automatic::CostBased);
             if matches!(judgement.verdict, Verdict::Ask | Verdict::Staggered { .. }) && weighed {
                 prop_assert!(terms.value_node_s() > terms.cost_node_s() && terms.unsaved_s >= terms.least_interval_s, "{terms:?}");
             }

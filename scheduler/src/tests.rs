@@ -431,8 +431,8 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
         scheduler: SchedulerKind::InteractiveFifo,
         tenant: String::new(),
         nodes,
-        made_by: "root".into(),
-        made_at: Timestamp(0),
+        created_by: "root".into(),
+        created_at: Timestamp(0),
         revision: Revision(1),
     };
     let mut v = view(4, vec![of(pending(1, 2, 10), "small"), of(pending(2, 1, 20), "small"), of(pending(3, 2, 30), "forgotten")]);

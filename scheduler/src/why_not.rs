@@ -78,8 +78,8 @@ pub(crate) fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Al
 /// The number of this cluster's nodes that are excluded for the allocation, and a text with their
 /// names and the end of the first exclusion. `None`: no node is excluded.
 pub(crate) fn excluded(view: &View, allocation: &Allocation) -> Option<(usize, String)> {
-    let standing = || allocation.excluded.iter().filter(|e| view.nodes.contains_key(&e.node)).filter_map(|e| Some((&e.node, e.until?)));
-    let first = standing().map(|(_, until)| until).min()?;
-    let nodes = hostlist::fold(standing().map(|(node, _)| node));
-    Some((standing().count(), format!("{nodes}, whose prologue failed, until {first} or until the trouble there is over")))
+    let excluded = || allocation.excluded.iter().filter(|e| view.nodes.contains_key(&e.node)).filter_map(|e| Some((&e.node, e.until?)));
+    let first = excluded().map(|(_, until)| until).min()?;
+    let nodes = hostlist::fold(excluded().map(|(node, _)| node));
+    Some((excluded().count(), format!("{nodes}, whose prologue failed, until {first} or until the trouble there is over")))
 }

@@ -6,7 +6,7 @@
 //! stay valid.
 
 use crate::shim_log::log_line;
-use lattice_runtime::shim::{FlushedLog, LogRoom, LogStream, ShimDir};
+use lattice_runtime::shim::{FlushedLog, LogLimits, LogStream, ShimDir};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
@@ -30,7 +30,7 @@ type Key = (u32, u32, LogStream);
 
 /// What is known about the log files.
 pub struct LogRing {
-    room: Option<LogRoom>,
+    room: Option<LogLimits>,
     files: BTreeMap<Key, LogFile>,
     /// Launches without a process that could write, and whether their files were looked at since then.
     over: BTreeMap<u32, bool>,
@@ -56,7 +56,7 @@ struct LogFile {
 
 impl LogRing {
     /// Nothing is known yet. `room`: how many bytes may stay; `None`: all.
-    pub fn new(room: Option<LogRoom>, now_ms: u64) -> Self {
+    pub fn new(room: Option<LogLimits>, now_ms: u64) -> Self {
         Self { room, files: BTreeMap::new(), over: BTreeMap::new(), looked_at: now_ms, due: now_ms, latest: None, is_failing: false }
     }
 
@@ -167,7 +167,7 @@ fn parse(name: &str) -> Option<(u32, LogStream)> {
 }
 
 /// The position up to which each oversized file is punched.
-fn plan(files: &BTreeMap<Key, LogFile>, room: LogRoom) -> Vec<(Key, u64)> {
+fn plan(files: &BTreeMap<Key, LogFile>, room: LogLimits) -> Vec<(Key, u64)> {
     let mut sizes: Vec<u64> = files.values().map(|f| f.end - f.start).collect();
     let size_max = file_bytes_max(&mut sizes, room.ring_bytes);
     let mut starts: BTreeMap<Key, u64> = BTreeMap::new();
@@ -226,7 +226,7 @@ fn punch(path: &Path, mut from: u64, to: u64, steps: &mut u32) -> io::Result<u64
 mod tests {
     use super::*;
 
-    const ROOM: LogRoom = LogRoom { ring_bytes: 100 * BLOCK_BYTES, spool_bytes_max: 1000 * BLOCK_BYTES };
+    const ROOM: LogLimits = LogLimits { ring_bytes: 100 * BLOCK_BYTES, spool_bytes_max: 1000 * BLOCK_BYTES };
 
     fn planned(files: &[(u64, u64, u64)]) -> Vec<(u32, u64)> {
         let file = |&(start, flushed, end): &(u64, u64, u64)| LogFile {

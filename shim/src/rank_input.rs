@@ -97,7 +97,7 @@ impl RankInput {
 
     /// How many bytes the pipes of all reading ranks have accepted.
     pub fn taken(&self) -> Taken {
-        self.readers.values().map(|reader| Taken::UpTo(reader.at)).min().unwrap_or(Taken::Over)
+        self.readers.values().map(|reader| Taken::UpTo(reader.at)).min().unwrap_or(Taken::Closed)
     }
 
     /// The same, if it should be reported now: small steps are not.
@@ -107,8 +107,8 @@ impl RankInput {
             (Some(Taken::UpTo(reported)), Taken::UpTo(now)) => {
                 now - reported >= REPORT_STEP_BYTES || (self.pending.is_empty() && now > reported)
             }
-            (Some(Taken::Over), _) => false,
-            (None, _) | (Some(Taken::UpTo(_)), Taken::Over) => true,
+            (Some(Taken::Closed), _) => false,
+            (None, _) | (Some(Taken::UpTo(_)), Taken::Closed) => true,
         };
         far.then(|| *self.reported.insert(now))
     }
@@ -148,7 +148,7 @@ impl RankInput {
                 self.pending.drain(..over);
                 self.before += over as u64;
             }
-            Taken::Over => self.pending = VecDeque::new(),
+            Taken::Closed => self.pending = VecDeque::new(),
         }
     }
 }
@@ -192,7 +192,7 @@ mod tests {
         {
             input.take(offset, bytes.as_bytes(), last, &epoll);
         }
-        assert_eq!((input.progress_to_report(), input.progress_to_report()), (Some(Taken::Over), None));
+        assert_eq!((input.progress_to_report(), input.progress_to_report()), (Some(Taken::Closed), None));
         for end in &mut ends {
             let mut text = String::new();
             end.read_to_string(&mut text).unwrap();
@@ -225,6 +225,6 @@ mod tests {
         input.handle_ready(1, gone.events(), &epoll);
         assert_eq!((input.taken(), input.pending.len()), (Taken::UpTo(much.len() as u64), 0));
         input.remove(0, &epoll);
-        assert_eq!(input.taken(), Taken::Over);
+        assert_eq!(input.taken(), Taken::Closed);
     }
 }

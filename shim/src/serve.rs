@@ -201,7 +201,7 @@ impl Shim {
             epoll.add(events, EpollEvent::new(EpollFlags::EPOLLPRI, MEMORY_EVENTS)).context("watching the memory")?;
         }
         let exits = Writer::open(&dir).with_context(|| format!("opening {}", dir.exits().display()))?;
-        let log_ring = LogRing::new(config.log_room, now_ms());
+        let log_ring = LogRing::new(config.log_limits, now_ms());
         let run_lease = RunLease::new(config.run_lease);
         let null = File::open("/dev/null").context("opening /dev/null")?;
         Ok(Self {
@@ -329,7 +329,7 @@ impl Shim {
                     self.handle_happenings(at, happenings);
                 }
             }
-            ToShim::AskAgain { launch } => {
+            ToShim::ResendRequests { launch } => {
                 if let Some(number) = self.number_of(launch) {
                     self.retry_calls_now(number);
                 }
@@ -419,7 +419,7 @@ impl Shim {
         while let Ok(Some(signal)) = self.signals.read_signal() {
             // SIGTERM from a person, or from the machine shutting down, is meant for the work.
             if signal.ssi_signo == libc::SIGTERM.cast_unsigned() {
-                self.stop(StopReason::Asked, self.config.grace_ms);
+                self.stop(StopReason::Requested, self.config.grace_ms);
             }
         }
         while let Some((pid, outcome)) = process::reap_any() {

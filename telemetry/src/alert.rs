@@ -18,7 +18,7 @@ pub use rules::{AlertSettings, Rule, Severity};
 
 /// The state of an alert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum AlertState {
     /// Not raised.
     #[default]
     Quiet,
@@ -30,7 +30,7 @@ pub enum Standing {
     Recovering { since_ms: u64, well_since_ms: u64 },
 }
 
-impl Standing {
+impl AlertState {
     /// Since when it is raised.
     pub fn raised_since(self) -> Option<u64> {
         match self {
@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn it_is_raised_after_its_time_and_cleared_below_the_other_bound_after_its_time() {
         let rule = rule(2);
-        let mut standing = Standing::default();
+        let mut state = AlertState::default();
         let mut look = |now, value| {
-            standing = standing.look(&rule, now, value);
-            standing.raised_since()
+            state = state.look(&rule, now, value);
+            state.raised_since()
         };
         assert_eq!(look(0, Some(11.0)), None);
         assert_eq!(look(1, Some(11.0)), None);
@@ -98,14 +98,14 @@ mod tests {
             for_ms in 0..5u64, looks in proptest::collection::vec((1..3u64, proptest::option::of(0.0..15.0f64)), 1..200),
         ) {
             let rule = rule(for_ms);
-            let (mut standing, mut now) = (Standing::default(), 0);
+            let (mut state, mut now) = (AlertState::default(), 0);
             let mut seen: Vec<(u64, Option<f64>)> = Vec::new();
             for (step, value) in looks {
                 now += step;
                 seen.push((now, value));
-                let before = standing.raised_since().is_some();
-                standing = standing.look(&rule, now, value);
-                let after = standing.raised_since().is_some();
+                let before = state.raised_since().is_some();
+                state = state.look(&rule, now, value);
+                let after = state.raised_since().is_some();
                 // How long all measurements until now have agreed.
                 let lasted = |holds: &dyn Fn(f64) -> bool| {
                     let first = seen.iter().rev().take_while(|(_, value)| value.is_some_and(holds)).last();

@@ -23,7 +23,7 @@ use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::{AllocationId, CheckpointId, DesiredShare, Epoch, Preemption};
 use lattice_node::Event;
-use lattice_registry::{NotRunning, Standing};
+use lattice_registry::{NotRunning, RunState};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_scheduler::broker::Storage;
 use std::pin::pin;
@@ -107,7 +107,7 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
         let handle = context.allocations.of_epoch(share.allocation, share.epoch)?;
         // After a start of the agent, the shim must first report everything.
         while let Err(why) = handle.wait_until_running().await {
-            if *handle.standing.borrow() == Standing::Ending {
+            if *handle.run_state.borrow() == RunState::Ending {
                 return None;
             }
             if limit.is_over() {

@@ -320,7 +320,7 @@ fn start(
         boot: identity::boot_id().ok(),
         share: Some(Box::new(share.clone())),
         assignment: assignment.cloned().map(Box::new),
-        log_room: Some(context.setup.log_room),
+        log_limits: Some(context.setup.log_limits),
         run_lease: share.run_lease_ms.is_some(),
         work_may_gain_privileges: context.setup.work_may_gain_privileges,
     };

@@ -21,7 +21,7 @@ use lattice_node::allocation::{EntryEvent, NotPrepared, TaskEvent, TaskPhase};
 use lattice_node::walltime::{Walltime, WalltimeEvent};
 use lattice_node::{Event, RunLease, RunLeaseEvent};
 use lattice_output::spool::launches;
-use lattice_registry::{Command, OpenTerminal, Standing, StateSenders, TaskEnds};
+use lattice_registry::{Command, OpenTerminal, RunState, StateSenders, TaskEnds};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::image::HeldImage;
 use lattice_runtime::shim::{FromShim, REFUSED_CODE, ShimDir, StopReason, ToShim};
@@ -150,16 +150,16 @@ impl AllocationTask {
     }
 
     /// Publishes whether launches can begin.
-    fn publish_standing(&self) {
+    fn publish_run_state(&self) {
         let runs = self.phase.is_started() && self.line.is_synced() && self.lease.may_begin();
-        let now = match *self.senders.standing.borrow() {
+        let now = match *self.senders.run_state.borrow() {
             // The shim of a lapsed lease begins nothing again.
-            _ if self.lease.is_lapsed() => Standing::Ending,
-            Standing::Ending => Standing::Ending,
-            Standing::NotYet | Standing::Running if runs => Standing::Running,
-            Standing::NotYet | Standing::Running => Standing::NotYet,
+            _ if self.lease.is_lapsed() => RunState::Ending,
+            RunState::Ending => RunState::Ending,
+            RunState::NotYet | RunState::Running if runs => RunState::Running,
+            RunState::NotYet | RunState::Running => RunState::NotYet,
         };
-        self.senders.standing.send_if_modified(|standing| std::mem::replace(standing, now) != now);
+        self.senders.run_state.send_if_modified(|run_state| std::mem::replace(run_state, now) != now);
     }
 
     async fn send_event(&self, event: impl FnOnce(AllocationId, Epoch) -> Event) {
@@ -266,15 +266,15 @@ impl AllocationTask {
                 self.with_launch(launch, |l| l.rank_ended(rank, outcome));
             }
             FromShim::Fence { launch, number, blob } => self.with_launch(launch, |l| l.fence(number, blob)),
-            FromShim::InputTaken { launch, upto, again } => {
-                let taken = upto.map_or(Taken::Over, Taken::UpTo);
+            FromShim::InputAck { launch, upto, again } => {
+                let taken = upto.map_or(Taken::Closed, Taken::UpTo);
                 self.with_launch(launch, |l| l.input_taken(taken, again));
             }
             FromShim::Call { launch, call } => self.with_launch(launch, |l| l.call(call)),
             FromShim::Absent { launch, ranks } => self.with_launch(launch, |l| l.absent(ranks)),
             FromShim::Aborted { launch, code: REFUSED_CODE, why } => self.refused(launch, &why),
             FromShim::Aborted { launch, code, why } => self.with_launch(launch, |l| l.aborted(code, why)),
-            FromShim::Over { launch } => self.with_launch(launch, |l| l.lost("it ended before, and its end was reported then")),
+            FromShim::LaunchEnded { launch } => self.with_launch(launch, |l| l.lost("it ended before, and its end was reported then")),
             FromShim::Stopping { why } => {
                 if why == StopReason::Walltime {
                     self.handle_walltime(WalltimeEvent::Over).await;
@@ -357,7 +357,7 @@ impl AllocationTask {
         for terminal in self.terminals.wanted() {
             self.send(terminal).await;
         }
-        self.publish_standing();
+        self.publish_run_state();
     }
 
     async fn open_terminal(&mut self, terminal: OpenTerminal) {

@@ -24,7 +24,7 @@ use lattice_machine::devices::DeviceFilter;
 use lattice_machine::fabric::Fabric;
 use lattice_machine::facts::{self, Facts};
 use lattice_machine::gpu_loads::GpuReadings;
-use lattice_machine::gpu_standings::GpuStandings;
+use lattice_machine::gpu_statuses::GpuStatuses;
 use lattice_machine::health::Checking;
 use lattice_machine::hooks::Hooks;
 use lattice_machine::hwloc::Export;
@@ -47,7 +47,7 @@ use lattice_pki::tls::TlsFiles;
 use lattice_quorum_client::QuorumClient;
 use lattice_registry::Allocations;
 use lattice_runtime::cgroup::controllers::Controllers;
-use lattice_runtime::shim::LogRoom;
+use lattice_runtime::shim::LogLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::UdpSocket;
@@ -140,7 +140,7 @@ impl Bench {
         let (view, node_view) = watch::channel(Arc::new(NodeView::default()));
         let (acknowledged, acknowledged_view) = watch::channel(None);
         let (topology, gpus) =
-            (watch::Sender::new(Arc::new(NodeTopology::default())), watch::Sender::new(Arc::new(GpuStandings::default())));
+            (watch::Sender::new(Arc::new(NodeTopology::default())), watch::Sender::new(Arc::new(GpuStatuses::default())));
         let (allocations, problems, gpu_readings) = (Allocations::default(), NodeProblems::default(), GpuReadings::default());
         let images = ImageCache::new(&dir.0, 0);
         let (_, checks) = Checking::new(config.health.clone(), &me, &dir.0, images.clone());
@@ -226,7 +226,7 @@ impl Bench {
             work_may_gain_privileges: false,
             images_from_users: config.images.from_users,
             grace: Duration::from_secs(30),
-            log_room: LogRoom { ring_bytes: 1 << 20, spool_bytes_max: 1 << 20 },
+            log_limits: LogLimits { ring_bytes: 1 << 20, spool_bytes_max: 1 << 20 },
             attach_max_concurrent: 1,
         };
         let handles = Handles {
@@ -281,6 +281,6 @@ fn own_fact(me: &NodeId) -> NodeFact {
         features: Vec::new(),
         fingerprint: None,
         images: Vec::new(),
-        images_all: 0,
+        images_count: 0,
     }
 }

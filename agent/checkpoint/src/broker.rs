@@ -319,7 +319,7 @@ async fn last_saved(store: &CheckpointStore, allocation: &Allocation, id: Checkp
     match tokio::time::timeout(ANSWER_TIMEOUT, store.manifest(&owner, id)).await {
         Ok(Ok(manifest)) => {
             let (_, bytes) = manifest.size();
-            Ok(Some(LastSaved { at: Timestamp(manifest.made_at_ms), bytes, took_ms: manifest.took_ms }))
+            Ok(Some(LastSaved { at: Timestamp(manifest.created_at_ms), bytes, took_ms: manifest.took_ms }))
         }
         Ok(Err(StoreError::NoSuch(_) | StoreError::Damaged { .. })) => Ok(None),
         Ok(Err(error)) => Err(LastSavedError::ReadManifest(error)),

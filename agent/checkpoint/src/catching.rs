@@ -15,7 +15,7 @@
 
 use super::handles::Handles;
 use super::sightings::{Program, Sightings, unsure_for};
-use lattice_model::{AllocationId, AskSignal, SignalTo, with_causes};
+use lattice_model::{AllocationId, CheckpointSignal, SignalTo, with_causes};
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::identity;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ pub enum CatchingError {
     #[error("its processes cannot be examined: {0}")]
     Look(#[source] io::Error),
     #[error("{signal} cannot be sent: {source}")]
-    Send { signal: AskSignal, source: io::Error },
+    Send { signal: CheckpointSignal, source: io::Error },
     #[error("{why}")]
     NotCaught { why: String },
 }
@@ -46,11 +46,11 @@ pub enum CatchingError {
      --checkpoint-signal={}, which goes to all processes that catch it", .signal.name()
 )]
 struct ReceiversUnknown {
-    signal: AskSignal,
+    signal: CheckpointSignal,
 }
 
 /// Checks that the processes for which the signal is meant can be found.
-fn check_receivers(slice: Option<&Slice>, signal: AskSignal) -> Result<(), ReceiversUnknown> {
+fn check_receivers(slice: Option<&Slice>, signal: CheckpointSignal) -> Result<(), ReceiversUnknown> {
     match (slice, signal.whom()) {
         (Some(_), _) | (None, SignalTo::All) => Ok(()),
         (None, SignalTo::Group | SignalTo::Ranks) => Err(ReceiversUnknown { signal }),
@@ -90,7 +90,13 @@ impl SignalTargets {
     /// Looks once at all processes that run now except `asked`; an error if that fails. `shim`: the
     /// shim's process. It is needed on a machine without scopes, and to find process groups and
     /// ranks.
-    fn find(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal, asked: &BTreeSet<i32>) -> io::Result<Self> {
+    fn find(
+        context: &Handles,
+        allocation: AllocationId,
+        shim: Option<u32>,
+        signal: CheckpointSignal,
+        asked: &BTreeSet<i32>,
+    ) -> io::Result<Self> {
         let sightings = context.checkpoints.sightings();
         let (mut seen, mut catch) = (BTreeMap::new(), Vec::new());
         let listed = || addressed(context, allocation, shim, signal);
@@ -146,7 +152,7 @@ impl SignalTargets {
 
     /// Looks again at the `unsure` processes, once enough time has passed since they were first
     /// seen.
-    fn settle(&mut self, signal: AskSignal) -> io::Result<()> {
+    fn settle(&mut self, signal: CheckpointSignal) -> io::Result<()> {
         if !self.unsure.is_empty() {
             std::thread::sleep(self.sure_at.saturating_duration_since(Instant::now()));
         }
@@ -165,7 +171,7 @@ impl SignalTargets {
     /// Why no signal may be sent: no process catches it, or the ranks are asked together and one of
     /// them does not catch it. Waits for processes that have just started if no other one catches
     /// the signal, and always if ranks are asked together.
-    pub fn not_to_be_asked(&mut self, signal: AskSignal) -> io::Result<Option<String>> {
+    pub fn not_to_be_asked(&mut self, signal: CheckpointSignal) -> io::Result<Option<String>> {
         let together = signal.whom() == SignalTo::Ranks;
         if self.catching.is_empty() || together {
             self.settle(signal)?;
@@ -189,14 +195,14 @@ impl SignalTargets {
     }
 
     /// The processes that catch the signal, without sending it.
-    fn unasked(mut self, signal: AskSignal) -> io::Result<Vec<OwnedFd>> {
+    fn unasked(mut self, signal: CheckpointSignal) -> io::Result<Vec<OwnedFd>> {
         self.settle(signal)?;
         Ok(self.catching.into_iter().map(|process| process.fd).collect())
     }
 
     /// Sends the signal at once to the processes that are known to catch it, and a moment later to
     /// those of the `unsure` ones that catch it. Returns the processes that got it.
-    fn send(mut self, signal: AskSignal) -> io::Result<Vec<CatchingProcess>> {
+    fn send(mut self, signal: CheckpointSignal) -> io::Result<Vec<CatchingProcess>> {
         let mut sent = Vec::new();
         self.send_to_sure(signal, &mut sent)?;
         match self.settle(signal).and_then(|()| self.send_to_sure(signal, &mut sent)) {
@@ -211,7 +217,7 @@ impl SignalTargets {
         Ok(sent)
     }
 
-    fn send_to_sure(&mut self, signal: AskSignal, sent: &mut Vec<CatchingProcess>) -> io::Result<()> {
+    fn send_to_sure(&mut self, signal: CheckpointSignal, sent: &mut Vec<CatchingProcess>) -> io::Result<()> {
         for process in self.catching.drain(..) {
             if process.catches_still(signal)? && there(identity::pidfd_signal(process.fd.as_fd(), signal.number()))?.is_some() {
                 sent.push(process);
@@ -223,7 +229,7 @@ impl SignalTargets {
     /// Sends the signal only to the processes that an earlier look found catching it and that are
     /// still `listed`. Returns those that got it. Once one has got it, errors with others are
     /// ignored: the next look at all processes finds them again.
-    fn send_at_once(mut self, signal: AskSignal, listed: &BTreeSet<i32>) -> io::Result<Vec<CatchingProcess>> {
+    fn send_at_once(mut self, signal: CheckpointSignal, listed: &BTreeSet<i32>) -> io::Result<Vec<CatchingProcess>> {
         let mut sent = Vec::new();
         self.catching.retain(|process| listed.contains(&process.pid));
         match self.send_to_sure(signal, &mut sent) {
@@ -234,7 +240,7 @@ impl SignalTargets {
 }
 
 impl CatchingProcess {
-    fn catches_still(&self, signal: AskSignal) -> io::Result<bool> {
+    fn catches_still(&self, signal: CheckpointSignal) -> io::Result<bool> {
         Ok(matches!(look_at(self.pid, signal)?, Some(Look::Catches(program)) if program == self.program))
     }
 }
@@ -243,13 +249,18 @@ impl CatchingProcess {
 pub type Work<'a> = (&'a Handles, AllocationId, Option<u32>);
 
 /// Looks at the processes that run now.
-pub fn look(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> Result<SignalTargets, CatchingError> {
+pub fn look(
+    context: &Handles,
+    allocation: AllocationId,
+    shim: Option<u32>,
+    signal: CheckpointSignal,
+) -> Result<SignalTargets, CatchingError> {
     SignalTargets::find(context, allocation, shim, signal, &BTreeSet::new()).map_err(CatchingError::Look)
 }
 
 /// The running processes that catch the signal, without sending it; `None`: no process catches it.
 /// Waits for processes that have just started.
-pub fn catching_processes((context, allocation, shim): Work<'_>, signal: AskSignal) -> Result<Option<Vec<OwnedFd>>, CatchingError> {
+pub fn catching_processes((context, allocation, shim): Work<'_>, signal: CheckpointSignal) -> Result<Option<Vec<OwnedFd>>, CatchingError> {
     let mut now = look(context, allocation, shim, signal)?;
     now.not_to_be_asked(signal).map_err(CatchingError::Look)?;
     Ok(if now.is_caught() { Some(now.unasked(signal).map_err(CatchingError::Look)?) } else { None })
@@ -261,7 +272,7 @@ pub fn catching_processes((context, allocation, shim): Work<'_>, signal: AskSign
 /// request is no longer wanted.
 pub fn ask<E: From<CatchingError>>(
     (context, allocation, shim): Work<'_>,
-    signal: AskSignal,
+    signal: CheckpointSignal,
     seen: Option<SignalTargets>,
     going_on: impl Fn() -> Result<(), E>,
 ) -> Result<Vec<OwnedFd>, E> {
@@ -302,7 +313,7 @@ pub fn ask<E: From<CatchingError>>(
 pub fn lives(context: &Handles, allocation: AllocationId, shim: Option<u32>) -> io::Result<bool> {
     let Some(slice) = &context.slice else {
         for pid in of_work(context, allocation, shim)? {
-            if look_at(pid, AskSignal::default())?.is_some() {
+            if look_at(pid, CheckpointSignal::default())?.is_some() {
                 return Ok(true);
             }
         }
@@ -372,7 +383,7 @@ fn known(shim: Option<u32>) -> io::Result<i32> {
 }
 
 /// The processes that the signal is meant for, whether they catch it or not.
-fn addressed(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: AskSignal) -> io::Result<BTreeSet<i32>> {
+fn addressed(context: &Handles, allocation: AllocationId, shim: Option<u32>, signal: CheckpointSignal) -> io::Result<BTreeSet<i32>> {
     let to = signal.whom();
     check_receivers(context.slice.as_ref(), signal).map_err(io::Error::other)?;
     let Some(slice) = context.slice.as_ref().filter(|_| to != SignalTo::All) else { return of_work(context, allocation, shim) };
@@ -416,7 +427,7 @@ fn chosen(all: &[Process], shim: i32, to: SignalTo) -> BTreeSet<i32> {
 }
 
 /// Why nothing was sent, for people.
-pub(super) fn none_catches(all: usize, signal: AskSignal) -> String {
+pub(super) fn none_catches(all: usize, signal: CheckpointSignal) -> String {
     let name = signal.name();
     let (one, many) = match signal.whom() {
         SignalTo::All => ("process", "processes"),
@@ -428,7 +439,7 @@ pub(super) fn none_catches(all: usize, signal: AskSignal) -> String {
 }
 
 /// Looks at one process; `None`: the process is not alive.
-pub(super) fn look_at(pid: i32, signal: AskSignal) -> io::Result<Option<Look>> {
+pub(super) fn look_at(pid: i32, signal: CheckpointSignal) -> io::Result<Option<Look>> {
     let Some(status) = there(fs::read_to_string(format!("/proc/{pid}/status")))? else { return Ok(None) };
     match catches(&status, signal) {
         None => Ok(None),
@@ -460,7 +471,7 @@ fn executable(pid: i32) -> io::Result<((u32, u32), u64)> {
 }
 
 /// Whether `/proc/PID/status` shows that the process catches the signal; `None`: it has ended.
-fn catches(status: &str, signal: AskSignal) -> Option<bool> {
+fn catches(status: &str, signal: CheckpointSignal) -> Option<bool> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     if field("State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
         return None;
@@ -479,20 +490,20 @@ mod tests {
     #[test]
     fn what_a_process_catches_is_read_from_its_status() {
         let status = "Name:\tx\nState:\tS (sleeping)\nSigIgn:\tffffffffffffffff\nSigCgt:\t0000000000000200\n";
-        assert_eq!(catches(status, AskSignal::USR1), Some(true));
-        assert_eq!(catches(status, AskSignal::USR2), Some(false));
+        assert_eq!(catches(status, CheckpointSignal::USR1), Some(true));
+        assert_eq!(catches(status, CheckpointSignal::USR2), Some(false));
         let last = "State:\tS\nSigCgt:\t8000000000000000\n";
         let real_time = |text: &str| catches(last, text.parse().unwrap());
         assert_eq!((real_time("RTMAX"), real_time("RTMIN")), (Some(true), Some(false)));
-        assert_eq!(catches("State:\tZ (zombie)\nSigCgt:\t0000000000000200\n", AskSignal::USR1), None);
-        assert_eq!(catches("State:\tR\n", AskSignal::USR1), Some(false));
+        assert_eq!(catches("State:\tZ (zombie)\nSigCgt:\t0000000000000200\n", CheckpointSignal::USR1), None);
+        assert_eq!(catches("State:\tR\n", CheckpointSignal::USR1), Some(false));
     }
 
     #[test]
     fn without_cgroups_a_signal_for_some_processes_is_refused() {
-        assert_eq!(check_receivers(None, AskSignal::USR2), Ok(()));
+        assert_eq!(check_receivers(None, CheckpointSignal::USR2), Ok(()));
         for to in [SignalTo::Group, SignalTo::Ranks] {
-            let why = check_receivers(None, AskSignal::USR2.to(to)).unwrap_err().to_string();
+            let why = check_receivers(None, CheckpointSignal::USR2.to(to)).unwrap_err().to_string();
             let prefix = if to == SignalTo::Group { "group" } else { "ranks" };
             assert!(why.starts_with(&format!("--checkpoint-signal={prefix}:SIGUSR2 needs cgroups")), "{why}");
             assert!(why.ends_with("choose --checkpoint-signal=SIGUSR2, which goes to all processes that catch it"), "{why}");
@@ -528,7 +539,7 @@ mod tests {
             let catching = (0..catching).map(|_| process()).collect::<Vec<_>>();
             SignalTargets { all: catching.len() + deaf.len(), deaf, catching, unsure: vec![], sure_at: Instant::now() }
         };
-        let (all, ranks) = (AskSignal::USR2, AskSignal::USR2.to(SignalTo::Ranks));
+        let (all, ranks) = (CheckpointSignal::USR2, CheckpointSignal::USR2.to(SignalTo::Ranks));
         assert_eq!(found(2, vec![7]).not_to_be_asked(all).unwrap(), None);
         assert_eq!(found(2, vec![]).not_to_be_asked(ranks).unwrap(), None);
         let why = found(2, vec![7]).not_to_be_asked(ranks).unwrap().unwrap();
@@ -546,30 +557,30 @@ mod tests {
         let mut child = command.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        let process = || match look_at(pid, AskSignal::USR1).unwrap() {
+        let process = || match look_at(pid, CheckpointSignal::USR1).unwrap() {
             Some(Look::Catches(program)) => CatchingProcess { pid, fd: identity::pidfd_open(pid).unwrap(), program },
             Some(Look::Deaf) | None => panic!("it catches the signal"),
         };
         let unsure = |process| SignalTargets { all: 1, deaf: vec![], catching: vec![], unsure: vec![process], sure_at: Instant::now() };
         let sure = |process| SignalTargets { all: 1, deaf: vec![], catching: vec![process], unsure: vec![], sure_at: Instant::now() };
-        assert_eq!(unsure(process()).send(AskSignal::USR1).unwrap().len(), 1);
-        assert_eq!(sure(process()).send(AskSignal::USR1).unwrap().len(), 1);
+        assert_eq!(unsure(process()).send(CheckpointSignal::USR1).unwrap().len(), 1);
+        assert_eq!(sure(process()).send(CheckpointSignal::USR1).unwrap().len(), 1);
         let at_once = |process, listed: &[i32]| {
-            let sent = sure(process).send_at_once(AskSignal::USR1, &listed.iter().copied().collect()).unwrap();
+            let sent = sure(process).send_at_once(CheckpointSignal::USR1, &listed.iter().copied().collect()).unwrap();
             sent.iter().map(|process| process.pid).collect::<Vec<_>>()
         };
         assert_eq!(at_once(process(), &[pid]), [pid]);
         assert_eq!(at_once(process(), &[pid + 1]), [0; 0], "it is not the allocation's any more");
-        assert!(unsure(process()).send_at_once(AskSignal::USR1, &[pid].into()).unwrap().is_empty(), "it was seen for a moment");
+        assert!(unsure(process()).send_at_once(CheckpointSignal::USR1, &[pid].into()).unwrap().is_empty(), "it was seen for a moment");
         let (known, new, seen) = (process(), process(), process());
         child.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
         let until = Instant::now() + Duration::from_secs(20);
-        while !matches!(look_at(pid, AskSignal::USR1).unwrap(), Some(Look::Deaf)) {
+        while !matches!(look_at(pid, CheckpointSignal::USR1).unwrap(), Some(Look::Deaf)) {
             assert!(Instant::now() < until, "it runs no other program");
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(unsure(new).send(AskSignal::USR1).unwrap().len(), 0);
-        assert_eq!(sure(known).send(AskSignal::USR1).unwrap().len(), 0);
+        assert_eq!(unsure(new).send(CheckpointSignal::USR1).unwrap().len(), 0);
+        assert_eq!(sure(known).send(CheckpointSignal::USR1).unwrap().len(), 0);
         assert_eq!(at_once(seen, &[pid]), [0; 0]);
         assert!(child.try_wait().unwrap().is_none(), "it was sent what ends it");
         child.kill().unwrap();
@@ -579,7 +590,7 @@ mod tests {
     #[test]
     fn this_process_is_seen_as_it_is() {
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(matches!(look_at(own, AskSignal::USR1).unwrap(), Some(Look::Deaf)));
+        assert!(matches!(look_at(own, CheckpointSignal::USR1).unwrap(), Some(Look::Deaf)));
         let about = fs::metadata(std::env::current_exe().unwrap()).unwrap();
         assert_eq!(executable(own).unwrap().1, std::os::unix::fs::MetadataExt::ino(&about));
         assert!(there(executable(i32::MAX)).unwrap().is_none());
@@ -587,7 +598,7 @@ mod tests {
 
     #[test]
     fn only_an_ended_process_counts_as_absent() {
-        assert!(look_at(i32::MAX, AskSignal::USR1).unwrap().is_none());
+        assert!(look_at(i32::MAX, CheckpointSignal::USR1).unwrap().is_none());
         assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::ESRCH))).unwrap().is_none());
         assert!(there::<()>(Err(io::Error::from_raw_os_error(nix::libc::EMFILE))).is_err());
     }

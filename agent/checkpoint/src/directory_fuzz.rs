@@ -30,7 +30,7 @@ fn checkpoints() {
     let id = "\"2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88\"";
     let whose = format!("\"version\":1,\"id\":{id},\"allocation\":{id},\"epoch\":3");
     let node = "{\"node\":\"n1\",\"files\":1,\"bytes\":2,\"manifest\":\"0f\"}";
-    let of_owner = "\"made_at_ms\":5,\"owner\":\"u\",\"owner_uid\":1000";
+    let of_owner = "\"created_at_ms\":5,\"owner\":\"u\",\"owner_uid\":1000";
     let manifest = format!("{{{whose},\"parent\":null,\"round\":1,\"step\":7,{of_owner},\"nodes\":[{node}]}}");
     let file = "{\"path\":\"a\",\"mode\":384,\"size\":1,\"blake3\":\"0f\",\"object\":\"1.zst\"}";
     let node_manifest = format!("{{{whose},\"node\":\"n1\",\"step\":7,\"time_seconds\":0.5,\"files\":[{file}]}}");

@@ -16,7 +16,7 @@ use lattice_mesh::{UnreachedNode, frame};
 use lattice_model::checkpoint::DEADLINE_MS;
 use lattice_model::{AllocationId, CheckpointId, CheckpointRef, DesiredShare, Epoch, NodeId, with_causes};
 use lattice_node::{CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, Event, Progress, Saved};
-use lattice_registry::{NotRunning, Standing};
+use lattice_registry::{NotRunning, RunState};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{ShimDir, boottime_ms};
 use std::io;
@@ -268,7 +268,7 @@ impl Checkpoints {
         }
         if let Some(mut state) = written_down(dir, share.epoch).await {
             // The earlier run may have reported to the quorum without being able to record that.
-            state.told |= matches!(state.phase, CheckpointPhase::Verifying { .. } | CheckpointPhase::Committing { .. });
+            state.may_be_recorded |= matches!(state.phase, CheckpointPhase::Verifying { .. } | CheckpointPhase::Committing { .. });
             tracing::info!(allocation = %share.allocation, checkpoint = %state.id, phase = state.text(), "a checkpoint of an earlier run of this agent is resumed");
             self.drive(context, share, dir, state, None);
         }
@@ -291,7 +291,7 @@ impl Checkpoints {
         {
             return there.view.clone();
         }
-        let (id, reported, over) = (state.id, state.told, state.end().is_some());
+        let (id, reported, over) = (state.id, state.may_be_recorded, state.end().is_some());
         let came_to_nothing = over && complete(&state).is_none();
         let (out, view) = watch::channel(state.clone());
         heads.insert(share.allocation, Head { epoch: share.epoch, view: view.clone() });
@@ -349,7 +349,7 @@ struct Driver {
 impl Driver {
     async fn run(mut self, mut queue: mpsc::Receiver<CheckpointEvent>) {
         let allocation = self.share.allocation;
-        let standing = self.context.allocations.of_epoch(allocation, self.share.epoch).map(|handle| handle.standing);
+        let run_state = self.context.allocations.of_epoch(allocation, self.share.epoch).map(|handle| handle.run_state);
         let (mut over_at, begun) = (None, Instant::now());
         let (context, share) = (Arc::clone(&self.context), Arc::clone(&self.share));
         let mut superseded = Box::pin(late::superseded(&context, &share));
@@ -365,7 +365,7 @@ impl Driver {
                 tracing::info!(%allocation, checkpoint = %self.state.id, end = self.state.text(), "a checkpoint is over");
                 self.farewell().await;
                 if may_be_there && complete(&self.state).is_none() {
-                    late::discard(&self.context, &self.share, self.state.id, self.state.told).await;
+                    late::discard(&self.context, &self.share, self.state.id, self.state.may_be_recorded).await;
                 }
                 return;
             }
@@ -388,7 +388,7 @@ impl Driver {
                     steps = Vec::new();
                     continue;
                 }
-                () = ending(standing.clone()), if over_at.is_none() => {
+                () = ending(run_state.clone()), if over_at.is_none() => {
                     let wait = if matches!(self.state.phase, CheckpointPhase::Committing { .. }) { COMMIT_ANSWER_WAIT } else { Duration::ZERO };
                     over_at = Some(Instant::now() + wait);
                     steps = Vec::new();
@@ -428,7 +428,7 @@ impl Driver {
     fn accept_id(&mut self, known: Option<bool>) -> bool {
         self.is_new = None;
         match known {
-            Some(known) => self.state.told |= !known,
+            Some(known) => self.state.may_be_recorded |= !known,
             None => {
                 self.order.send_replace(Order::Stop);
                 self.context.checkpoints.never_begun(self.share.allocation, &self.out.subscribe());
@@ -564,9 +564,9 @@ async fn looked(is_new: &mut Option<oneshot::Receiver<bool>>) -> Option<bool> {
 }
 
 /// Waits until the allocation is being ended.
-async fn ending(standing: Option<watch::Receiver<Standing>>) {
-    if let Some(mut standing) = standing {
-        let _ = standing.wait_for(|standing| *standing == Standing::Ending).await;
+async fn ending(run_state: Option<watch::Receiver<RunState>>) {
+    if let Some(mut run_state) = run_state {
+        let _ = run_state.wait_for(|run_state| *run_state == RunState::Ending).await;
     }
 }
 

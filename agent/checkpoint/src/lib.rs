@@ -76,7 +76,7 @@ use directory::{Directories, PlaceError};
 use heads::Head;
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::config::checkpoint::{CheckpointSettings, CheckpointsUnavailable};
-use lattice_model::{AllocationId, AskBy, DesiredShare, Epoch};
+use lattice_model::{AllocationId, CheckpointMethod, DesiredShare, Epoch};
 use lattice_node::Checkpointing;
 use lattice_pki::credentials::Material;
 use parking_lot::Mutex;
@@ -194,9 +194,9 @@ impl Checkpoints {
         let Some(policy) = share.spec.checkpoint else { return Ok(()) };
         let directories = &self.means()?.directories;
         directories.make(share.allocation, &share.owner)?;
-        match policy.by {
-            AskBy::SharedMemory => directories.make_page(share.allocation, &share.owner)?,
-            AskBy::Signal | AskBy::Call => {}
+        match policy.method {
+            CheckpointMethod::SharedMemory => directories.make_page(share.allocation, &share.owner)?,
+            CheckpointMethod::Signal | CheckpointMethod::Call => {}
         }
         Ok(())
     }
@@ -250,7 +250,7 @@ impl Checkpoints {
         let (Ok(means), Some(policy)) = (&self.0.means, &share.spec.checkpoint) else { return Vec::new() };
         let path_variable = |name, path: std::path::PathBuf| (name, path.display().to_string());
         let mut env = vec![path_variable("LATTICE_CHECKPOINT_DIR", means.directories.of(share.allocation))];
-        if policy.by == AskBy::SharedMemory {
+        if policy.method == CheckpointMethod::SharedMemory {
             env.push(path_variable("LATTICE_CHECKPOINT_SHM", means.directories.page_of(share.allocation)));
         }
         if let Some(port) = policy.port {

@@ -3,8 +3,8 @@
 
 use super::catching;
 use super::handles::Shared;
-use lattice_model::{AskBy, AskSignal};
-use lattice_registry::{AllocationHandle, Standing};
+use lattice_model::{CheckpointMethod, CheckpointSignal};
+use lattice_registry::{AllocationHandle, RunState};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
             () = stop.cancelled() => return,
             _ = looks.tick() => {}
         }
-        let asked: Vec<(AllocationHandle, AskSignal)> = context.allocations.all().into_iter().filter_map(asked_by_signal).collect();
+        let asked: Vec<(AllocationHandle, CheckpointSignal)> = context.allocations.all().into_iter().filter_map(asked_by_signal).collect();
         context.checkpoints.sightings().forget_all_but(&asked.iter().map(|(handle, _)| handle.share.allocation).collect());
         if asked.is_empty() {
             continue;
@@ -41,13 +41,13 @@ pub async fn run(context: Shared, stop: CancellationToken) {
     }
 }
 
-fn asked_by_signal(handle: AllocationHandle) -> Option<(AllocationHandle, AskSignal)> {
+fn asked_by_signal(handle: AllocationHandle) -> Option<(AllocationHandle, CheckpointSignal)> {
     let policy = handle.share.spec.checkpoint?;
-    let runs = *handle.standing.borrow() == Standing::Running;
-    (runs && policy.by == AskBy::Signal).then_some((handle, policy.signal))
+    let runs = *handle.run_state.borrow() == RunState::Running;
+    (runs && policy.method == CheckpointMethod::Signal).then_some((handle, policy.signal))
 }
 
-fn look(context: &Shared, handle: &AllocationHandle, signal: AskSignal) -> io::Result<()> {
+fn look(context: &Shared, handle: &AllocationHandle, signal: CheckpointSignal) -> io::Result<()> {
     let (allocation, sightings) = (handle.share.allocation, context.checkpoints.sightings());
     let shim = handle.detail.borrow().shim_pid;
     for pid in sightings.unseen(allocation, &catching::of_work(context, allocation, shim)?) {

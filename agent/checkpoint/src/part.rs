@@ -15,7 +15,7 @@ use lattice_mesh::checkpoint::{FromSaver, PartOpen, ToSaver};
 use lattice_mesh::frame::{self, FrameError};
 use lattice_model::{AllocationId, CheckpointId, DesiredShare, Entrypoint, Epoch, with_causes};
 use lattice_node::{Progress, Saved};
-use lattice_registry::Standing;
+use lattice_registry::RunState;
 use lattice_runtime::failpoint::{self, Point};
 use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
@@ -159,9 +159,9 @@ impl Round {
         let allocation = self.share.allocation;
         let ended = async {
             let Some(handle) = self.context.allocations.of_epoch(allocation, self.share.epoch) else { return };
-            let mut standing = handle.standing;
+            let mut run_state = handle.run_state;
             // If only the agent stops, the work goes on: withdraw nothing.
-            let stops = standing.wait_for(|standing| *standing == Standing::Ending).await.is_err();
+            let stops = run_state.wait_for(|run_state| *run_state == RunState::Ending).await.is_err();
             if stops {
                 std::future::pending::<()>().await;
             }
@@ -271,7 +271,7 @@ impl Round {
                 waiting.answer().await?
             }
         };
-        failpoint::pass(Point::SaveAnswered);
+        failpoint::pass(Point::SaveAck);
         match answer {
             Answer::Failed { why } => Err(PartError::ApplicationFailed { why }),
             Answer::Deferred { for_ms } => Ok(FromSaver::Deferred { for_ms }),

@@ -23,7 +23,7 @@ use super::{Checkpoints, PutAnswerError};
 use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
 use lattice_api::client::checkpoint_endpoint;
 use lattice_api::v1;
-use lattice_api::v1::save_word::Word;
+use lattice_api::v1::save_update::Update;
 use lattice_model::{AllocationId, DesiredShare, Epoch};
 use lattice_runtime::cgroup::Cgroup;
 use lattice_runtime::sockets::{self, Whose};
@@ -274,25 +274,25 @@ impl Call {
     }
 
     /// Handles a message. Returns the answer; `None`: it was progress.
-    fn handle(&self, message: v1::SaveWord) -> Result<Option<Answer>, CallMessageError> {
-        let message = message.word.ok_or(CallMessageError::Empty)?;
-        let (Word::Progress(v1::SaveProgress { token, .. })
-        | Word::Deferral(v1::SaveDeferral { token, .. })
-        | Word::Failure(v1::SaveFailure { token, .. })
-        | Word::Done(v1::SaveDone { token, .. })) = &message;
+    fn handle(&self, message: v1::SaveUpdate) -> Result<Option<Answer>, CallMessageError> {
+        let message = message.update.ok_or(CallMessageError::Empty)?;
+        let (Update::Progress(v1::SaveProgress { token, .. })
+        | Update::Deferral(v1::SaveDeferral { token, .. })
+        | Update::Failure(v1::SaveFailure { token, .. })
+        | Update::Done(v1::SaveDone { token, .. })) = &message;
         if *token != self.asked.token {
             return Err(CallMessageError::OfAnother { token: token.chars().take(80).collect(), asked: self.asked.token.clone() });
         }
         match message {
-            Word::Progress(now) => {
+            Update::Progress(now) => {
                 let key: (AllocationId, Epoch) = (self.share.allocation, self.share.epoch);
                 // An error means that this token is no longer asked for: the call will be dropped.
                 let _ = self.checkpoints.callers().progresses(key, &self.asked.token, app_message::progress(&now)?);
                 Ok(None)
             }
-            Word::Deferral(now) => Ok(Some(app_message::deferral(&now))),
-            Word::Failure(now) => Ok(Some(app_message::failure(&now))),
-            Word::Done(now) => Ok(Some(app_message::done(now)?)),
+            Update::Deferral(now) => Ok(Some(app_message::deferral(&now))),
+            Update::Failure(now) => Ok(Some(app_message::failure(&now))),
+            Update::Done(now) => Ok(Some(app_message::done(now)?)),
         }
     }
 

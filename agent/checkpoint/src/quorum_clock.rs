@@ -58,8 +58,8 @@ impl QuorumTime {
         let ahead_ms = match (&status.clocks, known) {
             (Some(ClockAlarm::NoMajority), Some(known)) => return known,
             (Some(ClockAlarm::NoMajority) | None, _) => 0,
-            (Some(ClockAlarm::Apart(ahead_ms)), _) => ahead_ms.get(&status.member).copied().unwrap_or(0),
-            (Some(ClockAlarm::Time { behind_ms }), _) => *behind_ms,
+            (Some(ClockAlarm::Skewed(ahead_ms)), _) => ahead_ms.get(&status.member).copied().unwrap_or(0),
+            (Some(ClockAlarm::LedgerTime { behind_ms }), _) => *behind_ms,
         };
         Self { at: Timestamp(status.at.0.saturating_add_signed(ahead_ms.saturating_neg())), boottime_ms }
     }
@@ -129,11 +129,11 @@ mod tests {
         let first = QuorumTime::next(None, &status(1_000_000, None), 5_000);
         let at = |clocks| QuorumTime::next(Some(first), &status(9_000_000, Some(clocks)), 700_000).when(700_000);
         assert_eq!(at(ClockAlarm::NoMajority), Timestamp(1_695_000));
-        assert_eq!(at(ClockAlarm::Apart([(MemberId(1), 7_300_000)].into())), Timestamp(1_700_000));
-        assert_eq!(at(ClockAlarm::Apart([(MemberId(1), -5_000)].into())), Timestamp(9_005_000));
-        assert_eq!(at(ClockAlarm::Apart([(MemberId(2), 7_300_000)].into())), Timestamp(9_000_000));
+        assert_eq!(at(ClockAlarm::Skewed([(MemberId(1), 7_300_000)].into())), Timestamp(1_700_000));
+        assert_eq!(at(ClockAlarm::Skewed([(MemberId(1), -5_000)].into())), Timestamp(9_005_000));
+        assert_eq!(at(ClockAlarm::Skewed([(MemberId(2), 7_300_000)].into())), Timestamp(9_000_000));
         // The ledger's time counts, not the clocks that agree.
-        assert_eq!(at(ClockAlarm::Time { behind_ms: 60_000 }), Timestamp(8_940_000));
+        assert_eq!(at(ClockAlarm::LedgerTime { behind_ms: 60_000 }), Timestamp(8_940_000));
         // A member without a leader knows nothing of the other clocks.
         let alone = QuorumStatus { leader: None, ..status(9_000_000, None) };
         assert_eq!(QuorumTime::next(Some(first), &alone, 700_000), first);

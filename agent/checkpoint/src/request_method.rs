@@ -9,7 +9,7 @@ use super::handles::{Handles, Shared};
 use super::page::{Page, PageError};
 use super::port::{Calling, Port, PortError};
 use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
-use lattice_model::{AllocationId, AskBy, AskSignal, DesiredShare, Epoch};
+use lattice_model::{AllocationId, CheckpointMethod, CheckpointSignal, DesiredShare, Epoch};
 use lattice_node::Progress;
 use lattice_runtime::identity;
 use parking_lot::Mutex;
@@ -55,7 +55,7 @@ pub enum RequestError {
 /// How to ask one allocation's work on this node.
 #[derive(Clone)]
 pub enum RequestMethod {
-    Signal(AskSignal),
+    Signal(CheckpointSignal),
     Page(Arc<Page>),
     Call { callers: Callers, key: (AllocationId, Epoch) },
     Port { callers: Callers, key: (AllocationId, Epoch), port: Port },
@@ -88,13 +88,13 @@ impl RequestMethod {
     /// The method that the submission names.
     pub fn of(context: &Handles, share: &DesiredShare) -> Result<Self, RequestError> {
         let policy = share.spec.checkpoint.ok_or(RequestError::NoPolicy)?;
-        match policy.by {
-            AskBy::Signal => Ok(Self::Signal(policy.signal)),
-            AskBy::SharedMemory => {
+        match policy.method {
+            CheckpointMethod::Signal => Ok(Self::Signal(policy.signal)),
+            CheckpointMethod::SharedMemory => {
                 let path = context.checkpoints.means()?.directories.page_of(share.allocation);
                 Ok(Self::Page(Arc::new(Page::open(path, &share.owner)?)))
             }
-            AskBy::Call => {
+            CheckpointMethod::Call => {
                 let (key, callers) = ((share.allocation, share.epoch), context.checkpoints.callers().clone());
                 match policy.port {
                     None => Ok(Self::Call { callers, key }),

@@ -320,7 +320,7 @@ mod tests {
             parent: number.checked_sub(1).filter(|n| *n > 0).map(|n| CheckpointId(Uuid::from_u128(n))),
             round: 1,
             step: None,
-            made_at_ms: u64::try_from(number).unwrap(),
+            created_at_ms: u64::try_from(number).unwrap(),
             took_ms: None,
             owner: "u".to_owned(),
             owner_uid: 1,
@@ -331,7 +331,8 @@ mod tests {
     #[test]
     fn only_ancestors_of_the_last_checkpoint_beyond_keep_are_surplus() {
         let all: Vec<Manifest> = (1..=5).map(made).collect();
-        let gone = |last, keep| surplus(&all, CheckpointId(Uuid::from_u128(last)), keep).iter().map(|m| m.made_at_ms).collect::<Vec<_>>();
+        let gone =
+            |last, keep| surplus(&all, CheckpointId(Uuid::from_u128(last)), keep).iter().map(|m| m.created_at_ms).collect::<Vec<_>>();
         assert_eq!(gone(4, 1), [1, 2, 3]);
         assert_eq!(gone(4, 3), [1]);
         assert_eq!(gone(4, 9), [0u64; 0]);
@@ -343,8 +344,8 @@ mod tests {
     fn a_checkpoint_in_progress_is_no_surplus_whatever_its_clock_says() {
         let id = |n| CheckpointId(Uuid::from_u128(n));
         // A head whose clock is behind made the second from the first; the quorum has the first.
-        let newest = Manifest { made_at_ms: 1, ..made(2) };
-        let last = Manifest { made_at_ms: 600_000, ..made(1) };
+        let newest = Manifest { created_at_ms: 1, ..made(2) };
+        let last = Manifest { created_at_ms: 600_000, ..made(1) };
         let all = [newest, last];
         assert!(surplus(&all, id(1), 1).is_empty());
         assert_eq!(surplus(&all, id(2), 1), [&all[1]]);

@@ -177,7 +177,7 @@ impl CheckpointStore {
                 Err(error) => return Err(error),
             }
         }
-        found.sort_by_key(|m| (m.made_at_ms, m.id));
+        found.sort_by_key(|m| (m.created_at_ms, m.id));
         Ok((found, broken))
     }
 

@@ -42,7 +42,7 @@ fn manifest(owner: &Owner, epoch: u64) -> Manifest {
         parent: None,
         round: 1,
         step: None,
-        made_at_ms: epoch,
+        created_at_ms: epoch,
         took_ms: None,
         owner: "u".to_owned(),
         owner_uid: 1000,
@@ -60,7 +60,7 @@ async fn attempts_by_one_id_share_no_key_and_a_manifest_is_not_written_over() {
     let part = |epoch| Part { owner: owner.clone(), id: first.id, epoch: Epoch(epoch), round: 1, index: 0, node: "n1".parse().unwrap() };
     assert_ne!(store.part_key(&part(3), "node.json"), store.part_key(&part(4), "node.json"));
     store.put_manifest(&owner, &first).await.unwrap();
-    let again = Manifest { made_at_ms: 77, ..first.clone() };
+    let again = Manifest { created_at_ms: 77, ..first.clone() };
     store.put_manifest(&owner, &again).await.unwrap();
     let other = store.put_manifest(&owner, &manifest(&owner, 4)).await.unwrap_err();
     assert!(matches!(&other, StoreError::Unfit(why) if why.contains("under epoch 3")), "{other}");

@@ -15,8 +15,8 @@ pub struct NoSession {
 /// The state of the session with the quorum.
 #[derive(Clone, Debug)]
 pub enum SessionState {
-    /// Registered with this member; `through`: the peer that relays the session, if any.
-    Connected { member: String, through: Option<NodeId> },
+    /// Registered with this member; `relay_node`: the peer that relays the session, if any.
+    Connected { member: String, relay_node: Option<NodeId> },
     /// There has been no session since then, for this reason.
     Lost { since: Instant, why: String },
 }
@@ -32,7 +32,7 @@ impl SessionState {
 }
 
 /// Member and relaying peer as text for people.
-pub fn describe(member: &str, through: Option<&NodeId>) -> String {
-    let carried = through.map(|peer| format!(", carried by {peer}: this node reaches no member itself"));
+pub fn describe(member: &str, relay_node: Option<&NodeId>) -> String {
+    let carried = relay_node.map(|peer| format!(", carried by {peer}: this node reaches no member itself"));
     format!("session with {member}{}", carried.unwrap_or_default())
 }

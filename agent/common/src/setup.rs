@@ -2,7 +2,7 @@
 
 use crate::config::work::UserImages;
 use lattice_model::NodeId;
-use lattice_runtime::shim::LogRoom;
+use lattice_runtime::shim::LogLimits;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct Setup {
     /// The time between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// Limits of the size of one running allocation's log files.
-    pub log_room: LogRoom,
+    pub log_limits: LogLimits,
     /// How many terminals one user may have attached at once.
     pub attach_max_concurrent: usize,
 }

@@ -17,7 +17,7 @@ use super::down_frame::DownFrame;
 use super::line::{Around, LineEvent, LineTask, Waiting};
 use lattice_mesh::branch::Up;
 use lattice_mesh::frame::FrameError;
-use lattice_mesh::input::WirePiece;
+use lattice_mesh::input::WireInputChunk;
 use lattice_mesh::launch::{ToHead, ToPart};
 use lattice_model::input::{Pushed, Taken, Window};
 use lattice_model::{Stdin, millis};
@@ -80,7 +80,7 @@ struct Line {
     /// subtree's agent reported them.
     absent: Option<(u32, Vec<u32>)>,
     /// How much of standard input its ranks have taken, as reported on the present connection. Only
-    /// `Over` is kept across connections.
+    /// `Closed` is kept across connections.
     taken: Option<Taken>,
 }
 
@@ -113,10 +113,10 @@ impl Readers {
 }
 
 impl Line {
-    /// `Over`, if no rank of the subtree reads standard input any more: the only state of it that
+    /// `Closed`, if no rank of the subtree reads standard input any more: the only state of it that
     /// stays valid after the connection breaks.
     fn over(&self) -> Option<Taken> {
-        self.taken.filter(|taken| *taken == Taken::Over)
+        self.taken.filter(|taken| *taken == Taken::Closed)
     }
 
     fn has(&self, part: u32) -> bool {
@@ -235,7 +235,7 @@ impl Branch {
                     && line.subtree.is_single()
                 {
                     // No rank of the lost part reads input any more.
-                    self.record_taken(number, Taken::Over, false);
+                    self.record_taken(number, Taken::Closed, false);
                 }
                 Some(event)
             }
@@ -315,7 +315,7 @@ impl Branch {
     /// Sends a piece of standard input on the lines that have reported their position; the other
     /// lines get it when they report. An error: the piece is invalid, or does not follow the
     /// previous one.
-    pub(super) fn feed(&mut self, piece: &WirePiece, down_frame: &Arc<DownFrame>) -> Result<(), FrameError> {
+    pub(super) fn feed(&mut self, piece: &WireInputChunk, down_frame: &Arc<DownFrame>) -> Result<(), FrameError> {
         match self.input.push(piece.place()?, Arc::clone(down_frame)) {
             Pushed::Astray => return Err(FrameError::Malformed),
             Pushed::Known => return Ok(()),

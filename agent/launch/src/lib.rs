@@ -37,7 +37,7 @@ pub use serve::{Parents, serve};
 use branch::{Branch, BranchEvent};
 use down_frame::DownFrame;
 use lattice_mesh::call::WireCall;
-use lattice_mesh::input::WirePiece;
+use lattice_mesh::input::WireInputChunk;
 use lattice_mesh::launch::{ToHead, ToPart};
 use lattice_model::input::Taken;
 use lattice_model::{AllocationId, Call, DesiredShare, Entrypoint, LaunchId, LaunchSpec, MemoryKill, millis};
@@ -104,7 +104,7 @@ pub struct LaunchView {
 /// The channels of a launch's standard input. Both close with its head.
 #[derive(Clone)]
 pub struct InputPort {
-    pub pieces: mpsc::Sender<WirePiece>,
+    pub pieces: mpsc::Sender<WireInputChunk>,
     /// How much of the input is taken; `None` until every part has reported.
     pub taken: watch::Receiver<Option<Taken>>,
 }
@@ -247,7 +247,7 @@ fn begin_in(map: &mut BTreeMap<LaunchId, Entry>, handles: &Arc<Handles>, share: 
 struct Signals {
     ended: watch::Sender<Option<LaunchEnd>>,
     aborts: mpsc::Receiver<Abort>,
-    pieces: mpsc::Receiver<WirePiece>,
+    pieces: mpsc::Receiver<WireInputChunk>,
     taken: watch::Sender<Option<Taken>>,
     forget: CancellationToken,
     stop: CancellationToken,
@@ -391,7 +391,7 @@ impl Head {
 
     /// Passes a piece of input on. A piece that leaves a gap or is too long is dropped, and nothing
     /// reports that to its sender.
-    fn feed(&mut self, piece: WirePiece) {
+    fn feed(&mut self, piece: WireInputChunk) {
         let down_frame = DownFrame::new(ToPart::Input(Box::new(piece)));
         if let ToPart::Input(piece) = &down_frame.message
             && let Err(error) = self.branch.feed(piece, &down_frame)

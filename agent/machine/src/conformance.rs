@@ -46,7 +46,7 @@ pub struct Found {
     /// When they were read.
     pub at: Option<Timestamp>,
     /// Why the last look is incomplete.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
 }
 
 /// What is reported to the quorum.
@@ -87,7 +87,7 @@ impl Conformity {
     /// Waits until the first look has ended, successfully or not.
     pub async fn wait_for_first_look(&self) {
         // The sender lives as long as the agent.
-        let _ = self.found.clone().wait_for(|found| found.components.is_some() || found.trouble.is_some()).await;
+        let _ = self.found.clone().wait_for(|found| found.components.is_some() || found.error.is_some()).await;
     }
 
     /// Looks again and returns the result.
@@ -178,13 +178,13 @@ impl Conforming {
         self.found.send_modify(|found| {
             let found = Arc::make_mut(found);
             match looked {
-                Ok(components) => *found = Found { components: Some(components), at: Some(now()), trouble: None },
+                Ok(components) => *found = Found { components: Some(components), at: Some(now()), error: None },
                 Err(error) => {
                     let why = error.to_string();
-                    if found.trouble.as_ref() != Some(&why) {
+                    if found.error.as_ref() != Some(&why) {
                         tracing::warn!(%why, "this node's software and firmware could not be read; retrying");
                     }
-                    found.trouble = Some(why);
+                    found.error = Some(why);
                 }
             }
         });
@@ -224,7 +224,7 @@ impl Conforming {
 
 /// Time until the next look. `before`: the components found before this one.
 fn next_in(before: Option<&Components>, found: &Found, period: Duration) -> Duration {
-    let is_settled = found.trouble.is_none() && found.components.as_ref() == before;
+    let is_settled = found.error.is_none() && found.components.as_ref() == before;
     if is_settled { period } else { period.min(FAILED_PERIOD) }
 }
 
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(next_in(Some(&with("1")), &found(with("2")), hours), minutes);
         assert_eq!(next_in(Some(&with("2")), &found(with("2")), hours), hours);
         assert_eq!(next_in(None, &found(with("1")), Duration::from_secs(5)), Duration::from_secs(5));
-        let failed = Found { trouble: Some("the BMC does not answer".to_owned()), ..found(with("2")) };
+        let failed = Found { error: Some("the BMC does not answer".to_owned()), ..found(with("2")) };
         assert_eq!(next_in(Some(&with("2")), &failed, hours), minutes);
     }
 

@@ -12,7 +12,7 @@
 //! as gossip shows the same digest in the same life of the node; then they are not sent again.
 
 use crate::conformance::Conformity;
-use crate::gpu_standings::{GpuStandings, Offer};
+use crate::gpu_statuses::{GpuStatuses, Offer};
 use crate::health::Checks;
 use crate::image_cache::ImageCache;
 use lattice_agent_common::node_view::NodeView;
@@ -66,7 +66,7 @@ pub struct Handles {
     pub checks: Checks,
     pub conformance: Conformity,
     pub topology: watch::Receiver<Arc<NodeTopology>>,
-    pub gpus: watch::Receiver<Arc<GpuStandings>>,
+    pub gpus: watch::Receiver<Arc<GpuStatuses>>,
     pub images: ImageCache,
 }
 
@@ -101,7 +101,7 @@ pub struct FactReport {
     pub pulse: Option<NodePulse>,
     /// Why the node was not reached; `fact` is then a cached one whose digest the node still
     /// gossips.
-    pub unreached: Option<String>,
+    pub error: Option<String>,
 }
 
 impl FactCache {
@@ -147,7 +147,7 @@ impl Facts {
     /// A node's fact now. `member`: the node as gossip has it.
     pub async fn of(&self, node: &NodeId, member: Option<&Member>) -> FactReport {
         if *node == self.handles.me {
-            return FactReport { fact: Some(self.own()), pulse: Some(self.pulse().await), unreached: None };
+            return FactReport { fact: Some(self.own()), pulse: Some(self.pulse().await), error: None };
         }
         let known = member.and_then(|member| self.kept().get(member));
         match self.pull(node, known.as_ref().map(|(digest, _)| *digest)).await {
@@ -156,12 +156,12 @@ impl Facts {
                 if let (Some(member), Some(fact)) = (member, &fact) {
                     self.kept().put(member, digest, Arc::clone(fact));
                 }
-                FactReport { fact, pulse: Some(pulse), unreached: None }
+                FactReport { fact, pulse: Some(pulse), error: None }
             }
             Err(error) => {
                 let gossiped = member.and_then(|member| member.fact).map(|fact| fact.digest);
                 let still = known.filter(|(digest, _)| gossiped == Some(*digest));
-                FactReport { fact: still.map(|(_, fact)| fact), pulse: None, unreached: Some(error.to_string()) }
+                FactReport { fact: still.map(|(_, fact)| fact), pulse: None, error: Some(error.to_string()) }
             }
         }
     }
@@ -192,7 +192,7 @@ impl Facts {
         let Reading { pressure, power_watts } = self.readings.present(read).await;
         NodePulse {
             running: running().take(RUNNING_MAX).collect(),
-            running_all: u32::try_from(running().count()).unwrap_or(u32::MAX),
+            running_count: u32::try_from(running().count()).unwrap_or(u32::MAX),
             pressure,
             power_watts,
         }
@@ -213,12 +213,12 @@ pub async fn answer(facts: &Facts, open: FactOpen, send: &mut SendStream) -> Res
 }
 
 /// GPUs by model; a lost one counts neither as healthy nor as allocatable.
-fn gpus(standings: &GpuStandings, topology: &NodeTopology) -> BTreeMap<String, Gpus> {
-    let standings = standings.shown();
+fn gpus(statuses: &GpuStatuses, topology: &NodeTopology) -> BTreeMap<String, Gpus> {
+    let statuses = statuses.shown();
     let mut by_model: BTreeMap<String, Gpus> = BTreeMap::new();
     for gpu in &topology.gpu.gpus {
         let gpus = by_model.entry(gpu.model.chars().filter(|c| !c.is_control()).take(64).collect()).or_default();
-        let known = standings.iter().find(|s| s.bus == gpu.id || Some(&s.bus) == gpu.pci_address.as_ref());
+        let known = statuses.iter().find(|s| s.bus == gpu.id || Some(&s.bus) == gpu.pci_address.as_ref());
         gpus.healthy += u32::from(known.is_none_or(|s| s.healthy));
         gpus.allocatable += u32::from(known.is_none_or(|s| s.allocatable));
     }
@@ -228,7 +228,7 @@ fn gpus(standings: &GpuStandings, topology: &NodeTopology) -> BTreeMap<String, G
 /// Keeps this node's fact current, and gossips it, until `stop`.
 pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership: Membership, stop: CancellationToken) {
     let Handles { me, topology, .. } = &*facts.handles;
-    let mut standings = facts.handles.gpus.clone();
+    let mut statuses = facts.handles.gpus.clone();
     let mut cluster = facts.handles.cluster.clone();
     let mut checks = facts.handles.checks.watch();
     let mut conformance = facts.handles.conformance.watch();
@@ -243,7 +243,7 @@ pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership:
         (fact.state, fact.reason) = corrected_state(state, reason, &checks.borrow_and_update());
         fact.holds = holds;
         fact.fingerprint = conformance.borrow_and_update().components.as_ref().map(fingerprint);
-        fact.gpus = gpus(&standings.borrow_and_update(), &topology.borrow());
+        fact.gpus = gpus(&statuses.borrow_and_update(), &topology.borrow());
         {
             let offered = offer.borrow_and_update();
             (fact.cores, fact.memory_bytes, fact.features) = (offered.size.cores, offered.size.memory_bytes, offered.features.clone());
@@ -259,13 +259,13 @@ pub async fn follow(facts: Facts, mut offer: watch::Receiver<Offer>, membership:
             () = stop.cancelled() => return,
             now = wait_for_change(&mut cluster, me, &known) => known = now,
             Ok(()) = checks.changed() => {}
-            Ok(()) = standings.changed() => {}
+            Ok(()) = statuses.changed() => {}
             Ok(()) = conformance.changed() => {}
             Ok(()) = offer.changed() => {}
             _ = look.tick() => {
                 let folder = images.clone();
                 if let Ok(found) = tokio::task::spawn_blocking(move || cached(&folder)).await {
-                    (fact.images, fact.images_all) = found;
+                    (fact.images, fact.images_count) = found;
                 }
             }
         }
@@ -455,7 +455,7 @@ mod tests {
             features: vec![],
             fingerprint: None,
             images: vec![],
-            images_all: 0,
+            images_count: 0,
         }
     }
 

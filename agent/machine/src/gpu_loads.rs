@@ -15,7 +15,7 @@
 //! memory and processes of its own; power, clocks and temperature are those of the whole GPU,
 //! because no meter separates them.
 
-use crate::gpu_standings::GpuStandings;
+use crate::gpu_statuses::GpuStatuses;
 use lattice_agent_common::node_view::NodeView;
 use lattice_model::gpu_load::{GpuLoad, GpuLoads, THROTTLED};
 use lattice_model::gpu_look::gpu_key;
@@ -48,7 +48,7 @@ const LATE_MAX: Duration = Duration::from_secs(5);
 pub struct Handles {
     pub slice: Option<Slice>,
     pub topology: watch::Receiver<Arc<NodeTopology>>,
-    pub gpus: watch::Receiver<Arc<GpuStandings>>,
+    pub gpus: watch::Receiver<Arc<GpuStatuses>>,
     /// The driver's view of this node.
     pub view: watch::Receiver<Arc<NodeView>>,
 }
@@ -171,12 +171,12 @@ impl GpuReadings {
 /// again; and without those that are withheld and that no allocation has, because they may wait for
 /// a reset.
 fn devices_to_ask(handles: &Handles, holders: &BTreeMap<String, AllocationId>) -> Vec<GpuDevice> {
-    let (standings, topology) = (handles.gpus.borrow().clone(), handles.topology.borrow().clone());
+    let (statuses, topology) = (handles.gpus.borrow().clone(), handles.topology.borrow().clone());
     let is_asked = |gpu: &&GpuDevice| {
         let key = gpu_key(gpu);
         // All instances of one GPU are opened together.
         let is_held = || topology.gpu.gpus.iter().any(|of| gpu_key(of) == key && holders.contains_key(&of.id));
-        standings.is_there(key) && (standings.is_allocatable(key) || is_held())
+        statuses.is_present(key) && (statuses.is_allocatable(key) || is_held())
     };
     topology.gpu.gpus.iter().filter(is_asked).cloned().collect()
 }

@@ -21,7 +21,7 @@ use lattice_agent_common::config::health::{HealthSettings, SiteCheck};
 use lattice_agent_common::files;
 use lattice_model::NodeId;
 use lattice_node::health::{Finding, Health, OwnDrain};
-use lattice_quorum_client::wire::{DrainWish, NodeHealth};
+use lattice_quorum_client::wire::{DrainRequest, NodeHealth};
 use looks::{Look, Looks};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ impl Checks {
             return NodeHealth::Failed { why };
         }
         let unmade = || health.checks().next().is_none().then(|| "its first checks are not over yet".to_owned());
-        let drain = health.drains().map(|(asked, why)| DrainWish { asked, why });
+        let drain = health.drains().map(|(asked, why)| DrainRequest { asked, why });
         health.unwell().or_else(unmade).map_or(NodeHealth::Well, |why| NodeHealth::Unwell { why, drain })
     }
 

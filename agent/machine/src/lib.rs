@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   hwloc, hardware, devices, adapters, questions     what is there
-//!   gpu_standings, gpu_loads, disk, bounds            its condition, and how much of it work may have
+//!   gpu_statuses, gpu_loads, disk, bounds             its condition, and how much of it work may have
 //!   health, conformance, wipe, hooks                  what keeps work off, and what the site runs around it
 //!   data_plane, fabric, image_cache, mpirun, pmix     what work finds here
 //!   facts, features                                   what the node publishes about itself
@@ -18,7 +18,7 @@ pub mod fabric;
 pub mod facts;
 pub mod features;
 pub mod gpu_loads;
-pub mod gpu_standings;
+pub mod gpu_statuses;
 pub mod hardware;
 pub mod health;
 pub mod hooks;

@@ -7,7 +7,7 @@ use crate::devices::DeviceFilter;
 use crate::fabric::Fabric;
 use crate::facts::Facts;
 use crate::gpu_loads::GpuReadings;
-use crate::gpu_standings::GpuStandings;
+use crate::gpu_statuses::GpuStatuses;
 use crate::health::Checks;
 use crate::hooks::Hooks;
 use crate::hwloc;
@@ -44,7 +44,7 @@ pub struct Machine {
     /// The facts of this node and of others.
     pub facts: Facts,
     /// The state of the GPUs.
-    pub gpus: watch::Receiver<Arc<GpuStandings>>,
+    pub gpus: watch::Receiver<Arc<GpuStatuses>>,
     /// The load of the GPUs.
     pub gpu_readings: GpuReadings,
     /// The versions of software and firmware.

@@ -33,7 +33,7 @@ fn apply_news(cluster: &mut Cluster, news: News) -> Result<(), NotApplicable> {
         }
         News::Changes { revision, changes } => (revision, changes),
         // The old state stays, marked as stale, until the full list arrives.
-        News::StartAgain { .. } => {
+        News::Resync { .. } => {
             cluster.fresh = false;
             return Ok(());
         }
@@ -151,7 +151,7 @@ async fn pause(pauses: &mut Backoff) {
 fn new_addresses(news: &News, known: &Cluster) -> Vec<SocketAddr> {
     let changes = match news {
         News::List { all: changes, .. } | News::Changes { changes, .. } => &changes[..],
-        News::StartAgain { .. } => &[],
+        News::Resync { .. } => &[],
     };
     let nodes = changes.iter().filter_map(|change| if let Change::Node(node) = change { Some(&**node) } else { None });
     let new = |n: &&Node| known.nodes.get(&n.id).is_none_or(|k| k.addresses.gossip != n.addresses.gossip);
@@ -181,10 +181,10 @@ mod tests {
         Allocation { state, epoch: Epoch(1), shares, revision: Revision(5), ..Allocation::submitted(id(), spec, owner, Timestamp(1)) }
     }
 
-    fn phases(state: AllocationState, follows: u64, phase: SharePhase) -> News {
-        let (follows, revision) = (Some(Revision(follows)), Revision(follows + 1));
+    fn phases(state: AllocationState, previous: u64, phase: SharePhase) -> News {
+        let (previous_revision, revision) = (Some(Revision(previous)), Revision(previous + 1));
         let run = PhaseRun { first: 1, len: 1, phase };
-        let change = PhasesChange { id: id(), epoch: Epoch(1), state, follows, revision, phases: vec![run], usage: None };
+        let change = PhasesChange { id: id(), epoch: Epoch(1), state, previous_revision, revision, phases: vec![run], usage: None };
         News::Changes { revision, changes: vec![Change::Phases(Box::new(change))] }
     }
 

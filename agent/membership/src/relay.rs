@@ -22,7 +22,7 @@ use crate::peers::Peers;
 use lattice_agent_common::session_state::SessionState;
 use lattice_gossip::Liveness;
 use lattice_mesh::frame::{self, FrameError};
-use lattice_mesh::open::{CarryAnswer, Open};
+use lattice_mesh::open::{Open, RelayAnswer};
 use lattice_mesh::{Mesh, MeshError, UnansweredNode};
 use lattice_model::{Backoff, NodeId};
 use lattice_pki::identity::Caller;
@@ -148,8 +148,8 @@ impl RelayedAgents {
     /// relayed itself.
     fn member(&self) -> Result<String, RelayRefusal> {
         match &*self.session.borrow() {
-            SessionState::Connected { member, through: None } => Ok(member.clone()),
-            SessionState::Connected { through: Some(peer), .. } => Err(RelayRefusal::CarriedItself { peer: peer.clone() }),
+            SessionState::Connected { member, relay_node: None } => Ok(member.clone()),
+            SessionState::Connected { relay_node: Some(peer), .. } => Err(RelayRefusal::CarriedItself { peer: peer.clone() }),
             SessionState::Lost { .. } => Err(RelayRefusal::NoSession),
         }
     }
@@ -180,9 +180,9 @@ pub async fn relay_session(carried: &RelayedAgents, peer: &Caller, mut send: Sen
     };
     let (_place, member, mut stream) = match begun.await {
         Ok(begun) => begun,
-        Err(error) => return frame::write(&mut send, &CarryAnswer::Refused { why: error.to_string() }).await,
+        Err(error) => return frame::write(&mut send, &RelayAnswer::Refused { why: error.to_string() }).await,
     };
-    frame::write(&mut send, &CarryAnswer::Begun { member: member.clone() }).await?;
+    frame::write(&mut send, &RelayAnswer::Begun { member: member.clone() }).await?;
     tracing::info!(peer = %peer.name, %member, "relaying the session of a peer that reaches no member");
     let mut there = tokio::io::join(&mut recv, &mut send);
     // Both ends notice the end, whatever its cause.
@@ -257,17 +257,17 @@ async fn through(
     address: &str,
 ) -> Result<(mpsc::Sender<Up>, DownStream), PeerError> {
     let (mut send, mut recv) = mesh.open(peer, address).await?;
-    frame::write(&mut send, &Open::Carry).await.map_err(PeerError::Ask)?;
-    match frame::read::<CarryAnswer, _>(&mut recv).await {
-        Ok(CarryAnswer::Begun { member }) => {
+    frame::write(&mut send, &Open::RelaySession).await.map_err(PeerError::Ask)?;
+    match frame::read::<RelayAnswer, _>(&mut recv).await {
+        Ok(RelayAnswer::Begun { member }) => {
             let Up::Register { .. } = register else { return Err(PeerError::NoRegistration) };
             let mut register = register.clone();
-            if let Up::Register { through, .. } = &mut register {
-                *through = Some(peer.clone());
+            if let Up::Register { relay_node, .. } = &mut register {
+                *relay_node = Some(peer.clone());
             }
             Ok(quorum.session_over(Box::new(tokio::io::join(recv, send)), &member, &register).await?)
         }
-        Ok(CarryAnswer::Refused { why }) => Err(PeerError::Refused { why }),
+        Ok(RelayAnswer::Refused { why }) => Err(PeerError::Refused { why }),
         Err(error) => Err(PeerError::NoAnswer { why: UnansweredNode::reading(error).to_string() }),
     }
 }
@@ -280,8 +280,8 @@ mod tests {
         RelayedAgents::new(most, watch::channel(state).1)
     }
 
-    fn connected(through: Option<&str>) -> SessionState {
-        SessionState::Connected { member: "m:1".to_owned(), through: through.map(|peer| peer.parse().unwrap()) }
+    fn connected(relay_node: Option<&str>) -> SessionState {
+        SessionState::Connected { member: "m:1".to_owned(), relay_node: relay_node.map(|peer| peer.parse().unwrap()) }
     }
 
     #[test]

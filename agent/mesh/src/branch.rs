@@ -6,7 +6,7 @@
 
 use super::call::WireCall;
 use super::frame::FrameError;
-use super::input::{WirePiece, WireTaken};
+use super::input::{WireInputAck, WireInputChunk};
 use super::launch::{ToHead, WireLaunch};
 use super::shape::WireShape;
 use lattice_pmi::{FANOUT_MAX, FANOUT_MIN, Subtree};
@@ -49,7 +49,7 @@ pub enum Down {
     /// The launch has ended and the end was reported: the subtree may forget it.
     Forget,
     /// Standard input for the parts that have ranks which read it.
-    Input(Box<WirePiece>),
+    Input(Box<WireInputChunk>),
     /// A call for the server of one part.
     Call(Box<WireCall>),
 }
@@ -79,5 +79,5 @@ pub enum Up {
     Unreached { part: u32 },
     /// How much of standard input every reading rank of the subtree has taken; first sent when all
     /// parts with such ranks have reported. `again`: send what follows that position.
-    Input { taken: WireTaken, again: bool },
+    Input { taken: WireInputAck, again: bool },
 }

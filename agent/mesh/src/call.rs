@@ -1,7 +1,7 @@
 //! The wire form of calls between the PMI servers of a launch's nodes.
 
 use super::frame::FrameError;
-use lattice_model::call::{BODY_BYTES_MAX, Call, Leg, Service};
+use lattice_model::call::{BODY_BYTES_MAX, Call, CallKind, Service};
 use rkyv::{Archive, Deserialize, Serialize};
 
 /// The wire form of [`Call`].
@@ -10,7 +10,7 @@ pub struct WireCall {
     pub from: u32,
     pub to: u32,
     pub service: WireService,
-    pub answers: bool,
+    pub is_reply: bool,
     pub number: u64,
     pub body: Vec<u8>,
 }
@@ -25,21 +25,21 @@ pub enum WireService {
 }
 
 impl From<Call> for WireCall {
-    fn from(Call { from, to, service, leg, number, body }: Call) -> Self {
+    fn from(Call { from, to, service, kind, number, body }: Call) -> Self {
         let service = match service {
             Service::Names => WireService::Names,
             Service::Published => WireService::Published,
             Service::Modex => WireService::Modex,
             Service::Deaths => WireService::Deaths,
         };
-        Self { from, to, service, answers: leg == Leg::Answers, number, body }
+        Self { from, to, service, is_reply: kind == CallKind::Reply, number, body }
     }
 }
 
 impl TryFrom<WireCall> for Call {
     type Error = FrameError;
 
-    fn try_from(WireCall { from, to, service, answers, number, body }: WireCall) -> Result<Self, FrameError> {
+    fn try_from(WireCall { from, to, service, is_reply, number, body }: WireCall) -> Result<Self, FrameError> {
         if body.len() > BODY_BYTES_MAX {
             return Err(FrameError::Malformed);
         }
@@ -49,8 +49,8 @@ impl TryFrom<WireCall> for Call {
             WireService::Modex => Service::Modex,
             WireService::Deaths => Service::Deaths,
         };
-        let leg = if answers { Leg::Answers } else { Leg::Asks };
-        Ok(Self { from, to, service, leg, number, body })
+        let kind = if is_reply { CallKind::Reply } else { CallKind::Request };
+        Ok(Self { from, to, service, kind, number, body })
     }
 }
 
@@ -61,18 +61,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_call_is_the_same_behind_the_wire(from in any::<u32>(), to in any::<u32>(), which in 0..4usize, answers in any::<bool>(),
+        fn a_call_is_the_same_behind_the_wire(from in any::<u32>(), to in any::<u32>(), which in 0..4usize, is_reply in any::<bool>(),
                                               number in any::<u64>(), body in proptest::collection::vec(any::<u8>(), 0..100)) {
             let service = [Service::Names, Service::Published, Service::Modex, Service::Deaths][which];
-            let leg = if answers { Leg::Answers } else { Leg::Asks };
-            let call = Call { from, to, service, leg, number, body };
+            let kind = if is_reply { CallKind::Reply } else { CallKind::Request };
+            let call = Call { from, to, service, kind, number, body };
             prop_assert_eq!(Call::try_from(WireCall::from(call.clone())).unwrap(), call);
         }
     }
 
     #[test]
     fn one_that_is_too_long_is_refused() {
-        let call = Call { from: 0, to: 1, service: Service::Names, leg: Leg::Asks, number: 1, body: vec![0; BODY_BYTES_MAX + 1] };
+        let call = Call { from: 0, to: 1, service: Service::Names, kind: CallKind::Request, number: 1, body: vec![0; BODY_BYTES_MAX + 1] };
         assert!(matches!(Call::try_from(WireCall::from(call)), Err(FrameError::Malformed)));
     }
 }

@@ -6,14 +6,14 @@ use rkyv::{Archive, Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub enum FingerprintAnswer {
     Refused { why: String },
-    Answered(WireFound),
+    Answered(WireConformance),
 }
 
 /// The components of the fingerprint with their values, if any look has succeeded; when they were
 /// read; and why the last look is incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct WireFound {
+pub struct WireConformance {
     pub components: Option<Vec<(String, String)>>,
     pub at_ms: Option<u64>,
-    pub trouble: Option<String>,
+    pub error: Option<String>,
 }

@@ -59,7 +59,7 @@ impl DiagnosisGpus {
 pub struct WireDiagnosis {
     pub processes: Vec<WireProcess>,
     /// How many processes beyond [`PROCESSES_MAX`] are missing.
-    pub left_out: u32,
+    pub omitted: u32,
     pub facts: Vec<WireFact>,
     /// Facts that were found before the request: index in `facts`, and age in milliseconds.
     pub ages: Vec<(u32, u64)>,
@@ -79,9 +79,9 @@ pub struct WireProcess {
     pub state: String,
     pub threads: u32,
     /// The kernel function in which it waits; empty: none, or unknown.
-    pub waits_in: String,
+    pub wchan: String,
     /// Time since the thread of `state` last ran.
-    pub still_ms: Option<u64>,
+    pub off_cpu_ms: Option<u64>,
     pub cpu_seconds: f64,
     pub memory_bytes: u64,
     pub open_files: Option<u64>,
@@ -98,11 +98,11 @@ pub struct WireFact {
     /// `work`, `gpus`, `network` or `storage`.
     pub part: String,
     /// The subject within the part, such as an interface or a mount.
-    pub about: String,
+    pub subject: String,
     pub text: String,
     pub source: String,
     /// Whether the fact is a problem that somebody should look at.
-    pub wrong: bool,
+    pub problem: bool,
 }
 
 impl WireDiagnosis {
@@ -110,10 +110,10 @@ impl WireDiagnosis {
     pub fn checked(self) -> Result<Self, FrameError> {
         let plain = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
         let process = |p: &WireProcess| {
-            let texts = [&p.name, &p.state, &p.waits_in].into_iter().chain(&p.stack).chain(&p.notes);
+            let texts = [&p.name, &p.state, &p.wchan].into_iter().chain(&p.stack).chain(&p.notes);
             p.stack.len() <= STACK_MAX && p.notes.len() <= STACK_MAX && p.cpu_seconds.is_finite() && texts.into_iter().all(plain)
         };
-        let fact = |f: &WireFact| [&f.part, &f.about, &f.text, &f.source].into_iter().all(plain);
+        let fact = |f: &WireFact| [&f.part, &f.subject, &f.text, &f.source].into_iter().all(plain);
         let good = self.processes.len() <= PROCESSES_MAX
             && self.facts.len() <= FACTS_MAX
             && self.ages.len() <= FACTS_MAX

@@ -45,7 +45,7 @@ pub struct WireFact {
     pub features: Vec<String>,
     pub fingerprint: Option<String>,
     pub images: Vec<String>,
-    pub images_all: u32,
+    pub images_count: u32,
 }
 
 /// The wire form of [`Hold`]; times in milliseconds since 1970.
@@ -63,7 +63,7 @@ pub struct WireHold {
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub struct WirePulse {
     pub running: Vec<[u8; 16]>,
-    pub running_all: u32,
+    pub running_count: u32,
     pub pressure: [Option<f64>; 3],
     pub power_watts: Option<f64>,
 }
@@ -82,7 +82,7 @@ impl From<&NodeFact> for WireFact {
             features: fact.features.clone(),
             fingerprint: fact.fingerprint.clone(),
             images: fact.images.clone(),
-            images_all: fact.images_all,
+            images_count: fact.images_count,
         }
     }
 }
@@ -135,7 +135,7 @@ impl WireFact {
             features: self.features,
             fingerprint: self.fingerprint,
             images: self.images,
-            images_all: self.images_all,
+            images_count: self.images_count,
         })
     }
 }
@@ -144,7 +144,7 @@ impl From<&NodePulse> for WirePulse {
     fn from(pulse: &NodePulse) -> Self {
         Self {
             running: pulse.running.iter().map(|id| *id.0.as_bytes()).collect(),
-            running_all: pulse.running_all,
+            running_count: pulse.running_count,
             pressure: [pulse.pressure.cpu, pulse.pressure.memory, pulse.pressure.io],
             power_watts: pulse.power_watts,
         }
@@ -156,7 +156,7 @@ impl From<WirePulse> for NodePulse {
         let [cpu, memory, io] = wire.pressure.map(|value| value.filter(|value| value.is_finite()));
         Self {
             running: wire.running.into_iter().take(RUNNING_MAX).map(|id| AllocationId(uuid::Uuid::from_bytes(id))).collect(),
-            running_all: wire.running_all,
+            running_count: wire.running_count,
             pressure: Pressure { cpu, memory, io },
             power_watts: wire.power_watts.filter(|watts| watts.is_finite()),
         }
@@ -179,7 +179,7 @@ mod tests {
                     kind,
                     by: "root".into(),
                     reason: "fan".into(),
-                    also: Vec::new(),
+                    more_reasons: Vec::new(),
                     since: Timestamp(1),
                     until: kind.may_end().then_some(Timestamp(2)),
                     deadline: None,
@@ -193,14 +193,14 @@ mod tests {
             features: vec!["gpu".into(), "gpu_type=NVIDIA GH200 480GB".into(), "cxi".into()],
             fingerprint: Some("a".repeat(64)),
             images: vec!["b".repeat(64); 4],
-            images_all: 40,
+            images_count: 40,
         }
     }
 
     #[tokio::test]
     async fn a_fact_and_a_pulse_survive_the_wire_in_less_than_two_kilobytes() {
         let pulse =
-            NodePulse { running: vec![AllocationId(uuid::Uuid::nil())], running_all: 3, power_watts: Some(412.5), ..Default::default() };
+            NodePulse { running: vec![AllocationId(uuid::Uuid::nil())], running_count: 3, power_watts: Some(412.5), ..Default::default() };
         let answer = FactAnswer { digest: fact().digest(), fact: Some(WireFact::from(&fact())), pulse: WirePulse::from(&pulse) };
         let mut bytes = Vec::new();
         frame::write(&mut bytes, &answer).await.unwrap();
@@ -227,7 +227,7 @@ mod tests {
         }
         let odd = WirePulse {
             running: vec![[0; 16]; 1000],
-            running_all: 0,
+            running_count: 0,
             pressure: [Some(f64::NAN), None, None],
             power_watts: Some(f64::INFINITY),
         };

@@ -3,17 +3,17 @@
 
 use super::branch::{BranchOpen, Down, Up};
 use super::checkpoint::{CheckpointItem, FromSaver, SavingNow, ToSaver};
-use super::conformance::{FingerprintAnswer, WireFound};
+use super::conformance::{FingerprintAnswer, WireConformance};
 use super::diagnosis::{DiagnosisAnswer, DiagnosisOpen, WireDiagnosis};
 use super::fact::{FactAnswer, WireFact};
 use super::frame::{self, Frame};
 use super::gpu_usage::WireGpus;
-use super::input::{WirePiece, WireTaken};
+use super::input::{WireInputAck, WireInputChunk};
 use super::launch::{ToHead, WireLaunch};
 use super::monitor::MonitorItem;
 use super::open::{HeadAnswer, LaunchItem, LaunchOpen, LogItem, Open};
 use super::ranks::WireRanks;
-use super::shape::{WireAsk, WireDistribution, WireShape};
+use super::shape::{WireDistribution, WireLaunchOptions, WireShape};
 use super::signal::SignalAnswer;
 use super::terminal::{FromTerminal, ToTerminal};
 use super::usage::WireUsage;
@@ -76,8 +76,8 @@ fn shape() -> WireShape {
     WireShape { distribution: WireDistribution::Plane(2), programs: vec![(2, vec!["a".into()])], cpus_per_task: 1, slurm_env: true }
 }
 
-fn ask() -> WireAsk {
-    WireAsk {
+fn ask() -> WireLaunchOptions {
+    WireLaunchOptions {
         distribution: Some(WireDistribution::Explicit(vec![])),
         listed: vec![("n1".into(), 2)],
         programs: vec![(1, vec!["b".into()])],
@@ -127,7 +127,7 @@ fn opened(open: Open) {
 #[test]
 fn streams() {
     let branch = BranchOpen { launch: launch(), shape: shape(), fanout: 8, first: 0, end: 2 };
-    let seeds = bodies(&[Open::Launch(Box::new(launch_open())), Open::Branch(Box::new(branch)), Open::Carry, Open::Fingerprint]);
+    let seeds = bodies(&[Open::Launch(Box::new(launch_open())), Open::Branch(Box::new(branch)), Open::RelaySession, Open::Fingerprint]);
     let shapes = bodies(&[ask()]);
     Target::new("agent-mesh-streams", numbered([seeds, shapes, vec![vec![frame::VERSION, 0, 0, 0, 1, 0, 0, 0, 7]]])).fuzz(|bytes| {
         let Some((which, body)) = bytes.split_first() else { return };
@@ -137,7 +137,7 @@ fn streams() {
                     opened(open);
                 }
             }
-            1 => drop(message::<WireAsk>(body).map(ShapeRequest::try_from)),
+            1 => drop(message::<WireLaunchOptions>(body).map(ShapeRequest::try_from)),
             _ => drop(read(body)),
         }
     });
@@ -147,7 +147,7 @@ fn streams() {
 #[test]
 fn messages() {
     let call =
-        || super::call::WireCall { from: 0, to: 1, service: super::call::WireService::Names, answers: false, number: 1, body: vec![1] };
+        || super::call::WireCall { from: 0, to: 1, service: super::call::WireService::Names, is_reply: false, number: 1, body: vec![1] };
     let to_head = || ToHead::Fence { number: 1, blob: vec![1, 2] };
     let seeds = [
         bodies(&[Down::FenceDone { number: 1, blob: vec![1], packed_from: Some(3) }, Down::Call(Box::new(call()))]),
@@ -184,13 +184,13 @@ fn messages() {
             15 => drop(message::<WireGpus>(body).map(WireGpus::checked)),
             16 => drop(message::<DiagnosisAnswer>(body)),
             17 => drop(message::<DiagnosisOpen>(body)),
-            18 => drop(message::<WireFound>(body)),
+            18 => drop(message::<WireConformance>(body)),
             19 => drop(message::<FingerprintAnswer>(body)),
             20 => drop(message::<SignalAnswer>(body)),
             21 => drop(message::<ToTerminal>(body)),
             22 => drop(message::<FromTerminal>(body)),
-            23 => drop(message::<WirePiece>(body)),
-            24 => drop(message::<WireTaken>(body)),
+            23 => drop(message::<WireInputChunk>(body)),
+            24 => drop(message::<WireInputAck>(body)),
             _ => drop(message::<WireDiagnosis>(body).map(WireDiagnosis::checked)),
         }
     });

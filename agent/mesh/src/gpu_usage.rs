@@ -5,12 +5,12 @@ use super::usage::Shown;
 use rkyv::{Archive, Deserialize, Serialize};
 
 /// Bounds on what one node may send: GPUs, numbers and reasons for throttling of each GPU, bytes of
-/// each text, characters of `silent`.
+/// each text, characters of `error`.
 const GPUS_MAX: usize = 64;
 const SHOWN_MAX: usize = 32;
 const THROTTLED_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 128;
-const SILENT_CHARS_MAX: usize = 1024;
+const ERROR_CHARS_MAX: usize = 1024;
 
 /// The answer to [`Open::UsageGpus`](super::open::Open::UsageGpus).
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub struct WireGpu {
     pub id: String,
     pub model: String,
     /// Why there are no numbers; empty: there are numbers.
-    pub silent: String,
+    pub error: String,
     pub shown: Vec<Shown>,
     /// Why the GPU's clocks are throttled.
     pub throttled: Vec<String>,
@@ -42,11 +42,11 @@ pub struct WireGpu {
 
 impl WireGpus {
     /// Checks the bounds and refuses control characters, because the texts are printed on users'
-    /// terminals; in `silent` it replaces control characters and cuts what is too long.
+    /// terminals; in `error` it replaces control characters and cuts what is too long.
     pub fn checked(mut self) -> Result<Self, FrameError> {
         for gpu in &mut self.gpus {
             // Part of this text may come from a driver.
-            gpu.silent = gpu.silent.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SILENT_CHARS_MAX).collect();
+            gpu.error = gpu.error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(ERROR_CHARS_MAX).collect();
         }
         let plain = |text: &String| text.len() <= NAME_BYTES_MAX && !text.chars().any(char::is_control);
         let good = |gpu: &WireGpu| {
@@ -69,14 +69,14 @@ mod tests {
     #[tokio::test]
     async fn valid_answers_arrive_unchanged_and_invalid_ones_are_refused() {
         let shown = Shown { name: "gpu_utilization".into(), unit: "ratio".into(), source: "nvml".into(), now: 0.5, mean: None, max: None };
-        let gpu = WireGpu { id: "GPU-1".into(), model: "H200".into(), silent: String::new(), shown: vec![shown], throttled: vec![] };
+        let gpu = WireGpu { id: "GPU-1".into(), model: "H200".into(), error: String::new(), shown: vec![shown], throttled: vec![] };
         let gpus = WireGpus { age_ms: 7, gpus: vec![gpu.clone()] };
         let mut bytes = Vec::new();
         frame::write(&mut bytes, &GpusAnswer::Answered(gpus.clone())).await.unwrap();
         assert_eq!(frame::read::<GpusAnswer, _>(&mut bytes.as_slice()).await.unwrap(), GpusAnswer::Answered(gpus.clone()));
         assert_eq!(gpus.clone().checked().unwrap(), gpus);
-        let silent = WireGpu { silent: "a\u{1b}[2J".into(), ..gpu.clone() };
-        assert_eq!(WireGpus { age_ms: 0, gpus: vec![silent] }.checked().unwrap().gpus[0].silent, "a [2J");
+        let silent = WireGpu { error: "a\u{1b}[2J".into(), ..gpu.clone() };
+        assert_eq!(WireGpus { age_ms: 0, gpus: vec![silent] }.checked().unwrap().gpus[0].error, "a [2J");
         let mut wild = gpu.clone();
         wild.shown[0].now = f64::NAN;
         for bad in [vec![WireGpu { id: "\n".into(), ..gpu.clone() }], vec![wild], vec![gpu; GPUS_MAX + 1]] {

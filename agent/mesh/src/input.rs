@@ -6,7 +6,7 @@ use rkyv::{Archive, Deserialize, Serialize};
 
 /// A piece of standard input, for every rank below that reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct WirePiece {
+pub struct WireInputChunk {
     /// Position of the piece: bytes before it.
     pub offset: u64,
     pub bytes: Vec<u8>,
@@ -14,7 +14,7 @@ pub struct WirePiece {
     pub last: bool,
 }
 
-impl WirePiece {
+impl WireInputChunk {
     /// The piece's place in the input; an error if the piece is too long.
     pub fn place(&self) -> Result<Place, FrameError> {
         let place = Place { offset: self.offset, bytes: self.bytes.len(), last: self.last };
@@ -24,25 +24,25 @@ impl WirePiece {
 
 /// The wire form of [`Taken`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub enum WireTaken {
+pub enum WireInputAck {
     UpTo(u64),
-    Over,
+    Closed,
 }
 
-impl From<Taken> for WireTaken {
+impl From<Taken> for WireInputAck {
     fn from(taken: Taken) -> Self {
         match taken {
             Taken::UpTo(bytes) => Self::UpTo(bytes),
-            Taken::Over => Self::Over,
+            Taken::Closed => Self::Closed,
         }
     }
 }
 
-impl From<WireTaken> for Taken {
-    fn from(taken: WireTaken) -> Self {
+impl From<WireInputAck> for Taken {
+    fn from(taken: WireInputAck) -> Self {
         match taken {
-            WireTaken::UpTo(bytes) => Self::UpTo(bytes),
-            WireTaken::Over => Self::Over,
+            WireInputAck::UpTo(bytes) => Self::UpTo(bytes),
+            WireInputAck::Closed => Self::Closed,
         }
     }
 }

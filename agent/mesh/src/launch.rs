@@ -3,7 +3,7 @@
 use super::binding::WireBinding;
 use super::call::WireCall;
 use super::frame::FrameError;
-use super::input::{WirePiece, WireTaken};
+use super::input::{WireInputAck, WireInputChunk};
 use lattice_model::binding::BindingRequest;
 use lattice_model::{AllocationId, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeRanks, RankBinding, RankOutcome, TerminalSize};
 use rkyv::{Archive, Deserialize, Serialize};
@@ -37,7 +37,7 @@ pub enum ToPart {
     /// [`ToHead::Absent`], if the shim knows.
     NameAbsent,
     /// Standard input. Sent only to a part that has reported how much it has.
-    Input(Box<WirePiece>),
+    Input(Box<WireInputChunk>),
     /// A call from the server of another part to this part's server.
     Call(Box<WireCall>),
 }
@@ -79,7 +79,7 @@ pub enum ToHead {
     /// How much of standard input the part's ranks have taken. `again`: send what follows that
     /// position.
     Input {
-        taken: WireTaken,
+        taken: WireInputAck,
         again: bool,
     },
     /// A call from this part's server to that of another part.

@@ -40,7 +40,7 @@ pub enum MonitorItem {
     },
     /// Monitoring has begun. All alerts that are raised now follow.
     Begun,
-    Numbers(WireUsage),
+    Metrics(WireUsage),
     Alert(Box<WireAlert>),
     /// Changes of alerts were lost. All alerts that are raised now follow.
     Missed,
@@ -72,7 +72,7 @@ impl MonitorItem {
     pub fn checked(self) -> Result<Self, FrameError> {
         let plain = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
         match self {
-            Self::Numbers(usage) => usage.checked().map(Self::Numbers),
+            Self::Metrics(usage) => usage.checked().map(Self::Metrics),
             Self::Alert(alert) if [&alert.alert, &alert.severity, &alert.text].into_iter().all(plain) => Ok(Self::Alert(alert)),
             Self::Alert(_) => Err(FrameError::Malformed),
             Self::Refused { why } => {

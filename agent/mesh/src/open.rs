@@ -2,7 +2,7 @@
 
 use super::binding::WireBinding;
 use super::launch::WireOutcome;
-use super::shape::WireAsk;
+use super::shape::WireLaunchOptions;
 use lattice_model::Principal;
 use rkyv::{Archive, Deserialize, Serialize};
 
@@ -32,16 +32,16 @@ pub enum Open {
     StatusTexts(StatusTextsOpen),
     /// From any agent: describe this node. One [`super::fact::FactAnswer`] follows.
     Fact(super::fact::FactOpen),
-    /// From an agent that reaches no member: relay a session to one. One [`CarryAnswer`] follows.
-    /// After [`CarryAnswer::Begun`] the stream carries the raw bytes of the session's TLS and no
+    /// From an agent that reaches no member: relay a session to one. One [`RelayAnswer`] follows.
+    /// After [`RelayAnswer::Begun`] the stream carries the raw bytes of the session's TLS and no
     /// more frames.
-    Carry,
+    RelaySession,
     /// From an agent of a launch's tree: serve a subtree. [`super::branch::Down`]s follow in one
     /// direction and [`super::branch::Up`]s in the other.
     Branch(Box<super::branch::BranchOpen>),
     /// From an `api` agent, for a user: standard input of a launch whose head is here. One
-    /// [`HeadAnswer`] follows, then [`WirePiece`](super::input::WirePiece)s in one direction and
-    /// [`WireTaken`](super::input::WireTaken)s in the other.
+    /// [`HeadAnswer`] follows, then [`WireInputChunk`](super::input::WireInputChunk)s in one direction and
+    /// [`WireInputAck`](super::input::WireInputAck)s in the other.
     Input(AbortOpen),
     /// From an `api` agent, for a user: make a checkpoint of an allocation whose head is here.
     /// [`super::checkpoint::CheckpointItem`]s follow.
@@ -78,7 +78,7 @@ pub enum Open {
 
 /// Whether the agent relays the session.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub enum CarryAnswer {
+pub enum RelayAnswer {
     /// It does, to the member that serves at this address, `host:port`.
     Begun { member: String },
     /// It does not.
@@ -162,7 +162,7 @@ pub struct LaunchOpen {
     /// Rows and columns of a terminal for the first rank.
     pub pty: Option<(u16, u16)>,
     /// How the ranks are distributed, and what is reported about the launch.
-    pub ask: WireAsk,
+    pub ask: WireLaunchOptions,
     pub uid: u32,
     pub user: String,
 }

@@ -18,11 +18,11 @@ pub enum RanksAnswer {
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
 pub struct WireRanks {
     /// Time between the two readings.
-    pub over_ms: u64,
+    pub window_ms: u64,
     /// Ascending by launch.
     pub ranks: Vec<WireRank>,
     /// Ranks and processes beyond the limits, which are not included.
-    pub left_out: u32,
+    pub omitted: u32,
     /// Processes that could not be attributed to a rank.
     pub unknown: u32,
 }
@@ -68,7 +68,7 @@ mod tests {
     async fn reported_ranks_are_decoded_and_impossible_ones_are_refused() {
         let rank =
             WireRank { launch: 1, rank: 3, pid: 7, name: "a.out".into(), cpu_cores: Some(0.5), state: "R".into(), ..WireRank::default() };
-        let ranks = |ranks: Vec<WireRank>| WireRanks { over_ms: 1000, ranks, left_out: 0, unknown: 1 };
+        let ranks = |ranks: Vec<WireRank>| WireRanks { window_ms: 1000, ranks, omitted: 0, unknown: 1 };
         let good = ranks(vec![rank.clone()]);
         let mut bytes = Vec::new();
         frame::write(&mut bytes, &RanksAnswer::Answered(good.clone())).await.unwrap();

@@ -28,7 +28,7 @@ pub enum WireDistribution {
 
 /// The wire form of [`ShapeRequest`], and what the head reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct WireAsk {
+pub struct WireLaunchOptions {
     pub distribution: Option<WireDistribution>,
     pub listed: Vec<(String, u32)>,
     pub programs: Vec<(u32, Vec<String>)>,
@@ -101,7 +101,7 @@ impl WireShape {
     }
 }
 
-impl WireAsk {
+impl WireLaunchOptions {
     /// `exits`: see [`Self::exits`].
     pub fn new(asked: &ShapeRequest, exits: bool) -> Self {
         Self {
@@ -117,10 +117,10 @@ impl WireAsk {
     }
 }
 
-impl TryFrom<WireAsk> for ShapeRequest {
+impl TryFrom<WireLaunchOptions> for ShapeRequest {
     type Error = FrameError;
 
-    fn try_from(wire: WireAsk) -> Result<Self, FrameError> {
+    fn try_from(wire: WireLaunchOptions) -> Result<Self, FrameError> {
         let listed = wire.listed.into_iter().map(|(node, count)| Ok((node.parse().map_err(|_| FrameError::Malformed)?, count)));
         Ok(Self {
             distribution: wire.distribution.map(Distribution::from),
@@ -179,7 +179,7 @@ mod tests {
             kill_on_bad_exit: Some(false),
             nodes: 2,
         };
-        assert_eq!(ShapeRequest::try_from(WireAsk::new(&asked, true)).unwrap(), asked);
-        assert!(ShapeRequest::try_from(WireAsk { listed: vec![(String::new(), 1)], ..WireAsk::default() }).is_err());
+        assert_eq!(ShapeRequest::try_from(WireLaunchOptions::new(&asked, true)).unwrap(), asked);
+        assert!(ShapeRequest::try_from(WireLaunchOptions { listed: vec![(String::new(), 1)], ..WireLaunchOptions::default() }).is_err());
     }
 }

@@ -11,12 +11,12 @@ pub struct SignalOpen {
     pub uid: u32,
     pub user: String,
     pub signal: i32,
-    pub to: WireWhom,
+    pub to: WireSignalTarget,
 }
 
-/// The wire form of [`lattice_runtime::shim::SignalWhom`].
+/// The wire form of [`lattice_runtime::shim::SignalTarget`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub enum WireWhom {
+pub enum WireSignalTarget {
     Ranks,
     Launches,
     Script,

@@ -147,7 +147,7 @@ fn find(work: &Path, open: &DiagnosisOpen, known: &Known) -> WireDiagnosis {
     let at = |facts: &[WireFact]| u32::try_from(facts.len()).unwrap_or(u32::MAX);
     let of_work = open.processes || open.stacks;
     if of_work {
-        (found.processes, found.left_out) = processes::read(work, &listed, open.stacks);
+        (found.processes, found.omitted) = processes::read(work, &listed, open.stacks);
         found.facts.extend(processes::pressure(work));
         found.facts.push(unsupported_fact("gpus", "CUPTI", unsupported::cupti(&known.topology.gpu)));
     }
@@ -214,7 +214,7 @@ mod tests {
         let report = |age_ms| DiskReport { about: "sda".into(), text: "slow".into(), age: Duration::from_millis(age_ms) };
         let found = find(Path::new("/nonexistent"), &open(false, false, true), &known(vec![report(5), report(7)]));
         assert_eq!(found.ages, [(1, 5), (2, 7)]);
-        assert!(found.facts[1..].iter().all(|fact| (fact.about.as_str(), fact.text.as_str()) == ("sda", "slow")));
+        assert!(found.facts[1..].iter().all(|fact| (fact.subject.as_str(), fact.text.as_str()) == ("sda", "slow")));
         let found = find(Path::new("/nonexistent"), &open(false, false, true), &known((0..2 * FACTS_MAX as u64).map(report).collect()));
         assert_eq!((found.facts.len(), found.ages.len()), (FACTS_MAX, FACTS_MAX));
     }

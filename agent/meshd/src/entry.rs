@@ -52,7 +52,7 @@ async fn send_items(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryIte
     if !headed_here || !vouched(open.uid, &open.user).may_act_for(&share.owner) {
         return;
     }
-    let mut standing = handle.standing;
+    let mut run_state = handle.run_state;
     let mut runs = false;
     loop {
         let ended = view.borrow_and_update().ended.get(&(allocation, epoch)).copied();
@@ -63,7 +63,7 @@ async fn send_items(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryIte
             }
             return;
         }
-        if !runs && *standing.borrow_and_update() == lattice_registry::Standing::Running {
+        if !runs && *run_state.borrow_and_update() == lattice_registry::RunState::Running {
             runs = true;
             if out.send(EntryItem::Runs).await.is_err() {
                 return;
@@ -72,7 +72,7 @@ async fn send_items(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryIte
         tokio::select! {
             () = out.closed() => return,
             changed = view.changed() => if changed.is_err() { return },
-            changed = standing.changed() => if changed.is_err() { return },
+            changed = run_state.changed() => if changed.is_err() { return },
         }
     }
 }
@@ -83,7 +83,7 @@ mod tests {
     use crate::tests::{Agent, id};
     use lattice_agent_common::node_view::NodeView;
     use lattice_model::DesiredShare;
-    use lattice_registry::Standing;
+    use lattice_registry::RunState;
     use std::sync::Arc;
 
     fn asked(agent: &Agent, uid: u32) -> mpsc::Receiver<EntryItem> {
@@ -104,12 +104,12 @@ mod tests {
         tokio::task::yield_now().await;
         let held = agent.holds(1, |_| {});
         agent.bench.view.send_replace(Arc::new(NodeView::default()));
-        held.senders.standing.send_replace(Standing::Running);
+        held.senders.run_state.send_replace(RunState::Running);
         assert_eq!(items.recv().await, Some(EntryItem::Runs));
         ended(&agent, 1, 9);
         // The connection to its shim breaks, and is made again.
-        for standing in [Standing::NotYet, Standing::Running] {
-            held.senders.standing.send_replace(standing);
+        for run_state in [RunState::NotYet, RunState::Running] {
+            held.senders.run_state.send_replace(run_state);
             tokio::task::yield_now().await;
         }
         ended(&agent, 2, 3);

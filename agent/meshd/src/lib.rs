@@ -35,7 +35,7 @@ use lattice_machine::conformance;
 use lattice_machine::facts;
 use lattice_membership::relay;
 use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
-use lattice_mesh::input::{WirePiece, WireTaken};
+use lattice_mesh::input::{WireInputAck, WireInputChunk};
 use lattice_mesh::launch::WireOutcome;
 use lattice_mesh::open::{AbortOpen, EntryOpen, HeadAnswer, LaunchItem, LaunchOpen, LogItem, LogsOpen, Open, vouched};
 use lattice_mesh::terminal::size;
@@ -169,7 +169,7 @@ async fn serve_stream(context: &Shared, first_frames: &FirstFrames, mut stream: 
         Open::Checkpoint(open) => checkpoint(context, &open, stream.send).await,
         Open::Saving => checkpoint::saving::answer(&context.work.checkpoint, &mut stream.send).await,
         Open::CheckpointPart(open) => checkpoint::serve(&context.work.checkpoint, *open, stream.send, stream.recv).await,
-        Open::Carry => relay::relay_session(&context.carried, &stream.peer, stream.send, stream.recv).await,
+        Open::RelaySession => relay::relay_session(&context.carried, &stream.peer, stream.send, stream.recv).await,
         Open::Abort(open) => {
             let answer = match abort_here(context, &open) {
                 Ok(()) => HeadAnswer::Done,
@@ -376,7 +376,7 @@ async fn input(context: &Shared, open: &AbortOpen, mut send: SendStream, mut rec
     frame::write(&mut send, &HeadAnswer::Done).await?;
     let comes = async {
         loop {
-            match frame::read::<WirePiece, _>(&mut recv).await {
+            match frame::read::<WireInputChunk, _>(&mut recv).await {
                 Ok(piece) => drop(pieces.send(piece).await),
                 Err(frame::FrameError::Ended) => return Ok(()),
                 Err(error) => return Err(error),
@@ -385,7 +385,7 @@ async fn input(context: &Shared, open: &AbortOpen, mut send: SendStream, mut rec
     };
     let goes = async {
         while let Some(now) = next_taken(&mut taken).await {
-            frame::write(&mut send, &WireTaken::from(now)).await?;
+            frame::write(&mut send, &WireInputAck::from(now)).await?;
         }
         Ok::<_, frame::FrameError>(())
     };

@@ -83,7 +83,7 @@ async fn follow(context: &Context, open: MonitorOpen, out: mpsc::Sender<MonitorI
         {
             next = Instant::now() + interval;
             usage.shown.retain(|one| metrics.is_empty() || metrics.contains(&one.name));
-            items.push(MonitorItem::Numbers(usage));
+            items.push(MonitorItem::Metrics(usage));
         }
         if items.is_empty() && sent_at.elapsed() >= ALIVE_INTERVAL {
             items.push(MonitorItem::Alive);

@@ -41,6 +41,6 @@ pub async fn refuse(open: &Open, denied: &Denied, send: &mut SendStream) -> Resu
             _ => frame::write(send, &Up::FromPart { part: open.first, message: ToHead::Lost { why } }).await,
         },
         // Their answers have no form for a refusal: a stream that ends without an answer is one.
-        Open::Entry(_) | Open::StatusTexts(_) | Open::Fact(_) | Open::Saving | Open::Carry => Ok(()),
+        Open::Entry(_) | Open::StatusTexts(_) | Open::Fact(_) | Open::Saving | Open::RelaySession => Ok(()),
     }
 }

@@ -12,10 +12,10 @@ use crate::context::Shared;
 use lattice_mesh::MeshError;
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::{Open, vouched};
-use lattice_mesh::signal::{SignalAnswer, SignalOpen, WireWhom};
+use lattice_mesh::signal::{SignalAnswer, SignalOpen, WireSignalTarget};
 use lattice_model::{AllocationId, Epoch, NodeId};
 use lattice_registry::SignalError;
-use lattice_runtime::shim::SignalWhom;
+use lattice_runtime::shim::SignalTarget;
 use quinn::SendStream;
 use std::time::Duration;
 use thiserror::Error;
@@ -87,9 +87,9 @@ async fn signal_locally(context: &Shared, open: &SignalOpen) -> Result<u32, Sign
         return Err(SignallingError::NotTheOwner);
     }
     let to = match open.to {
-        WireWhom::Ranks => SignalWhom::Ranks,
-        WireWhom::Launches => SignalWhom::Launches,
-        WireWhom::Script => SignalWhom::Script,
+        WireSignalTarget::Ranks => SignalTarget::Ranks,
+        WireSignalTarget::Launches => SignalTarget::Launches,
+        WireSignalTarget::Script => SignalTarget::Script,
     };
     Ok(handle.signal(open.signal, to).await?)
 }

@@ -25,7 +25,7 @@ use lattice_allocation::node_environment;
 use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal, size};
 use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, NodeId, Principal};
 use lattice_node::{CheckpointEnd, Checkpointing};
-use lattice_registry::{AllocationHandle, NotRunning, OpenTerminal, Standing, TerminalEvent};
+use lattice_registry::{AllocationHandle, NotRunning, OpenTerminal, RunState, TerminalEvent};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::pty::{self, Modes, Terminal};
 use nix::errno::Errno;
@@ -119,14 +119,14 @@ pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result
     let (news, events) = mpsc::channel(2);
     let (keyboard, typed) = mpsc::channel(OUTPUT_QUEUE_LEN);
     let (screen, shown) = mpsc::channel(OUTPUT_QUEUE_LEN);
-    let standing = handle.standing.clone();
+    let run_state = handle.run_state.clone();
     // SAFETY: an OwnedFd is an open descriptor, and stays the same one until the AsyncFd that owns
     // it is dropped.
     let master = unsafe { AsyncFd::register_with_interest(master, tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE) };
     let master = master.map_err(|error| AttachError::Watch(error.into()))?;
     let argv = made.argv.clone();
     handle.open_terminal(OpenTerminal { session, tty: path, argv: made.argv, env: made.env, working_dir: made.working_dir, news }).await;
-    let session = Session { master, events, typed, screen, standing, short, line_begun: false, waiting: Vec::new() };
+    let session = Session { master, events, typed, screen, run_state, short, line_begun: false, waiting: Vec::new() };
     let preempted = preempted(Arc::clone(context), Arc::clone(&handle.share));
     context.work.tasks.spawn(watched(Arc::clone(context), handle, asker, argv, session.run(slave, preempted)));
     Ok(Ends { keyboard, screen: shown })
@@ -192,7 +192,7 @@ struct Session {
     events: mpsc::Receiver<TerminalEvent>,
     typed: mpsc::Receiver<ToTerminal>,
     screen: mpsc::Sender<FromTerminal>,
-    standing: watch::Receiver<Standing>,
+    run_state: watch::Receiver<RunState>,
     short: String,
     /// Whether anything was typed since the last end of line.
     line_begun: bool,
@@ -284,7 +284,7 @@ impl Session {
                     drop(self.waiting.drain(..taken));
                 }
                 () = self.screen.closed() => return Break::Left,
-                why = closed(&mut self.standing, &self.short) => return Break::Closed(why),
+                why = closed(&mut self.run_state, &self.short) => return Break::Closed(why),
             }
         }
     }
@@ -334,15 +334,15 @@ async fn write_input(master: &AsyncFd<OwnedFd>, bytes: &[u8]) -> usize {
 }
 
 /// Waits until the allocation no longer allows a terminal, and gives the reason.
-async fn closed(standing: &mut watch::Receiver<Standing>, short: &str) -> String {
+async fn closed(run_state: &mut watch::Receiver<RunState>, short: &str) -> String {
     loop {
-        match *standing.borrow_and_update() {
+        match *run_state.borrow_and_update() {
             // The connection to the shim may break and be made again; the program keeps its
             // terminal.
-            Standing::NotYet | Standing::Running => {}
-            Standing::Ending => return format!("allocation {short} is being ended: the terminal is closed"),
+            RunState::NotYet | RunState::Running => {}
+            RunState::Ending => return format!("allocation {short} is being ended: the terminal is closed"),
         }
-        if standing.changed().await.is_err() {
+        if run_state.changed().await.is_err() {
             return format!("allocation {short} has left this node: the terminal is closed");
         }
     }
@@ -402,7 +402,7 @@ mod tests {
         news: mpsc::Sender<TerminalEvent>,
         keyboard: mpsc::Sender<ToTerminal>,
         screen: mpsc::Receiver<FromTerminal>,
-        standing: watch::Sender<Standing>,
+        run_state: watch::Sender<RunState>,
         path: PathBuf,
         over: tokio::task::JoinHandle<SessionEnd>,
     }
@@ -412,13 +412,13 @@ mod tests {
         let (news, events) = mpsc::channel(2);
         let (keyboard, typed) = mpsc::channel(OUTPUT_QUEUE_LEN);
         let (screen, shown) = mpsc::channel(OUTPUT_QUEUE_LEN);
-        let (standing, view) = watch::channel(Standing::Running);
+        let (run_state, view) = watch::channel(RunState::Running);
         let interest = tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE;
         // SAFETY: the descriptor is open, and the AsyncFd owns it.
         let master = unsafe { AsyncFd::register_with_interest(terminal.master, interest) }.unwrap();
-        let session = Session { master, events, typed, screen, standing: view, short: "1234".into(), line_begun: false, waiting: vec![] };
+        let session = Session { master, events, typed, screen, run_state: view, short: "1234".into(), line_begun: false, waiting: vec![] };
         let over = tokio::spawn(session.run(terminal.slave, std::future::ready(None)));
-        Bench { news, keyboard, screen: shown, standing, path: terminal.path, over }
+        Bench { news, keyboard, screen: shown, run_state, path: terminal.path, over }
     }
 
     /// Starts a program at the other end, as the shim would.
@@ -483,8 +483,8 @@ mod tests {
     async fn the_end_of_the_allocation_closes_it_with_a_message() {
         let mut bench = bench();
         let mut child = begin(&mut bench, "exec sleep 1000").await;
-        bench.standing.send_replace(Standing::NotYet);
-        bench.standing.send_replace(Standing::Ending);
+        bench.run_state.send_replace(RunState::NotYet);
+        bench.run_state.send_replace(RunState::Ending);
         let (_, notice) = shown(&mut bench).await;
         assert_eq!(notice, Some(FromTerminal::Notice("allocation 1234 is being ended: the terminal is closed".into())));
         assert_eq!(bench.screen.recv().await, Some(FromTerminal::Ended { code: HANGUP_EXIT_CODE }));

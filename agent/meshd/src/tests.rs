@@ -17,8 +17,8 @@ use lattice_mesh::launch::ToHead;
 use lattice_mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat};
 use lattice_mesh::open::{StatusTexts, StatusTextsOpen};
 use lattice_mesh::ranks::RanksAnswer;
-use lattice_mesh::shape::WireAsk;
-use lattice_mesh::signal::{SignalAnswer, SignalOpen, WireWhom};
+use lattice_mesh::shape::WireLaunchOptions;
+use lattice_mesh::signal::{SignalAnswer, SignalOpen, WireSignalTarget};
 use lattice_mesh::terminal::{AttachOpen, FromTerminal};
 use lattice_mesh::usage::UsageOpen;
 use lattice_model::layout::Program;
@@ -27,8 +27,8 @@ use lattice_model::{NodeRanks, RankOutcome};
 use lattice_observe::traces::Traces;
 use lattice_output::growth::Growth;
 use lattice_pki::identity::{Caller, Role};
-use lattice_registry::{Command, SendSignal, Standing, StateSenders, TaskEnds};
-use lattice_runtime::shim::SignalWhom;
+use lattice_registry::{Command, RunState, SendSignal, StateSenders, TaskEnds};
+use lattice_runtime::shim::SignalTarget;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tokio::sync::watch;
@@ -157,7 +157,7 @@ fn launch_open(user: User, n: u128, epoch: u64) -> LaunchOpen {
         working_dir: String::new(),
         env: vec![],
         pty: None,
-        ask: WireAsk::new(&ShapeRequest::default(), true),
+        ask: WireLaunchOptions::new(&ShapeRequest::default(), true),
         uid: user.0,
         user: user.1.to_owned(),
     }
@@ -184,7 +184,7 @@ fn logs_open(user: User, n: u128, epoch: u64) -> LogsOpen {
 }
 
 fn signal_open(user: User, epoch: u64, signal: i32) -> SignalOpen {
-    SignalOpen { allocation: *id(1).0.as_bytes(), epoch, uid: user.0, user: user.1.to_owned(), signal, to: WireWhom::Launches }
+    SignalOpen { allocation: *id(1).0.as_bytes(), epoch, uid: user.0, user: user.1.to_owned(), signal, to: WireSignalTarget::Launches }
 }
 
 fn monitor_open(user: User, epoch: u64, metrics: usize) -> Open {
@@ -238,7 +238,7 @@ async fn answers(agent: &Agent, peer: &Mesh, requests: Vec<Open>) -> Vec<String>
 async fn an_agent_that_has_nothing_of_the_allocation_may_not_ask_for_its_owner() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
-    held.senders.standing.send_replace(Standing::Running);
+    held.senders.run_state.send_replace(RunState::Running);
     let stranger = agent.bench.peer("n9", Role::Node);
     let refused = "refused: the asking agent may not vouch for users";
     let want = [refused, refused, refused, refused, refused, refused, refused, refused, refused, refused, "nothing"];
@@ -253,7 +253,7 @@ async fn an_agent_that_has_nothing_of_the_allocation_may_not_ask_for_its_owner()
 async fn an_agent_of_the_allocations_nodes_may_ask_what_goes_on_but_begins_and_ends_nothing() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
-    held.senders.standing.send_replace(Standing::Ending);
+    held.senders.run_state.send_replace(RunState::Ending);
     let sibling = agent.bench.peer("n2", Role::Node);
     let refused = "refused: the asking agent may not vouch for users";
     let no_cgroup = "there is no cgroup for its work on this node: which processes are its own is not known";
@@ -266,7 +266,7 @@ async fn an_agent_of_the_allocations_nodes_may_ask_what_goes_on_but_begins_and_e
 async fn nobody_but_the_owner_is_answered_and_root_of_another_node_gets_no_terminal() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
-    held.senders.standing.send_replace(Standing::Ending);
+    held.senders.run_state.send_replace(RunState::Ending);
     let short = id(1).short();
     let (belongs, other) = (format!("allocation {short} belongs to u"), "refused: the allocation belongs to somebody else");
     let attach = format!("allocation {short} belongs to u: only its owner may attach, and root on the node itself");
@@ -284,7 +284,7 @@ async fn nobody_but_the_owner_is_answered_and_root_of_another_node_gets_no_termi
 async fn a_request_of_another_epoch_finds_nothing() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
-    held.senders.standing.send_replace(Standing::Running);
+    held.senders.run_state.send_replace(RunState::Running);
     let gone = format!("allocation {} is not running on this node", id(1).short());
     let attach = format!("allocation {} is not running on node {ME}", id(1).short());
     for epoch in [1, 3] {
@@ -331,14 +331,14 @@ async fn status_texts_are_in_the_order_of_the_request_and_no_more_than_the_bound
 async fn a_signal_reaches_the_task_once_and_its_answer_the_caller() {
     let agent = Agent::new();
     let mut held = agent.holds(1, |_| {});
-    held.senders.standing.send_replace(Standing::Running);
+    held.senders.run_state.send_replace(RunState::Running);
     for signal in [0, -1, 65] {
         let open = Open::Signal(Box::new(signal_open(OWNER, 2, signal)));
         assert_eq!(agent.answer(&agent.api, open).await, format!("there is no signal {signal}"));
     }
     let ask = agent.answer(&agent.api, Open::Signal(Box::new(signal_open(OWNER, 2, 64))));
     let task = async {
-        let Some(Command::Signal(SendSignal { signal: 64, to: SignalWhom::Launches, answer })) = held.queue.recv().await else {
+        let Some(Command::Signal(SendSignal { signal: 64, to: SignalTarget::Launches, answer })) = held.queue.recv().await else {
             panic!("another command")
         };
         answer.send(3).unwrap();
@@ -363,7 +363,7 @@ async fn a_request_for_too_many_metrics_is_refused() {
 async fn a_user_has_so_many_terminals_and_no_more() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
-    held.senders.standing.send_replace(Standing::Ending);
+    held.senders.run_state.send_replace(RunState::Ending);
     let attach = || requests(OWNER, 2).swap_remove(9);
     let place = agent.context.attached.take(OWNER.0, agent.context.setup.attach_max_concurrent).unwrap();
     let full = format!("u has 1 of 1 terminals attached by way of node {ME}: close one to open another");
@@ -379,7 +379,7 @@ async fn a_user_has_so_many_terminals_and_no_more() {
 async fn a_launch_begins_once_on_its_head_and_its_end_says_how_each_rank_ended() {
     let agent = Agent::new();
     let mut held = agent.holds(1, |share| share.nodes = share.nodes[..1].to_vec().into());
-    held.senders.standing.send_replace(Standing::Running);
+    held.senders.run_state.send_replace(RunState::Running);
     let open = LaunchOpen { ranks: 2, tasks_per_node: 2, ..launch_open(OWNER, 1, 2) };
     let mut items = begin(&agent.context, &open).await.unwrap();
     // An inline command has the first number.
@@ -399,7 +399,7 @@ async fn a_launch_begins_once_on_its_head_and_its_end_says_how_each_rank_ended()
     assert_eq!(items.recv().await, None);
     // Its id is its own: another allocation of the same owner does not find it.
     let other = agent.holds(3, |share| share.nodes = share.nodes[..1].to_vec().into());
-    other.senders.standing.send_replace(Standing::Running);
+    other.senders.run_state.send_replace(RunState::Running);
     let refused = begin(&agent.context, &launch_open(OWNER, 3, 2)).await.unwrap_err().to_string();
     assert_eq!(refused, "a launch of this id belongs to another allocation");
     let not_there = launch_of(&agent.context, &launch_of_user(OWNER, 3, 2)).unwrap_err().to_string();
@@ -411,13 +411,13 @@ async fn a_launch_begins_once_on_its_head_and_its_end_says_how_each_rank_ended()
 async fn a_launch_of_an_allocation_that_ends_is_refused() {
     let agent = Agent::new();
     let mut held = agent.holds(1, |share| share.nodes = share.nodes[..1].to_vec().into());
-    held.senders.standing.send_replace(Standing::Running);
+    held.senders.run_state.send_replace(RunState::Running);
     let mut items = begin(&agent.context, &launch_open(OWNER, 1, 2)).await.unwrap();
     assert!(matches!(items.recv().await, Some(LaunchItem::Started { .. })));
     let _attached = held.queue.recv().await;
     agent.context.work.launches.drop_launches(id(1));
     assert_eq!(items.recv().await, Some(LaunchItem::Refused { why: "the allocation was ended".into() }));
-    held.senders.standing.send_replace(Standing::Ending);
+    held.senders.run_state.send_replace(RunState::Ending);
     let why = begin(&agent.context, &launch_open(OWNER, 1, 2)).await.unwrap_err().to_string();
     assert_eq!(why, format!("allocation {} is being ended", id(1).short()));
 }

@@ -1,9 +1,9 @@
 //! Alerts of the work on this node, found by the measuring thread.
 //!
 //! ```text
-//!   each look's numbers ──▶ Standing of each rule ─┐
-//!   processor time of each launch ──▶ Idle ─┐      ├──▶ alerts.json, /metrics, `lattice watch`
-//!   other nodes' reports ─▶ hangs ─▶ Verdict ┴─────┘
+//!   each look's numbers ──▶ AlertState of each rule ─┐
+//!   processor time of each launch ──▶ Idle ─┐        ├──▶ alerts.json, /metrics, `lattice watch`
+//!   other nodes' reports ─▶ hangs ─▶ Verdict ┴───────┘
 //! ```
 //!
 //! Raised alerts are stored on disk, so that a restarted agent does not begin by clearing
@@ -19,7 +19,7 @@ pub mod saved;
 
 use lattice_telemetry::alert::idle::{Idle, IdleReport, Verdict};
 use lattice_telemetry::alert::rules::{HANG, Rule, Severity};
-use lattice_telemetry::alert::{AlertSettings, Standing};
+use lattice_telemetry::alert::{AlertSettings, AlertState};
 use lattice_telemetry::catalogue::alert as family;
 use lattice_telemetry::readers::{Parts, Text};
 use lattice_telemetry::sample::Samples;
@@ -50,7 +50,7 @@ pub struct Change {
 /// One allocation's alerts on this node.
 #[derive(Debug, Default)]
 pub struct Alerts {
-    standings: BTreeMap<String, Standing>,
+    states: BTreeMap<String, AlertState>,
     /// Rules whose measure had a value at the last look.
     measured: BTreeSet<String>,
     idle: BTreeMap<u32, Idle>,
@@ -89,12 +89,12 @@ impl Alerts {
                 Some(_) => self.measured.insert(rule.name.clone()),
                 None => self.measured.remove(&rule.name),
             };
-            let was = self.standings.get(&rule.name).copied().unwrap_or_default();
+            let was = self.states.get(&rule.name).copied().unwrap_or_default();
             let is = was.look(rule, now_ms, value);
-            if is == Standing::Quiet {
-                self.standings.remove(&rule.name);
+            if is == AlertState::Quiet {
+                self.states.remove(&rule.name);
             } else {
-                self.standings.insert(rule.name.clone(), is);
+                self.states.insert(rule.name.clone(), is);
             }
             match (was.raised_since(), is.raised_since()) {
                 (None, Some(since_ms)) => self.change(rule_change(rule, true, since_ms, value)),
@@ -148,7 +148,7 @@ impl Alerts {
 
     /// Clears all alerts of work that has ended, without reporting changes.
     pub fn end(&mut self) {
-        self.standings.clear();
+        self.states.clear();
         self.hung.clear();
         self.idle.clear();
     }
@@ -208,7 +208,7 @@ impl Alerts {
     /// All alerts that are raised now.
     pub fn raised(&self, settings: &AlertSettings) -> Vec<Change> {
         let by_rule = settings.rules.iter().filter_map(|rule| {
-            let since_ms = self.standings.get(&rule.name)?.raised_since()?;
+            let since_ms = self.states.get(&rule.name)?.raised_since()?;
             Some(rule_change(rule, true, since_ms, None))
         });
         let looked_at = self.looked_at_text();
@@ -221,7 +221,7 @@ impl Alerts {
     }
 
     fn is_raised(&self, alert: &str) -> bool {
-        let by_rule = self.standings.get(alert).is_some_and(|standing| standing.raised_since().is_some());
+        let by_rule = self.states.get(alert).is_some_and(|state| state.raised_since().is_some());
         by_rule || (alert == HANG && !self.hung.is_empty())
     }
 

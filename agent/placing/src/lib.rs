@@ -363,8 +363,8 @@ mod tests {
             scheduler: SchedulerKind::InteractiveFifo,
             tenant: String::new(),
             nodes: 0,
-            made_by: String::new(),
-            made_at: Timestamp(0),
+            created_by: String::new(),
+            created_at: Timestamp(0),
             revision: Revision(1),
         }
     }

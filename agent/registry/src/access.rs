@@ -63,7 +63,7 @@ impl Access {
     fn of(open: &Open) -> Self {
         let claim = |allocation: [u8; 16], epoch| Claim { allocation: AllocationId(Uuid::from_bytes(allocation)), epoch: Epoch(epoch) };
         match open {
-            Open::Fact(_) | Open::Carry | Open::Saving => Self::AnyAgent,
+            Open::Fact(_) | Open::RelaySession | Open::Saving => Self::AnyAgent,
             Open::Launch(_)
             | Open::Abort(_)
             | Open::Keyboard(_)

@@ -4,7 +4,7 @@ use lattice_mesh::launch::{ToHead, ToPart};
 use lattice_mesh::terminal::ToTerminal;
 use lattice_model::{Assignment, DesiredShare, LaunchId, LaunchSpec, RankOutcome};
 use lattice_node::LaunchEnd;
-use lattice_runtime::shim::{FlushedLog, SignalWhom};
+use lattice_runtime::shim::{FlushedLog, SignalTarget};
 use std::path::PathBuf;
 use tokio::sync::{mpsc, oneshot};
 
@@ -56,7 +56,7 @@ pub enum Command {
 #[derive(Debug)]
 pub struct SendSignal {
     pub signal: i32,
-    pub to: SignalWhom,
+    pub to: SignalTarget,
     /// Receives the number of processes that got the signal; dropped if that stays unknown.
     pub answer: oneshot::Sender<u32>,
 }

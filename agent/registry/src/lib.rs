@@ -12,7 +12,7 @@ use lattice_mesh::terminal::ToTerminal;
 use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Timestamp};
 use lattice_output::logs::Activity;
 use lattice_output::spool::launches;
-use lattice_runtime::shim::{ShimDir, SignalWhom};
+use lattice_runtime::shim::{ShimDir, SignalTarget};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,14 +28,14 @@ const COMMANDS_QUEUE_LEN: usize = 256;
 const TO_HEAD_QUEUE_LEN: usize = 1024;
 /// How long a user's request waits until the allocation runs and its shim has reported everything
 /// that it has.
-const STANDING_WAIT: Duration = Duration::from_secs(10);
+const RUN_STATE_WAIT: Duration = Duration::from_secs(10);
 
 /// How long the shim may take to report the number of processes that got a signal.
 const SIGNAL_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether launches can start in an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum RunState {
     /// The allocation has not been started yet, or its shim has not reported yet what it has.
     NotYet,
     /// It runs, and everything that the shim has is known.
@@ -54,7 +54,7 @@ pub struct AllocationHandle {
     /// Closes when the task ends.
     pub activity: watch::Receiver<Activity>,
     /// Whether launches can start.
-    pub standing: watch::Receiver<Standing>,
+    pub run_state: watch::Receiver<RunState>,
     /// Its current activity, for `node status`.
     pub detail: watch::Receiver<Detail>,
     /// When this agent began to run the task.
@@ -90,7 +90,7 @@ impl AllocationHandle {
 
     /// Sends a signal once to the allocation's work on this node. Returns how many processes got
     /// it, or why that is unknown.
-    pub async fn signal(&self, signal: i32, to: SignalWhom) -> Result<u32, SignalError> {
+    pub async fn signal(&self, signal: i32, to: SignalTarget) -> Result<u32, SignalError> {
         self.wait_until_running().await?;
         let (answer, processes) = oneshot::channel();
         let _ = self.commands.send(Command::Signal(SendSignal { signal, to, answer })).await;
@@ -106,16 +106,16 @@ impl AllocationHandle {
         let _ = self.commands.send(Command::Typed { launch, message }).await;
     }
 
-    /// Waits up to `STANDING_WAIT` until the allocation runs and its shim has reported what it
+    /// Waits up to `RUN_STATE_WAIT` until the allocation runs and its shim has reported what it
     /// has; or says why nothing can be started in it.
     pub async fn wait_until_running(&self) -> Result<(), NotRunning> {
         let allocation = self.share.allocation;
-        let mut standing = self.standing.clone();
-        let settled = tokio::time::timeout(STANDING_WAIT, standing.wait_for(|s| *s != Standing::NotYet)).await;
+        let mut run_state = self.run_state.clone();
+        let settled = tokio::time::timeout(RUN_STATE_WAIT, run_state.wait_for(|s| *s != RunState::NotYet)).await;
         match settled.map(|s| s.map(|s| *s)) {
-            Ok(Ok(Standing::Running)) => Ok(()),
-            Ok(Ok(Standing::Ending) | Err(_)) => Err(NotRunning::Ending { allocation }),
-            Ok(Ok(Standing::NotYet)) | Err(_) => Err(NotRunning::NotYet { allocation }),
+            Ok(Ok(RunState::Running)) => Ok(()),
+            Ok(Ok(RunState::Ending) | Err(_)) => Err(NotRunning::Ending { allocation }),
+            Ok(Ok(RunState::NotYet)) | Err(_) => Err(NotRunning::NotYet { allocation }),
         }
     }
 
@@ -158,7 +158,7 @@ pub enum SignalError {
 /// The sending ends with which an allocation's task reports its state.
 pub struct StateSenders {
     pub activity: watch::Sender<Activity>,
-    pub standing: watch::Sender<Standing>,
+    pub run_state: watch::Sender<RunState>,
     pub detail: watch::Sender<Detail>,
 }
 
@@ -206,14 +206,14 @@ impl Allocations {
         }
         let (commands, queue) = mpsc::channel(COMMANDS_QUEUE_LEN);
         let (activity, activity_view) = watch::channel(Activity::default());
-        let (standing, standing_view) = watch::channel(Standing::NotYet);
+        let (run_state, run_state_view) = watch::channel(RunState::NotYet);
         let (detail, detail_view) = watch::channel(Detail::default());
         let share = Arc::new(share.clone());
         let dir = ShimDir::of(state_dir, share.allocation, share.epoch);
-        let senders = StateSenders { activity, standing, detail };
+        let senders = StateSenders { activity, run_state, detail };
         begin(TaskEnds { share: Arc::clone(&share), dir: dir.clone(), own: commands.downgrade(), queue, senders });
-        let (activity, standing, detail) = (activity_view, standing_view, detail_view);
-        let handle = AllocationHandle { share, commands, dir, activity, standing, detail, since: now() };
+        let (activity, run_state, detail) = (activity_view, run_state_view, detail_view);
+        let handle = AllocationHandle { share, commands, dir, activity, run_state, detail, since: now() };
         map.insert(handle.share.allocation, handle.clone());
         handle
     }

@@ -8,7 +8,7 @@ use lattice_api::v1::admin_service_server::AdminService;
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::{Action, QuotaChange, Revocation, TenantChange, UserLimitsChange};
 use lattice_model::Principal;
-use lattice_quorum_client::wire::{Answer, KeyRole, KeyringStanding, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
+use lattice_quorum_client::wire::{Answer, KeyRole, KeyringStatus, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 use std::time::Duration;
@@ -149,7 +149,7 @@ impl AdminService for Api {
     async fn list_gossip_keys(&self, request: Request<v1::ListGossipKeysRequest>) -> Result<Response<v1::ListGossipKeysResponse>, Status> {
         self.user(&request).await?;
         match self.quorum.call(&Ask::ListKeys, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
-            Answer::Keyring(standing) => Ok(Response::new(keys_to_proto(standing))),
+            Answer::Keyring(keyring) => Ok(Response::new(keys_to_proto(keyring))),
             other => Err(unexpected(&other)),
         }
     }
@@ -199,26 +199,26 @@ impl AdminService for Api {
     }
 }
 
-fn keys_to_proto(standing: KeyringStanding) -> v1::ListGossipKeysResponse {
+fn keys_to_proto(keyring: KeyringStatus) -> v1::ListGossipKeysResponse {
     use v1::gossip_key::Role;
-    let keys = standing.keys.into_iter().map(|key| v1::GossipKey {
+    let keys = keyring.keys.into_iter().map(|key| v1::GossipKey {
         id: key.id,
-        made_at_ms: key.made_at.map_or(0, |at| at.0),
-        made_by: key.made_by.unwrap_or_default(),
+        created_at_ms: key.created_at.map_or(0, |at| at.0),
+        created_by: key.created_by.unwrap_or_default(),
         role: match key.role {
-            KeyRole::BroughtIn => Role::BroughtIn,
+            KeyRole::Distributing => Role::Distributing,
             KeyRole::Seals => Role::Seals,
             KeyRole::Opens => Role::Opens,
         }
         .into(),
-        have: key.have,
-        seal: key.seal,
+        decrypting_nodes: key.decrypting_nodes,
+        encrypting_nodes: key.encrypting_nodes,
     });
     v1::ListGossipKeysResponse {
         keys: keys.collect(),
-        nodes: standing.nodes,
-        awaited: standing.awaited.iter().map(ToString::to_string).collect(),
-        awaited_all: standing.awaited_all,
+        nodes: keyring.nodes,
+        awaited: keyring.awaited.iter().map(ToString::to_string).collect(),
+        awaited_count: keyring.awaited_count,
     }
 }
 
@@ -299,7 +299,7 @@ fn change(request: v1::ChangeMembersRequest) -> Result<MembersChange, Status> {
         Change::Add(m) => member(m).map(|(id, service, raft)| MembersChange::Add { id, service, raft })?,
         Change::Remove(m) => MembersChange::Remove { id: m.id },
         Change::Replace(m) => {
-            let (id, service, raft) = member(m.by.unwrap_or_default())?;
+            let (id, service, raft) = member(m.replacement.unwrap_or_default())?;
             MembersChange::Replace { old: m.old, id, service, raft }
         }
         Change::Transfer(m) => MembersChange::Transfer { to: m.to },
@@ -328,8 +328,8 @@ fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
                 id: m.id.0,
                 service: m.service.clone(),
                 raft: m.raft.clone(),
-                standing: m.standing.clone(),
-                matched: m.matched,
+                role: m.standing.clone(),
+                match_index: m.matched,
                 votes: m.votes,
                 level: m.level,
                 certificate_until_ms: m.certificate_until.map_or(0, |until| until.0),
@@ -341,13 +341,17 @@ fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
         notified: now
             .notified
             .iter()
-            .map(|n| Notified { way: n.way.clone(), upto: n.upto, trouble: n.trouble.clone().unwrap_or_default() })
+            .map(|n| Notified {
+                channel: n.channel.clone(),
+                delivered_seq: n.delivered_seq,
+                last_error: n.last_error.clone().unwrap_or_default(),
+            })
             .collect(),
         held_back: now.held_back,
         clocks: now.clocks.as_ref().map(ToString::to_string).unwrap_or_default(),
         awaited: now.awaited.iter().map(ToString::to_string).collect(),
         nodes: now.nodes.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
         allocations: now.allocations.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
-        refused: now.refused.iter().map(|(what, count)| Refused { what: what.clone(), count: *count }).collect(),
+        refused: now.refused.iter().map(|(kind, count)| Refused { kind: kind.clone(), count: *count }).collect(),
     }
 }

@@ -51,12 +51,12 @@ fn waiting(node: WaitingNode) -> v1::WaitingNode {
     v1::WaitingNode {
         node: node.node.to_string(),
         from: node.from.unwrap_or_default(),
-        through: node.through.map(|through| through.to_string()).unwrap_or_default(),
+        relay_node: node.relay_node.map(|through| through.to_string()).unwrap_or_default(),
         cores: node.size.cores,
         memory_bytes: node.size.memory_bytes,
         gpus: node.size.gpus,
         since_ms: node.since.0,
-        asked_ms: node.asked.0,
+        last_attempt_ms: node.last_attempt.0,
     }
 }
 

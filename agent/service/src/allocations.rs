@@ -7,7 +7,7 @@ use super::isolation;
 use super::networks::unenforced;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
-use super::situation::Situations;
+use super::status_message::StatusMessages;
 use super::watching::AllocationWatch;
 use super::{
     Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, updating, usage,
@@ -24,7 +24,7 @@ use lattice_model::{
 use lattice_node::Event;
 use lattice_placing::ClaimResult;
 use lattice_quorum_client::CallError;
-use lattice_quorum_client::wire::{Answer, ListFilter, ListPlace, Refusal, Request as Ask};
+use lattice_quorum_client::wire::{Answer, ListCursor, ListFilter, Refusal, Request as Ask};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl AllocationService for Api {
         };
         caller.check(allocation.id, &allocation.owner)?;
         let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
-        let mut shown = v1::Allocation { age_ms, ..Situations::of(&cluster, self).shown(&allocation) };
+        let mut shown = v1::Allocation { age_ms, ..StatusMessages::of(&cluster, self).shown(&allocation) };
         let v1::Allocation { command, working_dir, script, .. } = lattice_api::allocation::to_proto_in_full(&allocation);
         (shown.command, shown.working_dir, shown.script) = (command, working_dir, script);
         shown.network_note = unenforced(&allocation, &cluster.nodes);
@@ -166,8 +166,8 @@ impl AllocationService for Api {
         };
         let next_page_token = all.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
         let cluster = self.cluster.borrow().clone();
-        let mut situations = Situations::of(&cluster, self);
-        let allocations = all.iter().map(|a| viewer.allocation(&a.owner, situations.shown(a))).collect();
+        let mut status_messages = StatusMessages::of(&cluster, self);
+        let allocations = all.iter().map(|a| viewer.allocation(&a.owner, status_messages.shown(a))).collect();
         Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
     }
 
@@ -293,7 +293,7 @@ impl AllocationService for Api {
             let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();
             (why.summary + &before + &stopped, why.nodes)
         } else {
-            (situation(&allocation, &cluster), Vec::new())
+            (status_message(&allocation, &cluster), Vec::new())
         };
         let nodes = nodes
             .into_iter()
@@ -398,23 +398,23 @@ impl Api {
         let conflicts = refused.conflicts.into_iter().map(|c| v1::refused_claim::Conflict {
             node: c.node.to_string(),
             holder: c.holder.map(|h| h.to_string()).unwrap_or_default(),
-            why: c.why,
+            reason: c.why,
         });
         (Some(v1::RefusedClaim { at_ms: refused.at.0, conflicts: conflicts.collect() }), None)
     }
 }
 
-fn place(token: &str) -> Result<Option<ListPlace>, Status> {
+fn place(token: &str) -> Result<Option<ListCursor>, Status> {
     if token.is_empty() {
         return Ok(None);
     }
     let parsed =
-        token.split_once(':').and_then(|(at, id)| Some(ListPlace { submitted_at: Timestamp(at.parse().ok()?), id: id.parse().ok()? }));
+        token.split_once(':').and_then(|(at, id)| Some(ListCursor { submitted_at: Timestamp(at.parse().ok()?), id: id.parse().ok()? }));
     parsed.map(Some).ok_or_else(|| Status::invalid_argument("page_token: it is not from an earlier answer"))
 }
 
 /// The explanation for an allocation that does not wait for nodes.
-fn situation(allocation: &Allocation, cluster: &Cluster) -> String {
+fn status_message(allocation: &Allocation, cluster: &Cluster) -> String {
     let nodes = hostlist::fold(allocation.nodes());
     match allocation.state {
         AllocationState::Pending | AllocationState::Suspended if !allocation.held => "waits for nodes".to_owned(),

@@ -6,8 +6,8 @@ use super::api::Streamed;
 use lattice_agent_checkpoint::{Answer, app_message};
 use lattice_api::v1;
 use lattice_api::v1::application_service_server::ApplicationService;
-use lattice_model::{AskBy, CheckpointPolicy, DesiredShare};
-use lattice_registry::Standing;
+use lattice_model::{CheckpointMethod, CheckpointPolicy, DesiredShare};
+use lattice_registry::RunState;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 /// The calling work, as it runs here.
 struct Work {
     share: Arc<DesiredShare>,
-    standing: watch::Receiver<Standing>,
+    run_state: watch::Receiver<RunState>,
 }
 
 impl Api {
@@ -42,22 +42,22 @@ impl Api {
         })?;
         caller.check(within, &handle.share.owner)?;
         match handle.share.spec.checkpoint {
-            Some(CheckpointPolicy { by: AskBy::Call, port: Some(port), .. }) => Err(Status::failed_precondition(format!(
+            Some(CheckpointPolicy { method: CheckpointMethod::Call, port: Some(port), .. }) => Err(Status::failed_precondition(format!(
                 "allocation {} is called at its own port, {port} (--checkpoint-port): it answers there",
                 within.short()
             ))),
-            Some(policy) if policy.by == AskBy::Call => Ok(Work { share: handle.share, standing: handle.standing }),
+            Some(policy) if policy.method == CheckpointMethod::Call => Ok(Work { share: handle.share, run_state: handle.run_state }),
             Some(policy) => Err(Status::failed_precondition(format!(
                 "allocation {} is asked by --checkpoint={}; calls are for --checkpoint=grpc",
                 within.short(),
-                policy.by.name()
+                policy.method.name()
             ))),
             None => Err(Status::failed_precondition(format!("allocation {} was submitted without --checkpoint=grpc", within.short()))),
         }
     }
 
     /// Writes an answer to the disk, and only then acknowledges it.
-    async fn answered(&self, work: Work, token: String, answer: Answer) -> Result<Response<v1::SaveAnswered>, Status> {
+    async fn answered(&self, work: Work, token: String, answer: Answer) -> Result<Response<v1::SaveAck>, Status> {
         let checkpoints = self.context.work.checkpoint.checkpoints.clone();
         // Waits here, not on a blocking thread: all allocations share those threads.
         let turn = checkpoints.callers().lock_answers((work.share.allocation, work.share.epoch)).await;
@@ -68,7 +68,7 @@ impl Api {
             checkpoints.put_answer(&work.share, &token, &answer)
         });
         match written.await {
-            Ok(Ok(())) => Ok(Response::new(v1::SaveAnswered {})),
+            Ok(Ok(())) => Ok(Response::new(v1::SaveAck {})),
             Ok(Err(why)) => Err(Status::failed_precondition(format!("the answer is refused: {why}"))),
             Err(broke) => Err(Status::internal(format!("the answer is refused: {broke}"))),
         }
@@ -76,8 +76,8 @@ impl Api {
 }
 
 /// Waits until the allocation is being ended (`true`), or the agent stops (`false`).
-async fn ending(standing: &mut watch::Receiver<Standing>) -> bool {
-    standing.wait_for(|standing| *standing == Standing::Ending).await.is_ok()
+async fn ending(run_state: &mut watch::Receiver<RunState>) -> bool {
+    run_state.wait_for(|run_state| *run_state == RunState::Ending).await.is_ok()
 }
 
 #[tonic::async_trait]
@@ -85,9 +85,9 @@ impl ApplicationService for Api {
     type RegisterStream = Streamed<v1::SaveRequest>;
 
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Result<Response<Self::RegisterStream>, Status> {
-        let Work { share, mut standing } = self.work(&request).await?;
+        let Work { share, mut run_state } = self.work(&request).await?;
         let over = format!("allocation {} is being ended: nothing is asked of it any more", share.allocation.short());
-        if *standing.borrow() == Standing::Ending {
+        if *run_state.borrow() == RunState::Ending {
             return Err(Status::failed_precondition(over));
         }
         let key = (share.allocation, share.epoch);
@@ -109,7 +109,7 @@ impl ApplicationService for Api {
                 tokio::select! {
                     () = out.closed() => return,
                     changed = waiting.asked.changed() => if changed.is_err() { return },
-                    ended = ending(&mut standing) => {
+                    ended = ending(&mut run_state) => {
                         if ended {
                             let _ = out.send(Err(Status::failed_precondition(over))).await;
                         }
@@ -121,7 +121,7 @@ impl ApplicationService for Api {
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
-    async fn progress(&self, request: Request<Streaming<v1::SaveProgress>>) -> Result<Response<v1::SaveAnswered>, Status> {
+    async fn progress(&self, request: Request<Streaming<v1::SaveProgress>>) -> Result<Response<v1::SaveAck>, Status> {
         let work = self.work(&request).await?;
         let key = (work.share.allocation, work.share.epoch);
         let mut messages = request.into_inner();
@@ -130,22 +130,22 @@ impl ApplicationService for Api {
             let counted = self.context.work.checkpoint.checkpoints.callers().progresses(key, &now.token, progress);
             counted.map_err(|error| Status::failed_precondition(error.to_string()))?;
         }
-        Ok(Response::new(v1::SaveAnswered {}))
+        Ok(Response::new(v1::SaveAck {}))
     }
 
-    async fn defer(&self, request: Request<v1::SaveDeferral>) -> Result<Response<v1::SaveAnswered>, Status> {
+    async fn defer(&self, request: Request<v1::SaveDeferral>) -> Result<Response<v1::SaveAck>, Status> {
         let work = self.work(&request).await?;
         let now = request.into_inner();
         self.answered(work, now.token.clone(), app_message::deferral(&now)).await
     }
 
-    async fn fail(&self, request: Request<v1::SaveFailure>) -> Result<Response<v1::SaveAnswered>, Status> {
+    async fn fail(&self, request: Request<v1::SaveFailure>) -> Result<Response<v1::SaveAck>, Status> {
         let work = self.work(&request).await?;
         let now = request.into_inner();
         self.answered(work, now.token.clone(), app_message::failure(&now)).await
     }
 
-    async fn done(&self, request: Request<v1::SaveDone>) -> Result<Response<v1::SaveAnswered>, Status> {
+    async fn done(&self, request: Request<v1::SaveDone>) -> Result<Response<v1::SaveAck>, Status> {
         let work = self.work(&request).await?;
         let now = request.into_inner();
         let token = now.token.clone();

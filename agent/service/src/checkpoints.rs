@@ -77,7 +77,7 @@ impl Following {
                     };
                     let Some(item) = item else { break };
                     let event = event(item);
-                    let over = event.as_ref().map_or(true, |event| event.over);
+                    let over = event.as_ref().map_or(true, |event| event.done);
                     if out.send(event).await.is_err() || over {
                         return;
                     }
@@ -119,7 +119,7 @@ fn event(item: CheckpointItem) -> Result<v1::CheckpointEvent, Status> {
         CheckpointItem::Refused { why } => Err(Status::failed_precondition(format!("no checkpoint is made: {why}"))),
         CheckpointItem::Progress { id, state, detail } => Ok(v1::CheckpointEvent { id: text(id), state, detail, ..Default::default() }),
         CheckpointItem::Ended { id, state, why, complete, step, bytes } => {
-            Ok(v1::CheckpointEvent { id: text(id), state, detail: why, over: true, complete, step, bytes })
+            Ok(v1::CheckpointEvent { id: text(id), state, detail: why, done: true, complete, step, bytes })
         }
     }
 }
@@ -214,12 +214,12 @@ fn shown(api: &Api, manifest: &Manifest, allocation: &Allocation) -> v1::Checkpo
         epoch: manifest.epoch.0,
         parent: manifest.parent.map(|id| id.to_string()).unwrap_or_default(),
         step: manifest.step,
-        made_at_ms: manifest.made_at_ms,
+        created_at_ms: manifest.created_at_ms,
         files,
         bytes,
         last: allocation.checkpoint.as_ref().is_some_and(|last| last.id == manifest.id),
         nodes: manifest.nodes.iter().map(node).collect(),
-        goes_at_ms: expires_at_ms(api, allocation),
+        expires_at_ms: expires_at_ms(api, allocation),
         damaged: String::new(),
         time_seconds: None,
     }
@@ -239,7 +239,7 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListCheckpointsRequest>
         id: id.to_string(),
         allocation: allocation.id.to_string(),
         last: allocation.checkpoint.as_ref().is_some_and(|last| last.id == id),
-        goes_at_ms: expires_at_ms(api, &allocation),
+        expires_at_ms: expires_at_ms(api, &allocation),
         damaged: why,
         ..Default::default()
     };
@@ -272,8 +272,8 @@ pub(super) async fn check(api: &Api, request: Request<v1::CheckpointKey>) -> Res
     let manifest = find(api, &allocation, &owner, &request.get_ref().checkpoint).await?;
     let store = api.context.work.checkpoint.checkpoints.store().map_err(without)?;
     let _one_of_few = VERIFIED_AT_ONCE.acquire().await.map_err(|closed| Status::internal(closed.to_string()))?;
-    let wrong = verify(store, &owner, &manifest).await.map_err(|e| status(&e))?;
-    Ok(v1::VerifyCheckpointResponse { id: manifest.id.to_string(), wrong })
+    let damaged_files = verify(store, &owner, &manifest).await.map_err(|e| status(&e))?;
+    Ok(v1::VerifyCheckpointResponse { id: manifest.id.to_string(), damaged_files })
 }
 
 /// Refuses to remove what may be under way while the allocation lives: a checkpoint without a
@@ -287,7 +287,7 @@ async fn removable(store: &CheckpointStore, allocation: &Allocation, owner: &Own
         );
         Err(Status::failed_precondition(text))
     };
-    let when = |m: &Manifest| (m.epoch, m.made_at_ms);
+    let when = |m: &Manifest| (m.epoch, m.created_at_ms);
     let manifest = match store.manifest(owner, id).await {
         Ok(manifest) => manifest,
         Err(StoreError::NoSuch(_)) => return refused("has no manifest, and may be under way"),

@@ -42,11 +42,11 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
             let took_ms = millis(began.elapsed());
             let base = v1::NodeDiagnosis { node: node.to_string(), took_ms, ..Default::default() };
             match found {
-                Ok(WireDiagnosis { processes, left_out, facts, ages, gpus }) => {
+                Ok(WireDiagnosis { processes, omitted, facts, ages, gpus }) => {
                     let processes = processes.into_iter().map(process).collect();
-                    (v1::NodeDiagnosis { processes, findings: findings(facts, &ages), left_out, ..base }, gpus)
+                    (v1::NodeDiagnosis { processes, findings: findings(facts, &ages), omitted, ..base }, gpus)
                 }
-                Err(error) => (v1::NodeDiagnosis { unreached: error.to_string(), ..base }, DiagnosisGpus::default()),
+                Err(error) => (v1::NodeDiagnosis { error: error.to_string(), ..base }, DiagnosisGpus::default()),
             }
         }
     });
@@ -60,8 +60,8 @@ fn compare_gpus(nodes: &mut [v1::NodeDiagnosis], gpus: &[DiagnosisGpus]) {
     let names: Vec<String> = nodes.iter().map(|node| node.node.clone()).collect();
     let each: Vec<(&str, &DiagnosisGpus)> = names.iter().map(String::as_str).zip(gpus).collect();
     for (at, text) in uneven(&each) {
-        let (part, about, source) = ("gpus".to_owned(), "balance".to_owned(), gpus[at].source.clone());
-        nodes[at].findings.push(v1::Finding { part, about, text, source, wrong: true, age_ms: Some(gpus[at].age_ms) });
+        let (part, subject, source) = ("gpus".to_owned(), "balance".to_owned(), gpus[at].source.clone());
+        nodes[at].findings.push(v1::Finding { part, subject, text, source, problem: true, age_ms: Some(gpus[at].age_ms) });
     }
 }
 
@@ -73,8 +73,8 @@ fn process(of: WireProcess) -> v1::ProcessDiagnosis {
         name: of.name,
         state: of.state,
         threads: of.threads,
-        waits_in: of.waits_in,
-        still_ms: of.still_ms,
+        wchan: of.wchan,
+        off_cpu_ms: of.off_cpu_ms,
         cpu_seconds: of.cpu_seconds,
         memory_bytes: of.memory_bytes,
         open_files: of.open_files,
@@ -94,6 +94,6 @@ fn findings(facts: Vec<WireFact>, ages: &[(u32, u64)]) -> Vec<v1::Finding> {
     findings
 }
 
-fn finding(WireFact { part, about, text, source, wrong }: WireFact) -> v1::Finding {
-    v1::Finding { part, about, text, source, wrong, age_ms: None }
+fn finding(WireFact { part, subject, text, source, problem }: WireFact) -> v1::Finding {
+    v1::Finding { part, subject, text, source, problem, age_ms: None }
 }

@@ -20,14 +20,14 @@ impl Api {
         v1::NodeFactResponse {
             fact: report.fact.as_deref().map(fact),
             pulse: report.pulse.as_ref().map(pulse),
-            unreached: report.unreached.unwrap_or_default(),
+            error: report.error.unwrap_or_default(),
             gossip: member.map(|member| self.gossip_member(member)),
         }
     }
 
     /// Every node known from gossip or from the quorum, with the state that it publishes, or else
     /// the last known one.
-    pub(super) fn by_gossip(&self) -> Vec<v1::Node> {
+    pub(super) fn from_gossip(&self) -> Vec<v1::Node> {
         let known: Vec<Node> = self.cluster.borrow().nodes.values().cloned().collect();
         let mut nodes: BTreeMap<String, v1::Node> = self.shown(&known, &known).into_iter().map(|node| (node.id.clone(), node)).collect();
         let knows_all = self.context.work.directory.knows_all();
@@ -40,7 +40,7 @@ impl Api {
             let unknown = || v1::Node { id: member.node.to_string(), state: UNKNOWN.to_owned(), ..Default::default() };
             apply_gossip(nodes.entry(member.node.to_string()).or_insert_with(unknown), member);
         }
-        nodes.into_values().map(|node| v1::Node { by_gossip: true, ..node }).collect()
+        nodes.into_values().map(|node| v1::Node { from_gossip: true, ..node }).collect()
     }
 }
 
@@ -81,14 +81,14 @@ fn fact(fact: &NodeFact) -> v1::NodeFact {
         features: fact.features.clone(),
         fingerprint: fact.fingerprint.clone().unwrap_or_default(),
         images: fact.images.clone(),
-        images_all: fact.images_all,
+        images_count: fact.images_count,
     }
 }
 
 fn pulse(pulse: &NodePulse) -> v1::NodePulse {
     v1::NodePulse {
         running: pulse.running.iter().map(ToString::to_string).collect(),
-        running_all: pulse.running_all,
+        running_count: pulse.running_count,
         pressure_cpu: pulse.pressure.cpu,
         pressure_memory: pulse.pressure.memory,
         pressure_io: pulse.pressure.io,

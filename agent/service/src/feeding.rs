@@ -5,7 +5,7 @@ use super::target::Target;
 use lattice_api::v1;
 use lattice_launch::{InputPort, next_taken};
 use lattice_mesh::frame;
-use lattice_mesh::input::{WirePiece, WireTaken};
+use lattice_mesh::input::{WireInputAck, WireInputChunk};
 use lattice_mesh::open::{AbortOpen, HeadAnswer, Open};
 use lattice_meshd as meshd;
 use lattice_model::input::{PIECE_BYTES_MAX, Taken};
@@ -92,7 +92,7 @@ async fn feed_remotely(
         Ok::<_, Status>(())
     };
     let goes = async {
-        while let Ok(now) = frame::read::<WireTaken, _>(&mut recv).await {
+        while let Ok(now) = frame::read::<WireInputAck, _>(&mut recv).await {
             if send_taken(out, now.into()).await.is_none() {
                 break;
             }
@@ -103,22 +103,22 @@ async fn feed_remotely(
 }
 
 /// `None`: the caller sends no more.
-async fn next_piece(requests: &mut Streaming<v1::LaunchInputRequest>) -> Result<Option<WirePiece>, Status> {
+async fn next_piece(requests: &mut Streaming<v1::LaunchInputRequest>) -> Result<Option<WireInputChunk>, Status> {
     let Some(request) = requests.message().await? else { return Ok(None) };
-    let Some(v1::launch_input_request::What::Piece(v1::InputPiece { offset, data, last })) = request.what else {
+    let Some(v1::launch_input_request::What::Piece(v1::InputChunk { offset, data, last })) = request.what else {
         return Err(Status::invalid_argument("after `start`, only pieces of standard input may follow"));
     };
     if data.len() > PIECE_BYTES_MAX {
         return Err(Status::invalid_argument(format!("a piece of {} bytes; at most {PIECE_BYTES_MAX} are accepted", data.len())));
     }
-    Ok(Some(WirePiece { offset, bytes: data, last }))
+    Ok(Some(WireInputChunk { offset, bytes: data, last }))
 }
 
 /// `None`: the caller has gone.
 async fn send_taken(out: &Answers, taken: Taken) -> Option<()> {
     let taken = match taken {
-        Taken::UpTo(bytes) => v1::InputTaken { bytes, over: false },
-        Taken::Over => v1::InputTaken { bytes: 0, over: true },
+        Taken::UpTo(bytes) => v1::InputAck { bytes, closed: false },
+        Taken::Closed => v1::InputAck { bytes: 0, closed: true },
     };
     out.send(Ok(v1::LaunchInputResponse { taken: Some(taken) })).await.ok()
 }

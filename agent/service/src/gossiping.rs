@@ -57,7 +57,7 @@ impl Api {
                     ),
                     Err(RecvError::Closed) => break,
                 };
-                let event = v1::GossipChange { at_ms: now().0, node, what: what.to_owned(), detail };
+                let event = v1::GossipChange { at_ms: now().0, node, event: what.to_owned(), detail };
                 if out.send(Ok(event)).await.is_err() {
                     break;
                 }

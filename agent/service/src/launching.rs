@@ -15,7 +15,7 @@ use lattice_api::v1::launch_event::{Ended, Exits, RankExit, Started, What};
 use lattice_ledger::AccessKind;
 use lattice_mesh::launch::WireOutcome;
 use lattice_mesh::open::{AbortOpen, HeadAnswer, LaunchItem, LaunchOpen, Open};
-use lattice_mesh::shape::WireAsk;
+use lattice_mesh::shape::WireLaunchOptions;
 use lattice_mesh::terminal::ToTerminal;
 use lattice_mesh::{UnreachedNode, frame};
 use lattice_meshd as meshd;
@@ -65,7 +65,7 @@ pub(super) async fn launch(
         working_dir: request.working_dir,
         env: request.env.into_iter().collect(),
         pty: request.pty.map(|given| attaching::size(Some(given))),
-        ask: WireAsk::new(&asked, request.exits),
+        ask: WireLaunchOptions::new(&asked, request.exits),
         uid: caller.principal.uid,
         user: caller.principal.name.clone(),
     };

@@ -58,7 +58,7 @@ impl LeaseService for Api {
             user: l.user.unwrap_or_default(),
             ttl_ms: l.ttl_ms,
             left_ms: l.left_ms,
-            bad: l.bad.unwrap_or_default(),
+            problem: l.problem.unwrap_or_default(),
         });
         Ok(Response::new(v1::ListLeasesResponse { leases: leases.collect() }))
     }
@@ -75,7 +75,15 @@ impl Api {
         match self.quorum.call(ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Lease { token, ttl_ms } => {
                 let holder = self.context.setup.me.to_string();
-                Ok(Response::new(v1::Lease { name, holder, user, token: Some(token), ttl_ms, left_ms: Some(ttl_ms), bad: String::new() }))
+                Ok(Response::new(v1::Lease {
+                    name,
+                    holder,
+                    user,
+                    token: Some(token),
+                    ttl_ms,
+                    left_ms: Some(ttl_ms),
+                    problem: String::new(),
+                }))
             }
             other => Err(unexpected(&other)),
         }

@@ -47,7 +47,7 @@ mod refusal;
 mod requests;
 mod sessions;
 mod signalling;
-mod situation;
+mod status_message;
 mod submitted;
 mod target;
 mod telemetry;

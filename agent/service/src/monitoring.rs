@@ -151,9 +151,9 @@ async fn follow(api: Api, node: NodeId, open: MonitorOpen, out: Out) {
                         (false, false) => continue,
                     }
                 }
-                Ok(MonitorItem::Numbers(usage)) => {
+                Ok(MonitorItem::Metrics(usage)) => {
                     let measured = usage.shown.into_iter().map(measured).collect();
-                    What::Numbers(v1::NodeUsage { node: node.to_string(), age_ms: usage.age_ms, measured, ..Default::default() })
+                    What::Metrics(v1::NodeUsage { node: node.to_string(), age_ms: usage.age_ms, measured, ..Default::default() })
                 }
                 Ok(MonitorItem::Alert(alert)) => What::Alert(v1::MetricAlert {
                     alert: alert.alert,
@@ -177,7 +177,7 @@ async fn follow(api: Api, node: NodeId, open: MonitorOpen, out: Out) {
         };
         if is_reported && !away {
             away = true;
-            if send(&out, Some(&node), What::Away(why)).await.is_err() {
+            if send(&out, Some(&node), What::Unreachable(why)).await.is_err() {
                 return;
             }
         }

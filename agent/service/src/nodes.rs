@@ -39,22 +39,22 @@ impl NodeService for Api {
             Ok((Answer::Nodes(nodes), age_ms)) => (nodes, age_ms),
             Ok((other, _)) => return Err(unexpected(&other)),
             Err(away) if or_gossip && away.code() == Code::Unavailable => {
-                let quorum_away = away.message().to_owned();
-                return Ok(Response::new(v1::ListNodesResponse { nodes: self.by_gossip(), age_ms: None, quorum_away }));
+                let quorum_error = away.message().to_owned();
+                return Ok(Response::new(v1::ListNodesResponse { nodes: self.from_gossip(), age_ms: None, quorum_error }));
             }
             Err(refused) => return Err(refused),
         };
-        Ok(Response::new(v1::ListNodesResponse { nodes: self.shown(&nodes, &nodes), age_ms, quorum_away: String::new() }))
+        Ok(Response::new(v1::ListNodesResponse { nodes: self.shown(&nodes, &nodes), age_ms, quorum_error: String::new() }))
     }
 
     async fn local_status(&self, request: Request<v1::LocalStatusRequest>) -> Result<Response<v1::LocalStatusResponse>, Status> {
         let viewer = Viewer::of(&self.caller(&request).await?);
         let view = self.context.work.view.borrow().clone();
         let (quorum_connected, quorum_detail) = match &*self.session.borrow() {
-            SessionState::Connected { member, through } => {
+            SessionState::Connected { member, relay_node } => {
                 let carried = self.context.carried.names();
                 let carries = if carried.is_empty() { String::new() } else { format!("; carries the sessions of {}", carried.join(", ")) };
-                (true, session_state::describe(member, through.as_ref()) + &carries)
+                (true, session_state::describe(member, relay_node.as_ref()) + &carries)
             }
             SessionState::Lost { since, why } => (
                 false,
@@ -365,7 +365,7 @@ impl Api {
             ("mesh frames that are no message", REFUSED.malformed.load(Ordering::Relaxed)),
         ];
         let some = counts.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| (what.to_owned(), count));
-        some.chain(self.credentials.refused().counts()).map(|(what, count)| v1::Refused { what, count }).collect()
+        some.chain(self.credentials.refused().counts()).map(|(kind, count)| v1::Refused { kind, count }).collect()
     }
 }
 
@@ -377,14 +377,14 @@ fn conforms(node: &NodeId, found: &Found) -> v1::LocalConformance {
         absent: absent.into_iter().map(|name| (*name).to_owned()).collect(),
         components: components.into_iter().collect(),
         at_ms: found.at.map_or(0, |at| at.0),
-        trouble: found.trouble.clone().unwrap_or_default(),
+        error: found.error.clone().unwrap_or_default(),
         node: node.to_string(),
     }
 }
 
 fn checked(name: &str, check: &Check) -> v1::HealthCheck {
     let (finding, detail) = match &check.finding {
-        Finding::Well => ("well", ""),
+        Finding::Well => ("ok", ""),
         Finding::Unsupported(why) => ("unsupported", why.as_str()),
         Finding::Warning(why) => ("warning", why.as_str()),
         Finding::Critical(why) => ("critical", why.as_str()),
@@ -395,7 +395,7 @@ fn checked(name: &str, check: &Check) -> v1::HealthCheck {
         name: name.to_owned(),
         finding: finding.to_owned(),
         detail: detail.to_owned(),
-        keeps_work_off: check.critical.is_some(),
+        blocks_new_work: check.critical.is_some(),
         since_ms: check.since.0,
     }
 }

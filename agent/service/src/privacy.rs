@@ -38,11 +38,11 @@ impl Viewer {
             id: full.id,
             state: full.state,
             nodes: full.nodes,
-            nodes_wanted: full.nodes_wanted,
+            nodes_requested: full.nodes_requested,
             share: full.share,
             epoch: full.epoch,
             vcluster: full.vcluster,
-            queue_place: full.queue_place,
+            queue_position: full.queue_position,
             held: full.held,
             walltime_seconds: full.walltime_seconds,
             submitted_at_ms: full.submitted_at_ms,
@@ -104,7 +104,7 @@ mod tests {
             tenant: "physics".into(),
             uenv: "/home/u8/env.sqfs".into(),
             telemetry: "by u8".into(),
-            situation: "waits for u9".into(),
+            status_message: "waits for u9".into(),
             submitted_at_ms: 5,
             ..Default::default()
         };

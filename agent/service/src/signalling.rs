@@ -6,7 +6,7 @@ use super::usage::runs;
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use lattice_ledger::{AccessKind, Action};
-use lattice_mesh::signal::{SignalOpen, WireWhom};
+use lattice_mesh::signal::{SignalOpen, WireSignalTarget};
 use lattice_meshd::signalling;
 use lattice_model::signal::WorkSignal;
 use lattice_quorum_client::wire::Request as Ask;
@@ -19,12 +19,12 @@ const NODES_AT_ONCE: usize = 64;
 const SIGNAL_MAX: u32 = 64;
 
 /// The text of a signal in the audit log.
-fn recorded(signal: u32, to: WireWhom) -> String {
+fn recorded(signal: u32, to: WireSignalTarget) -> String {
     let name = signal.to_string().parse::<WorkSignal>().map_or_else(|_| format!("signal {signal}"), |known| known.to_string());
     let whom = match to {
-        WireWhom::Ranks => "its ranks",
-        WireWhom::Launches => "all of its launches",
-        WireWhom::Script => "its script",
+        WireSignalTarget::Ranks => "its ranks",
+        WireSignalTarget::Launches => "all of its launches",
+        WireSignalTarget::Script => "its script",
     };
     format!("{name} to {whom}")
 }
@@ -36,9 +36,9 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
         return Err(Status::invalid_argument(format!("there is no signal {signal}: 1 to {SIGNAL_MAX} are possible")));
     }
     let whom = match to.as_str() {
-        "" | "ranks" => WireWhom::Ranks,
-        "launches" => WireWhom::Launches,
-        "script" => WireWhom::Script,
+        "" | "ranks" => WireSignalTarget::Ranks,
+        "launches" => WireSignalTarget::Launches,
+        "script" => WireSignalTarget::Script,
         _ => return Err(Status::invalid_argument(format!("to: {to:?} is neither ranks, launches nor script"))),
     };
     let allocation = api.allocation(&key).await?;
@@ -51,8 +51,8 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
     }
     // The script runs on the head only.
     let nodes: Vec<_> = match whom {
-        WireWhom::Script => allocation.head().cloned().into_iter().collect(),
-        WireWhom::Ranks | WireWhom::Launches => allocation.nodes().cloned().collect(),
+        WireSignalTarget::Script => allocation.head().cloned().into_iter().collect(),
+        WireSignalTarget::Ranks | WireSignalTarget::Launches => allocation.nodes().cloned().collect(),
     };
     let asked = nodes.into_iter().map(|node| {
         let open = SignalOpen {

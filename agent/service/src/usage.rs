@@ -73,7 +73,7 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
                     let measured = shown.into_iter().map(measured).collect();
                     v1::NodeUsage { node: node.to_string(), age_ms, measured, ..Default::default() }
                 }
-                Err(error) => v1::NodeUsage { node: node.to_string(), unreached: error.to_string(), ..Default::default() },
+                Err(error) => v1::NodeUsage { node: node.to_string(), error: error.to_string(), ..Default::default() },
             }
         }
     });
@@ -84,7 +84,7 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
 async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &mut [v1::NodeUsage]) {
     // Both are in the order of the allocation's nodes. A node that did not answer about its usage
     // is not asked again.
-    let answered = allocation.nodes().cloned().zip(nodes.iter_mut()).filter(|(_, usage)| usage.unreached.is_empty());
+    let answered = allocation.nodes().cloned().zip(nodes.iter_mut()).filter(|(_, usage)| usage.error.is_empty());
     let (all, usages): (Vec<NodeId>, Vec<&mut v1::NodeUsage>) = answered.unzip();
     let asked = all.into_iter().map(|node| {
         let open = open(user, allocation, Duration::ZERO);
@@ -100,13 +100,13 @@ async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &
                 usage.gpus_age_ms = age_ms;
                 usage.gpus = gpus.into_iter().map(gpu).collect();
             }
-            Err(error) => usage.gpus_unreached = error.to_string(),
+            Err(error) => usage.gpus_error = error.to_string(),
         }
     }
 }
 
-fn gpu(WireGpu { id, model, silent, shown, throttled }: WireGpu) -> v1::GpuUsage {
-    v1::GpuUsage { id, model, silent, measured: shown.into_iter().map(measured).collect(), throttled }
+fn gpu(WireGpu { id, model, error, shown, throttled }: WireGpu) -> v1::GpuUsage {
+    v1::GpuUsage { id, model, error, measured: shown.into_iter().map(measured).collect(), throttled }
 }
 
 /// Refuses to ask agents about work that does not run.
@@ -127,5 +127,5 @@ pub(super) fn runs(allocation: &Allocation) -> Result<(), Status> {
 }
 
 pub(super) fn measured(Shown { name, unit, source, now, mean, max }: Shown) -> v1::Measured {
-    v1::Measured { name, unit, source, now, mean, max, over_source: String::new() }
+    v1::Measured { name, unit, source, now, mean, max, window_source: String::new() }
 }

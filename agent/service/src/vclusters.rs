@@ -4,7 +4,7 @@ use super::Api;
 use super::api::QUORUM_TIMEOUT;
 use super::arguments::node_id;
 use super::refusal::{status, unexpected};
-use super::situation::Situations;
+use super::status_message::StatusMessages;
 use lattice_api::v1;
 use lattice_api::v1::v_cluster_service_server::VClusterService;
 use lattice_ledger::{Action, VClusterChange};
@@ -32,8 +32,8 @@ impl VClusterService for Api {
             pending: v.pending,
             running: v.running,
             served_by: v.served_by.map(|n| n.to_string()).unwrap_or_default(),
-            made_by: v.vcluster.made_by,
-            made_at_ms: v.vcluster.made_at.0,
+            created_by: v.vcluster.created_by,
+            created_at_ms: v.vcluster.created_at.0,
         });
         Ok(Response::new(v1::ListVClustersResponse { vclusters: vclusters.collect() }))
     }
@@ -52,8 +52,8 @@ impl VClusterService for Api {
         }
         let view = cluster.with_alive(self.membership.alive());
         let waiting = view.waiting_in(&name);
-        let mut situations = Situations::of(&cluster, self);
-        let shown = waiting.iter().take(SHOWN_MAX).map(|a| situations.shown(a)).collect();
+        let mut status_messages = StatusMessages::of(&cluster, self);
+        let shown = waiting.iter().take(SHOWN_MAX).map(|a| status_messages.shown(a)).collect();
         let waiting = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
         Ok(Response::new(v1::VClusterQueueResponse { allocations: shown, waiting }))
     }

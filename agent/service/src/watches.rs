@@ -15,7 +15,7 @@ use lattice_api::v1::watch_service_server::WatchService;
 use lattice_model::{Generation, Principal, Resources, Revision, with_causes};
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::following::{Following, News};
-use lattice_quorum_client::wire::{Change, WatchAllocations, WatchPlace, WatchRequest};
+use lattice_quorum_client::wire::{Change, WatchAllocations, WatchCursor, WatchRequest};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -59,7 +59,7 @@ impl WatchService for Api {
                 WatchRequest { allocations: WatchAllocations::One(allocation.id), ..nothing }
             }
         };
-        let since = request.get_ref().since.map(|s| WatchPlace { generation: Generation(s.generation), revision: Revision(s.revision) });
+        let since = request.get_ref().since.map(|s| WatchCursor { generation: Generation(s.generation), revision: Revision(s.revision) });
         let place = self.watching(caller.principal.uid)?;
         let (out, events) = mpsc::channel(ITEMS_QUEUE_LEN);
         // A connection of its own: a reader that stops reading must not block this agent's own
@@ -132,14 +132,14 @@ impl Watch {
         let (list, changes) = match news {
             News::List { all, .. } => (true, all),
             News::Changes { changes, .. } => (false, changes),
-            News::StartAgain { why } => return self.send(v1::WatchEvent { start_again: why, ..Default::default() }).await,
+            News::Resync { why } => return self.send(v1::WatchEvent { resync_reason: why, ..Default::default() }).await,
         };
-        let place = self.following.place().map(|p| v1::WatchPlace { generation: p.generation.0, revision: p.revision.0 });
+        let cursor = self.following.place().map(|p| v1::WatchCursor { generation: p.generation.0, revision: p.revision.0 });
         let mut parts = changes.chunks(CHANGES_MAX).peekable();
         loop {
             let part = event(parts.next().unwrap_or_default(), self.sees, &self.viewer);
             let more = parts.peek().is_some();
-            self.send(v1::WatchEvent { list, more, place: place.filter(|_| !more), ..part }).await?;
+            self.send(v1::WatchEvent { list, more, cursor: cursor.filter(|_| !more), ..part }).await?;
             if !more {
                 return Ok(());
             }
@@ -167,7 +167,7 @@ fn event(changes: &[Change], sees: Viewer, viewer: &Principal) -> v1::WatchEvent
                 token: visible_token(viewer, lease.user.as_deref(), lease.token),
                 ttl_ms: lease.ttl_ms,
                 left_ms: None,
-                bad: String::new(),
+                problem: String::new(),
             }),
             Change::LeaseEnded(name) => event.leases_ended.push(name.clone()),
             // Nothing of these is in the allocation that a caller is sent. What was used, it is sent when

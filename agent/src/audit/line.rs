@@ -30,7 +30,7 @@ const INTERRUPTED: std::ops::RangeInclusive<i64> = 512..=516;
 
 /// A line: the audit begins here.
 pub fn begun(now_ms: u64) -> Vec<u8> {
-    whole(now_ms, json!({ "event": "begun" }))
+    whole(now_ms, json!({ "event": "started" }))
 }
 
 /// A line: the audit ended here. All events until then are in the record, or reported as lost.
@@ -40,7 +40,7 @@ pub fn ended(at_ms: u64) -> Vec<u8> {
 
 /// A line: a gap in which no agent read the kernel's events.
 pub fn away(from_ms: u64, to_ms: u64) -> Vec<u8> {
-    whole(to_ms, json!({ "event": "away", "from_ms": from_ms, "to_ms": to_ms }))
+    whole(to_ms, json!({ "event": "gap", "from_ms": from_ms, "to_ms": to_ms }))
 }
 
 /// A line: `count` events are missing in the record.

@@ -92,9 +92,9 @@ fn a_power_failure_may_leave_any_pages_of_unsynced_records() {
 fn a_checkpoint_moved_in_before_the_journal_was_cut_does_not_count_its_records_twice() {
     let dir = Dir::new("between");
     let mut opened = dir.open().unwrap();
-    opened.journal.append(&[registered(1), Record::ToReport(report())]).unwrap();
+    opened.journal.append(&[registered(1), Record::ReportQueued(report())]).unwrap();
     opened.brain.replay(registered(1));
-    opened.brain.replay(Record::ToReport(report()));
+    opened.brain.replay(Record::ReportQueued(report()));
     let old = fs::read(dir.0.join("journal")).unwrap();
     opened.journal.checkpoint(&opened.brain).unwrap();
     drop(opened);
@@ -161,7 +161,7 @@ fn a_damaged_journal_can_be_salvaged() {
     let dir = Dir::new("aside");
     let mut opened = dir.open().unwrap();
     let first = opened.journal.life();
-    opened.journal.append(&[registered(4), Record::ToReport(report())]).unwrap();
+    opened.journal.append(&[registered(4), Record::ReportQueued(report())]).unwrap();
     let good = opened.journal.end;
     opened.journal.append(&[registered(5), registered(6)]).unwrap();
     drop(opened);

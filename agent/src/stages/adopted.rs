@@ -20,7 +20,7 @@ use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::session_state::SessionState;
 use lattice_agent_common::user_quota::UserQuota;
 use lattice_machine::facts;
-use lattice_machine::gpu_standings::Offer;
+use lattice_machine::gpu_statuses::Offer;
 use lattice_machine::health::Finds;
 use lattice_machine::wipe::Wipes;
 use lattice_membership::cluster;

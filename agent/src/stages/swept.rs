@@ -49,10 +49,13 @@ impl Swept {
             offer: offer.clone(),
             addresses: NodeAddresses { mesh: config.mesh.advertise().to_owned(), gossip: config.gossip.advertise().to_owned() },
             schedulable: config.schedulable,
-            unlimited: bounds::unlimited(&context.machine.bounds.controllers).into_iter().chain(context.machine.data.unlimited()).collect(),
+            unenforced_limits: bounds::unlimited(&context.machine.bounds.controllers)
+                .into_iter()
+                .chain(context.machine.data.unlimited())
+                .collect(),
             previous: brain.incarnation(),
             found: brain.found(),
-            wipes: config.hooks.wipe.is_configured(),
+            has_wipe_hook: config.hooks.wipe.is_configured(),
         };
         let (wiping, wipes) = Wiping::new(config, &base.me, channels.view.clone());
         base.tasks.spawn(wiping.run(base.stop.child_token()));

@@ -43,7 +43,7 @@ use lattice_output::log_store::LogStore;
 use lattice_output::spool::{self, Spools};
 use lattice_registry::Allocations;
 use lattice_runtime::cgroup::Slice;
-use lattice_runtime::shim::LogRoom;
+use lattice_runtime::shim::LogLimits;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl Wiring<'_> {
             work_may_gain_privileges: config.work.may_gain_privileges,
             images_from_users: config.images.from_users,
             grace: Duration::from_secs(config.work.grace_seconds),
-            log_room: LogRoom { ring_bytes: config.logs.ring_bytes, spool_bytes_max: config.logs.spool_max_bytes },
+            log_limits: LogLimits { ring_bytes: config.logs.ring_bytes, spool_bytes_max: config.logs.spool_max_bytes },
             attach_max_concurrent: config.work.attach_max_concurrent,
         });
         let machine = Arc::new(Machine {
@@ -163,7 +163,7 @@ impl Wiring<'_> {
             fabric: connections.fabric.clone(),
             checks,
             facts,
-            gpus: gpus.standings(),
+            gpus: gpus.statuses(),
             gpu_readings,
             conformance,
         });
@@ -216,7 +216,7 @@ impl Wiring<'_> {
             features: Vec::new(),
             fingerprint: None,
             images: Vec::new(),
-            images_all: 0,
+            images_count: 0,
         }
     }
 
@@ -235,7 +235,7 @@ impl Wiring<'_> {
             checks: self.checks.clone(),
             conformance: self.conformance.clone(),
             topology: self.gpus.topology(),
-            gpus: self.gpus.standings(),
+            gpus: self.gpus.statuses(),
             images: self.stores.images.clone(),
         }
     }
@@ -249,7 +249,7 @@ impl Wiring<'_> {
             allocations: allocations.clone(),
             view: self.channels.view.clone(),
             topology: self.gpus.topology(),
-            gpus: self.gpus.standings(),
+            gpus: self.gpus.statuses(),
             gpu_readings: gpu_readings.clone(),
             traces: self.stores.traces.clone(),
             problems: self.connections.problems.clone(),

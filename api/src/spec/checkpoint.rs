@@ -3,7 +3,7 @@
 use crate::v1;
 use lattice_model::SpecError;
 use lattice_model::checkpoint::EVERY_SECONDS;
-use lattice_model::{AskBy, Automatic, CheckpointPolicy};
+use lattice_model::{Automatic, CheckpointMethod, CheckpointPolicy};
 use std::num::NonZeroU16;
 
 /// Documented strategies that are not implemented yet.
@@ -27,11 +27,11 @@ pub(super) fn to_model(given: Option<&v1::Checkpoint>) -> Result<Option<Checkpoi
             Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::by_signal(signal) }))
         }
         "shmem" | "grpc" if !signal.is_empty() => Err(invalid(format!("a signal is only for --checkpoint=signal, not {strategy}"))),
-        "shmem" => Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::by(AskBy::SharedMemory) })),
+        "shmem" => Ok(Some(CheckpointPolicy { automatic, ..CheckpointPolicy::by(CheckpointMethod::SharedMemory) })),
         "grpc" => {
             let port = u16::try_from(*port).map_err(|_| invalid(format!("{port} is not a port: use 1 to 65535")))?;
             let port = NonZeroU16::new(port);
-            Ok(Some(CheckpointPolicy { automatic, port, ..CheckpointPolicy::by(AskBy::Call) }))
+            Ok(Some(CheckpointPolicy { automatic, port, ..CheckpointPolicy::by(CheckpointMethod::Call) }))
         }
         "none" | "" if automatic.is_some() => Err(invalid("automatic checkpoints need a strategy, such as --checkpoint=signal".to_owned())),
         "" => Err(invalid("no strategy is given: signal, shmem, grpc, auto or none".to_owned())),
@@ -53,7 +53,7 @@ fn automatic(weighed: bool, every_ms: u64) -> Result<Option<Automatic>, SpecErro
     let (least, most) = EVERY_SECONDS;
     match (weighed, every_ms) {
         (false, 0) => Ok(None),
-        (true, 0) => Ok(Some(Automatic::Weighed)),
+        (true, 0) => Ok(Some(Automatic::CostBased)),
         (true, _) => Err(invalid("checkpoints are requested when worthwhile (auto) or at an interval, not both".to_owned())),
         (false, every_ms) if every_ms % 1000 == 0 && (least..=most).contains(&(every_ms / 1000)) => {
             Ok(Some(Automatic::Every { seconds: every_ms / 1000 }))
@@ -64,14 +64,14 @@ fn automatic(weighed: bool, every_ms: u64) -> Result<Option<Automatic>, SpecErro
 
 pub(super) fn from_model(policy: Option<&CheckpointPolicy>) -> Option<v1::Checkpoint> {
     policy.map(|policy| {
-        let signal = if policy.by.is_signal() { policy.signal.to_string() } else { String::new() };
+        let signal = if policy.method.is_signal() { policy.signal.to_string() } else { String::new() };
         let (auto, every_ms) = match policy.automatic {
             None => (false, 0),
-            Some(Automatic::Weighed) => (true, 0),
+            Some(Automatic::CostBased) => (true, 0),
             Some(Automatic::Every { seconds }) => (false, seconds.saturating_mul(1000)),
         };
         v1::Checkpoint {
-            strategy: policy.by.name().to_owned(),
+            strategy: policy.method.name().to_owned(),
             port: policy.port.map_or(0, |port| port.get().into()),
             signal,
             auto,
@@ -83,7 +83,7 @@ pub(super) fn from_model(policy: Option<&CheckpointPolicy>) -> Option<v1::Checkp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AskSignal, SignalTo};
+    use lattice_model::{CheckpointSignal, SignalTo};
 
     fn of(strategy: &str, signal: &str) -> Result<Option<CheckpointPolicy>, SpecError> {
         to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), signal: signal.to_owned(), ..Default::default() }))
@@ -91,12 +91,12 @@ mod tests {
 
     #[test]
     fn a_strategy_is_converted_or_refused() {
-        assert_eq!(of("signal", ""), Ok(Some(CheckpointPolicy::by_signal(AskSignal::USR1))));
-        assert_eq!(of("signal", "sigusr2"), Ok(Some(CheckpointPolicy::by_signal(AskSignal::USR2))));
-        let some = AskSignal::of_number(37).unwrap().to(SignalTo::Ranks);
+        assert_eq!(of("signal", ""), Ok(Some(CheckpointPolicy::by_signal(CheckpointSignal::USR1))));
+        assert_eq!(of("signal", "sigusr2"), Ok(Some(CheckpointPolicy::by_signal(CheckpointSignal::USR2))));
+        let some = CheckpointSignal::of_number(37).unwrap().to(SignalTo::Ranks);
         assert_eq!(of("signal", "ranks:rtmin+3"), Ok(Some(CheckpointPolicy::by_signal(some))));
         assert_eq!((to_model(None), of("none", "")), (Ok(None), Ok(None)));
-        for by in [AskBy::SharedMemory, AskBy::Call] {
+        for by in [CheckpointMethod::SharedMemory, CheckpointMethod::Call] {
             assert_eq!(of(by.name(), ""), Ok(Some(CheckpointPolicy::by(by))));
             assert!(matches!(of(by.name(), "SIGUSR1"), Err(SpecError::Invalid { field: "checkpoint", .. })));
             let often = v1::Checkpoint { strategy: by.name().to_owned(), every_ms: 1000, ..Default::default() };
@@ -104,7 +104,10 @@ mod tests {
             assert_eq!(to_model(Some(&often)), Ok(Some(CheckpointPolicy { automatic: every, ..CheckpointPolicy::by(by) })));
         }
         let at = |strategy: &str, port: u32| to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), port, ..Default::default() }));
-        assert_eq!(at("grpc", 65_535), Ok(Some(CheckpointPolicy { port: Some(NonZeroU16::MAX), ..CheckpointPolicy::by(AskBy::Call) })));
+        assert_eq!(
+            at("grpc", 65_535),
+            Ok(Some(CheckpointPolicy { port: Some(NonZeroU16::MAX), ..CheckpointPolicy::by(CheckpointMethod::Call) }))
+        );
         for (strategy, port) in
             [("grpc", 65_536), ("grpc", u32::MAX), ("signal", 9999), ("auto", 9999), ("shmem", 9999), ("none", 9999), ("", 9999)]
         {
@@ -125,8 +128,8 @@ mod tests {
             to_model(Some(&v1::Checkpoint { strategy: strategy.to_owned(), auto, every_ms, ..Default::default() }))
         };
         let automatic = |asked: Result<Option<CheckpointPolicy>, SpecError>| asked.unwrap().unwrap().automatic;
-        assert_eq!(automatic(of("auto", false, 0)), Some(Automatic::Weighed));
-        assert_eq!(automatic(of("signal", true, 0)), Some(Automatic::Weighed));
+        assert_eq!(automatic(of("auto", false, 0)), Some(Automatic::CostBased));
+        assert_eq!(automatic(of("signal", true, 0)), Some(Automatic::CostBased));
         assert_eq!(automatic(of("auto", false, 60_000)), Some(Automatic::Every { seconds: 60 }));
         assert_eq!(automatic(of("signal", false, 60_000)), Some(Automatic::Every { seconds: 60 }));
         assert_eq!(automatic(of("signal", false, 0)), None);

@@ -5,14 +5,14 @@ use lattice_model::launch::TerminalSize;
 use lattice_model::layout::Program;
 use lattice_model::spec::{Entrypoint, OnIsolation, RequeuePolicy};
 use lattice_model::{
-    AskBy, AskSignal, Automatic, CheckpointPolicy, Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch, Exposed,
-    LaunchShape, LivenessProbe, ProbeCheck, SignalTo,
+    Automatic, CheckpointMethod, CheckpointPolicy, CheckpointSignal, Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch,
+    Exposed, LaunchShape, LivenessProbe, ProbeCheck, SignalTo,
 };
 use proptest::prelude::*;
 
 /// All valid checkpoint signals.
-fn signals() -> Vec<AskSignal> {
-    (0..=u8::MAX).filter_map(AskSignal::of_number).collect()
+fn signals() -> Vec<CheckpointSignal> {
+    (0..=u8::MAX).filter_map(CheckpointSignal::of_number).collect()
 }
 
 fn minimal() -> v1::AllocationSpec {
@@ -324,7 +324,7 @@ prop_compose! {
 }
 
 fn automatic() -> impl Strategy<Value = Option<Automatic>> {
-    prop::option::of(prop_oneof![Just(Automatic::Weighed), (1..=2_592_000u64).prop_map(|seconds| Automatic::Every { seconds })])
+    prop::option::of(prop_oneof![Just(Automatic::CostBased), (1..=2_592_000u64).prop_map(|seconds| Automatic::Every { seconds })])
 }
 
 prop_compose! {
@@ -343,8 +343,8 @@ prop_compose! {
         checkpoint in prop::option::of((
             prop_oneof![
                 (prop::sample::select(signals()), prop::sample::select(SignalTo::ALL.to_vec())).prop_map(|(signal, to)| CheckpointPolicy::by_signal(signal.to(to))),
-                prop::sample::select(AskBy::ALL.to_vec()).prop_map(CheckpointPolicy::by),
-                (1..=u16::MAX).prop_map(|port| CheckpointPolicy { port: std::num::NonZeroU16::new(port), ..CheckpointPolicy::by(AskBy::Call) }),
+                prop::sample::select(CheckpointMethod::ALL.to_vec()).prop_map(CheckpointPolicy::by),
+                (1..=u16::MAX).prop_map(|port| CheckpointPolicy { port: std::num::NonZeroU16::new(port), ..CheckpointPolicy::by(CheckpointMethod::Call) }),
             ],
             automatic(),
         ).prop_map(|(policy, automatic)| CheckpointPolicy { automatic, ..policy })),

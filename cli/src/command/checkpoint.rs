@@ -94,12 +94,12 @@ async fn connect_with_retries(session: &Session, retries: &Retries) -> Result<Cl
 }
 
 /// Sends a message to the agent, and repeats it if the connection broke before the acknowledgement.
-async fn send(session: &Session, call: impl AsyncFn(&Client) -> Result<v1::SaveAnswered, Failure>) -> Result<(), Failure> {
+async fn send(session: &Session, call: impl AsyncFn(&Client) -> Result<v1::SaveAck, Failure>) -> Result<(), Failure> {
     let retries = Retries::default();
     let mut client = connect_with_retries(session, &retries).await?;
     loop {
         match call(&client).await {
-            Ok(v1::SaveAnswered {}) => return Ok(()),
+            Ok(v1::SaveAck {}) => return Ok(()),
             Err(failure) if may_be_restarting(&failure) => client = retries.reconnect(session, failure).await?,
             Err(failure) => return Err(failure),
         }
@@ -177,7 +177,7 @@ async fn follow(
     let mut events = answer(client.allocations().checkpoint(request.clone())).await?;
     while let Some(event) = events.message().await? {
         retries.record_progress();
-        if event.over {
+        if event.done {
             return Ok(event);
         }
         let now = format!("checkpoint {}: {}, {}", short(&event.id), event.state, event.detail);
@@ -195,15 +195,16 @@ async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
     let read = tokio::time::timeout(VERIFY_TIMEOUT, client.allocations().verify_checkpoint(key)).await;
     let verified = read.map_err(|_| Failure::new(Exit::Unavailable, "the checkpoint could not be read within a day"))??.into_inner();
     match session.format() {
-        Format::Table if verified.wrong.is_empty() => print(&format!("Checkpoint {} is intact\n", short(&verified.id)))?,
-        Format::Table => print(&verified.wrong.iter().map(|wrong| format!("{wrong}\n")).collect::<String>())?,
-        Format::Data(notation) => notation.print(&serde_json::json!({ "id": verified.id, "wrong": verified.wrong }))?,
+        Format::Table if verified.damaged_files.is_empty() => print(&format!("Checkpoint {} is intact\n", short(&verified.id)))?,
+        Format::Table => print(&verified.damaged_files.iter().map(|wrong| format!("{wrong}\n")).collect::<String>())?,
+        Format::Data(notation) => notation.print(&serde_json::json!({ "id": verified.id, "damaged_files": verified.damaged_files }))?,
         Format::Name => print_names([verified.id.as_str()])?,
     }
-    if verified.wrong.is_empty() {
+    if verified.damaged_files.is_empty() {
         return Ok(());
     }
-    let what = format!("checkpoint {} is damaged: {} of its files are not as they were saved", short(&verified.id), verified.wrong.len());
+    let what =
+        format!("checkpoint {} is damaged: {} of its files are not as they were saved", short(&verified.id), verified.damaged_files.len());
     Err(Failure::new(Exit::Refused, what).hint("make another with `lattice checkpoint create` while the allocation runs"))
 }
 
@@ -212,7 +213,7 @@ fn table(all: &[v1::CheckpointInfo], width: Width) -> String {
     for c in all {
         table.row(vec![
             short(&c.id).to_owned(),
-            time(c.made_at_ms).unwrap_or_default(),
+            time(c.created_at_ms).unwrap_or_default(),
             c.epoch.to_string(),
             c.step.map_or_else(String::new, |step| step.to_string()),
             c.files.to_string(),
@@ -224,7 +225,7 @@ fn table(all: &[v1::CheckpointInfo], width: Width) -> String {
                 (false, false) => "damaged",
             }
             .to_owned(),
-            c.goes_at_ms.and_then(time).unwrap_or_default(),
+            c.expires_at_ms.and_then(time).unwrap_or_default(),
         ]);
     }
     table.shown(&["STEP", "KEPT UNTIL"], width)
@@ -238,7 +239,7 @@ fn text(one: &v1::CheckpointInfo) -> String {
     let mut text = format!(
         "Checkpoint {}{last}\nMade:     {}, under epoch {}\n{step}{simulated}{parent}Size:     {} in {}\n",
         one.id,
-        time(one.made_at_ms).unwrap_or_default(),
+        time(one.created_at_ms).unwrap_or_default(),
         one.epoch,
         bytes_text(one.bytes),
         counted(one.files, "file")
@@ -264,11 +265,11 @@ fn json(c: &v1::CheckpointInfo) -> serde_json::Value {
         "parent": filled(&c.parent),
         "step": c.step,
         "time_seconds": c.time_seconds,
-        "made_at": time(c.made_at_ms),
+        "created_at": time(c.created_at_ms),
         "files": c.files,
         "bytes": c.bytes,
         "last": c.last,
-        "goes_at": c.goes_at_ms.and_then(time),
+        "expires_at": c.expires_at_ms.and_then(time),
         "damaged": filled(&c.damaged),
         "nodes": c.nodes.iter().map(node).collect::<Vec<_>>(),
     })

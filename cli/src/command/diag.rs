@@ -20,14 +20,14 @@ pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
     match session.format() {
         Format::Table => print(&text(&diagnosis.nodes, session.table_size()))?,
         Format::Data(notation) => notation.print(&json_of(&diagnosis))?,
-        Format::Name => print_names(diagnosis.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
+        Format::Name => print_names(diagnosis.nodes.iter().filter(|n| n.error.is_empty()).map(|n| n.node.as_str()))?,
     }
-    let silent: Vec<&v1::NodeDiagnosis> = diagnosis.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();
+    let silent: Vec<&v1::NodeDiagnosis> = diagnosis.nodes.iter().filter(|node| !node.error.is_empty()).collect();
     for node in &silent {
-        session.note(&format!("{} reports nothing: {}", node.node, node.unreached));
+        session.note(&format!("{} reports nothing: {}", node.node, node.error));
     }
-    for node in diagnosis.nodes.iter().filter(|node| node.left_out > 0) {
-        session.note(&format!("{} has {} more processes of the allocation, which are not shown", node.node, node.left_out));
+    for node in diagnosis.nodes.iter().filter(|node| node.omitted > 0) {
+        session.note(&format!("{} has {} more processes of the allocation, which are not shown", node.node, node.omitted));
     }
     if !silent.is_empty() && silent.len() == diagnosis.nodes.len() {
         return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported a diagnosis"));
@@ -62,8 +62,8 @@ fn text(nodes: &[v1::NodeDiagnosis], size: TableSize) -> String {
                 p.pid.to_string(),
                 p.name.clone(),
                 p.state.clone(),
-                p.waits_in.clone(),
-                p.still_ms.map(|ms| format!("{:.1} s", ms as f64 / 1e3)).unwrap_or_default(),
+                p.wchan.clone(),
+                p.off_cpu_ms.map(|ms| format!("{:.1} s", ms as f64 / 1e3)).unwrap_or_default(),
                 format!("{:.1} s", p.cpu_seconds),
                 bytes_text(p.memory_bytes),
                 files,
@@ -94,8 +94,8 @@ fn text(nodes: &[v1::NodeDiagnosis], size: TableSize) -> String {
     for node in nodes {
         for f in &node.findings {
             found = true;
-            let mark = if f.wrong { "!" } else { " " };
-            let cells = [mark, &node.node, &f.part, &f.about, &f.text, &f.source].map(str::to_owned);
+            let mark = if f.problem { "!" } else { " " };
+            let cells = [mark, &node.node, &f.part, &f.subject, &f.text, &f.source].map(str::to_owned);
             table.row(cells.into_iter().chain([age_text(age_ms(node, f))]).collect());
         }
     }
@@ -114,18 +114,18 @@ fn json_of(diagnosis: &v1::DiagnoseResponse) -> Value {
     let process = |p: &v1::ProcessDiagnosis| {
         json!({
             "pid": p.pid, "launch": p.launch, "rank": p.rank, "name": p.name, "state": p.state, "threads": p.threads,
-            "waits_in": (!p.waits_in.is_empty()).then_some(&p.waits_in), "still_ms": p.still_ms, "cpu_seconds": p.cpu_seconds,
+            "wchan": (!p.wchan.is_empty()).then_some(&p.wchan), "off_cpu_ms": p.off_cpu_ms, "cpu_seconds": p.cpu_seconds,
             "memory_bytes": p.memory_bytes, "open_files": p.open_files, "open_files_max": p.open_files_max, "stack": p.stack, "notes": p.notes,
         })
     };
     let node = |n: &v1::NodeDiagnosis| {
-        let finding = |f: &v1::Finding| json!({"part": f.part, "about": f.about, "text": f.text, "source": f.source, "wrong": f.wrong, "age_ms": age_ms(n, f)});
+        let finding = |f: &v1::Finding| json!({"part": f.part, "subject": f.subject, "text": f.text, "source": f.source, "problem": f.problem, "age_ms": age_ms(n, f)});
         json!({
             "node": n.node,
-            "unreached": (!n.unreached.is_empty()).then_some(&n.unreached),
+            "error": (!n.error.is_empty()).then_some(&n.error),
             "took_ms": n.took_ms,
             "processes": n.processes.iter().map(process).collect::<Vec<_>>(),
-            "left_out": n.left_out,
+            "omitted": n.omitted,
             "findings": n.findings.iter().map(finding).collect::<Vec<_>>(),
         })
     };
@@ -144,8 +144,8 @@ mod tests {
             rank: Some(0),
             name: "a.out".into(),
             state: "D".into(),
-            waits_in: "nfs_wait".into(),
-            still_ms: Some(61_000),
+            wchan: "nfs_wait".into(),
+            off_cpu_ms: Some(61_000),
             cpu_seconds: 1.5,
             memory_bytes: 1 << 20,
             open_files: Some(9),
@@ -156,18 +156,18 @@ mod tests {
         };
         let mount = v1::Finding {
             part: "storage".into(),
-            about: "/x (nfs)".into(),
+            subject: "/x (nfs)".into(),
             text: "does not answer".into(),
             source: "statvfs".into(),
-            wrong: true,
+            problem: true,
             age_ms: None,
         };
         let disk = v1::Finding {
             part: "storage".into(),
-            about: "disk sda".into(),
+            subject: "disk sda".into(),
             text: "idle".into(),
             source: "ebpf".into(),
-            wrong: false,
+            problem: false,
             age_ms: Some(800),
         };
         let findings = vec![mount, disk];
@@ -188,12 +188,12 @@ n1    1       0     7    a.out  D      nfs_wait  61.0 s  1.5 s  1 MiB   9/10
         let narrow = TableSize { columns: Some(80), ..TableSize::default() };
         let mut long = diagnosis.nodes.clone();
         long[0].findings[0].text = "does not answer: ".to_owned() + &"every call to it waits ".repeat(8);
-        long[0].processes[0].waits_in = "a_function_of_the_kernel_with_a_long_name".into();
+        long[0].processes[0].wchan = "a_function_of_the_kernel_with_a_long_name".into();
         let shown = text(&long, narrow);
         assert!(shown.lines().filter(|line| !line.starts_with(['!', ' '])).all(|line| line.chars().count() <= 80), "{shown}");
         assert_eq!(shown.matches("every call").count(), 8, "nothing of it is lost: {shown}");
         let json = json_of(&diagnosis);
         assert_eq!(json["nodes"][0]["findings"][1]["age_ms"], 1200);
-        assert_eq!((&json["nodes"][0]["processes"][0]["rank"], &json["nodes"][0]["findings"][0]["wrong"]), (&0.into(), &true.into()));
+        assert_eq!((&json["nodes"][0]["processes"][0]["rank"], &json["nodes"][0]["findings"][0]["problem"]), (&0.into(), &true.into()));
     }
 }

@@ -57,7 +57,7 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
     if let Some(refused) = &explained.refused_claim {
         let mut table = Table::new(&["NODE", "HELD BY", "WHY"]);
         for conflict in &refused.conflicts {
-            table.row(vec![conflict.node.clone(), short(&conflict.holder).to_owned(), conflict.why.clone()]);
+            table.row(vec![conflict.node.clone(), short(&conflict.holder).to_owned(), conflict.reason.clone()]);
         }
         let at = time(refused.at_ms).unwrap_or_default();
         text.push_str(&format!("\nThe last claim for it was refused at {at}:\n{}", table.text(&[])));
@@ -71,7 +71,8 @@ fn judgement_json(judgement: &v1::CheckpointJudgement) -> serde_json::Value {
 }
 
 fn refused_json(refused: &v1::RefusedClaim) -> serde_json::Value {
-    let conflicts = refused.conflicts.iter().map(|c| serde_json::json!({ "node": c.node, "holder": filled(&c.holder), "why": c.why }));
+    let conflicts =
+        refused.conflicts.iter().map(|c| serde_json::json!({ "node": c.node, "holder": filled(&c.holder), "reason": c.reason }));
     serde_json::json!({ "at": time(refused.at_ms), "conflicts": conflicts.collect::<Vec<_>>() })
 }
 
@@ -83,8 +84,11 @@ mod tests {
     fn each_node_says_what_it_lacks() {
         let allocation = v1::Allocation { id: "1f0c9a4e-5b7d".into(), name: "sim".into(), state: "Pending".into(), ..Default::default() };
         let reason = |node: &str, reason: &str| v1::explain_response::NodeReason { node: node.into(), reason: reason.into() };
-        let conflict =
-            |node: &str, holder: &str, why: &str| v1::refused_claim::Conflict { node: node.into(), holder: holder.into(), why: why.into() };
+        let conflict = |node: &str, holder: &str, why: &str| v1::refused_claim::Conflict {
+            node: node.into(),
+            holder: holder.into(),
+            reason: why.into(),
+        };
         let explained = v1::ExplainResponse {
             allocation: None,
             summary: "4 nodes are wanted, the cluster has 2".into(),

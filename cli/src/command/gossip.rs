@@ -63,7 +63,7 @@ pub async fn watch(session: &Session) -> Result<(), Failure> {
         match session.format() {
             Format::Table => print(&line(&at, &change))?,
             Format::Data(notation) => notation.print_each(&[serde_json::json!({
-                "at": at, "node": filled(&change.node), "what": change.what, "detail": filled(&change.detail),
+                "at": at, "node": filled(&change.node), "event": change.event, "detail": filled(&change.detail),
             })])?,
             Format::Name => print_names([change.node.as_str()])?,
         }
@@ -73,7 +73,7 @@ pub async fn watch(session: &Session) -> Result<(), Failure> {
 }
 
 fn line(at: &str, change: &v1::GossipChange) -> String {
-    format!("{at}  {:<10} {:<12} {}", change.what, change.node, change.detail).trim_end().to_owned() + "\n"
+    format!("{at}  {:<10} {:<12} {}", change.event, change.node, change.detail).trim_end().to_owned() + "\n"
 }
 
 /// The warning about a node whose own state others contradict.
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_change_is_one_line_without_a_tail() {
-        let change = v1::GossipChange { at_ms: 0, node: "n2".into(), what: "refuted".into(), detail: String::new() };
+        let change = v1::GossipChange { at_ms: 0, node: "n2".into(), event: "refuted".into(), detail: String::new() };
         assert_eq!(line("T", &change), "T  refuted    n2\n");
     }
 }

@@ -68,15 +68,15 @@ fn progress(now: &ListGossipKeysResponse) -> String {
     let Some(newest) = now.keys.last() else { return "the quorum names no gossip key".to_owned() };
     let all = now.nodes;
     let step = match newest.role() {
-        Role::BroughtIn => format!("gossip key {} is being distributed: {} of {all} nodes have it", newest.id, newest.have),
+        Role::Distributing => format!("gossip key {} is being distributed: {} of {all} nodes have it", newest.id, newest.decrypting_nodes),
         Role::Seals | Role::Opens | Role::Unspecified => {
-            format!("gossip key {} is in use: {} of {all} nodes encrypt with it", newest.id, newest.seal)
+            format!("gossip key {} is in use: {} of {all} nodes encrypt with it", newest.id, newest.encrypting_nodes)
         }
     };
     if now.awaited.is_empty() {
         return step;
     }
-    let more = now.awaited_all.saturating_sub(now.awaited.len() as u64);
+    let more = now.awaited_count.saturating_sub(now.awaited.len() as u64);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{step}; waits for {}{more}", folded(&now.awaited))
 }
@@ -93,12 +93,19 @@ fn show(session: &Session, now: &ListGossipKeysResponse) -> Result<(), Failure> 
 }
 
 fn text(now: &ListGossipKeysResponse) -> String {
-    let mut table = Table::new(&["KEY", "STANDING", "HAVE IT", "SEAL WITH IT", "MADE AT", "BY"]);
+    let mut table = Table::new(&["KEY", "ROLE", "HAVE IT", "SEAL WITH IT", "MADE AT", "BY"]);
     for key in &now.keys {
         let of_all = |count: u64| format!("{count} of {}", now.nodes);
-        let made = time(key.made_at_ms).unwrap_or_default();
-        let by = if key.id == 0 { "the agents' configuration".to_owned() } else { key.made_by.clone() };
-        table.row(vec![key.id.to_string(), standing(key).to_owned(), of_all(key.have), of_all(key.seal), made, by]);
+        let made = time(key.created_at_ms).unwrap_or_default();
+        let by = if key.id == 0 { "the agents' configuration".to_owned() } else { key.created_by.clone() };
+        table.row(vec![
+            key.id.to_string(),
+            role_name(key).to_owned(),
+            of_all(key.decrypting_nodes),
+            of_all(key.encrypting_nodes),
+            made,
+            by,
+        ]);
     }
     let mut text = table.text(&[]);
     if now.keys.len() > 1 {
@@ -107,9 +114,9 @@ fn text(now: &ListGossipKeysResponse) -> String {
     text
 }
 
-fn standing(key: &GossipKey) -> &'static str {
+fn role_name(key: &GossipKey) -> &'static str {
     match key.role() {
-        Role::BroughtIn => "distributing",
+        Role::Distributing => "distributing",
         Role::Seals => "seals",
         Role::Opens => "opens",
         Role::Unspecified => "unknown",
@@ -119,32 +126,32 @@ fn standing(key: &GossipKey) -> &'static str {
 fn json(now: &ListGossipKeysResponse) -> serde_json::Value {
     let keys = now.keys.iter().map(|key| {
         serde_json::json!({
-            "id": key.id, "standing": standing(key), "have": key.have, "seal": key.seal, "made_at": time(key.made_at_ms),
-            "made_by": (!key.made_by.is_empty()).then_some(&key.made_by),
+            "id": key.id, "role": role_name(key), "decrypting_nodes": key.decrypting_nodes, "encrypting_nodes": key.encrypting_nodes, "created_at": time(key.created_at_ms),
+            "created_by": (!key.created_by.is_empty()).then_some(&key.created_by),
         })
     });
-    serde_json::json!({ "keys": keys.collect::<Vec<_>>(), "nodes": now.nodes, "awaited": now.awaited, "awaited_all": now.awaited_all })
+    serde_json::json!({ "keys": keys.collect::<Vec<_>>(), "nodes": now.nodes, "awaited": now.awaited, "awaited_count": now.awaited_count })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn key(id: u32, role: Role, have: u64, seal: u64) -> GossipKey {
-        let (made_at_ms, made_by) = if id == 0 { (0, String::new()) } else { (1_772_704_812_034, "root".into()) };
-        GossipKey { id, made_at_ms, made_by, role: role.into(), have, seal }
+    fn key(id: u32, role: Role, decrypting_nodes: u64, encrypting_nodes: u64) -> GossipKey {
+        let (created_at_ms, created_by) = if id == 0 { (0, String::new()) } else { (1_772_704_812_034, "root".into()) };
+        GossipKey { id, created_at_ms, created_by, role: role.into(), decrypting_nodes, encrypting_nodes }
     }
 
     #[test]
     fn keys_and_what_a_rotation_waits_for() {
         let mut now = ListGossipKeysResponse {
-            keys: vec![key(0, Role::Seals, 20, 20), key(1, Role::BroughtIn, 3, 0)],
+            keys: vec![key(0, Role::Seals, 20, 20), key(1, Role::Distributing, 3, 0)],
             nodes: 20,
             awaited: vec!["n1".into(), "n2".into()],
-            awaited_all: 17,
+            awaited_count: 17,
         };
         let want = "\
-KEY  STANDING      HAVE IT   SEAL WITH IT  MADE AT                   BY
+KEY  ROLE          HAVE IT   SEAL WITH IT  MADE AT                   BY
 0    seals         20 of 20  20 of 20      —                         the agents' configuration
 1    distributing  3 of 20   0 of 20       2026-03-05T10:00:12.034Z  root
 
@@ -153,7 +160,7 @@ gossip key 1 is being distributed: 3 of 20 nodes have it; waits for n[1-2] and 1
         assert_eq!(text(&now), want);
         assert!(!is_over(&now, 1));
         now.keys = vec![key(0, Role::Opens, 20, 0), key(1, Role::Seals, 20, 20)];
-        (now.awaited, now.awaited_all) = (vec![], 0);
+        (now.awaited, now.awaited_count) = (vec![], 0);
         assert_eq!(progress(&now), "gossip key 1 is in use: 20 of 20 nodes encrypt with it");
         assert!(!is_over(&now, 1));
         now.keys.remove(0);

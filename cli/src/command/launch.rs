@@ -99,7 +99,7 @@ async fn run_as_job(session: &Session, args: Launch) -> Result<u8, Failure> {
     };
     let (end, cancelled) = follow(session, client, &request, screen, Some(own), Some(submission)).await?;
     if let End::Ended(allocation) = &end {
-        report_why_ended(&allocation.brought_down);
+        report_why_ended(&allocation.abort_reason);
     }
     exit_code_of_end(&end, cancelled)
 }

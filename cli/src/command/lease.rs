@@ -33,7 +33,7 @@ pub async fn run(session: &Session, command: LeaseCommand) -> Result<(), Failure
         LeaseCommand::List(args) if args.watch => watch::run(session, What::Leases(v1::WatchedLeases {}), Watched::Leases).await,
         LeaseCommand::List(args) => {
             let mut leases = list(&client).await?;
-            leases.retain(|l| !args.bad || !l.bad.is_empty());
+            leases.retain(|l| !args.bad || !l.problem.is_empty());
             match session.format() {
                 Format::Table => print(&table(&leases, session.width())),
                 Format::Data(notation) => notation.print(&leases.iter().map(json).collect::<Vec<_>>()),
@@ -51,7 +51,7 @@ async fn list(client: &Client) -> Result<Vec<v1::Lease>, Failure> {
 async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result<(), Failure> {
     let leases = list(client).await?;
     let wanted: Vec<&v1::Lease> = if args.bad {
-        leases.iter().filter(|l| !l.bad.is_empty()).collect()
+        leases.iter().filter(|l| !l.problem.is_empty()).collect()
     } else {
         let find = |name: &String| {
             let missing = || Failure::new(Exit::NotFound, format!("there is no lease {name}")).hint("`lattice lease list` shows them");
@@ -84,7 +84,7 @@ fn table(leases: &[v1::Lease], width: Width) -> String {
     let mut table = Table::new(&["NAME", "TOKEN", "HOLDER", "USER", "ENDS IN", "BAD"]);
     for l in leases {
         let left = l.left_ms.map(time).unwrap_or_default();
-        table.row(vec![l.name.clone(), lease_token(l), l.holder.clone(), l.user.clone(), left, l.bad.clone()]);
+        table.row(vec![l.name.clone(), lease_token(l), l.holder.clone(), l.user.clone(), left, l.problem.clone()]);
     }
     table.shown(&["BAD"], width)
 }
@@ -103,7 +103,7 @@ fn json(l: &v1::Lease) -> serde_json::Value {
     let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     serde_json::json!({
         "name": l.name, "token": l.token, "holder": l.holder, "user": filled(&l.user),
-        "ttl_ms": l.ttl_ms, "left_ms": l.left_ms, "bad": filled(&l.bad),
+        "ttl_ms": l.ttl_ms, "left_ms": l.left_ms, "problem": filled(&l.problem),
     })
 }
 
@@ -120,13 +120,13 @@ mod tests {
             token: Some(7),
             ttl_ms: 30_000,
             left_ms: Some(29_540),
-            bad: String::new(),
+            problem: String::new(),
         };
         let agents = v1::Lease { name: "scheduler/default".into(), user: String::new(), token: None, left_ms: None, ..good.clone() };
         let want = "NAME               TOKEN  HOLDER  USER  ENDS IN\n\
                     build              7      n1      ada   29.5s\n\
                     scheduler/default  —      n1      —     —\n";
         assert_eq!(table(&[good.clone(), agents], Width::Terse), want);
-        assert!(table(&[v1::Lease { bad: "its holder is not registered".into(), ..good }], Width::Terse).contains("not registered"));
+        assert!(table(&[v1::Lease { problem: "its holder is not registered".into(), ..good }], Width::Terse).contains("not registered"));
     }
 }

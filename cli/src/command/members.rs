@@ -27,7 +27,7 @@ pub async fn remove(session: &Session, args: MemberId) -> Result<(), Failure> {
 }
 
 pub async fn replace(session: &Session, args: ReplaceMember) -> Result<(), Failure> {
-    change(session, Change::Replace(v1::ReplaceMember { old: args.old, by: Some(member(args.new)) })).await
+    change(session, Change::Replace(v1::ReplaceMember { old: args.old, replacement: Some(member(args.new)) })).await
 }
 
 pub async fn transfer(session: &Session, args: Transfer) -> Result<(), Failure> {

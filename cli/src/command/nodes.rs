@@ -78,8 +78,8 @@ pub async fn list_or_gossip(session: &Session, client: &Client, stale: bool) -> 
     let or_gossip = session.format() != Format::Name;
     let listed = answer(client.nodes().list(v1::ListNodesRequest { stale, or_gossip })).await?;
     listing::report_age(session, listed.age_ms);
-    if !listed.quorum_away.is_empty() {
-        let why = &listed.quorum_away;
+    if !listed.quorum_error.is_empty() {
+        let why = &listed.quorum_error;
         session.note(&format!(
             "the quorum does not answer ({why}): states come from gossip, everything else is what this agent last received"
         ));

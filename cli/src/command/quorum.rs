@@ -66,10 +66,11 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
     if !status.clocks.is_empty() {
         text.push_str(&block(&[("Clocks", status.clocks.clone())]));
     }
-    for way in &status.notified {
-        let progress = format!("{} has received all audit records up to {} of {}", way.way, way.upto, status.audit_records);
-        let trouble = if way.trouble.is_empty() { String::new() } else { format!("; {}", way.trouble) };
-        text.push_str(&block(&[("Notified", progress + &trouble)]));
+    for channel in &status.notified {
+        let progress =
+            format!("{} has received all audit records up to {} of {}", channel.channel, channel.delivered_seq, status.audit_records);
+        let last_error = if channel.last_error.is_empty() { String::new() } else { format!("; {}", channel.last_error) };
+        text.push_str(&block(&[("Notified", progress + &last_error)]));
     }
     text.push('\n');
     text.push_str(&table(status));
@@ -77,14 +78,14 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
 }
 
 fn table(status: &v1::QuorumStatusResponse) -> String {
-    let mut table = Table::new(&["MEMBER", "STANDING", "VOTES", "MATCHED", "LEVEL", "CERTIFICATE UNTIL", "SERVICE", "RAFT"]);
+    let mut table = Table::new(&["MEMBER", "ROLE", "VOTES", "MATCHED", "LEVEL", "CERTIFICATE UNTIL", "SERVICE", "RAFT"]);
     for m in &status.members {
-        let matched = m.matched.map(|index| index.to_string()).unwrap_or_default();
+        let matched = m.match_index.map(|index| index.to_string()).unwrap_or_default();
         let level = m.level.map(|level| level.to_string()).unwrap_or_default();
         let votes = if m.votes { "yes" } else { "no" };
         let until = time(m.certificate_until_ms).map(|t| t.chars().take("2026-03-05T10:00".len()).collect()).unwrap_or_default();
         let (service, raft) = (m.service.clone(), m.raft.clone());
-        table.row(vec![m.id.to_string(), m.standing.clone(), votes.to_owned(), matched, level, until, service, raft]);
+        table.row(vec![m.id.to_string(), m.role.clone(), votes.to_owned(), matched, level, until, service, raft]);
     }
     table.text(&[])
 }
@@ -97,7 +98,7 @@ fn disks(members: &[v1::quorum_status_response::Member]) -> String {
 
 /// Callers that were refused for their certificates.
 fn refused(counts: &[Refused]) -> String {
-    let counts: Vec<String> = counts.iter().map(|c| format!("{} {}", c.count, c.what)).collect();
+    let counts: Vec<String> = counts.iter().map(|c| format!("{} {}", c.count, c.kind)).collect();
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
 }
 
@@ -111,7 +112,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
     let members = status
         .members
         .iter()
-        .map(|m| serde_json::json!({ "id": m.id, "standing": m.standing, "votes": m.votes, "matched": m.matched, "level": m.level, "certificate_until": time(m.certificate_until_ms), "disk": m.disk, "service": m.service, "raft": m.raft }));
+        .map(|m| serde_json::json!({ "id": m.id, "role": m.role, "votes": m.votes, "match_index": m.match_index, "level": m.level, "certificate_until": time(m.certificate_until_ms), "disk": m.disk, "service": m.service, "raft": m.raft }));
     serde_json::json!({
         "cluster": status.cluster,
         "answered_by": status.answered_by,
@@ -125,10 +126,10 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
         "members": members.collect::<Vec<_>>(),
         "nodes": count(&status.nodes),
         "allocations": count(&status.allocations),
-        "notified": status.notified.iter().map(|n| serde_json::json!({ "way": n.way, "upto": n.upto, "trouble": n.trouble })).collect::<Vec<_>>(),
+        "notified": status.notified.iter().map(|n| serde_json::json!({ "channel": n.channel, "delivered_seq": n.delivered_seq, "last_error": n.last_error })).collect::<Vec<_>>(),
         "held_back": status.held_back,
         "clocks": status.clocks,
-        "refused": status.refused.iter().map(|r| (r.what.clone(), r.count.into())).collect::<serde_json::Map<_, _>>(),
+        "refused": status.refused.iter().map(|r| (r.kind.clone(), r.count.into())).collect::<serde_json::Map<_, _>>(),
     })
 }
 
@@ -138,12 +139,12 @@ mod tests {
 
     #[test]
     fn members_and_who_leads() {
-        let member = |id, standing: &str, matched| v1::quorum_status_response::Member {
+        let member = |id, role: &str, matched| v1::quorum_status_response::Member {
             id,
             service: format!("h{id}:50051"),
             raft: format!("h{id}:9000"),
-            standing: standing.into(),
-            matched,
+            role: role.into(),
+            match_index: matched,
             votes: true,
             level: matched.map(|_| 2),
             certificate_until_ms: matched.map_or(0, |_| 1_772_704_812_034),
@@ -165,7 +166,7 @@ mod tests {
             clocks: "the clock of member 2 is 7 s ahead of those of the majority: set it right (NTP)".into(),
             nodes: vec![Count { state: "Ready".into(), count: 3 }, Count { state: "Down".into(), count: 0 }],
             allocations: vec![],
-            refused: vec![Refused { what: "certificates of another role".into(), count: 2 }],
+            refused: vec![Refused { kind: "certificates of another role".into(), count: 2 }],
         };
         let want = "\
 Cluster:      lattice
@@ -181,7 +182,7 @@ Disk:         member 1: the disk of /d is full: nothing new is accepted
 Silent:  3 nodes fell silent at once: none is declared Down, and their work is not started elsewhere, before `lattice node confirm-dead NODES`
 Clocks:  the clock of member 2 is 7 s ahead of those of the majority: set it right (NTP)
 
-MEMBER  STANDING  VOTES  MATCHED  LEVEL  CERTIFICATE UNTIL  SERVICE   RAFT
+MEMBER  ROLE      VOTES  MATCHED  LEVEL  CERTIFICATE UNTIL  SERVICE   RAFT
 1       follower  yes    —        —      —                  h1:50051  h1:9000
 2       leader    yes    120      2      2026-03-05T10:00   h2:50051  h2:9000
 ";

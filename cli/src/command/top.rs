@@ -33,14 +33,14 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
         Format::Table if args.per_node => print(&per_node(&top.nodes, session.table_size()))?,
         Format::Table => print(&summary_table(&summary, session.table_size()))?,
         Format::Data(notation) => notation.print(&json(&top, &summary))?,
-        Format::Name => print_names(top.nodes.iter().filter(|n| n.unreached.is_empty()).map(|n| n.node.as_str()))?,
+        Format::Name => print_names(top.nodes.iter().filter(|n| n.error.is_empty()).map(|n| n.node.as_str()))?,
     }
     if let Some(stored) = &top.stored {
         session.note(&store_note(stored));
     }
     if args.per_rank {
         ranks::notes(&top.nodes).iter().for_each(|note| session.note(note));
-        if top.nodes.iter().all(|node| !node.ranks_unreached.is_empty()) {
+        if top.nodes.iter().all(|node| !node.ranks_error.is_empty()) {
             return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported its ranks"));
         }
         return Ok(());
@@ -48,9 +48,9 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     if let Some(why) = nothing_measured(&top.nodes) {
         session.note(why);
     }
-    let silent: Vec<&v1::NodeUsage> = top.nodes.iter().filter(|node| !node.unreached.is_empty()).collect();
+    let silent: Vec<&v1::NodeUsage> = top.nodes.iter().filter(|node| !node.error.is_empty()).collect();
     for node in &silent {
-        session.note(&format!("{} is not in these numbers: {}", node.node, node.unreached));
+        session.note(&format!("{} is not in these numbers: {}", node.node, node.error));
     }
     if !silent.is_empty() && silent.len() == top.nodes.len() {
         return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported its usage"));
@@ -60,7 +60,7 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
 
 /// The note for an answer without any number although every node answered.
 fn nothing_measured(nodes: &[v1::NodeUsage]) -> Option<&'static str> {
-    let empty = nodes.iter().all(|node| node.unreached.is_empty() && node.measured.is_empty());
+    let empty = nodes.iter().all(|node| node.error.is_empty() && node.measured.is_empty());
     empty.then_some("nothing is measured yet: agents measure once a second, and rates need two measurements")
 }
 
@@ -79,9 +79,9 @@ fn refuse_unanswerable(args: &Top, top: &v1::TopResponse) -> Result<(), Failure>
 
 /// The note about the store: which numbers come from it, and their period; or why it has none.
 fn store_note(stored: &v1::Stored) -> String {
-    let v1::Stored { url, lacks, from_ms, until_ms, age_ms, ended } = stored;
-    if !lacks.is_empty() {
-        return format!("{lacks}: MEAN and MAX cover at most the last hour, which agents keep");
+    let v1::Stored { url, error, from_ms, until_ms, age_ms, ended } = stored;
+    if !error.is_empty() {
+        return format!("{error}: MEAN and MAX cover at most the last hour, which agents keep");
     }
     let which = if *ended { "the allocation has ended: these numbers are from" } else { "MEAN and MAX are from" };
     let newest = age_ms.map(|ms| format!(", whose newest sample is {} old", age_text(ms))).unwrap_or_default();
@@ -172,7 +172,7 @@ fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
 
 /// The source of the present value, and the source of mean and maximum.
 fn sources(one: &v1::Measured) -> impl Iterator<Item = &str> {
-    [one.source.as_str(), one.over_source.as_str()].into_iter().filter(|source| !source.is_empty())
+    [one.source.as_str(), one.window_source.as_str()].into_iter().filter(|source| !source.is_empty())
 }
 
 /// How a table of numbers is made to fit a narrow terminal.
@@ -225,7 +225,7 @@ fn wide(nodes: &[v1::NodeUsage]) -> String {
     let headings: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
     let headings: Vec<&str> = ["NODE"].into_iter().chain(headings.iter().map(String::as_str)).chain(["AGE"]).collect();
     let mut table = Table::new(&headings);
-    for node in nodes.iter().filter(|node| node.unreached.is_empty()) {
+    for node in nodes.iter().filter(|node| node.error.is_empty()) {
         let value = |name: &&str| {
             let one = node.measured.iter().find(|one| one.name == **name);
             one.map(|one| value_text(one.now, &one.unit)).unwrap_or_default()
@@ -240,18 +240,18 @@ fn json(top: &v1::TopResponse, sums: &[Sum]) -> serde_json::Value {
         let measured = node.measured.iter().map(|one| {
             serde_json::json!({
                 "name": one.name, "unit": one.unit, "source": one.source, "now": one.now, "mean": one.mean, "max": one.max,
-                "over_source": (!one.over_source.is_empty()).then_some(&one.over_source),
+                "window_source": (!one.window_source.is_empty()).then_some(&one.window_source),
             })
         });
-        let reached = node.unreached.is_empty();
+        let reached = node.error.is_empty();
         serde_json::json!({
             "node": node.node,
-            "unreached": (!reached).then_some(&node.unreached),
+            "error": (!reached).then_some(&node.error),
             "age_ms": reached.then_some(node.age_ms),
             "measured": measured.collect::<Vec<_>>(),
             "gpus": top.per_gpu.then(|| gpus::json(node)),
-            "gpus_unreached": (!node.gpus_unreached.is_empty()).then_some(&node.gpus_unreached),
-            "ranks_unreached": (!node.ranks_unreached.is_empty()).then_some(&node.ranks_unreached),
+            "gpus_error": (!node.gpus_error.is_empty()).then_some(&node.gpus_error),
+            "ranks_error": (!node.ranks_error.is_empty()).then_some(&node.ranks_error),
         })
     });
     let summary = sums.iter().map(|sum| {
@@ -268,7 +268,7 @@ fn json(top: &v1::TopResponse, sums: &[Sum]) -> serde_json::Value {
         "ranks": top.per_rank.then(|| ranks::json(&top.nodes)),
         "launches": top.per_rank.then(|| ranks::launches_json(&top.nodes)),
         "stored": top.stored.as_ref().map(|stored| serde_json::json!({
-            "url": (!stored.url.is_empty()).then_some(&stored.url), "lacks": (!stored.lacks.is_empty()).then_some(&stored.lacks),
+            "url": (!stored.url.is_empty()).then_some(&stored.url), "error": (!stored.error.is_empty()).then_some(&stored.error),
             "from_ms": stored.from_ms, "until_ms": stored.until_ms, "age_ms": stored.age_ms, "ended": stored.ended,
         })),
     })
@@ -296,7 +296,7 @@ mod tests {
     fn amounts_are_summed_and_ratios_are_not() {
         let mut procfs = node("n2", 900, 2.0, 0.5);
         procfs.measured[0].source = "procfs".into();
-        let silent = v1::NodeUsage { node: "n3".into(), unreached: "gone".into(), ..Default::default() };
+        let silent = v1::NodeUsage { node: "n3".into(), error: "gone".into(), ..Default::default() };
         let nodes = [node("n1", 100, 1.5, 0.25), procfs, silent];
         let want = "\
 METRIC        NOW         MEAN        MAX         NODES  SOURCE          AGE
@@ -321,7 +321,7 @@ n2    2.00 cores  50.0 %        0.9 s
         let top = v1::TopResponse { allocation: "a".into(), duration_ms: 30_000, nodes: nodes.to_vec(), ..Default::default() };
         let json = json(&top, &summary(&nodes));
         assert_eq!(json["summary"][0]["now"], 3.5);
-        assert_eq!((&json["nodes"][2]["unreached"], &json["nodes"][2]["age_ms"]), (&"gone".into(), &serde_json::Value::Null));
+        assert_eq!((&json["nodes"][2]["error"], &json["nodes"][2]["age_ms"]), (&"gone".into(), &serde_json::Value::Null));
     }
 
     #[test]
@@ -329,14 +329,14 @@ n2    2.00 cores  50.0 %        0.9 s
         let empty = v1::NodeUsage { node: "n1".into(), ..Default::default() };
         assert!(nothing_measured(std::slice::from_ref(&empty)).is_some_and(|why| why.contains("yet")));
         assert_eq!(nothing_measured(&[empty, node("n2", 1, 1.0, 0.1)]), None);
-        assert_eq!(nothing_measured(&[v1::NodeUsage { unreached: "gone".into(), ..Default::default() }]), None, "that is said by itself");
+        assert_eq!(nothing_measured(&[v1::NodeUsage { error: "gone".into(), ..Default::default() }]), None, "that is said by itself");
     }
 
     #[test]
     fn numbers_from_the_store_are_marked() {
         let mut usage = node("n1", 100, 1.5, 0.25);
         usage.measured.truncate(1);
-        usage.measured[0].over_source = "store".into();
+        usage.measured[0].window_source = "store".into();
         let want = "\
 METRIC     NOW         MEAN        MAX         NODES  SOURCE         AGE
 cpu_cores  1.50 cores  0.75 cores  0.75 cores  1      cgroup2,store  0.1 s
@@ -348,7 +348,7 @@ cpu_cores  1.50 cores  0.75 cores  0.75 cores  1      cgroup2,store  0.1 s
         let expected = "the allocation has ended: these numbers are from the store at http://vm:8428/, whose newest sample is 2.5 s old, \
                     from 1970-01-01T00:00:00.000Z to 1970-01-01T00:00:01.000Z";
         assert_eq!(store_note(&stored), expected);
-        stored.lacks = "the store does not answer".into();
+        stored.error = "the store does not answer".into();
         assert_eq!(store_note(&stored), "the store does not answer: MEAN and MAX cover at most the last hour, which agents keep");
     }
 

@@ -137,7 +137,7 @@ fn table(vclusters: &[v1::VCluster]) -> String {
 fn json(v: &v1::VCluster) -> serde_json::Value {
     serde_json::json!({
         "name": v.name, "scheduler": v.scheduler, "tenant": filled(&v.tenant), "nodes": v.nodes, "pending": v.pending,
-        "running": v.running, "served_by": filled(&v.served_by), "made_by": filled(&v.made_by), "made_at": time(v.made_at_ms),
+        "running": v.running, "served_by": filled(&v.served_by), "created_by": filled(&v.created_by), "created_at": time(v.created_at_ms),
     })
 }
 

@@ -99,7 +99,7 @@ fn rows(event: &v1::MetricsEvent) -> Vec<Vec<String>> {
         vec![time.clone(), event.node.clone(), what.to_owned(), value, source.to_owned(), age]
     };
     match &event.what {
-        Some(What::Numbers(usage)) => {
+        Some(What::Metrics(usage)) => {
             let one = |one: &v1::Measured| row(&one.name, value_text(one.now, &one.unit), &one.source, age_text(usage.age_ms));
             usage.measured.iter().map(one).collect()
         }
@@ -108,7 +108,7 @@ fn rows(event: &v1::MetricsEvent) -> Vec<Vec<String>> {
             let value = format!("{} ({}): {}", alert.alert, alert.severity, alert.text);
             vec![row(label, value, "agent", age_text(alert.for_ms))]
         }
-        Some(What::Away(why)) => vec![row("away", why.clone(), "", String::new())],
+        Some(What::Unreachable(why)) => vec![row("away", why.clone(), "", String::new())],
         Some(What::Notice(text)) => vec![row("note", text.clone(), "", String::new())],
         Some(What::Ended(state)) => vec![row("end", state.clone(), "", String::new())],
         None => Vec::new(),
@@ -117,15 +117,15 @@ fn rows(event: &v1::MetricsEvent) -> Vec<Vec<String>> {
 
 fn json_of(event: &v1::MetricsEvent) -> Option<Value> {
     let mut line = match event.what.as_ref()? {
-        What::Numbers(usage) => {
+        What::Metrics(usage) => {
             let one = |one: &v1::Measured| json!({"name": one.name, "unit": one.unit, "source": one.source, "now": one.now, "mean": one.mean, "max": one.max});
-            json!({"event": "numbers", "age_ms": usage.age_ms, "measured": usage.measured.iter().map(one).collect::<Vec<_>>()})
+            json!({"event": "metrics", "age_ms": usage.age_ms, "measured": usage.measured.iter().map(one).collect::<Vec<_>>()})
         }
         What::Alert(alert) => json!({
             "event": "alert", "alert": alert.alert, "severity": alert.severity, "raised": alert.raised, "for_ms": alert.for_ms,
             "text": alert.text, "launch": alert.launch,
         }),
-        What::Away(why) => json!({"event": "away", "why": why}),
+        What::Unreachable(why) => json!({"event": "unreachable", "reason": why}),
         What::Notice(text) => json!({"event": "note", "text": text}),
         What::Ended(state) => json!({"event": "end", "state": state}),
     };
@@ -146,7 +146,7 @@ mod tests {
     fn a_line_says_who_what_how_much_by_what_and_how_old() {
         let one = v1::Measured { name: "cpu_cores".into(), unit: "cores".into(), source: "cgroup2".into(), now: 1.5, ..Default::default() };
         let usage = v1::NodeUsage { node: "n1".into(), age_ms: 700, measured: vec![one.clone(), one], ..Default::default() };
-        let numbers = event(What::Numbers(usage));
+        let numbers = event(What::Metrics(usage));
         let lines = rows(&numbers);
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0][1..], ["n1", "cpu_cores", "1.50 cores", "cgroup2", "0.7 s"]);

@@ -20,15 +20,15 @@ pub struct NodeJson<'a> {
     gpus: u32,
     /// Null if the answering agent does not know what runs there.
     committed: Option<AmountJson>,
-    unlimited: &'a [String],
+    unenforced_limits: &'a [String],
     features: &'a [String],
     vcluster: &'a str,
     allocations: &'a [String],
     holds: &'a [String],
     schedulable: bool,
-    heard_through: Option<&'a str>,
+    relay_node: Option<&'a str>,
     gossip: &'a str,
-    by_gossip: bool,
+    from_gossip: bool,
     mesh_address: &'a str,
     incarnation: u64,
     conformance: serde_json::Value,
@@ -46,15 +46,15 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
             memory_bytes: n.memory_bytes,
             gpus: n.gpus,
             committed: n.committed.as_ref().map(AmountJson::from),
-            unlimited: &n.unlimited,
+            unenforced_limits: &n.unenforced_limits,
             features: &n.features,
             vcluster: queue(&n.vcluster),
             allocations: &n.allocations,
             holds: &n.holds,
             schedulable: n.schedulable,
-            heard_through: filled(&n.heard_through),
+            relay_node: filled(&n.relay_node),
             gossip: &n.gossip,
-            by_gossip: n.by_gossip,
+            from_gossip: n.from_gossip,
             mesh_address: &n.mesh_address,
             incarnation: n.incarnation,
             conformance: conformance_json(n),
@@ -69,15 +69,15 @@ pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", 
 /// A node as a line of a watch.
 pub fn node_row(n: &v1::Node) -> Vec<String> {
     let (cores, gpus) = (n.cores.to_string(), n.gpus.to_string());
-    let (features, unlimited) = (n.features.join(","), n.unlimited.join(","));
+    let (features, unenforced_limits) = (n.features.join(","), n.unenforced_limits.join(","));
     let queue = queue(&n.vcluster).to_owned();
-    vec![n.id.clone(), n.state.clone(), cores, memory(n.memory_bytes), gpus, queue, features, unlimited, standing(n)]
+    vec![n.id.clone(), n.state.clone(), cores, memory(n.memory_bytes), gpus, queue, features, unenforced_limits, reasons_text(n)]
 }
 
 /// Why a node has its state, and what keeps work off it.
-fn standing(n: &v1::Node) -> String {
+fn reasons_text(n: &v1::Node) -> String {
     let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().map(|hold| with_exit(hold)));
-    let reasons = reasons.chain(filled(&n.heard_through).map(|peer| format!("connected through {peer}: it reaches no member itself")));
+    let reasons = reasons.chain(filled(&n.relay_node).map(|peer| format!("connected through {peer}: it reaches no member itself")));
     let reasons = reasons.chain((!n.schedulable).then(|| "takes no work (schedulable: false)".to_owned()));
     reasons.filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ")
 }
@@ -129,9 +129,9 @@ pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
         ];
         if is_wide {
             let since = time(n.state_since_ms).unwrap_or_default();
-            cells.extend([n.features.join(","), n.unlimited.join(","), since, n.mesh_address.clone()]);
+            cells.extend([n.features.join(","), n.unenforced_limits.join(","), since, n.mesh_address.clone()]);
         }
-        cells.push(standing(n));
+        cells.push(reasons_text(n));
         table.row(cells);
     }
     table.on_screen(&["FREE GPUS", "VCLUSTER", "CONFORMANCE", "GOSSIP", "REASON"], &NODES_FIT, size)
@@ -205,7 +205,7 @@ mod tests {
             committed: Some(v1::Amount::default()),
             holds: vec!["cordon by ada since 2026: fan".into()],
             gossip: "suspect".into(),
-            unlimited: vec!["memory".into(), "io".into()],
+            unenforced_limits: vec!["memory".into(), "io".into()],
             ..Default::default()
         };
         let want = "\

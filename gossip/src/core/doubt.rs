@@ -110,7 +110,7 @@ impl Core {
         }
         match self.suspicions.due_ms(key, self.me.key, &self.config, self.sized_for) {
             None => {}
-            Some(over_ms) if over_ms > now_ms => self.arm_suspicion_check(now_ms, key, out),
+            Some(window_ms) if window_ms > now_ms => self.arm_suspicion_check(now_ms, key, out),
             Some(_) => self.declare_down(key),
         }
     }

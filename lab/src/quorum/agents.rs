@@ -289,7 +289,7 @@ impl Agent {
             | Down::Members(_)
             | Down::Keyring { .. }
             | Down::Revoked { .. }
-            | Down::Hear { .. } => {}
+            | Down::QueryGossip { .. } => {}
         }
         Ok(())
     }

@@ -121,7 +121,7 @@ fn nodes(cluster: &Cluster, facts: &mut Facts) -> Result<()> {
     facts.nodes.clear();
     let answer = Lattice::to_any(cluster)?.json(&["nodes"])?;
     for value in rows(&answer, "nodes").context("`lattice nodes -o json` is not a list")? {
-        ensure!(value["by_gossip"] != true, "the quorum does not answer: the list of nodes is from gossip");
+        ensure!(value["from_gossip"] != true, "the quorum does not answer: the list of nodes is from gossip");
         let id = text(value, "id");
         let lattice = Lattice::to(cluster, &id)?;
         let status = lattice.json(&["node", "status"])?;

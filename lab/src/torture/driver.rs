@@ -248,14 +248,14 @@ impl<'a> Driver<'a> {
 
     fn break_it(&self, fault: &Fault) -> Broken {
         let dir = &self.stage.dir;
-        let mut broken = Broken { fault: fault.clone(), began_ms: now_ms(), ended_ms: 0, hit: Hit::default(), trouble: None };
+        let mut broken = Broken { fault: fault.clone(), began_ms: now_ms(), ended_ms: 0, hit: Hit::default(), error: None };
         match fault.what.begin(dir) {
             Ok(hit) => {
                 broken.hit = hit;
                 self.wait_until(broken.began_ms - self.began_ms + fault.for_ms);
-                broken.trouble = fault.what.end(dir, &broken.hit).err().map(|error| format!("it could not be ended: {error:#}"));
+                broken.error = fault.what.end(dir, &broken.hit).err().map(|error| format!("it could not be ended: {error:#}"));
             }
-            Err(error) => broken.trouble = Some(format!("it could not be caused: {error:#}")),
+            Err(error) => broken.error = Some(format!("it could not be caused: {error:#}")),
         }
         broken.ended_ms = now_ms();
         broken
@@ -265,7 +265,7 @@ impl<'a> Driver<'a> {
     /// fault may have killed its daemon without starting it again.
     pub fn ended_by_themselves(&self) -> Result<BTreeSet<String>> {
         let (_, broken) = self.record();
-        let failed: BTreeSet<String> = broken.iter().filter(|b| b.trouble.is_some()).flat_map(|b| b.fault.what.hits()).collect();
+        let failed: BTreeSet<String> = broken.iter().filter(|b| b.error.is_some()).flat_map(|b| b.fault.what.hits()).collect();
         let cluster = self.stage.cluster()?;
         let dead = cluster.daemons().filter(|d| !d.alive()).map(|d| d.name.clone());
         let by_a_fault = |name: &String| failed.contains(name) || (name.starts_with("member-") && failed.contains("quorum"));

@@ -66,7 +66,7 @@ pub struct Broken {
     pub ended_ms: u64,
     pub hit: Hit,
     /// Why it could not be caused or ended.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
 }
 
 /// An allocation as `lattice status` shows it.

@@ -135,9 +135,9 @@ fn of_fault(facts: &Facts, broken: &super::facts::Broken) -> Vec<Entry> {
     let hit = if broken.hit.runs.is_empty() { String::new() } else { format!(" (hits {})", broken.hit.runs.join(", ")) };
     let members = if broken.hit.members.is_empty() { String::new() } else { format!(" (members {:?})", broken.hit.members) };
     let mut entries = vec![(after(broken.began_ms), format!("FAULT {}{hit}{members}", broken.fault))];
-    let trouble = broken.trouble.as_ref().map(|trouble| format!(": {trouble}")).unwrap_or_default();
-    if broken.fault.for_ms > 0 || broken.trouble.is_some() {
-        entries.push((after(broken.ended_ms), format!("fault f{} is over{trouble}", broken.fault.number)));
+    let error = broken.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    if broken.fault.for_ms > 0 || broken.error.is_some() {
+        entries.push((after(broken.ended_ms), format!("fault f{} is over{error}", broken.fault.number)));
     }
     entries
 }
@@ -199,7 +199,7 @@ mod tests {
             began_ms,
             ended_ms: began_ms + 300,
             hit: Hit::default(),
-            trouble: None,
+            error: None,
         };
         let record = |seq, action: &str, at_wall_ms| Record {
             seq,

@@ -64,12 +64,12 @@ fn registration(gpus: u32, incarnation: Incarnation) -> Up {
         schedulable: true,
         incarnation,
         new_life: incarnation == Incarnation(0),
-        unlimited: vec![],
+        unenforced_limits: vec![],
         features: vec![],
         found: None,
         keys: HeldKeys { seals: 0, opens: vec![0] },
-        through: None,
-        wipes: false,
+        relay_node: None,
+        has_wipe_hook: false,
         health: NodeHealth::Well,
         conformance: None,
     }
@@ -113,7 +113,7 @@ fn thief(w: &World) {
     };
     is_refused();
     let waits = of(&admissions(w)["waiting"], "node", THIEF).unwrap();
-    assert!(waits["from"] == "127.0.0.1" && waits["gpus"] == 8 && waits["asked"].is_string(), "{waits}");
+    assert!(waits["from"] == "127.0.0.1" && waits["gpus"] == 8 && waits["last_attempt"].is_string(), "{waits}");
     let work = w.run(&["submit", "--gpus", "1", "--", "/bin/true"]);
     assert_ne!(work.code(), 0, "no node has GPUs: {}", work.out());
 

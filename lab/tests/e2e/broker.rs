@@ -166,7 +166,7 @@ fn in_turn(w: &World) {
     w.wait("the other one to be asked after it", || asked(w, other) == 1);
     other.release();
     let page = get(&w.cluster().node(&node).unwrap().metrics, "/metrics", "").1;
-    assert!(page.contains("lattice_checkpoint_broker_leads{") && page.contains("lattice_checkpoint_broker_asked_total{"), "{page}");
+    assert!(page.contains("lattice_checkpoint_broker_leads{") && page.contains("lattice_checkpoint_broker_requests_total{"), "{page}");
     // Work without the option is never asked.
     assert!(!saved(w, &plain.id) && list(w, &plain.id).is_empty());
     assert!(w.lattice.json(&["explain", &plain.id]).unwrap()["checkpoint"].is_null());
@@ -342,10 +342,10 @@ fn retention(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1", "--checkpoint-every", "1s"]);
     let id = &chain.id;
     w.wait("it to have two checkpoints", || list(w, id).len() >= 2);
-    assert!(list(w, id).iter().all(|c| c["goes_at"].is_null()), "while it lives nothing goes by a time");
+    assert!(list(w, id).iter().all(|c| c["expires_at"].is_null()), "while it lives nothing goes by a time");
     chain.end(w);
     let all = list(w, id);
-    assert!(all.iter().all(|c| c["goes_at"].is_string()), "{all:?}");
+    assert!(all.iter().all(|c| c["expires_at"].is_string()), "{all:?}");
     let shown = w.ok(&["checkpoint", "list", id]);
     assert!(shown.contains("KEPT UNTIL"), "{shown}");
     // Every agent is killed once the first one is down: the broker is among them.

@@ -210,7 +210,7 @@ fn one_node(w: &World) {
     let manifest = fs::read_to_string(objects(w, id, &first).join("manifest.json")).unwrap();
     let mut manifest: Value = serde_json::from_str(&manifest).unwrap();
     manifest["id"] = newer.into();
-    manifest["made_at_ms"] = (manifest["made_at_ms"].as_u64().unwrap() + 1).into();
+    manifest["created_at_ms"] = (manifest["created_at_ms"].as_u64().unwrap() + 1).into();
     fs::create_dir(objects(w, id, newer)).unwrap();
     fs::write(objects(w, id, newer).join("manifest.json"), manifest.to_string()).unwrap();
     let refused = w.run(&["checkpoint", "rm", id, newer]);
@@ -391,7 +391,7 @@ fn used_before(w: &World) {
         let mut events = client.allocations().checkpoint(request).await.unwrap().into_inner();
         loop {
             match events.message().await {
-                Ok(Some(event)) => assert!(!event.over, "{event:?}"),
+                Ok(Some(event)) => assert!(!event.done, "{event:?}"),
                 Ok(None) => panic!("no last line"),
                 Err(status) => return status,
             }

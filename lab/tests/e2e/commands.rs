@@ -47,7 +47,7 @@ fn faults() {
 
     assert_eq!(did(&["node", "cut", "n3", "--from", "quorum"]), "member-1 -> n3 is cut\nn3 -> member-1 is cut\n");
     assert!(did(&["status"]).contains("cut: n3 -> member-1"), "{}", did(&["status"]));
-    wait("a peer to forward its heartbeats", &|n3| !n3["heard_through"].is_null() && text(n3, "state") == "Ready");
+    wait("a peer to forward its heartbeats", &|n3| !n3["relay_node"].is_null() && text(n3, "state") == "Ready");
     let more = did(&["node", "cut", "n3"]);
     assert!(more.lines().count() == 4 && more.contains("n3 -> n1 is cut") && !more.contains("member"), "{more}");
     wait_state("Degraded");

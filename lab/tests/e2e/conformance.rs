@@ -112,10 +112,10 @@ fn facts_of_another_node(w: &World) {
     let mut n3 = Value::Null;
     w.wait("n1 to have all facts of n3", || {
         n3 = w.lattice.json(&["node", "status", "n3"]).unwrap();
-        let (fact, now) = (&n3["fact"]["said"], &n3["fact"]["now"]);
-        fact["images_all"] == 1 && fact["fingerprint"].is_string() && now["running"].to_string().contains(&job)
+        let (fact, now) = (&n3["fact"]["reported"], &n3["fact"]["now"]);
+        fact["images_count"] == 1 && fact["fingerprint"].is_string() && now["running"].to_string().contains(&job)
     });
-    let (fact, now) = (&n3["fact"]["said"], &n3["fact"]["now"]);
+    let (fact, now) = (&n3["fact"]["reported"], &n3["fact"]["now"]);
     assert_eq!((&fact["state"], &fact["cores"], &fact["memory_bytes"]), (&"Ready".into(), &n3["cores"], &n3["memory_bytes"]), "{n3}");
     assert_eq!((&fact["gpus"][0]["healthy"], &fact["gpus"][0]["allocatable"]), (&1.into(), &1.into()), "{n3}");
     assert!(fact["holds"] == serde_json::json!([]) && fact["features"].is_array() && fact["schedulable"] == true, "{n3}");
@@ -181,7 +181,7 @@ fn drift(w: &World) {
     let why = w.ok(&["explain", &three]);
     assert!(why.contains("3 nodes of one conformance group; this cluster has 2"), "{why}");
     w.wait("n2 to be quarantined", || holds(w, "n2").contains("quarantine by quorum"));
-    w.wait("the member to count it", || counted(w, "lattice_nodes_drift_over", 1));
+    w.wait("the member to count it", || counted(w, "lattice_nodes_drift_overdue", 1));
     assert!(holds(w, "n2").contains("bmc firmware: absent -> 2.81"), "{}", holds(w, "n2"));
     let status = w.ok(&["node", "status", "n2"]);
     assert!(status.contains("has drifted since") && status.contains("accept-drift n2"), "{status}");

@@ -183,7 +183,7 @@ fn written(w: &World) {
         assert!(diag.contains(&format!("disk {disk}")) && diag.contains("written so far"), "{diag}");
         let diagnosis = w.lattice.json(&["diag", id, "--storage"]).unwrap();
         let findings = diagnosis["nodes"][0]["findings"].as_array().unwrap();
-        let of = |about: &str| findings.iter().find(|f| f["about"] == about).unwrap_or_else(|| panic!("no {about}: {diagnosis:#}"));
+        let of = |about: &str| findings.iter().find(|f| f["subject"] == about).unwrap_or_else(|| panic!("no {about}: {diagnosis:#}"));
         let writes = text(of("writes of all disks"), "text");
         let (count, took) = writes.split_once(" so far, ").unwrap_or_else(|| panic!("{writes}"));
         assert!(count.parse::<f64>().unwrap() >= requests && ["p50 ", "p95 ", "p99 "].iter().all(|p| took.contains(p)), "{writes}");

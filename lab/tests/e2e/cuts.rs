@@ -134,7 +134,7 @@ fn carried(w: &World) {
     w.wait("its lease to be over, had nobody carried its heartbeats", || {
         let n3 = shown(w, "n3");
         assert_eq!(text(&n3, "state"), "Ready", "{n3}");
-        through = text(&n3, "heard_through");
+        through = text(&n3, "relay_node");
         cut.elapsed() > LEASE + Duration::from_secs(2)
     });
     assert!(["n1", "n2"].contains(&through.as_str()), "{}", shown(w, "n3"));
@@ -144,11 +144,11 @@ fn carried(w: &World) {
     // When it loses its carrier, another peer carries it; its end is reported that way as well.
     faults::cut_node(&w.dir, "n3", &From::Peer(through.clone()), Direction::Both).unwrap();
     let other = if through == "n1" { "n2" } else { "n1" };
-    w.wait("the other one to carry it", || text(&shown(w, "n3"), "heard_through") == other);
+    w.wait("the other one to carry it", || text(&shown(w, "n3"), "relay_node") == other);
     fs::write(&go, "").unwrap();
     w.completed(&job);
     assert_eq!(faults::heal_node(&w.dir, "n3").unwrap().len(), 4);
-    w.wait("n3 to be heard directly", || shown(w, "n3")["heard_through"].is_null() && state(w, "n3") == "Ready");
+    w.wait("n3 to be heard directly", || shown(w, "n3")["relay_node"].is_null() && state(w, "n3") == "Ready");
 }
 
 fn found_again(w: &World) {
@@ -164,13 +164,13 @@ fn found_again(w: &World) {
     faults::start_node(&w.dir, "n3").unwrap();
     w.wait("a peer to carry it", || {
         let n3 = shown(w, "n3");
-        ["n1", "n2"].contains(&text(&n3, "heard_through").as_str()) && text(&n3, "state") == "Ready"
+        ["n1", "n2"].contains(&text(&n3, "relay_node").as_str()) && text(&n3, "state") == "Ready"
     });
     fs::write(w.dir.join("n3/agent.yaml"), with_seeds).unwrap();
     faults::heal_node(&w.dir, "n3").unwrap();
     faults::kill_node(&w.dir, "n3").unwrap();
     faults::start_node(&w.dir, "n3").unwrap();
-    w.wait("n3 to be heard directly", || shown(w, "n3")["heard_through"].is_null() && state(w, "n3") == "Ready");
+    w.wait("n3 to be heard directly", || shown(w, "n3")["relay_node"].is_null() && state(w, "n3") == "Ready");
 }
 
 fn gossip_alone(w: &World) {
@@ -188,7 +188,7 @@ fn gossip_alone(w: &World) {
     }
     let stands = || {
         let n3 = shown(w, "n3");
-        assert!(text(&n3, "state") == "Ready" && n3["heard_through"].is_null(), "{n3}");
+        assert!(text(&n3, "state") == "Ready" && n3["relay_node"].is_null(), "{n3}");
         assert_eq!(text(&w.status(&job), "state"), "Running");
     };
     w.wait("gossip to have n3 for dead", || {

@@ -212,7 +212,7 @@ fn diagnosed(w: &World) {
     let find = |diagnosis: &Value, node: &str, about: &str| {
         let mut nodes = diagnosis["nodes"].as_array().into_iter().flatten().filter(|of| of["node"] == node);
         let findings = nodes.next()?["findings"].as_array()?;
-        findings.iter().find(|f| f["part"] == "gpus" && f["about"] == about).map(|f| (text(f, "text"), f["wrong"] == true))
+        findings.iter().find(|f| f["part"] == "gpus" && f["subject"] == about).map(|f| (text(f, "text"), f["problem"] == true))
     };
     w.wait("the GPUs of both", || {
         diagnosis = w.lattice.json(&["diag", &id]).unwrap();
@@ -276,7 +276,7 @@ fn hung(w: &World) {
     w.wait("its silence", || {
         let usage = per_gpu(w, &id);
         assert!(of_node(&usage, "cpu_cores").is_some() && usage["nodes"][0]["age_ms"].as_u64().unwrap() < 5000, "{usage}");
-        text(&usage["nodes"][0]["gpus"][0], "silent").contains("does not answer")
+        text(&usage["nodes"][0]["gpus"][0], "error").contains("does not answer")
     });
     let usage = per_gpu(w, &id);
     assert_eq!((of_gpu(&usage, "gpu_utilization"), of_node(&usage, "gpu_utilization")), (None, None), "{usage}");

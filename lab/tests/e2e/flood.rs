@@ -125,7 +125,7 @@ fn election(w: &World) -> Duration {
     w.wait("all members", || {
         let members = w.lattice.json(&["quorum", "members"]);
         members.is_ok_and(|all| {
-            all.as_array().is_some_and(|all| all.len() == 3 && all.iter().all(|m| m["standing"] == "leader" || m["standing"] == "follower"))
+            all.as_array().is_some_and(|all| all.len() == 3 && all.iter().all(|m| m["role"] == "leader" || m["role"] == "follower"))
         })
     });
     took

@@ -33,7 +33,7 @@ pub fn trials() -> Vec<Trial> {
 fn of_n3(watching: &Watching) -> Vec<String> {
     let lines = watching.lines();
     assert!(lines.iter().all(|l| l["at"].is_string()), "each line has its time: {lines:?}");
-    lines.iter().filter(|l| text(l, "node") == "n3").map(|l| text(l, "what")).collect()
+    lines.iter().filter(|l| text(l, "node") == "n3").map(|l| text(l, "event")).collect()
 }
 
 fn suspects(w: &World) -> Vec<Value> {
@@ -65,16 +65,17 @@ fn facts(w: &World) {
     let asked = |at: &str, node: &str| w.at(at).json(&["node", "status", node]).unwrap();
     let n2 = asked("n1", "n2");
     assert!(
-        n2["fact"]["said"]["holds"][0].as_str().unwrap().starts_with("cordon by root") && n2["fact"]["said"]["cores"] == n2["cores"],
+        n2["fact"]["reported"]["holds"][0].as_str().unwrap().starts_with("cordon by root")
+            && n2["fact"]["reported"]["cores"] == n2["cores"],
         "{n2}"
     );
-    assert_eq!(n2["by_gossip"], false, "{n2}");
+    assert_eq!(n2["from_gossip"], false, "{n2}");
 
     faults::kill_member(&w.dir, 1).unwrap();
     let listed = w.run(&["node", "list", "-o", "json"]);
     assert!(listed.code() == 0 && listed.err().contains("gossip"), "{}{}", listed.out(), listed.err());
     let listed: Vec<Value> = serde_json::from_str(&listed.out()).unwrap();
-    let shown: Vec<_> = listed.iter().map(|n| (text(n, "id"), text(n, "state"), n["by_gossip"] == true)).collect();
+    let shown: Vec<_> = listed.iter().map(|n| (text(n, "id"), text(n, "state"), n["from_gossip"] == true)).collect();
     assert_eq!(shown, ["n1", "n2", "n3"].map(|node| (node.to_owned(), "Ready".to_owned(), true)));
     for at in ["n1", "n2", "n3"] {
         let answer = asked(at, &there);

@@ -255,8 +255,8 @@ fn warned(w: &World) {
     let diagnosis: Value = serde_json::from_str(&w.ok(&["diag", &id, "-o", "json"])).unwrap();
     let findings = diagnosis["nodes"][0]["findings"].as_array().unwrap();
     for (gpu, what) in [("SIM-0", "90 °C, at which it slows itself down"), ("SIM-1", "3 memory errors that could not be corrected")] {
-        let of = findings.iter().find(|f| f["part"] == "gpus" && f["about"] == gpu).unwrap_or_else(|| panic!("{diagnosis:#}"));
-        assert!(of["wrong"] == true && text(of, "text").contains(what), "{of}");
+        let of = findings.iter().find(|f| f["part"] == "gpus" && f["subject"] == gpu).unwrap_or_else(|| panic!("{diagnosis:#}"));
+        assert!(of["problem"] == true && text(of, "text").contains(what), "{of}");
     }
     std::fs::write(w.dir.join("go-4"), "").unwrap();
     w.completed(&id);

@@ -212,7 +212,7 @@ fn failed(w: &World) {
     is_well("n3.supply");
     w.wait("the check to be well", || !status(w, "n3").contains("supply: failure"));
     assert_eq!(shown(w, "n3").0, "Down");
-    assert_eq!(w.lattice.json(&["node", "status", "n3"]).unwrap()["fact"]["said"]["topology_group"], "row-2");
+    assert_eq!(w.lattice.json(&["node", "status", "n3"]).unwrap()["fact"]["reported"]["topology_group"], "row-2");
     // Until the leader has received that, the failure returns.
     w.wait("n3 to be Ready", || {
         w.run(&["node", "repaired", "n3"]);
@@ -229,7 +229,7 @@ fn warning_and_hanging_check(w: &World) {
     let checks = w.lattice.json(&["node", "status"]).unwrap()["checks"].clone();
     let memory = checks.as_array().unwrap().iter().find(|check| text(check, "name") == "memory_errors").unwrap().clone();
     let has_edac = fs::exists("/sys/devices/system/edac/mc/mc0/ce_count").unwrap();
-    assert_eq!(text(&memory, "finding"), if has_edac { "well" } else { "unsupported" }, "{memory}");
+    assert_eq!(text(&memory, "finding"), if has_edac { "ok" } else { "unsupported" }, "{memory}");
     finds("n3", "sleep 60");
     w.wait("n3 to be Degraded", || shown(w, "n3").0 == "Degraded");
     assert!(shown(w, "n3").1.contains("was not over in time"), "{:?}", shown(w, "n3"));
@@ -283,10 +283,10 @@ fn unreported_changes(w: &World) {
     w.wait("n2 to see another one", || status(w, "n2").contains("link 10 is down"));
     is_well("n2");
     faults::kill_node(&w.dir, "n2").unwrap();
-    faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "unheard-report-unsent")]).unwrap();
+    faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "unreported-health-unsent")]).unwrap();
     faults::start_member(&w.dir, 1).unwrap();
     w.wait("it to die before it reports", || !w.cluster().node("n2").unwrap().daemon.alive());
-    faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "unheard-report-sent")]).unwrap();
+    faults::begin_node(&w.dir, "n2", &[], &[("LATTICE_FAILPOINT", "unreported-health-sent")]).unwrap();
     w.wait("it to die after it has reported", || !w.cluster().node("n2").unwrap().daemon.alive());
     faults::start_node(&w.dir, "n2").unwrap();
     // In this order, whatever a busy machine's checks found in between.

@@ -126,8 +126,8 @@ fn shows_what_is_unlimited(w: &World) {
     // The whole cluster shows it.
     let nodes: Value = serde_json::from_str(&w.ok(&["nodes", "-o", "json"])).unwrap();
     for node in nodes.as_array().unwrap() {
-        let unlimited: Vec<&str> = node["unlimited"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-        assert_eq!((unlimited.contains(&"memory"), unlimited.contains(&"pids")), (!v2_has, false), "{node}");
+        let unenforced_limits: Vec<&str> = node["unenforced_limits"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert_eq!((unenforced_limits.contains(&"memory"), unenforced_limits.contains(&"pids")), (!v2_has, false), "{node}");
     }
 }
 

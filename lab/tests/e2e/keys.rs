@@ -47,7 +47,7 @@ fn newest(now: &Value) -> u64 {
 /// Whether there is only one key, and all nodes open and seal with it.
 fn settled(now: &Value) -> bool {
     let one = now["keys"].as_array().unwrap();
-    one.len() == 1 && now["nodes"] == 3 && one[0]["have"] == 3 && one[0]["seal"] == 3 && one[0]["standing"] == "seals"
+    one.len() == 1 && now["nodes"] == 3 && one[0]["decrypting_nodes"] == 3 && one[0]["encrypting_nodes"] == 3 && one[0]["role"] == "seals"
 }
 
 /// The nodes that this node's gossip does not show alive.
@@ -118,7 +118,7 @@ fn twice(w: &World) {
             assert!(done.err().contains(&format!("gossip key {key} ")) && done.out().contains("3 of 3"), "{} {}", done.err(), done.out());
             let now = keys(w);
             assert!(newest(&now) == key && settled(&now), "{now}");
-            assert_eq!(text(&now["keys"][0], "made_by"), "root@n1");
+            assert_eq!(text(&now["keys"][0], "created_by"), "root@n1");
         }
     });
     for node in NODES {

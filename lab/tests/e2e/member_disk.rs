@@ -115,13 +115,13 @@ fn seen(w: &World, id: u64) -> Value {
 }
 
 fn matched(w: &World, id: u64) -> u64 {
-    seen(w, id)["matched"].as_u64().unwrap_or(0)
+    seen(w, id)["match_index"].as_u64().unwrap_or(0)
 }
 
 fn no_lag(w: &World, id: u64) -> bool {
     let members = w.lattice.json(&["quorum", "members"]).unwrap_or_default();
-    let matched = |id: &u64| members.as_array().into_iter().flatten().find(|m| m["id"].as_u64() == Some(*id))?["matched"].as_u64();
-    let leads = members.as_array().into_iter().flatten().find(|m| m["standing"] == "leader").and_then(|m| m["id"].as_u64());
+    let matched = |id: &u64| members.as_array().into_iter().flatten().find(|m| m["id"].as_u64() == Some(*id))?["match_index"].as_u64();
+    let leads = members.as_array().into_iter().flatten().find(|m| m["role"] == "leader").and_then(|m| m["id"].as_u64());
     leads.and_then(|leads| matched(&leads)).is_some_and(|all| matched(&id) == Some(all))
 }
 
@@ -183,7 +183,7 @@ fn follower(w: &World) {
     submissions(w, MANY);
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     assert_eq!(matched(w, id), taken, "the follower reports entries that it does not have");
-    assert!(text(&seen(w, id), "standing") == "follower" && nothing(), "{}", seen(w, id));
+    assert!(text(&seen(w, id), "role") == "follower" && nothing(), "{}", seen(w, id));
     assert_eq!(term(w), before, "the follower disturbs nobody");
 
     // It stops on SIGTERM, and starts although the disk is full.
@@ -191,7 +191,7 @@ fn follower(w: &World) {
     process.signal(Signal::SIGTERM).unwrap();
     assert!(process.gone_within(Duration::from_secs(10)), "it does not stop; its log:\n{}", disk.log());
     faults::start_member(&w.dir, id).unwrap();
-    w.wait("the follower to be back", || text(&seen(w, id), "standing") == "follower");
+    w.wait("the follower to be back", || text(&seen(w, id), "role") == "follower");
     submissions(w, 1);
     assert_eq!(term(w), before, "the follower disturbs nobody");
 

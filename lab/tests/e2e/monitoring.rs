@@ -116,7 +116,7 @@ fn alerts(w: &World) {
     let all = Watching::begin(w, "all", &[&id, "--interval=1s", "--metrics=cpu_cores,memory_used,network_tx_bytes"]);
     let only = Watching::begin(w, "only", &[&id, "--alerts-only"]);
     for node in ["n1", "n2"] {
-        all.wait("numbers of each node", |event| event["event"] == "numbers" && event["node"] == node);
+        all.wait("numbers of each node", |event| event["event"] == "metrics" && event["node"] == node);
         only.wait("busy", |event| is_alert(event, "busy", true) && event["node"] == node);
         w.wait("the metric", || series(w, node, &["lattice_alert_active{", &id, "alert=\"busy\"", "severity=\"critical\""]) == Some(1.0));
         assert!(series(w, node, &["lattice_alerts_raised_total{", "alert=\"busy\""]).unwrap() >= 1.0);
@@ -140,7 +140,7 @@ fn alerts(w: &World) {
         assert_eq!(status.code(), Some(0));
         let last = events.last().unwrap();
         assert_eq!((&last["event"], &last["state"], &last["node"]), (&"end".into(), &"Cancelled".into(), &Value::Null));
-        let number_events: Vec<&Value> = events.iter().filter(|event| event["event"] == "numbers").collect();
+        let number_events: Vec<&Value> = events.iter().filter(|event| event["event"] == "metrics").collect();
         assert_eq!(!number_events.is_empty(), numbers);
         for event in number_events {
             for one in event["measured"].as_array().unwrap() {
@@ -238,13 +238,13 @@ fn watched(w: &World) {
     w.running(&id);
     let watch = Watching::begin(w, "away", &[&id, "--interval=1s"]);
     for node in ["n1", "n2"] {
-        watch.wait("numbers", |event| event["event"] == "numbers" && event["node"] == node);
+        watch.wait("metrics", |event| event["event"] == "metrics" && event["node"] == node);
     }
     faults::kill_node(&w.dir, "n2").unwrap();
-    watch.wait("that n2 is away", |event| event["event"] == "away" && event["node"] == "n2" && !text(event, "why").is_empty());
+    watch.wait("that n2 is away", |event| event["event"] == "unreachable" && event["node"] == "n2" && !text(event, "reason").is_empty());
     let gone = watch.events().len();
     faults::start_node(&w.dir, "n2").unwrap();
-    let back = until(JOB, || watch.events()[gone..].iter().any(|event| event["event"] == "numbers" && event["node"] == "n2"));
+    let back = until(JOB, || watch.events()[gone..].iter().any(|event| event["event"] == "metrics" && event["node"] == "n2"));
     assert!(back, "{:#?}", &watch.events()[gone..]);
     assert!(watch.events()[gone..].iter().any(|event| event["event"] == "note" && event["node"] == "n2"));
     // The agent that answers itself.
@@ -253,7 +253,7 @@ fn watched(w: &World) {
     faults::start_node(&w.dir, "n1").unwrap();
     let back = until(JOB, || {
         let news = watch.events();
-        ["n1", "n2"].iter().all(|node| news[asked..].iter().any(|event| event["event"] == "numbers" && event["node"] == *node))
+        ["n1", "n2"].iter().all(|node| news[asked..].iter().any(|event| event["event"] == "metrics" && event["node"] == *node))
     });
     assert!(back, "{:#?}", &watch.events()[asked..]);
     // For another user's work it is refused.
@@ -312,16 +312,16 @@ fn diagnosed(w: &World) {
     let processes = || nodes.iter().flat_map(|node| node["processes"].as_array().unwrap());
     let rank = |rank: u64| processes().filter(move |process| process["rank"] == rank && process["launch"] == 1);
     let waiting = rank(0).find(|process| process["state"] == "D").unwrap_or_else(|| panic!("none in D: {diagnosis:#}"));
-    assert!(!text(waiting, "waits_in").is_empty(), "{waiting}");
+    assert!(!text(waiting, "wchan").is_empty(), "{waiting}");
     assert!(!waiting["stack"].as_array().unwrap().is_empty(), "{waiting}");
     assert!(waiting["stack"].as_array().unwrap().iter().all(|call| !call.as_str().unwrap().contains(['+', '/', '['])), "{waiting}");
     assert!(waiting["notes"].to_string().contains("waits uninterruptibly"), "{waiting}");
-    assert!(waiting["still_ms"].is_u64(), "{waiting}");
+    assert!(waiting["off_cpu_ms"].is_u64(), "{waiting}");
     let full = rank(1).find(|process| process["name"] == "bash").unwrap_or_else(|| panic!("{diagnosis:#}"));
     assert!(full["notes"].to_string().contains("of 11 open files: raise"), "{full}");
     let about = |part: &str| {
         let findings = || nodes.iter().flat_map(|node| node["findings"].as_array().unwrap());
-        findings().filter(|finding| finding["part"] == part).map(|finding| text(finding, "about")).collect::<Vec<_>>()
+        findings().filter(|finding| finding["part"] == part).map(|finding| text(finding, "subject")).collect::<Vec<_>>()
     };
     assert!(about("network").iter().any(|about| about.starts_with("TCP")), "{diagnosis:#}");
     assert!(about("storage").iter().any(|about| about.starts_with("/ ")), "{diagnosis:#}");
@@ -338,7 +338,7 @@ fn diagnosed(w: &World) {
     let findings = || nodes.iter().flat_map(|node| node["findings"].as_array().unwrap());
     for about in ["CSIG", "CUPTI"] {
         assert!(
-            findings().any(|f| f["about"] == about && text(f, "text").starts_with("unsupported: ") && f["wrong"] == false),
+            findings().any(|f| f["subject"] == about && text(f, "text").starts_with("unsupported: ") && f["problem"] == false),
             "{diagnosis:#}"
         );
     }
@@ -378,7 +378,7 @@ fn per_rank(w: &World) {
     for (number, rank) in ranks.iter().enumerate() {
         // Blocks of two on each node.
         assert!(rank["rank"] == number && rank["node"] == nodes[number / 2].as_str(), "{usage:#}");
-        assert!(rank["over_ms"].as_u64() >= Some(1000) && rank["memory_bytes"].as_u64() > Some(0) && rank["threads"] == 1, "{rank}");
+        assert!(rank["window_ms"].as_u64() >= Some(1000) && rank["memory_bytes"].as_u64() > Some(0) && rank["threads"] == 1, "{rank}");
         let (name, state) = if number == 2 { ("sh", "running") } else { ("sleep", "sleeping") };
         assert!(rank["name"] == name && rank["state"] == state, "{rank}");
         let pid = rank["pid"].as_i64().unwrap();

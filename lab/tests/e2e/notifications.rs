@@ -147,7 +147,7 @@ fn notifies_in_order(w: &World) {
     let server = server();
     let begun = || {
         let status = w.lattice.json(&["quorum", "status"]).unwrap_or_default();
-        status["notified"].as_array().is_some_and(|all| all.iter().all(|one| one["upto"].as_u64().unwrap_or_default() > 0))
+        status["notified"].as_array().is_some_and(|all| all.iter().all(|one| one["delivered_seq"].as_u64().unwrap_or_default() > 0))
     };
     w.wait("notifications to begin", begun);
     w.ok(&["node", "cordon", "n1", "--reason", "first"]);
@@ -170,7 +170,7 @@ fn notifies_in_order(w: &World) {
     let shown = |piece: &str| w.run(&["quorum", "status"]).out().contains(piece) || w.run(&["quorum", "members"]).out().contains(piece);
     let at_leader = || {
         let status = w.lattice.json(&["quorum", "status"]).unwrap();
-        status["notified"].as_array().unwrap().iter().any(|n| n["way"] == "notify_url" && !n["trouble"].as_str().unwrap().is_empty())
+        status["notified"].as_array().unwrap().iter().any(|n| n["channel"] == "notify_url" && !n["last_error"].as_str().unwrap().is_empty())
     };
     w.wait("a delivery to fail", || refused() > before);
     w.wait("the problem to be shown", || at_leader() || shown("503"));

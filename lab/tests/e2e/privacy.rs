@@ -59,7 +59,7 @@ fn looked_at(w: &World) {
     let list: Value = serde_json::from_str(&seen(w, &["status", "--all", "-o", "json"]).out()).unwrap();
     let shown = the_one(&list, &id);
     assert_eq!((text(shown, "state"), &shown["nodes"]), ("Running".to_owned(), &serde_json::json!(["n1"])));
-    assert!(["name", "owner", "tenant", "reason", "situation"].iter().all(|field| shown[field].is_null()), "{shown}");
+    assert!(["name", "owner", "tenant", "reason", "status_message"].iter().all(|field| shown[field].is_null()), "{shown}");
     assert!(!shown["started_at"].is_null(), "{shown}");
     let table = seen(w, &["status", "--all", "-o", "wide"]).out();
     let row = table.lines().find(|line| line.starts_with(&id[..8])).unwrap_or_else(|| panic!("{table}"));

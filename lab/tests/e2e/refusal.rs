@@ -103,8 +103,8 @@ fn claim(w: &World) {
     let conflicts = refused["conflicts"].as_array().unwrap();
     assert_eq!(conflicts.len(), 16, "{refused}");
     let taken = conflicts.iter().find(|c| c["holder"] == holder.as_str()).unwrap_or_else(|| panic!("{refused}"));
-    assert!(text(taken, "why").contains(&format!("allocation {holder} (epoch ")), "{taken}");
-    assert!(conflicts.iter().any(|c| c["node"] == "x3" && c["why"] == "is not registered"), "{refused}");
+    assert!(text(taken, "reason").contains(&format!("allocation {holder} (epoch ")), "{taken}");
+    assert!(conflicts.iter().any(|c| c["node"] == "x3" && c["reason"] == "is not registered"), "{refused}");
     let shown = w.at("n2").ok(&["explain", &waiting]).unwrap();
     assert!(shown.contains("The last claim for it was refused at ") && shown.contains(&holder[..8]), "{shown}");
     w.ok(&["cancel", &waiting, &holder]);

@@ -79,7 +79,7 @@ fn ended_and_long_ago(w: &World) {
     let came = until(WINDOW, || {
         usage = w.lattice.json(&["top", &over]).unwrap_or(Value::Null);
         let nodes = usage["nodes"].as_array();
-        let both = nodes.is_some_and(|nodes| nodes.len() == 2 && nodes.iter().all(|node| node["unreached"].is_null()));
+        let both = nodes.is_some_and(|nodes| nodes.len() == 2 && nodes.iter().all(|node| node["error"].is_null()));
         both && last.iter().all(|one| is_beyond(&usage, one))
     });
     assert!(came, "{usage:#}");

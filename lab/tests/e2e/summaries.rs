@@ -33,7 +33,7 @@ fn list(w: &World) {
     let behind = w.submit(&["--name", "behind", "--", "/bin/true"]);
     w.wait("what waits to have its place", || {
         let all = listed(w, &["--state", "pending"]);
-        all.len() == 2 && all.iter().all(|a| a["queue_place"].is_u64())
+        all.len() == 2 && all.iter().all(|a| a["queue_position"].is_u64())
     });
     let names: Vec<String> = listed(w, &[]).iter().map(|a| text(a, "name")).collect();
     assert_eq!(names[..3], ["runs", "next", "behind"], "{names:?}");
@@ -73,7 +73,7 @@ fn summary(w: &World) {
     assert!(ended["script"].as_str().unwrap().contains("echo first"), "{ended}");
     // If the kernel counts memory for the lab's scopes, the peak is known as well.
     let nodes: Value = serde_json::from_str(&w.ok(&["nodes", "-o", "json"])).unwrap();
-    let counts = !nodes[0]["unlimited"].as_array().unwrap().iter().any(|what| what == "memory");
+    let counts = !nodes[0]["unenforced_limits"].as_array().unwrap().iter().any(|what| what == "memory");
     assert!(!counts || ended["memory_peak_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{ended}");
     let shown = w.ok(&["status", &id]);
     for want in ["it is the last", "Processor time:", "'an argument'", "fails (6 lines", "Directory:"] {

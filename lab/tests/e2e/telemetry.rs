@@ -309,8 +309,8 @@ fn hung_mount(w: &World) {
     w.wait("its processor time", || cores() > Some(0.05));
     let diagnosis = w.lattice.json(&["diag", &id]).unwrap();
     let findings = diagnosis["nodes"][0]["findings"].as_array().unwrap();
-    let of = findings.iter().find(|f| text(f, "about").starts_with(&silent)).unwrap_or_else(|| panic!("{diagnosis:#}"));
-    assert!(of["wrong"] == true && findings.iter().any(|f| text(f, "about").starts_with("TCP")), "{diagnosis:#}");
+    let of = findings.iter().find(|f| text(f, "subject").starts_with(&silent)).unwrap_or_else(|| panic!("{diagnosis:#}"));
+    assert!(of["problem"] == true && findings.iter().any(|f| text(f, "subject").starts_with("TCP")), "{diagnosis:#}");
     w.ok(&["cancel", &id]);
     w.ended(&id);
     w.ok(&["node", "uncordon", "n2"]);
@@ -400,7 +400,7 @@ fn top(w: &World) {
     assert!(part.err().contains("n2 is not in these numbers"), "{}", part.err());
     let usage: Value = serde_json::from_str(&part.out()).unwrap();
     let n2 = usage["nodes"].as_array().unwrap().iter().find(|node| node["node"] == "n2").unwrap();
-    assert!(n2["unreached"].is_string() && n2["age_ms"].is_null(), "{usage}");
+    assert!(n2["error"].is_string() && n2["age_ms"].is_null(), "{usage}");
     faults::start_node(&w.dir, "n2").unwrap();
     for id in [&id, &own] {
         w.ok(&["cancel", id]);

@@ -127,7 +127,7 @@ fn asked_before_the_new_end(w: &World) {
     assert!(text(&over, "reason").starts_with("walltime_exceeded; saved as checkpoint"), "{over}");
     let first = &over["attempts"][0];
     let made = w.lattice.json(&["checkpoint", "show", id]).unwrap();
-    let saved_s = (ms(&made, "made_at") - ms(first, "started_at")) / 1000;
+    let saved_s = (ms(&made, "created_at") - ms(first, "started_at")) / 1000;
     assert!((33..41).contains(&saved_s), "it saved itself after {saved_s} s: {made}");
     w.ok(&["cancel", id]);
     w.ended(id);

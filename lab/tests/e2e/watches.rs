@@ -153,7 +153,7 @@ fn each_once(w: &World) {
         faults::start_member(&w.dir, member).unwrap();
         w.wait("all members to be there", || {
             let members = w.lattice.json(&["quorum", "members"]).unwrap_or_default();
-            let standing = |m: &Value| ["leader", "follower"].contains(&text(m, "standing").as_str());
+            let standing = |m: &Value| ["leader", "follower"].contains(&text(m, "role").as_str());
             members.as_array().is_some_and(|rows| rows.len() == 3 && rows.iter().all(standing))
         });
     }

@@ -2,12 +2,12 @@
 //! delivered once, in order, and the changes of one entry together.
 //!
 //! ```text
-//!            ┌────────── StartAgain: the known place is compacted ──────────┐
+//!            ┌────────── Resync: the known place is compacted ──────────┐
 //!            ▼                                                              │
 //!   nothing ─▶ List ─▶ Changes ─▶ Changes ─▶ stream lost ─▶ since the place of the last ─▶ Changes …
 //! ```
 
-use crate::wire::{Change, WatchMessage, WatchPlace, WatchRequest};
+use crate::wire::{Change, WatchCursor, WatchMessage, WatchRequest};
 use crate::{CallError, QuorumClient, WatchStream};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -21,7 +21,7 @@ pub enum News {
     /// The changes of the entries up to this revision.
     Changes { revision: Revision, changes: Vec<Change> },
     /// Changes were dropped before they could be delivered, for this reason: a list follows.
-    StartAgain { why: String },
+    Resync { why: String },
 }
 
 /// The watch.
@@ -31,7 +31,7 @@ pub struct Following {
     request: WatchRequest,
     stream: Option<(WatchStream, Reading)>,
     /// The newest known place: nothing older is accepted from a member that lags behind.
-    known: WatchPlace,
+    known: WatchCursor,
 }
 
 impl Following {
@@ -43,7 +43,7 @@ impl Following {
 
     /// The place from which another watch of the same things could continue; `None`: it must start
     /// with a list.
-    pub fn place(&self) -> Option<WatchPlace> {
+    pub fn place(&self) -> Option<WatchCursor> {
         self.request.since
     }
 
@@ -95,10 +95,10 @@ impl Following {
                     self.request.since = Some(reading.place);
                     return Ok(news);
                 }
-                Taken::StartAgain(why) => {
+                Taken::Resync(why) => {
                     tracing::info!(member, why, "a watch starts again");
                     self.start_again();
-                    return Ok(News::StartAgain { why });
+                    return Ok(News::Resync { why });
                 }
                 Taken::Behind => {
                     let why = format!("{member}: its state is older than what this watch has received");
@@ -114,7 +114,7 @@ impl Following {
 /// The progress of one stream.
 #[derive(Debug)]
 struct Reading {
-    place: WatchPlace,
+    place: WatchCursor,
     within: Within,
     /// Parts of an incomplete list or entry.
     parts: Vec<Change>,
@@ -133,20 +133,20 @@ enum Within {
 enum Taken {
     Nothing,
     News(News),
-    StartAgain(String),
+    Resync(String),
     /// The member's list is older than the known place.
     Behind,
 }
 
 impl Reading {
-    fn since(since: Option<WatchPlace>) -> Self {
+    fn since(since: Option<WatchCursor>) -> Self {
         Self { place: since.unwrap_or_default(), within: Within::Start, parts: Vec::new() }
     }
 
-    fn take(&mut self, message: WatchMessage, known: WatchPlace) -> Taken {
+    fn take(&mut self, message: WatchMessage, known: WatchCursor) -> Taken {
         match message {
             WatchMessage::Start { generation, revision } => {
-                self.place = WatchPlace { generation, revision };
+                self.place = WatchCursor { generation, revision };
                 if self.place < known {
                     return Taken::Behind;
                 }
@@ -167,7 +167,7 @@ impl Reading {
                 self.within = Within::Changes;
                 Taken::News(if is_list { News::List { revision, all: whole } } else { News::Changes { revision, changes: whole } })
             }
-            WatchMessage::StartAgain { why } => Taken::StartAgain(why),
+            WatchMessage::Resync { why } => Taken::Resync(why),
         }
     }
 }
@@ -177,8 +177,8 @@ mod tests {
     use super::*;
     use lattice_model::Generation;
 
-    fn place(revision: u64) -> WatchPlace {
-        WatchPlace { generation: Generation(1), revision: Revision(revision) }
+    fn place(revision: u64) -> WatchCursor {
+        WatchCursor { generation: Generation(1), revision: Revision(revision) }
     }
 
     fn ended(name: &str) -> Change {
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(reading.place, place(7), "half an entry is not known");
         let changes = News::Changes { revision: Revision(9), changes: vec![ended("c")] };
         assert_eq!(reading.take(part(9, vec![], true), place(7)), Taken::News(changes));
-        assert_eq!(reading.take(WatchMessage::StartAgain { why: "w".into() }, place(9)), Taken::StartAgain("w".into()));
+        assert_eq!(reading.take(WatchMessage::Resync { why: "w".into() }, place(9)), Taken::Resync("w".into()));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 
 mod answer;
 mod audit_walk;
+mod leader_status;
 mod request;
 mod session;
-mod standing;
 mod status;
 mod watch;
 
@@ -13,13 +13,13 @@ mod watch;
 pub use answer::{Answer, AuditFound, RefusedClaim, SignedPage};
 pub use audit_walk::{AuditWalk, KeyPeriod};
 pub use lattice_ledger::{
-    Conflict, DomainStanding, DrainWish, Endpoint, HeldShare, LimitsStanding, ListFilter, ListPlace, NodeHealth, Refusal, ServiceStanding,
-    TenantStanding, VClusterStanding, VniPoolChange, VniPoolStanding, WalltimeRefusal, WatchPlace,
+    Conflict, DomainStatus, DrainRequest, Endpoint, HeldShare, LimitsStatus, ListCursor, ListFilter, NodeHealth, Refusal, ServiceStatus,
+    TenantStatus, VClusterStatus, VniPoolChange, VniPoolStatus, WalltimeRefusal, WatchCursor,
 };
+pub use leader_status::{AdmissionsStatus, AdmittedNode, KeyRole, KeyStatus, KeyringStatus, LeaseStatus, WaitingNode};
 pub use request::{MembersChange, MembersOrder, NODES_ASKED_MAX, NODES_SAMPLED_MAX, Request};
 pub use session::{Down, HeldKeys, MayMove, MemberList, Up};
-pub use standing::{AdmissionsStanding, AdmittedNode, KeyRole, KeyStanding, KeyringStanding, LeaseStanding, WaitingNode};
-pub use status::{ClockAlarm, MemberStatus, NotifyStanding, QuorumStatus};
+pub use status::{ClockAlarm, MemberStatus, NotifyStatus, QuorumStatus};
 pub use watch::{Change, WatchAllocations, WatchMessage, WatchRequest};
 
 /// Largest size of a message in either direction, in bytes.

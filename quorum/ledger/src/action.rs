@@ -13,7 +13,7 @@ use super::urgency::Urgency::{self, Keeps, Mends, New};
 use super::user_limits::UserLimitsChange;
 use super::vclusters::VClusterChange;
 use super::{
-    Access, AccessKind, ApplyContext, DomainKey, HeldShare, Ledger, MembersStep, NodeStanding, NotifyWay, Outcome, Registration,
+    Access, AccessKind, ApplyContext, DomainKey, HeldShare, Ledger, MembersStep, NodeStateChange, NotifyChannel, Outcome, Registration,
     VniPoolChange, holds, level,
 };
 use lattice_model::conformance::Components;
@@ -122,8 +122,8 @@ commands! { |ledger, context|
         ledger.adopt(context, node, *incarnation, (held, unreported));
 
     /// The leader's clocks propose node states.
-    NodeStates(standings: Vec<NodeStanding>)
-        => 1, Keeps, Member, 64 + standings.len() * 128, ledger.node_states(context, standings);
+    NodeStates(state_changes: Vec<NodeStateChange>)
+        => 1, Keeps, Member, 64 + state_changes.len() * 128, ledger.node_states(context, state_changes);
 
     /// Releases a lease, regardless of holds. `holder`: the node whose agent requests it; an agent's
     /// own lease is released by its holder alone.
@@ -317,8 +317,8 @@ commands! { |ledger, context|
 
     /// The recipients of this kind of notification have received everything up to this audit
     /// record.
-    Notified { way: NotifyWay, upto: u64 }
-        => 1, New, Member, 256, Ok(ledger.set_notified(*way, *upto));
+    Notified { channel: NotifyChannel, upto: u64 }
+        => 1, New, Member, 256, Ok(ledger.set_notified(*channel, *upto));
 
     /// Makes an allocation save itself and release its nodes: it is then Suspended, or ended if it
     /// could not save itself. Applies only to this claim: if it is over, the nodes are already
@@ -376,7 +376,7 @@ commands! { |ledger, context|
     EndTelemetry { allocation: AllocationId, order: Uuid }
         => 1, Keeps, Member, 256, Ok(ledger.end_telemetry(context, *allocation, *order));
 
-    /// A node's own checks request a drain; see `node_health::DrainWish`.
+    /// A node's own checks request a drain; see `node_health::DrainRequest`.
     AskDrain { node: NodeId, incarnation: Incarnation, asked: Timestamp, reason: String }
         => 1, Keeps, Member, 256 + reason.len(), ledger.ask_drain(context, node, (*incarnation, *asked), reason);
 
@@ -433,14 +433,14 @@ fn report_bytes(item: &ReportItem) -> usize {
     512 + match item {
         ReportItem::PrepareFailed { why, .. } | ReportItem::NotPreempted { why, .. } => why.len(),
         ReportItem::Ended { reason, .. } => reason.to_string().len(),
-        ReportItem::Unheard { word, .. } => word.len(),
+        ReportItem::UnreportedHealth { health, .. } => health.len(),
         ReportItem::Prepared { .. } | ReportItem::Released { .. } | ReportItem::Checkpointed { .. } => 0,
     }
 }
 
 fn registration_bytes(registration: &Registration) -> usize {
-    let Registration { features, unlimited, found, addresses, unwell, conformance, .. } = registration;
-    let texts = features.iter().chain(unlimited).chain(unwell).map(|text| 8 + text.len()).sum::<usize>();
+    let Registration { features, unenforced_limits, found, addresses, unwell, conformance, .. } = registration;
+    let texts = features.iter().chain(unenforced_limits).chain(unwell).map(|text| 8 + text.len()).sum::<usize>();
     let addresses = addresses.mesh.len() + addresses.gossip.len();
     let found = found.as_ref().map_or(0, |found| 32 * found.len());
     512 + texts + addresses + found + conformance.as_ref().map_or(0, components_bytes)

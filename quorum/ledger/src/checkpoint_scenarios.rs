@@ -5,8 +5,8 @@ use super::{Action, Outcome, Registration};
 use crate::Refusal;
 use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE};
 use lattice_model::{
-    AllocationSpec, AskBy, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch, Incarnation,
-    NodeReport, ReportItem, RequeuePolicy, SignalTo,
+    AllocationSpec, AuditAction, CheckpointId, CheckpointMethod, CheckpointPolicy, CheckpointRef, CheckpointSignal, EndReason, Epoch,
+    Incarnation, NodeReport, ReportItem, RequeuePolicy, SignalTo,
 };
 use uuid::Uuid;
 
@@ -21,7 +21,7 @@ fn whole(number: u128, epoch: Epoch) -> CheckpointRef {
 }
 
 fn asks() -> AllocationSpec {
-    AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(AskSignal::USR1)), ..spec(2, RequeuePolicy::OnNodeFailure, 3) }
+    AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(CheckpointSignal::USR1)), ..spec(2, RequeuePolicy::OnNodeFailure, 3) }
 }
 
 impl Saving {
@@ -84,7 +84,7 @@ fn the_heads_word_under_the_present_claim_alone_counts_and_the_next_claim_begins
     assert_eq!((s.restores(2), s.restores(0)), (Some(whole(1, first)), Some(whole(1, first))));
     // A late report from the earlier, isolated attempt.
     let stale = s.report(0, checkpointed(first, whole(2, first)));
-    assert_eq!(stale, Outcome::Unheeded(Refusal::StaleEpoch { id: id(1), seen: first, now: second }));
+    assert_eq!(stale, Outcome::ContentRefused(Refusal::StaleEpoch { id: id(1), seen: first, now: second }));
     // A report with a wrong epoch is refused as well.
     s.report(2, checkpointed(second, whole(3, first)));
     assert_eq!(s.last(), Some(whole(1, first)));
@@ -116,13 +116,13 @@ fn the_audit_log_says_which_and_by_whom() {
 
 #[test]
 fn work_that_is_asked_by_calls_needs_scopes() {
-    for by in [AskBy::SharedMemory, AskBy::Call] {
+    for by in [CheckpointMethod::SharedMemory, CheckpointMethod::Call] {
         let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by(by)), ..asks() };
         let mut now = lattice_model::Node::clone(Saving::new().story.ledger.node(&node(0)).unwrap());
         now.features = vec![];
         assert!(spec.unsaved_by(&now).is_some_and(|why| why.contains("makes no checkpoints")));
         now.features = vec![CHECKPOINTS.to_owned()];
-        assert_eq!(spec.unsaved_by(&now).is_some(), by == AskBy::Call, "calls are told apart by their scopes alone");
+        assert_eq!(spec.unsaved_by(&now).is_some(), by == CheckpointMethod::Call, "calls are told apart by their scopes alone");
         now.features.push(RUN_LEASE.to_owned());
         assert_eq!(spec.unsaved_by(&now), None);
     }
@@ -137,7 +137,7 @@ fn and_so_does_work_whose_ranks_alone_are_signalled() {
         node
     };
     for text in ["RTMIN+3", "SIGQUIT", "group:USR1", "ranks:RTMAX"] {
-        let signal: AskSignal = text.parse().unwrap();
+        let signal: CheckpointSignal = text.parse().unwrap();
         let spec = AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(signal)), ..asks() };
         let scopeless = spec.unsaved_by(&with(&[CHECKPOINTS]));
         assert_eq!(scopeless.is_some(), signal.whom() != SignalTo::All, "{text}: ranks are told by their scopes alone");

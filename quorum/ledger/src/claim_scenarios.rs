@@ -1,7 +1,7 @@
 //! Scenarios of claims: what they take, why they are refused, and how work starts to run.
 
 use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
-use super::{Action, NodeStanding, Outcome, Refusal, Registration};
+use super::{Action, NodeStateChange, Outcome, Refusal, Registration};
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;
 use lattice_model::{
@@ -89,8 +89,8 @@ fn a_claim_is_refused_for_each_thing_that_can_stand_against_it() {
     s.submit(4, 2, RequeuePolicy::Never, 0);
     assert!(matches!(s.claim(4, &[1, 1]), Err(Refusal::MalformedClaim { .. })));
     let incarnation = s.ledger.node(&node(1)).unwrap().incarnation;
-    let standing = NodeStanding { node: node(1), incarnation, state: NodeState::Degraded, reason: "silent".into() };
-    s.done(Action::NodeStates(vec![standing]));
+    let state_change = NodeStateChange { node: node(1), incarnation, state: NodeState::Degraded, reason: "silent".into() };
+    s.done(Action::NodeStates(vec![state_change]));
     assert!(why(s.claim(2, &[1])).1.contains("Degraded: silent"));
     // The claim is based on an outdated state of the node.
     let stale = ClaimShare { node: node(2), resources: SIZE, hold_revision: Revision(0) };
@@ -146,10 +146,10 @@ fn a_node_that_shrinks_keeps_its_work_and_gets_no_more() {
     s.submit(2, 1, RequeuePolicy::Never, 0);
     s.claimed(1, &[0]);
     let smaller = Resources { cores: 4, ..SIZE };
-    let unlimited = vec!["memory".to_owned()];
-    s.done(Action::Register(Registration { size: smaller, unlimited: unlimited.clone(), ..registration(0, 1, 1, false) }));
-    assert_eq!(s.ledger.node(&node(0)).unwrap().unlimited, unlimited);
-    let hostile = Registration { unlimited: vec!["x".repeat(33)], ..registration(0, 1, 1, false) };
+    let unenforced_limits = vec!["memory".to_owned()];
+    s.done(Action::Register(Registration { size: smaller, unenforced_limits: unenforced_limits.clone(), ..registration(0, 1, 1, false) }));
+    assert_eq!(s.ledger.node(&node(0)).unwrap().unenforced_limits, unenforced_limits);
+    let hostile = Registration { unenforced_limits: vec!["x".repeat(33)], ..registration(0, 1, 1, false) };
     assert!(matches!(s.act(Action::Register(hostile)), Err(Refusal::Malformed { .. })));
     assert_eq!(s.desired(0), 1);
     assert!(matches!(s.claim(2, &[0]), Err(Refusal::Conflict { .. })));

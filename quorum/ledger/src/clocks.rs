@@ -12,7 +12,7 @@
 //!
 //! An unwell node under a drain does not become Degraded: otherwise `drain --wait` would wait for
 //! ever for the very nodes that should be drained. A drain that a node requests is a hold, granted
-//! once for each request time (`Node::drain_asked`), so the next heartbeat or leader does not
+//! once for each request time (`Node::drain_requested_at`), so the next heartbeat or leader does not
 //! override an operator who lifts it. The table of GPU errors does not use `fail` by default: a
 //! node that is Down because of one GPU would end the work of the other seven.
 //!
@@ -22,7 +22,7 @@
 //! time that follows from the latest heartbeat.
 
 use crate::node_use::NodeUse;
-use crate::{Action, DrainWish, Ledger, NodeHealth, NodeStanding};
+use crate::{Action, DrainRequest, Ledger, NodeHealth, NodeStateChange};
 use lattice_model::{CUT_OFF, HoldKind, Incarnation, Node, NodeId, NodeState, Revision, UNWELL, millis};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -270,7 +270,7 @@ impl Clocks {
     }
 
     /// The state changes, in order, for a node that sends heartbeats.
-    fn live_standings(&self, node: &Node) -> Vec<NodeStanding> {
+    fn live_state_changes(&self, node: &Node) -> Vec<NodeStateChange> {
         let health = self.health.get(&node.id).filter(|(of, _)| *of == node.incarnation).map(|(_, health)| health);
         let unwell = match health {
             // After a hardware failure its hold makes it Down: see [`Self::failures`].
@@ -279,28 +279,30 @@ impl Clocks {
         };
         let drains = node.hold(HoldKind::Drain).is_some();
         match (node.state, unwell) {
-            (NodeState::Ready, Some(why)) => vec![standing(node, NodeState::Degraded, why)],
+            (NodeState::Ready, Some(why)) => vec![state_change(node, NodeState::Degraded, why)],
             // It gets no new work anyway, and its drain must be able to complete: its reason says
             // that it is not well.
             (NodeState::Draining | NodeState::Drained, why) => {
                 let why = why.unwrap_or_default();
                 let is_news = health.is_some() && node.state_reason != why;
-                is_news.then(|| standing(node, node.state, why)).into_iter().collect()
+                is_news.then(|| state_change(node, node.state, why)).into_iter().collect()
             }
-            (NodeState::Degraded, Some(_)) if node.is_unwell() && drains => vec![standing(node, NodeState::Ready, "it drains".to_owned())],
+            (NodeState::Degraded, Some(_)) if node.is_unwell() && drains => {
+                vec![state_change(node, NodeState::Ready, "it drains".to_owned())]
+            }
             // A change in the set of failing checks is reported; changes of their details are not,
             // because they happen all the time.
             (NodeState::Degraded, Some(why)) if node.is_unwell() => {
                 let is_news = checks(&why) != checks(&node.state_reason);
-                is_news.then(|| standing(node, NodeState::Degraded, why)).into_iter().collect()
+                is_news.then(|| state_change(node, NodeState::Degraded, why)).into_iter().collect()
             }
             // A leader that has not received a health report yet keeps the previous state.
             (NodeState::Degraded, None) if health.is_none() && node.is_unwell() => Vec::new(),
             // First heard again, even if it is unwell: in one command, so that nothing is placed on
             // it in between.
             (NodeState::Degraded | NodeState::Down, unwell) => {
-                let again = standing(node, NodeState::Ready, "heard again".to_owned());
-                let unwell = unwell.filter(|_| !drains).map(|why| standing(node, NodeState::Degraded, why));
+                let again = state_change(node, NodeState::Ready, "heard again".to_owned());
+                let unwell = unwell.filter(|_| !drains).map(|why| state_change(node, NodeState::Degraded, why));
                 [Some(again), unwell].into_iter().flatten().collect()
             }
             // Booting nodes return by registering.
@@ -371,14 +373,14 @@ impl Clocks {
     /// Examines the nodes for which something may have changed. Returns the state changes of nodes
     /// that are not silent, and the silent nodes, with when they were last heard and how long their
     /// silence is tolerated.
-    fn examine<'a>(&mut self, now: Duration, nodes: &'a impl ClockedNodes) -> (Vec<NodeStanding>, Vec<(&'a Node, Duration, Patience)>) {
+    fn examine<'a>(&mut self, now: Duration, nodes: &'a impl ClockedNodes) -> (Vec<NodeStateChange>, Vec<(&'a Node, Duration, Patience)>) {
         let mut ids = std::mem::take(&mut self.pending);
         ids.extend(nodes.changed_since(self.seen).map(|node| node.id.clone()));
         self.seen = nodes.revision();
         ids.extend(self.silent.iter().cloned());
         ids.extend(self.overdue(now));
         let shortest = self.limits.shortest();
-        let (mut standings, mut silent) = (Vec::new(), Vec::new());
+        let (mut state_changes, mut silent) = (Vec::new(), Vec::new());
         let mut due: Option<Duration> = None;
         for id in ids {
             let Some((node, at)) = nodes.get(&id).and_then(|node| Some((node, self.follow(now, node)?))) else {
@@ -405,22 +407,22 @@ impl Clocks {
             if let Some(patience) = patience.filter(|patience| silence > patience.degraded_after) {
                 silent.push((node, at, patience));
             } else if self.heartbeats.get(&id).is_some_and(|clock| clock.has_heartbeat && clock.incarnation == node.incarnation) {
-                let live = self.live_standings(node);
+                let live = self.live_state_changes(node);
                 if !live.is_empty() {
                     // Proposed again until it is committed.
                     self.pending.insert(id);
                 }
-                standings.extend(live);
+                state_changes.extend(live);
             }
         }
         let queued = self.queue.first().map(|(at, _)| *at).filter(|at| *at >= now);
         self.due = queued.into_iter().chain(due).min();
-        (standings, silent)
+        (state_changes, silent)
     }
 
     /// The nodes whose state must change.
-    pub fn standings(&mut self, now: Duration, nodes: &impl ClockedNodes) -> Vec<NodeStanding> {
-        let (mut standings, silent) = self.examine(now, nodes);
+    pub fn state_changes(&mut self, now: Duration, nodes: &impl ClockedNodes) -> Vec<NodeStateChange> {
+        let (mut state_changes, silent) = self.examine(now, nodes);
         self.forget_removed(nodes);
         let all = self.counted;
         let mut times: Vec<Duration> = silent.iter().map(|(_, at, _)| *at).collect();
@@ -440,10 +442,10 @@ impl Clocks {
             let reason = || format!("silent for {} s", silence.as_secs());
             match node.state {
                 NodeState::Ready | NodeState::Draining | NodeState::Drained => {
-                    standings.push(standing(node, NodeState::Degraded, reason()));
+                    state_changes.push(state_change(node, NodeState::Degraded, reason()));
                 }
                 // Its own report is no longer the reason: from now on the reason is its silence.
-                NodeState::Degraded if node.is_unwell() => standings.push(standing(node, NodeState::Degraded, reason())),
+                NodeState::Degraded if node.is_unwell() => state_changes.push(state_change(node, NodeState::Degraded, reason())),
                 NodeState::Degraded if !too_many(together(*at), all) && silence + WITNESS_LEAD_TIME > patience.all() => {
                     let ends = patience.all() + self.limits.cut_off_after;
                     let by = self.witnessed.get(&node.id).filter(|_| silence <= ends);
@@ -457,10 +459,10 @@ impl Clocks {
                             }
                             if !node.is_cut_off() {
                                 let by: Vec<&str> = by.keys().map(NodeId::as_str).collect();
-                                standings.push(standing(node, NodeState::Degraded, format!("{CUT_OFF}{} hears it", by.join(", "))));
+                                state_changes.push(state_change(node, NodeState::Degraded, format!("{CUT_OFF}{} hears it", by.join(", "))));
                             }
                         }
-                        None if silence > patience.all() => standings.push(standing(node, NodeState::Down, reason())),
+                        None if silence > patience.all() => state_changes.push(state_change(node, NodeState::Down, reason())),
                         None => {}
                     }
                 }
@@ -468,7 +470,7 @@ impl Clocks {
             }
         }
         self.asked = asked;
-        standings
+        state_changes
     }
 
     /// Whether this incarnation of the node was heard recently.
@@ -504,8 +506,8 @@ impl Clocks {
         };
         let new = self.unwell.iter().filter_map(|id| nodes.get(id));
         let new = new.filter(|node| self.has_recent_heartbeat(now, node)).filter_map(|node| Some((node, wishes(node)?)));
-        let new = new.filter(|(node, wish)| node.drain_asked != Some(wish.asked) && !wish.why.is_empty());
-        new.map(|(node, DrainWish { asked, why })| Action::AskDrain {
+        let new = new.filter(|(node, wish)| node.drain_requested_at != Some(wish.asked) && !wish.why.is_empty());
+        new.map(|(node, DrainRequest { asked, why })| Action::AskDrain {
             node: node.id.clone(),
             incarnation: node.incarnation,
             asked,
@@ -548,8 +550,8 @@ fn too_many(together: usize, all: usize) -> bool {
     together > TOGETHER_NODES && together * 100 > all * TOGETHER_PERCENT
 }
 
-fn standing(node: &Node, state: NodeState, reason: String) -> NodeStanding {
-    NodeStanding { node: node.id.clone(), incarnation: node.incarnation, state, reason }
+fn state_change(node: &Node, state: NodeState, reason: String) -> NodeStateChange {
+    NodeStateChange { node: node.id.clone(), incarnation: node.incarnation, state, reason }
 }
 
 #[cfg(test)]

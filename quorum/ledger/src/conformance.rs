@@ -115,8 +115,8 @@ impl Ledger {
     /// an operator who releases the node.
     pub(super) fn drift_over(&mut self, context: &mut ApplyContext, id: &NodeId, since: Timestamp) -> Result<Outcome, Refusal> {
         let Some(mut now) = self.node(id).and_then(|node| node.conformance.clone()) else { return Ok(Outcome::Done) };
-        let Some(drift) = now.drift.as_mut().filter(|drift| drift.since == since && !drift.over) else { return Ok(Outcome::Done) };
-        drift.over = true;
+        let Some(drift) = now.drift.as_mut().filter(|drift| drift.since == since && !drift.overdue) else { return Ok(Outcome::Done) };
+        drift.overdue = true;
         let reason = reason(&format!("configuration drift since {since}"), &now);
         match self.set_hold(context, id, HoldKind::Quarantine, ACTOR, &reason, Ends::default()) {
             // The quarantine hold already has the maximum number of reasons.

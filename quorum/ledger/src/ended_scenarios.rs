@@ -3,7 +3,7 @@
 use super::history::ChangeSet;
 use super::properties::scans::invariant_indexes_equal_scans;
 use super::scenarios::{Story, id, node, registration, released, spec, user};
-use super::{Action, Changed, Command, ENDED_BYTES_MAX, ENDED_KEPT_MS, NodeStanding, QuotaChange, UserLimitsChange};
+use super::{Action, Changed, Command, ENDED_BYTES_MAX, ENDED_KEPT_MS, NodeStateChange, QuotaChange, UserLimitsChange};
 use lattice_model::{AllocationSpec, AllocationState, EndReason, Entrypoint, NodeState, ReportItem, RequeuePolicy, Revision};
 
 fn history_limit(most: QuotaChange) -> Action {
@@ -125,7 +125,7 @@ fn what_a_removed_node_held_is_not_kept() {
     s.done(Action::Cancel { id: id(1), by: user(7) });
     for state in [NodeState::Degraded, NodeState::Down] {
         let incarnation = s.ledger.node(&node(1)).unwrap().incarnation;
-        s.done(Action::NodeStates(vec![NodeStanding { node: node(1), incarnation, state, reason: "silent".into() }]));
+        s.done(Action::NodeStates(vec![NodeStateChange { node: node(1), incarnation, state, reason: "silent".into() }]));
     }
     s.done(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "no power".into() });
     end_of(&mut s, 2, 7);

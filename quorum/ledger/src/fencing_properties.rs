@@ -278,9 +278,9 @@ impl World {
             }
         }
         let now = Duration::from_millis(self.now - self.since);
-        let standings = self.clocks.standings(now, &self.ledger);
-        if !standings.is_empty() {
-            self.proposed.push(Action::NodeStates(standings));
+        let state_changes = self.clocks.state_changes(now, &self.ledger);
+        if !state_changes.is_empty() {
+            self.proposed.push(Action::NodeStates(state_changes));
         }
         self.proposed.extend(self.clocks.fences(now, &self.ledger));
         let now = Timestamp(self.now);

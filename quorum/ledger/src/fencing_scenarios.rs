@@ -1,7 +1,7 @@
 //! Scenarios of silent nodes.
 
 use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
-use super::{Action, NodeStanding, Registration, VClusterChange};
+use super::{Action, NodeStateChange, Registration, VClusterChange};
 use crate::Refusal;
 use crate::node_use::NodeUse;
 use lattice_model::constraint::RUN_LEASE;
@@ -39,7 +39,7 @@ fn set_node_state(s: &mut Story, number: u8, state: NodeState) {
         set_node_state(s, number, NodeState::Degraded);
     }
     let incarnation = s.ledger.node(&node(number)).unwrap().incarnation;
-    s.done(Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "silent".into() }]));
+    s.done(Action::NodeStates(vec![NodeStateChange { node: node(number), incarnation, state, reason: "silent".into() }]));
 }
 
 fn fence(s: &Story, number: u8, silent_ms: u64) -> Action {
@@ -245,7 +245,7 @@ fn a_node_that_others_hear_keeps_its_state_says_why_and_is_fenced_all_the_same()
     let since = s.ledger.node(&node(0)).unwrap().state_since;
     let cut_off = |s: &Story| {
         let (incarnation, state) = (s.ledger.node(&node(0)).unwrap().incarnation, NodeState::Degraded);
-        Action::NodeStates(vec![NodeStanding { node: node(0), incarnation, state, reason: format!("{CUT_OFF}n1 hears it") }])
+        Action::NodeStates(vec![NodeStateChange { node: node(0), incarnation, state, reason: format!("{CUT_OFF}n1 hears it") }])
     };
     let state_change = cut_off(&s);
     assert_eq!(s.acted(state_change.clone()).len(), 1);
@@ -259,13 +259,13 @@ fn a_node_that_others_hear_keeps_its_state_says_why_and_is_fenced_all_the_same()
 #[test]
 fn who_carries_a_session_is_known_until_it_registers_without() {
     let mut s = story(1);
-    let carried = Registration { through: Some(node(5)), ..fencing(0, 1, s.ledger.node(&node(0)).unwrap().incarnation.0, false) };
+    let carried = Registration { relay_node: Some(node(5)), ..fencing(0, 1, s.ledger.node(&node(0)).unwrap().incarnation.0, false) };
     let hold_revision = s.ledger.node(&node(0)).unwrap().hold_revision;
     s.done(Action::Register(carried.clone()));
     let known = s.ledger.node(&node(0)).unwrap();
-    assert_eq!((known.through.clone(), known.hold_revision), (Some(node(5)), hold_revision), "claims are not refused for it");
-    s.done(Action::Register(Registration { through: None, ..carried }));
-    assert_eq!(s.ledger.node(&node(0)).unwrap().through, None);
+    assert_eq!((known.relay_node.clone(), known.hold_revision), (Some(node(5)), hold_revision), "claims are not refused for it");
+    s.done(Action::Register(Registration { relay_node: None, ..carried }));
+    assert_eq!(s.ledger.node(&node(0)).unwrap().relay_node, None);
 }
 
 #[test]

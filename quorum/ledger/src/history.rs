@@ -12,7 +12,7 @@
 //!
 //! Changes of one log entry are sent together, so a place is never in the middle of an entry. A
 //! place that has been dropped, or belongs to another generation, is refused explicitly
-//! (`Change::StartAgain`). A change that moved only shares of an allocation from phase to phase is
+//! (`Change::Resync`). A change that moved only shares of an allocation from phase to phase is
 //! kept as these phases: a version of the record for each of 10,000 reports would be too much to
 //! keep and to send. A member that has not reached a place waits two seconds and then answers
 //! that it lags behind. A subscriber that does not read is disconnected after ten seconds, and may
@@ -22,7 +22,7 @@ use crate::record_bytes::{
     SMALL_RECORD_BYTES, allocation_bytes, node_bytes, phases_bytes, principal_bytes, removed_node_bytes, tenant_bytes, text_bytes,
     vcluster_bytes,
 };
-use crate::{Changed, ChangedShares, ClusterLimits, DomainKey, Lease, Ledger, WatchPlace};
+use crate::{Changed, ChangedShares, ClusterLimits, DomainKey, Lease, Ledger, WatchCursor};
 use lattice_model::shares::{PhaseRun, ShareList};
 use lattice_model::{Allocation, AllocationId, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
 use std::collections::VecDeque;
@@ -143,7 +143,7 @@ impl ChangedPhases {
             id: record.id,
             epoch: record.epoch,
             state: record.state,
-            follows: Some(changed.follows),
+            previous_revision: Some(changed.previous_revision),
             revision: record.revision,
             phases: record.shares.phase_runs(changed.ranks.iter().copied()),
             usage: record.usage.as_deref().copied(),
@@ -156,7 +156,7 @@ impl ChangedPhases {
     pub fn of_node(&self, node: &NodeId) -> Option<PhasesChange> {
         let rank = self.list.rank_of(node)?;
         let run = self.change.phases.iter().find(|run| (run.first..run.first + run.len).contains(&rank))?;
-        Some(PhasesChange { follows: None, phases: vec![PhaseRun { first: rank, len: 1, ..*run }], ..self.change.clone() })
+        Some(PhasesChange { previous_revision: None, phases: vec![PhaseRun { first: rank, len: 1, ..*run }], ..self.change.clone() })
     }
 
     /// The nodes whose shares have changed.
@@ -174,13 +174,13 @@ impl ChangedPhases {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
     /// Changes after this place are available.
-    pub begins: WatchPlace,
+    pub begins: WatchCursor,
 }
 
 /// The change sets, oldest first. Their number and size are bounded: the oldest are dropped.
 #[derive(Debug)]
 pub struct History {
-    begins: WatchPlace,
+    begins: WatchCursor,
     sets: VecDeque<Arc<ChangeSet>>,
     bytes: usize,
     bytes_max: usize,
@@ -188,7 +188,7 @@ pub struct History {
 
 impl History {
     /// An empty history that begins at `begins`.
-    pub fn new(begins: WatchPlace) -> Self {
+    pub fn new(begins: WatchCursor) -> Self {
         Self { begins, sets: VecDeque::new(), bytes: 0, bytes_max: usize::MAX }
     }
 
@@ -199,7 +199,7 @@ impl History {
     }
 
     /// The state has been replaced (for example by a snapshot): earlier changes are dropped.
-    pub fn restart(&mut self, begins: WatchPlace) {
+    pub fn restart(&mut self, begins: WatchCursor) {
         *self = Self { bytes_max: self.bytes_max, ..Self::new(begins) };
     }
 
@@ -225,7 +225,7 @@ impl History {
     }
 
     /// The first change sets after this place, at most `most`; empty if there is nothing newer.
-    pub fn after(&self, place: WatchPlace, most: usize) -> Result<Vec<Arc<ChangeSet>>, Compacted> {
+    pub fn after(&self, place: WatchCursor, most: usize) -> Result<Vec<Arc<ChangeSet>>, Compacted> {
         if place.generation != self.begins.generation || place.revision < self.begins.revision {
             return Err(Compacted { begins: self.begins });
         }
@@ -252,8 +252,8 @@ mod tests {
     use super::*;
     use lattice_model::Generation;
 
-    fn place(generation: u64, revision: u64) -> WatchPlace {
-        WatchPlace { generation: Generation(generation), revision: Revision(revision) }
+    fn place(generation: u64, revision: u64) -> WatchCursor {
+        WatchCursor { generation: Generation(generation), revision: Revision(revision) }
     }
 
     fn set(revision: u64) -> ChangeSet {
@@ -264,7 +264,7 @@ mod tests {
         ChangeSet { revision, nodes, nodes_removed, allocations, phases, tenants, leases, vclusters, domains, vni_pool, limits }
     }
 
-    fn revisions(history: &History, after: WatchPlace) -> Result<Vec<u64>, Compacted> {
+    fn revisions(history: &History, after: WatchCursor) -> Result<Vec<u64>, Compacted> {
         history.after(after, usize::MAX).map(|sets| sets.iter().map(|set| set.revision.0).collect())
     }
 

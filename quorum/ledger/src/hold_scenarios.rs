@@ -1,7 +1,7 @@
 //! Scenarios of drains, of disabled or booted nodes, and of holds that end by themselves.
 
 use super::scenarios::{Story, id, node, registration};
-use super::{Action, NodeStanding};
+use super::{Action, NodeStateChange};
 use crate::Refusal;
 use lattice_model::{
     AllocationState, AuditAction, EndReason, Epoch, HoldKind, NO_REASON, Node, NodeState, ReportItem, RequeuePolicy, Timestamp, When,
@@ -35,7 +35,7 @@ impl Story {
     /// The leader's clock proposes this state.
     fn clock(&mut self, number: u8, state: NodeState) {
         let incarnation = self.node(number).incarnation;
-        self.done(Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "silent".into() }]));
+        self.done(Action::NodeStates(vec![NodeStateChange { node: node(number), incarnation, state, reason: "silent".into() }]));
     }
 
     fn runs(&mut self, number: u128, on: u8, requeue: RequeuePolicy) -> Epoch {
@@ -216,20 +216,20 @@ fn past_its_deadline_a_drain_ends_what_runs_there_unless_nobody_hears_the_node()
 fn the_drain_of_a_node_that_is_not_well_comes_to_its_end_and_undrain_leaves_it_degraded() {
     let mut s = Story::new(2);
     let epoch = s.runs(1, 1, RequeuePolicy::Never);
-    let set_standing = |s: &mut Story, state, reason: &str| {
+    let set_state = |s: &mut Story, state, reason: &str| {
         let incarnation = s.node(1).incarnation;
-        s.done(Action::NodeStates(vec![NodeStanding { node: node(1), incarnation, state, reason: reason.into() }]));
+        s.done(Action::NodeStates(vec![NodeStateChange { node: node(1), incarnation, state, reason: reason.into() }]));
     };
-    set_standing(&mut s, NodeState::Degraded, "not well: XID 79");
+    set_state(&mut s, NodeState::Degraded, "not well: XID 79");
     s.done(set(1, HoldKind::Drain, "XID 79"));
     assert_eq!(s.node_state(1), NodeState::Degraded, "until the clocks look");
-    set_standing(&mut s, NodeState::Ready, "it drains");
-    set_standing(&mut s, NodeState::Draining, "not well: XID 79");
+    set_state(&mut s, NodeState::Ready, "it drains");
+    set_state(&mut s, NodeState::Draining, "not well: XID 79");
     assert_eq!((s.node_state(1), s.node(1).is_unwell()), (NodeState::Draining, true));
     s.report(1, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 0 } });
     s.report(1, released(1, epoch));
     assert_eq!(s.node_state(1), NodeState::Drained);
-    set_standing(&mut s, NodeState::Drained, "not well: XID 79");
+    set_state(&mut s, NodeState::Drained, "not well: XID 79");
     s.done(lift(1, HoldKind::Drain));
     assert_eq!(
         (s.node_state(1), s.node(1).state_reason.as_str()),
@@ -237,7 +237,7 @@ fn the_drain_of_a_node_that_is_not_well_comes_to_its_end_and_undrain_leaves_it_d
         "nothing is placed in between"
     );
     // From now on it is silent, which is a different case: its death may be confirmed.
-    set_standing(&mut s, NodeState::Degraded, "silent for 31 s");
+    set_state(&mut s, NodeState::Degraded, "silent for 31 s");
     s.done(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "no power".into() });
     assert_eq!(s.node_state(1), NodeState::Down);
 }

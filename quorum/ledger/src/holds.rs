@@ -116,7 +116,7 @@ impl Ledger {
         reason: &str,
     ) -> Result<Outcome, Refusal> {
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
-        if known.incarnation != incarnation || known.drain_asked == Some(asked) {
+        if known.incarnation != incarnation || known.drain_requested_at == Some(asked) {
             return Ok(Outcome::Done);
         }
         match self.set_hold(context, id, HoldKind::Drain, &format!("node:{id}"), reason, Ends::default()) {
@@ -125,7 +125,7 @@ impl Ledger {
             Err(refusal) => return Err(refusal),
         }
         if let Some(node) = self.node_mut(context, id) {
-            node.drain_asked = Some(asked);
+            node.drain_requested_at = Some(asked);
         }
         Ok(Outcome::Done)
     }

@@ -166,17 +166,17 @@ pub use command::{Command, ENTRY_LEAP_MS_MAX};
 pub use conformance::DriftLimits;
 pub use leases::held;
 pub use level::{LEVEL_KNOWN, LEVEL_MAX};
-pub use limits::LimitsStanding;
+pub use limits::LimitsStatus;
 pub use members::MembersStep;
-pub use networks::{DomainStanding, VniPoolChange, VniPoolStanding, domain_of};
-pub use node_health::{DrainWish, NodeHealth, cut};
+pub use networks::{DomainStatus, VniPoolChange, VniPoolStatus, domain_of};
+pub use node_health::{DrainRequest, NodeHealth, cut};
 pub use outcome::{Applied, Changed, ChangedShares, Outcome};
 pub use recovery::{HeldShare, beyond};
 pub use refusal::{Conflict, Refusal, RemovalRefusal, WalltimeRefusal};
-pub use registration::{NodeStanding, Registration};
+pub use registration::{NodeStateChange, Registration};
 pub use requester::Requester;
 pub use revocations::REVOCATIONS_MAX;
-pub use services::{Endpoint, ServiceStanding};
+pub use services::{Endpoint, ServiceStatus};
 pub use state::ended_place::EndedPlace;
 pub use state::keyring::{self, Keyring};
 pub use state::removals::{REMOVED_LEN_MAX, Removal};
@@ -184,12 +184,12 @@ pub use state::revocations::Revocation;
 pub use state::user_limits::{UserLimit, UserLimits};
 pub use state::{
     Admission, ClusterLimits, Domain, DomainKey, ENDED_BYTES_MAX, ENDED_KEPT_MS, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger, NODES_MAX,
-    NotifyWay, Recovery,
+    NotifyChannel, Recovery,
 };
-pub use tenants::{QuotaChange, TenantChange, TenantStanding};
+pub use tenants::{QuotaChange, TenantChange, TenantStatus};
 pub use urgency::Urgency;
 pub use user_limits::UserLimitsChange;
-pub use vclusters::{VClusterChange, VClusterStanding};
-pub use views::{ListFilter, ListPlace, WatchPlace};
+pub use vclusters::{VClusterChange, VClusterStatus};
+pub use views::{ListCursor, ListFilter, WatchCursor};
 
 use apply_context::{ApplyContext, Subject};

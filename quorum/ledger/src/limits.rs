@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// The cluster-wide limits, and the current usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitsStanding {
+pub struct LimitsStatus {
     pub limits: ClusterLimits,
     /// Number of nodes claimed for sensitive work.
     pub sensitive_nodes: u32,
@@ -16,8 +16,8 @@ pub struct LimitsStanding {
 
 impl Ledger {
     /// The limits and the current usage.
-    pub fn limits(&self) -> LimitsStanding {
-        LimitsStanding { limits: self.limits, sensitive_nodes: count(self.usage.sensitive.len()) }
+    pub fn limits(&self) -> LimitsStatus {
+        LimitsStatus { limits: self.limits, sensitive_nodes: count(self.usage.sensitive.len()) }
     }
 
     /// The limits only.

@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, spec, user};
 use super::{Action, Outcome, QuotaChange, UserLimitsChange};
-use crate::{DomainStanding, Refusal, VniPoolChange};
+use crate::{DomainStatus, Refusal, VniPoolChange};
 use lattice_model::network::{DomainState, NoVni};
 use lattice_model::{
     AllocationSpec, AllocationState, AuditAction, Connectivity, EndReason, Epoch, Exposed, Quota, ReportItem, RequeuePolicy,
@@ -34,8 +34,8 @@ fn vni(s: &Story, number: u128) -> Option<u32> {
 }
 
 /// The only domain of this name.
-fn domain(s: &Story, name: &str) -> Option<DomainStanding> {
-    let mut found = s.ledger.domain_standings(None, Some(name), s.now());
+fn domain(s: &Story, name: &str) -> Option<DomainStatus> {
+    let mut found = s.ledger.domain_statuses(None, Some(name), s.now());
     assert!(found.len() <= 1);
     found.pop()
 }
@@ -78,8 +78,8 @@ fn a_domain_has_the_lowest_free_number_from_its_first_claim_to_the_end_of_its_gr
     assert_eq!(vni(&s, 6), Some(1000), "the lowest that is free");
 }
 
-fn domain_of(s: &Story, tenant: &str) -> DomainStanding {
-    s.ledger.domain_standings(Some(&[tenant.to_owned()]), Some("ml"), s.now()).pop().unwrap()
+fn domain_of(s: &Story, tenant: &str) -> DomainStatus {
+    s.ledger.domain_statuses(Some(&[tenant.to_owned()]), Some("ml"), s.now()).pop().unwrap()
 }
 
 #[test]
@@ -99,8 +99,8 @@ fn what_gets_no_number_waits_and_the_others_go_on() {
     ended(&mut s, 0, 1, epoch);
     s.done(Action::Cancel { id: id(3), by: user(7) });
     s.done(Action::ReleaseDomains);
-    let standing = domain(&s, "a").unwrap();
-    assert_eq!((standing.state, standing.nodes), (DomainState::Leaving, vec![node(0), node(1)]));
+    let status = domain(&s, "a").unwrap();
+    assert_eq!((status.state, status.nodes), (DomainState::Leaving, vec![node(0), node(1)]));
     released(&mut s, 0, 1, epoch);
     s.done(Action::ReleaseDomains);
     assert!(matches!(s.claim(2, &[0]), Err(Refusal::NoVni(_))));
@@ -137,8 +137,8 @@ fn a_pool_that_shrinks_takes_no_number_away() {
     s.claimed(1, &[0]);
     s.done(pool(2000, 2000, 1000));
     assert_eq!((vni(&s, 1), domain(&s, "a").unwrap().vni), (Some(1000), 1000));
-    let standing = s.ledger.vni_pool_standing();
-    assert_eq!((standing.used, standing.outside, standing.pool.size()), (0, 1, 1));
+    let status = s.ledger.vni_pool_status();
+    assert_eq!((status.used, status.outside, status.pool.size()), (0, 1, 1));
     s.done(submit(2, within("", "b")));
     s.claimed(2, &[1]);
     assert_eq!(vni(&s, 2), Some(2000));
@@ -162,7 +162,7 @@ fn one_domain_may_have_a_grace_of_its_own_until_it_is_released() {
     s.done(grace(2000));
     s.done(Action::Cancel { id: id(1), by: user(7) });
     released(&mut s, 0, 1, epoch);
-    assert!(matches!(domain(&s, "a").unwrap(), DomainStanding { grace_ms: 2000, state: DomainState::Grace { left_ms: 1000 }, .. }));
+    assert!(matches!(domain(&s, "a").unwrap(), DomainStatus { grace_ms: 2000, state: DomainState::Grace { left_ms: 1000 }, .. }));
     s.done(Action::ReleaseDomains);
     assert_eq!(domain(&s, "a"), None);
     s.done(submit(2, within("", "a")));

@@ -44,7 +44,7 @@ pub struct VniPoolChange {
 
 /// The VNI pool and its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VniPoolStanding {
+pub struct VniPoolStatus {
     pub pool: VniPool,
     /// Number of domains with a VNI from the pool.
     pub used: u32,
@@ -54,7 +54,7 @@ pub struct VniPoolStanding {
 
 /// A network domain as seen by the leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DomainStanding {
+pub struct DomainStatus {
     pub tenant: String,
     pub name: String,
     pub vni: u32,
@@ -84,16 +84,16 @@ impl Ledger {
     }
 
     /// The pool and its usage.
-    pub fn vni_pool_standing(&self) -> VniPoolStanding {
+    pub fn vni_pool_status(&self) -> VniPoolStatus {
         let (inside, outside): (Vec<u32>, Vec<u32>) =
             self.domains.values().map(|d| d.vni).partition(|vni| self.vni_pool.numbers().contains(vni));
-        VniPoolStanding { pool: self.vni_pool, used: count(inside.len()), outside: count(outside.len()) }
+        VniPoolStatus { pool: self.vni_pool, used: count(inside.len()), outside: count(outside.len()) }
     }
 
     /// The domains of these tenants (`None`: all) with this name (`None`: any), as of `now`.
-    pub fn domain_standings(&self, tenants: Option<&[String]>, name: Option<&str>, now: Timestamp) -> Vec<DomainStanding> {
+    pub fn domain_statuses(&self, tenants: Option<&[String]>, name: Option<&str>, now: Timestamp) -> Vec<DomainStatus> {
         let wanted = |(key, _): &(&DomainKey, &Arc<Domain>)| tenants.is_none_or(|t| t.contains(&key.0)) && name.is_none_or(|n| *n == key.1);
-        let standing = |(key, domain): (&DomainKey, &Arc<Domain>)| DomainStanding {
+        let status = |(key, domain): (&DomainKey, &Arc<Domain>)| DomainStatus {
             tenant: key.0.clone(),
             name: key.1.clone(),
             vni: domain.vni,
@@ -108,7 +108,7 @@ impl Ledger {
             },
             nodes: if domain.members.is_empty() { self.nodes_that_hold(domain.vni) } else { Vec::new() },
         };
-        self.domains.iter().filter(wanted).map(standing).collect()
+        self.domains.iter().filter(wanted).map(status).collect()
     }
 
     pub(super) fn set_vni_pool(&mut self, context: &mut ApplyContext, change: &VniPoolChange, by: &str) -> Result<Outcome, Refusal> {

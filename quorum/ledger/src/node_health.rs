@@ -12,7 +12,7 @@ pub enum NodeHealth {
         why: String,
         /// A drain request of the node.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        drain: Option<DrainWish>,
+        drain: Option<DrainRequest>,
     },
     /// A check that the site has authorised to do so found a hardware failure.
     Failed {
@@ -22,7 +22,7 @@ pub enum NodeHealth {
 
 /// An agent's request to drain its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DrainWish {
+pub struct DrainRequest {
     /// When it was requested, by the agent's clock. Each request has its own time, and is granted
     /// once.
     pub asked: Timestamp,
@@ -40,7 +40,7 @@ impl NodeHealth {
         match self {
             Self::Well => Self::Well,
             Self::Unwell { why, drain } => {
-                let drain = drain.map(|wish| DrainWish { why: cut(wish.why, Self::FAILURE_BYTES_MAX), ..wish });
+                let drain = drain.map(|wish| DrainRequest { why: cut(wish.why, Self::FAILURE_BYTES_MAX), ..wish });
                 Self::Unwell { why: cut(why, Self::WHY_BYTES_MAX), drain }
             }
             Self::Failed { why } => Self::Failed { why: cut(why, Self::FAILURE_BYTES_MAX) },

@@ -4,7 +4,7 @@
 use super::admission::growth;
 use super::refusal::Refusal;
 use super::state::user_usage::holds_nodes;
-use super::{Action, ApplyContext, Ledger, NODES_MAX, NodeStanding, Outcome, Registration, Subject};
+use super::{Action, ApplyContext, Ledger, NODES_MAX, NodeStateChange, Outcome, Registration, Subject};
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
 use lattice_model::lifecycle::{self, Event, Facts, Illegal};
 use lattice_model::{
@@ -30,7 +30,7 @@ impl Ledger {
         if new.addresses.mesh.len() > ADDRESS_BYTES_MAX || new.addresses.gossip.len() > ADDRESS_BYTES_MAX {
             return Err(Refusal::Malformed { why: format!("an address has at most {ADDRESS_BYTES_MAX} bytes") });
         }
-        if new.unlimited.len() > UNLIMITED_MAX || new.unlimited.iter().any(|name| name.len() > UNLIMITED_BYTES_MAX) {
+        if new.unenforced_limits.len() > UNLIMITED_MAX || new.unenforced_limits.iter().any(|name| name.len() > UNLIMITED_BYTES_MAX) {
             return Err(Refusal::Malformed { why: format!("at most {UNLIMITED_MAX} controllers of {UNLIMITED_BYTES_MAX} bytes") });
         }
         if new.features.len() > FEATURES_MAX || !new.features.iter().all(|feature| is_feature(feature)) {
@@ -82,16 +82,16 @@ impl Ledger {
             state,
             state_reason: unwell.clone().unwrap_or_default(),
             state_since: context.at,
-            unlimited: new.unlimited.clone(),
+            unenforced_limits: new.unenforced_limits.clone(),
             features: new.features.clone(),
             holds: Vec::new(),
             leaving: Vec::new(),
-            through: new.through.clone(),
+            relay_node: new.relay_node.clone(),
             home: String::new(),
             conformance: None,
-            wipes: new.wipes,
+            has_wipe_hook: new.has_wipe_hook,
             wipe: None,
-            drain_asked: None,
+            drain_requested_at: None,
             hold_revision: context.revision,
             report_seq: 0,
             revision: context.revision,
@@ -138,13 +138,13 @@ impl Ledger {
         let moved_on = state != known.state;
         let stands = Node {
             leaving,
-            through: new.through.clone(),
+            relay_node: new.relay_node.clone(),
             size: new.size,
             addresses: new.addresses.clone(),
             schedulable: new.schedulable,
-            unlimited: new.unlimited.clone(),
+            unenforced_limits: new.unenforced_limits.clone(),
             features: new.features.clone(),
-            wipes: new.wipes,
+            has_wipe_hook: new.has_wipe_hook,
             boot: new.boot,
             incarnation,
             state,
@@ -229,21 +229,21 @@ impl Ledger {
 
     /// Applies the states proposed by the leader's clocks. A node that has registered meanwhile is
     /// not changed, nor is one for which the transition is no longer possible.
-    pub(super) fn node_states(&mut self, context: &mut ApplyContext, standings: &[NodeStanding]) -> Result<Outcome, Refusal> {
-        for standing in standings {
-            let Some(known) = self.nodes.get(&standing.node) else { continue };
-            if known.incarnation != standing.incarnation {
+    pub(super) fn node_states(&mut self, context: &mut ApplyContext, state_changes: &[NodeStateChange]) -> Result<Outcome, Refusal> {
+        for state_change in state_changes {
+            let Some(known) = self.nodes.get(&state_change.node) else { continue };
+            if known.incarnation != state_change.incarnation {
                 continue;
             }
             let takes_reason = match known.state {
                 NodeState::Degraded | NodeState::Draining | NodeState::Drained => true,
                 NodeState::Ready | NodeState::Down | NodeState::Booting | NodeState::Failed => false,
             };
-            if takes_reason && known.state == standing.state {
-                self.set_state_reason(context, &standing.node, &standing.reason);
+            if takes_reason && known.state == state_change.state {
+                self.set_state_reason(context, &state_change.node, &state_change.reason);
                 continue;
             }
-            let event = match standing.state {
+            let event = match state_change.state {
                 NodeState::Ready => Event::Heard,
                 NodeState::Degraded => Event::Silent,
                 NodeState::Down => Event::GraceOver,
@@ -251,7 +251,7 @@ impl Ledger {
                 // No clock proposes these states.
                 NodeState::Booting | NodeState::Draining | NodeState::Drained => continue,
             };
-            self.apply_event_if_possible(context, &standing.node, event, &standing.reason);
+            self.apply_event_if_possible(context, &state_change.node, event, &state_change.reason);
         }
         Ok(Outcome::Done)
     }
@@ -305,7 +305,7 @@ impl Ledger {
             }
             if node.state == NodeState::Booting && now.since_ms(node.state_since) >= boot_ms {
                 let reason = format!("it did not register under another boot id within {} s", boot_ms / 1000);
-                late.push(NodeStanding { node: node.id.clone(), incarnation: node.incarnation, state: NodeState::Failed, reason });
+                late.push(NodeStateChange { node: node.id.clone(), incarnation: node.incarnation, state: NodeState::Failed, reason });
             }
         }
         due.extend((!late.is_empty()).then_some(Action::NodeStates(late)));

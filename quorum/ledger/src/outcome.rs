@@ -53,7 +53,7 @@ pub struct Changed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedShares {
     /// The revision of the allocation's record before the first of these changes.
-    pub follows: Revision,
+    pub previous_revision: Revision,
     /// Their ranks.
     pub ranks: BTreeSet<u32>,
 }
@@ -66,19 +66,19 @@ impl Changed {
     }
 
     /// Only the phase of the share of this rank, and the usage, may have changed in the record of
-    /// this allocation, which was of revision `follows`.
-    pub fn share(&mut self, id: AllocationId, follows: Revision, rank: u32) {
-        self.usage(id, follows);
+    /// this allocation, which was of revision `previous_revision`.
+    pub fn share(&mut self, id: AllocationId, previous_revision: Revision, rank: u32) {
+        self.usage(id, previous_revision);
         if let Some(shares) = self.shares.get_mut(&id) {
             shares.ranks.insert(rank);
         }
     }
 
     /// Only the usage may have changed in the record of this allocation, which was of revision
-    /// `follows`.
-    pub fn usage(&mut self, id: AllocationId, follows: Revision) {
+    /// `previous_revision`.
+    pub fn usage(&mut self, id: AllocationId, previous_revision: Revision) {
         if !self.allocations.contains(&id) {
-            self.shares.entry(id).or_insert_with(|| ChangedShares { follows, ranks: BTreeSet::new() });
+            self.shares.entry(id).or_insert_with(|| ChangedShares { previous_revision, ranks: BTreeSet::new() });
         }
     }
 
@@ -86,9 +86,9 @@ impl Changed {
     pub fn merge(&mut self, other: Self) {
         self.nodes.extend(other.nodes);
         other.allocations.into_iter().for_each(|id| self.record(id));
-        for (id, ChangedShares { follows, ranks }) in other.shares {
-            self.usage(id, follows);
-            ranks.into_iter().for_each(|rank| self.share(id, follows, rank));
+        for (id, ChangedShares { previous_revision, ranks }) in other.shares {
+            self.usage(id, previous_revision);
+            ranks.into_iter().for_each(|rank| self.share(id, previous_revision, rank));
         }
         self.dropped.extend(other.dropped);
         self.desired.extend(other.desired);
@@ -116,7 +116,7 @@ pub enum Outcome {
     Leased { token: u64 },
     /// The report is acknowledged, so that later ones are accepted, but its content is refused for
     /// this reason.
-    Unheeded(Refusal),
+    ContentRefused(Refusal),
     /// This gossip key is being introduced.
     KeyAdded { id: u32 },
 }

@@ -7,8 +7,8 @@ use crate::Refusal;
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::end_reason::NotSaved;
 use lattice_model::{
-    Allocation, AllocationSpec, AllocationState, AskSignal, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, EndReason, Epoch,
-    NodeReport, PreemptCause, Preemption, ReportItem, RequeuePolicy, When,
+    Allocation, AllocationSpec, AllocationState, AuditAction, CheckpointId, CheckpointPolicy, CheckpointRef, CheckpointSignal, EndReason,
+    Epoch, NodeReport, PreemptCause, Preemption, ReportItem, RequeuePolicy, When,
 };
 use uuid::Uuid;
 
@@ -65,7 +65,7 @@ struct Preempting {
 }
 
 fn saves(nodes: u32, requeue: RequeuePolicy) -> AllocationSpec {
-    AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(AskSignal::USR1)), ..spec(nodes, requeue, 3) }
+    AllocationSpec { checkpoint: Some(CheckpointPolicy::by_signal(CheckpointSignal::USR1)), ..spec(nodes, requeue, 3) }
 }
 
 fn asked(number: u128, hold: bool) -> Preemption {

@@ -112,7 +112,7 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
 
 /// Memory of a change of share phases.
 pub fn phases_bytes(change: &PhasesChange) -> usize {
-    let PhasesChange { id: _, epoch: _, state: _, follows: _, revision: _, phases, usage: _ } = change;
+    let PhasesChange { id: _, epoch: _, state: _, previous_revision: _, revision: _, phases, usage: _ } = change;
     PHASES_CHANGE_BYTES + phases.len() * PHASE_RUN_BYTES
 }
 
@@ -128,26 +128,26 @@ pub fn node_bytes(node: &Node) -> usize {
         state: _,
         state_reason,
         state_since: _,
-        unlimited,
+        unenforced_limits,
         features,
         holds,
         leaving,
-        through,
+        relay_node,
         home,
         conformance,
-        wipes: _,
+        has_wipe_hook: _,
         wipe,
-        drain_asked: _,
+        drain_requested_at: _,
         hold_revision: _,
         report_seq: _,
         revision: _,
     } = node;
-    let through = through.as_ref().map_or(0, |through| text_bytes(through.as_str()));
+    let relay_node = relay_node.as_ref().map_or(0, |relay_node| text_bytes(relay_node.as_str()));
     let failed = wipe.as_ref().and_then(|Wipe { order: _, failed }| failed.as_deref()).map_or(0, text_bytes);
-    let texts = [id.as_str(), mesh, gossip, state_reason, home].into_iter().map(text_bytes).sum::<usize>() + through + failed;
+    let texts = [id.as_str(), mesh, gossip, state_reason, home].into_iter().map(text_bytes).sum::<usize>() + relay_node + failed;
     let holds: usize = holds.iter().map(hold_bytes).sum();
     let conformance = conformance.as_ref().map_or(0, conformance_bytes);
-    NODE_BYTES + texts + texts_bytes(unlimited) + texts_bytes(features) + holds + leaving.len() * LEAVING_BYTES + conformance
+    NODE_BYTES + texts + texts_bytes(unenforced_limits) + texts_bytes(features) + holds + leaving.len() * LEAVING_BYTES + conformance
 }
 
 /// Memory of a node's removal.
@@ -163,8 +163,8 @@ pub(crate) fn tenant_bytes(name: &str, tenant: Option<&Tenant>) -> usize {
 
 /// Memory of a vCluster's change; `None`: it was deleted.
 pub(crate) fn vcluster_bytes(name: &str, vcluster: Option<&VCluster>) -> usize {
-    let inner = |VCluster { name, scheduler: _, tenant, nodes: _, made_by, made_at: _, revision: _ }: &VCluster| {
-        text_bytes(name) + text_bytes(tenant) + text_bytes(made_by)
+    let inner = |VCluster { name, scheduler: _, tenant, nodes: _, created_by, created_at: _, revision: _ }: &VCluster| {
+        text_bytes(name) + text_bytes(tenant) + text_bytes(created_by)
     };
     SMALL_RECORD_BYTES + text_bytes(name) + vcluster.map_or(0, inner)
 }
@@ -228,14 +228,14 @@ fn order_bytes(TelemetryOrder { id: _, mode: _, by, since: _, until: _ }: &Telem
     TELEMETRY_ORDER_BYTES + text_bytes(by)
 }
 
-fn hold_bytes(Hold { kind: _, by, reason, also, since: _, until: _, deadline: _ }: &Hold) -> usize {
-    let also: usize = also.iter().map(|HoldReason { by, reason }| by.len() + reason.len() + 2 * LISTED_BYTES).sum();
-    HOLD_BYTES + text_bytes(by) + text_bytes(reason) + also
+fn hold_bytes(Hold { kind: _, by, reason, more_reasons, since: _, until: _, deadline: _ }: &Hold) -> usize {
+    let more: usize = more_reasons.iter().map(|HoldReason { by, reason }| by.len() + reason.len() + 2 * LISTED_BYTES).sum();
+    HOLD_BYTES + text_bytes(by) + text_bytes(reason) + more
 }
 
 fn conformance_bytes(Conformance { components, fingerprint, drift, stale: _ }: &Conformance) -> usize {
     let components_bytes = |components: &Components| pairs_bytes(components);
-    let expected = |Drift { since: _, expected, sensitive: _, over: _ }: &Drift| components_bytes(expected);
+    let expected = |Drift { since: _, expected, sensitive: _, overdue: _ }: &Drift| components_bytes(expected);
     components_bytes(components) + text_bytes(fingerprint) + drift.as_ref().map_or(0, expected)
 }
 

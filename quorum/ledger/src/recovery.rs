@@ -182,7 +182,7 @@ impl Ledger {
                 | ReportItem::Released { .. }
                 | ReportItem::NotPreempted { .. }
                 | ReportItem::Checkpointed { .. }
-                | ReportItem::Unheard { .. } => None,
+                | ReportItem::UnreportedHealth { .. } => None,
             })
             .collect();
         let epochs = recovery.epochs;
@@ -212,7 +212,7 @@ impl Ledger {
                 | ReportItem::PrepareFailed { .. }
                 | ReportItem::Released { .. }
                 | ReportItem::NotPreempted { .. }
-                | ReportItem::Unheard { .. } => None,
+                | ReportItem::UnreportedHealth { .. } => None,
             });
             self.ended_unreported(context, node, (*id, *epoch), reason, last);
         }

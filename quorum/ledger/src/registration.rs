@@ -21,8 +21,8 @@ pub struct Registration {
     pub incarnation: Incarnation,
     /// Whether the agent has been restarted.
     pub new_life: bool,
-    /// The resources that its kernel cannot limit; see [`lattice_model::Node::unlimited`].
-    pub unlimited: Vec<String>,
+    /// The resources that its kernel cannot limit; see [`lattice_model::Node::unenforced_limits`].
+    pub unenforced_limits: Vec<String>,
     /// The features that work may request; see [`lattice_model::Node::features`].
     pub features: Vec<String>,
     /// From an agent that lost its state: the work that it found, and nothing else of its work is
@@ -30,9 +30,9 @@ pub struct Registration {
     pub found: Option<Vec<(AllocationId, Epoch)>>,
     /// The node that relays its session; see [`lattice_model::Node::through`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub through: Option<NodeId>,
+    pub relay_node: Option<NodeId>,
     /// Whether it is configured with the site's wipe hook.
-    pub wipes: bool,
+    pub has_wipe_hook: bool,
     /// Why its agent considers it unfit for work, so that it does not become Ready. `None`: it is
     /// well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct Registration {
 
 /// A node state proposed by the leader's clocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeStanding {
+pub struct NodeStateChange {
     /// The node.
     pub node: NodeId,
     /// The incarnation that the proposal refers to: a node that has registered again meanwhile is

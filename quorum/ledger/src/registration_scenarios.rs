@@ -69,7 +69,7 @@ fn a_report_of_a_claim_that_another_followed_counts_as_heard_and_is_refused_by_n
     s.submit(1, 2, RequeuePolicy::OnNodeFailure, 3);
     let old = s.claimed(1, &[0, 1]);
     s.report(1, ReportItem::PrepareFailed { allocation: id(1), epoch: old, why: "no image".into() });
-    let stale = |now| Ok(Outcome::Unheeded(Refusal::StaleEpoch { id: id(1), seen: old, now }));
+    let stale = |now| Ok(Outcome::ContentRefused(Refusal::StaleEpoch { id: id(1), seen: old, now }));
     assert_eq!(s.try_report(0, prepared(1, old)), stale(old), "it waits for another claim");
     s.report(0, released(1, old));
     let new = s.claimed(1, &[0, 2]);

@@ -2,7 +2,7 @@
 
 use super::scenarios::{Story, id, node, prepared, registration, released};
 use super::test_builders::vcluster_change;
-use super::{Action, NodeStanding, REMOVED_LEN_MAX, Registration, VClusterChange};
+use super::{Action, NodeStateChange, REMOVED_LEN_MAX, Registration, VClusterChange};
 use crate::history::ChangeSet;
 use crate::{Refusal, RemovalRefusal};
 use lattice_model::{
@@ -23,7 +23,7 @@ fn hold(number: u8, kind: HoldKind) -> Action {
 
 fn set_node_state(s: &mut Story, number: u8, state: NodeState) {
     let incarnation = s.ledger.node(&node(number)).unwrap().incarnation;
-    s.done(Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "silent".into() }]));
+    s.done(Action::NodeStates(vec![NodeStateChange { node: node(number), incarnation, state, reason: "silent".into() }]));
 }
 
 fn down(s: &mut Story, number: u8) {

@@ -34,7 +34,7 @@ impl Ledger {
             std::sync::Arc::make_mut(node).report_seq = report.seq;
         }
         if let Some(refusal) = self.superseded(&report.item) {
-            return Ok(Outcome::Unheeded(refusal));
+            return Ok(Outcome::ContentRefused(refusal));
         }
         match &report.item {
             ReportItem::Prepared { allocation, epoch } => self.prepared(context, &report.node, *allocation, *epoch),
@@ -49,9 +49,9 @@ impl Ledger {
             ReportItem::NotPreempted { allocation, epoch, id, why } => {
                 self.not_preempted(context, &report.node, *allocation, *epoch, *id, bounded(why));
             }
-            ReportItem::Unheard { at, word } => {
+            ReportItem::UnreportedHealth { at, health } => {
                 let about = Subject { allocation: None, node: Some(&report.node) };
-                let detail = format!("unheard, at {at} by its own clock: {}", bounded(word));
+                let detail = format!("unheard, at {at} by its own clock: {}", bounded(health));
                 self.record(context, &format!("node:{}", report.node), AuditAction::NodeUnheard, about, detail);
             }
         }
@@ -68,7 +68,7 @@ impl Ledger {
             | ReportItem::Ended { allocation, epoch, .. }
             | ReportItem::NotPreempted { allocation, epoch, .. }
             | ReportItem::Checkpointed { allocation, epoch, .. } => (*allocation, *epoch),
-            ReportItem::Released { .. } | ReportItem::Unheard { .. } => return None,
+            ReportItem::Released { .. } | ReportItem::UnreportedHealth { .. } => return None,
         };
         let allocation = self.allocations.get(&id)?;
         let waits = allocation.state.is_without_nodes() && allocation.epoch == seen;

@@ -1,7 +1,7 @@
 //! Scenarios of work whose claim has ended: whether it is requeued, and what its record keeps.
 
 use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, user};
-use super::{Action, NodeStanding, Refusal};
+use super::{Action, NodeStateChange, Refusal};
 use lattice_model::{AllocationState, EndReason, HoldKind, NodeState, ReportItem, RequeuePolicy, Resources, Timestamp, When, WorkUsage};
 
 #[test]
@@ -46,7 +46,7 @@ fn an_exclusion_ends_after_a_time_that_grows_or_when_the_nodes_trouble_does() {
     };
     let set_node_state = |s: &mut Story, state, reason: &str| {
         let incarnation = s.ledger.node(&node(0)).unwrap().incarnation;
-        s.done(Action::NodeStates(vec![NodeStanding { node: node(0), incarnation, state, reason: reason.into() }]));
+        s.done(Action::NodeStates(vec![NodeStateChange { node: node(0), incarnation, state, reason: reason.into() }]));
     };
     let mut times = Vec::new();
     for _ in 0..8 {

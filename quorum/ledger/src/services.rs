@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// A service name of a tenant, exposed by running allocations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServiceStanding {
+pub struct ServiceStatus {
     pub tenant: String,
     pub name: String,
     pub endpoints: u32,
@@ -50,7 +50,7 @@ impl Ledger {
     }
 
     /// The exposed service names, at most `most`, by tenant and name.
-    pub fn services(&self, tenants: Option<&[String]>, most: usize) -> Vec<ServiceStanding> {
+    pub fn services(&self, tenants: Option<&[String]>, most: usize) -> Vec<ServiceStatus> {
         let mut counts: BTreeMap<(&str, &str), (u32, u32)> = BTreeMap::new();
         for allocation in self.offered(tenants) {
             let mut seen: Vec<&str> = Vec::new();
@@ -63,13 +63,13 @@ impl Ledger {
                 }
             }
         }
-        let standing = |((tenant, name), (endpoints, allocations)): ((&str, &str), (u32, u32))| ServiceStanding {
+        let status = |((tenant, name), (endpoints, allocations)): ((&str, &str), (u32, u32))| ServiceStatus {
             tenant: tenant.to_owned(),
             name: name.to_owned(),
             endpoints,
             allocations,
         };
-        counts.into_iter().take(most).map(standing).collect()
+        counts.into_iter().take(most).map(status).collect()
     }
 
     /// The endpoints of this service name, at most `most`: by allocation, its first node first.

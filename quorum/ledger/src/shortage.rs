@@ -6,7 +6,7 @@ use std::fmt;
 
 /// What is refused because of the shortage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Lack {
+pub enum RefusedCommands {
     /// Commands that begin something; commands that end work, release something or keep nodes in
     /// contact are accepted.
     New,
@@ -24,15 +24,15 @@ pub struct Shortage {
     /// Free bytes required before everything is accepted again.
     pub wanted_bytes: u64,
     /// What is refused meanwhile.
-    pub lack: Lack,
+    pub refuses: RefusedCommands,
 }
 
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (free, wanted) = (bytes_text(self.free_bytes), bytes_text(self.wanted_bytes));
-        let taken = match self.lack {
-            Lack::New => "nothing new is accepted",
-            Lack::All => "nothing is accepted",
+        let taken = match self.refuses {
+            RefusedCommands::New => "nothing new is accepted",
+            RefusedCommands::All => "nothing is accepted",
         };
         write!(f, "the disk of {} is full ({free} are free, {wanted} are needed): {taken}", self.dir)
     }

@@ -114,7 +114,7 @@ pub struct Ledger {
     /// The length of run leases for new claims, in milliseconds; 0: not set yet.
     pub(super) run_lease_ms: u64,
     /// For each kind of notification, the last audit record that was delivered.
-    pub(super) notified: BTreeMap<NotifyWay, u64>,
+    pub(super) notified: BTreeMap<NotifyChannel, u64>,
     /// The users' submission rates.
     #[serde(default, skip_serializing_if = "SubmissionRates::is_empty")]
     pub(super) rates: SubmissionRates,
@@ -269,14 +269,14 @@ pub struct ClusterLimits {
 
 /// The kinds of notification about events of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum NotifyWay {
+pub enum NotifyChannel {
     /// HTTP.
     Webhook,
     /// A program.
     Hook,
 }
 
-impl fmt::Display for NotifyWay {
+impl fmt::Display for NotifyChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Webhook => "notify_url",

@@ -25,8 +25,8 @@ fn quota(result: Result<Outcome, Refusal>) -> (Quota, u32, u32, u32) {
 }
 
 fn has(s: &Story) -> (u32, u32) {
-    let standing = s.ledger.tenant_standings().into_iter().find(|t| t.tenant.name == "physics").unwrap();
-    (standing.nodes, standing.allocations)
+    let status = s.ledger.tenant_statuses().into_iter().find(|t| t.tenant.name == "physics").unwrap();
+    (status.nodes, status.allocations)
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn begins_alike<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> Option
 
 /// A tenant and its current usage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TenantStanding {
+pub struct TenantStatus {
     pub tenant: Tenant,
     /// Number of nodes of its allocations.
     pub nodes: u32,
@@ -80,16 +80,16 @@ impl Ledger {
     }
 
     /// All tenants and their usage, by name.
-    pub fn tenant_standings(&self) -> Vec<TenantStanding> {
-        let standing = |tenant: &Arc<Tenant>| {
+    pub fn tenant_statuses(&self) -> Vec<TenantStatus> {
+        let status = |tenant: &Arc<Tenant>| {
             let used = self.usage.tenants.get(&tenant.name);
-            TenantStanding {
+            TenantStatus {
                 tenant: Tenant::clone(tenant),
                 nodes: used.map_or(0, |u| u32::try_from(u.nodes.len()).unwrap_or(u32::MAX)),
                 allocations: used.map_or(0, |u| u.allocations),
             }
         };
-        self.tenants.values().map(standing).collect()
+        self.tenants.values().map(status).collect()
     }
 
     pub(super) fn set_tenant(&mut self, context: &mut ApplyContext, change: &TenantChange, by: &str) -> Result<Outcome, Refusal> {

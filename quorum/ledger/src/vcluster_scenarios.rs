@@ -120,7 +120,7 @@ fn homes_follow_what_is_set_and_a_vcluster_with_work_stays() {
     let token = serve(&mut s, "small", 0);
     s.done(submit(1, 1, "small", ""));
     let of = |s: &Story, name: &str| {
-        let all = s.ledger.vcluster_standings();
+        let all = s.ledger.vcluster_statuses();
         let found = all.into_iter().find(|v| v.vcluster.name == name).unwrap();
         (found.nodes.len(), found.pending, found.running, found.served_by)
     };

@@ -46,7 +46,7 @@ impl VClusterChange {
 
 /// A vCluster and its current usage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VClusterStanding {
+pub struct VClusterStatus {
     pub vcluster: VCluster,
     /// Its own nodes; for `default`, all nodes that belong to no other vCluster.
     pub nodes: BTreeSet<NodeId>,
@@ -128,8 +128,8 @@ impl Ledger {
                 scheduler,
                 tenant: String::new(),
                 nodes: 0,
-                made_by: by.to_owned(),
-                made_at: context.at,
+                created_by: by.to_owned(),
+                created_at: context.at,
                 revision: context.revision,
             },
             (Some(known), _) => VCluster::clone(known),
@@ -212,17 +212,17 @@ impl Ledger {
     }
 
     /// All vClusters with their current usage: `default` first, then by name.
-    pub fn vcluster_standings(&self) -> Vec<VClusterStanding> {
+    pub fn vcluster_statuses(&self) -> Vec<VClusterStatus> {
         let default = VCluster {
             name: DEFAULT_VCLUSTER.to_owned(),
             scheduler: SchedulerKind::InteractiveFifo,
             tenant: String::new(),
             nodes: 0,
-            made_by: String::new(),
-            made_at: Timestamp(0),
+            created_by: String::new(),
+            created_at: Timestamp(0),
             revision: Revision(0),
         };
-        let mut standings: Vec<VClusterStanding> = std::iter::once(default)
+        let mut statuses: Vec<VClusterStatus> = std::iter::once(default)
             .chain(self.vclusters.values().map(|v| VCluster::clone(v)))
             .map(|vcluster| {
                 let nodes = if vcluster.name == DEFAULT_VCLUSTER {
@@ -231,17 +231,17 @@ impl Ledger {
                     self.at_home(&vcluster.name)
                 };
                 let served_by = self.lease(&scheduler_lease(&vcluster.name)).map(|lease| lease.holder.clone());
-                VClusterStanding { vcluster, nodes, pending: 0, running: 0, served_by }
+                VClusterStatus { vcluster, nodes, pending: 0, running: 0, served_by }
             })
             .collect();
         for (label, counts) in &self.allocation_index.queues {
             let queue = self.queue_of(label);
-            if let Some(standing) = standings.iter_mut().find(|s| s.vcluster.name == queue) {
-                standing.pending += counts.pending;
-                standing.running += counts.running;
+            if let Some(status) = statuses.iter_mut().find(|s| s.vcluster.name == queue) {
+                status.pending += counts.pending;
+                status.running += counts.running;
             }
         }
-        standings
+        statuses
     }
 }
 

@@ -33,14 +33,14 @@ pub struct ListFilter {
 
 /// A position in the list of all allocations, newest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ListPlace {
+pub struct ListCursor {
     pub submitted_at: Timestamp,
     pub id: AllocationId,
 }
 
 /// A position in the sequence of changes: everything up to `revision` is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct WatchPlace {
+pub struct WatchCursor {
     /// The generation: revisions of another generation are unrelated.
     pub generation: Generation,
     pub revision: Revision,
@@ -68,8 +68,8 @@ impl Ledger {
     }
 
     /// The position of this state in the sequence of changes.
-    pub fn place(&self) -> WatchPlace {
-        WatchPlace { generation: self.generation, revision: self.revision }
+    pub fn place(&self) -> WatchCursor {
+        WatchCursor { generation: self.generation, revision: self.revision }
     }
 
     /// The audit chain's head.
@@ -193,10 +193,10 @@ impl Ledger {
         uid: Option<u32>,
         states: &[AllocationState],
         limit: usize,
-        before: Option<ListPlace>,
+        before: Option<ListCursor>,
         filter: &ListFilter,
     ) -> Vec<Arc<Allocation>> {
-        let place = |a: &Arc<Allocation>| ListPlace { submitted_at: a.submitted_at, id: a.id };
+        let place = |a: &Arc<Allocation>| ListCursor { submitted_at: a.submitted_at, id: a.id };
         let wanted = |a: &&Arc<Allocation>| {
             uid.is_none_or(|uid| a.owner.uid == uid)
                 && (states.is_empty() || states.contains(&a.state))

@@ -134,7 +134,7 @@ fn the_reports_of_one_entry_are_one_change() {
     }
     let change = only_phases(&s, changed.clone());
     let run = |first, len| PhaseRun { first, len, phase: SharePhase::Prepared };
-    assert_eq!((change.follows, change.phases.clone()), (Some(before.revision), vec![run(49, 1), run(87, 3)]));
+    assert_eq!((change.previous_revision, change.phases.clone()), (Some(before.revision), vec![run(49, 1), run(87, 3)]));
     let mut applied = before;
     change.apply(&mut applied).unwrap();
     assert_eq!(applied, record(&s));
@@ -142,7 +142,7 @@ fn the_reports_of_one_entry_are_one_change() {
     let set = ChangeSet::of(&s.ledger, changed.clone());
     let own = |number| set.phases[0].of_node(&node(number));
     assert_eq!(own(13), None);
-    assert_eq!(own(11), Some(PhasesChange { follows: None, phases: vec![run(88, 1)], ..change }));
+    assert_eq!(own(11), Some(PhasesChange { previous_revision: None, phases: vec![run(88, 1)], ..change }));
     assert!(set.phases[0].nodes().eq([50, 12, 11, 10].map(node).iter()));
     // With anything else in the same entry, the record is sent whole.
     let report = only_whole(&mut s, epoch);

@@ -11,7 +11,7 @@ fn wipe(force: bool) -> Action {
 
 fn story() -> Story {
     let mut s = Story::new(2);
-    s.done(Action::Register(Registration { wipes: true, ..registration(1, 1, 1, false) }));
+    s.done(Action::Register(Registration { has_wipe_hook: true, ..registration(1, 1, 1, false) }));
     s
 }
 

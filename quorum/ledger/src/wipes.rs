@@ -40,7 +40,7 @@ impl Ledger {
         force: bool,
     ) -> Result<Outcome, Refusal> {
         let Some(known) = self.node(id) else { return Err(Refusal::NoSuchNode { node: id.clone() }) };
-        if !known.wipes {
+        if !known.has_wipe_hook {
             return Err(Refusal::NoWipeHook { node: id.clone() });
         }
         let failed = known.wipe.as_ref().and_then(|wipe| wipe.failed.clone());

@@ -15,7 +15,7 @@ use lattice_model::{
 };
 use lattice_quorum_client::wire::{
     Answer, AuditFound, Change, ClockAlarm, Conflict, Down, HeldKeys, ListFilter, NodeHealth, Refusal, RefusedClaim, Request, Up,
-    WatchAllocations, WatchMessage, WatchPlace, WatchRequest,
+    WatchAllocations, WatchCursor, WatchMessage, WatchRequest,
 };
 use lattice_store::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
 use openraft::error::{InstallSnapshotError, RaftError};
@@ -108,13 +108,13 @@ fn answers() -> Decoder {
         node: node(1),
         since: Timestamp(3),
     };
-    let domains = ledger.domain_standings(None, None, Timestamp(99));
+    let domains = ledger.domain_statuses(None, None, Timestamp(99));
     let endpoints = ledger.endpoints("api", None, 9);
     decoder::<Result<Answer, Refusal>>(
         "Answer",
         &[
             Ok(Answer::Allocation(Box::new(allocation.clone()))),
-            Ok(Answer::VClusters(ledger.vcluster_standings())),
+            Ok(Answer::VClusters(ledger.vcluster_statuses())),
             Ok(Answer::Sessions(vec![session])),
             Ok(Answer::Audit(AuditFound { records, upto: 4, end: 4 })),
             Err(Refusal::LeaseHeld { name: "l".into(), holder, user: None, token: Some(3) }),
@@ -129,7 +129,7 @@ fn answers() -> Decoder {
                 node: "n2".parse().unwrap(),
                 illegal: Illegal { state: NodeState::Draining, event: Event::BootBegun },
             }),
-            Ok(Answer::Keyring(crate::rotation::standing(&ledger, &crate::rotation::KeysHeld::default()))),
+            Ok(Answer::Keyring(crate::rotation::keyring_status(&ledger, &crate::rotation::KeysHeld::default()))),
             Ok(Answer::Domains(domains)),
             Ok(Answer::Endpoints { endpoints, more: false }),
             Err(Refusal::NoVni(NoVni::Exhausted { domain: "ml".into(), used: 1, size: 1 })),
@@ -148,7 +148,7 @@ fn streams() -> Vec<Decoder> {
             id: allocation.id,
             epoch: Epoch(1),
             state: AllocationState::Staging,
-            follows: Some(Revision(8)),
+            previous_revision: Some(Revision(8)),
             revision: Revision(9),
             phases: vec![PhaseRun { first: 1, len: 2, phase: SharePhase::Prepared }],
             usage: Some(WorkUsage { nodes: 1, memory_peak_bytes: Some(7), cpu_ms: None }),
@@ -173,7 +173,7 @@ fn streams() -> Vec<Decoder> {
                     running: Some(7),
                 },
                 Up::Wiped { order: 9, failed: Some("disk".into()) },
-                Up::Hears { alive: vec!["n2".parse().unwrap()] },
+                Up::AliveInGossip { alive: vec!["n2".parse().unwrap()] },
             ],
         ),
         decoder(
@@ -183,7 +183,7 @@ fn streams() -> Vec<Decoder> {
                 Down::Acked { incarnation: Incarnation(2), seq: 3, superseded: vec![(allocation.id, Epoch(4))] },
                 Down::Desired(lattice_model::DesiredList::default()),
                 Down::Keyring { generation: Generation(1), ring: ledger.keyring().clone() },
-                Down::Hear { nodes: vec!["n2".parse().unwrap()] },
+                Down::QueryGossip { nodes: vec!["n2".parse().unwrap()] },
                 Down::Revoked { names: vec![("n2".to_owned(), Timestamp(9))] },
             ],
         ),
@@ -192,7 +192,7 @@ fn streams() -> Vec<Decoder> {
             &[WatchRequest {
                 nodes: true,
                 allocations: WatchAllocations::Live,
-                since: Some(WatchPlace { generation: Generation(2), revision: Revision(9) }),
+                since: Some(WatchCursor { generation: Generation(2), revision: Revision(9) }),
                 ..WatchRequest::nothing()
             }],
         ),
@@ -201,7 +201,7 @@ fn streams() -> Vec<Decoder> {
             &[
                 WatchMessage::Start { generation: Generation(2), revision: Revision(9) },
                 WatchMessage::Changes { revision: Revision(9), changes, complete: true },
-                WatchMessage::StartAgain { why: "w".into() },
+                WatchMessage::Resync { why: "w".into() },
             ],
         ),
     ]
@@ -216,13 +216,13 @@ fn of_members() -> Vec<Decoder> {
             "HeartbeatSummary",
             &[HeartbeatSummary {
                 from: MemberId(2),
-                heard: vec![("n1".parse().unwrap(), Incarnation(1), 20)],
+                heartbeats: vec![("n1".parse().unwrap(), Incarnation(1), 20)],
                 keys: vec![("n1".parse().unwrap(), keys)],
                 health: vec![("n1".parse().unwrap(), health)],
                 level: 2,
                 certificate_until: Timestamp(3),
                 shortage: None,
-                words: vec![("n3".parse().unwrap(), "n1".parse().unwrap())],
+                alive_in_gossip: vec![("n3".parse().unwrap(), "n1".parse().unwrap())],
             }],
         ),
         decoder(
@@ -230,7 +230,7 @@ fn of_members() -> Vec<Decoder> {
             &[SummaryAnswer {
                 shortages: BTreeMap::default(),
                 silent: vec!["n2".parse().unwrap()],
-                clocks: Some(ClockAlarm::Apart([(MemberId(2), -7_000)].into())),
+                clocks: Some(ClockAlarm::Skewed([(MemberId(2), -7_000)].into())),
             }],
         ),
         decoder("AuditPageRequest", &[AuditPageRequest { after: 7 }]),

@@ -144,14 +144,14 @@ async fn report_to_leader(
     let until = Instant::now();
     let fresh = core.leading.heartbeats.take();
     let ago = |at: Instant| millis(until.saturating_duration_since(at));
-    let heard = fresh.iter().map(|(node, heartbeat)| (node.clone(), heartbeat.incarnation, ago(heartbeat.at))).collect();
+    let heartbeats = fresh.iter().map(|(node, heartbeat)| (node.clone(), heartbeat.incarnation, ago(heartbeat.at))).collect();
     let keys = keys_sent.unsent(term, &fresh, |heartbeat| heartbeat.keys.as_ref());
     let health = health_sent.unsent(term, &fresh, |heartbeat| heartbeat.health.as_ref());
     let certificate_until = core.identity.credentials.until();
     let (from, shortage) = (MemberId(core.config.id), core.disk.reserve.check_shortage());
-    let words = core.leading.witnesses.take();
+    let alive_in_gossip = core.leading.witnesses.take();
     let level = core.config.level_max;
-    let summary = HeartbeatSummary { from, heard, keys, health, level, certificate_until, shortage, words };
+    let summary = HeartbeatSummary { from, heartbeats, keys, health, level, certificate_until, shortage, alive_in_gossip };
     let answer = match core.roster().members.get(&leader) {
         Some(peer) => core.peers.heartbeats(leader, peer, &summary, DUTIES_INTERVAL).await,
         None => None,
@@ -222,12 +222,12 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
             actions.push(Action::Bootstrap { cluster: core.config.cluster.clone() });
         }
         core.leading.keys_held.forget_removed(&ledger);
-        let standings = clocks.standings(now, &*ledger);
+        let state_changes = clocks.state_changes(now, &*ledger);
         let silent = Witnesses::choose(clocks.asked().iter());
         core.leading.witnesses.ask(&silent);
         core.leading.silent.send_replace(silent);
-        if !standings.is_empty() {
-            actions.push(Action::NodeStates(standings));
+        if !state_changes.is_empty() {
+            actions.push(Action::NodeStates(state_changes));
         }
         let ms = core.config.run_lease_ms();
         actions.extend((ledger.run_lease_ms() != ms).then_some(Action::SetRunLease { ms }));

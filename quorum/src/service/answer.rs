@@ -155,7 +155,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
     }
     Ok(match outcome {
         Outcome::Done | Outcome::Registered { .. } => Answer::Done { revision },
-        Outcome::Unheeded(refusal) => return Err(refusal),
+        Outcome::ContentRefused(refusal) => return Err(refusal),
         Outcome::Claimed { epoch } => Answer::Claimed { epoch, revision },
         Outcome::Leased { token } => Answer::Lease { token, ttl_ms },
         Outcome::KeyAdded { id } => Answer::KeyAdded { id },
@@ -280,8 +280,8 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
         Request::ListRevocations => Ok(revocations(core)),
-        Request::ListAdmissions => Ok(Answer::Admissions(core.leading.waiting_nodes.standing(&core.agreed.ledger()))),
-        Request::ListKeys => Ok(Answer::Keyring(rotation::standing(&core.agreed.ledger(), &core.leading.keys_held))),
+        Request::ListAdmissions => Ok(Answer::Admissions(core.leading.waiting_nodes.status(&core.agreed.ledger()))),
+        Request::ListKeys => Ok(Answer::Keyring(rotation::keyring_status(&core.agreed.ledger(), &core.leading.keys_held))),
         // A reason that concerns every claim takes precedence over the latest refusal.
         Request::RefusedClaim { id } => match core.disk_full_refusal(Urgency::New) {
             Some(refusal) => Err(refusal),
@@ -355,13 +355,13 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         Request::CheckSubmission { spec, owner } => {
             ledger.admits_submission(spec, owner, now).map(|()| Answer::Done { revision: ledger.revision() })
         }
-        Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_standings())),
-        Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_standings())),
+        Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_statuses())),
+        Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_statuses())),
         Request::ListSessions => Ok(Answer::Sessions(ledger.sessions().cloned().collect())),
-        Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_standing())),
+        Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_status())),
         Request::GetLimits => Ok(Answer::Limits(ledger.limits())),
         Request::ListDomains { tenants, name } => {
-            let found = ledger.domain_standings(tenants.as_deref(), name.as_deref(), crate::clock::now());
+            let found = ledger.domain_statuses(tenants.as_deref(), name.as_deref(), crate::clock::now());
             match name {
                 Some(name) if found.is_empty() => Err(Refusal::NoSuchDomain { name: name.clone() }),
                 Some(_) | None => Ok(Answer::Domains(found)),
@@ -472,7 +472,7 @@ fn status(core: &Core) -> QuorumStatus {
         refused: core.identity.credentials.refused().counts(),
         level: ledger.level(),
         awaited: ledger.placing_waits_for(),
-        notified: core.notify.standing(&ledger),
+        notified: core.notify.status(&ledger),
         held_back: core.counts.held_back.load(Ordering::Relaxed),
         clocks: core.timekeeper.alarm(),
     }

@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::proposer::unserved;
 use lattice_ledger::held;
 use lattice_model::{NodeId, Principal};
-use lattice_quorum_client::wire::{Answer, LeaseStanding, Refusal};
+use lattice_quorum_client::wire::{Answer, LeaseStatus, Refusal};
 use std::time::Instant;
 
 /// Refuses a request for a role lease that another agent holds, so that it needs no command. The
@@ -30,18 +30,18 @@ pub(super) async fn renew(core: &Core, name: &str, token: u64, holder: &NodeId, 
 }
 
 /// All leases. The caller has confirmed that this member is the leader.
-pub(super) fn list(core: &Core) -> Vec<LeaseStanding> {
+pub(super) fn list(core: &Core) -> Vec<LeaseStatus> {
     let now = Instant::now();
     let ledger = core.agreed.ledger();
     let clocks = core.leading.lease_clocks.lock();
-    let standing = ledger.leases().map(|(name, lease)| LeaseStanding {
+    let status = ledger.leases().map(|(name, lease)| LeaseStatus {
         name: name.to_owned(),
         holder: lease.holder.clone(),
         user: lease.user.as_ref().map(|u| u.name.clone()),
         token: lease.token,
         ttl_ms: lease.ttl_ms,
         left_ms: clocks.as_ref().and_then(|c| c.left(name, lease, now)).and_then(|left| u64::try_from(left.as_millis()).ok()),
-        bad: ledger.bad_holder(&lease.holder),
+        problem: ledger.bad_holder(&lease.holder),
     });
-    standing.collect()
+    status.collect()
 }

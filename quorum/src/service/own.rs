@@ -7,7 +7,7 @@ use crate::core::{AskLeader, Core};
 use crate::permission::{self, Call, is_of_node};
 use lattice_model::{AllocationState, NodeId};
 use lattice_pki::identity::Caller;
-use lattice_quorum_client::wire::{Answer, ListFilter, ListPlace, Refusal, Request};
+use lattice_quorum_client::wire::{Answer, ListCursor, ListFilter, Refusal, Request};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(super) async fn tenants(core: &Arc<Core>, caller: &Caller, ask_leader: AskLe
         };
         tenants.extend(page.iter().map(|allocation| allocation.spec.tenant.clone()));
         match page.last().filter(|_| more) {
-            Some(last) => before = Some(ListPlace { submitted_at: last.submitted_at, id: last.id }),
+            Some(last) => before = Some(ListCursor { submitted_at: last.submitted_at, id: last.id }),
             None => return Ok(tenants),
         }
     }

@@ -12,7 +12,7 @@ use crate::{chain, membership};
 use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
 use lattice_api::v1::raft_server::Raft;
-use lattice_ledger::shortage::Lack;
+use lattice_ledger::shortage::RefusedCommands;
 use lattice_model::with_causes;
 use lattice_pki::identity::Caller;
 use lattice_pki::refused::Cause;
@@ -126,7 +126,7 @@ impl Raft for RaftService {
         let rpc: AppendEntriesRequest<TypeConfig> = unpack(request.get_ref())?;
         self.same_generation(member, generation_of(&request), !rpc.entries.is_empty())?;
         self.speaks_for(member, rpc.vote.leader_id.node_id)?;
-        let is_full = !rpc.entries.is_empty() && self.core.disk.reserve.check_shortage().is_some_and(|s| s.lack == Lack::All);
+        let is_full = !rpc.entries.is_empty() && self.core.disk.reserve.check_shortage().is_some_and(|s| s.refuses == RefusedCommands::All);
         let answer = if is_full { self.accept_without_entries(rpc).await? } else { self.append_here(rpc).await };
         Ok(with_clock(pack(&answer)?))
     }
@@ -185,14 +185,14 @@ impl Raft for RaftService {
         self.core.leading.certificate_ends.record(summary.from.0, summary.certificate_until);
         let mut keys: HashMap<_, _> = summary.keys.into_iter().collect();
         let mut health: HashMap<_, _> = summary.health.into_iter().collect();
-        for (node, incarnation, ago_ms) in summary.heard {
+        for (node, incarnation, ago_ms) in summary.heartbeats {
             let at = now.checked_sub(Duration::from_millis(ago_ms)).unwrap_or(now);
             let keys = keys.remove(&node).map(HeldKeys::bounded);
             let health = health.remove(&node).map(NodeHealth::bounded);
             self.core.leading.heartbeats.record(node, Heartbeat { incarnation, at, keys, health });
         }
         self.core.disk.shortages.record(summary.from.0, summary.shortage);
-        for (node, by) in summary.words.into_iter().take(ANSWERS_MAX) {
+        for (node, by) in summary.alive_in_gossip.into_iter().take(ANSWERS_MAX) {
             self.core.leading.witnesses.record(&by, vec![node]);
         }
         // The answer extends run leases, so it may be given only while this member is the leader.

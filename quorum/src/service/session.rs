@@ -241,7 +241,7 @@ impl<'a> Session<'a> {
                     }
                     Ok(()) = self.rosters.changed() => self.down.send(&Down::Members(self.core.member_list())).await?,
                     () = tokio::time::sleep_until(self.again.into()), if !self.waiting.is_empty() => self.commit(Vec::new()).await?,
-                    nodes = self.witness.question() => self.down.send(&Down::Hear { nodes }).await?,
+                    nodes = self.witness.question() => self.down.send(&Down::QueryGossip { nodes }).await?,
                     known = self.known.changed(), if !self.beats.is_empty() => {
                         if known.is_ok() {
                             self.acknowledge_beat().await?;
@@ -315,7 +315,7 @@ impl<'a> Session<'a> {
                 }
                 Ok(None)
             }
-            Up::Hears { alive } => {
+            Up::AliveInGossip { alive } => {
                 self.core.leading.witnesses.record(&self.node, alive);
                 Ok(None)
             }
@@ -327,7 +327,11 @@ impl<'a> Session<'a> {
                 {
                     match message? {
                         Up::Report(report) => reports.push(report),
-                        up @ (Up::Register { .. } | Up::Holds { .. } | Up::Heartbeat { .. } | Up::Hears { .. } | Up::Wiped { .. }) => {
+                        up @ (Up::Register { .. }
+                        | Up::Holds { .. }
+                        | Up::Heartbeat { .. }
+                        | Up::AliveInGossip { .. }
+                        | Up::Wiped { .. }) => {
                             other = Some(up);
                             break;
                         }

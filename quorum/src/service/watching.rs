@@ -4,7 +4,7 @@
 //! ```text
 //!   since nothing ─▶ the list as of now ────────────┐
 //!   since a place ─▶ is it kept? ─▶ later changes ───┴─▶ each entry that concerns it ─▶ …
-//!                        └ no ─▶ StartAgain
+//!                        └ no ─▶ Resync
 //! ```
 //!
 //! A watch has no queue of its own except a few messages: it reads the member's history from its
@@ -24,7 +24,7 @@ use lattice_ledger::history::{ChangeSet, ChangedPhases};
 use lattice_ledger::record_bytes::{allocation_bytes, node_bytes, phases_bytes};
 use lattice_ledger::{ClusterLimits, DomainKey, Lease};
 use lattice_model::{Allocation, AllocationId, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
-use lattice_quorum_client::wire::{Change, LeaseStanding, WatchAllocations, WatchMessage, WatchPlace, WatchRequest};
+use lattice_quorum_client::wire::{Change, LeaseStatus, WatchAllocations, WatchCursor, WatchMessage, WatchRequest};
 use lattice_store::changes::{Narrow, Topic};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -61,7 +61,7 @@ enum Ended {
     /// The watcher may resume from its place, at any member.
     CutOff(Status),
     /// The watcher's place is no longer available.
-    StartAgain(String),
+    Resync(String),
 }
 
 /// The calls that a watch needs permission for.
@@ -106,7 +106,7 @@ pub(super) fn open(core: Arc<Core>, wanted: WatchRequest, whose: Option<NodeId>)
         match ended {
             Ended::Gone => {}
             Ended::CutOff(status) => drop(last.send(Err(status))),
-            Ended::StartAgain(why) => drop(last.send(pack(&WatchMessage::StartAgain { why }).map_err(Status::from))),
+            Ended::Resync(why) => drop(last.send(pack(&WatchMessage::Resync { why }).map_err(Status::from))),
         }
     });
     Ok(Box::pin(ReceiverStream::new(rx)))
@@ -131,7 +131,7 @@ struct Watch<'a> {
 
 /// Everything watched, at one moment.
 struct List {
-    place: WatchPlace,
+    place: WatchCursor,
     nodes: Vec<Arc<Node>>,
     allocations: Vec<Arc<Allocation>>,
     tenants: Vec<Arc<Tenant>>,
@@ -237,7 +237,7 @@ impl Watch<'_> {
     }
 
     /// Sends the list, or the changes after the watcher's place; returns the place that it then has.
-    async fn begun(&self) -> Result<WatchPlace, Ended> {
+    async fn begun(&self) -> Result<WatchCursor, Ended> {
         match self.wanted.since {
             Some(since) => self.resumed(since).await,
             None => self.listed().await,
@@ -273,10 +273,10 @@ impl Watch<'_> {
         }
     }
 
-    fn after(&self, place: WatchPlace) -> Result<Vec<Arc<ChangeSet>>, Ended> {
+    fn after(&self, place: WatchCursor) -> Result<Vec<Arc<ChangeSet>>, Ended> {
         self.core.agreed.changes.after(place, SETS_MAX).map_err(|compacted| {
             let (from, begins) = (place.revision, compacted.begins.revision);
-            Ended::StartAgain(if compacted.begins.generation == place.generation {
+            Ended::Resync(if compacted.begins.generation == place.generation {
                 format!("changes after revision {from} are not kept any more; those after {begins} are")
             } else {
                 recovered(compacted.begins, place)
@@ -286,12 +286,12 @@ impl Watch<'_> {
 
     /// The changes after `since`, up to now. Never an older state: this member first catches up
     /// with the watcher.
-    async fn resumed(&self, since: WatchPlace) -> Result<WatchPlace, Ended> {
+    async fn resumed(&self, since: WatchCursor) -> Result<WatchCursor, Ended> {
         let now = || self.core.agreed.ledger().place();
         let behind = |what: String| Ended::CutOff(Status::unavailable(format!("this member lies behind the watcher: {what}")));
         let there = now();
         if there.generation > since.generation {
-            return Err(Ended::StartAgain(recovered(there, since)));
+            return Err(Ended::Resync(recovered(there, since)));
         }
         if there.generation < since.generation {
             return Err(behind(format!("it is of generation {}, the watcher knows of {}", there.generation, since.generation)));
@@ -310,7 +310,7 @@ impl Watch<'_> {
             place.revision = last.revision;
             read += sets.len();
             if read > NODE_RESUMED_MAX && self.whose.is_some() {
-                return Err(Ended::StartAgain(format!("more than {NODE_RESUMED_MAX} entries since: the list is shorter")));
+                return Err(Ended::Resync(format!("more than {NODE_RESUMED_MAX} entries since: the list is shorter")));
             }
             for set in &sets {
                 self.send_changes(set).await?;
@@ -323,10 +323,10 @@ impl Watch<'_> {
     }
 
     /// The complete list.
-    async fn listed(&self) -> Result<WatchPlace, Ended> {
+    async fn listed(&self) -> Result<WatchCursor, Ended> {
         let list = self.list();
         let place = list.place;
-        let WatchPlace { generation, revision } = place;
+        let WatchCursor { generation, revision } = place;
         self.send(&WatchMessage::Start { generation, revision }).await?;
         self.send_all(revision, &mut *list.changes()).await?;
         Ok(place)
@@ -429,7 +429,7 @@ impl Watch<'_> {
     }
 
     /// Sends that everything up to this place is known.
-    async fn mark(&self, place: WatchPlace) -> Result<(), Ended> {
+    async fn mark(&self, place: WatchCursor) -> Result<(), Ended> {
         self.send_all(place.revision, &mut std::iter::empty()).await
     }
 
@@ -461,20 +461,20 @@ impl Watch<'_> {
     }
 }
 
-fn recovered(there: WatchPlace, watcher: WatchPlace) -> String {
+fn recovered(there: WatchCursor, watcher: WatchCursor) -> String {
     format!("the quorum was recovered since: it is of generation {}, the watcher of {}", there.generation, watcher.generation)
 }
 
 fn lease_change(name: &str, lease: Option<&Lease>) -> Change {
     let Some(lease) = lease else { return Change::LeaseEnded(name.to_owned()) };
-    Change::Lease(Box::new(LeaseStanding {
+    Change::Lease(Box::new(LeaseStatus {
         name: name.to_owned(),
         holder: lease.holder.clone(),
         user: lease.user.as_ref().map(|u| u.name.clone()),
         token: lease.token,
         ttl_ms: lease.ttl_ms,
         left_ms: None,
-        bad: None,
+        problem: None,
     }))
 }
 

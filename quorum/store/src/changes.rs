@@ -8,7 +8,7 @@
 //! ```
 
 use lattice_ledger::history::{ChangeSet, ChangedPhases, Compacted, History};
-use lattice_ledger::{Changed, Ledger, WatchPlace};
+use lattice_ledger::{Changed, Ledger, WatchCursor};
 use lattice_model::{AllocationId, NodeId, Revision};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ impl Changes {
     }
 
     /// See [`History::after`].
-    pub fn after(&self, place: WatchPlace, most: usize) -> Result<Vec<Arc<ChangeSet>>, Compacted> {
+    pub fn after(&self, place: WatchCursor, most: usize) -> Result<Vec<Arc<ChangeSet>>, Compacted> {
         self.history().after(place, most)
     }
 

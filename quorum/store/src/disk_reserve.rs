@@ -13,7 +13,7 @@
 //! caused by a full disk.
 
 use super::StoreError;
-use lattice_ledger::shortage::{Lack, Shortage};
+use lattice_ledger::shortage::{RefusedCommands, Shortage};
 use lattice_model::with_causes;
 use nix::fcntl::posix_fallocate;
 use parking_lot::{Mutex, MutexGuard};
@@ -82,12 +82,14 @@ impl DiskReserve {
         let free_bytes = self.free();
         let mut now = None;
         self.0.shortage.send_if_modified(|was| {
-            let (lack, wanted_bytes) = assess(free_bytes, reserve, self.0.whole, was.is_some());
-            now = lack.map(|lack| Shortage { dir: self.0.dir.display().to_string(), free_bytes, wanted_bytes, lack });
-            let lacked = was.as_ref().map(|was| was.lack);
+            let (refuses, wanted_bytes) = assess(free_bytes, reserve, self.0.whole, was.is_some());
+            now = refuses.map(|refuses| Shortage { dir: self.0.dir.display().to_string(), free_bytes, wanted_bytes, refuses });
+            let refused = was.as_ref().map(|was| was.refuses);
             match &now {
-                Some(now) if lacked != Some(now.lack) => tracing::error!(reserve, "{now}. Running work continues; free some space there"),
-                None if lacked.is_some() => tracing::info!(free_bytes, "the disk has enough free space again"),
+                Some(now) if refused != Some(now.refuses) => {
+                    tracing::error!(reserve, "{now}. Running work continues; free some space there")
+                }
+                None if refused.is_some() => tracing::info!(free_bytes, "the disk has enough free space again"),
                 Some(_) | None => {}
             }
             std::mem::replace(was, now.clone()) != *was
@@ -255,16 +257,16 @@ fn wanted_free_bytes(reserve: u64, whole: u64, was_short: bool) -> u64 {
 }
 
 /// What must be refused, and how many bytes must be free.
-fn assess(free: u64, reserve: u64, whole: u64, was_short: bool) -> (Option<Lack>, u64) {
+fn assess(free: u64, reserve: u64, whole: u64, was_short: bool) -> (Option<RefusedCommands>, u64) {
     let wanted_bytes = wanted_free_bytes(reserve, whole, was_short);
-    let lack = if reserve < whole / 2 {
-        Some(Lack::All)
+    let refuses = if reserve < whole / 2 {
+        Some(RefusedCommands::All)
     } else if reserve < whole || free < wanted_bytes {
-        Some(Lack::New)
+        Some(RefusedCommands::New)
     } else {
         None
     };
-    (lack, wanted_bytes)
+    (refuses, wanted_bytes)
 }
 
 impl StoreError {
@@ -280,14 +282,14 @@ mod tests {
 
     #[test]
     fn the_lack_depends_on_the_free_space_and_on_the_reserve() {
-        let lack = |free, reserve, was_short| assess(free, reserve, 100, was_short).0;
-        assert_eq!(lack(100, 100, false), None);
-        assert_eq!(lack(99, 100, false), Some(Lack::New));
-        assert_eq!(lack(124, 100, true), Some(Lack::New), "not at the first byte");
-        assert_eq!(lack(125, 100, true), None);
-        assert_eq!(lack(u64::MAX, 99, false), Some(Lack::New), "the reserve is filled first");
-        assert_eq!(lack(0, 50, false), Some(Lack::New));
-        assert_eq!(lack(u64::MAX, 49, false), Some(Lack::All), "a quota ends before the disk does");
+        let refuses = |free, reserve, was_short| assess(free, reserve, 100, was_short).0;
+        assert_eq!(refuses(100, 100, false), None);
+        assert_eq!(refuses(99, 100, false), Some(RefusedCommands::New));
+        assert_eq!(refuses(124, 100, true), Some(RefusedCommands::New), "not at the first byte");
+        assert_eq!(refuses(125, 100, true), None);
+        assert_eq!(refuses(u64::MAX, 99, false), Some(RefusedCommands::New), "the reserve is filled first");
+        assert_eq!(refuses(0, 50, false), Some(RefusedCommands::New));
+        assert_eq!(refuses(u64::MAX, 49, false), Some(RefusedCommands::All), "a quota ends before the disk does");
         assert_eq!(assess(0, 40, 100, true).1, 60 + 100 + 25);
         assert_eq!(assess(0, 0, 0, false).0, None, "none is wanted");
     }
@@ -306,7 +308,7 @@ mod tests {
             if tries < 3 { Err(full()) } else { Ok(allocated(&mut reserve.lock_file())) }
         });
         assert_eq!((done.unwrap(), tries), (PIECE_BYTES, 3));
-        assert_eq!(reserve.check_shortage().map(|s| s.lack), Some(Lack::All));
+        assert_eq!(reserve.check_shortage().map(|s| s.refuses), Some(RefusedCommands::All));
         // More than exists: an error for callers that cannot wait, and for those that can once the
         // member stops.
         assert!(reserve.with_reserve(|| Err::<(), _>(full())).unwrap_err().is_full());
@@ -322,7 +324,7 @@ mod tests {
         assert!(once.is_err() && tries == 1);
 
         std::fs::remove_file(dir.join(RESERVE_FILE)).unwrap();
-        assert_eq!(reserve.check_shortage().map(|s| s.lack), Some(Lack::All));
+        assert_eq!(reserve.check_shortage().map(|s| s.refuses), Some(RefusedCommands::All));
         reserve.fill().unwrap();
         assert_eq!((reserve.check_shortage(), allocated(&mut reserve.lock_file())), (None, 3 * PIECE_BYTES));
         drop(reserve);

@@ -337,7 +337,7 @@ async fn the_session_of_a_removed_node_ends_and_it_is_refused_until_it_is_admitt
         match tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap() {
             WatchMessage::Changes { changes, .. } if changes.contains(&Change::NodeRemoved(node.clone())) => break,
             WatchMessage::Start { .. } | WatchMessage::Changes { .. } => {}
-            other @ WatchMessage::StartAgain { .. } => panic!("{other:?}"),
+            other @ WatchMessage::Resync { .. } => panic!("{other:?}"),
         }
     }
     // The site admits all nodes, but not this one.

@@ -6,7 +6,7 @@ use lattice_ledger::{Action, Keyring};
 use lattice_model::Boot;
 use lattice_pki::identity::Role;
 use lattice_quorum_client::QuorumClient;
-use lattice_quorum_client::wire::{Answer, Down, HeldKeys, KeyRole, KeyringStanding, Request, Up};
+use lattice_quorum_client::wire::{Answer, Down, HeldKeys, KeyRole, KeyringStatus, Request, Up};
 use std::sync::atomic::{AtomicU64, Ordering};
 use uuid::Uuid;
 
@@ -14,9 +14,9 @@ fn held(opens: &[u32], seals: u32) -> HeldKeys {
     HeldKeys { opens: opens.to_vec(), seals }
 }
 
-async fn standing(client: &QuorumClient) -> KeyringStanding {
+async fn keyring_status(client: &QuorumClient) -> KeyringStatus {
     match client.call(&Request::ListKeys, PATIENCE).await.unwrap() {
-        Answer::Keyring(standing) => standing,
+        Answer::Keyring(status) => status,
         other => panic!("{other:?}"),
     }
 }
@@ -86,8 +86,8 @@ async fn a_rotation_waits_for_an_agent_that_has_not_reported_the_key() {
     report_keys(&new, held(&[0, 1], 0)).await;
     assert_eq!(ring(&mut old).await.newest(), 1);
     report_keys(&old, held(&[0], 0)).await;
-    let waits = |s: &KeyringStanding| s.awaited == ["n1".parse().unwrap()] && s.keys[1].have == 1;
-    eventually("that agent alone is waited for", async || standing(&any).await, waits).await;
+    let waits = |s: &KeyringStatus| s.awaited == ["n1".parse().unwrap()] && s.keys[1].decrypting_nodes == 1;
+    eventually("that agent alone is waited for", async || keyring_status(&any).await, waits).await;
 
     // It registers again, with another incarnation.
     let (mut again, sent) = register(&first, "n1").await;
@@ -103,8 +103,8 @@ async fn a_rotation_waits_for_an_agent_that_has_not_reported_the_key() {
         assert_eq!((ring.keys.len(), ring.newest(), ring.seals), (1, 1, 1), "all seal with it");
         report_keys(agent, held(&[1], 1)).await;
     }
-    let over = |s: &KeyringStanding| s.keys.len() == 1 && s.keys[0].role == KeyRole::Seals && s.keys[0].seal == 2;
-    eventually("it is over", async || standing(&any).await, over).await;
+    let over = |s: &KeyringStatus| s.keys.len() == 1 && s.keys[0].role == KeyRole::Seals && s.keys[0].encrypting_nodes == 2;
+    eventually("it is over", async || keyring_status(&any).await, over).await;
     for member in members {
         member.stop().await;
     }

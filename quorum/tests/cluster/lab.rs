@@ -243,12 +243,12 @@ impl Agent {
             schedulable: true,
             incarnation: Incarnation(incarnation),
             new_life: true,
-            unlimited: vec![],
+            unenforced_limits: vec![],
             features: vec![],
             found: None,
             keys: HeldKeys { opens: vec![0], seals: 0 },
-            through: None,
-            wipes: false,
+            relay_node: None,
+            has_wipe_hook: false,
             health: NodeHealth::Well,
             conformance: None,
         }
@@ -298,7 +298,7 @@ impl Agent {
     pub async fn next(&mut self) -> Down {
         loop {
             let message = tokio::time::timeout(PATIENCE, self.down.next()).await.expect("a message arrives").unwrap();
-            if !matches!(message, Down::Hear { .. }) {
+            if !matches!(message, Down::QueryGossip { .. }) {
                 return message;
             }
         }

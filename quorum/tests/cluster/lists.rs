@@ -3,7 +3,7 @@
 use crate::lab::{Lab, PATIENCE, owner, spec};
 use futures::StreamExt;
 use lattice_model::{AllocationId, AllocationState};
-use lattice_quorum_client::wire::{Answer, ListFilter, ListPlace, Request};
+use lattice_quorum_client::wire::{Answer, ListCursor, ListFilter, Request};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
@@ -42,7 +42,7 @@ async fn a_long_list_comes_in_pages_each_allocation_once() {
         loop {
             let (found, more) = page(before, stale, 0).await;
             sizes.push(found.len());
-            seen.extend(found.iter().map(|a| ListPlace { submitted_at: a.submitted_at, id: a.id }));
+            seen.extend(found.iter().map(|a| ListCursor { submitted_at: a.submitted_at, id: a.id }));
             before = seen.last().copied();
             if !more {
                 break;

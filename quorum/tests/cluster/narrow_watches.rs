@@ -25,7 +25,7 @@ fn contents(news: News) -> (bool, Vec<NodeId>, Vec<(AllocationId, AllocationStat
     let (is_list, changes) = match news {
         News::List { all, .. } => (true, all),
         News::Changes { changes, .. } => (false, changes),
-        News::StartAgain { why } => panic!("{why}"),
+        News::Resync { why } => panic!("{why}"),
     };
     let (mut nodes, mut allocations) = (Vec::new(), Vec::new());
     for change in changes {
@@ -92,7 +92,7 @@ async fn a_node_is_sent_its_own_alone_and_misses_nothing_of_it() {
         submit(&api, 1).await;
     }
     let mut following = Following::new(node, WatchRequest { since: place, ..live() });
-    assert!(matches!(following.next().await, Ok(News::StartAgain { why }) if why.contains("the list is shorter")));
+    assert!(matches!(following.next().await, Ok(News::Resync { why }) if why.contains("the list is shorter")));
     let (is_list, nodes, _) = contents(following.next().await.unwrap());
     assert!(is_list && nodes.len() == 1);
     member.stop().await;
@@ -132,7 +132,7 @@ async fn next_changes(following: &mut Following) -> Vec<Change> {
         match timeout(PATIENCE, following.next()).await.expect("a change comes").unwrap() {
             News::List { all: changes, .. } | News::Changes { changes, .. } if !changes.is_empty() => return changes,
             News::List { .. } | News::Changes { .. } => {}
-            News::StartAgain { why } => panic!("{why}"),
+            News::Resync { why } => panic!("{why}"),
         }
     }
 }
@@ -179,7 +179,7 @@ async fn a_report_is_sent_as_the_phase_of_its_share_and_to_its_own_node_alone() 
     assert_eq!(followed.shares.phase_of(&"n2".parse().unwrap()), Some(SharePhase::Claimed));
     let changes = next_changes(&mut own).await;
     let [Change::Phases(change)] = &changes[..] else { panic!("{changes:?}") };
-    assert_eq!((change.follows, &change.phases[..]), (None, &[PhaseRun { first: 2, len: 1, phase: SharePhase::Prepared }][..]));
+    assert_eq!((change.previous_revision, &change.phases[..]), (None, &[PhaseRun { first: 2, len: 1, phase: SharePhase::Prepared }][..]));
     // A watch that resumes is sent the same.
     let mut resumed = Following::new(api.clone(), WatchRequest { since: place, ..live() });
     let mut again = listed.clone();

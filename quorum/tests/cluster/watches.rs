@@ -6,7 +6,7 @@ use futures::StreamExt;
 use lattice_ledger::Action;
 use lattice_model::{AllocationId, AllocationSpec, AllocationState, Entrypoint, Generation, Revision};
 use lattice_quorum_client::following::{Following, News};
-use lattice_quorum_client::wire::{Answer, Change, Request, WatchAllocations, WatchPlace, WatchRequest};
+use lattice_quorum_client::wire::{Answer, Change, Request, WatchAllocations, WatchCursor, WatchRequest};
 use lattice_quorum_client::{CallError, QuorumClient};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -55,7 +55,7 @@ impl Received {
                 assert!(revision > self.revision || changes.is_empty(), "{revision} again, or too late");
                 (revision, changes)
             }
-            News::StartAgain { why } => panic!("{why}"),
+            News::Resync { why } => panic!("{why}"),
         };
         self.revision = revision;
         for change in changes {
@@ -184,25 +184,25 @@ async fn a_watch_resumes_only_from_a_retained_place_of_its_own_generation() {
 
     submit_many(&client, 1500, 1000).await;
     let mut far = since(early);
-    let Ok(News::StartAgain { why }) = far.next().await else { panic!("they are not kept any more") };
+    let Ok(News::Resync { why }) = far.next().await else { panic!("they are not kept any more") };
     assert!(why.contains(&format!("changes after revision {} are not kept any more", early.revision)), "{why}");
     assert_eq!(far.place(), None);
     let Ok(News::List { all, revision }) = far.next().await else { panic!("a list follows") };
     assert_eq!(all.len(), 1511);
 
     // From before the recovery, which the watcher does not know of.
-    let Ok(News::StartAgain { why }) = since(WatchPlace { generation: Generation(0), revision }).next().await else { panic!() };
+    let Ok(News::Resync { why }) = since(WatchCursor { generation: Generation(0), revision }).next().await else { panic!() };
     assert!(why.contains("the quorum was recovered since"), "{why}");
     // Ahead of this member's state: it must neither guess nor return old changes.
     for (place, expected) in [
-        (WatchPlace { revision: Revision(revision.0 + 1000), ..early }, "lies behind the watcher: it is at revision"),
-        (WatchPlace { generation: Generation(9), revision }, "lies behind the watcher: it is of generation 1"),
+        (WatchCursor { revision: Revision(revision.0 + 1000), ..early }, "lies behind the watcher: it is at revision"),
+        (WatchCursor { generation: Generation(9), revision }, "lies behind the watcher: it is of generation 1"),
     ] {
         let Err(CallError::Unavailable { why }) = since(place).next().await else { panic!("it cannot have that") };
         assert!(why.contains(expected), "{why}");
     }
     // It waits for entries in transit.
-    let mut ahead = since(WatchPlace { revision: Revision(revision.0 + 1), ..early });
+    let mut ahead = since(WatchCursor { revision: Revision(revision.0 + 1), ..early });
     let waits = tokio::spawn(async move { ahead.next().await });
     submit(&client, 1).await;
     submit(&client, 1).await;

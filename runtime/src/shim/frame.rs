@@ -180,7 +180,7 @@ mod tests {
             ToShim::Hello { protocol: 1 },
             ToShim::Go { walltime_ms: 5 },
             ToShim::StartScript { text: "#!/bin/sh\n".into(), args: vec!["a".into()], env: vec![], working_dir: "/".into() },
-            ToShim::Stop { why: StopReason::Asked, grace_ms: 30_000 },
+            ToShim::Stop { why: StopReason::Requested, grace_ms: 30_000 },
             ToShim::Quit,
         ]
     }

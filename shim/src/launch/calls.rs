@@ -1,7 +1,7 @@
 //! Calls between the PMI servers of a launch's nodes, and their answers; the agent forwards them.
 
 use super::{Happening, Launch};
-use lattice_model::call::{Leg, Service};
+use lattice_model::call::{CallKind, Service};
 use lattice_model::{Backoff, Call, millis};
 use lattice_pmi::{Event, PmixEvent};
 use lattice_runtime::shim::boottime_ms;
@@ -53,7 +53,7 @@ impl Launch {
     }
 
     pub(super) fn asked(&mut self, call: Call) -> Happening {
-        if call.leg == Leg::Asks {
+        if call.kind == CallKind::Request {
             self.retry_calls_after(boottime_ms(), CALL_RETRY);
         }
         Happening::Call(call)

@@ -84,7 +84,7 @@ impl Shim {
 fn input_taken(launch: LaunchId, taken: Taken, again: bool) -> FromShim {
     let upto = match taken {
         Taken::UpTo(bytes) => Some(bytes),
-        Taken::Over => None,
+        Taken::Closed => None,
     };
-    FromShim::InputTaken { launch, upto, again }
+    FromShim::InputAck { launch, upto, again }
 }

@@ -29,7 +29,7 @@ impl Shim {
             // Without grace: the promise is that none of the work runs after this moment.
             Ending::No | Ending::Terminating { .. } => {
                 self.work.kill_all();
-                self.ending = Ending::Killing { why: StopReason::Asked, retry_at: now + KILL_RETRY_MS };
+                self.ending = Ending::Killing { why: StopReason::Requested, retry_at: now + KILL_RETRY_MS };
             }
             // Work that is being killed for another reason keeps that reason.
             Ending::Killing { .. } | Ending::Quitting { .. } | Ending::Stopped { .. } => return,
@@ -37,7 +37,7 @@ impl Shim {
         log_line("the run lease lapsed: all work was killed");
         self.record(&ExitRecord::RunLeaseLapsed);
         self.agent.send(&FromShim::RunLeaseLapsed);
-        self.agent.send(&FromShim::Stopping { why: StopReason::Asked });
+        self.agent.send(&FromShim::Stopping { why: StopReason::Requested });
         self.check_stopped();
     }
 }

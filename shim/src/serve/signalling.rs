@@ -2,18 +2,18 @@
 
 use super::{Process, Shim};
 use lattice_runtime::process;
-use lattice_runtime::shim::{FromShim, SignalWhom};
+use lattice_runtime::shim::{FromShim, SignalTarget};
 
 impl Shim {
     /// Sends the signal to the living processes and reports their number. A process that we have not reaped keeps its
     /// pid, so no other process is hit.
-    pub(super) fn signal(&mut self, request: u64, signal: i32, to: SignalWhom) {
+    pub(super) fn signal(&mut self, request: u64, signal: i32, to: SignalTarget) {
         let begun: Vec<i32> = match to {
-            SignalWhom::Ranks => self.launches.values().flat_map(|launch| launch.pids()).collect(),
-            SignalWhom::Launches => {
+            SignalTarget::Ranks => self.launches.values().flat_map(|launch| launch.pids()).collect(),
+            SignalTarget::Launches => {
                 self.launches.iter().flat_map(|(number, launch)| self.work.processes_of_launch(*number, &launch.pids())).collect()
             }
-            SignalWhom::Script => {
+            SignalTarget::Script => {
                 let is_script = |process: &Process| matches!(process, Process::Script);
                 self.processes.iter().filter(|(_, process)| is_script(process)).map(|(pid, _)| *pid).collect()
             }

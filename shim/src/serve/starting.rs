@@ -136,7 +136,7 @@ impl Shim {
     pub(super) fn start_launch(&mut self, spec: LaunchSpec) {
         let (id, number) = (spec.id, spec.number);
         if self.forgotten.contains(&id) {
-            return self.agent.send(&FromShim::Over { launch: id });
+            return self.agent.send(&FromShim::LaunchEnded { launch: id });
         }
         if self.number_of(id).is_some() {
             return self.agent.send(&FromShim::LaunchStarted { launch: spec });

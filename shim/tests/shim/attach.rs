@@ -186,7 +186,7 @@ fn ends_with_the_allocation(setting: Setting) {
     let mut person = begin(&mut bed, 1, &["sh", "-i"]);
     person.sees("ready> ");
     let began = Instant::now();
-    bed.agent.send(&ToShim::Stop { why: lattice_runtime::shim::StopReason::Asked, grace_ms: 60_000 });
+    bed.agent.send(&ToShim::Stop { why: lattice_runtime::shim::StopReason::Requested, grace_ms: 60_000 });
     bed.agent.until("Stopped", |m| matches!(m, FromShim::Stopped { .. }));
     assert!(began.elapsed() < PATIENCE, "without the grace");
     let message = attach(&bed, 2, &person, &["true"]);

@@ -112,7 +112,7 @@ impl Bed {
             boot: None,
             share: setting.script.map(|text| Box::new(share(allocation, text))),
             assignment: None,
-            log_room: None,
+            log_limits: None,
             run_lease: setting.run_lease,
             work_may_gain_privileges: false,
         };
@@ -181,7 +181,7 @@ impl Bed {
 
     /// Stop and Quit; then checks that nothing is left.
     pub fn end(mut self) {
-        self.agent.send(&ToShim::Stop { why: StopReason::Asked, grace_ms: 200 });
+        self.agent.send(&ToShim::Stop { why: StopReason::Requested, grace_ms: 200 });
         self.agent.until("Stopped", |m| matches!(m, FromShim::Stopped { .. }));
         self.quit();
     }

@@ -274,7 +274,7 @@ pub fn abort_elsewhere() {
     // A stop is not an abort either: ranks that we end die after init.
     let launch = bed.start_sh(2, 2, &format!("{ASK} echo up; exec sleep 1000"));
     (0..2).for_each(|rank| bed.wait_log(2, rank, "up"));
-    bed.agent.send(&ToShim::Stop { why: lattice_runtime::shim::StopReason::Asked, grace_ms: 10_000 });
+    bed.agent.send(&ToShim::Stop { why: lattice_runtime::shim::StopReason::Requested, grace_ms: 10_000 });
     let seen = bed.agent.until("Stopped", |m| matches!(m, FromShim::Stopped { .. }));
     assert_eq!(aborted(&seen, &launch), None);
     bed.quit();

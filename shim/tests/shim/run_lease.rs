@@ -30,7 +30,7 @@ pub fn lasts() {
     let messages = bed.agent.synced();
     assert!(messages.iter().any(|m| matches!(m, FromShim::RunLease { until_ms: Some(until) } if *until > boottime_ms())), "{messages:?}");
     assert!(!messages.contains(&FromShim::RunLeaseLapsed));
-    bed.agent.send(&ToShim::Stop { why: StopReason::Asked, grace_ms: 0 });
+    bed.agent.send(&ToShim::Stop { why: StopReason::Requested, grace_ms: 0 });
     let (outcomes, _) = bed.agent.outcomes(&launch);
     assert_eq!(outcomes, [RankOutcome::Signalled { signal: 9 }]);
     bed.end();

@@ -171,7 +171,7 @@ pub fn refused() {
         assert!(matches!(seen.last(), Some(FromShim::Aborted { launch: id, code: 125, .. }) if *id == launch.id), "{launch:?}: {seen:?}");
     }
     assert!(!bed.scope().launch(1).processes().is_empty(), "the good one lives");
-    bed.agent.send(&ToShim::Stop { why: StopReason::Asked, grace_ms: 200 });
+    bed.agent.send(&ToShim::Stop { why: StopReason::Requested, grace_ms: 200 });
     let late = bed.start_sh(9, 1, "true");
     let seen = bed.agent.until("a refusal", |m| matches!(m, FromShim::Aborted { .. }));
     assert!(matches!(seen.last(), Some(FromShim::Aborted { launch, .. }) if *launch == late.id && late.id != good.id));
@@ -212,12 +212,12 @@ fn ends_daemons(mut bed: Bed) {
     assert_eq!(bed.agent.outcomes(&launch).0, [exited(0); 2]);
     (0..2).for_each(|rank| bed.wait_log(1, rank, "up"));
     assert!(identity::descendants(bed.pid).len() >= 2, "they outlive their ranks");
-    bed.agent.send(&ToShim::Stop { why: StopReason::Asked, grace_ms: 60_000 });
-    bed.agent.until("Stopped", |m| *m == FromShim::Stopped { why: StopReason::Asked });
+    bed.agent.send(&ToShim::Stop { why: StopReason::Requested, grace_ms: 60_000 });
+    bed.agent.until("Stopped", |m| *m == FromShim::Stopped { why: StopReason::Requested });
     assert_eq!(identity::descendants(bed.pid), []);
     // A Stop is final.
     bed.agent.send(&ToShim::Stop { why: StopReason::Walltime, grace_ms: 0 });
-    bed.agent.until("Stopped", |m| *m == FromShim::Stopped { why: StopReason::Asked });
+    bed.agent.until("Stopped", |m| *m == FromShim::Stopped { why: StopReason::Requested });
     bed.quit();
 }
 
@@ -261,7 +261,7 @@ pub fn image() {
         assert!(bed.log(1, rank, LogStream::Err).contains("Read-only file system"));
     }
     assert_eq!(fs::read_dir(&at).unwrap().count(), 0, "seen inside only");
-    bed.agent.send(&ToShim::Stop { why: StopReason::Asked, grace_ms: 100 });
+    bed.agent.send(&ToShim::Stop { why: StopReason::Requested, grace_ms: 100 });
     assert_eq!(bed.agent.outcomes(&launch).0, [RankOutcome::Signalled { signal: 15 }; 2]);
     bed.agent.until("Stopped", |m| matches!(m, FromShim::Stopped { .. }));
     bed.quit();

@@ -77,7 +77,7 @@ families! {
         "Allocations that are due and wait for bandwidth of the store, as of the last round.";
     BROKER_ROUNDS = Counter "lattice_checkpoint_broker_rounds_total", Count, [], Agent, BROKER,
         "Rounds in which the broker considered all running work.";
-    BROKER_ASKED = Counter "lattice_checkpoint_broker_asked_total", Count, ["end"], Agent, BROKER,
+    BROKER_ASKED = Counter "lattice_checkpoint_broker_requests_total", Count, ["end"], Agent, BROKER,
         "Checkpoints that the broker requested and that have ended, by result: complete, failed.";
     MESH_CONNECTIONS = Gauge "lattice_mesh_connections", Count, [], Agent, MESH,
         "Open connections to other agents, opened from here.";

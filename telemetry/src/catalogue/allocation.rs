@@ -92,13 +92,13 @@ families! {
         "The number of these requests.";
     SAMPLES = Gauge "lattice_allocation_window_samples", Count, ["allocation"], Agent, WINDOWS,
         "Samples in the last whole window: fewer than 30 if the agent was down or late, or if the work began or ended.";
-    LEFT_OUT = Gauge "lattice_allocation_measures_left_out", Count, [], Agent, "the agent",
+    LEFT_OUT = Gauge "lattice_allocation_measures_omitted", Count, [], Agent, "the agent",
         "Allocations on this node beyond the 512 that are measured.";
     PROBE = Gauge "lattice_agent_kernel_probe", Truth, ["probe"], Agent, "the agent",
         "Whether this program in the kernel, or this part of one, counts; also 0 if none is loaded. lattice doctor shows the reason.";
     OVERHEAD = Gauge "lattice_agent_ebpf_overhead_percent", Percent, [], Agent, "the kernel's account of its programs (BPF_ENABLE_STATS)",
         "Part of the time of all of the node's processors that the agent's programs in the kernel took, in the last measured second: one second of each minute, because measuring costs time too.";
-    REQUESTS_LEFT_OUT = Counter "lattice_agent_kernel_block_requests_left_out_total", Count, [], Agent, EBPF,
+    REQUESTS_LEFT_OUT = Counter "lattice_agent_kernel_block_requests_omitted_total", Count, [], Agent, EBPF,
         "Block requests that were not counted because 8192 others were in progress.";
     PASS_SECONDS = Histogram "lattice_allocation_pass_seconds", Seconds, [], Agent, "the agent",
         "How long it took to read all allocations once. The next pass begins after 20 times its processor time, and after at least a second.";

@@ -49,7 +49,7 @@ families! {
         "Whether the members' clocks differ by more than 5 s, or the ledger's time differs from theirs, as far as this member knows; `lattice quorum status` shows which.";
     WIPES_FAILED = Gauge "lattice_nodes_wipe_failed", Count, [], Quorum, LEDGER,
         "Nodes whose wipe failed: they are out of service until a wipe succeeds.";
-    DRIFTS_OVER = Gauge "lattice_nodes_drift_over", Count, [], Quorum, LEDGER,
+    DRIFTS_OVER = Gauge "lattice_nodes_drift_overdue", Count, [], Quorum, LEDGER,
         "Nodes whose software or firmware has drifted from what is expected for longer than the time to correct it.";
     MISCOUNTED = Counter "lattice_node_heartbeats_miscounted_total", Count, [], Quorum, "heartbeats to this member",
         "Heartbeats that report more or less work on a node than the ledger has there, if three heartbeats in a row report the same: a message was lost.";

@@ -69,7 +69,7 @@ impl AllocationTask {
             tracing::debug!(allocation = %self.share.allocation, %refused, "not started");
             return;
         }
-        self.publish_standing();
+        self.publish_run_state();
         if !self.connect().await {
             return;
         }

@@ -11,7 +11,7 @@ use lattice_model::{EndReason, millis};
 use lattice_node::allocation::{EntryEvent, NotPrepared, TaskAction, TaskEvent};
 use lattice_node::walltime::{WalltimeAction, WalltimeEvent, WalltimeFacts};
 use lattice_node::{Event, RunLeaseEvent};
-use lattice_registry::Standing;
+use lattice_registry::RunState;
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{StopReason, ToShim, boottime_ms};
 use std::collections::VecDeque;
@@ -104,13 +104,13 @@ impl AllocationTask {
     /// `false`: the shim is gone or cannot be sent messages, and only the scope is left to end.
     async fn ask_shim_to_stop(&mut self, grace_ms: u64) -> bool {
         self.set_detail("ending its processes");
-        self.senders.standing.send_replace(Standing::Ending);
+        self.senders.run_state.send_replace(RunState::Ending);
         self.context.launches.drop_launches(self.share.allocation);
         if !self.line.is_there() {
             let _ = self.find_shim().await;
         }
         if self.line.is_there() {
-            self.send(ToShim::Stop { why: StopReason::Asked, grace_ms }).await;
+            self.send(ToShim::Stop { why: StopReason::Requested, grace_ms }).await;
             failpoint::pass(Point::StopSent);
         }
         self.line.is_there()
@@ -155,7 +155,7 @@ impl AllocationTask {
         self.probing = None;
         self.give_up_preparing().await;
         self.set_detail("taking away what was made");
-        self.senders.standing.send_replace(Standing::Ending);
+        self.senders.run_state.send_replace(RunState::Ending);
         self.context.launches.drop_launches(self.share.allocation);
         if !self.line.is_there() {
             let _ = self.find_shim().await;

@@ -31,7 +31,7 @@ impl AllocationTask {
                     tracing::warn!(allocation = %self.share.allocation, "its run lease lapsed: the shim killed its work");
                     self.set_detail("its run lease lapsed, its work was killed");
                     self.ended(EndReason::RunLeaseLapsed { node: self.context.setup.me.clone() }).await;
-                    self.publish_standing();
+                    self.publish_run_state();
                 }
             }
         }
@@ -44,6 +44,6 @@ impl AllocationTask {
         if self.line.is_synced() {
             self.begin_launches().await;
         }
-        self.publish_standing();
+        self.publish_run_state();
     }
 }

@@ -32,7 +32,7 @@ impl AllocationTask {
         self.line = ShimLine::Replaying { link, is_fresh: fresh };
         self.renew().await;
         self.image = image;
-        self.publish_standing();
+        self.publish_run_state();
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl AllocationTask {
             tracing::warn!(allocation = %self.share.allocation, %error, "the line to a shim broke");
             self.line = ShimLine::Broken;
             self.signals.lost();
-            self.publish_standing();
+            self.publish_run_state();
         }
     }
 
@@ -100,7 +100,7 @@ impl AllocationTask {
     pub(super) async fn link_ended(&mut self) {
         self.line = ShimLine::Absent;
         self.signals.lost();
-        self.publish_standing();
+        self.publish_run_state();
         self.handle_phase(TaskEvent::LineBroken).await;
     }
 
@@ -155,7 +155,7 @@ impl AllocationTask {
         } else if self.is_head() {
             self.begin_entry();
         }
-        self.publish_standing();
+        self.publish_run_state();
     }
 
     /// The ends that the dead shim wrote to its file. A file that cannot be read is read again for

@@ -5,7 +5,7 @@ use super::AllocationTask;
 use crate::local_launch::LocalLaunch;
 use crate::node_environment;
 use lattice_mesh::call::WireCall;
-use lattice_mesh::input::WirePiece;
+use lattice_mesh::input::WireInputChunk;
 use lattice_mesh::launch::{ToHead, ToPart};
 use lattice_mesh::terminal::{self, ToTerminal};
 use lattice_model::{Call, LaunchId, LaunchSpec};
@@ -23,7 +23,7 @@ impl AllocationTask {
         let local = self.launches.entry(id).or_insert_with(|| LocalLaunch::new(launch));
         local.attach(to_head, self.walltime.is_over());
         if local.begun {
-            self.send(ToShim::AskAgain { launch: id }).await;
+            self.send(ToShim::ResendRequests { launch: id }).await;
         }
         if self.line.is_synced() {
             self.begin_launches().await;
@@ -49,7 +49,7 @@ impl AllocationTask {
         match message {
             ToPart::FenceDone { number, blob } => self.send(ToShim::FenceDone { launch, number, blob }).await,
             ToPart::Input(piece) => {
-                let WirePiece { offset, bytes, last } = *piece;
+                let WireInputChunk { offset, bytes, last } = *piece;
                 self.send(ToShim::Input { launch, offset, bytes, last }).await;
             }
             ToPart::Call(call) => self.call(launch, *call).await,

@@ -9,7 +9,7 @@ use lattice_model::{Entrypoint, LaunchSpec};
 use lattice_node::LaunchEnd;
 use lattice_registry::{AllocationHandle, SendSignal};
 use lattice_runtime::exits::{ExitRecord, Writer};
-use lattice_runtime::shim::{Decoder, SignalWhom};
+use lattice_runtime::shim::{Decoder, SignalTarget};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -110,8 +110,8 @@ impl Work {
         self.reported().into_iter().map(reason).collect()
     }
 
-    fn standing(&self) -> Standing {
-        *self.handle.standing.borrow()
+    fn run_state(&self) -> RunState {
+        *self.handle.run_state.borrow()
     }
 
     fn text(&self) -> String {
@@ -155,7 +155,7 @@ async fn a_shim_of_another_claim_is_not_adopted() {
 async fn a_stranger_in_the_place_of_a_shim_that_ends_the_work_does_not_keep_the_share() {
     let mut work = Work::running(script).await;
     work.task.execute(Command::Stop).await;
-    assert_eq!(work.sent(), [ToShim::Stop { why: StopReason::Asked, grace_ms: 30_000 }]);
+    assert_eq!(work.sent(), [ToShim::Stop { why: StopReason::Requested, grace_ms: 30_000 }]);
     assert_eq!(work.reported(), []);
     work.task.handle_message(work.hello(2)).await;
     let ended = Event::Ended { allocation: id(1), epoch: Epoch(1), reason: stranger_lost() };
@@ -194,11 +194,11 @@ async fn a_shim_that_does_not_end_the_work_by_its_deadline_does_not_keep_the_sha
 async fn after_a_failed_send_the_line_is_over_and_the_next_one_gets_what_may_be_lost() {
     let mut work = Work::running(script).await;
     let (answer, processes) = oneshot::channel();
-    work.task.execute(Command::Signal(SendSignal { signal: 10, to: SignalWhom::Ranks, answer })).await;
+    work.task.execute(Command::Signal(SendSignal { signal: 10, to: SignalTarget::Ranks, answer })).await;
     (work.shim, _) = UnixStream::pair().unwrap();
     work.task.execute(Command::LogsFlushed { files: vec![] }).await;
     assert!(!work.task.line.is_there());
-    assert_eq!((work.standing(), processes.await.is_err()), (Standing::NotYet, true));
+    assert_eq!((work.run_state(), processes.await.is_err()), (RunState::NotYet, true));
     assert_eq!(work.task.line.next().await, None, "the task learns of it as of any other end");
     work.connect(false).await;
     for message in [work.hello(1), FromShim::Synced] {
@@ -206,35 +206,35 @@ async fn after_a_failed_send_the_line_is_over_and_the_next_one_gets_what_may_be_
     }
     let sent = work.sent();
     assert!(matches!(&sent[..], [ToShim::Go { .. }, ToShim::StartScript { .. }]), "{sent:?}");
-    assert_eq!(work.standing(), Standing::Running);
+    assert_eq!(work.run_state(), RunState::Running);
 }
 
 #[tokio::test]
 async fn work_without_a_shim_is_stopped_by_its_scope_alone() {
     let mut work = work(|_| {});
     work.task.execute(Command::Stop).await;
-    assert_eq!((work.reported(), work.standing()), (vec![stopped()], Standing::Ending));
+    assert_eq!((work.reported(), work.run_state()), (vec![stopped()], RunState::Ending));
 }
 
 #[tokio::test]
 async fn work_whose_run_lease_lapsed_is_ending_and_never_begins_again() {
     let mut work = Work::running(|share| share.run_lease_ms = Some(5000)).await;
-    assert_eq!(work.standing(), Standing::NotYet, "its lease was not granted yet");
+    assert_eq!(work.run_state(), RunState::NotYet, "its lease was not granted yet");
     work.task.handle_message(FromShim::RunLease { until_ms: Some(u64::MAX) }).await;
     let due = work.task.lease.take_due().unwrap();
     work.task.begin_what_waited(due).await;
-    assert_eq!(work.standing(), Standing::Running);
+    assert_eq!(work.run_state(), RunState::Running);
     work.sent();
     work.task.handle_message(FromShim::RunLeaseLapsed).await;
     assert_eq!(work.ends(), [EndReason::RunLeaseLapsed { node: me() }]);
-    assert_eq!((work.standing(), work.text().as_str()), (Standing::Ending, "its run lease lapsed, its work was killed"));
+    assert_eq!((work.run_state(), work.text().as_str()), (RunState::Ending, "its run lease lapsed, its work was killed"));
     // Neither what the kill caused nor a new connection changes that.
     work.task.handle_message(FromShim::ScriptEnded { outcome: RankOutcome::Signalled { signal: 9 } }).await;
     work.connect(false).await;
     for message in [work.hello(1), FromShim::RunLeaseLapsed, FromShim::Synced] {
         work.task.handle_message(message).await;
     }
-    assert_eq!((work.ends(), work.standing()), (vec![], Standing::Ending));
+    assert_eq!((work.ends(), work.run_state()), (vec![], RunState::Ending));
     assert!(!work.sent().iter().any(|message| matches!(message, ToShim::StartLaunch { .. } | ToShim::Go { .. })));
 }
 
@@ -245,7 +245,7 @@ async fn of_a_lost_shim_its_last_records_decide_how_the_work_ended() {
     let lost = EndReason::NodeLost { node: me(), why: "its shim is gone".into() };
     let cases = [
         (vec![], lost.clone()),
-        (vec![ExitRecord::Stopped { why: StopReason::Asked }], lost),
+        (vec![ExitRecord::Stopped { why: StopReason::Requested }], lost),
         (vec![exited(3)], EndReason::Exited { code: 3 }),
         (vec![kill.clone(), exited(3)], EndReason::Exited { code: 3 }),
         (vec![kill, exited(137)], EndReason::OutOfMemory { node: me(), kill: KILL }),
@@ -259,8 +259,8 @@ async fn of_a_lost_shim_its_last_records_decide_how_the_work_ended() {
         });
         work.leave_records(&records);
         work.task.shim_lost("its shim is gone").await;
-        let standing = if records.contains(&ExitRecord::RunLeaseLapsed) { Standing::Ending } else { Standing::NotYet };
-        assert_eq!((work.ends(), work.standing()), (vec![reason], standing), "{records:?}");
+        let run_state = if records.contains(&ExitRecord::RunLeaseLapsed) { RunState::Ending } else { RunState::NotYet };
+        assert_eq!((work.ends(), work.run_state()), (vec![reason], run_state), "{records:?}");
     }
 }
 
@@ -336,14 +336,14 @@ async fn nothing_is_started_before_the_shim_is_ready_or_while_it_ends() {
     work.task.handle_phase(TaskEvent::ShimGreeted).await;
     let share = Box::new(work.handle.share.as_ref().clone());
     work.task.execute(Command::Start(share.clone())).await;
-    assert_eq!((work.sent(), work.reported(), work.standing()), (vec![], vec![], Standing::NotYet));
+    assert_eq!((work.sent(), work.reported(), work.run_state()), (vec![], vec![], RunState::NotYet));
     work.task.handle_message(FromShim::Ready { failed: Some("no image".into()) }).await;
     let (allocation, epoch) = (id(1), Epoch(1));
     assert_eq!(work.reported(), [Event::Prepared { allocation, epoch, result: Err(NotPrepared::Shim("no image".into())) }]);
     work.task.execute(Command::Stop).await;
     work.sent();
     work.task.execute(Command::Start(share)).await;
-    assert_eq!((work.sent(), work.standing()), (vec![], Standing::Ending));
+    assert_eq!((work.sent(), work.run_state()), (vec![], RunState::Ending));
 }
 
 #[tokio::test]
@@ -368,7 +368,7 @@ async fn a_signal_is_sent_on_a_line_whose_shim_reported_everything_and_never_twi
     work.connect(false).await;
     let signal = |work: &mut Work| {
         let (answer, processes) = oneshot::channel();
-        (Command::Signal(SendSignal { signal: 10, to: SignalWhom::Ranks, answer }), processes, work.sent())
+        (Command::Signal(SendSignal { signal: 10, to: SignalTarget::Ranks, answer }), processes, work.sent())
     };
     let (command, processes, _) = signal(&mut work);
     work.task.execute(command).await;
@@ -377,7 +377,7 @@ async fn a_signal_is_sent_on_a_line_whose_shim_reported_everything_and_never_twi
     let (command, mut processes, _) = signal(&mut work);
     work.task.execute(command).await;
     let sent = work.sent();
-    let [ToShim::Signal { request, signal: 10, to: SignalWhom::Ranks }] = sent[..] else { panic!("{sent:?}") };
+    let [ToShim::Signal { request, signal: 10, to: SignalTarget::Ranks }] = sent[..] else { panic!("{sent:?}") };
     work.task.handle_message(FromShim::Signalled { request: request.wrapping_add(1), processes: 9 }).await;
     assert!(processes.try_recv().is_err(), "an answer to another request");
     work.task.handle_message(FromShim::Signalled { request, processes: 2 }).await;
@@ -410,7 +410,7 @@ async fn launches_that_the_shim_does_not_have_are_asked_for_once_it_reported_eve
     // reported.
     let (to_head, _head) = mpsc::channel(16);
     work.task.execute(Command::Attach { launch: Box::new(launch()), to_head }).await;
-    assert_eq!(work.sent(), [ToShim::AskAgain { launch: launch().id }]);
+    assert_eq!(work.sent(), [ToShim::ResendRequests { launch: launch().id }]);
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ pub struct Manifest {
     pub round: u32,
     pub step: Option<u64>,
     /// Milliseconds since 1970.
-    pub made_at_ms: u64,
+    pub created_at_ms: u64,
     /// How long the round took until everything was in the store, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
@@ -57,7 +57,7 @@ impl Manifest {
             parent: made.parent,
             round: made.round,
             step: saved.values().find_map(|saved| saved.step),
-            made_at_ms: at_ms,
+            created_at_ms: at_ms,
             took_ms: None,
             owner: user.0.to_owned(),
             owner_uid: user.1,

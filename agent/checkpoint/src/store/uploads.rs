@@ -46,16 +46,16 @@ impl Stamp {
 #[derive(Serialize, Deserialize)]
 enum Line {
     /// The token and epoch that all following lines belong to.
-    Of { token: String, epoch: u64 },
+    Checkpoint { token: String, epoch: u64 },
     /// The file's object is complete.
-    Whole { stamp: Stamp, object_bytes: u64, entry: FileEntry },
+    Complete { stamp: Stamp, object_bytes: u64, entry: FileEntry },
     /// A multipart upload of the object was begun. The following `Part` lines of the object belong
-    /// to it, until the next `Begun`.
-    Begun { object: String, key: String, stamp: Stamp, upload: String },
+    /// to it, until the next `UploadStarted`.
+    UploadStarted { object: String, key: String, stamp: Stamp, upload: String },
     /// A part of the upload is stored.
     Part { object: String, number: usize, blake3: String, id: String },
     /// The object's upload was abandoned.
-    Forgotten { object: String },
+    UploadAborted { object: String },
 }
 
 /// A stored part.
@@ -96,7 +96,7 @@ impl Uploads {
         let opened = how.create(true).append(true).mode(0o600).open(path).and_then(|mut file| {
             if !is_its {
                 file.set_len(0)?;
-                write_line(&mut file, &Line::Of { token: token.to_owned(), epoch })?;
+                write_line(&mut file, &Line::Checkpoint { token: token.to_owned(), epoch })?;
             }
             // Ends an incomplete last line.
             file.write_all(b"\n")?;
@@ -131,7 +131,7 @@ impl Uploads {
 
     /// Records that a file's object is complete.
     pub fn record_whole(&self, stamp: Stamp, object_bytes: u64, entry: &FileEntry) {
-        self.note(Line::Whole { stamp, object_bytes, entry: entry.clone() });
+        self.note(Line::Complete { stamp, object_bytes, entry: entry.clone() });
     }
 
     /// The begun upload of an object, if it is from this version of the file, and its stored parts.
@@ -144,7 +144,7 @@ impl Uploads {
 
     /// Records that an upload was begun.
     pub fn record_begun(&self, object: &str, key: &str, stamp: Stamp, upload: &str) {
-        self.note(Line::Begun { object: object.to_owned(), key: key.to_owned(), stamp, upload: upload.to_owned() });
+        self.note(Line::UploadStarted { object: object.to_owned(), key: key.to_owned(), stamp, upload: upload.to_owned() });
     }
 
     /// Records that a part was stored.
@@ -154,7 +154,7 @@ impl Uploads {
 
     /// Records that an upload was abandoned.
     pub fn record_abandoned(&self, object: &str) {
-        self.note(Line::Forgotten { object: object.to_owned() });
+        self.note(Line::UploadAborted { object: object.to_owned() });
     }
 
     /// Takes the keys and ids of abandoned uploads. A restarted agent may get them again.
@@ -182,7 +182,7 @@ impl Inner {
         let Ok(file) = File::open(path) else { return false };
         let mut lines = BufReader::new(file.take(BYTES_MAX)).lines().map_while(Result::ok).filter(|line| !line.is_empty());
         let first = lines.next().and_then(|line| serde_json::from_str(&line).ok());
-        let is_its = matches!(first, Some(Line::Of { token: of, epoch: under }) if of == token && under == epoch);
+        let is_its = matches!(first, Some(Line::Checkpoint { token: of, epoch: under }) if of == token && under == epoch);
         lines.filter_map(|line| serde_json::from_str(&line).ok()).for_each(|line| self.apply(line));
         if !is_its {
             self.whole.clear();
@@ -193,14 +193,14 @@ impl Inner {
 
     fn apply(&mut self, line: Line) {
         match line {
-            Line::Of { .. } => {}
-            Line::Whole { stamp, object_bytes, entry } => {
+            Line::Checkpoint { .. } => {}
+            Line::Complete { stamp, object_bytes, entry } => {
                 if let Some(object) = entry.object.clone() {
                     self.begun.remove(&object);
                     self.whole.insert(object, (stamp, object_bytes, entry));
                 }
             }
-            Line::Begun { object, key, stamp, upload } => {
+            Line::UploadStarted { object, key, stamp, upload } => {
                 let now = Begun { key, stamp, upload, parts: BTreeMap::new() };
                 if let Some(before) = self.begun.insert(object, now) {
                     self.abandon(before);
@@ -211,7 +211,7 @@ impl Inner {
                     begun.parts.insert(number, KnownPart { blake3, id });
                 }
             }
-            Line::Forgotten { object } => {
+            Line::UploadAborted { object } => {
                 if let Some(begun) = self.begun.remove(&object) {
                     self.abandon(begun);
                 }

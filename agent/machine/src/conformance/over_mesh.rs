@@ -2,7 +2,7 @@
 
 use super::{Conformity, Found};
 use lattice_membership::directory::Directory;
-use lattice_mesh::conformance::{FingerprintAnswer, WireFound};
+use lattice_mesh::conformance::{FingerprintAnswer, WireConformance};
 use lattice_mesh::diagnosis::plain;
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::open::Open;
@@ -23,7 +23,7 @@ pub async fn answer(conformity: &Conformity, send: &mut SendStream) -> Result<()
         _ = send.stopped() => return Ok(()),
         found = conformity.look_again() => found,
     };
-    frame::write(send, &FingerprintAnswer::Answered(WireFound::from(&*found))).await
+    frame::write(send, &FingerprintAnswer::Answered(WireConformance::from(&*found))).await
 }
 
 /// Why another node's fingerprint is unknown.
@@ -49,27 +49,27 @@ pub async fn ask(mesh: &Mesh, directory: &Directory, node: &NodeId) -> Result<Fo
     }
 }
 
-impl From<&Found> for WireFound {
+impl From<&Found> for WireConformance {
     fn from(found: &Found) -> Self {
         Self {
             components: found.components.clone().map(|components| components.into_iter().collect()),
             at_ms: found.at.map(|at| at.0),
-            trouble: found.trouble.as_deref().map(plain),
+            error: found.error.as_deref().map(plain),
         }
     }
 }
 
-impl TryFrom<WireFound> for Found {
+impl TryFrom<WireConformance> for Found {
     type Error = FrameError;
 
     /// Refuses components that exceed the bounds or contain control characters. Control characters
-    /// in `trouble` are replaced: the texts are printed on users' terminals.
-    fn try_from(wire: WireFound) -> Result<Self, FrameError> {
+    /// in `error` are replaced: the texts are printed on users' terminals.
+    fn try_from(wire: WireConformance) -> Result<Self, FrameError> {
         let components: Option<Components> = wire.components.map(|components| components.into_iter().collect());
         if components.as_ref().is_some_and(|components| check(components).is_err()) {
             return Err(FrameError::Malformed);
         }
-        Ok(Self { components, at: wire.at_ms.map(Timestamp), trouble: wire.trouble.as_deref().map(plain) })
+        Ok(Self { components, at: wire.at_ms.map(Timestamp), error: wire.error.as_deref().map(plain) })
     }
 }
 
@@ -82,11 +82,11 @@ mod tests {
         let found = |value: &str| Found {
             components: Some(Components::from([("kernel".to_owned(), value.to_owned())])),
             at: Some(Timestamp(1)),
-            trouble: Some("the BMC does not answer".to_owned()),
+            error: Some("the BMC does not answer".to_owned()),
         };
         for found in [found("6.6"), Found::default()] {
-            assert_eq!(Found::try_from(WireFound::from(&found)).unwrap(), found);
+            assert_eq!(Found::try_from(WireConformance::from(&found)).unwrap(), found);
         }
-        assert!(Found::try_from(WireFound::from(&found("6.6\u{1b}[2J"))).is_err());
+        assert!(Found::try_from(WireConformance::from(&found("6.6\u{1b}[2J"))).is_err());
     }
 }

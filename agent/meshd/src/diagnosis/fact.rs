@@ -2,9 +2,9 @@
 
 use lattice_mesh::diagnosis::{WireFact, plain};
 
-/// Builds a finding. `source`: where it was read; `wrong`: whether it is a problem.
-pub(super) fn fact(part: &str, about: &str, source: &str, text: String, wrong: bool) -> WireFact {
-    WireFact { part: part.to_owned(), about: plain(about), text: plain(&text), source: source.to_owned(), wrong }
+/// Builds a finding. `source`: where it was read; `problem`: whether it is a problem.
+pub(super) fn fact(part: &str, subject: &str, source: &str, text: String, problem: bool) -> WireFact {
+    WireFact { part: part.to_owned(), subject: plain(subject), text: plain(&text), source: source.to_owned(), problem }
 }
 
 /// Reads at most the first 256 KiB of a kernel file.

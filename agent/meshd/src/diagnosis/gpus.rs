@@ -33,18 +33,18 @@ pub struct WorkGpu {
     id: String,
     vendor: Option<GpuVendor>,
     /// Its problems, or why it is not offered to work; empty: neither is known.
-    standing: String,
+    problem: String,
 }
 
 /// The GPUs that the allocation has on this node.
 pub fn of_work(context: &Context, (allocation, epoch): (AllocationId, Epoch)) -> Vec<WorkGpu> {
     let view = context.work.view.borrow();
     let local = view.locals.iter().find(|local| local.share.allocation == allocation && local.share.epoch == epoch);
-    let (topology, standings) = (context.machine.topology(), context.machine.gpus.borrow().clone());
+    let (topology, statuses) = (context.machine.topology(), context.machine.gpus.borrow().clone());
     let its = local.and_then(|local| local.assignment.as_ref()).into_iter().flat_map(|assignment| &assignment.gpus).map(|id| {
         let device = topology.gpu.by_id(id);
-        let standing = device.map(|gpu| standings.why(gpu_key(gpu))).unwrap_or_default();
-        WorkGpu { id: id.clone(), vendor: device.map(|gpu| gpu.vendor), standing }
+        let problem = device.map(|gpu| statuses.why(gpu_key(gpu))).unwrap_or_default();
+        WorkGpu { id: id.clone(), vendor: device.map(|gpu| gpu.vendor), problem }
     });
     its.collect()
 }
@@ -75,10 +75,10 @@ pub fn read(its: &[WorkGpu], first: Option<&Arc<Looked>>, readings: &GpuReadings
         source: source.to_owned(),
     };
     if all {
-        facts.extend(its.iter().filter(|of| !of.standing.is_empty()).map(|of| fact("gpus", &of.id, "driver", of.standing.clone(), true)));
+        facts.extend(its.iter().filter(|of| !of.problem.is_empty()).map(|of| fact("gpus", &of.id, "driver", of.problem.clone(), true)));
         // A GPU with a known problem may not be queried at all, so it is not reported a second
         // time.
-        let silent = its.iter().filter(|of| of.standing.is_empty() && reported.iter().all(|(other, _)| other.id != of.id));
+        let silent = its.iter().filter(|of| of.problem.is_empty() && reported.iter().all(|(other, _)| other.id != of.id));
         let hangs = readings.newest().is_none() && readings.age().is_some();
         facts.extend(silent.map(|of| fact("gpus", &of.id, "none", readings.why_silent(&of.id, of.vendor), hangs)));
     }
@@ -224,8 +224,8 @@ mod tests {
     use lattice_model::gpu_load::GpuLoads;
     use std::collections::BTreeMap;
 
-    fn its(id: &str, standing: &str) -> WorkGpu {
-        WorkGpu { id: id.to_owned(), vendor: Some(GpuVendor::Nvidia), standing: standing.to_owned() }
+    fn its(id: &str, problem: &str) -> WorkGpu {
+        WorkGpu { id: id.to_owned(), vendor: Some(GpuVendor::Nvidia), problem: problem.to_owned() }
     }
 
     fn looked(each: &[(&str, GpuLoad)]) -> Arc<Looked> {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     fn texts(facts: &[WireFact]) -> Vec<(&str, &str, bool)> {
-        facts.iter().map(|fact| (fact.about.as_str(), fact.text.as_str(), fact.wrong)).collect()
+        facts.iter().map(|fact| (fact.subject.as_str(), fact.text.as_str(), fact.problem)).collect()
     }
 
     #[test]

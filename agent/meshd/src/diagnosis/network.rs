@@ -171,16 +171,16 @@ mod tests {
         }
         let look = || cassini(&root, "cxi0".to_owned(), Instant::now() + Duration::from_secs(60));
         let well = look();
-        assert!(!well.wrong && well.text.starts_with("link up, sent 4"), "{}", well.text);
+        assert!(!well.problem && well.text.starts_with("link up, sent 4"), "{}", well.text);
         assert!(well.text.contains("replayed 3, uncorrected 0") && well.text.contains("came up again at 2025-07-25T"), "{}", well.text);
         fs::write(device.join("telemetry/hni_pcs_uncorrected_cw"), "1@1.000000001\n").unwrap();
-        assert!(look().wrong);
+        assert!(look().problem);
         fs::write(device.join("telemetry/hni_pcs_uncorrected_cw"), "0@1.000000001\n").unwrap();
         fs::write(device.join("properties/link"), "0\n").unwrap();
         let down = look();
-        assert!(down.wrong && down.text.starts_with("link down"), "{}", down.text);
+        assert!(down.problem && down.text.starts_with("link down"), "{}", down.text);
         let late = cassini(&root, "cxi0".to_owned(), Instant::now());
-        assert!(late.wrong && late.text.starts_with("not asked"), "{}", late.text);
+        assert!(late.problem && late.text.starts_with("not asked"), "{}", late.text);
         fs::remove_dir_all(&root).unwrap();
     }
 
@@ -189,6 +189,6 @@ mod tests {
         let me = Listed { pid: i32::try_from(std::process::id()).unwrap(), launch: None };
         let facts = tcp(&[me, me]);
         assert_eq!(facts.len(), 1);
-        assert!(facts[0].about == "TCP of the node" && facts[0].text.contains("segments sent"), "{facts:?}");
+        assert!(facts[0].subject == "TCP of the node" && facts[0].text.contains("segments sent"), "{facts:?}");
     }
 }

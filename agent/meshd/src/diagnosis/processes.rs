@@ -128,7 +128,7 @@ fn process(pid: i32, stacks: bool) -> Option<WireProcess> {
     let (name, fields) = stat_fields(&stat)?;
     let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
     let (of, state) = waiting_thread(pid, fields.first()?);
-    let (waits_in, kernel, mut notes) = waits(pid, of, stacks);
+    let (wchan, kernel, mut notes) = waits(pid, of, stacks);
     if state == "D" {
         notes.push(blocked_on(pid, of).unwrap_or_else(|| "waits uninterruptibly; the file is unknown".to_owned()));
     }
@@ -145,8 +145,8 @@ fn process(pid: i32, stacks: bool) -> Option<WireProcess> {
         name: plain(name),
         state: plain(&state),
         threads: fields.get(17).and_then(|text| text.parse().ok()).unwrap_or(1),
-        waits_in: plain(&waits_in),
-        still_ms: if state == "R" { None } else { still_ms(pid, of) },
+        wchan: plain(&wchan),
+        off_cpu_ms: if state == "R" { None } else { off_cpu_ms(pid, of) },
         // User and system time.
         cpu_seconds: (ticks(11) + ticks(12)) / lattice_telemetry::procfs::TICKS_PER_SECOND,
         memory_bytes: resident_bytes(pid),
@@ -230,7 +230,7 @@ fn names(stack: &str) -> Vec<String> {
 /// interrupt or another virtual machine has the processor, so over a machine's life it falls days
 /// behind. Therefore the time is taken relative to this thread, which runs now; clocks of different
 /// processors differ a little.
-fn still_ms(pid: i32, thread: i32) -> Option<u64> {
+fn off_cpu_ms(pid: i32, thread: i32) -> Option<u64> {
     let ran_ms = |of: &str| -> Option<f64> {
         let sched = text_of(&format!("/proc/{of}/sched"))?;
         let line = sched.lines().find_map(|line| line.strip_prefix("se.exec_start"))?;
@@ -412,8 +412,8 @@ mod tests {
         assert_eq!(listed.len(), LISTED_MAX);
         // No process has such a number, so none is described.
         let listed: Vec<_> = listed.into_iter().map(|one| Listed { pid: i32::MAX, ..one }).collect();
-        let (processes, left_out) = read(&work.0, &listed, false);
-        assert_eq!((processes, left_out as usize), (vec![], LISTED_MAX - PROCESSES_MAX));
+        let (processes, omitted) = read(&work.0, &listed, false);
+        assert_eq!((processes, omitted as usize), (vec![], LISTED_MAX - PROCESSES_MAX));
     }
 
     #[test]
@@ -421,7 +421,7 @@ mod tests {
         let psi = |ten: &str| format!("some avg10={ten} avg60=1.25 avg300=0.00 total=1\nfull avg10=9.00 avg60=9.00 avg300=0.00 total=1\n");
         let work =
             Work::new("psi", &[("cpu.pressure", &psi("50.00")), ("io.pressure", &psi("50.01")), ("memory.pressure", "some avg10=x\n")]);
-        let facts: Vec<_> = pressure(&work.0).into_iter().map(|fact| (fact.about, fact.text, fact.wrong)).collect();
+        let facts: Vec<_> = pressure(&work.0).into_iter().map(|fact| (fact.subject, fact.text, fact.problem)).collect();
         let text = |resource| format!("50.0 % of the last 10 s, 1.2 % of the last minute some thread waited for {resource}");
         assert_eq!(facts, [("pressure cpu".to_owned(), text("cpu"), false), ("pressure io".to_owned(), text("io"), true)]);
     }

@@ -89,7 +89,7 @@ fn measure(work: &Path) -> WireRanks {
 struct Look {
     at: Instant,
     ranks: BTreeMap<Key, Seen>,
-    left_out: usize,
+    omitted: usize,
     unknown: usize,
 }
 
@@ -108,7 +108,7 @@ impl Look {
         // Processes of attached terminals belong to no launch.
         let listed: Vec<Listed> = processes::list(work).into_iter().filter(|one| one.launch.is_some()).collect();
         let read = &listed[..listed.len().min(READ_MAX)];
-        let mut look = Self { at, ranks: BTreeMap::new(), left_out: listed.len() - read.len(), unknown: 0 };
+        let mut look = Self { at, ranks: BTreeMap::new(), omitted: listed.len() - read.len(), unknown: 0 };
         for (one, rank) in read.iter().zip(processes::ranks(work, read)) {
             match (one.launch, rank) {
                 (Some(launch), Ok(Some(rank))) => look.add((launch, rank), one.pid),
@@ -130,14 +130,14 @@ impl Look {
     }
 
     fn since(self, first: &Self) -> WireRanks {
-        let over_ms = millis(self.at.saturating_duration_since(first.at));
-        let left_out = self.left_out + self.ranks.len().saturating_sub(RANKS_MAX);
+        let window_ms = millis(self.at.saturating_duration_since(first.at));
+        let omitted = self.omitted + self.ranks.len().saturating_sub(RANKS_MAX);
         let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
         let ranks = self.ranks.into_iter().take(RANKS_MAX).map(|(key, seen)| {
             let cpu_cores = first.ranks.get(&key).and_then(|before| seen.cores_since(before));
             WireRank { cpu_cores, ..seen.rank }
         });
-        WireRanks { over_ms, ranks: ranks.collect(), left_out: count(left_out), unknown: count(self.unknown) }
+        WireRanks { window_ms, ranks: ranks.collect(), omitted: count(omitted), unknown: count(self.unknown) }
     }
 }
 
@@ -229,11 +229,11 @@ mod tests {
         let after = |ticks, began| Seen { at: before.at + Duration::from_secs(2), began: (began, 10), ..seen(10, began, ticks, "R") };
         assert_eq!(after(300, 200).cores_since(&before), Some(1.0));
         assert_eq!(after(300, 250).cores_since(&before), None);
-        let look = |ranks: BTreeMap<Key, Seen>| Look { at: before.at, ranks, left_out: 2, unknown: 1 };
+        let look = |ranks: BTreeMap<Key, Seen>| Look { at: before.at, ranks, omitted: 2, unknown: 1 };
         let later = look([((1, 0), after(300, 200)), ((1, 1), seen(11, 201, 4, "S"))].into());
         let ranks = later.since(&look([((1, 0), seen(10, 200, 100, "R"))].into()));
         let cores: Vec<_> = ranks.ranks.iter().map(|rank| rank.cpu_cores.is_some()).collect();
-        assert_eq!((cores, ranks.left_out, ranks.unknown), (vec![true, false], 2, 1));
+        assert_eq!((cores, ranks.omitted, ranks.unknown), (vec![true, false], 2, 1));
     }
 
     #[test]

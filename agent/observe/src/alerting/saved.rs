@@ -4,7 +4,7 @@
 //! that the measuring thread waits for no disk. An unreadable file counts as missing: alerts are
 //! then raised again after their time.
 
-use super::{Alerts, Standing};
+use super::{AlertState, Alerts};
 use lattice_agent_common::files;
 use lattice_model::{AllocationId, Epoch};
 use lattice_telemetry::alert::idle::Idle;
@@ -73,7 +73,7 @@ impl Alerts {
     /// The state to store; `None`: nothing. `idle_ms`: how long a launch must have been idle to be
     /// stored.
     pub fn saved(&self, (allocation, epoch): Key, idle_ms: u64) -> Option<Saved> {
-        let raised: Vec<_> = self.standings.iter().filter_map(|(name, s)| Some((name.clone(), s.raised_since()?))).collect();
+        let raised: Vec<_> = self.states.iter().filter_map(|(name, s)| Some((name.clone(), s.raised_since()?))).collect();
         let hung: Vec<_> = self.hung.iter().map(|(launch, since)| (*launch, *since)).collect();
         let idle = self.idle.iter().filter(|(_, idle)| idle.idle_ms() >= idle_ms);
         let idle: Vec<_> = idle.map(|(launch, idle)| (*launch, idle.used_us, idle.at_ms, idle.since_ms)).collect();
@@ -93,7 +93,7 @@ impl Alerts {
             // A rule that the site has removed raises nothing any more.
             if let Some(severity) = severity_of(&name) {
                 alerts.ever.insert(name.clone(), severity);
-                alerts.standings.insert(name, Standing::Raised { since_ms: since_ms.min(now_ms) });
+                alerts.states.insert(name, AlertState::Raised { since_ms: since_ms.min(now_ms) });
             }
         }
         for (launch, since_ms) in saved.hung {

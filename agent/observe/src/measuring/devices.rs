@@ -44,14 +44,14 @@ impl Measuring {
             match newest.iter().flat_map(|mine| &mine.gpus).find(|gpu| gpu.id == id) {
                 Some(gpu) => {
                     let throttled = gpu.load.throttled.clone().unwrap_or_default();
-                    WireGpu { id, model, silent: String::new(), shown: shown(gpu), throttled }
+                    WireGpu { id, model, error: String::new(), shown: shown(gpu), throttled }
                 }
                 None => {
                     // A lost GPU is not read at all: its problem explains more.
                     let why = device.map(|gpu| self.0.handles.gpus.borrow().why(gpu_key(gpu))).unwrap_or_default();
-                    let silent =
+                    let error =
                         if why.is_empty() { self.0.handles.gpu_readings.why_silent(&id, device.map(|gpu| gpu.vendor)) } else { why };
-                    WireGpu { id, model, silent, shown: Vec::new(), throttled: Vec::new() }
+                    WireGpu { id, model, error, shown: Vec::new(), throttled: Vec::new() }
                 }
             }
         });

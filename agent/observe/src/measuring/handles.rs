@@ -5,7 +5,7 @@ use lattice_agent_common::node_problems::NodeProblems;
 use lattice_agent_common::node_view::NodeView;
 use lattice_machine::bounds::Bounds;
 use lattice_machine::gpu_loads::GpuReadings;
-use lattice_machine::gpu_standings::GpuStandings;
+use lattice_machine::gpu_statuses::GpuStatuses;
 use lattice_mesh::Mesh;
 use lattice_model::{NodeId, NodeTopology};
 use lattice_registry::Allocations;
@@ -26,7 +26,7 @@ pub struct Handles {
     /// The driver's view of this node.
     pub view: watch::Receiver<Arc<NodeView>>,
     pub topology: watch::Receiver<Arc<NodeTopology>>,
-    pub gpus: watch::Receiver<Arc<GpuStandings>>,
+    pub gpus: watch::Receiver<Arc<GpuStatuses>>,
     pub gpu_readings: GpuReadings,
     pub traces: Traces,
     pub problems: NodeProblems,

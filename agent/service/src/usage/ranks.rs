@@ -24,11 +24,11 @@ pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Alloc
 pub(super) fn join(nodes: &mut [v1::NodeUsage], answers: Vec<Result<WireRanks, DiagnosisError>>) {
     for (usage, answer) in nodes.iter_mut().zip(answers) {
         match answer {
-            Ok(WireRanks { over_ms, ranks, left_out, unknown }) => {
-                (usage.ranks_over_ms, usage.ranks_left_out, usage.ranks_unknown) = (over_ms, left_out, unknown);
+            Ok(WireRanks { window_ms, ranks, omitted, unknown }) => {
+                (usage.ranks_window_ms, usage.ranks_omitted, usage.ranks_unknown) = (window_ms, omitted, unknown);
                 usage.ranks = ranks.into_iter().map(rank).collect();
             }
-            Err(error) => usage.ranks_unreached = error.to_string(),
+            Err(error) => usage.ranks_error = error.to_string(),
         }
     }
 }

@@ -148,7 +148,7 @@ async fn ask(store: &Query, allocation: AllocationId, over: Over) -> Result<Foun
         for (node, now) in of(What::Last).into_iter().flatten() {
             let [mean, max] = [What::Mean, What::Max].map(|what| of(what).and_then(|each| each.get(node)).copied());
             let (name, unit, source) = (pushed.name.to_owned(), pushed.unit.to_owned(), SOURCE.to_owned());
-            let one = v1::Measured { name, unit, source, now: *now, mean, max, over_source: String::new() };
+            let one = v1::Measured { name, unit, source, now: *now, mean, max, window_source: String::new() };
             found.nodes.entry(node.clone()).or_default().push(one);
         }
     }
@@ -167,13 +167,13 @@ async fn answered(api: &Api, allocation: &Allocation, asked: Option<Duration>) -
         Ok(Some(store)) => {
             summary.url = store.url();
             match ask(store, allocation.id, over).await {
-                Ok(answer) if answer.nodes.is_empty() => summary.lacks = format!("the store at {} has no data of it", summary.url),
+                Ok(answer) if answer.nodes.is_empty() => summary.error = format!("the store at {} has no data of it", summary.url),
                 Ok(answer) => found = answer,
-                Err(error) => summary.lacks = with_causes(&error),
+                Err(error) => summary.error = with_causes(&error),
             }
         }
-        Ok(None) => summary.lacks = "no store is configured (telemetry.tsdb_endpoint, measuring.query_url)".to_owned(),
-        Err(error) => summary.lacks = with_causes(error),
+        Ok(None) => summary.error = "no store is configured (telemetry.tsdb_endpoint, measuring.query_url)".to_owned(),
+        Err(error) => summary.error = with_causes(error),
     }
     summary.age_ms = found.newest.values().min().copied();
     Answered { summary, found }
@@ -182,11 +182,11 @@ async fn answered(api: &Api, allocation: &Allocation, asked: Option<Duration>) -
 /// The usage of ended work: all of it is from the store.
 pub(super) async fn of_ended(api: &Api, allocation: &Allocation, asked: Option<Duration>) -> Result<v1::TopResponse, Status> {
     let Answered { summary, found } = answered(api, allocation, asked).await;
-    if !summary.lacks.is_empty() {
+    if !summary.error.is_empty() {
         let short = allocation.id.short();
         let text = format!(
             "allocation {short} is {}: its agents no longer measure it, and {}\nhint: `lattice status {short}` shows its memory peak and processor time",
-            allocation.state, summary.lacks
+            allocation.state, summary.error
         );
         // Unavailable: another agent, or the same one later, may be asked.
         return Err(if summary.url.is_empty() { Status::failed_precondition(text) } else { Status::unavailable(text) });
@@ -198,7 +198,7 @@ pub(super) async fn of_ended(api: &Api, allocation: &Allocation, asked: Option<D
             let age_ms = newest.get(node.as_str()).copied().unwrap_or_else(|| now().since_ms(Timestamp(summary.until_ms)));
             v1::NodeUsage { node: node.to_string(), age_ms, measured, ..Default::default() }
         }
-        None => v1::NodeUsage { node: node.to_string(), unreached: "the store has no data of it".to_owned(), ..Default::default() },
+        None => v1::NodeUsage { node: node.to_string(), error: "the store has no data of it".to_owned(), ..Default::default() },
     });
     let nodes = nodes.collect();
     let (allocation, duration_ms) = (allocation.id.to_string(), summary.until_ms.saturating_sub(summary.from_ms));
@@ -214,13 +214,13 @@ pub(super) async fn of_running(api: &Api, allocation: &Allocation, duration: Dur
 /// neither. If the store has nothing of the allocation or cannot be read, the agents' values stay,
 /// and the response says which period they cover.
 pub(super) fn join(response: &mut v1::TopResponse, Answered { summary, found }: Answered) {
-    if summary.lacks.is_empty() {
+    if summary.error.is_empty() {
         for usage in &mut response.nodes {
             let of_node = found.nodes.get(&usage.node);
             for one in &mut usage.measured {
                 let stored = of_node.and_then(|all| all.iter().find(|stored| stored.name == one.name));
                 (one.mean, one.max) = stored.map_or((None, None), |stored| (stored.mean, stored.max));
-                one.over_source = if stored.is_some() { SOURCE.to_owned() } else { String::new() };
+                one.window_source = if stored.is_some() { SOURCE.to_owned() } else { String::new() };
             }
         }
     } else {
@@ -299,13 +299,13 @@ mod tests {
         join(&mut merged, Answered { summary: v1::Stored::default(), found: found() });
         let of = |response: &v1::TopResponse, n: usize| {
             let one = &response.nodes[0].measured[n];
-            (one.now, one.mean, one.over_source.clone())
+            (one.now, one.mean, one.window_source.clone())
         };
         assert_eq!([of(&merged, 0), of(&merged, 1)], [(1.0, Some(3.0), "store".to_owned()), (0.0, None, String::new())]);
         assert_eq!(of(&merged, 2), (4.0, None, String::new()), "it is of an hour, and not of what was asked");
         let mut merged = response();
-        join(&mut merged, Answered { summary: v1::Stored { lacks: "it is away".into(), ..Default::default() }, found: Found::default() });
+        join(&mut merged, Answered { summary: v1::Stored { error: "it is away".into(), ..Default::default() }, found: Found::default() });
         assert_eq!((of(&merged, 0), merged.duration_ms), ((1.0, Some(2.0), String::new()), 3_600_000));
-        assert_eq!(merged.stored.unwrap().lacks, "it is away");
+        assert_eq!(merged.stored.unwrap().error, "it is away");
     }
 }

@@ -47,8 +47,8 @@ async fn list(session: &Session) -> Result<u8, Failure> {
 fn text(now: &v1::ListAdmissionsResponse) -> String {
     let mut table = Table::new(&["NODE", "ADMITTED", "FROM", "CORES", "MEMORY", "GPUS", "SINCE", "ASKED LAST", "BY", "REASON"]);
     for node in &now.waiting {
-        let through = filled(&node.through).map(|peer| format!(" (carried by {peer})")).unwrap_or_default();
-        let moments = [node.since_ms, node.asked_ms].map(|ms| time(ms).unwrap_or_default());
+        let through = filled(&node.relay_node).map(|peer| format!(" (carried by {peer})")).unwrap_or_default();
+        let moments = [node.since_ms, node.last_attempt_ms].map(|ms| time(ms).unwrap_or_default());
         let [since, asked] = moments;
         let memory = bytes_text(node.memory_bytes);
         let (cores, gpus) = (node.cores.to_string(), node.gpus.to_string());
@@ -67,8 +67,8 @@ fn text(now: &v1::ListAdmissionsResponse) -> String {
 fn json(now: &v1::ListAdmissionsResponse) -> serde_json::Value {
     let waiting = now.waiting.iter().map(|node| {
         serde_json::json!({
-            "node": node.node, "from": filled(&node.from), "through": filled(&node.through), "cores": node.cores,
-            "memory_bytes": node.memory_bytes, "gpus": node.gpus, "since": time(node.since_ms), "asked": time(node.asked_ms),
+            "node": node.node, "from": filled(&node.from), "relay_node": filled(&node.relay_node), "cores": node.cores,
+            "memory_bytes": node.memory_bytes, "gpus": node.gpus, "since": time(node.since_ms), "last_attempt": time(node.last_attempt_ms),
         })
     });
     let admitted = now
@@ -87,12 +87,12 @@ mod tests {
         let waiting = v1::WaitingNode {
             node: "n7".into(),
             from: "10.0.0.7".into(),
-            through: "n2".into(),
+            relay_node: "n2".into(),
             cores: 64,
             memory_bytes: 512 << 30,
             gpus: 8,
             since_ms: 1_772_704_812_034,
-            asked_ms: 1_772_704_813_000,
+            last_attempt_ms: 1_772_704_813_000,
         };
         let admitted = v1::AdmittedNode { node: "n8".into(), by: "anna@n1".into(), at_ms: 1_772_704_812_034, reason: "rack 4".into() };
         let want = "\

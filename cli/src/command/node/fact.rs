@@ -28,9 +28,9 @@ pub fn unregistered_node(name: &str, response: &v1::NodeFactResponse) -> v1::Nod
 pub fn text(response: &v1::NodeFactResponse, own: bool) -> String {
     let mut lines: Vec<(&str, String)> = Vec::new();
     let mut line = |name, value| lines.push((name, value));
-    line("Not reached", response.unreached.clone());
+    line("Not reached", response.error.clone());
     if let Some(fact) = &response.fact {
-        let from = if response.unreached.is_empty() { "it reports" } else { "it last reported" };
+        let from = if response.error.is_empty() { "it reports" } else { "it last reported" };
         let reason = if fact.reason.is_empty() { String::new() } else { format!(": {}", fact.reason) };
         line("Itself", format!("{from} {}{reason}", fact.state));
         fact.holds.iter().for_each(|hold| line("Hold", with_exit(hold)));
@@ -43,7 +43,7 @@ pub fn text(response: &v1::NodeFactResponse, own: bool) -> String {
         line("Features", fact.features.join(","));
         line("Group", fact.topology_group.clone());
         line("Fingerprint", fact.fingerprint.clone());
-        line("Images", format!("{} cached", fact.images_all));
+        line("Images", format!("{} cached", fact.images_count));
     } else if let Some(gossip) = &response.gossip {
         let state = filled(&gossip.state).unwrap_or("nothing yet");
         let held = if gossip.held { ", held" } else { "" };
@@ -51,7 +51,7 @@ pub fn text(response: &v1::NodeFactResponse, own: bool) -> String {
     }
     if let Some(pulse) = &response.pulse {
         let running: Vec<&str> = pulse.running.iter().map(|id| short(id)).collect();
-        let more = (pulse.running_all as usize).saturating_sub(running.len());
+        let more = (pulse.running_count as usize).saturating_sub(running.len());
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         line("Runs", if running.is_empty() { "nothing".to_owned() } else { format!("{}{more}", running.join(",")) });
         let of = |name: &str, value: Option<f64>| value.map(|value| format!("{name} {value:.1} %"));
@@ -70,18 +70,18 @@ pub fn json(response: &v1::NodeFactResponse) -> serde_json::Value {
             "memory_bytes": fact.memory_bytes,
             "gpus": fact.gpus.iter().map(|g| serde_json::json!({"model": g.model, "healthy": g.healthy, "allocatable": g.allocatable})).collect::<Vec<_>>(),
             "topology_group": filled(&fact.topology_group), "features": fact.features, "fingerprint": filled(&fact.fingerprint),
-            "images": fact.images, "images_all": fact.images_all,
+            "images": fact.images, "images_count": fact.images_count,
         })
     });
     let pulse = response.pulse.as_ref().map(|pulse| {
         serde_json::json!({
-            "running": pulse.running, "running_all": pulse.running_all,
+            "running": pulse.running, "running_count": pulse.running_count,
             "pressure": {"cpu": pulse.pressure_cpu, "memory": pulse.pressure_memory, "io": pulse.pressure_io},
             "power_watts": pulse.power_watts,
         })
     });
     let gossip = response.gossip.as_ref().map(|m| serde_json::json!({"liveness": m.liveness, "state": filled(&m.state), "held": m.held}));
-    serde_json::json!({"said": fact, "now": pulse, "unreached": filled(&response.unreached), "gossip": gossip})
+    serde_json::json!({"reported": fact, "now": pulse, "error": filled(&response.error), "gossip": gossip})
 }
 
 #[cfg(test)]
@@ -102,7 +102,7 @@ mod tests {
             fact: Some(fact.clone()),
             pulse: Some(v1::NodePulse { pressure_cpu: Some(1.25), ..Default::default() }),
             gossip: Some(gossip.clone()),
-            unreached: String::new(),
+            error: String::new(),
         };
         let want = "
 Itself:    it reports Degraded: not well: disk: full
@@ -112,7 +112,7 @@ Runs:      nothing
 Pressure:  cpu 1.2 %
 ";
         assert_eq!(text(&reached, false), want);
-        let kept = v1::NodeFactResponse { pulse: None, unreached: "it does not answer in time".into(), ..reached };
+        let kept = v1::NodeFactResponse { pulse: None, error: "it does not answer in time".into(), ..reached };
         let shown = text(&kept, true);
         assert!(shown.contains("it last reported Degraded") && shown.contains("does not answer") && !shown.contains("Runs"), "{shown}");
         let gossip_only = v1::NodeFactResponse { fact: None, ..kept };

@@ -83,8 +83,8 @@ pub fn local_text(found: &v1::LocalConformance) -> String {
             text.push_str(&format!("  absent: {}\n", found.absent.join(", ")));
         }
     }
-    if !found.trouble.is_empty() {
-        text.push_str(&format!("  the last check failed, and nothing new is known: {}\n", found.trouble));
+    if !found.error.is_empty() {
+        text.push_str(&format!("  the last check failed, and nothing new is known: {}\n", found.error));
     }
     text
 }
@@ -93,7 +93,7 @@ pub fn local_text(found: &v1::LocalConformance) -> String {
 pub fn local_json(found: &v1::LocalConformance) -> Value {
     json!({
         "fingerprint": filled(&found.fingerprint), "components": found.components.iter().collect::<BTreeMap<_, _>>(),
-        "absent": found.absent, "at": time(found.at_ms), "trouble": filled(&found.trouble),
+        "absent": found.absent, "at": time(found.at_ms), "error": filled(&found.error),
     })
 }
 
@@ -137,7 +137,7 @@ mod tests {
             components: [("kernel".to_owned(), "6.6".to_owned()), ("bios".to_owned(), "A 1".to_owned())].into(),
             absent: vec!["bmc".into()],
             at_ms: 1_772_704_800_000,
-            trouble: String::new(),
+            error: String::new(),
             node: "n1".into(),
         };
         assert_eq!(

@@ -26,9 +26,9 @@ pub async fn run(session: &Session, args: NodeSelection) -> Result<(), Failure> 
 
 /// Shows the agent's own node. The node's state is known only to the quorum: without one it is left out.
 async fn show_own(session: &Session, client: &Client, local: &v1::LocalStatusResponse) -> Result<(), Failure> {
-    let standing = if local.quorum_connected {
+    let quorum_view = if local.quorum_connected {
         match answer(client.nodes().waits(v1::NodeWaitsRequest { node: local.node.clone() })).await {
-            Ok(standing) => Some(standing),
+            Ok(quorum_view) => Some(quorum_view),
             // There is a session but no answer, or the node is not registered yet: show what the agent knows.
             Err(failure) => {
                 session.note(&format!("the state of the node is not known: {}", failure.what()));
@@ -41,20 +41,20 @@ async fn show_own(session: &Session, client: &Client, local: &v1::LocalStatusRes
     let response = fact::fetch(client, &local.node).await?;
     match session.format() {
         Format::Table => {
-            print(&(text(local) + &standing.as_ref().map(state_text).unwrap_or_default()))?;
+            print(&(text(local) + &quorum_view.as_ref().map(state_text).unwrap_or_default()))?;
             print(&fact::text(&response, true))
         }
         Format::Data(notation) => {
             let mut shown = json(local);
             shown["fact"] = fact::json(&response);
-            if let Some(node) = standing.as_ref().and_then(|standing| standing.node.as_ref()) {
+            if let Some(node) = quorum_view.as_ref().and_then(|quorum_view| quorum_view.node.as_ref()) {
                 shown["state"] = node.state.clone().into();
                 shown["state_reason"] = filled(&node.reason).into();
                 shown["holds"] = node.holds.clone().into();
                 shown["conformance"] = conformance_json(node);
                 shown["wipe"] = filled(&node.wipe).into();
             }
-            shown["waits"] = standing.as_ref().map(waits::json).into();
+            shown["waits"] = quorum_view.as_ref().map(waits::json).into();
             notation.print(&shown)
         }
         Format::Name => print_names([local.node.as_str()]),
@@ -91,7 +91,7 @@ async fn show_nodes(session: &Session, client: &Client, found: &[v1::Node]) -> R
     match session.format() {
         Format::Table => {
             print(&nodes_table(found, session.table_size()))?;
-            for node in found.iter().filter(|node| !node.by_gossip) {
+            for node in found.iter().filter(|node| !node.from_gossip) {
                 if nodes::is_under(node, HoldKind::Drain) {
                     let left = answer(client.nodes().waits(v1::NodeWaitsRequest { node: node.id.clone() })).await?;
                     print(&state_text(&left))?;
@@ -107,17 +107,17 @@ async fn show_nodes(session: &Session, client: &Client, found: &[v1::Node]) -> R
 }
 
 /// A node's state, and what its drain waits for.
-fn state_text(standing: &v1::NodeWaitsResponse) -> String {
-    let Some(node) = &standing.node else { return String::new() };
+fn state_text(quorum_view: &v1::NodeWaitsResponse) -> String {
+    let Some(node) = &quorum_view.node else { return String::new() };
     let reason = if node.reason.is_empty() { String::new() } else { format!(", {}", node.reason) };
     let mut text = format!("\nNode {} is {}{reason}, since {}.\n", node.id, node.state, time(node.state_since_ms).unwrap_or_default());
     for hold in &node.holds {
         text.push_str(&format!("It is under {}\n", with_exit(hold)));
     }
     text.push_str(&fingerprint::conformance_text(node));
-    if nodes::is_under(node, HoldKind::Drain) && !standing.waits.is_empty() {
+    if nodes::is_under(node, HoldKind::Drain) && !quorum_view.waits.is_empty() {
         text.push_str("The drain waits for:\n");
-        text.push_str(&waits::text(standing));
+        text.push_str(&waits::text(quorum_view));
     }
     text
 }
@@ -139,7 +139,7 @@ fn text(local: &v1::LocalStatusResponse) -> String {
     text.push_str(&checks(local));
     text.push_str(&local.conformance.as_ref().map(fingerprint::local_text).unwrap_or_default());
     for refused in &local.refused {
-        text.push_str(&block(&[("Refused", format!("{} {}", refused.count, refused.what))]));
+        text.push_str(&block(&[("Refused", format!("{} {}", refused.count, refused.kind))]));
     }
     text.push_str(&topology(local));
     text.push_str(&gpus(local));
@@ -198,7 +198,7 @@ fn gpus(local: &v1::LocalStatusResponse) -> String {
     if local.gpus.is_empty() {
         return String::new();
     }
-    let count = |is: fn(&v1::GpuStanding) -> bool| local.gpus.iter().filter(|gpu| is(gpu)).count();
+    let count = |is: fn(&v1::GpuStatus) -> bool| local.gpus.iter().filter(|gpu| is(gpu)).count();
     let counts = format!(
         "{} healthy, {} allocatable, {} in all (policy version {})",
         count(|gpu| gpu.healthy),
@@ -219,7 +219,7 @@ fn checks(local: &v1::LocalStatusResponse) -> String {
     if local.checks.is_empty() {
         return String::new();
     }
-    let (well, others): (Vec<_>, Vec<_>) = local.checks.iter().partition(|c| c.finding == "well" && !c.keeps_work_off);
+    let (well, others): (Vec<_>, Vec<_>) = local.checks.iter().partition(|c| c.finding == "ok" && !c.blocks_new_work);
     let counts = ["failure", "drain", "critical", "warning", "unsupported"]
         .map(|finding| (local.checks.iter().filter(|c| c.finding == finding).count(), finding));
     let others_text: String =
@@ -228,7 +228,7 @@ fn checks(local: &v1::LocalStatusResponse) -> String {
     for check in others {
         let since = time(check.since_ms).unwrap_or_default();
         let detail = if check.detail.is_empty() { String::new() } else { format!(": {}", check.detail) };
-        let effect = match (check.finding.as_str(), check.keeps_work_off) {
+        let effect = match (check.finding.as_str(), check.blocks_new_work) {
             ("failure", _) => " (the hardware failed: the node is Down until `lattice node repaired`)",
             ("drain", _) => " (no new work here; the node asks to be drained)",
             (_, true) => " (no new work here until it is well twice in a row)",
@@ -247,7 +247,7 @@ fn json(local: &v1::LocalStatusResponse) -> serde_json::Value {
             "cpus": filled(&a.cpus), "gpus": a.gpus,
         })
     });
-    let refused = local.refused.iter().map(|r| (r.what.clone(), r.count.into()));
+    let refused = local.refused.iter().map(|r| (r.kind.clone(), r.count.into()));
     serde_json::json!({
         "node": local.node,
         "version": local.version,
@@ -259,13 +259,13 @@ fn json(local: &v1::LocalStatusResponse) -> serde_json::Value {
         "reports_pending": local.reports_pending,
         "degraded": local.degraded,
         "checks": local.checks.iter().map(|c| serde_json::json!({
-            "name": c.name, "finding": c.finding, "detail": filled(&c.detail), "keeps_work_off": c.keeps_work_off, "since": time(c.since_ms),
+            "name": c.name, "finding": c.finding, "detail": filled(&c.detail), "blocks_new_work": c.blocks_new_work, "since": time(c.since_ms),
         })).collect::<Vec<_>>(),
         "gpus": local.gpus.iter().map(|g| serde_json::json!({
-            "bus": g.bus, "there": g.there, "healthy": g.healthy, "allocatable": g.allocatable, "detail": filled(&g.detail),
+            "bus": g.bus, "present": g.present, "healthy": g.healthy, "allocatable": g.allocatable, "detail": filled(&g.detail),
         })).collect::<Vec<_>>(),
         "gpu_policy": filled(&local.gpu_policy),
-        "found": local.conformance.as_ref().map(fingerprint::local_json),
+        "local_conformance": local.conformance.as_ref().map(fingerprint::local_json),
         "refused": refused.collect::<serde_json::Map<_, _>>(),
         "topology": serde_json::from_str::<serde_json::Value>(&local.topology).ok(),
         "allocations": allocations.collect::<Vec<_>>(),
@@ -305,11 +305,11 @@ mod tests {
                 gpus: vec!["GPU-1".into()],
             }],
             degraded: vec!["no memory limits: give the agent a delegated cgroup".into()],
-            refused: vec![v1::Refused { what: "gossip datagrams".into(), count: 4 }],
+            refused: vec![v1::Refused { kind: "gossip datagrams".into(), count: 4 }],
             topology: String::new(),
             gpus: vec![
-                v1::GpuStanding { bus: "0000:3b:00.0".into(), there: true, healthy: true, allocatable: true, detail: String::new() },
-                v1::GpuStanding {
+                v1::GpuStatus { bus: "0000:3b:00.0".into(), present: true, healthy: true, allocatable: true, detail: String::new() },
+                v1::GpuStatus {
                     bus: "0000:5e:00.0".into(),
                     detail: "lost: the bus does not show it any more".into(),
                     ..Default::default()
@@ -318,12 +318,12 @@ mod tests {
             gpu_policy: "1".into(),
             conformance: None,
             checks: vec![
-                v1::HealthCheck { name: "disk".into(), finding: "well".into(), ..Default::default() },
+                v1::HealthCheck { name: "disk".into(), finding: "ok".into(), ..Default::default() },
                 v1::HealthCheck {
                     name: "fabric".into(),
                     finding: "critical".into(),
                     detail: "link 3 is down".into(),
-                    keeps_work_off: true,
+                    blocks_new_work: true,
                     since_ms: 1_772_704_800_000,
                 },
             ],

@@ -35,7 +35,7 @@ pub fn table(nodes: &[v1::NodeUsage], size: TableSize) -> String {
             let find = |name: &str| gpu.measured.iter().find(|one| one.name == name);
             let value = |(name, _): &(&str, &str)| find(name).map(|one| value_text(one.now, &one.unit)).unwrap_or_default();
             let source = gpu.measured.first().map(|one| one.source.clone()).unwrap_or_default();
-            let age = if gpu.silent.is_empty() { age_text(node.gpus_age_ms) } else { String::new() };
+            let age = if gpu.error.is_empty() { age_text(node.gpus_age_ms) } else { String::new() };
             let mut row = vec![node.node.clone(), gpu.id.clone()];
             row.extend(COLUMNS.iter().map(value));
             row.extend([gpu.throttled.join(","), source, age]);
@@ -49,13 +49,13 @@ pub fn table(nodes: &[v1::NodeUsage], size: TableSize) -> String {
 pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
     let mut notes = Vec::new();
     for node in nodes {
-        if !node.gpus_unreached.is_empty() {
-            notes.push(format!("{} does not report its GPUs: {}", node.node, node.gpus_unreached));
+        if !node.gpus_error.is_empty() {
+            notes.push(format!("{} does not report its GPUs: {}", node.node, node.gpus_error));
         }
-        let silent = node.gpus.iter().filter(|gpu| !gpu.silent.is_empty());
-        notes.extend(silent.map(|gpu| format!("{} of {} has no numbers: {}", gpu.id, node.node, gpu.silent)));
+        let silent = node.gpus.iter().filter(|gpu| !gpu.error.is_empty());
+        notes.extend(silent.map(|gpu| format!("{} of {} has no numbers: {}", gpu.id, node.node, gpu.error)));
     }
-    if notes.is_empty() && nodes.iter().all(|node| node.unreached.is_empty() && node.gpus.is_empty()) {
+    if notes.is_empty() && nodes.iter().all(|node| node.error.is_empty() && node.gpus.is_empty()) {
         notes.push("the allocation has no GPUs".to_owned());
     }
     notes
@@ -64,10 +64,10 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
 pub fn json(node: &v1::NodeUsage) -> Value {
     let one = |one: &v1::Measured| json!({"name": one.name, "unit": one.unit, "source": one.source, "now": one.now});
     let gpus = node.gpus.iter().map(|gpu| {
-        let silent = (!gpu.silent.is_empty()).then_some(&gpu.silent);
+        let error = (!gpu.error.is_empty()).then_some(&gpu.error);
         let measured: Vec<Value> = gpu.measured.iter().map(one).collect();
-        let age_ms = silent.is_none().then_some(node.gpus_age_ms);
-        json!({"id": gpu.id, "model": gpu.model, "silent": silent, "age_ms": age_ms, "measured": measured, "throttled": gpu.throttled})
+        let age_ms = error.is_none().then_some(node.gpus_age_ms);
+        json!({"id": gpu.id, "model": gpu.model, "error": error, "age_ms": age_ms, "measured": measured, "throttled": gpu.throttled})
     });
     gpus.collect()
 }
@@ -87,9 +87,9 @@ mod tests {
         };
         let measured = vec![one("gpu_utilization", "ratio", 0.92), one("gpu_power_draw", "W", 640.0), one("gpu_energy", "J", 5.0)];
         let busy = v1::GpuUsage { id: "GPU-1".into(), measured, throttled: vec!["power_cap".into()], ..Default::default() };
-        let silent = v1::GpuUsage { id: "GPU-2".into(), silent: "NVML: lost".into(), ..Default::default() };
+        let silent = v1::GpuUsage { id: "GPU-2".into(), error: "NVML: lost".into(), ..Default::default() };
         let node = v1::NodeUsage { node: "n1".into(), gpus: vec![busy, silent], gpus_age_ms: 300, ..Default::default() };
-        let away = v1::NodeUsage { node: "n2".into(), gpus_unreached: "away".into(), ..Default::default() };
+        let away = v1::NodeUsage { node: "n2".into(), gpus_error: "away".into(), ..Default::default() };
         let want = "\
 NODE  GPU    BUSY    MEMORY  FULL  POWER  TEMPERATURE  CLOCK  ENERGY  ECC  THROTTLED BY  SOURCE  AGE
 n1    GPU-1  92.0 %  —       —     640 W  —            —      5.0 J   —    power_cap     nvml    0.3 s
@@ -98,9 +98,9 @@ n1    GPU-2  —       —       —     —      —            —      —   
         assert_eq!(table(&[node.clone(), away.clone()], TableSize::default()), want);
         assert_eq!(notes(&[node.clone(), away]), ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not report its GPUs: away"]);
         assert_eq!(notes(&[v1::NodeUsage::default()]), ["the allocation has no GPUs"]);
-        let away = v1::NodeUsage { unreached: "gone".into(), ..Default::default() };
+        let away = v1::NodeUsage { error: "gone".into(), ..Default::default() };
         assert!(notes(&[away, v1::NodeUsage::default()]).is_empty(), "who was not reached may have some");
         let json = json(&node);
-        assert_eq!((&json[0]["measured"][0]["now"], &json[1]["silent"]), (&0.92.into(), &"NVML: lost".into()));
+        assert_eq!((&json[0]["measured"][0]["now"], &json[1]["error"]), (&0.92.into(), &"NVML: lost".into()));
     }
 }

@@ -102,11 +102,11 @@ pub fn text(nodes: &[v1::NodeUsage], size: TableSize) -> String {
 pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
     let mut notes = Vec::new();
     for node in nodes {
-        if !node.ranks_unreached.is_empty() {
-            notes.push(format!("{} does not report its ranks: {}", node.node, node.ranks_unreached));
+        if !node.ranks_error.is_empty() {
+            notes.push(format!("{} does not report its ranks: {}", node.node, node.ranks_error));
         }
-        if node.ranks_left_out > 0 {
-            notes.push(format!("{} has {} more ranks or processes, which are not shown", node.node, node.ranks_left_out));
+        if node.ranks_omitted > 0 {
+            notes.push(format!("{} has {} more ranks or processes, which are not shown", node.node, node.ranks_omitted));
         }
         if node.ranks_unknown > 0 {
             notes.push(format!("{} processes on {} belong to an unknown rank", node.ranks_unknown, node.node));
@@ -119,12 +119,12 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
 }
 
 pub fn json(nodes: &[v1::NodeUsage]) -> Value {
-    let over = |of: &str| nodes.iter().find(|node| node.node == of).map(|node| node.ranks_over_ms);
+    let over = |of: &str| nodes.iter().find(|node| node.node == of).map(|node| node.ranks_window_ms);
     let one = |(node, rank): NodeRank<'_>| {
         let v1::RankUsage { launch, rank, pid, name, processes, cpu_cores, memory_bytes, threads, state } = rank;
         json!({
             "launch": launch, "rank": rank, "node": node, "pid": pid, "name": name, "processes": processes, "cpu_cores": cpu_cores,
-            "over_ms": over(node), "memory_bytes": memory_bytes, "threads": threads, "state": state,
+            "window_ms": over(node), "memory_bytes": memory_bytes, "threads": threads, "state": state,
         })
     };
     sorted(nodes).into_iter().map(one).collect()
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn ranks_are_sorted_over_all_nodes_and_the_busiest_and_the_least_busy_are_named() {
         let node =
-            |name: &str, ranks: Vec<v1::RankUsage>| v1::NodeUsage { node: name.into(), ranks, ranks_over_ms: 1002, ..Default::default() };
+            |name: &str, ranks: Vec<v1::RankUsage>| v1::NodeUsage { node: name.into(), ranks, ranks_window_ms: 1002, ..Default::default() };
         let mut nodes = vec![
             node("n2", vec![rank(1, Some(0.02), "sleeping"), rank(3, None, "sleeping")]),
             node("n1", vec![rank(0, Some(0.01), "uninterruptible"), rank(2, Some(0.997), "running")]),
@@ -172,9 +172,9 @@ launch 1: 4 ranks, 1 running, 2 sleeping, 1 uninterruptible; busiest rank 2 on n
         assert_eq!(text(&nodes, TableSize::default()), want);
         assert!(notes(&nodes).is_empty());
         let json = (json(&nodes), launches_json(&nodes));
-        assert_eq!((&json.0[1]["node"], &json.0[1]["over_ms"], &json.0[3]["cpu_cores"]), (&"n2".into(), &1002.into(), &Value::Null));
+        assert_eq!((&json.0[1]["node"], &json.0[1]["window_ms"], &json.0[3]["cpu_cores"]), (&"n2".into(), &1002.into(), &Value::Null));
         assert_eq!((&json.1[0]["busiest"]["rank"], &json.1[0]["states"]["sleeping"]), (&2.into(), &2.into()));
-        nodes[0].ranks_unreached = "it does not answer".into();
+        nodes[0].ranks_error = "it does not answer".into();
         nodes[1].ranks_unknown = 3;
         let expected = ["n2 does not report its ranks: it does not answer", "3 processes on n1 belong to an unknown rank"];
         assert_eq!(notes(&nodes), expected);

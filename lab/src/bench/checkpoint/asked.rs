@@ -87,7 +87,7 @@ impl<'a> Asked<'a> {
                 let asked_ns = asked::now_ns();
                 let mut events = client.checkpoint(request).await?.into_inner();
                 while let Some(event) = events.message().await? {
-                    if event.over {
+                    if event.done {
                         let over_ns = asked::now_ns();
                         ensure!(event.complete && event.id == id, "checkpoint {}: {} {}", event.id, event.state, event.detail);
                         return Ok((asked_ns, over_ns));

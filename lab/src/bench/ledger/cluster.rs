@@ -117,7 +117,7 @@ impl Cluster {
         allocations.drain(..allocations.len().saturating_sub(RETAINED));
         nodes.drain(..nodes.len().saturating_sub(RETAINED));
         match applied.result {
-            Ok(Outcome::Unheeded(refusal)) | Err(refusal) => bail!("{name}: {refusal}"),
+            Ok(Outcome::ContentRefused(refusal)) | Err(refusal) => bail!("{name}: {refusal}"),
             Ok(outcome) => Ok((outcome, took)),
         }
     }
@@ -135,7 +135,7 @@ impl Cluster {
             let applied = self.ledger.apply(Revision(self.index), command);
             changed.merge(applied.changed);
             took += begun.elapsed();
-            if let Ok(Outcome::Unheeded(refusal)) | Err(refusal) = applied.result {
+            if let Ok(Outcome::ContentRefused(refusal)) | Err(refusal) = applied.result {
                 bail!("{name}: {refusal}");
             }
         }
@@ -265,11 +265,11 @@ pub fn registration(number: usize, incarnation: Incarnation) -> Registration {
         schedulable: true,
         incarnation,
         new_life: incarnation == Incarnation(0),
-        unlimited: vec![],
+        unenforced_limits: vec![],
         features: vec![RUN_LEASE.to_owned()],
         found: None,
-        through: None,
-        wipes: false,
+        relay_node: None,
+        has_wipe_hook: false,
         unwell: None,
         conformance: Some(components(0)),
         automatic: true,

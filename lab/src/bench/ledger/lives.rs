@@ -3,7 +3,7 @@
 use super::cluster::{Cluster, NODES, components, node, registration};
 use anyhow::{Context, Result};
 use lattice_ledger::clocks::{Clocks, Limits, Patience};
-use lattice_ledger::{Action, DriftLimits, NodeStanding};
+use lattice_ledger::{Action, DriftLimits, NodeStateChange};
 use lattice_model::{EndReason, HoldKind, Incarnation, NodeState, OnIsolation, ReportItem, Timestamp};
 use std::time::{Duration, Instant};
 
@@ -118,8 +118,8 @@ fn of_a_node(cluster: &mut Cluster, round: &mut Round) -> Result<()> {
     for (kind, state, reason) in
         [("NodeStates: silent", NodeState::Degraded, "silent for 31 s"), ("NodeStates: heard", NodeState::Ready, "")]
     {
-        let standing = NodeStanding { node: id.clone(), incarnation, state, reason: reason.to_owned() };
-        round.add(kind, cluster.act(Action::NodeStates(vec![standing]))?.1);
+        let state_change = NodeStateChange { node: id.clone(), incarnation, state, reason: reason.to_owned() };
+        round.add(kind, cluster.act(Action::NodeStates(vec![state_change]))?.1);
     }
     for (kind, version) in [("Conforms: a drift begins", 1), ("Conforms: as expected again", 0)] {
         round.add(kind, cluster.act(Action::Conforms { node: id.clone(), incarnation, components: components(version) })?.1);
@@ -170,7 +170,7 @@ pub fn ticks(cluster: &Cluster, ticks: u32) -> Vec<Duration> {
     let (ledger, time) = (&cluster.ledger, Timestamp(cluster.now().0));
     let mut clocks = Clocks::new(limits);
     // A term begins with an evaluation of all nodes.
-    clocks.standings(Duration::ZERO, ledger);
+    clocks.state_changes(Duration::ZERO, ledger);
     let evaluate = |second: u32| {
         let now = Duration::from_secs(second.into());
         for number in (0..NODES).filter(|number| number % 10 == second as usize % 10) {
@@ -178,7 +178,7 @@ pub fn ticks(cluster: &Cluster, ticks: u32) -> Vec<Duration> {
             clocks.record_heartbeat(node(number), incarnation, now);
         }
         let begun = Instant::now();
-        let proposed = clocks.standings(now, ledger).len() + clocks.fences(now, ledger).len();
+        let proposed = clocks.state_changes(now, ledger).len() + clocks.fences(now, ledger).len();
         let held = clocks.failures(now, ledger).len() + clocks.drains(now, ledger).len();
         let due = ledger.nodes_due(time, 600_000).len() + ledger.drifts_due(time, drifts).len() + ledger.telemetry_due(time).len();
         let others = ledger.domains_due(time).len() + usize::from(ledger.waits_are_due(time));

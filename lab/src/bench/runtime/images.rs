@@ -106,7 +106,7 @@ impl Images {
             boot: None,
             share: None,
             assignment: None,
-            log_room: None,
+            log_limits: None,
             run_lease: false,
             work_may_gain_privileges: false,
         };

@@ -5,7 +5,7 @@ use super::counts::Counts;
 use lattice_ledger::SCHEDULER_LEASE;
 use lattice_model::{Backoff, Generation, NodeId, Revision};
 use lattice_pki::identity::Role;
-use lattice_quorum_client::wire::{Refusal, Request, WatchAllocations, WatchPlace, WatchRequest};
+use lattice_quorum_client::wire::{Refusal, Request, WatchAllocations, WatchCursor, WatchRequest};
 use lattice_quorum_client::{CallError, QuorumClient};
 use serde::Deserialize;
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ pub(super) fn watched_by(role: Role) -> WatchRequest {
 enum Outline {
     Start { generation: Generation, revision: Revision },
     Changes { revision: Revision, complete: bool },
-    StartAgain {},
+    Resync {},
 }
 
 /// Follows what this client's role follows, for ever. A watch that was lost goes on at its place. `listed` is dropped
@@ -52,7 +52,7 @@ pub(super) async fn follow<T>(client: &QuorumClient, counts: &Counts, agent: usi
         let Err(ended) = read(client, &mut place, counts, agent, &mut listed).await;
         match ended {
             Ended::HasList => continue,
-            Ended::Lost | Ended::StartAgain => counts.count_lost_watch(),
+            Ended::Lost | Ended::Resync => counts.count_lost_watch(),
         }
         if place != before {
             pauses.reset();
@@ -67,7 +67,7 @@ enum Ended {
     /// The first list is complete.
     HasList,
     /// The member does not keep the changes after the watcher's place.
-    StartAgain,
+    Resync,
 }
 
 impl From<CallError> for Ended {
@@ -78,7 +78,7 @@ impl From<CallError> for Ended {
 
 async fn read<T>(
     client: &QuorumClient,
-    place: &mut Option<WatchPlace>,
+    place: &mut Option<WatchCursor>,
     counts: &Counts,
     agent: usize,
     listed: &mut Option<T>,
@@ -95,7 +95,7 @@ async fn read<T>(
         counts.add_watched(role, bytes);
         counted = stream.received_bytes();
         match message? {
-            Outline::Start { generation, revision } => reading = WatchPlace { generation, revision },
+            Outline::Start { generation, revision } => reading = WatchCursor { generation, revision },
             Outline::Changes { revision, complete: true } => {
                 reading.revision = revision;
                 *place = Some(reading);
@@ -105,9 +105,9 @@ async fn read<T>(
                 }
             }
             Outline::Changes { complete: false, .. } => {}
-            Outline::StartAgain {} => {
+            Outline::Resync {} => {
                 *place = None;
-                return Err(Ended::StartAgain);
+                return Err(Ended::Resync);
             }
         }
     }
@@ -141,6 +141,6 @@ mod tests {
         assert_eq!(outline(WatchMessage::Start { generation, revision }), Outline::Start { generation, revision });
         let changes = vec![Change::TenantDeleted("physics".into()), Change::LeaseEnded(SCHEDULER_LEASE.into())];
         assert_eq!(outline(WatchMessage::Changes { revision, changes, complete: true }), Outline::Changes { revision, complete: true });
-        assert_eq!(outline(WatchMessage::StartAgain { why: "compacted".into() }), Outline::StartAgain {});
+        assert_eq!(outline(WatchMessage::Resync { why: "compacted".into() }), Outline::Resync {});
     }
 }

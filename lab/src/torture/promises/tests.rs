@@ -86,7 +86,7 @@ fn good() -> Facts {
 
 fn broken(what: What, runs: &[&str]) -> Broken {
     let hit = Hit { runs: runs.iter().map(|run| (*run).to_owned()).collect(), ..Hit::default() };
-    Broken { fault: Fault { number: 1, at_ms: 0, for_ms: 1000, what }, began_ms: 50, ended_ms: 1050, hit, trouble: None }
+    Broken { fault: Fault { number: 1, at_ms: 0, for_ms: 1000, what }, began_ms: 50, ended_ms: 1050, hit, error: None }
 }
 
 /// All texts of one check after a change, joined; every other check must pass.

@@ -1,10 +1,10 @@
 //! The answers to granted requests.
 
 use super::audit_walk::AuditWalk;
-use super::standing::{AdmissionsStanding, KeyringStanding, LeaseStanding};
+use super::leader_status::{AdmissionsStatus, KeyringStatus, LeaseStatus};
 use super::status::QuorumStatus;
 use lattice_ledger::{
-    Conflict, DomainStanding, Endpoint, LimitsStanding, Revocation, ServiceStanding, TenantStanding, VClusterStanding, VniPoolStanding,
+    Conflict, DomainStatus, Endpoint, LimitsStatus, Revocation, ServiceStatus, TenantStatus, VClusterStatus, VniPoolStatus,
 };
 use lattice_model::{Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, MemberId, Node, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -43,7 +43,7 @@ pub enum Answer {
     /// The progress of a membership change.
     Changed { done: bool, text: String },
     /// All leases, ordered by name.
-    Leases(Vec<LeaseStanding>),
+    Leases(Vec<LeaseStatus>),
     /// The latest refused claim of the allocation; `None`: its latest claim was granted, or the
     /// leader, which has refusals only in memory, knows none.
     RefusedClaim(Option<RefusedClaim>),
@@ -52,33 +52,33 @@ pub enum Answer {
     /// The backup is complete.
     Backup { name: String, url: String, revision: Revision, audit_records: u64 },
     /// All tenants, ordered by name.
-    Tenants(Vec<TenantStanding>),
+    Tenants(Vec<TenantStatus>),
     /// The VNI pool and its usage.
-    VniPool(VniPoolStanding),
+    VniPool(VniPoolStatus),
     /// Network domains, by tenant and name.
-    Domains(Vec<DomainStanding>),
+    Domains(Vec<DomainStatus>),
     /// Service names, by tenant and name; `more`: further ones exist.
-    Services { services: Vec<ServiceStanding>, more: bool },
+    Services { services: Vec<ServiceStatus>, more: bool },
     /// The endpoints of a service; `more`: further ones exist.
     Endpoints { endpoints: Vec<Endpoint>, more: bool },
     /// The cluster-wide limits and the current usage.
-    Limits(LimitsStanding),
+    Limits(LimitsStatus),
     /// A possibly outdated answer: the member's state is at most `age_ms` old. The age counts from
     /// the member's last contact with the leader; on the leader, with a majority.
     Stale { age_ms: u64, answer: Box<Answer> },
     /// A new gossip key has this id, and is being distributed.
     KeyAdded { id: u32 },
     /// The state of the gossip keys.
-    Keyring(KeyringStanding),
+    Keyring(KeyringStatus),
     /// The revoked names in order; `issue_time`: the time of issue of a certificate that is signed
     /// now.
     Revocations { revoked: Vec<(String, Revocation)>, issue_time: Timestamp },
     /// All vClusters: `default` first, then by name.
-    VClusters(Vec<VClusterStanding>),
+    VClusters(Vec<VClusterStatus>),
     /// All interactive sessions, ordered by allocation.
     Sessions(Vec<InteractiveSession>),
     /// Nodes that wait for admission, and admitted names that have not registered.
-    Admissions(AdmissionsStanding),
+    Admissions(AdmissionsStatus),
 }
 
 /// A refused claim.

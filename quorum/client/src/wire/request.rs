@@ -1,7 +1,7 @@
 //! Requests from agents to members.
 
 use super::audit_walk::AuditWalk;
-use lattice_ledger::{Access, Action, ListFilter, ListPlace};
+use lattice_ledger::{Access, Action, ListCursor, ListFilter};
 use lattice_model::{AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Incarnation, NodeId, OperatorToken, Principal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub enum Request {
     /// Allocations, newest first, at most `limit` (and 1,000): of this user, if given; in these
     /// states, if any are given. `before`: only those after this position, which is that of the
     /// last allocation in the previous answer.
-    ListAllocations { uid: Option<u32>, states: Vec<AllocationState>, limit: u32, before: Option<ListPlace>, filter: ListFilter },
+    ListAllocations { uid: Option<u32>, states: Vec<AllocationState>, limit: u32, before: Option<ListCursor>, filter: ListFilter },
     /// All nodes.
     ListNodes,
     /// The nodes with these names, the first [`NODES_ASKED_MAX`] of them; those that are not

@@ -22,8 +22,8 @@ pub enum Up {
         /// Whether the agent has been restarted (a reconnection without a restart keeps the
         /// incarnation).
         new_life: bool,
-        /// The resources that its kernel cannot limit; see [`lattice_model::Node::unlimited`].
-        unlimited: Vec<String>,
+        /// The resources that its kernel cannot limit; see [`lattice_model::Node::unenforced_limits`].
+        unenforced_limits: Vec<String>,
         /// The features that work may request; see [`lattice_model::Node::features`].
         features: Vec<String>,
         /// From an agent that lost its state or never had one: the work that it found on the node.
@@ -33,9 +33,9 @@ pub enum Up {
         keys: HeldKeys,
         /// The agent that relays this session, if no member can be reached directly.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        through: Option<NodeId>,
+        relay_node: Option<NodeId>,
         /// Whether the agent is configured with the site's wipe hook.
-        wipes: bool,
+        has_wipe_hook: bool,
         /// The agent's assessment of its node: an unwell node does not become Ready.
         health: NodeHealth,
         /// The node's software and firmware, if already examined: so whoever sees the node Ready
@@ -77,8 +77,8 @@ pub enum Up {
     },
     /// A report to be committed; repeated until acknowledged.
     Report(NodeReport),
-    /// The answer to a [`Down::Hear`]: those of the nodes that are alive in this agent's gossip.
-    Hears { alive: Vec<NodeId> },
+    /// The answer to a [`Down::QueryGossip`]: those of the nodes that are alive in this agent's gossip.
+    AliveInGossip { alive: Vec<NodeId> },
 }
 
 /// Messages from a member to an agent in its session.
@@ -121,7 +121,7 @@ pub enum Down {
     /// after [`Down::Registered`], later only new ones.
     Revoked { names: Vec<(String, Timestamp)> },
     /// The quorum receives nothing from these nodes: which of them are alive in the agent's gossip?
-    Hear { nodes: Vec<NodeId> },
+    QueryGossip { nodes: Vec<NodeId> },
 }
 
 /// The voting members. The newest list is valid, whoever sent it last.

@@ -29,7 +29,7 @@ pub struct QuorumStatus {
     /// After a recovery: nodes that are not Down and have not reported what they run.
     pub awaited: Vec<NodeId>,
     /// The progress of notifications about nodes.
-    pub notified: Vec<NotifyStanding>,
+    pub notified: Vec<NotifyStatus>,
     /// Number of nodes that fell silent together, so that none of them becomes Down; known only to
     /// the leader.
     pub held_back: u64,
@@ -41,21 +41,21 @@ pub struct QuorumStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClockAlarm {
     /// The clocks of these members are ahead of the majority's by this many milliseconds.
-    Apart(BTreeMap<MemberId, i64>),
+    Skewed(BTreeMap<MemberId, i64>),
     /// No majority of clocks agrees or answers.
     NoMajority,
     /// The clocks agree, but the ledger's time is this many milliseconds behind them: it never
     /// jumps.
-    Time { behind_ms: i64 },
+    LedgerTime { behind_ms: i64 },
 }
 
 impl ClockAlarm {
     /// Whether it is the same problem with the same members, ignoring the numbers.
     pub fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Apart(these), Self::Apart(those)) => these.keys().eq(those.keys()),
-            (Self::NoMajority, Self::NoMajority) | (Self::Time { .. }, Self::Time { .. }) => true,
-            (Self::Apart(_) | Self::NoMajority | Self::Time { .. }, _) => false,
+            (Self::Skewed(these), Self::Skewed(those)) => these.keys().eq(those.keys()),
+            (Self::NoMajority, Self::NoMajority) | (Self::LedgerTime { .. }, Self::LedgerTime { .. }) => true,
+            (Self::Skewed(_) | Self::NoMajority | Self::LedgerTime { .. }, _) => false,
         }
     }
 }
@@ -64,7 +64,7 @@ impl fmt::Display for ClockAlarm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let off = |ahead_ms: i64| (ahead_ms.unsigned_abs() / 1000, if ahead_ms < 0 { "behind" } else { "ahead of" });
         match self {
-            Self::Apart(members) => {
+            Self::Skewed(members) => {
                 let each = members.iter().map(|(id, ahead_ms)| {
                     let (seconds, side) = off(*ahead_ms);
                     format!("the clock of member {id} is {seconds} s {side} those of the majority")
@@ -74,7 +74,7 @@ impl fmt::Display for ClockAlarm {
             Self::NoMajority => f.write_str(
                 "no majority of the members' clocks agrees to 5 s: the ledger's time continues from its last entry; set the clocks right (NTP)",
             ),
-            Self::Time { behind_ms } => {
+            Self::LedgerTime { behind_ms } => {
                 let (seconds, side) = off(behind_ms.saturating_neg());
                 write!(f, "the ledger's time is {seconds} s {side} the members' clocks, and approaches them slowly; a new leader begins with their time")
             }
@@ -84,13 +84,13 @@ impl fmt::Display for ClockAlarm {
 
 /// The progress of one kind of notification in a [`QuorumStatus`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NotifyStanding {
+pub struct NotifyStatus {
     /// The name of its configuration setting.
-    pub way: String,
+    pub channel: String,
     /// Everything up to this audit record was delivered.
-    pub upto: u64,
+    pub delivered_seq: u64,
     /// Why nothing is being delivered now; known only to the leader.
-    pub trouble: Option<String>,
+    pub last_error: Option<String>,
 }
 
 /// One member in a [`QuorumStatus`].

@@ -1,7 +1,7 @@
 //! Watches: what a watcher subscribes to, and the messages that it receives.
 
-use super::standing::LeaseStanding;
-use lattice_ledger::{ClusterLimits, WatchPlace};
+use super::leader_status::LeaseStatus;
+use lattice_ledger::{ClusterLimits, WatchCursor};
 use lattice_model::{Allocation, AllocationId, Generation, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub struct WatchRequest {
     pub limits: bool,
     /// The place up to which the watcher has the same kinds of records: only later changes are
     /// sent. `None`: it has nothing.
-    pub since: Option<WatchPlace>,
+    pub since: Option<WatchCursor>,
 }
 
 impl WatchRequest {
@@ -62,7 +62,7 @@ pub enum WatchAllocations {
 ///
 /// ```text
 ///   from nothing:  Start, Changes … complete (the list)    then Changes for each entry that concerns it
-///   since a place: Changes … up to now                     then the same; or StartAgain, and the end
+///   since a place: Changes … up to now                     then the same; or Resync, and the end
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WatchMessage {
@@ -75,7 +75,7 @@ pub enum WatchMessage {
     /// revision concerns this watch.
     Changes { revision: Revision, changes: Vec<Change>, complete: bool },
     /// The changes after the watcher's place have been dropped: it must start again with a list.
-    StartAgain { why: String },
+    Resync { why: String },
 }
 
 /// A changed record, or a record of a list.
@@ -99,7 +99,7 @@ pub enum Change {
     TenantDeleted(String),
     /// This lease was granted, or its time to live changed. Not sent: renewals, the remaining time,
     /// and reasons against its holder.
-    Lease(Box<LeaseStanding>),
+    Lease(Box<LeaseStatus>),
     /// The lease of this name ended.
     LeaseEnded(String),
     /// This vCluster changed (or is new).

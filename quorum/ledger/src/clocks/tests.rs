@@ -39,7 +39,7 @@ fn all(nodes: &[Node]) -> All<'_> {
 }
 
 fn states(clocks: &mut Clocks, now: u64, nodes: &[Node]) -> Vec<(String, NodeState)> {
-    clocks.standings(S(now), &all(nodes)).into_iter().map(|s| (s.node.to_string(), s.state)).collect()
+    clocks.state_changes(S(now), &all(nodes)).into_iter().map(|s| (s.node.to_string(), s.state)).collect()
 }
 
 fn clocks() -> Clocks {
@@ -60,7 +60,7 @@ fn patience_is_that_of_what_the_node_is_used_for() {
     let table = [(NodeUse::Own, 30, 90), (NodeUse::Sensitive, 120, 420), (NodeUse::Borrowed, 30, 60)];
     for (used, degraded, down) in table {
         let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready)]);
-        let mut at = |now, n: &[Node]| c.standings(S(now), &All { nodes: n, used, revision: Revision(0) }).first().map(|s| s.state);
+        let mut at = |now, n: &[Node]| c.state_changes(S(now), &All { nodes: n, used, revision: Revision(0) }).first().map(|s| s.state);
         assert_eq!(at(0, &n), None);
         assert_eq!((at(degraded, &n), at(degraded + 1, &n)), (None, Some(NodeState::Degraded)), "{used:?}");
         n[0].state = NodeState::Degraded;
@@ -80,9 +80,12 @@ fn one_that_others_hear_stays_degraded_for_so_much_longer_and_no_longer_than_the
     assert!(c.asked().contains(&id));
     c.witnessed(&id, id.clone(), S(88));
     c.witnessed(&id, by(), S(88));
-    let standings = c.standings(S(89), &all(&n));
-    assert_eq!((standings[0].state, standings[0].reason.as_str()), (NodeState::Degraded, "its way to the quorum is lost: n2 hears it"));
-    n[0].state_reason.clone_from(&standings[0].reason);
+    let state_changes = c.state_changes(S(89), &all(&n));
+    assert_eq!(
+        (state_changes[0].state, state_changes[0].reason.as_str()),
+        (NodeState::Degraded, "its way to the quorum is lost: n2 hears it")
+    );
+    n[0].state_reason.clone_from(&state_changes[0].reason);
     assert_eq!(states(&mut c, 91, &n), []);
     assert!(c.cut_off.contains(&id), "its leases lapse as those of others");
     // The witness does not reach it any more.
@@ -120,10 +123,10 @@ proptest::proptest! {
                     1 if *asks => c.witnessed(&ids[who], ids[by].clone(), S(now)),
                     _ => {}
                 }
-                let all: Vec<_> = c.standings(S(now), &all(nodes));
-                for standing in all {
-                    let node = nodes.iter_mut().find(|n| n.id == standing.node).unwrap();
-                    (node.state, node.state_reason) = (standing.state, standing.reason);
+                let all: Vec<_> = c.state_changes(S(now), &all(nodes));
+                for state_change in all {
+                    let node = nodes.iter_mut().find(|n| n.id == state_change.node).unwrap();
+                    (node.state, node.state_reason) = (state_change.state, state_change.reason);
                 }
             }
             let [(_, _, without), (c, _, with)] = &sides;
@@ -178,8 +181,8 @@ proptest::proptest! {
                 if has_heartbeat {
                     c.record_heartbeat(nodes[who].id.clone(), Incarnation(1), S(now));
                 }
-                for standing in c.standings(S(now), &all(nodes)) {
-                    nodes.iter_mut().find(|n| n.id == standing.node).unwrap().state = standing.state;
+                for state_change in c.state_changes(S(now), &all(nodes)) {
+                    nodes.iter_mut().find(|n| n.id == state_change.node).unwrap().state = state_change.state;
                 }
             }
             let [(without, nodes), (with, more)] = &sides;
@@ -214,18 +217,18 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
     let unwell = || NodeHealth::Unwell { why: "disk: full".into(), drain: None };
     c.record_heartbeat(id(), Incarnation(1), S(1));
     c.record_health(id(), Incarnation(1), unwell());
-    let standings = c.standings(S(2), &all(&n));
-    assert_eq!((standings[0].state, standings[0].reason.as_str()), (NodeState::Degraded, "not well: disk: full"));
-    (n[0].state, n[0].state_reason) = (NodeState::Degraded, standings[0].reason.clone());
+    let state_changes = c.state_changes(S(2), &all(&n));
+    assert_eq!((state_changes[0].state, state_changes[0].reason.as_str()), (NodeState::Degraded, "not well: disk: full"));
+    (n[0].state, n[0].state_reason) = (NodeState::Degraded, state_changes[0].reason.clone());
     assert_eq!(states(&mut c, 3, &n), []);
     // A change in which checks fail is reported; a different number from the same check is not.
     for (why, expected) in
         [("disk: 3 % are free", None), ("disk: full; nic eth0: it is down", Some("not well: disk: full; nic eth0: it is down"))]
     {
         c.record_health(id(), Incarnation(1), NodeHealth::Unwell { why: why.into(), drain: None });
-        let again = c.standings(S(3), &all(&n));
-        assert_eq!(again.first().map(|standing| standing.reason.as_str()), expected);
-        assert!(again.iter().all(|standing| standing.state == NodeState::Degraded));
+        let again = c.state_changes(S(3), &all(&n));
+        assert_eq!(again.first().map(|state_change| state_change.reason.as_str()), expected);
+        assert!(again.iter().all(|state_change| state_change.state == NodeState::Degraded));
     }
     c.record_health(id(), Incarnation(1), unwell());
     let mut next = clocks();
@@ -235,7 +238,7 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
     assert_eq!(states(&mut next, 3, &n), [("n1".to_owned(), NodeState::Ready)]);
     // Silence still counts, and is the reason from then on; a node that returns from it is first
     // heard again.
-    let silent = c.standings(S(32), &all(&n));
+    let silent = c.state_changes(S(32), &all(&n));
     assert_eq!((silent[0].state, silent[0].reason.as_str()), (NodeState::Degraded, "silent for 31 s"));
     n[0].state_reason.clone_from(&silent[0].reason);
     assert!(!n[0].is_unwell());
@@ -244,7 +247,7 @@ fn a_node_that_is_not_well_gets_no_work_until_it_is_and_a_new_leader_waits_for_i
     n[0].state = NodeState::Down;
     c.record_heartbeat(id(), Incarnation(1), S(93));
     assert_eq!(states(&mut c, 93, &n), [NodeState::Ready, NodeState::Degraded].map(|state| ("n1".to_owned(), state)));
-    (n[0].state, n[0].state_reason) = (NodeState::Degraded, standings[0].reason.clone());
+    (n[0].state, n[0].state_reason) = (NodeState::Degraded, state_changes[0].reason.clone());
     // A restarted agent reports it again.
     n[0].incarnation = Incarnation(2);
     assert_eq!(states(&mut c, 95, &n), []);
@@ -258,7 +261,7 @@ fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
         kind: HoldKind::Drain,
         by: "root".into(),
         reason: "x".into(),
-        also: Vec::new(),
+        more_reasons: Vec::new(),
         since: Timestamp(0),
         until: None,
         deadline: None,
@@ -266,9 +269,9 @@ fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
     c.record_heartbeat(id(), Incarnation(1), S(1));
     assert_eq!(states(&mut c, 1, &n), []);
     c.record_health(id(), Incarnation(1), NodeHealth::Unwell { why: "disk: full".into(), drain: None });
-    let standings = c.standings(S(2), &all(&n));
-    assert_eq!((standings[0].state, standings[0].reason.as_str()), (NodeState::Draining, "not well: disk: full"));
-    n[0].state_reason.clone_from(&standings[0].reason);
+    let state_changes = c.state_changes(S(2), &all(&n));
+    assert_eq!((state_changes[0].state, state_changes[0].reason.as_str()), (NodeState::Draining, "not well: disk: full"));
+    n[0].state_reason.clone_from(&state_changes[0].reason);
     assert_eq!(states(&mut c, 3, &n), [], "said once");
     // It was Degraded before it was drained: from now on its drain determines its state.
     n[0].state = NodeState::Degraded;
@@ -280,7 +283,7 @@ fn a_node_that_drains_and_is_not_well_says_so_beside_its_state() {
     next.record_heartbeat(id(), Incarnation(1), S(1));
     assert_eq!(states(&mut next, 2, &n), []);
     next.record_health(id(), Incarnation(1), NodeHealth::Well);
-    assert_eq!(next.standings(S(2), &all(&n))[0].reason, "");
+    assert_eq!(next.state_changes(S(2), &all(&n))[0].reason, "");
 }
 
 #[test]
@@ -300,7 +303,8 @@ fn failed_hardware_is_a_hold_once_in_the_life_that_said_it() {
     c.record_heartbeat("n1".parse().unwrap(), Incarnation(2), S(1));
     assert_eq!(c.failures(S(1), &all(&n)).len(), 1);
     let (by, reason) = ("root".to_owned(), "x".to_owned());
-    n[0].holds = vec![Hold { kind: HoldKind::Failure, by, reason, also: Vec::new(), since: Timestamp(0), until: None, deadline: None }];
+    n[0].holds =
+        vec![Hold { kind: HoldKind::Failure, by, reason, more_reasons: Vec::new(), since: Timestamp(0), until: None, deadline: None }];
     assert_eq!(c.failures(S(1), &all(&n)), [], "it is under one");
     // A leader that never heard it still knows how long it has been silent: run leases there expire
     // eventually.
@@ -315,7 +319,7 @@ fn a_drain_that_a_node_asks_for_is_asked_of_the_ledger_until_it_has_it() {
     let (mut c, mut n) = (clocks(), [node("n1", NodeState::Ready), node("n2", NodeState::Ready)]);
     let id = || "n1".parse::<NodeId>().unwrap();
     let wish = |asked, why: &str| {
-        let drain = Some(DrainWish { asked: Timestamp(asked), why: why.into() });
+        let drain = Some(DrainRequest { asked: Timestamp(asked), why: why.into() });
         NodeHealth::Unwell { why: "gpu 0: XID 79".into(), drain }
     };
     c.record_heartbeat(id(), Incarnation(1), S(1));
@@ -324,7 +328,7 @@ fn a_drain_that_a_node_asks_for_is_asked_of_the_ledger_until_it_has_it() {
         |asked| Action::AskDrain { node: id(), incarnation: Incarnation(1), asked: Timestamp(asked), reason: "gpu 0: XID 79".into() };
     assert_eq!(c.drains(S(1), &all(&n)), [asked(5)]);
     assert_eq!(c.drains(S(32), &all(&n)), [], "it is not heard by now");
-    n[0].drain_asked = Some(Timestamp(5));
+    n[0].drain_requested_at = Some(Timestamp(5));
     assert_eq!(c.drains(S(1), &all(&n)), [], "granted, whether it stands or not");
     c.record_health(id(), Incarnation(1), wish(9, "gpu 0: XID 79"));
     assert_eq!(c.drains(S(1), &all(&n)), [asked(9)], "another request");
@@ -348,8 +352,15 @@ fn a_node_that_drains_falls_silent_as_others_and_one_that_is_disabled_or_booted_
     let mut c = clocks();
     let mut n =
         [node("n1", NodeState::Draining), node("n2", NodeState::Drained), node("n3", NodeState::Booting), node("n4", NodeState::Down)];
-    let hold =
-        |kind| Hold { kind, by: "root".into(), reason: "x".into(), also: Vec::new(), since: Timestamp(0), until: None, deadline: None };
+    let hold = |kind| Hold {
+        kind,
+        by: "root".into(),
+        reason: "x".into(),
+        more_reasons: Vec::new(),
+        since: Timestamp(0),
+        until: None,
+        deadline: None,
+    };
     n[3].holds = vec![hold(HoldKind::Disable)];
     assert_eq!(states(&mut c, 0, &n), []);
     for silent in ["n3", "n4"] {
@@ -416,7 +427,7 @@ impl Twins {
         let id: NodeId = format!("n{who}").parse().unwrap();
         let there = self.nodes.iter().position(|node| node.id == id);
         let (at, revision, incarnation) = (S(self.now), Revision(self.revision), Incarnation(self.incarnations[who]));
-        let wish = DrainWish { asked: Timestamp(self.now), why: "x".into() };
+        let wish = DrainRequest { asked: Timestamp(self.now), why: "x".into() };
         let health = match what {
             4 => NodeHealth::Well,
             5 => NodeHealth::Unwell { why: "disk: full".into(), drain: Some(wish) },
@@ -449,9 +460,9 @@ impl Twins {
 
     fn evaluate(&mut self, commits: bool) {
         let (now, revision) = (S(self.now), Revision(self.revision));
-        let wanted = self.whole.standings(now, &all(&self.nodes));
+        let wanted = self.whole.state_changes(now, &all(&self.nodes));
         let (whole, changed) = (&mut self.whole, &mut self.changed);
-        let found = changed.standings(now, &All { nodes: &self.nodes, used: NodeUse::Own, revision });
+        let found = changed.state_changes(now, &All { nodes: &self.nodes, used: NodeUse::Own, revision });
         assert_eq!(format!("{found:?}"), format!("{wanted:?}"));
         assert_eq!((changed.held_back, changed.asked(), &changed.cut_off), (whole.held_back, whole.asked(), &whole.cut_off));
         assert_eq!((changed.known, changed.counted), (whole.known, whole.counted));
@@ -461,9 +472,9 @@ impl Twins {
         let soon = |c: &Clocks| c.due().filter(|due| *due <= now + LOOK_AHEAD_MAX);
         assert_eq!(soon(changed), soon(whole));
         self.revision += 1;
-        for standing in wanted.into_iter().filter(|_| commits) {
-            let known = self.nodes.iter_mut().find(|node| node.id == standing.node).unwrap();
-            (known.state, known.state_reason, known.revision) = (standing.state, standing.reason, Revision(self.revision));
+        for state_change in wanted.into_iter().filter(|_| commits) {
+            let known = self.nodes.iter_mut().find(|node| node.id == state_change.node).unwrap();
+            (known.state, known.state_reason, known.revision) = (state_change.state, state_change.reason, Revision(self.revision));
         }
     }
 }

@@ -7,14 +7,14 @@ use crate::scenarios::{SIZE, id, node, registration, spec, user};
 use crate::signing::SignedHead;
 use crate::state::user_usage::holds_nodes;
 use crate::{
-    Access, AccessKind, Action, Ledger, NodeStanding, NotifyWay, Registration, SCHEDULER_LEASE, TenantChange, UserLimitsChange,
+    Access, AccessKind, Action, Ledger, NodeStateChange, NotifyChannel, Registration, SCHEDULER_LEASE, TenantChange, UserLimitsChange,
     VClusterChange, VniPoolChange, scheduler_lease,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AskSignal, CheckpointId, CheckpointPolicy, CheckpointRef, Claim,
+    Allocation, AllocationId, AllocationSpec, AllocationState, CheckpointId, CheckpointPolicy, CheckpointRef, CheckpointSignal, Claim,
     Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, MemberId, NodeReport, NodeState, OnIsolation,
     PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, TelemetryMode, Timestamp, When,
 };
@@ -49,7 +49,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let connectivity = Connectivity { network_domain, expose };
             let (session, sensitive) = (number % 2 == 0, number % 5 == 0);
             let on_isolation = if number % 6 == 1 { OnIsolation::Stop } else { OnIsolation::Continue };
-            let checkpoint = (number % 3 == 1).then_some(CheckpointPolicy::by_signal(AskSignal::USR1));
+            let checkpoint = (number % 3 == 1).then_some(CheckpointPolicy::by_signal(CheckpointSignal::USR1));
             let launch = EntryLaunch { keeps_on_bad_exit: number % 7 == 3, ..EntryLaunch::default() };
             let spec = AllocationSpec {
                 share,
@@ -110,11 +110,11 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             // One of the nodes has none of these features.
             let all = [RUN_LEASE, CHECKPOINTS, TELEMETRY_AUDIT, TELEMETRY_DEBUG].map(str::to_owned);
             let features = if number == 3 { vec![] } else { all.to_vec() };
-            let wipes = number != 3;
+            let has_wipe_hook = number != 3;
             Action::Register(Registration {
                 found,
                 features,
-                wipes,
+                has_wipe_hook,
                 ..registration(number, boot, if memory { known } else { 0 }, new_life)
             })
         }
@@ -146,7 +146,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                     let asked = ledger.allocation(allocation).and_then(|a| a.preemption.as_ref()).map(|order| order.id);
                     ReportItem::NotPreempted { allocation, epoch, id: asked.unwrap_or(saved(&allocation)), why: "x".into() }
                 }
-                16 => ReportItem::Unheard { at: Timestamp(skip), word: "not well: x".into() },
+                16 => ReportItem::UnreportedHealth { at: Timestamp(skip), health: "not well: x".into() },
                 _ => ReportItem::Released { allocation, epoch, usage: None },
             };
             let (incarnation, seq) = known.map(|n| (n.incarnation, n.report_seq)).unwrap_or_default();
@@ -156,7 +156,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let mut incarnation = ledger.node(&node(number)).map(|n| n.incarnation).unwrap_or_default();
             incarnation.0 -= u64::from(stale && incarnation.0 > 0);
             let state = [NodeState::Ready, NodeState::Degraded, NodeState::Down, NodeState::Failed][usize::from(state)];
-            Action::NodeStates(vec![NodeStanding { node: node(number), incarnation, state, reason: "x".into() }])
+            Action::NodeStates(vec![NodeStateChange { node: node(number), incarnation, state, reason: "x".into() }])
         }
         Move::Lease { holder, user: None, named: true, .. } => {
             Action::GrantLease { name: scheduler_lease(VCLUSTER), holder: node(holder % 2), ttl_ms: 1000, user: None }
@@ -331,7 +331,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             };
             Action::SetTelemetry { allocation, by, id: uuid::Uuid::from_u128(u128::from(how) << 8 | number), mode, duration_ms }
         }
-        Move::Notified { upto } => Action::Notified { way: NotifyWay::Hook, upto },
+        Move::Notified { upto } => Action::Notified { channel: NotifyChannel::Hook, upto },
         Move::Limits { sensitive, running, history } => {
             let users = UserLimitsChange { user_running: running, user_history: history, ..UserLimitsChange::default() };
             Action::SetLimits { sensitive_pool_size: sensitive, users, by: "root".into() }

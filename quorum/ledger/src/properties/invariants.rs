@@ -208,7 +208,7 @@ pub(super) fn invariant_holds_hold(before: &Ledger, after: &Ledger, claimed: Opt
         }
         for hold in before.node(&known.id).iter().flat_map(|was| &was.holds) {
             let now = known.hold(hold.kind).filter(|now| now.since == hold.since);
-            assert!(now.is_none_or(|now| now.by == hold.by && now.also.len() >= hold.also.len()), "{hold:?} {now:?}");
+            assert!(now.is_none_or(|now| now.by == hold.by && now.more_reasons.len() >= hold.more_reasons.len()), "{hold:?} {now:?}");
             // Nobody can shorten a hold that somebody else has set.
             assert!(now.is_none_or(|now| now.until.is_none() || now.until >= hold.until && hold.until.is_some()), "{hold:?} {now:?}");
         }
@@ -226,7 +226,7 @@ pub(super) fn invariant_changes_are_published(before: &Ledger, after: &Ledger, a
             let only_shares = applied.changed.shares.get(&allocation.id);
             assert!(applied.changed.allocations.contains(&allocation.id) != only_shares.is_some());
             if let (Some(changed), Some(before)) = (only_shares, before.allocation(allocation.id)) {
-                assert_eq!(changed.follows, before.revision);
+                assert_eq!(changed.previous_revision, before.revision);
                 let mut same = Allocation { usage: allocation.usage.clone(), revision: allocation.revision, ..Allocation::clone(before) };
                 for rank in &changed.ranks {
                     same.shares.set_phase_of_rank(*rank, allocation.shares.get(*rank).unwrap().phase);

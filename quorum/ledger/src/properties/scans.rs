@@ -1,7 +1,7 @@
 //! Counts and indexes equal a scan of everything. The scans here are independent of the code that
 //! keeps the counts.
 
-use crate::{Action, DomainKey, DriftLimits, Ledger, NodeStanding, holds};
+use crate::{Action, DomainKey, DriftLimits, Ledger, NodeStateChange, holds};
 use lattice_model::shares::ShareRef;
 use lattice_model::{Allocation, AllocationState, HoldKind, NodeId, NodeState, SharePhase, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ fn states<S: Ord>(each: impl Iterator<Item = S>) -> Vec<(S, u32)> {
 
 fn amiss(ledger: &Ledger) -> [u32; 2] {
     let wipes = ledger.nodes().filter(|node| node.wipe.as_ref().is_some_and(|wipe| wipe.failed.is_some())).count();
-    let drifts = ledger.nodes().filter_map(|node| node.conformance.as_ref()?.drift.as_ref()).filter(|drift| drift.over).count();
+    let drifts = ledger.nodes().filter_map(|node| node.conformance.as_ref()?.drift.as_ref()).filter(|drift| drift.overdue).count();
     [wipes, drifts].map(|count| u32::try_from(count).unwrap())
 }
 
@@ -66,22 +66,22 @@ fn usage_is_counted(ledger: &Ledger) {
         running.iter().filter(|allocation| wanted(allocation)).flat_map(|allocation| allocation.nodes()).collect::<BTreeSet<_>>().len()
     };
     assert_eq!(ledger.limits().sensitive_nodes as usize, nodes_of(&|allocation| allocation.spec.sensitive));
-    for standing in ledger.tenant_standings() {
-        let name = &standing.tenant.name;
-        assert_eq!(standing.nodes as usize, nodes_of(&|allocation| allocation.spec.tenant == *name));
-        assert_eq!(standing.allocations as usize, running.iter().filter(|allocation| allocation.spec.tenant == *name).count());
+    for status in ledger.tenant_statuses() {
+        let name = &status.tenant.name;
+        assert_eq!(status.nodes as usize, nodes_of(&|allocation| allocation.spec.tenant == *name));
+        assert_eq!(status.allocations as usize, running.iter().filter(|allocation| allocation.spec.tenant == *name).count());
         let live = ledger.allocations().filter(|a| !a.state.is_terminal() && a.spec.tenant == *name).count();
         assert_eq!(ledger.allocation_index.live_of_tenant.get(name).map_or(0, |live| *live as usize), live);
     }
-    for standing in ledger.vcluster_standings() {
-        let name = &standing.vcluster.name;
+    for status in ledger.vcluster_statuses() {
+        let name = &status.vcluster.name;
         let home = if name == "default" { "" } else { name };
         let nodes: BTreeSet<NodeId> = ledger.nodes().filter(|node| node.home == home).map(|node| node.id.clone()).collect();
-        assert_eq!(standing.nodes, nodes, "{name}");
+        assert_eq!(status.nodes, nodes, "{name}");
         let queued: Vec<_> = ledger.allocations().filter(|a| ledger.queue_of(&a.spec.vcluster) == name).collect();
         let waits = |a: &&&Arc<Allocation>| matches!(a.state, AllocationState::Pending | AllocationState::Suspended) && !a.held;
-        assert_eq!(standing.pending as usize, queued.iter().filter(waits).count(), "{name}");
-        assert_eq!(standing.running as usize, queued.iter().filter(|a| has_nodes(a)).count(), "{name}");
+        assert_eq!(status.pending as usize, queued.iter().filter(waits).count(), "{name}");
+        assert_eq!(status.running as usize, queued.iter().filter(|a| has_nodes(a)).count(), "{name}");
         let live = ledger.allocations().filter(|a| !a.state.is_terminal() && a.spec.vcluster == *name).count();
         assert_eq!(ledger.allocation_index.queues.get(name).map_or(0, |queue| queue.live() as usize), live, "{name}");
     }
@@ -149,7 +149,7 @@ fn nodes_due(ledger: &Ledger, now: Timestamp, boot_ms: u64) -> Vec<Action> {
         }
         if node.state == NodeState::Booting && now.since_ms(node.state_since) >= boot_ms {
             let reason = "it did not register under another boot id within 0 s".to_owned();
-            late.push(NodeStanding { node: node.id.clone(), incarnation: node.incarnation, state: NodeState::Failed, reason });
+            late.push(NodeStateChange { node: node.id.clone(), incarnation: node.incarnation, state: NodeState::Failed, reason });
         }
     }
     due.extend((!late.is_empty()).then_some(Action::NodeStates(late)));
@@ -158,7 +158,7 @@ fn nodes_due(ledger: &Ledger, now: Timestamp, boot_ms: u64) -> Vec<Action> {
 
 fn drifts_due(ledger: &Ledger, now: Timestamp, limits: DriftLimits) -> Vec<Action> {
     let due = ledger.nodes().filter_map(|node| {
-        let drift = node.conformance.as_ref()?.drift.as_ref().filter(|drift| !drift.over)?;
+        let drift = node.conformance.as_ref()?.drift.as_ref().filter(|drift| !drift.overdue)?;
         let limit_ms = if drift.sensitive { limits.sensitive_ms } else { limits.ordinary_ms };
         (now.since_ms(drift.since) >= limit_ms).then(|| Action::DriftOver { node: node.id.clone(), since: drift.since })
     });

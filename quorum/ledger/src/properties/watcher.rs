@@ -105,7 +105,7 @@ impl NodeWatcher {
             }
         }
         for change in set.phases.iter().filter_map(|phases| phases.of_node(&self.node)) {
-            assert_eq!((change.follows, change.phases.len(), change.phases[0].len), (None, 1, 1));
+            assert_eq!((change.previous_revision, change.phases.len(), change.phases[0].len), (None, 1, 1));
             if !change.state.is_terminal() {
                 change.apply(self.allocations.get_mut(&change.id).expect("the claim was sent before")).unwrap();
             }

@@ -189,25 +189,25 @@ fn no_text_and_no_list_of_a_node_is_left_out() {
     let components = || -> Components { (0..32).map(|number| (format!("component{number}"), "x".repeat(160))).collect() };
     let conforms = Conformance::first(components());
     let hold = Hold::new(HoldKind::Drain, &long(), &long(), Timestamp(1));
-    let also = vec![HoldReason { by: long(), reason: long() }; 5];
+    let more_reasons = vec![HoldReason { by: long(), reason: long() }; 5];
     let leaving = Leaving {
         allocation: AllocationId(Uuid::from_u128(1)),
         epoch: Epoch(u64::MAX),
         resources: Resources { cores: u32::MAX, memory_bytes: u64::MAX, gpus: u32::MAX },
         fenced: true,
     };
-    let drift = Drift { since: Timestamp(1), expected: components(), sensitive: true, over: false };
+    let drift = Drift { since: Timestamp(1), expected: components(), sensitive: true, overdue: false };
     let addresses = |mesh, gossip| NodeAddresses { mesh, gossip };
     for (what, node) in [
         ("id", Node { id: long_name(), ..plain() }),
         ("mesh", Node { addresses: addresses(long(), String::new()), ..plain() }),
         ("gossip", Node { addresses: addresses(String::new(), long()), ..plain() }),
         ("reason", Node { state_reason: long(), ..plain() }),
-        ("unlimited", Node { unlimited: vec![long(); 3], ..plain() }),
+        ("unenforced_limits", Node { unenforced_limits: vec![long(); 3], ..plain() }),
         ("features", Node { features: vec!["x".to_owned(); LONG], ..plain() }),
-        ("holds", Node { holds: vec![Hold { also, ..hold }], ..plain() }),
+        ("holds", Node { holds: vec![Hold { more_reasons, ..hold }], ..plain() }),
         ("leaving", Node { leaving: vec![leaving; 300], ..plain() }),
-        ("through", Node { through: Some(long_name()), ..plain() }),
+        ("relay_node", Node { relay_node: Some(long_name()), ..plain() }),
         ("home", Node { home: long(), ..plain() }),
         ("components", Node { conformance: Some(conforms.clone()), ..plain() }),
         ("expected components", Node { conformance: Some(Conformance { drift: Some(drift), ..conforms }), ..plain() }),
@@ -237,8 +237,8 @@ fn no_text_of_a_small_record_is_left_out() {
         scheduler: SchedulerKind::InteractiveFifo,
         tenant: long(),
         nodes: 1,
-        made_by: long(),
-        made_at: Timestamp(1),
+        created_by: long(),
+        created_at: Timestamp(1),
         revision: Revision(1),
     };
     let name = long();

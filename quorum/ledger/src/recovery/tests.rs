@@ -3,7 +3,7 @@
 mod unreported;
 
 use super::super::scenarios::{SIZE, id, node, registration, spec, user};
-use super::super::{Action, Command, Ledger, NodeStanding, Outcome, SCHEDULER_LEASE};
+use super::super::{Action, Command, Ledger, NodeStateChange, Outcome, SCHEDULER_LEASE};
 use super::{NUMBERS_STEP, beyond};
 use crate::properties::scans::invariant_indexes_equal_scans;
 use crate::{HeldShare, QuotaChange, Refusal, UserLimitsChange};
@@ -255,7 +255,7 @@ fn a_silent_node_is_awaited_until_it_is_down() {
     (0..2).for_each(|n| now.return_node(n, 1, vec![]));
     assert!(now.claim(1, &[0]).is_err());
     let known = now.ledger.node(&node(2)).unwrap().incarnation;
-    let down = NodeStanding { node: node(2), incarnation: known, state: NodeState::Down, reason: "silent".into() };
+    let down = NodeStateChange { node: node(2), incarnation: known, state: NodeState::Down, reason: "silent".into() };
     now.act(Action::NodeStates(vec![down])).unwrap();
     now.claim(1, &[0]).unwrap();
     // The node returns, with work that is not in the backup.

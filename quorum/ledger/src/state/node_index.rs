@@ -57,7 +57,7 @@ impl NodeFacts {
         hold_ends.dedup();
         let drift =
             node.conformance.as_ref().and_then(|now| now.drift.as_ref()).map(|drift| {
-                if drift.over { NodeDrift::Over } else { NodeDrift::Lasts { since: drift.since, sensitive: drift.sensitive } }
+                if drift.overdue { NodeDrift::Over } else { NodeDrift::Lasts { since: drift.since, sensitive: drift.sensitive } }
             });
         Self {
             revision: node.revision,

@@ -2,7 +2,9 @@
 
 use super::{allocation, components, node, registration, vcluster_change};
 use crate::keyring::Secret;
-use crate::{Action, Command, LEVEL_MAX, Ledger, NotifyWay, QuotaChange, Registration, SCHEDULER_LEASE, UserLimitsChange, VniPoolChange};
+use crate::{
+    Action, Command, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, Registration, SCHEDULER_LEASE, UserLimitsChange, VniPoolChange,
+};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     AllocationId, AllocationSpec, AuditRecord, Claim, Connectivity, Epoch, Exposed, HoldKind, Incarnation, NodeReport, ReportItem,
@@ -41,7 +43,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: components() },
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: [("kernel".to_owned(), "6.6".to_owned())].into() },
         Action::ConformanceStale { node: node(1), incarnation: Incarnation(1), stale: true },
-        Action::Notified { way: NotifyWay::Webhook, upto: 2 },
+        Action::Notified { channel: NotifyChannel::Webhook, upto: 2 },
         Action::Fence { node: node(1), incarnation: Incarnation(1), silent_ms: 99_000 },
         Action::GrantLease { name: SCHEDULER_LEASE.into(), holder: node(1), ttl_ms: 1000, user: None },
         serving,
@@ -58,7 +60,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
             deadline: None,
         },
         drain,
-        Action::Register(Registration { wipes: true, conformance: Some(components()), ..registration(1, 1, 1, false) }),
+        Action::Register(Registration { has_wipe_hook: true, conformance: Some(components()), ..registration(1, 1, 1, false) }),
         Action::Wipe { node: node(1), by: "root".into(), reason: "x".into(), force: false },
         Action::Admit { node: node(7), by: "anna".into(), reason: "rack 4".into() },
         Action::Register(registration(5, 1, 0, true)),

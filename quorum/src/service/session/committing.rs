@@ -40,7 +40,7 @@ impl Session<'_> {
         for ((seq, subject), result) in reported.into_iter().zip(results) {
             match result {
                 Ok(outcome) if refused.is_none() => {
-                    if let (Outcome::Unheeded(refusal), _) = outcome {
+                    if let (Outcome::ContentRefused(refusal), _) = outcome {
                         tracing::info!(node = %self.node, %refusal, "a report is not heeded");
                         superseded.extend(subject);
                     }

@@ -5,7 +5,7 @@ use super::{Scratch, entry_of, grant};
 use crate::directory::Directory;
 use crate::machine::Agreed;
 use lattice_ledger::history::ChangedPhases;
-use lattice_ledger::{Action, SCHEDULER_LEASE, WatchPlace, test_builders};
+use lattice_ledger::{Action, SCHEDULER_LEASE, WatchCursor, test_builders};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, Claim, EndReason, NodeReport, ReportItem, RequeuePolicy, Revision, SharePhase, WorkUsage,
@@ -52,7 +52,7 @@ type Leases = BTreeMap<String, u64>;
 /// A watcher of the leases, and of the allocation.
 #[derive(Clone, Debug)]
 struct Watcher {
-    place: WatchPlace,
+    place: WatchCursor,
     leases: Leases,
     allocation: Option<Allocation>,
 }

@@ -3,7 +3,7 @@
 
 use lattice_api::v1;
 use lattice_model::Resources;
-use lattice_node::device_health::GpuStanding;
+use lattice_node::device_health::GpuStatus;
 use std::collections::BTreeMap;
 
 /// The resources that work may have of the node, and the features that it may require.
@@ -15,21 +15,21 @@ pub struct Offer {
 
 /// The state of the GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GpuStandings {
+pub struct GpuStatuses {
     /// Version of the error table that decides about the GPUs.
     pub policy: String,
     /// By GPU key.
-    pub gpus: BTreeMap<String, GpuStanding>,
+    pub gpus: BTreeMap<String, GpuStatus>,
     /// By GPU key, why a GPU is not offered yet: no driver reports it, or it is new.
     pub waits: BTreeMap<String, String>,
     /// How often NVIDIA's driver reported each error, by GPU and error number.
     pub xids: BTreeMap<(String, u32), u64>,
 }
 
-impl GpuStandings {
+impl GpuStatuses {
     /// The GPU's problem, or why it is not offered; empty: neither.
     pub fn why(&self, key: &str) -> String {
-        let why = self.gpus.get(key).map(GpuStanding::why).unwrap_or_default();
+        let why = self.gpus.get(key).map(GpuStatus::why).unwrap_or_default();
         if why.is_empty() { self.waits.get(key).map(|why| format!("not offered yet: {why}")).unwrap_or_default() } else { why }
     }
 
@@ -39,27 +39,27 @@ impl GpuStandings {
     }
 
     /// Whether it is on the bus and its driver has not lost it. An unknown GPU counts as present.
-    pub fn is_there(&self, key: &str) -> bool {
-        self.gpus.get(key).is_none_or(|standing| standing.lost.is_none())
+    pub fn is_present(&self, key: &str) -> bool {
+        self.gpus.get(key).is_none_or(|status| status.lost.is_none())
     }
 
     pub fn is_allocatable(&self, key: &str) -> bool {
-        self.gpus.get(key).is_none_or(GpuStanding::is_allocatable) && !self.waits.contains_key(key)
+        self.gpus.get(key).is_none_or(GpuStatus::is_allocatable) && !self.waits.contains_key(key)
     }
 
     /// The GPUs in the form of the API.
-    pub fn shown(&self) -> Vec<v1::GpuStanding> {
-        let shown = self.gpus.iter().map(|(key, standing)| {
+    pub fn shown(&self) -> Vec<v1::GpuStatus> {
+        let shown = self.gpus.iter().map(|(key, status)| {
             let mut detail = match self.waits.get(key) {
-                Some(why) if standing.is_allocatable() => format!("not offered yet: {why}"),
-                Some(_) | None => standing.why(),
+                Some(why) if status.is_allocatable() => format!("not offered yet: {why}"),
+                Some(_) | None => status.why(),
             };
             // Part of this text may come from a driver.
             detail.retain(|c| !c.is_control());
-            v1::GpuStanding {
+            v1::GpuStatus {
                 bus: key.clone(),
-                there: standing.lost.is_none(),
-                healthy: standing.is_healthy(),
+                present: status.lost.is_none(),
+                healthy: status.is_healthy(),
                 allocatable: self.is_allocatable(key),
                 detail,
             }

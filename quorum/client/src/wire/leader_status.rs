@@ -5,46 +5,46 @@ use serde::{Deserialize, Serialize};
 
 /// The gossip keys without their secrets, and the progress of a rotation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyringStanding {
+pub struct KeyringStatus {
     /// The keys, the older one first.
-    pub keys: Vec<KeyStanding>,
+    pub keys: Vec<KeyStatus>,
     /// Number of nodes that are neither revoked nor Down, Booting or Failed: a rotation waits for
     /// these.
     pub nodes: u64,
     /// The first 16 nodes that the next step of a rotation waits for.
     pub awaited: Vec<NodeId>,
     /// Number of all such nodes.
-    pub awaited_all: u64,
+    pub awaited_count: u64,
 }
 
-/// One key in a [`KeyringStanding`].
+/// One key in a [`KeyringStatus`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyStanding {
+pub struct KeyStatus {
     pub id: u32,
     /// When it was introduced; `None`: it is the key of the agents' configuration.
-    pub made_at: Option<Timestamp>,
+    pub created_at: Option<Timestamp>,
     /// Who introduced it.
-    pub made_by: Option<String>,
+    pub created_by: Option<String>,
     pub role: KeyRole,
     /// Number of nodes that decrypt with it, according to their latest reports to this leader.
-    pub have: u64,
+    pub decrypting_nodes: u64,
     /// Number of nodes that encrypt with it.
-    pub seal: u64,
+    pub encrypting_nodes: u64,
 }
 
 /// The role of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeyRole {
     /// It is being distributed to the nodes, which decrypt with it; later it will encrypt.
-    BroughtIn,
+    Distributing,
     Seals,
     /// The previous encryption key; still used to decrypt.
     Opens,
 }
 
-/// A lease. Only the leader's list contains `left_ms` and `bad`; in a watch both are `None`.
+/// A lease. Only the leader's list contains `left_ms` and `problem`; in a watch both are `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseStanding {
+pub struct LeaseStatus {
     pub name: String,
     pub holder: NodeId,
     /// The user on whose behalf it is held; `None`: the holder's agent itself.
@@ -55,13 +55,13 @@ pub struct LeaseStanding {
     /// clock has not started, or this is not the leader's list.
     pub left_ms: Option<u64>,
     /// Why its holder should lose it; `None`: there is no reason.
-    pub bad: Option<String>,
+    pub problem: Option<String>,
 }
 
 /// Nodes that wait for admission, from the leader's memory, and admitted names that have not
 /// registered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AdmissionsStanding {
+pub struct AdmissionsStatus {
     /// Ordered by their latest attempt, the newest first.
     pub waiting: Vec<WaitingNode>,
     /// Ordered by name.
@@ -75,12 +75,12 @@ pub struct WaitingNode {
     /// The address from which its session came, if known.
     pub from: Option<String>,
     /// The node that relays its session if it cannot reach a member itself.
-    pub through: Option<NodeId>,
+    pub relay_node: Option<NodeId>,
     /// Its reported size.
     pub size: Resources,
     /// The times of its first and its latest attempt.
     pub since: Timestamp,
-    pub asked: Timestamp,
+    pub last_attempt: Timestamp,
 }
 
 /// An admitted name that has not registered yet.

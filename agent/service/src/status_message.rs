@@ -9,7 +9,7 @@ use lattice_scheduler::{Outlook, clip};
 
 /// The texts, from this agent's view of the cluster. The outlook is computed when the first waiting
 /// allocation needs it.
-pub(super) struct Situations<'a> {
+pub(super) struct StatusMessages<'a> {
     cluster: &'a Cluster,
     membership: &'a Membership,
     /// Whether the view contains everything that a waiting allocation waits for.
@@ -17,7 +17,7 @@ pub(super) struct Situations<'a> {
     outlook: Option<Outlook>,
 }
 
-impl<'a> Situations<'a> {
+impl<'a> StatusMessages<'a> {
     pub fn of(cluster: &'a Cluster, api: &'a Api) -> Self {
         Self { cluster, membership: &api.membership, knows_all: api.context.work.directory.knows_all(), outlook: None }
     }
@@ -32,11 +32,11 @@ impl<'a> Situations<'a> {
             let outlook = self.outlook.get_or_insert_with(|| Outlook::of(&self.cluster.with_alive(self.membership.alive())));
             // An allocation that this agent's watch does not show yet has no place in the queue.
             if let Some(expected) = outlook.get(&allocation.id) {
-                shown.situation.clone_from(&expected.reason);
-                shown.queue_place = expected.place.unwrap_or(0);
+                shown.status_message.clone_from(&expected.reason);
+                shown.queue_position = expected.place.unwrap_or(0);
             }
         } else {
-            shown.situation = clip(with_nodes(allocation, self.cluster));
+            shown.status_message = clip(with_nodes(allocation, self.cluster));
         }
         shown
     }
