@@ -98,7 +98,7 @@ def bundle(path, trusted):
         bundle = json.load(file)
     if bundle["format"] != "lattice-audit-export/1" or not bundle["pages"]:
         fail("it is of another format, or has no pages")
-    upto, first, chain = 0, None, None
+    upto, begins, first, chain = 0, 1, None, None
     for number, page in enumerate(bundle["pages"], 1):
         if page["key"] not in trusted:
             fail("page %d is signed with the key %s, which is not trusted" % (number, page["key"]))
@@ -106,6 +106,9 @@ def bundle(path, trusted):
             fail("page %d: its signature does not fit" % number)
         body = json.loads(page["body"])
         about = (body["format"], body["cluster"], body["filter"], body["end"])
+        if first is None:
+            # Earlier records are only in the archive.
+            begins, upto = body["begins"], body["begins"] - 1
         first, chain = first or about, chain or Chain(body["cluster"], trusted)
         if about != first or body["format"] != bundle["format"] or body["after"] != upto:
             fail("page %d does not follow the one before it" % number)
@@ -116,6 +119,8 @@ def bundle(path, trusted):
         fail("it ends at record %d of %d: pages are missing" % (upto, first[3]))
     chain.tell("bundle")
     print("Filter %s, up to record %d" % (json.dumps(first[2]), upto))
+    if begins > 1:
+        print("It begins with record %d; the archive has those before" % begins)
 
 
 def archive(lines, trusted):

@@ -8,11 +8,14 @@
 //!        └── SignHead ── signer (leader)    └─▶ `audit_archive`: segments in an object store
 //! ```
 //!
-//! A start reads only the seals of sealed segments; `audit_checks` reads the rest afterwards.
+//! A start reads only the seals of sealed segments; `audit_checks` reads the rest afterwards. Records
+//! that the leader has read back from the archive (`confirmation`) are deleted on each member
+//! (`audit_pruning`).
 //!
 //! A request may take longer than the timeout of a call: each step does what fits into [`STEP`] and
 //! returns where it stopped.
 
+pub(crate) mod confirmation;
 pub mod duty;
 pub mod export;
 pub mod page;

@@ -9,11 +9,20 @@
 //! Each line is a record in the format of `docs/audit.md`, so that it can be read and verified
 //! without our software. The leader archives; a new leader lists what exists and continues. Records
 //! that do not form a valid chain are not archived.
+//!
+//! After that the leader *confirms*: it reads the complete segments back, follows every link, compares
+//! the end with its own chain, and commits a signed checkpoint. Members may then delete their copies
+//! ([`crate::audit_pruning`]), if they see the segments there themselves. After a recovery the archive
+//! has a new folder: complete segments up to the last checkpoint are copied into it, and everything is
+//! read back again.
 
+use crate::audit::confirmation::{Unproven, follow_segment};
 use crate::config::QuorumConfig;
 use crate::core::Core;
+use crate::proposer::unserved;
 use futures::TryStreamExt;
-use lattice_ledger::{AuditFault, AuditHead};
+use lattice_ledger::signing::SignedHead;
+use lattice_ledger::{Action, AuditCheckpoint, AuditFault, AuditHead, NotifyChannel, Refusal};
 use lattice_model::{Generation, with_causes};
 use lattice_objects::{Objects, ObjectsError, SettingNames};
 use lattice_store::audit::SEGMENT_RECORDS;
@@ -21,6 +30,7 @@ use lattice_store::background;
 use lattice_store::machine::{Agreed, AuditError};
 use object_store::path::Path as Key;
 use object_store::{ObjectStoreExt, PutPayload};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +51,20 @@ enum ArchiveError {
     Encode(#[source] io::Error),
     #[error("the archiving task failed")]
     Task(#[source] io::Error),
+    #[error("{key} does not prove its records")]
+    Unproven {
+        key: Key,
+        #[source]
+        why: Unproven,
+    },
+    #[error("the archive has another record {seq} than this member")]
+    Differs { seq: u64 },
+    #[error(
+        "records {first} to {last} are not in this archive, and not on this member's disk any more: copy them from the archive where they are"
+    )]
+    Elsewhere { first: u64, last: u64 },
+    #[error("the archive's checkpoint is not committed")]
+    Uncommitted(#[source] Refusal),
 }
 
 /// The archive.
@@ -72,7 +96,7 @@ impl Archive {
     }
 
     /// Archives while this member is the leader, until the member stops.
-    pub(crate) async fn run(self, core: Arc<Core>) {
+    pub(crate) async fn run(self: Arc<Self>, core: Arc<Core>) {
         let mut tick = tokio::time::interval(self.every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut there = None;
@@ -108,20 +132,43 @@ impl Archive {
         }
     }
 
+    /// The first record of the first complete segment up to record `upto` that is not in the archive of
+    /// `checkpoint`; `None`: all are there. Lists their names alone: the leader has read them.
+    pub(crate) async fn first_missing(&self, cluster: &str, checkpoint: &AuditCheckpoint, upto: u64) -> object_store::Result<Option<u64>> {
+        let place = Place { objects: &self.objects, cluster, generation: checkpoint.generation };
+        let names = place.names().await?;
+        let mut segments = (0..upto).step_by(SEGMENT_RECORDS as usize);
+        Ok(segments.find(|after| !names.contains(&place.segment_key(*after))).map(|after| after + 1))
+    }
+
+    /// Its URL as configured, without secrets.
+    pub(crate) fn url(&self) -> &str {
+        &self.objects.url
+    }
+
     async fn step(&self, core: &Core, there: &mut Option<There>) -> Result<(), ArchiveError> {
         let head = core.agreed.audit_head().seq;
-        let (generation, cluster) = {
+        let (generation, cluster, checkpoint) = {
             let ledger = core.agreed.ledger();
-            (ledger.generation(), ledger.cluster().to_owned())
+            (ledger.generation(), ledger.cluster().to_owned(), ledger.audit_checkpoint().cloned())
         };
         if cluster.is_empty() {
             return Ok(());
         }
         let place = Place { objects: &self.objects, cluster: &cluster, generation };
+        let base = core.agreed.audit_base();
         let now = match *there {
             Some(known) if known.generation == generation => known,
-            Some(_) | None => place.look().await?,
+            Some(_) | None => {
+                if let Some(earlier) = checkpoint.as_ref().filter(|c| c.generation != generation) {
+                    place.copy_from(earlier).await?;
+                }
+                place.look().await?
+            }
         };
+        if now.whole < base.seq {
+            return Err(ArchiveError::Elsewhere { first: now.whole + 1, last: base.seq });
+        }
         let now = there.insert(now);
         while now.whole + SEGMENT_RECORDS <= head {
             let upto = now.whole + SEGMENT_RECORDS;
@@ -136,8 +183,49 @@ impl Archive {
             place.put(&core.agreed, now.whole, head, "open").await?;
             now.open = head;
         }
+        // Records that were not sent yet stay on the members' disks.
+        let whole = now.whole.min(unsent_after(core).max(base.seq) / SEGMENT_RECORDS * SEGMENT_RECORDS);
+        let confirmed = checkpoint.filter(|c| (c.generation, &c.archive) == (generation, &self.objects.url));
+        let confirmed = confirmed.map_or_else(AuditHead::default, |c| c.signed.head());
+        if whole <= confirmed.seq {
+            return Ok(());
+        }
+        let head = place.read_back(confirmed, whole).await?;
+        if !core.agreed.has_audit(&head) {
+            return Err(ArchiveError::Differs { seq: head.seq });
+        }
+        // Reading may take minutes: another member may lead now, and confirms it itself.
+        if core.leads() { self.confirm(core, &cluster, generation, head).await } else { Ok(()) }
+    }
+
+    /// Commits that the archive has every record up to `head`.
+    async fn confirm(&self, core: &Core, cluster: &str, generation: Generation, head: AuditHead) -> Result<(), ArchiveError> {
+        let signer = &core.identity.signer;
+        let (member, key) = (signer.member(), signer.public().to_owned());
+        let signature = signer.sign(SignedHead::message(cluster, head.seq, &head.hash).as_bytes());
+        let mut actions = Vec::new();
+        if core.agreed.ledger().signing().keys.get(&member) != Some(&key) {
+            actions.push(Action::SetSigningKey { member, key: key.clone() });
+        }
+        let seq = head.seq;
+        let signed = SignedHead { seq, hash: head.hash, member, key, signature };
+        actions.push(Action::ArchiveAudit { signed, generation, archive: self.objects.url.clone() });
+        let results = core.propose_here(actions).await.map_err(unserved);
+        let results = results.and_then(|results| results.into_iter().try_for_each(|result| result.map(drop)));
+        results.map_err(ArchiveError::Uncommitted)?;
+        tracing::info!(upto = seq, "the audit archive was read back: every link holds");
         Ok(())
     }
+}
+
+/// The last record that all configured recipients of notifications have.
+fn unsent_after(core: &Core) -> u64 {
+    let config = &core.config;
+    let channels =
+        [(NotifyChannel::Webhook, config.notify_url.is_empty()), (NotifyChannel::Hook, config.notify_hook.as_os_str().is_empty())];
+    let ledger = core.agreed.ledger();
+    let cursors = channels.into_iter().filter(|(_, off)| !off).map(|(channel, _)| ledger.notified(channel).unwrap_or_default());
+    cursors.min().unwrap_or(u64::MAX)
 }
 
 /// The location of one generation's segments.
@@ -156,15 +244,51 @@ impl Place<'_> {
         self.objects.key(self.dir().into_iter().chain([format!("{first:020}-{end}.jsonl.zst")]))
     }
 
+    /// The key of the complete segment after record `after`.
+    fn segment_key(&self, after: u64) -> Key {
+        self.key(after + 1, &format!("{:020}", after + SEGMENT_RECORDS))
+    }
+
+    async fn names(&self) -> object_store::Result<HashSet<Key>> {
+        self.objects.store.list(Some(&self.objects.key(self.dir()))).map_ok(|found| found.location).try_collect().await
+    }
+
     /// Lists the complete segments. How far an open rest reaches is unknown, so it is put again.
     async fn look(&self) -> Result<There, ArchiveError> {
-        let names: Vec<Key> =
-            self.objects.store.list(Some(&self.objects.key(self.dir()))).map_ok(|found| found.location).try_collect().await?;
+        let names = self.names().await?;
         let mut whole = 0;
-        while names.contains(&self.key(whole + 1, &format!("{:020}", whole + SEGMENT_RECORDS))) {
+        while names.contains(&self.segment_key(whole)) {
             whole += SEGMENT_RECORDS;
         }
         Ok(There { generation: self.generation, whole, open: 0 })
+    }
+
+    /// Copies the segments up to an earlier generation's checkpoint from its folder, unless they are
+    /// here.
+    async fn copy_from(&self, checkpoint: &AuditCheckpoint) -> Result<(), ArchiveError> {
+        let names = self.names().await?;
+        let earlier = Place { objects: self.objects, cluster: self.cluster, generation: checkpoint.generation };
+        let mut after = 0;
+        while after < checkpoint.signed.seq {
+            let to = self.segment_key(after);
+            if !names.contains(&to) {
+                self.objects.store.copy(&earlier.segment_key(after), &to).await?;
+            }
+            after += SEGMENT_RECORDS;
+        }
+        Ok(())
+    }
+
+    /// Reads the complete segments after `from` up to record `upto`, and follows every link.
+    async fn read_back(&self, from: AuditHead, upto: u64) -> Result<AuditHead, ArchiveError> {
+        let mut head = from;
+        while head.seq < upto {
+            let (key, end) = (self.segment_key(head.seq), head.seq + SEGMENT_RECORDS);
+            let compressed = self.objects.store.get(&key).await?.bytes().await?;
+            let followed = background::run("archive", move || follow_segment(&compressed, &mut head, end).map(|()| head));
+            head = followed.await.map_err(ArchiveError::Task)?.map_err(|why| ArchiveError::Unproven { key, why })?;
+        }
+        Ok(head)
     }
 
     async fn put(&self, agreed: &Arc<Agreed>, after: u64, upto: u64, end: &str) -> Result<(), ArchiveError> {

@@ -78,9 +78,14 @@ pub(crate) async fn make(core: &Arc<Core>) -> Result<FinishedBackup, BackupError
     // Kept open, because newer snapshots may remove the file while it is copied.
     let file = tokio::fs::File::open(&path).await.map_err(BackupError::local(&path))?;
     let about = snapshot_file::about(&path)?;
-    let mut sealed_upto = 0;
+    let (base, present) = core.agreed.audit_base_and_segments();
+    if base.seq > about.audit_checkpoint.seq {
+        let why = format!("this member's audit chain begins after record {}, and its snapshot does not have that checkpoint yet", base.seq);
+        return Err(BackupError::NoSnapshot { why });
+    }
+    let mut sealed_upto = base.seq;
     let mut segments = Vec::new();
-    for sealed in core.agreed.audit_segments().into_iter().take_while(|s| s.last.seq <= about.audit.seq) {
+    for sealed in present.into_iter().take_while(|s| s.last.seq <= about.audit.seq) {
         let segment = Segment { first: sealed.first, hash: sealed.last.hash.clone() };
         if !store.has_segment(&segment).await? {
             // A start does not read it.
@@ -96,7 +101,7 @@ pub(crate) async fn make(core: &Arc<Core>) -> Result<FinishedBackup, BackupError
     let upto = about.audit.seq;
     let tail = tokio::task::spawn_blocking(move || agreed.audit_reader(sealed_upto, upto).collect::<std::io::Result<Vec<AuditRecord>>>());
     let tail = tail.await.map_err(|e| BackupError::Task { why: e.to_string() })?.map_err(BackupError::local(&dir.join("audit")))?;
-    let name = store.put(&about, &Chain { segments, tail }, file, &path).await?;
+    let name = store.put(&about, &Chain { base, segments, tail }, file, &path).await?;
     Ok(FinishedBackup { name, about })
 }
 

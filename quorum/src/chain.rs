@@ -5,12 +5,16 @@
 //!          ──InstallSnapshot, again──▶ member: has them ──▶ Raft installs it; the chain is checked against its head
 //! ```
 //!
+//! If the member's own records end before those of the other one begin, it begins where the other
+//! one does: at a checkpoint, up to which the archive has every record. What it has on its disk from
+//! before stays there until its own ledger has that checkpoint.
+//!
 //! A snapshot contains only the chain's head. It is not installed before the records have been
 //! fetched, so a member with a state always has its history as well, and may vote.
 
 use crate::network::{NoReply, Peers};
 use crate::peers::AuditPage;
-use lattice_model::with_causes;
+use lattice_model::{Generation, with_causes};
 use lattice_store::StoreError;
 use lattice_store::machine::{Agreed, AuditError};
 use parking_lot::Mutex;
@@ -38,6 +42,8 @@ pub(crate) enum FetchError {
     Short { theirs: u64, wanted: u64 },
     #[error("the record that was sent as number {seq} is not the one that the snapshot relies on")]
     Foreign { seq: u64 },
+    #[error("the member's state is of generation {theirs}, not of {ours}")]
+    Generation { theirs: Generation, ours: Generation },
     #[error("this member is stopping")]
     Stopping,
 }
@@ -140,6 +146,16 @@ async fn catch_up(agreed: &Arc<Agreed>, peers: &Peers, tasks: &TaskTracker, from
             return Ok(());
         }
         let page = peers.audit_page(from, after).await?;
+        if page.base.seq > after {
+            if let Some(ours) = agreed.generation().filter(|ours| *ours != page.generation) {
+                return Err(FetchError::Generation { theirs: page.generation, ours });
+            }
+            tracing::info!(have = after, begins = page.base.seq + 1, from, "audit records before a checkpoint are not fetched");
+            let agreed = Arc::clone(agreed);
+            let begun = tasks.spawn_blocking(move || agreed.begin_audit_at(page.base)).await;
+            begun.map_err(|_| FetchError::Stopping)?.map_err(AuditError::from)?;
+            continue;
+        }
         let wanted = *wanted.get_or_insert(page.head.seq);
         if after >= wanted {
             return Ok(());
@@ -164,7 +180,8 @@ pub(crate) async fn complete(agreed: &Arc<Agreed>, peers: &Peers) -> Result<(), 
     while !others.is_empty() && Instant::now() < end {
         for member in &others {
             match catch_up(agreed, peers, &TaskTracker::new(), *member, Some(want.seq)).await {
-                Ok(()) if agreed.has_audit(&want) => return Ok(()),
+                // The records of a lost chain may all be before the checkpoint.
+                Ok(()) if agreed.has_audit(&want) || agreed.audit_base().seq > want.seq => return Ok(()),
                 Ok(()) => {
                     agreed.cut_audit_back(&have)?;
                     why = FetchError::Foreign { seq: want.seq }.to_string();
@@ -179,16 +196,19 @@ pub(crate) async fn complete(agreed: &Arc<Agreed>, peers: &Peers) -> Result<(), 
 
 /// Answers another member's request. Reads the disk: call it where blocking is allowed.
 pub(crate) fn page(agreed: &Agreed, after: u64) -> Result<AuditPage, AuditError> {
-    let head = agreed.audit_head();
+    let (head, base, generation) = (agreed.audit_head(), agreed.audit_base(), agreed.ledger().generation());
+    if after < base.seq {
+        return Ok(AuditPage { head, generation, base, records: Vec::new() });
+    }
     let mut records = Vec::new();
     let mut bytes = 0;
     for record in agreed.audit_reader(after, head.seq) {
-        let record = record.map_err(|source| AuditError::Read { seq: after + 1 + records.len() as u64, source })?;
+        let record = record.map_err(|source| agreed.unreadable(after + 1 + records.len() as u64, source))?;
         bytes += 512 + record.detail.len() + record.actor.len();
         records.push(record);
         if bytes >= PAGE_BYTES_MAX {
             break;
         }
     }
-    Ok(AuditPage { head, records })
+    Ok(AuditPage { head, generation, base, records })
 }

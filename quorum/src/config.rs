@@ -128,6 +128,10 @@ pub struct QuorumConfig {
     pub audit_archive_credentials: PathBuf,
     /// How long audit records wait to be archived at most, in seconds. 1 to 86,400.
     pub audit_archive_seconds: u64,
+    /// Number of complete segments of the audit log (32,768 records, about 20 MB each) that this member
+    /// keeps at least. It deletes older ones once the leader has read them back from the archive.
+    /// Without `audit_archive` it deletes none. 1 to 1,000,000.
+    pub audit_kept_segments: u32,
     /// The store for backups: `file:///DIR`, `s3://BUCKET/PREFIX`, `gs://…`, `az://…`; the same for
     /// every member. Empty: no backups.
     pub backup: String,
@@ -221,6 +225,7 @@ impl Default for QuorumConfig {
             audit_archive_options: BTreeMap::new(),
             audit_archive_credentials: PathBuf::new(),
             audit_archive_seconds: 600,
+            audit_kept_segments: 64,
             backup: String::new(),
             backup_options: BTreeMap::new(),
             backup_credentials: PathBuf::new(),
@@ -359,6 +364,9 @@ impl QuorumConfig {
         if !(1..=86_400).contains(&self.audit_archive_seconds) {
             return invalid("audit_archive_seconds", "1 to 86400");
         }
+        if !(1..=1_000_000).contains(&self.audit_kept_segments) {
+            return invalid("audit_kept_segments", "1 to 1000000");
+        }
         if !(10..=604_800).contains(&self.backup_seconds) {
             return invalid("backup_seconds", "10 to 604800");
         }
@@ -451,6 +459,7 @@ mod tests {
         refused(&|c| c.watch_history_mib = 0, "watch_history_mib");
         refused(&|c| c.audit_sign_seconds = 0, "audit_sign_seconds");
         refused(&|c| c.audit_archive_seconds = 0, "audit_archive_seconds");
+        refused(&|c| c.audit_kept_segments = 0, "audit_kept_segments");
         refused(&|c| c.backup_seconds = 9, "backup_seconds");
         refused(&|c| c.disk_reserve_bytes = 1 << 20, "disk_reserve_bytes");
         refused(&|c| c.level_max = LEVEL_FIRST - 1, "level_max");

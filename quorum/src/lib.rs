@@ -18,6 +18,7 @@
 //! | backups | when the next backup is due | snapshots on disk, the object store |
 //! | archive | the audit chain in the object store | the disk, the object store |
 //! | audit checks, until all are checked | the sealed segments that a start found | the disk |
+//! | audit pruning, with an archive | the oldest audit segments, once they are archived | the disk, the object store |
 //! | snapshot_stagger | this member's first snapshot since its start | openraft |
 //! | one per means of notification | which audit records were sent | the disk, network |
 //! | revocations | the revoked certificates of this process | watch in |
@@ -57,6 +58,7 @@ pub mod shortages;
 mod accepting;
 mod audit_archive;
 mod audit_checks;
+mod audit_pruning;
 mod certificate_ends;
 mod certify;
 mod chain;

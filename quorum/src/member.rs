@@ -20,6 +20,7 @@ mod leader_watch;
 use crate::audit::signer::{Signer, SignerError};
 use crate::audit_archive::Archive;
 use crate::audit_checks;
+use crate::audit_pruning;
 use crate::certificate_ends::CertificateEnds;
 use crate::chain::{self, ChainFetch};
 use crate::clock::now;
@@ -272,7 +273,10 @@ impl Member {
         tracing::info!(member = core.config.id, cluster = core.config.cluster, service, raft, "serving");
         tasks.extend(notifying.into_iter().map(|way| tokio::spawn(way.run(Arc::clone(&core)))));
         tasks.extend(metrics::begin(&core).await);
-        tasks.extend(archive.map(|archive| tokio::spawn(archive.run(Arc::clone(&core)))));
+        if let Some(archive) = archive.map(Arc::new) {
+            tasks.push(tokio::spawn(audit_pruning::prune(Arc::clone(&core), Arc::clone(&archive))));
+            tasks.push(tokio::spawn(archive.run(Arc::clone(&core))));
+        }
         Ok(Self { core, tasks, servers, failures, released })
     }
 

@@ -160,7 +160,11 @@ impl Notifier {
             // Records from before notifications were enabled are not sent.
             return self.write(core, head).await;
         };
-        *notified = (*notified).max(known);
+        let pruned = core.agreed.audit_base().seq;
+        if pruned > known.max(*notified) {
+            tracing::error!(after = known, upto = pruned, "these records are only in the archive: events among them are not sent");
+        }
+        *notified = (*notified).max(known).max(pruned);
         if head <= *notified {
             return;
         }

@@ -2,7 +2,7 @@
 
 use lattice_ledger::AuditHead;
 use lattice_ledger::shortage::Shortage;
-use lattice_model::{AuditRecord, Incarnation, MemberId, NodeId, Timestamp};
+use lattice_model::{AuditRecord, Generation, Incarnation, MemberId, NodeId, Timestamp};
 use lattice_quorum_client::wire::{ClockAlarm, HeldKeys, NodeHealth};
 use lattice_store::roster::Roster;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,10 @@ pub struct AuditPageRequest {
 pub struct AuditPage {
     /// The last record of the sender's state.
     pub head: AuditHead,
+    /// The generation of the sender's state.
+    pub generation: Generation,
+    /// The record before the first one on the sender's disk. Earlier ones are in the archive.
+    pub base: AuditHead,
     /// Records after the requested one; empty if there are none.
     pub records: Vec<AuditRecord>,
 }

@@ -28,7 +28,7 @@ pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) ->
     match api.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
         Answer::Audit(page) => {
             let records = page.records.iter().map(record_to_proto).collect();
-            Ok(v1::AuditPage { records, upto: page.upto, end: page.end })
+            Ok(v1::AuditPage { records, upto: page.upto, end: page.end, begins: page.begins, archive: page.archive })
         }
         other => Err(unexpected(&other)),
     }
@@ -77,6 +77,7 @@ fn progress(walk: &AuditWalk) -> v1::VerifyAuditProgress {
         signed: walk.signed,
         keys: keys.collect(),
         done: walk.done,
+        begins: walk.begins,
     }
 }
 

@@ -6,6 +6,8 @@ mod part;
 mod query;
 mod verify;
 
+pub(super) use query::archived;
+
 use crate::failure::Failure;
 use crate::session::Session;
 use lattice_cli_syntax::args::audit::{Audit, AuditCommand};

@@ -140,7 +140,7 @@ fn refused(w: &World) {
 }
 
 /// Verifies a bundle with a program that has none of our code.
-fn outside(bundle: &Value, dir: &Path, keys: &[&str]) -> (bool, String) {
+pub fn outside(bundle: &Value, dir: &Path, keys: &[&str]) -> (bool, String) {
     let file = dir.join("bundle.json");
     std::fs::write(&file, serde_json::to_vec(bundle).unwrap()).unwrap();
     let done = process::run(Command::new("python3").arg(VERIFIER).arg(&file).args(keys), JOB).unwrap();
@@ -205,7 +205,7 @@ fn archive_files(w: &World) -> Vec<PathBuf> {
 
 /// The verifier's result for the archive. A file may be closed under another name during the reading: then verification
 /// fails for now.
-fn archive(w: &World, keys: &[&str]) -> (bool, String) {
+pub fn archive(w: &World, keys: &[&str]) -> (bool, String) {
     let files = archive_files(w);
     let Ok(mut zstd) = Command::new("zstd").args(["-dcq"]).args(&files).stdout(Stdio::piped()).spawn() else { panic!("zstd is there") };
     let text = zstd.stdout.take().unwrap();

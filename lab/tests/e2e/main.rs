@@ -78,6 +78,7 @@ mod preemption;
 mod privacy;
 mod privileges;
 mod probe;
+mod pruning;
 mod recovery;
 mod refusal;
 mod revocation;
@@ -176,6 +177,7 @@ fn main() -> ExitCode {
         sessions::trials(),
         signals::trials(),
         backups::trials(),
+        pruning::trials(),
         auditing::trials(),
         certificates::trials(),
         gossip::trials(),

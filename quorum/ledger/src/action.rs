@@ -18,8 +18,8 @@ use super::{
 };
 use lattice_model::conformance::Components;
 use lattice_model::{
-    AllocationId, AllocationSpec, Claim, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeReport, Preemption, Principal, ReportItem,
-    Revision, TelemetryMode, Timestamp, When,
+    AllocationId, AllocationSpec, Claim, Epoch, Generation, HoldKind, Incarnation, MemberId, NodeId, NodeReport, Preemption, Principal,
+    ReportItem, Revision, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -150,6 +150,11 @@ commands! { |ledger, context|
     /// The leader signed the audit chain.
     SignHead(signed: SignedHead)
         => 1, New, Member, 512, ledger.sign_head(context, signed);
+
+    /// The leader has read every audit record up to this one from this archive, from the folder of this
+    /// generation.
+    ArchiveAudit { signed: SignedHead, generation: Generation, archive: String }
+        => 1, Keeps, Member, 512 + archive.len(), ledger.set_audit_checkpoint(signed, *generation, archive);
 
     /// See `lattice_quorum_client::wire::Request::AcquireLease`.
     GrantLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> }

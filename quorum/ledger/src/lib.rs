@@ -39,7 +39,8 @@
 //! * *revocations*: a stolen certificate is invalid everywhere, also under another leader;
 //! * the *level*: no member reads a command that it does not know;
 //! * the *generation* and a *recovery*: no work is placed that a node may already run;
-//! * the *audit head* and its signatures: there is one history.
+//! * the *audit head* and its signatures: there is one history;
+//! * the *audit checkpoint*: members delete only records that the archive has.
 //!
 //! Free capacity, heartbeats and progress are not in the ledger.
 //!
@@ -60,6 +61,7 @@ mod action;
 mod admission;
 mod allocations;
 mod apply_context;
+mod audit_checkpoint;
 mod claims;
 mod command;
 mod conformance;
@@ -88,6 +90,7 @@ mod requeues;
 mod revocations;
 mod services;
 mod sessions;
+mod signed_head;
 mod state;
 mod telemetry;
 mod tenants;
@@ -183,8 +186,8 @@ pub use state::removals::{REMOVED_LEN_MAX, Removal};
 pub use state::revocations::Revocation;
 pub use state::user_limits::{UserLimit, UserLimits};
 pub use state::{
-    Admission, ClusterLimits, Domain, DomainKey, ENDED_BYTES_MAX, ENDED_KEPT_MS, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger, NODES_MAX,
-    NotifyChannel, Recovery,
+    Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, ENDED_BYTES_MAX, ENDED_KEPT_MS, Holding, LEVEL_FIRST, LIVE_MAX, Lease,
+    Ledger, NODES_MAX, NotifyChannel, Recovery,
 };
 pub use tenants::{QuotaChange, TenantChange, TenantStatus};
 pub use urgency::Urgency;

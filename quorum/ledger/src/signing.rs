@@ -5,6 +5,8 @@
 //! The leader makes the signature over [`SignedHead::message`] outside the ledger (`apply` has no
 //! secrets). Records that are committed meanwhile are covered by the next signature.
 
+pub use super::signed_head::SignedHead;
+
 use super::refusal::Refusal;
 use super::state::Signing;
 use super::{ApplyContext, Ledger, Outcome, Subject};
@@ -15,21 +17,6 @@ use serde::{Deserialize, Serialize};
 const KEY_DIGITS: usize = 64;
 const SIGNATURE_DIGITS: usize = 128;
 
-/// A signature of the chain up to one of its records.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SignedHead {
-    /// The last covered record.
-    pub seq: u64,
-    /// Its hash.
-    pub hash: String,
-    /// The member that signed.
-    pub member: MemberId,
-    /// The public key, 64 hexadecimal digits.
-    pub key: String,
-    /// Ed25519 over [`Self::message`], 128 hexadecimal digits.
-    pub signature: String,
-}
-
 /// The detail of a record of [`AuditAction::SigningKeySet`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeySet {
@@ -39,18 +26,6 @@ pub struct KeySet {
     pub key: String,
     /// The member's previous key, which signs nothing after this record.
     pub replaces: Option<String>,
-}
-
-impl SignedHead {
-    /// The message to sign: four lines of text, each ending with a newline.
-    pub fn message(cluster: &str, seq: u64, hash: &str) -> String {
-        format!("lattice-audit-head/1\n{cluster}\n{seq}\n{hash}\n")
-    }
-
-    /// Parses a record of [`AuditAction::HeadSigned`]; `None` for any other record or content.
-    pub fn of(record: &AuditRecord) -> Option<Self> {
-        (record.action == AuditAction::HeadSigned).then(|| serde_json::from_str(&record.detail).ok()).flatten()
-    }
 }
 
 impl KeySet {
@@ -78,7 +53,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    pub(super) fn sign_head(&mut self, context: &mut ApplyContext, signed: &SignedHead) -> Result<Outcome, Refusal> {
+    /// Checks everything about a signed head but the signature itself.
+    pub(super) fn check_signed_head(&self, signed: &SignedHead) -> Result<(), Refusal> {
         check_hex("signature", &signed.signature, SIGNATURE_DIGITS)?;
         if self.signing.keys.get(&signed.member) != Some(&signed.key) {
             return Err(Refusal::Malformed { why: format!("member {} signs with a key that is not on record", signed.member) });
@@ -86,6 +62,11 @@ impl Ledger {
         if signed.seq > self.audit.seq {
             return Err(Refusal::Malformed { why: format!("record {} is signed; there are {}", signed.seq, self.audit.seq) });
         }
+        Ok(())
+    }
+
+    pub(super) fn sign_head(&mut self, context: &mut ApplyContext, signed: &SignedHead) -> Result<Outcome, Refusal> {
+        self.check_signed_head(signed)?;
         if signed.seq <= self.signing.upto {
             return Ok(Outcome::Done);
         }

@@ -16,6 +16,7 @@ pub mod user_usage;
 pub mod vni_use;
 
 use super::audit_chain::AuditHead;
+use super::signed_head::SignedHead;
 use allocation_index::AllocationIndex;
 use domains::DomainIndex;
 pub use domains::{Domain, DomainKey};
@@ -89,6 +90,9 @@ pub struct Ledger {
     pub(super) lease_token: u64,
     pub(super) audit: AuditHead,
     pub(super) signing: Signing,
+    /// Up to where the archive has every audit record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) audit_checkpoint: Option<AuditCheckpoint>,
     /// The latest recorded accesses, oldest first: a repeated request is not recorded again.
     pub(super) accesses: VecDeque<Uuid>,
     /// The level of commands that every member understands.
@@ -149,6 +153,7 @@ impl Default for Ledger {
             lease_token: 0,
             audit: AuditHead::default(),
             signing: Signing::default(),
+            audit_checkpoint: None,
             accesses: VecDeque::new(),
             level: LEVEL_FIRST,
             tenants: BTreeMap::new(),
@@ -255,6 +260,17 @@ pub struct Signing {
     pub upto: u64,
     /// The record that contains the latest signature. Later records are not signed yet.
     pub last: u64,
+}
+
+/// A signed record up to which the archive has every audit record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditCheckpoint {
+    /// The record, signed by the leader that has read the archive.
+    pub signed: SignedHead,
+    /// The generation whose folder of the archive has the records.
+    pub generation: Generation,
+    /// The archive's URL, without secrets.
+    pub archive: String,
 }
 
 /// Cluster-wide limits.

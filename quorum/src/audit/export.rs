@@ -27,6 +27,9 @@ struct Body<'a> {
     /// When the page was made, in milliseconds since 1970.
     at: Timestamp,
     filter: &'a AuditFilter,
+    /// The first record on the member's disk: the export begins there, and earlier records are in the
+    /// archive.
+    begins: u64,
     /// The page contains all matching records after this one …
     after: u64,
     /// … up to this one …
@@ -46,9 +49,15 @@ pub fn signed_page(
     end: u64,
 ) -> Result<SignedPage, AuditError> {
     let found = page(agreed, filter, after, end, PAGE_RECORDS_MAX)?;
+    // The first page begins with the first record on this disk.
+    let after = if after == 0 { found.begins - 1 } else { after };
+    if after + 1 < found.begins {
+        return Err(AuditError::Pruned { begins: found.begins });
+    }
     let cluster = agreed.ledger().cluster().to_owned();
     let (member, upto, end) = (signer.member(), found.upto, found.end);
-    let body = Body { format: FORMAT, cluster: &cluster, member, at, filter, after, upto, end, records: &found.records };
+    let (begins, records) = (found.begins, &found.records);
+    let body = Body { format: FORMAT, cluster: &cluster, member, at, filter, begins, after, upto, end, records };
     let body = serde_json::to_string(&body).expect("numbers, strings and unit variants always serialise");
     let signature = signer.sign(body.as_bytes());
     Ok(SignedPage { body, member, key: signer.public().to_owned(), signature, upto, end })

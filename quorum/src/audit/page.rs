@@ -8,16 +8,17 @@ use lattice_store::machine::{Agreed, AuditError};
 use std::time::Instant;
 
 /// The records after `after`, up to `upto` (0: to the end of the chain), that match `filter`: at
-/// most `limit`, and no more than one step reads. Reads the disk: call it where blocking is
-/// allowed.
+/// most `limit`, and no more than one step reads. Begins with the first record on this disk. Reads
+/// the disk: call it where blocking is allowed.
 pub fn page(agreed: &Agreed, filter: &AuditFilter, after: u64, upto: u64, limit: usize) -> Result<AuditFound, AuditError> {
     let began = Instant::now();
     let end = agreed.audit_head().seq;
     let end = if upto == 0 { end } else { upto.min(end) };
-    let mut page = AuditFound { records: Vec::new(), upto: after.min(end), end };
+    let base = agreed.audit_base().seq;
+    let mut page = AuditFound { records: Vec::new(), upto: after.max(base).min(end), end, begins: base + 1, archive: String::new() };
     let mut bytes = 0;
     let mut search = agreed.audit_search(filter, page.upto, end);
-    while let Some(step) = search.step().map_err(|source| AuditError::Read { seq: search.reached() + 1, source })? {
+    while let Some(step) = search.step().map_err(|source| agreed.unreadable(search.reached() + 1, source))? {
         if let Step::Found(record) = step {
             bytes += bytes_about(&record);
             page.records.push(*record);

@@ -1,11 +1,12 @@
-//! Verification of the whole chain: every hash, and every signature with the key that its member
-//! had at that time.
+//! Verification of the chain on a member's disk: every hash, and every signature with the key that
+//! its member had at that time.
 
 use super::STEP;
 use super::signer::verifies;
+use lattice_ledger::AuditHead;
 use lattice_ledger::audit_chain::AuditFault;
 use lattice_ledger::signing::{KeySet, SignedHead};
-use lattice_model::{AuditAction, AuditRecord};
+use lattice_model::{AuditAction, AuditRecord, MemberId};
 use lattice_quorum_client::wire::{AuditWalk, KeyPeriod};
 use lattice_store::machine::{Agreed, AuditError};
 use std::collections::VecDeque;
@@ -14,11 +15,11 @@ use std::time::Instant;
 /// Largest number of hashes that a step keeps, for signatures of slightly earlier records.
 const KEPT_MAX: usize = 16 * 1024;
 
-/// Verifies the whole chain on disk up to the last applied record. Reads the disk: call it where blocking
+/// Verifies the chain on disk up to the last applied record. Reads the disk: call it where blocking
 /// is allowed.
 #[cfg(test)]
-pub fn verify(agreed: &Agreed) -> Result<lattice_ledger::AuditHead, AuditError> {
-    let mut walk = AuditWalk::new(lattice_model::MemberId(0));
+pub fn verify(agreed: &Agreed) -> Result<AuditHead, AuditError> {
+    let mut walk = AuditWalk::new(MemberId(0));
     while !walk.done {
         walk = step(walk, agreed)?;
     }
@@ -29,6 +30,12 @@ pub fn verify(agreed: &Agreed) -> Result<lattice_ledger::AuditHead, AuditError> 
 pub fn step(mut walk: AuditWalk, agreed: &Agreed) -> Result<AuditWalk, AuditError> {
     let began = Instant::now();
     let (want, cluster) = (agreed.audit_head(), agreed.ledger().cluster().to_owned());
+    let base = agreed.audit_base();
+    if walk.begins == 0 || walk.head.seq < base.seq {
+        // The archive was verified up to there before anything was deleted.
+        walk.begins = base.seq + 1;
+        walk.head = base.clone();
+    }
     let mut hashes = VecDeque::new();
     for record in agreed.audit_records(walk.head.seq, want.seq) {
         let record = record?;
@@ -37,7 +44,7 @@ pub fn step(mut walk: AuditWalk, agreed: &Agreed) -> Result<AuditWalk, AuditErro
             hashes.pop_front();
         }
         hashes.push_back(record.hash.clone());
-        look(&mut walk, agreed, &cluster, &record, &hashes)?;
+        look(&mut walk, agreed, (&cluster, &base), &record, &hashes)?;
         if began.elapsed() >= STEP {
             return Ok(walk);
         }
@@ -52,14 +59,31 @@ pub fn step(mut walk: AuditWalk, agreed: &Agreed) -> Result<AuditWalk, AuditErro
     Ok(walk)
 }
 
+/// If the chain here does not begin with the first record, the member's first key may have been
+/// introduced before it.
+fn introduce_earlier(walk: &mut AuditWalk, base: &AuditHead, member: MemberId, key: &str) {
+    if base.seq > 0 && walk.keys.iter().all(|known| known.member != member) {
+        walk.keys.push(KeyPeriod { member, key: key.to_owned(), since: base.seq, until: None });
+    }
+}
+
 /// Records keys and checks signatures. `hashes`: those of the records up to this one, the last at
 /// the end.
-fn look(walk: &mut AuditWalk, agreed: &Agreed, cluster: &str, record: &AuditRecord, hashes: &VecDeque<String>) -> Result<(), AuditError> {
+fn look(
+    walk: &mut AuditWalk,
+    agreed: &Agreed,
+    (cluster, base): (&str, &AuditHead),
+    record: &AuditRecord,
+    hashes: &VecDeque<String>,
+) -> Result<(), AuditError> {
     let seq = record.seq;
     let fault = |why| Err(AuditFault { seq, why }.into());
     match record.action {
         AuditAction::SigningKeySet => {
             let Some(set) = KeySet::of(record) else { return fault("it names no key") };
+            if let Some(replaced) = &set.replaces {
+                introduce_earlier(walk, base, set.member, replaced);
+            }
             if let Some(before) = walk.keys.iter_mut().find(|k| k.member == set.member && k.until.is_none()) {
                 before.until = Some(seq);
             }
@@ -70,6 +94,7 @@ fn look(walk: &mut AuditWalk, agreed: &Agreed, cluster: &str, record: &AuditReco
             if signed.seq == 0 || signed.seq >= seq {
                 return fault("it signs a record that is not before it");
             }
+            introduce_earlier(walk, base, signed.member, &signed.key);
             let present = walk.keys.iter().any(|k| k.member == signed.member && k.key == signed.key && k.until.is_none());
             if !present {
                 return fault("it is signed with a key that its member did not have then");
@@ -78,6 +103,9 @@ fn look(walk: &mut AuditWalk, agreed: &Agreed, cluster: &str, record: &AuditReco
             let kept = hashes.len().checked_sub(back + 1).and_then(|at| hashes.get(at)).cloned();
             let hash = match kept {
                 Some(hash) => Some(hash),
+                // The signature covers a record that is only in the archive.
+                None if signed.seq < base.seq => Some(signed.hash.clone()),
+                None if signed.seq == base.seq => Some(base.hash.clone()),
                 None => agreed.audit_records(signed.seq - 1, signed.seq).next().transpose()?.map(|r| r.hash),
             };
             if hash.as_ref() != Some(&signed.hash) {

@@ -53,6 +53,8 @@ impl Segment {
 /// The audit chain of one backup.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Chain {
+    /// The record before the first one. Earlier ones are in the audit log's archive.
+    pub base: AuditHead,
     /// Its sealed segments.
     pub segments: Vec<Segment>,
     /// The records after them.
@@ -66,7 +68,7 @@ pub struct Checked {
     pub name: String,
     /// Its state.
     pub loaded: Loaded,
-    /// Its audit chain, with every link verified up to the state's head.
+    /// Its audit chain, with every link verified from its beginning up to the state's head.
     pub chain: AuditChain,
 }
 
@@ -205,6 +207,9 @@ impl BackupStore {
                 got => got?,
             }
         }
+        if chain.base.seq > 0 {
+            audit::begin_after(&folder, &chain.base).map_err(|e| damaged(Damage { object: key.to_string(), why: why(e) }))?;
+        }
         sync_folder(&folder)?;
         let names = Names { snapshot: snapshot.to_string(), audit: key.to_string(), segments: self.key(&["audit"]).to_string() };
         let to = dir.to_owned();
@@ -275,12 +280,17 @@ fn check(dir: &Path, chain: &Chain, names: &Names) -> Result<(Loaded, AuditChain
     let checked = got.checkpoint().and_then(|checkpoint| checkpoint.run()).map_err(of_chain)?;
     got.checked(checked);
     let want = loaded.ledger.audit_head();
-    let mut head = AuditHead::default();
+    let checkpoint = loaded.ledger.audit_checkpoint().map_or(0, |checkpoint| checkpoint.signed.seq);
+    if chain.base.seq > checkpoint {
+        let why = format!("its audit chain begins after record {}; its state's checkpoint is record {checkpoint}", chain.base.seq);
+        return Err(Damage { object: names.audit.clone(), why });
+    }
+    let mut head = chain.base.clone();
     let broken = |seq: u64, why: String| {
         let segment = chain.segments.iter().rev().find(|s| s.first <= seq && chain.tail.first().is_none_or(|t| seq < t.seq));
         Damage { object: segment.map_or_else(|| names.audit.clone(), |s| format!("{}/{}", names.segments, s.name())), why }
     };
-    for record in got.records(0, want.seq) {
+    for record in got.records(chain.base.seq, want.seq) {
         let seq = head.seq + 1;
         let record = record.map_err(|e| broken(seq, format!("audit record {seq}: {e}")))?;
         head.follow(&record).map_err(|fault| broken(seq, fault.to_string()))?;
@@ -314,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_flipped_byte_in_the_description_is_noticed() {
-        let chain = Chain { segments: vec![Segment { first: 1, hash: "ab".repeat(32) }], tail: Vec::new() };
+        let chain = Chain { base: AuditHead::default(), segments: vec![Segment { first: 1, hash: "ab".repeat(32) }], tail: Vec::new() };
         let good = packed(&chain).unwrap();
         assert_eq!(unpacked(&good).unwrap().segments, chain.segments);
         for at in 0..good.len() {

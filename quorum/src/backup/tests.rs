@@ -4,7 +4,7 @@
 use super::BackupError;
 use super::store::{BackupStore, Chain, Segment};
 use crate::config::QuorumConfig;
-use lattice_ledger::{Action, Command, Ledger, MembersStep};
+use lattice_ledger::{Action, AuditHead, Command, Ledger, MembersStep};
 use lattice_model::{Principal, Revision, Timestamp};
 use lattice_store::audit::{AuditChain, SEGMENT_RECORDS};
 use lattice_store::raft::SnapshotMeta;
@@ -72,7 +72,7 @@ async fn a_flipped_byte_in_any_object_is_found_and_the_object_named() {
     let tail = chain.records(SEGMENT_RECORDS, about.audit.seq).collect::<Result<Vec<_>, _>>().unwrap();
     assert_eq!(tail.len(), 50);
     let file = tokio::fs::File::open(&snapshot).await.unwrap();
-    let name = store.put(&about, &Chain { segments, tail }, file, &snapshot).await.unwrap();
+    let name = store.put(&about, &Chain { base: AuditHead::default(), segments, tail }, file, &snapshot).await.unwrap();
 
     let got = |number: usize| {
         let (dir, store) = (scratch.0.join(format!("got-{number}")), store.clone());

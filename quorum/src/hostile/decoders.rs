@@ -116,7 +116,7 @@ fn answers() -> Decoder {
             Ok(Answer::Allocation(Box::new(allocation.clone()))),
             Ok(Answer::VClusters(ledger.vcluster_statuses())),
             Ok(Answer::Sessions(vec![session])),
-            Ok(Answer::Audit(AuditFound { records, upto: 4, end: 4 })),
+            Ok(Answer::Audit(AuditFound { records, upto: 4, end: 4, begins: 1, archive: "a".into() })),
             Err(Refusal::LeaseHeld { name: "l".into(), holder, user: None, token: Some(3) }),
             Ok(Answer::RefusedClaim(Some(RefusedClaim {
                 allocation: allocation.id,
@@ -234,7 +234,7 @@ fn of_members() -> Vec<Decoder> {
             }],
         ),
         decoder("AuditPageRequest", &[AuditPageRequest { after: 7 }]),
-        decoder("AuditPage", &[AuditPage { head: AuditHead::default(), records }]),
+        decoder("AuditPage", &[AuditPage { head: AuditHead::default(), generation: Generation(1), base: AuditHead::default(), records }]),
         decoder(
             "Forward",
             &[

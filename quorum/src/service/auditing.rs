@@ -19,7 +19,11 @@ const RECORDS_MAX: u32 = 10_000;
 pub(super) async fn query(core: &Arc<Core>, filter: AuditFilter, after: u64, limit: u32) -> Result<Answer, Refusal> {
     let limit = if limit == 0 { RECORDS_MAX } else { limit.min(RECORDS_MAX) };
     let agreed = Arc::clone(&core.agreed);
-    blocking(move || page(&agreed, &filter, after, 0, limit as usize)).await.map(Answer::Audit)
+    let mut found = blocking(move || page(&agreed, &filter, after, 0, limit as usize)).await?;
+    if let Some(checkpoint) = core.agreed.ledger().audit_checkpoint() {
+        checkpoint.archive.clone_into(&mut found.archive);
+    }
+    Ok(Answer::Audit(found))
 }
 
 /// See [`lattice_quorum_client::wire::Request::ExportAudit`]. The caller has confirmed that this
@@ -46,6 +50,9 @@ pub(super) async fn verify(core: &Arc<Core>, from: Option<AuditWalk>) -> Result<
         return Err(Refusal::OtherMember { began: walk.member, this: member });
     }
     let agreed = Arc::clone(&core.agreed);
+    if agreed.audit_base().seq > agreed.audit_head().seq {
+        return Err(Refusal::Unavailable { why: format!("member {member} catches up: it fetches a snapshot") });
+    }
     blocking(move || walk::step(walk, &agreed)).await.map(|walk| Answer::AuditVerified(Box::new(walk)))
 }
 
@@ -54,6 +61,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, AuditError
         Ok(Ok(done)) => Ok(done),
         Ok(Err(AuditError::Broken(fault))) => Err(Refusal::AuditBroken { seq: fault.seq, why: fault.why.to_owned() }),
         Ok(Err(AuditError::Read { seq, source })) => Err(Refusal::AuditBroken { seq, why: source.to_string() }),
+        Ok(Err(error @ AuditError::Pruned { .. })) => Err(Refusal::Unavailable { why: error.to_string() }),
         Ok(Err(AuditError::Store(error))) => Err(Refusal::Unavailable { why: with_causes(&error) }),
         Err(error) => Err(Refusal::Unavailable { why: error.to_string() }),
     }

@@ -3,12 +3,13 @@
 //!
 //! Creates a chain of ten million records (or RECORDS) in DIR, or in a temporary directory, like
 //! that of a member after a year: 2,000 users, 10,000 nodes, eight records for each allocation, the
-//! last two of them much later. An existing chain in DIR is used as it is. Exits with 1 if a target
-//! is missed.
+//! last two of them much later. An existing chain in DIR is used as it is; one in the temporary
+//! directory is pruned in the end, as a member with an archive does. Exits with 1 if a target is
+//! missed.
 
 use lattice_ledger::AuditHead;
 use lattice_model::{AllocationId, AuditAction, AuditFilter, NodeId, Revision, Timestamp};
-use lattice_store::audit::{AuditChain, Step};
+use lattice_store::audit::{AuditChain, Step, remove_before};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -107,11 +108,45 @@ fn main() -> ExitCode {
     let count = args.next().map_or(RECORDS, |n| n.parse().expect("RECORDS is a number"));
     let given = args.next().map(PathBuf::from);
     let dir = given.clone().unwrap_or_else(|| std::env::temp_dir().join(format!("lattice-bench-audit-{}", std::process::id())));
-    let met = measure(&dir, count);
+    let mut met = measure(&dir, count);
     if given.is_none() {
+        met &= prune(&dir);
         std::fs::remove_dir_all(&dir).expect("the temporary directory can be removed");
     }
     if met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Number of segments that a member with an archive keeps, unless it is configured otherwise.
+const KEPT: usize = 64;
+/// The most that these and the records after them may take, in bytes.
+const KEPT_BYTES_MAX: u64 = 2_500_000_000;
+
+fn bytes(dir: &Path) -> u64 {
+    std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum()
+}
+
+/// Deletes what a member with an archive deletes; returns whether the rest is small enough.
+fn prune(dir: &Path) -> bool {
+    let before = bytes(dir);
+    let mut chain = AuditChain::open(dir).unwrap();
+    let Some(checkpoint) = chain.sealed().last().map(|segment| segment.last.clone()) else { return true };
+    let began = Instant::now();
+    let Some(upto) = chain.prunable(&checkpoint, KEPT).unwrap() else { return true };
+    chain.prune(&upto);
+    remove_before(dir, chain.base()).unwrap();
+    let (took, after) = (began.elapsed(), bytes(dir));
+    drop(chain);
+    let began = Instant::now();
+    let kept = AuditChain::open(dir).unwrap();
+    println!(
+        "pruned in {:.2} s: {} of {} MB are left, from record {} on; opened in {:.4} s",
+        took.as_secs_f64(),
+        after / 1_000_000,
+        before / 1_000_000,
+        kept.base().seq + 1,
+        began.elapsed().as_secs_f64()
+    );
+    after <= KEPT_BYTES_MAX
 }
 
 fn measure(dir: &Path, count: u64) -> bool {

@@ -4,6 +4,7 @@
 //!   audit/00000000000000000001.audit   sealed: records 1 … 32,768, then the seal; never changed again
 //!   audit/00000000000000000001.index   the offsets of an allocation's, a user's … records ([`index`])
 //!   audit/00000000000000032769.audit   the active one: appended to
+//!   audit/begins                       after which record the chain here begins ([`base`]); missing: with the first
 //! ```
 //!
 //! The chain is *derived*: records of entries after the last snapshot are created again by applying
@@ -11,7 +12,12 @@
 //! torn tail is cut off and created again. Records missing from a snapshot's chain are fetched from
 //! another member and checked against the snapshot's head. Segments end at the same record numbers
 //! on every member.
+//!
+//! Segments up to a checkpoint that the ledger has, and that the archive therefore has, may be deleted
+//! ([`AuditChain::prune`]). A chain that begins behind a checkpoint is as well verified as a whole
+//! one: its links lead from there to the head that the ledger has.
 
+mod base;
 mod index;
 mod layout;
 mod reading;
@@ -22,6 +28,8 @@ mod segment;
 #[cfg(test)]
 mod search_tests;
 
+pub(crate) use base::has_earlier;
+pub use base::{remove_before, write as begin_after};
 pub use reading::Records;
 pub use sealed::{SEGMENT_RECORDS, Sealed};
 pub use search::{Search, Step};
@@ -40,6 +48,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct AuditChain {
     dir: PathBuf,
+    /// The record before the first one here.
+    base: AuditHead,
     sealed: Vec<Sealed>,
     /// Full segments that are not sealed yet.
     full: Vec<Arc<Active>>,
@@ -77,19 +87,22 @@ impl AuditChain {
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         fs::create_dir_all(dir).map_err(StoreError::io(dir, "the folder cannot be made"))?;
         sync_parent(dir)?;
+        let base = base::read(dir)?;
         let mut this = Self {
             dir: dir.to_owned(),
+            base: base.clone(),
             sealed: Vec::new(),
             full: Vec::new(),
             active: None,
-            head: AuditHead::default(),
+            head: base.clone(),
             opened_bytes: 0,
             #[cfg(test)]
             appends_without_space: 0,
             #[cfg(test)]
             appends: 0,
         };
-        let mut paths = segments(dir)?.into_iter().peekable();
+        // Earlier segments were about to be deleted, or are kept until the ledger has the checkpoint.
+        let mut paths = segment::list(dir)?.into_iter().filter(|(first, _)| *first > base.seq).peekable();
         while let Some((first, path)) = paths.next() {
             if first > this.head.seq + 1 && this.full.last().is_some() {
                 // The previous segment was full and never synced, and so was this one.
@@ -153,6 +166,45 @@ impl AuditChain {
     /// The number and hash of the last record.
     pub fn head(&self) -> &AuditHead {
         &self.head
+    }
+
+    /// The record before the first one on this disk.
+    pub fn base(&self) -> &AuditHead {
+        &self.base
+    }
+
+    /// Begins behind `base`, as another member does, if that is beyond everything here. The segments
+    /// here stay on the disk until [`remove_before`] is called.
+    pub fn begin_at(&mut self, base: AuditHead) -> Result<(), StoreError> {
+        if base.seq <= self.head.seq {
+            return Ok(());
+        }
+        base::write(&self.dir, &base)?;
+        (self.sealed, self.full, self.active) = (Vec::new(), Vec::new(), None);
+        (self.base, self.head) = (base.clone(), base);
+        Ok(())
+    }
+
+    /// The last record of the sealed segments that may be deleted: those up to `checkpoint`, except the
+    /// newest `kept` ones. `None`: there are none, or the checkpoint's own segment is not sealed here.
+    pub fn prunable(&self, checkpoint: &AuditHead, kept: usize) -> Result<Option<AuditHead>, StoreError> {
+        let Some(at) = self.sealed.iter().position(|s| s.last.seq == checkpoint.seq) else { return Ok(None) };
+        let there = &self.sealed[at];
+        if there.last != *checkpoint {
+            let what = format!("the archive has another record {} than this segment", checkpoint.seq);
+            return Err(StoreError::corrupt(&there.path, there.records_end, what));
+        }
+        let count = (at + 1).min(self.sealed.len().saturating_sub(kept));
+        Ok(self.sealed[..count].last().map(|segment| segment.last.clone()))
+    }
+
+    /// Forgets the sealed segments up to the one that ends with `upto`, and begins behind it. Their
+    /// files stay on the disk until [`remove_before`] is called.
+    pub fn prune(&mut self, upto: &AuditHead) {
+        if let Some(at) = self.sealed.iter().position(|s| s.last == *upto) {
+            self.sealed.drain(..=at);
+            self.base = upto.clone();
+        }
     }
 
     /// The sealed segments in order.
@@ -223,7 +275,7 @@ impl AuditChain {
 
     fn end(&self) -> AuditHead {
         let open = self.active.as_ref().or_else(|| self.full.last().map(|f| &**f)).map(|a| a.last().clone());
-        open.or_else(|| self.sealed.last().map(|s| s.last.clone())).unwrap_or_default()
+        open.or_else(|| self.sealed.last().map(|s| s.last.clone())).unwrap_or_else(|| self.base.clone())
     }
 
     /// The work needed so that everything appended so far is on disk.
@@ -285,7 +337,8 @@ pub fn check(dir: &Path) -> Result<(), StoreError> {
     if !dir.exists() {
         return Ok(());
     }
-    segments(dir)?.iter().try_for_each(|(_, path)| segment::check(path))
+    base::read(dir)?;
+    segment::list(dir)?.iter().try_for_each(|(_, path)| segment::check(path))
 }
 
 /// The path of the segment whose first record is `first`.
@@ -309,16 +362,4 @@ fn remove_behind_a_tear(dir: &Path, paths: impl Iterator<Item = (u64, PathBuf)>)
         fs::remove_file(&path).map_err(StoreError::io(&path, "cannot be removed"))?;
     }
     sync_folder(dir)
-}
-
-/// All segments in `dir` by the number of their first record.
-fn segments(dir: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
-    let mut found = Vec::new();
-    for file in fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
-        let path = file.map_err(StoreError::io(dir, "cannot be listed"))?.path();
-        let first = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".audit")).and_then(|n| n.parse().ok());
-        found.extend(first.map(|first| (first, path)));
-    }
-    found.sort_unstable();
-    Ok(found)
 }

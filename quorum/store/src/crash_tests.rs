@@ -3,6 +3,7 @@
 mod audit;
 mod log;
 mod machine;
+mod pruning;
 mod watches;
 
 use super::disk_reserve::DiskReserve;

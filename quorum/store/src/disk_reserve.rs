@@ -87,7 +87,7 @@ impl DiskReserve {
             let refused = was.as_ref().map(|was| was.refuses);
             match &now {
                 Some(now) if refused != Some(now.refuses) => {
-                    tracing::error!(reserve, "{now}. Running work continues; free some space there")
+                    tracing::error!(reserve, "{now}. Running work continues; free some space there");
                 }
                 None if refused.is_some() => tracing::info!(free_bytes, "the disk has enough free space again"),
                 Some(_) | None => {}

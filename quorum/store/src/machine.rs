@@ -94,6 +94,7 @@ impl Machine {
             changes: Changes::since(&ledger),
             ledger: RwLock::new(ledger),
             audit: Mutex::new(audit),
+            audit_dir: Mutex::new(dir.join("audit")),
             roster: watch::Sender::new(Arc::new(Roster::of(&membership))),
             durations: Durations::default(),
         };

@@ -44,6 +44,9 @@ pub struct About {
     pub revision: Revision,
     /// The audit chain's head.
     pub audit: AuditHead,
+    /// The checkpoint of the audit chain: records up to there are known to be archived.
+    #[serde(default)]
+    pub audit_checkpoint: AuditHead,
     /// Number of nodes.
     pub nodes: u64,
     /// Number of allocations, including ended ones.
@@ -74,6 +77,7 @@ impl About {
             generation: ledger.generation(),
             revision: ledger.revision(),
             audit: ledger.audit_head().clone(),
+            audit_checkpoint: ledger.audit_checkpoint().map_or_else(AuditHead::default, |checkpoint| checkpoint.signed.head()),
             nodes: ledger.nodes().count() as u64,
             allocations: ledger.allocations().count() as u64,
             written,

@@ -11,4 +11,5 @@ mod members;
 mod narrow_watches;
 mod permissions;
 mod processes;
+mod pruning;
 mod watches;

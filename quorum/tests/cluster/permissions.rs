@@ -192,6 +192,7 @@ const OF_MEMBERS: &[&str] = &[
     "RecordAccess",
     "SetSigningKey",
     "SignHead",
+    "ArchiveAudit",
     "GrantLease",
     "RaiseLevel",
     "SealWithKey",

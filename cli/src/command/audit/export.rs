@@ -23,6 +23,7 @@ pub async fn run(session: &Session, args: AuditExport) -> Result<(), Failure> {
     let mut next = next_part(pages.message()).await?;
     write!(out.to, "{{\"format\":{FORMAT:?},\"pages\":[")?;
     let mut between = "\n";
+    let begins = next.as_ref().map_or(1, begins);
     while let Some(page) = next {
         let line = serde_json::json!({ "body": page.body, "member": page.member, "key": page.key, "signature": page.signature });
         write!(out.to, "{between}{line}")?;
@@ -30,7 +31,17 @@ pub async fn run(session: &Session, args: AuditExport) -> Result<(), Failure> {
         next = next_part(pages.message()).await?;
     }
     out.to.write_all(b"\n]}\n")?;
-    out.finish()
+    out.finish()?;
+    if begins > 1 {
+        session.note(&format!("records 1 to {} are only in the archive; the export has those after them", begins - 1));
+    }
+    Ok(())
+}
+
+/// The first record of an export, according to its first page.
+fn begins(page: &v1::SignedAuditPage) -> u64 {
+    let body: Option<serde_json::Value> = serde_json::from_str(&page.body).ok();
+    body.and_then(|body| body["begins"].as_u64()).unwrap_or(1)
 }
 
 struct Out {

@@ -18,12 +18,14 @@ pub async fn run(session: &Session, args: AuditQuery) -> Result<(), Failure> {
     let limit = args.limit as usize;
     let mut records: Vec<v1::AuditRecord> = Vec::new();
     let mut after = args.after;
+    let mut elsewhere = None;
     let more = loop {
         let left = args.limit - u32::try_from(records.len()).unwrap_or(u32::MAX).min(args.limit);
         let page = answer(client.admin().query_audit(v1::QueryAuditRequest { filter: Some(filter.clone()), after, limit: left })).await?;
         if page.upto < after || (page.upto == after && page.upto < page.end) {
             return Err(Failure::other("the agent's answer is not complete"));
         }
+        elsewhere = elsewhere.or_else(|| archived(&page, args.after));
         after = page.upto;
         records.extend(page.records);
         if after >= page.end || records.len() >= limit {
@@ -41,10 +43,19 @@ pub async fn run(session: &Session, args: AuditQuery) -> Result<(), Failure> {
             print_names(numbers.iter().map(String::as_str))?;
         }
     }
+    if let Some(elsewhere) = elsewhere {
+        session.note(&elsewhere);
+    }
     if more {
         session.note(&format!("there may be more: --after {after} shows the next ones, --limit N shows more at once"));
     }
     Ok(())
+}
+
+/// The note about records after `after` that are only in the archive, if there are any.
+pub fn archived(page: &v1::AuditPage, after: u64) -> Option<String> {
+    let last = page.begins.saturating_sub(1);
+    (last > after).then(|| format!("records {} to {last} are only in the archive, {}", after + 1, page.archive))
 }
 
 fn table(records: &[v1::AuditRecord], width: Width) -> String {
@@ -67,6 +78,16 @@ fn table(records: &[v1::AuditRecord], width: Width) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_that_are_only_in_the_archive_are_named() {
+        let page = |begins| v1::AuditPage { begins, archive: "s3://audit/site".into(), ..Default::default() };
+        for (begins, after) in [(0, 0), (1, 0), (32_769, 32_768), (32_769, 40_000)] {
+            assert_eq!(archived(&page(begins), after), None, "{begins}, {after}");
+        }
+        let note = archived(&page(32_769), 7).unwrap();
+        assert_eq!(note, "records 8 to 32768 are only in the archive, s3://audit/site");
+    }
 
     #[test]
     fn a_record_is_a_line() {

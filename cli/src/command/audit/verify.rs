@@ -52,6 +52,9 @@ fn check_keys(keys: &[Key], trusted: &[String]) -> Result<(), Failure> {
 
 fn text(v: &v1::VerifyAuditProgress) -> String {
     let mut text = format!("The audit log of member {} is valid: {} records, head {}\n", v.member, v.records, v.head);
+    if v.begins > 1 {
+        text += &format!("It begins with record {} here; the archive has the records before (docs/audit.md)\n", v.begins);
+    }
     text += &match v.signatures {
         0 => "No record is signed yet\n".to_owned(),
         n => format!("{n} signatures are valid; the last one covers record {}\n\n", v.signed),
@@ -75,6 +78,7 @@ fn json(v: &v1::VerifyAuditProgress) -> serde_json::Value {
         "head": v.head,
         "signatures": v.signatures,
         "signed": v.signed,
+        "begins": v.begins,
         "keys": v.keys.iter().map(key).collect::<Vec<_>>(),
     })
 }

@@ -1,6 +1,7 @@
 //! `lattice node history`: the audit log's records of nodes, the newest last.
 
 use super::each::{expand_lists, name_if_unavailable};
+use crate::command::audit::archived;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Width, print, print_names};
 use crate::session::{self, Session, answer};
@@ -33,7 +34,10 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
             exit = Exit::NotFound as u8;
         }
     }
-    let Newest { records, left_out } = newest;
+    let Newest { records, left_out, archived } = newest;
+    if let Some(archived) = archived {
+        session.note(&archived);
+    }
     if exit != 0 && records.is_empty() {
         return Ok(exit);
     }
@@ -59,6 +63,8 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
 struct Newest {
     records: BTreeMap<u64, v1::AuditRecord>,
     left_out: u64,
+    /// The note about records that are only in the archive.
+    archived: Option<String>,
 }
 
 impl Newest {
@@ -73,6 +79,7 @@ impl Newest {
             if page.upto < after || (page.upto == after && page.upto < page.end) {
                 return Err(Failure::other("the agent's answer is not complete"));
             }
+            self.archived = self.archived.take().or_else(|| archived(&page, 0));
             after = page.upto;
             any |= !page.records.is_empty();
             for record in page.records {

@@ -101,6 +101,11 @@ pub struct AuditFound {
     pub upto: u64,
     /// The last record to examine.
     pub end: u64,
+    /// The first record on the member's disk. Earlier ones are only in the archive, and were not
+    /// examined.
+    pub begins: u64,
+    /// The URL of the archive that is known to have them, without secrets; empty: there is none.
+    pub archive: String,
 }
 
 /// A page of an export; see `audit::export` in the crate `lattice-quorum`.

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct AuditWalk {
     /// The member whose disk is verified.
     pub member: MemberId,
+    /// The first verified record; 0: none was verified yet.
+    pub begins: u64,
     /// The last verified record.
     pub head: AuditHead,
     /// Number of verified signatures.
@@ -21,7 +23,8 @@ pub struct AuditWalk {
     pub done: bool,
 }
 
-/// A key, and the range of records in which it may sign.
+/// A key, and the range of records in which it may sign. Of a key that was introduced before the first
+/// verified record, that is the record before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyPeriod {
     /// The key's member.
@@ -35,8 +38,8 @@ pub struct KeyPeriod {
 }
 
 impl AuditWalk {
-    /// A walk that starts before the first record.
+    /// A walk that starts with the first record on the member's disk.
     pub fn new(member: MemberId) -> Self {
-        Self { member, head: AuditHead::default(), signatures: 0, signed: 0, keys: Vec::new(), done: false }
+        Self { member, begins: 0, head: AuditHead::default(), signatures: 0, signed: 0, keys: Vec::new(), done: false }
     }
 }

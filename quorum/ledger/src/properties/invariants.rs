@@ -108,6 +108,12 @@ pub(super) fn invariant_only_keys_on_record_sign_what_is_there(ledger: &Ledger, 
     }
 }
 
+/// A checkpoint of the audit chain never moves back, and never beyond the chain.
+pub(super) fn invariant_the_audit_checkpoint_moves_forward(before: &Ledger, after: &Ledger) {
+    let upto = |ledger: &Ledger| ledger.audit_checkpoint().map_or(0, |checkpoint| checkpoint.signed.seq);
+    assert!(upto(before) <= upto(after) && upto(after) <= after.audit_head().seq);
+}
+
 /// Tokens increase across all leases; users' leases are never those of agents; the level never
 /// decreases, and commands of the second level wait for it.
 pub(super) fn invariant_leases_are_fenced(before: &Ledger, after: &Ledger) {

@@ -72,6 +72,7 @@ impl Records {
     }
 
     fn begin(&mut self, segment: &Extent) -> io::Result<()> {
+        segment.follows(self.at)?;
         let wanted = self.after.saturating_sub(segment.before) / STRIDE;
         let place = usize::try_from(wanted).ok().and_then(|at| segment.places.get(at)).copied();
         let (at, skipped) = place.map_or((START, 0), |place| (place, wanted * STRIDE));
@@ -111,6 +112,14 @@ fn decoded(bytes: &[u8]) -> io::Result<AuditRecord> {
 }
 
 impl Extent {
+    /// Whether its first record, or an earlier one than `seq`, is the next one after record `seq`.
+    pub fn follows(&self, seq: u64) -> io::Result<()> {
+        if self.before <= seq {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::NotFound, format!("records {} to {} are not on this disk", seq + 1, self.before)))
+    }
+
     /// Opens the segment's file, unless it is damaged.
     pub fn open(&self) -> io::Result<File> {
         match &self.damage {

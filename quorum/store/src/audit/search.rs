@@ -101,12 +101,16 @@ impl Search {
 
     fn begin(&self, part: &Part) -> io::Result<Now> {
         let extent = &part.extent;
+        extent.follows(self.reached.max(self.after))?;
         let candidates = match &part.how {
             How::Known(candidates) => candidates.clone(),
             How::Sealed { last } => index::search(extent, last, &self.filter)?,
         };
         let reader = match candidates {
-            Candidates::All => Reader::All(Records::new(std::iter::once(extent.clone()), self.after, self.upto)),
+            Candidates::All => {
+                let after = self.after.max(extent.before);
+                Reader::All(Records::new(std::iter::once(extent.clone()), after, self.upto))
+            }
             Candidates::At(mut offsets) => {
                 let from = extent.place_before(self.after);
                 offsets.retain(|offset| *offset >= from);

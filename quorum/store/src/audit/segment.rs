@@ -76,6 +76,18 @@ pub fn path(dir: &Path, first: u64) -> PathBuf {
     dir.join(format!("{first:020}.audit"))
 }
 
+/// All segments in `dir` by the number of their first record.
+pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
+    let mut found = Vec::new();
+    for file in fs::read_dir(dir).map_err(StoreError::io(dir, "cannot be listed"))? {
+        let path = file.map_err(StoreError::io(dir, "cannot be listed"))?.path();
+        let first = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".audit")).and_then(|n| n.parse().ok());
+        found.extend(first.map(|first| (first, path)));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
 impl Active {
     /// Creates a segment after `head`.
     pub fn create(dir: &Path, head: &AuditHead) -> Result<Self, StoreError> {

@@ -6,7 +6,7 @@ use crate::audit::{AuditChain, SEGMENT_RECORDS, Step};
 use lattice_model::{AuditAction, AuditFilter, AuditRecord, Revision, Timestamp};
 
 /// Consecutive records; their hashes are tested elsewhere.
-fn chained(count: u64) -> Vec<AuditRecord> {
+pub(super) fn chained(count: u64) -> Vec<AuditRecord> {
     let hash = |seq: u64| format!("{seq:064x}");
     let record = |seq| AuditRecord {
         seq,
@@ -24,11 +24,11 @@ fn chained(count: u64) -> Vec<AuditRecord> {
     (1..=count).map(record).collect()
 }
 
-fn seqs(chain: &AuditChain, after: u64, upto: u64) -> Vec<u64> {
+pub(super) fn seqs(chain: &AuditChain, after: u64, upto: u64) -> Vec<u64> {
     chain.records(after, upto).map(|r| r.unwrap().seq).collect()
 }
 
-fn checkpoint(chain: &mut AuditChain) {
+pub(super) fn checkpoint(chain: &mut AuditChain) {
     let checked = chain.checkpoint().unwrap().run().unwrap();
     chain.checked(checked);
 }

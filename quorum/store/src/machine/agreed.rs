@@ -1,13 +1,14 @@
 //! Read access to a member's applied state.
 
 use crate::StoreError;
-use crate::audit::{AuditChain, Records, Sealed, Search};
+use crate::audit::{AuditChain, Records, Sealed, Search, has_earlier, remove_before};
 use crate::changes::Changes;
 use crate::durations::Durations;
 use crate::roster::Roster;
 use lattice_ledger::{AuditFault, AuditHead, Ledger};
 use lattice_model::{AuditFilter, AuditRecord, Generation, with_causes};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::path::PathBuf;
 use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -19,6 +20,8 @@ pub struct Agreed {
     pub(super) begun: bool,
     pub(super) ledger: RwLock<Ledger>,
     pub(super) audit: Mutex<AuditChain>,
+    /// The folder of the audit chain. Locked while its beginning is written or segments are deleted.
+    pub(super) audit_dir: Mutex<PathBuf>,
     /// The committed membership.
     pub(super) roster: watch::Sender<Arc<Roster>>,
     /// Distributes changes to watchers.
@@ -40,6 +43,8 @@ pub enum AuditError {
         #[source]
         source: std::io::Error,
     },
+    #[error("audit records before {begins} are not on this member's disk any more, only in the archive")]
+    Pruned { begins: u64 },
 }
 
 impl Agreed {
@@ -147,9 +152,58 @@ impl Agreed {
         Ok(())
     }
 
-    /// Whether this record is on disk, with this hash.
+    /// The record before the first one on this member's disk: earlier ones are only in the archive.
+    pub fn audit_base(&self) -> AuditHead {
+        self.audit().base().clone()
+    }
+
+    /// The base and the sealed segments after it.
+    pub fn audit_base_and_segments(&self) -> (AuditHead, Vec<Sealed>) {
+        let audit = self.audit();
+        (audit.base().clone(), audit.sealed().to_vec())
+    }
+
+    /// Begins the chain behind `base`, where another member's chain begins. Does nothing if this disk
+    /// has that record. Accesses the disk: call it where blocking is allowed.
+    pub fn begin_audit_at(&self, base: AuditHead) -> Result<(), StoreError> {
+        let _dir = self.audit_dir.lock();
+        self.audit().begin_at(base)
+    }
+
+    /// The last record of the segments that may be deleted: those up to `checkpoint`, except the
+    /// newest `kept` ones. `checkpoint`: a checkpoint of the ledger, and part of the snapshots on this
+    /// disk. Accesses the disk: call it where blocking is allowed.
+    pub fn prunable_audit(&self, checkpoint: &AuditHead, kept: usize) -> Result<Option<AuditHead>, StoreError> {
+        let dir = self.audit_dir.lock();
+        let (prunable, base) = {
+            let audit = self.audit();
+            (audit.prunable(checkpoint, kept)?, audit.base().clone())
+        };
+        if prunable.is_some() {
+            return Ok(prunable);
+        }
+        // Segments that could not be deleted earlier, and those from before this member began at
+        // another one's base.
+        Ok((base.seq <= checkpoint.seq && has_earlier(&dir, &base)?).then_some(base))
+    }
+
+    /// Deletes the segments up to `upto`, which [`Self::prunable_audit`] returned. Accesses the disk:
+    /// call it where blocking is allowed.
+    pub fn prune_audit(&self, upto: &AuditHead) -> Result<(), StoreError> {
+        let dir = self.audit_dir.lock();
+        let base = {
+            let mut audit = self.audit();
+            audit.prune(upto);
+            audit.base().clone()
+        };
+        if base == *upto { remove_before(&dir, &base) } else { Ok(()) }
+    }
+
+    /// Whether this record is on disk, with this hash, or is the one before the first on disk.
     pub fn has_audit(&self, head: &AuditHead) -> bool {
-        head.seq == 0 || self.audit_reader(head.seq - 1, head.seq).next().is_some_and(|r| r.is_ok_and(|r| r.hash == head.hash))
+        head.seq == 0
+            || *head == self.audit_base()
+            || self.audit_reader(head.seq - 1, head.seq).next().is_some_and(|r| r.is_ok_and(|r| r.hash == head.hash))
     }
 
     /// Drops records that turned out not to belong to this cluster.
@@ -168,7 +222,14 @@ impl Agreed {
     /// As [`Self::audit_reader`], with errors for callers that report unreadable records.
     pub fn audit_records(&self, after: u64, upto: u64) -> impl Iterator<Item = Result<AuditRecord, AuditError>> {
         let numbered = (after + 1..).zip(self.audit_reader(after, upto));
-        numbered.map(|(seq, record)| record.map_err(|source| AuditError::Read { seq, source }))
+        numbered.map(|(seq, record)| record.map_err(|source| self.unreadable(seq, source)))
+    }
+
+    /// Why record `seq` cannot be read.
+    pub fn unreadable(&self, seq: u64, source: std::io::Error) -> AuditError {
+        // Its segment may have been deleted since the reader began.
+        let base = self.audit_base();
+        if seq <= base.seq { AuditError::Pruned { begins: base.seq + 1 } } else { AuditError::Read { seq, source } }
     }
 
     /// Searches the audit chain after `after` up to `upto`. Reads the disk: call it where blocking
