@@ -42,7 +42,7 @@ const LEVEL: i32 = 3;
 
 /// Why archiving failed.
 #[derive(Debug, Error)]
-enum ArchiveError {
+pub(crate) enum ArchiveError {
     #[error(transparent)]
     Store(#[from] object_store::Error),
     #[error(transparent)]
@@ -100,7 +100,7 @@ impl Archive {
         let mut tick = tokio::time::interval(self.every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut there = None;
-        let mut away = false;
+        let mut failing: Option<String> = None;
         loop {
             tokio::select! {
                 () = core.stop.cancelled() => return,
@@ -115,17 +115,22 @@ impl Archive {
                 archived = self.step(&core, &mut there) => archived,
             };
             match archived {
-                Ok(()) if away => {
-                    away = false;
-                    tracing::info!(url = self.objects.url, "the audit log is archived again");
+                Ok(()) => {
+                    if failing.take().is_some() {
+                        tracing::info!(url = self.objects.url, "the audit log is archived again");
+                    }
                 }
-                Ok(()) => {}
                 Err(error) => {
                     // List the contents again.
                     there = None;
-                    if !away {
-                        away = true;
-                        tracing::error!(url = self.objects.url, error = %with_causes(&error), "the audit log cannot be archived; tried again");
+                    let error = with_causes(&error);
+                    if failing.as_ref() != Some(&error) {
+                        tracing::error!(
+                            url = self.objects.url,
+                            error,
+                            "the audit log cannot be archived, or not be read back; tried again"
+                        );
+                        failing = Some(error);
                     }
                 }
             }
@@ -133,12 +138,24 @@ impl Archive {
     }
 
     /// The first record of the first complete segment up to record `upto` that is not in the archive of
-    /// `checkpoint`; `None`: all are there. Lists their names alone: the leader has read them.
+    /// `checkpoint`; `None`: all are there. Lists their names alone.
     pub(crate) async fn first_missing(&self, cluster: &str, checkpoint: &AuditCheckpoint, upto: u64) -> object_store::Result<Option<u64>> {
         let place = Place { objects: &self.objects, cluster, generation: checkpoint.generation };
         let names = place.names().await?;
         let mut segments = (0..upto).step_by(SEGMENT_RECORDS as usize);
         Ok(segments.find(|after| !names.contains(&place.segment_key(*after))).map(|after| after + 1))
+    }
+
+    /// Reads the complete segments after `from` up to record `upto` in the archive of `checkpoint`,
+    /// and follows every link. Returns the last record.
+    pub(crate) async fn read_back(
+        &self,
+        cluster: &str,
+        checkpoint: &AuditCheckpoint,
+        from: AuditHead,
+        upto: u64,
+    ) -> Result<AuditHead, ArchiveError> {
+        Place { objects: &self.objects, cluster, generation: checkpoint.generation }.read_back(from, upto).await
     }
 
     /// Its URL as configured, without secrets.
@@ -264,7 +281,7 @@ impl Place<'_> {
     }
 
     /// Copies the segments up to an earlier generation's checkpoint from its folder, unless they are
-    /// here.
+    /// here. Ends at one that is not there: a member may still have it.
     async fn copy_from(&self, checkpoint: &AuditCheckpoint) -> Result<(), ArchiveError> {
         let names = self.names().await?;
         let earlier = Place { objects: self.objects, cluster: self.cluster, generation: checkpoint.generation };
@@ -272,7 +289,10 @@ impl Place<'_> {
         while after < checkpoint.signed.seq {
             let to = self.segment_key(after);
             if !names.contains(&to) {
-                self.objects.store.copy(&earlier.segment_key(after), &to).await?;
+                match self.objects.store.copy(&earlier.segment_key(after), &to).await {
+                    Err(object_store::Error::NotFound { .. }) => return Ok(()),
+                    copied => copied?,
+                }
             }
             after += SEGMENT_RECORDS;
         }

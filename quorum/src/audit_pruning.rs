@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!   the leader reads the archive back ──▶ ArchiveAudit (committed) ──▶ every member: snapshots with it
-//!                                                       ──▶ it sees the segments in the archive ──▶ deletes its own
+//!                                                       ──▶ reads the segments in the archive ──▶ deletes its own
 //! ```
 //!
 //! A member deletes only segments up to the checkpoint that *every* snapshot on its own disk has: if
 //! the newest one is damaged, the state of the one before it has that checkpoint too. It keeps the
 //! newest `audit_kept_segments`. It deletes nothing without an archive in its configuration, nor if
-//! the leader's archive is another one, nor if it does not see each of the segments there.
+//! the leader's archive is another one, nor if it does not read the same records there.
 
 use crate::audit::signer::verifies;
-use crate::audit_archive::Archive;
+use crate::audit_archive::{Archive, ArchiveError};
 use crate::core::Core;
 use lattice_ledger::signing::SignedHead;
 use lattice_ledger::{AuditCheckpoint, AuditHead};
@@ -44,6 +44,10 @@ enum PruneError {
     OtherArchive { theirs: String },
     #[error("this member does not see the segment that begins with record {first} in the archive: all members need the same store")]
     NotSeen { first: u64 },
+    #[error("the archive does not give the records back")]
+    Unreadable(#[from] ArchiveError),
+    #[error("the archive has another record {seq} than this member")]
+    Differs { seq: u64 },
 }
 
 /// Deletes what may be deleted until the member stops.
@@ -92,12 +96,13 @@ async fn prune_once(core: &Core, archive: &Archive) -> Result<Option<AuditHead>,
     });
     let Some(upto) = upto.await.map_err(PruneError::Task)??.filter(|upto| upto.seq <= known.signed.seq) else { return Ok(None) };
     // The deletion itself is awaited: after the stop, nothing may change in the directory.
-    match core.stop.run_until_cancelled(require_archived(archive, &cluster, &known, &upto)).await {
+    match core.stop.run_until_cancelled(require_archived(core, archive, &cluster, (&known, &upto))).await {
         Some(archived) => archived?,
         None => return Ok(None),
     }
     let (agreed, pruned) = (Arc::clone(&core.agreed), upto.clone());
-    background::run("audit-prune", move || agreed.prune_audit(&pruned)).await.map_err(PruneError::Task)??;
+    let reserve = core.disk.reserve.clone();
+    background::run("audit-prune", move || reserve.with_reserve(|| agreed.prune_audit(&pruned))).await.map_err(PruneError::Task)??;
     Ok(Some(upto))
 }
 
@@ -114,9 +119,15 @@ fn common_checkpoint(dir: &Path) -> Result<Option<AuditHead>, StoreError> {
     Ok(common.filter(|common| common.seq > 0))
 }
 
-/// Checks that the leader's signature of the checkpoint holds, and that this member sees all segments
-/// up to `upto` in the same archive.
-async fn require_archived(archive: &Archive, cluster: &str, known: &AuditCheckpoint, upto: &AuditHead) -> Result<(), PruneError> {
+/// Checks that the leader's signature of the checkpoint holds, that this member sees all segments up
+/// to `upto` in the same archive, and that those which it deletes say the same there: the leader may
+/// have read them long ago.
+async fn require_archived(
+    core: &Core,
+    archive: &Archive,
+    cluster: &str,
+    (known, upto): (&AuditCheckpoint, &AuditHead),
+) -> Result<(), PruneError> {
     let AuditCheckpoint { signed, archive: theirs, .. } = known;
     if !verifies(&signed.key, SignedHead::message(cluster, signed.seq, &signed.hash).as_bytes(), &signed.signature) {
         return Err(PruneError::Signature { seq: signed.seq });
@@ -124,8 +135,9 @@ async fn require_archived(archive: &Archive, cluster: &str, known: &AuditCheckpo
     if theirs != archive.url() {
         return Err(PruneError::OtherArchive { theirs: theirs.clone() });
     }
-    match archive.first_missing(cluster, known, upto.seq).await? {
-        Some(first) => Err(PruneError::NotSeen { first }),
-        None => Ok(()),
+    if let Some(first) = archive.first_missing(cluster, known, upto.seq).await? {
+        return Err(PruneError::NotSeen { first });
     }
+    let found = archive.read_back(cluster, known, core.agreed.audit_base(), upto.seq).await?;
+    if found == *upto { Ok(()) } else { Err(PruneError::Differs { seq: upto.seq }) }
 }

@@ -27,7 +27,7 @@ const SEGMENT_RECORDS: u64 = 32_768;
 /// More than two segments: the oldest one may be deleted.
 const RECORDS: u64 = 2 * SEGMENT_RECORDS + 100;
 /// How many records are asked for at the same time.
-const CONCURRENT: usize = 256;
+const CONCURRENT: usize = 1024;
 /// All records are archived, read back, and in all retained snapshots.
 const PRUNED_MAX: Duration = Duration::from_secs(300);
 
@@ -48,8 +48,12 @@ struct Recorder {
 impl Recorder {
     fn new(w: &World) -> Self {
         let cluster = w.cluster();
-        let client = client_of(&cluster, certificate(&cluster, "recorder", Role::Api).unwrap()).unwrap();
-        Self { runtime: tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap(), client }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let client = {
+            let _entered = runtime.enter();
+            client_of(&cluster, certificate(&cluster, "recorder", Role::Api).unwrap()).unwrap()
+        };
+        Self { runtime, client }
     }
 
     /// Makes so many, with this number of requests at the same time.
@@ -97,8 +101,9 @@ fn pruned(w: &World) {
     let recorder = Recorder::new(w);
     recorder.record(SEGMENT_RECORDS, CONCURRENT);
     assert!(all_have_first(w), "the newest complete segment is kept");
-    recorder.record(RECORDS - SEGMENT_RECORDS, CONCURRENT);
     let mut keys = signing_keys(&verified(w));
+    recorder.record(RECORDS - SEGMENT_RECORDS, CONCURRENT);
+    keys.extend(signing_keys(&verified(w)));
     // One after the other: each is an entry, and snapshots are made after fifty of them.
     let pruned = process::until(PRUNED_MAX, || {
         recorder.record(10, 1);
@@ -121,11 +126,10 @@ fn pruned(w: &World) {
     let mut output = String::new();
     w.wait("the archive to be verified", || {
         let (holds, text) = archive(w, &keys);
+        let records = text.split_whitespace().find_map(|word| word.parse::<u64>().ok());
         output = text;
-        holds
+        holds && records.is_some_and(|records| records >= RECORDS)
     });
-    let records = output.split_whitespace().find_map(|word| word.parse::<u64>().ok());
-    assert!(records.is_some_and(|records| records >= RECORDS), "{output}");
     // An export has the rest.
     let folder = Folder::new("pruned");
     let file = folder.0.join("report.json");

@@ -32,9 +32,9 @@ pub fn step(mut walk: AuditWalk, agreed: &Agreed) -> Result<AuditWalk, AuditErro
     let (want, cluster) = (agreed.audit_head(), agreed.ledger().cluster().to_owned());
     let base = agreed.audit_base();
     if walk.begins == 0 || walk.head.seq < base.seq {
-        // The archive was verified up to there before anything was deleted.
-        walk.begins = base.seq + 1;
-        walk.head = base.clone();
+        // The archive was verified up to there before anything was deleted. What a walk knows of keys
+        // from before is incomplete where records were deleted ahead of it.
+        walk = AuditWalk { begins: base.seq + 1, head: base.clone(), ..AuditWalk::new(walk.member) };
     }
     let mut hashes = VecDeque::new();
     for record in agreed.audit_records(walk.head.seq, want.seq) {
@@ -106,7 +106,11 @@ fn look(
                 // The signature covers a record that is only in the archive.
                 None if signed.seq < base.seq => Some(signed.hash.clone()),
                 None if signed.seq == base.seq => Some(base.hash.clone()),
-                None => agreed.audit_records(signed.seq - 1, signed.seq).next().transpose()?.map(|r| r.hash),
+                None => match agreed.audit_records(signed.seq - 1, signed.seq).next().transpose()? {
+                    Some(record) => Some(record.hash),
+                    // It was deleted since this step began.
+                    None => (signed.seq <= agreed.audit_base().seq).then(|| signed.hash.clone()),
+                },
             };
             if hash.as_ref() != Some(&signed.hash) {
                 return fault("it signs another hash than the record has");

@@ -153,9 +153,15 @@ impl AuditChain {
 
     /// A check has found that this segment is damaged: nothing is read from it any more. Returns
     /// whether the chain has it.
-    pub fn set_damaged(&mut self, segment: &Sealed, why: &str) -> bool {
-        let found = self.sealed.iter_mut().find(|s| (s.first, &s.last) == (segment.first, &segment.last));
-        found.map(|found| found.damage = Some(why.into())).is_some()
+    pub fn set_damaged(&mut self, segment: &Sealed, why: &str) {
+        if let Some(found) = self.sealed.iter_mut().find(|s| s.is_same(segment)) {
+            found.damage = Some(why.into());
+        }
+    }
+
+    /// Whether the chain has this sealed segment.
+    pub fn has_sealed(&self, segment: &Sealed) -> bool {
+        self.sealed.iter().any(|s| s.is_same(segment))
     }
 
     /// Number of sealed segments that a check has found damaged.

@@ -18,7 +18,7 @@ struct Whose {
     member: u64,
 }
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A locked directory. Everything that writes into it has a clone; the lock ends with the last one.
 #[derive(Clone, Debug)]

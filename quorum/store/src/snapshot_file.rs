@@ -24,7 +24,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8; 16] = b"LATTICE-SNAP\0\0\0\x02";
+const MAGIC: &[u8; 16] = b"LATTICE-SNAP\0\0\0\x03";
 const END: &[u8; 16] = b"LATTICE-SNAP-END";
 /// Largest accepted size of the description, in bytes.
 const ABOUT_BYTES_MAX: u32 = 1024 * 1024;
@@ -260,7 +260,7 @@ pub fn load(path: &Path) -> Result<Loaded, StoreError> {
 }
 
 fn no_snapshot(path: &Path) -> StoreError {
-    StoreError::corrupt(path, 0, "it does not begin as a snapshot")
+    StoreError::corrupt(path, 0, "it does not begin as a snapshot of this version")
 }
 
 /// Reads only the description of a snapshot.

@@ -117,7 +117,7 @@ Pressure:  cpu 1.2 %
         assert!(shown.contains("it last reported Degraded") && shown.contains("does not answer") && !shown.contains("Runs"), "{shown}");
         let gossip_only = v1::NodeFactResponse { fact: None, ..kept };
         assert!(text(&gossip_only, false).ends_with("Gossip:       suspect; it last published Ready, held\n"));
-        assert_eq!(json(&gossip_only)["said"], serde_json::Value::Null);
+        assert_eq!(json(&gossip_only)["reported"], serde_json::Value::Null);
         assert_eq!(unregistered_node("n9", &gossip_only).state, "Unknown");
     }
 }

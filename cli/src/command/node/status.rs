@@ -213,7 +213,7 @@ fn gpus(local: &v1::LocalStatusResponse) -> String {
     text
 }
 
-/// The node's checks: how many have which result, and a line for each whose result is not `well` or that keeps work
+/// The node's checks: how many have which result, and a line for each whose result is not `ok` or that keeps work
 /// off.
 fn checks(local: &v1::LocalStatusResponse) -> String {
     if local.checks.is_empty() {

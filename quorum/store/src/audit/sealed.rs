@@ -40,6 +40,11 @@ pub struct Sealed {
 }
 
 impl Sealed {
+    /// Whether both are the same records, whatever is known of their damage.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.first, &self.last) == (other.first, &other.last)
+    }
+
     /// Reads the whole segment and compares it with the checksum in its seal. Takes as long as the
     /// disk needs to read it: call it where blocking is allowed.
     pub fn check(&self) -> Result<(), StoreError> {

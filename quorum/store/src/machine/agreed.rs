@@ -101,8 +101,12 @@ impl Agreed {
     /// whole segment: call it where blocking is allowed.
     pub fn check_audit_segment(&self, segment: &Sealed) -> Result<(), StoreError> {
         match segment.check() {
-            // It may have been cut off meanwhile.
-            Err(error @ StoreError::Corrupt { .. }) if !self.audit().set_damaged(segment, &with_causes(&error)) => Ok(()),
+            // It may have been cut off or pruned meanwhile.
+            Err(_) if !self.audit().has_sealed(segment) => Ok(()),
+            Err(error @ StoreError::Corrupt { .. }) => {
+                self.audit().set_damaged(segment, &with_causes(&error));
+                Err(error)
+            }
             checked => checked,
         }
     }
