@@ -110,8 +110,11 @@ async fn ask(context: &Shared, suspect: &Suspect, node: &NodeId) -> IdleReport {
         user: share.owner.name.clone(),
         what: MonitorWhat::Idle { launch: suspect.launch },
     };
-    let mut items = monitoring::items(context, node, context.work.directory.mesh(node).await, open);
-    match timeout(ANSWER_TIMEOUT, items.recv()).await {
+    let answer = async {
+        let address = context.work.directory.mesh(node).await;
+        monitoring::items(context, node, address, open).recv().await
+    };
+    match timeout(ANSWER_TIMEOUT, answer).await {
         Ok(Some(Ok(MonitorItem::Idle { idle_ms: Some(idle_ms), moved }))) => IdleReport::There { idle_ms, moved },
         Ok(Some(Ok(MonitorItem::Idle { idle_ms: None, .. }))) => IdleReport::None,
         Ok(_) | Err(_) => IdleReport::Unknown,

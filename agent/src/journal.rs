@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   journal = header, then records: length (u32 LE), CRC-32 (u32 LE), MessagePack of lattice_node::Record
-//!   header = "LATTJRN2", checkpoint that it follows, life (u64 LE each), boot id (16 bytes),
+//!   header = "LATTJRN3", checkpoint that it follows, life (u64 LE each), boot id (16 bytes),
 //!            CRC-32 of all this (u32 LE)
 //!   agent-state.json = readable checkpoint: the whole Brain, and the CRC-32 of it as JSON without spaces, keys sorted
 //! ```
@@ -46,9 +46,9 @@ use thiserror::Error;
 /// How long to wait for the lock of an agent that is just ending, and the pause between two tries.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(10);
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The last byte is the version of the format.
-const MAGIC: &[u8; 8] = b"LATTJRN2";
+const MAGIC: &[u8; 8] = b"LATTJRN3";
 const HEADER_BYTES: u64 = 44;
 /// The largest record is a list of one node's work.
 const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -106,13 +106,7 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let members = QuorumList::open(quorum.clone(), &context.setup.state_dir);
-    let relay = Relay::new(
-        context.setup.me.clone(),
-        context.work.cluster.clone(),
-        membership.clone(),
-        context.peers.clone(),
-        context.work.mesh.clone(),
-    );
+    let relay = Relay::new(context.setup.me.clone(), membership.clone(), context.work.mesh.clone());
     let mut session = Session {
         context,
         quorum,

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   name     length 1, bytes (0: no particular node)
-//!   peer     name, family 1 (4 or 6), ip, port 2, incarnation 8, renewal 4
+//!   peer     name, address, address of the mesh, incarnation 8, renewal 4
+//!   address  family 1 (4 or 6; of the mesh also 0: the ip of the other), ip, port 2
 //!   member   peer, foca's incarnation 2, state 1
 //!   header   peer (from), foca's incarnation 2, peer or an empty name (to), tag 1, what the tag needs
 //! ```

@@ -35,53 +35,103 @@ pub fn expand(text: &str) -> Result<BTreeSet<NodeId>, HostlistError> {
 /// # Errors
 /// See [`HostlistError`].
 pub fn in_order(text: &str) -> Result<Vec<NodeId>, HostlistError> {
+    let mut nodes: Vec<NodeId> = Vec::new();
+    read(text, |part| {
+        match part {
+            Part::Name(name) => nodes.push(name.parse()?),
+            Part::Range(range) => {
+                for n in range.from..=range.to {
+                    if nodes.len() == NAMES_MAX {
+                        return Err(HostlistError::TooMany);
+                    }
+                    nodes.push(range.name(n).parse()?);
+                }
+            }
+        }
+        if nodes.len() > NAMES_MAX { Err(HostlistError::TooMany) } else { Ok(()) }
+    })?;
+    Ok(nodes)
+}
+
+/// The number of names that [`in_order`] gives, without the memory for them.
+///
+/// # Errors
+/// See [`HostlistError`].
+pub fn count(text: &str) -> Result<usize, HostlistError> {
+    let mut count = 0;
+    read(text, |part| {
+        count += match part {
+            Part::Name(name) => {
+                let _is_a_name: NodeId = name.parse()?;
+                1
+            }
+            Part::Range(range) => {
+                // All names between two valid ones are valid: they differ in digits, and are not longer.
+                for n in [range.from, range.to] {
+                    let _is_a_name: NodeId = range.name(n).parse()?;
+                }
+                usize::try_from(range.to - range.from).unwrap_or(usize::MAX).saturating_add(1)
+            }
+        };
+        if count > NAMES_MAX { Err(HostlistError::TooMany) } else { Ok(()) }
+    })?;
+    Ok(count)
+}
+
+/// A part of a list.
+enum Part<'a> {
+    Name(&'a str),
+    Range(Range<'a>),
+}
+
+/// `prefix` with each number.
+struct Range<'a> {
+    prefix: &'a str,
+    from: u64,
+    to: u64,
+    /// Least number of digits.
+    width: usize,
+}
+
+impl Range<'_> {
+    fn name(&self, n: u64) -> String {
+        format!("{}{n:0width$}", self.prefix, width = self.width)
+    }
+}
+
+/// Passes on the parts of a list until one is refused.
+fn read(text: &str, mut take: impl FnMut(Part<'_>) -> Result<(), HostlistError>) -> Result<(), HostlistError> {
     let form = || HostlistError::Form(text.chars().take(80).collect());
-    let mut nodes = Vec::new();
     let mut rest = text;
     loop {
         let end = rest.find([',', '[', ']']).unwrap_or(rest.len());
         let (prefix, behind) = rest.split_at(end);
         let behind = if let Some(list) = behind.strip_prefix('[') {
             let (list, behind) = list.split_once(']').ok_or_else(form)?;
-            for range in list.split(',') {
-                add_range(prefix, range, &mut nodes).ok_or_else(form)??;
+            for numbers in list.split(',') {
+                take(Part::Range(range(prefix, numbers).ok_or_else(form)?))?;
             }
             behind
         } else {
-            nodes.push(prefix.parse()?);
+            take(Part::Name(prefix))?;
             behind
         };
-        if nodes.len() > NAMES_MAX {
-            return Err(HostlistError::TooMany);
-        }
         match behind.strip_prefix(',') {
             Some(next) => rest = next,
-            None if behind.is_empty() => return Ok(nodes),
+            None if behind.is_empty() => return Ok(()),
             None => return Err(form()),
         }
     }
 }
 
-/// Appends `prefix` with each number of `3` or `1-3`; `None`: not a valid range.
-fn add_range(prefix: &str, range: &str, nodes: &mut Vec<NodeId>) -> Option<Result<(), HostlistError>> {
-    let (first, last) = range.split_once('-').unwrap_or((range, range));
+/// `prefix` with the numbers `3` or `1-3`; `None`: not a valid range.
+fn range<'a>(prefix: &'a str, numbers: &str) -> Option<Range<'a>> {
+    let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
     // A number longer than any name is refused before it is formatted, because a width has a limit.
     let is_number = |text: &str| text.len() <= NODE_NAME_BYTES_MAX && text.bytes().all(|b| b.is_ascii_digit());
     let number = |text: &str| is_number(text).then(|| text.parse::<u64>().ok()).flatten();
     let (from, to) = (number(first)?, number(last)?);
-    if to < from {
-        return None;
-    }
-    for n in from..=to {
-        match format!("{prefix}{n:0width$}", width = first.len()).parse() {
-            Ok(node) => nodes.push(node),
-            Err(error) => return Some(Err(HostlistError::Name(error))),
-        };
-        if nodes.len() > NAMES_MAX {
-            return Some(Err(HostlistError::TooMany));
-        }
-    }
-    Some(Ok(()))
+    (from <= to).then_some(Range { prefix, from, to, width: first.len() })
 }
 
 /// Folds node names that differ in one trailing number, sorted by prefix, then by the number's
@@ -168,7 +218,14 @@ mod tests {
         #[test]
         fn what_is_folded_in_order_is_unfolded_in_that_order(names in vec("(n|x1c|node-)?[0-9]{1,3}|[a-c]{1,2}|n[0-9]{17,20}", 1..30)) {
             let ids: Vec<NodeId> = names.iter().map(|n| n.parse().unwrap()).collect();
-            prop_assert_eq!(in_order(&fold_in_order(&ids)), Ok(ids));
+            let folded = fold_in_order(&ids);
+            prop_assert_eq!(count(&folded), Ok(ids.len()));
+            prop_assert_eq!(in_order(&folded), Ok(ids));
+        }
+
+        #[test]
+        fn what_is_counted_is_what_is_listed(text in "[a-c0-9,\\[\\]-]{0,12}|n\\[[0-9]{1,5}-[0-9]{1,6}\\](,a)?") {
+            prop_assert_eq!(count(&text).ok(), in_order(&text).ok().map(|nodes| nodes.len()), "{}", text);
         }
     }
 

@@ -9,21 +9,40 @@ use std::sync::{Arc, OnceLock};
 
 /// Nodes in rank order; the first is the head. It never changes, and copies share it. In messages
 /// and files it is a hostlist in that order: a few bytes for thousands of nodes whose names have a
-/// number.
+/// number. They are expanded only when they are looked at.
 #[derive(Clone, Default)]
 pub struct NodeList(Option<Arc<Listed>>);
 
 /// What is listed. `None` in its place: nothing, without a block of memory.
 struct Listed {
-    nodes: Box<[NodeId]>,
-    /// Encoded once for all copies.
+    len: usize,
+    /// One of the two is there from the beginning. All copies share the other.
+    nodes: OnceLock<Box<[NodeId]>>,
     folded: OnceLock<String>,
+}
+
+impl Listed {
+    fn nodes(&self) -> &[NodeId] {
+        // It has been read once when it was counted.
+        let expanded = || self.folded.get().and_then(|folded| hostlist::in_order(folded).ok()).unwrap_or_default().into();
+        self.nodes.get_or_init(expanded)
+    }
 }
 
 impl NodeList {
     /// The hostlist.
     pub fn folded(&self) -> &str {
-        self.0.as_deref().map_or("", |listed| listed.folded.get_or_init(|| hostlist::fold_in_order(&listed.nodes)))
+        self.0.as_deref().map_or("", |listed| listed.folded.get_or_init(|| hostlist::fold_in_order(listed.nodes())))
+    }
+
+    /// The number of nodes, which are not expanded for it.
+    pub fn len(&self) -> usize {
+        self.0.as_deref().map_or(0, |listed| listed.len)
+    }
+
+    /// Whether there are no nodes.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 }
 
@@ -31,7 +50,7 @@ impl Deref for NodeList {
     type Target = [NodeId];
 
     fn deref(&self) -> &[NodeId] {
-        self.0.as_deref().map_or(&[], |listed| &listed.nodes)
+        self.0.as_deref().map_or(&[], Listed::nodes)
     }
 }
 
@@ -40,7 +59,7 @@ impl From<Vec<NodeId>> for NodeList {
         if nodes.is_empty() {
             return Self::default();
         }
-        Self(Some(Arc::new(Listed { nodes: nodes.into(), folded: OnceLock::new() })))
+        Self(Some(Arc::new(Listed { len: nodes.len(), nodes: OnceLock::from(nodes.into_boxed_slice()), folded: OnceLock::new() })))
     }
 }
 
@@ -57,7 +76,8 @@ impl TryFrom<String> for NodeList {
         if folded.is_empty() {
             return Ok(Self::default());
         }
-        hostlist::in_order(&folded).map(Self::from)
+        let len = hostlist::count(&folded)?;
+        Ok(Self(Some(Arc::new(Listed { len, nodes: OnceLock::new(), folded: OnceLock::from(folded) }))))
     }
 }
 
@@ -100,6 +120,9 @@ mod tests {
         assert_eq!(serde_json::from_str::<NodeList>(&encoded).unwrap(), list);
         let empty = serde_json::to_string(&NodeList::default()).unwrap();
         assert!(serde_json::from_str::<NodeList>(&empty).unwrap().is_empty());
+        let wide = serde_json::from_str::<NodeList>(r#""n[1-90000]""#).unwrap();
+        assert_eq!((wide.len(), wide.0.as_ref().unwrap().nodes.get().is_none()), (90_000, true), "counted, not expanded");
+        assert_eq!(wide.last().unwrap().as_str(), "n90000");
         assert!(serde_json::from_str::<NodeList>(r#""n[3-1]""#).is_err());
     }
 }

@@ -85,7 +85,7 @@ impl ShareList {
     }
 
     fn listed_nodes(&self) -> &[NodeId] {
-        self.0.as_deref().map_or(&[], |listed| &listed.nodes[..])
+        self.0.as_deref().map_or(&[], |listed| &listed.nodes)
     }
 
     /// The nodes without the amounts.
@@ -95,7 +95,7 @@ impl ShareList {
 
     /// The number of nodes.
     pub fn len(&self) -> usize {
-        self.listed_nodes().len()
+        self.0.as_deref().map_or(0, |listed| listed.nodes.len())
     }
 
     /// Whether there are no nodes.

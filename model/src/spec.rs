@@ -28,6 +28,8 @@ pub const SPEC_BYTES_MAX: usize = 64 * 1024;
 pub const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
 /// Largest number of nodes for one allocation.
 pub const NODES_MAX: u32 = 100_000;
+// A claim's nodes are written as a hostlist, which must be readable.
+const _: () = assert!(NODES_MAX as usize <= crate::hostlist::NAMES_MAX);
 /// Largest number of requeues for one allocation.
 pub const REQUEUES_MAX: u32 = 100;
 /// The preemption class of work that specifies none.

@@ -17,8 +17,6 @@
 //! how many.
 
 use crate::Membership;
-use crate::cluster::Cluster;
-use crate::peers::Peers;
 use lattice_agent_common::session_state::SessionState;
 use lattice_gossip::Liveness;
 use lattice_mesh::frame::{self, FrameError};
@@ -194,10 +192,7 @@ pub async fn relay_session(carried: &RelayedAgents, peer: &Caller, mut send: Sen
 /// The relays of this agent's own session.
 pub struct Relay {
     me: NodeId,
-    cluster: watch::Receiver<Arc<Cluster>>,
     membership: Membership,
-    /// Stored mesh addresses, for peers that the quorum has not listed yet.
-    known: Peers,
     mesh: Mesh,
     /// No peer is asked before this moment.
     again: Instant,
@@ -212,8 +207,8 @@ pub struct Through {
 }
 
 impl Relay {
-    pub fn new(me: NodeId, cluster: watch::Receiver<Arc<Cluster>>, membership: Membership, known: Peers, mesh: Mesh) -> Self {
-        Self { me, cluster, membership, known, mesh, again: Instant::now(), pauses: ATTEMPT_BACKOFF }
+    pub fn new(me: NodeId, membership: Membership, mesh: Mesh) -> Self {
+        Self { me, membership, mesh, again: Instant::now(), pauses: ATTEMPT_BACKOFF }
     }
 
     /// Opens a session through a peer that gossip sees alive, after waiting `HEAD_START` for a
@@ -238,14 +233,12 @@ impl Relay {
         Err(if failed.is_empty() { RelayError::NoPeers } else { RelayError::Peers(failed) })
     }
 
-    /// Up to `PEERS_ASKED_MAX` random peers that gossip sees alive and whose mesh address is known.
+    /// Up to `PEERS_ASKED_MAX` random peers that gossip sees alive.
     fn peers(&self) -> Vec<(NodeId, String)> {
-        let cluster = Arc::clone(&self.cluster.borrow());
         let members = self.membership.members();
         let alive = members.iter().filter(|m| m.liveness == Liveness::Alive && m.node != self.me);
-        let mesh = |node: &NodeId| cluster.nodes.get(node).map(|node| node.addresses.mesh.clone()).or_else(|| self.known.mesh(node));
-        let reached = alive.filter_map(|m| Some((m.node.clone(), mesh(&m.node)?)));
-        reached.choose_multiple(&mut rand::rng(), PEERS_ASKED_MAX)
+        let chosen = alive.choose_multiple(&mut rand::rng(), PEERS_ASKED_MAX);
+        chosen.into_iter().map(|m| (m.node.clone(), m.mesh.to_string())).collect()
     }
 }
 

@@ -100,7 +100,7 @@ pub enum UnreachedNode {
 /// Why another node did not answer a request over the mesh.
 #[derive(Debug, Error)]
 pub enum UnansweredNode {
-    #[error("its mesh address is unknown: the quorum has not reported it")]
+    #[error("its mesh address is unknown: neither gossip nor the quorum has it")]
     NoAddress,
     #[error(transparent)]
     Open(#[from] MeshError),

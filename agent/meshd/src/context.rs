@@ -6,7 +6,6 @@ use lattice_agent_common::user_quota::UserQuota;
 use lattice_allocation::handles::Handles;
 use lattice_launch::Parents;
 use lattice_machine::machine::Machine;
-use lattice_membership::peers::Peers;
 use lattice_membership::relay::RelayedAgents;
 use lattice_observe::traces::Traces;
 use lattice_output::growth::Growth;
@@ -22,8 +21,6 @@ pub struct Context {
     pub traces: Traces,
     /// Limits how many diagnoses of this node run at the same time.
     pub diagnosis_slots: DiagnosisSlots,
-    /// The last known addresses of other nodes, for a start without the quorum.
-    pub peers: Peers,
     /// Peers whose sessions this agent relays.
     pub carried: RelayedAgents,
     /// Growing log files.

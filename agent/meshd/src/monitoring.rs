@@ -188,7 +188,7 @@ async fn of_node(
         return Ok(());
     }
     let away = |why: &str| MonitorError::Unreachable(why.to_owned());
-    let address = address.ok_or_else(|| away("its mesh address is unknown: the quorum has not reported it"))?;
+    let address = address.ok_or_else(|| away("its mesh address is unknown: neither gossip nor the quorum has it"))?;
     let begin = async {
         let (mut send, recv) = context.work.mesh.open(node, &address).await?;
         frame::write(&mut send, &Open::Monitor(Box::new(open))).await?;
@@ -264,6 +264,6 @@ mod tests {
         assert_eq!(why, "it was not measured here yet");
         let mut unknown = items(&agent.context, &"n2".parse().unwrap(), None, open(silent()));
         let Some(Err(MonitorError::Unreachable(why))) = unknown.recv().await else { panic!("an answer") };
-        assert_eq!(why, "its mesh address is unknown: the quorum has not reported it");
+        assert_eq!(why, "its mesh address is unknown: neither gossip nor the quorum has it");
     }
 }

@@ -38,7 +38,7 @@ pub enum SignallingError {
     NotTheOwner,
     #[error(transparent)]
     Send(#[from] SignalError),
-    #[error("its mesh address is unknown: the quorum has not reported it")]
+    #[error("its mesh address is unknown: neither gossip nor the quorum has it")]
     NoAddress,
     #[error(transparent)]
     Open(#[from] MeshError),

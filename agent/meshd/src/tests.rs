@@ -8,7 +8,6 @@ use lattice_agent_common::session_state::SessionState;
 use lattice_agent_common::user_quota::UserQuota;
 use lattice_allocation::test_builders::{Bench, ME};
 use lattice_launch::Parents;
-use lattice_membership::peers::Peers;
 use lattice_membership::relay::RelayedAgents;
 use lattice_mesh::Mesh;
 use lattice_mesh::checkpoint::PartOpen;
@@ -64,7 +63,6 @@ impl Agent {
             work: Arc::clone(&bench.handles),
             traces: Traces::open(&setup.state_dir, None, Duration::from_secs(30)),
             diagnosis_slots: DiagnosisSlots::default(),
-            peers: Peers::open(&setup.state_dir),
             carried: RelayedAgents::new(0, session),
             growth: Growth::start().unwrap(),
             parents: Parents::default(),

@@ -192,7 +192,6 @@ impl Wiring<'_> {
             work,
             traces,
             diagnosis_slots: DiagnosisSlots::default(),
-            peers: connections.peers.clone(),
             carried: RelayedAgents::new(config.relay_max, channels.session.clone()),
             growth: Growth::start().context("inotify")?,
             parents: Parents::default(),

@@ -153,8 +153,8 @@ fn each_once(w: &World) {
         faults::start_member(&w.dir, member).unwrap();
         w.wait("all members to be there", || {
             let members = w.lattice.json(&["quorum", "members"]).unwrap_or_default();
-            let standing = |m: &Value| ["leader", "follower"].contains(&text(m, "role").as_str());
-            members.as_array().is_some_and(|rows| rows.len() == 3 && rows.iter().all(standing))
+            let has_leader = |m: &Value| ["leader", "follower"].contains(&text(m, "role").as_str());
+            members.as_array().is_some_and(|rows| rows.len() == 3 && rows.iter().all(has_leader))
         });
     }
     // The agent that the watching commands use.

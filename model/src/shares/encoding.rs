@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Amounts and phases are runs of consecutive ranks: nodes of one kind have one amount. The counts
-//! of each list must add up to the number of names, so no count reserves memory.
+//! of each list must add up to the number of names, of which a hostlist has at most
+//! [`NAMES_MAX`](crate::hostlist::NAMES_MAX).
 
 use super::{InvalidShares, ShareList, Shares};
 use crate::claim::SharePhase;

@@ -29,6 +29,8 @@ const NUMBERS_STEP: u64 = 1_000_000_000;
 const NAMED_MAX: usize = 16;
 /// Largest number of shares of one node.
 const HELD_MAX: usize = 4096;
+/// Largest number of nodes of all these shares together.
+const HELD_NAMES_MAX: usize = 1_000_000;
 
 /// The first multiple of [`NUMBERS_STEP`] that is at least half of that away: the lost quorum is
 /// assumed not to have reached it.
@@ -445,6 +447,11 @@ fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), R
     let malformed = |why: String| Err(Refusal::Malformed { why });
     if held.len() > HELD_MAX {
         return malformed(format!("node {node} reports {} shares; at most {HELD_MAX} are possible", held.len()));
+    }
+    // Counted before a list is expanded: a few bytes may name a hundred thousand nodes.
+    let names = held.iter().map(|h| h.share.nodes.len()).fold(0, usize::saturating_add);
+    if names > HELD_NAMES_MAX {
+        return malformed(format!("node {node} reports shares of {names} nodes together; at most {HELD_NAMES_MAX} are possible"));
     }
     let mut seen = BTreeSet::new();
     for HeldShare { share, .. } in held {
