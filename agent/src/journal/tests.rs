@@ -141,7 +141,7 @@ fn a_state_that_is_not_ours_newer_or_garbage_is_refused_by_name() {
     damaged(&dir);
     fs::write(&state, &whole_state).unwrap();
     let of_form = |form: u8| [&whole_journal[..7], &[form], &whole_journal[8..]].concat();
-    fs::write(&journal, of_form(b'3')).unwrap();
+    fs::write(&journal, of_form(b'9')).unwrap();
     newer(&dir);
     for bad in [of_form(b'1'), b"something else".to_vec(), vec![7; 100], whole_journal[..20].to_vec(), vec![]] {
         fs::write(&journal, bad).unwrap();

@@ -13,7 +13,7 @@ pub struct Audit {
 pub enum AuditCommand {
     /// Show who did what, the oldest first (operators)
     Query(AuditQuery),
-    /// Check the hash chain that a member keeps and every signature, and name the first record that is wrong
+    /// Check a member's hash chain and every signature, and name the first record that is wrong
     Verify(AuditVerify),
     /// Write a signed JSON bundle that can be verified without Lattice
     Export(AuditExport),
