@@ -209,7 +209,11 @@ impl Task {
                 }
                 ask = asks.recv() => match ask {
                     Some(Ask::Join(address)) => self.handle(Event::Join(address)) ,
-                    Some(Ask::SetFact(fact)) => self.handle(Event::SetFact(fact)),
+                    Some(Ask::SetFact(fact)) => {
+                        self.handle(Event::SetFact(fact));
+                        // This node's own fact is no news.
+                        self.publish();
+                    }
                     Some(Ask::Leave) => self.handle(Event::Leave),
                     Some(Ask::Return) => self.handle(Event::Return),
                     Some(Ask::Rekey(keys, done)) => {

@@ -27,7 +27,7 @@ impl Api {
 
     /// Every node known from gossip or from the quorum, with the state that it publishes, or else
     /// the last known one.
-    pub(super) fn from_gossip(&self) -> Vec<v1::Node> {
+    pub(super) fn gossiped_nodes(&self) -> Vec<v1::Node> {
         let known: Vec<Node> = self.cluster.borrow().nodes.values().cloned().collect();
         let mut nodes: BTreeMap<String, v1::Node> = self.shown(&known, &known).into_iter().map(|node| (node.id.clone(), node)).collect();
         let knows_all = self.context.work.directory.knows_all();

@@ -40,7 +40,7 @@ impl NodeService for Api {
             Ok((other, _)) => return Err(unexpected(&other)),
             Err(away) if or_gossip && away.code() == Code::Unavailable => {
                 let quorum_error = away.message().to_owned();
-                return Ok(Response::new(v1::ListNodesResponse { nodes: self.from_gossip(), age_ms: None, quorum_error }));
+                return Ok(Response::new(v1::ListNodesResponse { nodes: self.gossiped_nodes(), age_ms: None, quorum_error }));
             }
             Err(refused) => return Err(refused),
         };

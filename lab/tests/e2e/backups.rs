@@ -162,7 +162,7 @@ fn plan(w: &World) {
     // From a newer version.
     let whose = folder(w, 3).join("data/member.json");
     let text = fs::read_to_string(&whose).unwrap();
-    fs::write(&whose, text.replace("\"format\":1", "\"format\":2")).unwrap();
+    fs::write(&whose, text.replace("\"format\":2", "\"format\":99")).unwrap();
     let output = plan(3);
     assert!(output.contains("written by a newer version") && output.contains("install that version"), "{output}");
     ends_with_log(w, 3, "written by a newer version");
