@@ -102,8 +102,8 @@ async fn prune_once(core: &Core, archive: &Archive) -> Result<Option<AuditHead>,
     }
     let (agreed, pruned) = (Arc::clone(&core.agreed), upto.clone());
     let reserve = core.disk.reserve.clone();
-    background::run("audit-prune", move || reserve.with_reserve(|| agreed.prune_audit(&pruned))).await.map_err(PruneError::Task)??;
-    Ok(Some(upto))
+    let deleted = background::run("audit-prune", move || reserve.with_reserve(|| agreed.prune_audit(&pruned)));
+    Ok(deleted.await.map_err(PruneError::Task)??.then_some(upto))
 }
 
 /// The earliest checkpoint of the snapshots in `dir`; `None`: there is no snapshot, or one of them

@@ -151,8 +151,7 @@ impl AuditChain {
         self.opened_bytes
     }
 
-    /// A check has found that this segment is damaged: nothing is read from it any more. Returns
-    /// whether the chain has it.
+    /// A check has found that this segment is damaged: nothing is read from it any more.
     pub fn set_damaged(&mut self, segment: &Sealed, why: &str) {
         if let Some(found) = self.sealed.iter_mut().find(|s| s.is_same(segment)) {
             found.damage = Some(why.into());

@@ -221,7 +221,7 @@ async fn prune_and_join(crashed: bool) {
     let config = lab.config(1).clone();
     slowly("the files are gone", async || segments(&config), |there| *there == [N + 1, 2 * N + 1]).await;
 
-    // Readers are told where the records are, and get the rest.
+    // Readers learn where the records are, and get the rest.
     let query = Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 2 };
     let Answer::Audit(page) = client.call(&lab.as_operator("anna", query), PATIENCE).await.unwrap() else { panic!("no page") };
     assert_eq!(page.records.iter().map(|r| r.seq).collect::<Vec<_>>(), [N + 1, N + 2]);

@@ -191,16 +191,17 @@ impl Agreed {
         Ok((base.seq <= checkpoint.seq && has_earlier(&dir, &base)?).then_some(base))
     }
 
-    /// Deletes the segments up to `upto`, which [`Self::prunable_audit`] returned. Accesses the disk:
-    /// call it where blocking is allowed.
-    pub fn prune_audit(&self, upto: &AuditHead) -> Result<(), StoreError> {
+    /// Deletes the segments up to `upto`, which [`Self::prunable_audit`] returned. `false`: the chain
+    /// has been cut off or begun anew since, and nothing was deleted. Accesses the disk: call it where
+    /// blocking is allowed.
+    pub fn prune_audit(&self, upto: &AuditHead) -> Result<bool, StoreError> {
         let dir = self.audit_dir.lock();
         let base = {
             let mut audit = self.audit();
             audit.prune(upto);
             audit.base().clone()
         };
-        if base == *upto { remove_before(&dir, &base) } else { Ok(()) }
+        if base == *upto { remove_before(&dir, &base).map(|()| true) } else { Ok(false) }
     }
 
     /// Whether this record is on disk, with this hash, or is the one before the first on disk.
