@@ -71,6 +71,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         abort_reason: ended.and_then(EndReason::abort_reason).unwrap_or_default(),
         status_message: String::new(),
         queue_position: 0,
+        expected_start_ms: None,
         usage_nodes: allocation.usage.as_deref().map_or(0, |usage| usage.nodes),
         memory_peak_bytes: allocation.usage.as_deref().and_then(|usage| usage.memory_peak_bytes),
         cpu_ms: allocation.usage.as_deref().and_then(|usage| usage.cpu_ms),

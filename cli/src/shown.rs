@@ -72,8 +72,10 @@ pub struct AllocationJson<'a> {
     telemetry: Option<&'a str>,
     /// For a living allocation, in a few words: why it waits, or what is wrong while it runs.
     status_message: Option<&'a str>,
-    /// Its position, from 1, in the expected order of its vCluster's queue.
+    /// Its position, from 1, in the order of its vCluster's queue.
     queue_position: Option<u32>,
+    /// While it waits: when it begins at the latest, if that can be told.
+    expected_start: Option<String>,
     /// The end of its walltime, if it runs and has one.
     ends_by: Option<String>,
     /// Use under its present or last claim, on the nodes that have been released: the peak memory on any of them, and
@@ -156,6 +158,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             telemetry: filled(&a.telemetry),
             status_message: filled(&a.status_message),
             queue_position: (a.queue_position > 0).then_some(a.queue_position),
+            expected_start: a.expected_start_ms.and_then(time),
             ends_by: ends_by_ms(a).and_then(time),
             memory_peak_bytes: a.memory_peak_bytes,
             cpu_seconds: a.cpu_ms.map(|ms| ms as f64 / 1e3),
@@ -284,6 +287,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Tasks", format!("{} on each node, {ranks} in all", a.tasks_per_node)),
         ("Walltime", walltime(a)),
         ("Elapsed", elapsed(a, now).unwrap_or_default()),
+        ("Starts by", a.expected_start_ms.and_then(time).unwrap_or_default()),
         ("Submitted", time(a.submitted_at_ms).unwrap_or_default()),
         ("Claimed", time(a.claimed_at_ms).unwrap_or_default()),
         ("Started", time(a.started_at_ms).unwrap_or_default()),
@@ -602,8 +606,10 @@ vCluster:   ml-training
         let a = v1::Allocation { exit_code: Some(0), requeue_count: 1, share, ..running() };
         let mut json = serde_json::to_value(AllocationJson::from(&a)).unwrap();
         // Separate: json! accepts only a limited number of fields.
-        let attempts = ["attempt", "attempts"].map(|field| json.as_object_mut().unwrap().remove(field));
-        assert_eq!(attempts, [Some(serde_json::Value::Null), Some(serde_json::json!([]))]);
+        let apart = ["attempt", "attempts", "expected_start"].map(|field| json.as_object_mut().unwrap().remove(field));
+        assert_eq!(apart, [Some(serde_json::Value::Null), Some(serde_json::json!([])), Some(serde_json::Value::Null)]);
+        let waits = v1::Allocation { expected_start_ms: Some(1_772_704_812_034), ..pending() };
+        assert_eq!(serde_json::to_value(AllocationJson::from(&waits)).unwrap()["expected_start"], "2026-03-05T10:00:12.034Z");
         assert_eq!(
             json,
             serde_json::json!({

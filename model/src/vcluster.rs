@@ -39,19 +39,27 @@ pub struct VCluster {
 pub enum SchedulerKind {
     /// First come first served.
     InteractiveFifo,
+    /// Higher preemption classes first, then first come first served; the first that wait have
+    /// reservations, and others may begin before them if that delays none of these.
+    HpcBackfill,
+}
+
+impl SchedulerKind {
+    /// The scheduler of the default vCluster.
+    pub const OF_DEFAULT: Self = Self::HpcBackfill;
 }
 
 /// Kinds in the documents that this version does not implement.
-const UNSUPPORTED_KINDS: &[&str] = &["hpc-backfill", "ml-training", "service-bin-pack", "sensitive-reservation"];
+const UNSUPPORTED_KINDS: &[&str] = &["ml-training", "service-bin-pack", "sensitive-reservation"];
 
 /// Why a text is not a scheduler of this version.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SchedulerError {
     /// Documented, but not implemented.
-    #[error("scheduler {0} is not built in this version; interactive-fifo is the only one that is")]
+    #[error("scheduler {0} is not built in this version; hpc-backfill and interactive-fifo are")]
     NotBuilt(&'static str),
     /// Unknown.
-    #[error("{0:?} is not a scheduler; the only one is interactive-fifo")]
+    #[error("{0:?} is not a scheduler; there are hpc-backfill and interactive-fifo")]
     Unknown(String),
 }
 
@@ -59,6 +67,7 @@ impl fmt::Display for SchedulerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::InteractiveFifo => "interactive-fifo",
+            Self::HpcBackfill => "hpc-backfill",
         })
     }
 }
@@ -69,6 +78,7 @@ impl FromStr for SchedulerKind {
     fn from_str(text: &str) -> Result<Self, SchedulerError> {
         match text {
             "interactive-fifo" | "fifo" => Ok(Self::InteractiveFifo),
+            "hpc-backfill" => Ok(Self::HpcBackfill),
             _ => Err(match UNSUPPORTED_KINDS.iter().find(|kind| **kind == text) {
                 Some(kind) => SchedulerError::NotBuilt(kind),
                 None => SchedulerError::Unknown(text.chars().take(40).collect()),
@@ -115,7 +125,9 @@ mod tests {
         for text in ["interactive-fifo", "fifo"] {
             assert_eq!(text.parse(), Ok(SchedulerKind::InteractiveFifo));
         }
-        assert_eq!(SchedulerKind::InteractiveFifo.to_string().parse(), Ok(SchedulerKind::InteractiveFifo));
+        for kind in [SchedulerKind::InteractiveFifo, SchedulerKind::HpcBackfill] {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
         for kind in UNSUPPORTED_KINDS {
             let refused = kind.parse::<SchedulerKind>().unwrap_err().to_string();
             assert!(refused.contains(kind) && refused.contains("not built"), "{refused}");

@@ -23,7 +23,8 @@
 //!
 //! [`should_checkpoint`] makes the whole decision; `lattice explain` shows what it gives.
 
-use crate::view::{View, queue};
+use crate::order::{merged, queues};
+use crate::view::View;
 use lattice_model::checkpoint::{Automatic, DEADLINE_MS_DEFAULT, walltime_lead_ms};
 use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, Preemption, Timestamp, VCluster, millis};
 use std::collections::{BTreeMap, BTreeSet};
@@ -444,7 +445,7 @@ struct Queue<'a> {
 
 impl<'a> Queue<'a> {
     fn of(cluster: &'a View, now: Timestamp) -> Self {
-        let waiting = queue(cluster);
+        let waiting: Vec<&Allocation> = merged(&queues(cluster)).into_iter().map(|(_, allocation)| allocation).collect();
         let wanted: f64 = waiting.iter().map(|a| f64::from(a.spec.nodes)).sum();
         let all_nodes = cluster.nodes.len() as f64;
         let urgency = |a: &Allocation| {

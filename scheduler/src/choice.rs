@@ -1,49 +1,75 @@
-//! Which of the free nodes an allocation gets. [`crate::place`] places by it, and the reasons that
-//! people see come from the same functions.
+//! Which nodes an allocation gets of those that are free for it now.
 
+use crate::classes::Class;
 use crate::conformity;
-use crate::holdings::Holdings;
+use crate::node_set::NodeSet;
 use crate::quotas::Quotas;
+use crate::state::State;
+use lattice_model::Allocation;
 use lattice_model::tenant::Excess;
-use lattice_model::{Allocation, Node, NodeId};
-use std::collections::BTreeSet;
 
-/// The nodes that an allocation gets of those that are free for it: as many as it asks for, and not
-/// more new ones than its tenant's quota allows. `None`: these do not suffice.
-pub(crate) fn choose<'a>(mut free: Vec<&'a Node>, held: &Holdings, quotas: &Quotas<'_>, allocation: &Allocation) -> Option<Vec<&'a Node>> {
+/// The nodes that an allocation can begin on now and keep until `until_ms`, so that it delays no
+/// reservation: as many as it asks for, and not more new ones than its tenant's quota allows.
+/// `None`: too few are free for so long.
+pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Option<Vec<usize>> {
+    let wanted = allocation.spec.nodes as usize;
+    let mut free = state.open.and(&class.candidates).filter(|node| state.is_free_until(*node, class.amount(state, *node), until_ms));
+    if wanted == 1 && allocation.spec.share.is_none() && !quotas.depend_on_nodes(allocation) {
+        // Without looking at all nodes: the first that has not drifted, or else the first.
+        let first = free.next()?;
+        let well = std::iter::once(first).chain(free).find(|node| !state.has_drifted[*node]);
+        return Some(vec![well.unwrap_or(first)]);
+    }
+    let mut free: Vec<usize> = free.collect();
+    if free.len() < wanted {
+        return None;
+    }
     if allocation.spec.share.is_some() {
         // Best fit: the node with the least left over, so that whole nodes stay free for work that
         // wants whole nodes.
-        let left = |node: &&Node| {
-            let free = node.size.minus(&held.committed(&node.id));
+        free.sort_by_key(|node| {
+            let free = state.free_now[*node];
             (free.gpus, free.cores, free.memory_bytes)
-        };
-        free.sort_by_key(left);
+        });
     }
-    let wanted = allocation.spec.nodes as usize;
-    let mut chosen = largest_allowed(free, quotas, allocation);
+    let mut chosen = largest_allowed(state, free, quotas, allocation);
     chosen.truncate(wanted);
     (chosen.len() == wanted).then_some(chosen)
 }
 
 /// How many of the nodes that are free for an allocation could serve it together. Nodes that the
 /// quota forbids do not count if too few others are left.
-pub(crate) fn count_free(free: &[&Node], quotas: &Quotas<'_>, allocation: &Allocation) -> usize {
-    let allowed = largest_allowed(free.to_vec(), quotas, allocation).len();
-    if allowed < allocation.spec.nodes as usize { allowed } else { conformity::together(free, &allocation.spec) }
+pub fn count_free(state: &State<'_>, free: &[usize], quotas: &Quotas<'_>, allocation: &Allocation) -> usize {
+    let allowed = largest_allowed(state, free.to_vec(), quotas, allocation).len();
+    if allowed < allocation.spec.nodes as usize { allowed } else { conformity::together(state, free.iter().copied(), &allocation.spec) }
 }
 
-/// The quota that keeps an allocation off, given the nodes that could ever serve it, and those that
-/// are free for it and that its tenant uses already: all further nodes would be new ones.
-pub(crate) fn over_quota(possible: Vec<&Node>, free_and_used: &[&Node], quotas: &Quotas<'_>, allocation: &Allocation) -> Option<Excess> {
+/// The quota that keeps an allocation off because too few of the nodes that its tenant uses already
+/// are free for it, and how many are: all further nodes would be new ones.
+pub fn over_quota(
+    state: &State<'_>,
+    class: &Class<'_>,
+    quotas: &Quotas<'_>,
+    allocation: &Allocation,
+    until_ms: u64,
+) -> Option<(Excess, usize)> {
     let wanted = allocation.spec.nodes as usize;
-    let used: BTreeSet<&NodeId> = free_and_used.iter().map(|node| &node.id).collect();
-    let new = |set: Vec<&Node>| wanted.saturating_sub(set.iter().filter(|node| used.contains(&node.id)).count());
-    let large_enough = conformity::sets(possible, &allocation.spec).into_iter().filter(|set| set.len() >= wanted);
-    quotas.excess(allocation, large_enough.map(new).min()?)
+    let mut used = NodeSet::empty(state.nodes.len());
+    let is_used = |node: &usize| {
+        let is_free = state.is_free_until(*node, class.amount(state, *node), until_ms);
+        is_free && quotas.is_used(allocation, &state.nodes[*node].id)
+    };
+    state.open.and(&class.candidates).filter(is_used).for_each(|node| used.insert(node));
+    let new = |set: Vec<usize>| wanted.saturating_sub(set.into_iter().filter(|node| used.contains(*node)).count());
+    let sets = conformity::sets(state, class.candidates.iter().collect(), &allocation.spec);
+    let excess = quotas.excess(allocation, sets.into_iter().filter(|set| set.len() >= wanted).map(new).min()?)?;
+    Some((excess, used.len()))
 }
 
-fn largest_allowed<'a>(free: Vec<&'a Node>, quotas: &Quotas<'_>, allocation: &Allocation) -> Vec<&'a Node> {
-    let sets = conformity::sets(free, &allocation.spec).into_iter().map(|set| quotas.allowed(allocation, set));
+fn largest_allowed(state: &State<'_>, free: Vec<usize>, quotas: &Quotas<'_>, allocation: &Allocation) -> Vec<usize> {
+    let sets = conformity::sets(state, free, &allocation.spec).into_iter().map(|mut set| {
+        quotas.retain_allowed(allocation, &mut set, |node| &state.nodes[*node].id);
+        set
+    });
     sets.min_by_key(|set| std::cmp::Reverse(set.len())).unwrap_or_default()
 }

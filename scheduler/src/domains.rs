@@ -6,6 +6,7 @@ use lattice_model::{Allocation, VniPool};
 use std::collections::BTreeSet;
 
 /// The known domains, and how many numbers of the pool are in use.
+#[derive(Clone)]
 pub struct Domains<'a> {
     /// `None`: the pool is not known, and no allocation is kept waiting for it.
     pool: Option<VniPool>,

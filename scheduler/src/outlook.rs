@@ -1,87 +1,24 @@
-//! Why each allocation waits, and in which order allocations are expected to begin.
-//! [`crate::explain`] shows a sentence and a list a few words; both come from one decision,
-//! [`Judge::waits`].
+//! Why each allocation waits, and when it is expected to begin: the decisions of a plan, for people.
 
 use crate::choice;
-use crate::domains::Domains;
-use crate::holdings::Holdings;
+use crate::conformity;
 use crate::misfit::{self, misfit};
-use crate::possible::{possible, possible_nodes, possible_where};
+use crate::plan::{Decision, Plan, Planned, RESERVATIONS_MAX, plan};
 use crate::quotas::Quotas;
-use crate::settling::Settling;
-use crate::user_running::RunningOfUsers;
-use crate::view::{View, queue};
-use crate::why_not::{WhyNot, excluded, why_not};
+use crate::reserve::Reservation;
+use crate::state::Service;
+use crate::view::View;
+use crate::why_not::excluded;
 use lattice_model::count::{counted, is_or_are};
-use lattice_model::input::STDIN_VARIABLE;
-use lattice_model::tenant::{Excess, Quota};
-use lattice_model::{Allocation, AllocationId, AllocationSpec, Node, NodeId, hostlist};
+use lattice_model::{AllocationId, NodeId, SchedulerKind, Timestamp, hostlist};
 use std::collections::BTreeMap;
 
 /// The longest reason in a list, in characters.
 pub const REASON_CHARS_MAX: usize = 40;
-/// Largest number of kinds of work for which one [`Outlook`] caches the number of possible nodes.
-const SHAPES_MAX: usize = 16;
-
-/// Why an allocation waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Waits {
-    /// Fewer nodes could ever serve it than it asks for; `why` is a sentence. `excluded`: how many
-    /// nodes are excluded for it, if there would be enough with them.
-    TooFewNodes { why: String, possible: usize, excluded: Option<usize> },
-    /// It cannot begin whatever nodes are free: the reason in a sentence and in a few words.
-    Blocked { why: String, brief: String },
-    /// Other allocations of its queue come first.
-    Behind { ahead: usize, free: usize },
-    /// It is the next of its queue, and too few nodes are free.
-    Next { free: usize },
-    /// It fits now.
-    Placeable { free: usize },
-}
-
-impl Waits {
-    /// The reason in a sentence.
-    pub fn summary(&self, spec: &AllocationSpec) -> String {
-        let wants = misfit::wants(spec);
-        match self {
-            Self::TooFewNodes { why, .. } | Self::Blocked { why, .. } => why.clone(),
-            Self::Behind { ahead, free } => {
-                format!(
-                    "{wants}, {}; {} submitted before it {} served first",
-                    are_free(*free),
-                    counted(*ahead, "allocation"),
-                    is_or_are(*ahead)
-                )
-            }
-            Self::Next { free } => format!("{wants}, {}: it is next", are_free(*free)),
-            Self::Placeable { free } => {
-                format!("{wants}, {}: an agent with the scheduler's lease will place it in its next pass", are_free(*free))
-            }
-        }
-    }
-
-    /// The reason in ten to forty characters.
-    pub fn brief(&self, spec: &AllocationSpec) -> String {
-        let wanted = spec.nodes as usize;
-        let text = match self {
-            Self::TooFewNodes { excluded: Some(excluded), .. } => format!("{} excluded: prologue failed", nodes(*excluded)),
-            Self::TooFewNodes { possible, .. } => format!("wants {}, {possible} could serve", nodes(wanted)),
-            Self::Blocked { brief, .. } => brief.clone(),
-            Self::Behind { ahead, .. } => format!("behind {ahead} submitted before it"),
-            Self::Next { free } => format!("next: wants {}, {}", nodes(wanted), are_free(*free)),
-            Self::Placeable { free } => format!("about to be placed: {}", are_free(*free)),
-        };
-        clip(text)
-    }
-
-    /// Whether it blocks those behind it in the queue.
-    fn is_in_line(&self) -> bool {
-        match self {
-            Self::TooFewNodes { .. } | Self::Blocked { .. } => false,
-            Self::Behind { .. } | Self::Next { .. } | Self::Placeable { .. } => true,
-        }
-    }
-}
+/// The longest list of nodes in an explanation, in bytes; instead of a longer one, only the number
+/// of nodes is given.
+const NODE_LIST_BYTES_MAX: usize = 200;
+const DAY_MS: u64 = 86_400_000;
 
 /// Shortens a reason to [`REASON_CHARS_MAX`].
 pub fn clip(text: String) -> String {
@@ -91,202 +28,210 @@ pub fn clip(text: String) -> String {
     text.chars().take(REASON_CHARS_MAX - 1).chain(['…']).collect()
 }
 
-fn nodes(count: usize) -> String {
-    counted(count, "node")
-}
-
-fn quota_in_use(excess: &Excess) -> String {
-    let of = match excess.quota {
-        Quota::MaxNodes => "nodes",
-        Quota::MaxConcurrentAllocations => "allocations",
-        Quota::SensitivePoolSize => "sensitive nodes",
-    };
-    format!("quota: {} of {} {of} in use", excess.current, excess.limit)
+/// These nodes as a hostlist, or their number if that would be too long.
+pub(crate) fn node_list<'n>(nodes: impl Iterator<Item = &'n NodeId> + Clone) -> String {
+    let folded = hostlist::fold(nodes.clone());
+    if folded.is_empty() || folded.len() > NODE_LIST_BYTES_MAX { counted(nodes.count(), "node") } else { folded }
 }
 
 fn are_free(count: usize) -> String {
     format!("{count} {} free", is_or_are(count))
 }
 
-/// What the decisions need from a view, gathered once.
-pub struct Judge<'a> {
-    view: &'a View,
-    held: Holdings,
-    quotas: Quotas<'a>,
-    domains: Domains<'a>,
-    running: RunningOfUsers,
-    settling: Settling<'a>,
-}
-
-impl<'a> Judge<'a> {
-    /// A judge for this view.
-    pub fn of(view: &'a View) -> Self {
-        let held = Holdings::of(view.nodes.values(), view.allocations.values());
-        Self {
-            view,
-            held,
-            quotas: Quotas::of(view),
-            domains: Domains::of(view),
-            running: RunningOfUsers::of(view),
-            settling: Settling::of(view),
-        }
+impl Plan<'_> {
+    fn ids<'p>(&'p self, nodes: &'p [usize]) -> impl Iterator<Item = &'p NodeId> + Clone {
+        nodes.iter().map(|node| &self.state.nodes[*node].id)
     }
 
-    /// The nodes that an allocation can have now, and why it cannot have each of the others.
-    pub fn sort_nodes(&self, allocation: &Allocation) -> (Vec<&'a Node>, Vec<(NodeId, WhyNot)>) {
-        let (mut free, mut others) = (Vec::new(), Vec::new());
-        for node in self.view.nodes.values() {
-            match why_not(self.view, &self.held, node, allocation) {
-                Some(why) => others.push((node.id.clone(), why)),
-                None => free.push(node),
+    /// The nodes that could serve it and are out of service.
+    fn out_of_service(&self, planned: &Planned<'_>) -> Vec<usize> {
+        let candidates = self.classes.all[planned.class].candidates.iter();
+        candidates.filter(|node| self.state.service[*node] != Service::Up).collect()
+    }
+
+    /// How many of the nodes that are free now, without the work of this plan, could serve it together.
+    fn count_free(&self, planned: &Planned<'_>) -> usize {
+        let class = &self.classes.all[planned.class];
+        let is_free = |node: &usize| {
+            let is_in_service = self.state.service[*node] == Service::Up;
+            is_in_service && self.state.is_free_in_view(*node, class.amount(&self.state, *node))
+        };
+        let free: Vec<usize> = class.candidates.iter().filter(is_free).collect();
+        choice::count_free(&self.state, &free, &Quotas::of(self.state.view), planned.allocation)
+    }
+
+    /// The excluded nodes, if there would be enough nodes with them.
+    fn excluded(&self, planned: &Planned<'_>) -> Option<(usize, String)> {
+        let allocation = planned.allocation;
+        let found = excluded(self.state.view, allocation)?;
+        let named = self.state.view.named(allocation);
+        let fits = |node: &usize| {
+            let node = self.state.nodes[*node];
+            misfit::never_serves(named, &allocation.spec, node).is_none() && allocation.spec.lacked_by(node).is_none()
+        };
+        let possible = conformity::together(&self.state, (0..self.state.nodes.len()).filter(fits), &allocation.spec);
+        (possible >= allocation.spec.nodes as usize).then_some(found)
+    }
+
+    /// The reason in ten to forty characters.
+    fn brief(&self, planned: &Planned<'_>) -> String {
+        let wanted = planned.allocation.spec.nodes as usize;
+        clip(match &planned.decision {
+            Decision::TooFewNodes => match self.excluded(planned) {
+                Some((excluded, _)) => format!("{} excluded: prologue failed", counted(excluded, "node")),
+                None => format!("wants {}, {} could serve", counted(wanted, "node"), self.classes.all[planned.class].possible),
+            },
+            Decision::Blocked { obstacle, .. } => obstacle.brief(),
+            Decision::Begins(_) if planned.ahead == 0 => format!("about to be placed: {}", are_free(self.count_free(planned))),
+            Decision::Begins(_) => "about to be placed".to_owned(),
+            Decision::Reserved(reservation) => match (self.expected_start(reservation), planned.ahead) {
+                (Some(start), 0) => {
+                    format!("starts ~{}: next, {} of {wanted} free", self.clock(start), self.count_free(planned))
+                }
+                (Some(start), ahead) => format!("starts ~{}: {ahead} ahead", self.clock(start)),
+                (None, ahead) => match reservation.endless {
+                    _ if !reservation.awaited.is_empty() => self.out_of_service_brief(&reservation.awaited),
+                    Some(by) => format!("waits for {}: it has no walltime", by.short()),
+                    None => format!("behind {ahead} in its queue, start unknown"),
+                },
+            },
+            Decision::OutOfService => self.out_of_service_brief(&self.out_of_service(planned)),
+            Decision::Behind => format!("behind {} in its queue", planned.ahead),
+        })
+    }
+
+    fn out_of_service_brief(&self, nodes: &[usize]) -> String {
+        format!("out of service: {}", hostlist::fold(self.ids(nodes)))
+    }
+
+    /// The time of day in UTC, with the date if it is more than a day away.
+    fn clock(&self, time: Timestamp) -> String {
+        let text = time.to_string();
+        let (date, clock) = (text.get(5..10).unwrap_or_default(), text.get(11..16).unwrap_or_default());
+        if time.0 < self.state.now_ms + DAY_MS { format!("{clock}Z") } else { format!("{date} {clock}Z") }
+    }
+
+    /// The reason in a sentence.
+    pub(crate) fn sentence(&self, planned: &Planned<'_>) -> String {
+        let wants = misfit::wants(&planned.allocation.spec);
+        let expectation = match &planned.decision {
+            Decision::TooFewNodes => return self.too_few_nodes(planned, &wants),
+            Decision::Blocked { obstacle, later: false } => return obstacle.sentence(),
+            Decision::Blocked { obstacle, later: true } => {
+                return format!("{} (counting work with a reservation ahead of it)", obstacle.sentence());
             }
-        }
-        (free, others)
+            Decision::Begins(_) => {
+                let free = are_free(self.count_free(planned));
+                return format!("{wants}, {free}: an agent with the scheduler's lease will place it in its next pass");
+            }
+            Decision::Reserved(reservation) => self.expectation(reservation),
+            Decision::OutOfService => self.out_of_service_sentence(&self.out_of_service(planned)),
+            Decision::Behind if self.has_reservation_ahead(planned) => {
+                format!("only the first {RESERVATIONS_MAX} that wait in a queue have an expected start")
+            }
+            Decision::Behind => "when it starts cannot be told, nor for work ahead of it".to_owned(),
+        };
+        let (free, is_fifo) = (self.count_free(planned), self.is_fifo(planned));
+        let line = match planned.ahead {
+            0 => format!("{wants}, {}: it is next", are_free(free)),
+            ahead if is_fifo => {
+                format!(
+                    "{wants}, {}; {} submitted before it {} served first",
+                    are_free(free),
+                    counted(ahead, "allocation"),
+                    is_or_are(ahead)
+                )
+            }
+            ahead => format!("{wants}, {}; {} of its queue {} ahead of it", are_free(free), counted(ahead, "allocation"), is_or_are(ahead)),
+        };
+        let delays = free >= planned.allocation.spec.nodes as usize && !is_fifo;
+        let delays = if delays { "; if it began now, it could delay work ahead of it" } else { "" };
+        format!("{line}; {expectation}{delays}")
     }
 
-    /// Why it cannot begin whatever nodes are free, in a sentence and in a few words.
-    pub fn blocked(&self, allocation: &Allocation) -> Option<(String, String)> {
-        if let Some(excess) = self.quotas.keeps_off(allocation) {
-            return Some((format!("waiting for quota headroom: {excess}"), quota_in_use(&excess)));
-        }
-        if let Some((excess, used)) = self.over_quota(allocation) {
-            let why = format!("waiting for quota headroom: {excess}; of the nodes that the tenant uses, {used} can take it now");
-            return Some((why, quota_in_use(&excess)));
-        }
-        if let Some(too_many) = self.running.keeps_off(allocation) {
-            let brief = format!("user limit: {} of {} running", too_many.running, too_many.most);
-            return Some((format!("{too_many}: it begins by itself when one of them has ended"), brief));
-        }
-        if let Some(no_vni) = self.domains.keeps_off(allocation) {
-            let brief = format!("no VNI for network {}", allocation.spec.connectivity.network_domain);
-            return Some((format!("{no_vni}; {}", no_vni.remedy()), brief));
-        }
-        if let Some(unsettled) = self.settling.nodes(allocation) {
-            let brief = format!("last attempt may run on {}", hostlist::fold(unsettled.iter().copied()));
-            return Some((self.settling.keeps_off(allocation)?, brief));
-        }
-        let until = allocation.waits_until?.to_string();
-        let times = counted(allocation.quick_requeues, "time");
-        let why = format!(
-            "waits until {until}: it was requeued {times} in a row soon after it was claimed, and each such wait is longer, up to a limit"
-        );
-        // The time of day in UTC.
-        let clock = until.get(11..19).unwrap_or(&until);
-        Some((why, format!("requeued {times}: waits to {clock}Z")))
+    fn is_fifo(&self, planned: &Planned<'_>) -> bool {
+        self.queues[planned.queue].scheduler == SchedulerKind::InteractiveFifo
     }
 
-    /// The quota that it would exceed because too few of the nodes that its tenant uses are free for
-    /// it, and how many are.
-    fn over_quota(&self, allocation: &Allocation) -> Option<(Excess, usize)> {
-        if !self.quotas.depend_on_nodes(allocation) {
-            return None;
-        }
-        let mut used: Vec<&Node> = self.view.nodes.values().filter(|n| self.quotas.is_used(allocation, n)).collect();
-        used.retain(|node| why_not(self.view, &self.held, node, allocation).is_none());
-        let possible = possible_nodes(self.view, allocation);
-        Some((choice::over_quota(possible, &used, &self.quotas, allocation)?, used.len()))
+    fn has_reservation_ahead(&self, planned: &Planned<'_>) -> bool {
+        let of_queue = self.planned.iter().filter(|other| other.queue == planned.queue);
+        of_queue.filter(|other| matches!(other.decision, Decision::Reserved(_))).count() >= RESERVATIONS_MAX
     }
 
-    /// How many of the nodes that are free for it could serve it together.
-    pub fn count_free(&self, free: &[&Node], allocation: &Allocation) -> usize {
-        choice::count_free(free, &self.quotas, allocation)
-    }
-
-    /// How many of the cluster's nodes could ever serve it.
-    pub fn possible(&self, allocation: &Allocation) -> usize {
-        possible(self.view, allocation)
-    }
-
-    /// Why it waits, given how many of its queue are ahead of it, how many nodes could ever serve
-    /// it, and how many are free for it.
-    pub fn waits(&self, allocation: &Allocation, ahead: usize, possible: usize, free: impl FnOnce() -> usize) -> Waits {
-        let wanted = allocation.spec.nodes as usize;
-        if possible < wanted {
-            return self.too_few_nodes(allocation, possible);
-        }
-        if let Some((why, brief)) = self.blocked(allocation) {
-            return Waits::Blocked { why, brief };
-        }
-        let free = free();
-        match ahead {
-            0 if free < wanted => Waits::Next { free },
-            0 => Waits::Placeable { free },
-            ahead => Waits::Behind { ahead, free },
+    fn expectation(&self, reservation: &Reservation) -> String {
+        match (self.expected_start(reservation), reservation.endless) {
+            (Some(start), _) => format!("expected to start by {start} on {}", node_list(self.ids(&reservation.nodes))),
+            (None, _) if !reservation.awaited.is_empty() => self.out_of_service_sentence(&reservation.awaited),
+            (None, Some(by)) => format!("when it starts cannot be told: allocation {} on its nodes has no walltime", by.short()),
+            (None, None) => "when it starts cannot be told: work ahead of it waits for work without a walltime".to_owned(),
         }
     }
 
-    fn too_few_nodes(&self, allocation: &Allocation, possible: usize) -> Waits {
-        let wants = misfit::wants(&allocation.spec);
-        if possible_where(self.view, allocation, |_| true) >= allocation.spec.nodes as usize
-            && let Some((excluded, text)) = excluded(self.view, allocation)
-        {
-            let why = format!("{wants}; {possible} could serve it without those that are excluded for it: it waits for {text}");
-            return Waits::TooFewNodes { why, possible, excluded: Some(excluded) };
+    fn out_of_service_sentence(&self, nodes: &[usize]) -> String {
+        let why = match nodes {
+            [node] => {
+                let node = self.state.nodes[*node];
+                format!("{} {}", node.id, node.unclaimable().unwrap_or_else(|| "is not seen alive by gossip".to_owned()))
+            }
+            nodes => format!("{} are out of service", node_list(self.ids(nodes))),
+        };
+        format!("when it starts cannot be told: {why}")
+    }
+
+    fn too_few_nodes(&self, planned: &Planned<'_>, wants: &str) -> String {
+        let (view, allocation, possible) = (self.state.view, planned.allocation, self.classes.all[planned.class].possible);
+        if let Some((_, text)) = self.excluded(planned) {
+            return format!("{wants}; {possible} could serve it without those that are excluded for it: it waits for {text}");
         }
-        let misfit = misfit(self.view.nodes.values(), self.view.named(allocation), &allocation.spec).map(|misfit| misfit.summary());
+        let misfit = misfit(view.nodes.values(), view.named(allocation), &allocation.spec).map(|misfit| misfit.summary());
         let what = misfit.unwrap_or_else(|| format!("{wants}; this cluster has {possible} that could ever serve it"));
-        Waits::TooFewNodes { why: format!("{what}: it waits until there are more"), possible, excluded: None }
+        format!("{what}: it waits until there are more")
     }
 
-    /// How many allocations are ahead of it in its queue.
-    pub fn ahead(&self, allocation: &Allocation) -> usize {
-        let queue = self.view.waiting_in(self.view.queue_of(allocation));
-        let before = queue.into_iter().take_while(|a| a.id != allocation.id);
-        before.filter(|a| self.waits(a, 0, self.possible(a), || 0).is_in_line()).count()
+    pub(crate) fn expected(&self, planned: &Planned<'_>) -> Expected {
+        let start = match &planned.decision {
+            Decision::Begins(_) => Some(Timestamp(self.state.now_ms)),
+            Decision::Reserved(reservation) => self.expected_start(reservation),
+            Decision::OutOfService | Decision::Behind | Decision::TooFewNodes | Decision::Blocked { .. } => None,
+        };
+        let is_blocked = matches!(planned.decision, Decision::Blocked { .. });
+        Expected {
+            place: planned.decision.is_in_line().then(|| u32::try_from(planned.ahead + 1).unwrap_or(u32::MAX)),
+            start,
+            reason: self.brief(planned),
+            obstacle: is_blocked.then(|| self.sentence(planned)),
+        }
     }
 }
 
 /// What is expected for one waiting allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// Its position in its vCluster's queue, from 1; `None`: it blocks no other work, so others
-    /// overtake it.
+    /// Its position in its vCluster's queue, from 1; `None`: it waits for something else than nodes.
     pub place: Option<u32>,
+    /// When it is expected to begin at the latest; `None`: that cannot be told.
+    pub start: Option<Timestamp>,
     /// Why it waits, in ten to forty characters.
     pub reason: String,
+    /// Why it cannot begin whatever nodes are free, in a sentence: quotas of its tenant, the limit of
+    /// its user, no VNI for its network domain, an earlier attempt that may still run, or a time for
+    /// which it waits. `None`: nothing of this blocks it.
+    pub obstacle: Option<String>,
 }
 
 /// What is expected for every waiting allocation, by id.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outlook(BTreeMap<AllocationId, Expected>);
 
 impl Outlook {
-    /// The expectations for all queues of a view.
-    pub fn of(view: &View) -> Self {
-        let judge = Judge::of(view);
-        let mut in_line: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut shapes: Vec<(&Allocation, usize)> = Vec::new();
-        let mut outlook = BTreeMap::new();
-        for allocation in queue(view) {
-            let known = shapes.iter().find(|(like, _)| is_alike(like, allocation)).map(|(_, possible)| *possible);
-            let possible = known.unwrap_or_else(|| judge.possible(allocation));
-            if known.is_none() && shapes.len() < SHAPES_MAX {
-                shapes.push((allocation, possible));
-            }
-            let ahead = in_line.entry(view.queue_of(allocation)).or_default();
-            // For those behind others, the short reason does not count free nodes.
-            let free = || if *ahead == 0 { judge.count_free(&judge.sort_nodes(allocation).0, allocation) } else { 0 };
-            let waits = judge.waits(allocation, *ahead, possible, free);
-            let place = waits.is_in_line().then(|| {
-                *ahead += 1;
-                u32::try_from(*ahead).unwrap_or(u32::MAX)
-            });
-            outlook.insert(allocation.id, Expected { place, reason: waits.brief(&allocation.spec) });
-        }
-        Self(outlook)
+    /// The expectations for all queues of a view, at this time of the quorum's clock.
+    pub fn of(view: &View, now: Timestamp) -> Self {
+        let plan = plan(view, now);
+        Self(plan.planned.iter().map(|planned| (planned.allocation.id, plan.expected(planned))).collect())
     }
 
     /// The expectation for one waiting allocation.
     pub fn get(&self, id: &AllocationId) -> Option<&Expected> {
         self.0.get(id)
     }
-}
-
-/// Whether the same nodes could ever serve both: equal in all that [`possible`] reads.
-fn is_alike(a: &Allocation, b: &Allocation) -> bool {
-    let (x, y) = (&a.spec, &b.spec);
-    let same_place = (&x.vcluster, &x.share, &x.constraints, x.sensitive) == (&y.vcluster, &y.share, &y.constraints, y.sensitive);
-    let same_layout = (x.tasks_per_node, &x.binding, &x.launch) == (y.tasks_per_node, &y.binding, &y.launch);
-    let same_care = (x.on_isolation, &x.checkpoint) == (y.on_isolation, &y.checkpoint);
-    same_place && same_layout && same_care && x.env.get(STDIN_VARIABLE) == y.env.get(STDIN_VARIABLE) && a.excluded == b.excluded
 }

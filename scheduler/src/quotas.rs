@@ -2,10 +2,11 @@
 
 use crate::view::View;
 use lattice_model::tenant::{Demand, Excess};
-use lattice_model::{Allocation, Node, NodeId, Tenant};
+use lattice_model::{Allocation, NodeId, Tenant};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// For each tenant with quotas: its nodes, and how many of its allocations hold nodes.
+#[derive(Clone)]
 pub struct Quotas<'a>(BTreeMap<&'a str, (&'a Tenant, BTreeSet<&'a NodeId>, u32)>);
 
 impl<'a> Quotas<'a> {
@@ -45,8 +46,8 @@ impl<'a> Quotas<'a> {
     }
 
     /// Whether the allocation's tenant uses this node and has a limit of nodes.
-    pub fn is_used(&self, allocation: &Allocation, node: &Node) -> bool {
-        self.limit(allocation).is_some_and(|(used, _)| used.contains(&node.id))
+    pub fn is_used(&self, allocation: &Allocation, node: &NodeId) -> bool {
+        self.limit(allocation).is_some_and(|(used, _)| used.contains(node))
     }
 
     /// Whether it matters which nodes the allocation gets: its tenant may not use as many new ones
@@ -55,18 +56,17 @@ impl<'a> Quotas<'a> {
         self.limit(allocation).is_some_and(|(_, more_max)| more_max < allocation.spec.nodes as usize)
     }
 
-    /// Those of the nodes that the quota allows for the allocation: all that its tenant uses
-    /// already, and the first others up to the limit. The order stays.
-    pub fn allowed<'n>(&self, allocation: &Allocation, mut nodes: Vec<&'n Node>) -> Vec<&'n Node> {
+    /// Keeps those of the nodes that the quota allows for the allocation: all that its tenant uses
+    /// already, and the first others up to the limit. The order stays. `id_of` gives a node's id.
+    pub fn retain_allowed<'n, T>(&self, allocation: &Allocation, nodes: &mut Vec<T>, id_of: impl Fn(&T) -> &'n NodeId) {
         if let Some((used, mut more_max)) = self.limit(allocation) {
             nodes.retain(|node| {
-                let is_used = used.contains(&node.id);
+                let is_used = used.contains(id_of(node));
                 let is_allowed = is_used || more_max > 0;
                 more_max -= usize::from(is_allowed && !is_used);
                 is_allowed
             });
         }
-        nodes
     }
 
     /// The nodes that the allocation's tenant uses, and how many more it may use; `None`: there is

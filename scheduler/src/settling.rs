@@ -1,7 +1,7 @@
 //! Work that must not run twice while an earlier attempt of it may still run.
 
 use crate::view::View;
-use lattice_model::{Allocation, AllocationId, NodeId, OnIsolation, hostlist};
+use lattice_model::{Allocation, AllocationId, NodeId, OnIsolation};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The nodes on which attempts that lost their claims are not known to have ended.
@@ -21,11 +21,5 @@ impl<'a> Settling<'a> {
     /// Nodes where an earlier attempt may still run, of work that must not run twice.
     pub fn nodes(&self, allocation: &Allocation) -> Option<&BTreeSet<&'a NodeId>> {
         self.0.get(&allocation.id).filter(|_| allocation.spec.on_isolation == OnIsolation::Stop)
-    }
-
-    /// Why the allocation cannot begin on any node: an earlier attempt may still run.
-    pub fn keeps_off(&self, allocation: &Allocation) -> Option<String> {
-        let node_list = hostlist::fold(self.nodes(allocation)?.iter().copied());
-        Some(format!("waits until nothing of its last attempt can run on {node_list} any more: it was submitted with --on-isolation=stop"))
     }
 }

@@ -1,17 +1,17 @@
 use super::*;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, Epoch, Exclusion, Leaving, NodeState, Resources, Revision, SchedulerKind, Share,
-    SharePhase, Tenant, Timestamp, VniPool, test_builders,
+    AllocationId, AllocationSpec, AllocationState, Epoch, Exclusion, Leaving, Node, NodeId, NodeState, Resources, Revision, SchedulerKind,
+    Share, SharePhase, Tenant, Timestamp, VCluster, VniPool, test_builders,
 };
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-fn id(n: u64) -> AllocationId {
+pub(crate) fn id(n: u64) -> AllocationId {
     format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
 }
 
-fn node(n: u64, state: NodeState) -> Node {
+pub(crate) fn node(n: u64, state: NodeState) -> Node {
     Node { hold_revision: Revision(n), revision: Revision(n), ..test_builders::node(&format!("n{n}"), state) }
 }
 
@@ -19,17 +19,46 @@ fn excluded(node: &str) -> Exclusion {
     Exclusion { node: node.parse().unwrap(), why: "x".into(), failures: 1, until: Some(Timestamp(60_000)) }
 }
 
-fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
+pub(crate) fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
     let mut allocation = test_builders::allocation(id(n));
     allocation.submitted_at = Timestamp(at);
     spec_of(&mut allocation).nodes = nodes;
     allocation
 }
 
-fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
+pub(crate) fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
     let nodes: BTreeMap<_, _> = (1..=nodes).map(|n| node(n, NodeState::Ready)).map(|n| (n.id.clone(), n)).collect();
     let alive = nodes.keys().cloned().collect();
     View { nodes, allocations: allocations.into_iter().map(|a| (a.id, a)).collect(), alive, ..View::default() }
+}
+
+/// When the tests plan, an hour after the first moment.
+pub(crate) const NOW: Timestamp = Timestamp(3_600_000);
+
+fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
+    plan(view, NOW).claims(token_of)
+}
+
+fn explain(view: &View, allocation: &Allocation) -> Explanation {
+    crate::explain(view, allocation, NOW)
+}
+
+fn obstacle(view: &View, allocation: &Allocation) -> Option<String> {
+    Outlook::of(view, NOW).get(&allocation.id)?.obstacle.clone()
+}
+
+/// The same view with all allocations in a queue that is first come, first served.
+fn in_fifo(mut view: View) -> View {
+    view.vclusters.insert("fifo".into(), vcluster("fifo", SchedulerKind::InteractiveFifo, 0));
+    for allocation in view.allocations.values_mut() {
+        spec_of(allocation).vcluster = "fifo".into();
+    }
+    view
+}
+
+pub(crate) fn vcluster(name: &str, scheduler: SchedulerKind, nodes: u32) -> VCluster {
+    let (tenant, created_by) = (String::new(), "root".into());
+    VCluster { name: name.into(), scheduler, tenant, nodes, created_by, created_at: Timestamp(0), revision: Revision(1) }
 }
 
 fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
@@ -51,8 +80,8 @@ fn a_newcomer_is_placed_at_once_if_nobody_waits_and_it_fits() {
 }
 
 #[test]
-fn one_that_waits_keeps_those_behind_it_waiting_but_an_impossible_one_does_not() {
-    let mut v = view(3, vec![pending(1, 3, 10), pending(2, 1, 20)]);
+fn first_come_first_served_keeps_those_behind_waiting_but_an_impossible_one_does_not() {
+    let mut v = in_fifo(view(3, vec![pending(1, 3, 10), pending(2, 1, 20)]));
     let mut running = pending(9, 1, 1);
     running.state = AllocationState::Running;
     running.shares = [Share { node: "n2".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }].into();
@@ -111,13 +140,13 @@ fn gossip_state_and_exclusion_only_subtract() {
 }
 
 /// `cores` of each of `nodes` nodes; the nodes have two.
-fn shared(n: u64, nodes: u32, at: u64, cores: u32) -> Allocation {
+pub(crate) fn shared(n: u64, nodes: u32, at: u64, cores: u32) -> Allocation {
     let mut allocation = pending(n, nodes, at);
     spec_of(&mut allocation).share = Some(Resources { cores, ..Resources::default() });
     allocation
 }
 
-fn running_on(mut allocation: Allocation, node: &str, resources: Resources) -> Allocation {
+pub(crate) fn running_on(mut allocation: Allocation, node: &str, resources: Resources) -> Allocation {
     allocation.state = AllocationState::Running;
     allocation.shares = [Share { node: node.parse().unwrap(), resources, phase: SharePhase::Prepared }].into();
     allocation
@@ -203,7 +232,7 @@ fn best_fit_beyond_the_quota(cores_used_of_n1: u32) -> View {
 fn a_share_goes_to_a_node_that_its_tenant_uses_if_the_quota_allows_no_other() {
     let v = best_fit_beyond_the_quota(1);
     assert_eq!(placed(&v), [(id(1), vec!["n1".into()]), (id(2), vec!["n2".into()])]);
-    assert_eq!(Outlook::of(&v).get(&id(1)).unwrap().reason, "about to be placed: 2 are free");
+    assert_eq!(Outlook::of(&v, NOW).get(&id(1)).unwrap().reason, "about to be placed: 2 are free");
 }
 
 #[test]
@@ -213,8 +242,8 @@ fn a_share_for_which_the_nodes_of_its_tenant_are_too_full_waits_for_the_quota_an
     let want = "waiting for quota headroom: tenant \"physics\" would exceed max_nodes quota (current: 1, requested: 1, limit: 1); of the \
                 nodes that the tenant uses, 0 can take it now";
     assert_eq!(explain(&v, &v.allocations[&id(1)]).summary, want);
-    assert_eq!(headroom(&v, &v.allocations[&id(1)]).as_deref(), Some(want));
-    let outlook = Outlook::of(&v);
+    assert_eq!(obstacle(&v, &v.allocations[&id(1)]).as_deref(), Some(want));
+    let outlook = Outlook::of(&v, NOW);
     let expected = |n| outlook.get(&id(n)).map(|e| (e.place, e.reason.as_str()));
     assert_eq!(expected(1), Some((None, "quota: 1 of 1 nodes in use")));
     assert_eq!(expected(2), Some((Some(1), "about to be placed: 1 is free")));
@@ -282,14 +311,15 @@ fn a_user_with_as_many_running_allocations_as_may_be_waits_and_keeps_nobody_else
     assert_eq!(placed(&v), [(id(1), vec!["n2".into()]), (id(3), vec!["n3".into()])]);
     v.user_running = Some(1);
     assert_eq!(placed(&v), [(id(3), vec!["n2".into()])]);
-    let judge = Judge::of(&v);
-    let (why, brief) = judge.blocked(&v.allocations[&id(1)]).unwrap();
+    let outlook = Outlook::of(&v, NOW);
+    let expected = outlook.get(&id(1)).unwrap();
+    let why = expected.obstacle.clone().unwrap();
     let want = "user u7's running allocation is as many as one user may have (limit user_running: 1): it begins by itself when";
     assert!(why.starts_with(want), "{why}");
-    assert_eq!(brief, "user limit: 1 of 1 running");
+    assert_eq!(expected.reason, "user limit: 1 of 1 running");
     assert_eq!(explain(&v, &v.allocations[&id(2)]).summary, why);
     // Other users' allocations are not behind it.
-    assert_eq!(Outlook::of(&v).get(&id(3)).unwrap().place, Some(1));
+    assert_eq!(Outlook::of(&v, NOW).get(&id(3)).unwrap().place, Some(1));
     // Work that has ended no longer counts, even while its node holds its share.
     v.allocations.get_mut(&id(9)).unwrap().state = AllocationState::Completed;
     assert_eq!(placed(&v).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [id(1), id(3)]);
@@ -313,7 +343,7 @@ fn what_gets_no_vni_waits_and_keeps_nobody_else_waiting() {
     v.domains.insert(("physics".into(), "a".into()), 1000);
     let why = explain(&v, &v.allocations[&id(2)]).summary;
     assert!(why.starts_with("vni_pool_exhausted: cannot create network domain \"b\": VNI pool exhausted (2/2 in use); wait for"), "{why}");
-    assert_eq!(headroom(&v, &v.allocations[&id(3)]), None, "its domain has a number");
+    assert_eq!(obstacle(&v, &v.allocations[&id(3)]), None, "its domain has a number");
     // A number from before the pool shrank does not count against the present pool.
     v.vni_pool = Some(VniPool { start: 2000, end: 2000, ..VniPool::default() });
     assert_eq!(placed(&v).len(), 4);
@@ -426,15 +456,7 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
         spec_of(&mut allocation).vcluster = vcluster.into();
         allocation
     };
-    let vcluster = |name: &str, nodes| VCluster {
-        name: name.into(),
-        scheduler: SchedulerKind::InteractiveFifo,
-        tenant: String::new(),
-        nodes,
-        created_by: "root".into(),
-        created_at: Timestamp(0),
-        revision: Revision(1),
-    };
+    let vcluster = |name: &str, nodes| vcluster(name, SchedulerKind::InteractiveFifo, nodes);
     let mut v = view(4, vec![of(pending(1, 2, 10), "small"), of(pending(2, 1, 20), "small"), of(pending(3, 2, 30), "forgotten")]);
     for (number, allocation) in [(4, of(pending(4, 1, 40), "guests")), (5, of(pending(5, 1, 50), "guests"))] {
         v.allocations.insert(id(number), allocation);
@@ -449,24 +471,27 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
     // default queue, whose nodes the guests share.
     assert_eq!(placed(&v), [(id(3), vec!["n1".into(), "n2".into()])]);
     let guests = |name: &str| (name == "guests").then_some(1);
-    assert_eq!(
-        place(&v, guests).iter().map(|c| (c.allocation, c.shares[0].node.as_str())).collect::<Vec<_>>(),
-        [(id(4), "n1"), (id(5), "n2")]
-    );
+    assert_eq!(place(&v, guests), [], "they leave the nodes to what came first, although another agent claims these");
     let why = explain(&v, &v.allocations[&id(2)]);
-    let want = "in the queue of vCluster small (n[3-4]): wants 1 node, 1 is free; 1 allocation submitted before it is served first";
+    let want = "in the queue of vCluster small (n[3-4]): wants 1 node, 1 is free; 1 allocation submitted before it is served first; \
+                expected to start by 1970-01-01T01:02:00.000Z on n3";
     assert_eq!(why.summary, want);
     assert_eq!(why.nodes[0].1.to_string(), "is of vCluster default; small has nodes of its own");
-    assert_eq!(v.waiting_in("guests").iter().map(|a| a.id).collect::<Vec<_>>(), [id(4), id(5)]);
+    assert_eq!(waiting_in(&v, "guests").iter().map(|a| a.id).collect::<Vec<_>>(), [id(4), id(5)]);
     // Work that asks for more nodes than its vCluster has blocks no other work.
     spec_of(v.allocations.get_mut(&id(1)).unwrap()).nodes = 3;
     assert!(placed(&v).contains(&(id(2), vec!["n4".into()])));
     assert!(explain(&v, &v.allocations[&id(1)]).summary.contains("this cluster has 2 that could ever serve it"));
-    // Work that waits in another queue does not hold up a newcomer.
+    // Work that waits in another queue holds up a newcomer only where they share nodes.
     v.allocations.remove(&id(3));
-    let newcomer = |vcluster: &str| place_newcomer(v.clone(), of(pending(20, 1, 90), vcluster), 1).map(|c| c.shares[0].node.to_string());
-    assert_eq!(newcomer(""), Some("n1".into()));
-    assert_eq!(newcomer("guests"), None);
+    let newcomer = |v: &View, vcluster: &str| {
+        let newcomer = of(pending(20, 1, 90), vcluster);
+        place_newcomer(v.clone(), newcomer, 1).map(|c| c.shares[0].node.to_string())
+    };
+    assert_eq!(newcomer(&v, ""), None);
+    v.allocations.remove(&id(5));
+    assert_eq!(newcomer(&v, ""), Some("n2".into()));
+    assert_eq!(newcomer(&v, "guests"), None);
 }
 
 /// The view with fingerprints for the nodes.
@@ -567,21 +592,21 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
     running.shares = [Share { node: "n2".parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared }].into();
     v.allocations.insert(running.id, running);
     v.allocations.get_mut(&id(5)).unwrap().excluded = ["n1", "n3"].map(excluded).into();
-    let outlook = Outlook::of(&v);
+    let v = in_fifo(v);
+    let outlook = Outlook::of(&v, NOW);
     let of = |n: u64| outlook.get(&id(n)).map(|expected| (expected.place, expected.reason.as_str()));
     assert_eq!(of(9), None, "it does not wait");
     assert_eq!(of(3), Some((None, "wants 100 nodes, 3 could serve")));
     assert_eq!(of(5), Some((None, "2 nodes excluded: prologue failed")));
-    assert_eq!(of(1), Some((Some(1), "next: wants 3 nodes, 2 are free")));
-    assert_eq!(of(2), Some((Some(2), "behind 1 submitted before it")));
-    assert_eq!(of(4), Some((Some(3), "behind 2 submitted before it")));
+    assert_eq!(of(1), Some((Some(1), "starts ~01:01Z: next, 2 of 3 free")));
+    assert_eq!(of(2), Some((Some(2), "starts ~01:02Z: 1 ahead")));
+    assert_eq!(of(4), Some((Some(3), "starts ~01:02Z: 2 ahead")));
+    assert_eq!(outlook.get(&id(1)).unwrap().start, Some(Timestamp(NOW.0 + 60_000)));
     let summary_of = |n: u64| explain(&v, &v.allocations[&id(n)]).summary;
-    assert!(
-        summary_of(1).contains("it is next") && summary_of(4).contains("2 allocations submitted before it"),
-        "{} {}",
-        summary_of(1),
-        summary_of(4)
-    );
+    let queue = "in the queue of vCluster fifo (n[1-3]): ";
+    let want = format!("{queue}wants 3 nodes, 2 are free: it is next; expected to start by 1970-01-01T01:01:00.000Z on n[1-3]");
+    assert_eq!(summary_of(1), want);
+    assert!(summary_of(4).contains("2 allocations submitted before it are served first"), "{}", summary_of(4));
     assert!(
         summary_of(3).contains("this cluster has 3") && summary_of(5).contains("1 could serve it without those that are excluded"),
         "{}",
@@ -590,37 +615,39 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
     let mut later = view(1, vec![pending(1, 1, 1), pending(2, 1, 2)]);
     let first = later.allocations.get_mut(&id(1)).unwrap();
     (first.waits_until, first.quick_requeues) = (Some(Timestamp(1_772_704_812_034)), 3);
-    let outlook = Outlook::of(&later);
+    let outlook = Outlook::of(&later, NOW);
     assert_eq!(outlook.get(&id(1)).unwrap().reason, "requeued 3 times: waits to 10:00:12Z");
     assert_eq!(outlook.get(&id(2)).unwrap().place, Some(1), "others go by it");
     let alone = view(1, vec![pending(1, 1, 1)]);
-    assert_eq!(Outlook::of(&alone).get(&id(1)).unwrap().reason, "about to be placed: 1 is free");
+    assert_eq!(Outlook::of(&alone, NOW).get(&id(1)).unwrap().reason, "about to be placed: 1 is free");
 }
 
 proptest! {
     #[test]
     fn the_reason_of_a_list_has_ten_to_forty_characters_and_its_order_is_that_of_the_queue(
-        wanted in prop::collection::vec(1..5_000_000u32, 1..40), nodes in 0..6u64, tenant in ".{0,60}", excluded in 0..3u64,
+        wanted in prop::collection::vec(1..5_000_000u32, 1..70), nodes in 0..6u64, tenant in ".{0,60}", excluded in 0..3u64, is_fifo: bool,
     ) {
         let mut all: Vec<_> = wanted.iter().zip(1..).map(|(nodes, n)| pending(n, 1 + nodes % 7 * (nodes / 7 % 2 * 100_000 + 1), 100 - n)).collect();
         for (at, allocation) in all.iter_mut().enumerate() {
             spec_of(allocation).tenant.clone_from(&tenant);
+            spec_of(allocation).walltime = (at % 4 > 0).then(|| std::time::Duration::from_secs(at as u64 * 10_000));
             if at % 3 == 0 {
                 allocation.excluded = (1..=excluded).map(|n| crate::tests::excluded(&format!("n{n}"))).collect();
             }
         }
         let mut v = view(nodes, all);
         v.tenants.insert(tenant.clone(), Tenant { name: tenant, max_nodes: Some(4), max_concurrent_allocations: None, revision: Revision(1) });
-        let outlook = Outlook::of(&v);
+        let (v, queue) = if is_fifo { (in_fifo(v), "fifo") } else { (v, "default") };
+        let outlook = Outlook::of(&v, NOW);
         let mut next = 1;
-        for waiting in queue(&v) {
+        for waiting in waiting_in(&v, queue) {
             let expected = outlook.get(&waiting.id).unwrap();
             prop_assert!((10..=REASON_CHARS_MAX).contains(&expected.reason.chars().count()), "{:?}", expected.reason);
-            // The explanation and the list agree.
-            let judge = Judge::of(&v);
-            let (free, _) = judge.sort_nodes(waiting);
-            let waits = judge.waits(waiting, judge.ahead(waiting), judge.possible(waiting), || judge.count_free(&free, waiting));
-            prop_assert_eq!(&expected.reason, &waits.brief(&waiting.spec));
+            let explained = explain(&v, waiting);
+            prop_assert_eq!(explained.start, expected.start);
+            if let Some(obstacle) = &expected.obstacle {
+                prop_assert!(explained.summary.ends_with(obstacle));
+            }
             if let Some(place) = expected.place {
                 prop_assert_eq!(place, next);
                 next += 1;

@@ -7,6 +7,7 @@ use lattice_model::user_running::TooManyRunning;
 use std::collections::BTreeMap;
 
 /// The counts by user id; the quorum counts in the same way. Without a limit nothing is counted.
+#[derive(Clone)]
 pub struct RunningOfUsers {
     most: Option<u32>,
     running: BTreeMap<u32, u32>,

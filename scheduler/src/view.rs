@@ -1,6 +1,6 @@
 //! The frozen view of the cluster from which all of this crate's decisions are made.
 
-use lattice_model::{Allocation, AllocationId, DEFAULT_VCLUSTER, Node, NodeId, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, DEFAULT_VCLUSTER, Node, NodeId, Revision, SchedulerKind, Tenant, VCluster, VniPool};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An agent's knowledge at one moment, from its watch on the quorum and from gossip. Free = size −
@@ -60,15 +60,8 @@ impl View {
         Self { alive, ..self.clone() }
     }
 
-    /// The waiting allocations of a vCluster's queue, in the order in which they are served.
-    pub fn waiting_in(&self, vcluster: &str) -> Vec<&Allocation> {
-        queue(self).into_iter().filter(|a| self.queue_of(a) == vcluster).collect()
+    /// How a queue is scheduled.
+    pub fn scheduler_of(&self, queue: &str) -> SchedulerKind {
+        self.vclusters.get(queue).map_or(SchedulerKind::OF_DEFAULT, |vcluster| vcluster.scheduler)
     }
-}
-
-/// The waiting allocations in the order in which they are served: by submission, then id.
-pub(crate) fn queue(view: &View) -> Vec<&Allocation> {
-    let mut queue: Vec<&Allocation> = view.allocations.values().filter(|a| a.waits()).collect();
-    queue.sort_by_key(|a| (a.submitted_at, a.id));
-    queue
 }

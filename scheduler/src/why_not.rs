@@ -16,6 +16,13 @@ pub enum WhyNot {
     /// Another allocation has the node, or is about to get it, or has a part of it while this one
     /// wants the whole node.
     Taken(AllocationId),
+    /// It is reserved for another allocation, before this one would have ended.
+    Reserved {
+        /// The other allocation.
+        by: AllocationId,
+        /// When the reservation begins.
+        from: Timestamp,
+    },
     /// Less of it is free than the allocation wants.
     Full {
         /// The free part.
@@ -41,6 +48,7 @@ impl std::fmt::Display for WhyNot {
             Self::Foreign(why) | Self::Unclaimable(why) => f.write_str(why),
             Self::NotAlive => f.write_str("is not seen alive by gossip"),
             Self::Taken(by) => write!(f, "is taken by allocation {}", by.short()),
+            Self::Reserved { by, from } => write!(f, "is reserved for allocation {} from {from} on", by.short()),
             Self::Full { free, wanted } => write!(f, "has too little free: {}", wanted.short_of(free)),
             Self::Lacks(what) => f.write_str(what),
             Self::Excluded { why, until } => write!(

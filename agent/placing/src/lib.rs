@@ -282,7 +282,8 @@ async fn propose(
 ) -> BTreeSet<String> {
     let began = Instant::now();
     let (mut lost, mut refused) = (BTreeSet::new(), BTreeSet::new());
-    for claim in lattice_scheduler::place(view, |queue| tokens.get(queue).copied()) {
+    let claims = lattice_scheduler::plan(view, lattice_agent_common::clock::now()).claims(|queue| tokens.get(queue).copied());
+    for claim in claims {
         let allocation = claim.allocation;
         let queue = view.allocations.get(&allocation).map_or("", |a| view.queue_of(a));
         if lost.contains(queue) || refused.contains(queue) {

@@ -126,16 +126,14 @@ impl AllocationService for Api {
         };
         caller.check(allocation.id, &allocation.owner)?;
         let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
-        let mut shown = v1::Allocation { age_ms, ..StatusMessages::of(&cluster, self).shown(&allocation) };
+        let mut status_messages = StatusMessages::of(&cluster, self);
+        let mut shown = v1::Allocation { age_ms, ..status_messages.shown(&allocation) };
         let v1::Allocation { command, working_dir, script, .. } = lattice_api::allocation::to_proto_in_full(&allocation);
         (shown.command, shown.working_dir, shown.script) = (command, working_dir, script);
         shown.network_note = unenforced(&allocation, &cluster.nodes);
         shown.isolation_note = isolation::note(&allocation, &cluster.nodes);
-        if allocation.waits()
-            && self.context.work.directory.knows_all()
-            && let Some(why) = lattice_scheduler::headroom(&cluster.with_alive(self.membership.alive()), &allocation)
-        {
-            shown.reason = why;
+        if let Some(why) = status_messages.obstacle(&allocation).filter(|_| allocation.waits()) {
+            shown.reason = why.to_owned();
         }
         Ok(Response::new(shown))
     }
@@ -286,14 +284,14 @@ impl AllocationService for Api {
         }
         let cluster = directory.with_nodes_of(&allocation).await;
         let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
-        let (summary, nodes) = if waits {
+        let (summary, nodes, start) = if waits {
             let view = cluster.with_alive(self.membership.alive());
-            let why = lattice_scheduler::explain(&view, &allocation);
+            let why = lattice_scheduler::explain(&view, &allocation, lattice_agent_common::clock::now());
             let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
             let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();
-            (why.summary + &before + &stopped, why.nodes)
+            (why.summary + &before + &stopped, why.nodes, why.start)
         } else {
-            (status_message(&allocation, &cluster), Vec::new())
+            (status_message(&allocation, &cluster), Vec::new(), None)
         };
         let nodes = nodes
             .into_iter()
@@ -302,7 +300,9 @@ impl AllocationService for Api {
         let checkpoint = checkpoints::judged(self, &cluster, &allocation).await;
         let network_note = unenforced(&allocation, &cluster.nodes);
         let isolation_note = isolation::note(&allocation, &cluster.nodes);
-        let allocation = Some(v1::Allocation { network_note, isolation_note, ..lattice_api::allocation::to_proto(&allocation) });
+        let expected_start_ms = start.map(|start| start.0);
+        let shown = lattice_api::allocation::to_proto(&allocation);
+        let allocation = Some(v1::Allocation { network_note, isolation_note, expected_start_ms, ..shown });
         Ok(Response::new(v1::ExplainResponse { allocation, summary, nodes, refused_claim, checkpoint }))
     }
 

@@ -22,6 +22,11 @@ impl<'a> StatusMessages<'a> {
         Self { cluster, membership: &api.membership, knows_all: api.context.work.directory.knows_all(), outlook: None }
     }
 
+    /// Why an allocation that was shown cannot begin whatever nodes are free, in a sentence.
+    pub fn obstacle(&self, allocation: &Allocation) -> Option<&str> {
+        self.outlook.as_ref()?.get(&allocation.id)?.obstacle.as_deref()
+    }
+
     /// An allocation as a list shows it.
     pub fn shown(&mut self, allocation: &Allocation) -> v1::Allocation {
         let mut shown = lattice_api::allocation::to_proto(allocation);
@@ -29,11 +34,14 @@ impl<'a> StatusMessages<'a> {
             if !self.knows_all {
                 return shown;
             }
-            let outlook = self.outlook.get_or_insert_with(|| Outlook::of(&self.cluster.with_alive(self.membership.alive())));
+            let outlook = self
+                .outlook
+                .get_or_insert_with(|| Outlook::of(&self.cluster.with_alive(self.membership.alive()), lattice_agent_common::clock::now()));
             // An allocation that this agent's watch does not show yet has no place in the queue.
             if let Some(expected) = outlook.get(&allocation.id) {
                 shown.status_message.clone_from(&expected.reason);
                 shown.queue_position = expected.place.unwrap_or(0);
+                shown.expected_start_ms = expected.start.map(|start| start.0);
             }
         } else {
             shown.status_message = clip(with_nodes(allocation, self.cluster));

@@ -51,7 +51,7 @@ impl VClusterService for Api {
             return Err(Status::not_found(format!("vCluster {name:?} not found\nhint: `lattice vcluster list` shows them")));
         }
         let view = cluster.with_alive(self.membership.alive());
-        let waiting = view.waiting_in(&name);
+        let waiting = lattice_scheduler::waiting_in(&view, &name);
         let mut status_messages = StatusMessages::of(&cluster, self);
         let shown = waiting.iter().take(SHOWN_MAX).map(|a| status_messages.shown(a)).collect();
         let waiting = u32::try_from(waiting.len()).unwrap_or(u32::MAX);

@@ -24,7 +24,8 @@ pub fn refuse_unbuilt(command: &AdminVCluster) -> Result<(), Failure> {
         None => Ok(()),
         Some(name) => {
             let what = format!("{name} is not built yet, and nothing was changed");
-            Err(Failure::new(Exit::Refused, what).hint("leave it out: every queue is served first come first served"))
+            Err(Failure::new(Exit::Refused, what)
+                .hint("leave it out: a queue has one scheduler, hpc-backfill or interactive-fifo, and no settings of it"))
         }
     }
 }
@@ -149,17 +150,23 @@ mod tests {
     fn the_table_names_tenant_server_and_nodes_of_each_vcluster() {
         let default = v1::VCluster {
             name: "default".into(),
-            scheduler: "interactive-fifo".into(),
+            scheduler: "hpc-backfill".into(),
             nodes: vec!["n1".into(), "n2".into()],
             running: 1,
             served_by: "n1".into(),
             ..Default::default()
         };
-        let guests =
-            v1::VCluster { name: "guests".into(), tenant: "physics".into(), nodes: vec![], served_by: String::new(), ..default.clone() };
+        let guests = v1::VCluster {
+            name: "guests".into(),
+            scheduler: "interactive-fifo".into(),
+            tenant: "physics".into(),
+            nodes: vec![],
+            served_by: String::new(),
+            ..default.clone()
+        };
         let want = "\
 VCLUSTER  SCHEDULER         TENANT   PENDING  RUNNING  SERVED BY  NODES
-default   interactive-fifo  any      0        1        n1         n[1-2]
+default   hpc-backfill      any      0        1        n1         n[1-2]
 guests    interactive-fifo  physics  0        1        —          the default's
 ";
         assert_eq!(table(&[default, guests]), want);

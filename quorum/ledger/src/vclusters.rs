@@ -215,7 +215,7 @@ impl Ledger {
     pub fn vcluster_statuses(&self) -> Vec<VClusterStatus> {
         let default = VCluster {
             name: DEFAULT_VCLUSTER.to_owned(),
-            scheduler: SchedulerKind::InteractiveFifo,
+            scheduler: SchedulerKind::OF_DEFAULT,
             tenant: String::new(),
             nodes: 0,
             created_by: String::new(),

@@ -28,14 +28,14 @@ const VCLUSTER_EXAMPLES: &str = "Examples:
   lattice admin vcluster create debug --scheduler interactive-fifo \\
       --nodes n[1-4]
       a queue with four nodes that no other queue uses from now on
-  lattice admin vcluster create physics --scheduler interactive-fifo \\
+  lattice admin vcluster create physics --scheduler hpc-backfill \\
       --tenant physics
       a queue for the work of one tenant, on nodes that belong to no vCluster
   lattice admin vcluster set-config debug --nodes n[1-6]
       the whole list of its nodes; work that runs on other nodes continues there
 
 The vCluster \"default\" always exists. It has the work that names no vCluster,
-and the nodes that belong to no other.";
+and the nodes that belong to no other. Its scheduler is hpc-backfill.";
 
 #[derive(Args)]
 #[command(after_help = VCLUSTER_EXAMPLES)]
@@ -90,7 +90,8 @@ impl VClusterName {
 pub struct CreateVCluster {
     #[command(flatten)]
     pub name: VClusterName,
-    /// How its queue is scheduled: interactive-fifo (first come, first served)
+    /// How its queue is scheduled: hpc-backfill (reservations for those that wait first; others overtake them where that
+    /// delays none) or interactive-fifo (first come, first served)
     #[arg(long, alias = "scheduler-type", value_name = "KIND")]
     pub scheduler: String,
     #[command(flatten)]

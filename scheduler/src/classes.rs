@@ -1,0 +1,112 @@
+//! Waiting work in classes: the same nodes could ever serve all work of one class.
+
+use crate::conformity;
+use crate::misfit;
+use crate::node_set::NodeSet;
+use crate::state::State;
+use lattice_model::input::STDIN_VARIABLE;
+use lattice_model::{Allocation, Resources};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+
+/// Work that is equal in all that decides which nodes could ever serve it.
+pub struct Class<'a> {
+    /// One of its allocations.
+    like: &'a Allocation,
+    /// The nodes that could ever serve it: they are registered, in its vCluster, schedulable, large
+    /// enough, with the constraints that it asks for, and not now excluded for it.
+    pub candidates: Rc<NodeSet>,
+    /// How many of these could serve one allocation together.
+    pub possible: usize,
+    /// How much it gets of a node of each kind; `None`: the whole node.
+    amounts: Option<Vec<Resources>>,
+}
+
+impl Class<'_> {
+    /// How much it gets of this node; `None`: the whole node.
+    pub fn amount(&self, state: &State<'_>, node: usize) -> Option<&Resources> {
+        self.amounts.as_ref().map(|amounts| &amounts[state.kind[node]])
+    }
+}
+
+/// All classes of a view.
+#[derive(Default)]
+pub struct Classes<'a> {
+    pub all: Vec<Class<'a>>,
+    /// By a hash of what most classes differ in.
+    by_hash: BTreeMap<u64, Vec<usize>>,
+    /// Sets of candidates by the kinds of nodes that can serve. Classes share them.
+    by_kinds: BTreeMap<Vec<bool>, Rc<NodeSet>>,
+}
+
+impl<'a> Classes<'a> {
+    /// The class of an allocation.
+    pub fn of(&mut self, state: &State<'a>, allocation: &'a Allocation) -> usize {
+        let known = self.by_hash.entry(hash(allocation)).or_default();
+        if let Some(class) = known.iter().find(|class| is_alike(self.all[**class].like, allocation)) {
+            return *class;
+        }
+        known.push(self.all.len());
+        let candidates = self.candidates(state, allocation);
+        let possible = conformity::together(state, candidates.iter(), &allocation.spec);
+        let amounts = allocation.spec.share.is_some().then(|| {
+            let sizes = state.kinds.iter().map(|node| state.nodes[*node].size);
+            sizes.map(|size| allocation.spec.amount_of(&size)).collect()
+        });
+        self.all.push(Class { like: allocation, candidates, possible, amounts });
+        self.all.len() - 1
+    }
+
+    fn candidates(&mut self, state: &State<'a>, allocation: &Allocation) -> Rc<NodeSet> {
+        let named = state.view.named(allocation);
+        let fits = |node: usize| {
+            let node = state.nodes[node];
+            misfit::never_serves(named, &allocation.spec, node).is_none() && allocation.spec.lacked_by(node).is_none()
+        };
+        let select = |wanted: &dyn Fn(usize) -> bool| {
+            let mut set = NodeSet::empty(state.nodes.len());
+            (0..state.nodes.len()).filter(|node| wanted(*node)).for_each(|node| set.insert(node));
+            set
+        };
+        if !allocation.spec.constraints.nodes.is_empty() {
+            let is_named = |node: usize| allocation.spec.constraints.nodes.contains(&state.nodes[node].id);
+            return Rc::new(select(&|node| is_named(node) && fits(node) && !is_excluded(state, allocation, node)));
+        }
+        let kinds: Vec<bool> = state.kinds.iter().map(|node| fits(*node)).collect();
+        if allocation.excluded.iter().any(|excluded| excluded.until.is_some()) {
+            return Rc::new(select(&|node| kinds[state.kind[node]] && !is_excluded(state, allocation, node)));
+        }
+        if let Some(known) = self.by_kinds.get(&kinds) {
+            return Rc::clone(known);
+        }
+        let set = Rc::new(select(&|node| kinds[state.kind[node]]));
+        self.by_kinds.insert(kinds, Rc::clone(&set));
+        set
+    }
+}
+
+fn is_excluded(state: &State<'_>, allocation: &Allocation, node: usize) -> bool {
+    allocation.exclusion(&state.nodes[node].id).is_some()
+}
+
+/// Whether the same nodes could ever serve both.
+fn is_alike(a: &Allocation, b: &Allocation) -> bool {
+    let (x, y) = (&a.spec, &b.spec);
+    let same_place = (&x.vcluster, &x.share, &x.constraints, x.sensitive) == (&y.vcluster, &y.share, &y.constraints, y.sensitive);
+    let same_layout = (x.tasks_per_node, &x.binding, &x.launch) == (y.tasks_per_node, &y.binding, &y.launch);
+    let same_care = (x.on_isolation, &x.checkpoint) == (y.on_isolation, &y.checkpoint);
+    same_place && same_layout && same_care && x.env.get(STDIN_VARIABLE) == y.env.get(STDIN_VARIABLE) && a.excluded == b.excluded
+}
+
+/// Equal for work that is alike.
+fn hash(allocation: &Allocation) -> u64 {
+    let spec = &allocation.spec;
+    let mut hash = DefaultHasher::new();
+    (&spec.vcluster, spec.sensitive, spec.tasks_per_node, allocation.excluded.len()).hash(&mut hash);
+    let constraints = &spec.constraints;
+    (constraints.gpus, constraints.memory_bytes, constraints.conformance, &constraints.features, &constraints.nodes).hash(&mut hash);
+    (spec.binding.gpus_per_task, spec.launch.shape.cpus_per_task).hash(&mut hash);
+    spec.share.map(|share| (share.cores, share.memory_bytes, share.gpus)).hash(&mut hash);
+    hash.finish()
+}

@@ -1,0 +1,78 @@
+//! The explanation for one waiting allocation.
+
+use crate::holdings::Holdings;
+use crate::outlook::node_list;
+use crate::plan::{Decision, Plan, Planned, plan};
+use crate::state::duration_ms;
+use crate::view::View;
+use crate::why_not::{WhyNot, why_not};
+use lattice_model::{Allocation, AllocationId, NodeId, Timestamp, VCluster};
+use std::collections::BTreeSet;
+
+/// Why a pending allocation waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The reason in one sentence.
+    pub summary: String,
+    /// When it is expected to begin at the latest; `None`: that cannot be told.
+    pub start: Option<Timestamp>,
+    /// For each node that is not free for it, the reason.
+    pub nodes: Vec<(NodeId, WhyNot)>,
+}
+
+/// Explains why `allocation` is not placed: what the plan of this view at this time decides for it.
+pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanation {
+    let updated;
+    let view = if view.allocations.get(&allocation.id).is_some_and(Allocation::waits) {
+        view
+    } else {
+        // The view does not show yet that it waits.
+        let mut view = view.clone();
+        view.allocations.insert(allocation.id, allocation.clone());
+        updated = view;
+        &updated
+    };
+    let plan = plan(view, now);
+    let Some(at) = plan.planned.iter().position(|planned| planned.allocation.id == allocation.id) else {
+        return Explanation { summary: "does not wait for nodes".to_owned(), start: None, nodes: Vec::new() };
+    };
+    let (planned, ahead) = (&plan.planned[at], &plan.planned[..at]);
+    let ahead: BTreeSet<AllocationId> = ahead.iter().map(|other| other.allocation.id).collect();
+    let held = Holdings::of(view.nodes.values(), view.allocations.values());
+    let reason = |at: usize| {
+        let node = plan.state.nodes[at];
+        let why = why_not(view, &held, node, planned.allocation).or_else(|| reserved(&plan, planned, &ahead, at))?;
+        Some((node.id.clone(), why))
+    };
+    let nodes = (0..plan.state.nodes.len()).filter_map(reason).collect();
+    let summary = which_queue(view, planned.allocation) + &plan.sentence(planned);
+    Explanation { summary, start: plan.expected(planned).start, nodes }
+}
+
+/// The allocation ahead of this one that gets the node now, or has reserved it before this one would
+/// have ended.
+fn reserved(plan: &Plan<'_>, planned: &Planned<'_>, ahead: &BTreeSet<AllocationId>, node: usize) -> Option<WhyNot> {
+    match planned.decision {
+        Decision::Reserved(_) | Decision::OutOfService | Decision::Behind => {}
+        Decision::Begins(_) | Decision::TooFewNodes | Decision::Blocked { .. } => return None,
+    }
+    let until_ms = plan.state.now_ms.saturating_add(duration_ms(&planned.allocation.spec));
+    let amount = plan.classes.all[planned.class].amount(&plan.state, node);
+    if plan.state.is_free_beside(node, amount, until_ms, |span| !span.is_planned || ahead.contains(&span.by)) {
+        return None;
+    }
+    let of_plan = plan.state.spans[node].iter().filter(|span| span.is_planned && ahead.contains(&span.by));
+    let first = of_plan.min_by_key(|span| span.start_ms)?;
+    let is_now = first.start_ms <= plan.state.now_ms;
+    Some(if is_now { WhyNot::Taken(first.by) } else { WhyNot::Reserved { by: first.by, from: Timestamp(first.start_ms) } })
+}
+
+/// Names the queue and its nodes, if there are several queues.
+fn which_queue(view: &View, allocation: &Allocation) -> String {
+    if view.vclusters.is_empty() {
+        return String::new();
+    }
+    let named = view.named(allocation);
+    let nodes = view.nodes.values().filter(|n| VCluster::may_use(named, n)).map(|n| &n.id);
+    format!("in the queue of vCluster {} ({}): ", VCluster::queue(named), node_list(nodes))
+}

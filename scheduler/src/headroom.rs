@@ -1,0 +1,196 @@
+//! What keeps waiting work from beginning whatever nodes are free.
+
+use crate::domains::Domains;
+use crate::quotas::Quotas;
+use crate::settling::Settling;
+use crate::user_running::RunningOfUsers;
+use crate::view::View;
+use lattice_model::count::counted;
+use lattice_model::network::NoVni;
+use lattice_model::tenant::{Excess, Quota};
+use lattice_model::user_running::TooManyRunning;
+use lattice_model::{Allocation, NodeId, Timestamp, hostlist};
+use std::collections::BTreeMap;
+
+/// Why an allocation cannot begin whatever nodes are free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// It would exceed a quota of its tenant.
+    Quota(Excess),
+    /// It would exceed a quota because only so many of the nodes that its tenant uses can take it.
+    NodesOfTenant { excess: Excess, usable: usize },
+    /// Its user has as many running allocations as one user may have.
+    User(TooManyRunning),
+    /// Its network domain gets no number.
+    NoVni { domain: String, why: NoVni },
+    /// An earlier attempt of it may still run on these nodes, and it must not run twice.
+    Settling(Vec<NodeId>),
+    /// It was requeued so many times soon after it was claimed.
+    Requeued { times: u32, until: Timestamp },
+}
+
+impl Obstacle {
+    /// The reason in a sentence.
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::Quota(excess) => format!("waiting for quota headroom: {excess}"),
+            Self::NodesOfTenant { excess, usable } => {
+                format!("waiting for quota headroom: {excess}; of the nodes that the tenant uses, {usable} can take it now")
+            }
+            Self::User(too_many) => format!("{too_many}: it begins by itself when one of them has ended"),
+            Self::NoVni { why, .. } => format!("{why}; {}", why.remedy()),
+            Self::Settling(nodes) => format!(
+                "waits until nothing of its last attempt can run on {} any more: it was submitted with --on-isolation=stop",
+                hostlist::fold(nodes)
+            ),
+            Self::Requeued { times, until } => format!(
+                "waits until {until}: it was requeued {} in a row soon after it was claimed, and each such wait is longer, up to a limit",
+                counted(*times, "time")
+            ),
+        }
+    }
+
+    /// The reason in a few words.
+    pub fn brief(&self) -> String {
+        match self {
+            Self::Quota(excess) | Self::NodesOfTenant { excess, .. } => quota_in_use(excess),
+            Self::User(too_many) => format!("user limit: {} of {} running", too_many.running, too_many.most),
+            Self::NoVni { domain, .. } => format!("no VNI for network {domain}"),
+            Self::Settling(nodes) => format!("last attempt may run on {}", hostlist::fold(nodes)),
+            Self::Requeued { times, until } => {
+                let until = until.to_string();
+                // The time of day in UTC.
+                format!("requeued {}: waits to {}Z", counted(*times, "time"), until.get(11..19).unwrap_or(&until))
+            }
+        }
+    }
+}
+
+fn quota_in_use(excess: &Excess) -> String {
+    let of = match excess.quota {
+        Quota::MaxNodes => "nodes",
+        Quota::MaxConcurrentAllocations => "allocations",
+        Quota::SensitivePoolSize => "sensitive nodes",
+    };
+    format!("quota: {} of {} {of} in use", excess.current, excess.limit)
+}
+
+/// What is used of quotas, limits and VNIs.
+#[derive(Clone)]
+struct Usage<'a> {
+    quotas: Quotas<'a>,
+    running: RunningOfUsers,
+    domains: Domains<'a>,
+}
+
+impl<'a> Usage<'a> {
+    fn take(&mut self, allocation: &'a Allocation, nodes: impl Iterator<Item = &'a NodeId>) {
+        self.quotas.take(allocation, nodes);
+        self.running.take(allocation);
+        self.domains.take(allocation);
+    }
+
+    /// The limit of these that the allocation would exceed.
+    fn obstacle(&self, allocation: &Allocation, limits: Limits) -> Option<Obstacle> {
+        if let Some(excess) = self.quotas.keeps_off(allocation).filter(|_| limits.quotas) {
+            return Some(Obstacle::Quota(excess));
+        }
+        if let Some(too_many) = self.running.keeps_off(allocation).filter(|_| limits.users) {
+            return Some(Obstacle::User(too_many));
+        }
+        let why = self.domains.keeps_off(allocation).filter(|_| limits.domains)?;
+        Some(Obstacle::NoVni { domain: allocation.spec.connectivity.network_domain.clone(), why })
+    }
+}
+
+/// Which limits count.
+#[derive(Clone, Copy)]
+struct Limits {
+    quotas: bool,
+    users: bool,
+    domains: bool,
+}
+
+impl Limits {
+    const ALL: Self = Self { quotas: true, users: true, domains: true };
+}
+
+/// When the first reservation begins of those that count against the same limits, in milliseconds.
+#[derive(Default)]
+struct FirstReserved<'a> {
+    of_tenants: BTreeMap<&'a str, u64>,
+    of_users: BTreeMap<u32, u64>,
+    of_any: Option<u64>,
+}
+
+/// See the module documentation.
+pub struct Headroom<'a> {
+    settling: Settling<'a>,
+    /// In use now, and by what this plan begins now.
+    now: Usage<'a>,
+    /// The same, and what has a reservation.
+    later: Usage<'a>,
+    first: FirstReserved<'a>,
+}
+
+impl<'a> Headroom<'a> {
+    pub fn of(view: &'a View) -> Self {
+        let now = Usage { quotas: Quotas::of(view), running: RunningOfUsers::of(view), domains: Domains::of(view) };
+        Self { settling: Settling::of(view), later: now.clone(), now, first: FirstReserved::default() }
+    }
+
+    /// Counts an allocation that begins now on these nodes.
+    pub fn begin(&mut self, allocation: &'a Allocation, nodes: impl Iterator<Item = &'a NodeId> + Clone) {
+        self.now.take(allocation, nodes.clone());
+        self.later.take(allocation, nodes);
+    }
+
+    /// Counts an allocation that has a reservation of these nodes.
+    pub fn reserve(&mut self, allocation: &'a Allocation, nodes: impl Iterator<Item = &'a NodeId>, start_ms: u64) {
+        self.later.take(allocation, nodes);
+        let earlier = |known: &mut u64| *known = start_ms.min(*known);
+        earlier(self.first.of_tenants.entry(&allocation.spec.tenant).or_insert(start_ms));
+        earlier(self.first.of_users.entry(allocation.owner.uid).or_insert(start_ms));
+        earlier(self.first.of_any.get_or_insert(start_ms));
+    }
+
+    /// Why it cannot begin on any nodes.
+    pub fn obstacle(&self, allocation: &Allocation) -> Option<Obstacle> {
+        if let Some(obstacle) = self.now.obstacle(allocation, Limits::ALL) {
+            return Some(obstacle);
+        }
+        if let Some(nodes) = self.settling.nodes(allocation) {
+            return Some(Obstacle::Settling(nodes.iter().map(|node| (*node).clone()).collect()));
+        }
+        let until = allocation.waits_until?;
+        Some(Obstacle::Requeued { times: allocation.quick_requeues, until })
+    }
+
+    /// Why it cannot begin now without delaying a reservation by the use of a quota, a limit or a
+    /// VNI, if it lasts until then.
+    pub fn obstacle_until(&self, allocation: &Allocation, until_ms: u64) -> Option<Obstacle> {
+        let begins_before = |first_ms: Option<&u64>| first_ms.is_some_and(|first_ms| *first_ms < until_ms);
+        let limits = Limits {
+            quotas: begins_before(self.first.of_tenants.get(allocation.spec.tenant.as_str())),
+            users: begins_before(self.first.of_users.get(&allocation.owner.uid)),
+            domains: begins_before(self.first.of_any.as_ref()),
+        };
+        self.later.obstacle(allocation, limits)
+    }
+
+    /// Why it cannot begin once all that has a reservation has begun.
+    pub fn obstacle_later(&self, allocation: &Allocation) -> Option<Obstacle> {
+        self.later.obstacle(allocation, Limits::ALL)
+    }
+
+    /// The quotas that count for work that begins now and lasts until then.
+    pub fn quotas_until(&self, allocation: &Allocation, until_ms: u64) -> &Quotas<'a> {
+        let first_ms = self.first.of_tenants.get(allocation.spec.tenant.as_str());
+        if first_ms.is_some_and(|first_ms| *first_ms < until_ms) { &self.later.quotas } else { &self.now.quotas }
+    }
+
+    /// The quotas that count for a reservation.
+    pub fn quotas_later(&self) -> &Quotas<'a> {
+        &self.later.quotas
+    }
+}

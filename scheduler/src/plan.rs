@@ -1,0 +1,242 @@
+//! The plan: what begins now, what has a reservation, and why the rest waits.
+//!
+//! ```text
+//!   View ─▶ State (columns by node)  ─┬─▶ for each waiting allocation in order:
+//!           Classes (equal requests) ─┤     begins now │ reservation │ waits without one │ cannot begin
+//!           Headroom (quotas, limits) ┘
+//! ```
+//!
+//! Backfill: the first [`RESERVATIONS_MAX`] of a queue that cannot begin now have reservations. Work
+//! behind them begins now if it has ended by its walltime before it would delay any of these.
+
+use crate::choice;
+use crate::classes::Classes;
+use crate::headroom::{Headroom, Obstacle};
+use crate::order::{Queue, merged, queues};
+use crate::reserve::{self, Found, Reservation};
+use crate::state::{Span, State, duration_ms};
+use crate::view::View;
+use lattice_model::claim::ClaimShare;
+use lattice_model::{Allocation, AllocationId, Claim, SchedulerKind, Timestamp};
+use std::collections::BTreeMap;
+
+/// How many allocations of each queue have a reservation.
+pub const RESERVATIONS_MAX: usize = 50;
+
+/// What the plan has for one waiting allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It begins now on these nodes, in rank order.
+    Begins(Vec<usize>),
+    /// It waits for nodes, and they are reserved for it.
+    Reserved(Reservation),
+    /// It waits for nodes that are out of service.
+    OutOfService,
+    /// It waits behind others without a reservation.
+    Behind,
+    /// Fewer nodes could ever serve it than it asks for.
+    TooFewNodes,
+    /// It cannot begin whatever nodes are free. `later`: because of work ahead of it that has a
+    /// reservation.
+    Blocked { obstacle: Obstacle, later: bool },
+}
+
+impl Decision {
+    /// Whether it waits in line for nodes, so that it counts for those behind it.
+    pub fn is_in_line(&self) -> bool {
+        match self {
+            Self::Begins(_) | Self::Reserved(_) | Self::OutOfService | Self::Behind => true,
+            Self::TooFewNodes | Self::Blocked { .. } => false,
+        }
+    }
+}
+
+/// One waiting allocation in the plan.
+pub struct Planned<'a> {
+    pub allocation: &'a Allocation,
+    /// The index of its queue.
+    pub queue: usize,
+    /// The index of its class.
+    pub class: usize,
+    /// How many of its queue are in line ahead of it.
+    pub ahead: usize,
+    pub decision: Decision,
+}
+
+/// What begins now, when the rest begins at the latest, and the reasons: one deterministic function
+/// of a view and a time, so that the reasons shown are those of the decision.
+pub struct Plan<'a> {
+    pub(crate) state: State<'a>,
+    pub(crate) classes: Classes<'a>,
+    pub(crate) queues: Vec<Queue<'a>>,
+    /// All that waits, in the order in which it was considered.
+    pub(crate) planned: Vec<Planned<'a>>,
+}
+
+/// Plans all queues of a view, at this time of the quorum's clock.
+pub fn plan(view: &View, now: Timestamp) -> Plan<'_> {
+    let queues = queues(view);
+    let order = merged(&queues);
+    let mut planner = Planner {
+        state: State::of(view, now),
+        classes: Classes::default(),
+        headroom: Headroom::of(view),
+        progress: queues.iter().map(|_| Progress::default()).collect(),
+        does_not_fit: BTreeMap::new(),
+    };
+    let mut planned = Vec::with_capacity(order.len());
+    for (queue, allocation) in order {
+        let class = planner.classes.of(&planner.state, allocation);
+        let decision = planner.decide(&queues[queue], queue, class, allocation);
+        let ahead = planner.progress[queue].in_line;
+        planner.progress[queue].in_line += usize::from(decision.is_in_line());
+        planned.push(Planned { allocation, queue, class, ahead, decision });
+    }
+    let Planner { state, classes, .. } = planner;
+    Plan { state, classes, queues, planned }
+}
+
+impl Plan<'_> {
+    /// The claims to propose now, for the vClusters for which `token_of` gives the lease's token.
+    pub fn claims(&self, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
+        let claim = |planned: &Planned<'_>| {
+            let Decision::Begins(nodes) = &planned.decision else { return None };
+            let lease_token = token_of(self.queues[planned.queue].name)?;
+            let allocation = planned.allocation;
+            let share = |node: &usize| {
+                let node = self.state.nodes[*node];
+                let resources = allocation.spec.amount_of(&node.size);
+                ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision }
+            };
+            let (requeue_count, shares) = (allocation.requeue_count, nodes.iter().map(share).collect());
+            Some(Claim { allocation: allocation.id, requeue_count, lease_token, shares, by: None })
+        };
+        self.planned.iter().filter_map(claim).collect()
+    }
+
+    /// When each allocation with a reservation begins at the latest, in the order of the plan.
+    /// `None`: that cannot be told, because it needs nodes that are out of service, or that work
+    /// without a walltime has.
+    pub fn expected_starts(&self) -> impl Iterator<Item = (AllocationId, Option<Timestamp>)> {
+        self.planned.iter().filter_map(|planned| match &planned.decision {
+            Decision::Reserved(reservation) => Some((planned.allocation.id, self.expected_start(reservation))),
+            Decision::Begins(_) | Decision::OutOfService | Decision::Behind | Decision::TooFewNodes | Decision::Blocked { .. } => None,
+        })
+    }
+
+    pub(crate) fn expected_start(&self, reservation: &Reservation) -> Option<Timestamp> {
+        reservation.expected_start_ms(self.state.now_ms).map(Timestamp)
+    }
+}
+
+/// How far a queue is planned.
+#[derive(Default)]
+struct Progress {
+    in_line: usize,
+    reservations: usize,
+    /// For first come, first served: one waits, and nothing behind it begins now.
+    is_stopped: bool,
+    /// When the last reservation begins.
+    floor_ms: u64,
+    /// For first come, first served: one waits without a reservation, so nothing behind it gets one.
+    is_unknown: bool,
+}
+
+struct Planner<'a> {
+    state: State<'a>,
+    classes: Classes<'a>,
+    headroom: Headroom<'a>,
+    /// For each queue.
+    progress: Vec<Progress>,
+    /// By class and number of nodes: the shortest duration in milliseconds for which too few nodes
+    /// are free from now on. A plan only takes nodes, so this stays true.
+    does_not_fit: BTreeMap<(usize, u32), u64>,
+}
+
+impl<'a> Planner<'a> {
+    fn decide(&mut self, of: &Queue<'a>, queue: usize, class: usize, allocation: &'a Allocation) -> Decision {
+        if self.classes.all[class].possible < allocation.spec.nodes as usize {
+            return Decision::TooFewNodes;
+        }
+        if let Some(obstacle) = self.headroom.obstacle(allocation) {
+            return Decision::Blocked { obstacle, later: false };
+        }
+        let is_fifo = match of.scheduler {
+            SchedulerKind::InteractiveFifo => true,
+            SchedulerKind::HpcBackfill => false,
+        };
+        let until_ms = self.state.now_ms.saturating_add(duration_ms(&allocation.spec));
+        if !(is_fifo && self.progress[queue].is_stopped) {
+            if let Some(obstacle) = self.headroom.obstacle_until(allocation, until_ms) {
+                return Decision::Blocked { obstacle, later: true };
+            }
+            if let Some(nodes) = self.begin(class, allocation, until_ms) {
+                return Decision::Begins(nodes);
+            }
+            let quotas = self.headroom.quotas_until(allocation, until_ms);
+            if quotas.depend_on_nodes(allocation)
+                && let Some((excess, usable)) = choice::over_quota(&self.state, &self.classes.all[class], quotas, allocation, until_ms)
+            {
+                return Decision::Blocked { obstacle: Obstacle::NodesOfTenant { excess, usable }, later: false };
+            }
+        }
+        self.wait(is_fifo, queue, class, allocation)
+    }
+
+    /// Begins the allocation now, if that delays no reservation.
+    fn begin(&mut self, class: usize, allocation: &'a Allocation, until_ms: u64) -> Option<Vec<usize>> {
+        let key = (class, allocation.spec.nodes);
+        let quotas = self.headroom.quotas_until(allocation, until_ms);
+        if self.does_not_fit.get(&key).is_some_and(|shortest_ms| *shortest_ms <= until_ms) {
+            return None;
+        }
+        let Some(nodes) = choice::choose(&self.state, &self.classes.all[class], quotas, allocation, until_ms) else {
+            if !quotas.depend_on_nodes(allocation) {
+                self.does_not_fit.insert(key, until_ms);
+            }
+            return None;
+        };
+        self.hold(allocation, &nodes, self.state.now_ms, until_ms);
+        let state = &self.state;
+        self.headroom.begin(allocation, nodes.iter().map(|node| &state.nodes[*node].id));
+        Some(nodes)
+    }
+
+    /// Gives an allocation that cannot begin now a reservation, if it is one of the first.
+    fn wait(&mut self, is_fifo: bool, queue: usize, class: usize, allocation: &'a Allocation) -> Decision {
+        let progress = &mut self.progress[queue];
+        if progress.reservations >= RESERVATIONS_MAX || progress.is_unknown {
+            progress.is_stopped = true;
+            return Decision::Behind;
+        }
+        if let Some(obstacle) = self.headroom.obstacle_later(allocation) {
+            return Decision::Blocked { obstacle, later: true };
+        }
+        let floor_ms = if is_fifo { progress.floor_ms } else { 0 };
+        match reserve::find(&self.state, &self.classes.all[class], self.headroom.quotas_later(), allocation, floor_ms) {
+            Found::Reservation(reservation) => {
+                (progress.is_stopped, progress.floor_ms) = (true, reservation.start_ms);
+                progress.reservations += 1;
+                let end_ms = reservation.start_ms.saturating_add(duration_ms(&allocation.spec));
+                self.hold(allocation, &reservation.nodes, reservation.start_ms, end_ms);
+                let state = &self.state;
+                let nodes = reservation.nodes.iter().map(|node| &state.nodes[*node].id);
+                self.headroom.reserve(allocation, nodes, reservation.start_ms);
+                Decision::Reserved(reservation)
+            }
+            Found::OutOfService => {
+                (progress.is_stopped, progress.is_unknown) = (true, is_fifo);
+                Decision::OutOfService
+            }
+            Found::OverQuota { excess, usable } => Decision::Blocked { obstacle: Obstacle::NodesOfTenant { excess, usable }, later: true },
+        }
+    }
+
+    fn hold(&mut self, allocation: &Allocation, nodes: &[usize], start_ms: u64, end_ms: u64) {
+        let has_end = allocation.spec.walltime.is_some();
+        for node in nodes {
+            let amount = allocation.spec.amount_of(&self.state.nodes[*node].size);
+            self.state.plan(*node, Span { start_ms, end_ms, amount, by: allocation.id, has_end, is_planned: true });
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The view in columns by node index, with what is held of each node and until when.
+
+use crate::node_set::NodeSet;
+use crate::view::View;
+use lattice_model::spec::WALLTIME_MAX;
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, Conformance, Node, NodeId, NodeState, Resources, SharePhase, Timestamp, millis,
+};
+use std::collections::{BTreeMap, HashMap};
+
+/// Work past its walltime, and work that has ended and is not released yet, counts as gone so many
+/// milliseconds from now.
+const OVERDUE_GRACE_MS: u64 = 60_000;
+/// A node that has been out of service for less than this, in milliseconds, is expected back.
+pub const OUTAGE_MS_MAX: u64 = 15 * 60_000;
+
+/// The longest walltime in milliseconds: so long lasts work that has none.
+pub fn walltime_ms_max() -> u64 {
+    millis(WALLTIME_MAX)
+}
+
+/// How long this work lasts at most once it has begun, in milliseconds.
+pub fn duration_ms(spec: &AllocationSpec) -> u64 {
+    spec.walltime.map_or_else(walltime_ms_max, millis)
+}
+
+/// A part of a node that is held for a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// When it begins, in milliseconds; for work that holds it already, now.
+    pub start_ms: u64,
+    /// When it is free again at the latest.
+    pub end_ms: u64,
+    pub amount: Resources,
+    pub by: AllocationId,
+    /// Whether the work has a walltime.
+    pub has_end: bool,
+    /// Whether it is of this plan: the work does not hold it yet.
+    pub is_planned: bool,
+}
+
+/// Whether a node can take work now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    Up,
+    /// It is out of service since a short time, and expected back.
+    BackSoon,
+    /// It is out of service, and nobody knows until when.
+    Away,
+}
+
+/// See the module documentation. Nodes are in the order of their ids.
+pub struct State<'a> {
+    pub view: &'a View,
+    pub now_ms: u64,
+    pub nodes: Vec<&'a Node>,
+    pub service: Vec<Service>,
+    /// The conformance group of each node; a node that belongs to none has a number of its own.
+    pub group: Vec<usize>,
+    pub groups: usize,
+    pub has_drifted: Vec<bool>,
+    /// The kind of each node: nodes of one kind can serve the same work.
+    pub kind: Vec<usize>,
+    /// A node of each kind.
+    pub kinds: Vec<usize>,
+    /// What is held of each node, the latest end first.
+    pub spans: Vec<Vec<Span>>,
+    /// How much of each node is free now.
+    pub free_now: Vec<Resources>,
+    /// The nodes in service of which something is free now.
+    pub open: NodeSet,
+    /// For each node, when the latest reservation on it begins; 0: there is none.
+    pub reserved_from_ms: Vec<u64>,
+}
+
+impl<'a> State<'a> {
+    pub fn of(view: &'a View, now: Timestamp) -> Self {
+        let nodes: Vec<&Node> = view.nodes.values().collect();
+        let (kind, kinds) = kinds(&nodes);
+        let (group, groups) = groups(&nodes);
+        let mut state = Self {
+            view,
+            now_ms: now.0,
+            service: nodes.iter().map(|node| service(view, node, now)).collect(),
+            group,
+            groups,
+            has_drifted: nodes.iter().map(|node| node.conformance.as_ref().is_some_and(|c| c.drift.is_some())).collect(),
+            kind,
+            kinds,
+            spans: vec![Vec::new(); nodes.len()],
+            free_now: Vec::new(),
+            open: NodeSet::empty(nodes.len()),
+            reserved_from_ms: vec![0; nodes.len()],
+            nodes,
+        };
+        state.hold_shares();
+        for node in 0..state.nodes.len() {
+            let free = state.free_at_ms(node, state.now_ms);
+            state.free_now.push(free);
+            if state.service[node] == Service::Up && free != Resources::default() {
+                state.open.insert(node);
+            }
+        }
+        state
+    }
+
+    /// Counts what allocations and leaving shares hold. A share that both the allocation and the node
+    /// list counts once, as in [`crate::Holdings`].
+    fn hold_shares(&mut self) {
+        let view = self.view;
+        let index: HashMap<&NodeId, usize> = self.nodes.iter().enumerate().map(|(at, node)| (&node.id, at)).collect();
+        for allocation in view.allocations.values().filter(|a| !a.state.is_without_nodes()) {
+            let end_ms = expected_end_ms(allocation, self.now_ms);
+            let has_end = allocation.spec.walltime.is_some() || allocation.state.is_terminal();
+            for share in allocation.shares.iter().filter(|share| share.phase != SharePhase::Released) {
+                let Some(node) = index.get(share.node) else { continue };
+                let (start_ms, amount, by) = (self.now_ms, share.resources, allocation.id);
+                self.hold(*node, Span { start_ms, end_ms, amount, by, has_end, is_planned: false });
+            }
+        }
+        for node in 0..self.nodes.len() {
+            let Node { id, leaving, .. } = self.nodes[node];
+            for leaving in leaving {
+                let record = view.allocations.get(&leaving.allocation);
+                if record.is_some_and(|a| a.epoch == leaving.epoch && holds_share(a, id)) {
+                    continue;
+                }
+                let (start_ms, end_ms) = (self.now_ms, self.now_ms + OVERDUE_GRACE_MS);
+                let (amount, by) = (leaving.resources, leaving.allocation);
+                self.hold(node, Span { start_ms, end_ms, amount, by, has_end: true, is_planned: false });
+            }
+        }
+    }
+
+    fn hold(&mut self, node: usize, span: Span) {
+        let spans = &mut self.spans[node];
+        let at = spans.partition_point(|other| other.end_ms >= span.end_ms);
+        spans.insert(at, span);
+    }
+
+    /// Holds a part of a node for work of this plan, from now on or from a reservation's start.
+    pub fn plan(&mut self, node: usize, span: Span) {
+        self.hold(node, span);
+        if span.start_ms > self.now_ms {
+            self.reserved_from_ms[node] = self.reserved_from_ms[node].max(span.start_ms);
+            return;
+        }
+        self.free_now[node] = self.free_at_ms(node, self.now_ms);
+        if self.free_now[node] == Resources::default() {
+            self.open.remove(node);
+        }
+    }
+
+    /// How much of the node is free at this time.
+    fn free_at_ms(&self, node: usize, at_ms: u64) -> Resources {
+        free_at_ms(&self.nodes[node].size, &self.spans[node], at_ms)
+    }
+
+    /// Whether so much of the node is free from now until then; `None`: the whole node.
+    pub fn is_free_until(&self, node: usize, amount: Option<&Resources>, until_ms: u64) -> bool {
+        amount.is_none_or(|amount| self.free_now[node].holds(amount)) && self.is_free_beside(node, amount, until_ms, |_| true)
+    }
+
+    /// The same, counting only spans for which `counts` is true.
+    pub fn is_free_beside(&self, node: usize, amount: Option<&Resources>, until_ms: u64, counts: impl Fn(&Span) -> bool) -> bool {
+        let mut spans = self.spans[node].iter().filter(|span| counts(span));
+        let Some(amount) = amount else { return spans.all(|span| span.start_ms >= until_ms) };
+        let later = spans.clone().map(|span| span.start_ms).filter(|start_ms| (self.now_ms + 1..until_ms).contains(start_ms));
+        let mut times = std::iter::once(self.now_ms).chain(later);
+        times.all(|at_ms| free_at_ms(&self.nodes[node].size, spans.clone(), at_ms).holds(amount))
+    }
+
+    /// Whether so much of the node is free now, without the work of this plan.
+    pub fn is_free_in_view(&self, node: usize, amount: Option<&Resources>) -> bool {
+        let mut held = self.spans[node].iter().filter(|span| !span.is_planned);
+        match amount {
+            None => held.next().is_none(),
+            Some(amount) => self.nodes[node].size.minus(&held.fold(Resources::default(), |sum, span| sum.plus(&span.amount))).holds(amount),
+        }
+    }
+
+    /// When so much of the node is free for good: all that holds it at that time has begun. `None`:
+    /// the whole node.
+    pub fn free_from_ms(&self, node: usize, amount: Option<&Resources>) -> u64 {
+        let Some(amount) = amount else { return self.spans[node].first().map_or(self.now_ms, |span| span.end_ms) };
+        let mut held = Resources::default();
+        for span in &self.spans[node] {
+            held = held.plus(&span.amount);
+            if !self.nodes[node].size.minus(&held).holds(amount) {
+                return span.end_ms;
+            }
+        }
+        self.now_ms
+    }
+}
+
+fn free_at_ms<'s>(size: &Resources, spans: impl IntoIterator<Item = &'s Span>, at_ms: u64) -> Resources {
+    let active = spans.into_iter().filter(|span| span.start_ms <= at_ms && at_ms < span.end_ms);
+    size.minus(&active.fold(Resources::default(), |sum, span| sum.plus(&span.amount)))
+}
+
+fn holds_share(allocation: &Allocation, node: &NodeId) -> bool {
+    let share = allocation.shares.rank_of(node).and_then(|rank| allocation.shares.get(rank));
+    !allocation.state.is_without_nodes() && share.is_some_and(|share| share.phase != SharePhase::Released)
+}
+
+/// When work that has nodes is expected to have given them back.
+fn expected_end_ms(allocation: &Allocation, now_ms: u64) -> u64 {
+    let overdue_ms = now_ms + OVERDUE_GRACE_MS;
+    if allocation.state.is_terminal() {
+        return overdue_ms;
+    }
+    let end_ms = match (allocation.spec.walltime, allocation.started_at) {
+        (None, _) => now_ms + walltime_ms_max(),
+        (Some(walltime), Some(started)) => started.0.saturating_add(millis(walltime)),
+        // Its walltime counts from the end of the last prologue.
+        (Some(walltime), None) => now_ms + millis(walltime),
+    };
+    let end_ms = if end_ms <= now_ms { overdue_ms } else { end_ms };
+    match &allocation.preemption {
+        Some(preemption) if preemption.stands() => end_ms.min(now_ms.saturating_add(preemption.deadline_ms.max(OVERDUE_GRACE_MS))),
+        Some(_) | None => end_ms,
+    }
+}
+
+fn service(view: &View, node: &Node, now: Timestamp) -> Service {
+    if node.unclaimable().is_none() && view.alive.contains(&node.id) {
+        return Service::Up;
+    }
+    let out_since = match node.state {
+        // Its state changes soon, if gossip is right.
+        NodeState::Ready => node.holds.iter().map(|hold| hold.since).min().unwrap_or(now),
+        NodeState::Booting | NodeState::Degraded | NodeState::Down | NodeState::Draining | NodeState::Drained | NodeState::Failed => {
+            node.state_since
+        }
+    };
+    if now.since_ms(out_since) < OUTAGE_MS_MAX { Service::BackSoon } else { Service::Away }
+}
+
+/// The number of each node's conformance group, and how many groups there are.
+fn groups(nodes: &[&Node]) -> (Vec<usize>, usize) {
+    let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut count = 0;
+    let mut numbers = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let mut next = || {
+            count += 1;
+            count - 1
+        };
+        numbers.push(match node.conformance.as_ref().and_then(Conformance::group) {
+            Some(fingerprint) => *known.entry(fingerprint).or_insert_with(next),
+            None => next(),
+        });
+    }
+    (numbers, count)
+}
+
+/// The kind of each node, and a node of each kind: equal in all that decides whether a node could
+/// ever serve work that names no nodes.
+fn kinds(nodes: &[&Node]) -> (Vec<usize>, Vec<usize>) {
+    let mut known = BTreeMap::new();
+    let mut kinds = Vec::new();
+    let kind = nodes.iter().enumerate().map(|(at, node)| {
+        let size = (node.size.cores, node.size.memory_bytes, node.size.gpus);
+        let has_group = node.conformance.as_ref().and_then(Conformance::group).is_some();
+        let has_drifted = node.conformance.as_ref().is_some_and(|c| c.drift.is_some());
+        *known.entry((&node.home, node.schedulable, size, &node.features, has_group, has_drifted)).or_insert_with(|| {
+            kinds.push(at);
+            kinds.len() - 1
+        })
+    });
+    let kind = kind.collect();
+    (kind, kinds)
+}
