@@ -15,6 +15,7 @@ mod options;
 mod quorum;
 mod runtime;
 mod scale;
+mod scheduler;
 mod slurm;
 mod subject;
 mod surroundings;
@@ -45,6 +46,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
         Name::Quorum => quorum::run(dir, options)?,
         Name::Runtime => runtime::run(dir, options)?,
         Name::Scale => scale::run(dir, options)?,
+        Name::Scheduler => scheduler::run(options)?,
         Name::Telemetry => telemetry::run(options)?,
     };
     if json {
@@ -76,6 +78,8 @@ pub enum Name {
     /// What members and agents cost as the cluster grows, with simulated agents: the same changes a second; or wide
     /// allocations (--wide), and members killed under all sessions (--storm)
     Scale,
+    /// The scheduler: what a plan costs at 10,000 nodes, with 1,000 and with 100,000 allocations that wait, in this process
+    Scheduler,
     /// The cost of counting in the kernel, of reporting to the agent, and of measuring a full node
     Telemetry,
 }

@@ -1,0 +1,140 @@
+//! `bench scheduler`: what one plan costs, in this process, from a view of a large cluster.
+
+use super::figures::{Figure, Report, Samples, Target};
+use super::options::Options;
+use crate::interrupt;
+use crate::machine::{self, Machine};
+use anyhow::{Context, Result, ensure};
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AllocationState, Boot, Entrypoint, Incarnation, Node, NodeAddresses, NodeId, NodeState,
+    Principal, Resources, Revision, Share, SharePhase, Timestamp,
+};
+use lattice_scheduler::{Outlook, View, plan};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+const NODES: u32 = 10_000;
+const NOW: Timestamp = Timestamp(1_700_000_000_000);
+const SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 4 };
+/// Limits of a plan in milliseconds, and of the memory that it needs in megabytes.
+const FEW_MS: f64 = 100.0;
+const MANY_MS: f64 = 500.0;
+const MANY_MB: f64 = 200.0;
+
+/// Builds the views, and measures.
+pub fn run(options: &Options) -> Result<Report> {
+    options.validate()?;
+    let machine = Machine::look();
+    interrupt::watch();
+    let before = machine::cpu_pressure();
+    let few_ms = |why: &str| Some(Target::AtMost { value: FEW_MS, why: why.to_owned() });
+    let cycle = "a round begins with each change of the cluster";
+    let mut figures = vec![
+        measure("1,000 pending, no two alike, all nodes idle", &view(1000, 1000, 0), options, few_ms(cycle))?,
+        measure("1,000 pending, no two alike, all nodes busy but 100", &view(1000, 1000, NODES - 100), options, few_ms(cycle))?,
+    ];
+    let many = view(100_000, 200, NODES - 100);
+    let target = Target::AtMost { value: MANY_MS, why: "a queue that is full does not stop the cluster".to_owned() };
+    let memory_before = memory()?;
+    figures.push(measure("100,000 pending in 200 classes, all nodes busy but 100", &many, options, Some(target))?);
+    let held = plan(&many, NOW);
+    let grown = Samples::of(vec![memory()?.saturating_sub(memory_before) as f64 / 1e6], 0).context("nothing was measured")?;
+    drop(held);
+    let target = Target::AtMost { value: MANY_MB, why: "an agent of a login node has other work".to_owned() };
+    figures.push(Figure::new("memory of that plan", "MB", grown, vec![], Some(target)));
+    let reasons = timed(options, || drop(Outlook::of(&many, NOW)))?;
+    figures.push(Figure::new("the same, with a reason for each that waits", "ms", reasons, vec![], None));
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let mut notes = vec![format!("{NODES} nodes of {SIZE}; whole nodes and shares, 1 to 128 nodes, walltimes of 10 minutes to 24 hours")];
+    if cfg!(debug_assertions) {
+        notes.push("this is a debug binary: run the bench with --release before believing a miss".to_owned());
+    }
+    let cpu_pressure = [before, machine::cpu_pressure()];
+    Ok(Report { bench: "scheduler", machine, profile: profile.to_owned(), cpu_pressure, figures, notes })
+}
+
+fn measure(name: &str, view: &View, options: &Options, target: Option<Target>) -> Result<Figure> {
+    ensure!(plan(view, NOW).claims(|_| Some(1)).len() > 10, "{name}: the plan begins too little");
+    Ok(Figure::new(name, "ms", timed(options, || drop(plan(view, NOW)))?, vec![], target))
+}
+
+fn timed(options: &Options, work: impl Fn()) -> Result<Samples> {
+    let mut times = Vec::new();
+    for _ in 0..options.rounds {
+        interrupt::check()?;
+        let begun = Instant::now();
+        work();
+        times.push(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    Samples::of(times, 0).context("nothing was measured")
+}
+
+fn memory() -> Result<u64> {
+    let own = i32::try_from(std::process::id())?;
+    machine::anonymous_memory_of(own).context("the memory of this process")
+}
+
+/// A cluster in which so many nodes run work, and so much waits, of so many different requests.
+fn view(pending: u64, requests: u64, busy: u32) -> View {
+    let nodes: Vec<Node> = (0..NODES).map(node).collect();
+    let owner = Principal { name: "u".into(), uid: 1000, gid: 1000, groups: vec![] };
+    let mut view = View { alive: nodes.iter().map(|node| node.id.clone()).collect(), fresh: true, ..View::default() };
+    for (number, node) in (0..busy).zip(&nodes) {
+        let spec = AllocationSpec { walltime: Some(Duration::from_secs(3600 * (1 + u64::from(number) % 24))), ..spec() };
+        let mut running = Allocation::submitted(id(u64::from(number)), spec, owner.clone(), Timestamp(1));
+        (running.state, running.started_at) = (AllocationState::Running, Some(Timestamp(NOW.0 - u64::from(number) * 100)));
+        running.shares = [Share { node: node.id.clone(), resources: SIZE, phase: SharePhase::Prepared }].into();
+        view.allocations.insert(running.id, running);
+    }
+    for number in 0..pending {
+        let wanted = number % requests;
+        let mut spec = AllocationSpec { walltime: Some(Duration::from_secs(600 * (1 + wanted * 37 % 144))), ..spec() };
+        spec.nodes = [1, 2, 4, 1, 16, 1, 128, 8][(wanted % 8) as usize];
+        spec.tasks_per_node = 1 + (wanted / 8 % 64) as u32;
+        spec.constraints.memory_bytes = wanted;
+        if wanted % 8 % 2 == 1 {
+            spec.share = Some(Resources { cores: 1 + (wanted % 32) as u32, memory_bytes: 0, gpus: (wanted % 3) as u32 });
+        }
+        let waiting = Allocation::submitted(id(1_000_000 + number), spec, owner.clone(), Timestamp(2 + number));
+        view.allocations.insert(waiting.id, waiting);
+    }
+    view.nodes = nodes.into_iter().map(|node| (node.id.clone(), node)).collect();
+    view
+}
+
+fn spec() -> AllocationSpec {
+    AllocationSpec::new("bench", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"))
+}
+
+fn id(number: u64) -> AllocationId {
+    AllocationId(Uuid::from_u128(u128::from(number)))
+}
+
+fn node(number: u32) -> Node {
+    let id: NodeId = format!("n{number:05}").parse().expect("a name of letters and digits");
+    Node {
+        id,
+        size: SIZE,
+        addresses: NodeAddresses::default(),
+        schedulable: true,
+        boot: Boot(Uuid::nil()),
+        incarnation: Incarnation(1),
+        state: NodeState::Ready,
+        state_reason: String::new(),
+        state_since: Timestamp(0),
+        unenforced_limits: vec![],
+        features: vec!["gpu".into(), "run_lease".into()],
+        holds: vec![],
+        leaving: vec![],
+        relay_node: None,
+        home: String::new(),
+        conformance: None,
+        has_wipe_hook: false,
+        wipe: None,
+        drain_requested_at: None,
+        hold_revision: Revision(1),
+        report_seq: 0,
+        revision: Revision(1),
+    }
+}
