@@ -5,6 +5,7 @@
 mod admission;
 mod attach;
 mod auditing;
+mod backfill;
 mod backups;
 mod broker;
 mod certificates;
@@ -176,6 +177,7 @@ fn main() -> ExitCode {
         vclusters::trials(),
         sessions::trials(),
         signals::trials(),
+        backfill::trials(),
         backups::trials(),
         pruning::trials(),
         auditing::trials(),

@@ -41,8 +41,9 @@ fn list(w: &World) {
     let mut narrow = w.lattice.command(&["status"]);
     let shown = String::from_utf8(narrow.env("COLUMNS", "80").output().unwrap().stdout).unwrap();
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
-    for (id, expected) in [(&next, "next: wants 2 nodes, 0 are free"), (&behind, "behind 1 submitted before it")] {
-        assert!(shown.lines().any(|line| line.starts_with(&id[..8]) && line.ends_with(expected)), "{expected}: {shown}");
+    for (id, expected) in [(&next, "Z: next, 0 of 2 free"), (&behind, "Z: 1 ahead")] {
+        let is_expected = |line: &str| line.starts_with(&id[..8]) && line.contains("starts ~") && line.ends_with(expected);
+        assert!(shown.lines().any(is_expected), "{expected}: {shown}");
     }
     assert!(w.ok(&["explain", &next]).contains("it is next"), "{}", w.ok(&["explain", &next]));
     let left = shown.lines().find(|line| line.starts_with(&runs[..8])).unwrap();

@@ -35,9 +35,11 @@ fn sleeper(w: &World, args: &[&str]) -> String {
 
 fn queues(w: &World) {
     assert_refused(w, &["submit", "--vcluster", "small", "--", "true"], 3, &["vCluster \"small\" not found; there are default", "hint: "]);
-    for (kind, code) in [("hpc-backfill", 4), ("sensitive-reservation", 4), ("lottery", 2)] {
-        assert_refused(w, &["admin", "vcluster", "create", "--name=small", "--scheduler", kind], code, &[kind, "interactive-fifo"]);
+    for (kind, code) in [("ml-training", 4), ("sensitive-reservation", 4), ("lottery", 2)] {
+        let named = [kind, "hpc-backfill", "interactive-fifo"];
+        assert_refused(w, &["admin", "vcluster", "create", "--name=small", "--scheduler", kind], code, &named);
     }
+    assert_eq!(vcluster(w, "default")["scheduler"], "hpc-backfill");
     assert_refused(w, &["admin", "vcluster", "set-weights", "--name=small", "--priority=0.2"], 4, &["set-weights is not built"]);
     assert_refused(
         w,
@@ -49,7 +51,8 @@ fn queues(w: &World) {
     assert!(refused.code() == 4 && refused.err().contains("operator"), "{}", refused.err());
 
     w.ok(&["admin", "vcluster", "create", "--name=small", "--scheduler=interactive-fifo", "--nodes=n[2-3]"]);
-    w.ok(&["admin", "vcluster", "create", "--name=physics", "--scheduler=fifo", "--tenant=physics"]);
+    w.ok(&["admin", "vcluster", "create", "--name=physics", "--scheduler=hpc-backfill", "--tenant=physics"]);
+    assert_eq!(vcluster(w, "physics")["scheduler"], "hpc-backfill");
     let listed = w.run_as(NOBODY, &["vcluster", "list"]);
     assert!(listed.out().contains("physics") && listed.out().contains("n[2-3]"), "{}{}", listed.out(), listed.err());
     assert_eq!(w.ok(&["nodes", "--vcluster", "small", "-o", "name"]), "n2\nn3\n");
