@@ -5,6 +5,7 @@ use crate::audit::signer::Signer;
 use crate::certificate_ends::CertificateEnds;
 use crate::chain::ChainFetch;
 use crate::config::{NodeAdmission, QuorumConfig};
+use crate::gathered::Gathered;
 use crate::heartbeats::Heartbeats;
 use crate::lease_clocks::LeaseClocks;
 use crate::levels::Levels;
@@ -114,6 +115,8 @@ pub(crate) struct Core {
     pub raft: Raft,
     pub agreed: Arc<Agreed>,
     pub proposer: Proposer,
+    /// While another member is the leader: what this member's sessions want committed.
+    pub gathered: Gathered,
     /// The time of commands, and the comparison of the members' clocks.
     pub timekeeper: Arc<Timekeeper>,
     pub reads: ReadGate,

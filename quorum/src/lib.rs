@@ -67,6 +67,7 @@ mod core;
 mod fencing_hook;
 #[cfg(test)]
 mod fuzz;
+mod gathered;
 mod handover;
 mod heartbeats;
 #[cfg(test)]

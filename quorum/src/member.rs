@@ -26,6 +26,7 @@ use crate::chain::{self, ChainFetch};
 use crate::clock::now;
 use crate::config::{InvalidConfig, QuorumConfig};
 use crate::core::{Core, Counts, Disks, Identity, Leading, Status};
+use crate::gathered::Gathered;
 use crate::heartbeats::Heartbeats;
 use crate::levels::Levels;
 use crate::network::{Network, Peers};
@@ -241,6 +242,7 @@ impl Member {
             raft,
             agreed,
             proposer,
+            gathered: Gathered::default(),
             timekeeper,
             reads,
             peers,

@@ -5,7 +5,7 @@ use super::link::Ended;
 use crate::heartbeats::Heartbeat;
 use crate::proposer::unserved;
 use crate::raft_counts::count;
-use crate::service::answer::propose;
+use crate::service::answer::{propose, propose_gathered};
 use crate::service::miscounted::Verdict;
 use lattice_ledger::{Action, Outcome};
 use lattice_model::NodeReport;
@@ -33,7 +33,7 @@ impl Session<'_> {
         let mut reports: Vec<NodeReport> = std::mem::take(&mut self.waiting).into_iter().chain(reports).collect();
         let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();
         let actions = reports.iter().cloned().map(Action::Report).collect();
-        let results = propose(self.core, actions).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
+        let results = propose_gathered(self.core, actions).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
         let mut acked = None;
         let mut superseded = Vec::new();
         let mut refused: Option<Refusal> = None;
