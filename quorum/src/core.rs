@@ -11,11 +11,11 @@ use crate::lease_clocks::LeaseClocks;
 use crate::levels::Levels;
 use crate::network::Peers;
 use crate::notify_state::Notify;
+use crate::pace::Pace;
 use crate::proposer::{Proposer, Unserved, reply};
 use crate::reads::ReadGate;
 use crate::refused_claims::RefusedClaims;
 use crate::rotation::KeysHeld;
-use crate::session_rebalance::SessionRebalance;
 use crate::shortages::{Shortages, is_majority_without};
 use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
@@ -54,7 +54,7 @@ pub(crate) struct Leading {
     /// While this member is the leader: the nodes that wait for admission.
     pub waiting_nodes: WaitingNodes,
     /// How many sessions may move to other members now.
-    pub session_rebalance: SessionRebalance,
+    pub moving: Pace,
     /// While this member is the leader: when the other members' certificates expire.
     pub certificate_ends: CertificateEnds,
     /// While this member is the leader: why claims were refused.
@@ -107,6 +107,8 @@ pub(crate) struct Status {
     pub contact: Mutex<Instant>,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
+    /// While it has not: how many sessions are closed now.
+    pub closing: Pace,
 }
 
 /// The state shared by a member's tasks and services.

@@ -77,6 +77,7 @@ mod metrics;
 mod network;
 mod notify;
 mod notify_state;
+mod pace;
 mod peers;
 mod proposer;
 mod raft_counts;
