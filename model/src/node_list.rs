@@ -3,13 +3,23 @@
 use crate::hostlist::{self, HostlistError};
 use crate::ids::NodeId;
 use serde::{Deserialize, Serialize, Serializer};
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
+
+/// From this number of nodes on, equal lists that are decoded share their memory.
+const SHARED_NODES_MIN: usize = 64;
+/// Largest number of decoded lists that are remembered for that.
+const SHARED_LISTS_MAX: usize = 1024;
+
+/// Decoded lists that somebody still has, by hostlist.
+static SHARED: LazyLock<Mutex<HashMap<Arc<str>, Weak<Listed>>>> = LazyLock::new(Mutex::default);
 
 /// Nodes in rank order; the first is the head. It never changes, and copies share it. In messages
 /// and files it is a hostlist in that order: a few bytes for thousands of nodes whose names have a
-/// number. They are expanded only when they are looked at.
+/// number. They are expanded only when they are looked at, and once for all equal lists that were
+/// decoded: an agent gets the list of wide work again with each change of its share.
 #[derive(Clone, Default)]
 pub struct NodeList(Option<Arc<Listed>>);
 
@@ -18,7 +28,7 @@ struct Listed {
     len: usize,
     /// One of the two is there from the beginning. All copies share the other.
     nodes: OnceLock<Box<[NodeId]>>,
-    folded: OnceLock<String>,
+    folded: OnceLock<Arc<str>>,
 }
 
 impl Listed {
@@ -32,7 +42,7 @@ impl Listed {
 impl NodeList {
     /// The hostlist.
     pub fn folded(&self) -> &str {
-        self.0.as_deref().map_or("", |listed| listed.folded.get_or_init(|| hostlist::fold_in_order(listed.nodes())))
+        self.0.as_deref().map_or("", |listed| listed.folded.get_or_init(|| hostlist::fold_in_order(listed.nodes()).into()))
     }
 
     /// The number of nodes, which are not expanded for it.
@@ -77,8 +87,24 @@ impl TryFrom<String> for NodeList {
             return Ok(Self::default());
         }
         let len = hostlist::count(&folded)?;
-        Ok(Self(Some(Arc::new(Listed { len, nodes: OnceLock::new(), folded: OnceLock::from(folded) }))))
+        let folded: Arc<str> = folded.into();
+        let listed = || Arc::new(Listed { len, nodes: OnceLock::new(), folded: OnceLock::from(Arc::clone(&folded)) });
+        Ok(Self(Some(if len < SHARED_NODES_MIN { listed() } else { shared(&folded, listed) })))
     }
+}
+
+/// The list of this hostlist that somebody has, or a new one.
+fn shared(folded: &Arc<str>, new: impl FnOnce() -> Arc<Listed>) -> Arc<Listed> {
+    let mut lists = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(listed) = lists.get(folded).and_then(Weak::upgrade) {
+        return listed;
+    }
+    lists.retain(|_, listed| listed.strong_count() > 0);
+    let listed = new();
+    if lists.len() < SHARED_LISTS_MAX {
+        lists.insert(Arc::clone(folded), Arc::downgrade(&listed));
+    }
+    listed
 }
 
 impl PartialEq for NodeList {
@@ -124,5 +150,21 @@ mod tests {
         assert_eq!((wide.len(), wide.0.as_ref().unwrap().nodes.get().is_none()), (90_000, true), "counted, not expanded");
         assert_eq!(wide.last().unwrap().as_str(), "n90000");
         assert!(serde_json::from_str::<NodeList>(r#""n[3-1]""#).is_err());
+    }
+
+    #[test]
+    fn equal_wide_lists_that_are_decoded_share_their_memory() {
+        let decode = |folded: &str| NodeList::try_from(folded.to_owned()).unwrap();
+        let memory = |list: &NodeList| Arc::as_ptr(list.0.as_ref().unwrap());
+        let (one, other) = (decode("shared[1-64]"), decode("shared[1-64]"));
+        assert_eq!(memory(&one), memory(&other));
+        assert_ne!(memory(&one), memory(&decode("shared[1-65]")));
+        assert_ne!(memory(&decode("shared[1-63]")), memory(&decode("shared[1-63]")), "short lists are not remembered");
+        drop((one, other));
+        let kept: Vec<NodeList> = (0..2 * SHARED_LISTS_MAX).map(|i| decode(&format!("many[{i}-{}]", i + SHARED_NODES_MIN))).collect();
+        assert_eq!(kept[SHARED_LISTS_MAX + 1].len(), SHARED_NODES_MIN + 1);
+        assert!(SHARED.lock().unwrap().len() <= SHARED_LISTS_MAX);
+        drop(kept);
+        assert_eq!(memory(&decode("shared[1-64]")), memory(&decode("shared[1-64]")));
     }
 }

@@ -5,16 +5,17 @@ use crate::audit::signer::Signer;
 use crate::certificate_ends::CertificateEnds;
 use crate::chain::ChainFetch;
 use crate::config::{NodeAdmission, QuorumConfig};
+use crate::gathered::Gathered;
 use crate::heartbeats::Heartbeats;
 use crate::lease_clocks::LeaseClocks;
 use crate::levels::Levels;
 use crate::network::Peers;
 use crate::notify_state::Notify;
+use crate::pace::Pace;
 use crate::proposer::{Proposer, Unserved, reply};
 use crate::reads::ReadGate;
 use crate::refused_claims::RefusedClaims;
 use crate::rotation::KeysHeld;
-use crate::session_rebalance::SessionRebalance;
 use crate::shortages::{Shortages, is_majority_without};
 use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
@@ -53,7 +54,7 @@ pub(crate) struct Leading {
     /// While this member is the leader: the nodes that wait for admission.
     pub waiting_nodes: WaitingNodes,
     /// How many sessions may move to other members now.
-    pub session_rebalance: SessionRebalance,
+    pub moving: Pace,
     /// While this member is the leader: when the other members' certificates expire.
     pub certificate_ends: CertificateEnds,
     /// While this member is the leader: why claims were refused.
@@ -106,6 +107,8 @@ pub(crate) struct Status {
     pub contact: Mutex<Instant>,
     /// Whether this member had a leader within the last two seconds.
     pub led: watch::Receiver<bool>,
+    /// While it has not: how many sessions are closed now.
+    pub closing: Pace,
 }
 
 /// The state shared by a member's tasks and services.
@@ -114,6 +117,8 @@ pub(crate) struct Core {
     pub raft: Raft,
     pub agreed: Arc<Agreed>,
     pub proposer: Proposer,
+    /// While another member is the leader: what this member's sessions want committed.
+    pub gathered: Gathered,
     /// The time of commands, and the comparison of the members' clocks.
     pub timekeeper: Arc<Timekeeper>,
     pub reads: ReadGate,

@@ -67,6 +67,7 @@ mod core;
 mod fencing_hook;
 #[cfg(test)]
 mod fuzz;
+mod gathered;
 mod handover;
 mod heartbeats;
 #[cfg(test)]
@@ -76,6 +77,7 @@ mod metrics;
 mod network;
 mod notify;
 mod notify_state;
+mod pace;
 mod peers;
 mod proposer;
 mod raft_counts;

@@ -26,16 +26,17 @@ use crate::chain::{self, ChainFetch};
 use crate::clock::now;
 use crate::config::{InvalidConfig, QuorumConfig};
 use crate::core::{Core, Counts, Disks, Identity, Leading, Status};
+use crate::gathered::Gathered;
 use crate::heartbeats::Heartbeats;
 use crate::levels::Levels;
 use crate::network::{Network, Peers};
 use crate::notify::NotifyError;
 use crate::notify_state::Notify;
+use crate::pace::Pace;
 use crate::proposer::Proposer;
 use crate::reads::ReadGate;
 use crate::refused_claims::RefusedClaims;
 use crate::rotation::KeysHeld;
-use crate::session_rebalance::SessionRebalance;
 use crate::shortages::Shortages;
 use crate::timekeeper::Timekeeper;
 use crate::waiting_nodes::WaitingNodes;
@@ -241,6 +242,7 @@ impl Member {
             raft,
             agreed,
             proposer,
+            gathered: Gathered::default(),
             timekeeper,
             reads,
             peers,
@@ -253,7 +255,7 @@ impl Member {
                 witnesses: Arc::default(),
                 silent: watch::Sender::new(Vec::new()),
                 waiting_nodes: WaitingNodes::default(),
-                session_rebalance: SessionRebalance::default(),
+                moving: Pace::default(),
                 certificate_ends: CertificateEnds::default(),
                 refused_claims: RefusedClaims::default(),
                 lease_clocks: Mutex::default(),
@@ -263,7 +265,14 @@ impl Member {
             counts: Counts { held_back: AtomicU64::new(0), miscounted: AtomicU64::new(0), capacity_grown: AtomicU64::new(0) },
             identity: Identity { credentials, authority, signer },
             disk: Disks { reserve, shortages },
-            status: Status { gate, changing: Arc::default(), removed: watch::Sender::new(false), contact: Mutex::new(Instant::now()), led },
+            status: Status {
+                gate,
+                changing: Arc::default(),
+                removed: watch::Sender::new(false),
+                contact: Mutex::new(Instant::now()),
+                led,
+                closing: Pace::default(),
+            },
         });
         let mut tasks = vec![proposing, reading];
         // Before any connection is accepted: revocations apply from the first one on.

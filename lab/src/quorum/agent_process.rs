@@ -16,8 +16,10 @@ use crate::cluster::Cluster;
 use crate::machine;
 use anyhow::{Context, Result, bail, ensure};
 use lattice_agent_common::limits::raise_open_files;
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -114,6 +116,9 @@ fn resident() -> Result<u64> {
     machine::anonymous_memory_of(i32::try_from(std::process::id())?).context("this process's memory")
 }
 
+/// How much lower the priority of simulated agents is than that of members: agents have their own machines.
+const NICE: libc::c_int = 10;
+
 /// A running process with simulated agents. It ends when this is dropped.
 pub struct AgentProcess {
     child: Child,
@@ -133,6 +138,10 @@ impl AgentProcess {
             ("--heartbeat-ms", usize::try_from(options.heartbeat_ms)?),
         ] {
             command.arg(option).arg(value.to_string());
+        }
+        // SAFETY: setpriority(2) is async-signal-safe, and changes the new process alone.
+        unsafe {
+            command.pre_exec(|| Errno::result(libc::setpriority(libc::PRIO_PROCESS, 0, NICE)).map(drop).map_err(io::Error::from));
         }
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {}", lab.display()))?;

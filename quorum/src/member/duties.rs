@@ -65,7 +65,7 @@ pub(super) async fn duties(core: Arc<Core>) {
         };
         if leader != Some(core.config.id) {
             (leading, due) = (None, None);
-            core.leading.session_rebalance.allow(0);
+            core.leading.moving.allow(0);
             core.counts.held_back.store(0, Ordering::Relaxed);
             core.leading.silent.send_if_modified(|silent| !std::mem::take(silent).is_empty());
             *core.leading.lease_clocks.lock() = None;
@@ -110,7 +110,7 @@ pub(super) async fn duties(core: Arc<Core>) {
                 leading.rebalanced_at = Instant::now();
                 // Each moved session registers again elsewhere, so none is moved when there is no
                 // disk space for that.
-                core.leading.session_rebalance.allow(if core.disk_full_refusal(Urgency::Keeps).is_some() {
+                core.leading.moving.allow(if core.disk_full_refusal(Urgency::Keeps).is_some() {
                     0
                 } else {
                     session_rebalance::MOVED_SESSIONS_MAX

@@ -6,8 +6,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-/// A member without a leader for this long closes its sessions and watches, and refuses commands.
+/// A member without a leader for this long closes its watches, refuses commands, and begins to close
+/// its sessions.
 const LEADERLESS_MAX: Duration = Duration::from_secs(2);
+/// How many sessions it closes at each check. If it has thousands and gets a leader again soon, most
+/// of their agents need not register anew.
+const CLOSED_SESSIONS_MAX: usize = 30;
 /// How often to check for a leader.
 const LEADER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -39,6 +43,7 @@ pub(super) async fn watch_leader(core: Arc<Core>, led: watch::Sender<bool>) {
             last_led = Instant::now();
         }
         let is_led = last_led.elapsed() < LEADERLESS_MAX;
+        core.status.closing.allow(if is_led { 0 } else { CLOSED_SESSIONS_MAX });
         led.send_if_modified(|was| std::mem::replace(was, is_led) != is_led);
     }
 }

@@ -8,6 +8,7 @@
 
 use super::{auditing, leasing, own};
 use crate::core::Core;
+use crate::gathered::Results;
 use crate::membership::{self, SILENT_AFTER};
 use crate::permission::{self, Call, Grant};
 use crate::proposer::{Unserved, unserved};
@@ -208,7 +209,7 @@ impl Newcomer {
 }
 
 /// Proposes commands in this order, here or through the leader.
-pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved> {
+pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Results {
     match leader_elsewhere(core) {
         None => core.propose_here(actions).await,
         Some(leader) => match pass_on(core, leader, &Forward::Propose(actions)).await? {
@@ -217,6 +218,23 @@ pub(super) async fn propose(core: &Arc<Core>, actions: Vec<Action>) -> Result<Ve
             Forwarded::Answered(_) => Err(Unserved::Unavailable("the leader answered something else".to_owned())),
         },
     }
+}
+
+/// Like [`propose`], but on the way to the leader in one message with the commands of other sessions.
+/// None of these commands may be a reason to refuse the others.
+pub(super) async fn propose_gathered(core: &Arc<Core>, actions: Vec<Action>) -> Results {
+    if leader_elsewhere(core).is_none() {
+        return core.propose_here(actions).await;
+    }
+    let results = core.gathered.add(actions);
+    let member = Arc::clone(core);
+    core.tasks.spawn(async move {
+        if let Some(mut message) = member.gathered.next().await {
+            let results = propose(&member, std::mem::take(&mut message.actions)).await;
+            message.answer(results);
+        }
+    });
+    results.await.unwrap_or_else(|_| Err(Unserved::Unavailable("this member is stopping".to_owned())))
 }
 
 /// [`by_leader`] as a function value, for modules that must not depend on this one.

@@ -15,7 +15,6 @@ mod sending;
 use super::answer::propose;
 use super::miscounted::Miscounted;
 use super::packets::Packets;
-use super::watching::leaderless;
 use crate::core::Core;
 use crate::heartbeats::Heartbeat;
 use crate::proposer::unserved;
@@ -49,6 +48,8 @@ const REPORTS_MAX: usize = 64;
 const BEATS_MAX: usize = 16;
 /// Largest size of a failed wipe's reason in the log, in bytes.
 const WIPE_WHY_BYTES_MAX: usize = 512;
+/// How long a session that no other member accepted stays before another attempt to move it.
+const MOVE_RETRY_DELAY: Duration = Duration::from_secs(300);
 /// How long a session waits until this member has applied what the leader committed for it.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -62,9 +63,9 @@ pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>
         let ended = tokio::select! {
             () = down.tx.closed() => return,
             () = core.stop.cancelled() => Ended::Close("this member is stopping".to_owned()),
-            () = leaderless(&core) => Ended::Close("this member has no leader".to_owned()),
+            () = core.status.closing.turn() => Ended::Close("this member has no leader".to_owned()),
             ended = serve(&core, (&caller, from), up, &down) => ended,
-            () = core.leading.session_rebalance.wait_to_move(may_move) => Ended::Move,
+            () = turn_to_move(&core, may_move) => Ended::Move,
         };
         match ended {
             Ended::Gone => {}
@@ -86,6 +87,15 @@ pub(super) fn open(core: Arc<Core>, (caller, from): (Arc<Caller>, Option<IpAddr>
         }
     });
     Box::pin(ReceiverStream::new(rx))
+}
+
+/// Returns when this session should move to another member.
+async fn turn_to_move(core: &Core, may_move: MayMove) {
+    match may_move {
+        MayMove::Later => tokio::time::sleep(MOVE_RETRY_DELAY).await,
+        MayMove::Now => {}
+    }
+    core.leading.moving.turn().await;
 }
 
 async fn serve(core: &Arc<Core>, who: (&Caller, Option<IpAddr>), mut up: Streaming<Packed>, down: &DownLink) -> Ended {
@@ -133,7 +143,7 @@ struct Session<'a> {
     sent_revoked: Revision,
     /// The questions for this agent about silent nodes.
     witness: Witness,
-    /// Reports that wait for space on the leader's disk.
+    /// Reports that wait for a leader, or for space on its disk.
     waiting: Vec<NodeReport>,
     /// When to retry them.
     again: Instant,

@@ -1,11 +1,13 @@
 //! The released binary, killed with SIGKILL.
 
-use crate::lab::{Lab, PATIENCE, eventually, status, submit};
-use lattice_quorum_client::wire::{Answer, Request};
+use crate::lab::{Agent, Lab, PATIENCE, eventually, status, submit};
+use lattice_model::{AllocationId, Epoch, ReportItem};
+use lattice_quorum_client::wire::{Answer, Down, Request};
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 pub struct Process(Child);
 
@@ -79,6 +81,28 @@ async fn the_leader_is_killed_then_all_are_and_nothing_acknowledged_is_lost() {
         let want = ids.len() as u64;
         let _whole = eventually("the chain is whole", whole, |a| a.as_ref().is_ok_and(|walk| walk.head.seq > want)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_outlives_an_election_and_its_reports_are_committed_after_it() {
+    // Far below the two seconds after which a member without a leader closes sessions.
+    let mut lab = Lab::new(3, |c| {
+        c.heartbeat_ms = 20;
+        c.election_ms = 200;
+    });
+    lab.release_ports();
+    let mut members = [Some(start(&lab, 1, true)), Some(start(&lab, 2, false)), Some(start(&lab, 3, false))];
+    let client = lab.api(&[1, 2, 3]);
+    submit(&client, 1).await;
+    let leader = status(&client).await.leader.unwrap().0;
+    let follower = (1..=3).find(|id| *id != leader).unwrap();
+    let mut agent = Agent::register(&lab.api(&[follower]), "n1").await;
+    let released = || ReportItem::Released { allocation: AllocationId(Uuid::new_v4()), epoch: Epoch(1), usage: None };
+    agent.report(released()).await;
+    drop(members[usize::try_from(leader - 1).unwrap()].take());
+    let meanwhile = agent.report(released()).await;
+    assert!(!meanwhile.iter().any(|message| matches!(message, Down::Close { .. } | Down::Move)), "{meanwhile:?}");
+    assert_ne!(status(&lab.api(&[follower])).await.leader.unwrap().0, leader);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@ use super::link::Ended;
 use crate::heartbeats::Heartbeat;
 use crate::proposer::unserved;
 use crate::raft_counts::count;
-use crate::service::answer::propose;
+use crate::service::answer::{propose, propose_gathered};
 use crate::service::miscounted::Verdict;
 use lattice_ledger::{Action, Outcome};
 use lattice_model::NodeReport;
@@ -14,10 +14,14 @@ use lattice_quorum_client::wire::{Down, Refusal};
 use std::time::{Duration, Instant};
 use tonic::Status;
 
-/// Largest number of reports that wait for space on the leader's disk.
+/// Largest number of reports that wait for a leader, or for space on its disk.
 const WAITING_MAX: usize = 4096;
-/// Pause between two attempts to commit them.
-const WAITING_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two attempts to commit reports while the leader's disk is full.
+const DISK_FULL_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two attempts to commit reports while there is no leader. A session ends only when
+/// that lasts (`member::leader_watch`): at an election, thousands of agents would begin new ones at
+/// once.
+const UNSERVED_PAUSE: Duration = Duration::from_millis(100);
 
 impl Session<'_> {
     pub(super) async fn commit(&mut self, reports: Vec<NodeReport>) -> Result<(), Ended> {
@@ -33,7 +37,16 @@ impl Session<'_> {
         let mut reports: Vec<NodeReport> = std::mem::take(&mut self.waiting).into_iter().chain(reports).collect();
         let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();
         let actions = reports.iter().cloned().map(Action::Report).collect();
-        let results = propose(self.core, actions).await.map_err(|e| Ended::Close(unserved(e).to_string()))?;
+        let results = match propose_gathered(self.core, actions).await {
+            Ok(results) => results,
+            // A report that was committed nevertheless is only acknowledged the second time.
+            Err(why) if reports.len() <= WAITING_MAX => {
+                tracing::debug!(node = %self.node, why = %unserved(why), "reports wait");
+                self.retry(reports, UNSERVED_PAUSE);
+                return Ok(());
+            }
+            Err(why) => return Err(Ended::Close(unserved(why).to_string())),
+        };
         let mut acked = None;
         let mut superseded = Vec::new();
         let mut refused: Option<Refusal> = None;
@@ -59,13 +72,17 @@ impl Session<'_> {
             // session.
             Some(Refusal::DiskFull { .. }) if reports.len() <= WAITING_MAX => {
                 reports.retain(|r| acked.is_none_or(|acked| r.seq > acked));
-                self.waiting = reports;
-                self.again = Instant::now() + WAITING_PAUSE;
+                self.retry(reports, DISK_FULL_PAUSE);
                 Ok(())
             }
             Some(refusal) => Err(Ended::Close(refusal.to_string())),
             None => Ok(()),
         }
+    }
+
+    fn retry(&mut self, reports: Vec<NodeReport>, pause: Duration) {
+        self.waiting = reports;
+        self.again = Instant::now() + pause;
     }
 
     /// Compares the number of shares reported by the node with the ledger, if the node should have
