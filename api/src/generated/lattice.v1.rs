@@ -3215,9 +3215,13 @@ pub struct Allocation {
     /// its text; empty: it is no script
     #[prost(string, tag = "78")]
     pub script: ::prost::alloc::string::String,
-    /// its position, from 1, in the expected order of its vCluster's queue; 0: none
+    /// its position, from 1, in the order of its vCluster's queue; 0: none
     #[prost(uint32, tag = "72")]
     pub queue_position: u32,
+    /// While it waits: when it begins at the latest, in milliseconds since 1970; absent: that cannot be told. Only in Get,
+    /// List and Explain.
+    #[prost(uint64, optional, tag = "79")]
+    pub expected_start_ms: ::core::option::Option<u64>,
     /// its ended attempts, the oldest first; at most 8
     #[prost(message, repeated, tag = "35")]
     pub attempts: ::prost::alloc::vec::Vec<Attempt>,
@@ -12089,7 +12093,7 @@ pub struct ListVClustersResponse {
 pub struct VCluster {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// interactive-fifo
+    /// hpc-backfill, interactive-fifo
     #[prost(string, tag = "2")]
     pub scheduler: ::prost::alloc::string::String,
     /// it accepts only work of this tenant; empty: of all tenants
@@ -12131,7 +12135,7 @@ pub struct VClusterQueueResponse {
 pub struct CreateVClusterRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// interactive-fifo, fifo
+    /// hpc-backfill, interactive-fifo, fifo
     #[prost(string, tag = "2")]
     pub scheduler: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
