@@ -14,8 +14,15 @@ use lattice_model::tenant::Excess;
 pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Option<Vec<usize>> {
     let wanted = allocation.spec.nodes as usize;
     let mut free = state.open.and(&class.candidates).filter(|node| state.is_free_until(*node, class.amount(state, *node), until_ms));
-    if wanted == 1 && allocation.spec.share.is_none() && !quotas.depend_on_nodes(allocation) {
-        // Without looking at all nodes: the first that has not drifted, or else the first.
+    let left = |node: &usize| {
+        let free = state.free_now[*node];
+        (free.gpus, free.cores, free.memory_bytes)
+    };
+    // The same as below, without sorting all nodes.
+    if wanted == 1 && !quotas.depend_on_nodes(allocation) {
+        if allocation.spec.share.is_some() {
+            return Some(vec![free.min_by_key(|node| (state.has_drifted[*node], left(node)))?]);
+        }
         let first = free.next()?;
         let well = std::iter::once(first).chain(free).find(|node| !state.has_drifted[*node]);
         return Some(vec![well.unwrap_or(first)]);
@@ -27,10 +34,7 @@ pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocat
     if allocation.spec.share.is_some() {
         // Best fit: the node with the least left over, so that whole nodes stay free for work that
         // wants whole nodes.
-        free.sort_by_key(|node| {
-            let free = state.free_now[*node];
-            (free.gpus, free.cores, free.memory_bytes)
-        });
+        free.sort_by_key(left);
     }
     let mut chosen = largest_allowed(state, free, quotas, allocation);
     chosen.truncate(wanted);

@@ -125,7 +125,7 @@ impl<'a> State<'a> {
                 if record.is_some_and(|a| a.epoch == leaving.epoch && holds_share(a, id)) {
                     continue;
                 }
-                let (start_ms, end_ms) = (self.now_ms, self.now_ms + OVERDUE_GRACE_MS);
+                let (start_ms, end_ms) = (self.now_ms, minute_end_ms(self.now_ms + OVERDUE_GRACE_MS));
                 let (amount, by) = (leaving.resources, leaving.allocation);
                 self.hold(node, Span { start_ms, end_ms, amount, by, has_end: true, is_planned: false });
             }
@@ -204,9 +204,15 @@ fn holds_share(allocation: &Allocation, node: &NodeId) -> bool {
     !allocation.state.is_without_nodes() && share.is_some_and(|share| share.phase != SharePhase::Released)
 }
 
+/// The end of the minute of this time. An end that is counted from now moves on with each plan; so
+/// what people see of it changes once a minute.
+fn minute_end_ms(at_ms: u64) -> u64 {
+    at_ms.div_ceil(60_000).saturating_mul(60_000)
+}
+
 /// When work that has nodes is expected to have given them back.
 fn expected_end_ms(allocation: &Allocation, now_ms: u64) -> u64 {
-    let overdue_ms = now_ms + OVERDUE_GRACE_MS;
+    let overdue_ms = minute_end_ms(now_ms + OVERDUE_GRACE_MS);
     if allocation.state.is_terminal() {
         return overdue_ms;
     }
@@ -214,11 +220,14 @@ fn expected_end_ms(allocation: &Allocation, now_ms: u64) -> u64 {
         (None, _) => now_ms + walltime_ms_max(),
         (Some(walltime), Some(started)) => started.0.saturating_add(millis(walltime)),
         // Its walltime counts from the end of the last prologue.
-        (Some(walltime), None) => now_ms + millis(walltime),
+        (Some(walltime), None) => minute_end_ms(now_ms + millis(walltime)),
     };
     let end_ms = if end_ms <= now_ms { overdue_ms } else { end_ms };
     match &allocation.preemption {
-        Some(preemption) if preemption.stands() => end_ms.min(now_ms.saturating_add(preemption.deadline_ms.max(OVERDUE_GRACE_MS))),
+        Some(preemption) if preemption.stands() => {
+            let given_back_ms = now_ms.saturating_add(preemption.deadline_ms.max(OVERDUE_GRACE_MS));
+            end_ms.min(minute_end_ms(given_back_ms))
+        }
         Some(_) | None => end_ms,
     }
 }

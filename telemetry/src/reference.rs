@@ -32,7 +32,7 @@ const TAIL: &str = "
 | name | why |
 |---|---|
 | `lattice_scheduling_cost_function_duration_seconds` | there is no cost function: a queue is served by class and submission |
-| `lattice_scheduling_backfill_jobs_total` | there is no backfill |
+| `lattice_scheduling_backfill_jobs_total` | claims are not counted apart by whether they overtook |
 | `lattice_accounting_events_buffered`, `lattice_accounting_events_dropped_total` | there is no accounting |
 | `lattice_federation_*` | there is no federation |
 | `lattice_autoscaling_*` | there is no autoscaling |
