@@ -42,7 +42,7 @@ pub async fn run(context: Shared, stop: CancellationToken) {
     loop {
         let began = tokio::time::Instant::now();
         let suspects: Vec<Suspect> = context.work.measuring.suspects();
-        let suspects = suspects.into_iter().filter(|s| s.share.nodes.first() == Some(&context.setup.me));
+        let suspects = suspects.into_iter().filter(|s| s.share.nodes.head().as_ref() == Some(&context.setup.me));
         let suspects: Vec<Suspect> = suspects.collect();
         movers.retain(|key, _| suspects.iter().any(|s| (s.share.allocation, s.launch) == *key));
         for suspect in suspects {

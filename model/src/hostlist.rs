@@ -78,6 +78,20 @@ pub fn count(text: &str) -> Result<usize, HostlistError> {
     Ok(count)
 }
 
+/// The first name that [`in_order`] gives; `None`: the text is no list.
+pub fn first(text: &str) -> Option<NodeId> {
+    let mut first = None;
+    // It is refused behind its first part, which is all that is wanted.
+    let _refused = read(text, |part| {
+        first = match part {
+            Part::Name(name) => name.parse().ok(),
+            Part::Range(range) => range.name(range.from).parse().ok(),
+        };
+        Err(HostlistError::TooMany)
+    });
+    first
+}
+
 /// A part of a list.
 enum Part<'a> {
     Name(&'a str),
@@ -225,7 +239,11 @@ mod tests {
 
         #[test]
         fn what_is_counted_is_what_is_listed(text in "[a-c0-9,\\[\\]-]{0,12}|n\\[[0-9]{1,5}-[0-9]{1,6}\\](,a)?") {
-            prop_assert_eq!(count(&text).ok(), in_order(&text).ok().map(|nodes| nodes.len()), "{}", text);
+            let listed = in_order(&text).ok();
+            prop_assert_eq!(count(&text).ok(), listed.as_ref().map(Vec::len), "{}", &text);
+            if let Some(listed) = listed {
+                prop_assert_eq!(first(&text), listed.first().cloned(), "{}", text);
+            }
         }
     }
 

@@ -45,6 +45,15 @@ impl NodeList {
         self.0.as_deref().map_or("", |listed| listed.folded.get_or_init(|| hostlist::fold_in_order(listed.nodes()).into()))
     }
 
+    /// The first node, for which the others are not expanded.
+    pub fn head(&self) -> Option<NodeId> {
+        let listed = self.0.as_deref()?;
+        match (listed.nodes.get(), listed.folded.get()) {
+            (None, Some(folded)) => hostlist::first(folded),
+            _ => listed.nodes().first().cloned(),
+        }
+    }
+
     /// The number of nodes, which are not expanded for it.
     pub fn len(&self) -> usize {
         self.0.as_deref().map_or(0, |listed| listed.len)
@@ -147,7 +156,8 @@ mod tests {
         let empty = serde_json::to_string(&NodeList::default()).unwrap();
         assert!(serde_json::from_str::<NodeList>(&empty).unwrap().is_empty());
         let wide = serde_json::from_str::<NodeList>(r#""n[1-90000]""#).unwrap();
-        assert_eq!((wide.len(), wide.0.as_ref().unwrap().nodes.get().is_none()), (90_000, true), "counted, not expanded");
+        assert_eq!(wide.head().unwrap().as_str(), "n1");
+        assert_eq!((wide.len(), wide.0.as_ref().unwrap().nodes.get().is_none()), (90_000, true), "not expanded for the count and the head");
         assert_eq!(wide.last().unwrap().as_str(), "n90000");
         assert!(serde_json::from_str::<NodeList>(r#""n[3-1]""#).is_err());
     }

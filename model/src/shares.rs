@@ -50,8 +50,8 @@ pub struct ShareList(Option<Arc<Listed>>);
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
     nodes: NodeList,
-    /// As many as there are nodes.
-    amounts: Box<[Resources]>,
+    /// The amounts as runs of consecutive ranks: the rank behind each run, and the amount.
+    amounts: Box<[(u32, Resources)]>,
     /// The ranks in the order of the nodes' names. Empty: the ranks are in that order.
     by_name: Box<[u32]>,
 }
@@ -63,11 +63,11 @@ impl ShareList {
     /// [`InvalidShares::Repeated`] and [`InvalidShares::TooMany`].
     pub fn new(shares: Vec<(NodeId, Resources)>) -> Result<Self, InvalidShares> {
         let (nodes, amounts): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
-        Self::of(nodes.into(), amounts.into())
+        Self::of(nodes.into(), amounts.into_iter().map(|amount| (1, amount)))
     }
 
-    /// These nodes, and an amount of each.
-    fn of(nodes: NodeList, amounts: Box<[Resources]>) -> Result<Self, InvalidShares> {
+    /// These nodes, and the amounts of as many: each of a number of consecutive ranks.
+    fn of(nodes: NodeList, amounts: impl IntoIterator<Item = (u32, Resources)>) -> Result<Self, InvalidShares> {
         let len = u32::try_from(nodes.len()).map_err(|_| InvalidShares::TooMany(nodes.len()))?;
         if len == 0 {
             return Ok(Self::default());
@@ -81,7 +81,29 @@ impl ShareList {
                 return Err(InvalidShares::Repeated(name(&pair[0]).clone()));
             }
         }
-        Ok(Self(Some(Arc::new(Listed { nodes, amounts, by_name: by_name.into() }))))
+        let mut runs: Vec<(u32, Resources)> = Vec::new();
+        let mut end = 0;
+        for (count, amount) in amounts {
+            end += count;
+            match runs.last_mut() {
+                Some((last_end, last)) if *last == amount => *last_end = end,
+                Some(_) | None => runs.push((end, amount)),
+            }
+        }
+        Ok(Self(Some(Arc::new(Listed { nodes, amounts: runs.into(), by_name: by_name.into() }))))
+    }
+
+    /// The amounts as runs of consecutive ranks, each with its number of ranks.
+    fn amount_runs(&self) -> impl Iterator<Item = (u32, Resources)> {
+        let runs: &[(u32, Resources)] = self.0.as_deref().map_or(&[], |listed| &listed.amounts);
+        let begins = std::iter::once(0).chain(runs.iter().map(|(end, _)| *end));
+        runs.iter().zip(begins).map(|((end, amount), begin)| (end - begin, *amount))
+    }
+
+    /// The amount of the node of this rank.
+    fn amount(&self, rank: u32) -> Option<Resources> {
+        let amounts = &self.0.as_deref()?.amounts;
+        Some(amounts.get(amounts.partition_point(|(end, _)| *end <= rank))?.1)
     }
 
     fn listed_nodes(&self) -> &[NodeId] {
@@ -194,9 +216,7 @@ impl Shares {
 
     /// The share of this rank.
     pub fn get(&self, rank: u32) -> Option<ShareRef<'_>> {
-        let Listed { nodes, amounts, .. } = self.list.0.as_deref()?;
-        let (node, resources) = (nodes.get(rank as usize)?, *amounts.get(rank as usize)?);
-        Some(ShareRef { node, resources, phase: self.phases.get(rank) })
+        Some(ShareRef { node: self.list.node(rank)?, resources: self.list.amount(rank)?, phase: self.phases.get(rank) })
     }
 
     /// The rank of the node.

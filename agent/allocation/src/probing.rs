@@ -28,7 +28,7 @@ pub(super) fn begin(context: &Shared, share: &Arc<DesiredShare>, detail: watch::
 /// The service of a script is on the node where the script runs; a command runs on every node.
 fn is_probed_on(share: &DesiredShare, me: &NodeId) -> bool {
     match share.spec.entrypoint {
-        Entrypoint::Script { .. } => share.nodes.first() == Some(me),
+        Entrypoint::Script { .. } => share.nodes.head().as_ref() == Some(me),
         Entrypoint::Command { .. } => true,
     }
 }

@@ -142,7 +142,7 @@ impl AllocationTask {
     }
 
     fn is_head(&self) -> bool {
-        self.share.nodes.first() == Some(&self.context.setup.me)
+        self.share.nodes.head().as_ref() == Some(&self.context.setup.me)
     }
 
     fn set_detail(&self, text: &str) {

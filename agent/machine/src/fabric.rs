@@ -178,7 +178,7 @@ impl Fabric {
     }
 
     fn concerned(&self, share: &DesiredShare, me: &NodeId) -> Option<(&Arc<Manager>, u32)> {
-        let is_first = share.nodes.first() == Some(me);
+        let is_first = share.nodes.head().as_ref() == Some(me);
         self.0.as_ref().zip(share.vni).filter(|_| is_first)
     }
 

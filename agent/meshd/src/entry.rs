@@ -48,7 +48,7 @@ async fn send_items(context: Shared, open: EntryOpen, out: mpsc::Sender<EntryIte
     };
     let Some(handle) = handle else { return };
     let share = handle.share;
-    let headed_here = share.nodes.first() == Some(&context.setup.me);
+    let headed_here = share.nodes.head().as_ref() == Some(&context.setup.me);
     if !headed_here || !vouched(open.uid, &open.user).may_act_for(&share.owner) {
         return;
     }

@@ -30,29 +30,19 @@ pub(super) struct Decoded {
 
 impl Serialize for Shares {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (amounts, phases) = (runs(self.iter().map(|s| s.resources)), runs(self.iter().map(|s| s.phase)));
+        let (amounts, phases) = (self.list.amount_runs().collect(), self.phases.runs(self.len()));
         Encoded { nodes: self.list.node_list(), amounts, phases }.serialize(serializer)
     }
-}
-
-fn runs<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<(u32, T)> {
-    let mut runs: Vec<(u32, T)> = Vec::new();
-    for value in values {
-        match runs.last_mut() {
-            Some((count, last)) if *last == value => *count += 1,
-            Some(_) | None => runs.push((1, value)),
-        }
-    }
-    runs
 }
 
 impl TryFrom<Decoded> for Shares {
     type Error = InvalidShares;
 
     fn try_from(Decoded { nodes, amounts, phases }: Decoded) -> Result<Self, InvalidShares> {
-        let amounts = expanded(&amounts, "amounts", nodes.len())?;
-        let phases = expanded(&phases, "phases", nodes.len())?;
-        let mut shares = Self::of_list(ShareList::of(nodes, amounts.collect())?);
+        check_sum(&amounts, "amounts", nodes.len())?;
+        check_sum(&phases, "phases", nodes.len())?;
+        let mut shares = Self::of_list(ShareList::of(nodes, amounts.into_iter().filter(|(count, _)| *count > 0))?);
+        let phases = phases.iter().flat_map(|(count, phase)| std::iter::repeat_n(*phase, *count as usize));
         for (rank, phase) in (0..).zip(phases) {
             shares.set_phase_of_rank(rank, phase);
         }
@@ -60,12 +50,9 @@ impl TryFrom<Decoded> for Shares {
     }
 }
 
-/// The values of runs that are of this many shares together.
-fn expanded<T: Copy>(runs: &[(u32, T)], what: &'static str, nodes: usize) -> Result<impl Iterator<Item = T>, InvalidShares> {
+/// Checks that the runs are of this many shares together.
+fn check_sum<T>(runs: &[(u32, T)], what: &'static str, nodes: usize) -> Result<(), InvalidShares> {
     // At most 2^32 runs of less than 2^32 shares each.
     let given: u64 = runs.iter().map(|(count, _)| u64::from(*count)).sum();
-    if given != nodes as u64 {
-        return Err(InvalidShares::Miscounted { what, given, nodes });
-    }
-    Ok(runs.iter().flat_map(|(count, value)| std::iter::repeat_n(*value, *count as usize)))
+    if given == nodes as u64 { Ok(()) } else { Err(InvalidShares::Miscounted { what, given, nodes }) }
 }

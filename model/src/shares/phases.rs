@@ -5,6 +5,10 @@ use crate::claim::SharePhase;
 /// Shares in one word, two bits each.
 const WORD_SHARES: usize = 32;
 
+/// The lower bit of each share's two.
+const LOWEST_BITS: u64 = u64::MAX / 3;
+const PHASES: [SharePhase; 3] = [SharePhase::Claimed, SharePhase::Prepared, SharePhase::Released];
+
 /// Two bits for each share, and how many shares are in each phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Phases {
@@ -72,6 +76,30 @@ impl Phases {
         self.counts[number(before)] -= 1;
         self.counts[number(phase)] += 1;
         true
+    }
+
+    /// The phases of this many shares, which are all there are, as runs of consecutive ranks with
+    /// their number of ranks. Words of one phase are passed over at once.
+    pub fn runs(&self, len: usize) -> Vec<(u32, SharePhase)> {
+        let mut runs: Vec<(u32, SharePhase)> = Vec::new();
+        let mut extend = |count: usize, phase: SharePhase| {
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            match runs.last_mut() {
+                Some((counted, last)) if *last == phase => *counted += count,
+                Some(_) | None => runs.push((count, phase)),
+            }
+        };
+        for (word, begin) in std::iter::once(&self.first).chain(&self.rest).zip((0..len).step_by(WORD_SHARES)) {
+            let shares = (len - begin).min(WORD_SHARES);
+            if let Some(phase) = PHASES.into_iter().find(|phase| *word == number(*phase) as u64 * LOWEST_BITS) {
+                extend(shares, phase);
+                continue;
+            }
+            for place in 0..shares {
+                extend(1, of_number(word >> (place * 2)));
+            }
+        }
+        runs
     }
 
     /// The number of shares in this phase.

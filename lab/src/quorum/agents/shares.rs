@@ -86,7 +86,7 @@ impl Shares {
             self.shares.insert((allocation, epoch), Reported::Prepared);
             self.report(ReportItem::Prepared { allocation, epoch });
         }
-        let is_head = share.nodes.first() == Some(&self.node);
+        let is_head = share.nodes.head().as_ref() == Some(&self.node);
         if share.state == AllocationState::Running && reported == Some(Reported::Prepared) && is_head {
             self.shares.insert((allocation, epoch), Reported::Ended);
             self.report(ReportItem::Ended { allocation, epoch, reason: EndReason::Exited { code: 0 } });
