@@ -74,7 +74,7 @@ pub struct AllocationJson<'a> {
     status_message: Option<&'a str>,
     /// Its position, from 1, in the order of its vCluster's queue.
     queue_position: Option<u32>,
-    /// While it waits: when it begins at the latest, if that can be told.
+    /// While it waits: when it is expected to begin, if that can be told.
     expected_start: Option<String>,
     /// The end of its walltime, if it runs and has one.
     ends_by: Option<String>,
@@ -287,7 +287,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Tasks", format!("{} on each node, {ranks} in all", a.tasks_per_node)),
         ("Walltime", walltime(a)),
         ("Elapsed", elapsed(a, now).unwrap_or_default()),
-        ("Starts by", a.expected_start_ms.and_then(time).unwrap_or_default()),
+        ("Expected start", a.expected_start_ms.and_then(time).unwrap_or_default()),
         ("Submitted", time(a.submitted_at_ms).unwrap_or_default()),
         ("Claimed", time(a.claimed_at_ms).unwrap_or_default()),
         ("Started", time(a.started_at_ms).unwrap_or_default()),

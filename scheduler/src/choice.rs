@@ -13,7 +13,8 @@ use lattice_model::tenant::Excess;
 /// `None`: too few are free for so long.
 pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Option<Vec<usize>> {
     let wanted = allocation.spec.nodes as usize;
-    let mut free = state.open.and(&class.candidates).filter(|node| state.is_free_until(*node, class.amount(state, *node), until_ms));
+    let mut free =
+        state.open.and(&class.candidates).filter(|node| state.is_free_until(*node, class.amount(state, *node).as_ref(), until_ms));
     let left = |node: &usize| {
         let free = state.free_now[*node];
         (free.gpus, free.cores, free.memory_bytes)
@@ -60,7 +61,7 @@ pub fn over_quota(
     let wanted = allocation.spec.nodes as usize;
     let mut used = NodeSet::empty(state.nodes.len());
     let is_used = |node: &usize| {
-        let is_free = state.is_free_until(*node, class.amount(state, *node), until_ms);
+        let is_free = state.is_free_until(*node, class.amount(state, *node).as_ref(), until_ms);
         is_free && quotas.is_used(allocation, &state.nodes[*node].id)
     };
     state.open.and(&class.candidates).filter(is_used).for_each(|node| used.insert(node));

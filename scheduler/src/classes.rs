@@ -19,14 +19,13 @@ pub struct Class<'a> {
     pub candidates: Rc<NodeSet>,
     /// How many of these could serve one allocation together.
     pub possible: usize,
-    /// How much it gets of a node of each kind; `None`: the whole node.
-    amounts: Option<Vec<Resources>>,
 }
 
 impl Class<'_> {
     /// How much it gets of this node; `None`: the whole node.
-    pub fn amount(&self, state: &State<'_>, node: usize) -> Option<&Resources> {
-        self.amounts.as_ref().map(|amounts| &amounts[state.kind[node]])
+    pub fn amount(&self, state: &State<'_>, node: usize) -> Option<Resources> {
+        let spec = &self.like.spec;
+        spec.share.is_some().then(|| spec.amount_of(&state.nodes[node].size))
     }
 }
 
@@ -50,11 +49,7 @@ impl<'a> Classes<'a> {
         known.push(self.all.len());
         let candidates = self.candidates(state, allocation);
         let possible = conformity::together(state, candidates.iter(), &allocation.spec);
-        let amounts = allocation.spec.share.is_some().then(|| {
-            let sizes = state.kinds.iter().map(|node| state.nodes[*node].size);
-            sizes.map(|size| allocation.spec.amount_of(&size)).collect()
-        });
-        self.all.push(Class { like: allocation, candidates, possible, amounts });
+        self.all.push(Class { like: allocation, candidates, possible });
         self.all.len() - 1
     }
 

@@ -58,13 +58,14 @@ fn reserved(plan: &Plan<'_>, planned: &Planned<'_>, ahead: &BTreeSet<AllocationI
     }
     let until_ms = plan.state.now_ms.saturating_add(duration_ms(&planned.allocation.spec));
     let amount = plan.classes.all[planned.class].amount(&plan.state, node);
-    if plan.state.is_free_beside(node, amount, until_ms, |span| !span.is_planned || ahead.contains(&span.by)) {
+    if plan.state.is_free_beside(node, amount.as_ref(), until_ms, |span| !span.is_planned || ahead.contains(&span.by)) {
         return None;
     }
     let of_plan = plan.state.spans[node].iter().filter(|span| span.is_planned && ahead.contains(&span.by));
     let first = of_plan.min_by_key(|span| span.start_ms)?;
     let is_now = first.start_ms <= plan.state.now_ms;
-    Some(if is_now { WhyNot::Taken(first.by) } else { WhyNot::Reserved { by: first.by, from: Timestamp(first.start_ms) } })
+    let from = plan.state.can_be_told(first.start_ms).then_some(Timestamp(first.start_ms));
+    Some(if is_now { WhyNot::Taken(first.by) } else { WhyNot::Reserved { by: first.by, from } })
 }
 
 /// Names the queue and its nodes, if there are several queues.

@@ -50,6 +50,28 @@ impl Obstacle {
         }
     }
 
+    /// The reason in a sentence, where the limit is reached by work ahead that has a reservation.
+    pub fn sentence_later(&self) -> String {
+        match self {
+            Self::Quota(_) | Self::NodesOfTenant { .. } => {
+                "waits for work of its tenant that is ahead of it: the rest of the tenant's quota is kept for that".to_owned()
+            }
+            Self::User(_) => "waits for work of its user that is ahead of it: what the user may still run is kept for that".to_owned(),
+            Self::NoVni { .. } => "waits for work that is ahead of it: the VNIs that are left are kept for that".to_owned(),
+            Self::Settling(_) | Self::Requeued { .. } => self.sentence(),
+        }
+    }
+
+    /// The same in a few words.
+    pub fn brief_later(&self) -> String {
+        match self {
+            Self::Quota(_) | Self::NodesOfTenant { .. } => "quota: kept for work ahead of it".to_owned(),
+            Self::User(_) => "user limit: kept for work ahead of it".to_owned(),
+            Self::NoVni { .. } => "VNIs: kept for work ahead of it".to_owned(),
+            Self::Settling(_) | Self::Requeued { .. } => self.brief(),
+        }
+    }
+
     /// The reason in a few words.
     pub fn brief(&self) -> String {
         match self {

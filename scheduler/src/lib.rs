@@ -45,11 +45,16 @@ pub use why_not::WhyNot;
 
 use lattice_model::{Allocation, Claim};
 
+/// While more work than this waits, in whatever queue, new work is left to the scheduler's rounds:
+/// a submission does not wait for a plan of so much.
+const NEWCOMER_WAITING_MAX: usize = 1000;
+
 /// The claim for an allocation that is about to be submitted, if it can be placed at once: then one
-/// commit records both. `None` also if other work waits in its queue, because that comes first.
+/// commit records both. `None` also if other work waits in its queue, because that comes first, or much in other queues.
 pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) -> Option<Claim> {
     let queue = view.queue_of(&newcomer).to_owned();
-    if view.somebody_waits(&queue) {
+    let waits_much = view.allocations.values().filter(|a| a.waits()).nth(NEWCOMER_WAITING_MAX).is_some();
+    if waits_much || view.somebody_waits(&queue) {
         return None;
     }
     let now = newcomer.submitted_at;

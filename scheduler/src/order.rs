@@ -1,6 +1,7 @@
 //! In which order waiting work is served.
 
 use crate::view::View;
+use lattice_model::spec::PREEMPTION_CLASS_DEFAULT;
 use lattice_model::{Allocation, AllocationId, SchedulerKind, Timestamp};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,7 @@ pub fn queues(view: &View) -> Vec<Queue<'_>> {
         let scheduler = view.scheduler_of(name);
         match scheduler {
             SchedulerKind::InteractiveFifo => waiting.sort_by_key(|a| age(a)),
-            SchedulerKind::HpcBackfill => waiting.sort_by_key(|a| (Reverse(a.spec.preemption_class), age(a))),
+            SchedulerKind::HpcBackfill => waiting.sort_by_key(|a| (Reverse(class(a)), age(a))),
         }
         queues.push(Queue { name, scheduler, waiting });
     }
@@ -37,29 +38,25 @@ pub fn waiting_in<'a>(view: &'a View, vcluster: &str) -> Vec<&'a Allocation> {
     queues(view).into_iter().find(|queue| queue.name == vcluster).map(|queue| queue.waiting).unwrap_or_default()
 }
 
+/// Everybody may choose a class. A lower one than the usual lets others go first; a higher one only
+/// protects from preemption, and nobody gets ahead of others by it.
+fn class(allocation: &Allocation) -> u8 {
+    allocation.spec.preemption_class.min(PREEMPTION_CLASS_DEFAULT)
+}
+
 fn age(allocation: &Allocation) -> (Timestamp, AllocationId) {
     (allocation.submitted_at, allocation.id)
 }
 
 /// The work of all queues in the order in which it is considered, each with the index of its queue.
-/// The order within a queue stays; of two queues, the one in which the older work waits is first.
+/// The order within a queue stays; of two queues, the one whose next work is older is first.
 pub fn merged<'a>(queues: &[Queue<'a>]) -> Vec<(usize, &'a Allocation)> {
-    // For each queue: the oldest of what is left from each position on.
-    let oldest: Vec<Vec<(Timestamp, AllocationId)>> = queues.iter().map(|queue| oldest_left(&queue.waiting)).collect();
-    let mut next: BTreeSet<((Timestamp, AllocationId), usize, usize)> = BTreeSet::new();
-    next.extend(oldest.iter().enumerate().filter_map(|(queue, oldest)| Some((*oldest.first()?, queue, 0))));
-    let mut merged = Vec::with_capacity(oldest.iter().map(Vec::len).sum());
+    let first = |queue: usize, at: usize| Some((age(queues[queue].waiting.get(at)?), queue, at));
+    let mut next: BTreeSet<((Timestamp, AllocationId), usize, usize)> = (0..queues.len()).filter_map(|queue| first(queue, 0)).collect();
+    let mut merged = Vec::with_capacity(queues.iter().map(|queue| queue.waiting.len()).sum());
     while let Some((_, queue, at)) = next.pop_first() {
         merged.push((queue, queues[queue].waiting[at]));
-        next.extend(oldest[queue].get(at + 1).map(|age| (*age, queue, at + 1)));
+        next.extend(first(queue, at + 1));
     }
     merged
-}
-
-fn oldest_left(waiting: &[&Allocation]) -> Vec<(Timestamp, AllocationId)> {
-    let mut oldest: Vec<_> = waiting.iter().map(|a| age(a)).collect();
-    for at in (1..oldest.len()).rev() {
-        oldest[at - 1] = oldest[at - 1].min(oldest[at]);
-    }
-    oldest
 }

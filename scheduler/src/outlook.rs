@@ -54,7 +54,7 @@ impl Plan<'_> {
         let class = &self.classes.all[planned.class];
         let is_free = |node: &usize| {
             let is_in_service = self.state.service[*node] == Service::Up;
-            is_in_service && self.state.is_free_in_view(*node, class.amount(&self.state, *node))
+            is_in_service && self.state.is_free_in_view(*node, class.amount(&self.state, *node).as_ref())
         };
         let free: Vec<usize> = class.candidates.iter().filter(is_free).collect();
         choice::count_free(&self.state, &free, &Quotas::of(self.state.view), planned.allocation)
@@ -81,7 +81,8 @@ impl Plan<'_> {
                 Some((excluded, _)) => format!("{} excluded: prologue failed", counted(excluded, "node")),
                 None => format!("wants {}, {} could serve", counted(wanted, "node"), self.classes.all[planned.class].possible),
             },
-            Decision::Blocked { obstacle, .. } => obstacle.brief(),
+            Decision::Blocked { obstacle, later: false } => obstacle.brief(),
+            Decision::Blocked { obstacle, later: true } => obstacle.brief_later(),
             Decision::Begins(_) if planned.ahead == 0 => format!("about to be placed: {}", are_free(self.count_free(planned))),
             Decision::Begins(_) => "about to be placed".to_owned(),
             Decision::Reserved(reservation) => match (self.expected_start(reservation), planned.ahead) {
@@ -101,7 +102,10 @@ impl Plan<'_> {
     }
 
     fn out_of_service_brief(&self, nodes: &[usize]) -> String {
-        format!("out of service: {}", hostlist::fold(self.ids(nodes)))
+        match nodes {
+            [] | [_] | [_, _] | [_, _, _] => format!("out of service: {}", hostlist::fold(self.ids(nodes))),
+            more => format!("out of service: {} nodes", more.len()),
+        }
     }
 
     /// The time of day in UTC, with the date if it is more than a day away.
@@ -117,9 +121,7 @@ impl Plan<'_> {
         let expectation = match &planned.decision {
             Decision::TooFewNodes => return self.too_few_nodes(planned, &wants),
             Decision::Blocked { obstacle, later: false } => return obstacle.sentence(),
-            Decision::Blocked { obstacle, later: true } => {
-                return format!("{} (counting work with a reservation ahead of it)", obstacle.sentence());
-            }
+            Decision::Blocked { obstacle, later: true } => return obstacle.sentence_later(),
             Decision::Begins(_) => {
                 let free = are_free(self.count_free(planned));
                 return format!("{wants}, {free}: an agent with the scheduler's lease will place it in its next pass");
@@ -160,7 +162,7 @@ impl Plan<'_> {
 
     fn expectation(&self, reservation: &Reservation) -> String {
         match (self.expected_start(reservation), reservation.endless) {
-            (Some(start), _) => format!("expected to start by {start} on {}", node_list(self.ids(&reservation.nodes))),
+            (Some(start), _) => format!("expected to start at {start} on {}", node_list(self.ids(&reservation.nodes))),
             (None, _) if !reservation.awaited.is_empty() => self.out_of_service_sentence(&reservation.awaited),
             (None, Some(by)) => format!("when it starts cannot be told: allocation {} on its nodes has no walltime", by.short()),
             (None, None) => "when it starts cannot be told: work ahead of it waits for work without a walltime".to_owned(),

@@ -22,6 +22,10 @@ use std::collections::BTreeMap;
 
 /// How many allocations of each queue have a reservation.
 pub const RESERVATIONS_MAX: usize = 50;
+/// How often a plan may look at a node: some tenths of a second. What it does not come to waits for the
+/// next plan, which is made once something has begun. A number and not a time, so that all agents
+/// make the same plan.
+const LOOKS_MAX: usize = 30_000_000;
 
 /// What the plan has for one waiting allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +67,7 @@ pub struct Planned<'a> {
     pub decision: Decision,
 }
 
-/// What begins now, when the rest begins at the latest, and the reasons: one deterministic function
+/// What begins now, when the rest is expected to begin, and the reasons: one deterministic function
 /// of a view and a time, so that the reasons shown are those of the decision.
 pub struct Plan<'a> {
     pub(crate) state: State<'a>,
@@ -83,6 +87,7 @@ pub fn plan(view: &View, now: Timestamp) -> Plan<'_> {
         headroom: Headroom::of(view),
         progress: queues.iter().map(|_| Progress::default()).collect(),
         does_not_fit: BTreeMap::new(),
+        looks_left: LOOKS_MAX,
     };
     let mut planned = Vec::with_capacity(order.len());
     for (queue, allocation) in order {
@@ -114,7 +119,7 @@ impl Plan<'_> {
         self.planned.iter().filter_map(claim).collect()
     }
 
-    /// When each allocation with a reservation begins at the latest, in the order of the plan.
+    /// When each allocation with a reservation is expected to begin, in the order of the plan.
     /// `None`: that cannot be told, because it needs nodes that are out of service, or that work
     /// without a walltime has.
     pub fn expected_starts(&self) -> impl Iterator<Item = (AllocationId, Option<Timestamp>)> {
@@ -125,7 +130,7 @@ impl Plan<'_> {
     }
 
     pub(crate) fn expected_start(&self, reservation: &Reservation) -> Option<Timestamp> {
-        reservation.expected_start_ms(self.state.now_ms).map(Timestamp)
+        reservation.expected_start_ms(&self.state).map(Timestamp)
     }
 }
 
@@ -151,6 +156,8 @@ struct Planner<'a> {
     /// By class and number of nodes: the shortest duration in milliseconds for which too few nodes
     /// are free from now on. A plan only takes nodes, so this stays true.
     does_not_fit: BTreeMap<(usize, u32), u64>,
+    /// How often this plan may still look at a node.
+    looks_left: usize,
 }
 
 impl<'a> Planner<'a> {
@@ -160,6 +167,9 @@ impl<'a> Planner<'a> {
         }
         if let Some(obstacle) = self.headroom.obstacle(allocation) {
             return Decision::Blocked { obstacle, later: false };
+        }
+        if self.looks_left == 0 {
+            return Decision::Behind;
         }
         let is_fifo = match of.scheduler {
             SchedulerKind::InteractiveFifo => true,
@@ -174,10 +184,11 @@ impl<'a> Planner<'a> {
                 return Decision::Begins(nodes);
             }
             let quotas = self.headroom.quotas_until(allocation, until_ms);
-            if quotas.depend_on_nodes(allocation)
-                && let Some((excess, usable)) = choice::over_quota(&self.state, &self.classes.all[class], quotas, allocation, until_ms)
-            {
-                return Decision::Blocked { obstacle: Obstacle::NodesOfTenant { excess, usable }, later: false };
+            if quotas.depend_on_nodes(allocation) {
+                self.looks_left = self.looks_left.saturating_sub(self.classes.all[class].candidates.len());
+                if let Some((excess, usable)) = choice::over_quota(&self.state, &self.classes.all[class], quotas, allocation, until_ms) {
+                    return Decision::Blocked { obstacle: Obstacle::NodesOfTenant { excess, usable }, later: false };
+                }
             }
         }
         self.wait(is_fifo, queue, class, allocation)
@@ -190,6 +201,7 @@ impl<'a> Planner<'a> {
         if self.does_not_fit.get(&key).is_some_and(|shortest_ms| *shortest_ms <= until_ms) {
             return None;
         }
+        self.looks_left = self.looks_left.saturating_sub(self.classes.all[class].candidates.len());
         let Some(nodes) = choice::choose(&self.state, &self.classes.all[class], quotas, allocation, until_ms) else {
             if !quotas.depend_on_nodes(allocation) {
                 self.does_not_fit.insert(key, until_ms);
@@ -213,12 +225,19 @@ impl<'a> Planner<'a> {
             return Decision::Blocked { obstacle, later: true };
         }
         let floor_ms = if is_fifo { progress.floor_ms } else { 0 };
+        self.looks_left = self.looks_left.saturating_sub(2 * self.classes.all[class].candidates.len());
         match reserve::find(&self.state, &self.classes.all[class], self.headroom.quotas_later(), allocation, floor_ms) {
             Found::Reservation(reservation) => {
                 (progress.is_stopped, progress.floor_ms) = (true, reservation.start_ms);
                 progress.reservations += 1;
                 let end_ms = reservation.start_ms.saturating_add(duration_ms(&allocation.spec));
                 self.hold(allocation, &reservation.nodes, reservation.start_ms, end_ms);
+                if reservation.expected_start_ms(&self.state).is_some() {
+                    for node in self.classes.all[class].candidates.iter() {
+                        let floor_ms = &mut self.state.floor_ms[node];
+                        *floor_ms = reservation.start_ms.max(*floor_ms);
+                    }
+                }
                 let state = &self.state;
                 let nodes = reservation.nodes.iter().map(|node| &state.nodes[*node].id);
                 self.headroom.reserve(allocation, nodes, reservation.start_ms);

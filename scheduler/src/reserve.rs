@@ -1,12 +1,13 @@
 //! Reservations: when waiting work can begin at the latest, and on which nodes.
 //!
-//! Reservations are made in the order in which work is served, and none begins before an earlier
-//! one on a node that it could use itself. So at its start all that holds its nodes has begun, and
-//! where nodes are alike, work that ends early never delays a reservation (decision 0077).
+//! Reservations are made in the order in which work is served, and none begins on a node before an
+//! earlier one that could be moved to this node. So where nodes are alike, work that ends early
+//! never delays a reservation (decision 0077). One whose start cannot be told holds its own nodes
+//! alone: it would keep all others from being reserved before it.
 
 use crate::classes::Class;
 use crate::quotas::Quotas;
-use crate::state::{OUTAGE_MS_MAX, Service, State, walltime_ms_max};
+use crate::state::{OUTAGE_MS_MAX, Service, State};
 use lattice_model::tenant::Excess;
 use lattice_model::{Allocation, AllocationId};
 use std::cmp::Reverse;
@@ -26,10 +27,8 @@ pub struct Reservation {
 
 impl Reservation {
     /// When the work begins at the latest; `None`: it cannot be told.
-    pub fn expected_start_ms(&self, now_ms: u64) -> Option<u64> {
-        // A start that far away depends on the end of work that has no walltime.
-        let is_known = self.awaited.is_empty() && self.start_ms < now_ms.saturating_add(walltime_ms_max());
-        is_known.then_some(self.start_ms)
+    pub fn expected_start_ms(&self, state: &State<'_>) -> Option<u64> {
+        (self.awaited.is_empty() && state.can_be_told(self.start_ms)).then_some(self.start_ms)
     }
 }
 
@@ -48,20 +47,16 @@ pub enum Found {
 /// The earliest reservation for an allocation that cannot begin now, not before `floor_ms`. Nodes
 /// that are full now are candidates like all others.
 pub fn find(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &Allocation, floor_ms: u64) -> Found {
-    let mut floor_ms = floor_ms.max(state.now_ms);
-    let mut available: Vec<Available> = Vec::with_capacity(class.candidates.len());
-    for node in class.candidates.iter() {
-        floor_ms = floor_ms.max(state.reserved_from_ms[node]);
-        if state.service[node] == Service::Up {
-            available.push(Available { from_ms: state.free_from_ms(node, class.amount(state, node)), node });
-        }
-    }
+    let floor_ms = floor_ms.max(state.now_ms);
+    let from_ms = |node: usize| state.free_from_ms(node, class.amount(state, node).as_ref()).max(state.floor_ms[node]);
+    let up = class.candidates.iter().filter(|node| state.service[*node] == Service::Up);
+    let mut available: Vec<Available> = up.map(|node| Available { from_ms: from_ms(node), node }).collect();
     if let Some((start_ms, nodes)) = earliest(state, available.clone(), quotas, allocation, floor_ms) {
         return Found::Reservation(reservation(state, class, start_ms, nodes));
     }
     let back_ms = state.now_ms + OUTAGE_MS_MAX;
     for node in class.candidates.iter().filter(|node| state.service[*node] == Service::BackSoon) {
-        available.push(Available { from_ms: state.free_from_ms(node, class.amount(state, node)).max(back_ms), node });
+        available.push(Available { from_ms: from_ms(node).max(back_ms), node });
     }
     let usable = available.iter().filter(|a| quotas.is_used(allocation, &state.nodes[a.node].id)).count();
     if let Some((start_ms, nodes)) = earliest(state, available, quotas, allocation, floor_ms) {
@@ -81,34 +76,42 @@ struct Available {
 }
 
 /// The earliest start on enough of these nodes, and the nodes: of all that are available then, those
-/// that become available last, so that the others are left to work that can begin now.
+/// that become available last, so that the others are left to work that can begin now. If that is
+/// the end of work without a walltime, those that become available first, which may be soon enough:
+/// otherwise such work would get each node that becomes free.
 fn earliest(
     state: &State<'_>,
-    mut available: Vec<Available>,
+    available: Vec<Available>,
     quotas: &Quotas<'_>,
     allocation: &Allocation,
     floor_ms: u64,
 ) -> Option<(u64, Vec<usize>)> {
-    let wanted = allocation.spec.nodes as usize;
-    if quotas.depend_on_nodes(allocation) {
-        available.sort_by_key(|a| (a.from_ms, a.node));
-        quotas.retain_allowed(allocation, &mut available, |a| &state.nodes[a.node].id);
-    }
+    let allowed = |mut group: Vec<Available>| {
+        if quotas.depend_on_nodes(allocation) {
+            group.sort_by_key(|a| (a.from_ms, a.node));
+            quotas.retain_allowed(allocation, &mut group, |a| &state.nodes[a.node].id);
+        }
+        earliest_of(state, group, allocation.spec.nodes as usize, floor_ms)
+    };
     if !allocation.spec.constraints.conformance {
-        return earliest_of(available, wanted, floor_ms);
+        return allowed(available);
     }
     let mut groups: BTreeMap<usize, Vec<Available>> = BTreeMap::new();
     available.into_iter().for_each(|a| groups.entry(state.group[a.node]).or_default().push(a));
-    groups.into_values().filter_map(|group| earliest_of(group, wanted, floor_ms)).min_by_key(|(start_ms, _)| *start_ms)
+    groups.into_values().filter_map(allowed).min_by_key(|(start_ms, _)| *start_ms)
 }
 
-fn earliest_of(mut available: Vec<Available>, wanted: usize, floor_ms: u64) -> Option<(u64, Vec<usize>)> {
+fn earliest_of(state: &State<'_>, mut available: Vec<Available>, wanted: usize, floor_ms: u64) -> Option<(u64, Vec<usize>)> {
     let last = wanted.checked_sub(1).filter(|last| *last < available.len())?;
     let (_, last, _) = available.select_nth_unstable_by_key(last, |a| a.from_ms);
     let start_ms = last.from_ms.max(floor_ms);
     available.retain(|a| a.from_ms <= start_ms);
     if available.len() > wanted {
-        available.select_nth_unstable_by_key(wanted - 1, |a| (Reverse(a.from_ms), a.node));
+        if state.can_be_told(start_ms) {
+            available.select_nth_unstable_by_key(wanted - 1, |a| (Reverse(a.from_ms), a.node));
+        } else {
+            available.select_nth_unstable_by_key(wanted - 1, |a| (a.from_ms, a.node));
+        }
         available.truncate(wanted);
     }
     let mut nodes: Vec<usize> = available.into_iter().map(|a| a.node).collect();
@@ -119,7 +122,7 @@ fn earliest_of(mut available: Vec<Available>, wanted: usize, floor_ms: u64) -> O
 fn reservation(state: &State<'_>, class: &Class<'_>, start_ms: u64, nodes: Vec<usize>) -> Reservation {
     let awaited = nodes.iter().copied().filter(|node| state.service[*node] != Service::Up).collect();
     let endless = nodes.iter().find_map(|node| {
-        let is_full = !state.is_free_in_view(*node, class.amount(state, *node));
+        let is_full = !state.is_free_in_view(*node, class.amount(state, *node).as_ref());
         state.spans[*node].iter().find(|span| is_full && !span.has_end && !span.is_planned).map(|span| span.by)
     });
     Reservation { start_ms, nodes, awaited, endless }

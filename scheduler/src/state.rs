@@ -14,14 +14,15 @@ const OVERDUE_GRACE_MS: u64 = 60_000;
 /// A node that has been out of service for less than this, in milliseconds, is expected back.
 pub const OUTAGE_MS_MAX: u64 = 15 * 60_000;
 
-/// The longest walltime in milliseconds: so long lasts work that has none.
-pub fn walltime_ms_max() -> u64 {
+/// The longest walltime in milliseconds: what runs without one counts as running so long from now.
+fn walltime_ms_max() -> u64 {
     millis(WALLTIME_MAX)
 }
 
-/// How long this work lasts at most once it has begun, in milliseconds.
+/// How long this work lasts at most once it has begun, in milliseconds. Work without a walltime has
+/// no end: it never begins on nodes that are reserved, however late the reservation begins.
 pub fn duration_ms(spec: &AllocationSpec) -> u64 {
-    spec.walltime.map_or_else(walltime_ms_max, millis)
+    spec.walltime.map_or(u64::MAX, millis)
 }
 
 /// A part of a node that is held for a time.
@@ -69,8 +70,8 @@ pub struct State<'a> {
     pub free_now: Vec<Resources>,
     /// The nodes in service of which something is free now.
     pub open: NodeSet,
-    /// For each node, when the latest reservation on it begins; 0: there is none.
-    pub reserved_from_ms: Vec<u64>,
+    /// For each node, when the latest reservation begins that could be moved to it; 0: there is none.
+    pub floor_ms: Vec<u64>,
 }
 
 impl<'a> State<'a> {
@@ -90,7 +91,7 @@ impl<'a> State<'a> {
             spans: vec![Vec::new(); nodes.len()],
             free_now: Vec::new(),
             open: NodeSet::empty(nodes.len()),
-            reserved_from_ms: vec![0; nodes.len()],
+            floor_ms: vec![0; nodes.len()],
             nodes,
         };
         state.hold_shares();
@@ -142,13 +143,17 @@ impl<'a> State<'a> {
     pub fn plan(&mut self, node: usize, span: Span) {
         self.hold(node, span);
         if span.start_ms > self.now_ms {
-            self.reserved_from_ms[node] = self.reserved_from_ms[node].max(span.start_ms);
             return;
         }
         self.free_now[node] = self.free_at_ms(node, self.now_ms);
         if self.free_now[node] == Resources::default() {
             self.open.remove(node);
         }
+    }
+
+    /// Whether a start can be told: a later one depends on the end of work that has no walltime.
+    pub fn can_be_told(&self, start_ms: u64) -> bool {
+        start_ms < self.now_ms.saturating_add(walltime_ms_max())
     }
 
     /// How much of the node is free at this time.
@@ -212,9 +217,8 @@ fn minute_end_ms(at_ms: u64) -> u64 {
 
 /// When work that has nodes is expected to have given them back.
 fn expected_end_ms(allocation: &Allocation, now_ms: u64) -> u64 {
-    let overdue_ms = minute_end_ms(now_ms + OVERDUE_GRACE_MS);
     if allocation.state.is_terminal() {
-        return overdue_ms;
+        return overdue_end_ms(allocation.ended_at.map_or(now_ms, |ended| ended.0), now_ms);
     }
     let end_ms = match (allocation.spec.walltime, allocation.started_at) {
         (None, _) => now_ms + walltime_ms_max(),
@@ -222,7 +226,7 @@ fn expected_end_ms(allocation: &Allocation, now_ms: u64) -> u64 {
         // Its walltime counts from the end of the last prologue.
         (Some(walltime), None) => minute_end_ms(now_ms + millis(walltime)),
     };
-    let end_ms = if end_ms <= now_ms { overdue_ms } else { end_ms };
+    let end_ms = if end_ms <= now_ms { overdue_end_ms(end_ms, now_ms) } else { end_ms };
     match &allocation.preemption {
         Some(preemption) if preemption.stands() => {
             let given_back_ms = now_ms.saturating_add(preemption.deadline_ms.max(OVERDUE_GRACE_MS));
@@ -232,13 +236,21 @@ fn expected_end_ms(allocation: &Allocation, now_ms: u64) -> u64 {
     }
 }
 
+/// When work is expected to be gone that should have been gone by `due_ms`. If that is long ago, it may
+/// last as long as work without a walltime.
+fn overdue_end_ms(due_ms: u64, now_ms: u64) -> u64 {
+    let is_recent = now_ms.saturating_sub(due_ms) < OUTAGE_MS_MAX;
+    if is_recent { minute_end_ms(now_ms + OVERDUE_GRACE_MS) } else { now_ms + walltime_ms_max() }
+}
+
 fn service(view: &View, node: &Node, now: Timestamp) -> Service {
     if node.unclaimable().is_none() && view.alive.contains(&node.id) {
         return Service::Up;
     }
     let out_since = match node.state {
-        // Its state changes soon, if gossip is right.
-        NodeState::Ready => node.holds.iter().map(|hold| hold.since).min().unwrap_or(now),
+        // Only gossip does not see it: if that is right, its state changes soon.
+        NodeState::Ready if node.unclaimable().is_none() => now,
+        NodeState::Ready => node.holds.iter().map(|hold| hold.since).min().unwrap_or(node.state_since),
         NodeState::Booting | NodeState::Degraded | NodeState::Down | NodeState::Draining | NodeState::Drained | NodeState::Failed => {
             node.state_since
         }

@@ -474,7 +474,7 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
     assert_eq!(place(&v, guests), [], "they leave the nodes to what came first, although another agent claims these");
     let why = explain(&v, &v.allocations[&id(2)]);
     let want = "in the queue of vCluster small (n[3-4]): wants 1 node, 1 is free; 1 allocation submitted before it is served first; \
-                expected to start by 1970-01-01T01:02:00.000Z on n3";
+                expected to start at 1970-01-01T01:02:00.000Z on n3";
     assert_eq!(why.summary, want);
     assert_eq!(why.nodes[0].1.to_string(), "is of vCluster default; small has nodes of its own");
     assert_eq!(waiting_in(&v, "guests").iter().map(|a| a.id).collect::<Vec<_>>(), [id(4), id(5)]);
@@ -604,7 +604,7 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
     assert_eq!(outlook.get(&id(1)).unwrap().start, Some(Timestamp(NOW.0 + 60_000)));
     let summary_of = |n: u64| explain(&v, &v.allocations[&id(n)]).summary;
     let queue = "in the queue of vCluster fifo (n[1-3]): ";
-    let want = format!("{queue}wants 3 nodes, 2 are free: it is next; expected to start by 1970-01-01T01:01:00.000Z on n[1-3]");
+    let want = format!("{queue}wants 3 nodes, 2 are free: it is next; expected to start at 1970-01-01T01:01:00.000Z on n[1-3]");
     assert_eq!(summary_of(1), want);
     assert!(summary_of(4).contains("2 allocations submitted before it are served first"), "{}", summary_of(4));
     assert!(

@@ -339,7 +339,9 @@ fn after_claim(answer: &Result<Answer, CallError>) -> (ClaimResult, Next) {
         Err(CallError::Unavailable { .. }) => (ClaimResult::Unanswered, Next::EndRound),
         Err(CallError::Refused(Refusal::StaleLease { .. })) => (ClaimResult::Rejected, Next::LeaseLost),
         // Only this allocation has to wait, and it takes no nodes.
-        Err(CallError::Refused(Refusal::NoVni(_) | Refusal::OverUserLimit { .. })) => (ClaimResult::Rejected, Next::GoOn),
+        Err(CallError::Refused(Refusal::NoVni(_) | Refusal::OverUserLimit { .. } | Refusal::Quota(_))) => {
+            (ClaimResult::Rejected, Next::GoOn)
+        }
         Err(CallError::Refused(_)) => (ClaimResult::Rejected, Next::EndQueue),
     }
 }

@@ -34,7 +34,7 @@ fn overtakes(w: &World) {
     assert_eq!(reason(&large), format!("starts ~{}Z: next, 2 of 3 free", &until[11..16]));
     assert!(reason(&long).ends_with("Z: 1 ahead"), "{}", reason(&long));
     let explained = w.ok(&["explain", &large]);
-    assert!(explained.contains(&format!("it is next; expected to start by {until} on n[1-3]")), "{explained}");
+    assert!(explained.contains(&format!("it is next; expected to start at {until} on n[1-3]")), "{explained}");
     let explained = w.ok(&["explain", &long]);
     assert!(explained.contains("1 allocation of its queue is ahead of it"), "{explained}");
     assert!(explained.contains(&format!("is reserved for allocation {} from {until} on", &large[..8])), "{explained}");
