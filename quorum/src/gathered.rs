@@ -3,7 +3,8 @@
 //! A follower forwards what its sessions want committed. When all nodes of wide work report at once, a message
 //! for each report cost both members more than the report's commit. So commands that arrive while
 //! [`IN_FLIGHT_MAX`] messages are under way are gathered for the next one. If fewer are under way, a command is
-//! forwarded at once.
+//! forwarded at once. A message counts as under way until a pause after its answer is over, which is longer the more
+//! commands it had: so thousands of reports are tens of entries in the log, and few reports do not wait.
 
 use crate::proposer::Unserved;
 use lattice_ledger::{Action, Outcome};
@@ -11,6 +12,7 @@ use lattice_model::Revision;
 use lattice_quorum_client::wire::Refusal;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 /// Largest number of messages under way.
@@ -19,6 +21,10 @@ const IN_FLIGHT_MAX: usize = 2;
 const COMMANDS_MAX: usize = 1024;
 /// A message gets no further commands once they have about this size, in bytes.
 const BYTES_MAX: usize = 1024 * 1024;
+
+/// The pause after a message, for each of its commands, and its limit.
+const PAUSE_PER_COMMAND: Duration = Duration::from_micros(500);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// The results of some commands, in their order.
 pub type Results = Result<Vec<Result<(Outcome, Revision), Refusal>>, Unserved>;
@@ -44,6 +50,8 @@ impl Default for Gathered {
 pub struct Message<'a> {
     pub actions: Vec<Action>,
     senders: Vec<(usize, oneshot::Sender<Results>)>,
+    /// How long it counts as under way after its answer.
+    pub pause: Duration,
     _in_flight: SemaphorePermit<'a>,
 }
 
@@ -69,15 +77,16 @@ impl Gathered {
                 break;
             }
         }
-        (!senders.is_empty()).then_some(Message { actions, senders, _in_flight: permit })
+        let pause = PAUSE_PER_COMMAND.saturating_mul(u32::try_from(actions.len()).unwrap_or(u32::MAX)).min(PAUSE_MAX);
+        (!senders.is_empty()).then_some(Message { actions, senders, pause, _in_flight: permit })
     }
 }
 
 impl Message<'_> {
     /// Distributes the results of the message's commands.
-    pub fn answer(self, results: Results) {
+    pub fn answer(&mut self, results: Results) {
         let mut results = results.map(Vec::into_iter);
-        for (commands, sender) in self.senders {
+        for (commands, sender) in std::mem::take(&mut self.senders) {
             let part = match &mut results {
                 Ok(results) => Ok(results.take(commands).collect()),
                 Err(why) => Err(why.clone()),
@@ -105,16 +114,19 @@ mod tests {
     fn what_arrives_while_messages_are_under_way_goes_in_the_next_one() {
         let gathered = Gathered::default();
         let mut receivers = vec![gathered.add(actions(1))];
-        let first = gathered.next().now_or_never().unwrap().unwrap();
+        let mut first = gathered.next().now_or_never().unwrap().unwrap();
         receivers.push(gathered.add(actions(1)));
-        let second = gathered.next().now_or_never().unwrap().unwrap();
+        let mut second = gathered.next().now_or_never().unwrap().unwrap();
         assert_eq!((first.actions.len(), second.actions.len()), (1, 1), "neither waits for the other");
         receivers.extend([gathered.add(actions(2)), gathered.add(actions(1))]);
         assert!(gathered.next().now_or_never().is_none(), "two are under way");
         second.answer(Ok(vec![done(2)]));
-        let third = gathered.next().now_or_never().unwrap().unwrap();
+        assert!(gathered.next().now_or_never().is_none(), "the pause after it is not over");
+        drop(second);
+        let mut third = gathered.next().now_or_never().unwrap().unwrap();
         assert_eq!(third.actions.len(), 3);
         first.answer(Err(Unserved::NotLeader(None)));
+        drop(first);
         assert!(gathered.next().now_or_never().unwrap().is_none(), "nothing is left");
         third.answer(Ok(vec![done(3), done(4), done(5)]));
         let results: Vec<Results> = receivers.into_iter().map(|mut receiver| receiver.try_recv().unwrap()).collect();
@@ -125,7 +137,7 @@ mod tests {
     fn a_message_is_bounded_and_a_larger_set_of_commands_goes_alone() {
         let gathered = Gathered::default();
         let _receivers = [COMMANDS_MAX - 1, 1, 1, COMMANDS_MAX + 1].map(|count| gathered.add(actions(count)));
-        let lengths = [(); 3].map(|()| gathered.next().now_or_never().unwrap().unwrap().actions.len());
-        assert_eq!(lengths, [COMMANDS_MAX, 1, COMMANDS_MAX + 1]);
+        let sent = [(); 3].map(|()| gathered.next().now_or_never().unwrap().map(|message| (message.actions.len(), message.pause)).unwrap());
+        assert_eq!(sent, [(COMMANDS_MAX, PAUSE_MAX), (1, PAUSE_PER_COMMAND), (COMMANDS_MAX + 1, PAUSE_MAX)]);
     }
 }

@@ -232,6 +232,7 @@ pub(super) async fn propose_gathered(core: &Arc<Core>, actions: Vec<Action>) -> 
         if let Some(mut message) = member.gathered.next().await {
             let results = propose(&member, std::mem::take(&mut message.actions)).await;
             message.answer(results);
+            tokio::time::sleep(message.pause).await;
         }
     });
     results.await.unwrap_or_else(|_| Err(Unserved::Unavailable("this member is stopping".to_owned())))
