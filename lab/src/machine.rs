@@ -161,6 +161,15 @@ pub fn memory_of(pid: i32) -> Option<(u64, u64)> {
     Some((rss, pss))
 }
 
+/// Returns freed memory of this process to the kernel, so that what grows afterwards is seen.
+pub fn return_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim(3) may be called at any time by any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Resident memory of a process that is of no file, in bytes.
 pub fn anonymous_memory_of(pid: i32) -> Option<u64> {
     memory_field(&format!("/proc/{pid}/status"), "RssAnon:")

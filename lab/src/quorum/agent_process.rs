@@ -81,7 +81,8 @@ pub fn run(options: &Options) -> Result<()> {
                 agents.check()?;
                 let totals = agents.totals();
                 if totals.listed == options.count && !std::mem::replace(&mut has_trimmed, true) {
-                    give_back_memory();
+                    // That of the lists, which the agents have read and not stored.
+                    machine::return_freed_memory();
                 }
                 answer(&Answer { totals, resident_before, resident: resident()? })?;
             }
@@ -94,15 +95,6 @@ pub fn run(options: &Options) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Gives the memory of the lists, which the agents have read and not stored, back to the machine.
-fn give_back_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim(3) may be called at any time by any thread.
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 fn answer(answer: &impl Serialize) -> Result<()> {
