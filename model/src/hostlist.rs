@@ -58,9 +58,9 @@ pub fn in_order(text: &str) -> Result<Vec<NodeId>, HostlistError> {
 /// # Errors
 /// See [`HostlistError`].
 pub fn count(text: &str) -> Result<usize, HostlistError> {
-    let mut count = 0;
+    let mut count: usize = 0;
     read(text, |part| {
-        count += match part {
+        let more = match part {
             Part::Name(name) => {
                 let _is_a_name: NodeId = name.parse()?;
                 1
@@ -73,6 +73,7 @@ pub fn count(text: &str) -> Result<usize, HostlistError> {
                 usize::try_from(range.to - range.from).unwrap_or(usize::MAX).saturating_add(1)
             }
         };
+        count = count.saturating_add(more);
         if count > NAMES_MAX { Err(HostlistError::TooMany) } else { Ok(()) }
     })?;
     Ok(count)
@@ -244,6 +245,13 @@ mod tests {
             if let Some(listed) = listed {
                 prop_assert_eq!(first(&text), listed.first().cloned(), "{}", text);
             }
+        }
+    }
+
+    #[test]
+    fn a_list_of_too_many_names_is_refused_before_it_is_expanded() {
+        for text in ["n[0-18446744073709551615]", "a,n[0-18446744073709551615]", "n[1-90000],m[1-90000]"] {
+            assert_eq!(count(text), Err(HostlistError::TooMany), "{text}");
         }
     }
 

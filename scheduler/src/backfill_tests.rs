@@ -1,5 +1,6 @@
 //! Backfill: exact plans, and a simulation in virtual time.
 
+use crate::plan::plan_within;
 use crate::tests::{NOW, id, node, pending, running_on, shared, vcluster, view};
 use crate::why_not::why_not;
 use crate::{Holdings, Outlook, Plan, RESERVATIONS_MAX, View, explain, plan, waiting_in};
@@ -193,6 +194,8 @@ fn work_past_its_walltime_counts_as_ending_in_a_minute_and_what_has_ended_too_bu
         let constraints = &mut spec_of(v.allocations.get_mut(&id(1)).unwrap()).constraints;
         constraints.nodes = ["n1", "n2"].map(|name| name.parse().unwrap()).into();
         assert_eq!(starts(&v), [(id(1), None)]);
+        assert!(reason(&v, 1).ends_with("which is overdue"), "{}", reason(&v, 1));
+        assert!(summary(&v, 1).contains("should have left its nodes long ago"), "{}", summary(&v, 1));
     }
 }
 
@@ -227,18 +230,53 @@ fn services_do_not_starve_work_that_waits_for_a_service() {
 }
 
 #[test]
+fn what_may_never_begin_keeps_no_nodes_and_no_quota_from_work_with_a_walltime_behind_it() {
+    let of = |mut allocation: Allocation| {
+        spec_of(&mut allocation).tenant = "physics".into();
+        allocation
+    };
+    let service = began(lasting(pending(9, 1, 1), 0), "n1", 10);
+    let busy = began(lasting(pending(8, 1, 1), 30), "n2", 0);
+    let (never, large) = (of(lasting(pending(1, 3, 10), 60)), of(lasting(pending(2, 2, 11), 60)));
+    let mut v = view(3, vec![service, busy, never, large, lasting(pending(3, 1, 12), 60), lasting(pending(4, 1, 13), 30)]);
+    let quota = Tenant { name: "physics".into(), max_nodes: Some(3), max_concurrent_allocations: None, revision: Revision(1) };
+    v.tenants.insert("physics".into(), quota);
+    assert_eq!(placed(&v), [(id(4), vec!["n3".into()])], "the others wait for the large one");
+    assert_eq!(starts(&v), [(id(1), None), (id(2), Some(30)), (id(3), Some(90))]);
+}
+
+#[test]
+fn a_reservation_takes_the_nodes_that_become_free_last_before_it_and_leaves_those_that_are_free() {
+    let held = |n: u64, node: &str, minutes| began(lasting(pending(n, 1, 1), minutes), node, 0);
+    let in_fifo = |mut allocation: Allocation| {
+        spec_of(&mut allocation).vcluster = "fifo".into();
+        allocation
+    };
+    let mut first = in_fifo(lasting(pending(1, 1, 10), 60));
+    spec_of(&mut first).constraints.nodes = ["n5".parse().unwrap()].into();
+    let (second, other) = (in_fifo(lasting(pending(2, 2, 11), 60)), lasting(pending(3, 1, 12), 120));
+    let mut v = view(5, vec![held(93, "n3", 50), held(94, "n4", 50), held(95, "n5", 60), first, second, other]);
+    v.vclusters.insert("fifo".into(), vcluster("fifo", SchedulerKind::InteractiveFifo, 0));
+    // The second comes after the first, at minute 60, and needs neither n1 nor n2 until then.
+    assert_eq!(starts(&v), [(id(1), Some(60)), (id(2), Some(60))]);
+    assert_eq!(placed(&v), [(id(3), vec!["n1".into()])]);
+}
+
+#[test]
 fn a_plan_of_too_much_begins_what_it_came_to_and_leaves_the_rest() {
-    // Each looks at all 3,000 nodes; none can be told from another, but no two are of one class.
-    let waiting = (1..=12_000).map(|n| {
+    // No two are of one class, and each looks at the nodes of which something is free.
+    let waiting = (1..=200).map(|n| {
         let mut allocation = pending(n, 1, n);
         spec_of(&mut allocation).share = Some(Resources { memory_bytes: n, ..HALF });
         lasting(allocation, 60)
     });
-    let v = view(3000, waiting.collect());
-    let begun = placed(&v);
-    assert!((1000..=12_000 - 1000).contains(&begun.len()), "{}", begun.len());
-    assert!(begun.iter().map(|(id, _)| *id).eq((1..=begun.len() as u64).map(id)), "the first ones");
-    assert!(reason(&v, 12_000).starts_with("behind "), "{}", reason(&v, 12_000));
+    let v = view(100, waiting.collect());
+    let plan = plan_within(&v, NOW, 5000);
+    let begun: Vec<AllocationId> = plan.claims(|_| Some(1)).iter().map(|claim| claim.allocation).collect();
+    assert!((50..150).contains(&begun.len()) && begun.iter().copied().eq((1..=begun.len() as u64).map(id)), "the first ones: {begun:?}");
+    let last = plan.planned.last().unwrap();
+    assert_eq!(plan.expected(last).reason, "behind 199: too much waits to look at");
+    assert!(plan.sentence(last).ends_with("so much waits that a plan does not come to it"), "{}", plan.sentence(last));
 }
 
 #[test]

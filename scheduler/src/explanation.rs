@@ -54,7 +54,7 @@ pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanat
 fn reserved(plan: &Plan<'_>, planned: &Planned<'_>, ahead: &BTreeSet<AllocationId>, node: usize) -> Option<WhyNot> {
     match planned.decision {
         Decision::Reserved(_) | Decision::OutOfService | Decision::Behind => {}
-        Decision::Begins(_) | Decision::TooFewNodes | Decision::Blocked { .. } => return None,
+        Decision::Begins(_) | Decision::NotReached | Decision::TooFewNodes | Decision::Blocked { .. } => return None,
     }
     let until_ms = plan.state.now_ms.saturating_add(duration_ms(&planned.allocation.spec));
     let amount = plan.classes.all[planned.class].amount(&plan.state, node);

@@ -34,6 +34,11 @@ impl NodeSet {
         self.0.iter().enumerate().flat_map(|(at, word)| bits(at, *word))
     }
 
+    /// The number of nodes of both sets.
+    pub fn and_len(&self, other: &Self) -> usize {
+        self.0.iter().zip(&other.0).map(|(one, other)| (one & other).count_ones() as usize).sum()
+    }
+
     /// The nodes of both sets, in ascending order.
     pub fn and(&self, other: &Self) -> impl Iterator<Item = usize> {
         self.0.iter().zip(&other.0).enumerate().flat_map(|(at, (one, other))| bits(at, one & other))

@@ -5,7 +5,7 @@ use crate::conformity;
 use crate::misfit::{self, misfit};
 use crate::plan::{Decision, Plan, Planned, RESERVATIONS_MAX, plan};
 use crate::quotas::Quotas;
-use crate::reserve::Reservation;
+use crate::reserve::{Endless, Reservation};
 use crate::state::Service;
 use crate::view::View;
 use crate::why_not::excluded;
@@ -92,12 +92,14 @@ impl Plan<'_> {
                 (Some(start), ahead) => format!("starts ~{}: {ahead} ahead", self.clock(start)),
                 (None, ahead) => match reservation.endless {
                     _ if !reservation.awaited.is_empty() => self.out_of_service_brief(&reservation.awaited),
-                    Some(by) => format!("waits for {}: it has no walltime", by.short()),
+                    Some(Endless { by, is_overdue: false }) => format!("waits for {}: it has no walltime", by.short()),
+                    Some(Endless { by, is_overdue: true }) => format!("waits for {}, which is overdue", by.short()),
                     None => format!("behind {ahead} in its queue, start unknown"),
                 },
             },
             Decision::OutOfService => self.out_of_service_brief(&self.out_of_service(planned)),
             Decision::Behind => format!("behind {} in its queue", planned.ahead),
+            Decision::NotReached => format!("behind {}: too much waits to look at", planned.ahead),
         })
     }
 
@@ -132,6 +134,13 @@ impl Plan<'_> {
                 format!("only the first {RESERVATIONS_MAX} that wait in a queue have an expected start")
             }
             Decision::Behind => "when it starts cannot be told, nor for work ahead of it".to_owned(),
+            Decision::NotReached => {
+                return format!(
+                    "{wants}; {} of its queue {} ahead of it, and so much waits that a plan does not come to it",
+                    counted(planned.ahead, "allocation"),
+                    is_or_are(planned.ahead)
+                );
+            }
         };
         let (free, is_fifo) = (self.count_free(planned), self.is_fifo(planned));
         let line = match planned.ahead {
@@ -164,7 +173,12 @@ impl Plan<'_> {
         match (self.expected_start(reservation), reservation.endless) {
             (Some(start), _) => format!("expected to start at {start} on {}", node_list(self.ids(&reservation.nodes))),
             (None, _) if !reservation.awaited.is_empty() => self.out_of_service_sentence(&reservation.awaited),
-            (None, Some(by)) => format!("when it starts cannot be told: allocation {} on its nodes has no walltime", by.short()),
+            (None, Some(Endless { by, is_overdue: false })) => {
+                format!("when it starts cannot be told: allocation {} on its nodes has no walltime", by.short())
+            }
+            (None, Some(Endless { by, is_overdue: true })) => {
+                format!("when it starts cannot be told: allocation {} should have left its nodes long ago", by.short())
+            }
             (None, None) => "when it starts cannot be told: work ahead of it waits for work without a walltime".to_owned(),
         }
     }
@@ -194,7 +208,7 @@ impl Plan<'_> {
         let start = match &planned.decision {
             Decision::Begins(_) => Some(Timestamp(self.state.now_ms)),
             Decision::Reserved(reservation) => self.expected_start(reservation),
-            Decision::OutOfService | Decision::Behind | Decision::TooFewNodes | Decision::Blocked { .. } => None,
+            Decision::OutOfService | Decision::Behind | Decision::NotReached | Decision::TooFewNodes | Decision::Blocked { .. } => None,
         };
         let is_blocked = matches!(planned.decision, Decision::Blocked { .. });
         Expected {

@@ -22,9 +22,9 @@ use std::collections::BTreeMap;
 
 /// How many allocations of each queue have a reservation.
 pub const RESERVATIONS_MAX: usize = 50;
-/// How often a plan may look at a node: some tenths of a second. What it does not come to waits for the
-/// next plan, which is made once something has begun. A number and not a time, so that all agents
-/// make the same plan.
+/// How often a plan may look at a node, for all queues together, which have equal parts: some tenths of
+/// a second. What it does not come to waits for the next plan, which is made once something has
+/// changed. A number and not a time, so that all agents make the same plan.
 const LOOKS_MAX: usize = 30_000_000;
 
 /// What the plan has for one waiting allocation.
@@ -38,6 +38,8 @@ pub enum Decision {
     OutOfService,
     /// It waits behind others without a reservation.
     Behind,
+    /// So much waits that this plan did not come to it.
+    NotReached,
     /// Fewer nodes could ever serve it than it asks for.
     TooFewNodes,
     /// It cannot begin whatever nodes are free. `later`: because of work ahead of it that has a
@@ -49,7 +51,7 @@ impl Decision {
     /// Whether it waits in line for nodes, so that it counts for those behind it.
     pub fn is_in_line(&self) -> bool {
         match self {
-            Self::Begins(_) | Self::Reserved(_) | Self::OutOfService | Self::Behind => true,
+            Self::Begins(_) | Self::Reserved(_) | Self::OutOfService | Self::Behind | Self::NotReached => true,
             Self::TooFewNodes | Self::Blocked { .. } => false,
         }
     }
@@ -79,15 +81,19 @@ pub struct Plan<'a> {
 
 /// Plans all queues of a view, at this time of the quorum's clock.
 pub fn plan(view: &View, now: Timestamp) -> Plan<'_> {
+    plan_within(view, now, LOOKS_MAX)
+}
+
+/// The same, with so many looks at nodes.
+pub(crate) fn plan_within(view: &View, now: Timestamp, looks: usize) -> Plan<'_> {
     let queues = queues(view);
     let order = merged(&queues);
     let mut planner = Planner {
         state: State::of(view, now),
         classes: Classes::default(),
         headroom: Headroom::of(view),
-        progress: queues.iter().map(|_| Progress::default()).collect(),
+        progress: queues.iter().map(|_| Progress { looks_left: looks / queues.len(), ..Progress::default() }).collect(),
         does_not_fit: BTreeMap::new(),
-        looks_left: LOOKS_MAX,
     };
     let mut planned = Vec::with_capacity(order.len());
     for (queue, allocation) in order {
@@ -125,7 +131,12 @@ impl Plan<'_> {
     pub fn expected_starts(&self) -> impl Iterator<Item = (AllocationId, Option<Timestamp>)> {
         self.planned.iter().filter_map(|planned| match &planned.decision {
             Decision::Reserved(reservation) => Some((planned.allocation.id, self.expected_start(reservation))),
-            Decision::Begins(_) | Decision::OutOfService | Decision::Behind | Decision::TooFewNodes | Decision::Blocked { .. } => None,
+            Decision::Begins(_)
+            | Decision::OutOfService
+            | Decision::Behind
+            | Decision::NotReached
+            | Decision::TooFewNodes
+            | Decision::Blocked { .. } => None,
         })
     }
 
@@ -145,6 +156,14 @@ struct Progress {
     floor_ms: u64,
     /// For first come, first served: one waits without a reservation, so nothing behind it gets one.
     is_unknown: bool,
+    /// How often this plan may still look at a node for it.
+    looks_left: usize,
+}
+
+impl Progress {
+    fn look_at(&mut self, nodes: usize) {
+        self.looks_left = self.looks_left.saturating_sub(nodes);
+    }
 }
 
 struct Planner<'a> {
@@ -156,8 +175,6 @@ struct Planner<'a> {
     /// By class and number of nodes: the shortest duration in milliseconds for which too few nodes
     /// are free from now on. A plan only takes nodes, so this stays true.
     does_not_fit: BTreeMap<(usize, u32), u64>,
-    /// How often this plan may still look at a node.
-    looks_left: usize,
 }
 
 impl<'a> Planner<'a> {
@@ -168,8 +185,8 @@ impl<'a> Planner<'a> {
         if let Some(obstacle) = self.headroom.obstacle(allocation) {
             return Decision::Blocked { obstacle, later: false };
         }
-        if self.looks_left == 0 {
-            return Decision::Behind;
+        if self.progress[queue].looks_left == 0 {
+            return Decision::NotReached;
         }
         let is_fifo = match of.scheduler {
             SchedulerKind::InteractiveFifo => true,
@@ -180,12 +197,12 @@ impl<'a> Planner<'a> {
             if let Some(obstacle) = self.headroom.obstacle_until(allocation, until_ms) {
                 return Decision::Blocked { obstacle, later: true };
             }
-            if let Some(nodes) = self.begin(class, allocation, until_ms) {
+            if let Some(nodes) = self.begin(queue, class, allocation, until_ms) {
                 return Decision::Begins(nodes);
             }
             let quotas = self.headroom.quotas_until(allocation, until_ms);
             if quotas.depend_on_nodes(allocation) {
-                self.looks_left = self.looks_left.saturating_sub(self.classes.all[class].candidates.len());
+                self.progress[queue].look_at(self.classes.all[class].candidates.len());
                 if let Some((excess, usable)) = choice::over_quota(&self.state, &self.classes.all[class], quotas, allocation, until_ms) {
                     return Decision::Blocked { obstacle: Obstacle::NodesOfTenant { excess, usable }, later: false };
                 }
@@ -195,13 +212,17 @@ impl<'a> Planner<'a> {
     }
 
     /// Begins the allocation now, if that delays no reservation.
-    fn begin(&mut self, class: usize, allocation: &'a Allocation, until_ms: u64) -> Option<Vec<usize>> {
+    fn begin(&mut self, queue: usize, class: usize, allocation: &'a Allocation, until_ms: u64) -> Option<Vec<usize>> {
         let key = (class, allocation.spec.nodes);
         let quotas = self.headroom.quotas_until(allocation, until_ms);
         if self.does_not_fit.get(&key).is_some_and(|shortest_ms| *shortest_ms <= until_ms) {
             return None;
         }
-        self.looks_left = self.looks_left.saturating_sub(self.classes.all[class].candidates.len());
+        let open = self.state.open.and_len(&self.classes.all[class].candidates);
+        self.progress[queue].look_at(1 + open);
+        if open < allocation.spec.nodes as usize {
+            return None;
+        }
         let Some(nodes) = choice::choose(&self.state, &self.classes.all[class], quotas, allocation, until_ms) else {
             if !quotas.depend_on_nodes(allocation) {
                 self.does_not_fit.insert(key, until_ms);
@@ -225,7 +246,7 @@ impl<'a> Planner<'a> {
             return Decision::Blocked { obstacle, later: true };
         }
         let floor_ms = if is_fifo { progress.floor_ms } else { 0 };
-        self.looks_left = self.looks_left.saturating_sub(2 * self.classes.all[class].candidates.len());
+        progress.look_at(2 * self.classes.all[class].candidates.len());
         match reserve::find(&self.state, &self.classes.all[class], self.headroom.quotas_later(), allocation, floor_ms) {
             Found::Reservation(reservation) => {
                 (progress.is_stopped, progress.floor_ms) = (true, reservation.start_ms);
@@ -240,7 +261,10 @@ impl<'a> Planner<'a> {
                 }
                 let state = &self.state;
                 let nodes = reservation.nodes.iter().map(|node| &state.nodes[*node].id);
-                self.headroom.reserve(allocation, nodes, reservation.start_ms);
+                // What may never begin keeps no quota from others.
+                if self.state.can_be_told(reservation.start_ms) {
+                    self.headroom.reserve(allocation, nodes, reservation.start_ms);
+                }
                 Decision::Reserved(reservation)
             }
             Found::OutOfService => {

@@ -21,8 +21,8 @@ pub struct Reservation {
     pub nodes: Vec<usize>,
     /// Those of them that are out of service and expected back.
     pub awaited: Vec<usize>,
-    /// Work without a walltime that has a part of its nodes.
-    pub endless: Option<AllocationId>,
+    /// Work on its nodes whose end cannot be told.
+    pub endless: Option<Endless>,
 }
 
 impl Reservation {
@@ -30,6 +30,14 @@ impl Reservation {
     pub fn expected_start_ms(&self, state: &State<'_>) -> Option<u64> {
         (self.awaited.is_empty() && state.can_be_told(self.start_ms)).then_some(self.start_ms)
     }
+}
+
+/// Work whose end cannot be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endless {
+    pub by: AllocationId,
+    /// It should have gone long ago; otherwise it has no walltime.
+    pub is_overdue: bool,
 }
 
 /// The result of a search for a reservation.
@@ -48,15 +56,19 @@ pub enum Found {
 /// that are full now are candidates like all others.
 pub fn find(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &Allocation, floor_ms: u64) -> Found {
     let floor_ms = floor_ms.max(state.now_ms);
-    let from_ms = |node: usize| state.free_from_ms(node, class.amount(state, node).as_ref()).max(state.floor_ms[node]);
+    let ends = allocation.spec.walltime.is_some();
+    let at = |node: usize, not_before_ms: u64| {
+        let free_ms = state.free_from_ms(node, class.amount(state, node).as_ref(), ends);
+        Available { from_ms: free_ms.max(state.floor_ms[node]).max(not_before_ms), free_ms, node }
+    };
     let up = class.candidates.iter().filter(|node| state.service[*node] == Service::Up);
-    let mut available: Vec<Available> = up.map(|node| Available { from_ms: from_ms(node), node }).collect();
+    let mut available: Vec<Available> = up.map(|node| at(node, 0)).collect();
     if let Some((start_ms, nodes)) = earliest(state, available.clone(), quotas, allocation, floor_ms) {
         return Found::Reservation(reservation(state, class, start_ms, nodes));
     }
     let back_ms = state.now_ms + OUTAGE_MS_MAX;
     for node in class.candidates.iter().filter(|node| state.service[*node] == Service::BackSoon) {
-        available.push(Available { from_ms: from_ms(node).max(back_ms), node });
+        available.push(at(node, back_ms));
     }
     let usable = available.iter().filter(|a| quotas.is_used(allocation, &state.nodes[a.node].id)).count();
     if let Some((start_ms, nodes)) = earliest(state, available, quotas, allocation, floor_ms) {
@@ -71,13 +83,16 @@ pub fn find(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocatio
 /// When a node is available.
 #[derive(Clone, Copy)]
 struct Available {
+    /// For this reservation.
     from_ms: u64,
+    /// For work that delays no reservation.
+    free_ms: u64,
     node: usize,
 }
 
 /// The earliest start on enough of these nodes, and the nodes: of all that are available then, those
-/// that become available last, so that the others are left to work that can begin now. If that is
-/// the end of work without a walltime, those that become available first, which may be soon enough:
+/// that become free last, so that the others are left to work that can begin now. If that is
+/// the end of work without a walltime, those that become free first, which may be soon enough:
 /// otherwise such work would get each node that becomes free.
 fn earliest(
     state: &State<'_>,
@@ -108,9 +123,9 @@ fn earliest_of(state: &State<'_>, mut available: Vec<Available>, wanted: usize, 
     available.retain(|a| a.from_ms <= start_ms);
     if available.len() > wanted {
         if state.can_be_told(start_ms) {
-            available.select_nth_unstable_by_key(wanted - 1, |a| (Reverse(a.from_ms), a.node));
+            available.select_nth_unstable_by_key(wanted - 1, |a| (Reverse(a.free_ms), a.node));
         } else {
-            available.select_nth_unstable_by_key(wanted - 1, |a| (a.from_ms, a.node));
+            available.select_nth_unstable_by_key(wanted - 1, |a| (a.free_ms, a.node));
         }
         available.truncate(wanted);
     }
@@ -123,7 +138,8 @@ fn reservation(state: &State<'_>, class: &Class<'_>, start_ms: u64, nodes: Vec<u
     let awaited = nodes.iter().copied().filter(|node| state.service[*node] != Service::Up).collect();
     let endless = nodes.iter().find_map(|node| {
         let is_full = !state.is_free_in_view(*node, class.amount(state, *node).as_ref());
-        state.spans[*node].iter().find(|span| is_full && !span.has_end && !span.is_planned).map(|span| span.by)
+        let span = state.spans[*node].iter().find(|span| is_full && !span.is_planned && !state.can_be_told(span.end_ms))?;
+        Some(Endless { by: span.by, is_overdue: span.has_end })
     });
     Reservation { start_ms, nodes, awaited, endless }
 }

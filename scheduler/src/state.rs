@@ -126,7 +126,9 @@ impl<'a> State<'a> {
                 if record.is_some_and(|a| a.epoch == leaving.epoch && holds_share(a, id)) {
                     continue;
                 }
-                let (start_ms, end_ms) = (self.now_ms, minute_end_ms(self.now_ms + OVERDUE_GRACE_MS));
+                // Since the end of its attempt; of work that is not known any more, long ago.
+                let ended = record.map(|a| a.attempts.last().map_or(self.now_ms, |attempt| attempt.ended_at.0));
+                let (start_ms, end_ms) = (self.now_ms, overdue_end_ms(ended.unwrap_or_default(), self.now_ms));
                 let (amount, by) = (leaving.resources, leaving.allocation);
                 self.hold(node, Span { start_ms, end_ms, amount, by, has_end: true, is_planned: false });
             }
@@ -185,11 +187,14 @@ impl<'a> State<'a> {
     }
 
     /// When so much of the node is free for good: all that holds it at that time has begun. `None`:
-    /// the whole node.
-    pub fn free_from_ms(&self, node: usize, amount: Option<&Resources>) -> u64 {
-        let Some(amount) = amount else { return self.spans[node].first().map_or(self.now_ms, |span| span.end_ms) };
+    /// the whole node. Work with an end (`ends`) may use it before a reservation whose start cannot be
+    /// told.
+    pub fn free_from_ms(&self, node: usize, amount: Option<&Resources>, ends: bool) -> u64 {
+        let counts = |span: &&Span| !(ends && span.is_planned && !self.can_be_told(span.start_ms));
+        let mut spans = self.spans[node].iter().filter(counts);
+        let Some(amount) = amount else { return spans.next().map_or(self.now_ms, |span| span.end_ms) };
         let mut held = Resources::default();
-        for span in &self.spans[node] {
+        for span in spans {
             held = held.plus(&span.amount);
             if !self.nodes[node].size.minus(&held).holds(amount) {
                 return span.end_ms;

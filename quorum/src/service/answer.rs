@@ -229,10 +229,17 @@ pub(super) async fn propose_gathered(core: &Arc<Core>, actions: Vec<Action>) -> 
     let results = core.gathered.add(actions);
     let member = Arc::clone(core);
     core.tasks.spawn(async move {
-        if let Some(mut message) = member.gathered.next().await {
-            let results = propose(&member, std::mem::take(&mut message.actions)).await;
-            message.answer(results);
-            tokio::time::sleep(message.pause).await;
+        let forwarding = async {
+            if let Some(mut message) = member.gathered.next().await {
+                let results = propose(&member, std::mem::take(&mut message.actions)).await;
+                message.answer(results);
+                tokio::time::sleep(message.pause).await;
+            }
+        };
+        // A message that is dropped answers that this member is stopping.
+        tokio::select! {
+            () = member.stop.cancelled() => {}
+            () = forwarding => {}
         }
     });
     results.await.unwrap_or_else(|_| Err(Unserved::Unavailable("this member is stopping".to_owned())))

@@ -23,7 +23,7 @@ use crate::witnesses::Witness;
 use lattice_api::v1::Packed;
 use lattice_ledger::{Action, Outcome, cut, growth};
 use lattice_model::conformance::Components;
-use lattice_model::{Incarnation, NodeId, NodeReport, Revision};
+use lattice_model::{Backoff, Incarnation, NodeId, NodeReport, Revision};
 use lattice_pki::identity::Caller;
 use lattice_pki::refused::Cause;
 use lattice_quorum_client::wire::{Down, HeldKeys, MayMove, NodeHealth, Refusal, Up};
@@ -147,6 +147,9 @@ struct Session<'a> {
     waiting: Vec<NodeReport>,
     /// When to retry them.
     again: Instant,
+    /// Since when the leader does not answer, and the pauses between attempts.
+    unserved_since: Option<Instant>,
+    unserved_pauses: Backoff,
 }
 
 impl<'a> Session<'a> {
@@ -197,6 +200,8 @@ impl<'a> Session<'a> {
             witness,
             waiting: Vec::new(),
             again: Instant::now(),
+            unserved_since: None,
+            unserved_pauses: committing::UNSERVED_PAUSES,
         };
         // Before the message is made: a lock of the ledger that lives through it would be taken twice,
         // for ever if an entry is to be applied in between.

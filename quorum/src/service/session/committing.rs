@@ -8,7 +8,7 @@ use crate::raft_counts::count;
 use crate::service::answer::{propose, propose_gathered};
 use crate::service::miscounted::Verdict;
 use lattice_ledger::{Action, Outcome};
-use lattice_model::NodeReport;
+use lattice_model::{Backoff, NodeReport};
 use lattice_pki::refused::Cause;
 use lattice_quorum_client::wire::{Down, Refusal};
 use std::time::{Duration, Instant};
@@ -18,10 +18,12 @@ use tonic::Status;
 const WAITING_MAX: usize = 4096;
 /// Pause between two attempts to commit reports while the leader's disk is full.
 const DISK_FULL_PAUSE: Duration = Duration::from_secs(1);
-/// Pause between two attempts to commit reports while there is no leader. A session ends only when
-/// that lasts (`member::leader_watch`): at an election, thousands of agents would begin new ones at
-/// once.
-const UNSERVED_PAUSE: Duration = Duration::from_millis(100);
+/// Pauses between attempts to commit reports while the leader does not answer, each up to twice as long
+/// as the one before it. A session ends only when that lasts: at an election, thousands of agents would
+/// begin new ones at once.
+pub(super) const UNSERVED_PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+/// How long reports wait for an answer of the leader before the agent is to try another member.
+const UNSERVED_MAX: Duration = Duration::from_secs(10);
 
 impl Session<'_> {
     pub(super) async fn commit(&mut self, reports: Vec<NodeReport>) -> Result<(), Ended> {
@@ -30,23 +32,26 @@ impl Session<'_> {
             self.core.identity.credentials.refused().count(Cause::Name, &why);
             return Err(Ended::Refused(Status::permission_denied(why)));
         }
-        self.core
-            .leading
-            .heartbeats
-            .record(self.node.clone(), Heartbeat { incarnation: self.incarnation, at: Instant::now(), keys: None, health: None });
+        if !reports.is_empty() {
+            let heartbeat = Heartbeat { incarnation: self.incarnation, at: Instant::now(), keys: None, health: None };
+            self.core.leading.heartbeats.record(self.node.clone(), heartbeat);
+        }
         let mut reports: Vec<NodeReport> = std::mem::take(&mut self.waiting).into_iter().chain(reports).collect();
         let reported: Vec<_> = reports.iter().map(|r| (r.seq, r.item.subject())).collect();
         let actions = reports.iter().cloned().map(Action::Report).collect();
         let results = match propose_gathered(self.core, actions).await {
             Ok(results) => results,
             // A report that was committed nevertheless is only acknowledged the second time.
-            Err(why) if reports.len() <= WAITING_MAX => {
+            Err(why) if reports.len() <= WAITING_MAX && self.unserved_since.get_or_insert_with(Instant::now).elapsed() < UNSERVED_MAX => {
                 tracing::debug!(node = %self.node, why = %unserved(why), "reports wait");
-                self.retry(reports, UNSERVED_PAUSE);
+                let pause = self.unserved_pauses.next_pause().mul_f64(rand::random_range(0.5..1.0));
+                self.retry(reports, pause);
                 return Ok(());
             }
             Err(why) => return Err(Ended::Close(unserved(why).to_string())),
         };
+        self.unserved_since = None;
+        self.unserved_pauses.reset();
         let mut acked = None;
         let mut superseded = Vec::new();
         let mut refused: Option<Refusal> = None;
