@@ -48,6 +48,10 @@ const REPORTS_MAX: usize = 64;
 const BEATS_MAX: usize = 16;
 /// Largest size of a failed wipe's reason in the log, in bytes.
 const WIPE_WHY_BYTES_MAX: usize = 512;
+/// Pauses between attempts to commit reports while the leader does not answer, each up to twice as long
+/// as the one before it. A session ends only when that lasts: at an election, thousands of agents would
+/// begin new ones at once.
+const UNSERVED_PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 /// How long a session that no other member accepted stays before another attempt to move it.
 const MOVE_RETRY_DELAY: Duration = Duration::from_secs(300);
 /// How long a session waits until this member has applied what the leader committed for it.
@@ -201,7 +205,7 @@ impl<'a> Session<'a> {
             waiting: Vec::new(),
             again: Instant::now(),
             unserved_since: None,
-            unserved_pauses: committing::UNSERVED_PAUSES,
+            unserved_pauses: UNSERVED_PAUSES,
         };
         // Before the message is made: a lock of the ledger that lives through it would be taken twice,
         // for ever if an entry is to be applied in between.

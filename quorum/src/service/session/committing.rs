@@ -8,7 +8,7 @@ use crate::raft_counts::count;
 use crate::service::answer::{propose, propose_gathered};
 use crate::service::miscounted::Verdict;
 use lattice_ledger::{Action, Outcome};
-use lattice_model::{Backoff, NodeReport};
+use lattice_model::NodeReport;
 use lattice_pki::refused::Cause;
 use lattice_quorum_client::wire::{Down, Refusal};
 use std::time::{Duration, Instant};
@@ -18,10 +18,6 @@ use tonic::Status;
 const WAITING_MAX: usize = 4096;
 /// Pause between two attempts to commit reports while the leader's disk is full.
 const DISK_FULL_PAUSE: Duration = Duration::from_secs(1);
-/// Pauses between attempts to commit reports while the leader does not answer, each up to twice as long
-/// as the one before it. A session ends only when that lasts: at an election, thousands of agents would
-/// begin new ones at once.
-pub(super) const UNSERVED_PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 /// How long reports wait for an answer of the leader before the agent is to try another member.
 const UNSERVED_MAX: Duration = Duration::from_secs(10);
 
