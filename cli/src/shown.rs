@@ -74,7 +74,7 @@ pub struct AllocationJson<'a> {
     status_message: Option<&'a str>,
     /// Its position, from 1, in the order of its vCluster's queue.
     queue_position: Option<u32>,
-    /// While it waits: when it is expected to begin, if that can be told.
+    /// While it waits: when it is expected to begin, if that is known.
     expected_start: Option<String>,
     /// The end of its walltime, if it runs and has one.
     ends_by: Option<String>,

@@ -147,7 +147,7 @@ fn nodes_out_of_service_for_a_short_time_do_not_end_a_reservation() {
     assert_eq!(placed(&v), [(id(3), vec!["n2".into()])], "the long one would delay it");
     assert_eq!(starts(&v)[0], (id(1), None));
     assert_eq!(reason(&v, 1), "out of service: n3");
-    let want = "wants 3 nodes, 1 is free: it is next; when it starts cannot be told: n3 is Down: confirm-dead";
+    let want = "wants 3 nodes, 1 is free: it is next; when it starts is not known: n3 is Down: confirm-dead";
     assert_eq!(summary(&v, 1), want);
     // After a longer time the other nodes are not kept for it any more.
     v.nodes.get_mut(&n3).unwrap().state_since = Timestamp(NOW.0 - 60 * MINUTE_MS);
@@ -158,7 +158,7 @@ fn nodes_out_of_service_for_a_short_time_do_not_end_a_reservation() {
     let mut v = one_of_three_is_held(vec![lasting(pending(2, 1, 20), 120)]);
     v.alive.remove(&n3);
     assert_eq!(placed(&v), []);
-    assert!(summary(&v, 1).ends_with("when it starts cannot be told: n3 is not seen alive by gossip"), "{}", summary(&v, 1));
+    assert!(summary(&v, 1).ends_with("when it starts is not known: n3 is not seen alive by gossip"), "{}", summary(&v, 1));
     // Another node serves as well.
     v.nodes.insert("n4".parse().unwrap(), node(4, NodeState::Ready));
     v.alive.insert("n4".parse().unwrap());
@@ -384,16 +384,21 @@ fn jobs(cores_max: u32) -> impl Strategy<Value = Vec<Job>> {
 struct Simulation {
     view: View,
     ends: BTreeMap<AllocationId, Timestamp>,
-    /// The start that was first told for each, and for each since it was the first of those that wait.
-    told: BTreeMap<AllocationId, Timestamp>,
-    told_first: BTreeMap<AllocationId, Timestamp>,
+    /// The start that was first expected for each, and for each since it was the first of those that wait.
+    expected: BTreeMap<AllocationId, Timestamp>,
+    expected_as_first: BTreeMap<AllocationId, Timestamp>,
     has_waited: usize,
 }
 
 impl Simulation {
     fn run(jobs: &[Job], are_alike: bool) -> usize {
-        let mut sim =
-            Self { view: view(4, vec![]), ends: BTreeMap::new(), told: BTreeMap::new(), told_first: BTreeMap::new(), has_waited: 0 };
+        let mut sim = Self {
+            view: view(4, vec![]),
+            ends: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            expected_as_first: BTreeMap::new(),
+            has_waited: 0,
+        };
         let mut arrivals: Vec<(Timestamp, Allocation)> = Vec::new();
         for (n, job) in (1..).zip(jobs) {
             let at = Timestamp(NOW.0 + job.arrives_min * MINUTE_MS);
@@ -432,19 +437,19 @@ impl Simulation {
         for (id, start) in starts {
             let start = start.expect("all work has a walltime, and all nodes are in service");
             assert!(start > now, "what can begin now does not wait");
-            self.told.entry(id).or_insert(start);
+            self.expected.entry(id).or_insert(start);
         }
         if let Some((id, Some(start))) = first_waiting {
             self.has_waited += 1;
-            let first = self.told_first.entry(id).or_insert(start);
-            assert!(start <= *first, "the first of the queue was told {first}, and is told {start} now");
+            let first = self.expected_as_first.entry(id).or_insert(start);
+            assert!(start <= *first, "the first of the queue was expected at {first}, and is at {start} now");
         }
         for claim in claims {
-            if are_alike && let Some(told) = self.told.get(&claim.allocation) {
-                assert!(now <= *told, "{} was told {told} and starts at {now}", claim.allocation);
+            if are_alike && let Some(expected) = self.expected.get(&claim.allocation) {
+                assert!(now <= *expected, "{} was expected at {expected} and starts at {now}", claim.allocation);
             }
-            if let Some(told) = self.told_first.get(&claim.allocation) {
-                assert!(now <= *told, "{} was told {told} and starts at {now}", claim.allocation);
+            if let Some(expected) = self.expected_as_first.get(&claim.allocation) {
+                assert!(now <= *expected, "{} was expected at {expected} and starts at {now}", claim.allocation);
             }
             self.begin(claim, now, jobs);
         }
@@ -498,7 +503,7 @@ impl Simulation {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Where nodes are alike, nothing that ends by its walltime starts later than was first told.
+    /// Where nodes are alike, nothing that ends by its walltime starts later than was first expected.
     #[test]
     fn no_start_is_later_than_was_first_told(jobs in jobs(0)) {
         Simulation::run(&jobs, true);

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 pub struct Explanation {
     /// The reason in one sentence.
     pub summary: String,
-    /// When it is expected to begin at the latest; `None`: that cannot be told.
+    /// When it is expected to begin; `None`: that is not known.
     pub start: Option<Timestamp>,
     /// For each node that is not free for it, the reason.
     pub nodes: Vec<(NodeId, WhyNot)>,
@@ -64,7 +64,7 @@ fn reserved(plan: &Plan<'_>, planned: &Planned<'_>, ahead: &BTreeSet<AllocationI
     let of_plan = plan.state.spans[node].iter().filter(|span| span.is_planned && ahead.contains(&span.by));
     let first = of_plan.min_by_key(|span| span.start_ms)?;
     let is_now = first.start_ms <= plan.state.now_ms;
-    let from = plan.state.can_be_told(first.start_ms).then_some(Timestamp(first.start_ms));
+    let from = plan.state.is_known_start(first.start_ms).then_some(Timestamp(first.start_ms));
     Some(if is_now { WhyNot::Taken(first.by) } else { WhyNot::Reserved { by: first.by, from } })
 }
 

@@ -133,7 +133,7 @@ impl Plan<'_> {
             Decision::Behind if self.has_reservation_ahead(planned) => {
                 format!("only the first {RESERVATIONS_MAX} that wait in a queue have an expected start")
             }
-            Decision::Behind => "when it starts cannot be told, nor for work ahead of it".to_owned(),
+            Decision::Behind => "when it starts is not known, nor for work ahead of it".to_owned(),
             Decision::NotReached => {
                 return format!(
                     "{wants}; {} of its queue {} ahead of it, and so much waits that a plan does not come to it",
@@ -174,12 +174,12 @@ impl Plan<'_> {
             (Some(start), _) => format!("expected to start at {start} on {}", node_list(self.ids(&reservation.nodes))),
             (None, _) if !reservation.awaited.is_empty() => self.out_of_service_sentence(&reservation.awaited),
             (None, Some(Endless { by, is_overdue: false })) => {
-                format!("when it starts cannot be told: allocation {} on its nodes has no walltime", by.short())
+                format!("when it starts is not known: allocation {} on its nodes has no walltime", by.short())
             }
             (None, Some(Endless { by, is_overdue: true })) => {
-                format!("when it starts cannot be told: allocation {} should have left its nodes long ago", by.short())
+                format!("when it starts is not known: allocation {} should have left its nodes long ago", by.short())
             }
-            (None, None) => "when it starts cannot be told: work ahead of it waits for work without a walltime".to_owned(),
+            (None, None) => "when it starts is not known: work ahead of it waits for work without a walltime".to_owned(),
         }
     }
 
@@ -191,7 +191,7 @@ impl Plan<'_> {
             }
             nodes => format!("{} are out of service", node_list(self.ids(nodes))),
         };
-        format!("when it starts cannot be told: {why}")
+        format!("when it starts is not known: {why}")
     }
 
     fn too_few_nodes(&self, planned: &Planned<'_>, wants: &str) -> String {
@@ -225,7 +225,7 @@ impl Plan<'_> {
 pub struct Expected {
     /// Its position in its vCluster's queue, from 1; `None`: it waits for something else than nodes.
     pub place: Option<u32>,
-    /// When it is expected to begin at the latest; `None`: that cannot be told.
+    /// When it is expected to begin; `None`: that is not known.
     pub start: Option<Timestamp>,
     /// Why it waits, in ten to forty characters.
     pub reason: String,

@@ -126,7 +126,7 @@ impl Plan<'_> {
     }
 
     /// When each allocation with a reservation is expected to begin, in the order of the plan.
-    /// `None`: that cannot be told, because it needs nodes that are out of service, or that work
+    /// `None`: that is not known, because it needs nodes that are out of service, or that work
     /// without a walltime has.
     pub fn expected_starts(&self) -> impl Iterator<Item = (AllocationId, Option<Timestamp>)> {
         self.planned.iter().filter_map(|planned| match &planned.decision {
@@ -262,7 +262,7 @@ impl<'a> Planner<'a> {
                 let state = &self.state;
                 let nodes = reservation.nodes.iter().map(|node| &state.nodes[*node].id);
                 // What may never begin keeps no quota from others.
-                if self.state.can_be_told(reservation.start_ms) {
+                if self.state.is_known_start(reservation.start_ms) {
                     self.headroom.reserve(allocation, nodes, reservation.start_ms);
                 }
                 Decision::Reserved(reservation)

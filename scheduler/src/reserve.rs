@@ -2,7 +2,7 @@
 //!
 //! Reservations are made in the order in which work is served, and none begins on a node before an
 //! earlier one that could be moved to this node. So where nodes are alike, work that ends early
-//! never delays a reservation (decision 0077). One whose start cannot be told holds its own nodes
+//! never delays a reservation (decision 0077). One whose start is not known holds its own nodes
 //! alone: it would keep all others from being reserved before it.
 
 use crate::classes::Class;
@@ -21,18 +21,18 @@ pub struct Reservation {
     pub nodes: Vec<usize>,
     /// Those of them that are out of service and expected back.
     pub awaited: Vec<usize>,
-    /// Work on its nodes whose end cannot be told.
+    /// Work on its nodes whose end is not known.
     pub endless: Option<Endless>,
 }
 
 impl Reservation {
-    /// When the work begins at the latest; `None`: it cannot be told.
+    /// When the work is expected to begin; `None`: it is not known.
     pub fn expected_start_ms(&self, state: &State<'_>) -> Option<u64> {
-        (self.awaited.is_empty() && state.can_be_told(self.start_ms)).then_some(self.start_ms)
+        (self.awaited.is_empty() && state.is_known_start(self.start_ms)).then_some(self.start_ms)
     }
 }
 
-/// Work whose end cannot be told.
+/// Work whose end is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endless {
     pub by: AllocationId,
@@ -122,7 +122,7 @@ fn earliest_of(state: &State<'_>, mut available: Vec<Available>, wanted: usize, 
     let start_ms = last.from_ms.max(floor_ms);
     available.retain(|a| a.from_ms <= start_ms);
     if available.len() > wanted {
-        if state.can_be_told(start_ms) {
+        if state.is_known_start(start_ms) {
             available.select_nth_unstable_by_key(wanted - 1, |a| (Reverse(a.free_ms), a.node));
         } else {
             available.select_nth_unstable_by_key(wanted - 1, |a| (a.free_ms, a.node));
@@ -138,7 +138,7 @@ fn reservation(state: &State<'_>, class: &Class<'_>, start_ms: u64, nodes: Vec<u
     let awaited = nodes.iter().copied().filter(|node| state.service[*node] != Service::Up).collect();
     let endless = nodes.iter().find_map(|node| {
         let is_full = !state.is_free_in_view(*node, class.amount(state, *node).as_ref());
-        let span = state.spans[*node].iter().find(|span| is_full && !span.is_planned && !state.can_be_told(span.end_ms))?;
+        let span = state.spans[*node].iter().find(|span| is_full && !span.is_planned && !state.is_known_start(span.end_ms))?;
         Some(Endless { by: span.by, is_overdue: span.has_end })
     });
     Reservation { start_ms, nodes, awaited, endless }

@@ -153,8 +153,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether a start can be told: a later one depends on the end of work that has no walltime.
-    pub fn can_be_told(&self, start_ms: u64) -> bool {
+    /// Whether a start is known: a later one depends on the end of work that has no walltime.
+    pub fn is_known_start(&self, start_ms: u64) -> bool {
         start_ms < self.now_ms.saturating_add(walltime_ms_max())
     }
 
@@ -187,10 +187,10 @@ impl<'a> State<'a> {
     }
 
     /// When so much of the node is free for good: all that holds it at that time has begun. `None`:
-    /// the whole node. Work with an end (`ends`) may use it before a reservation whose start cannot be
-    /// told.
+    /// the whole node. Work with an end (`ends`) may use it before a reservation whose start is not
+    /// known.
     pub fn free_from_ms(&self, node: usize, amount: Option<&Resources>, ends: bool) -> u64 {
-        let counts = |span: &&Span| !(ends && span.is_planned && !self.can_be_told(span.start_ms));
+        let counts = |span: &&Span| !(ends && span.is_planned && !self.is_known_start(span.start_ms));
         let mut spans = self.spans[node].iter().filter(counts);
         let Some(amount) = amount else { return spans.next().map_or(self.now_ms, |span| span.end_ms) };
         let mut held = Resources::default();

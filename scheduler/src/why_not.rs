@@ -20,7 +20,7 @@ pub enum WhyNot {
     Reserved {
         /// The other allocation.
         by: AllocationId,
-        /// When the reservation begins, if that can be told.
+        /// When the reservation begins, if that is known.
         from: Option<Timestamp>,
     },
     /// Less of it is free than the allocation wants.
@@ -49,7 +49,7 @@ impl std::fmt::Display for WhyNot {
             Self::NotAlive => f.write_str("is not seen alive by gossip"),
             Self::Taken(by) => write!(f, "is taken by allocation {}", by.short()),
             Self::Reserved { by, from: Some(from) } => write!(f, "is reserved for allocation {} from {from} on", by.short()),
-            Self::Reserved { by, from: None } => write!(f, "is kept for allocation {}, whose start cannot be told", by.short()),
+            Self::Reserved { by, from: None } => write!(f, "is kept for allocation {}, whose start is not known", by.short()),
             Self::Full { free, wanted } => write!(f, "has too little free: {}", wanted.short_of(free)),
             Self::Lacks(what) => f.write_str(what),
             Self::Excluded { why, until } => write!(

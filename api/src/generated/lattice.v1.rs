@@ -3218,7 +3218,7 @@ pub struct Allocation {
     /// its position, from 1, in the order of its vCluster's queue; 0: none
     #[prost(uint32, tag = "72")]
     pub queue_position: u32,
-    /// While it waits: when it is expected to begin, in milliseconds since 1970; absent: that cannot be told. Only in Get,
+    /// While it waits: when it is expected to begin, in milliseconds since 1970; absent: that is not known. Only in Get,
     /// List and Explain.
     #[prost(uint64, optional, tag = "79")]
     pub expected_start_ms: ::core::option::Option<u64>,

@@ -133,7 +133,8 @@ pub struct SubmitFlags {
     /// The project that it belongs to [default: none]
     #[arg(long, value_name = "NAME", overrides_with = "project")]
     pub project: Option<String>,
-    /// How hard it is to preempt: 0 (the first to be preempted) to 10 (only you may preempt it) [default: 5]
+    /// How hard it is to preempt: 0 (the first to be preempted) to 10 (only you may preempt it); below 5,
+    /// other work is also served first [default: 5]
     #[arg(long, value_name = "CLASS", overrides_with = "preemption_class", value_parser = clap::value_parser!(u32).range(0..=10))]
     pub preemption_class: Option<u32>,
     /// Only you may preempt it: the same as --preemption-class=10
