@@ -32,6 +32,7 @@ mod telemetry;
 mod tenant;
 mod top;
 mod update;
+mod usage;
 pub mod vcluster;
 mod wait;
 mod watch;
@@ -71,6 +72,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Metrics(Later(args)) => top::run(session, Top::of(args.id)).await.map(success),
         Command::Completion(Later(args)) => completion::run(&args).map(success),
         Command::Compare(Later(args)) => compare::run(session, args).await.map(success),
+        Command::Usage(Later(args)) => usage::run(session, args).await.map(success),
         Command::Telemetry(Later(args)) => telemetry::run(session, args).await.map(success),
         Command::Diag(Later(args)) => diag::run(session, args).await.map(success),
         Command::Attach(Later(args)) => Box::pin(attach::run(session, args)).await,

@@ -168,6 +168,8 @@ actions! {
     CapacityGrew,
     /// An operator removed a node: it is refused until its name is admitted again.
     NodeRemoved,
+    /// Work that ended took a tenant's budget past a mark: 80 or 100 % are used.
+    BudgetUsed,
 }
 
 impl AuditAction {

@@ -1,12 +1,26 @@
-//! Tenants: the accounts for work, and how much of the cluster each may use at a time.
+//! Tenants: the accounts for work, how much of the cluster each may use at a time, and how much is
+//! meant for it over time.
 
 use crate::ids::Revision;
+use crate::usage::{HOUR_MS, Used};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A tenant with its hard quotas. The quorum refuses a command that would exceed them, in the same
-/// commit that counts usage.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The whole cluster, in the unit of [`Tenant::fair_share_target_ppm`].
+pub const WHOLE_CLUSTER_PPM: u32 = 1_000_000;
+/// The smallest burst allowance, in percent: the share itself.
+pub const BURST_PERCENT_MIN: u32 = 100;
+/// The largest burst allowance, in percent.
+pub const BURST_PERCENT_MAX: u32 = 100_000;
+/// The largest budget, in hours: its milliseconds fit into 64 bits.
+pub const BUDGET_HOURS_MAX: u64 = u64::MAX / HOUR_MS;
+
+/// A tenant with its quotas, share and budgets.
+///
+/// The quotas are hard: the quorum refuses a command that would exceed them, in the same commit that
+/// counts usage. Shares and budgets are soft: the scheduler orders work by them, and refuses none.
+/// They are integers, because every member must have the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
     /// The name used in specifications.
     pub name: String,
@@ -15,6 +29,24 @@ pub struct Tenant {
     pub max_nodes: Option<u32>,
     /// Largest number of its allocations that have nodes at a time. `None`: no limit.
     pub max_concurrent_allocations: Option<u32>,
+    /// The part of the cluster that is meant for it, in millionths (0.15 is 150,000). `None`: no
+    /// part in particular.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fair_share_target_ppm: Option<u32>,
+    /// How much of its share it may use while others leave nodes free, in percent of the share (1.5
+    /// is 150). `None`: [`BURST_PERCENT_MIN`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_allowance_percent: Option<u32>,
+    /// GPU-hours that its work may use in the budget period. `None`: no budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_hours_budget: Option<u64>,
+    /// Node-hours that its work may use in the budget period. `None`: no budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_hours_budget: Option<u64>,
+    /// The highest preemption class that its work may have. `None`: any, but a class above the usual
+    /// one gets ahead of nobody in a queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_max: Option<u8>,
     /// The revision of its latest change.
     pub revision: Revision,
 }
@@ -76,6 +108,18 @@ impl fmt::Display for Excess {
 }
 
 impl Tenant {
+    /// How much of its budget this is, in percent, rounded down. With two budgets the one of which
+    /// more is used decides. `None`: it has no budget.
+    pub fn budget_percent(&self, used: Used) -> Option<u64> {
+        let percent = |used_ms: u64, budget_hours: Option<u64>| {
+            let budget_ms = u128::from(budget_hours?) * u128::from(HOUR_MS);
+            // Of a budget of nothing, everything is used from the beginning.
+            let percent = (u128::from(used_ms) * 100).checked_div(budget_ms).unwrap_or(100);
+            Some(u64::try_from(percent).unwrap_or(u64::MAX))
+        };
+        percent(used.gpu_ms, self.gpu_hours_budget).max(percent(used.node_ms, self.node_hours_budget))
+    }
+
     /// The quota that this demand would exceed; `None`: none.
     pub fn excess(&self, demand: Demand) -> Option<Excess> {
         let over = |quota, current: u32, requested: u32, limit: Option<u32>| {
@@ -93,7 +137,21 @@ mod tests {
     use super::*;
 
     fn physics(max_nodes: Option<u32>, max_concurrent_allocations: Option<u32>) -> Tenant {
-        Tenant { name: "physics".into(), max_nodes, max_concurrent_allocations, revision: Revision(1) }
+        Tenant { name: "physics".into(), max_nodes, max_concurrent_allocations, ..Tenant::default() }
+    }
+
+    #[test]
+    fn the_budget_of_which_more_is_used_decides() {
+        let percent = |gpu_hours_budget, node_hours_budget| {
+            let tenant = Tenant { gpu_hours_budget, node_hours_budget, ..physics(None, None) };
+            tenant.budget_percent(Used { node_ms: 5 * HOUR_MS, gpu_ms: 9 * HOUR_MS })
+        };
+        assert_eq!(percent(None, None), None);
+        assert_eq!([percent(Some(10), None), percent(Some(10), Some(50)), percent(Some(10), Some(4))], [Some(90), Some(90), Some(125)]);
+        assert_eq!([percent(Some(0), None), percent(Some(BUDGET_HOURS_MAX), None)], [Some(100), Some(0)]);
+        let all = Used { node_ms: u64::MAX, gpu_ms: u64::MAX };
+        let tenant = Tenant { gpu_hours_budget: Some(1), ..physics(None, None) };
+        assert_eq!(tenant.budget_percent(all), Some(512_409_557_603_043), "no overflow");
     }
 
     #[test]

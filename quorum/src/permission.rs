@@ -166,6 +166,7 @@ table! {
         ListServices: No Yes Own Itself;
         /// For a node: services of tenants whose work is on it.
         LookupService: No Yes Own Itself;
+        GetUsage: No Yes No Itself;
         GetLimits: No Yes No Itself;
         ListKeys: No Yes No Itself;
         ListRevocations: No Yes No Itself;
@@ -358,6 +359,7 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::ListDomains { .. }
         | Request::ListServices { .. }
         | Request::LookupService { .. }
+        | Request::GetUsage { .. }
         | Request::GetLimits
         | Request::ListKeys
         | Request::ListRevocations

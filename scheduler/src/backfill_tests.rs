@@ -7,8 +7,7 @@ use crate::{Holdings, Outlook, Plan, RESERVATIONS_MAX, View, explain, plan, wait
 use lattice_model::claim::ClaimShare;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, Claim, NodeId, NodeState, Resources, Revision, SchedulerKind, Share, SharePhase, Tenant,
-    Timestamp,
+    Allocation, AllocationId, AllocationState, Claim, NodeId, NodeState, Resources, SchedulerKind, Share, SharePhase, Tenant, Timestamp,
 };
 
 use proptest::prelude::*;
@@ -239,7 +238,7 @@ fn what_may_never_begin_keeps_no_nodes_and_no_quota_from_work_with_a_walltime_be
     let busy = began(lasting(pending(8, 1, 1), 30), "n2", 0);
     let (never, large) = (of(lasting(pending(1, 3, 10), 60)), of(lasting(pending(2, 2, 11), 60)));
     let mut v = view(3, vec![service, busy, never, large, lasting(pending(3, 1, 12), 60), lasting(pending(4, 1, 13), 30)]);
-    let quota = Tenant { name: "physics".into(), max_nodes: Some(3), max_concurrent_allocations: None, revision: Revision(1) };
+    let quota = Tenant { name: "physics".into(), max_nodes: Some(3), max_concurrent_allocations: None, ..Tenant::default() };
     v.tenants.insert("physics".into(), quota);
     assert_eq!(placed(&v), [(id(4), vec!["n3".into()])], "the others wait for the large one");
     assert_eq!(starts(&v), [(id(1), None), (id(2), Some(30)), (id(3), Some(90))]);
@@ -324,7 +323,7 @@ fn work_that_would_use_up_a_quota_that_a_reservation_needs_waits() {
     v.allocations.insert(first.id, first);
     spec_of(v.allocations.get_mut(&id(1)).unwrap()).constraints.nodes = ["n1", "n2"].map(|name| name.parse().unwrap()).into();
     spec_of(v.allocations.get_mut(&id(1)).unwrap()).nodes = 2;
-    let quota = |max| Tenant { name: "physics".into(), max_nodes: Some(max), max_concurrent_allocations: None, revision: Revision(1) };
+    let quota = |max| Tenant { name: "physics".into(), max_nodes: Some(max), max_concurrent_allocations: None, ..Tenant::default() };
     v.tenants.insert("physics".into(), quota(2));
     // n3 is free for ever, but from minute 20 on the tenant uses both of its nodes.
     assert_eq!((placed(&v), starts(&v)), (vec![(id(3), vec!["n2".into()])], vec![(id(1), Some(20))]));

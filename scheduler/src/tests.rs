@@ -180,7 +180,7 @@ fn a_tenant_at_its_quota_waits_and_keeps_nobody_else_waiting() {
         allocation
     };
     let mut v = view(4, vec![of(pending(1, 2, 10), "physics"), pending(2, 1, 20), of(pending(3, 1, 30), "physics")]);
-    let physics = Tenant { name: "physics".into(), max_nodes: Some(2), max_concurrent_allocations: None, revision: Revision(1) };
+    let physics = Tenant { name: "physics".into(), max_nodes: Some(2), max_concurrent_allocations: None, ..Tenant::default() };
     v.tenants.insert("physics".into(), physics.clone());
     let there = of(running_on(pending(9, 1, 1), "n1", Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 }), "physics");
     v.allocations.insert(there.id, there);
@@ -223,7 +223,7 @@ fn best_fit_beyond_the_quota(cores_used_of_n1: u32) -> View {
     ] {
         v.allocations.insert(there.id, there);
     }
-    let physics = Tenant { name: "physics".into(), max_nodes: Some(1), max_concurrent_allocations: None, revision: Revision(1) };
+    let physics = Tenant { name: "physics".into(), max_nodes: Some(1), max_concurrent_allocations: None, ..Tenant::default() };
     v.tenants.insert("physics".into(), physics);
     v
 }
@@ -287,7 +287,7 @@ fn a_group_that_is_too_small_does_not_hide_that_the_quota_keeps_work_off() {
     for there in [running_on(shared(8, 1, 1, 1), "n1", part), running_on(shared(9, 1, 1, 1), "n2", part)] {
         v.allocations.insert(there.id, of_physics(there));
     }
-    let physics = Tenant { name: "physics".into(), max_nodes: Some(3), max_concurrent_allocations: None, revision: Revision(1) };
+    let physics = Tenant { name: "physics".into(), max_nodes: Some(3), max_concurrent_allocations: None, ..Tenant::default() };
     v.tenants.insert("physics".into(), physics);
     let v = made_of(v, &[("n1", "6.6"), ("n2", "6.6"), ("n3", "6.1"), ("n4", "6.1"), ("n5", "6.1")]);
     assert_eq!(placed(&v), [(id(2), vec!["n3".into(), "n4".into(), "n5".into()])], "it does not block the queue");
@@ -636,7 +636,7 @@ proptest! {
             }
         }
         let mut v = view(nodes, all);
-        v.tenants.insert(tenant.clone(), Tenant { name: tenant, max_nodes: Some(4), max_concurrent_allocations: None, revision: Revision(1) });
+        v.tenants.insert(tenant.clone(), Tenant { name: tenant, max_nodes: Some(4), max_concurrent_allocations: None, ..Tenant::default() });
         let (v, queue) = if is_fifo { (in_fifo(v), "fifo") } else { (v, "default") };
         let outlook = Outlook::of(&v, NOW);
         let mut next = 1;

@@ -1,7 +1,10 @@
 //! The frozen view of the cluster from which all of this crate's decisions are made.
 
-use lattice_model::{Allocation, AllocationId, DEFAULT_VCLUSTER, Node, NodeId, Revision, SchedulerKind, Tenant, VCluster, VniPool};
+use lattice_model::{
+    Allocation, AllocationId, BudgetPeriod, DEFAULT_VCLUSTER, DailyUse, Node, NodeId, Revision, SchedulerKind, Tenant, VCluster, VniPool,
+};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// An agent's knowledge at one moment, from its watch on the quorum and from gossip. Free = size −
 /// committed shares; gossip can only subtract nodes.
@@ -11,7 +14,7 @@ pub struct View {
     pub nodes: BTreeMap<NodeId, Node>,
     /// All allocations that have not ended, and ended ones that still hold shares.
     pub allocations: BTreeMap<AllocationId, Allocation>,
-    /// Tenants with quotas, by name.
+    /// Tenants with their quotas, shares and budgets, by name.
     pub tenants: BTreeMap<String, Tenant>,
     /// vClusters, by name; `default` has no record.
     pub vclusters: BTreeMap<String, VCluster>,
@@ -19,6 +22,11 @@ pub struct View {
     pub domains: BTreeMap<(String, String), u32>,
     /// The pool of VNIs; `None`: it is not known.
     pub vni_pool: Option<VniPool>,
+    /// The recorded use of tenants that have some, by name. Work that runs is not in it: its use
+    /// since it began is [`lattice_model::NodeUse::of`] it, for that time.
+    pub usage: BTreeMap<String, Arc<DailyUse>>,
+    /// How far budgets look back.
+    pub budget_period: BudgetPeriod,
     /// How many allocations of one user may hold nodes at once; `None`: any number.
     pub user_running: Option<u32>,
     /// Nodes that this agent's gossip shows alive ([`View::with_alive`]).

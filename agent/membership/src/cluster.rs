@@ -61,6 +61,7 @@ fn apply_change(cluster: &mut Cluster, change: Change) -> Result<(), NotApplicab
         }
         Change::TenantDeleted(name) => {
             cluster.tenants.remove(&name);
+            cluster.usage.remove(&name);
         }
         Change::VCluster(vcluster) => {
             cluster.vclusters.insert(vcluster.name.clone(), *vcluster);
@@ -88,7 +89,10 @@ fn apply_change(cluster: &mut Cluster, change: Change) -> Result<(), NotApplicab
             cluster.domains.remove(&(tenant, name));
         }
         Change::VniPool(pool) => cluster.vni_pool = Some(pool),
-        Change::Limits(limits) => cluster.user_running = limits.users.user_running,
+        Change::Limits(limits) => {
+            (cluster.user_running, cluster.budget_period) = (limits.users.user_running, limits.budget_period);
+        }
+        Change::TenantUse { tenant, days } => Arc::make_mut(cluster.usage.entry(tenant).or_default()).replace(days),
         // The watch does not request these.
         Change::Lease(_) | Change::LeaseEnded(_) => {}
     }

@@ -6,7 +6,7 @@ use super::{Api, api::QUORUM_TIMEOUT, api::Streamed};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_ledger::keyring::Secret;
-use lattice_ledger::{Action, QuotaChange, Revocation, TenantChange, UserLimitsChange};
+use lattice_ledger::{Action, QuotaChange, Revocation, SoftLimitsChange, TenantChange, TenantStatus, UserLimitsChange};
 use lattice_model::Principal;
 use lattice_quorum_client::wire::{Answer, KeyRole, KeyringStatus, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
 use rand::TryRngCore;
@@ -80,14 +80,15 @@ impl AdminService for Api {
             Answer::Tenants(tenants) => tenants,
             other => return Err(unexpected(&other)),
         };
-        let tenants = tenants.into_iter().map(|t| v1::Tenant {
-            name: t.tenant.name,
-            max_nodes: t.tenant.max_nodes,
-            max_concurrent_allocations: t.tenant.max_concurrent_allocations,
-            nodes: t.nodes,
-            allocations: t.allocations,
-        });
-        Ok(Response::new(v1::ListTenantsResponse { tenants: tenants.collect() }))
+        Ok(Response::new(v1::ListTenantsResponse { tenants: tenants.into_iter().map(tenant_to_proto).collect() }))
+    }
+
+    async fn get_tenant_usage(&self, request: Request<v1::GetTenantUsageRequest>) -> Result<Response<v1::Usage>, Status> {
+        self.tenant_usage(request).await.map(Response::new)
+    }
+
+    async fn get_user_usage(&self, request: Request<v1::GetUserUsageRequest>) -> Result<Response<v1::Usage>, Status> {
+        self.user_usage(request).await.map(Response::new)
     }
 
     async fn get_vni_pool(&self, request: Request<v1::GetVniPoolRequest>) -> Result<Response<v1::VniPool>, Status> {
@@ -142,7 +143,8 @@ impl AdminService for Api {
             user_history: quota_change(asked.user_history),
             tenant_pending: quota_change(asked.tenant_pending),
         };
-        self.done(&operator.asks(Action::SetLimits { sensitive_pool_size: quota_change(asked.sensitive_pool_size), users, by })).await?;
+        let (sensitive_pool_size, budget_period_days) = (quota_change(asked.sensitive_pool_size), asked.budget_period_days);
+        self.done(&operator.asks(Action::SetLimits { sensitive_pool_size, users, budget_period_days, by })).await?;
         self.limits().await.map(Response::new)
     }
 
@@ -258,6 +260,7 @@ impl Api {
                     user_script_bytes: users.user_script_bytes,
                     user_history: users.user_history,
                     tenant_pending: users.tenant_pending,
+                    budget_period_days: now.limits.budget_period.days(),
                 })
             }
             other => Err(unexpected(&other)),
@@ -267,12 +270,20 @@ impl Api {
     async fn set_tenant(&self, request: Request<v1::TenantRequest>, create: bool) -> Result<Response<v1::TenantResponse>, Status> {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
-        let v1::TenantRequest { name, max_nodes, max_concurrent_allocations } = request.into_inner();
+        let asked = request.into_inner();
+        let soft = SoftLimitsChange {
+            fair_share_target_ppm: quota_change(asked.fair_share_target_ppm),
+            burst_allowance_percent: quota_change(asked.burst_allowance_percent),
+            gpu_hours_budget: hours_change(asked.gpu_hours_budget),
+            node_hours_budget: hours_change(asked.node_hours_budget),
+            class_max: class_change(asked.class_max),
+        };
         let change = TenantChange {
-            name,
+            name: asked.name,
             create,
-            max_nodes: quota_change(max_nodes),
-            max_concurrent_allocations: quota_change(max_concurrent_allocations),
+            max_nodes: quota_change(asked.max_nodes),
+            max_concurrent_allocations: quota_change(asked.max_concurrent_allocations),
+            soft,
         };
         self.done(&operator.asks(Action::SetTenant { change, by })).await?;
         Ok(Response::new(v1::TenantResponse {}))
@@ -285,6 +296,40 @@ fn quota_change(wire: Option<v1::QuotaChange>) -> QuotaChange {
         Some(To::AtMost(limit)) => QuotaChange::AtMost(limit),
         Some(To::Unlimited(true)) => QuotaChange::Unlimited,
         Some(To::Unlimited(false)) | None => QuotaChange::Keep,
+    }
+}
+
+fn hours_change(wire: Option<v1::HoursChange>) -> QuotaChange<u64> {
+    use v1::hours_change::To;
+    match wire.and_then(|change| change.to) {
+        Some(To::AtMost(hours)) => QuotaChange::AtMost(hours),
+        Some(To::Unlimited(true)) => QuotaChange::Unlimited,
+        Some(To::Unlimited(false)) | None => QuotaChange::Keep,
+    }
+}
+
+/// A number that is no class stays one that the quorum refuses.
+fn class_change(wire: Option<v1::QuotaChange>) -> QuotaChange<u8> {
+    match quota_change(wire) {
+        QuotaChange::AtMost(class) => QuotaChange::AtMost(u8::try_from(class).unwrap_or(u8::MAX)),
+        QuotaChange::Unlimited => QuotaChange::Unlimited,
+        QuotaChange::Keep => QuotaChange::Keep,
+    }
+}
+
+fn tenant_to_proto(status: TenantStatus) -> v1::Tenant {
+    let TenantStatus { tenant, nodes, allocations } = status;
+    v1::Tenant {
+        name: tenant.name,
+        max_nodes: tenant.max_nodes,
+        max_concurrent_allocations: tenant.max_concurrent_allocations,
+        nodes,
+        allocations,
+        fair_share_target_ppm: tenant.fair_share_target_ppm,
+        burst_allowance_percent: tenant.burst_allowance_percent,
+        gpu_hours_budget: tenant.gpu_hours_budget,
+        node_hours_budget: tenant.node_hours_budget,
+        class_max: tenant.class_max.map(u32::from),
     }
 }
 

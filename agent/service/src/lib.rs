@@ -53,6 +53,7 @@ mod target;
 mod telemetry;
 mod updating;
 mod usage;
+mod usage_reports;
 mod vclusters;
 mod watches;
 mod watching;

@@ -31,6 +31,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::Role { .. }
                 | Refusal::CertificateRefused { .. }
                 | Refusal::NotOperator { .. }
+                | Refusal::ClassTooHigh { .. }
                 | Refusal::VClusterOfTenant { .. } => Status::permission_denied(text),
                 Refusal::AllocationExists { .. }
                 | Refusal::TenantExists { .. }

@@ -181,7 +181,8 @@ fn event(changes: &[Change], sees: Viewer, viewer: &Principal) -> v1::WatchEvent
             | Change::Domain { .. }
             | Change::DomainReleased { .. }
             | Change::VniPool(_)
-            | Change::Limits(_) => {}
+            | Change::Limits(_)
+            | Change::TenantUse { .. } => {}
         }
     }
     event

@@ -291,6 +291,36 @@ pub struct TenantRequest {
     pub max_nodes: ::core::option::Option<QuotaChange>,
     #[prost(message, optional, tag = "3")]
     pub max_concurrent_allocations: ::core::option::Option<QuotaChange>,
+    /// millionths of the cluster, at most 1,000,000
+    #[prost(message, optional, tag = "4")]
+    pub fair_share_target_ppm: ::core::option::Option<QuotaChange>,
+    /// of the share, 100 or more
+    #[prost(message, optional, tag = "5")]
+    pub burst_allowance_percent: ::core::option::Option<QuotaChange>,
+    /// in the budget period of the cluster's limits
+    #[prost(message, optional, tag = "6")]
+    pub gpu_hours_budget: ::core::option::Option<HoursChange>,
+    #[prost(message, optional, tag = "7")]
+    pub node_hours_budget: ::core::option::Option<HoursChange>,
+    /// the highest preemption class of its work, 0 to 10
+    #[prost(message, optional, tag = "8")]
+    pub class_max: ::core::option::Option<QuotaChange>,
+}
+/// Absent: the budget does not change; a new tenant has no budget.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HoursChange {
+    #[prost(oneof = "hours_change::To", tags = "1, 2")]
+    pub to: ::core::option::Option<hours_change::To>,
+}
+/// Nested message and enum types in `HoursChange`.
+pub mod hours_change {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum To {
+        #[prost(uint64, tag = "1")]
+        AtMost(u64),
+        #[prost(bool, tag = "2")]
+        Unlimited(bool),
+    }
 }
 /// Absent: the quota does not change; a new tenant has no quota.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -338,6 +368,66 @@ pub struct Tenant {
     /// the allocations that have nodes now
     #[prost(uint32, tag = "5")]
     pub allocations: u32,
+    /// millionths of the cluster; absent: no share in particular
+    #[prost(uint32, optional, tag = "6")]
+    pub fair_share_target_ppm: ::core::option::Option<u32>,
+    /// of the share; absent: 100
+    #[prost(uint32, optional, tag = "7")]
+    pub burst_allowance_percent: ::core::option::Option<u32>,
+    /// in the budget period; absent: no budget
+    #[prost(uint64, optional, tag = "8")]
+    pub gpu_hours_budget: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "9")]
+    pub node_hours_budget: ::core::option::Option<u64>,
+    /// the highest preemption class of its work; absent: any
+    #[prost(uint32, optional, tag = "10")]
+    pub class_max: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetTenantUsageRequest {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    /// empty: of all projects together
+    #[prost(string, tag = "2")]
+    pub project: ::prost::alloc::string::String,
+    /// the last days (UTC), today included; 0: the budget period
+    #[prost(uint32, tag = "3")]
+    pub days: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetUserUsageRequest {
+    /// empty: the caller
+    #[prost(string, tag = "1")]
+    pub user: ::prost::alloc::string::String,
+    /// as in GetTenantUsageRequest
+    #[prost(uint32, tag = "2")]
+    pub days: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Usage {
+    /// of the tenant or user
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub project: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub days: u32,
+    /// nodes x milliseconds; a part of a node counts as its greatest part
+    #[prost(uint64, tag = "4")]
+    pub node_ms: u64,
+    /// GPUs x milliseconds
+    #[prost(uint64, tag = "5")]
+    pub gpu_ms: u64,
+    #[prost(uint32, tag = "6")]
+    pub budget_period_days: u32,
+    /// of the tenant, in the budget period; absent: no budget
+    #[prost(uint64, optional, tag = "7")]
+    pub gpu_hours_budget: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "8")]
+    pub node_hours_budget: ::core::option::Option<u64>,
+    /// used of the budget in that period; of two budgets, the more used one
+    #[prost(uint64, optional, tag = "9")]
+    pub budget_percent: ::core::option::Option<u64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListGossipKeysRequest {}
@@ -625,6 +715,9 @@ pub struct SetLimitsRequest {
     pub tenant_pending: ::core::option::Option<QuotaChange>,
     #[prost(message, optional, tag = "7")]
     pub user_running: ::core::option::Option<QuotaChange>,
+    /// 1 to 366; absent: no change
+    #[prost(uint32, optional, tag = "8")]
+    pub budget_period_days: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Limits {
@@ -654,6 +747,9 @@ pub struct Limits {
     /// for each user: allocations that have nodes at once (Staging, Running)
     #[prost(uint32, optional, tag = "8")]
     pub user_running: ::core::option::Option<u32>,
+    /// how many days the budgets of tenants look back
+    #[prost(uint32, tag = "9")]
+    pub budget_period_days: u32,
 }
 /// Proves that an operator calls. It is in the metadata `lattice-operator-bin` of a call, and valid for one method and
 /// five minutes.
@@ -884,7 +980,7 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "ChangeMembers"));
             self.inner.unary(req, path, codec).await
         }
-        /// Tenants and their hard quotas. Everybody may list them; the other calls are for operators.
+        /// Tenants with their quotas, shares and budgets. Everybody may list them; the other calls are for operators.
         pub async fn create_tenant(
             &mut self,
             request: impl tonic::IntoRequest<super::TenantRequest>,
@@ -971,6 +1067,50 @@ pub mod admin_service_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "ListTenants"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What a tenant, or a project of it, has used; work that runs counts up to now.
+        pub async fn get_tenant_usage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetTenantUsageRequest>,
+        ) -> std::result::Result<tonic::Response<super::Usage>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/GetTenantUsage",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "GetTenantUsage"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// What a user has used. Where allocations are private, only operators get that of other users.
+        pub async fn get_user_usage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetUserUsageRequest>,
+        ) -> std::result::Result<tonic::Response<super::Usage>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/GetUserUsage",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "GetUserUsage"));
             self.inner.unary(req, path, codec).await
         }
         /// The keys that encrypt gossip, without their secrets.
@@ -1329,7 +1469,7 @@ pub mod admin_service_server {
             tonic::Response<super::ChangeMembersResponse>,
             tonic::Status,
         >;
-        /// Tenants and their hard quotas. Everybody may list them; the other calls are for operators.
+        /// Tenants with their quotas, shares and budgets. Everybody may list them; the other calls are for operators.
         async fn create_tenant(
             &self,
             request: tonic::Request<super::TenantRequest>,
@@ -1350,6 +1490,16 @@ pub mod admin_service_server {
             tonic::Response<super::ListTenantsResponse>,
             tonic::Status,
         >;
+        /// What a tenant, or a project of it, has used; work that runs counts up to now.
+        async fn get_tenant_usage(
+            &self,
+            request: tonic::Request<super::GetTenantUsageRequest>,
+        ) -> std::result::Result<tonic::Response<super::Usage>, tonic::Status>;
+        /// What a user has used. Where allocations are private, only operators get that of other users.
+        async fn get_user_usage(
+            &self,
+            request: tonic::Request<super::GetUserUsageRequest>,
+        ) -> std::result::Result<tonic::Response<super::Usage>, tonic::Status>;
         /// The keys that encrypt gossip, without their secrets.
         async fn list_gossip_keys(
             &self,
@@ -1903,6 +2053,96 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListTenantsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/GetTenantUsage" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetTenantUsageSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::GetTenantUsageRequest>
+                    for GetTenantUsageSvc<T> {
+                        type Response = super::Usage;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetTenantUsageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::get_tenant_usage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetTenantUsageSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/GetUserUsage" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetUserUsageSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::GetUserUsageRequest>
+                    for GetUserUsageSvc<T> {
+                        type Response = super::Usage;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetUserUsageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::get_user_usage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetUserUsageSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -21,6 +21,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
         user_script_bytes: change(args.user_script_bytes),
         user_history: change(args.user_history),
         tenant_pending: change(args.tenant_pending),
+        budget_period_days: args.budget_period_days,
     };
     let limits = if asked == v1::SetLimitsRequest::default() {
         answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?
@@ -38,6 +39,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
             ("Bytes of scripts, of a user", shown(limits.user_script_bytes)),
             ("Ended work shown, of a user", shown(limits.user_history)),
             ("Pending, of a tenant", shown(limits.tenant_pending)),
+            ("Budget period, in days", limits.budget_period_days.to_string()),
         ])),
         Format::Data(notation) => notation.print(&serde_json::json!({
             "sensitive_pool_size": limits.sensitive_pool_size,
@@ -48,6 +50,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
             "user_script_bytes": limits.user_script_bytes,
             "user_history": limits.user_history,
             "tenant_pending": limits.tenant_pending,
+            "budget_period_days": limits.budget_period_days,
         })),
         Format::Name => print_names([shown(limits.sensitive_pool_size).as_str()]),
     }

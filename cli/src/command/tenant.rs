@@ -1,13 +1,15 @@
 //! `lattice admin tenant`.
 
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
-use crate::table::Table;
+use crate::table::{Table, block};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_api::v1::hours_change;
 use lattice_api::v1::quota_change::To;
 use lattice_cli_syntax::args::tenant::{Quota, SetTenant, TenantCommand};
+use lattice_model::tenant::WHOLE_CLUSTER_PPM;
 
 pub async fn run(session: &Session, command: TenantCommand) -> Result<(), Failure> {
     let client = session.connect().await?;
@@ -19,8 +21,10 @@ pub async fn run(session: &Session, command: TenantCommand) -> Result<(), Failur
         }
         TenantCommand::Update(args) => {
             let request = request(args);
-            if request.max_nodes.is_none() && request.max_concurrent_allocations.is_none() {
-                return Err(Failure::usage("nothing to change").hint("give --max-nodes or --max-concurrent-allocations"));
+            if request == (v1::TenantRequest { name: request.name.clone(), ..v1::TenantRequest::default() }) {
+                let hint = "give --max-nodes, --max-concurrent-allocations, --fair-share-target, --burst-allowance, \
+                            --gpu-hours-budget, --node-hours-budget or --class-max";
+                return Err(Failure::usage("nothing to change").hint(hint));
             }
             answer(client.admin().update_tenant(request.clone())).await?;
             show(session, &client, &request.name).await
@@ -38,7 +42,7 @@ pub async fn run(session: &Session, command: TenantCommand) -> Result<(), Failur
         TenantCommand::List => {
             let tenants = list(&client).await?;
             match session.format() {
-                Format::Table => print(&table(&tenants)),
+                Format::Table => print(&table(&tenants, session.width())),
                 Format::Data(notation) => notation.print(&tenants.iter().map(json).collect::<Vec<_>>()),
                 Format::Name => print_names(tenants.iter().map(|t| t.name.as_str())),
             }
@@ -54,10 +58,22 @@ fn request(args: SetTenant) -> v1::TenantRequest {
         };
         Some(v1::QuotaChange { to: Some(to) })
     };
+    let hours = |budget: Option<Quota<u64>>| {
+        let to = match budget? {
+            Quota::Unlimited => hours_change::To::Unlimited(true),
+            Quota::AtMost(hours) => hours_change::To::AtMost(hours),
+        };
+        Some(v1::HoursChange { to: Some(to) })
+    };
     v1::TenantRequest {
         name: args.name.get(),
         max_nodes: change(args.max_nodes),
         max_concurrent_allocations: change(args.max_concurrent_allocations),
+        fair_share_target_ppm: change(args.fair_share_target),
+        burst_allowance_percent: change(args.burst_allowance),
+        gpu_hours_budget: hours(args.gpu_hours_budget),
+        node_hours_budget: hours(args.node_hours_budget),
+        class_max: change(args.class_max),
     }
 }
 
@@ -70,30 +86,112 @@ async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Fail
     let missing = || Failure::new(Exit::NotFound, format!("there is no tenant {name:?}")).hint("`lattice admin tenant list` shows them");
     let tenant = found.ok_or_else(missing)?;
     match session.format() {
-        Format::Table => print(&table(&[tenant])),
+        Format::Table => print(&details(&tenant)),
         Format::Data(notation) => notation.print(&json(&tenant)),
         Format::Name => print_names([tenant.name.as_str()]),
     }
 }
 
-fn table(tenants: &[v1::Tenant]) -> String {
-    let limit = |limit: Option<u32>| limit.map_or_else(|| "none".to_owned(), |l| l.to_string());
-    let mut table = Table::new(&["TENANT", "NODES", "MAX NODES", "ALLOCATIONS", "MAX CONCURRENT"]);
+fn table(tenants: &[v1::Tenant], width: Width) -> String {
+    const QUOTAS: [&str; 5] = ["TENANT", "NODES", "MAX NODES", "ALLOCATIONS", "MAX CONCURRENT"];
+    const SOFT: [&str; 5] = ["FAIR SHARE", "BURST", "GPU-HOURS", "NODE-HOURS", "MAX CLASS"];
+    let mut table = match width {
+        Width::Terse => Table::new(&QUOTAS),
+        Width::Wide => Table::new(&[QUOTAS, SOFT].concat()),
+    };
     for t in tenants {
-        table.row(vec![
+        let mut cells = vec![
             t.name.clone(),
             t.nodes.to_string(),
-            limit(t.max_nodes),
+            text_or_none(t.max_nodes),
             t.allocations.to_string(),
-            limit(t.max_concurrent_allocations),
-        ]);
+            text_or_none(t.max_concurrent_allocations),
+        ];
+        if width == Width::Wide {
+            cells.extend(soft(t));
+        }
+        table.row(cells);
     }
     table.text(&[])
+}
+
+/// Its share, allowance, budgets and class.
+fn soft(t: &v1::Tenant) -> [String; 5] {
+    [
+        text_or_none(t.fair_share_target_ppm.map(|ppm| scaled(ppm, 6))),
+        text_or_none(t.burst_allowance_percent.map(|percent| scaled(percent, 2))),
+        text_or_none(t.gpu_hours_budget),
+        text_or_none(t.node_hours_budget),
+        text_or_none(t.class_max),
+    ]
+}
+
+fn details(t: &v1::Tenant) -> String {
+    let [fair_share, burst, gpu_hours, node_hours, class] = soft(t);
+    block(&[
+        ("Tenant", t.name.clone()),
+        ("Nodes", format!("{} (at most: {})", t.nodes, text_or_none(t.max_nodes))),
+        ("Allocations with nodes", format!("{} (at most: {})", t.allocations, text_or_none(t.max_concurrent_allocations))),
+        ("Fair share", fair_share),
+        ("Burst allowance", burst),
+        ("GPU-hours budget", gpu_hours),
+        ("Node-hours budget", node_hours),
+        ("Highest class", class),
+    ])
+}
+
+fn text_or_none(limit: Option<impl ToString>) -> String {
+    limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())
+}
+
+/// A number of so many decimals, without zeros at its end: 150000 of 6 is `0.15`.
+fn scaled(number: u32, decimals: usize) -> String {
+    let digits = format!("{number:0>width$}", width = decimals + 1);
+    let (whole, part) = digits.split_at(digits.len() - decimals);
+    format!("{whole}.{part}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn json(t: &v1::Tenant) -> serde_json::Value {
     serde_json::json!({
         "name": t.name, "max_nodes": t.max_nodes, "max_concurrent_allocations": t.max_concurrent_allocations,
         "nodes": t.nodes, "allocations": t.allocations,
+        "fair_share_target": t.fair_share_target_ppm.map(|ppm| f64::from(ppm) / f64::from(WHOLE_CLUSTER_PPM)),
+        "burst_allowance": t.burst_allowance_percent.map(|percent| f64::from(percent) / 100.0),
+        "gpu_hours_budget": t.gpu_hours_budget, "node_hours_budget": t.node_hours_budget, "class_max": t.class_max,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_shown_as_they_are_typed() {
+        let shown = [(150_000, 6), (0, 6), (1_000_000, 6), (1, 6), (150, 2), (100, 2), (105, 2), (100_000, 2)];
+        let shown = shown.map(|(number, decimals)| scaled(number, decimals));
+        assert_eq!(shown, ["0.15", "0", "1", "0.000001", "1.5", "1", "1.05", "1000"]);
+    }
+
+    #[test]
+    fn a_tenant_is_shown_with_its_share_and_budgets() {
+        let tenant = v1::Tenant {
+            name: "physics".into(),
+            max_nodes: Some(200),
+            nodes: 7,
+            fair_share_target_ppm: Some(150_000),
+            burst_allowance_percent: Some(150),
+            gpu_hours_budget: Some(100_000),
+            class_max: Some(7),
+            ..v1::Tenant::default()
+        };
+        let want = "TENANT   NODES  MAX NODES  ALLOCATIONS  MAX CONCURRENT\nphysics  7      200        0            none\n";
+        assert_eq!(table(std::slice::from_ref(&tenant), Width::Terse), want);
+        let wide = table(std::slice::from_ref(&tenant), Width::Wide);
+        assert!(wide.ends_with("0.15        1.5    100000     none        7\n"), "{wide}");
+        let details = details(&tenant);
+        for line in ["Nodes:                   7 (at most: 200)", "Fair share:              0.15", "Highest class:           7"] {
+            assert!(details.contains(line), "{details}");
+        }
+        assert_eq!(json(&tenant)["fair_share_target"], 0.15);
+    }
 }

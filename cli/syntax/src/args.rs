@@ -25,6 +25,7 @@ pub mod tenant;
 pub mod top;
 mod ttl;
 pub mod update;
+pub mod usage;
 pub mod vcluster;
 pub mod watching;
 
@@ -52,6 +53,7 @@ use submit::Submit;
 use telemetry::Telemetry;
 use top::{Metrics, Top};
 use update::Update;
+use usage::Usage;
 use vcluster::VCluster;
 use watching::{Compare, Diag, Watch};
 
@@ -130,6 +132,8 @@ pub enum Command {
     Metrics(Later<Metrics>),
     /// Record every single measurement of an allocation, or the files that it opens
     Telemetry(Later<Telemetry>),
+    /// Show the node-hours and GPU-hours that you, a tenant, a project or a user has used, and what is left of a budget
+    Usage(Later<Usage>),
     /// Diagnose a running allocation: its processes and what they wait for, GPUs, network, storage
     #[command(visible_alias = "diagnostics")]
     Diag(Later<Diag>),
@@ -240,6 +244,10 @@ mod tests {
             "signal 12345",
             "signal 12345 -s term --to=script",
             "submit --dry-run -N 2 script.sh",
+            "usage",
+            "usage --tenant physics",
+            "usage --tenant physics --project higgs --days 7",
+            "usage -u ada --days=30",
             "completion zsh",
             "submit -",
             "wait 12345 @last --timeout=30m",

@@ -13,8 +13,7 @@ use std::ffi::OsString;
 const SUBMITTING_COMMANDS: [&str; 3] = ["submit", "launch", "session"];
 
 /// Documented commands that are not built: a command, or a command and its subcommand.
-const UNBUILT_COMMANDS: [(&str, &str); 14] = [
-    ("usage", "`lattice status ID` shows what one allocation used, `lattice admin tenant list` how much of each quota is in use"),
+const UNBUILT_COMMANDS: [(&str, &str); 13] = [
     ("cache", "`lattice node status NODE` shows a node's images"),
     (
         "history",
@@ -31,17 +30,15 @@ const UNBUILT_COMMANDS: [(&str, &str); 14] = [
     ("admin config", "members and agents read /etc/lattice/quorum.yaml and agent.yaml when they start: change these files"),
     ("admin backup", "on a member's machine, `lattice quorum backup` makes a backup and `lattice quorum verify` checks one"),
     ("admin federation", "there is one site: name another one's agent with --endpoint"),
-    ("admin accounting", "`lattice status ID` shows what one allocation used; nothing is sent to an accounting service"),
+    ("admin accounting", "`lattice usage` shows what was used; nothing is sent to an accounting service"),
     ("admin reserve", "a queue can have nodes of its own: `lattice admin vcluster create NAME --nodes HOSTLIST`"),
     ("admin scheduler", "`lattice vcluster list` shows which agent serves each queue, `lattice vcluster queue NAME` what waits in one"),
     ("admin metrics", "every agent and member serves its metrics at /metrics: port 9103 of an agent, 9100 of a member"),
 ];
 
 /// Documented options of any command that are not built.
-const UNBUILT_OPTIONS: [(&str, &str); 12] = [
+const UNBUILT_OPTIONS: [(&str, &str); 10] = [
     ("--site", "there is one site: name another one's agent with --endpoint"),
-    ("--gpu-hours-budget", "there are no budgets: --max-nodes and --max-concurrent-allocations limit a tenant"),
-    ("--node-hours-budget", "there are no budgets: --max-nodes and --max-concurrent-allocations limit a tenant"),
     ("--min-nodes", "work that scales is not built: --nodes says how many it has"),
     ("--max-nodes", "work that scales is not built: --nodes says how many it has"),
     ("--scale-metric", "work that scales is not built: --nodes says how many it has"),
@@ -186,13 +183,11 @@ mod tests {
             ("submit -u -- python3 a.py", "-u: `lattice submit` has no such option", "go after --"),
             ("submit --noodes=2 job.sh", "--noodes:", "did you mean --nodes?"),
             ("session --signal=USR1", "--signal:", "--checkpoint-signal"),
-            ("usage", "`lattice usage` is not built yet", "lattice status ID"),
             ("cache list", "`lattice cache` is not built yet", "node status"),
             ("history --days 3", "`lattice history` is not built yet", "lattice status"),
             ("dag submit x.yaml", "`lattice dag` is not built yet", "lattice wait"),
             ("login", "`lattice login` is not built yet", "no login is needed"),
             ("submit --site=b job.sh", "--site is not built yet", "--endpoint"),
-            ("admin tenant create x --gpu-hours-budget=3", "--gpu-hours-budget is not built yet", "--max-nodes"),
             ("submit --min-nodes=2 job.sh", "--min-nodes is not built yet", "--nodes"),
             ("submit --scale-metric=x job.sh", "--scale-metric is not built yet", "--nodes"),
             ("submit --wrap=ls", "--wrap is not built yet", "sh -c"),

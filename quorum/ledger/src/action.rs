@@ -259,10 +259,12 @@ commands! { |ledger, context|
         sensitive_pool_size: QuotaChange,
         #[serde(default, skip_serializing_if = "UserLimitsChange::is_none")]
         users: UserLimitsChange,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        budget_period_days: Option<u32>,
         by: String,
     }
         => 1, New, Operator(by, &["AdminService/SetLimits"]), 256,
-        ledger.set_limits(context, *sensitive_pool_size, users, by);
+        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days), by);
 
     /// The leader's clock: this deadline of the node's drain has passed.
     EndDrained { node: NodeId, deadline: Timestamp }

@@ -108,7 +108,7 @@ impl Ledger {
         }
         let at = context.at;
         self.drop_session(context, id, actor);
-        self.usage_shrinks(id);
+        self.usage_shrinks(context, id);
         self.leave_domain(context, id);
         self.close_services(id);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
@@ -129,7 +129,7 @@ impl Ledger {
     /// reports under it, only a release counts from now on.
     pub(super) fn back_to_queue(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str) {
         self.drop_session(context, id, "quorum");
-        self.usage_shrinks(id);
+        self.usage_shrinks(context, id);
         self.leave_domain(context, id);
         self.close_services(id);
         let (at, by) = (context.at, self.ended_by(&reason, actor));

@@ -19,12 +19,12 @@
 //! resume. Watches of leases do not include renewals, which exist only in the leader's memory.
 
 use crate::record_bytes::{
-    SMALL_RECORD_BYTES, allocation_bytes, node_bytes, phases_bytes, principal_bytes, removed_node_bytes, tenant_bytes, text_bytes,
-    vcluster_bytes,
+    SMALL_RECORD_BYTES, allocation_bytes, node_bytes, phases_bytes, principal_bytes, removed_node_bytes, tenant_bytes, tenant_use_bytes,
+    text_bytes, vcluster_bytes,
 };
 use crate::{Changed, ChangedShares, ClusterLimits, DomainKey, Lease, Ledger, WatchCursor};
 use lattice_model::shares::{PhaseRun, ShareList};
-use lattice_model::{Allocation, AllocationId, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, DayUse, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -58,6 +58,8 @@ pub struct ChangeSet {
     pub vni_pool: Option<VniPool>,
     /// Set if they changed.
     pub limits: Option<ClusterLimits>,
+    /// Tenants with the days of their recorded use that changed.
+    pub tenant_use: Vec<(String, Vec<DayUse>)>,
 }
 
 impl ChangeSet {
@@ -74,6 +76,10 @@ impl ChangeSet {
                 None => {}
             }
         }
+        let use_of = |(name, first_day): (String, u32)| {
+            let days = ledger.tenant_use(&name)?.since(first_day).collect();
+            Some((name, days))
+        };
         Self {
             revision: ledger.revision(),
             nodes: changed.nodes.iter().filter_map(|id| ledger.node(id).cloned()).collect(),
@@ -83,6 +89,7 @@ impl ChangeSet {
             tenants: changed.tenants.into_iter().map(|name| (name.clone(), ledger.tenant(&name).cloned())).collect(),
             vni_pool: changed.vni_pool.then(|| ledger.vni_pool()),
             limits: changed.limits.then(|| ledger.cluster_limits()),
+            tenant_use: changed.tenant_use.into_iter().filter_map(use_of).collect(),
             domains: changed.domains.into_iter().map(|key| (key.clone(), ledger.domain(&key).map(|d| d.vni))).collect(),
             leases: changed.leases.into_iter().map(|name| (name.clone(), ledger.lease(&name).cloned())).collect(),
             vclusters: changed.vclusters.into_iter().map(|name| (name.clone(), ledger.vcluster(&name).cloned())).collect(),
@@ -92,7 +99,7 @@ impl ChangeSet {
     /// Whether it contains no watched changes.
     pub fn is_empty(&self) -> bool {
         let quotas = self.tenants.is_empty() && self.vclusters.is_empty() && self.domains.is_empty() && self.vni_pool.is_none();
-        let quotas = quotas && self.limits.is_none();
+        let quotas = quotas && self.limits.is_none() && self.tenant_use.is_empty();
         let nodes = self.nodes.is_empty() && self.nodes_removed.is_empty();
         let allocations = self.allocations.is_empty() && self.phases.is_empty();
         nodes && allocations && quotas && self.leases.is_empty()
@@ -107,8 +114,8 @@ impl ChangeSet {
 
     /// Approximate memory use in bytes once the ledger has newer versions of the records.
     fn bytes_about(&self) -> usize {
-        let Self { revision: _, nodes, nodes_removed, allocations, phases, tenants, leases, vclusters, domains, vni_pool: _, limits: _ } =
-            self;
+        let Self { revision: _, nodes, nodes_removed, allocations, phases, tenants, leases, vclusters, domains, .. } = self;
+        let Self { vni_pool: _, limits: _, tenant_use, .. } = self;
         let places = (nodes.len() + allocations.len()) * size_of::<usize>();
         let records = nodes.iter().map(|node| node_bytes(node)).chain(allocations.iter().map(|a| allocation_bytes(a)));
         let removed = nodes_removed.iter().map(removed_node_bytes);
@@ -116,7 +123,14 @@ impl ChangeSet {
         let queues = vclusters.iter().map(|(name, vcluster)| vcluster_bytes(name, vcluster.as_deref()));
         let leases = leases.iter().map(|(name, lease)| lease_bytes(name, lease.as_ref()));
         let phases = phases.iter().map(ChangedPhases::bytes_about);
-        let small = removed.chain(phases).chain(quotas).chain(queues).chain(leases).chain(domains.iter().map(|(key, _)| domain_bytes(key)));
+        let tenant_use = tenant_use.iter().map(|(name, days)| tenant_use_bytes(name, days));
+        let small = removed
+            .chain(phases)
+            .chain(quotas)
+            .chain(tenant_use)
+            .chain(queues)
+            .chain(leases)
+            .chain(domains.iter().map(|(key, _)| domain_bytes(key)));
         SET_BYTES + size_of::<Self>() + places + records.chain(small).sum::<usize>()
     }
 }
@@ -259,9 +273,9 @@ mod tests {
     fn set(revision: u64) -> ChangeSet {
         let tenants = vec![("physics".to_owned(), None)];
         let (nodes, nodes_removed, allocations, phases) = (vec![], vec![], vec![], vec![]);
-        let (leases, vclusters, domains, vni_pool, limits) = (vec![], vec![], vec![], None, None);
+        let (leases, vclusters, domains, vni_pool, limits, tenant_use) = (vec![], vec![], vec![], None, None, vec![]);
         let revision = Revision(revision);
-        ChangeSet { revision, nodes, nodes_removed, allocations, phases, tenants, leases, vclusters, domains, vni_pool, limits }
+        ChangeSet { revision, nodes, nodes_removed, allocations, phases, tenants, leases, vclusters, domains, vni_pool, limits, tenant_use }
     }
 
     fn revisions(history: &History, after: WatchCursor) -> Result<Vec<u64>, Compacted> {

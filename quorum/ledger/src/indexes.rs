@@ -13,6 +13,7 @@ use super::state::allocation_index::{AllocationFacts, AllocationIndex};
 use super::state::domains::DomainIndex;
 use super::state::node_index::{NodeFacts, NodeIndex};
 use super::state::tenant_usage::TenantUsage;
+use super::state::usage_records::Consumer;
 use super::state::user_usage::{UserUsage, holds_nodes};
 use super::{ApplyContext, DomainKey, Holding, Ledger};
 use lattice_model::{AllocationId, NodeId};
@@ -80,7 +81,8 @@ impl Ledger {
     }
 
     /// The allocation is about to lose its nodes, if it has any.
-    pub(super) fn usage_shrinks(&mut self, id: AllocationId) {
+    pub(super) fn usage_shrinks(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        self.record_usage(context, id);
         if let Some(allocation) = self.allocations.get(&id).filter(|allocation| holds_nodes(allocation.state)) {
             self.usage.remove(allocation);
         }
@@ -106,6 +108,8 @@ impl Ledger {
             self.domain_index.add(key, domain);
             self.holdings.vnis.assign(domain.vni);
         }
+        let tenants = &self.tenants;
+        self.usage_records.build_index(|consumer| matches!(consumer, Consumer::Tenant(name) if tenants.contains_key(name)));
         self.user_usage = UserUsage(Some(self.count_users()));
     }
 }

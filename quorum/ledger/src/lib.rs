@@ -26,6 +26,8 @@
 //! * *network domains*: no two have the same VNI, and a VNI is not reused while work with it may
 //!   run;
 //! * *services*: a service that a lookup returns is running;
+//! * *usage* by tenant, project and user: budgets survive any member, and every scheduler computes
+//!   with the same;
 //! * the *run lease* and *fenced* holdings: work that may still run on a silent node is not started
 //!   elsewhere, and whoever claims that node next knows what was started elsewhere;
 //! * *admissions* and *removals*: every member refuses the same nodes;
@@ -97,6 +99,7 @@ mod tenants;
 #[cfg(any(test, feature = "test-builders"))]
 pub mod test_builders;
 mod urgency;
+mod usage;
 mod user_limits;
 mod user_usage;
 mod vclusters;
@@ -150,6 +153,8 @@ mod tenant_scenarios;
 #[cfg(test)]
 mod time_scenarios;
 #[cfg(test)]
+mod usage_scenarios;
+#[cfg(test)]
 mod user_limit_scenarios;
 #[cfg(test)]
 mod vcluster_scenarios;
@@ -189,8 +194,9 @@ pub use state::{
     Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, ENDED_BYTES_MAX, ENDED_KEPT_MS, Holding, LEVEL_FIRST, LIVE_MAX, Lease,
     Ledger, NODES_MAX, NotifyChannel, Recovery,
 };
-pub use tenants::{QuotaChange, TenantChange, TenantStatus};
+pub use tenants::{QuotaChange, SoftLimitsChange, TenantChange, TenantStatus};
 pub use urgency::Urgency;
+pub use usage::{BudgetReport, UsageOf, UsageReport};
 pub use user_limits::UserLimitsChange;
 pub use vclusters::{VClusterChange, VClusterStatus};
 pub use views::{ListCursor, ListFilter, WatchCursor};

@@ -3,7 +3,7 @@
 use super::refusal::Refusal;
 use super::{ApplyContext, ClusterLimits, Ledger, Outcome, QuotaChange, Subject, UserLimitsChange};
 use lattice_model::tenant::Excess;
-use lattice_model::{Allocation, AuditAction, Claim, NodeId, Quota};
+use lattice_model::{Allocation, AuditAction, BudgetPeriod, Claim, NodeId, Quota};
 use serde::{Deserialize, Serialize};
 
 /// The cluster-wide limits, and the current usage.
@@ -28,12 +28,20 @@ impl Ledger {
     pub(super) fn set_limits(
         &mut self,
         context: &mut ApplyContext,
-        sensitive_pool_size: QuotaChange,
-        users: &UserLimitsChange,
+        (sensitive_pool_size, users, budget_period_days): (QuotaChange, &UserLimitsChange, Option<u32>),
         by: &str,
     ) -> Result<Outcome, Refusal> {
-        let (users, changes_text) = users.over(self.limits.users);
-        let next = ClusterLimits { sensitive_pool_size: sensitive_pool_size.over(self.limits.sensitive_pool_size), users };
+        let (users, mut changes_text) = users.over(self.limits.users);
+        let budget_period = match budget_period_days.map(BudgetPeriod::of_days) {
+            None => self.limits.budget_period,
+            Some(Ok(period)) => period,
+            Some(Err(invalid)) => return Err(Refusal::Malformed { why: invalid.to_string() }),
+        };
+        if budget_period != self.limits.budget_period {
+            changes_text += &format!(", budget_period_days {budget_period}");
+        }
+        let sensitive_pool_size = sensitive_pool_size.over(self.limits.sensitive_pool_size);
+        let next = ClusterLimits { sensitive_pool_size, users, budget_period };
         if next == self.limits {
             return Ok(Outcome::Done);
         }

@@ -47,6 +47,8 @@ pub struct Changed {
     pub vni_pool: bool,
     /// Whether the limits of the cluster or its users changed.
     pub limits: bool,
+    /// Tenants whose recorded use changed, with the first day that did.
+    pub tenant_use: BTreeMap<String, u32>,
 }
 
 /// Shares of one allocation.
@@ -82,6 +84,12 @@ impl Changed {
         }
     }
 
+    /// The recorded use of this tenant changed from this day on.
+    pub fn use_of(&mut self, tenant: &str, first_day: u32) {
+        let first = self.tenant_use.entry(tenant.to_owned()).or_insert(first_day);
+        *first = first_day.min(*first);
+    }
+
     /// Adds the changes of another command.
     pub fn merge(&mut self, other: Self) {
         self.nodes.extend(other.nodes);
@@ -100,6 +108,7 @@ impl Changed {
         self.domains.extend(other.domains);
         self.vni_pool |= other.vni_pool;
         self.limits |= other.limits;
+        other.tenant_use.iter().for_each(|(tenant, first_day)| self.use_of(tenant, *first_day));
     }
 }
 

@@ -11,13 +11,13 @@ use super::{Action, AuditHead, Command, Ledger, Outcome, QuotaChange, UserLimits
 use crate::history::ChangeSet;
 use commands::action;
 use invariants::{
-    invariant_changes_are_published, invariant_each_domain_has_a_number_of_its_own, invariant_ended_work_is_kept_while_it_is_held,
-    invariant_gossip_keys_follow_each_other, invariant_holds_hold, invariant_homes_are_kept, invariant_leases_are_fenced,
-    invariant_no_claim_exceeds_a_quota, invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
-    invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_removed_nodes_are_gone,
-    invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs,
-    invariant_the_audit_checkpoint_moves_forward, invariant_users_run_what_they_may, invariant_waits_end,
-    invariant_what_stops_is_claimed_when_it_is_over,
+    invariant_changes_are_published, invariant_each_attempt_is_charged_once, invariant_each_domain_has_a_number_of_its_own,
+    invariant_ended_work_is_kept_while_it_is_held, invariant_gossip_keys_follow_each_other, invariant_holds_hold, invariant_homes_are_kept,
+    invariant_leases_are_fenced, invariant_no_claim_exceeds_a_quota, invariant_nodes_are_never_oversubscribed,
+    invariant_one_live_claim_for_each_allocation, invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing,
+    invariant_removed_nodes_are_gone, invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs,
+    invariant_sessions_are_of_what_runs, invariant_the_audit_checkpoint_moves_forward, invariant_users_run_what_they_may,
+    invariant_waits_end, invariant_what_stops_is_claimed_when_it_is_over,
 };
 use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, RequeuePolicy, Revision, Timestamp};
 use moves::{Move, a_move};
@@ -85,6 +85,7 @@ fn play_with(moves: &[Move], kept: QuotaChange) -> History {
         invariant_the_audit_checkpoint_moves_forward(&before, &ledger);
         invariant_waits_end(&ledger);
         invariant_users_run_what_they_may(&before, &ledger);
+        invariant_each_attempt_is_charged_once(&before, &ledger);
         invariant_indexes_equal_scans(&ledger);
         invariant_ended_work_is_kept_while_it_is_held(&before, &ledger);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
@@ -201,7 +202,7 @@ proptest! {
         steps in prop::collection::vec((0..6u128, any::<bool>(), any::<bool>()), 1..60), kept in 0..3u32, at_once in 1..4usize,
     ) {
         let users = UserLimitsChange { user_history: QuotaChange::AtMost(kept), ..UserLimitsChange::default() };
-        let limit = Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, by: "root".into() };
+        let limit = Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, budget_period_days: None, by: "root".into() };
         let mut commands = vec![(Revision(1), Command { at: Timestamp(1), action: limit })];
         let mut revision = Revision(2);
         for (number, submits, begins_entry) in steps {
@@ -256,6 +257,8 @@ fn histories_are_not_idle() {
         let stands = |ledger: &&Ledger| ledger.nodes().any(|n| n.state == state);
         histories.iter().flat_map(|history| &history.states).filter(stands).count()
     };
+    let with_use = histories.iter().filter(|history| history.states.last().is_some_and(|last| !last.usage_records.is_empty())).count();
+    assert!(with_use > 0, "use is recorded in {with_use} of {HISTORIES} histories: they exercise little");
     let removed = recorded(AuditAction::NodeRemoved);
     assert!(removed > 3, "{removed} nodes removed in {HISTORIES} histories exercise little");
     for state in NodeState::ALL {

@@ -12,6 +12,7 @@
 //! processors. A test compares the constants with the real sizes. Changing a constant is a change of
 //! what commands do, and needs a cluster level.
 
+use crate::state::usage_records::{Consumer, UsageRecord};
 use lattice_model::attempt::Attempt;
 use lattice_model::conformance::{Components, Conformance, Drift};
 use lattice_model::end_reason::NotSaved;
@@ -19,8 +20,8 @@ use lattice_model::layout::{Distribution, LaunchShape};
 use lattice_model::node::{Hold, HoldReason, Wipe};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
 use lattice_model::{
-    Allocation, AllocationSpec, CheckpointRef, Connectivity, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Node, NodeAddresses,
-    NodeId, PhasesChange, Preemption, Principal, TelemetryOrder, Tenant, VCluster, WorkUsage,
+    Allocation, AllocationSpec, CheckpointRef, Connectivity, DayUse, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Node,
+    NodeAddresses, NodeId, PhasesChange, Preemption, Principal, TelemetryOrder, Tenant, VCluster, WorkUsage,
 };
 use std::path::Path;
 
@@ -42,6 +43,10 @@ const PREEMPTION_BYTES: usize = 144;
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// What work used, with its block.
 const USAGE_BYTES: usize = 64;
+/// A record of use, the `Arc` around it, and its entries in the map and in the order.
+const USAGE_RECORD_BYTES: usize = 320;
+/// The use of one day.
+const USAGE_DAY_BYTES: usize = 40;
 /// A software environment, with its block.
 const IMAGE_BYTES: usize = 64;
 /// A check of the work's health, with its block.
@@ -56,7 +61,9 @@ const NODE_BYTES: usize = 704;
 const HOLD_BYTES: usize = 160;
 /// A share that a node has not released.
 const LEAVING_BYTES: usize = 64;
-/// A tenant, vCluster, lease or domain in a change set, with the `Arc` around it.
+/// A tenant in a change set, with the `Arc` around it.
+const TENANT_BYTES: usize = 384;
+/// A vCluster, lease or domain in a change set, with the `Arc` around it.
 pub(crate) const SMALL_RECORD_BYTES: usize = 192;
 /// What the allocator adds to a block.
 const BLOCK_BYTES: usize = 16;
@@ -155,10 +162,39 @@ pub(crate) fn removed_node_bytes(id: &NodeId) -> usize {
     LISTED_BYTES + id.as_str().len()
 }
 
+/// Memory of a record of use.
+pub(crate) fn usage_record_bytes(consumer: &Consumer, UsageRecord { user, days }: &UsageRecord) -> usize {
+    let names = match consumer {
+        Consumer::Tenant(name) => text_bytes(name),
+        Consumer::Project { tenant, project } => text_bytes(tenant) + text_bytes(project),
+        Consumer::User(_) => 0,
+    };
+    // The name is in the map of the records and in the order of those that may be dropped.
+    USAGE_RECORD_BYTES + 2 * names + text_bytes(user) + days.len() * USAGE_DAY_BYTES
+}
+
+/// Memory of changed days of a tenant's use.
+pub(crate) fn tenant_use_bytes(name: &str, days: &[DayUse]) -> usize {
+    SMALL_RECORD_BYTES + text_bytes(name) + days.len() * USAGE_DAY_BYTES
+}
+
 /// Memory of a tenant's change; `None`: it was deleted.
 pub(crate) fn tenant_bytes(name: &str, tenant: Option<&Tenant>) -> usize {
-    let inner = |Tenant { name, max_nodes: _, max_concurrent_allocations: _, revision: _ }: &Tenant| text_bytes(name);
-    SMALL_RECORD_BYTES + text_bytes(name) + tenant.map_or(0, inner)
+    let inner = |tenant: &Tenant| {
+        let Tenant {
+            name,
+            max_nodes: _,
+            max_concurrent_allocations: _,
+            fair_share_target_ppm: _,
+            burst_allowance_percent: _,
+            gpu_hours_budget: _,
+            node_hours_budget: _,
+            class_max: _,
+            revision: _,
+        } = tenant;
+        text_bytes(name)
+    };
+    TENANT_BYTES + text_bytes(name) + tenant.map_or(0, inner)
 }
 
 /// Memory of a vCluster's change; `None`: it was deleted.

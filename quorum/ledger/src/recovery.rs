@@ -390,7 +390,7 @@ impl Ledger {
         }
         let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());
         self.note_before(context, id);
-        self.usage_shrinks(id);
+        self.usage_shrinks(context, id);
         self.allocations.insert(id, Arc::new(allocation));
         self.usage_grows(id);
         context.changed.record(id);

@@ -103,6 +103,8 @@ pub enum Refusal {
     Quota(Excess),
     #[error("there is no tenant {name:?}{}", meant.as_ref().map(|meant| format!("; did you mean {meant:?}?")).unwrap_or_default())]
     NoSuchTenant { name: String, meant: Option<String> },
+    #[error("work of tenant {tenant:?} may have preemption classes up to {most}; this has {class}")]
+    ClassTooHigh { tenant: String, class: u8, most: u8 },
     #[error("tenant {name:?} exists already, with other quotas")]
     TenantExists { name: String },
     #[error("tenant {name:?} has work that has not ended: {}", counted(*live, "allocation"))]
@@ -223,6 +225,9 @@ impl Refusal {
             Self::LeaseNotYours { .. } => "an operator can revoke it: `lattice lease revoke`".to_owned(),
             Self::Quota(excess) => remedy_of_quota(excess),
             Self::NoSuchTenant { .. } => "`lattice admin tenant list` lists them".to_owned(),
+            Self::ClassTooHigh { tenant, most, .. } => {
+                format!("give --preemption-class {most} or less, or ask an operator for more: `lattice admin tenant update {tenant} --class-max N`")
+            }
             Self::TenantExists { name } => format!("change them with `lattice admin tenant update {name}`"),
             Self::TenantHasWork { .. } => "wait for it, or cancel it".to_owned(),
             Self::NoSuchVCluster { .. } => "`lattice vcluster list` shows them, and whose work each accepts".to_owned(),

@@ -11,6 +11,7 @@ pub mod revocations;
 pub mod scripts;
 pub mod submission_rates;
 pub mod tenant_usage;
+pub mod usage_records;
 pub mod user_limits;
 pub mod user_usage;
 pub mod vni_use;
@@ -26,8 +27,8 @@ use holdings::Holdings;
 use imbl::{OrdMap, OrdSet};
 use keyring::Keyring;
 use lattice_model::{
-    Allocation, AllocationId, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision, Tenant, Timestamp,
-    VCluster, VniPool,
+    Allocation, AllocationId, BudgetPeriod, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision, Tenant,
+    Timestamp, VCluster, VniPool,
 };
 use node_index::NodeIndex;
 use removals::Removals;
@@ -39,6 +40,7 @@ use std::fmt;
 use std::sync::Arc;
 use submission_rates::SubmissionRates;
 use tenant_usage::TenantUsage;
+use usage_records::UsageRecords;
 use user_limits::UserLimits;
 use user_usage::UserUsage;
 use uuid::Uuid;
@@ -132,6 +134,9 @@ pub struct Ledger {
     /// Names that an operator has removed and that have not registered since.
     #[serde(default, skip_serializing_if = "Removals::is_empty")]
     pub(super) removed: Removals,
+    /// What tenants, projects and users have used.
+    #[serde(default, skip_serializing_if = "UsageRecords::is_empty")]
+    pub(super) usage_records: UsageRecords,
 }
 
 impl Default for Ledger {
@@ -174,6 +179,7 @@ impl Default for Ledger {
             revocations: Revocations::default(),
             admitted: BTreeMap::new(),
             removed: Removals::default(),
+            usage_records: UsageRecords::default(),
         }
     }
 }
@@ -281,6 +287,9 @@ pub struct ClusterLimits {
     pub sensitive_pool_size: Option<u32>,
     /// Limits for each user and tenant.
     pub users: UserLimits,
+    /// How many days the budgets of tenants look back.
+    #[serde(default)]
+    pub budget_period: BudgetPeriod,
 }
 
 /// The kinds of notification about events of nodes.

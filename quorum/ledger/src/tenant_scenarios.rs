@@ -1,12 +1,15 @@
 //! Scenarios of tenants and their quotas.
 
 use super::scenarios::{Story, id, node, spec, user};
-use super::{Action, Outcome, QuotaChange, TenantChange};
+use super::{Action, Outcome, QuotaChange, SoftLimitsChange, TenantChange};
 use crate::Refusal;
 use lattice_model::{AllocationSpec, EndReason, Epoch, Quota, ReportItem, RequeuePolicy, Resources};
 
 fn tenant(name: &str, create: bool, max_nodes: QuotaChange, max_concurrent_allocations: QuotaChange) -> Action {
-    Action::SetTenant { change: TenantChange { name: name.into(), create, max_nodes, max_concurrent_allocations }, by: "root".into() }
+    Action::SetTenant {
+        change: TenantChange { name: name.into(), create, max_nodes, max_concurrent_allocations, soft: SoftLimitsChange::default() },
+        by: "root".into(),
+    }
 }
 
 fn of_physics(nodes: u32, policy: RequeuePolicy) -> AllocationSpec {

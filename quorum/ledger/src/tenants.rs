@@ -1,4 +1,4 @@
-//! Tenants and their hard quotas.
+//! Tenants: their hard quotas, shares, budgets, and the highest class of their work.
 //!
 //! A quota counts allocations that have nodes, from the claim to the end of the allocation. It is
 //! checked at the claim. Waiting allocations do not count: a submission is refused only if it would
@@ -7,7 +7,8 @@
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::config::nearest;
-use lattice_model::tenant::{Demand, Excess};
+use lattice_model::preemption::CLASS_MAX;
+use lattice_model::tenant::{BUDGET_HOURS_MAX, BURST_PERCENT_MAX, BURST_PERCENT_MIN, Demand, Excess, WHOLE_CLUSTER_PPM};
 use lattice_model::{Allocation, AllocationSpec, AuditAction, Claim, Revision, Tenant};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -28,22 +29,72 @@ pub struct TenantChange {
     pub max_nodes: QuotaChange,
     /// See [`Tenant::max_concurrent_allocations`].
     pub max_concurrent_allocations: QuotaChange,
+    #[serde(default, skip_serializing_if = "SoftLimitsChange::is_none")]
+    pub soft: SoftLimitsChange,
+}
+
+/// A change of what a tenant is meant to use, and of the highest class of its work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoftLimitsChange {
+    /// See [`Tenant::fair_share_target_ppm`].
+    pub fair_share_target_ppm: QuotaChange,
+    /// See [`Tenant::burst_allowance_percent`].
+    pub burst_allowance_percent: QuotaChange,
+    /// See [`Tenant::gpu_hours_budget`].
+    pub gpu_hours_budget: QuotaChange<u64>,
+    /// See [`Tenant::node_hours_budget`].
+    pub node_hours_budget: QuotaChange<u64>,
+    /// See [`Tenant::class_max`].
+    pub class_max: QuotaChange<u8>,
+}
+
+impl SoftLimitsChange {
+    /// Whether it changes nothing.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Checks that no number is outside of its range.
+    fn check(&self) -> Result<(), Refusal> {
+        let malformed = |why: String| Err(Refusal::Malformed { why });
+        if let QuotaChange::AtMost(ppm) = self.fair_share_target_ppm
+            && ppm > WHOLE_CLUSTER_PPM
+        {
+            return malformed("a fair share is 0 to 1: the part of the cluster that is meant for the tenant".to_owned());
+        }
+        if let QuotaChange::AtMost(percent) = self.burst_allowance_percent
+            && !(BURST_PERCENT_MIN..=BURST_PERCENT_MAX).contains(&percent)
+        {
+            return malformed(format!("a burst allowance is 1 to {} times the share", BURST_PERCENT_MAX / 100));
+        }
+        for budget in [self.gpu_hours_budget, self.node_hours_budget] {
+            if let QuotaChange::AtMost(hours) = budget
+                && hours > BUDGET_HOURS_MAX
+            {
+                return malformed(format!("a budget is at most {BUDGET_HOURS_MAX} hours"));
+            }
+        }
+        match self.class_max {
+            QuotaChange::AtMost(class) if class > CLASS_MAX => malformed(format!("preemption classes are 0 to {CLASS_MAX}")),
+            QuotaChange::AtMost(_) | QuotaChange::Keep | QuotaChange::Unlimited => Ok(()),
+        }
+    }
 }
 
 /// A change of one quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum QuotaChange {
+pub enum QuotaChange<T = u32> {
     /// Unchanged; a new tenant has no limit.
     #[default]
     Keep,
     /// No limit.
     Unlimited,
     /// This limit.
-    AtMost(u32),
+    AtMost(T),
 }
 
-impl QuotaChange {
-    pub(super) fn over(self, before: Option<u32>) -> Option<u32> {
+impl<T> QuotaChange<T> {
+    pub(super) fn over(self, before: Option<T>) -> Option<T> {
         match self {
             Self::Keep => before,
             Self::Unlimited => None,
@@ -98,12 +149,18 @@ impl Ledger {
             let why = format!("a tenant's name has 1 to {NAME_BYTES_MAX} bytes without control characters");
             return Err(Refusal::Malformed { why });
         }
+        change.soft.check()?;
         let before = self.tenants.get(name);
-        let limit = |change: QuotaChange, of: fn(&Tenant) -> Option<u32>| change.over(before.and_then(|t| of(t)));
+        let known = before.map_or_else(Tenant::default, |tenant| Tenant::clone(tenant));
         let next = Tenant {
             name: name.clone(),
-            max_nodes: limit(change.max_nodes, |t| t.max_nodes),
-            max_concurrent_allocations: limit(change.max_concurrent_allocations, |t| t.max_concurrent_allocations),
+            max_nodes: change.max_nodes.over(known.max_nodes),
+            max_concurrent_allocations: change.max_concurrent_allocations.over(known.max_concurrent_allocations),
+            fair_share_target_ppm: change.soft.fair_share_target_ppm.over(known.fair_share_target_ppm),
+            burst_allowance_percent: change.soft.burst_allowance_percent.over(known.burst_allowance_percent),
+            gpu_hours_budget: change.soft.gpu_hours_budget.over(known.gpu_hours_budget),
+            node_hours_budget: change.soft.node_hours_budget.over(known.node_hours_budget),
+            class_max: change.soft.class_max.over(known.class_max),
             revision: context.revision,
         };
         match before {
@@ -118,11 +175,12 @@ impl Ledger {
             Some(_) if change.create => return Err(Refusal::TenantExists { name: name.clone() }),
             Some(_) | None => {}
         }
-        let shown = |limit: Option<u32>| limit.map_or_else(|| "unlimited".to_owned(), |l| l.to_string());
-        let detail =
-            format!("{name}: max_nodes {}, max_concurrent_allocations {}", shown(next.max_nodes), shown(next.max_concurrent_allocations));
+        let (detail, is_new) = (tenant_text(&next), before.is_none());
         context.changed.tenants.insert(name.clone());
         self.tenants.insert(name.clone(), Arc::new(next));
+        if is_new {
+            self.keep_usage_of_tenant(context, name, true);
+        }
         self.record(context, by, AuditAction::TenantSet, Subject::default(), detail);
         Ok(Outcome::Done)
     }
@@ -135,26 +193,30 @@ impl Ledger {
             return Err(Refusal::TenantHasWork { name: name.to_owned(), live: u64::from(*live) });
         }
         self.tenants.remove(name);
+        self.keep_usage_of_tenant(context, name, false);
         context.changed.tenants.insert(name.to_owned());
         self.record(context, by, AuditAction::TenantDeleted, Subject::default(), name.to_owned());
         Ok(Outcome::Done)
     }
 
-    /// Refuses a submission of an unknown tenant, if any tenants are set up, and one that its
-    /// tenant's quotas would never allow to run.
+    /// Refuses a submission of an unknown tenant, if any tenants are set up, one of a higher class
+    /// than its tenant may use, and one that its tenant's quotas would never allow to run.
     pub(super) fn admits_to_tenant(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
         let name = &spec.tenant;
         let Some(tenant) = self.tenants.get(name).map(Arc::clone) else {
             // If no tenant is set up, the tenant is only a label.
             return if name.is_empty() || self.tenants.is_empty() { Ok(()) } else { Err(self.no_such_tenant(name)) };
         };
+        if let Some(most) = tenant.class_max.filter(|most| spec.preemption_class > *most) {
+            return Err(Refusal::ClassTooHigh { tenant: name.clone(), class: spec.preemption_class, most });
+        }
         match tenant.excess(Demand { nodes: 0, more_nodes: spec.nodes, allocations: 0 }) {
             Some(excess) => Err(Refusal::Quota(excess)),
             None => Ok(()),
         }
     }
 
-    fn no_such_tenant(&self, name: &str) -> Refusal {
+    pub(super) fn no_such_tenant(&self, name: &str) -> Refusal {
         let known = || self.tenants.keys().map(String::as_str);
         let meant = nearest(name, known()).or_else(|| begins_alike(name, known())).map(str::to_owned);
         Refusal::NoSuchTenant { name: name.to_owned(), meant }
@@ -169,4 +231,26 @@ impl Ledger {
         let (nodes, allocations) = used.map_or((0, 0), |used| (count(used.nodes.len()), used.allocations));
         tenant.excess(Demand { nodes, more_nodes: count(more), allocations })
     }
+}
+
+/// A tenant for the audit log. What is not set is left out, except the quotas.
+fn tenant_text(tenant: &Tenant) -> String {
+    let quota = |limit: Option<u32>| limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
+    let mut text = format!(
+        "{}: max_nodes {}, max_concurrent_allocations {}",
+        tenant.name,
+        quota(tenant.max_nodes),
+        quota(tenant.max_concurrent_allocations)
+    );
+    let soft = [
+        ("fair_share_target_ppm", tenant.fair_share_target_ppm.map(u64::from)),
+        ("burst_allowance_percent", tenant.burst_allowance_percent.map(u64::from)),
+        ("gpu_hours_budget", tenant.gpu_hours_budget),
+        ("node_hours_budget", tenant.node_hours_budget),
+        ("class_max", tenant.class_max.map(u64::from)),
+    ];
+    for (name, value) in soft {
+        text += &value.map_or_else(String::new, |value| format!(", {name} {value}"));
+    }
+    text
 }

@@ -5,13 +5,13 @@ use crate::service::{Forward, Forwarded};
 use lattice_api::pack::{from_bytes, to_bytes};
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::test_builders::{allocation, command, components, full_ledger, node, vcluster_change};
-use lattice_ledger::{Action, AuditHead, ClusterLimits};
+use lattice_ledger::{Action, AuditHead, ClusterLimits, UsageOf};
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::shares::PhaseRun;
 use lattice_model::{
-    AllocationState, Epoch, Generation, HoldKind, Incarnation, MemberId, NodeState, PhasesChange, Revision, SharePhase, Timestamp, VniPool,
-    When, WorkUsage,
+    AllocationState, DayUse, Epoch, Generation, HoldKind, Incarnation, MemberId, NodeState, PhasesChange, Revision, SharePhase, Timestamp,
+    Used, VniPool, When, WorkUsage,
 };
 use lattice_quorum_client::wire::{
     Answer, AuditFound, Change, ClockAlarm, Conflict, Down, HeldKeys, ListFilter, NodeHealth, Refusal, RefusedClaim, Request, Up,
@@ -92,6 +92,7 @@ fn requests() -> Decoder {
             Request::from(Action::SetVCluster { change: vcluster_change(), by: "u".into() }),
             create,
             lookup,
+            Request::GetUsage { of: UsageOf::Project { tenant: "physics".into(), project: "higgs".into() }, days: Some(9) },
             Request::from(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "r".into() }),
         ],
     )
@@ -114,6 +115,7 @@ fn answers() -> Decoder {
         "Answer",
         &[
             Ok(Answer::Allocation(Box::new(allocation.clone()))),
+            Ok(Answer::Usage(Box::new(ledger.usage_report(&UsageOf::User("u1".into()), None, ledger.time()).unwrap()))),
             Ok(Answer::VClusters(ledger.vcluster_statuses())),
             Ok(Answer::Sessions(vec![session])),
             Ok(Answer::Audit(AuditFound { records, upto: 4, end: 4, begins: 1, archive: "a".into() })),
@@ -158,6 +160,7 @@ fn streams() -> Vec<Decoder> {
         Change::Domain { tenant: "physics".into(), name: "ml".into(), vni: 1000 },
         Change::VniPool(VniPool::default()),
         Change::Limits(ClusterLimits::default()),
+        Change::TenantUse { tenant: "physics".into(), days: vec![DayUse { day: 20_000, used: Used { node_ms: 9, gpu_ms: 36 } }] },
     ];
     vec![
         decoder(

@@ -105,6 +105,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::ListDomains { .. }
         | Request::ListServices { .. }
         | Request::LookupService { .. }
+        | Request::GetUsage { .. }
         | Request::GetLimits
         | Request::RefusedClaim { .. }
         | Request::RenewLease { .. }
@@ -326,6 +327,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::ListDomains { .. }
         | Request::ListServices { .. }
         | Request::LookupService { .. }
+        | Request::GetUsage { .. }
         | Request::GetLimits
         | Request::Stale(_)
         | Request::AsOperator { .. }
@@ -385,6 +387,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_statuses())),
         Request::ListSessions => Ok(Answer::Sessions(ledger.sessions().cloned().collect())),
         Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_status())),
+        Request::GetUsage { of, days } => ledger.usage_report(of, *days, now).map(|report| Answer::Usage(Box::new(report))),
         Request::GetLimits => Ok(Answer::Limits(ledger.limits())),
         Request::ListDomains { tenants, name } => {
             let found = ledger.domain_statuses(tenants.as_deref(), name.as_deref(), crate::clock::now());

@@ -23,7 +23,7 @@ use lattice_api::v1::Packed;
 use lattice_ledger::history::{ChangeSet, ChangedPhases};
 use lattice_ledger::record_bytes::{allocation_bytes, node_bytes, phases_bytes};
 use lattice_ledger::{ClusterLimits, DomainKey, Lease};
-use lattice_model::{Allocation, AllocationId, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, DailyUse, DayUse, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
 use lattice_quorum_client::wire::{Change, LeaseStatus, WatchAllocations, WatchCursor, WatchMessage, WatchRequest};
 use lattice_store::changes::{Narrow, Topic};
 use std::collections::BTreeSet;
@@ -140,6 +140,7 @@ struct List {
     domains: Vec<(DomainKey, u32)>,
     vni_pool: Option<VniPool>,
     limits: Option<ClusterLimits>,
+    tenant_use: Vec<(String, DailyUse)>,
 }
 
 /// Created one by one as they are sent.
@@ -154,7 +155,9 @@ impl List {
         let vclusters = self.vclusters.into_iter().map(|v| Change::VCluster(Box::new((*v).clone())));
         let pool = self.vni_pool.into_iter().map(Change::VniPool).chain(self.limits.into_iter().map(Change::Limits));
         let domains = self.domains.into_iter().map(|(key, vni)| domain_change(key, Some(vni)));
-        Box::new(tenants.chain(vclusters).chain(pool).chain(domains).chain(leases).chain(nodes).chain(allocations))
+        let tenant_use =
+            self.tenant_use.into_iter().map(|(tenant, of_tenant)| Change::TenantUse { tenant, days: of_tenant.since(0).collect() });
+        Box::new(tenants.chain(tenant_use).chain(vclusters).chain(pool).chain(domains).chain(leases).chain(nodes).chain(allocations))
     }
 }
 
@@ -358,12 +361,14 @@ impl Watch<'_> {
             None => ledger.nodes().cloned().collect(),
         };
         let tenants = if self.wanted.tenants { ledger.tenants().cloned().collect() } else { Vec::new() };
+        let use_of = |tenant: &Arc<Tenant>| Some((tenant.name.clone(), ledger.tenant_use(&tenant.name)?.clone()));
+        let tenant_use = tenants.iter().filter_map(use_of).collect();
         let leases = ledger.leases().filter(|_| self.wanted.leases).map(|(name, lease)| (name.to_owned(), lease.clone())).collect();
         let vclusters = if self.wanted.vclusters { ledger.vclusters().cloned().collect() } else { Vec::new() };
         let domains = ledger.domains().filter(|_| self.wanted.domains).map(|(key, domain)| (key.clone(), domain.vni)).collect();
         let vni_pool = self.wanted.domains.then(|| ledger.vni_pool());
         let limits = self.wanted.limits.then(|| ledger.cluster_limits());
-        List { place: ledger.place(), nodes, allocations, tenants, leases, vclusters, domains, vni_pool, limits }
+        List { place: ledger.place(), nodes, allocations, tenants, leases, vclusters, domains, vni_pool, limits, tenant_use }
     }
 
     fn concerns(&self, allocation: &Allocation) -> bool {
@@ -391,6 +396,8 @@ impl Watch<'_> {
         let pool = pool.chain(set.limits.filter(|_| self.wanted.limits).into_iter().map(Change::Limits));
         let domains = set.domains.iter().filter(|_| self.wanted.domains).map(|(key, vni)| domain_change(key.clone(), *vni));
         let leases = set.leases.iter().filter(|_| self.wanted.leases).map(|(name, lease)| lease_change(name, lease.as_ref()));
+        let use_of = |(tenant, days): &(String, Vec<DayUse>)| Change::TenantUse { tenant: tenant.clone(), days: days.clone() };
+        let tenants = tenants.chain(set.tenant_use.iter().filter(|_| self.wanted.tenants).map(use_of));
         let vclusters = set.vclusters.iter().filter(|_| self.wanted.vclusters).map(|(name, vcluster)| match vcluster {
             Some(vcluster) => Change::VCluster(Box::new((**vcluster).clone())),
             None => Change::VClusterDeleted(name.clone()),
@@ -490,6 +497,7 @@ fn bytes_about(change: &Change) -> usize {
         Change::Node(node) => node_bytes(node),
         Change::Allocation(allocation) => allocation_bytes(allocation),
         Change::Phases(change) => phases_bytes(change),
+        Change::TenantUse { days, .. } => 256 + days.len() * 32,
         Change::NodeRemoved(_)
         | Change::Tenant(_)
         | Change::TenantDeleted(_)

@@ -11,7 +11,7 @@ use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
-use lattice_ledger::{Access, AccessKind, Action, QuotaChange, Requester, TenantChange, VClusterChange};
+use lattice_ledger::{Access, AccessKind, Action, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, Exposed, HoldKind, PreemptCause, Preemption,
     Principal, TelemetryMode,
@@ -92,6 +92,7 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::ListDomains => Request::ListDomains { tenants: None, name: None },
         Call::ListServices => Request::ListServices { tenants: None },
         Call::LookupService => Request::LookupService { name: "web".into(), tenants: None },
+        Call::GetUsage => Request::GetUsage { of: UsageOf::User("anna".into()), days: None },
         Call::GetLimits => Request::GetLimits,
         Call::ListKeys => Request::ListKeys,
         Call::ListRevocations => Request::ListRevocations,
@@ -129,8 +130,13 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
     let node: lattice_model::NodeId = "nowhere".parse().unwrap();
     let (allocation, epoch, id) = (missing_allocation(), lattice_model::Epoch(1), Uuid::new_v4());
     let (by, reason) = ("root".to_owned(), "x".to_owned());
-    let tenant =
-        TenantChange { name: "physics".into(), create: true, max_nodes: QuotaChange::Keep, max_concurrent_allocations: QuotaChange::Keep };
+    let tenant = TenantChange {
+        name: "physics".into(),
+        create: true,
+        max_nodes: QuotaChange::Keep,
+        max_concurrent_allocations: QuotaChange::Keep,
+        soft: Default::default(),
+    };
     let vcluster = VClusterChange { name: "elsewhere".into(), create: None, tenant: None, nodes: None };
     let order = Preemption {
         id: CheckpointId(id),
@@ -162,7 +168,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::DeleteTenant { name: "elsewhere".into(), by: by.clone() },
         Action::SetVniPool { change: VniPoolChange::default(), by: by.clone() },
         Action::SetDomainGrace { domain: ("a".into(), "b".into()), grace_ms: 1, by: by.clone() },
-        Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users: Default::default(), by: by.clone() },
+        Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users: Default::default(), budget_period_days: None, by: by.clone() },
         Action::AddKey { secret: Secret([7; 32]), by: by.clone() },
         Action::Revoke { name: "nobody-has-this".into(), by: by.clone(), reason: String::new() },
         Action::SetVCluster { change: vcluster, by: by.clone() },
@@ -393,8 +399,13 @@ async fn the_leader_alone_lifts_a_hold_at_its_end() {
 
 /// An allocation on this node alone, with a secret in its environment, that exposes a service.
 async fn work(lab: &Lab, api: &QuorumClient, token: u64, node: &str, tenant: &str) -> AllocationId {
-    let change =
-        TenantChange { name: tenant.into(), create: true, max_nodes: QuotaChange::Keep, max_concurrent_allocations: QuotaChange::Keep };
+    let change = TenantChange {
+        name: tenant.into(),
+        create: true,
+        max_nodes: QuotaChange::Keep,
+        max_concurrent_allocations: QuotaChange::Keep,
+        soft: Default::default(),
+    };
     api.call(&lab.as_operator("root", Request::from(Action::SetTenant { change, by: "root".into() })), PATIENCE).await.unwrap();
     let id = AllocationId(Uuid::new_v4());
     let mut spec = AllocationSpec { tenant: tenant.into(), ..spec(1) };

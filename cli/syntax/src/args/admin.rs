@@ -6,6 +6,7 @@ use super::quorum::Quorum;
 use super::tenant::{Quota, Tenant};
 use super::vcluster::VClusterAdmin;
 use clap::{Args, Subcommand};
+use lattice_model::BudgetPeriod;
 
 #[derive(Args)]
 pub struct Admin {
@@ -15,7 +16,7 @@ pub struct Admin {
 
 #[derive(Subcommand)]
 pub enum AdminCommand {
-    /// Manage tenants (--tenant), and how much of the cluster each may use at once
+    /// Manage tenants (--tenant), how much of the cluster each may use at once, and how much is meant for it
     Tenant(Tenant),
     /// Manage vClusters: queues, each with a scheduler and, if wanted, nodes of its own
     #[command(name = "vcluster")]
@@ -62,4 +63,7 @@ pub struct SetLimits {
     /// How many allocations of a tenant may wait or be suspended; `none`: no limit
     #[arg(long, value_name = "N|none")]
     pub tenant_pending: Option<Quota>,
+    /// How many days the budgets of tenants look back, today included (1 to 366); use before that is forgotten
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=i64::from(BudgetPeriod::DAYS_MAX)))]
+    pub budget_period_days: Option<u32>,
 }

@@ -90,13 +90,14 @@ impl Cluster {
             user_running: QuotaChange::AtMost(10_000),
             ..UserLimitsChange::default()
         };
-        self.act(Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(5000), users, by: by() })?;
+        self.act(Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(5000), users, budget_period_days: None, by: by() })?;
         self.act(Action::SetRunLease { ms: 90_000 })?;
         let change = VniPoolChange { grace_ms: Some(1000), ..VniPoolChange::default() };
         self.act(Action::SetVniPool { change, by: by() })?;
         for tenant in 0..TENANTS {
             let (max_nodes, max_concurrent_allocations) = (QuotaChange::AtMost(10_000), QuotaChange::AtMost(100_000));
-            let change = TenantChange { name: tenant_of(tenant), create: true, max_nodes, max_concurrent_allocations };
+            let change =
+                TenantChange { name: tenant_of(tenant), create: true, max_nodes, max_concurrent_allocations, soft: Default::default() };
             self.act(Action::SetTenant { change, by: by() })?;
         }
         Ok(())

@@ -4,7 +4,7 @@ use super::audit_walk::AuditWalk;
 use super::leader_status::{AdmissionsStatus, KeyringStatus, LeaseStatus};
 use super::status::QuorumStatus;
 use lattice_ledger::{
-    Conflict, DomainStatus, Endpoint, LimitsStatus, Revocation, ServiceStatus, TenantStatus, VClusterStatus, VniPoolStatus,
+    Conflict, DomainStatus, Endpoint, LimitsStatus, Revocation, ServiceStatus, TenantStatus, UsageReport, VClusterStatus, VniPoolStatus,
 };
 use lattice_model::{Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, MemberId, Node, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,8 @@ pub enum Answer {
     Services { services: Vec<ServiceStatus>, more: bool },
     /// The endpoints of a service; `more`: further ones exist.
     Endpoints { endpoints: Vec<Endpoint>, more: bool },
+    /// What was used.
+    Usage(Box<UsageReport>),
     /// The cluster-wide limits and the current usage.
     Limits(LimitsStatus),
     /// A possibly outdated answer: the member's state is at most `age_ms` old. The age counts from

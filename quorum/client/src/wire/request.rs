@@ -1,7 +1,7 @@
 //! Requests from agents to members.
 
 use super::audit_walk::AuditWalk;
-use lattice_ledger::{Access, Action, ListCursor, ListFilter};
+use lattice_ledger::{Access, Action, ListCursor, ListFilter, UsageOf};
 use lattice_model::{AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Incarnation, NodeId, OperatorToken, Principal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -89,10 +89,12 @@ pub enum Request {
     ListServices { tenants: Option<Vec<String>> },
     /// The endpoints of a service exposed now by these tenants (`None`: all).
     LookupService { name: String, tenants: Option<Vec<String>> },
+    /// What a tenant, project or user has used in the last `days` days (`None`: the budget period).
+    GetUsage { of: UsageOf, days: Option<u32> },
     /// The cluster-wide limits.
     GetLimits,
     /// A query about the applied state (allocations, nodes, tenants, vClusters, sessions, networks,
-    /// services or limits), answered by the receiving member from its own state without contacting
+    /// services, usage or limits), answered by the receiving member from its own state without contacting
     /// others.
     Stale(Box<Request>),
     /// The state of the gossip keys.

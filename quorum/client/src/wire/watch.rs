@@ -2,7 +2,7 @@
 
 use super::leader_status::LeaseStatus;
 use lattice_ledger::{ClusterLimits, WatchCursor};
-use lattice_model::{Allocation, AllocationId, Generation, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, DayUse, Generation, Node, NodeId, PhasesChange, Revision, Tenant, VCluster, VniPool};
 use serde::{Deserialize, Serialize};
 
 /// Opens a watch.
@@ -14,7 +14,7 @@ pub struct WatchRequest {
     pub allocations: WatchAllocations,
     /// If set, only allocations of this user.
     pub uid: Option<u32>,
-    /// Whether to watch tenants (all of them).
+    /// Whether to watch tenants (all of them), and their recorded use.
     pub tenants: bool,
     /// Whether to watch leases (all of them).
     pub leases: bool,
@@ -114,4 +114,7 @@ pub enum Change {
     VniPool(VniPool),
     /// The limits of the cluster and its users.
     Limits(ClusterLimits),
+    /// The recorded use of this tenant on these days is this from now on; other days are as before.
+    /// Sent with tenants. Running work is not in it: the watcher knows that work.
+    TenantUse { tenant: String, days: Vec<DayUse> },
 }

@@ -218,7 +218,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::Level { level } => Action::RaiseLevel { level },
         Move::Tenant { max_nodes, max_allocations: max_concurrent_allocations } => {
             let create = ledger.tenant(TENANT).is_none();
-            let change = TenantChange { name: TENANT.into(), create, max_nodes, max_concurrent_allocations };
+            let change = TenantChange { name: TENANT.into(), create, max_nodes, max_concurrent_allocations, soft: Default::default() };
             Action::SetTenant { change, by: "root".into() }
         }
         Move::VCluster { delete: true, .. } => Action::DeleteVCluster { name: VCLUSTER.into(), by: "root".into() },
@@ -334,7 +334,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::Notified { upto } => Action::Notified { channel: NotifyChannel::Hook, upto },
         Move::Limits { sensitive, running, history } => {
             let users = UserLimitsChange { user_running: running, user_history: history, ..UserLimitsChange::default() };
-            Action::SetLimits { sensitive_pool_size: sensitive, users, by: "root".into() }
+            Action::SetLimits { sensitive_pool_size: sensitive, users, budget_period_days: None, by: "root".into() }
         }
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),

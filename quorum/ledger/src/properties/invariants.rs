@@ -3,8 +3,9 @@
 use super::TENANT;
 use crate::keyring::{CONFIGURED, Keyring};
 use crate::signing::SignedHead;
+use crate::state::usage_records::Consumer;
 use crate::{Applied, LEVEL_KNOWN, Ledger};
-use lattice_model::{Allocation, AllocationId, AllocationState, AuditAction, HoldKind, Node, NodeState, OnIsolation};
+use lattice_model::{Allocation, AllocationId, AllocationState, AuditAction, BudgetPeriod, HoldKind, Node, NodeState, OnIsolation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -337,4 +338,33 @@ pub(super) fn invariant_ended_work_is_kept_while_it_is_held(before: &Ledger, aft
     }
     let ended: BTreeSet<_> = after.allocations().filter(|a| a.state.is_terminal()).map(|a| (a.ended_at, a.id)).collect();
     assert!(after.ended.iter().map(|place| (Some(place.ended_at), place.id)).eq(ended), "the order of the ends is another");
+}
+
+/// What a command adds to the recorded use is that of the attempts that it ended, from their start
+/// until now.
+pub(super) fn invariant_each_attempt_is_charged_once(before: &Ledger, after: &Ledger) {
+    let holds_nodes = |a: &Allocation| matches!(a.state, AllocationState::Staging | AllocationState::Running);
+    let mut want: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for was in before.allocations().filter(|a| holds_nodes(a)) {
+        let goes_on = after.allocation(was.id).is_some_and(|now| holds_nodes(now) && now.epoch == was.epoch);
+        let Some(started_at) = was.started_at.filter(|_| !goes_on) else { continue };
+        let (ms, nodes) = (after.time().since_ms(started_at), was.shares.len() as u64);
+        // Shares are halves of nodes with two GPUs.
+        let halves = if was.spec.share.is_some() { nodes } else { 2 * nodes };
+        let sum = want.entry(was.owner.uid).or_default();
+        *sum = (sum.0 + ms * halves / 2, sum.1 + ms * halves);
+    }
+    let recorded = |ledger: &Ledger, consumer: Consumer| {
+        let used = ledger.usage_records.get(&consumer).map(|record| record.days.within(after.time(), BudgetPeriod::DAYS_MAX));
+        used.map_or((0, 0), |used| (used.node_ms, used.gpu_ms))
+    };
+    let added = |consumer: Consumer| {
+        let (was, now) = (recorded(before, consumer.clone()), recorded(after, consumer));
+        (now.0 - was.0, now.1 - was.1)
+    };
+    for uid in 0..10 {
+        assert_eq!(added(Consumer::User(uid)), want.get(&uid).copied().unwrap_or_default(), "user {uid}");
+    }
+    // The user with id 1 submits under the tenant.
+    assert_eq!(added(Consumer::Tenant(TENANT.to_owned())), want.get(&1).copied().unwrap_or_default());
 }

@@ -3,7 +3,7 @@
 
 use crate::history::{ChangeSet, ChangedPhases};
 use crate::{ClusterLimits, DomainKey, Ledger};
-use lattice_model::{Allocation, AllocationId, Node, NodeId, Tenant, VCluster, VniPool};
+use lattice_model::{Allocation, AllocationId, DailyUse, Node, NodeId, Tenant, VCluster, VniPool};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ pub(super) struct Watcher {
     domains: BTreeMap<DomainKey, u32>,
     vni_pool: VniPool,
     limits: ClusterLimits,
+    tenant_use: BTreeMap<String, DailyUse>,
 }
 
 impl Watcher {
@@ -31,6 +32,7 @@ impl Watcher {
             domains: ledger.domains().map(|(key, domain)| (key.clone(), domain.vni)).collect(),
             vni_pool: ledger.vni_pool(),
             limits: ledger.cluster_limits(),
+            tenant_use: ledger.tenants().filter_map(|t| Some((t.name.clone(), ledger.tenant_use(&t.name)?.clone()))).collect(),
         }
     }
 
@@ -56,7 +58,10 @@ impl Watcher {
         for (name, tenant) in &set.tenants {
             match tenant {
                 Some(tenant) => drop(self.tenants.insert(name.clone(), Arc::clone(tenant))),
-                None => drop(self.tenants.remove(name)),
+                None => {
+                    self.tenants.remove(name);
+                    self.tenant_use.remove(name);
+                }
             }
         }
         for (name, vcluster) in &set.vclusters {
@@ -79,6 +84,9 @@ impl Watcher {
         }
         self.vni_pool = set.vni_pool.unwrap_or(self.vni_pool);
         self.limits = set.limits.unwrap_or(self.limits);
+        for (name, days) in &set.tenant_use {
+            self.tenant_use.entry(name.clone()).or_default().replace(days.iter().copied());
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use lattice_model::node::{HoldKind, Leaving};
 use lattice_model::shares::PhaseRun;
 use lattice_model::telemetry::TelemetryMode;
 use lattice_model::{
-    AllocationId, CheckpointId, Epoch, Exposed, NodeId, NodeState, PreemptCause, Resources, Revision, SchedulerKind, Timestamp,
-    test_builders,
+    AllocationId, CheckpointId, DayUse, Epoch, Exposed, NodeId, NodeState, PreemptCause, Resources, Revision, SchedulerKind, Timestamp,
+    Used, test_builders,
 };
 use serde::Serialize;
 use std::mem::size_of;
@@ -231,7 +231,19 @@ fn no_text_of_a_small_record_is_left_out() {
         renewed: Revision(u64::MAX),
         user: Some(Principal { name: long(), uid: 1, gid: 1, groups: vec![7; 64] }),
     };
-    let tenant = Tenant { name: long(), max_nodes: Some(1), max_concurrent_allocations: Some(1), revision: Revision(1) };
+    let tenant = Tenant {
+        name: long(),
+        max_nodes: Some(u32::MAX),
+        max_concurrent_allocations: Some(u32::MAX),
+        fair_share_target_ppm: Some(u32::MAX),
+        burst_allowance_percent: Some(u32::MAX),
+        gpu_hours_budget: Some(u64::MAX),
+        node_hours_budget: Some(u64::MAX),
+        class_max: Some(u8::MAX),
+        revision: Revision(u64::MAX),
+    };
+    let used = Used { node_ms: u64::MAX, gpu_ms: u64::MAX };
+    let days: Vec<DayUse> = (0..366).map(|day| DayUse { day: u32::MAX - day, used }).collect();
     let vcluster = VCluster {
         name: long(),
         scheduler: SchedulerKind::InteractiveFifo,
@@ -247,6 +259,7 @@ fn no_text_of_a_small_record_is_left_out() {
         ("tenant", tenant_bytes(&name, Some(&tenant)), serialized(&(&name, &tenant))),
         ("vCluster", vcluster_bytes(&name, Some(&vcluster)), serialized(&(&name, &vcluster))),
         ("domain", domain_bytes(&(name.clone(), name.clone())), serialized(&(&name, &name))),
+        ("a tenant's use", tenant_use_bytes(&name, &days), serialized(&(&name, &days))),
         ("a lease that ended", lease_bytes(&name, None), serialized(&name)),
         ("a deleted tenant", tenant_bytes(&name, None), serialized(&name)),
         ("a deleted vCluster", vcluster_bytes(&name, None), serialized(&name)),

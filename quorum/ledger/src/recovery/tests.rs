@@ -341,7 +341,7 @@ fn what_is_cancelled_during_a_recovery_is_remembered_until_no_node_can_have_it()
     let mut now = quorum.backup().recovered();
     quorum.run(1, &[0]);
     let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
-    now.act(Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, by: "root".into() }).unwrap();
+    now.act(Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, budget_period_days: None, by: "root".into() }).unwrap();
     let end = |now: &mut Quorum, number: u128| {
         if now.ledger.allocation(id(number)).is_none() {
             now.submit(number, 1);

@@ -2,13 +2,15 @@
 
 use super::{allocation, components, node, registration, vcluster_change};
 use crate::keyring::Secret;
+use crate::state::usage_records::{Consumer, Span};
 use crate::{
     Action, Command, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, Registration, SCHEDULER_LEASE, UserLimitsChange, VniPoolChange,
 };
 use lattice_model::claim::ClaimShare;
+use lattice_model::usage::{DAY_MS, WHOLE_NODE};
 use lattice_model::{
-    AllocationId, AllocationSpec, AuditRecord, Claim, Connectivity, Epoch, Exposed, HoldKind, Incarnation, NodeReport, ReportItem,
-    Revision, Timestamp, When,
+    AllocationId, AllocationSpec, AuditRecord, BudgetPeriod, Claim, Connectivity, Epoch, Exposed, HoldKind, Incarnation, NodeReport,
+    NodeUse, ReportItem, Revision, Timestamp, When,
 };
 
 /// The revision at which the node was last changed: see the actions below.
@@ -38,7 +40,12 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::RaiseLevel { level: LEVEL_MAX },
         Action::AddKey { secret: Secret([7; 32]), by: "root".into() },
         Action::SetVniPool { change: VniPoolChange { end: Some(2000), ..VniPoolChange::default() }, by: "root".into() },
-        Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(3), users: UserLimitsChange::default(), by: "root".into() },
+        Action::SetLimits {
+            sensitive_pool_size: QuotaChange::AtMost(3),
+            users: UserLimitsChange::default(),
+            budget_period_days: None,
+            by: "root".into(),
+        },
         Action::SetRunLease { ms: 90_000 },
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: components() },
         Action::Conforms { node: node(1), incarnation: Incarnation(1), components: [("kernel".to_owned(), "6.6".to_owned())].into() },
@@ -75,6 +82,12 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });
         applied.result.unwrap();
         records.extend(applied.audit);
+    }
+    // Two days of work, without the commands of two days.
+    let node_use = NodeUse { node_millionths: WHOLE_NODE, gpus: 2 };
+    let span = Span { node_use, from: Timestamp(1), to: Timestamp(2 * DAY_MS) };
+    for consumer in [Consumer::User(1), Consumer::Project { tenant: "physics".into(), project: "higgs".into() }] {
+        ledger.usage_records.add(consumer, "u1", span, BudgetPeriod::default(), false);
     }
     assert!(ledger.domains().count() == 1 && ledger.endpoints("api", None, 9).len() == 1);
     (ledger, records)

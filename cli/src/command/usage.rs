@@ -1,0 +1,144 @@
+//! `lattice usage`.
+
+use crate::failure::Failure;
+use crate::output::{Format, TableSize, print, print_names};
+use crate::session::{Session, answer};
+use crate::table::{Fit, Table};
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_cli_syntax::args::usage::Usage;
+use lattice_model::usage::HOUR_MS;
+
+/// How the table fits on a narrow screen.
+const FIT: Fit<'_> = Fit { left_out: &[], shortened: &[("WHOSE", 12)], wrapped: &[], left_out_last: &[] };
+
+/// One answer, and what it is about.
+struct Row {
+    of: Whose,
+    usage: v1::Usage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    User,
+    Tenant,
+    Project,
+}
+
+impl Whose {
+    fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Tenant => "tenant",
+            Self::Project => "project",
+        }
+    }
+}
+
+pub async fn run(session: &Session, args: Usage) -> Result<(), Failure> {
+    let Usage { tenant, project, user, days } = args;
+    let days = days.unwrap_or_default();
+    let of_settings = Some(session.settings.tenant.clone()).filter(|name| !name.is_empty());
+    let is_of_caller = tenant.is_none() && project.is_none() && user.is_none();
+    let client = session.connect().await?;
+    let mut rows = Vec::new();
+    if is_of_caller || user.is_some() {
+        let request = v1::GetUserUsageRequest { user: user.unwrap_or_default(), days };
+        rows.push(Row { of: Whose::User, usage: answer(client.admin().get_user_usage(request)).await? });
+    }
+    match project {
+        Some(project) => {
+            let tenant = tenant.or(of_settings).unwrap_or_default();
+            rows.push(Row { of: Whose::Project, usage: of_tenant(&client, tenant, project, days).await? });
+        }
+        None => {
+            if let Some(tenant) = tenant.or_else(|| of_settings.filter(|_| is_of_caller)) {
+                rows.push(Row { of: Whose::Tenant, usage: of_tenant(&client, tenant, String::new(), days).await? });
+            }
+        }
+    }
+    match session.format() {
+        Format::Table => print(&table(&rows, session.table_size())),
+        Format::Data(notation) => notation.print(&rows.iter().map(json).collect::<Vec<_>>()),
+        Format::Name => print_names(rows.iter().map(|row| row.usage.name.as_str())),
+    }
+}
+
+async fn of_tenant(client: &Client, tenant: String, project: String, days: u32) -> Result<v1::Usage, Failure> {
+    answer(client.admin().get_tenant_usage(v1::GetTenantUsageRequest { tenant, project, days })).await
+}
+
+fn table(rows: &[Row], size: TableSize) -> String {
+    let mut table = Table::new(&["WHOSE", "DAYS", "NODE-HOURS", "GPU-HOURS", "NODE BUDGET", "GPU BUDGET", "USED"]);
+    for Row { of, usage } in rows {
+        let name = if *of == Whose::Project { &usage.project } else { &usage.name };
+        let budget = |hours: Option<u64>| hours.map_or_else(String::new, |hours| hours.to_string());
+        table.row(vec![
+            format!("{} {name}", of.name()),
+            usage.days.to_string(),
+            hours_text(usage.node_ms),
+            hours_text(usage.gpu_ms),
+            budget(usage.node_hours_budget),
+            budget(usage.gpu_hours_budget),
+            usage.budget_percent.map_or_else(String::new, |percent| format!("{percent} %")),
+        ]);
+    }
+    table.on_screen(&["NODE BUDGET", "GPU BUDGET", "USED"], &FIT, size)
+}
+
+/// With two decimals, rounded down: what is shown was used. 36 seconds of a node are 0.01.
+fn hours_text(ms: u64) -> String {
+    let hundredths = u128::from(ms) * 100 / u128::from(HOUR_MS);
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+}
+
+fn json(Row { of, usage }: &Row) -> serde_json::Value {
+    let hours = |ms: u64| ms as f64 / HOUR_MS as f64;
+    serde_json::json!({
+        "of": of.name(), "name": usage.name, "project": Some(&usage.project).filter(|_| *of == Whose::Project), "days": usage.days,
+        "node_hours": hours(usage.node_ms), "gpu_hours": hours(usage.gpu_ms), "budget_period_days": usage.budget_period_days,
+        "node_hours_budget": usage.node_hours_budget, "gpu_hours_budget": usage.gpu_hours_budget,
+        "budget_percent": usage.budget_percent,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Width;
+
+    fn row(of: Whose, name: &str, project: &str, node_ms: u64, budget_percent: Option<u64>) -> Row {
+        let (gpu_ms, days, budget_period_days) = (node_ms * 4, 90, 90);
+        let gpu_hours_budget = budget_percent.map(|_| 1000);
+        let (name, project, node_hours_budget) = (name.to_owned(), project.to_owned(), None);
+        let usage =
+            v1::Usage { name, project, days, node_ms, gpu_ms, budget_period_days, gpu_hours_budget, node_hours_budget, budget_percent };
+        Row { of, usage }
+    }
+
+    #[test]
+    fn usage_is_shown_in_hours_and_fits_into_80_columns() {
+        let size = TableSize { width: Width::Terse, columns: Some(80) };
+        let user = row(Whose::User, "ada", "", 90 * 60_000, None);
+        let want = "WHOSE     DAYS  NODE-HOURS  GPU-HOURS\nuser ada  90    1.50        6.00\n";
+        assert_eq!(table(&[user], size), want, "columns of budgets are left out where there are none");
+        let rows = [
+            row(Whose::User, "ada", "", 35_999, None),
+            row(Whose::Tenant, "physics", "", 225 * HOUR_MS, Some(90)),
+            row(Whose::Project, "physics", &"x".repeat(128), 1_000_000_000_000_000, None),
+        ];
+        let text = table(&rows, size);
+        let cells: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
+        assert_eq!(cells, ["tenant", "physics", "90", "225.00", "900.00", "1000", "90", "%"], "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert_eq!(hours_text(36_000), "0.01");
+    }
+
+    #[test]
+    fn json_has_hours_as_numbers_and_null_where_there_is_no_budget() {
+        let shown = json(&row(Whose::Tenant, "physics", "", HOUR_MS / 2, Some(12)));
+        assert_eq!((&shown["node_hours"], &shown["gpu_hours"]), (&serde_json::json!(0.5), &serde_json::json!(2.0)));
+        assert!(shown["node_hours_budget"].is_null() && shown["project"].is_null());
+        assert_eq!((&shown["gpu_hours_budget"], &shown["budget_percent"]), (&serde_json::json!(1000), &serde_json::json!(12)));
+    }
+}

@@ -1,0 +1,177 @@
+//! The use of nodes: recorded when an attempt gives its nodes back, and read for budgets and shares.
+//!
+//! ```text
+//!   claim ──▶ started_at ──────────────▶ end, requeue, preemption, node lost, adoption
+//!                └─ nodes × time ─▶ tenant, project, user; a tenant's use goes to its watchers
+//! ```
+//!
+//! Work that runs is not recorded yet: readers add it, up to their own time. The cost of a record is
+//! that of the attempt's nodes and of the days that it ran, at most those of the budget period; the
+//! number of allocations and of users does not matter. Reading a report costs a scan of the live
+//! allocations, as a list does.
+
+use super::state::usage_records::{Consumer, Span};
+use super::state::user_usage::holds_nodes;
+use super::{ApplyContext, Ledger, Refusal, Subject};
+use lattice_model::usage::BudgetPeriod;
+use lattice_model::{Allocation, AllocationId, AuditAction, DailyUse, NodeUse, Tenant, Timestamp, Used};
+use serde::{Deserialize, Serialize};
+
+/// When a tenant has used so much of its budget, in percent, the audit log says so.
+const BUDGET_MARKS_PERCENT: [u64; 2] = [80, 100];
+
+/// Whose use is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UsageOf {
+    /// A tenant's.
+    Tenant(String),
+    /// That of a project of a tenant.
+    Project { tenant: String, project: String },
+    /// That of all users with this name.
+    User(String),
+}
+
+/// What was used, running work included.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageReport {
+    /// In the last `days` days.
+    pub used: Used,
+    /// The days that were asked for, or those of the budget period.
+    pub days: u32,
+    /// The tenant's use within the budget period, and its record; `None`: it has none, or something
+    /// else was asked for.
+    pub budget: Option<BudgetReport>,
+    /// The budget period.
+    pub period: BudgetPeriod,
+}
+
+/// How much of its budgets a tenant has used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetReport {
+    pub tenant: Tenant,
+    /// Within the budget period.
+    pub used: Used,
+}
+
+impl UsageOf {
+    fn is_of(&self, allocation: &Allocation) -> bool {
+        let spec = &allocation.spec;
+        match self {
+            Self::Tenant(name) => spec.tenant == *name,
+            Self::Project { tenant, project } => spec.tenant == *tenant && spec.project == *project,
+            Self::User(name) => allocation.owner.name == *name,
+        }
+    }
+}
+
+impl Ledger {
+    /// The recorded use of a tenant that exists; work that runs is not in it.
+    pub fn tenant_use(&self, name: &str) -> Option<&DailyUse> {
+        let record = self.usage_records.get(&Consumer::Tenant(name.to_owned()))?;
+        self.tenants.contains_key(name).then_some(&record.days)
+    }
+
+    /// What was used in the last `days` days (`None`: the budget period), up to now.
+    ///
+    /// # Errors
+    /// [`Refusal::Malformed`]: no days, or more than are recorded; or no tenant is named.
+    /// [`Refusal::NoSuchTenant`]: nothing is known of the tenant, and there are others.
+    pub fn usage_report(&self, of: &UsageOf, days: Option<u32>, now: Timestamp) -> Result<UsageReport, Refusal> {
+        let (now, period) = (now.max(self.time), self.limits.budget_period);
+        let days = days.unwrap_or(period.days());
+        if !(1..=period.days()).contains(&days) {
+            let why = format!("the use of {days} days was asked for; the ledger has 1 to {period} days (limit budget_period_days)");
+            return Err(Refusal::Malformed { why });
+        }
+        self.knows(of)?;
+        let budget = match of {
+            UsageOf::Tenant(name) => self
+                .tenants
+                .get(name)
+                .map(|tenant| BudgetReport { tenant: Tenant::clone(tenant), used: self.used_by(of, period.days(), now) }),
+            UsageOf::Project { .. } | UsageOf::User(_) => None,
+        };
+        Ok(UsageReport { used: self.used_by(of, days, now), days, budget, period })
+    }
+
+    fn knows(&self, of: &UsageOf) -> Result<(), Refusal> {
+        let tenant = match of {
+            UsageOf::Tenant(name) if name.is_empty() => return Err(Refusal::Malformed { why: "the tenant has no name".to_owned() }),
+            UsageOf::Tenant(tenant) | UsageOf::Project { tenant, .. } => tenant,
+            UsageOf::User(_) => return Ok(()),
+        };
+        let is_known = self.tenants.contains_key(tenant) || self.usage_records.get(&Consumer::Tenant(tenant.clone())).is_some();
+        if tenant.is_empty() || self.tenants.is_empty() || is_known { Ok(()) } else { Err(self.no_such_tenant(tenant)) }
+    }
+
+    fn used_by(&self, of: &UsageOf, days: u32, now: Timestamp) -> Used {
+        let recorded = |consumer: Consumer| self.usage_records.get(&consumer).map(|record| record.days.within(now, days));
+        let ended = match of {
+            UsageOf::Tenant(name) => recorded(Consumer::Tenant(name.clone())).unwrap_or_default(),
+            UsageOf::Project { tenant, project } => {
+                recorded(Consumer::Project { tenant: tenant.clone(), project: project.clone() }).unwrap_or_default()
+            }
+            UsageOf::User(name) => {
+                let named =
+                    self.usage_records.iter().filter(|(consumer, record)| matches!(consumer, Consumer::User(_)) && record.user == *name);
+                named.fold(Used::default(), |sum, (_, record)| sum.plus(record.days.within(now, days)))
+            }
+        };
+        let mut running = DailyUse::default();
+        for allocation in self.allocations.values().filter(|allocation| of.is_of(allocation)) {
+            if let Some(Span { node_use, from, to }) = self.span_of(allocation, now) {
+                running.add(node_use, from, to, self.limits.budget_period);
+            }
+        }
+        ended.plus(running.within(now, days))
+    }
+
+    /// What the current claim has used until now; `None`: it has no nodes, or has not begun.
+    fn span_of(&self, allocation: &Allocation, now: Timestamp) -> Option<Span> {
+        let from = allocation.started_at.filter(|_| holds_nodes(allocation.state))?;
+        let node_use = NodeUse::of(allocation, |node| self.nodes.get(node).map(|node| node.size));
+        Some(Span { node_use, from, to: now })
+    }
+
+    /// The allocation is about to give its nodes back.
+    pub(super) fn record_usage(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        let Some(allocation) = self.allocations.get(&id).cloned() else { return };
+        let Some(span) = self.span_of(&allocation, context.at) else { return };
+        let (period, spec) = (self.limits.budget_period, &allocation.spec);
+        self.usage_records.add(Consumer::User(allocation.owner.uid), &allocation.owner.name, span, period, false);
+        if !spec.project.is_empty() {
+            let project = Consumer::Project { tenant: spec.tenant.clone(), project: spec.project.clone() };
+            self.usage_records.add(project, "", span, period, false);
+        }
+        if spec.tenant.is_empty() {
+            return;
+        }
+        let tenant = self.tenants.get(&spec.tenant).cloned();
+        let used = |ledger: &Self| ledger.tenant_use(&spec.tenant).map_or(Used::default(), |days| days.within(span.to, period.days()));
+        let before = tenant.as_ref().and_then(|tenant| tenant.budget_percent(used(self)));
+        let first_day = self.usage_records.add(Consumer::Tenant(spec.tenant.clone()), "", span, period, tenant.is_some());
+        let (Some(tenant), Some(first_day)) = (tenant, first_day) else { return };
+        context.changed.use_of(&tenant.name, first_day);
+        let after = tenant.budget_percent(used(self));
+        if let (Some(before), Some(after)) = (before, after) {
+            self.record_budget_mark(context, &tenant, before, after);
+        }
+    }
+
+    fn record_budget_mark(&mut self, context: &mut ApplyContext, tenant: &Tenant, before: u64, after: u64) {
+        let passed = BUDGET_MARKS_PERCENT.into_iter().rfind(|mark| before < *mark && after >= *mark);
+        if let Some(mark) = passed {
+            let detail = format!("tenant {}: {mark} % of its budget is used ({after} % by work that ended)", tenant.name);
+            self.record(context, "quorum", AuditAction::BudgetUsed, Subject::default(), detail);
+        }
+    }
+
+    /// The tenant exists from now on, or not any more: its use is always kept, or bounded like that
+    /// of a user.
+    pub(super) fn keep_usage_of_tenant(&mut self, context: &mut ApplyContext, name: &str, exists: bool) {
+        self.usage_records.set_droppable(&Consumer::Tenant(name.to_owned()), !exists);
+        if exists && self.tenant_use(name).is_some() {
+            context.changed.use_of(name, 0);
+        }
+    }
+}
