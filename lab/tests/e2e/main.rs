@@ -97,6 +97,7 @@ mod tree;
 mod tty;
 mod uenv;
 mod unprivileged;
+mod usage;
 mod user_limits;
 mod vclusters;
 mod walltimes;
@@ -172,6 +173,7 @@ fn main() -> ExitCode {
         member_disk::trials(),
         members::trials(),
         tenants::trials(),
+        usage::trials(),
         user_limits::trials(),
         flood::trials(),
         vclusters::trials(),

@@ -199,7 +199,8 @@ const PAGES: [(&str, Plan); 38] = [
         "tenants-and-quotas",
         Plan::Run(Page {
             restore: |w| {
-                w.ok(&["admin", "limits", "--user-running", "none"]);
+                w.ok(&["admin", "limits", "--user-running", "none", "--budget-period-days", "90"]);
+                w.ok(&["admin", "tenant", "delete", "chemistry"]);
             },
             ..page()
         }),
