@@ -27,6 +27,7 @@
 //! | [`quorum`] | members without agents, on faulty hosts, and simulated agents |
 //! | [`history`] | whether one order explains what clients saw |
 //! | [`sim`] | thousands of agents' gossip, and their fences, in virtual time |
+//! | [`replay`] | the scheduler beside reference schedulers, in virtual time |
 //! | [`torture`] | random faults under load, and whether every promise holds after them |
 //! | [`demo`], [`bench`] | commands for people |
 
@@ -36,6 +37,7 @@ pub mod binaries;
 pub mod cluster;
 pub mod configs;
 pub mod demo;
+mod dice;
 pub mod down;
 pub mod endpoint;
 pub mod fabric;
@@ -55,6 +57,8 @@ pub mod ports;
 pub mod preload;
 pub mod process;
 pub mod quorum;
+mod ready_node;
+pub mod replay;
 pub mod ring;
 #[cfg(test)]
 mod settings_pages;

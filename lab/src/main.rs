@@ -6,7 +6,7 @@ use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
 use lattice_lab::quorum::agent_process;
 use lattice_lab::{
-    asked, bench, demo, down, endpoint, fabric, faults, fences, gpus, interrupt, lattice, networks, ring, sim, streams, torture, up,
+    asked, bench, demo, down, endpoint, fabric, faults, fences, gpus, interrupt, lattice, networks, replay, ring, sim, streams, torture, up,
 };
 use lattice_model::gpu_load::GpuLoad;
 use std::path::PathBuf;
@@ -43,6 +43,8 @@ enum Command {
     /// Simulate thousands of agents in virtual time; exit code 1 when a target is missed
     #[command(subcommand)]
     Sim(Sim),
+    /// Run the scheduler in virtual time on a trace or on generated jobs, beside reference schedulers on the same jobs
+    Replay(replay::Options),
     /// Cause random faults under a stream of jobs, heal them, and check every promise; exit code 1 when one is broken
     Torture(torture::Options),
     /// Run one rank of the work of `torture`
@@ -361,6 +363,7 @@ fn act(command: Command) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
+        Command::Replay(options) => replay::run(&options)?,
         Command::Torture(options) => {
             if !torture::run(&options)? {
                 return Ok(ExitCode::FAILURE);

@@ -8,7 +8,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`plan`], [`dice`], [`job`], [`fault`] | what will happen: a function of the seed |
+//! | [`plan`], [`job`], [`fault`] | what will happen: a function of the seed |
 //! | [`stage`] | the cluster |
 //! | [`work`], [`traces`] | the work of the jobs, and its traces |
 //! | [`driver`] | executes the plan |
@@ -17,7 +17,6 @@
 //! | [`story`] | pure: violations to a readable account |
 
 pub mod collect;
-pub mod dice;
 pub mod driver;
 pub mod facts;
 pub mod fault;

@@ -4,10 +4,10 @@ use super::figures::{Figure, Report, Samples, Target};
 use super::options::Options;
 use crate::interrupt;
 use crate::machine::{self, Machine};
+use crate::ready_node::ready_node;
 use anyhow::{Context, Result, ensure};
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, Boot, Entrypoint, Incarnation, Node, NodeAddresses, NodeId, NodeState,
-    Principal, Resources, Revision, Share, SharePhase, Timestamp,
+    Allocation, AllocationId, AllocationSpec, AllocationState, Entrypoint, Node, Principal, Resources, Share, SharePhase, Timestamp,
 };
 use lattice_scheduler::{Outlook, View, plan};
 use std::path::Path;
@@ -78,7 +78,7 @@ fn memory() -> Result<u64> {
 
 /// A cluster in which so many nodes run work, and so much waits, of so many different requests.
 fn view(pending: u64, requests: u64, busy: u32) -> View {
-    let nodes: Vec<Node> = (0..NODES).map(node).collect();
+    let nodes: Vec<Node> = (0..NODES).map(|number| ready_node(number, SIZE)).collect();
     let owner = Principal { name: "u".into(), uid: 1000, gid: 1000, groups: vec![] };
     let mut view = View { alive: nodes.iter().map(|node| node.id.clone()).collect(), fresh: true, ..View::default() };
     for (number, node) in (0..busy).zip(&nodes) {
@@ -110,32 +110,4 @@ fn spec() -> AllocationSpec {
 
 fn id(number: u64) -> AllocationId {
     AllocationId(Uuid::from_u128(u128::from(number)))
-}
-
-fn node(number: u32) -> Node {
-    let id: NodeId = format!("n{number:05}").parse().expect("a name of letters and digits");
-    Node {
-        id,
-        size: SIZE,
-        addresses: NodeAddresses::default(),
-        schedulable: true,
-        boot: Boot(Uuid::nil()),
-        incarnation: Incarnation(1),
-        state: NodeState::Ready,
-        state_reason: String::new(),
-        state_since: Timestamp(0),
-        unenforced_limits: vec![],
-        features: vec!["gpu".into(), "run_lease".into()],
-        holds: vec![],
-        leaving: vec![],
-        relay_node: None,
-        home: String::new(),
-        conformance: None,
-        has_wipe_hook: false,
-        wipe: None,
-        drain_requested_at: None,
-        hold_revision: Revision(1),
-        report_seq: 0,
-        revision: Revision(1),
-    }
 }

@@ -1,8 +1,8 @@
 //! The plan: jobs and faults with their times, which depend only on the seed, the length and the rate.
 
-use super::dice::Dice;
 use super::fault::{Fault, What};
 use super::job::{Job, Kind, Requeue};
+use crate::dice::Dice;
 use crate::networks::{Direction, From};
 use std::collections::BTreeMap;
 use std::fmt;

@@ -26,6 +26,11 @@ impl Dice {
         low + self.next() % (high - low + 1)
     }
 
+    /// A number from 0 to 1, without both.
+    pub fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    }
+
     /// True with this probability in percent.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.between(1, 100) <= chance
