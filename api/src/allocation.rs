@@ -72,6 +72,8 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         status_message: String::new(),
         queue_position: 0,
         expected_start_ms: None,
+        class_in_queue: None,
+        score: None,
         usage_nodes: allocation.usage.as_deref().map_or(0, |usage| usage.nodes),
         memory_peak_bytes: allocation.usage.as_deref().and_then(|usage| usage.memory_peak_bytes),
         cpu_ms: allocation.usage.as_deref().and_then(|usage| usage.cpu_ms),

@@ -28,7 +28,7 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 pub const METADATA: &str = "lattice-operator-bin";
 /// The methods for operators. A client with a credential signs its calls of these methods. Users may call only one of
 /// them: `AllocationService/Update`, for their own allocations and without a signature.
-pub const METHODS: [&str; 28] = [
+pub const METHODS: [&str; 29] = [
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
     "AdminService/DeleteTenant",
@@ -57,6 +57,7 @@ pub const METHODS: [&str; 28] = [
     "VClusterService/Create",
     "VClusterService/Delete",
     "VClusterService/SetConfig",
+    "VClusterService/SetWeights",
 ];
 /// The prefix of a call's path before the method.
 const PACKAGE: &str = "/lattice.v1.";

@@ -76,6 +76,9 @@ pub struct AllocationJson<'a> {
     queue_position: Option<u32>,
     /// While it waits: when it is expected to begin, if that is known.
     expected_start: Option<String>,
+    /// While it waits in a queue that is ordered by scores: the class that counts there.
+    class_in_queue: Option<u32>,
+    score: Option<f64>,
     /// The end of its walltime, if it runs and has one.
     ends_by: Option<String>,
     /// Use under its present or last claim, on the nodes that have been released: the peak memory on any of them, and
@@ -159,6 +162,8 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             status_message: filled(&a.status_message),
             queue_position: (a.queue_position > 0).then_some(a.queue_position),
             expected_start: a.expected_start_ms.and_then(time),
+            class_in_queue: a.class_in_queue,
+            score: a.score,
             ends_by: ends_by_ms(a).and_then(time),
             memory_peak_bytes: a.memory_peak_bytes,
             cpu_seconds: a.cpu_ms.map(|ms| ms as f64 / 1e3),
@@ -606,8 +611,10 @@ vCluster:   ml-training
         let a = v1::Allocation { exit_code: Some(0), requeue_count: 1, share, ..running() };
         let mut json = serde_json::to_value(AllocationJson::from(&a)).unwrap();
         // Separate: json! accepts only a limited number of fields.
-        let apart = ["attempt", "attempts", "expected_start"].map(|field| json.as_object_mut().unwrap().remove(field));
-        assert_eq!(apart, [Some(serde_json::Value::Null), Some(serde_json::json!([])), Some(serde_json::Value::Null)]);
+        let apart =
+            ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
+        let null = || Some(serde_json::Value::Null);
+        assert_eq!(apart, [null(), Some(serde_json::json!([])), null(), null(), null()]);
         let waits = v1::Allocation { expected_start_ms: Some(1_772_704_812_034), ..pending() };
         assert_eq!(serde_json::to_value(AllocationJson::from(&waits)).unwrap()["expected_start"], "2026-03-05T10:00:12.034Z");
         assert_eq!(

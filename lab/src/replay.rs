@@ -83,7 +83,7 @@ fn schedulers(workload: &Workload) -> Vec<Box<dyn Scheduler>> {
 
 impl Options {
     fn workload(&self) -> Result<Workload> {
-        let workload = if self.trace == LUBLIN { self.generated()? } else { self.from_file()? };
+        let workload = if self.trace == LUBLIN { self.generated()? } else { self.read_file()? };
         ensure!(!workload.jobs.is_empty(), "{} has no job that can run on {} nodes", workload.name, workload.nodes);
         Ok(workload)
     }
@@ -99,7 +99,7 @@ impl Options {
         Ok(lublin::generate(scale, self.estimates.unwrap_or(Estimates::Usual), self.seed))
     }
 
-    fn from_file(&self) -> Result<Workload> {
+    fn read_file(&self) -> Result<Workload> {
         ensure!(self.load.is_none(), "--load is for generated jobs alone: a file's jobs are submitted when it says");
         let open = File::open(&self.trace);
         let file = open.with_context(|| format!("cannot read {}: give the path of a file, or `{LUBLIN}`", self.trace))?;

@@ -6,10 +6,10 @@ use crate::checkpoint::CheckpointRef;
 use crate::end_reason::EndReason;
 use crate::hostlist;
 use crate::ids::{AllocationId, CheckpointId, Epoch, NodeId, Revision};
-use crate::preemption::Preemption;
+use crate::preemption::{CLASS_MAX, Preemption, UNSAVED_CLASS_MAX};
 use crate::principal::Principal;
 use crate::shares::Shares;
-use crate::spec::AllocationSpec;
+use crate::spec::{AllocationSpec, PREEMPTION_CLASS_DEFAULT, RequeuePolicy};
 use crate::telemetry::TelemetryOrder;
 use crate::time::Timestamp;
 use crate::work_usage::WorkUsage;
@@ -110,6 +110,32 @@ pub struct Allocation {
 }
 
 impl Allocation {
+    /// The preemption class that counts for it against other work: where it is in its queue, and
+    /// what it may preempt. Everybody may choose a class; so one above the usual class counts only
+    /// if an operator has bounded the classes of its tenant: `bound`.
+    pub fn effective_class(&self, bound: Option<u8>) -> u8 {
+        self.spec.preemption_class.min(bound.unwrap_or(PREEMPTION_CLASS_DEFAULT))
+    }
+
+    /// Why it is not preempted for work of a higher class, whatever that is; `None`: it may be.
+    /// Only work that continues later is: from a checkpoint, or from its beginning if its user
+    /// allows that.
+    pub fn exempt_from_priority(&self) -> Option<&'static str> {
+        let spec = &self.spec;
+        let begins_anew = spec.requeue == RequeuePolicy::Always && self.requeue_count < spec.requeues_max;
+        if spec.sensitive || spec.preemption_class >= CLASS_MAX {
+            Some("it is sensitive, or of the highest class")
+        } else if spec.checkpoint.is_none() && !begins_anew {
+            Some("it can neither save itself nor begin anew")
+        } else if spec.checkpoint.is_none() && spec.preemption_class >= UNSAVED_CLASS_MAX {
+            Some("it cannot save itself, and is of a high class")
+        } else if self.preemption.is_some() {
+            Some("it gives its nodes back already, or could not save itself when it was asked")
+        } else {
+            None
+        }
+    }
+
     /// A newly submitted allocation, not yet at any revision.
     pub fn submitted(id: AllocationId, spec: AllocationSpec, owner: Principal, at: Timestamp) -> Self {
         let held = spec.hold;

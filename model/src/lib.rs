@@ -66,6 +66,7 @@ pub mod topology;
 pub mod usage;
 pub mod user_running;
 pub mod vcluster;
+pub mod weights;
 pub mod work_usage;
 
 pub use allocation::{Allocation, Exclusion, WalltimeChange};
@@ -108,4 +109,5 @@ pub use time::Timestamp;
 pub use topology::{Assignment, NodeTopology};
 pub use usage::{BudgetPeriod, DailyUse, DayUse, NodeUse, Used};
 pub use vcluster::{DEFAULT_VCLUSTER, SchedulerKind, VCluster};
+pub use weights::{Factor, Profile, Weight, Weights};
 pub use work_usage::WorkUsage;

@@ -6,6 +6,10 @@ use std::fmt;
 
 /// The highest preemption class: work of this class is never preempted for other work.
 pub const CLASS_MAX: u8 = 10;
+/// From this class on, work that cannot save itself is not preempted for other work.
+pub const UNSAVED_CLASS_MAX: u8 = 7;
+/// The most allocations that are preempted for one other.
+pub const VICTIMS_MAX: usize = 3;
 
 /// An order to an allocation to release its nodes. The quorum stores it as long as the claim
 /// exists.
@@ -38,6 +42,8 @@ pub enum PreemptCause {
     Request,
     /// One of its nodes is being drained urgently.
     Drain,
+    /// Work of a higher class needs its nodes.
+    Priority,
 }
 
 impl PreemptCause {
@@ -45,7 +51,7 @@ impl PreemptCause {
     /// until it ends, or until the drain's deadline.
     pub fn ends_unsaved(self) -> bool {
         match self {
-            Self::Request => true,
+            Self::Request | Self::Priority => true,
             Self::Drain => false,
         }
     }
@@ -56,6 +62,7 @@ impl fmt::Display for PreemptCause {
         f.pad(match self {
             Self::Request => "request",
             Self::Drain => "drain",
+            Self::Priority => "priority",
         })
     }
 }

@@ -3,14 +3,17 @@
 use crate::ids::Revision;
 use crate::node::Node;
 use crate::time::Timestamp;
+use crate::weights::{Profile, Weights};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The vCluster that always exists and has no record. It holds all work that names no vCluster, and
-/// all nodes that belong to none.
+/// The vCluster that always exists. It holds all work that names no vCluster, and all nodes that
+/// belong to none. It has a record only if its weights or its interval have been set.
 pub const DEFAULT_VCLUSTER: &str = "default";
+/// The longest [`VCluster::cycle_interval_ms`]: ten minutes.
+pub const CYCLE_INTERVAL_MS_MAX: u32 = 600_000;
 /// Largest size of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
@@ -26,6 +29,11 @@ pub struct VCluster {
     /// Number of nodes that belong to it. 0: its work is placed on nodes that belong to no
     /// vCluster.
     pub nodes: u32,
+    /// The weights of its score; `None`: those of its scheduler's profile.
+    pub weights: Option<Weights>,
+    /// The shortest time between two rounds of its scheduler, in milliseconds; 0: a round follows
+    /// each change.
+    pub cycle_interval_ms: u32,
     /// Who created it.
     pub created_by: String,
     /// When it was created.
@@ -39,36 +47,59 @@ pub struct VCluster {
 pub enum SchedulerKind {
     /// First come first served.
     InteractiveFifo,
-    /// Higher preemption classes first, then first come first served; the first that wait have
-    /// reservations, and others may begin before them if that delays none of these.
+    /// By class and score; the first that wait have reservations, and others may begin before them
+    /// if that delays none of these. The score has the weights for batch work.
     HpcBackfill,
+    /// The same with the weights for training: topology and conformance before the time of waiting.
+    MlTraining,
+    /// The same with the weights for services.
+    ServiceBinPack,
 }
 
 impl SchedulerKind {
     /// The scheduler of the default vCluster.
     pub const OF_DEFAULT: Self = Self::HpcBackfill;
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::HpcBackfill, Self::MlTraining, Self::ServiceBinPack, Self::InteractiveFifo];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::InteractiveFifo => "interactive-fifo",
+            Self::HpcBackfill => "hpc-backfill",
+            Self::MlTraining => "ml-training",
+            Self::ServiceBinPack => "service-bin-pack",
+        }
+    }
+
+    /// The profile of its score; `None`: it serves in the order of submission, without a score.
+    pub fn profile(self) -> Option<Profile> {
+        match self {
+            Self::InteractiveFifo => None,
+            Self::HpcBackfill => Some(Profile::HpcBatch),
+            Self::MlTraining => Some(Profile::MlTraining),
+            Self::ServiceBinPack => Some(Profile::Service),
+        }
+    }
 }
 
 /// Kinds in the documents that this version does not implement.
-const UNSUPPORTED_KINDS: &[&str] = &["ml-training", "service-bin-pack", "sensitive-reservation"];
+const UNSUPPORTED_KINDS: &[&str] = &["sensitive-reservation"];
+const KINDS: &str = "there are hpc-backfill, ml-training, service-bin-pack and interactive-fifo";
 
 /// Why a text is not a scheduler of this version.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SchedulerError {
     /// Documented, but not implemented.
-    #[error("scheduler {0} is not built in this version; hpc-backfill and interactive-fifo are")]
+    #[error("scheduler {0} is not built in this version; {KINDS}")]
     NotBuilt(&'static str),
     /// Unknown.
-    #[error("{0:?} is not a scheduler; there are hpc-backfill and interactive-fifo")]
+    #[error("{0:?} is not a scheduler; {KINDS}")]
     Unknown(String),
 }
 
 impl fmt::Display for SchedulerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InteractiveFifo => "interactive-fifo",
-            Self::HpcBackfill => "hpc-backfill",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -76,14 +107,14 @@ impl FromStr for SchedulerKind {
     type Err = SchedulerError;
 
     fn from_str(text: &str) -> Result<Self, SchedulerError> {
-        match text {
-            "interactive-fifo" | "fifo" => Ok(Self::InteractiveFifo),
-            "hpc-backfill" => Ok(Self::HpcBackfill),
-            _ => Err(match UNSUPPORTED_KINDS.iter().find(|kind| **kind == text) {
-                Some(kind) => SchedulerError::NotBuilt(kind),
-                None => SchedulerError::Unknown(text.chars().take(40).collect()),
-            }),
+        let text = if text == "fifo" { Self::InteractiveFifo.name() } else { text };
+        if let Some(kind) = Self::ALL.into_iter().find(|kind| kind.name() == text) {
+            return Ok(kind);
         }
+        Err(match UNSUPPORTED_KINDS.iter().find(|kind| **kind == text) {
+            Some(kind) => SchedulerError::NotBuilt(kind),
+            None => SchedulerError::Unknown(text.chars().take(40).collect()),
+        })
     }
 }
 
@@ -125,7 +156,7 @@ mod tests {
         for text in ["interactive-fifo", "fifo"] {
             assert_eq!(text.parse(), Ok(SchedulerKind::InteractiveFifo));
         }
-        for kind in [SchedulerKind::InteractiveFifo, SchedulerKind::HpcBackfill] {
+        for kind in SchedulerKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
         for kind in UNSUPPORTED_KINDS {

@@ -286,7 +286,7 @@ fn a_lower_class_goes_last_and_no_class_gets_ahead() {
         allocation
     };
     let mut v = view(1, vec![of_class(1, 10, 5), of_class(2, 20, 10), of_class(3, 5, 4)]);
-    assert_eq!(waiting_in(&v, "default").iter().map(|a| a.id).collect::<Vec<_>>(), [id(1), id(2), id(3)]);
+    assert_eq!(waiting_in(&v, "default", NOW).iter().map(|a| a.id).collect::<Vec<_>>(), [id(1), id(2), id(3)]);
     assert_eq!((placed(&v), starts(&v)), (vec![(id(1), vec!["n1".into()])], vec![(id(2), Some(60)), (id(3), Some(120))]));
     // A queue that is first come, first served has no classes.
     v.vclusters.insert("fifo".into(), vcluster("fifo", SchedulerKind::InteractiveFifo, 0));
@@ -431,7 +431,7 @@ impl Simulation {
             format!("{:?} {:?}", again.claims(|_| Some(1)), again.expected_starts().collect::<Vec<_>>())
         );
         assert_eq!(Outlook::of(&self.view, now), Outlook::of(&self.view, now));
-        self.assert_order(&claims, are_alike);
+        self.assert_order(&claims, are_alike, now);
         let first_waiting = starts.first().copied();
         for (id, start) in starts {
             let start = start.expect("all work has a walltime, and all nodes are in service");
@@ -467,8 +467,8 @@ impl Simulation {
     }
 
     /// Nothing begins before the first that waits, if that would fit instead.
-    fn assert_order(&self, claims: &[Claim], are_alike: bool) {
-        let waiting = waiting_in(&self.view, "default");
+    fn assert_order(&self, claims: &[Claim], are_alike: bool, now: Timestamp) {
+        let waiting = waiting_in(&self.view, "default", now);
         let begins = |id: AllocationId| claims.iter().any(|claim| claim.allocation == id);
         let Some(at) = waiting.iter().position(|a| !begins(a.id)).filter(|_| are_alike) else { return };
         let held: usize = self.view.allocations.values().filter(|a| !a.waits()).map(|a| a.spec.nodes as usize).sum();

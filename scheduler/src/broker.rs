@@ -23,7 +23,8 @@
 //!
 //! [`should_checkpoint`] makes the whole decision; `lattice explain` shows what it gives.
 
-use crate::order::{merged, queues};
+use crate::order::Ordered;
+use crate::score::FIRST_SIZE_MEMORY_PART;
 use crate::view::View;
 use lattice_model::checkpoint::{Automatic, DEADLINE_MS_DEFAULT, walltime_lead_ms};
 use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, Preemption, Timestamp, VCluster, millis};
@@ -33,8 +34,6 @@ use std::time::Duration;
 
 /// How many well nodes fail as often as one unwell node.
 const UNWELL_FAILURE_FACTOR: f64 = 100.0;
-/// The part of the main memory of its shares that work is assumed to save, until it has saved once.
-const FIRST_SIZE_MEMORY_PART: f64 = 0.25;
 /// The least time between checkpoints, as a multiple of the write time: saving takes at most a
 /// tenth of an allocation's time.
 const LEAST_INTERVAL_IN_WRITE_TIMES: f64 = 10.0;
@@ -445,7 +444,7 @@ struct Queue<'a> {
 
 impl<'a> Queue<'a> {
     fn of(cluster: &'a View, now: Timestamp) -> Self {
-        let waiting: Vec<&Allocation> = merged(&queues(cluster)).into_iter().map(|(_, allocation)| allocation).collect();
+        let waiting: Vec<&Allocation> = Ordered::of(cluster, now).merged().into_iter().map(|(_, waiting)| waiting.allocation).collect();
         let wanted: f64 = waiting.iter().map(|a| f64::from(a.spec.nodes)).sum();
         let all_nodes = cluster.nodes.len() as f64;
         let urgency = |a: &Allocation| {

@@ -19,6 +19,8 @@ pub struct Class<'a> {
     pub candidates: Rc<NodeSet>,
     /// How many of these could serve one allocation together.
     pub possible: usize,
+    /// How much memory it gets of a node, in bytes; for whole nodes, of one of these.
+    pub memory_bytes: u64,
 }
 
 impl Class<'_> {
@@ -49,7 +51,9 @@ impl<'a> Classes<'a> {
         known.push(self.all.len());
         let candidates = self.candidates(state, allocation);
         let possible = conformity::together(state, candidates.iter(), &allocation.spec);
-        self.all.push(Class { like: allocation, candidates, possible });
+        let of_first_node = || candidates.iter().next().map_or(0, |node| state.nodes[node].size.memory_bytes);
+        let memory_bytes = allocation.spec.share.map_or_else(of_first_node, |share| share.memory_bytes);
+        self.all.push(Class { like: allocation, candidates, possible, memory_bytes });
         self.all.len() - 1
     }
 

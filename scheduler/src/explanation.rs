@@ -3,6 +3,8 @@
 use crate::holdings::Holdings;
 use crate::outlook::node_list;
 use crate::plan::{Decision, Plan, Planned, plan};
+use crate::score::Score;
+use crate::sooner::{Sooner, sooner};
 use crate::state::duration_ms;
 use crate::view::View;
 use crate::why_not::{WhyNot, why_not};
@@ -10,7 +12,7 @@ use lattice_model::{Allocation, AllocationId, NodeId, Timestamp, VCluster};
 use std::collections::BTreeSet;
 
 /// Why a pending allocation waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// The reason in one sentence.
     pub summary: String,
@@ -18,6 +20,10 @@ pub struct Explanation {
     pub start: Option<Timestamp>,
     /// For each node that is not free for it, the reason.
     pub nodes: Vec<(NodeId, WhyNot)>,
+    /// Its place among work of its class; `None`: its queue is served in the order of submission.
+    pub score: Option<Score>,
+    /// Changes with which it would begin now.
+    pub sooner: Vec<Sooner>,
 }
 
 /// Explains why `allocation` is not placed: what the plan of this view at this time decides for it.
@@ -34,7 +40,8 @@ pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanat
     };
     let plan = plan(view, now);
     let Some(at) = plan.planned.iter().position(|planned| planned.allocation.id == allocation.id) else {
-        return Explanation { summary: "does not wait for nodes".to_owned(), start: None, nodes: Vec::new() };
+        let summary = "does not wait for nodes".to_owned();
+        return Explanation { summary, start: None, nodes: Vec::new(), score: None, sooner: Vec::new() };
     };
     let (planned, ahead) = (&plan.planned[at], &plan.planned[..at]);
     let ahead: BTreeSet<AllocationId> = ahead.iter().map(|other| other.allocation.id).collect();
@@ -46,7 +53,13 @@ pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanat
     };
     let nodes = (0..plan.state.nodes.len()).filter_map(reason).collect();
     let summary = which_queue(view, planned.allocation) + &plan.sentence(planned);
-    Explanation { summary, start: plan.expected(planned).start, nodes }
+    let sooner = match planned.decision {
+        Decision::Begins(_) | Decision::Blocked { .. } => Vec::new(),
+        Decision::Reserved(_) | Decision::OutOfService | Decision::Behind | Decision::NotReached | Decision::TooFewNodes => {
+            sooner(view, allocation.id, now)
+        }
+    };
+    Explanation { summary, start: plan.expected(planned).start, nodes, score: plan.score(planned), sooner }
 }
 
 /// The allocation ahead of this one that gets the node now, or has reserved it before this one would
@@ -70,7 +83,7 @@ fn reserved(plan: &Plan<'_>, planned: &Planned<'_>, ahead: &BTreeSet<AllocationI
 
 /// Names the queue and its nodes, if there are several queues.
 fn which_queue(view: &View, allocation: &Allocation) -> String {
-    if view.vclusters.is_empty() {
+    if view.queues().len() == 1 {
         return String::new();
     }
     let named = view.named(allocation);

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Each vCluster's queue has a kind of scheduler. In `interactive-fifo` none begins before those that
-//! were submitted earlier. In `hpc-backfill` the first that wait have reservations, and work behind
+//! were submitted earlier. In the others, work is ordered by class and score (the weights of the
+//! score are the difference between them), the first that wait have reservations, and work behind
 //! them may begin now if it delays none of these (see [`plan`]).
 
 #![forbid(unsafe_code)]
@@ -28,9 +29,13 @@ mod outlook;
 mod plan;
 mod quotas;
 mod reserve;
+mod score;
 mod settling;
+mod sooner;
+mod standing;
 mod state;
 mod user_running;
+mod victims;
 mod view;
 mod why_not;
 
@@ -40,6 +45,9 @@ pub use misfit::{Misfit, misfit};
 pub use order::waiting_in;
 pub use outlook::{Expected, Outlook, REASON_CHARS_MAX, clip};
 pub use plan::{Plan, RESERVATIONS_MAX, plan};
+pub use score::{Score, Term};
+pub use sooner::Sooner;
+pub use victims::PreemptedFor;
 pub use view::View;
 pub use why_not::WhyNot;
 
@@ -65,4 +73,8 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
 #[cfg(test)]
 mod backfill_tests;
 #[cfg(test)]
+mod score_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod victims_tests;

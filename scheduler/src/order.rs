@@ -1,8 +1,10 @@
-//! In which order waiting work is served.
+//! In which order waiting work is served: by class and score, or by the time of submission.
 
+use crate::classes::Classes;
+use crate::score::Scorer;
+use crate::state::State;
 use crate::view::View;
-use lattice_model::spec::PREEMPTION_CLASS_DEFAULT;
-use lattice_model::{Allocation, AllocationId, SchedulerKind, Timestamp};
+use lattice_model::{Allocation, AllocationId, SchedulerKind, Timestamp, Weights};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,52 +13,79 @@ pub struct Queue<'a> {
     /// The vCluster's name.
     pub name: &'a str,
     pub scheduler: SchedulerKind,
+    /// The weights of the score; `None`: it is served in the order of submission.
+    pub weights: Option<Weights>,
     /// What waits in it, the first one first.
-    pub waiting: Vec<&'a Allocation>,
+    pub waiting: Vec<Waiting<'a>>,
 }
 
-/// The queues of a view in which work waits, by name.
-pub fn queues(view: &View) -> Vec<Queue<'_>> {
-    let mut waiting: BTreeMap<&str, Vec<&Allocation>> = BTreeMap::new();
-    for allocation in view.allocations.values().filter(|a| a.waits()) {
-        waiting.entry(view.queue_of(allocation)).or_default().push(allocation);
-    }
-    let mut queues = Vec::with_capacity(waiting.len());
-    for (name, mut waiting) in waiting {
-        let scheduler = view.scheduler_of(name);
-        match scheduler {
-            SchedulerKind::InteractiveFifo => waiting.sort_by_key(|a| age(a)),
-            SchedulerKind::HpcBackfill => waiting.sort_by_key(|a| (Reverse(class(a)), age(a))),
+/// Work that waits.
+#[derive(Clone, Copy)]
+pub struct Waiting<'a> {
+    pub allocation: &'a Allocation,
+    /// The index of its class.
+    pub class: usize,
+}
+
+/// A view with the order of its queues.
+pub struct Ordered<'a> {
+    pub state: State<'a>,
+    pub classes: Classes<'a>,
+    pub scorer: Scorer<'a>,
+    /// The queues in which work waits, by name.
+    pub queues: Vec<Queue<'a>>,
+}
+
+impl<'a> Ordered<'a> {
+    pub fn of(view: &'a View, now: Timestamp) -> Self {
+        let state = State::of(view, now);
+        let mut classes = Classes::default();
+        let mut waiting: BTreeMap<&str, Vec<Waiting<'_>>> = BTreeMap::new();
+        for allocation in view.allocations.values().filter(|a| a.waits()) {
+            let class = classes.of(&state, allocation);
+            waiting.entry(view.queue_of(allocation)).or_default().push(Waiting { allocation, class });
         }
-        queues.push(Queue { name, scheduler, waiting });
+        let scorer = Scorer::of(view, now);
+        let mut queues = Vec::with_capacity(waiting.len());
+        for (name, mut waiting) in waiting {
+            let (scheduler, weights) = (view.scheduler_of(name), view.weights_of(name));
+            match &weights {
+                None => waiting.sort_by_key(|w| age(w.allocation)),
+                Some(weights) => waiting.sort_by_cached_key(|w| {
+                    let score = scorer.score(w.allocation, &classes.all[w.class], weights);
+                    // The bits of numbers that are not negative are in the order of the numbers.
+                    (Reverse(score.class), Reverse(score.total().to_bits()), age(w.allocation))
+                }),
+            }
+            queues.push(Queue { name, scheduler, weights, waiting });
+        }
+        Self { state, classes, scorer, queues }
     }
-    queues
+
+    /// The work of all queues in the order in which it is considered, each with the index of its
+    /// queue. The order within a queue stays; of two queues, the one whose next work is of a higher
+    /// class is first, or older work of the same class: so nodes that were preempted for work are
+    /// its own.
+    pub fn merged(&self) -> Vec<(usize, Waiting<'a>)> {
+        type Place = (Reverse<u8>, (Timestamp, AllocationId));
+        let place = |allocation: &Allocation| (Reverse(self.state.view.effective_class(allocation)), age(allocation));
+        let first = |queue: usize, at: usize| Some((place(self.queues[queue].waiting.get(at)?.allocation), queue, at));
+        let mut next: BTreeSet<(Place, usize, usize)> = (0..self.queues.len()).filter_map(|queue| first(queue, 0)).collect();
+        let mut merged = Vec::with_capacity(self.queues.iter().map(|queue| queue.waiting.len()).sum());
+        while let Some((_, queue, at)) = next.pop_first() {
+            merged.push((queue, self.queues[queue].waiting[at]));
+            next.extend(first(queue, at + 1));
+        }
+        merged
+    }
 }
 
-/// The waiting allocations of a vCluster's queue, in the order in which they are served.
-pub fn waiting_in<'a>(view: &'a View, vcluster: &str) -> Vec<&'a Allocation> {
-    queues(view).into_iter().find(|queue| queue.name == vcluster).map(|queue| queue.waiting).unwrap_or_default()
-}
-
-/// Everybody may choose a class. A lower one than the usual lets others go first; a higher one only
-/// protects from preemption, and nobody gets ahead of others by it.
-fn class(allocation: &Allocation) -> u8 {
-    allocation.spec.preemption_class.min(PREEMPTION_CLASS_DEFAULT)
+/// The waiting allocations of a vCluster's queue, in the order in which they are served now.
+pub fn waiting_in<'a>(view: &'a View, vcluster: &str, now: Timestamp) -> Vec<&'a Allocation> {
+    let queue = Ordered::of(view, now).queues.into_iter().find(|queue| queue.name == vcluster);
+    queue.map(|queue| queue.waiting.into_iter().map(|w| w.allocation).collect()).unwrap_or_default()
 }
 
 fn age(allocation: &Allocation) -> (Timestamp, AllocationId) {
     (allocation.submitted_at, allocation.id)
-}
-
-/// The work of all queues in the order in which it is considered, each with the index of its queue.
-/// The order within a queue stays; of two queues, the one whose next work is older is first.
-pub fn merged<'a>(queues: &[Queue<'a>]) -> Vec<(usize, &'a Allocation)> {
-    let first = |queue: usize, at: usize| Some((age(queues[queue].waiting.get(at)?), queue, at));
-    let mut next: BTreeSet<((Timestamp, AllocationId), usize, usize)> = (0..queues.len()).filter_map(|queue| first(queue, 0)).collect();
-    let mut merged = Vec::with_capacity(queues.iter().map(|queue| queue.waiting.len()).sum());
-    while let Some((_, queue, at)) = next.pop_first() {
-        merged.push((queue, queues[queue].waiting[at]));
-        next.extend(first(queue, at + 1));
-    }
-    merged
 }

@@ -214,6 +214,8 @@ impl Plan<'_> {
         Expected {
             place: planned.decision.is_in_line().then(|| u32::try_from(planned.ahead + 1).unwrap_or(u32::MAX)),
             start,
+            class_in_queue: self.state.view.effective_class(planned.allocation),
+            score: self.score(planned).map(|score| score.total()),
             reason: self.brief(planned),
             obstacle: is_blocked.then(|| self.sentence(planned)),
         }
@@ -221,12 +223,16 @@ impl Plan<'_> {
 }
 
 /// What is expected for one waiting allocation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
     /// Its position in its vCluster's queue, from 1; `None`: it waits for something else than nodes.
     pub place: Option<u32>,
     /// When it is expected to begin; `None`: that is not known.
     pub start: Option<Timestamp>,
+    /// The preemption class that counts in its queue.
+    pub class_in_queue: u8,
+    /// Its score among work of that class; `None`: its queue is served in the order of submission.
+    pub score: Option<f64>,
     /// Why it waits, in ten to forty characters.
     pub reason: String,
     /// Why it cannot begin whatever nodes are free, in a sentence: quotas of its tenant, the limit of
@@ -236,7 +242,7 @@ pub struct Expected {
 }
 
 /// What is expected for every waiting allocation, by id.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outlook(BTreeMap<AllocationId, Expected>);
 
 impl Outlook {

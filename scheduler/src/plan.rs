@@ -12,9 +12,11 @@
 use crate::choice;
 use crate::classes::Classes;
 use crate::headroom::{Headroom, Obstacle};
-use crate::order::{Queue, merged, queues};
+use crate::order::{Ordered, Queue, Waiting};
 use crate::reserve::{self, Found, Reservation};
+use crate::score::{Score, Scorer};
 use crate::state::{Span, State, duration_ms};
+use crate::victims::{PreemptedFor, Victims};
 use crate::view::View;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{Allocation, AllocationId, Claim, SchedulerKind, Timestamp};
@@ -74,9 +76,12 @@ pub struct Planned<'a> {
 pub struct Plan<'a> {
     pub(crate) state: State<'a>,
     pub(crate) classes: Classes<'a>,
+    pub(crate) scorer: Scorer<'a>,
     pub(crate) queues: Vec<Queue<'a>>,
     /// All that waits, in the order in which it was considered.
     pub(crate) planned: Vec<Planned<'a>>,
+    /// For each allocation that others are preempted for, the index of its queue.
+    preempted: Vec<(usize, PreemptedFor)>,
 }
 
 /// Plans all queues of a view, at this time of the quorum's clock.
@@ -86,25 +91,27 @@ pub fn plan(view: &View, now: Timestamp) -> Plan<'_> {
 
 /// The same, with so many looks at nodes.
 pub(crate) fn plan_within(view: &View, now: Timestamp, looks: usize) -> Plan<'_> {
-    let queues = queues(view);
-    let order = merged(&queues);
+    let ordered = Ordered::of(view, now);
+    let order = ordered.merged();
+    let Ordered { state, classes, scorer, queues } = ordered;
     let mut planner = Planner {
-        state: State::of(view, now),
-        classes: Classes::default(),
+        victims: Victims::of(&state),
+        preempted: Vec::new(),
+        state,
+        classes,
         headroom: Headroom::of(view),
         progress: queues.iter().map(|_| Progress { looks_left: looks / queues.len(), ..Progress::default() }).collect(),
         does_not_fit: BTreeMap::new(),
     };
     let mut planned = Vec::with_capacity(order.len());
-    for (queue, allocation) in order {
-        let class = planner.classes.of(&planner.state, allocation);
+    for (queue, Waiting { allocation, class }) in order {
         let decision = planner.decide(&queues[queue], queue, class, allocation);
         let ahead = planner.progress[queue].in_line;
         planner.progress[queue].in_line += usize::from(decision.is_in_line());
         planned.push(Planned { allocation, queue, class, ahead, decision });
     }
-    let Planner { state, classes, .. } = planner;
-    Plan { state, classes, queues, planned }
+    let Planner { state, classes, preempted, .. } = planner;
+    Plan { state, classes, scorer, queues, planned, preempted }
 }
 
 impl Plan<'_> {
@@ -125,6 +132,13 @@ impl Plan<'_> {
         self.planned.iter().filter_map(claim).collect()
     }
 
+    /// What is to be preempted now, with the lease's token, for the vClusters for which `token_of`
+    /// gives one.
+    pub fn preemptions(&self, token_of: impl Fn(&str) -> Option<u64>) -> Vec<(u64, PreemptedFor)> {
+        let with_token = |(queue, preempted): &(usize, PreemptedFor)| Some((token_of(self.queues[*queue].name)?, preempted.clone()));
+        self.preempted.iter().filter_map(with_token).collect()
+    }
+
     /// When each allocation with a reservation is expected to begin, in the order of the plan.
     /// `None`: that is not known, because it needs nodes that are out of service, or that work
     /// without a walltime has.
@@ -138,6 +152,12 @@ impl Plan<'_> {
             | Decision::TooFewNodes
             | Decision::Blocked { .. } => None,
         })
+    }
+
+    /// The score of one of its allocations; `None`: its queue is served in the order of submission.
+    pub(crate) fn score(&self, planned: &Planned<'_>) -> Option<Score> {
+        let weights = self.queues[planned.queue].weights.as_ref()?;
+        Some(self.scorer.score(planned.allocation, &self.classes.all[planned.class], weights))
     }
 
     pub(crate) fn expected_start(&self, reservation: &Reservation) -> Option<Timestamp> {
@@ -170,6 +190,8 @@ struct Planner<'a> {
     state: State<'a>,
     classes: Classes<'a>,
     headroom: Headroom<'a>,
+    victims: Victims<'a>,
+    preempted: Vec<(usize, PreemptedFor)>,
     /// For each queue.
     progress: Vec<Progress>,
     /// By class and number of nodes: the shortest duration in milliseconds for which too few nodes
@@ -190,7 +212,7 @@ impl<'a> Planner<'a> {
         }
         let is_fifo = match of.scheduler {
             SchedulerKind::InteractiveFifo => true,
-            SchedulerKind::HpcBackfill => false,
+            SchedulerKind::HpcBackfill | SchedulerKind::MlTraining | SchedulerKind::ServiceBinPack => false,
         };
         let until_ms = self.state.now_ms.saturating_add(duration_ms(&allocation.spec));
         if !(is_fifo && self.progress[queue].is_stopped) {
@@ -252,6 +274,14 @@ impl<'a> Planner<'a> {
                 (progress.is_stopped, progress.floor_ms) = (true, reservation.start_ms);
                 progress.reservations += 1;
                 let end_ms = reservation.start_ms.saturating_add(duration_ms(&allocation.spec));
+                if !is_fifo {
+                    let start_ms = self.state.is_known_start(reservation.start_ms).then_some(reservation.start_ms);
+                    let mut looks = 0;
+                    let of_class = (class, &self.classes.all[class]);
+                    let preempted = self.victims.choose(&self.state, of_class, allocation, start_ms, &mut looks);
+                    self.preempted.extend(preempted.map(|preempted| (queue, preempted)));
+                    self.progress[queue].look_at(looks);
+                }
                 self.hold(allocation, &reservation.nodes, reservation.start_ms, end_ms);
                 if reservation.expected_start_ms(&self.state).is_some() {
                     for node in self.classes.all[class].candidates.iter() {

@@ -57,8 +57,17 @@ fn in_fifo(mut view: View) -> View {
 }
 
 pub(crate) fn vcluster(name: &str, scheduler: SchedulerKind, nodes: u32) -> VCluster {
-    let (tenant, created_by) = (String::new(), "root".into());
-    VCluster { name: name.into(), scheduler, tenant, nodes, created_by, created_at: Timestamp(0), revision: Revision(1) }
+    VCluster {
+        name: name.into(),
+        scheduler,
+        tenant: String::new(),
+        nodes,
+        weights: None,
+        cycle_interval_ms: 0,
+        created_by: "root".into(),
+        created_at: Timestamp(0),
+        revision: Revision(1),
+    }
 }
 
 fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
@@ -477,7 +486,7 @@ fn a_queue_waits_for_its_own_nodes_and_holds_up_no_other() {
                 expected to start at 1970-01-01T01:02:00.000Z on n3";
     assert_eq!(why.summary, want);
     assert_eq!(why.nodes[0].1.to_string(), "is of vCluster default; small has nodes of its own");
-    assert_eq!(waiting_in(&v, "guests").iter().map(|a| a.id).collect::<Vec<_>>(), [id(4), id(5)]);
+    assert_eq!(waiting_in(&v, "guests", NOW).iter().map(|a| a.id).collect::<Vec<_>>(), [id(4), id(5)]);
     // Work that asks for more nodes than its vCluster has blocks no other work.
     spec_of(v.allocations.get_mut(&id(1)).unwrap()).nodes = 3;
     assert!(placed(&v).contains(&(id(2), vec!["n4".into()])));
@@ -640,7 +649,7 @@ proptest! {
         let (v, queue) = if is_fifo { (in_fifo(v), "fifo") } else { (v, "default") };
         let outlook = Outlook::of(&v, NOW);
         let mut next = 1;
-        for waiting in waiting_in(&v, queue) {
+        for waiting in waiting_in(&v, queue, NOW) {
             let expected = outlook.get(&waiting.id).unwrap();
             prop_assert!((10..=REASON_CHARS_MAX).contains(&expected.reason.chars().count()), "{:?}", expected.reason);
             let explained = explain(&v, waiting);

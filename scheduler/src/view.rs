@@ -2,6 +2,7 @@
 
 use lattice_model::{
     Allocation, AllocationId, BudgetPeriod, DEFAULT_VCLUSTER, DailyUse, Node, NodeId, Revision, SchedulerKind, Tenant, VCluster, VniPool,
+    Weights,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct View {
     pub budget_period: BudgetPeriod,
     /// How many allocations of one user may hold nodes at once; `None`: any number.
     pub user_running: Option<u32>,
+    /// The bandwidth of the checkpoint store, in bytes per second; `None`: it is not known.
+    pub checkpoint_bytes_per_second: Option<f64>,
     /// Nodes that this agent's gossip shows alive ([`View::with_alive`]).
     pub alive: BTreeSet<NodeId>,
     /// The newest revision that the watch received.
@@ -66,6 +69,17 @@ impl View {
     /// The same view with the nodes that gossip shows alive now: the scheduler's input.
     pub fn with_alive(&self, alive: BTreeSet<NodeId>) -> Self {
         Self { alive, ..self.clone() }
+    }
+
+    /// The weights of a queue's score; `None`: it is served in the order of submission.
+    pub fn weights_of(&self, queue: &str) -> Option<Weights> {
+        let profile = self.scheduler_of(queue).profile()?;
+        Some(self.vclusters.get(queue).and_then(|vcluster| vcluster.weights).unwrap_or_else(|| profile.weights()))
+    }
+
+    /// See [`Allocation::effective_class`].
+    pub fn effective_class(&self, allocation: &Allocation) -> u8 {
+        allocation.effective_class(self.tenants.get(&allocation.spec.tenant).and_then(|tenant| tenant.class_max))
     }
 
     /// How a queue is scheduled.

@@ -28,7 +28,7 @@ const WATCH_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration
 fn apply_news(cluster: &mut Cluster, news: News) -> Result<(), NotApplicable> {
     let (revision, changes) = match news {
         News::List { revision, all } => {
-            *cluster = Cluster::default();
+            *cluster = Cluster { checkpoint_bytes_per_second: cluster.checkpoint_bytes_per_second, ..Cluster::default() };
             (revision, all)
         }
         News::Changes { revision, changes } => (revision, changes),

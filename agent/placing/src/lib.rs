@@ -15,16 +15,20 @@
 //! unless its gossip sees at least half of the Ready nodes alive.
 
 mod counts;
+mod pace;
 
 pub use counts::{ClaimResult, Rounds};
 
 use futures::StreamExt;
-use lattice_ledger::{Action, scheduler_lease};
+use lattice_ledger::{Action, PreemptFor, scheduler_lease};
 use lattice_membership::Membership;
 use lattice_membership::cluster::Cluster;
+use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal};
 use lattice_quorum_client::wire::{Answer, Refusal, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
+use lattice_scheduler::PreemptedFor;
+use pace::Pace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -100,6 +104,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
     // Queues whose lease was requested since the last tick.
     let mut asked = BTreeSet::new();
     let mut renew = tokio::time::interval(ttl / 3);
+    let mut pace = Pace::default();
     loop {
         let changed = tokio::select! {
             () = stop.cancelled() => break,
@@ -109,6 +114,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             }
             changed = cluster.changed() => changed,
             changed = gossip.changed() => changed,
+            () = pace.wait() => Ok(()),
         };
         if changed.is_err() {
             break;
@@ -143,7 +149,11 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             now.with_alive(membership.alive())
         };
         rounds.set_depths(&depths(&frozen, &tokens));
-        let lost = propose(&frozen, &tokens, &quorum, &cluster, &rounds).await;
+        let due = pace.begin(&frozen, tokens, now);
+        if due.is_empty() {
+            continue;
+        }
+        let lost = propose(&frozen, &due, &quorum, &cluster, &rounds).await;
         if !lost.is_empty() {
             leases.retain(|name, _| !lost.contains(name));
             held.send_replace(leases.clone());
@@ -282,7 +292,11 @@ async fn propose(
 ) -> BTreeSet<String> {
     let began = Instant::now();
     let (mut lost, mut refused) = (BTreeSet::new(), BTreeSet::new());
-    let claims = lattice_scheduler::plan(view, lattice_agent_common::clock::now()).claims(|queue| tokens.get(queue).copied());
+    let (claims, preemptions) = {
+        let plan = lattice_scheduler::plan(view, lattice_agent_common::clock::now());
+        let token_of = |queue: &str| tokens.get(queue).copied();
+        (plan.claims(token_of), plan.preemptions(token_of))
+    };
     for claim in claims {
         let allocation = claim.allocation;
         let queue = view.allocations.get(&allocation).map_or("", |a| view.queue_of(a));
@@ -308,6 +322,9 @@ async fn propose(
             }
         }
     }
+    for (lease_token, preempted) in preemptions {
+        preempt(quorum, lease_token, preempted).await;
+    }
     rounds.record_duration(began.elapsed());
     if !refused.is_empty() {
         // The view that the round was made from is outdated: wait for a change, or a short random
@@ -318,6 +335,18 @@ async fn propose(
         let _ = tokio::time::timeout(pause, cluster.changed()).await;
     }
     lost
+}
+
+/// Asks the quorum to have work give its nodes back to other work. If that is refused, or has no
+/// answer, a later round asks again if it is still right.
+async fn preempt(quorum: &QuorumClient, lease_token: u64, preempted: PreemptedFor) {
+    let PreemptedFor { beneficiary, victims } = preempted;
+    let count = victims.len();
+    let order = PreemptFor { beneficiary, victims, lease_token, deadline_ms: DEADLINE_MS_DEFAULT };
+    match quorum.call(&Request::from(Action::PreemptFor(order)), Duration::from_secs(2)).await {
+        Ok(_) => tracing::info!(%beneficiary, victims = count, "work is preempted for work of a higher class"),
+        Err(error) => tracing::info!(%beneficiary, victims = count, %error, "no work was preempted for it"),
+    }
 }
 
 /// How a round goes on after a claim.
@@ -360,12 +389,14 @@ mod tests {
         format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
     }
 
-    fn vcluster(name: &str) -> VCluster {
+    pub(crate) fn vcluster(name: &str) -> VCluster {
         VCluster {
             name: name.to_owned(),
             scheduler: SchedulerKind::InteractiveFifo,
             tenant: String::new(),
             nodes: 0,
+            weights: None,
+            cycle_interval_ms: 0,
             created_by: String::new(),
             created_at: Timestamp(0),
             revision: Revision(1),

@@ -10,7 +10,8 @@ use super::refusal::{status, unexpected};
 use super::status_message::StatusMessages;
 use super::watching::AllocationWatch;
 use super::{
-    Api, attaching, checkpoints, comparing, diagnosing, launching, monitoring, output, preempting, signalling, telemetry, updating, usage,
+    Api, attaching, checkpoints, comparing, diagnosing, explaining, launching, monitoring, output, preempting, signalling, telemetry,
+    updating, usage,
 };
 use lattice_agent_common::config::work::UserImages;
 use lattice_api::v1;
@@ -284,26 +285,22 @@ impl AllocationService for Api {
         }
         let cluster = directory.with_nodes_of(&allocation).await;
         let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
-        let (summary, nodes, start) = if waits {
+        let (summary, why) = if waits {
             let view = cluster.with_alive(self.membership.alive());
             let why = lattice_scheduler::explain(&view, &allocation, lattice_agent_common::clock::now());
             let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
             let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();
-            (why.summary + &before + &stopped, why.nodes, why.start)
+            (why.summary.clone() + &before + &stopped, Some(why))
         } else {
-            (status_message(&allocation, &cluster), Vec::new(), None)
+            (status_message(&allocation, &cluster), None)
         };
-        let nodes = nodes
-            .into_iter()
-            .map(|(node, why)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() })
-            .collect();
         let checkpoint = checkpoints::judged(self, &cluster, &allocation).await;
         let network_note = unenforced(&allocation, &cluster.nodes);
         let isolation_note = isolation::note(&allocation, &cluster.nodes);
-        let expected_start_ms = start.map(|start| start.0);
-        let shown = lattice_api::allocation::to_proto(&allocation);
-        let allocation = Some(v1::Allocation { network_note, isolation_note, expected_start_ms, ..shown });
-        Ok(Response::new(v1::ExplainResponse { allocation, summary, nodes, refused_claim, checkpoint }))
+        let shown = v1::Allocation { network_note, isolation_note, ..lattice_api::allocation::to_proto(&allocation) };
+        let waits = why.map(|why| explaining::answer(why, &shown)).unwrap_or_default();
+        let allocation = Some(waits.allocation.unwrap_or(shown));
+        Ok(Response::new(v1::ExplainResponse { allocation, summary, refused_claim, checkpoint, ..waits }))
     }
 
     type LogsStream = Streamed<v1::LogChunk>;

@@ -28,6 +28,7 @@ mod command;
 mod comparing;
 mod connections;
 mod diagnosing;
+mod explaining;
 mod facts;
 mod feeding;
 mod gossiping;

@@ -42,6 +42,8 @@ impl<'a> StatusMessages<'a> {
                 shown.status_message.clone_from(&expected.reason);
                 shown.queue_position = expected.place.unwrap_or(0);
                 shown.expected_start_ms = expected.start.map(|start| start.0);
+                shown.score = expected.score;
+                shown.class_in_queue = expected.score.map(|_| expected.class_in_queue.into());
             }
         } else {
             shown.status_message = clip(with_nodes(allocation, self.cluster));

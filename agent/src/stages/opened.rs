@@ -39,7 +39,7 @@ impl Opened {
         tasks.spawn(checking.run(stop.child_token()));
         let (conforming, conformance) = Conforming::new(config.conformance.clone(), &base.me);
         tasks.spawn(conforming.run(stop.child_token()));
-        let (channels, driver_ends) = Channels::new();
+        let (channels, driver_ends) = Channels::new(config.checkpoint.storage_bytes_per_second);
         let Machine { slice, controllers, device_filter, hwloc, size, data } = machine;
         let shim = config.shim_program()?;
         let bounds = Bounds::new(config, controllers, size)?;

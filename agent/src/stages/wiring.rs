@@ -74,10 +74,12 @@ pub struct DriverEnds {
 }
 
 impl Channels {
-    pub fn new() -> (Self, DriverEnds) {
+    /// `checkpoint_bytes_per_second`: the bandwidth of the checkpoint store, as configured.
+    pub fn new(checkpoint_bytes_per_second: u64) -> (Self, DriverEnds) {
         let (driver, queue) = DriverQueue::new(EVENTS_QUEUE_LEN);
         let (beats, acknowledged) = watch::channel(None);
-        let (cluster_out, cluster) = watch::channel(Arc::new(Cluster::default()));
+        let unknown = Cluster { checkpoint_bytes_per_second: Some(checkpoint_bytes_per_second as f64), ..Cluster::default() };
+        let (cluster_out, cluster) = watch::channel(Arc::new(unknown));
         let (view_out, view) = watch::channel(Arc::new(NodeView::default()));
         let lost = SessionState::Lost { since: Instant::now(), why: "not connected yet".to_owned() };
         let (session_out, session) = watch::channel(lost);

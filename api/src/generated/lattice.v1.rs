@@ -3462,6 +3462,12 @@ pub struct Allocation {
     /// List and Explain.
     #[prost(uint64, optional, tag = "79")]
     pub expected_start_ms: ::core::option::Option<u64>,
+    /// While it waits: the preemption class that counts in its queue, and its score among work of that class; absent: its
+    /// queue is served in the order of submission. Only in Get, List and Explain, and in a vCluster's queue.
+    #[prost(uint32, optional, tag = "80")]
+    pub class_in_queue: ::core::option::Option<u32>,
+    #[prost(double, optional, tag = "81")]
+    pub score: ::core::option::Option<f64>,
     /// its ended attempts, the oldest first; at most 8
     #[prost(message, repeated, tag = "35")]
     pub attempts: ::prost::alloc::vec::Vec<Attempt>,
@@ -3688,9 +3694,31 @@ pub struct ExplainResponse {
     /// while it runs, with automatic checkpoints: what the checkpoint broker decides
     #[prost(message, optional, tag = "5")]
     pub checkpoint: ::core::option::Option<CheckpointJudgement>,
+    /// while it is pending: what its score is the sum of; empty: its queue has no scores
+    #[prost(message, repeated, tag = "6")]
+    pub score: ::prost::alloc::vec::Vec<explain_response::ScoreTerm>,
+    /// the sum is multiplied by this: less than 1 if the budget of its tenant runs out
+    #[prost(double, tag = "7")]
+    pub budget_factor: f64,
+    /// while it is pending: "it asked for 2 nodes", and other changes with which it would begin now
+    #[prost(string, repeated, tag = "8")]
+    pub sooner: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Nested message and enum types in `ExplainResponse`.
 pub mod explain_response {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct ScoreTerm {
+        /// as in Weight.factor
+        #[prost(string, tag = "1")]
+        pub factor: ::prost::alloc::string::String,
+        #[prost(double, tag = "2")]
+        pub weight: f64,
+        #[prost(double, tag = "3")]
+        pub value: f64,
+        /// false: the value is the same for all work
+        #[prost(bool, tag = "4")]
+        pub known: bool,
+    }
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct NodeReason {
         #[prost(string, tag = "1")]
@@ -12329,11 +12357,11 @@ pub struct ListVClustersResponse {
     #[prost(message, repeated, tag = "1")]
     pub vclusters: ::prost::alloc::vec::Vec<VCluster>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct VCluster {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// hpc-backfill, interactive-fifo
+    /// hpc-backfill, ml-training, service-bin-pack, interactive-fifo
     #[prost(string, tag = "2")]
     pub scheduler: ::prost::alloc::string::String,
     /// it accepts only work of this tenant; empty: of all tenants
@@ -12356,6 +12384,24 @@ pub struct VCluster {
     /// milliseconds since 1970; 0: it always existed
     #[prost(uint64, tag = "9")]
     pub created_at_ms: u64,
+    /// of its score, in the order of the documents; empty: its scheduler has no score
+    #[prost(message, repeated, tag = "10")]
+    pub weights: ::prost::alloc::vec::Vec<Weight>,
+    /// false: they are those of its scheduler
+    #[prost(bool, tag = "11")]
+    pub weights_set: bool,
+    /// the shortest time between two rounds of its scheduler; 0: a round follows each change
+    #[prost(uint64, tag = "12")]
+    pub cycle_interval_ms: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Weight {
+    /// priority, wait-time, fair-share, topology, data-readiness, backlog, energy, checkpoint or conformance
+    #[prost(string, tag = "1")]
+    pub factor: ::prost::alloc::string::String,
+    /// 0 to 1000, with at most six decimals
+    #[prost(double, tag = "2")]
+    pub weight: f64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VClusterQueueRequest {
@@ -12375,13 +12421,16 @@ pub struct VClusterQueueResponse {
 pub struct CreateVClusterRequest {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// hpc-backfill, interactive-fifo, fifo
+    /// hpc-backfill, ml-training, service-bin-pack, interactive-fifo, fifo
     #[prost(string, tag = "2")]
     pub scheduler: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub tenant: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "4")]
     pub nodes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// at most 600,000
+    #[prost(uint64, tag = "5")]
+    pub cycle_interval_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetVClusterRequest {
@@ -12393,6 +12442,9 @@ pub struct SetVClusterRequest {
     /// absent: no change
     #[prost(message, optional, tag = "3")]
     pub nodes: ::core::option::Option<set_v_cluster_request::NodeSet>,
+    /// absent: no change; at most 600,000
+    #[prost(uint64, optional, tag = "4")]
+    pub cycle_interval_ms: ::core::option::Option<u64>,
 }
 /// Nested message and enum types in `SetVClusterRequest`.
 pub mod set_v_cluster_request {
@@ -12402,6 +12454,18 @@ pub mod set_v_cluster_request {
         #[prost(string, repeated, tag = "1")]
         pub nodes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetWeightsRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// First all weights are those of this profile: hpc-batch, ml-training, service, sensitive, interactive, or `default` for that
+    /// of its scheduler. Empty: they are as they were.
+    #[prost(string, tag = "2")]
+    pub profile: ::prost::alloc::string::String,
+    /// then these are set; no factor twice
+    #[prost(message, repeated, tag = "3")]
+    pub weights: ::prost::alloc::vec::Vec<Weight>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteVClusterRequest {
@@ -12600,6 +12664,31 @@ pub mod v_cluster_service_client {
                 .insert(GrpcMethod::new("lattice.v1.VClusterService", "SetConfig"));
             self.inner.unary(req, path, codec).await
         }
+        /// Takes effect on the next round of its scheduler.
+        pub async fn set_weights(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetWeightsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::VClusterResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.VClusterService/SetWeights",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.VClusterService", "SetWeights"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Only if the vCluster has no work.
         pub async fn delete(
             &mut self,
@@ -12666,6 +12755,14 @@ pub mod v_cluster_service_server {
         async fn set_config(
             &self,
             request: tonic::Request<super::SetVClusterRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::VClusterResponse>,
+            tonic::Status,
+        >;
+        /// Takes effect on the next round of its scheduler.
+        async fn set_weights(
+            &self,
+            request: tonic::Request<super::SetWeightsRequest>,
         ) -> std::result::Result<
             tonic::Response<super::VClusterResponse>,
             tonic::Status,
@@ -12921,6 +13018,51 @@ pub mod v_cluster_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetConfigSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.VClusterService/SetWeights" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetWeightsSvc<T: VClusterService>(pub Arc<T>);
+                    impl<
+                        T: VClusterService,
+                    > tonic::server::UnaryService<super::SetWeightsRequest>
+                    for SetWeightsSvc<T> {
+                        type Response = super::VClusterResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetWeightsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as VClusterService>::set_weights(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetWeightsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

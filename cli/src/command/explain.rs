@@ -1,5 +1,6 @@
 //! `lattice explain`.
 
+use crate::command::vcluster;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
@@ -9,7 +10,10 @@ use lattice_api::v1;
 use lattice_cli_syntax::args::allocations::Explain;
 
 pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
-    let key = session.resolve_key(&args.id)?;
+    if let Some(name) = args.queue {
+        return vcluster::explain_queue(session, name).await;
+    }
+    let key = session.resolve_key(args.id.as_deref().unwrap_or_default())?;
     let client = session.connect().await?;
     let explained = answer(client.allocations().explain(v1::ExplainRequest { key })).await?;
     let allocation = explained.allocation.clone().unwrap_or_default();
@@ -21,6 +25,8 @@ pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
                 "allocation": AllocationJson::from(&allocation),
                 "summary": explained.summary,
                 "nodes": nodes.collect::<Vec<_>>(),
+                "score": score_json(&explained),
+                "sooner": explained.sooner,
                 "refused_claim": explained.refused_claim.as_ref().map(refused_json),
                 "checkpoint": explained.checkpoint.as_ref().map(judgement_json),
             }))
@@ -37,7 +43,11 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
     if !allocation.isolation_note.is_empty() {
         text.push_str(&format!("Cut off: {}\n", allocation.isolation_note));
     }
+    for change in &explained.sooner {
+        text.push_str(&format!("It could begin now if {change}.\n"));
+    }
     text.push_str(&attempts_text(allocation));
+    text.push_str(&score_text(allocation, explained));
     if !explained.nodes.is_empty() {
         let mut table = Table::new(&["NODE", "REASON"]);
         for node in &explained.nodes {
@@ -63,6 +73,47 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
         text.push_str(&format!("\nThe last claim for it was refused at {at}:\n{}", table.text(&[])));
     }
     text
+}
+
+/// The score as a table; empty if its queue has no scores.
+fn score_text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String {
+    let (Some(score), Some(class)) = (allocation.score, allocation.class_in_queue) else { return String::new() };
+    let mut table = Table::new(&["FACTOR", "WEIGHT", "VALUE", "ADDS", "WHAT IT IS"]);
+    for term in &explained.score {
+        let meaning = if term.known { meaning(&term.factor) } else { "the same for all" };
+        let (value, adds) = (format!("{:.3}", term.value), format!("{:.3}", term.weight * term.value));
+        table.row(vec![term.factor.clone(), term.weight.to_string(), value, adds, meaning.to_owned()]);
+    }
+    let mut text = format!("\nScore {score:.3} among work of class {class}; the highest is served first:\n{}", table.text(&[]));
+    if explained.budget_factor < 1.0 {
+        text.push_str(&format!("The sum is multiplied by {:.2}: the budget of its tenant runs out.\n", explained.budget_factor));
+    }
+    text
+}
+
+/// What the value of a factor is, for people.
+fn meaning(factor: &str) -> &'static str {
+    match factor {
+        "priority" => "its class, 0 to 10",
+        "wait-time" => "log(1 + hours of waiting)",
+        "fair-share" => "how far its tenant is below its share",
+        "backlog" => "what waits, as a part of what runs",
+        "checkpoint" => "how fast it saves itself",
+        _ => "",
+    }
+}
+
+fn score_json(explained: &v1::ExplainResponse) -> serde_json::Value {
+    if explained.score.is_empty() {
+        return serde_json::Value::Null;
+    }
+    let term = |t: &v1::explain_response::ScoreTerm| serde_json::json!({ "factor": t.factor, "weight": t.weight, "value": t.value, "known": t.known });
+    serde_json::json!({
+        "total": explained.allocation.as_ref().and_then(|allocation| allocation.score),
+        "class": explained.allocation.as_ref().and_then(|allocation| allocation.class_in_queue),
+        "budget_factor": explained.budget_factor,
+        "terms": explained.score.iter().map(term).collect::<Vec<_>>(),
+    })
 }
 
 fn judgement_json(judgement: &v1::CheckpointJudgement) -> serde_json::Value {
@@ -98,6 +149,9 @@ mod tests {
                 conflicts: vec![conflict("n2", "2f0c9a4e-5b7d", "has it"), conflict("n3", "", "is not registered")],
             }),
             checkpoint: None,
+            score: vec![],
+            budget_factor: 1.0,
+            sooner: vec![],
         };
         let want = "\
 1f0c9a4e sim is Pending
@@ -113,5 +167,38 @@ n2    2f0c9a4e  has it
 n3    —         is not registered
 ";
         assert_eq!(text(&allocation, &explained), want);
+    }
+
+    #[test]
+    fn a_score_is_shown_term_by_term_with_what_would_help() {
+        let allocation = v1::Allocation {
+            id: "1f0c9a4e-5b7d".into(),
+            state: "Pending".into(),
+            score: Some(0.1),
+            class_in_queue: Some(5),
+            ..Default::default()
+        };
+        let term = |factor: &str, weight, value, known| v1::explain_response::ScoreTerm { factor: factor.into(), weight, value, known };
+        let explained = v1::ExplainResponse {
+            summary: "wants 4 nodes".into(),
+            score: vec![term("priority", 0.15, 5.0, true), term("energy", 0.5, 0.5, false)],
+            budget_factor: 0.1,
+            sooner: vec!["it asked for 2 nodes".into()],
+            ..Default::default()
+        };
+        let want = "\
+1f0c9a4e  is Pending
+wants 4 nodes
+It could begin now if it asked for 2 nodes.
+
+Score 0.100 among work of class 5; the highest is served first:
+FACTOR    WEIGHT  VALUE  ADDS   WHAT IT IS
+priority  0.15    5.000  0.750  its class, 0 to 10
+energy    0.5     0.500  0.250  the same for all
+The sum is multiplied by 0.10: the budget of its tenant runs out.
+";
+        assert_eq!(text(&allocation, &explained), want);
+        let fifo = v1::Allocation { score: None, class_in_queue: None, ..allocation };
+        assert_eq!(score_text(&fifo, &explained), "");
     }
 }

@@ -1,14 +1,14 @@
 //! `lattice vcluster` and `lattice admin vcluster`.
 
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{self, Session, answer};
-use crate::shown::{AllocationJson, allocations_table, filled, folded, time};
-use crate::table::Table;
+use crate::shown::{AllocationJson, allocations_table, filled, folded, short, time};
+use crate::table::{Fit, Table};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::vcluster::{AdminVCluster, VClusterCommand, VClusterSettings};
-use lattice_model::hostlist;
+use lattice_model::{Factor, Weight, hostlist};
 
 pub async fn run(session: &Session, command: VClusterCommand) -> Result<(), Failure> {
     let client = session.connect().await?;
@@ -25,7 +25,7 @@ pub fn refuse_unbuilt(command: &AdminVCluster) -> Result<(), Failure> {
         Some(name) => {
             let what = format!("{name} is not built yet, and nothing was changed");
             Err(Failure::new(Exit::Refused, what)
-                .hint("leave it out: a queue has one scheduler, hpc-backfill or interactive-fifo, and no settings of it"))
+                .hint("leave it out: `lattice admin vcluster set-config --help` shows the settings that there are"))
         }
     }
 }
@@ -36,24 +36,26 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
     match command {
         AdminVCluster::Create(args) => {
             let name = args.name.get();
-            let VClusterSettings { tenant, nodes, .. } = args.settings;
+            let VClusterSettings { tenant, nodes, cycle_interval, .. } = args.settings;
             let nodes = nodes.as_deref().map(host_list).transpose()?.unwrap_or_default();
             let tenant = tenant.map(tenant_or_all).unwrap_or_default();
-            let request = v1::CreateVClusterRequest { name: name.clone(), scheduler: args.scheduler, tenant, nodes };
+            let cycle_interval_ms = cycle_interval.unwrap_or_default();
+            let request = v1::CreateVClusterRequest { name: name.clone(), scheduler: args.scheduler, tenant, nodes, cycle_interval_ms };
             answer(client.vclusters().create(request)).await?;
             show(session, &client, &name).await
         }
         AdminVCluster::SetConfig(args) => {
             let name = args.name.get();
-            let VClusterSettings { tenant, nodes, .. } = args.settings;
-            if tenant.is_none() && nodes.is_none() {
-                return Err(Failure::usage("nothing to change").hint("give --tenant or --nodes"));
+            let VClusterSettings { tenant, nodes, cycle_interval, .. } = args.settings;
+            if tenant.is_none() && nodes.is_none() && cycle_interval.is_none() {
+                return Err(Failure::usage("nothing to change").hint("give --tenant, --nodes or --cycle-interval"));
             }
             let nodes = nodes.as_deref().map(host_list).transpose()?;
             let request = v1::SetVClusterRequest {
                 name: name.clone(),
                 tenant: tenant.map(tenant_or_all),
                 nodes: nodes.map(|nodes| v1::set_v_cluster_request::NodeSet { nodes }),
+                cycle_interval_ms: cycle_interval,
             };
             answer(client.vclusters().set_config(request)).await?;
             show(session, &client, &name).await
@@ -69,7 +71,17 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
                 Format::Name => print_names([name.as_str()]),
             }
         }
-        AdminVCluster::SetWeights(_) => unreachable!("refused above"),
+        AdminVCluster::SetWeights(args) => {
+            let weight = |(factor, weight): (Factor, Weight)| v1::Weight { factor: factor.name().to_owned(), weight: weight.value() };
+            let weights: Vec<v1::Weight> = args.given().map(weight).collect();
+            if weights.is_empty() && args.profile.is_none() {
+                return Err(Failure::usage("nothing to change").hint("give --profile, or weights such as --fair-share 0.35"));
+            }
+            let profile = args.profile.unwrap_or_default();
+            let name = args.name.get();
+            answer(client.vclusters().set_weights(v1::SetWeightsRequest { name: name.clone(), profile, weights })).await?;
+            show(session, &client, &name).await
+        }
     }
 }
 
@@ -109,6 +121,36 @@ async fn queue(session: &Session, client: &Client, name: String) -> Result<(), F
     }
 }
 
+/// How the list of a queue is made narrower.
+const QUEUE_FIT: Fit<'_> =
+    Fit { left_out: &["CLASS"], shortened: &[("NAME", 8), ("OWNER", 8)], wrapped: &[("REASON", 16)], left_out_last: &["NODES"] };
+
+/// What waits in a vCluster, in order, with class, score, expected start and reason of each.
+pub async fn explain_queue(session: &Session, name: String) -> Result<(), Failure> {
+    let client = session.connect().await?;
+    let queue = answer(client.vclusters().queue(v1::VClusterQueueRequest { name: name.clone() })).await?;
+    match session.format() {
+        Format::Table if queue.allocations.is_empty() => print(&format!("nothing waits in vCluster {name}\n")),
+        Format::Table => print(&queue_table(&queue, session.table_size())),
+        Format::Data(notation) => notation.print(&queue.allocations.iter().map(AllocationJson::from).collect::<Vec<_>>()),
+        Format::Name => print_names(queue.allocations.iter().map(|a| a.id.as_str())),
+    }
+}
+
+fn queue_table(queue: &v1::VClusterQueueResponse, size: TableSize) -> String {
+    let mut table = Table::new(&["PLACE", "ID", "NAME", "OWNER", "NODES", "CLASS", "SCORE", "REASON"]);
+    for a in &queue.allocations {
+        let place = if a.queue_position == 0 { String::new() } else { a.queue_position.to_string() };
+        let class = a.class_in_queue.map(|class| class.to_string()).unwrap_or_default();
+        let score = a.score.map(|score| format!("{score:.3}")).unwrap_or_default();
+        let (owner, nodes) = (a.owner.clone(), a.nodes_requested.to_string());
+        table.row(vec![place, short(&a.id).to_owned(), a.name.clone(), owner, nodes, class, score, a.status_message.clone()]);
+    }
+    let left_out = (queue.waiting as usize).saturating_sub(queue.allocations.len());
+    let text = table.on_screen(&["OWNER", "CLASS", "SCORE", "REASON"], &QUEUE_FIT, size);
+    if left_out > 0 { format!("{text}… and {left_out} more\n") } else { text }
+}
+
 async fn all(client: &Client) -> Result<Vec<v1::VCluster>, Failure> {
     Ok(answer(client.vclusters().list(v1::ListVClustersRequest {})).await?.vclusters)
 }
@@ -118,7 +160,7 @@ async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Fail
     let missing = || Failure::new(Exit::NotFound, format!("vCluster {name:?} not found")).hint("`lattice vcluster list` shows them");
     let vcluster = found.ok_or_else(missing)?;
     match session.format() {
-        Format::Table => print(&table(&[vcluster])),
+        Format::Table => print(&(table(std::slice::from_ref(&vcluster)) + &settings(&vcluster))),
         Format::Data(notation) => notation.print(&json(&vcluster)),
         Format::Name => print_names([vcluster.name.as_str()]),
     }
@@ -135,10 +177,30 @@ fn table(vclusters: &[v1::VCluster]) -> String {
     table.text(&[])
 }
 
+/// The settings of its scheduler, in lines of their own.
+fn settings(v: &v1::VCluster) -> String {
+    let mut text = String::new();
+    if v.cycle_interval_ms > 0 {
+        text.push_str(&format!("\nA round of its scheduler at most every {} s\n", v.cycle_interval_ms as f64 / 1000.0));
+    }
+    if v.weights.is_empty() {
+        return text;
+    }
+    let of = if v.weights_set { "set by an operator" } else { "those of its scheduler" };
+    let weights: Vec<String> = v.weights.iter().map(|w| format!("{} {}", w.factor, w.weight)).collect();
+    text.push_str(&format!("\nWeights of its score ({of}):\n"));
+    for line in weights.chunks(5) {
+        text.push_str(&format!("  {}\n", line.join(" · ")));
+    }
+    text
+}
+
 fn json(v: &v1::VCluster) -> serde_json::Value {
+    let weights: serde_json::Map<String, serde_json::Value> = v.weights.iter().map(|w| (w.factor.clone(), w.weight.into())).collect();
     serde_json::json!({
         "name": v.name, "scheduler": v.scheduler, "tenant": filled(&v.tenant), "nodes": v.nodes, "pending": v.pending,
         "running": v.running, "served_by": filled(&v.served_by), "created_by": filled(&v.created_by), "created_at": time(v.created_at_ms),
+        "cycle_interval_ms": v.cycle_interval_ms, "weights": weights, "weights_set": v.weights_set,
     })
 }
 
@@ -170,6 +232,20 @@ default   hpc-backfill      any      0        1        n1         n[1-2]
 guests    interactive-fifo  physics  0        1        —          the default's
 ";
         assert_eq!(table(&[default, guests]), want);
+        let weight = |factor: &str, weight| v1::Weight { factor: factor.into(), weight };
+        let weighed = v1::VCluster {
+            weights: vec![weight("priority", 0.15), weight("wait-time", 1.0)],
+            weights_set: true,
+            cycle_interval_ms: 1500,
+            ..v1::VCluster::default()
+        };
+        let want = "
+A round of its scheduler at most every 1.5 s
+
+Weights of its score (set by an operator):
+  priority 0.15 · wait-time 1
+";
+        assert_eq!(settings(&weighed), want);
         assert_eq!((tenant_or_all("none".into()), tenant_or_all("physics".into())), (String::new(), "physics".into()));
         assert_eq!(host_list("none").unwrap(), Vec::<String>::new());
         assert_eq!(host_list("n[1-2]").unwrap(), ["n1", "n2"]);

@@ -3,7 +3,7 @@
 use crate::UsageError;
 use lattice_api::v1;
 use lattice_api::v1::hold_time::Time;
-use lattice_model::duration::{self, BareNumber};
+use lattice_model::duration::{self, BareNumber, DurationError};
 use lattice_model::millis;
 use lattice_model::time::Timestamp;
 
@@ -35,6 +35,11 @@ pub fn parse_future(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTi
 pub fn parse_duration(flag: &str, text: &str) -> Result<v1::HoldTime, UsageError> {
     let long = duration::parse(text, BareNumber::Seconds).map_err(|error| UsageError::new(format!("{flag}: {error}")))?;
     Ok(v1::HoldTime { time: Some(Time::AfterMs(millis(long))) })
+}
+
+/// Parses the time between two rounds of a scheduler, and returns milliseconds.
+pub fn parse_cycle_interval(text: &str) -> Result<u64, DurationError> {
+    duration::parse(text, BareNumber::Seconds).map(millis)
 }
 
 /// Parses a time as [`parse_future`] or a duration as [`parse_duration`]. `18:00` is a time of day, not a duration.

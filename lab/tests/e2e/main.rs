@@ -76,6 +76,7 @@ mod outage;
 mod partitions;
 mod pmix;
 mod preemption;
+mod priorities;
 mod privacy;
 mod privileges;
 mod probe;
@@ -121,6 +122,7 @@ fn main() -> ExitCode {
     let trials = [
         // The longest first: no process ends long after the others.
         preemption::trials(),
+        priorities::trials(),
         telemetry::trials(),
         checkpoint::trials(),
         wireup::trials(),

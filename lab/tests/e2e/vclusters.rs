@@ -35,18 +35,13 @@ fn sleeper(w: &World, args: &[&str]) -> String {
 
 fn queues(w: &World) {
     assert_refused(w, &["submit", "--vcluster", "small", "--", "true"], 3, &["vCluster \"small\" not found; there are default", "hint: "]);
-    for (kind, code) in [("ml-training", 4), ("sensitive-reservation", 4), ("lottery", 2)] {
+    for (kind, code) in [("sensitive-reservation", 4), ("lottery", 2)] {
         let named = [kind, "hpc-backfill", "interactive-fifo"];
         assert_refused(w, &["admin", "vcluster", "create", "--name=small", "--scheduler", kind], code, &named);
     }
     assert_eq!(vcluster(w, "default")["scheduler"], "hpc-backfill");
-    assert_refused(w, &["admin", "vcluster", "set-weights", "--name=small", "--priority=0.2"], 4, &["set-weights is not built"]);
-    assert_refused(
-        w,
-        &["admin", "vcluster", "create", "small", "--scheduler=fifo", "--cycle-interval=15s"],
-        4,
-        &["--cycle-interval is not built"],
-    );
+    assert_refused(w, &["admin", "vcluster", "set-weights", "--name=small", "--priority=0.2"], 3, &["vCluster \"small\" not found"]);
+    assert_refused(w, &["admin", "vcluster", "create", "small", "--scheduler=fifo", "--borrow"], 4, &["--borrow is not built"]);
     let refused = w.run_as(NOBODY, &["admin", "vcluster", "create", "mine", "--scheduler=fifo"]);
     assert!(refused.code() == 4 && refused.err().contains("operator"), "{}", refused.err());
 

@@ -4,6 +4,7 @@
 //!
 //! To add a command, add a row here, and a function in the file of its family beside this one.
 
+use super::preemptions::PreemptFor;
 use super::refusal::Refusal;
 use super::requester::Requester::{self, Member, Operator, Owner, User, UserOrOperator};
 use super::signing::SignedHead;
@@ -225,7 +226,7 @@ commands! { |ledger, context|
 
     /// Creates a vCluster, or changes one. A repetition is a success.
     SetVCluster { change: VClusterChange, by: String }
-        => 1, New, Operator(by, &["VClusterService/Create", "VClusterService/SetConfig"]), change.bytes_about(),
+        => 1, New, Operator(by, &["VClusterService/Create", "VClusterService/SetConfig", "VClusterService/SetWeights"]), change.bytes_about(),
         ledger.set_vcluster(context, change, by);
 
     /// Deletes a vCluster that has no work. Its nodes then belong to the default vCluster.
@@ -333,6 +334,11 @@ commands! { |ledger, context|
     Preempt { allocation: AllocationId, epoch: Epoch, by: Principal, order: Preemption, kill: bool }
         => 1, Keeps, User(by, *allocation), 512 + order.reason.len(),
         ledger.preempt(context, (*allocation, *epoch), by, order, *kill);
+
+    /// A scheduler preempts work for work of a higher class; for victims whose claim has ended,
+    /// nothing changes.
+    PreemptFor(order: PreemptFor)
+        => 1, Keeps, Owner(None), 256 + order.victims.len() * 64, ledger.preempt_for(context, order);
 
     /// Ends this claim of an allocation and puts the allocation back into the queue, if its requeue
     /// rules allow it. If the claim is already over, nothing changes (success).

@@ -278,7 +278,7 @@ fn what_a_node_is_used_for_is_told_by_its_work() {
     s.claimed(2, &[1]);
     assert_eq!([used(&s, 0), used(&s, 1)], [NodeUse::Own, NodeUse::Sensitive]);
     let nodes = Some([node(0), node(1)].into());
-    let change = VClusterChange { name: "ml".into(), create: Some(SchedulerKind::InteractiveFifo), tenant: None, nodes };
+    let change = VClusterChange { name: "ml".into(), create: Some(SchedulerKind::InteractiveFifo), nodes, ..VClusterChange::default() };
     s.done(Action::SetVCluster { change, by: "root".into() });
     assert_eq!([used(&s, 0), used(&s, 1)], [NodeUse::Borrowed, NodeUse::Sensitive]);
 }

@@ -133,6 +133,8 @@ mod network_scenarios;
 #[cfg(test)]
 mod preemption_scenarios;
 #[cfg(test)]
+mod priority_scenarios;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod registration_scenarios;
@@ -179,6 +181,7 @@ pub use members::MembersStep;
 pub use networks::{DomainStatus, VniPoolChange, VniPoolStatus, domain_of};
 pub use node_health::{DrainRequest, NodeHealth, cut};
 pub use outcome::{Applied, Changed, ChangedShares, Outcome};
+pub use preemptions::PreemptFor;
 pub use recovery::{HeldShare, beyond};
 pub use refusal::{Conflict, Refusal, RemovalRefusal, WalltimeRefusal};
 pub use registration::{NodeStateChange, Registration};
@@ -198,7 +201,7 @@ pub use tenants::{QuotaChange, SoftLimitsChange, TenantChange, TenantStatus};
 pub use urgency::Urgency;
 pub use usage::{BudgetReport, UsageOf, UsageReport};
 pub use user_limits::UserLimitsChange;
-pub use vclusters::{VClusterChange, VClusterStatus};
+pub use vclusters::{VClusterChange, VClusterStatus, WeightsChange};
 pub use views::{ListCursor, ListFilter, WatchCursor};
 
 use apply_context::{ApplyContext, Subject};

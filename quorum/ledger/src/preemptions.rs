@@ -11,18 +11,36 @@
 //! The request is committed, and stays in the head's list until the claim ends, so that an agent
 //! that is restarted meanwhile still finds it.
 
+use super::claims::scheduler_lease;
 use super::holds::{Ends, reason_is_well_formed};
 use super::refusal::Refusal;
 use super::waits::Requeue;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
 use lattice_model::end_reason::NotSaved;
-use lattice_model::preemption::CLASS_MAX;
+use lattice_model::preemption::{CLASS_MAX, VICTIMS_MAX};
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, NodeId, PreemptCause, Preemption,
     Principal, Timestamp, When, hostlist,
 };
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+/// Who preempts work for other work, in records.
+const SCHEDULER: &str = "scheduler";
+
+/// An order of a scheduler to preempt work for other work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreemptFor {
+    /// What waits for the nodes.
+    pub beneficiary: AllocationId,
+    /// What gives them back: each with the epoch of its claim.
+    pub victims: Vec<(AllocationId, Epoch)>,
+    /// The token of the lease for the queue of the beneficiary.
+    pub lease_token: u64,
+    /// How long each victim has to save itself, in milliseconds.
+    pub deadline_ms: u64,
+}
 
 impl Ledger {
     pub(super) fn preempt(
@@ -232,6 +250,68 @@ impl Ledger {
         }
         let about = Subject { allocation: Some(id), node: None };
         self.record(context, &by.name, AuditAction::AllocationResumed, about, format!("from {from}"));
+        Ok(Outcome::Done)
+    }
+
+    /// Has running work save itself and give its nodes back to work of a higher class that waits. By
+    /// the agent with the lease of the queue of that work.
+    pub(super) fn preempt_for(&mut self, context: &mut ApplyContext, order: &PreemptFor) -> Result<Outcome, Refusal> {
+        let PreemptFor { beneficiary: id, victims, lease_token, deadline_ms } = order;
+        if victims.is_empty() || victims.len() > VICTIMS_MAX {
+            return Err(Refusal::Malformed { why: format!("{} victims: 1 to {VICTIMS_MAX} are possible", victims.len()) });
+        }
+        let (least, most) = DEADLINE_MS;
+        if !(least..=most).contains(deadline_ms) {
+            return Err(Refusal::Malformed { why: format!("a deadline of {deadline_ms} ms: {least} ms to {most} ms are possible") });
+        }
+        let beneficiary = self.allocations.get(id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        let name = scheduler_lease(self.queue_of(&beneficiary.spec.vcluster));
+        if self.leases.get(&name).is_none_or(|lease| lease.token != *lease_token) {
+            return Err(Refusal::StaleLease { name, token: *lease_token });
+        }
+        if !beneficiary.waits() {
+            return Err(Refusal::NotPending { id: *id, state: beneficiary.state });
+        }
+        let class = beneficiary.effective_class(self.tenants.get(&beneficiary.spec.tenant).and_then(|tenant| tenant.class_max));
+        // All of them, or none: with some of them it could not begin. A claim that has ended since
+        // has given its nodes back.
+        let mut orders = Vec::new();
+        for (victim, epoch) in victims {
+            let Some(known) = self.allocations.get(victim).filter(|a| a.epoch == *epoch) else { continue };
+            match known.state {
+                AllocationState::Staging | AllocationState::Running => {}
+                AllocationState::Pending
+                | AllocationState::Suspended
+                | AllocationState::Completed
+                | AllocationState::Failed
+                | AllocationState::Cancelled => continue,
+            }
+            let order = checkpoint_of(id.0, *victim, *epoch);
+            // A repetition whose first answer was lost.
+            if known.preemption.as_deref().is_some_and(|known| known.id == order) {
+                continue;
+            }
+            if known.spec.preemption_class >= class {
+                let why = format!("its class is {}, and the work that needs its nodes has class {class}", known.spec.preemption_class);
+                return Err(Refusal::NotPreemptible { id: *victim, why });
+            }
+            if let Some(why) = known.exempt_from_priority() {
+                return Err(Refusal::NotPreemptible { id: *victim, why: why.to_owned() });
+            }
+            orders.push((*victim, order));
+        }
+        for (victim, order) in orders {
+            let order = Preemption {
+                id: order,
+                by: SCHEDULER.to_owned(),
+                reason: format!("allocation {} of class {class} needs its nodes", id.short()),
+                cause: PreemptCause::Priority,
+                deadline_ms: *deadline_ms,
+                hold: false,
+                failed: None,
+            };
+            self.begin_preemption(context, victim, order);
+        }
         Ok(Outcome::Done)
     }
 

@@ -12,7 +12,6 @@
 //! processors. A test compares the constants with the real sizes. Changing a constant is a change of
 //! what commands do, and needs a cluster level.
 
-use crate::state::usage_records::{Consumer, UsageRecord};
 use lattice_model::attempt::Attempt;
 use lattice_model::conformance::{Components, Conformance, Drift};
 use lattice_model::end_reason::NotSaved;
@@ -44,9 +43,9 @@ const TELEMETRY_ORDER_BYTES: usize = 96;
 /// What work used, with its block.
 const USAGE_BYTES: usize = 64;
 /// A record of use, the `Arc` around it, and its entries in the map and in the order.
-const USAGE_RECORD_BYTES: usize = 320;
+pub(crate) const USAGE_RECORD_BYTES: usize = 320;
 /// The use of one day.
-const USAGE_DAY_BYTES: usize = 40;
+pub(crate) const USAGE_DAY_BYTES: usize = 40;
 /// A software environment, with its block.
 const IMAGE_BYTES: usize = 64;
 /// A check of the work's health, with its block.
@@ -162,17 +161,6 @@ pub(crate) fn removed_node_bytes(id: &NodeId) -> usize {
     LISTED_BYTES + id.as_str().len()
 }
 
-/// Memory of a record of use.
-pub(crate) fn usage_record_bytes(consumer: &Consumer, UsageRecord { user, days }: &UsageRecord) -> usize {
-    let names = match consumer {
-        Consumer::Tenant(name) => text_bytes(name),
-        Consumer::Project { tenant, project } => text_bytes(tenant) + text_bytes(project),
-        Consumer::User(_) => 0,
-    };
-    // The name is in the map of the records and in the order of those that may be dropped.
-    USAGE_RECORD_BYTES + 2 * names + text_bytes(user) + days.len() * USAGE_DAY_BYTES
-}
-
 /// Memory of changed days of a tenant's use.
 pub(crate) fn tenant_use_bytes(name: &str, days: &[DayUse]) -> usize {
     SMALL_RECORD_BYTES + text_bytes(name) + days.len() * USAGE_DAY_BYTES
@@ -199,7 +187,9 @@ pub(crate) fn tenant_bytes(name: &str, tenant: Option<&Tenant>) -> usize {
 
 /// Memory of a vCluster's change; `None`: it was deleted.
 pub(crate) fn vcluster_bytes(name: &str, vcluster: Option<&VCluster>) -> usize {
-    let inner = |VCluster { name, scheduler: _, tenant, nodes: _, created_by, created_at: _, revision: _ }: &VCluster| {
+    let inner = |vcluster: &VCluster| {
+        let VCluster { name, scheduler: _, tenant, nodes: _, weights: _, cycle_interval_ms: _, created_by, created_at: _, revision: _ } =
+            vcluster;
         text_bytes(name) + text_bytes(tenant) + text_bytes(created_by)
     };
     SMALL_RECORD_BYTES + text_bytes(name) + vcluster.map_or(0, inner)

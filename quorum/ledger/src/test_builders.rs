@@ -75,5 +75,11 @@ pub fn components() -> Components {
 /// The creation of a vCluster.
 pub fn vcluster_change() -> VClusterChange {
     let nodes = Some([node(1)].into());
-    VClusterChange { name: "v".into(), create: Some(SchedulerKind::InteractiveFifo), tenant: Some("t".into()), nodes }
+    VClusterChange {
+        name: "v".into(),
+        create: Some(SchedulerKind::InteractiveFifo),
+        tenant: Some("t".into()),
+        nodes,
+        ..VClusterChange::default()
+    }
 }

@@ -244,7 +244,7 @@ fn use_survives_a_snapshot_and_costs_no_more_than_its_bound() {
             s.pass(DAY_MS);
         }
     }
-    let bytes: usize = s.ledger.usage_records.iter().map(|(of, record)| crate::record_bytes::usage_record_bytes(of, record)).sum();
+    let bytes: usize = s.ledger.usage_records.iter().map(|(of, record)| crate::state::usage_records::usage_record_bytes(of, record)).sum();
     assert!(bytes <= USAGE_BYTES_MAX + 1024, "{bytes}");
     let has = |consumer| s.ledger.usage_records.get(&consumer).is_some();
     assert!(!has(Consumer::User(1)) && !has(Consumer::User(100)), "the oldest are dropped first");

@@ -7,7 +7,7 @@ use lattice_model::{AllocationSpec, AllocationState, RequeuePolicy, SchedulerKin
 
 fn change(name: &str, tenant: Option<&str>, nodes: Option<&[u8]>) -> VClusterChange {
     let nodes = nodes.map(|numbers| numbers.iter().map(|n| node(*n)).collect());
-    VClusterChange { name: name.into(), create: None, tenant: tenant.map(str::to_owned), nodes }
+    VClusterChange { name: name.into(), tenant: tenant.map(str::to_owned), nodes, ..VClusterChange::default() }
 }
 
 fn create(name: &str, tenant: &str, nodes: &[u8]) -> Action {

@@ -8,10 +8,12 @@
 use super::claims::{ROLE_PREFIX, scheduler_lease};
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome};
-use lattice_model::vcluster::{DEFAULT_VCLUSTER, NAME_BYTES_MAX, is_name};
-use lattice_model::{AllocationSpec, AuditAction, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, hostlist};
+use lattice_model::vcluster::{CYCLE_INTERVAL_MS_MAX, DEFAULT_VCLUSTER, NAME_BYTES_MAX, is_name};
+use lattice_model::{
+    AllocationSpec, AuditAction, Factor, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, Weight, Weights, hostlist,
+};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Largest number of vClusters besides `default`.
@@ -24,7 +26,7 @@ const KNOWN_MAX: usize = 16;
 const NODES_LISTED_BYTES_MAX: usize = 200;
 
 /// A change of a vCluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VClusterChange {
     /// Its name.
     pub name: String,
@@ -34,13 +36,52 @@ pub struct VClusterChange {
     pub tenant: Option<String>,
     /// All nodes that belong to it; `None`: unchanged.
     pub nodes: Option<BTreeSet<NodeId>>,
+    pub weights: WeightsChange,
+    /// See [`VCluster::cycle_interval_ms`]; `None`: unchanged.
+    pub cycle_interval_ms: Option<u32>,
+}
+
+/// A change of a vCluster's weights.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightsChange {
+    /// All weights are those of its scheduler's profile again.
+    pub reset: bool,
+    /// These weights are set, after that.
+    pub set: BTreeMap<Factor, Weight>,
+}
+
+impl WeightsChange {
+    fn is_none(&self) -> bool {
+        !self.reset && self.set.is_empty()
+    }
+
+    /// The weights after the change.
+    fn after(&self, vcluster: &VCluster) -> Result<Option<Weights>, Refusal> {
+        if self.is_none() {
+            return Ok(vcluster.weights);
+        }
+        let malformed = |why: String| Err(Refusal::Malformed { why });
+        let Some(profile) = vcluster.scheduler.profile() else {
+            return malformed(format!("{} serves in the order of submission: it has no weights", vcluster.scheduler));
+        };
+        let before = if self.reset { None } else { vcluster.weights };
+        if self.set.is_empty() {
+            return Ok(before);
+        }
+        let mut weights = before.unwrap_or_else(|| profile.weights());
+        self.set.iter().for_each(|(factor, weight)| weights.set(*factor, *weight));
+        if weights.are_zero() {
+            return malformed("all weights would be 0: at least one has to be more".to_owned());
+        }
+        Ok(Some(weights))
+    }
 }
 
 impl VClusterChange {
     /// Approximate size in bytes.
     pub fn bytes_about(&self) -> usize {
         let nodes: usize = self.nodes.iter().flatten().map(|n| n.as_str().len() + 4).sum();
-        256 + self.name.len() + self.tenant.as_ref().map_or(0, String::len) + nodes
+        256 + self.name.len() + self.tenant.as_ref().map_or(0, String::len) + nodes + 8 * self.weights.set.len()
     }
 }
 
@@ -59,9 +100,14 @@ pub struct VClusterStatus {
 }
 
 impl Ledger {
-    /// All vClusters except `default`, by name.
+    /// All vClusters that have a record, by name.
     pub fn vclusters(&self) -> impl Iterator<Item = &Arc<VCluster>> {
         self.vclusters.values()
+    }
+
+    /// All vClusters except `default`, by name.
+    fn created_vclusters(&self) -> impl Iterator<Item = &Arc<VCluster>> {
+        self.vclusters.values().filter(|vcluster| vcluster.name != DEFAULT_VCLUSTER)
     }
 
     /// The vCluster with this name.
@@ -101,15 +147,20 @@ impl Ledger {
     }
 
     fn no_such_vcluster(&self, name: &str) -> Refusal {
-        let known = std::iter::once(DEFAULT_VCLUSTER.to_owned()).chain(self.vclusters.keys().cloned()).take(KNOWN_MAX).collect();
-        Refusal::NoSuchVCluster { name: name.chars().take(NAME_BYTES_MAX).collect(), known, all: self.vclusters.len() as u64 + 1 }
+        let created = || self.created_vclusters().map(|vcluster| vcluster.name.clone());
+        let known = std::iter::once(DEFAULT_VCLUSTER.to_owned()).chain(created()).take(KNOWN_MAX).collect();
+        Refusal::NoSuchVCluster { name: name.chars().take(NAME_BYTES_MAX).collect(), known, all: created().count() as u64 + 1 }
     }
 
     pub(super) fn set_vcluster(&mut self, context: &mut ApplyContext, change: &VClusterChange, by: &str) -> Result<Outcome, Refusal> {
         let name = &change.name;
         let malformed = |why: String| Err(Refusal::Malformed { why });
-        if name == DEFAULT_VCLUSTER {
-            return malformed("vCluster default always exists, with all nodes of no other vCluster: there is nothing to set".to_owned());
+        if name == DEFAULT_VCLUSTER && (change.create.is_some() || change.tenant.is_some() || change.nodes.is_some()) {
+            let why = "vCluster default always exists, for all tenants, with all nodes of no other vCluster: its weights and its interval can be set";
+            return malformed(why.to_owned());
+        }
+        if change.cycle_interval_ms.is_some_and(|interval_ms| interval_ms > CYCLE_INTERVAL_MS_MAX) {
+            return malformed(format!("the interval between two rounds is at most {} s", CYCLE_INTERVAL_MS_MAX / 1000));
         }
         if !is_name(name) {
             return malformed(format!("a vCluster's name has 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes and underscores"));
@@ -119,24 +170,26 @@ impl Ledger {
         }
         let before = self.vclusters.get(name);
         let mut next = match (before, change.create) {
+            (None, None) if name == DEFAULT_VCLUSTER => default_vcluster(),
             (None, None) => return Err(self.no_such_vcluster(name)),
-            (None, Some(_)) if self.vclusters.len() >= VCLUSTERS_MAX => {
+            (None, Some(_)) if self.created_vclusters().count() >= VCLUSTERS_MAX => {
                 return Err(Refusal::TooMany { what: "vClusters".to_owned(), most: VCLUSTERS_MAX as u64 });
             }
             (None, Some(scheduler)) => VCluster {
                 name: name.clone(),
                 scheduler,
-                tenant: String::new(),
-                nodes: 0,
                 created_by: by.to_owned(),
                 created_at: context.at,
                 revision: context.revision,
+                ..default_vcluster()
             },
             (Some(known), _) => VCluster::clone(known),
         };
         if let Some(tenant) = &change.tenant {
             next.tenant.clone_from(tenant);
         }
+        next.weights = change.weights.after(&next)?;
+        next.cycle_interval_ms = change.cycle_interval_ms.unwrap_or(next.cycle_interval_ms);
         let at_home: BTreeSet<NodeId> = self.at_home(name);
         let wanted = change.nodes.as_ref().unwrap_or(&at_home);
         for id in wanted {
@@ -213,17 +266,9 @@ impl Ledger {
 
     /// All vClusters with their current usage: `default` first, then by name.
     pub fn vcluster_statuses(&self) -> Vec<VClusterStatus> {
-        let default = VCluster {
-            name: DEFAULT_VCLUSTER.to_owned(),
-            scheduler: SchedulerKind::OF_DEFAULT,
-            tenant: String::new(),
-            nodes: 0,
-            created_by: String::new(),
-            created_at: Timestamp(0),
-            revision: Revision(0),
-        };
+        let default = self.vclusters.get(DEFAULT_VCLUSTER).map_or_else(default_vcluster, |known| VCluster::clone(known));
         let mut statuses: Vec<VClusterStatus> = std::iter::once(default)
-            .chain(self.vclusters.values().map(|v| VCluster::clone(v)))
+            .chain(self.created_vclusters().map(|v| VCluster::clone(v)))
             .map(|vcluster| {
                 let nodes = if vcluster.name == DEFAULT_VCLUSTER {
                     self.nodes.values().filter(|node| node.home.is_empty()).map(|node| node.id.clone()).collect()
@@ -245,6 +290,21 @@ impl Ledger {
     }
 }
 
+/// The default vCluster without settings.
+fn default_vcluster() -> VCluster {
+    VCluster {
+        name: DEFAULT_VCLUSTER.to_owned(),
+        scheduler: SchedulerKind::OF_DEFAULT,
+        tenant: String::new(),
+        nodes: 0,
+        weights: None,
+        cycle_interval_ms: 0,
+        created_by: String::new(),
+        created_at: Timestamp(0),
+        revision: Revision(0),
+    }
+}
+
 fn detail(vcluster: &VCluster, nodes: &BTreeSet<NodeId>) -> String {
     let tenant = if vcluster.tenant.is_empty() { "any" } else { &vcluster.tenant };
     let folded = hostlist::fold(nodes);
@@ -253,5 +313,13 @@ fn detail(vcluster: &VCluster, nodes: &BTreeSet<NodeId>) -> String {
         _ if folded.len() <= NODES_LISTED_BYTES_MAX => folded,
         many => format!("{many} of its own"),
     };
-    format!("{}: scheduler {}, tenant {tenant}, nodes {nodes}", vcluster.name, vcluster.scheduler)
+    let mut detail = format!("{}: scheduler {}, tenant {tenant}, nodes {nodes}", vcluster.name, vcluster.scheduler);
+    if let Some(weights) = &vcluster.weights {
+        let weights: Vec<String> = Factor::ALL.iter().map(|factor| format!("{} {}", factor.name(), weights.get(*factor))).collect();
+        detail.push_str(&format!(", weights {}", weights.join(" ")));
+    }
+    if vcluster.cycle_interval_ms > 0 {
+        detail.push_str(&format!(", a round every {} ms at most", vcluster.cycle_interval_ms));
+    }
+    detail
 }

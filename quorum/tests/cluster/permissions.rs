@@ -137,7 +137,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         max_concurrent_allocations: QuotaChange::Keep,
         soft: Default::default(),
     };
-    let vcluster = VClusterChange { name: "elsewhere".into(), create: None, tenant: None, nodes: None };
+    let vcluster = VClusterChange { name: "elsewhere".into(), ..VClusterChange::default() };
     let order = Preemption {
         id: CheckpointId(id),
         by: by.clone(),

@@ -8,7 +8,11 @@ use std::time::Duration;
 #[derive(Args)]
 pub struct Explain {
     /// The allocation: its id, the beginning of it, or @last
-    pub id: String,
+    #[arg(required_unless_present = "queue")]
+    pub id: Option<String>,
+    /// Instead of one allocation, all that waits in this vCluster, in the order in which it is served, and why it waits
+    #[arg(long, value_name = "VCLUSTER", num_args = 0..=1, default_missing_value = lattice_model::DEFAULT_VCLUSTER, conflicts_with = "id")]
+    pub queue: Option<String>,
 }
 
 #[derive(Args)]

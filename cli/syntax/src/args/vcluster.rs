@@ -1,7 +1,11 @@
 //! `lattice vcluster …` and `lattice admin vcluster …`.
 
-use super::rest::Rest;
+use crate::time::parse_cycle_interval;
 use clap::{Args, Subcommand};
+use lattice_model::weights::NotAWeight;
+use lattice_model::{Factor, Weight};
+use std::num::ParseFloatError;
+use thiserror::Error;
 
 #[derive(Args)]
 pub struct VCluster {
@@ -48,16 +52,16 @@ pub struct VClusterAdmin {
 pub enum AdminVCluster {
     /// Create a vCluster
     Create(CreateVCluster),
-    /// Change the tenant or the nodes of a vCluster; work that already waits or runs there stays
+    /// Change the tenant, the nodes or the interval of a vCluster; work that already waits or runs there stays
     SetConfig(SetVCluster),
+    /// Change how much each factor counts in the order of its queue, from the next round of its scheduler on
+    SetWeights(SetWeights),
     /// List the vClusters
     List,
     /// Show one vCluster
     Show(VClusterName),
     /// Delete a vCluster that has no work; its nodes belong to the default then
     Delete(VClusterName),
-    #[command(hide = true, disable_help_flag = true)]
-    SetWeights(Rest),
 }
 
 impl AdminVCluster {
@@ -65,8 +69,7 @@ impl AdminVCluster {
     pub fn unbuilt(&self) -> Option<&'static str> {
         match self {
             Self::Create(CreateVCluster { settings, .. }) | Self::SetConfig(SetVCluster { settings, .. }) => settings.unbuilt(),
-            Self::SetWeights(_) => Some("set-weights"),
-            Self::List | Self::Show(_) | Self::Delete(_) => None,
+            Self::SetWeights(_) | Self::List | Self::Show(_) | Self::Delete(_) => None,
         }
     }
 }
@@ -90,8 +93,9 @@ impl VClusterName {
 pub struct CreateVCluster {
     #[command(flatten)]
     pub name: VClusterName,
-    /// How its queue is scheduled: hpc-backfill (reservations for those that wait first; others overtake them where that
-    /// delays none) or interactive-fifo (first come, first served)
+    /// How its queue is scheduled: hpc-backfill (by class and score, with reservations for those that wait first; others
+    /// overtake them where that delays none), ml-training or service-bin-pack (the same with other weights), or
+    /// interactive-fifo (first come, first served)
     #[arg(long, alias = "scheduler-type", value_name = "KIND")]
     pub scheduler: String,
     #[command(flatten)]
@@ -106,6 +110,86 @@ pub struct SetVCluster {
     pub settings: VClusterSettings,
 }
 
+const WEIGHTS_EXAMPLES: &str = "Examples:
+  lattice admin vcluster set-weights batch --fair-share 0.35 --wait-time 0.2
+      these two; the others stay as they are
+  lattice admin vcluster set-weights batch --profile ml-training
+      all weights of a profile
+  lattice admin vcluster set-weights batch --profile default
+      those of its scheduler again
+
+Profiles are hpc-batch, ml-training, service, sensitive and interactive.
+Work of a higher class comes first, whatever the weights are. `lattice explain`
+shows the score of work that waits, term by term.";
+
+#[derive(Args)]
+#[command(after_help = WEIGHTS_EXAMPLES)]
+pub struct SetWeights {
+    #[command(flatten)]
+    pub name: VClusterName,
+    /// First take all weights of this profile, or of its scheduler (`default`)
+    #[arg(long, value_name = "PROFILE")]
+    pub profile: Option<String>,
+    /// Of the preemption class, from 0 to 10
+    #[arg(long, value_name = "WEIGHT", value_parser = parse_weight, allow_negative_numbers = true)]
+    priority: Option<Weight>,
+    /// Of the time of waiting
+    #[arg(long, value_name = "WEIGHT", value_parser = parse_weight, allow_negative_numbers = true)]
+    wait_time: Option<Weight>,
+    /// Of how much less its tenant has used than its share
+    #[arg(long, value_name = "WEIGHT", value_parser = parse_weight, allow_negative_numbers = true)]
+    fair_share: Option<Weight>,
+    /// Of how few topology groups it needs; for now the same for all
+    #[arg(long, value_name = "WEIGHT", value_parser = parse_weight, allow_negative_numbers = true)]
+    topology: Option<Weight>,
+    /// Of how much of its data is near; for now the same for all
+    #[arg(long, value_name = "WEIGHT", value_parser = parse_weight, allow_negative_numbers = true)]
+    data_readiness: Option<Weight>,
+    /// Of how much work waits
+    #[arg(long, value_name = "WEIGHT", value_parser = parse_weight, allow_negative_numbers = true)]
+    backlog: Option<Weight>,
+    /// Of how cheap energy is; for now the same for all
+    #[arg(long, value_name = "WEIGHT", value_parser = parse_weight, allow_negative_numbers = true)]
+    energy: Option<Weight>,
+    /// Of how fast it saves itself
+    #[arg(long, value_name = "WEIGHT", value_parser = parse_weight, allow_negative_numbers = true)]
+    checkpoint: Option<Weight>,
+    /// Of how alike its nodes are; for now the same for all
+    #[arg(long, value_name = "WEIGHT", value_parser = parse_weight, allow_negative_numbers = true)]
+    conformance: Option<Weight>,
+}
+
+impl SetWeights {
+    /// The weights that are given.
+    pub fn given(&self) -> impl Iterator<Item = (Factor, Weight)> {
+        let of = |factor| match factor {
+            Factor::Priority => self.priority,
+            Factor::WaitTime => self.wait_time,
+            Factor::FairShare => self.fair_share,
+            Factor::Topology => self.topology,
+            Factor::DataReadiness => self.data_readiness,
+            Factor::Backlog => self.backlog,
+            Factor::Energy => self.energy,
+            Factor::Checkpoint => self.checkpoint,
+            Factor::Conformance => self.conformance,
+        };
+        Factor::ALL.into_iter().filter_map(move |factor| Some((factor, of(factor)?)))
+    }
+}
+
+/// The text is not a weight.
+#[derive(Debug, Clone, PartialEq, Error)]
+enum WeightError {
+    #[error(transparent)]
+    NotANumber(#[from] ParseFloatError),
+    #[error(transparent)]
+    NotAWeight(#[from] NotAWeight),
+}
+
+fn parse_weight(text: &str) -> Result<Weight, WeightError> {
+    Ok(Weight::new(text.parse()?)?)
+}
+
 #[derive(Args)]
 pub struct VClusterSettings {
     /// Take only the work of this tenant; `none`: of all tenants
@@ -115,8 +199,9 @@ pub struct VClusterSettings {
     /// "default"
     #[arg(long, value_name = "HOSTLIST|none")]
     pub nodes: Option<String>,
-    #[arg(long, hide = true)]
-    cycle_interval: Option<String>,
+    /// The shortest time between two rounds of its scheduler, such as 5s; 0: a round follows each change
+    #[arg(long, value_name = "TIME", value_parser = parse_cycle_interval)]
+    pub cycle_interval: Option<u64>,
     #[arg(long, hide = true)]
     description: Option<String>,
     #[arg(long, hide = true, num_args = 0..=1)]
@@ -125,11 +210,7 @@ pub struct VClusterSettings {
 
 impl VClusterSettings {
     fn unbuilt(&self) -> Option<&'static str> {
-        let given = [
-            ("--cycle-interval", self.cycle_interval.is_some()),
-            ("--description", self.description.is_some()),
-            ("--borrow", self.borrow.is_some()),
-        ];
+        let given = [("--description", self.description.is_some()), ("--borrow", self.borrow.is_some())];
         given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 }

@@ -225,7 +225,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::VCluster { nodes, tenant, delete: false } => {
             let create = ledger.vcluster(VCLUSTER).is_none().then_some(SchedulerKind::InteractiveFifo);
             let tenant = Some(if tenant { TENANT.to_owned() } else { String::new() });
-            let change = VClusterChange { name: VCLUSTER.into(), create, tenant, nodes: Some(nodes.into_iter().map(node).collect()) };
+            let nodes = Some(nodes.into_iter().map(node).collect());
+            let change = VClusterChange { name: VCLUSTER.into(), create, tenant, nodes, ..VClusterChange::default() };
             Action::SetVCluster { change, by: "root".into() }
         }
         Move::Session { id: session, owner, delete } => {

@@ -10,8 +10,8 @@ use lattice_model::node::{HoldKind, Leaving};
 use lattice_model::shares::PhaseRun;
 use lattice_model::telemetry::TelemetryMode;
 use lattice_model::{
-    AllocationId, CheckpointId, DayUse, Epoch, Exposed, NodeId, NodeState, PreemptCause, Resources, Revision, SchedulerKind, Timestamp,
-    Used, test_builders,
+    AllocationId, CheckpointId, DayUse, Epoch, Exposed, NodeId, NodeState, PreemptCause, Profile, Resources, Revision, SchedulerKind,
+    Timestamp, Used, test_builders,
 };
 use serde::Serialize;
 use std::mem::size_of;
@@ -249,6 +249,8 @@ fn no_text_of_a_small_record_is_left_out() {
         scheduler: SchedulerKind::InteractiveFifo,
         tenant: long(),
         nodes: 1,
+        weights: Some(Profile::HpcBatch.weights()),
+        cycle_interval_ms: 1,
         created_by: long(),
         created_at: Timestamp(1),
         revision: Revision(1),

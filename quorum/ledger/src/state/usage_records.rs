@@ -5,7 +5,7 @@
 //! dropped. A record that has nothing within the budget period is dropped too, a few with each
 //! command.
 
-use crate::record_bytes::usage_record_bytes;
+use crate::record_bytes::{USAGE_DAY_BYTES, USAGE_RECORD_BYTES, text_bytes};
 use imbl::{OrdMap, OrdSet};
 use lattice_model::{BudgetPeriod, DailyUse, NodeUse, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -45,6 +45,17 @@ pub struct Span {
     pub node_use: NodeUse,
     pub from: Timestamp,
     pub to: Timestamp,
+}
+
+/// Memory of a record of use.
+pub(crate) fn usage_record_bytes(consumer: &Consumer, UsageRecord { user, days }: &UsageRecord) -> usize {
+    let names = match consumer {
+        Consumer::Tenant(name) => text_bytes(name),
+        Consumer::Project { tenant, project } => text_bytes(tenant) + text_bytes(project),
+        Consumer::User(_) => 0,
+    };
+    // The name is in the map of the records and in the order of those that may be dropped.
+    USAGE_RECORD_BYTES + 2 * names + text_bytes(user) + days.len() * USAGE_DAY_BYTES
 }
 
 /// All records. Only they are part of the replicated state; the order of the droppable ones, and

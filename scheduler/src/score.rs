@@ -1,0 +1,126 @@
+//! The score of waiting work: its place among work of the same class in its queue.
+//!
+//! The specification ("Scheduling algorithm") has nine factors, f₁ to f₉, each with a weight, and a
+//! penalty for tenants whose budget runs out:
+//!
+//! ```text
+//!   score = (w₁·f₁ + … + w₉·f₉) · budget
+//! ```
+//!
+//! A factor whose source this version does not have, or that counts in the choice of nodes instead of
+//! the order, is [`NEUTRAL`] for all work alike.
+
+use crate::classes::Class;
+use crate::standing::Standings;
+use crate::view::View;
+use lattice_model::{Allocation, Factor, Timestamp, Weights, millis};
+
+/// The value of a factor that is the same for all work.
+const NEUTRAL: f64 = 0.5;
+/// After how long a wait, in seconds, f₂ is log 2.
+const REFERENCE_WAIT_S: f64 = 3600.0;
+/// How much of its memory work is assumed to save, if its size is not known.
+pub const FIRST_SIZE_MEMORY_PART: f64 = 0.25;
+/// How long work without a walltime counts as work that waits or runs.
+const WITHOUT_WALLTIME_MS: u64 = 86_400_000;
+
+/// One factor of a score.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Term {
+    pub factor: Factor,
+    pub weight: f64,
+    pub value: f64,
+    /// Whether the value is the allocation's own; otherwise it is the same for all.
+    pub is_known: bool,
+}
+
+/// A score and what it is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Score {
+    /// The preemption class within which the score counts.
+    pub class: u8,
+    pub terms: [Term; Factor::ALL.len()],
+    /// The terms are multiplied by this: less than 1 if the budget of its tenant runs out.
+    pub budget_factor: f64,
+}
+
+impl Score {
+    /// The score: 0 or more.
+    pub fn total(&self) -> f64 {
+        self.terms.iter().map(|term| term.weight * term.value).sum::<f64>() * self.budget_factor
+    }
+}
+
+/// The values that all scores of a plan have in common.
+pub struct Scorer<'a> {
+    view: &'a View,
+    now: Timestamp,
+    standings: Standings<'a>,
+    /// f₆: the node-hours that wait, as a part of those that run, at most 1.
+    backlog: f64,
+}
+
+impl<'a> Scorer<'a> {
+    pub fn of(view: &'a View, now: Timestamp) -> Self {
+        Self { view, now, standings: Standings::of(view, now), backlog: backlog(view) }
+    }
+
+    /// The score of an allocation.
+    pub fn score(&self, allocation: &Allocation, class: &Class<'_>, weights: &Weights) -> Score {
+        let terms = Factor::ALL.map(|factor| {
+            let value = self.value(factor, allocation, class);
+            Term { factor, weight: weights.get(factor).value(), value: value.unwrap_or(NEUTRAL), is_known: value.is_some() }
+        });
+        Score { class: self.view.effective_class(allocation), terms, budget_factor: self.standings.budget_factor(allocation) }
+    }
+
+    fn value(&self, factor: Factor, allocation: &Allocation, class: &Class<'_>) -> Option<f64> {
+        match factor {
+            Factor::Priority => Some(f64::from(self.view.effective_class(allocation))),
+            Factor::WaitTime => {
+                let waited_s = self.now.since_ms(allocation.submitted_at) as f64 / 1000.0;
+                Some((waited_s / REFERENCE_WAIT_S).ln_1p())
+            }
+            Factor::FairShare => Some(self.standings.share_deficit(allocation)),
+            Factor::Backlog => Some(self.backlog),
+            Factor::Checkpoint => self.checkpoint_efficiency(allocation, class),
+            // Conformance decides which nodes it gets, as the specification has it.
+            Factor::Topology | Factor::DataReadiness | Factor::Energy | Factor::Conformance => None,
+        }
+    }
+
+    /// f₈: 1 for work that saves itself in no time, 0 for work that cannot save itself. `None`: the
+    /// bandwidth of the checkpoint store is not known.
+    fn checkpoint_efficiency(&self, allocation: &Allocation, class: &Class<'_>) -> Option<f64> {
+        if allocation.spec.checkpoint.is_none() {
+            return Some(0.0);
+        }
+        let bytes_per_second = self.view.checkpoint_bytes_per_second?;
+        let memory_bytes = f64::from(allocation.spec.nodes) * class.memory_bytes as f64;
+        let minutes = memory_bytes * FIRST_SIZE_MEMORY_PART / bytes_per_second / 60.0;
+        Some(1.0 / (1.0 + minutes))
+    }
+}
+
+/// f₆. Where the cluster has GPUs, GPU-hours are counted, otherwise node-hours.
+fn backlog(view: &View) -> f64 {
+    let has_gpus = view.nodes.values().any(|node| node.size.gpus > 0);
+    let gpus_per_node = view.nodes.values().map(|node| node.size.gpus).max().unwrap_or_default();
+    let (mut waits_ms, mut runs_ms) = (0.0, 0.0);
+    for allocation in view.allocations.values() {
+        let spec = &allocation.spec;
+        let long_ms = spec.walltime.map_or(WITHOUT_WALLTIME_MS, millis) as f64;
+        let gpus = spec.share.map_or(gpus_per_node, |share| share.gpus);
+        let amount = f64::from(spec.nodes) * if has_gpus { f64::from(gpus) } else { 1.0 };
+        if allocation.waits() {
+            waits_ms += amount * long_ms;
+        } else if !allocation.state.is_without_nodes() && !allocation.state.is_terminal() {
+            runs_ms += amount * long_ms;
+        }
+    }
+    match (waits_ms > 0.0, runs_ms > 0.0) {
+        (true, true) => (waits_ms / runs_ms).min(1.0),
+        (true, false) => 1.0,
+        (false, _) => 0.0,
+    }
+}

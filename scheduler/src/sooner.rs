@@ -1,0 +1,112 @@
+//! What would make waiting work begin now: other plans, made with one thing of it changed.
+
+use crate::plan::{Decision, plan};
+use crate::view::View;
+use lattice_model::{Allocation, AllocationId, Timestamp};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// More work than this may wait, and no alternative is looked for: each is a plan.
+const WAITING_MAX: usize = 1000;
+/// How many other vClusters are tried.
+const VCLUSTERS_MAX: usize = 8;
+/// The walltimes that are tried for work without one.
+const WALLTIMES_TRIED: [Duration; 4] =
+    [Duration::from_secs(24 * 3600), Duration::from_secs(4 * 3600), Duration::from_secs(3600), Duration::from_secs(900)];
+/// The parts of its walltime that are tried, in sixteenths.
+const SIXTEENTHS_TRIED: [u32; 5] = [12, 8, 4, 2, 1];
+
+/// A change with which it would begin now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sooner {
+    /// It asks for this many nodes at most.
+    Nodes(u32),
+    /// Its walltime is this at most.
+    Walltime(Duration),
+    /// It is in this vCluster.
+    VCluster(String),
+}
+
+impl fmt::Display for Sooner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nodes(1) => f.write_str("it asked for 1 node"),
+            Self::Nodes(nodes) => write!(f, "it asked for {nodes} nodes"),
+            Self::Walltime(walltime) => write!(f, "its walltime were {}", lattice_model::duration::clock_text(*walltime)),
+            Self::VCluster(name) => write!(f, "it were in vCluster {name}"),
+        }
+    }
+}
+
+/// All changes of one thing with which a waiting allocation would begin now, if its view is small
+/// enough to look for them.
+pub fn sooner(view: &View, id: AllocationId, now: Timestamp) -> Vec<Sooner> {
+    if view.allocations.values().filter(|a| a.waits()).nth(WAITING_MAX).is_some() {
+        return Vec::new();
+    }
+    let Some(allocation) = view.allocations.get(&id) else { return Vec::new() };
+    let mut trial = Trial { view: view.clone(), allocation: allocation.clone(), now };
+    let mut found = Vec::new();
+    found.extend(trial.nodes().map(Sooner::Nodes));
+    found.extend(trial.walltime().map(Sooner::Walltime));
+    found.extend(trial.vcluster().map(Sooner::VCluster));
+    found
+}
+
+struct Trial {
+    view: View,
+    /// As it is.
+    allocation: Allocation,
+    now: Timestamp,
+}
+
+impl Trial {
+    fn begins(&mut self, change: impl FnOnce(&mut Allocation)) -> bool {
+        let mut changed = self.allocation.clone();
+        change(&mut changed);
+        self.view.allocations.insert(changed.id, changed);
+        let plan = plan(&self.view, self.now);
+        let planned = plan.planned.iter().find(|planned| planned.allocation.id == self.allocation.id);
+        planned.is_some_and(|planned| matches!(planned.decision, Decision::Begins(_)))
+    }
+
+    /// The most nodes, fewer than it asks for.
+    fn nodes(&mut self) -> Option<u32> {
+        // It begins with `fits` nodes and does not with `too_many`.
+        let (mut fits, mut too_many) = (0, self.allocation.spec.nodes);
+        while too_many - fits > 1 {
+            let tried = fits + (too_many - fits) / 2;
+            if self.begins(|a| Arc::make_mut(&mut a.spec).nodes = tried) {
+                fits = tried;
+            } else {
+                too_many = tried;
+            }
+        }
+        (fits > 0).then_some(fits)
+    }
+
+    /// The longest of some shorter walltimes.
+    fn walltime(&mut self) -> Option<Duration> {
+        let shorter: Vec<Duration> = match self.allocation.spec.walltime {
+            None => WALLTIMES_TRIED.to_vec(),
+            // Whole minutes are what people write.
+            Some(walltime) => {
+                let minutes = SIXTEENTHS_TRIED.map(|part| (walltime * part / 16).as_secs() / 60);
+                minutes.into_iter().filter(|minutes| *minutes > 0).map(|minutes| Duration::from_secs(minutes * 60)).collect()
+            }
+        };
+        shorter.into_iter().find(|walltime| self.begins(|a| Arc::make_mut(&mut a.spec).walltime = Some(*walltime)))
+    }
+
+    fn vcluster(&mut self) -> Option<String> {
+        let tenant = self.allocation.spec.tenant.clone();
+        let own = self.view.queue_of(&self.allocation).to_owned();
+        let accepts = |name: &String| {
+            let of = self.view.vclusters.get(name).map_or("", |vcluster| vcluster.tenant.as_str());
+            *name != own && (of.is_empty() || of == tenant)
+        };
+        let others: Vec<String> = self.view.queues().into_iter().filter(accepts).take(VCLUSTERS_MAX).collect();
+        others.into_iter().find(|name| self.begins(|a| Arc::make_mut(&mut a.spec).vcluster.clone_from(name)))
+    }
+}

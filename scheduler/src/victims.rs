@@ -1,0 +1,235 @@
+//! Which running work is asked to save itself and give its nodes back, so that work of a higher class
+//! begins sooner.
+//!
+//! ```text
+//!   cost   = time to save itself + what is lost if it cannot + nearness to its end   (node-seconds)
+//!   value  = how much sooner the other begins                                        (node-seconds)
+//!
+//!   value > cost, and at most VICTIMS_MAX victims ─▶ they are preempted
+//! ```
+//!
+//! The rules are those of the specification ("Preemption policy"). Waiting, backfill and a
+//! reservation that begins soon come first: only work with a reservation later than the victims
+//! could have saved themselves preempts any.
+
+use crate::classes::Class;
+use crate::conformity;
+use crate::node_set::NodeSet;
+use crate::score::FIRST_SIZE_MEMORY_PART;
+use crate::state::{Service, Span, State, duration_ms};
+use lattice_model::preemption::VICTIMS_MAX;
+use lattice_model::{Allocation, AllocationId, Epoch, Preemption, SchedulerKind, millis};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long saving itself is assumed to take, in seconds, if the bandwidth of the store is not known.
+const SAVING_S_DEFAULT: f64 = 60.0;
+/// How long the end of work takes, in seconds: SIGTERM, and SIGKILL after a grace.
+const ENDING_S: f64 = 30.0;
+/// Work that ends by its walltime within this is left to end.
+const NEAR_COMPLETION_MS: u64 = 5 * 60_000;
+/// From this part of its walltime on, all that work has done counts as its cost.
+const NEARLY_DONE: f64 = 0.9;
+
+/// Work that may be preempted.
+struct Candidate<'a> {
+    allocation: &'a Allocation,
+    nodes: Vec<usize>,
+    saving_s: f64,
+    cost_node_s: f64,
+}
+
+/// Work that is preempted for other work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreemptedFor {
+    /// What begins sooner.
+    pub beneficiary: AllocationId,
+    /// What gives its nodes back, with the epoch of its claim.
+    pub victims: Vec<(AllocationId, Epoch)>,
+}
+
+/// All candidates of a view; those that a plan has chosen are gone.
+pub struct Victims<'a> {
+    candidates: Vec<Candidate<'a>>,
+    /// The lowest class of any of them: work of this class or a lower one preempts nothing.
+    lowest_class: u8,
+    /// Work that gives its nodes back already, or has ended and not released them yet.
+    leaving: BTreeSet<AllocationId>,
+    /// Searches without a result, by class of equal requests, preemption class, nodes and end. A
+    /// plan only takes nodes, so a second one would have none either.
+    in_vain: BTreeSet<(usize, u8, u32, u64)>,
+}
+
+impl<'a> Victims<'a> {
+    pub fn of(state: &State<'a>) -> Self {
+        let with_nodes = || state.view.allocations.values().filter(|a| !a.state.is_without_nodes());
+        let leaves = |a: &&Allocation| a.state.is_terminal() || a.preemption.as_deref().is_some_and(Preemption::stands);
+        let leaving = with_nodes().filter(leaves).map(|a| a.id).collect();
+        let running = with_nodes().filter(|a| !a.state.is_terminal());
+        let mut eligible = running.filter(|a| is_eligible(state, a)).peekable();
+        if eligible.peek().is_none() {
+            return Self { candidates: Vec::new(), lowest_class: u8::MAX, leaving, in_vain: BTreeSet::new() };
+        }
+        let index: BTreeMap<_, _> = state.nodes.iter().enumerate().map(|(at, node)| (&node.id, at)).collect();
+        let candidate = |allocation: &'a Allocation| {
+            let nodes = allocation.nodes().filter_map(|node| index.get(node).copied()).collect();
+            let saving_s = saving_s(state, allocation);
+            Candidate { allocation, nodes, saving_s, cost_node_s: cost_node_s(state, allocation, saving_s) }
+        };
+        let mut candidates: Vec<Candidate<'_>> = eligible.map(candidate).collect();
+        candidates.sort_by(|a, b| a.cost_node_s.total_cmp(&b.cost_node_s).then_with(|| a.allocation.id.cmp(&b.allocation.id)));
+        let lowest_class = candidates.iter().map(|c| c.allocation.spec.preemption_class).min().unwrap_or(u8::MAX);
+        Self { candidates, lowest_class, leaving, in_vain: BTreeSet::new() }
+    }
+
+    /// The victims with which an allocation begins before its reservation does, if they cost less
+    /// than that is worth. They are not chosen again.
+    /// `reserved_ms`: when that begins, if it is known. `looks` counts how often a node is looked at.
+    pub fn choose(
+        &mut self,
+        state: &State<'_>,
+        (number, class): (usize, &Class<'_>),
+        allocation: &Allocation,
+        reserved_ms: Option<u64>,
+        looks: &mut usize,
+    ) -> Option<PreemptedFor> {
+        let of_class = state.view.effective_class(allocation);
+        if of_class <= self.lowest_class {
+            return None;
+        }
+        let until_ms = state.now_ms.saturating_add(duration_ms(&allocation.spec));
+        let key = (number, of_class, allocation.spec.nodes, until_ms);
+        if self.in_vain.contains(&key) {
+            return None;
+        }
+        let search = Search { state, class, allocation, until_ms, leaving: &self.leaving };
+        let useful = |c: &&Candidate<'_>| {
+            c.allocation.spec.preemption_class < of_class && c.nodes.iter().any(|node| class.candidates.contains(*node))
+        };
+        let useful: Vec<&Candidate<'_>> = self.candidates.iter().filter(useful).collect();
+        *looks += class.candidates.len() + VICTIMS_MAX * useful.iter().map(|c| c.nodes.len()).sum::<usize>();
+        let mut free = NodeSet::empty(state.nodes.len());
+        search.free_nodes(&BTreeSet::new(), class.candidates.iter()).for_each(|node| free.insert(node));
+        // Enough nodes are being given back already.
+        if search.is_enough(&free, &[]) {
+            return None;
+        }
+        let Some(chosen) = search.cheapest(&free, &useful) else {
+            self.in_vain.insert(key);
+            return None;
+        };
+        let saving_s = chosen.iter().map(|c| c.saving_s).fold(0.0, f64::max);
+        let cost_node_s: f64 = chosen.iter().map(|c| c.cost_node_s).sum();
+        let sooner_s = reserved_ms.map_or(f64::INFINITY, |start_ms| start_ms.saturating_sub(state.now_ms) as f64 / 1000.0 - saving_s);
+        if sooner_s * f64::from(allocation.spec.nodes) <= cost_node_s {
+            return None;
+        }
+        let victims: Vec<(AllocationId, Epoch)> = chosen.iter().map(|c| (c.allocation.id, c.allocation.epoch)).collect();
+        self.candidates.retain(|c| !victims.iter().any(|(id, _)| *id == c.allocation.id));
+        Some(PreemptedFor { beneficiary: allocation.id, victims })
+    }
+}
+
+fn is_eligible(state: &State<'_>, allocation: &Allocation) -> bool {
+    let queue = state.view.queue_of(allocation);
+    let left_ms = allocation
+        .spec
+        .walltime
+        .zip(allocation.started_at)
+        .map(|(walltime, started)| started.0.saturating_add(millis(walltime)).saturating_sub(state.now_ms));
+    // Services have their nodes until they end: only nodes that are lent would be taken back.
+    state.view.scheduler_of(queue) != SchedulerKind::ServiceBinPack
+        && allocation.exempt_from_priority().is_none()
+        && left_ms.is_none_or(|left_ms| left_ms > NEAR_COMPLETION_MS)
+}
+
+/// How long it takes until it has given its nodes back.
+fn saving_s(state: &State<'_>, allocation: &Allocation) -> f64 {
+    if allocation.spec.checkpoint.is_none() {
+        return ENDING_S;
+    }
+    let memory_bytes: f64 = allocation.shares.iter().map(|share| share.resources.memory_bytes as f64).sum();
+    let writing_s = state.view.checkpoint_bytes_per_second.map_or(SAVING_S_DEFAULT, |rate| memory_bytes * FIRST_SIZE_MEMORY_PART / rate);
+    writing_s + ENDING_S
+}
+
+fn cost_node_s(state: &State<'_>, allocation: &Allocation, saving_s: f64) -> f64 {
+    let ran_ms = allocation.started_at.map_or(0, |started| state.now_ms.saturating_sub(started.0));
+    let ran_s = ran_ms as f64 / 1000.0;
+    let is_lost = allocation.spec.checkpoint.is_none();
+    let is_nearly_done = allocation.spec.walltime.is_some_and(|walltime| ran_s > walltime.as_secs_f64() * NEARLY_DONE);
+    let lost_s = f64::from(u8::from(is_lost)) * ran_s + f64::from(u8::from(is_nearly_done)) * ran_s;
+    (saving_s + lost_s) * allocation.shares.len() as f64
+}
+
+/// A search for the victims of one allocation.
+struct Search<'s, 'a> {
+    state: &'s State<'a>,
+    class: &'s Class<'a>,
+    allocation: &'s Allocation,
+    until_ms: u64,
+    /// See [`Victims`]: their nodes count as free.
+    leaving: &'s BTreeSet<AllocationId>,
+}
+
+impl Search<'_, '_> {
+    /// One victim if one is enough, the cheapest; otherwise the cheapest for each node that it frees,
+    /// one after the other.
+    fn cheapest<'c, 'a>(&self, free: &NodeSet, candidates: &[&'c Candidate<'a>]) -> Option<Vec<&'c Candidate<'a>>> {
+        let alone = |c: &&&Candidate<'_>| self.is_enough(free, &[**c]);
+        if let Some(one) = candidates.iter().find(alone) {
+            return Some(vec![*one]);
+        }
+        let mut chosen: Vec<&Candidate<'_>> = Vec::new();
+        while chosen.len() < VICTIMS_MAX {
+            let before = self.freed(free, &chosen).len();
+            let gains = |c: &'c Candidate<'a>| {
+                let with: Vec<&Candidate<'_>> = chosen.iter().copied().chain([c]).collect();
+                self.freed(free, &with).len().saturating_sub(before)
+            };
+            let left = candidates.iter().copied().filter(|c| !chosen.iter().any(|other| other.allocation.id == c.allocation.id));
+            let gaining = left.map(|c| (c, gains(c))).filter(|(_, gained)| *gained > 0);
+            let per_node = |(c, gained): &(&Candidate<'_>, usize)| c.cost_node_s / *gained as f64;
+            let (next, _) = gaining.min_by(|a, b| per_node(a).total_cmp(&per_node(b)))?;
+            chosen.push(next);
+            if self.is_enough(free, &chosen) {
+                return Some(self.needed(free, chosen));
+            }
+        }
+        None
+    }
+
+    /// Without those that turned out not to be needed.
+    fn needed<'c, 'a>(&self, free: &NodeSet, mut chosen: Vec<&'c Candidate<'a>>) -> Vec<&'c Candidate<'a>> {
+        let mut at = 0;
+        while at < chosen.len() {
+            let mut fewer = chosen.clone();
+            fewer.remove(at);
+            if self.is_enough(free, &fewer) { chosen = fewer } else { at += 1 }
+        }
+        chosen
+    }
+
+    /// Whether it could begin on the free nodes and those that the victims free.
+    fn is_enough(&self, free: &NodeSet, victims: &[&Candidate<'_>]) -> bool {
+        let freed = self.freed(free, victims);
+        let wanted = self.allocation.spec.nodes as usize;
+        let count = free.len() + freed.len();
+        count >= wanted && conformity::together(self.state, free.iter().chain(freed), &self.allocation.spec) >= wanted
+    }
+
+    /// The nodes that are free once these victims are gone, and not before.
+    fn freed(&self, free: &NodeSet, victims: &[&Candidate<'_>]) -> BTreeSet<usize> {
+        let ids: BTreeSet<AllocationId> = victims.iter().map(|c| c.allocation.id).collect();
+        let nodes = victims.iter().flat_map(|c| &c.nodes).copied();
+        self.free_nodes(&ids, nodes.filter(|node| self.class.candidates.contains(*node) && !free.contains(*node))).collect()
+    }
+
+    /// Those of these nodes that are in service, and free until it ends without these victims.
+    fn free_nodes(&self, without: &BTreeSet<AllocationId>, nodes: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
+        let counts = |span: &Span| !without.contains(&span.by) && !self.leaving.contains(&span.by);
+        nodes.filter(move |node| {
+            let amount = self.class.amount(self.state, *node);
+            self.state.service[*node] == Service::Up && self.state.is_free_beside(*node, amount.as_ref(), self.until_ms, counts)
+        })
+    }
+}

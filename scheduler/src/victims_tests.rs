@@ -1,0 +1,144 @@
+//! Which work is preempted for which.
+
+use crate::tests::{NOW, id, pending, vcluster, view};
+use crate::{View, plan};
+use lattice_model::test_builders::spec_of;
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, CheckpointPolicy, CheckpointSignal, RequeuePolicy, Resources, SchedulerKind, Share,
+    SharePhase, Timestamp,
+};
+use proptest::prelude::*;
+use std::time::Duration;
+
+const MINUTE_MS: u64 = 60_000;
+const WHOLE: Resources = Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 };
+
+/// Work of this class with a walltime of so many minutes.
+fn work(n: u64, nodes: u32, class: u8, minutes: u64) -> Allocation {
+    let mut allocation = pending(n, nodes, n);
+    let spec = spec_of(&mut allocation);
+    spec.walltime = Some(Duration::from_secs(minutes * 60));
+    spec.preemption_class = class;
+    (spec.requeue, spec.requeues_max) = (RequeuePolicy::Always, 3);
+    allocation
+}
+
+/// Has run on these nodes for so many minutes.
+fn runs(mut allocation: Allocation, nodes: &[&str], minutes: u64) -> Allocation {
+    let share = |node: &&str| Share { node: node.parse().unwrap(), resources: WHOLE, phase: SharePhase::Prepared };
+    allocation.state = AllocationState::Running;
+    allocation.shares = nodes.iter().map(share).collect();
+    allocation.started_at = Some(Timestamp(NOW.0 - minutes * MINUTE_MS));
+    allocation
+}
+
+fn saves(mut allocation: Allocation) -> Allocation {
+    spec_of(&mut allocation).checkpoint = Some(CheckpointPolicy::by_signal(CheckpointSignal::USR1));
+    allocation
+}
+
+fn preempted(view: &View) -> Vec<(AllocationId, Vec<AllocationId>)> {
+    let all = plan(view, NOW).preemptions(|_| Some(1));
+    all.into_iter().map(|(_, of)| (of.beneficiary, of.victims.into_iter().map(|(id, _)| id).collect())).collect()
+}
+
+#[test]
+fn the_cheapest_work_of_a_lower_class_gives_its_nodes_back() {
+    let held = |minutes| {
+        vec![
+            runs(work(11, 1, 1, 600), &["n1"], minutes),
+            saves(runs(work(12, 1, 1, 600), &["n2"], 50)),
+            runs(work(13, 1, 5, 600), &["n3"], 0),
+        ]
+    };
+    let v = view(3, [held(5), vec![work(1, 1, 5, 60)]].concat());
+    assert_eq!(preempted(&v), [(id(1), vec![id(12)])], "it loses nothing");
+    let v = view(3, [held(0), vec![work(1, 1, 5, 60)]].concat());
+    assert_eq!(preempted(&v), [(id(1), vec![id(11)])], "it has only begun");
+    let v = view(3, [held(0), vec![work(1, 3, 5, 60)]].concat());
+    assert_eq!(preempted(&v), [], "work of the same class is in the way");
+    // Two that wait do not get the same one.
+    let v = view(3, [held(0), vec![work(1, 1, 5, 60), work(2, 1, 5, 60), work(3, 1, 5, 60)]].concat());
+    assert_eq!(preempted(&v), [(id(1), vec![id(11)]), (id(2), vec![id(12)])]);
+}
+
+#[test]
+fn one_that_is_enough_is_better_than_several() {
+    let small = |n: u64| runs(work(10 + n, 1, 1, 600), &[["n1", "n2", "n3", "n4"][n as usize - 1]], 1);
+    let large = runs(work(20, 3, 1, 600), &["n5", "n6", "n7"], 60);
+    let v = view(7, vec![small(1), small(2), small(3), small(4), large, work(1, 3, 5, 60)]);
+    assert_eq!(preempted(&v), [(id(1), vec![id(20)])]);
+    let v = view(4, vec![small(1), small(2), small(3), small(4), work(1, 3, 5, 60)]);
+    assert_eq!(preempted(&v), [(id(1), vec![id(11), id(12), id(13)])]);
+    let v = view(4, vec![small(1), small(2), small(3), small(4), work(1, 4, 5, 60)]);
+    assert_eq!(preempted(&v), [], "three are the most");
+    let v = view(4, vec![small(1), small(2), small(3), work(1, 3, 5, 60)]);
+    assert_eq!(preempted(&v), [(id(1), vec![id(11), id(12)])], "n4 is free");
+}
+
+#[test]
+fn work_that_begins_soon_anyway_or_that_is_nearly_done_is_left_alone() {
+    // It has 4 of 60 minutes left.
+    let v = view(1, vec![runs(work(11, 1, 1, 60), &["n1"], 56), work(1, 1, 5, 60)]);
+    assert_eq!(preempted(&v), []);
+    // 20 minutes are lost, and 10 are won.
+    let v = view(1, vec![runs(work(11, 1, 1, 30), &["n1"], 20), work(1, 1, 5, 60)]);
+    assert_eq!(preempted(&v), []);
+    let v = view(1, vec![runs(work(11, 1, 1, 600), &["n1"], 20), work(1, 1, 5, 60)]);
+    assert_eq!(preempted(&v), [(id(1), vec![id(11)])]);
+    // What it waits for is being given back already.
+    let mut asked = runs(work(11, 1, 1, 600), &["n1"], 20);
+    asked.preemption = Some(Box::new(lattice_model::Preemption {
+        id: lattice_model::CheckpointId(id(1).0),
+        by: "scheduler".into(),
+        reason: "x".into(),
+        cause: lattice_model::PreemptCause::Priority,
+        deadline_ms: 600_000,
+        hold: false,
+        failed: None,
+    }));
+    let held = vec![asked, runs(work(12, 1, 1, 600), &["n2"], 0), work(1, 1, 5, 60)];
+    assert_eq!(preempted(&view(2, held.clone())), []);
+    let v = view(2, [held, vec![work(2, 1, 5, 60)]].concat());
+    assert_eq!(preempted(&v), [(id(2), vec![id(12)])], "the first of the two gets what is given back");
+}
+
+#[test]
+fn services_in_their_vcluster_are_not_preempted_and_a_fifo_preempts_nothing() {
+    let mut v = view(1, vec![runs(work(11, 1, 1, 600), &["n1"], 0), work(1, 1, 5, 60)]);
+    v.vclusters.insert("fifo".into(), vcluster("fifo", SchedulerKind::InteractiveFifo, 0));
+    v.vclusters.insert("services".into(), vcluster("services", SchedulerKind::ServiceBinPack, 0));
+    let with = |victim: &str, waits: &str| {
+        let mut v = v.clone();
+        spec_of(v.allocations.get_mut(&id(11)).unwrap()).vcluster = victim.into();
+        spec_of(v.allocations.get_mut(&id(1)).unwrap()).vcluster = waits.into();
+        preempted(&v).len()
+    };
+    assert_eq!([with("", ""), with("fifo", ""), with("services", ""), with("", "fifo"), with("", "services")], [1, 1, 0, 0, 1]);
+}
+
+proptest! {
+    /// Victims are of a lower class, at most three, and with their nodes the work fits.
+    #[test]
+    fn victims_are_of_a_lower_class_and_are_enough(
+        held in prop::collection::vec((0..=10_u8, 10..600_u64, 0..9_u64, any::<bool>()), 6),
+        waits in prop::collection::vec((1..5_u32, 0..=10_u8, 1..600_u64), 1..5),
+    ) {
+        let nodes = ["n1", "n2", "n3", "n4", "n5", "n6"];
+        let held = (11..).zip(held).zip(nodes).map(|((n, (class, minutes, ran, can_save)), node)| {
+            let held = runs(work(n, 1, class, minutes), &[node], ran);
+            if can_save { saves(held) } else { held }
+        });
+        let waits = (1..).zip(waits).map(|(n, (nodes, class, minutes))| work(n, nodes, class, minutes));
+        let v = view(6, held.chain(waits).collect());
+        let mut once = std::collections::BTreeSet::new();
+        for (beneficiary, victims) in preempted(&v) {
+            let of = &v.allocations[&beneficiary];
+            prop_assert!(!victims.is_empty() && victims.len() <= 3 && victims.len() <= of.spec.nodes as usize);
+            for victim in victims {
+                prop_assert!(v.allocations[&victim].spec.preemption_class < v.effective_class(of));
+                prop_assert!(once.insert(victim), "{} is preempted twice", victim);
+            }
+        }
+    }
+}
