@@ -47,12 +47,23 @@ pub enum PreemptCause {
 }
 
 impl PreemptCause {
-    /// Whether work that cannot save itself is ended anyway. Work on a draining node may continue
-    /// until it ends, or until the drain's deadline.
-    pub fn ends_unsaved(self) -> bool {
+    /// Whether work that could not save itself is ended anyway. `can_save`: it was submitted with a
+    /// way to save itself. Work on a draining node may continue until it ends, or until the drain's
+    /// deadline; for other work, only what begins anew is ended without having saved itself.
+    pub fn ends_unsaved(self, can_save: bool) -> bool {
         match self {
-            Self::Request | Self::Priority => true,
+            Self::Request => true,
+            Self::Priority => !can_save,
             Self::Drain => false,
+        }
+    }
+
+    /// Of two requests for the same work, the harder one decides.
+    fn hardness(self) -> u8 {
+        match self {
+            Self::Drain => 0,
+            Self::Priority => 1,
+            Self::Request => 2,
         }
     }
 }
@@ -74,10 +85,10 @@ impl Preemption {
     }
 
     /// Merges a second request. The first id stays, and the shorter deadline applies. The work is
-    /// held if either request asks for that. If only the second one ends work that cannot save
-    /// itself, its cause, requester and reason replace the first ones.
+    /// held if either request asks for that. If the second one is harder, its cause, requester and
+    /// reason replace the first ones.
     pub fn join(&mut self, other: &Self) {
-        if other.cause.ends_unsaved() && !self.cause.ends_unsaved() {
+        if other.cause.hardness() > self.cause.hardness() {
             (self.cause, self.by, self.reason) = (other.cause, other.by.clone(), other.reason.clone());
         }
         self.deadline_ms = self.deadline_ms.min(other.deadline_ms);
@@ -109,7 +120,8 @@ mod tests {
         let mut first = asked(1, PreemptCause::Drain, false);
         first.join(&asked(2, PreemptCause::Request, true));
         assert_eq!((first.id, first.by.as_str(), first.hold), (asked(1, PreemptCause::Drain, false).id, "user 2", true));
-        assert!(first.cause.ends_unsaved());
+        assert!(first.cause.ends_unsaved(true));
+        assert_eq!([true, false].map(|can_save| PreemptCause::Priority.ends_unsaved(can_save)), [false, true]);
         let before = first.clone();
         first.join(&asked(3, PreemptCause::Drain, false));
         assert_eq!(first, before);

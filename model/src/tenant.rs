@@ -33,8 +33,8 @@ pub struct Tenant {
     /// part in particular.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fair_share_target_ppm: Option<u32>,
-    /// How much of its share it may use while others leave nodes free, in percent of the share (1.5
-    /// is 150). `None`: [`BURST_PERCENT_MIN`].
+    /// How much of its share it may have used before its work is the first to be preempted, in percent
+    /// of the share (1.5 is 150). `None`: [`BURST_PERCENT_MIN`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_allowance_percent: Option<u32>,
     /// GPU-hours that its work may use in the budget period. `None`: no budget.
@@ -113,8 +113,9 @@ impl Tenant {
     pub fn budget_percent(&self, used: Used) -> Option<u64> {
         let percent = |used_ms: u64, budget_hours: Option<u64>| {
             let budget_ms = u128::from(budget_hours?) * u128::from(HOUR_MS);
-            // Of a budget of nothing, everything is used from the beginning.
-            let percent = (u128::from(used_ms) * 100).checked_div(budget_ms).unwrap_or(100);
+            // A budget of nothing is exceeded by the first use.
+            let of_nothing = if used_ms == 0 { 0 } else { u128::MAX };
+            let percent = (u128::from(used_ms) * 100).checked_div(budget_ms).unwrap_or(of_nothing);
             Some(u64::try_from(percent).unwrap_or(u64::MAX))
         };
         percent(used.gpu_ms, self.gpu_hours_budget).max(percent(used.node_ms, self.node_hours_budget))
@@ -148,7 +149,9 @@ mod tests {
         };
         assert_eq!(percent(None, None), None);
         assert_eq!([percent(Some(10), None), percent(Some(10), Some(50)), percent(Some(10), Some(4))], [Some(90), Some(90), Some(125)]);
-        assert_eq!([percent(Some(0), None), percent(Some(BUDGET_HOURS_MAX), None)], [Some(100), Some(0)]);
+        assert_eq!([percent(Some(0), None), percent(Some(BUDGET_HOURS_MAX), None)], [Some(u64::MAX), Some(0)]);
+        let cpu_only = Tenant { gpu_hours_budget: Some(0), ..physics(None, None) };
+        assert_eq!(cpu_only.budget_percent(Used { node_ms: HOUR_MS, gpu_ms: 0 }), Some(0));
         let all = Used { node_ms: u64::MAX, gpu_ms: u64::MAX };
         let tenant = Tenant { gpu_hours_budget: Some(1), ..physics(None, None) };
         assert_eq!(tenant.budget_percent(all), Some(512_409_557_603_043), "no overflow");

@@ -26,6 +26,9 @@ pub const HOUR_MS: u64 = 60 * 60 * 1000;
 /// After this time, use counts half for the fair share: the default of Slurm's
 /// `PriorityDecayHalfLife`.
 pub const HALF_LIFE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// How many days count for fair shares: eight half-lives. Older use would count less than one part in
+/// 256.
+pub const SHARE_DAYS: u32 = 56;
 /// A whole node, in the unit of [`NodeUse::node_millionths`].
 pub const WHOLE_NODE: u64 = 1_000_000;
 
@@ -49,6 +52,12 @@ impl BudgetPeriod {
     /// [`InvalidPeriod`]: none, or more than [`Self::DAYS_MAX`].
     pub fn of_days(days: u32) -> Result<Self, InvalidPeriod> {
         if (1..=Self::DAYS_MAX).contains(&days) { Ok(Self(days)) } else { Err(InvalidPeriod { days }) }
+    }
+
+    /// The days that are recorded: those of budgets, and at least those that count for fair shares.
+    #[must_use]
+    pub fn kept(self) -> Self {
+        self.max(Self(SHARE_DAYS))
     }
 
     /// Its length in days.
@@ -256,8 +265,8 @@ impl DailyUse {
         self.since(first_of(now, days)).fold(Used::default(), |sum, day| sum.plus(day.used))
     }
 
-    /// Node-milliseconds, each day's by its age: half after one half-life, a quarter after two. The
-    /// age counts from the end of the day, so that today counts in full.
+    /// Node-milliseconds of the last [`SHARE_DAYS`], each day's by its age: half after one half-life, a
+    /// quarter after two. The age counts from the end of the day, so that today counts in full.
     pub fn decayed(&self, now: Timestamp, half_life: Duration) -> u64 {
         let half_life_ms = half_life.as_millis().max(1) as f64;
         let weighed = |DayUse { day, used }: DayUse| {
@@ -265,7 +274,7 @@ impl DailyUse {
             used.node_ms as f64 * (-(age_ms as f64) / half_life_ms).exp2()
         };
         // A conversion from a float saturates.
-        self.since(0).map(weighed).sum::<f64>().round() as u64
+        self.since(first_of(now, SHARE_DAYS)).map(weighed).sum::<f64>().round() as u64
     }
 }
 

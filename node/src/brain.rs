@@ -364,8 +364,9 @@ impl Turn<'_> {
     fn handle_saved(&mut self, allocation: AllocationId, epoch: Epoch, request: CheckpointId, saved: Result<CheckpointId, NotSaved>) {
         let Some(Local { phase: Phase::Running, .. }) = self.subject(allocation, epoch) else { return };
         // The request as the list has it now: it may ask for more than at first.
-        let order =
-            self.brain.durable.listed(allocation, epoch).and_then(|share| share.preempt.as_ref()).filter(|order| order.id == request);
+        let listed = self.brain.durable.listed(allocation, epoch);
+        let can_save = listed.is_some_and(|share| share.spec.checkpoint.is_some());
+        let order = listed.and_then(|share| share.preempt.as_ref()).filter(|order| order.id == request);
         let Some(order) = order.cloned() else {
             // A recovered quorum may send the request again; then the work is asked again.
             if self.brain.volatile.preempting.get(&allocation) == Some(&request) {
@@ -374,7 +375,7 @@ impl Turn<'_> {
             return;
         };
         match saved {
-            Err(NotSaved(why)) if !order.cause.ends_unsaved() => {
+            Err(NotSaved(why)) if !order.cause.ends_unsaved(can_save) => {
                 let item = ReportItem::NotPreempted { allocation, epoch, id: request, why };
                 let is_reported = |other: &ReportItem| matches!(other, ReportItem::NotPreempted { id, .. } if *id == request);
                 if !self.brain.durable.outbox().iter().any(is_reported) {

@@ -54,7 +54,7 @@ impl<'a> Ordered<'a> {
                 Some(weights) => waiting.sort_by_cached_key(|w| {
                     let score = scorer.score(w.allocation, &classes.all[w.class], weights);
                     // The bits of numbers that are not negative are in the order of the numbers.
-                    (Reverse(score.class), Reverse(score.total().to_bits()), age(w.allocation))
+                    (Reverse(score.class), score.is_over_budget(), Reverse(score.total().to_bits()), age(w.allocation))
                 }),
             }
             queues.push(Queue { name, scheduler, weights, waiting });

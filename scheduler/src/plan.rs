@@ -16,7 +16,7 @@ use crate::order::{Ordered, Queue, Waiting};
 use crate::reserve::{self, Found, Reservation};
 use crate::score::{Score, Scorer};
 use crate::state::{Span, State, duration_ms};
-use crate::victims::{PreemptedFor, Victims};
+use crate::victims::{Choice, PreemptedFor, Victims};
 use crate::view::View;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{Allocation, AllocationId, Claim, SchedulerKind, Timestamp};
@@ -95,7 +95,7 @@ pub(crate) fn plan_within(view: &View, now: Timestamp, looks: usize) -> Plan<'_>
     let order = ordered.merged();
     let Ordered { state, classes, scorer, queues } = ordered;
     let mut planner = Planner {
-        victims: Victims::of(&state),
+        victims: Victims::of(&state, &scorer),
         preempted: Vec::new(),
         state,
         classes,
@@ -132,11 +132,9 @@ impl Plan<'_> {
         self.planned.iter().filter_map(claim).collect()
     }
 
-    /// What is to be preempted now, with the lease's token, for the vClusters for which `token_of`
-    /// gives one.
-    pub fn preemptions(&self, token_of: impl Fn(&str) -> Option<u64>) -> Vec<(u64, PreemptedFor)> {
-        let with_token = |(queue, preempted): &(usize, PreemptedFor)| Some((token_of(self.queues[*queue].name)?, preempted.clone()));
-        self.preempted.iter().filter_map(with_token).collect()
+    /// What is to be preempted now, each with the vCluster in whose queue the beneficiary waits.
+    pub fn preemptions(&self) -> Vec<(String, PreemptedFor)> {
+        self.preempted.iter().map(|(queue, preempted)| (self.queues[*queue].name.to_owned(), preempted.clone())).collect()
     }
 
     /// When each allocation with a reservation is expected to begin, in the order of the plan.
@@ -274,15 +272,24 @@ impl<'a> Planner<'a> {
                 (progress.is_stopped, progress.floor_ms) = (true, reservation.start_ms);
                 progress.reservations += 1;
                 let end_ms = reservation.start_ms.saturating_add(duration_ms(&allocation.spec));
+                let (mut held, mut held_from_ms) = (reservation.nodes.clone(), reservation.start_ms);
                 if !is_fifo {
                     let start_ms = self.state.is_known_start(reservation.start_ms).then_some(reservation.start_ms);
                     let mut looks = 0;
                     let of_class = (class, &self.classes.all[class]);
-                    let preempted = self.victims.choose(&self.state, of_class, allocation, start_ms, &mut looks);
-                    self.preempted.extend(preempted.map(|preempted| (queue, preempted)));
+                    let choice = self.victims.choose(&self.state, of_class, allocation, start_ms, &mut looks);
                     self.progress[queue].look_at(looks);
+                    match choice {
+                        Choice::Nothing => {}
+                        // Nothing is begun on its nodes that would be in the way, and be preempted next.
+                        Choice::GivenBack => held_from_ms = self.state.now_ms,
+                        Choice::Victims(preempted, nodes) => {
+                            (held, held_from_ms) = (nodes, self.state.now_ms);
+                            self.preempted.push((queue, preempted));
+                        }
+                    }
                 }
-                self.hold(allocation, &reservation.nodes, reservation.start_ms, end_ms);
+                self.hold(allocation, &held, held_from_ms, end_ms);
                 if reservation.expected_start_ms(&self.state).is_some() {
                     for node in self.classes.all[class].candidates.iter() {
                         let floor_ms = &mut self.state.floor_ms[node];

@@ -11,7 +11,7 @@
 //! the order, is [`NEUTRAL`] for all work alike.
 
 use crate::classes::Class;
-use crate::standing::Standings;
+use crate::standing::{BUDGET_EXCEEDED, Standings};
 use crate::view::View;
 use lattice_model::{Allocation, Factor, Timestamp, Weights, millis};
 
@@ -45,6 +45,11 @@ pub struct Score {
 }
 
 impl Score {
+    /// Whether the budget of its tenant is exceeded: then it comes after all other work of its class.
+    pub fn is_over_budget(&self) -> bool {
+        self.budget_factor <= BUDGET_EXCEEDED
+    }
+
     /// The score: 0 or more.
     pub fn total(&self) -> f64 {
         self.terms.iter().map(|term| term.weight * term.value).sum::<f64>() * self.budget_factor
@@ -63,6 +68,11 @@ pub struct Scorer<'a> {
 impl<'a> Scorer<'a> {
     pub fn of(view: &'a View, now: Timestamp) -> Self {
         Self { view, now, standings: Standings::of(view, now), backlog: backlog(view) }
+    }
+
+    /// See [`Standings::is_over_burst`].
+    pub fn is_over_burst(&self, allocation: &Allocation) -> bool {
+        self.standings.is_over_burst(allocation)
     }
 
     /// The score of an allocation.

@@ -1,6 +1,6 @@
 //! What would make waiting work begin now: other plans, made with one thing of it changed.
 
-use crate::plan::{Decision, plan};
+use crate::plan::{Decision, plan_within};
 use crate::view::View;
 use lattice_model::{Allocation, AllocationId, Timestamp};
 use std::fmt;
@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// More work than this may wait, and no alternative is looked for: each is a plan.
 const WAITING_MAX: usize = 1000;
+/// How often one of these plans may look at a node.
+const LOOKS_MAX: usize = 2_000_000;
 /// How many other vClusters are tried.
 const VCLUSTERS_MAX: usize = 8;
 /// The walltimes that are tried for work without one.
@@ -66,7 +68,7 @@ impl Trial {
         let mut changed = self.allocation.clone();
         change(&mut changed);
         self.view.allocations.insert(changed.id, changed);
-        let plan = plan(&self.view, self.now);
+        let plan = plan_within(&self.view, self.now, LOOKS_MAX);
         let planned = plan.planned.iter().find(|planned| planned.allocation.id == self.allocation.id);
         planned.is_some_and(|planned| matches!(planned.decision, Decision::Begins(_)))
     }

@@ -5,9 +5,10 @@
 //! however much of it stands idle. Work that runs counts up to now.
 
 use crate::view::View;
-use lattice_model::tenant::WHOLE_CLUSTER_PPM;
-use lattice_model::usage::{HALF_LIFE, NodeUse, Used};
+use lattice_model::tenant::{BURST_PERCENT_MIN, WHOLE_CLUSTER_PPM};
+use lattice_model::usage::{DailyUse, HALF_LIFE, NodeUse};
 use lattice_model::{Allocation, Tenant, Timestamp};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Of a budget, in percent: up to here nothing changes.
@@ -15,11 +16,12 @@ const BUDGET_FREE_PERCENT: u64 = 80;
 /// The factor of a budget that is used up to the last hour.
 const BUDGET_FACTOR_MIN: f64 = 0.1;
 /// The factor of a budget that is exceeded: its work comes after all other work of its class.
-const BUDGET_EXCEEDED: f64 = 0.01;
+pub const BUDGET_EXCEEDED: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Standing {
     share_deficit: f64,
+    is_over_burst: bool,
     budget_factor: f64,
 }
 
@@ -29,19 +31,20 @@ pub struct Standings<'a>(BTreeMap<&'a str, Standing>);
 
 impl<'a> Standings<'a> {
     pub fn of(view: &'a View, now: Timestamp) -> Self {
-        let running = running(view, now);
-        let decayed = |tenant: &Tenant| {
-            let past = view.usage.get(&tenant.name).map_or(0, |usage| usage.decayed(now, HALF_LIFE));
-            past.saturating_add(running.get(tenant.name.as_str()).map_or(0, |used| used.node_ms)) as f64
-        };
+        let use_of_tenants = with_running(view, now);
+        let decayed = |tenant: &Tenant| use_of_tenants.get(tenant.name.as_str()).map_or(0, |days| days.decayed(now, HALF_LIFE)) as f64;
         let used: Vec<(&Tenant, f64)> = view.tenants.values().map(|tenant| (tenant, decayed(tenant))).collect();
         let used_by_all: f64 = used.iter().map(|(_, used)| used).sum();
         let standing = |(tenant, used): (&'a Tenant, f64)| {
             let part = if used_by_all > 0.0 { used / used_by_all } else { 0.0 };
-            let past = view.usage.get(&tenant.name).map(|usage| usage.within(now, view.budget_period.days())).unwrap_or_default();
-            let in_period = past.plus(running.get(tenant.name.as_str()).copied().unwrap_or_default());
-            let share_deficit = share_deficit(tenant.fair_share_target_ppm, part);
-            (tenant.name.as_str(), Standing { share_deficit, budget_factor: budget_factor(tenant.budget_percent(in_period)) })
+            let days = use_of_tenants.get(tenant.name.as_str());
+            let in_period = days.map(|days| days.within(now, view.budget_period.days())).unwrap_or_default();
+            let standing = Standing {
+                share_deficit: share_deficit(tenant.fair_share_target_ppm, part),
+                is_over_burst: is_over_burst(tenant, part),
+                budget_factor: budget_factor(tenant.budget_percent(in_period)),
+            };
+            (tenant.name.as_str(), standing)
         };
         Self(used.into_iter().map(standing).collect())
     }
@@ -52,30 +55,42 @@ impl<'a> Standings<'a> {
         self.0.get(allocation.spec.tenant.as_str()).map_or(0.0, |standing| standing.share_deficit)
     }
 
+    /// Whether its tenant has used more than its share allows even while others leave nodes free.
+    pub fn is_over_burst(&self, allocation: &Allocation) -> bool {
+        self.0.get(allocation.spec.tenant.as_str()).is_some_and(|standing| standing.is_over_burst)
+    }
+
     /// By what its score is multiplied because of the budget of its tenant: 0 to 1.
     pub fn budget_factor(&self, allocation: &Allocation) -> f64 {
         self.0.get(allocation.spec.tenant.as_str()).map_or(1.0, |standing| standing.budget_factor)
     }
 }
 
-/// What the running work of each tenant with a record has used up to now.
-fn running(view: &View, now: Timestamp) -> BTreeMap<&str, Used> {
-    let mut running: BTreeMap<&str, Used> = BTreeMap::new();
+/// What each tenant with a record has used, by days: what is recorded, and its running work up to now.
+fn with_running(view: &View, now: Timestamp) -> BTreeMap<&str, Cow<'_, DailyUse>> {
+    let recorded = view.usage.iter().filter(|(tenant, _)| view.tenants.contains_key(*tenant));
+    let mut all: BTreeMap<&str, Cow<'_, DailyUse>> = recorded.map(|(tenant, days)| (tenant.as_str(), Cow::Borrowed(&**days))).collect();
     for allocation in view.allocations.values().filter(|a| !a.state.is_without_nodes() && !a.state.is_terminal()) {
         let (tenant, Some(started)) = (allocation.spec.tenant.as_str(), allocation.started_at) else { continue };
         if view.tenants.contains_key(tenant) {
-            let per_ms = NodeUse::of(allocation, |node| view.nodes.get(node).map(|node| node.size));
-            let used = running.entry(tenant).or_default();
-            *used = used.plus(per_ms.for_ms(now.since_ms(started)));
+            let node_use = NodeUse::of(allocation, |node| view.nodes.get(node).map(|node| node.size));
+            let days = all.entry(tenant).or_insert_with(|| Cow::Owned(DailyUse::default()));
+            days.to_mut().add(node_use, started, now, view.budget_period.kept());
         }
     }
-    running
+    all
 }
 
 /// `used`: the tenant's part of what all have used.
 fn share_deficit(target_ppm: Option<u32>, used: f64) -> f64 {
     let target = f64::from(target_ppm.unwrap_or(0)) / f64::from(WHOLE_CLUSTER_PPM);
     if target > 0.0 { (target - used).max(0.0) / target } else { 0.0 }
+}
+
+/// `used`: the tenant's part of what all have used.
+fn is_over_burst(tenant: &Tenant, used: f64) -> bool {
+    let allowed = f64::from(tenant.burst_allowance_percent.unwrap_or(BURST_PERCENT_MIN)) / 100.0;
+    tenant.fair_share_target_ppm.is_some_and(|target_ppm| used > f64::from(target_ppm) / f64::from(WHOLE_CLUSTER_PPM) * allowed)
 }
 
 fn budget_factor(used_percent: Option<u64>) -> f64 {
@@ -97,6 +112,15 @@ mod tests {
         let deficits = [0.0, 0.1, 0.2, 0.3].map(|used| share_deficit(Some(200_000), used));
         assert_eq!(deficits, [1.0, 0.5, 0.0, 0.0]);
         assert_eq!([share_deficit(None, 0.0), share_deficit(Some(0), 0.0)], [0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_burst_is_over_where_the_share_times_its_allowance_is_used() {
+        let tenant = |target, allowance| Tenant { fair_share_target_ppm: target, burst_allowance_percent: allowance, ..Tenant::default() };
+        let over = |target, allowance| [0.2, 0.21, 0.31].map(|used| is_over_burst(&tenant(target, allowance), used));
+        assert_eq!(over(Some(200_000), None), [false, true, true]);
+        assert_eq!(over(Some(200_000), Some(150)), [false, false, true]);
+        assert_eq!(over(None, Some(150)), [false; 3]);
     }
 
     #[test]

@@ -15,7 +15,7 @@
 use crate::classes::Class;
 use crate::conformity;
 use crate::node_set::NodeSet;
-use crate::score::FIRST_SIZE_MEMORY_PART;
+use crate::score::{FIRST_SIZE_MEMORY_PART, Scorer};
 use crate::state::{Service, Span, State, duration_ms};
 use lattice_model::preemption::VICTIMS_MAX;
 use lattice_model::{Allocation, AllocationId, Epoch, Preemption, SchedulerKind, millis};
@@ -27,6 +27,8 @@ const SAVING_S_DEFAULT: f64 = 60.0;
 const ENDING_S: f64 = 30.0;
 /// Work that ends by its walltime within this is left to end.
 const NEAR_COMPLETION_MS: u64 = 5 * 60_000;
+/// How many candidates are considered for one allocation, the cheapest first.
+const CANDIDATES_MAX: usize = 1000;
 /// From this part of its walltime on, all that work has done counts as its cost.
 const NEARLY_DONE: f64 = 0.9;
 
@@ -36,6 +38,8 @@ struct Candidate<'a> {
     nodes: Vec<usize>,
     saving_s: f64,
     cost_node_s: f64,
+    /// Its tenant has used more than its share and its burst allowance: it is preempted before others.
+    is_over_burst: bool,
 }
 
 /// Work that is preempted for other work.
@@ -50,35 +54,39 @@ pub struct PreemptedFor {
 /// All candidates of a view; those that a plan has chosen are gone.
 pub struct Victims<'a> {
     candidates: Vec<Candidate<'a>>,
-    /// The lowest class of any of them: work of this class or a lower one preempts nothing.
+    /// The lowest class of any of them, and of work that leaves: work of this class or a lower one
+    /// preempts nothing.
     lowest_class: u8,
-    /// Work that gives its nodes back already, or has ended and not released them yet.
-    leaving: BTreeSet<AllocationId>,
-    /// Searches without a result, by class of equal requests, preemption class, nodes and end. A
-    /// plan only takes nodes, so a second one would have none either.
-    in_vain: BTreeSet<(usize, u8, u32, u64)>,
+    /// Shares of work that gives its nodes back already, or has ended and not released them yet, by
+    /// work and node.
+    leaving: BTreeSet<(AllocationId, usize)>,
+    /// Searches without a result, by class of equal requests, preemption class and nodes: the earliest
+    /// end in milliseconds. A plan only takes nodes, so a later search for as long has none either.
+    in_vain: BTreeMap<(usize, u8, u32), u64>,
 }
 
 impl<'a> Victims<'a> {
-    pub fn of(state: &State<'a>) -> Self {
+    pub fn of(state: &State<'a>, scorer: &Scorer<'_>) -> Self {
         let with_nodes = || state.view.allocations.values().filter(|a| !a.state.is_without_nodes());
         let leaves = |a: &&Allocation| a.state.is_terminal() || a.preemption.as_deref().is_some_and(Preemption::stands);
-        let leaving = with_nodes().filter(leaves).map(|a| a.id).collect();
-        let running = with_nodes().filter(|a| !a.state.is_terminal());
-        let mut eligible = running.filter(|a| is_eligible(state, a)).peekable();
-        if eligible.peek().is_none() {
-            return Self { candidates: Vec::new(), lowest_class: u8::MAX, leaving, in_vain: BTreeSet::new() };
-        }
+        let leaving = leaving(state, with_nodes().filter(leaves));
         let index: BTreeMap<_, _> = state.nodes.iter().enumerate().map(|(at, node)| (&node.id, at)).collect();
         let candidate = |allocation: &'a Allocation| {
             let nodes = allocation.nodes().filter_map(|node| index.get(node).copied()).collect();
             let saving_s = saving_s(state, allocation);
-            Candidate { allocation, nodes, saving_s, cost_node_s: cost_node_s(state, allocation, saving_s) }
+            let cost_node_s = cost_node_s(state, allocation, saving_s);
+            Candidate { allocation, nodes, saving_s, cost_node_s, is_over_burst: scorer.is_over_burst(allocation) }
         };
-        let mut candidates: Vec<Candidate<'_>> = eligible.map(candidate).collect();
-        candidates.sort_by(|a, b| a.cost_node_s.total_cmp(&b.cost_node_s).then_with(|| a.allocation.id.cmp(&b.allocation.id)));
-        let lowest_class = candidates.iter().map(|c| c.allocation.spec.preemption_class).min().unwrap_or(u8::MAX);
-        Self { candidates, lowest_class, leaving, in_vain: BTreeSet::new() }
+        let running = with_nodes().filter(|a| !a.state.is_terminal());
+        let mut candidates: Vec<Candidate<'_>> = running.filter(|a| is_eligible(state, a)).map(candidate).collect();
+        candidates.sort_by(|a, b| {
+            let by_cost = || a.cost_node_s.total_cmp(&b.cost_node_s).then_with(|| a.allocation.id.cmp(&b.allocation.id));
+            b.is_over_burst.cmp(&a.is_over_burst).then_with(by_cost)
+        });
+        let class = |id: &AllocationId| state.view.allocations.get(id).map(|allocation| allocation.spec.preemption_class);
+        let classes = candidates.iter().map(|c| c.allocation.spec.preemption_class).chain(leaving.iter().filter_map(|(id, _)| class(id)));
+        let lowest_class = classes.min().unwrap_or(u8::MAX);
+        Self { candidates, lowest_class, leaving, in_vain: BTreeMap::new() }
     }
 
     /// The victims with which an allocation begins before its reservation does, if they cost less
@@ -91,42 +99,69 @@ impl<'a> Victims<'a> {
         allocation: &Allocation,
         reserved_ms: Option<u64>,
         looks: &mut usize,
-    ) -> Option<PreemptedFor> {
+    ) -> Choice {
         let of_class = state.view.effective_class(allocation);
         if of_class <= self.lowest_class {
-            return None;
+            return Choice::Nothing;
         }
         let until_ms = state.now_ms.saturating_add(duration_ms(&allocation.spec));
-        let key = (number, of_class, allocation.spec.nodes, until_ms);
-        if self.in_vain.contains(&key) {
-            return None;
+        let key = (number, of_class, allocation.spec.nodes);
+        if self.in_vain.get(&key).is_some_and(|earliest_ms| *earliest_ms <= until_ms) {
+            return Choice::Nothing;
         }
         let search = Search { state, class, allocation, until_ms, leaving: &self.leaving };
         let useful = |c: &&Candidate<'_>| {
             c.allocation.spec.preemption_class < of_class && c.nodes.iter().any(|node| class.candidates.contains(*node))
         };
-        let useful: Vec<&Candidate<'_>> = self.candidates.iter().filter(useful).collect();
+        let useful: Vec<&Candidate<'_>> = self.candidates.iter().filter(useful).take(CANDIDATES_MAX).collect();
         *looks += class.candidates.len() + VICTIMS_MAX * useful.iter().map(|c| c.nodes.len()).sum::<usize>();
         let mut free = NodeSet::empty(state.nodes.len());
         search.free_nodes(&BTreeSet::new(), class.candidates.iter()).for_each(|node| free.insert(node));
         // Enough nodes are being given back already.
-        if search.is_enough(&free, &[]) {
-            return None;
+        if search.is_enough(&free, &BTreeSet::new()) {
+            return Choice::GivenBack;
         }
         let Some(chosen) = search.cheapest(&free, &useful) else {
-            self.in_vain.insert(key);
-            return None;
+            self.in_vain.entry(key).and_modify(|earliest_ms| *earliest_ms = until_ms.min(*earliest_ms)).or_insert(until_ms);
+            return Choice::Nothing;
         };
         let saving_s = chosen.iter().map(|c| c.saving_s).fold(0.0, f64::max);
         let cost_node_s: f64 = chosen.iter().map(|c| c.cost_node_s).sum();
         let sooner_s = reserved_ms.map_or(f64::INFINITY, |start_ms| start_ms.saturating_sub(state.now_ms) as f64 / 1000.0 - saving_s);
         if sooner_s * f64::from(allocation.spec.nodes) <= cost_node_s {
-            return None;
+            return Choice::Nothing;
         }
+        let nodes = search.all_freed(&free, &chosen).into_iter().chain(free.iter()).take(allocation.spec.nodes as usize).collect();
         let victims: Vec<(AllocationId, Epoch)> = chosen.iter().map(|c| (c.allocation.id, c.allocation.epoch)).collect();
         self.candidates.retain(|c| !victims.iter().any(|(id, _)| *id == c.allocation.id));
-        Some(PreemptedFor { beneficiary: allocation.id, victims })
+        Choice::Victims(PreemptedFor { beneficiary: allocation.id, victims }, nodes)
     }
+}
+
+/// Shares whose nodes are about to be free: of this work, and of earlier claims.
+fn leaving<'a>(state: &State<'a>, works: impl Iterator<Item = &'a Allocation>) -> BTreeSet<(AllocationId, usize)> {
+    let mut leaving = BTreeSet::new();
+    let gone: BTreeSet<AllocationId> = works.map(|allocation| allocation.id).collect();
+    for (at, node) in state.nodes.iter().enumerate() {
+        let of_now = |id: &AllocationId| {
+            let spans = state.spans[at].iter();
+            spans.filter(|span| span.by == *id).count() > node.leaving.iter().filter(|leaving| leaving.allocation == *id).count()
+        };
+        leaving.extend(state.spans[at].iter().filter(|span| gone.contains(&span.by)).map(|span| (span.by, at)));
+        let of_before = node.leaving.iter().map(|leaving| leaving.allocation).filter(|id| !of_now(id));
+        leaving.extend(of_before.map(|id| (id, at)));
+    }
+    leaving
+}
+
+/// What is done for work that has a reservation.
+pub enum Choice {
+    /// Nothing.
+    Nothing,
+    /// Enough nodes are being given back already.
+    GivenBack,
+    /// These are preempted, and it gets these nodes.
+    Victims(PreemptedFor, Vec<usize>),
 }
 
 fn is_eligible(state: &State<'_>, allocation: &Allocation) -> bool {
@@ -167,31 +202,37 @@ struct Search<'s, 'a> {
     class: &'s Class<'a>,
     allocation: &'s Allocation,
     until_ms: u64,
-    /// See [`Victims`]: their nodes count as free.
-    leaving: &'s BTreeSet<AllocationId>,
+    /// See [`Victims`]: they count as free.
+    leaving: &'s BTreeSet<(AllocationId, usize)>,
 }
 
 impl Search<'_, '_> {
     /// One victim if one is enough, the cheapest; otherwise the cheapest for each node that it frees,
     /// one after the other.
     fn cheapest<'c, 'a>(&self, free: &NodeSet, candidates: &[&'c Candidate<'a>]) -> Option<Vec<&'c Candidate<'a>>> {
-        let alone = |c: &&&Candidate<'_>| self.is_enough(free, &[**c]);
+        let mut largest: Vec<usize> = candidates.iter().map(|c| c.nodes.len()).collect();
+        largest.sort_unstable_by(|a, b| b.cmp(a));
+        if free.len() + largest.iter().take(VICTIMS_MAX).sum::<usize>() < self.allocation.spec.nodes as usize {
+            return None;
+        }
+        let alone = |c: &&&Candidate<'_>| self.is_enough(free, &self.freed(free, &[**c], &BTreeSet::new()));
         if let Some(one) = candidates.iter().find(alone) {
             return Some(vec![*one]);
         }
-        let mut chosen: Vec<&Candidate<'_>> = Vec::new();
+        let (mut chosen, mut freed): (Vec<&Candidate<'_>>, BTreeSet<usize>) = (Vec::new(), BTreeSet::new());
         while chosen.len() < VICTIMS_MAX {
-            let before = self.freed(free, &chosen).len();
-            let gains = |c: &'c Candidate<'a>| {
-                let with: Vec<&Candidate<'_>> = chosen.iter().copied().chain([c]).collect();
-                self.freed(free, &with).len().saturating_sub(before)
-            };
             let left = candidates.iter().copied().filter(|c| !chosen.iter().any(|other| other.allocation.id == c.allocation.id));
-            let gaining = left.map(|c| (c, gains(c))).filter(|(_, gained)| *gained > 0);
+            let with = |c: &'c Candidate<'a>| {
+                let all: Vec<&Candidate<'_>> = std::iter::once(c).chain(chosen.iter().copied()).collect();
+                self.freed(free, &all, &freed).len()
+            };
+            let gaining = left.map(|c| (c, with(c))).filter(|(_, gained)| *gained > 0);
             let per_node = |(c, gained): &(&Candidate<'_>, usize)| c.cost_node_s / *gained as f64;
-            let (next, _) = gaining.min_by(|a, b| per_node(a).total_cmp(&per_node(b)))?;
-            chosen.push(next);
-            if self.is_enough(free, &chosen) {
+            let by_cost = |a: &_, b: &_| per_node(a).total_cmp(&per_node(b));
+            let (next, _) = gaining.min_by(|a, b| b.0.is_over_burst.cmp(&a.0.is_over_burst).then_with(|| by_cost(a, b)))?;
+            chosen.insert(0, next);
+            freed.extend(self.freed(free, &chosen, &freed));
+            if self.is_enough(free, &freed) {
                 return Some(self.needed(free, chosen));
             }
         }
@@ -200,36 +241,47 @@ impl Search<'_, '_> {
 
     /// Without those that turned out not to be needed.
     fn needed<'c, 'a>(&self, free: &NodeSet, mut chosen: Vec<&'c Candidate<'a>>) -> Vec<&'c Candidate<'a>> {
+        chosen.reverse();
         let mut at = 0;
         while at < chosen.len() {
             let mut fewer = chosen.clone();
             fewer.remove(at);
-            if self.is_enough(free, &fewer) { chosen = fewer } else { at += 1 }
+            if self.is_enough(free, &self.all_freed(free, &fewer)) { chosen = fewer } else { at += 1 }
         }
         chosen
     }
 
-    /// Whether it could begin on the free nodes and those that the victims free.
-    fn is_enough(&self, free: &NodeSet, victims: &[&Candidate<'_>]) -> bool {
-        let freed = self.freed(free, victims);
-        let wanted = self.allocation.spec.nodes as usize;
-        let count = free.len() + freed.len();
-        count >= wanted && conformity::together(self.state, free.iter().chain(freed), &self.allocation.spec) >= wanted
-    }
-
     /// The nodes that are free once these victims are gone, and not before.
-    fn freed(&self, free: &NodeSet, victims: &[&Candidate<'_>]) -> BTreeSet<usize> {
+    fn all_freed(&self, free: &NodeSet, victims: &[&Candidate<'_>]) -> BTreeSet<usize> {
         let ids: BTreeSet<AllocationId> = victims.iter().map(|c| c.allocation.id).collect();
         let nodes = victims.iter().flat_map(|c| &c.nodes).copied();
-        self.free_nodes(&ids, nodes.filter(|node| self.class.candidates.contains(*node) && !free.contains(*node))).collect()
+        self.free_nodes(&ids, nodes.filter(|node| !free.contains(*node))).collect()
     }
 
-    /// Those of these nodes that are in service, and free until it ends without these victims.
+    /// Whether it could begin on these nodes.
+    fn is_enough(&self, free: &NodeSet, freed: &BTreeSet<usize>) -> bool {
+        let wanted = self.allocation.spec.nodes as usize;
+        let is_possible = free.len() + freed.len() >= wanted;
+        is_possible && conformity::together(self.state, free.iter().chain(freed.iter().copied()), &self.allocation.spec) >= wanted
+    }
+
+    /// The nodes of the first of these victims that are free once all of them are gone, and that are
+    /// neither free before nor freed already.
+    fn freed(&self, free: &NodeSet, victims: &[&Candidate<'_>], already: &BTreeSet<usize>) -> BTreeSet<usize> {
+        let ids: BTreeSet<AllocationId> = victims.iter().map(|c| c.allocation.id).collect();
+        let nodes = victims.first().into_iter().flat_map(|c| &c.nodes).copied();
+        self.free_nodes(&ids, nodes.filter(|node| !free.contains(*node) && !already.contains(node))).collect()
+    }
+
+    /// The candidates of these nodes that are in service, and free until it ends without these victims
+    /// and without what is about to leave.
     fn free_nodes(&self, without: &BTreeSet<AllocationId>, nodes: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
-        let counts = |span: &Span| !without.contains(&span.by) && !self.leaving.contains(&span.by);
         nodes.filter(move |node| {
+            let leaves = |span: &Span| self.leaving.contains(&(span.by, *node)) && self.state.is_known_start(span.end_ms);
+            let counts = |span: &Span| !without.contains(&span.by) && !(leaves(span) && !span.is_planned);
             let amount = self.class.amount(self.state, *node);
-            self.state.service[*node] == Service::Up && self.state.is_free_beside(*node, amount.as_ref(), self.until_ms, counts)
+            let is_candidate = self.class.candidates.contains(*node) && self.state.service[*node] == Service::Up;
+            is_candidate && self.state.is_free_beside(*node, amount.as_ref(), self.until_ms, counts)
         })
     }
 }

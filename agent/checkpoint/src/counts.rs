@@ -70,11 +70,12 @@ impl Counts {
             self.unsaved.fetch_add(1, Ordering::Relaxed);
         }
         let begins_anew = spec.requeue == RequeuePolicy::Always && share.requeue_count < spec.requeues_max;
-        let waits = if saved { !order.hold } else { order.cause.ends_unsaved() && begins_anew };
+        let ends_unsaved = order.cause.ends_unsaved(spec.checkpoint.is_some());
+        let waits = if saved { !order.hold } else { ends_unsaved && begins_anew };
         if waits {
             self.requeued();
         }
-        if saved || order.cause.ends_unsaved() {
+        if saved || ends_unsaved {
             let vcluster = if spec.vcluster.is_empty() { DEFAULT_VCLUSTER } else { &spec.vcluster };
             let key = (vcluster.to_owned(), order.cause.to_string());
             *self.preempted.lock().entry(key).or_default() += 1;

@@ -291,11 +291,11 @@ async fn propose(
     rounds: &Rounds,
 ) -> BTreeSet<String> {
     let began = Instant::now();
-    let (mut lost, mut refused) = (BTreeSet::new(), BTreeSet::new());
+    let (mut lost, mut refused, mut is_answered) = (BTreeSet::new(), BTreeSet::new(), true);
     let (claims, preemptions) = {
         let plan = lattice_scheduler::plan(view, lattice_agent_common::clock::now());
         let token_of = |queue: &str| tokens.get(queue).copied();
-        (plan.claims(token_of), plan.preemptions(token_of))
+        (plan.claims(token_of), plan.preemptions())
     };
     for claim in claims {
         let allocation = claim.allocation;
@@ -318,12 +318,18 @@ async fn propose(
             Next::EndQueue => drop(refused.insert(queue)),
             Next::EndRound => {
                 refused.insert(queue);
+                is_answered = false;
                 break;
             }
         }
     }
-    for (lease_token, preempted) in preemptions {
-        preempt(quorum, lease_token, preempted).await;
+    for (queue, preempted) in preemptions {
+        let Some(lease_token) = tokens.get(queue.as_str()) else { continue };
+        // Nothing is preempted by a view that was outdated, or for claims that would get no answer.
+        if !is_answered || lost.contains(&queue) || refused.contains(queue.as_str()) {
+            continue;
+        }
+        is_answered = preempt(quorum, *lease_token, preempted).await;
     }
     rounds.record_duration(began.elapsed());
     if !refused.is_empty() {
@@ -337,16 +343,18 @@ async fn propose(
     lost
 }
 
-/// Asks the quorum to have work give its nodes back to other work. If that is refused, or has no
-/// answer, a later round asks again if it is still right.
-async fn preempt(quorum: &QuorumClient, lease_token: u64, preempted: PreemptedFor) {
+/// Asks the quorum to have work give its nodes back to other work; returns whether it answered. If it
+/// refuses, or does not answer, a later round asks again if that is still right.
+async fn preempt(quorum: &QuorumClient, lease_token: u64, preempted: PreemptedFor) -> bool {
     let PreemptedFor { beneficiary, victims } = preempted;
     let count = victims.len();
     let order = PreemptFor { beneficiary, victims, lease_token, deadline_ms: DEADLINE_MS_DEFAULT };
-    match quorum.call(&Request::from(Action::PreemptFor(order)), Duration::from_secs(2)).await {
+    let answer = quorum.call(&Request::from(Action::PreemptFor(order)), Duration::from_secs(2)).await;
+    match &answer {
         Ok(_) => tracing::info!(%beneficiary, victims = count, "work is preempted for work of a higher class"),
         Err(error) => tracing::info!(%beneficiary, victims = count, %error, "no work was preempted for it"),
     }
+    !matches!(answer, Err(CallError::Unavailable { .. }))
 }
 
 /// How a round goes on after a claim.

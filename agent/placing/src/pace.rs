@@ -39,12 +39,14 @@ impl Pace {
         due
     }
 
-    /// Until the first of the queues that were left out is due; for ever, if none was.
-    pub async fn wait(&self) {
+    /// Until the first of the queues that were left out is due; for ever, if none was. It ends once for
+    /// each [`Pace::begin`].
+    pub async fn wait(&mut self) {
         match self.next {
             Some(next) => tokio::time::sleep_until(next.into()).await,
             None => std::future::pending().await,
         }
+        self.next = None;
     }
 }
 
@@ -73,5 +75,12 @@ mod tests {
         view.vclusters.insert("slow".into(), VCluster { cycle_interval_ms: 10, ..vcluster("slow") });
         assert_eq!(due(&view, 1005), (vec!["default"], Some(after(1010))));
         assert_eq!(due(&view, 1010), (vec!["default", "slow"], None));
+    }
+
+    #[tokio::test]
+    async fn a_wait_that_is_over_is_not_over_again_until_the_next_round() {
+        let mut pace = Pace { next: Some(Instant::now()), ..Pace::default() };
+        pace.wait().await;
+        assert_eq!(pace.next, None);
     }
 }

@@ -287,7 +287,10 @@ impl AllocationService for Api {
         let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
         let (summary, why) = if waits {
             let view = cluster.with_alive(self.membership.alive());
-            let why = lattice_scheduler::explain(&view, &allocation, lattice_agent_common::clock::now());
+            let (asked, now) = (allocation.clone(), lattice_agent_common::clock::now());
+            // It makes several plans.
+            let why = tokio::task::spawn_blocking(move || lattice_scheduler::explain(&view, &asked, now)).await;
+            let why = why.map_err(|error| Status::internal(error.to_string()))?;
             let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
             let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();
             (why.summary.clone() + &before + &stopped, Some(why))

@@ -10,6 +10,9 @@ use lattice_ledger::{UsageOf, UsageReport};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::{Request, Status};
 
+/// A larger part of a budget is shown as this: a budget of nothing is exceeded without bound.
+const SHOWN_PERCENT_MAX: u64 = 1000;
+
 impl Api {
     pub(super) async fn tenant_usage(&self, request: Request<v1::GetTenantUsageRequest>) -> Result<v1::Usage, Status> {
         self.user(&request).await?;
@@ -55,6 +58,6 @@ fn to_proto(name: String, project: String, report: UsageReport) -> v1::Usage {
         budget_period_days: period.days(),
         gpu_hours_budget: budget.and_then(|budget| budget.tenant.gpu_hours_budget),
         node_hours_budget: budget.and_then(|budget| budget.tenant.node_hours_budget),
-        budget_percent: budget.and_then(|budget| budget.tenant.budget_percent(budget.used)),
+        budget_percent: budget.and_then(|budget| budget.tenant.budget_percent(budget.used)).map(|percent| percent.min(SHOWN_PERCENT_MAX)),
     }
 }

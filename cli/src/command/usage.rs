@@ -1,6 +1,6 @@
 //! `lattice usage`.
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::{Fit, Table};
@@ -52,8 +52,13 @@ pub async fn run(session: &Session, args: Usage) -> Result<(), Failure> {
             rows.push(Row { of: Whose::Project, usage: of_tenant(&client, tenant, project, days).await? });
         }
         None => {
-            if let Some(tenant) = tenant.or_else(|| of_settings.filter(|_| is_of_caller)) {
-                rows.push(Row { of: Whose::Tenant, usage: of_tenant(&client, tenant, String::new(), days).await? });
+            if let Some(name) = tenant.clone().or_else(|| of_settings.filter(|_| is_of_caller)) {
+                match of_tenant(&client, name.clone(), String::new(), days).await {
+                    Ok(usage) => rows.push(Row { of: Whose::Tenant, usage }),
+                    // The settings name a tenant of which nothing is known; the user's use is.
+                    Err(failure) if tenant.is_none() && failure.exit() == Exit::NotFound as u8 => session.note(&failure.what()),
+                    Err(failure) => return Err(failure),
+                }
             }
         }
     }

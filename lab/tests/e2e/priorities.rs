@@ -76,7 +76,7 @@ fn preempts(w: &World) {
     assert!(reason.contains("preempted by scheduler") && reason.contains(&format!("allocation {} of class 5", &urgent[..8])), "{reason}");
 
     // Work of the usual class is left alone by work that calls itself urgent.
-    let usual = w.submit(&["--name", "long", "-N", "3", "--walltime", "30m", "--", "/bin/sleep", "600"]);
+    let usual = w.submit(&["--name", "long", "--requeue=always", "-N", "3", "--walltime", "30m", "--", "/bin/sleep", "600"]);
     w.running(&usual);
     let loud = w.submit(&["--name", "loud", "--preemption-class", "9", "--walltime", "5m", "--", "/bin/true"]);
     let shown = w.ok(&["explain", &loud]);

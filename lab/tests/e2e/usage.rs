@@ -75,9 +75,11 @@ fn survives(w: &World) {
     w.wait("the quorum to answer", || w.lattice.leader().is_ok_and(|leader| leader.is_some()) && w.lattice.nodes().is_ok());
     assert_eq!(usage(w, &["--tenant=physics", "--user=nobody"]), rows);
     assert_eq!(usage(w, &["--tenant=physics", "--project=higgs"]), project);
-    // More work takes the tenant beyond a smaller budget, which the audit log says, and is not refused.
+    // A budget of nothing is exceeded by the first use, and refuses no work.
     w.ok(&["admin", "tenant", "update", "physics", "--node-hours-budget=none", "--gpu-hours-budget=0"]);
-    assert_eq!(usage(w, &["--tenant=physics"])[0]["budget_percent"], 100);
+    assert_eq!(usage(w, &["--tenant=physics"])[0]["budget_percent"], 0);
+    w.ok(&["admin", "tenant", "update", "physics", "--node-hours-budget=0"]);
+    assert_eq!(usage(w, &["--tenant=physics"])[0]["budget_percent"], 1000);
     w.completed(&w.submit(&["--tenant=physics", "--", "/bin/true"]));
     w.ok(&["admin", "tenant", "delete", "physics"]);
 }

@@ -338,7 +338,7 @@ commands! { |ledger, context|
     /// A scheduler preempts work for work of a higher class; for victims whose claim has ended,
     /// nothing changes.
     PreemptFor(order: PreemptFor)
-        => 1, Keeps, Owner(None), 256 + order.victims.len() * 64, ledger.preempt_for(context, order);
+        => 1, New, Owner(None), 256 + order.victims.len() * 64, ledger.preempt_for(context, order);
 
     /// Ends this claim of an allocation and puts the allocation back into the queue, if its requeue
     /// rules allow it. If the claim is already over, nothing changes (success).

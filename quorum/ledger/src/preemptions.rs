@@ -116,7 +116,7 @@ impl Ledger {
                 Some(joined)
             }
             // This very request has been tried already.
-            Some(known) if known.id == order.id && !order.cause.ends_unsaved() => return,
+            Some(known) if known.id == order.id && !order.cause.ends_unsaved(allocation.spec.checkpoint.is_some()) => return,
             Some(_) | None => Some(order.clone()),
         };
         if runs && next.as_ref() == allocation.preemption.as_deref() {
@@ -195,12 +195,13 @@ impl Ledger {
         why: String,
     ) {
         let Some(allocation) = self.allocations.get(&id).filter(|a| a.head() == Some(node)) else { return };
+        let can_save = allocation.spec.checkpoint.is_some();
         let Some(order) = allocation.preemption.as_deref().cloned().filter(|order| order.stands() && order.id == asked) else { return };
         if !self.takes_part(node, id, epoch) {
             return;
         }
         let actor = format!("node:{node}");
-        if order.cause.ends_unsaved() {
+        if order.cause.ends_unsaved(can_save) {
             // A request that requires more was merged meanwhile.
             let reason = EndReason::Preempted { by: order.by, why: order.reason, saved: Err(NotSaved(why)) };
             return self.end(context, id, reason, &actor);

@@ -14,7 +14,7 @@ use super::state::usage_records::{Consumer, Span};
 use super::state::user_usage::holds_nodes;
 use super::{ApplyContext, Ledger, Refusal, Subject};
 use lattice_model::usage::BudgetPeriod;
-use lattice_model::{Allocation, AllocationId, AuditAction, DailyUse, NodeUse, Tenant, Timestamp, Used};
+use lattice_model::{Allocation, AllocationId, AuditAction, DailyUse, NodeUse, Tenant, Timestamp, Used, millis};
 use serde::{Deserialize, Serialize};
 
 /// When a tenant has used so much of its budget, in percent, the audit log says so.
@@ -120,7 +120,7 @@ impl Ledger {
         let mut running = DailyUse::default();
         for allocation in self.allocations.values().filter(|allocation| of.is_of(allocation)) {
             if let Some(Span { node_use, from, to }) = self.span_of(allocation, now) {
-                running.add(node_use, from, to, self.limits.budget_period);
+                running.add(node_use, from, to, self.limits.budget_period.kept());
             }
         }
         ended.plus(running.within(now, days))
@@ -130,7 +130,9 @@ impl Ledger {
     fn span_of(&self, allocation: &Allocation, now: Timestamp) -> Option<Span> {
         let from = allocation.started_at.filter(|_| holds_nodes(allocation.state))?;
         let node_use = NodeUse::of(allocation, |node| self.nodes.get(node).map(|node| node.size));
-        Some(Span { node_use, from, to: now })
+        // Nothing runs for longer: its end was reported late, or its nodes are silent.
+        let until = allocation.spec.walltime.map_or(u64::MAX, |walltime| from.0.saturating_add(millis(walltime)));
+        Some(Span { node_use, from, to: now.min(Timestamp(until)) })
     }
 
     /// The allocation is about to give its nodes back.
@@ -138,10 +140,11 @@ impl Ledger {
         let Some(allocation) = self.allocations.get(&id).cloned() else { return };
         let Some(span) = self.span_of(&allocation, context.at) else { return };
         let (period, spec) = (self.limits.budget_period, &allocation.spec);
-        self.usage_records.add(Consumer::User(allocation.owner.uid), &allocation.owner.name, span, period, false);
+        let recorded = period.kept();
+        self.usage_records.add(Consumer::User(allocation.owner.uid), &allocation.owner.name, span, recorded, false);
         if !spec.project.is_empty() {
             let project = Consumer::Project { tenant: spec.tenant.clone(), project: spec.project.clone() };
-            self.usage_records.add(project, "", span, period, false);
+            self.usage_records.add(project, "", span, recorded, false);
         }
         if spec.tenant.is_empty() {
             return;
@@ -149,7 +152,7 @@ impl Ledger {
         let tenant = self.tenants.get(&spec.tenant).cloned();
         let used = |ledger: &Self| ledger.tenant_use(&spec.tenant).map_or(Used::default(), |days| days.within(span.to, period.days()));
         let before = tenant.as_ref().and_then(|tenant| tenant.budget_percent(used(self)));
-        let first_day = self.usage_records.add(Consumer::Tenant(spec.tenant.clone()), "", span, period, tenant.is_some());
+        let first_day = self.usage_records.add(Consumer::Tenant(spec.tenant.clone()), "", span, recorded, tenant.is_some());
         let (Some(tenant), Some(first_day)) = (tenant, first_day) else { return };
         context.changed.use_of(&tenant.name, first_day);
         let after = tenant.budget_percent(used(self));

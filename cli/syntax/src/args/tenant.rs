@@ -64,7 +64,7 @@ pub struct SetTenant {
     /// it later; `none`: no part in particular
     #[arg(long, value_name = "PART|none", value_parser = fair_share)]
     pub fair_share_target: Option<Quota>,
-    /// How many times its share it may use while nodes are free (1.5 is 150 %); `none`: its share
+    /// How many times its share it may have used before its work is preempted first (1.5 is 150 %); `none`: once
     #[arg(long, value_name = "FACTOR|none", value_parser = burst_allowance)]
     pub burst_allowance: Option<Quota>,
     /// GPU-hours for its work in the budget period (`lattice admin limits`); from 80 % used on, its work is served later
