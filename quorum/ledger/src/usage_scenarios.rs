@@ -32,7 +32,7 @@ fn submit(number: u128, spec: AllocationSpec) -> Action {
 }
 
 fn of_physics(nodes: u32, requeue: RequeuePolicy) -> AllocationSpec {
-    AllocationSpec { tenant: "physics".into(), project: "higgs".into(), ..spec(nodes, requeue, 9) }
+    AllocationSpec { tenant: "physics".into(), project: "higgs".into(), walltime: None, ..spec(nodes, requeue, 9) }
 }
 
 /// It runs on these nodes, from now on.
@@ -160,6 +160,19 @@ fn a_new_boot_of_the_node_ends_what_is_charged() {
     assert_eq!(recorded(&s).node_ms, ms);
     s.pass(30_000);
     assert_eq!(used(&s), [(ms, 2 * ms); 3]);
+}
+
+#[test]
+fn an_attempt_is_charged_for_its_walltime_at_most() {
+    let mut s = Story::new(1);
+    let walltime = Some(std::time::Duration::from_millis(HOUR_MS));
+    s.done(submit(1, AllocationSpec { walltime, ..of_physics(1, RequeuePolicy::Never) }));
+    let epoch = run(&mut s, 1, &[0]);
+    // Its end is reported days later.
+    s.pass(3 * DAY_MS);
+    assert_eq!(used(&s)[0].0, HOUR_MS);
+    end(&mut s, 1, &[0], epoch);
+    assert_eq!(recorded(&s).node_ms, HOUR_MS);
 }
 
 #[test]
