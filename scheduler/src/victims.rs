@@ -278,7 +278,8 @@ impl Search<'_, '_> {
     fn free_nodes(&self, without: &BTreeSet<AllocationId>, nodes: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
         nodes.filter(move |node| {
             let leaves = |span: &Span| self.leaving.contains(&(span.by, *node)) && self.state.is_known_start(span.end_ms);
-            let counts = |span: &Span| !without.contains(&span.by) && !(leaves(span) && !span.is_planned);
+            let is_gone = |span: &Span| without.contains(&span.by) || (!span.is_planned && leaves(span));
+            let counts = |span: &Span| !is_gone(span);
             let amount = self.class.amount(self.state, *node);
             let is_candidate = self.class.candidates.contains(*node) && self.state.service[*node] == Service::Up;
             is_candidate && self.state.is_free_beside(*node, amount.as_ref(), self.until_ms, counts)
