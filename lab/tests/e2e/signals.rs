@@ -180,7 +180,6 @@ fn dry_run(w: &World) {
 
 fn unbuilt(w: &World) {
     for (line, expected) in [
-        ("usage", "`lattice usage` is not built yet"),
         ("login", "`lattice login` is not built yet"),
         ("submit --site=b x.sh", "--site is not built yet"),
         ("submit --min-nodes=2 x.sh", "--min-nodes is not built yet"),

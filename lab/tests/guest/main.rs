@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// One boot with all tests in it; software emulation on a busy machine is slow.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(900);
 
 fn main() {
     let mut arguments = Arguments::from_args();

@@ -1,6 +1,6 @@
 //! The operators' pages.
 
-use super::{Manual, Page, Plan, page};
+use super::{Manual, Page, Plan, VCLUSTER, page};
 use crate::conformance::drifted;
 use crate::harness::World;
 use crate::network;
@@ -211,9 +211,11 @@ const PAGES: [(&str, Plan); 38] = [
     (
         "vclusters",
         Plan::Run(Page {
+            before: &["lattice admin vcluster create --name=documented --scheduler=hpc-backfill"],
             replace: &[("n[1-6]", "n[2-4]"), ("n[1-4]", "n[3-4]")],
             restore: |w| {
                 w.ok(&["admin", "vcluster", "delete", "physics"]);
+                w.ok(&["admin", "vcluster", "delete", VCLUSTER]);
             },
             ..page()
         }),
