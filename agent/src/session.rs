@@ -72,6 +72,8 @@ pub struct Registration {
     pub offer: watch::Receiver<Offer>,
     pub addresses: NodeAddresses,
     pub schedulable: bool,
+    /// The part of the network that the node is in, if the site configures it.
+    pub topology_group: Option<String>,
     /// The resources that cannot be limited on this node.
     pub unenforced_limits: Vec<String>,
     /// The incarnation of the agent's previous run; 0 for the first.
@@ -377,6 +379,7 @@ impl Session {
             schedulable: self.registration.schedulable,
             unenforced_limits: self.registration.unenforced_limits.clone(),
             features: offer.features.clone(),
+            topology_group: self.registration.topology_group.clone(),
             incarnation: self.registered.unwrap_or(self.registration.previous),
             new_life: self.registered.is_none(),
             found: self.registration.found.clone().filter(|_| self.registered.is_none()),

@@ -48,6 +48,7 @@ pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resourc
         relay_node: node.relay_node.as_ref().map(ToString::to_string).unwrap_or_default(),
         unenforced_limits: node.unenforced_limits.clone(),
         features: node.features.clone(),
+        topology_group: node.topology_group.clone().unwrap_or_default(),
         conformance: node.conformance.as_ref().map(|report| conformance(report, group_nodes)),
         wipe: node.wipe.as_ref().map(wipe).unwrap_or_default(),
         vcluster: if node.home.is_empty() { DEFAULT_VCLUSTER.to_owned() } else { node.home.clone() },
@@ -74,6 +75,7 @@ mod tests {
             state_since: Timestamp(1000),
             unenforced_limits: vec!["memory".into()],
             features: vec!["nvme_scratch".into()],
+            topology_group: Some("row-7".into()),
             holds: vec![
                 Hold {
                     kind: HoldKind::Cordon,
@@ -108,7 +110,7 @@ mod tests {
         let committed = Resources { cores: 1, memory_bytes: 1 << 20, gpus: 0 };
         let shown = to_proto(&node, vec![], &committed, "suspect", 1);
         assert_eq!((shown.unenforced_limits, shown.features), (vec!["memory".to_owned()], vec!["nvme_scratch".to_owned()]));
-        assert_eq!(shown.vcluster, "small");
+        assert_eq!((shown.vcluster.as_str(), shown.topology_group.as_str()), ("small", "row-7"));
         assert_eq!(shown.committed, Some(v1::Amount { cores: 1, memory_bytes: 1 << 20, gpus: 0 }));
         let holds = [
             "cordon by ada since 1970-01-01T00:00:00.000Z until 1970-01-01T00:00:02.000Z: fan",

@@ -20,12 +20,10 @@ pub use shape::shape_request;
 pub use share::amount;
 
 use crate::v1;
-use lattice_model::RequeuePolicy;
-use lattice_model::SpecError;
 use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use lattice_model::launch::{NoSuchPmi, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE, Pmi};
 use lattice_model::spec::{AllocationSpec, Entrypoint, Image, is_wireup_variable};
-use lattice_model::{RankBinding, Resources};
+use lattice_model::{Constraints, RankBinding, RequeuePolicy, Resources, SpecError, Topology};
 use std::time::Duration;
 
 /// Ranks on each node if the message has 0.
@@ -72,6 +70,9 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     if let Some(share) = share.as_mut().filter(|s| s.gpus == 0) {
         share.gpus = binding.gpus_per_task.saturating_mul(tasks_per_node);
     }
+    let (nodes, nodes_max) = spec.resources.as_ref().map_or((0, 0), |r| (r.nodes, r.nodes_max));
+    // 0: it is not a range.
+    let nodes_max = Some(nodes_max).filter(|most| *most != 0 && *most != nodes);
     let launch = shape::to_model(spec.launch.as_ref())?;
     if let Some(share) = share.as_mut().filter(|s| s.cores == 0 && **s != Resources::default()) {
         share.cores = launch.shape.cpus_per_task.saturating_mul(tasks_per_node);
@@ -82,7 +83,8 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         project: spec.project.clone(),
         vcluster: spec.vcluster.clone(),
         tags: spec.tags.clone().into_iter().collect(),
-        nodes: spec.resources.as_ref().map_or(0, |r| r.nodes),
+        nodes,
+        nodes_max,
         share,
         constraints,
         tasks_per_node,
@@ -124,7 +126,7 @@ fn stdin_check(model: &AllocationSpec) -> Result<(), SpecError> {
     let Some(asked) = model.env.get(STDIN_VARIABLE) else { return Ok(()) };
     let invalid = |why: String| SpecError::Invalid { field: "stdin", why };
     let stdin: Stdin = asked.parse().map_err(|unknown: NoSuchStdin| invalid(unknown.to_string()))?;
-    stdin.check(model.ranks(), model.pty.is_some()).map_err(|not| invalid(not.to_string()))?;
+    stdin.check(model.ranks_min(), model.pty.is_some()).map_err(|not| invalid(not.to_string()))?;
     match model.entrypoint {
         Entrypoint::Script { .. } if stdin != Stdin::None => {
             Err(invalid("a script has no standard input; its launches may have some".to_owned()))
@@ -147,6 +149,8 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         resources: Some(v1::ResourceRequest {
             constraints: constraint::from_model(&spec.constraints),
             nodelist: spec.constraints.nodes.iter().map(ToString::to_string).collect(),
+            nodes_max: spec.nodes_max.unwrap_or_default(),
+            topology: topology_name(&spec.constraints),
             ..share::from_model(spec.nodes, spec.share.as_ref())
         }),
         lifecycle: Some(lifecycle::from_model(spec.walltime, spec.preemption_class)),
@@ -166,6 +170,14 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         checkpoint: checkpoint::from_model(spec.checkpoint.as_ref()),
         hold: spec.hold,
         ..Default::default()
+    }
+}
+
+/// Of how many topology groups its nodes may be; empty: of any.
+pub fn topology_name(constraints: &Constraints) -> String {
+    match constraints.topology {
+        Topology::Any => String::new(),
+        named @ Topology::Tight => named.name().to_owned(),
     }
 }
 

@@ -154,7 +154,9 @@ pub fn build_specification(
     let mut env = around.env;
     env.extend(flags.variables(pmi));
     let everywhere = fits.nodes.saturating_mul(fits.tasks_per_node);
-    let ranks = if fits.ranks < everywhere { fits.ranks } else { 0 };
+    // On more nodes of a range, `tasks_per_node` on each would be more ranks.
+    let is_range = flags.nodes.is_some_and(|nodes| nodes.most.is_some());
+    let ranks = if fits.ranks < everywhere || (is_range && flags.ranks.is_some()) { fits.ranks } else { 0 };
     let launch = v1::LaunchShape { ranks, ..flags.layout.to_message() };
     if let Some(name) = flags.uenv.as_deref().filter(|uenv| is_registry_name(uenv, &around.dir)) {
         return Err(Failure::usage(format!("--uenv {name}: names in a registry are not built yet"))
@@ -174,6 +176,7 @@ pub fn build_specification(
             nodes: fits.nodes,
             nodes_max: flags.nodes.and_then(|n| n.most).unwrap_or_default(),
             constraints: constraints(flags)?,
+            topology: flags.topology.map_or(String::new(), |groups| groups.to_model().name().to_owned()),
             nodelist: nodelist.iter().map(ToString::to_string).collect(),
             shared: flags.shared,
             cpus: flags.cores.unwrap_or_default(),
@@ -212,7 +215,6 @@ pub fn build_specification(
 /// Nodes, ranks on each node, and total ranks, from those of these numbers that were given.
 fn job_shape(flags: &SubmitFlags, nodelist: &[NodeId]) -> Result<Shape, Failure> {
     let named = u32::try_from(nodelist.len()).ok().filter(|named| *named > 0);
-    // The message also has the end of a range, so that the server can refuse the range.
     let nodes = flags.nodes.map(|nodes| nodes.least).or(named);
     complete_shape(flags.ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(|error| Failure::usage(error.to_string()))
 }

@@ -1,6 +1,7 @@
 //! Allocations as JSON and as columns; nodes have their own file. The JSON's fields are documented and stable.
 
 mod attempts;
+pub mod counts;
 mod nodes;
 mod values;
 
@@ -12,6 +13,7 @@ use crate::last_stderr::{LastStderr, LastStderrLine};
 use crate::output::{TableSize, Width};
 use crate::table::{Fit, Table, block, shortened};
 use attempts::AttemptJson;
+use counts::{node_count, nodes_wanted, tasks_of};
 use lattice_api::allocation::state_from_name;
 use lattice_api::v1;
 use lattice_model::count::counted;
@@ -34,6 +36,10 @@ pub struct AllocationJson<'a> {
     owner: Option<&'a str>,
     nodes: &'a [String],
     nodes_requested: u32,
+    /// If it asked for a range of numbers, the largest.
+    nodes_requested_max: Option<u32>,
+    /// `tight`: its nodes are in as few topology groups as possible.
+    topology: Option<&'a str>,
     tasks_per_node: u32,
     exit_code: Option<i32>,
     requeue_count: u32,
@@ -133,6 +139,8 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             owner: filled(&a.owner),
             nodes: &a.nodes,
             nodes_requested: a.nodes_requested,
+            nodes_requested_max: Some(a.nodes_requested_max).filter(|most| *most > 0),
+            topology: filled(&a.topology),
             tasks_per_node: a.tasks_per_node,
             exit_code: a.exit_code,
             requeue_count: a.requeue_count,
@@ -238,7 +246,7 @@ pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners:
             a.name.clone(),
             if owners || is_wide { a.owner.clone() } else { String::new() },
             a.state.clone(),
-            a.nodes_requested.to_string(),
+            node_count(a),
             walltime(a),
             elapsed(a, now).unwrap_or_default(),
             left(a, now).unwrap_or_default(),
@@ -260,16 +268,15 @@ pub const ALLOCATION_HEADING: &[&str] = &["ID", "NAME", "OWNER", "STATE", "NODES
 
 /// The cells of an allocation in a watch.
 pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
-    let nodes = if a.nodes.is_empty() { a.nodes_requested.to_string() } else { folded(&a.nodes) };
+    let nodes = if a.nodes.is_empty() { nodes_wanted(a) } else { folded(&a.nodes) };
     let queue = queue(&a.vcluster).to_owned();
     vec![short(&a.id).to_owned(), a.name.clone(), a.owner.clone(), a.state.clone(), nodes, walltime(a), queue, reason(a)]
 }
 
 /// Everything about one allocation.
 pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp) -> String {
-    let ranks = u64::from(a.nodes_requested) * u64::from(a.tasks_per_node);
     let nodes =
-        if a.nodes.is_empty() { format!("{} wanted", a.nodes_requested) } else { format!("{} ({})", folded(&a.nodes), a.nodes.len()) };
+        if a.nodes.is_empty() { format!("{} wanted", nodes_wanted(a)) } else { format!("{} ({})", folded(&a.nodes), a.nodes.len()) };
     let uenv = if a.uenv.is_empty() { String::new() } else { format!("{} (sha256 {})", a.uenv, a.uenv_sha256) };
     let ended = last_stderr(stderr);
     block(&[
@@ -289,7 +296,8 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Directory", a.working_dir.clone()),
         ("Nodes", nodes),
         ("Share", a.share.as_ref().map(|s| format!("{} of each node", amount(s))).unwrap_or_default()),
-        ("Tasks", format!("{} on each node, {ranks} in all", a.tasks_per_node)),
+        ("Topology", a.topology.clone()),
+        ("Tasks", tasks_of(a)),
         ("Walltime", walltime(a)),
         ("Elapsed", elapsed(a, now).unwrap_or_default()),
         ("Expected start", a.expected_start_ms.and_then(time).unwrap_or_default()),
@@ -613,8 +621,10 @@ vCluster:   ml-training
         // Separate: json! accepts only a limited number of fields.
         let apart =
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
+        let none = ["nodes_requested_max", "topology"].map(|field| json.as_object_mut().unwrap().remove(field));
         let null = || Some(serde_json::Value::Null);
         assert_eq!(apart, [null(), Some(serde_json::json!([])), null(), null(), null()]);
+        assert_eq!(none, [null(), null()]);
         let waits = v1::Allocation { expected_start_ms: Some(1_772_704_812_034), ..pending() };
         assert_eq!(serde_json::to_value(AllocationJson::from(&waits)).unwrap()["expected_start"], "2026-03-05T10:00:12.034Z");
         assert_eq!(

@@ -18,6 +18,7 @@ pub fn ready_node(number: u32, size: Resources) -> Node {
         state_since: Timestamp(0),
         unenforced_limits: vec![],
         features: vec!["gpu".into(), "run_lease".into()],
+        topology_group: None,
         holds: vec![],
         leaving: vec![],
         relay_node: None,

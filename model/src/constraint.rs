@@ -51,6 +51,41 @@ pub struct Constraints {
     pub conformance: bool,
     /// The exact nodes, all of them; empty: any node.
     pub nodes: BTreeSet<NodeId>,
+    /// Of how many topology groups its nodes may be.
+    pub topology: Topology,
+}
+
+/// Of how many topology groups (parts of the network) the nodes of an allocation may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Topology {
+    /// As few as the nodes that are free allow.
+    #[default]
+    Any,
+    /// As few as the nodes of the cluster allow: it waits for nodes of one group, or, if none is large
+    /// enough, of as few as possible.
+    Tight,
+}
+
+impl Topology {
+    /// The names that users write.
+    pub const NAMES: [&'static str; 2] = ["any", "tight"];
+
+    /// The value with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "any" => Some(Self::Any),
+            "tight" => Some(Self::Tight),
+            _ => None,
+        }
+    }
+
+    /// The name that users write.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Any => Self::NAMES[0],
+            Self::Tight => Self::NAMES[1],
+        }
+    }
 }
 
 impl Constraints {

@@ -13,6 +13,11 @@ pub const RUNNING_MAX: usize = 32;
 /// Largest size of a topology group's name, in bytes.
 pub const TOPOLOGY_GROUP_BYTES_MAX: usize = 64;
 
+/// Whether this is a valid name of a topology group.
+pub fn is_topology_group(text: &str) -> bool {
+    (1..=TOPOLOGY_GROUP_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
+}
+
 /// The part that rarely changes. About 1 KB.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeFact {

@@ -80,7 +80,7 @@ pub use causes::with_causes;
 pub use checkpoint::{Automatic, CheckpointMethod, CheckpointPolicy, CheckpointRef, CheckpointSignal, SignalTo};
 pub use claim::{Claim, DesiredList, DesiredShare, Share, SharePhase};
 pub use conformance::Conformance;
-pub use constraint::Constraints;
+pub use constraint::{Constraints, Topology};
 pub use data::{Data, DataMount};
 pub use duration::millis;
 pub use end_reason::EndReason;

@@ -312,6 +312,10 @@ pub struct Node {
     /// The features that work may request (`nvme_scratch`, `gpu`, …), as registered by the agent;
     /// see [`crate::constraint`].
     pub features: Vec<String>,
+    /// The part of the network that it is in, as registered by the agent. `None`: the site configures
+    /// none. All such nodes count as one group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology_group: Option<String>,
     /// Its holds, which keep new work off it.
     pub holds: Vec<Hold>,
     /// Shares of claims that have ended, which the agent has not yet reported as released: they
@@ -337,7 +341,7 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_requested_at: Option<Timestamp>,
     /// The revision at which something last changed that a claim depends on: a hold set or lifted,
-    /// the state, size, features, `schedulable` or conformance. A claim is valid only for this
+    /// the state, size, features, topology group, `schedulable` or conformance. A claim is valid only for this
     /// revision.
     pub hold_revision: Revision,
     /// The sequence number of its agent's latest acknowledged report within the incarnation.

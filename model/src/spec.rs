@@ -56,6 +56,9 @@ pub struct AllocationSpec {
     pub tags: BTreeMap<String, String>,
     /// Number of nodes, at least 1.
     pub nodes: u32,
+    /// The most nodes that it gets, if more than `nodes` are free when it begins. `None`: exactly `nodes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes_max: Option<u32>,
     /// Amount of each node; `None`: whole nodes. An amount of 0 is derived from the others; see
     /// [`share_of`].
     #[serde(default)]
@@ -198,6 +201,7 @@ impl AllocationSpec {
             vcluster: String::new(),
             tags: BTreeMap::new(),
             nodes: 1,
+            nodes_max: None,
             share: None,
             constraints: Constraints::default(),
             tasks_per_node: 1,
@@ -245,6 +249,7 @@ impl AllocationSpec {
         if self.nodes == 0 || self.nodes > NODES_MAX {
             return Err(invalid("nodes", format!("{} given; 1 to {NODES_MAX} are possible", self.nodes)));
         }
+        self.validate_range()?;
         if self.share == Some(Resources::default()) {
             return Err(invalid("shared", "how much of each node? Say --cores, --mem or --gpus"));
         }
@@ -322,10 +327,34 @@ impl AllocationSpec {
         Ok(())
     }
 
-    /// Number of ranks of an inline command, and of a script's launch that does not specify it.
-    pub fn ranks(&self) -> u32 {
+    /// The most nodes that it may get.
+    pub fn nodes_most(&self) -> u32 {
+        self.nodes_max.unwrap_or(self.nodes)
+    }
+
+    /// The number of nodes that it asks for, for people: `1 node`, `2 to 8 nodes`.
+    pub fn nodes_text(&self) -> String {
+        match self.nodes_max {
+            None => counted(self.nodes, "node"),
+            Some(most) => format!("{} to {most} nodes", self.nodes),
+        }
+    }
+
+    /// Whether a claim for it may have this number of nodes.
+    pub fn may_have(&self, nodes: usize) -> bool {
+        (self.nodes as usize..=self.nodes_most() as usize).contains(&nodes)
+    }
+
+    /// Number of ranks of an inline command, and of a script's launch that does not specify it, on the
+    /// fewest nodes that it may get.
+    pub fn ranks_min(&self) -> u32 {
+        self.ranks_on(self.nodes)
+    }
+
+    /// The same on this number of nodes.
+    pub fn ranks_on(&self, nodes: u32) -> u32 {
         match self.launch.ranks {
-            0 => self.nodes.saturating_mul(self.tasks_per_node),
+            0 => nodes.saturating_mul(self.tasks_per_node),
             ranks => ranks,
         }
     }
@@ -336,7 +365,8 @@ impl AllocationSpec {
         let asked = &self.launch;
         // Fewer ranks than would fit are distributed evenly.
         let limit = (asked.ranks == 0 || asked.shape.distribution != Distribution::Block).then_some(self.tasks_per_node);
-        lay_out(nodes, self.ranks(), limit, &asked.shape.distribution).unwrap_or_default()
+        let ranks = self.ranks_on(u32::try_from(nodes.len()).unwrap_or(u32::MAX));
+        lay_out(nodes, ranks, limit, &asked.shape.distribution).unwrap_or_default()
     }
 
     fn validate_launch(&self) -> Result<(), SpecError> {
@@ -354,7 +384,7 @@ impl AllocationSpec {
         {
             return Err(invalid("ntasks", "of a script: its launches say how many ranks each program has (`lattice launch -n`)"));
         }
-        shape.validate(self.ranks()).map_err(|e| invalid("launch", e.to_string()))?;
+        shape.validate(self.ranks_min()).map_err(|e| invalid("launch", e.to_string()))?;
         for program in &shape.programs {
             without_nul("command", &program.argv)?;
         }
@@ -366,6 +396,21 @@ impl AllocationSpec {
             )),
             None => Ok(()),
         }
+    }
+
+    fn validate_range(&self) -> Result<(), SpecError> {
+        let Some(most) = self.nodes_max else { return Ok(()) };
+        let refuse = |why: String| Err(invalid("nodes", why));
+        if most <= self.nodes || most > NODES_MAX {
+            return refuse(format!("{}-{most} is not a range of numbers from 1 to {NODES_MAX}", self.nodes));
+        }
+        if self.launch.ranks > 0 && most > self.launch.ranks {
+            return refuse(format!("of {most} nodes some would have none of its {}", counted(self.launch.ranks, "rank")));
+        }
+        if !self.constraints.nodes.is_empty() {
+            return refuse("a range, and a list of the exact nodes: give one of them".to_owned());
+        }
+        Ok(())
     }
 
     fn validate_nodelist(&self) -> Result<(), SpecError> {

@@ -63,6 +63,7 @@ pub fn node(id: &str, state: NodeState) -> Node {
         state_since: Timestamp(0),
         unenforced_limits: vec![],
         features: vec![],
+        topology_group: None,
         holds: vec![],
         leaving: vec![],
         relay_node: None,

@@ -1,7 +1,7 @@
 //! Which nodes an allocation gets of those that are free for it now.
 
 use crate::classes::Class;
-use crate::conformity;
+use crate::grouping;
 use crate::node_set::NodeSet;
 use crate::quotas::Quotas;
 use crate::state::State;
@@ -9,10 +9,11 @@ use lattice_model::Allocation;
 use lattice_model::tenant::Excess;
 
 /// The nodes that an allocation can begin on now and keep until `until_ms`, so that it delays no
-/// reservation: as many as it asks for, and not more new ones than its tenant's quota allows.
+/// reservation: as many as it asks for, the most of a range, and not more new ones than its tenant's
+/// quota allows.
 /// `None`: too few are free for so long.
 pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Option<Vec<usize>> {
-    let wanted = allocation.spec.nodes as usize;
+    let (wanted, most) = (allocation.spec.nodes as usize, allocation.spec.nodes_most() as usize);
     let mut free =
         state.open.and(&class.candidates).filter(|node| state.is_free_until(*node, class.amount(state, *node).as_ref(), until_ms));
     let left = |node: &usize| {
@@ -20,7 +21,7 @@ pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocat
         (free.gpus, free.cores, free.memory_bytes)
     };
     // The same as below, without sorting all nodes.
-    if wanted == 1 && !quotas.depend_on_nodes(allocation) {
+    if most == 1 && !quotas.depend_on_nodes(allocation) {
         if allocation.spec.share.is_some() {
             return Some(vec![free.min_by_key(|node| (state.has_drifted[*node], left(node)))?]);
         }
@@ -37,16 +38,19 @@ pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocat
         // wants whole nodes.
         free.sort_by_key(left);
     }
-    let mut chosen = largest_allowed(state, free, quotas, allocation);
-    chosen.truncate(wanted);
-    (chosen.len() == wanted).then_some(chosen)
+    let mut chosen = best_allowed(state, class, free, quotas, allocation);
+    chosen.truncate(most);
+    (chosen.len() >= wanted).then_some(chosen)
 }
 
 /// How many of the nodes that are free for an allocation could serve it together. Nodes that the
 /// quota forbids do not count if too few others are left.
-pub fn count_free(state: &State<'_>, free: &[usize], quotas: &Quotas<'_>, allocation: &Allocation) -> usize {
-    let allowed = largest_allowed(state, free.to_vec(), quotas, allocation).len();
-    if allowed < allocation.spec.nodes as usize { allowed } else { conformity::together(state, free.iter().copied(), &allocation.spec) }
+pub fn count_free(state: &State<'_>, class: &Class<'_>, free: &[usize], quotas: &Quotas<'_>, allocation: &Allocation) -> usize {
+    let allowed = best_allowed(state, class, free.to_vec(), quotas, allocation).len();
+    if allowed < allocation.spec.nodes as usize {
+        return allowed;
+    }
+    grouping::together(state, free.iter().copied(), &allocation.spec, class.groups_max(allocation))
 }
 
 /// The quota that keeps an allocation off because too few of the nodes that its tenant uses already
@@ -66,15 +70,23 @@ pub fn over_quota(
     };
     state.open.and(&class.candidates).filter(is_used).for_each(|node| used.insert(node));
     let new = |set: Vec<usize>| wanted.saturating_sub(set.into_iter().filter(|node| used.contains(*node)).count());
-    let sets = conformity::sets(state, class.candidates.iter().collect(), &allocation.spec);
+    let sets = grouping::sets(state, class.candidates.iter().collect(), &allocation.spec, class.groups_max(allocation));
     let excess = quotas.excess(allocation, sets.into_iter().filter(|set| set.len() >= wanted).map(new).min()?)?;
     Some((excess, used.len()))
 }
 
-fn largest_allowed(state: &State<'_>, free: Vec<usize>, quotas: &Quotas<'_>, allocation: &Allocation) -> Vec<usize> {
-    let sets = conformity::sets(state, free, &allocation.spec).into_iter().map(|mut set| {
+/// The first set of free nodes that is large enough with those that the quota allows; if there is none,
+/// the largest.
+fn best_allowed(state: &State<'_>, class: &Class<'_>, free: Vec<usize>, quotas: &Quotas<'_>, allocation: &Allocation) -> Vec<usize> {
+    let mut largest = Vec::new();
+    for mut set in grouping::sets(state, free, &allocation.spec, class.groups_max(allocation)) {
         quotas.retain_allowed(allocation, &mut set, |node| &state.nodes[*node].id);
-        set
-    });
-    sets.min_by_key(|set| std::cmp::Reverse(set.len())).unwrap_or_default()
+        if set.len() >= allocation.spec.nodes as usize {
+            return set;
+        }
+        if set.len() > largest.len() {
+            largest = set;
+        }
+    }
+    largest
 }

@@ -1,11 +1,11 @@
 //! Waiting work in classes: the same nodes could ever serve all work of one class.
 
-use crate::conformity;
+use crate::grouping;
 use crate::misfit;
 use crate::node_set::NodeSet;
 use crate::state::State;
 use lattice_model::input::STDIN_VARIABLE;
-use lattice_model::{Allocation, Resources};
+use lattice_model::{Allocation, Resources, Topology};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -17,8 +17,8 @@ pub struct Class<'a> {
     /// The nodes that could ever serve it: they are registered, in its vCluster, schedulable, large
     /// enough, with the constraints that it asks for, and not now excluded for it.
     pub candidates: Rc<NodeSet>,
-    /// How many of these could serve one allocation together.
-    pub possible: usize,
+    /// How many of these could serve one allocation together, for 1, 2, … topology groups at most.
+    reach: Vec<usize>,
     /// How much memory it gets of a node, in bytes; for whole nodes, of one of these.
     pub memory_bytes: u64,
 }
@@ -28,6 +28,26 @@ impl Class<'_> {
     pub fn amount(&self, state: &State<'_>, node: usize) -> Option<Resources> {
         let spec = &self.like.spec;
         spec.share.is_some().then(|| spec.amount_of(&state.nodes[node].size))
+    }
+
+    /// How many of its candidates could serve one allocation together.
+    pub fn possible(&self) -> usize {
+        self.reach.last().copied().unwrap_or(0)
+    }
+
+    /// The fewest topology groups with so many candidates that could serve together. `None`: all of them
+    /// have fewer.
+    pub fn groups_needed(&self, nodes: u32) -> Option<usize> {
+        let fewer = self.reach.partition_point(|most| *most < nodes as usize);
+        (fewer < self.reach.len()).then_some(fewer + 1)
+    }
+
+    /// Of how many topology groups the nodes of one of its allocations may be.
+    pub fn groups_max(&self, allocation: &Allocation) -> usize {
+        match self.like.spec.constraints.topology {
+            Topology::Any => grouping::ANY,
+            Topology::Tight => self.groups_needed(allocation.spec.nodes).unwrap_or(grouping::ANY),
+        }
     }
 }
 
@@ -50,10 +70,10 @@ impl<'a> Classes<'a> {
         }
         known.push(self.all.len());
         let candidates = self.candidates(state, allocation);
-        let possible = conformity::together(state, candidates.iter(), &allocation.spec);
+        let reach = grouping::reach(state, candidates.iter(), &allocation.spec);
         let of_first_node = || candidates.iter().next().map_or(0, |node| state.nodes[node].size.memory_bytes);
         let memory_bytes = allocation.spec.share.map_or_else(of_first_node, |share| share.memory_bytes);
-        self.all.push(Class { like: allocation, candidates, possible, memory_bytes });
+        self.all.push(Class { like: allocation, candidates, reach, memory_bytes });
         self.all.len() - 1
     }
 
@@ -104,7 +124,8 @@ fn hash(allocation: &Allocation) -> u64 {
     let mut hash = DefaultHasher::new();
     (&spec.vcluster, spec.sensitive, spec.tasks_per_node, allocation.excluded.len()).hash(&mut hash);
     let constraints = &spec.constraints;
-    (constraints.gpus, constraints.memory_bytes, constraints.conformance, &constraints.features, &constraints.nodes).hash(&mut hash);
+    (constraints.gpus, constraints.memory_bytes, constraints.conformance, constraints.topology).hash(&mut hash);
+    (&constraints.features, &constraints.nodes).hash(&mut hash);
     (spec.binding.gpus_per_task, spec.launch.shape.cpus_per_task).hash(&mut hash);
     spec.share.map(|share| (share.cores, share.memory_bytes, share.gpus)).hash(&mut hash);
     hash.finish()

@@ -17,9 +17,9 @@
 pub mod broker;
 mod choice;
 mod classes;
-mod conformity;
 mod domains;
 mod explanation;
+mod grouping;
 mod headroom;
 mod holdings;
 mod misfit;
@@ -72,6 +72,8 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
 
 #[cfg(test)]
 mod backfill_tests;
+#[cfg(test)]
+mod grouping_tests;
 #[cfg(test)]
 mod score_tests;
 #[cfg(test)]

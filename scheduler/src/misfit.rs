@@ -1,7 +1,6 @@
 //! Whether the registered nodes could ever serve work, whatever their state and their present load.
 
-use lattice_model::count::counted;
-use lattice_model::{AllocationSpec, Node, NodeId, VCluster, hostlist};
+use lattice_model::{AllocationSpec, Node, NodeId, Topology, VCluster, hostlist};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -65,9 +64,13 @@ pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, named: Option<&VCluster
 /// What the work asks for, for people.
 pub fn wants(spec: &AllocationSpec) -> String {
     let wants = match &spec.share {
-        None => format!("wants {}", counted(spec.nodes, "node")),
-        Some(share) if spec.nodes == 1 => format!("wants {share} of one node"),
-        Some(share) => format!("wants {share} of each of {} nodes", spec.nodes),
+        None => format!("wants {}", spec.nodes_text()),
+        Some(share) if spec.nodes_most() == 1 => format!("wants {share} of one node"),
+        Some(share) => format!("wants {share} of each of {}", spec.nodes_text()),
     };
-    if spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants }
+    let wants = if spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants };
+    match spec.constraints.topology {
+        Topology::Tight if spec.nodes_most() > 1 => format!("{wants} in as few topology groups as possible"),
+        Topology::Tight | Topology::Any => wants,
+    }
 }

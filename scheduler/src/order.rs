@@ -45,7 +45,7 @@ impl<'a> Ordered<'a> {
             let class = classes.of(&state, allocation);
             waiting.entry(view.queue_of(allocation)).or_default().push(Waiting { allocation, class });
         }
-        let scorer = Scorer::of(view, now);
+        let scorer = Scorer::of(&state);
         let mut queues = Vec::with_capacity(waiting.len());
         for (name, mut waiting) in waiting {
             let (scheduler, weights) = (view.scheduler_of(name), view.weights_of(name));

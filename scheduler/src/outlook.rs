@@ -1,7 +1,7 @@
 //! Why each allocation waits, and when it is expected to begin: the decisions of a plan, for people.
 
 use crate::choice;
-use crate::conformity;
+use crate::grouping;
 use crate::misfit::{self, misfit};
 use crate::plan::{Decision, Plan, Planned, RESERVATIONS_MAX, plan};
 use crate::quotas::Quotas;
@@ -57,7 +57,7 @@ impl Plan<'_> {
             is_in_service && self.state.is_free_in_view(*node, class.amount(&self.state, *node).as_ref())
         };
         let free: Vec<usize> = class.candidates.iter().filter(is_free).collect();
-        choice::count_free(&self.state, &free, &Quotas::of(self.state.view), planned.allocation)
+        choice::count_free(&self.state, class, &free, &Quotas::of(self.state.view), planned.allocation)
     }
 
     /// The excluded nodes, if there would be enough nodes with them.
@@ -69,7 +69,7 @@ impl Plan<'_> {
             let node = self.state.nodes[*node];
             misfit::never_serves(named, &allocation.spec, node).is_none() && allocation.spec.lacked_by(node).is_none()
         };
-        let possible = conformity::together(&self.state, (0..self.state.nodes.len()).filter(fits), &allocation.spec);
+        let possible = grouping::together(&self.state, (0..self.state.nodes.len()).filter(fits), &allocation.spec, grouping::ANY);
         (possible >= allocation.spec.nodes as usize).then_some(found)
     }
 
@@ -79,7 +79,7 @@ impl Plan<'_> {
         clip(match &planned.decision {
             Decision::TooFewNodes => match self.excluded(planned) {
                 Some((excluded, _)) => format!("{} excluded: prologue failed", counted(excluded, "node")),
-                None => format!("wants {}, {} could serve", counted(wanted, "node"), self.classes.all[planned.class].possible),
+                None => format!("wants {}, {} could serve", counted(wanted, "node"), self.classes.all[planned.class].possible()),
             },
             Decision::Blocked { obstacle, later: false } => obstacle.brief(),
             Decision::Blocked { obstacle, later: true } => obstacle.brief_later(),
@@ -195,7 +195,7 @@ impl Plan<'_> {
     }
 
     fn too_few_nodes(&self, planned: &Planned<'_>, wants: &str) -> String {
-        let (view, allocation, possible) = (self.state.view, planned.allocation, self.classes.all[planned.class].possible);
+        let (view, allocation, possible) = (self.state.view, planned.allocation, self.classes.all[planned.class].possible());
         if let Some((_, text)) = self.excluded(planned) {
             return format!("{wants}; {possible} could serve it without those that are excluded for it: it waits for {text}");
         }

@@ -199,7 +199,7 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn decide(&mut self, of: &Queue<'a>, queue: usize, class: usize, allocation: &'a Allocation) -> Decision {
-        if self.classes.all[class].possible < allocation.spec.nodes as usize {
+        if self.classes.all[class].possible() < allocation.spec.nodes as usize {
             return Decision::TooFewNodes;
         }
         if let Some(obstacle) = self.headroom.obstacle(allocation) {

@@ -51,9 +51,9 @@ impl<'a> Quotas<'a> {
     }
 
     /// Whether it matters which nodes the allocation gets: its tenant may not use as many new ones
-    /// as it asks for.
+    /// as it may get.
     pub fn depend_on_nodes(&self, allocation: &Allocation) -> bool {
-        self.limit(allocation).is_some_and(|(_, more_max)| more_max < allocation.spec.nodes as usize)
+        self.limit(allocation).is_some_and(|(_, more_max)| more_max < allocation.spec.nodes_most() as usize)
     }
 
     /// Keeps those of the nodes that the quota allows for the allocation: all that its tenant uses

@@ -6,6 +6,7 @@
 //! alone: it would keep all others from being reserved before it.
 
 use crate::classes::Class;
+use crate::grouping;
 use crate::quotas::Quotas;
 use crate::state::{OUTAGE_MS_MAX, Service, State};
 use lattice_model::tenant::Excess;
@@ -63,7 +64,7 @@ pub fn find(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocatio
     };
     let up = class.candidates.iter().filter(|node| state.service[*node] == Service::Up);
     let mut available: Vec<Available> = up.map(|node| at(node, 0)).collect();
-    if let Some((start_ms, nodes)) = earliest(state, available.clone(), quotas, allocation, floor_ms) {
+    if let Some((start_ms, nodes)) = earliest(state, class, available.clone(), quotas, allocation, floor_ms) {
         return Found::Reservation(reservation(state, class, start_ms, nodes));
     }
     let back_ms = state.now_ms + OUTAGE_MS_MAX;
@@ -71,7 +72,7 @@ pub fn find(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocatio
         available.push(at(node, back_ms));
     }
     let usable = available.iter().filter(|a| quotas.is_used(allocation, &state.nodes[a.node].id)).count();
-    if let Some((start_ms, nodes)) = earliest(state, available, quotas, allocation, floor_ms) {
+    if let Some((start_ms, nodes)) = earliest(state, class, available, quotas, allocation, floor_ms) {
         return Found::Reservation(reservation(state, class, start_ms, nodes));
     }
     match quotas.excess(allocation, (allocation.spec.nodes as usize).saturating_sub(usable)) {
@@ -96,24 +97,53 @@ struct Available {
 /// otherwise such work would get each node that becomes free.
 fn earliest(
     state: &State<'_>,
+    class: &Class<'_>,
     available: Vec<Available>,
     quotas: &Quotas<'_>,
     allocation: &Allocation,
     floor_ms: u64,
 ) -> Option<(u64, Vec<usize>)> {
-    let allowed = |mut group: Vec<Available>| {
-        if quotas.depend_on_nodes(allocation) {
-            group.sort_by_key(|a| (a.from_ms, a.node));
-            quotas.retain_allowed(allocation, &mut group, |a| &state.nodes[a.node].id);
-        }
-        earliest_of(state, group, allocation.spec.nodes as usize, floor_ms)
+    let (wanted, groups_max) = (allocation.spec.nodes as usize, class.groups_max(allocation));
+    let is_one_group = allocation.spec.constraints.conformance;
+    let group = |node: usize| {
+        let conformance = if is_one_group { state.conformance_group[node] } else { 0 };
+        (conformance, if groups_max == 1 { state.topology_group[node] } else { 0 })
     };
-    if !allocation.spec.constraints.conformance {
-        return allowed(available);
+    let mut pools: BTreeMap<(usize, usize), Vec<Available>> = BTreeMap::new();
+    if is_one_group || groups_max == 1 {
+        available.into_iter().for_each(|a| pools.entry(group(a.node)).or_default().push(a));
+    } else {
+        pools.insert((0, 0), available);
     }
-    let mut groups: BTreeMap<usize, Vec<Available>> = BTreeMap::new();
-    available.into_iter().for_each(|a| groups.entry(state.group[a.node]).or_default().push(a));
-    groups.into_values().filter_map(allowed).min_by_key(|(start_ms, _)| *start_ms)
+    let of_pool = |mut pool: Vec<Available>| {
+        if groups_max != grouping::ANY && groups_max > 1 {
+            pool = in_groups(state, pool, wanted, groups_max, floor_ms)?;
+        }
+        if quotas.depend_on_nodes(allocation) {
+            pool.sort_by_key(|a| (a.from_ms, a.node));
+            quotas.retain_allowed(allocation, &mut pool, |a| &state.nodes[a.node].id);
+        }
+        earliest_of(state, pool, wanted, floor_ms)
+    };
+    pools.into_values().filter_map(of_pool).min_by_key(|(start_ms, _)| *start_ms)
+}
+
+/// Those of the nodes that are in the topology groups, at most `groups_max`, which have enough nodes
+/// first. `None`: none have.
+fn in_groups(state: &State<'_>, mut available: Vec<Available>, wanted: usize, groups_max: usize, floor_ms: u64) -> Option<Vec<Available>> {
+    let from_ms = |a: &Available| a.from_ms.max(floor_ms);
+    available.sort_unstable_by_key(|a| (from_ms(a), a.node));
+    let mut counts = vec![0; state.topology_groups];
+    let mut largest = |at_once: &[Available]| {
+        at_once.iter().for_each(|a| counts[state.topology_group[a.node]] += 1);
+        let mut groups: Vec<usize> = (0..counts.len()).filter(|group| counts[*group] > 0).collect();
+        groups.sort_by_key(|group| Reverse(counts[*group]));
+        groups.truncate(groups_max);
+        (groups.iter().map(|group| counts[*group]).sum::<usize>() >= wanted).then_some(groups)
+    };
+    let groups = available.chunk_by(|one, next| from_ms(one) == from_ms(next)).find_map(&mut largest)?;
+    available.retain(|a| groups.contains(&state.topology_group[a.node]));
+    Some(available)
 }
 
 fn earliest_of(state: &State<'_>, mut available: Vec<Available>, wanted: usize, floor_ms: u64) -> Option<(u64, Vec<usize>)> {

@@ -12,6 +12,7 @@
 
 use crate::classes::Class;
 use crate::standing::{BUDGET_EXCEEDED, Standings};
+use crate::state::State;
 use crate::view::View;
 use lattice_model::{Allocation, Factor, Timestamp, Weights, millis};
 
@@ -63,11 +64,14 @@ pub struct Scorer<'a> {
     standings: Standings<'a>,
     /// f₆: the node-hours that wait, as a part of those that run, at most 1.
     backlog: f64,
+    /// How many topology groups the cluster has.
+    topology_groups: usize,
 }
 
 impl<'a> Scorer<'a> {
-    pub fn of(view: &'a View, now: Timestamp) -> Self {
-        Self { view, now, standings: Standings::of(view, now), backlog: backlog(view) }
+    pub fn of(state: &State<'a>) -> Self {
+        let (view, now) = (state.view, Timestamp(state.now_ms));
+        Self { view, now, standings: Standings::of(view, now), backlog: backlog(view), topology_groups: state.topology_groups }
     }
 
     /// See [`Standings::is_over_burst`].
@@ -94,9 +98,19 @@ impl<'a> Scorer<'a> {
             Factor::FairShare => Some(self.standings.share_deficit(allocation)),
             Factor::Backlog => Some(self.backlog),
             Factor::Checkpoint => self.checkpoint_efficiency(allocation, class),
+            Factor::Topology => self.topology_fitness(allocation, class),
             // Conformance decides which nodes it gets, as the specification has it.
-            Factor::Topology | Factor::DataReadiness | Factor::Energy | Factor::Conformance => None,
+            Factor::DataReadiness | Factor::Energy | Factor::Conformance => None,
         }
+    }
+
+    /// f₄: the fewer topology groups it needs, the nearer to 1. `None`: all nodes are in one.
+    fn topology_fitness(&self, allocation: &Allocation, class: &Class<'_>) -> Option<f64> {
+        if self.topology_groups < 2 {
+            return None;
+        }
+        let needed = class.groups_needed(allocation.spec.nodes).unwrap_or(self.topology_groups);
+        Some(1.0 - needed as f64 / self.topology_groups as f64)
     }
 
     /// f₈: 1 for work that saves itself in no time, 0 for work that cannot save itself. `None`: the

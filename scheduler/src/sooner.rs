@@ -2,7 +2,7 @@
 
 use crate::plan::{Decision, plan_within};
 use crate::view::View;
-use lattice_model::{Allocation, AllocationId, Timestamp};
+use lattice_model::{Allocation, AllocationId, Timestamp, Topology};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub enum Sooner {
     Nodes(u32),
     /// Its walltime is this at most.
     Walltime(Duration),
+    /// Its nodes may be of any topology groups.
+    AnyTopology,
     /// It is in this vCluster.
     VCluster(String),
 }
@@ -36,6 +38,7 @@ impl fmt::Display for Sooner {
             Self::Nodes(1) => f.write_str("it asked for 1 node"),
             Self::Nodes(nodes) => write!(f, "it asked for {nodes} nodes"),
             Self::Walltime(walltime) => write!(f, "its walltime were {}", lattice_model::duration::clock_text(*walltime)),
+            Self::AnyTopology => f.write_str("its nodes were of any topology groups (--topology any)"),
             Self::VCluster(name) => write!(f, "it were in vCluster {name}"),
         }
     }
@@ -52,6 +55,7 @@ pub fn sooner(view: &View, id: AllocationId, now: Timestamp) -> Vec<Sooner> {
     let mut found = Vec::new();
     found.extend(trial.nodes().map(Sooner::Nodes));
     found.extend(trial.walltime().map(Sooner::Walltime));
+    found.extend(trial.any_topology());
     found.extend(trial.vcluster().map(Sooner::VCluster));
     found
 }
@@ -79,7 +83,11 @@ impl Trial {
         let (mut fits, mut too_many) = (0, self.allocation.spec.nodes);
         while too_many - fits > 1 {
             let tried = fits + (too_many - fits) / 2;
-            if self.begins(|a| Arc::make_mut(&mut a.spec).nodes = tried) {
+            let fewer = |a: &mut Allocation| {
+                let spec = Arc::make_mut(&mut a.spec);
+                (spec.nodes, spec.nodes_max) = (tried, None);
+            };
+            if self.begins(fewer) {
                 fits = tried;
             } else {
                 too_many = tried;
@@ -99,6 +107,11 @@ impl Trial {
             }
         };
         shorter.into_iter().find(|walltime| self.begins(|a| Arc::make_mut(&mut a.spec).walltime = Some(*walltime)))
+    }
+
+    fn any_topology(&mut self) -> Option<Sooner> {
+        let is_tight = self.allocation.spec.constraints.topology == Topology::Tight;
+        (is_tight && self.begins(|a| Arc::make_mut(&mut a.spec).constraints.topology = Topology::Any)).then_some(Sooner::AnyTopology)
     }
 
     fn vcluster(&mut self) -> Option<String> {

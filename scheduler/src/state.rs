@@ -57,8 +57,11 @@ pub struct State<'a> {
     pub nodes: Vec<&'a Node>,
     pub service: Vec<Service>,
     /// The conformance group of each node; a node that belongs to none has a number of its own.
-    pub group: Vec<usize>,
-    pub groups: usize,
+    pub conformance_group: Vec<usize>,
+    pub conformance_groups: usize,
+    /// The topology group of each node; those without one are in one together.
+    pub topology_group: Vec<usize>,
+    pub topology_groups: usize,
     pub has_drifted: Vec<bool>,
     /// The kind of each node: nodes of one kind can serve the same work.
     pub kind: Vec<usize>,
@@ -78,13 +81,16 @@ impl<'a> State<'a> {
     pub fn of(view: &'a View, now: Timestamp) -> Self {
         let nodes: Vec<&Node> = view.nodes.values().collect();
         let (kind, kinds) = kinds(&nodes);
-        let (group, groups) = groups(&nodes);
+        let (conformance_group, conformance_groups) = conformance_groups(&nodes);
+        let (topology_group, topology_groups) = topology_groups(&nodes);
         let mut state = Self {
             view,
             now_ms: now.0,
             service: nodes.iter().map(|node| service(view, node, now)).collect(),
-            group,
-            groups,
+            conformance_group,
+            conformance_groups,
+            topology_group,
+            topology_groups,
             has_drifted: nodes.iter().map(|node| node.conformance.as_ref().is_some_and(|c| c.drift.is_some())).collect(),
             kind,
             kinds,
@@ -264,7 +270,7 @@ fn service(view: &View, node: &Node, now: Timestamp) -> Service {
 }
 
 /// The number of each node's conformance group, and how many groups there are.
-fn groups(nodes: &[&Node]) -> (Vec<usize>, usize) {
+fn conformance_groups(nodes: &[&Node]) -> (Vec<usize>, usize) {
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     let mut count = 0;
     let mut numbers = Vec::with_capacity(nodes.len());
@@ -279,6 +285,17 @@ fn groups(nodes: &[&Node]) -> (Vec<usize>, usize) {
         });
     }
     (numbers, count)
+}
+
+/// The number of each node's topology group, and how many groups there are.
+fn topology_groups(nodes: &[&Node]) -> (Vec<usize>, usize) {
+    let mut known: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+    let number = |node: &&Node| {
+        let next = known.len();
+        *known.entry(node.topology_group.as_deref()).or_insert(next)
+    };
+    let numbers = nodes.iter().map(number).collect();
+    (numbers, known.len())
 }
 
 /// The kind of each node, and a node of each kind: equal in all that decides whether a node could

@@ -13,7 +13,7 @@
 //! could have saved themselves preempts any.
 
 use crate::classes::Class;
-use crate::conformity;
+use crate::grouping;
 use crate::node_set::NodeSet;
 use crate::score::{FIRST_SIZE_MEMORY_PART, Scorer};
 use crate::state::{Service, Span, State, duration_ms};
@@ -131,7 +131,9 @@ impl<'a> Victims<'a> {
         if sooner_s * f64::from(allocation.spec.nodes) <= cost_node_s {
             return Choice::Nothing;
         }
-        let nodes = search.all_freed(&free, &chosen).into_iter().chain(free.iter()).take(allocation.spec.nodes as usize).collect();
+        let freed = search.all_freed(&free, &chosen).into_iter().chain(free.iter()).collect();
+        let sets = grouping::sets(state, freed, &allocation.spec, class.groups_max(allocation));
+        let nodes = sets.into_iter().next().unwrap_or_default().into_iter().take(allocation.spec.nodes as usize).collect();
         let victims: Vec<(AllocationId, Epoch)> = chosen.iter().map(|c| (c.allocation.id, c.allocation.epoch)).collect();
         self.candidates.retain(|c| !victims.iter().any(|(id, _)| *id == c.allocation.id));
         Choice::Victims(PreemptedFor { beneficiary: allocation.id, victims }, nodes)
@@ -262,7 +264,8 @@ impl Search<'_, '_> {
     fn is_enough(&self, free: &NodeSet, freed: &BTreeSet<usize>) -> bool {
         let wanted = self.allocation.spec.nodes as usize;
         let is_possible = free.len() + freed.len() >= wanted;
-        is_possible && conformity::together(self.state, free.iter().chain(freed.iter().copied()), &self.allocation.spec) >= wanted
+        let (spec, groups_max) = (&self.allocation.spec, self.class.groups_max(self.allocation));
+        is_possible && grouping::together(self.state, free.iter().chain(freed.iter().copied()), spec, groups_max) >= wanted
     }
 
     /// The nodes of the first of these victims that are free once all of them are gone, and that are

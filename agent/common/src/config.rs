@@ -23,7 +23,7 @@ use health::{HealthSettings, HealthSettingsError};
 use hooks::HookSettings;
 use lattice_model::NodeId;
 use lattice_model::constraint::is_feature;
-use lattice_model::fact::TOPOLOGY_GROUP_BYTES_MAX;
+use lattice_model::fact::{TOPOLOGY_GROUP_BYTES_MAX, is_topology_group};
 use lattice_objects::SettingNames;
 use lattice_pki::tls::TlsFiles;
 use lattice_runtime::topology::SimulatedGpu;
@@ -102,7 +102,8 @@ pub struct AgentConfig {
     /// `key=value`. At most 16.
     pub features: Vec<String>,
     /// The part of the network that this node is in, as the site names it: a dragonfly group, a
-    /// leaf switch. At most 64 bytes; empty: unknown.
+    /// leaf switch. Work of several nodes gets nodes of as few groups as possible. At most 64 bytes;
+    /// empty: unknown.
     pub topology_group: String,
     /// Where allocations' scratch is, see [`ScratchSettings`].
     pub scratch: ScratchSettings,
@@ -208,6 +209,11 @@ pub enum AgentConfigError {
 }
 
 impl AgentConfig {
+    /// The part of the network that the node is in, if the site configures it.
+    pub fn known_topology_group(&self) -> Option<String> {
+        Some(self.topology_group.clone()).filter(|group| !group.is_empty())
+    }
+
     /// Checks ranges and forms.
     pub fn validate(&self) -> Result<(), AgentConfigError> {
         self.node()?;
@@ -219,7 +225,7 @@ impl AgentConfig {
         if let Some((_, feature)) = self.features.iter().enumerate().find(|(number, f)| *number >= FEATURES_MAX || !is_feature(f)) {
             return Err(AgentConfigError::Feature { feature: feature.clone() });
         }
-        if self.topology_group.len() > TOPOLOGY_GROUP_BYTES_MAX || self.topology_group.chars().any(char::is_control) {
+        if !self.topology_group.is_empty() && !is_topology_group(&self.topology_group) {
             return Err(AgentConfigError::TopologyGroup { group: self.topology_group.clone() });
         }
         if self.roles.contains(&Role::Scheduler) && !self.roles.contains(&Role::Api) {

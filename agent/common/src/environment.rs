@@ -54,6 +54,7 @@ fn slurm_job(share: &DesiredShare) -> Vec<(String, String)> {
     let bytes = share.allocation.0.as_bytes();
     let number = (u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & 0x7fff_ffff).to_string();
     let (nodes, tasks) = (share.nodes.len(), share.spec.tasks_per_node);
+    let ranks = share.spec.ranks_on(u32::try_from(nodes).unwrap_or(u32::MAX)).to_string();
     let submit_dir = share.spec.submit_dir.as_ref().unwrap_or(&share.spec.working_dir);
     let list = hostlist::fold(share.nodes.iter());
     let mut env = vec![
@@ -65,8 +66,8 @@ fn slurm_job(share: &DesiredShare) -> Vec<(String, String)> {
         ("SLURM_NODELIST", list),
         ("SLURM_JOB_NUM_NODES", nodes.to_string()),
         ("SLURM_NNODES", nodes.to_string()),
-        ("SLURM_NTASKS", share.spec.ranks().to_string()),
-        ("SLURM_NPROCS", share.spec.ranks().to_string()),
+        ("SLURM_NTASKS", ranks.clone()),
+        ("SLURM_NPROCS", ranks),
         ("SLURM_NTASKS_PER_NODE", tasks.to_string()),
         ("SLURM_TASKS_PER_NODE", repeated(share.spec.usual_ranks(&node_ids(share)).iter().map(|n| n.count))),
         ("SLURM_SUBMIT_DIR", submit_dir.to_string_lossy().into_owned()),

@@ -39,6 +39,7 @@ impl Viewer {
             state: full.state,
             nodes: full.nodes,
             nodes_requested: full.nodes_requested,
+            nodes_requested_max: full.nodes_requested_max,
             share: full.share,
             epoch: full.epoch,
             vcluster: full.vcluster,

@@ -49,6 +49,7 @@ impl Swept {
             offer: offer.clone(),
             addresses: NodeAddresses { mesh: config.mesh.advertise().to_owned(), gossip: config.gossip.advertise().to_owned() },
             schedulable: config.schedulable,
+            topology_group: config.known_topology_group(),
             unenforced_limits: bounds::unlimited(&context.machine.bounds.controllers)
                 .into_iter()
                 .chain(context.machine.data.unlimited())

@@ -213,7 +213,7 @@ impl Wiring<'_> {
             cores: self.size.cores,
             memory_bytes: self.size.memory_bytes,
             gpus: BTreeMap::new(),
-            topology_group: Some(config.topology_group.clone()).filter(|group| !group.is_empty()),
+            topology_group: config.known_topology_group(),
             features: Vec::new(),
             fingerprint: None,
             images: Vec::new(),

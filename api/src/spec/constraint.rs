@@ -3,9 +3,8 @@
 //! with a value.
 
 use crate::v1;
-use lattice_model::NodeId;
-use lattice_model::SpecError;
 use lattice_model::constraint::{Constraints, GPU_TYPE, UNIFIED_MEMORY};
+use lattice_model::{NodeId, SpecError, Topology};
 
 /// Bytes in one unit of `memory_gb`.
 const GB: u64 = 1 << 30;
@@ -38,7 +37,8 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
                 _ => return Err(invalid("require_conformance must be true or false".to_owned())),
             },
             // `unbuilt` refuses these unless the value is false.
-            "prefer_same_numa" | "prefer_local_memory" | "allow_cxl_memory" | "topology" => {}
+            "prefer_same_numa" | "prefer_local_memory" | "allow_cxl_memory" => {}
+            "topology" => constraints.topology = topology(value)?,
             GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} needs a model, such as {GPU_TYPE}=GH200"))),
             key if value.starts_with(">=") => {
                 return Err(invalid(format!("{key}{value}: only gpu_count and memory_gb can be compared, and only with >=")));
@@ -46,6 +46,16 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
             feature if value.is_empty() => constraints.features.extend([feature.to_owned()]),
             key => constraints.features.extend([format!("{key}={value}")]),
         }
+    }
+    if let Some(given) = resources.map(|r| r.topology.as_str()).filter(|given| !given.is_empty()) {
+        let before = resources.and_then(|r| r.constraints.get("topology")).map(|value| value.trim());
+        if before.is_some_and(|before| before != given) {
+            return Err(SpecError::Invalid {
+                field: "topology",
+                why: format!("{given} contradicts the constraint topology: give one of them"),
+            });
+        }
+        constraints.topology = topology(given)?;
     }
     for name in resources.into_iter().flat_map(|r| &r.nodelist) {
         let node = name.parse::<NodeId>().map_err(|why| SpecError::Invalid { field: "nodelist", why: why.to_string() })?;
@@ -55,6 +65,14 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
         }
     }
     Ok((constraints, memory_policy))
+}
+
+fn topology(name: &str) -> Result<Topology, SpecError> {
+    let unknown = || SpecError::Invalid {
+        field: "topology",
+        why: format!("{:?} is not one of {}", name.chars().take(40).collect::<String>(), Topology::NAMES.join(", ")),
+    };
+    Topology::from_name(name).ok_or_else(unknown)
 }
 
 pub(super) fn from_model(constraints: &Constraints) -> std::collections::HashMap<String, String> {

@@ -122,14 +122,11 @@ fn defaults_are_applied() {
 #[test]
 fn options_that_are_not_built_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 18] = [
+    let cases: [(&str, Change); 15] = [
         ("--intent", |s| s.intent = "train".into()),
         ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
         ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
-        ("--nodes=MIN-MAX", |s| s.resources.as_mut().unwrap().nodes_max = 4),
         ("--constraint prefer_same_numa", |s| constrain(s, "prefer_same_numa", "")),
-        ("--constraint topology", |s| constrain(s, "topology", "tight")),
-        ("--topology", |s| s.resources.as_mut().unwrap().topology = "tight".into()),
         ("--reactive", |s| s.lifecycle.as_mut().unwrap().r#type = "reactive".into()),
         ("--data-mount s3://", |s| s.data = Some(mounted("s3://a/b", "", ""))),
         ("--data-mount nfs://", |s| s.data = Some(mounted("nfs://home/x", "", ""))),

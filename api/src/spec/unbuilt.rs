@@ -4,11 +4,10 @@ use crate::v1;
 use lattice_model::SpecError;
 
 /// Documented placement hints that no scheduler uses yet.
-const CONSTRAINTS: [(&str, &str); 4] = [
+const CONSTRAINTS: [(&str, &str); 3] = [
     ("prefer_same_numa", "--constraint prefer_same_numa"),
     ("prefer_local_memory", "--constraint prefer_local_memory"),
     ("allow_cxl_memory", "--constraint allow_cxl_memory"),
-    ("topology", "--constraint topology"),
 ];
 
 /// Refuses the first such field that is set, and an unknown lifecycle or telemetry mode. Values
@@ -53,10 +52,10 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         not_built("--image", !image.is_empty())?;
     }
     if let Some(v1::ResourceRequest {
-        nodes,
-        nodes_max,
+        nodes: _,
+        nodes_max: _,
         constraints,
-        topology,
+        topology: _,
         shared: _,
         cpus: _,
         memory_gb: _,
@@ -65,11 +64,9 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         nodelist: _,
     }) = resources
     {
-        not_built("--nodes=MIN-MAX", *nodes_max != 0 && nodes_max != nodes)?;
         for (key, field) in CONSTRAINTS {
             not_built(field, constraints.get(key).is_some_and(|value| value != "false"))?;
         }
-        not_built("--topology", !topology.is_empty())?;
     }
     let kind = lifecycle.as_ref().map_or("", |l| l.r#type.as_str());
     not_built("--reactive", kind == "reactive")?;

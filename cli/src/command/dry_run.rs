@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Format, print};
 use crate::session::Session;
-use crate::shown::{command_line, filled};
+use crate::shown::{command_line, counts, filled};
 use crate::table::block;
 use lattice_api::v1;
 use lattice_api::v1::entrypoint::What;
@@ -20,11 +20,14 @@ pub fn show(session: &Session, spec: &v1::AllocationSpec) -> Result<(), Failure>
     }
 }
 
-fn parts(spec: &v1::AllocationSpec) -> (v1::ResourceRequest, v1::Lifecycle, u64) {
-    let resources = spec.resources.clone().unwrap_or_default();
-    let everywhere = u64::from(resources.nodes) * u64::from(spec.tasks_per_node.max(1));
-    let ranks = spec.launch.as_ref().map(|launch| u64::from(launch.ranks)).filter(|ranks| *ranks > 0).unwrap_or(everywhere);
-    (resources, spec.lifecycle.clone().unwrap_or_default(), ranks)
+fn parts(spec: &v1::AllocationSpec) -> (v1::ResourceRequest, v1::Lifecycle, u32) {
+    let ranks = spec.launch.as_ref().map_or(0, |launch| launch.ranks);
+    (spec.resources.clone().unwrap_or_default(), spec.lifecycle.clone().unwrap_or_default(), ranks)
+}
+
+/// The number of nodes if it is known before it begins.
+fn fixed_nodes(resources: &v1::ResourceRequest) -> Option<u64> {
+    (resources.nodes_max <= resources.nodes).then_some(resources.nodes.into())
 }
 
 fn memory_bytes(resources: &v1::ResourceRequest) -> u64 {
@@ -70,9 +73,10 @@ fn text(spec: &v1::AllocationSpec) -> String {
         ("Script", script),
         ("Command", command),
         ("Directory", spec.working_dir.clone()),
-        ("Nodes", format!("{}{named}", resources.nodes)),
+        ("Nodes", format!("{}{named}", counts::range(resources.nodes, resources.nodes_max))),
         ("Share", if share.is_empty() { "whole nodes".to_owned() } else { format!("{} of each node", share.join(", ")) }),
-        ("Tasks", format!("{} on each node, {ranks} in all", spec.tasks_per_node.max(1))),
+        ("Tasks", counts::tasks(spec.tasks_per_node.max(1), ranks, fixed_nodes(&resources))),
+        ("Topology", resources.topology.clone()),
         ("Constraints", constraints(&resources).join(", ")),
         ("Walltime", walltime),
         ("Tenant", spec.tenant.clone()),
@@ -84,6 +88,8 @@ fn text(spec: &v1::AllocationSpec) -> String {
 
 fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
     let (resources, lifecycle, ranks) = parts(spec);
+    let everywhere = || fixed_nodes(&resources).map(|nodes| nodes * u64::from(spec.tasks_per_node.max(1)));
+    let tasks = if ranks > 0 { Some(u64::from(ranks)) } else { everywhere() };
     let (script, command) = match spec.entrypoint.as_ref().and_then(|entry| entry.what.as_ref()) {
         Some(What::Script(script)) => (Some(&script.text), Some(&script.args)),
         Some(What::Command(command)) => (None, Some(&command.argv)),
@@ -95,9 +101,11 @@ fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
         "command": command,
         "working_dir": spec.working_dir,
         "nodes": resources.nodes,
+        "nodes_max": Some(resources.nodes_max).filter(|most| *most > resources.nodes),
+        "topology": filled(&resources.topology),
         "nodelist": resources.nodelist,
         "tasks_per_node": spec.tasks_per_node.max(1),
-        "tasks": ranks,
+        "tasks": tasks,
         "cores": (resources.cpus > 0).then_some(resources.cpus),
         "memory_bytes": Some(memory_bytes(&resources)).filter(|bytes| *bytes > 0),
         "gpus": (resources.gpus > 0).then_some(resources.gpus),

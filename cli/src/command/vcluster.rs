@@ -3,6 +3,7 @@
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{self, Session, answer};
+use crate::shown::counts::nodes_wanted;
 use crate::shown::{AllocationJson, allocations_table, filled, folded, short, time};
 use crate::table::{Fit, Table};
 use lattice_api::client::Client;
@@ -143,7 +144,7 @@ fn queue_table(queue: &v1::VClusterQueueResponse, size: TableSize) -> String {
         let place = if a.queue_position == 0 { String::new() } else { a.queue_position.to_string() };
         let class = a.class_in_queue.map(|class| class.to_string()).unwrap_or_default();
         let score = a.score.map(|score| format!("{score:.3}")).unwrap_or_default();
-        let (owner, nodes) = (a.owner.clone(), a.nodes_requested.to_string());
+        let (owner, nodes) = (a.owner.clone(), nodes_wanted(a));
         table.row(vec![place, short(&a.id).to_owned(), a.name.clone(), owner, nodes, class, score, a.status_message.clone()]);
     }
     let left_out = (queue.waiting as usize).saturating_sub(queue.allocations.len());

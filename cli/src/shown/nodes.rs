@@ -22,6 +22,7 @@ pub struct NodeJson<'a> {
     committed: Option<AmountJson>,
     unenforced_limits: &'a [String],
     features: &'a [String],
+    topology_group: Option<&'a str>,
     vcluster: &'a str,
     allocations: &'a [String],
     holds: &'a [String],
@@ -48,6 +49,7 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
             committed: n.committed.as_ref().map(AmountJson::from),
             unenforced_limits: &n.unenforced_limits,
             features: &n.features,
+            topology_group: filled(&n.topology_group),
             vcluster: queue(&n.vcluster),
             allocations: &n.allocations,
             holds: &n.holds,
@@ -96,12 +98,12 @@ const NODES_FIT: Fit<'_> = Fit {
     left_out_last: &["ALLOCATIONS", "VCLUSTER"],
 };
 
-/// The list of nodes, in the given order. It shows how much of each node is free; wide it also shows features and
-/// unenforced limits, the size of each conformance group, since when each node has its state, and its address.
+/// The list of nodes, in the given order. It shows how much of each node is free; wide it also shows topology groups,
+/// features, unenforced limits, the size of each conformance group, since when each node has its state, and its address.
 pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
     let is_wide = size.width == Width::Wide;
     let first = ["NODE", "STATE", "FREE CORES", "FREE MEMORY", "FREE GPUS", "VCLUSTER", "CONFORMANCE", "ALLOCATIONS", "GOSSIP"];
-    let more: &[&str] = if is_wide { &["FEATURES", "NOT ENFORCED", "SINCE", "MESH"] } else { &[] };
+    let more: &[&str] = if is_wide { &["TOPOLOGY", "FEATURES", "NOT ENFORCED", "SINCE", "MESH"] } else { &[] };
     let mut table = Table::new(&[&first[..], more, &["REASON"]].concat());
     // If all nodes are in one group, a terse table leaves the column out.
     let group_of = |n: &v1::Node| n.conformance.as_ref().map(|report| (report.fingerprint.clone(), report.drifted_since_ms != 0));
@@ -129,6 +131,7 @@ pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
         ];
         if is_wide {
             let since = time(n.state_since_ms).unwrap_or_default();
+            cells.push(n.topology_group.clone());
             cells.extend([n.features.join(","), n.unenforced_limits.join(","), since, n.mesh_address.clone()]);
         }
         cells.push(reasons_text(n));

@@ -7,6 +7,7 @@ use crate::network::NetworkFlags;
 use crate::unbuilt::UnbuiltFlags;
 use clap::{Args, ValueEnum};
 use lattice_api::v1;
+use lattice_model::Topology;
 use lattice_model::constraint::PMIX;
 use lattice_model::duration::{self, BareNumber, DurationError};
 use lattice_model::launch::{self, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE};
@@ -20,8 +21,9 @@ use thiserror::Error;
 /// The options of `submit`, `launch` and `session`. If an option is repeated, the last one wins; some add up.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubmitFlags {
-    /// Number of nodes; whole nodes, unless --cores, --mem or --gpus is given [default: 1]
-    #[arg(short = 'N', long, value_name = "N", overrides_with = "nodes")]
+    /// Number of nodes, or a range such as 2-8: as many of it as are free when the work begins; whole nodes, unless
+    /// --cores, --mem or --gpus is given [default: 1]
+    #[arg(short = 'N', long, value_name = "N[-MAX]", overrides_with = "nodes")]
     pub nodes: Option<NodeCount>,
     /// Number of ranks in all; for a script: of each `lattice launch` that gives no number [default: nodes ×
     /// tasks-per-node]
@@ -54,6 +56,9 @@ pub struct SubmitFlags {
     /// or a feature that the site defines
     #[arg(short = 'C', long, alias = "constraints", value_name = "LIST")]
     pub constraint: Vec<String>,
+    /// Of how many topology groups (parts of the network) the nodes may be [default: any]
+    #[arg(long, value_name = "HOW", ignore_case = true, overrides_with = "topology")]
+    pub topology: Option<TopologyGroups>,
     /// Implied by the amounts above; alone it is refused
     #[arg(long, hide = true)]
     pub shared: bool,
@@ -173,6 +178,7 @@ impl SubmitFlags {
             memory_gb: self.memory_gb.or(if self.mem.is_some() { None } else { under.memory_gb }),
             gpus: self.gpus.or(under.gpus),
             constraint: [under.constraint, self.constraint].concat(),
+            topology: self.topology.or(under.topology),
             shared: self.shared || under.shared,
             tasks_per_node: self.tasks_per_node.or(under.tasks_per_node),
             // `--walltime` and `--service` exclude each other: `self` decides.
@@ -272,6 +278,7 @@ impl SubmitFlags {
     pub fn first_allocation_option(&self) -> Option<&'static str> {
         let given = [
             ("--constraint", !self.constraint.is_empty()),
+            ("--topology", self.topology.is_some()),
             ("--exclusive", self.exclusive),
             ("--wait-for-nodes", self.wait_for_nodes),
             ("--walltime", self.walltime.is_some()),
@@ -300,7 +307,7 @@ impl SubmitFlags {
     }
 }
 
-/// A number of nodes such as `4`, or a range such as `2-4`, which the server refuses because ranges are not built.
+/// A number of nodes such as `4`, or a range such as `2-4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeCount {
     /// At least this many.
@@ -336,6 +343,26 @@ impl FromStr for NodeCount {
             return Err(NodeCountError::Order(text.to_owned()));
         }
         Ok(Self { least, most })
+    }
+}
+
+/// `--topology`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TopologyGroups {
+    /// As few as the nodes that are free allow
+    Any,
+    /// As few as the cluster's nodes allow: it waits for nodes of one group, or, if none is large enough, of as few as
+    /// possible
+    Tight,
+}
+
+impl TopologyGroups {
+    /// The value in the specification.
+    pub fn to_model(self) -> Topology {
+        match self {
+            Self::Any => Topology::Any,
+            Self::Tight => Topology::Tight,
+        }
     }
 }
 
@@ -522,7 +549,7 @@ mod tests {
         assert_eq!(given.nodes, Some(NodeCount { least: 2, most: None }));
         assert_eq!(given.requeue, Some(Requeue::OnNodeFailure));
         assert_eq!(given.env, [("A".into(), "1".into()), ("A".into(), "2".into()), ("B".into(), "=".into())]);
-        let both = flags("--nodes=3 --env C=3").merge_over(flags("--nodes=1 --name=n --env C=1 --topology=tight"));
+        let both = flags("--nodes=3 --env C=3").merge_over(flags("--nodes=1 --name=n --env C=1 --topology=TIGHT"));
         assert_eq!((both.nodes.map(|n| n.least), both.name.as_deref()), (Some(3), Some("n")));
         assert_eq!(both.env.last().map(|(_, value)| value.as_str()), Some("3"));
         assert_eq!(both.first_allocation_option(), Some("--name"));

@@ -13,8 +13,6 @@ pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
     image: Option<String>,
     #[arg(long, hide = true)]
-    topology: Option<String>,
-    #[arg(long, hide = true)]
     reactive: bool,
     #[arg(long, hide = true)]
     depends_on: Vec<String>,
@@ -28,8 +26,8 @@ pub struct UnbuiltFlags {
 
 impl UnbuiltFlags {
     /// The names of all these options.
-    pub const NAMES: [&str; 9] =
-        ["--intent", "--view", "--image", "--topology", "--reactive", "--depends-on", "--telemetry", "--task-group", "--sensitive"];
+    pub const NAMES: [&str; 8] =
+        ["--intent", "--view", "--image", "--reactive", "--depends-on", "--telemetry", "--task-group", "--sensitive"];
 
     /// Merges two sets of options: a value of `self` wins over one of `under`.
     pub fn merge_over(self, under: Self) -> Self {
@@ -37,7 +35,6 @@ impl UnbuiltFlags {
             intent: self.intent.or(under.intent),
             view: self.view.or(under.view),
             image: self.image.or(under.image),
-            topology: self.topology.or(under.topology),
             reactive: self.reactive || under.reactive,
             depends_on: [under.depends_on, self.depends_on].concat(),
             telemetry: self.telemetry.or(under.telemetry),
@@ -52,7 +49,6 @@ impl UnbuiltFlags {
             self.intent.is_some(),
             self.view.is_some(),
             self.image.is_some(),
-            self.topology.is_some(),
             self.reactive,
             !self.depends_on.is_empty(),
             self.telemetry.is_some(),
@@ -70,8 +66,6 @@ impl UnbuiltFlags {
             environment.view = self.view.clone().unwrap_or_default();
             environment.image = self.image.clone().unwrap_or_default();
         }
-        let resources = spec.resources.get_or_insert_default();
-        resources.topology = self.topology.clone().unwrap_or_default();
         if self.reactive {
             spec.lifecycle.get_or_insert_default().r#type = "reactive".to_owned();
         }
@@ -115,7 +109,6 @@ mod tests {
             ("--intent=train", "--intent"),
             ("--view=default", "--view"),
             ("--image=a/b:c", "--image"),
-            ("--topology=tight", "--topology"),
             ("--reactive", "--reactive"),
             ("--depends-on=123:success", "--depends-on"),
             ("--telemetry=debug", "--telemetry"),

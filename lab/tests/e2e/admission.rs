@@ -66,6 +66,7 @@ fn registration(gpus: u32, incarnation: Incarnation) -> Up {
         new_life: incarnation == Incarnation(0),
         unenforced_limits: vec![],
         features: vec![],
+        topology_group: None,
         found: None,
         keys: HeldKeys { seals: 0, opens: vec![0] },
         relay_node: None,

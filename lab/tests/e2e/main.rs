@@ -94,6 +94,7 @@ mod survival;
 mod telemetry;
 mod tenants;
 mod topology;
+mod topology_groups;
 mod tree;
 mod tty;
 mod uenv;
@@ -201,6 +202,7 @@ fn main() -> ExitCode {
         disks::trials(),
         histories::trials(),
         topology::trials(),
+        topology_groups::trials(),
         gpus::trials(),
         counting::trials(),
         stored::trials(),

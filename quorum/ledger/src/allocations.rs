@@ -31,7 +31,8 @@ impl Ledger {
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(allocation));
         context.changed.record(id);
-        let detail = format!("{} on {} nodes", spec.name, spec.nodes);
+        let nodes = spec.nodes_max.map_or_else(|| format!("{} nodes", spec.nodes), |_| spec.nodes_text());
+        let detail = format!("{} on {nodes}", spec.name);
         self.record(context, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
             // A refused claim changes nothing: the allocation then waits in the queue.

@@ -102,6 +102,35 @@ fn a_claim_is_refused_for_each_thing_that_can_stand_against_it() {
 }
 
 #[test]
+fn a_claim_has_a_number_of_nodes_of_the_range() {
+    let mut s = Story::new(4);
+    for number in 1..=3 {
+        let spec = AllocationSpec { nodes_max: Some(3), ..spec(2, RequeuePolicy::Never, 0) };
+        s.done(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(7), claim: None });
+    }
+    for nodes in [&[0][..], &[0, 1, 2, 3]] {
+        assert!(matches!(s.claim(1, nodes), Err(Refusal::MalformedClaim { .. })), "{nodes:?}");
+    }
+    s.claimed(1, &[0, 1, 2]);
+    assert_eq!((s.desired(2), s.desired(3)), (1, 0));
+}
+
+#[test]
+fn a_claim_made_before_a_node_moved_to_another_topology_group_is_refused() {
+    let mut s = Story::new(1);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    let claim = s.proposal(1, &[0]);
+    let moved = |group: &str| Action::Register(Registration { topology_group: Some(group.into()), ..registration(0, 1, 1, false) });
+    s.done(moved("row-1"));
+    assert!(matches!(s.act(Action::Claim(claim)), Err(Refusal::Conflict { .. })));
+    assert_eq!(s.ledger.node(&node(0)).unwrap().topology_group.as_deref(), Some("row-1"));
+    for bad in ["", "row\n", &"x".repeat(65)] {
+        assert!(matches!(s.act(moved(bad)), Err(Refusal::Malformed { .. })), "{bad:?}");
+    }
+    s.claimed(1, &[0]);
+}
+
+#[test]
 fn shares_of_a_node_are_what_was_asked_for_and_never_come_to_more_than_it_has() {
     let mut s = Story::new(1);
     let share = Resources { cores: 3, ..Resources::default() };

@@ -167,12 +167,8 @@ impl Ledger {
 
 fn well_formed(allocation: &Allocation, claim: &Claim) -> Result<(), Refusal> {
     let malformed = |why: String| Err(Refusal::MalformedClaim { why });
-    if claim.shares.len() != allocation.spec.nodes as usize {
-        return malformed(format!(
-            "{} for an allocation of {}",
-            counted(claim.shares.len(), "share"),
-            counted(allocation.spec.nodes, "node")
-        ));
+    if !allocation.spec.may_have(claim.shares.len()) {
+        return malformed(format!("{} for an allocation of {}", counted(claim.shares.len(), "share"), allocation.spec.nodes_text()));
     }
     let mut seen = BTreeSet::new();
     for share in &claim.shares {

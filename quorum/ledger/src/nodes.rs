@@ -6,6 +6,7 @@ use super::refusal::Refusal;
 use super::state::user_usage::holds_nodes;
 use super::{Action, ApplyContext, Ledger, NODES_MAX, NodeStateChange, Outcome, Registration, Subject};
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
+use lattice_model::fact::{TOPOLOGY_GROUP_BYTES_MAX, is_topology_group};
 use lattice_model::lifecycle::{self, Event, Facts, Illegal};
 use lattice_model::{
     AllocationId, AuditAction, EndReason, Epoch, HoldKind, Incarnation, Node, NodeId, NodeState, Resources, Timestamp, UNWELL, conformance,
@@ -35,6 +36,11 @@ impl Ledger {
         }
         if new.features.len() > FEATURES_MAX || !new.features.iter().all(|feature| is_feature(feature)) {
             return Err(Refusal::Malformed { why: format!("at most {FEATURES_MAX} features, each a word or a word with a value") });
+        }
+        if new.topology_group.as_ref().is_some_and(|group| !is_topology_group(group)) {
+            return Err(Refusal::Malformed {
+                why: format!("a topology group has 1 to {TOPOLOGY_GROUP_BYTES_MAX} bytes, none of them control characters"),
+            });
         }
         if new.incarnation.0 == u64::MAX {
             return Err(Refusal::Malformed { why: "an incarnation that nothing can follow".to_owned() });
@@ -84,6 +90,7 @@ impl Ledger {
             state_since: context.at,
             unenforced_limits: new.unenforced_limits.clone(),
             features: new.features.clone(),
+            topology_group: new.topology_group.clone(),
             holds: Vec::new(),
             leaving: Vec::new(),
             relay_node: new.relay_node.clone(),
@@ -144,6 +151,7 @@ impl Ledger {
             schedulable: new.schedulable,
             unenforced_limits: new.unenforced_limits.clone(),
             features: new.features.clone(),
+            topology_group: new.topology_group.clone(),
             has_wipe_hook: new.has_wipe_hook,
             boot: new.boot,
             incarnation,
@@ -159,8 +167,8 @@ impl Ledger {
             ..known.clone()
         };
         if stands != *known {
-            let claim_matters =
-                moved_on || stands.features != known.features || stands.size != known.size || stands.schedulable != known.schedulable;
+            let offers = |node: &Node| (node.size, node.schedulable, node.features.clone(), node.topology_group.clone());
+            let claim_matters = moved_on || offers(&stands) != offers(known);
             let revision = context.revision;
             if let Some(node) = self.node_mut(context, &new.node) {
                 *node = Node { revision, hold_revision: if claim_matters { revision } else { known.hold_revision }, ..stands };

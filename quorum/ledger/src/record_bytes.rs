@@ -136,6 +136,7 @@ pub fn node_bytes(node: &Node) -> usize {
         state_since: _,
         unenforced_limits,
         features,
+        topology_group,
         holds,
         leaving,
         relay_node,
@@ -150,7 +151,9 @@ pub fn node_bytes(node: &Node) -> usize {
     } = node;
     let relay_node = relay_node.as_ref().map_or(0, |relay_node| text_bytes(relay_node.as_str()));
     let failed = wipe.as_ref().and_then(|Wipe { order: _, failed }| failed.as_deref()).map_or(0, text_bytes);
-    let texts = [id.as_str(), mesh, gossip, state_reason, home].into_iter().map(text_bytes).sum::<usize>() + relay_node + failed;
+    let topology_group = topology_group.as_deref().unwrap_or_default();
+    let texts =
+        [id.as_str(), mesh, gossip, state_reason, home, topology_group].into_iter().map(text_bytes).sum::<usize>() + relay_node + failed;
     let holds: usize = holds.iter().map(hold_bytes).sum();
     let conformance = conformance.as_ref().map_or(0, conformance_bytes);
     NODE_BYTES + texts + texts_bytes(unenforced_limits) + texts_bytes(features) + holds + leaving.len() * LEAVING_BYTES + conformance

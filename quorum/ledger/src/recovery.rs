@@ -463,7 +463,7 @@ fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), R
             return malformed(format!("node {node} reports allocation {id} under epoch {}, which no quorum issued", share.epoch));
         }
         let nodes: BTreeSet<&NodeId> = share.nodes.iter().collect();
-        if nodes.len() != share.nodes.len() || nodes.len() != share.spec.nodes as usize || !nodes.contains(node) {
+        if nodes.len() != share.nodes.len() || !share.spec.may_have(nodes.len()) || !nodes.contains(node) {
             return malformed(format!("node {node} reports allocation {id}, which belongs to other nodes"));
         }
         share.spec.validate().map_err(|error| Refusal::Malformed { why: format!("allocation {id}: {error}") })?;

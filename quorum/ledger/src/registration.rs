@@ -25,6 +25,9 @@ pub struct Registration {
     pub unenforced_limits: Vec<String>,
     /// The features that work may request; see [`lattice_model::Node::features`].
     pub features: Vec<String>,
+    /// The part of the network that it is in; see [`lattice_model::Node::topology_group`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology_group: Option<String>,
     /// From an agent that lost its state: the work that it found, and nothing else of its work is
     /// left. `None`: it has its state.
     pub found: Option<Vec<(AllocationId, Epoch)>>,

@@ -42,6 +42,7 @@ pub fn registration(number: u8, boot: u128, incarnation: u64, new_life: bool) ->
         new_life,
         unenforced_limits: vec![],
         features: vec![],
+        topology_group: None,
         found: None,
         relay_node: None,
         has_wipe_hook: false,

@@ -245,6 +245,7 @@ impl Agent {
             new_life: true,
             unenforced_limits: vec![],
             features: vec![],
+            topology_group: None,
             found: None,
             keys: HeldKeys { opens: vec![0], seals: 0 },
             relay_node: None,

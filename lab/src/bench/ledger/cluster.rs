@@ -268,6 +268,7 @@ pub fn registration(number: usize, incarnation: Incarnation) -> Registration {
         new_life: incarnation == Incarnation(0),
         unenforced_limits: vec![],
         features: vec![RUN_LEASE.to_owned()],
+        topology_group: None,
         found: None,
         relay_node: None,
         has_wipe_hook: false,

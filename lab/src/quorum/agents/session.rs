@@ -55,6 +55,7 @@ impl Session {
             new_life: life.is_new,
             unenforced_limits: vec![],
             features: Default::default(),
+            topology_group: None,
             found: None,
             keys: keys(),
             relay_node: None,

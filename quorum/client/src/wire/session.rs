@@ -26,6 +26,9 @@ pub enum Up {
         unenforced_limits: Vec<String>,
         /// The features that work may request; see [`lattice_model::Node::features`].
         features: Vec<String>,
+        /// The part of the network that the node is in; see [`lattice_model::Node::topology_group`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        topology_group: Option<String>,
         /// From an agent that lost its state or never had one: the work that it found on the node.
         /// All other shares recorded by the quorum are lost.
         found: Option<Vec<(AllocationId, Epoch)>>,

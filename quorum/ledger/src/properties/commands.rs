@@ -51,7 +51,9 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let on_isolation = if number % 6 == 1 { OnIsolation::Stop } else { OnIsolation::Continue };
             let checkpoint = (number % 3 == 1).then_some(CheckpointPolicy::by_signal(CheckpointSignal::USR1));
             let launch = EntryLaunch { keeps_on_bad_exit: number % 7 == 3, ..EntryLaunch::default() };
+            let nodes_max = (number % 4 == 1).then_some(nodes + 1);
             let spec = AllocationSpec {
+                nodes_max,
                 share,
                 tenant,
                 vcluster,
@@ -77,7 +79,9 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let waiting: Vec<_> = ledger.allocations().filter(waits).collect();
             let number = waiting.get(usize::from(nodes[0]) % waiting.len().max(1)).map_or(id(number), |a| a.id);
             let allocation = ledger.allocation(number);
-            let wanted = allocation.map_or(1, |a| a.spec.nodes as usize);
+            // Sometimes the most of a range.
+            let count = |a: &Allocation| if small { a.spec.nodes } else { a.spec.nodes_most() };
+            let wanted = allocation.map_or(1, |a| count(a) as usize);
             let label = allocation.map_or("", |a| &a.spec.vcluster);
             let own = |n: &u8| ledger.node(&node(*n)).is_none_or(|known| ledger.foreign(known, label).is_none());
             let own: Vec<u8> = (0..NODES).filter(|n| stale == 5 || own(n)).collect();

@@ -1,0 +1,214 @@
+//! Which nodes work gets together: of as few conformance groups (nodes with the same software and
+//! firmware) and as few topology groups (parts of the network) as possible.
+//!
+//! ```text
+//!   free nodes ─▶ by conformance group, the largest first ─▶ by topology group ─▶ sets in order of preference
+//!                 (its own set each, if one is required)     (at most groups_max)
+//! ```
+//!
+//! A node without a recent fingerprint is a conformance group of its own. Nodes without a configured
+//! topology group are one group together.
+
+use crate::state::State;
+use lattice_model::AllocationSpec;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// The number of topology groups for work that may have nodes of any.
+pub const ANY: usize = usize::MAX;
+
+/// The sets of free nodes of which an allocation may get one, the best first, each in the order in
+/// which it gets the nodes. A single node may be of any group, but drifted ones come last.
+/// `groups_max`: of how many topology groups the nodes may be.
+pub fn sets(state: &State<'_>, mut free: Vec<usize>, spec: &AllocationSpec, groups_max: usize) -> Vec<Vec<usize>> {
+    if spec.nodes_most() == 1 {
+        free.sort_by_key(|node| state.has_drifted[*node]);
+        return vec![free];
+    }
+    sort_by_conformance_group(state, &mut free);
+    let is_one_group = |one: &usize, next: &usize| state.conformance_group[*one] == state.conformance_group[*next];
+    let pools: Vec<Vec<usize>> =
+        if spec.constraints.conformance { free.chunk_by(is_one_group).map(<[usize]>::to_vec).collect() } else { vec![free] };
+    pools.into_iter().flat_map(|pool| within_topology_groups(state, pool, spec.nodes_most() as usize, groups_max)).collect()
+}
+
+/// Sorts these nodes by their conformance groups, the largest first, and otherwise as they are.
+fn sort_by_conformance_group(state: &State<'_>, nodes: &mut [usize]) {
+    // The number of nodes of each group, and where its first one is.
+    let mut groups = vec![(0_usize, usize::MAX); state.conformance_groups];
+    for (at, node) in nodes.iter().enumerate() {
+        let (count, first) = &mut groups[state.conformance_group[*node]];
+        *count += 1;
+        *first = at.min(*first);
+    }
+    let key = |node: &usize| {
+        let (count, first) = groups[state.conformance_group[*node]];
+        (Reverse(count), first)
+    };
+    nodes.sort_by_key(key);
+}
+
+/// The sets of these nodes, which are sorted by conformance groups, with at most `groups_max`
+/// topology groups each. `most`: how many nodes it gets at most.
+fn within_topology_groups(state: &State<'_>, mut nodes: Vec<usize>, most: usize, groups_max: usize) -> Vec<Vec<usize>> {
+    if state.topology_groups < 2 {
+        return vec![nodes];
+    }
+    if groups_max == 1 {
+        let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        nodes.iter().for_each(|node| groups.entry(state.topology_group[*node]).or_default().push(*node));
+        let mut sets: Vec<Vec<usize>> = groups.into_values().collect();
+        // The smallest that is large enough, so that the larger ones are left to work that needs them.
+        sets.sort_by_key(|set| if set.len() < most { (true, most - set.len()) } else { (false, set.len()) });
+        return sets;
+    }
+    let largest = nodes.iter().take_while(|node| state.conformance_group[**node] == state.conformance_group[nodes[0]]).count();
+    if largest >= most && groups_max == ANY {
+        // One conformance group is enough.
+        arrange(state, &mut nodes[..largest], most);
+        return vec![nodes];
+    }
+    let order = arrange(state, &mut nodes, most);
+    let first: Vec<usize> = order.into_iter().take(groups_max).collect();
+    nodes.retain(|node| first.contains(&state.topology_group[*node]));
+    vec![nodes]
+}
+
+/// Sorts these nodes by their topology groups, and otherwise as they are, so that the first `wanted`
+/// are of as few groups as possible. Returns the groups in that order.
+fn arrange(state: &State<'_>, nodes: &mut [usize], wanted: usize) -> Vec<usize> {
+    let counts = count(state, nodes.iter().copied());
+    let mut left: Vec<usize> = (0..counts.len()).filter(|group| counts[*group] > 0).collect();
+    left.sort_by_key(|group| counts[*group]);
+    let (mut order, mut missing) = (Vec::new(), wanted);
+    while missing > 0
+        && let Some(largest) = left.last()
+    {
+        // The smallest with all that is missing, or else the largest.
+        let enough = counts[*largest].min(missing);
+        let group = left.remove(left.partition_point(|group| counts[*group] < enough));
+        missing = missing.saturating_sub(counts[group]);
+        order.push(group);
+    }
+    order.extend(left.into_iter().rev());
+    let mut place = vec![0; counts.len()];
+    order.iter().enumerate().for_each(|(at, group)| place[*group] = at);
+    nodes.sort_by_key(|node| place[state.topology_group[*node]]);
+    order
+}
+
+/// The number of these nodes in each topology group.
+fn count(state: &State<'_>, nodes: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut counts = vec![0; state.topology_groups];
+    nodes.for_each(|node| counts[state.topology_group[node]] += 1);
+    counts
+}
+
+/// How many of these nodes could serve the allocation together, for 1, 2, … topology groups at most.
+pub fn reach(state: &State<'_>, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec) -> Vec<usize> {
+    if !spec.constraints.conformance {
+        return if state.topology_groups < 2 { vec![nodes.count()] } else { sums_of_largest(count(state, nodes)) };
+    }
+    let mut counts: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
+    for node in nodes {
+        *counts.entry(state.conformance_group[node]).or_default().entry(state.topology_group[node]).or_default() += 1;
+    }
+    let mut most: Vec<usize> = Vec::new();
+    for counts in counts.into_values() {
+        let mut sums = sums_of_largest(counts.into_values().collect());
+        // More groups have no fewer nodes.
+        let (longer, all) = (most.len().max(sums.len()), [most.last().copied(), sums.last().copied()]);
+        most.resize(longer, all[0].unwrap_or(0));
+        sums.resize(longer, all[1].unwrap_or(0));
+        most.iter_mut().zip(sums).for_each(|(most, sum)| *most = sum.max(*most));
+    }
+    most
+}
+
+fn sums_of_largest(mut counts: Vec<usize>) -> Vec<usize> {
+    counts.sort_unstable_by_key(|count| Reverse(*count));
+    counts.retain(|count| *count > 0);
+    let mut sum = 0;
+    let add = |count: usize| {
+        sum += count;
+        sum
+    };
+    counts.into_iter().map(add).collect()
+}
+
+/// How many of these nodes could serve the allocation together.
+pub fn together(state: &State<'_>, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec, groups_max: usize) -> usize {
+    if !spec.constraints.conformance && groups_max == ANY {
+        return nodes.count();
+    }
+    let reach = reach(state, nodes, spec);
+    reach.get(groups_max.min(reach.len()).saturating_sub(1)).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::View;
+    use lattice_model::test_builders::{node, spec};
+    use lattice_model::{NodeState, Timestamp, Topology};
+    use proptest::prelude::*;
+
+    /// A view of nodes in these topology groups.
+    fn view(groups: &[u8]) -> View {
+        let mut view = View::default();
+        for (number, group) in groups.iter().enumerate() {
+            let mut one = node(&format!("n{number:02}"), NodeState::Ready);
+            one.topology_group = Some(format!("g{group}"));
+            view.nodes.insert(one.id.clone(), one);
+        }
+        view
+    }
+
+    fn spec_of(nodes: u32, topology: Topology) -> AllocationSpec {
+        let mut spec = spec();
+        (spec.nodes, spec.constraints.topology) = (nodes, topology);
+        spec
+    }
+
+    fn groups_of(state: &State<'_>, nodes: &[usize]) -> usize {
+        nodes.iter().map(|node| state.topology_group[*node]).collect::<std::collections::BTreeSet<_>>().len()
+    }
+
+    #[test]
+    fn the_smallest_group_that_is_large_enough_serves() {
+        let view = view(&[0, 0, 0, 0, 1, 1, 1, 2, 2]);
+        let state = State::of(&view, Timestamp(0));
+        let all = || (0..9).collect::<Vec<_>>();
+        let first = |nodes, groups_max| sets(&state, all(), &spec_of(nodes, Topology::Any), groups_max).remove(0);
+        assert_eq!(first(2, ANY)[..2], [7, 8]);
+        assert_eq!(first(3, ANY)[..3], [4, 5, 6]);
+        // The largest, and the smallest for what is missing.
+        assert_eq!(first(6, ANY)[..6], [0, 1, 2, 3, 7, 8]);
+        assert_eq!(first(7, ANY)[..7], [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(first(3, 1), [4, 5, 6]);
+        assert_eq!(reach(&state, 0..9, &spec_of(3, Topology::Any)), [4, 7, 9]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_groups_are_used_than_are_needed(groups in prop::collection::vec(0_u8..5, 1..24), wanted in 2_usize..12) {
+            let view = view(&groups);
+            let state = State::of(&view, Timestamp(0));
+            let spec = spec_of(wanted as u32, Topology::Any);
+            let reach = reach(&state, 0..groups.len(), &spec);
+            let needed = reach.iter().position(|most| *most >= wanted).map(|at| at + 1);
+            let first = sets(&state, (0..groups.len()).collect(), &spec, ANY).remove(0);
+            prop_assert_eq!(first.len(), groups.len());
+            if let Some(needed) = needed {
+                prop_assert_eq!(groups_of(&state, &first[..wanted]), needed);
+                // With that limit there is a set that is large enough and keeps it.
+                let sets = sets(&state, (0..groups.len()).collect(), &spec, needed);
+                prop_assert!(sets[0].len() >= wanted && groups_of(&state, &sets[0]) <= needed);
+            }
+            for groups_max in 1..6 {
+                let most = together(&state, 0..groups.len(), &spec, groups_max);
+                prop_assert_eq!(most, reach[groups_max.min(reach.len()) - 1]);
+            }
+        }
+    }
+}
