@@ -70,7 +70,7 @@ pub(crate) fn vcluster(name: &str, scheduler: SchedulerKind, nodes: u32) -> VClu
     }
 }
 
-fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
+pub(crate) fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
     place(view, |_| Some(7)).into_iter().map(|c| (c.allocation, c.shares.iter().map(|s| s.node.to_string()).collect())).collect()
 }
 

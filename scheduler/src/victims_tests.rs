@@ -1,13 +1,15 @@
 //! Which work is preempted for which.
 
-use crate::tests::{NOW, id, pending, vcluster, view};
+use crate::tests::{NOW, id, pending, placed, vcluster, view};
 use crate::{View, plan};
+use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, CheckpointPolicy, CheckpointSignal, RequeuePolicy, Resources, SchedulerKind, Share,
-    SharePhase, Timestamp,
+    Allocation, AllocationId, AllocationState, CheckpointId, CheckpointPolicy, CheckpointRef, CheckpointSignal, EndReason, Leaving, NodeId,
+    PreemptCause, Preemption, RequeuePolicy, Resources, SchedulerKind, Share, SharePhase, Timestamp,
 };
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const MINUTE_MS: u64 = 60_000;
@@ -35,6 +37,40 @@ fn runs(mut allocation: Allocation, nodes: &[&str], minutes: u64) -> Allocation 
 fn saves(mut allocation: Allocation) -> Allocation {
     spec_of(&mut allocation).checkpoint = Some(CheckpointPolicy::by_signal(CheckpointSignal::USR1));
     allocation
+}
+
+/// Is asked to give its nodes back.
+fn asked(mut allocation: Allocation) -> Allocation {
+    allocation.preemption = Some(Box::new(Preemption {
+        id: CheckpointId(allocation.id.0),
+        by: "scheduler".into(),
+        reason: "x".into(),
+        cause: PreemptCause::Priority,
+        deadline_ms: 600_000,
+        hold: false,
+        failed: None,
+    }));
+    allocation
+}
+
+/// Changes the view as the quorum does when a victim has saved itself: it waits again, and its nodes
+/// have not released their shares yet.
+fn suspend(view: &mut View, victim: AllocationId) {
+    let victim = view.allocations.get_mut(&victim).unwrap();
+    let (id, epoch, saved) = (victim.id, victim.epoch, CheckpointId(victim.id.0));
+    for share in &victim.shares {
+        let leaving = Leaving { allocation: id, epoch, resources: share.resources, fenced: false };
+        view.nodes.get_mut(share.node).unwrap().leaving.push(leaving);
+    }
+    let reason = EndReason::Preempted { by: "scheduler".into(), why: "x".into(), saved: Ok(saved) };
+    victim.close_attempt(NOW, &reason, "scheduler");
+    (victim.state, victim.reason, victim.preemption) = (AllocationState::Suspended, Some(reason), None);
+    victim.checkpoint = Some(Box::new(CheckpointRef { id: saved, epoch, step: None, bytes: 1 }));
+}
+
+/// The first node that has not released a share of work that has ended.
+fn unreleased(view: &View) -> Option<NodeId> {
+    view.nodes.values().find(|node| !node.leaving.is_empty()).map(|node| node.id.clone())
 }
 
 fn preempted(view: &View) -> Vec<(AllocationId, Vec<AllocationId>)> {
@@ -87,20 +123,41 @@ fn work_that_begins_soon_anyway_or_that_is_nearly_done_is_left_alone() {
     let v = view(1, vec![runs(work(11, 1, 1, 600), &["n1"], 20), work(1, 1, 5, 60)]);
     assert_eq!(preempted(&v), [(id(1), vec![id(11)])]);
     // What it waits for is being given back already.
-    let mut asked = runs(work(11, 1, 1, 600), &["n1"], 20);
-    asked.preemption = Some(Box::new(lattice_model::Preemption {
-        id: lattice_model::CheckpointId(id(1).0),
-        by: "scheduler".into(),
-        reason: "x".into(),
-        cause: lattice_model::PreemptCause::Priority,
-        deadline_ms: 600_000,
-        hold: false,
-        failed: None,
-    }));
-    let held = vec![asked, runs(work(12, 1, 1, 600), &["n2"], 0), work(1, 1, 5, 60)];
+    let held = vec![asked(runs(work(11, 1, 1, 600), &["n1"], 20)), runs(work(12, 1, 1, 600), &["n2"], 0), work(1, 1, 5, 60)];
     assert_eq!(preempted(&view(2, held.clone())), []);
     let v = view(2, [held, vec![work(2, 1, 5, 60)]].concat());
     assert_eq!(preempted(&v), [(id(2), vec![id(12)])], "the first of the two gets what is given back");
+}
+
+#[test]
+fn nodes_that_are_given_back_are_kept_for_the_beneficiary_and_nothing_more_is_preempted() {
+    let held = [
+        saves(runs(work(11, 2, 1, 600), &["n1", "n2"], 10)),
+        saves(runs(work(12, 1, 1, 600), &["n3"], 10)),
+        saves(runs(work(13, 1, 1, 600), &["n4"], 10)),
+    ];
+    // Behind the beneficiary waits work that would end before the last node is given back.
+    let waits = [work(1, 3, 5, 60), work(2, 1, 0, 1)];
+    let mut v = view(4, held.into_iter().chain(waits).collect());
+    v.nodes.values_mut().for_each(|node| node.features.push(CHECKPOINTS.to_owned()));
+    let [(beneficiary, victims)]: [_; 1] = preempted(&v).try_into().unwrap();
+    assert_eq!((beneficiary, victims.len()), (id(1), 2), "one of the three could be preempted next");
+    let given_back: BTreeSet<String> = victims.iter().flat_map(|victim| v.allocations[victim].nodes()).map(ToString::to_string).collect();
+
+    for victim in &victims {
+        let running = v.allocations.remove(victim).unwrap();
+        v.allocations.insert(*victim, asked(running));
+    }
+    let assert_waits = |v: &View| assert_eq!((preempted(v), placed(v)), (vec![], vec![]), "{v:#?}");
+    for victim in victims {
+        assert_waits(&v);
+        suspend(&mut v, victim);
+        while let Some(node) = unreleased(&v) {
+            assert_waits(&v);
+            v.nodes.get_mut(&node).unwrap().leaving.clear();
+        }
+    }
+    assert_eq!((preempted(&v), placed(&v)), (vec![], vec![(id(1), Vec::from_iter(given_back))]));
 }
 
 #[test]
@@ -131,7 +188,7 @@ proptest! {
         });
         let waits = (1..).zip(waits).map(|(n, (nodes, class, minutes))| work(n, nodes, class, minutes));
         let v = view(6, held.chain(waits).collect());
-        let mut once = std::collections::BTreeSet::new();
+        let mut once = BTreeSet::new();
         for (beneficiary, victims) in preempted(&v) {
             let of = &v.allocations[&beneficiary];
             prop_assert!(!victims.is_empty() && victims.len() <= 3 && victims.len() <= of.spec.nodes as usize);
@@ -139,6 +196,43 @@ proptest! {
                 prop_assert!(v.allocations[&victim].spec.preemption_class < v.effective_class(of));
                 prop_assert!(once.insert(victim), "{} is preempted twice", victim);
             }
+        }
+    }
+
+    /// Work that is first in its queue begins as soon as its victims are gone, and needs each of them.
+    #[test]
+    fn the_first_of_a_queue_begins_once_its_victims_are_gone(
+        running in prop::collection::vec((1..4_u32, 0..=4_u8, 10..600_u64, 0..9_u64, any::<bool>()), 1..9),
+        behind in prop::collection::vec((1..5_u32, 0..=5_u8, 1..600_u64), 0..3),
+        (wanted, minutes, is_part) in (1..7_u32, 1..600_u64, any::<bool>()),
+        nodes in 3..=8_u64,
+        silent in 1..=16_u64,
+    ) {
+        let names: Vec<String> = (1..=nodes).map(|n| format!("n{n}")).collect();
+        let mut first = work(1, wanted, 5, minutes);
+        spec_of(&mut first).share = is_part.then_some(Resources { cores: 1, ..Resources::default() });
+        let mut all = vec![first];
+        all.extend((2..).zip(behind).map(|(n, (nodes, class, minutes))| work(n, nodes, class, minutes)));
+        let mut taken = 0;
+        for (n, (width, class, minutes, ran, can_save)) in (11..).zip(running) {
+            let Some(own) = names.get(taken..taken + width as usize) else { break };
+            taken += own.len();
+            let own: Vec<&str> = own.iter().map(String::as_str).collect();
+            let running = runs(work(n, width, class, minutes), &own, ran);
+            all.push(if can_save { saves(running) } else { running });
+        }
+        let mut v = view(nodes, all);
+        v.alive.remove(&format!("n{silent}").parse::<NodeId>().unwrap());
+        let Some((_, victims)) = preempted(&v).into_iter().find(|(beneficiary, _)| *beneficiary == id(1)) else { return Ok(()) };
+        let begins_without = |gone: &[AllocationId]| {
+            let mut v = v.clone();
+            v.allocations.retain(|id, _| !gone.contains(id));
+            placed(&v).iter().any(|(begun, _)| *begun == id(1))
+        };
+        prop_assert!(begins_without(&victims), "{:?}", victims);
+        for victim in &victims {
+            let others: Vec<AllocationId> = victims.iter().copied().filter(|other| other != victim).collect();
+            prop_assert!(!begins_without(&others), "{} is preempted in vain", victim);
         }
     }
 }

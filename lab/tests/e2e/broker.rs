@@ -93,8 +93,8 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The node of the broker's agent.
-fn holder(lattice: &Lattice) -> Option<String> {
+/// The node of the agent that schedules the default queue, and is the broker.
+pub fn holder(lattice: &Lattice) -> Option<String> {
     let leases = lattice.json(&["lease", "list"]).ok()?;
     let of = leases.as_array()?.iter().find(|lease| lease["name"] == "scheduler/default")?;
     Some(text(of, "holder"))

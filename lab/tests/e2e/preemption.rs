@@ -80,7 +80,7 @@ fn restored(w: &World, id: &str) -> Vec<u64> {
 }
 
 /// A restarted attempt continued at the step after the saved one: no step from there on is repeated.
-fn goes_on_from(w: &World, id: &str, step: u64) {
+pub fn goes_on_from(w: &World, id: &str, step: u64) {
     w.wait_log(id, &format!("restored {step}\nbegun 0\nstep 0 {}\n", step + 1));
     let log = w.log(id);
     let (_, after) = log.rsplit_once("restored ").unwrap();
@@ -95,7 +95,8 @@ fn attached(lattice: &Lattice, args: &[&str]) -> Tty {
     terminal
 }
 
-fn step_of_last(w: &World, id: &str) -> u64 {
+/// The step at which it made its last checkpoint.
+pub fn step_of_last(w: &World, id: &str) -> u64 {
     w.status(id)["checkpoint"]["step"].as_u64().unwrap()
 }
 

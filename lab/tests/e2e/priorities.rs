@@ -1,7 +1,11 @@
 //! The order of a queue by score and class, weights changed while it runs, and preemption by the
 //! scheduler.
 
+use crate::broker::holder;
+use crate::checkpoint::Chain;
 use crate::harness::{Group, World, fresh_dir};
+use crate::preemption::{goes_on_from, step_of_last};
+use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -11,7 +15,10 @@ static PRIORITIES: Group = Group::small("priorities");
 pub fn trials() -> Vec<Trial> {
     vec![
         PRIORITIES.test("a_queue_follows_the_shares_of_tenants_until_its_weights_are_changed", &[], weighs),
+        PRIORITIES.test("work_of_a_tenant_comes_last_while_the_tenants_budget_is_exceeded", &[], over_budget),
         PRIORITIES.test("work_of_a_lower_class_gives_its_nodes_back_and_runs_again", &[], preempts),
+        PRIORITIES.test("work_that_saves_itself_continues_from_its_step_after_work_of_a_higher_class", &[], saves_itself),
+        PRIORITIES.test("work_is_preempted_once_and_begins_once_if_the_schedulers_agent_is_killed_meanwhile", &[], scheduler_killed),
         PRIORITIES.test("weights_and_classes_that_make_no_sense_are_refused", &[], refuses),
     ]
 }
@@ -59,6 +66,31 @@ fn weighs(w: &World) {
     assert!(audit.contains("fair-share 0 "), "{audit}");
 }
 
+fn over_budget(w: &World) {
+    let tenants = ["spent", "within"];
+    for tenant in tenants {
+        w.ok(&["admin", "tenant", "create", tenant, "--node-hours-budget=100"]);
+        w.completed(&w.submit(&["--tenant", tenant, "--", "/bin/sleep", "1"]));
+    }
+    let held = w.submit(&["-N", "3", "--walltime", "10m", "--", "/bin/sleep", "600"]);
+    w.running(&held);
+    let submit = |tenant| w.submit(&["--name", tenant, "--tenant", tenant, "-N", "3", "--walltime", "5m", "--", "/bin/true"]);
+    let [spent, within] = tenants.map(submit);
+    let set_budget = |hours| w.ok(&["admin", "tenant", "update", "spent", "--node-hours-budget", hours]);
+    w.wait("the one that was submitted first to be first", || waiting(w) == ["spent", "within"]);
+    // Whatever it has used is more.
+    set_budget("0");
+    w.wait("the one whose budget is exceeded to be last", || waiting(w) == ["within", "spent"]);
+    set_budget("100");
+    w.wait("the one that was submitted first to be first again", || waiting(w) == ["spent", "within"]);
+    set_budget("0");
+    w.wait("the one whose budget is exceeded to be last again", || waiting(w) == ["within", "spent"]);
+    w.ok(&["cancel", &held]);
+    let (spent, within) = (w.completed(&spent), w.completed(&within));
+    assert!(text(&within, "started_at") < text(&spent, "started_at"), "{within} {spent}");
+    tenants.iter().for_each(|tenant| drop(w.ok(&["admin", "tenant", "delete", tenant])));
+}
+
 fn preempts(w: &World) {
     let dir = fresh_dir("priorities");
     std::fs::create_dir(&dir).unwrap();
@@ -84,6 +116,84 @@ fn preempts(w: &World) {
     assert_eq!(text(&w.status(&usual), "state"), "Running");
     w.ok(&["cancel", &usual]);
     w.completed(&loud);
+}
+
+/// Work of class 1 on one node that saves itself.
+fn scavenger(w: &World) -> Chain {
+    Chain::submit(w, &[], &["--nodes", "1", "--requeue=never", "--preemption-class=1", "--walltime=2h"])
+}
+
+/// What urgent work writes on each node.
+const URGENT: &str = "urgent work";
+
+/// Submits work of class 8 for this many nodes; the tenant `urgent` must exist.
+fn submit_urgent(w: &World, nodes: &str) -> String {
+    w.submit(&["--tenant=urgent", "--preemption-class=8", "--walltime=5m", "--nodes", nodes, "--", "/bin/echo", URGENT])
+}
+
+/// Waits until it has completed, and checks that it began once.
+fn completed_once(w: &World, id: &str, nodes: usize) -> Value {
+    let urgent = w.completed(id);
+    assert_eq!((&urgent["attempt"], &urgent["attempts"]), (&1.into(), &Value::Array(vec![])), "{urgent}");
+    w.wait("what it wrote on each node", || w.log(id).matches(URGENT).count() == nodes);
+    urgent
+}
+
+/// Checks that it was preempted once, for this work, and that it continues once from what it saved, after that work.
+fn continues_after(w: &World, chain: &Chain, urgent: &Value) {
+    let id = &chain.id;
+    w.running(id);
+    let step = step_of_last(w, id);
+    assert!(step >= 3, "it had counted to three: {step}");
+    goes_on_from(w, id, step);
+    let now = w.status(id);
+    assert_eq!((&now["attempt"], &now["preempted_count"], &now["requeue_count"]), (&2.into(), &1.into(), &0.into()), "{now}");
+    let reason = text(&now["attempts"][0], "reason");
+    let beneficiary = &text(urgent, "id")[..8];
+    let expected = format!("preempted by scheduler: allocation {beneficiary} of class 8 needs its nodes; saved as checkpoint");
+    assert!(reason.starts_with(&expected), "{reason}");
+    assert!(text(&now, "started_at") >= text(urgent, "ended_at"), "{now} {urgent}");
+    let audit = w.ok(&["audit", "query", "--alloc", id]);
+    assert_eq!(audit.matches("PreemptRequested").count(), 1, "{audit}");
+}
+
+fn saves_itself(w: &World) {
+    w.ok(&["admin", "tenant", "create", "urgent", "--class-max=8"]);
+    let chains = [(); 3].map(|()| scavenger(w));
+    let urgent = completed_once(w, &submit_urgent(w, "3"), 3);
+    for chain in &chains {
+        continues_after(w, chain, &urgent);
+    }
+    chains.iter().for_each(|chain| chain.end(w));
+    w.ok(&["admin", "tenant", "delete", "urgent"]);
+    w.assert_nothing_left();
+}
+
+fn scheduler_killed(w: &World) {
+    w.ok(&["admin", "tenant", "create", "urgent", "--class-max=8"]);
+    // n3 schedules. The heads of the victims, and the agent that this test uses, are others.
+    let never = w.submit(&["-w", "n3", "--no-preempt", "--", "/bin/sleep", "600"]);
+    w.running(&never);
+    let chains = [(); 2].map(|()| scavenger(w));
+    chains.iter().for_each(|chain| chain.behaves("wait"));
+    w.ok(&["node", "cordon", "n[1-2]", "--reason", "n3 is to schedule"]);
+    w.wait("n3 to schedule", || holder(&w.lattice).as_deref() == Some("n3"));
+    w.ok(&["node", "uncordon", "n[1-2]"]);
+    let urgent = submit_urgent(w, "2");
+    chains.iter().for_each(|chain| w.wait_log(&chain.id, "asked "));
+    faults::kill_node(&w.dir, "n3").unwrap();
+    chains.iter().for_each(Chain::release);
+    let urgent = completed_once(w, &urgent, 2);
+    assert_ne!(holder(&w.lattice).as_deref(), Some("n3"), "another agent schedules");
+    for chain in &chains {
+        continues_after(w, chain, &urgent);
+    }
+    faults::start_node(&w.dir, "n3").unwrap();
+    chains.iter().for_each(|chain| chain.end(w));
+    w.ok(&["cancel", &never]);
+    w.ended(&never);
+    w.ok(&["admin", "tenant", "delete", "urgent"]);
+    w.assert_nothing_left();
 }
 
 fn refuses(w: &World) {

@@ -1,6 +1,6 @@
 //! vClusters: separate queues on separate nodes, through the CLI.
 
-use crate::harness::{Group, NOBODY, World};
+use crate::harness::{Group, NOBODY, World, ms};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
@@ -11,6 +11,7 @@ static VCLUSTERS: Group = Group::small("vclusters");
 pub fn trials() -> Vec<Trial> {
     vec![
         VCLUSTERS.test("a_queue_has_its_own_nodes_and_none_holds_up_another", &[], queues),
+        VCLUSTERS.test("a_queue_with_a_cycle_interval_waits_for_its_next_round_and_no_other_does", &[], paced),
         VCLUSTERS.test("another_agent_serves_the_queues_of_one_that_died", &[], dies),
     ]
 }
@@ -100,6 +101,40 @@ fn queues(w: &World) {
     w.completed(&whole);
     let who = w.ok(&["audit", "query", "--type", "v-cluster-set,v-cluster-deleted"]);
     assert!(who.contains("small: scheduler interactive-fifo, tenant any, nodes n[2-3]"), "{who}");
+}
+
+fn paced(w: &World) {
+    const INTERVAL_MS: u64 = 4000;
+    /// How much longer one claim may take than another, on a busy machine.
+    const CLAIM_MS_MAX: u64 = 3000;
+    // Another agent would not know when the last round was: n1 alone may hold leases.
+    w.ok(&["node", "cordon", "n[2-3]", "--reason", "n1 is to schedule"]);
+    w.ok(&["admin", "vcluster", "create", "--name=paced", "--scheduler=hpc-backfill"]);
+    w.wait("n1 to schedule", || ["default", "paced"].iter().all(|name| text(&vcluster(w, name), "served_by") == "n1"));
+    let set_interval = |interval| w.ok(&["admin", "vcluster", "set-config", "--name=paced", "--cycle-interval", interval]);
+    // Held first: a submission that fits is placed with its own commit, and waits for no round. A part of the node: what
+    // waits for a round keeps its part from the other queue.
+    let released = |queue| {
+        let id = w.submit(&["--vcluster", queue, "--cores=1", "--hold", "--", "/bin/true"]);
+        w.ok(&["resume", &id]);
+        id
+    };
+    set_interval("4s");
+    assert_eq!(vcluster(w, "paced")["cycle_interval_ms"], INTERVAL_MS);
+    let claimed_ms = [(); 3].map(|()| ms(&w.completed(&released("paced")), "claimed_at"));
+    assert!(claimed_ms[2] - claimed_ms[0] >= 2 * INTERVAL_MS - CLAIM_MS_MAX, "each is claimed in a round of its own: {claimed_ms:?}");
+
+    set_interval("10m");
+    // Placed by a scheduler that knows the new interval: what is released after it waits.
+    w.completed(&released("default"));
+    let waits = released("paced");
+    w.completed(&released("default"));
+    let now = w.status(&waits);
+    assert_eq!(text(&now, "state"), "Pending", "the other queue has had a round since: {now}");
+    set_interval("0");
+    w.completed(&waits);
+    w.ok(&["node", "uncordon", "n[2-3]"]);
+    w.ok(&["admin", "vcluster", "delete", "paced"]);
 }
 
 fn dies(w: &World) {
