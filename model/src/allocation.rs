@@ -121,19 +121,9 @@ impl Allocation {
     /// Only work that continues later is: from a checkpoint, or from its beginning if its user
     /// allows that.
     pub fn exempt_from_priority(&self) -> Option<&'static str> {
-        let spec = &self.spec;
-        let begins_anew = spec.requeue == RequeuePolicy::Always && self.requeue_count < spec.requeues_max;
-        if spec.sensitive || spec.preemption_class >= CLASS_MAX {
-            Some("it is sensitive, or of the highest class")
-        } else if spec.checkpoint.is_none() && !begins_anew {
-            Some("it can neither save itself nor begin anew")
-        } else if spec.checkpoint.is_none() && spec.preemption_class >= UNSAVED_CLASS_MAX {
-            Some("it cannot save itself, and is of a high class")
-        } else if self.preemption.is_some() {
-            Some("it gives its nodes back already, or could not save itself when it was asked")
-        } else {
-            None
-        }
+        let is_asked = self.preemption.is_some();
+        let never = self.spec.never_gives_back(self.requeue_count);
+        never.or_else(|| is_asked.then_some("it gives its nodes back already, or could not save itself when it was asked"))
     }
 
     /// A newly submitted allocation, not yet at any revision.

@@ -44,6 +44,8 @@ pub enum PreemptCause {
     Drain,
     /// Work of a higher class needs its nodes.
     Priority,
+    /// Work of the vCluster that lent its nodes needs them.
+    Reclaim,
 }
 
 impl PreemptCause {
@@ -53,7 +55,7 @@ impl PreemptCause {
     pub fn ends_unsaved(self, can_save: bool) -> bool {
         match self {
             Self::Request => true,
-            Self::Priority => !can_save,
+            Self::Priority | Self::Reclaim => !can_save,
             Self::Drain => false,
         }
     }
@@ -62,7 +64,7 @@ impl PreemptCause {
     fn hardness(self) -> u8 {
         match self {
             Self::Drain => 0,
-            Self::Priority => 1,
+            Self::Priority | Self::Reclaim => 1,
             Self::Request => 2,
         }
     }
@@ -74,6 +76,7 @@ impl fmt::Display for PreemptCause {
             Self::Request => "request",
             Self::Drain => "drain",
             Self::Priority => "priority",
+            Self::Reclaim => "reclaim",
         })
     }
 }

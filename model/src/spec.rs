@@ -13,6 +13,7 @@ use crate::layout::{Distribution, EntryLaunch, TASKS_PER_NODE_MAX, lay_out};
 use crate::network::Connectivity;
 use crate::node::Node;
 use crate::node_ranks::NodeRanks;
+use crate::preemption::{CLASS_MAX, UNSAVED_CLASS_MAX};
 use crate::probe::LivenessProbe;
 use crate::resources::Resources;
 use crate::spec_error::SpecError;
@@ -484,6 +485,21 @@ impl AllocationSpec {
     pub fn astray(&self, node: &Node) -> Option<String> {
         let drifted = node.conformance.as_ref().filter(|_| self.sensitive).and_then(Conformance::drifted);
         drifted.map(|changes| format!("has drifted from its configuration ({changes}), and sensitive work is not placed on such a node"))
+    }
+
+    /// Why it never gives its nodes back for other work to continue later, once it has been requeued so
+    /// often; `None`: it does.
+    pub fn never_gives_back(&self, requeue_count: u32) -> Option<&'static str> {
+        let begins_anew = self.requeue == RequeuePolicy::Always && requeue_count < self.requeues_max;
+        if self.sensitive || self.preemption_class >= CLASS_MAX {
+            Some("it is sensitive, or of the highest class")
+        } else if self.checkpoint.is_none() && !begins_anew {
+            Some("it can neither save itself nor begin anew")
+        } else if self.checkpoint.is_none() && self.preemption_class >= UNSAVED_CLASS_MAX {
+            Some("it cannot save itself, and is of a high class")
+        } else {
+            None
+        }
     }
 
     /// How much of a node of this size it gets.

@@ -1,7 +1,9 @@
 //! vClusters: queues, each with a scheduler of its own and possibly with nodes of its own.
 
+use crate::duration::millis;
 use crate::ids::Revision;
 use crate::node::Node;
+use crate::spec::AllocationSpec;
 use crate::time::Timestamp;
 use crate::weights::{Profile, Weights};
 use serde::{Deserialize, Serialize};
@@ -34,6 +36,11 @@ pub struct VCluster {
     /// The shortest time between two rounds of its scheduler, in milliseconds; 0: a round follows
     /// each change.
     pub cycle_interval_ms: u32,
+    /// Whether its work may use nodes that other vClusters lend.
+    pub borrows: bool,
+    /// The longest walltime of work of other vClusters that may use its nodes while they are idle, in
+    /// milliseconds. `None`: it lends no nodes.
+    pub lend_ms: Option<u64>,
     /// Who created it.
     pub created_by: String,
     /// When it was created.
@@ -128,6 +135,27 @@ impl VCluster {
     /// what is free.
     pub fn may_use(named: Option<&Self>, node: &Node) -> bool {
         node.home == named.filter(|v| v.nodes > 0).map_or("", |v| &v.name)
+    }
+
+    /// Whether a node of another vCluster is lent to work that has been requeued so often: its vCluster
+    /// borrows, the node's lends for long enough, and the work gives the node back and continues later.
+    /// `record` has the record of a vCluster, if it has one.
+    pub fn lends<'v>(record: impl Fn(&str) -> Option<&'v Self>, node: &Node, spec: &AllocationSpec, requeue_count: u32) -> bool {
+        let named = record(&spec.vcluster);
+        let borrows = record(Self::queue(named)).is_some_and(|borrower| borrower.borrows);
+        let lender = if node.home.is_empty() { DEFAULT_VCLUSTER } else { &node.home };
+        let is_short = |lend_ms: u64| spec.walltime.is_some_and(|walltime| millis(walltime) <= lend_ms);
+        borrows
+            && !Self::may_use(named, node)
+            && record(lender).and_then(|lender| lender.lend_ms).is_some_and(is_short)
+            && spec.never_gives_back(requeue_count).is_none()
+    }
+
+    /// Whether work with this specification has the node from the vCluster with the label `lender`.
+    pub fn has_lent<'v>(record: impl Fn(&str) -> Option<&'v Self>, lender: &str, node: &Node, borrower: &AllocationSpec) -> bool {
+        let named = record(&borrower.vcluster);
+        let borrows = record(Self::queue(named)).is_some_and(|borrower| borrower.borrows);
+        borrows && !Self::may_use(named, node) && Self::may_use(record(lender), node)
     }
 
     /// Why such work may not use a node; `None`: it may.

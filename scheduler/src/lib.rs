@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod borrowing;
 pub mod broker;
 mod choice;
 mod classes;
@@ -72,6 +73,8 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
 
 #[cfg(test)]
 mod backfill_tests;
+#[cfg(test)]
+mod borrowing_tests;
 #[cfg(test)]
 mod grouping_tests;
 #[cfg(test)]

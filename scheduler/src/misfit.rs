@@ -41,13 +41,16 @@ pub fn never_serves(named: Option<&VCluster>, spec: &AllocationSpec, node: &Node
     VCluster::keeps_off(named, node).or_else(|| spec.never_served_by(node))
 }
 
-/// Checks whether enough registered nodes could ever serve the work; `None`: they could. `named`:
-/// the vCluster that it names, if one has that name.
-pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, named: Option<&VCluster>, spec: &AllocationSpec) -> Option<Misfit> {
+/// Checks whether enough registered nodes could ever serve the work, with those that other vClusters
+/// lend to it; `None`: they could.
+pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, vclusters: &BTreeMap<String, VCluster>, spec: &AllocationSpec) -> Option<Misfit> {
+    let named = vclusters.get(&spec.vcluster);
+    let is_lent = |node: &Node| VCluster::lends(|name| vclusters.get(name), node, spec, 0);
     let mut fit = Vec::new();
     let mut reasons: BTreeMap<String, Vec<NodeId>> = BTreeMap::new();
     for node in nodes {
-        match never_serves(named, spec, node) {
+        let foreign = VCluster::keeps_off(named, node).filter(|_| !is_lent(node));
+        match foreign.or_else(|| spec.never_served_by(node)) {
             None => fit.push(node),
             Some(why) => reasons.entry(why).or_default().push(node.id.clone()),
         }

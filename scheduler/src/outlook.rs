@@ -1,5 +1,6 @@
 //! Why each allocation waits, and when it is expected to begin: the decisions of a plan, for people.
 
+use crate::borrowing::borrows;
 use crate::choice;
 use crate::grouping;
 use crate::misfit::{self, misfit};
@@ -79,6 +80,9 @@ impl Plan<'_> {
         clip(match &planned.decision {
             Decision::TooFewNodes => match self.excluded(planned) {
                 Some((excluded, _)) => format!("{} excluded: prologue failed", counted(excluded, "node")),
+                None if borrows(&self.state.view.vclusters, self.queues[planned.queue].name) => {
+                    format!("waits to borrow: {} of {wanted} are its own", self.classes.all[planned.class].possible())
+                }
                 None => format!("wants {}, {} could serve", counted(wanted, "node"), self.classes.all[planned.class].possible()),
             },
             Decision::Blocked { obstacle, later: false } => obstacle.brief(),
@@ -199,9 +203,11 @@ impl Plan<'_> {
         if let Some((_, text)) = self.excluded(planned) {
             return format!("{wants}; {possible} could serve it without those that are excluded for it: it waits for {text}");
         }
-        let misfit = misfit(view.nodes.values(), view.named(allocation), &allocation.spec).map(|misfit| misfit.summary());
-        let what = misfit.unwrap_or_else(|| format!("{wants}; this cluster has {possible} that could ever serve it"));
-        format!("{what}: it waits until there are more")
+        let misfit = misfit(view.nodes.values(), &view.vclusters, &allocation.spec).map(|misfit| misfit.summary());
+        match misfit {
+            Some(misfit) => format!("{misfit}: it waits until there are more"),
+            None => format!("{wants}; its vCluster has {possible} that could ever serve it: it waits until others lend it nodes"),
+        }
     }
 
     pub(crate) fn expected(&self, planned: &Planned<'_>) -> Expected {

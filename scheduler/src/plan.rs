@@ -9,6 +9,7 @@
 //! Backfill: the first [`RESERVATIONS_MAX`] of a queue that cannot begin now have reservations. Work
 //! behind them begins now if it has ended by its walltime before it would delay any of these.
 
+use crate::borrowing::{Lent, borrows};
 use crate::choice;
 use crate::classes::Classes;
 use crate::headroom::{Headroom, Obstacle};
@@ -16,7 +17,7 @@ use crate::order::{Ordered, Queue, Waiting};
 use crate::reserve::{self, Found, Reservation};
 use crate::score::{Score, Scorer};
 use crate::state::{Span, State, duration_ms};
-use crate::victims::{Choice, PreemptedFor, Victims};
+use crate::victims::{Choice, PreemptedFor, Victims, Whom};
 use crate::view::View;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{Allocation, AllocationId, Claim, SchedulerKind, Timestamp};
@@ -110,6 +111,7 @@ pub(crate) fn plan_within(view: &View, now: Timestamp, looks: usize) -> Plan<'_>
         planner.progress[queue].in_line += usize::from(decision.is_in_line());
         planned.push(Planned { allocation, queue, class, ahead, decision });
     }
+    planner.borrow(&queues, &mut planned);
     let Planner { state, classes, preempted, .. } = planner;
     Plan { state, classes, scorer, queues, planned, preempted }
 }
@@ -273,20 +275,19 @@ impl<'a> Planner<'a> {
                 progress.reservations += 1;
                 let end_ms = reservation.start_ms.saturating_add(duration_ms(&allocation.spec));
                 let (mut held, mut held_from_ms) = (reservation.nodes.clone(), reservation.start_ms);
-                if !is_fifo {
-                    let start_ms = self.state.is_known_start(reservation.start_ms).then_some(reservation.start_ms);
-                    let mut looks = 0;
-                    let of_class = (class, &self.classes.all[class]);
-                    let choice = self.victims.choose(&self.state, of_class, allocation, start_ms, &mut looks);
-                    self.progress[queue].look_at(looks);
-                    match choice {
-                        Choice::Nothing => {}
-                        // Nothing is begun on its nodes that would be in the way, and be preempted next.
-                        Choice::GivenBack => held_from_ms = self.state.now_ms,
-                        Choice::Victims(preempted, nodes) => {
-                            (held, held_from_ms) = (nodes, self.state.now_ms);
-                            self.preempted.push((queue, preempted));
-                        }
+                let start_ms = self.state.is_known_start(reservation.start_ms).then_some(reservation.start_ms);
+                let mut looks = 0;
+                let of_class = (class, &self.classes.all[class]);
+                let whom = if is_fifo { Whom::Borrowers } else { Whom::LowerClasses };
+                let choice = self.victims.choose(&self.state, of_class, allocation, (whom, start_ms), &mut looks);
+                self.progress[queue].look_at(looks);
+                match choice {
+                    Choice::Nothing => {}
+                    // Nothing is begun on its nodes that would be in the way, and be preempted next.
+                    Choice::GivenBack => held_from_ms = self.state.now_ms,
+                    Choice::Victims(preempted, nodes) => {
+                        (held, held_from_ms) = (nodes, self.state.now_ms);
+                        self.preempted.push((queue, preempted));
                     }
                 }
                 self.hold(allocation, &held, held_from_ms, end_ms);
@@ -309,6 +310,40 @@ impl<'a> Planner<'a> {
                 Decision::OutOfService
             }
             Found::OverQuota { excess, usable } => Decision::Blocked { obstacle: Obstacle::NodesOfTenant { excess, usable }, later: true },
+        }
+    }
+
+    /// Begins what waits for nodes on those that other vClusters lend.
+    fn borrow(&mut self, queues: &[Queue<'a>], planned: &mut [Planned<'a>]) {
+        let mut may_borrow: Vec<bool> = queues.iter().map(|queue| borrows(&self.state.view.vclusters, queue.name)).collect();
+        let mut lent = Lent::default();
+        for Planned { allocation, queue, class, decision, .. } in planned {
+            match decision {
+                Decision::Reserved(_) | Decision::OutOfService | Decision::Behind | Decision::TooFewNodes => {}
+                Decision::Begins(_) | Decision::NotReached | Decision::Blocked { .. } => continue,
+            }
+            let progress = &mut self.progress[*queue];
+            if !may_borrow[*queue] || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
+                continue;
+            }
+            let until_ms = self.state.now_ms.saturating_add(duration_ms(&allocation.spec));
+            if self.headroom.obstacle_until(allocation, until_ms).is_some() {
+                continue;
+            }
+            let quotas = self.headroom.quotas_until(allocation, until_ms);
+            let mut looks = 0;
+            let nodes = lent.choose(&self.state, (*class, &self.classes.all[*class]), quotas, allocation, until_ms, &mut looks);
+            progress.look_at(looks);
+            let Some(nodes) = nodes else {
+                // Nothing begins before what was submitted earlier.
+                may_borrow[*queue] = queues[*queue].weights.is_some();
+                continue;
+            };
+            self.preempted.retain(|(_, preempted)| preempted.beneficiary != allocation.id);
+            self.hold(allocation, &nodes, self.state.now_ms, until_ms);
+            let state = &self.state;
+            self.headroom.begin(allocation, nodes.iter().map(|node| &state.nodes[*node].id));
+            *decision = Decision::Begins(nodes);
         }
     }
 

@@ -64,6 +64,8 @@ pub(crate) fn vcluster(name: &str, scheduler: SchedulerKind, nodes: u32) -> VClu
         nodes,
         weights: None,
         cycle_interval_ms: 0,
+        borrows: false,
+        lend_ms: None,
         created_by: "root".into(),
         created_at: Timestamp(0),
         revision: Revision(1),
@@ -559,7 +561,7 @@ fn work_that_no_registered_node_can_serve_is_known_at_once() {
     let misfit_text = |v: &View, change: &dyn Fn(&mut AllocationSpec)| {
         let mut spec = AllocationSpec::clone(&pending(1, 1, 1).spec);
         change(&mut spec);
-        misfit(v.nodes.values(), None, &spec).map(|misfit| misfit.to_string())
+        misfit(v.nodes.values(), &v.vclusters, &spec).map(|misfit| misfit.to_string())
     };
     assert_eq!(misfit_text(&v, &|spec| spec.nodes = 3), None, "one that is Down counts: it may come back");
     assert_eq!(misfit_text(&v, &|spec| spec.nodes = 4).as_deref(), Some("wants 4 nodes; this cluster has 3 that could ever serve it"));

@@ -10,8 +10,10 @@
 //!
 //! The rules are those of the specification ("Preemption policy"). Waiting, backfill and a
 //! reservation that begins soon come first: only work with a reservation later than the victims
-//! could have saved themselves preempts any.
+//! could have saved themselves preempts any. What uses nodes that the vCluster of the other lent is
+//! preempted first, whatever its class and its cost.
 
+use crate::borrowing::borrowed;
 use crate::classes::Class;
 use crate::grouping;
 use crate::node_set::NodeSet;
@@ -38,6 +40,8 @@ struct Candidate<'a> {
     nodes: Vec<usize>,
     saving_s: f64,
     cost_node_s: f64,
+    /// Those of its nodes that another vCluster lent to it.
+    borrowed: Vec<usize>,
     /// Its tenant has used more than its share and its burst allowance: it is preempted before others.
     is_over_burst: bool,
 }
@@ -55,8 +59,9 @@ pub struct PreemptedFor {
 pub struct Victims<'a> {
     candidates: Vec<Candidate<'a>>,
     /// The lowest class of any of them, and of work that leaves: work of this class or a lower one
-    /// preempts nothing.
+    /// preempts nothing but what has borrowed nodes.
     lowest_class: u8,
+    has_borrowed: bool,
     /// Shares of work that gives its nodes back already, or has ended and not released them yet, by
     /// work and node.
     leaving: BTreeSet<(AllocationId, usize)>,
@@ -72,13 +77,14 @@ impl<'a> Victims<'a> {
         let leaving = leaving(state, with_nodes().filter(leaves));
         let index: BTreeMap<_, _> = state.nodes.iter().enumerate().map(|(at, node)| (&node.id, at)).collect();
         let candidate = |allocation: &'a Allocation| {
-            let nodes = allocation.nodes().filter_map(|node| index.get(node).copied()).collect();
+            let nodes: Vec<usize> = allocation.nodes().filter_map(|node| index.get(node).copied()).collect();
+            let borrowed = borrowed(state, allocation, &nodes);
             let saving_s = saving_s(state, allocation);
             let cost_node_s = cost_node_s(state, allocation, saving_s);
-            Candidate { allocation, nodes, saving_s, cost_node_s, is_over_burst: scorer.is_over_burst(allocation) }
+            Candidate { allocation, nodes, borrowed, saving_s, cost_node_s, is_over_burst: scorer.is_over_burst(allocation) }
         };
         let running = with_nodes().filter(|a| !a.state.is_terminal());
-        let mut candidates: Vec<Candidate<'_>> = running.filter(|a| is_eligible(state, a)).map(candidate).collect();
+        let mut candidates: Vec<Candidate<'_>> = running.map(candidate).filter(|c| is_eligible(state, c)).collect();
         candidates.sort_by(|a, b| {
             let by_cost = || a.cost_node_s.total_cmp(&b.cost_node_s).then_with(|| a.allocation.id.cmp(&b.allocation.id));
             b.is_over_burst.cmp(&a.is_over_burst).then_with(by_cost)
@@ -86,7 +92,8 @@ impl<'a> Victims<'a> {
         let class = |id: &AllocationId| state.view.allocations.get(id).map(|allocation| allocation.spec.preemption_class);
         let classes = candidates.iter().map(|c| c.allocation.spec.preemption_class).chain(leaving.iter().filter_map(|(id, _)| class(id)));
         let lowest_class = classes.min().unwrap_or(u8::MAX);
-        Self { candidates, lowest_class, leaving, in_vain: BTreeMap::new() }
+        let has_borrowed = candidates.iter().any(|c| !c.borrowed.is_empty()) || leaving.iter().any(|(id, node)| is_lent(state, *id, *node));
+        Self { candidates, lowest_class, has_borrowed, leaving, in_vain: BTreeMap::new() }
     }
 
     /// The victims with which an allocation begins before its reservation does, if they cost less
@@ -97,11 +104,14 @@ impl<'a> Victims<'a> {
         state: &State<'_>,
         (number, class): (usize, &Class<'_>),
         allocation: &Allocation,
-        reserved_ms: Option<u64>,
+        (whom, reserved_ms): (Whom, Option<u64>),
         looks: &mut usize,
     ) -> Choice {
-        let of_class = state.view.effective_class(allocation);
-        if of_class <= self.lowest_class {
+        let of_class = match whom {
+            Whom::LowerClasses => state.view.effective_class(allocation),
+            Whom::Borrowers => 0,
+        };
+        if of_class <= self.lowest_class && !self.has_borrowed {
             return Choice::Nothing;
         }
         let until_ms = state.now_ms.saturating_add(duration_ms(&allocation.spec));
@@ -110,10 +120,15 @@ impl<'a> Victims<'a> {
             return Choice::Nothing;
         }
         let search = Search { state, class, allocation, until_ms, leaving: &self.leaving };
-        let useful = |c: &&Candidate<'_>| {
+        // It has nodes of the vCluster of this allocation.
+        let is_debtor = |c: &Candidate<'_>| c.borrowed.iter().any(|node| class.candidates.contains(*node));
+        let of_lower_class = |c: &&Candidate<'_>| {
             c.allocation.spec.preemption_class < of_class && c.nodes.iter().any(|node| class.candidates.contains(*node))
         };
-        let useful: Vec<&Candidate<'_>> = self.candidates.iter().filter(useful).take(CANDIDATES_MAX).collect();
+        let debtors = self.candidates.iter().filter(|c| is_debtor(c));
+        let is_service = |c: &Candidate<'_>| state.view.scheduler_of(state.view.queue_of(c.allocation)) == SchedulerKind::ServiceBinPack;
+        let others = self.candidates.iter().filter(|c| !is_debtor(c) && !is_service(c)).filter(of_lower_class);
+        let useful: Vec<&Candidate<'_>> = debtors.chain(others).take(CANDIDATES_MAX).collect();
         *looks += class.candidates.len() + VICTIMS_MAX * useful.iter().map(|c| c.nodes.len()).sum::<usize>();
         let mut free = NodeSet::empty(state.nodes.len());
         search.free_nodes(&BTreeSet::new(), class.candidates.iter()).for_each(|node| free.insert(node));
@@ -128,7 +143,8 @@ impl<'a> Victims<'a> {
         let saving_s = chosen.iter().map(|c| c.saving_s).fold(0.0, f64::max);
         let cost_node_s: f64 = chosen.iter().map(|c| c.cost_node_s).sum();
         let sooner_s = reserved_ms.map_or(f64::INFINITY, |start_ms| start_ms.saturating_sub(state.now_ms) as f64 / 1000.0 - saving_s);
-        if sooner_s * f64::from(allocation.spec.nodes) <= cost_node_s {
+        // Who lent the nodes gets them back whatever that costs.
+        if sooner_s * f64::from(allocation.spec.nodes) <= cost_node_s && !chosen.iter().all(|c| is_debtor(c)) {
             return Choice::Nothing;
         }
         let freed = search.all_freed(&free, &chosen).into_iter().chain(free.iter()).collect();
@@ -138,6 +154,20 @@ impl<'a> Victims<'a> {
         self.candidates.retain(|c| !victims.iter().any(|(id, _)| *id == c.allocation.id));
         Choice::Victims(PreemptedFor { beneficiary: allocation.id, victims }, nodes)
     }
+}
+
+/// Whom work may preempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// Work of a lower class, and work that has borrowed nodes of its vCluster.
+    LowerClasses,
+    /// Only the latter.
+    Borrowers,
+}
+
+/// Whether another vCluster lent the node to this work.
+fn is_lent(state: &State<'_>, id: AllocationId, node: usize) -> bool {
+    state.view.allocations.get(&id).is_some_and(|allocation| !borrowed(state, allocation, &[node]).is_empty())
 }
 
 /// Shares whose nodes are about to be free: of this work, and of earlier claims.
@@ -166,15 +196,17 @@ pub enum Choice {
     Victims(PreemptedFor, Vec<usize>),
 }
 
-fn is_eligible(state: &State<'_>, allocation: &Allocation) -> bool {
+fn is_eligible(state: &State<'_>, candidate: &Candidate<'_>) -> bool {
+    let allocation = candidate.allocation;
     let queue = state.view.queue_of(allocation);
     let left_ms = allocation
         .spec
         .walltime
         .zip(allocation.started_at)
         .map(|(walltime, started)| started.0.saturating_add(millis(walltime)).saturating_sub(state.now_ms));
-    // Services have their nodes until they end: only nodes that are lent would be taken back.
-    state.view.scheduler_of(queue) != SchedulerKind::ServiceBinPack
+    // Services have their nodes until they end: only nodes that are lent are taken back.
+    let is_service = state.view.scheduler_of(queue) == SchedulerKind::ServiceBinPack;
+    (!is_service || !candidate.borrowed.is_empty())
         && allocation.exempt_from_priority().is_none()
         && left_ms.is_none_or(|left_ms| left_ms > NEAR_COMPLETION_MS)
 }

@@ -351,7 +351,7 @@ async fn preempt(quorum: &QuorumClient, lease_token: u64, preempted: PreemptedFo
     let order = PreemptFor { beneficiary, victims, lease_token, deadline_ms: DEADLINE_MS_DEFAULT };
     let answer = quorum.call(&Request::from(Action::PreemptFor(order)), Duration::from_secs(2)).await;
     match &answer {
-        Ok(_) => tracing::info!(%beneficiary, victims = count, "work is preempted for work of a higher class"),
+        Ok(_) => tracing::info!(%beneficiary, victims = count, "work is preempted for other work"),
         Err(error) => tracing::info!(%beneficiary, victims = count, %error, "no work was preempted for it"),
     }
     !matches!(answer, Err(CallError::Unavailable { .. }))
@@ -405,6 +405,8 @@ mod tests {
             nodes: 0,
             weights: None,
             cycle_interval_ms: 0,
+            borrows: false,
+            lend_ms: None,
             created_by: String::new(),
             created_at: Timestamp(0),
             revision: Revision(1),

@@ -376,8 +376,7 @@ fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<Str
     if !cluster.fresh {
         return Ok(String::new());
     }
-    let named = cluster.vclusters.get(&spec.vcluster);
-    match lattice_scheduler::misfit(cluster.nodes.values(), named, spec) {
+    match lattice_scheduler::misfit(cluster.nodes.values(), &cluster.vclusters, spec) {
         None => Ok(String::new()),
         Some(misfit) if waits => Ok(format!("it waits until there are other nodes: it {misfit}")),
         Some(misfit) => Err(Status::failed_precondition(format!(

@@ -81,6 +81,8 @@ impl VClusterService for Api {
                 .unwrap_or_default(),
             weights_set: v.vcluster.weights.is_some(),
             cycle_interval_ms: v.vcluster.cycle_interval_ms.into(),
+            borrows: v.vcluster.borrows,
+            lend_ms: v.vcluster.lend_ms.unwrap_or_default(),
         });
         Ok(Response::new(v1::ListVClustersResponse { vclusters: vclusters.collect() }))
     }
@@ -108,7 +110,7 @@ impl VClusterService for Api {
     async fn create(&self, request: Request<v1::CreateVClusterRequest>) -> Result<Response<v1::VClusterResponse>, Status> {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
-        let v1::CreateVClusterRequest { name, scheduler, tenant, nodes, cycle_interval_ms } = request.into_inner();
+        let v1::CreateVClusterRequest { name, scheduler, tenant, nodes, cycle_interval_ms, borrows, lend_ms } = request.into_inner();
         let scheduler: SchedulerKind = scheduler.parse().map_err(|e: SchedulerError| match &e {
             SchedulerError::NotBuilt(_) => Status::unimplemented(e.to_string()),
             SchedulerError::Unknown(_) => Status::invalid_argument(e.to_string()),
@@ -120,6 +122,8 @@ impl VClusterService for Api {
             tenant: Some(tenant),
             nodes: Some(nodes),
             cycle_interval_ms: Some(interval_ms(cycle_interval_ms)),
+            borrows: Some(borrows),
+            lend_ms: Some(lend_ms),
             ..VClusterChange::default()
         };
         self.done(&operator.asks(Action::SetVCluster { change, by })).await?;
@@ -129,10 +133,10 @@ impl VClusterService for Api {
     async fn set_config(&self, request: Request<v1::SetVClusterRequest>) -> Result<Response<v1::VClusterResponse>, Status> {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
-        let v1::SetVClusterRequest { name, tenant, nodes, cycle_interval_ms } = request.into_inner();
+        let v1::SetVClusterRequest { name, tenant, nodes, cycle_interval_ms, borrows, lend_ms } = request.into_inner();
         let nodes = nodes.map(|set| set.nodes.iter().map(|n| node_id(n)).collect::<Result<_, _>>()).transpose()?;
         let cycle_interval_ms = cycle_interval_ms.map(interval_ms);
-        let change = VClusterChange { name, tenant, nodes, cycle_interval_ms, ..VClusterChange::default() };
+        let change = VClusterChange { name, tenant, nodes, cycle_interval_ms, borrows, lend_ms, ..VClusterChange::default() };
         self.done(&operator.asks(Action::SetVCluster { change, by })).await?;
         Ok(Response::new(v1::VClusterResponse {}))
     }

@@ -8,8 +8,10 @@ use crate::shown::{AllocationJson, allocations_table, filled, folded, short, tim
 use crate::table::{Fit, Table};
 use lattice_api::client::Client;
 use lattice_api::v1;
-use lattice_cli_syntax::args::vcluster::{AdminVCluster, VClusterCommand, VClusterSettings};
+use lattice_cli_syntax::args::vcluster::{AdminVCluster, Answer, VClusterCommand, VClusterSettings};
+use lattice_model::duration::clock_text;
 use lattice_model::{Factor, Weight, hostlist};
+use std::time::Duration;
 
 pub async fn run(session: &Session, command: VClusterCommand) -> Result<(), Failure> {
     let client = session.connect().await?;
@@ -37,19 +39,27 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
     match command {
         AdminVCluster::Create(args) => {
             let name = args.name.get();
-            let VClusterSettings { tenant, nodes, cycle_interval, .. } = args.settings;
+            let VClusterSettings { tenant, nodes, cycle_interval, borrow, lend, .. } = args.settings;
             let nodes = nodes.as_deref().map(host_list).transpose()?.unwrap_or_default();
             let tenant = tenant.map(tenant_or_all).unwrap_or_default();
             let cycle_interval_ms = cycle_interval.unwrap_or_default();
-            let request = v1::CreateVClusterRequest { name: name.clone(), scheduler: args.scheduler, tenant, nodes, cycle_interval_ms };
+            let request = v1::CreateVClusterRequest {
+                name: name.clone(),
+                scheduler: args.scheduler,
+                tenant,
+                nodes,
+                cycle_interval_ms,
+                borrows: borrow == Some(Answer::Yes),
+                lend_ms: lend.unwrap_or_default(),
+            };
             answer(client.vclusters().create(request)).await?;
             show(session, &client, &name).await
         }
         AdminVCluster::SetConfig(args) => {
             let name = args.name.get();
-            let VClusterSettings { tenant, nodes, cycle_interval, .. } = args.settings;
-            if tenant.is_none() && nodes.is_none() && cycle_interval.is_none() {
-                return Err(Failure::usage("nothing to change").hint("give --tenant, --nodes or --cycle-interval"));
+            let VClusterSettings { tenant, nodes, cycle_interval, borrow, lend, .. } = args.settings;
+            if tenant.is_none() && nodes.is_none() && cycle_interval.is_none() && borrow.is_none() && lend.is_none() {
+                return Err(Failure::usage("nothing to change").hint("give --tenant, --nodes, --cycle-interval, --borrow or --lend"));
             }
             let nodes = nodes.as_deref().map(host_list).transpose()?;
             let request = v1::SetVClusterRequest {
@@ -57,6 +67,8 @@ pub async fn administer(session: &Session, command: AdminVCluster) -> Result<(),
                 tenant: tenant.map(tenant_or_all),
                 nodes: nodes.map(|nodes| v1::set_v_cluster_request::NodeSet { nodes }),
                 cycle_interval_ms: cycle_interval,
+                borrows: borrow.map(|answer| answer == Answer::Yes),
+                lend_ms: lend,
             };
             answer(client.vclusters().set_config(request)).await?;
             show(session, &client, &name).await
@@ -184,6 +196,13 @@ fn settings(v: &v1::VCluster) -> String {
     if v.cycle_interval_ms > 0 {
         text.push_str(&format!("\nA round of its scheduler at most every {} s\n", v.cycle_interval_ms as f64 / 1000.0));
     }
+    if v.borrows {
+        text.push_str("\nBorrows idle nodes that other vClusters lend\n");
+    }
+    if v.lend_ms > 0 {
+        let longest = clock_text(Duration::from_millis(v.lend_ms));
+        text.push_str(&format!("\nLends its idle nodes to work of {longest} at most\n"));
+    }
     if v.weights.is_empty() {
         return text;
     }
@@ -201,7 +220,7 @@ fn json(v: &v1::VCluster) -> serde_json::Value {
     serde_json::json!({
         "name": v.name, "scheduler": v.scheduler, "tenant": filled(&v.tenant), "nodes": v.nodes, "pending": v.pending,
         "running": v.running, "served_by": filled(&v.served_by), "created_by": filled(&v.created_by), "created_at": time(v.created_at_ms),
-        "cycle_interval_ms": v.cycle_interval_ms, "weights": weights, "weights_set": v.weights_set,
+        "cycle_interval_ms": v.cycle_interval_ms, "borrows": v.borrows, "lend_ms": Some(v.lend_ms).filter(|ms| *ms > 0), "weights": weights, "weights_set": v.weights_set,
     })
 }
 
@@ -238,10 +257,16 @@ guests    interactive-fifo  physics  0        1        —          the default'
             weights: vec![weight("priority", 0.15), weight("wait-time", 1.0)],
             weights_set: true,
             cycle_interval_ms: 1500,
+            borrows: true,
+            lend_ms: 7_200_000,
             ..v1::VCluster::default()
         };
         let want = "
 A round of its scheduler at most every 1.5 s
+
+Borrows idle nodes that other vClusters lend
+
+Lends its idle nodes to work of 02:00:00 at most
 
 Weights of its score (set by an operator):
   priority 0.15 · wait-time 1

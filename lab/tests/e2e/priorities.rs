@@ -19,6 +19,7 @@ pub fn trials() -> Vec<Trial> {
         PRIORITIES.test("work_of_a_lower_class_gives_its_nodes_back_and_runs_again", &[], preempts),
         PRIORITIES.test("work_that_saves_itself_continues_from_its_step_after_work_of_a_higher_class", &[], saves_itself),
         PRIORITIES.test("work_is_preempted_once_and_begins_once_if_the_schedulers_agent_is_killed_meanwhile", &[], scheduler_killed),
+        PRIORITIES.test("idle_nodes_are_lent_and_given_back", &[], lends),
         PRIORITIES.test("weights_and_classes_that_make_no_sense_are_refused", &[], refuses),
     ]
 }
@@ -116,6 +117,40 @@ fn preempts(w: &World) {
     assert_eq!(text(&w.status(&usual), "state"), "Running");
     w.ok(&["cancel", &usual]);
     w.completed(&loud);
+}
+
+fn lends(w: &World) {
+    let create = |name, nodes, how| w.ok(&["admin", "vcluster", "create", name, "--scheduler=hpc-backfill", "--nodes", nodes, how]);
+    let shown = create("lender", "n1,n2", "--lend=2h");
+    assert!(shown.contains("Lends its idle nodes to work of 02:00:00 at most"), "{shown}");
+    create("borrower", "n3", "--borrow");
+    let of_borrower = ["--vcluster=borrower", "--walltime=1h"];
+    let own = w.submit(&[&of_borrower[..], &["--", "/bin/sleep", "600"]].concat());
+    w.running(&own);
+    // It could not give a lent node back.
+    let stays = w.submit(&[&of_borrower[..], &["--", "/bin/sleep", "600"]].concat());
+    let chain = Chain::submit(w, &[], &[&of_borrower[..], &["--nodes", "1"]].concat());
+    let runs = w.status(&chain.id);
+    assert!(runs["nodes"][0] == "n1" || runs["nodes"][0] == "n2", "{runs}");
+    assert_eq!(text(&w.status(&stays), "state"), "Pending");
+
+    let wanted = w.submit(&["--vcluster=lender", "-N", "2", "--walltime=5m", "--", "/bin/true"]);
+    w.completed(&wanted);
+    w.running(&chain.id);
+    let again = w.status(&chain.id);
+    let reason = text(&again["attempts"][0], "reason");
+    assert!(reason.contains("vCluster lender needs the nodes that it lent"), "{again}");
+    assert!(w.ok(&["audit", "query", "--alloc", &chain.id]).contains("(reclaim)"));
+    assert_eq!(again["preempted_count"], 1, "{again}");
+    goes_on_from(w, &chain.id, step_of_last(w, &chain.id));
+    chain.end(w);
+    for id in [&own, &stays] {
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    }
+    for name in ["lender", "borrower"] {
+        w.ok(&["admin", "vcluster", "delete", name]);
+    }
 }
 
 /// Work of class 1 on one node that saves itself.

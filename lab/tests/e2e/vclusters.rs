@@ -42,7 +42,7 @@ fn queues(w: &World) {
     }
     assert_eq!(vcluster(w, "default")["scheduler"], "hpc-backfill");
     assert_refused(w, &["admin", "vcluster", "set-weights", "--name=small", "--priority=0.2"], 3, &["vCluster \"small\" not found"]);
-    assert_refused(w, &["admin", "vcluster", "create", "small", "--scheduler=fifo", "--borrow"], 4, &["--borrow is not built"]);
+    assert_refused(w, &["admin", "vcluster", "create", "small", "--scheduler=fifo", "--description=x"], 4, &["--description is not built"]);
     let refused = w.run_as(NOBODY, &["admin", "vcluster", "create", "mine", "--scheduler=fifo"]);
     assert!(refused.code() == 4 && refused.err().contains("operator"), "{}", refused.err());
 

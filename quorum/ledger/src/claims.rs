@@ -106,7 +106,7 @@ impl Ledger {
         if node.hold_revision != share.hold_revision {
             return against(None, format!("changed at revision {}; the claim saw {}", node.hold_revision, share.hold_revision));
         }
-        if let Some(why) = self.foreign(node, &allocation.spec.vcluster) {
+        if let Some(why) = self.foreign(node, &allocation.spec.vcluster).filter(|_| !self.lends(node, allocation)) {
             return against(None, why);
         }
         if let Some(Exclusion { why, until: Some(until), .. }) = allocation.exclusion(&share.node) {

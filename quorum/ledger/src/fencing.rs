@@ -106,7 +106,7 @@ impl Ledger {
     }
 
     /// What decides how long its silence is tolerated. Work that was started before the node moved
-    /// to another vCluster counts as borrowing it.
+    /// to another vCluster counts as borrowing it, too.
     pub fn use_of(&self, node: &Node) -> NodeUse {
         let held = self.holdings(&node.id).iter().filter(|h| self.is_live(h.allocation, h.epoch));
         let work: Vec<&AllocationSpec> = held.filter_map(|h| self.allocations.get(&h.allocation)).map(|a| &*a.spec).collect();

@@ -254,8 +254,8 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Has running work save itself and give its nodes back to work of a higher class that waits. By
-    /// the agent with the lease of the queue of that work.
+    /// Has running work save itself and give its nodes back to work that waits: work of a higher class,
+    /// or of the vCluster that lent the nodes. By the agent with the lease of the queue of that work.
     pub(super) fn preempt_for(&mut self, context: &mut ApplyContext, order: &PreemptFor) -> Result<Outcome, Refusal> {
         let PreemptFor { beneficiary: id, victims, lease_token, deadline_ms } = order;
         if victims.is_empty() || victims.len() > VICTIMS_MAX {
@@ -292,25 +292,25 @@ impl Ledger {
             if known.preemption.as_deref().is_some_and(|known| known.id == order) {
                 continue;
             }
-            if known.spec.preemption_class >= class {
+            let is_lent = self.has_nodes_of(&beneficiary.spec.vcluster, known);
+            if known.spec.preemption_class >= class && !is_lent {
                 let why = format!("its class is {}, and the work that needs its nodes has class {class}", known.spec.preemption_class);
                 return Err(Refusal::NotPreemptible { id: *victim, why });
             }
             if let Some(why) = known.exempt_from_priority() {
                 return Err(Refusal::NotPreemptible { id: *victim, why: why.to_owned() });
             }
-            orders.push((*victim, order));
-        }
-        for (victim, order) in orders {
-            let order = Preemption {
-                id: order,
-                by: SCHEDULER.to_owned(),
-                reason: format!("allocation {} of class {class} needs its nodes", id.short()),
-                cause: PreemptCause::Priority,
-                deadline_ms: *deadline_ms,
-                hold: false,
-                failed: None,
+            let (cause, reason) = if is_lent {
+                let lender = self.queue_of(&beneficiary.spec.vcluster);
+                (PreemptCause::Reclaim, format!("vCluster {lender} needs the nodes that it lent, for allocation {}", id.short()))
+            } else {
+                (PreemptCause::Priority, format!("allocation {} of class {class} needs its nodes", id.short()))
             };
+            orders.push((*victim, order, cause, reason));
+        }
+        for (victim, order, cause, reason) in orders {
+            let order =
+                Preemption { id: order, by: SCHEDULER.to_owned(), reason, cause, deadline_ms: *deadline_ms, hold: false, failed: None };
             self.begin_preemption(context, victim, order);
         }
         Ok(Outcome::Done)

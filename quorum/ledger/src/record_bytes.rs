@@ -191,8 +191,19 @@ pub(crate) fn tenant_bytes(name: &str, tenant: Option<&Tenant>) -> usize {
 /// Memory of a vCluster's change; `None`: it was deleted.
 pub(crate) fn vcluster_bytes(name: &str, vcluster: Option<&VCluster>) -> usize {
     let inner = |vcluster: &VCluster| {
-        let VCluster { name, scheduler: _, tenant, nodes: _, weights: _, cycle_interval_ms: _, created_by, created_at: _, revision: _ } =
-            vcluster;
+        let VCluster {
+            name,
+            scheduler: _,
+            tenant,
+            nodes: _,
+            weights: _,
+            cycle_interval_ms: _,
+            borrows: _,
+            lend_ms: _,
+            created_by,
+            created_at: _,
+            revision: _,
+        } = vcluster;
         text_bytes(name) + text_bytes(tenant) + text_bytes(created_by)
     };
     SMALL_RECORD_BYTES + text_bytes(name) + vcluster.map_or(0, inner)

@@ -1,9 +1,9 @@
 //! Scenarios of vClusters.
 
 use super::scenarios::{Story, id, node, spec, user};
-use super::{Action, Outcome, SCHEDULER_LEASE, VClusterChange, scheduler_lease};
+use super::{Action, Outcome, PreemptFor, SCHEDULER_LEASE, VClusterChange, scheduler_lease};
 use crate::Refusal;
-use lattice_model::{AllocationSpec, AllocationState, RequeuePolicy, SchedulerKind};
+use lattice_model::{AllocationSpec, AllocationState, PreemptCause, RequeuePolicy, SchedulerKind};
 
 fn change(name: &str, tenant: Option<&str>, nodes: Option<&[u8]>) -> VClusterChange {
     let nodes = nodes.map(|numbers| numbers.iter().map(|n| node(*n)).collect());
@@ -146,4 +146,68 @@ fn there_are_so_many_and_no_more() {
     assert!(matches!(s.act(create("more", "", &[])), Err(Refusal::TooMany { most: 256, .. })));
     let refused = s.act(submit(1, 1, "more", "")).unwrap_err().to_string();
     assert!(refused.ends_with("and 241 more"), "{refused}");
+}
+
+/// n0 and n1 belong to `lender`, n2 and n3 to `borrower`. Returns the tokens of both leases.
+fn lending(s: &mut Story) -> (u64, u64) {
+    s.done(create("lender", "", &[0, 1]));
+    s.done(create("borrower", "", &[2, 3]));
+    let set = |name: &str, borrows, lend_ms| {
+        let change = VClusterChange { borrows, lend_ms, ..change(name, None, None) };
+        Action::SetVCluster { change, by: "root".into() }
+    };
+    s.done(set("borrower", Some(true), None));
+    s.done(set("lender", None, Some(3_600_000)));
+    (serve(s, "lender", 0), serve(s, "borrower", 2))
+}
+
+fn submit_to(s: &mut Story, number: u128, vcluster: &str, nodes: u32, change: impl Fn(&mut AllocationSpec)) {
+    let mut spec = AllocationSpec { vcluster: vcluster.into(), ..spec(nodes, RequeuePolicy::Always, 3) };
+    change(&mut spec);
+    s.done(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(7), claim: None });
+}
+
+#[test]
+fn nodes_are_claimed_for_work_of_another_vcluster_where_they_are_lent_to_it() {
+    let mut s = Story::new(4);
+    let (_, token) = lending(&mut s);
+    submit_to(&mut s, 1, "borrower", 3, |_| {});
+    submit_to(&mut s, 2, "borrower", 1, |spec| spec.requeue = RequeuePolicy::Never);
+    submit_to(&mut s, 3, "borrower", 1, |spec| spec.walltime = Some(std::time::Duration::from_secs(3601)));
+    submit_to(&mut s, 4, "borrower", 1, |spec| spec.walltime = None);
+    for number in 2..=4 {
+        assert!(matches!(claim_under(&mut s, token, number, &[0]), Err(Refusal::Conflict { .. })), "{number}");
+    }
+    claim_under(&mut s, token, 1, &[2, 3, 0]).unwrap();
+    let none = VClusterChange { lend_ms: Some(0), ..change("lender", None, None) };
+    s.done(Action::SetVCluster { change: none, by: "root".into() });
+    submit_to(&mut s, 5, "borrower", 1, |_| {});
+    assert!(matches!(claim_under(&mut s, token, 5, &[1]), Err(Refusal::Conflict { .. })), "nothing is lent any more");
+    let too_long = VClusterChange { lend_ms: Some(u64::MAX), ..change("lender", None, None) };
+    let refused = s.act(Action::SetVCluster { change: too_long, by: "root".into() });
+    assert!(matches!(refused, Err(Refusal::Malformed { .. })));
+}
+
+#[test]
+fn lent_nodes_are_given_back_to_work_of_their_vcluster_whatever_its_class_and_own_ones_are_not() {
+    let mut s = Story::new(4);
+    let (lender, token) = lending(&mut s);
+    submit_to(&mut s, 1, "borrower", 1, |spec| spec.preemption_class = 6);
+    submit_to(&mut s, 2, "borrower", 1, |spec| spec.preemption_class = 6);
+    submit_to(&mut s, 3, "lender", 2, |spec| spec.preemption_class = 2);
+    let epoch = |s: &Story, number| s.ledger.allocation(id(number)).unwrap().epoch;
+    claim_under(&mut s, token, 1, &[0]).unwrap();
+    claim_under(&mut s, token, 2, &[2]).unwrap();
+    let order = |s: &Story, number, lease_token| {
+        Action::PreemptFor(PreemptFor { beneficiary: id(3), victims: vec![(id(number), epoch(s, number))], lease_token, deadline_ms: 1000 })
+    };
+    let own = order(&s, 2, lender);
+    assert!(matches!(s.act(own), Err(Refusal::NotPreemptible { .. })));
+    let foreign = order(&s, 1, token);
+    assert!(matches!(s.act(foreign), Err(Refusal::StaleLease { .. })));
+    let lent = order(&s, 1, lender);
+    s.done(lent);
+    let ordered = s.ledger.allocation(id(1)).unwrap().preemption.clone().unwrap();
+    let reason = format!("vCluster lender needs the nodes that it lent, for allocation {}", id(3).short());
+    assert_eq!((ordered.cause, ordered.reason), (PreemptCause::Reclaim, reason));
 }

@@ -8,13 +8,17 @@
 use super::claims::{ROLE_PREFIX, scheduler_lease};
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome};
+use lattice_model::duration::clock_text;
+use lattice_model::spec::WALLTIME_MAX;
 use lattice_model::vcluster::{CYCLE_INTERVAL_MS_MAX, DEFAULT_VCLUSTER, NAME_BYTES_MAX, is_name};
 use lattice_model::{
-    AllocationSpec, AuditAction, Factor, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, Weight, Weights, hostlist,
+    Allocation, AllocationSpec, AuditAction, Factor, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, Weight, Weights, hostlist,
+    millis,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Largest number of vClusters besides `default`.
 const VCLUSTERS_MAX: usize = 256;
@@ -39,6 +43,10 @@ pub struct VClusterChange {
     pub weights: WeightsChange,
     /// See [`VCluster::cycle_interval_ms`]; `None`: unchanged.
     pub cycle_interval_ms: Option<u32>,
+    /// See [`VCluster::borrows`]; `None`: unchanged.
+    pub borrows: Option<bool>,
+    /// See [`VCluster::lend_ms`]; 0: it lends nothing; `None`: unchanged.
+    pub lend_ms: Option<u64>,
 }
 
 /// A change of a vCluster's weights.
@@ -125,6 +133,17 @@ impl Ledger {
         VCluster::keeps_off(self.vclusters.get(label).map(|v| &**v), node)
     }
 
+    /// Whether a node of another vCluster is lent to this work.
+    pub(super) fn lends(&self, node: &Node, allocation: &Allocation) -> bool {
+        VCluster::lends(|name| self.vclusters.get(name).map(|v| &**v), node, &allocation.spec, allocation.requeue_count)
+    }
+
+    /// Whether work has nodes that the vCluster with this label lent to it.
+    pub(super) fn has_nodes_of(&self, label: &str, work: &Allocation) -> bool {
+        let record = |name: &str| self.vclusters.get(name).map(|v| &**v);
+        work.nodes().filter_map(|node| self.nodes.get(node)).any(|node| VCluster::has_lent(record, label, node, &work.spec))
+    }
+
     /// Refuses a submission to a queue that no scheduler would ever serve, or that does not accept
     /// its tenant.
     pub(super) fn admits_to_vcluster(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
@@ -156,11 +175,14 @@ impl Ledger {
         let name = &change.name;
         let malformed = |why: String| Err(Refusal::Malformed { why });
         if name == DEFAULT_VCLUSTER && (change.create.is_some() || change.tenant.is_some() || change.nodes.is_some()) {
-            let why = "vCluster default always exists, for all tenants, with all nodes of no other vCluster: its weights and its interval can be set";
+            let why = "vCluster default always exists, for all tenants, with all nodes of no other vCluster: its weights and interval can be set, and what it lends and borrows";
             return malformed(why.to_owned());
         }
         if change.cycle_interval_ms.is_some_and(|interval_ms| interval_ms > CYCLE_INTERVAL_MS_MAX) {
             return malformed(format!("the interval between two rounds is at most {} s", CYCLE_INTERVAL_MS_MAX / 1000));
+        }
+        if change.lend_ms.is_some_and(|lend_ms| lend_ms > millis(WALLTIME_MAX)) {
+            return malformed("nodes are lent to work of 365 days at most".to_owned());
         }
         if !is_name(name) {
             return malformed(format!("a vCluster's name has 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes and underscores"));
@@ -190,6 +212,8 @@ impl Ledger {
         }
         next.weights = change.weights.after(&next)?;
         next.cycle_interval_ms = change.cycle_interval_ms.unwrap_or(next.cycle_interval_ms);
+        next.borrows = change.borrows.unwrap_or(next.borrows);
+        next.lend_ms = change.lend_ms.map_or(next.lend_ms, |lend_ms| Some(lend_ms).filter(|lend_ms| *lend_ms > 0));
         let at_home: BTreeSet<NodeId> = self.at_home(name);
         let wanted = change.nodes.as_ref().unwrap_or(&at_home);
         for id in wanted {
@@ -299,6 +323,8 @@ fn default_vcluster() -> VCluster {
         nodes: 0,
         weights: None,
         cycle_interval_ms: 0,
+        borrows: false,
+        lend_ms: None,
         created_by: String::new(),
         created_at: Timestamp(0),
         revision: Revision(0),
@@ -320,6 +346,12 @@ fn detail(vcluster: &VCluster, nodes: &BTreeSet<NodeId>) -> String {
     }
     if vcluster.cycle_interval_ms > 0 {
         detail.push_str(&format!(", a round every {} ms at most", vcluster.cycle_interval_ms));
+    }
+    if vcluster.borrows {
+        detail.push_str(", borrows nodes");
+    }
+    if let Some(lend_ms) = vcluster.lend_ms {
+        detail.push_str(&format!(", lends nodes to work of {}", clock_text(Duration::from_millis(lend_ms))));
     }
     detail
 }

@@ -42,7 +42,7 @@ families! {
     JOURNAL_SECONDS = Histogram "lattice_journal_append_seconds", Seconds, [], Agent, JOURNAL,
         "How long an append took, with its sync if it had one.";
     PREEMPTIONS = Counter "lattice_preemptions_total", Count, ["vcluster", "reason"], Agent, PREEMPTIONS_OF,
-        "Allocations headed here that were preempted, by reason: request, drain.";
+        "Allocations headed here that were preempted, by reason: request, drain, priority, reclaim.";
     SCHEDULING_PREEMPTIONS = Counter "lattice_scheduling_preemptions_total", Count, ["vcluster", "reason"], Agent, PREEMPTIONS_OF,
         "The same as lattice_preemptions_total: the requirement has two names for it.";
     PREEMPTION_SECONDS = Histogram "lattice_preemption_checkpoint_duration_seconds", Seconds, [], Agent, PREEMPTIONS_OF,

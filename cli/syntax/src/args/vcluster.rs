@@ -1,9 +1,10 @@
 //! `lattice vcluster …` and `lattice admin vcluster …`.
 
+use crate::flags::{TimeError, parse_walltime};
 use crate::time::parse_cycle_interval;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use lattice_model::weights::NotAWeight;
-use lattice_model::{Factor, Weight};
+use lattice_model::{Factor, Weight, millis};
 use std::num::ParseFloatError;
 use thiserror::Error;
 
@@ -52,7 +53,8 @@ pub struct VClusterAdmin {
 pub enum AdminVCluster {
     /// Create a vCluster
     Create(CreateVCluster),
-    /// Change the tenant, the nodes or the interval of a vCluster; work that already waits or runs there stays
+    /// Change the tenant, the nodes, the interval of a vCluster, or what it lends and borrows; work that already waits
+    /// or runs there stays
     SetConfig(SetVCluster),
     /// Change how much each factor counts in the order of its queue, from the next round of its scheduler on
     SetWeights(SetWeights),
@@ -202,15 +204,31 @@ pub struct VClusterSettings {
     /// The shortest time between two rounds of its scheduler, such as 5s; 0: a round follows each change
     #[arg(long, value_name = "TIME", value_parser = parse_cycle_interval)]
     pub cycle_interval: Option<u64>,
+    /// Whether its work may use idle nodes that other vClusters lend, where too few of its own are free
+    #[arg(long, value_name = "yes|no", num_args = 0..=1, require_equals = true, default_missing_value = "yes")]
+    pub borrow: Option<Answer>,
+    /// Lend its idle nodes to work of vClusters that borrow: work with a walltime of this at most, that saves itself or
+    /// is requeued always; `none`: to nobody
+    #[arg(long, value_name = "TIME|none", value_parser = parse_lend)]
+    pub lend: Option<u64>,
     #[arg(long, hide = true)]
     description: Option<String>,
-    #[arg(long, hide = true, num_args = 0..=1)]
-    borrow: Option<Option<String>>,
+}
+
+/// Yes or no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Answer {
+    Yes,
+    No,
+}
+
+/// Milliseconds; 0: none.
+fn parse_lend(text: &str) -> Result<u64, TimeError> {
+    if text == "none" { Ok(0) } else { Ok(millis(parse_walltime(text)?)) }
 }
 
 impl VClusterSettings {
     fn unbuilt(&self) -> Option<&'static str> {
-        let given = [("--description", self.description.is_some()), ("--borrow", self.borrow.is_some())];
-        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
+        self.description.is_some().then_some("--description")
     }
 }

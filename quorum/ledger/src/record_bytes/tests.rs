@@ -251,6 +251,8 @@ fn no_text_of_a_small_record_is_left_out() {
         nodes: 1,
         weights: Some(Profile::HpcBatch.weights()),
         cycle_interval_ms: 1,
+        borrows: false,
+        lend_ms: None,
         created_by: long(),
         created_at: Timestamp(1),
         revision: Revision(1),

@@ -1,0 +1,130 @@
+//! Nodes that vClusters lend each other while they are idle.
+//!
+//! ```text
+//!   all queues are planned with nodes of their own ─▶ what still waits in a queue that borrows ─▶ its own free nodes,
+//!                                                                                                  then lent ones
+//! ```
+//!
+//! Work of the lender comes first: its claims and reservations are in the plan already, and nothing is
+//! borrowed for longer than until one of these begins. Work that gets in the way later gives the node
+//! back (see [`crate::victims`]).
+
+use crate::classes::Class;
+use crate::grouping;
+use crate::node_set::NodeSet;
+use crate::quotas::Quotas;
+use crate::state::State;
+use lattice_model::{Allocation, DEFAULT_VCLUSTER, Resources, VCluster};
+use std::collections::BTreeMap;
+
+/// The nodes of other vClusters that work of each class could be lent.
+#[derive(Default)]
+pub struct Lent {
+    /// By the index of a class.
+    of_class: BTreeMap<usize, NodeSet>,
+    /// Searches without a result, by class and number of nodes: the shortest duration. A plan only takes nodes,
+    /// so a longer one has none either.
+    in_vain: BTreeMap<(usize, u32), u64>,
+}
+
+impl Lent {
+    /// The nodes on which an allocation can begin now with the help of other vClusters and stay until
+    /// `until_ms`. `None`: too few are free. `looks` counts how often a node is looked at.
+    pub fn choose(
+        &mut self,
+        state: &State<'_>,
+        (number, class): (usize, &Class<'_>),
+        quotas: &Quotas<'_>,
+        allocation: &Allocation,
+        until_ms: u64,
+        looks: &mut usize,
+    ) -> Option<Vec<usize>> {
+        // What follows is the same for all of a class that give nodes back, but for how long they last.
+        allocation.spec.walltime?;
+        if allocation.spec.never_gives_back(allocation.requeue_count).is_some() {
+            return None;
+        }
+        let key = (number, allocation.spec.nodes);
+        if self.in_vain.get(&key).is_some_and(|shortest_ms| *shortest_ms <= until_ms) {
+            return None;
+        }
+        let lendable = self.of_class.entry(number).or_insert_with(|| {
+            *looks += state.nodes.len();
+            lendable(state, allocation)
+        });
+        *looks += state.open.and_len(&class.candidates) + state.open.and_len(lendable);
+        let is_free = |node: &usize, amount: Option<Resources>| {
+            let has_room = amount.is_none_or(|amount| state.free_now[*node].holds(&amount));
+            has_room && state.is_free_beside(*node, amount.as_ref(), until_ms, |span| span.by != allocation.id)
+        };
+        let own: Vec<usize> = state.open.and(&class.candidates).filter(|node| is_free(node, class.amount(state, *node))).collect();
+        let is_lent = |node: &usize| {
+            VCluster::lends(|name| state.view.vclusters.get(name), state.nodes[*node], &allocation.spec, allocation.requeue_count)
+        };
+        let lent = state.open.and(lendable).filter(|node| is_lent(node) && is_free(node, class.amount(state, *node)));
+        let nodes = together(state, class, quotas, allocation, own, lent.collect());
+        if nodes.is_none() && !quotas.depend_on_nodes(allocation) {
+            self.in_vain.insert(key, until_ms);
+        }
+        nodes
+    }
+}
+
+/// The nodes of other vClusters that meet what the class asks for.
+fn lendable(state: &State<'_>, allocation: &Allocation) -> NodeSet {
+    let named = state.view.named(allocation);
+    let mut set = NodeSet::empty(state.nodes.len());
+    for (at, node) in state.nodes.iter().enumerate() {
+        let spec = &allocation.spec;
+        let could_serve =
+            spec.never_served_by(node).is_none() && spec.lacked_by(node).is_none() && allocation.exclusion(&node.id).is_none();
+        if could_serve && !VCluster::may_use(named, node) {
+            set.insert(at);
+        }
+    }
+    set
+}
+
+/// As many of these nodes as it asks for, its own first.
+fn together(
+    state: &State<'_>,
+    class: &Class<'_>,
+    quotas: &Quotas<'_>,
+    allocation: &Allocation,
+    own: Vec<usize>,
+    lent: Vec<usize>,
+) -> Option<Vec<usize>> {
+    let (spec, groups_max) = (&allocation.spec, class.groups_max(allocation));
+    let sets = |nodes: Vec<usize>| grouping::sets(state, nodes, spec, groups_max);
+    let sets = if spec.constraints.conformance || groups_max != grouping::ANY {
+        sets([own, lent].concat())
+    } else {
+        vec![[own, lent].into_iter().flat_map(sets).flatten().collect()]
+    };
+    let wanted = spec.nodes as usize;
+    let allowed = |mut nodes: Vec<usize>| {
+        quotas.retain_allowed(allocation, &mut nodes, |node| &state.nodes[*node].id);
+        nodes.truncate(wanted);
+        (nodes.len() == wanted).then_some(nodes)
+    };
+    sets.into_iter().find_map(allowed)
+}
+
+/// Whether work of this queue may use nodes that others lend.
+pub fn borrows(vclusters: &BTreeMap<String, VCluster>, queue: &str) -> bool {
+    vclusters.get(queue).is_some_and(|vcluster| vcluster.borrows) && vclusters.values().any(|vcluster| vcluster.lend_ms.is_some())
+}
+
+/// Of what an allocation has, the nodes that another vCluster lent to it.
+pub fn borrowed(state: &State<'_>, allocation: &Allocation, nodes: &[usize]) -> Vec<usize> {
+    let vclusters = &state.view.vclusters;
+    if !vclusters.get(state.view.queue_of(allocation)).is_some_and(|vcluster| vcluster.borrows) {
+        return Vec::new();
+    }
+    let lender = |node: &usize| {
+        let home = state.nodes[*node].home.as_str();
+        if home.is_empty() { DEFAULT_VCLUSTER } else { home }
+    };
+    let is_lent = |node: &usize| VCluster::has_lent(|name| vclusters.get(name), lender(node), state.nodes[*node], &allocation.spec);
+    nodes.iter().copied().filter(is_lent).collect()
+}
