@@ -5,7 +5,7 @@ use crate::{Outlook, View, explain, misfit, plan};
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, CheckpointPolicy, CheckpointSignal, NodeState, Resources, SchedulerKind, Share, SharePhase,
+    Allocation, AllocationId, AllocationState, CheckpointPolicy, CheckpointSignal, Node, NodeState, Resources, SchedulerKind, Share, SharePhase,
     Timestamp, VCluster,
 };
 use proptest::prelude::*;
@@ -37,7 +37,7 @@ fn runs(mut allocation: Allocation, nodes: &[&str]) -> Allocation {
 fn lending(kind: SchedulerKind, allocations: Vec<Allocation>) -> View {
     let mut view = view(4, allocations);
     for (name, home) in [("n1", "lender"), ("n2", "lender"), ("n3", "borrower"), ("n4", "borrower")] {
-        let node = view.nodes.get_mut(name).unwrap();
+        let node = view.nodes.get_mut(&name.parse().unwrap()).unwrap();
         (node.home, node.features) = (home.into(), vec![CHECKPOINTS.into()]);
     }
     let lender = VCluster { lend_ms: Some(120 * MINUTE_MS), ..vcluster("lender", kind, 2) };
@@ -140,7 +140,7 @@ fn the_lender_gets_its_nodes_back_whatever_the_classes() {
 fn the_default_vcluster_lends_and_borrows_as_well() {
     let mut v = lent(vec![work(1, "borrower", 2, 600), work(2, "", 2, 60)]);
     for name in ["n1", "n2"] {
-        v.nodes.get_mut(name).unwrap().home.clear();
+        v.nodes.get_mut(&name.parse().unwrap()).unwrap().home.clear();
     }
     let default = |borrows, lend_ms| VCluster { borrows, lend_ms, ..vcluster("default", SchedulerKind::HpcBackfill, 0) };
     v.vclusters.insert("default".into(), default(false, Some(60 * MINUTE_MS)));
@@ -172,8 +172,8 @@ proptest! {
         let view = |borrowers: Vec<Allocation>| {
             let mut v = lent([lenders.clone(), borrowers, busy.clone().into_iter().collect()].concat());
             if is_down {
-                v.nodes.insert("n3".parse().unwrap(), node(3, NodeState::Down));
-                v.nodes.get_mut("n3").unwrap().home = "borrower".into();
+                let down = Node { home: "borrower".into(), ..node(3, NodeState::Down) };
+                v.nodes.insert(down.id.clone(), down);
             }
             v
         };

@@ -317,13 +317,14 @@ impl<'a> Planner<'a> {
     fn borrow(&mut self, queues: &[Queue<'a>], planned: &mut [Planned<'a>]) {
         let mut may_borrow: Vec<bool> = queues.iter().map(|queue| borrows(&self.state.view.vclusters, queue.name)).collect();
         let mut lent = Lent::default();
-        for Planned { allocation, queue, class, decision, .. } in planned {
-            match decision {
+        for planned in planned {
+            let Planned { allocation, queue, class, .. } = *planned;
+            match planned.decision {
                 Decision::Reserved(_) | Decision::OutOfService | Decision::Behind | Decision::TooFewNodes => {}
                 Decision::Begins(_) | Decision::NotReached | Decision::Blocked { .. } => continue,
             }
-            let progress = &mut self.progress[*queue];
-            if !may_borrow[*queue] || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
+            let progress = &mut self.progress[queue];
+            if !may_borrow[queue] || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
                 continue;
             }
             let until_ms = self.state.now_ms.saturating_add(duration_ms(&allocation.spec));
@@ -332,18 +333,18 @@ impl<'a> Planner<'a> {
             }
             let quotas = self.headroom.quotas_until(allocation, until_ms);
             let mut looks = 0;
-            let nodes = lent.choose(&self.state, (*class, &self.classes.all[*class]), quotas, allocation, until_ms, &mut looks);
+            let nodes = lent.choose(&self.state, (class, &self.classes.all[class]), quotas, allocation, until_ms, &mut looks);
             progress.look_at(looks);
             let Some(nodes) = nodes else {
                 // Nothing begins before what was submitted earlier.
-                may_borrow[*queue] = queues[*queue].weights.is_some();
+                may_borrow[queue] = queues[queue].weights.is_some();
                 continue;
             };
             self.preempted.retain(|(_, preempted)| preempted.beneficiary != allocation.id);
             self.hold(allocation, &nodes, self.state.now_ms, until_ms);
             let state = &self.state;
             self.headroom.begin(allocation, nodes.iter().map(|node| &state.nodes[*node].id));
-            *decision = Decision::Begins(nodes);
+            planned.decision = Decision::Begins(nodes);
         }
     }
 

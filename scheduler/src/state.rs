@@ -290,11 +290,11 @@ fn conformance_groups(nodes: &[&Node]) -> (Vec<usize>, usize) {
 /// The number of each node's topology group, and how many groups there are.
 fn topology_groups(nodes: &[&Node]) -> (Vec<usize>, usize) {
     let mut known: BTreeMap<Option<&str>, usize> = BTreeMap::new();
-    let number = |node: &&Node| {
+    let mut numbers = Vec::with_capacity(nodes.len());
+    for node in nodes {
         let next = known.len();
-        *known.entry(node.topology_group.as_deref()).or_insert(next)
-    };
-    let numbers = nodes.iter().map(number).collect();
+        numbers.push(*known.entry(node.topology_group.as_deref()).or_insert(next));
+    }
     (numbers, known.len())
 }
 

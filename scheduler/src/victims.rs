@@ -144,7 +144,8 @@ impl<'a> Victims<'a> {
         let cost_node_s: f64 = chosen.iter().map(|c| c.cost_node_s).sum();
         let sooner_s = reserved_ms.map_or(f64::INFINITY, |start_ms| start_ms.saturating_sub(state.now_ms) as f64 / 1000.0 - saving_s);
         // Who lent the nodes gets them back whatever that costs.
-        if sooner_s * f64::from(allocation.spec.nodes) <= cost_node_s && !chosen.iter().all(|c| is_debtor(c)) {
+        let least_node_s = if chosen.iter().all(|c| is_debtor(c)) { 0.0 } else { cost_node_s };
+        if sooner_s * f64::from(allocation.spec.nodes) <= least_node_s {
             return Choice::Nothing;
         }
         let freed = search.all_freed(&free, &chosen).into_iter().chain(free.iter()).collect();

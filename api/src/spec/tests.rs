@@ -375,9 +375,12 @@ prop_compose! {
         let (features, gpus, gib) = constraints;
         let listed = if gib % 3 == 1 && nodes < 100 { nodes } else { 0 };
         let named = (1..=listed).map(|n| format!("n{n}").parse().unwrap()).collect();
-        let constraints = Constraints { features, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named };
+        let topology = if gib % 2 == 0 { Topology::Tight } else { Topology::Any };
+        let constraints = Constraints { features, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, topology };
+        let is_range = listed == 0 && gpus % 2 == 0 && nodes < NODES_MAX && (launch.ranks == 0 || launch.ranks > nodes);
         AllocationSpec {
-            name, tenant, project, vcluster, tags, nodes, tasks_per_node, binding,
+            name, tenant, project, vcluster, tags, nodes,
+            nodes_max: is_range.then_some(nodes + 1), tasks_per_node, binding,
             share: share.map(|(cores, memory_bytes, gpus)| Resources { cores: cores.max(u32::from(memory_bytes == 0 && gpus == 0)), memory_bytes, gpus }),
             walltime: seconds.map(Duration::from_secs),
             entrypoint,

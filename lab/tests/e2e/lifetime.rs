@@ -1,6 +1,6 @@
 //! Ends of work: by walltime and by cancel, with and without a reaction to SIGTERM.
 
-use crate::harness::{Group, World, ms};
+use crate::harness::{Folder, Group, World, ms};
 use crate::logs::{alloc_dir, node_of};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
@@ -72,7 +72,12 @@ fn agent_away(w: &World) {
 /// A program that closes its standard streams and the PMI socket, which it does not use.
 fn closes_all(w: &World) {
     let close = "exec 0<&- 1>&- 2>&- 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-";
-    let id = w.submit(&["--nodes", "2", "--tasks-per-node", "2", "--", "/bin/sh", "-c", &format!("echo up; {close}; sleep 0.5; exit 5")]);
+    // The first one that ends has the others killed.
+    let up = Folder::new("up");
+    let is_up = |rank: u32| format!("[ -e {}/{rank} ]", up.0.display());
+    let all_are_up = (0..4).map(is_up).collect::<Vec<_>>().join(" && ");
+    let body = format!("echo up; : >{}/$LATTICE_RANK; {close}; until {all_are_up}; do sleep 0.05; done; sleep 0.5; exit 5", up.0.display());
+    let id = w.submit(&["--nodes", "2", "--tasks-per-node", "2", "--", "/bin/sh", "-c", &body]);
     let ended = w.ended(&id);
     assert_eq!((text(&ended, "state").as_str(), text(&ended, "exit_code").as_str()), ("Failed", "5"), "{ended}");
     assert_eq!(w.log(&id), "up\n".repeat(4));

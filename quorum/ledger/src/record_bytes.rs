@@ -288,6 +288,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         vcluster,
         tags,
         nodes: _,
+        nodes_max: _,
         share: _,
         constraints,
         tasks_per_node: _,
