@@ -90,7 +90,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Admin(Later(Admin { command: AdminCommand::VCluster(args) })) => {
             vcluster::administer(session, args.command).await.map(success)
         }
-        Command::VCluster(Later(args)) => vcluster::run(session, args.command).await.map(success),
+        Command::VCluster(Later(args)) => vcluster::run(session, args).await.map(success),
         Command::Admin(Later(Admin { command: AdminCommand::Network(args) })) => match args.command {
             AdminNetworkCommand::Pool(args) => network::pool(session, args).await.map(success),
             AdminNetworkCommand::SetGrace(args) => network::set_grace(session, args).await.map(success),

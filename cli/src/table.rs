@@ -195,7 +195,7 @@ pub fn block(pairs: &[(&str, String)]) -> String {
 }
 
 /// A server's text with spaces instead of control characters, which would disturb a terminal.
-fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

@@ -1,5 +1,5 @@
-//! What a user sees of others' allocations if the site sets `private: true`: which nodes they hold
-//! and until when, but neither their owner nor their purpose. Operators see everything. A caller
+//! What a user sees of others' allocations if the site sets `private: true`: which nodes they hold,
+//! from when and until when, but neither their owner nor their purpose. Operators see everything. A caller
 //! within an allocation sees everything only of its owner's allocations, even if the owner is root.
 
 use super::caller::{Caller, is_operator};
@@ -50,6 +50,7 @@ impl Viewer {
             claimed_at_ms: full.claimed_at_ms,
             started_at_ms: full.started_at_ms,
             ended_at_ms: full.ended_at_ms,
+            expected_start_ms: full.expected_start_ms,
             ..Default::default()
         }
     }
@@ -107,11 +108,18 @@ mod tests {
             telemetry: "by u8".into(),
             status_message: "waits for u9".into(),
             submitted_at_ms: 5,
+            expected_start_ms: Some(9),
             ..Default::default()
         };
         let hidden = viewer(7, None, true).allocation(&principal(8), full.clone());
-        let wanted =
-            v1::Allocation { id: "id".into(), state: "Failed".into(), nodes: vec!["n1".into()], submitted_at_ms: 5, ..Default::default() };
+        let wanted = v1::Allocation {
+            id: "id".into(),
+            state: "Failed".into(),
+            nodes: vec!["n1".into()],
+            submitted_at_ms: 5,
+            expected_start_ms: Some(9),
+            ..Default::default()
+        };
         assert_eq!(hidden, wanted);
         assert_eq!(viewer(8, None, true).allocation(&principal(8), full.clone()), full);
     }

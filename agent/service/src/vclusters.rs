@@ -3,6 +3,7 @@
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
 use super::arguments::node_id;
+use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use super::status_message::StatusMessages;
 use lattice_api::v1;
@@ -88,6 +89,7 @@ impl VClusterService for Api {
     }
 
     async fn queue(&self, request: Request<v1::VClusterQueueRequest>) -> Result<Response<v1::VClusterQueueResponse>, Status> {
+        let viewer = Viewer::of(&self.caller(&request).await?);
         self.user(&request).await?;
         let name = request.into_inner().name;
         let cluster = self.cluster.borrow().clone();
@@ -102,7 +104,7 @@ impl VClusterService for Api {
         let view = cluster.with_alive(self.membership.alive());
         let waiting = lattice_scheduler::waiting_in(&view, &name, lattice_agent_common::clock::now());
         let mut status_messages = StatusMessages::of(&cluster, self);
-        let shown = waiting.iter().take(SHOWN_MAX).map(|a| status_messages.shown(a)).collect();
+        let shown = waiting.iter().take(SHOWN_MAX).map(|a| viewer.allocation(&a.owner, status_messages.shown(a))).collect();
         let waiting = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
         Ok(Response::new(v1::VClusterQueueResponse { allocations: shown, waiting }))
     }

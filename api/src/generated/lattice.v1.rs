@@ -3090,17 +3090,18 @@ pub mod entrypoint {
 pub struct ResourceRequest {
     #[prost(uint32, tag = "1")]
     pub nodes: u32,
-    /// a range (later)
+    /// the most nodes that it gets, if more are free when it begins; 0: exactly `nodes`
     #[prost(uint32, tag = "2")]
     pub nodes_max: u32,
     /// Keys: features (a list with commas), gpu_type, gpu_count and memory_gb (at least this many), memory_policy,
-    /// require_unified_memory, require_conformance. Any other key is a feature of nodes, with or without a value.
+    /// require_unified_memory, require_conformance, topology (as the field below). Any other key is a feature of nodes,
+    /// with or without a value.
     #[prost(map = "string, string", tag = "3")]
     pub constraints: ::std::collections::HashMap<
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// (later)
+    /// "any" (default), "tight": as few topology groups as the cluster's nodes allow
     #[prost(string, tag = "4")]
     pub topology: ::prost::alloc::string::String,
     /// implied by an amount below; refused without one
@@ -3363,6 +3364,15 @@ pub struct Allocation {
     pub nodes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint32, tag = "7")]
     pub nodes_requested: u32,
+    /// if it asked for a range of numbers, the largest; otherwise 0
+    #[prost(uint32, tag = "82")]
+    pub nodes_requested_max: u32,
+    /// in all, if it asked for a number of them; otherwise 0
+    #[prost(uint32, tag = "84")]
+    pub ranks: u32,
+    /// "tight": its nodes are in as few topology groups as possible; empty: in any
+    #[prost(string, tag = "83")]
+    pub topology: ::prost::alloc::string::String,
     #[prost(uint32, tag = "8")]
     pub tasks_per_node: u32,
     #[prost(int32, optional, tag = "9")]
@@ -8958,6 +8968,9 @@ pub struct Node {
     /// the vCluster that it belongs to
     #[prost(string, tag = "17")]
     pub vcluster: ::prost::alloc::string::String,
+    /// the part of the network that it is in; empty: the site configures none
+    #[prost(string, tag = "22")]
+    pub topology_group: ::prost::alloc::string::String,
     /// the amount that belongs to allocations
     #[prost(message, optional, tag = "14")]
     pub committed: ::core::option::Option<Amount>,
@@ -12390,6 +12403,12 @@ pub struct VCluster {
     /// false: they are those of its scheduler
     #[prost(bool, tag = "11")]
     pub weights_set: bool,
+    /// its work may use nodes that other vClusters lend
+    #[prost(bool, tag = "13")]
+    pub borrows: bool,
+    /// the longest walltime of others' work on its idle nodes; 0: it lends none
+    #[prost(uint64, tag = "14")]
+    pub lend_ms: u64,
     /// the shortest time between two rounds of its scheduler; 0: a round follows each change
     #[prost(uint64, tag = "12")]
     pub cycle_interval_ms: u64,
@@ -12431,6 +12450,10 @@ pub struct CreateVClusterRequest {
     /// at most 600,000
     #[prost(uint64, tag = "5")]
     pub cycle_interval_ms: u64,
+    #[prost(bool, tag = "6")]
+    pub borrows: bool,
+    #[prost(uint64, tag = "7")]
+    pub lend_ms: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetVClusterRequest {
@@ -12445,6 +12468,12 @@ pub struct SetVClusterRequest {
     /// absent: no change; at most 600,000
     #[prost(uint64, optional, tag = "4")]
     pub cycle_interval_ms: ::core::option::Option<u64>,
+    /// absent: no change
+    #[prost(bool, optional, tag = "5")]
+    pub borrows: ::core::option::Option<bool>,
+    /// absent: no change; 0: none
+    #[prost(uint64, optional, tag = "6")]
+    pub lend_ms: ::core::option::Option<u64>,
 }
 /// Nested message and enum types in `SetVClusterRequest`.
 pub mod set_v_cluster_request {

@@ -1,5 +1,8 @@
 //! `lattice vcluster` and `lattice admin vcluster`.
 
+mod chart;
+mod overview;
+
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{self, Session, answer};
@@ -8,16 +11,18 @@ use crate::shown::{AllocationJson, allocations_table, filled, folded, short, tim
 use crate::table::{Fit, Table};
 use lattice_api::client::Client;
 use lattice_api::v1;
-use lattice_cli_syntax::args::vcluster::{AdminVCluster, Answer, VClusterCommand, VClusterSettings};
+use lattice_cli_syntax::args::vcluster::{AdminVCluster, Answer, VCluster, VClusterCommand, VClusterSettings};
 use lattice_model::duration::clock_text;
 use lattice_model::{Factor, Weight, hostlist};
 use std::time::Duration;
 
-pub async fn run(session: &Session, command: VClusterCommand) -> Result<(), Failure> {
+pub async fn run(session: &Session, args: VCluster) -> Result<(), Failure> {
+    let command = args.into_command()?;
     let client = session.connect().await?;
     match command {
         VClusterCommand::List => list(session, &client).await,
         VClusterCommand::Queue(args) => queue(session, &client, args.name).await,
+        VClusterCommand::Show(args) => overview::run(session, &client, &args.name).await,
     }
 }
 
@@ -168,10 +173,14 @@ async fn all(client: &Client) -> Result<Vec<v1::VCluster>, Failure> {
     Ok(answer(client.vclusters().list(v1::ListVClustersRequest {})).await?.vclusters)
 }
 
-async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Failure> {
+/// The vCluster with this name; `hint` says what to do if there is none.
+async fn find(client: &Client, name: &str, hint: &str) -> Result<v1::VCluster, Failure> {
     let found = all(client).await?.into_iter().find(|v| v.name == name);
-    let missing = || Failure::new(Exit::NotFound, format!("vCluster {name:?} not found")).hint("`lattice vcluster list` shows them");
-    let vcluster = found.ok_or_else(missing)?;
+    found.ok_or_else(|| Failure::new(Exit::NotFound, format!("vCluster {name:?} not found")).hint(hint))
+}
+
+async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Failure> {
+    let vcluster = find(client, name, "`lattice vcluster list` shows them").await?;
     match session.format() {
         Format::Table => print(&(table(std::slice::from_ref(&vcluster)) + &settings(&vcluster))),
         Format::Data(notation) => notation.print(&json(&vcluster)),

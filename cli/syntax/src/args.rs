@@ -153,7 +153,7 @@ pub enum Command {
     Quorum(Later<Quorum>),
     /// Ask allocations to save their state, and manage what they saved
     Checkpoint(Later<Checkpoint>),
-    /// Show the queues (vClusters): their tenants, their nodes, and what waits in them
+    /// Show the queues (vClusters): their tenants, their nodes, what waits in them, and the plan of one
     #[command(name = "vcluster")]
     VCluster(Later<VCluster>),
     /// Manage leases for your own programs: one holder at a time, with a fencing token
@@ -323,6 +323,8 @@ mod tests {
             "admin vcluster show hpc-batch",
             "vcluster list",
             "vcluster queue hpc-batch",
+            "vcluster hpc-batch",
+            "vcluster show hpc-batch",
             "nodes --vcluster=hpc-batch",
             "submit --service --expose=8080 serve.sh",
             "submit --network-domain=ml-workspace --expose api:8080/http train.sh",

@@ -80,6 +80,21 @@ fn looked_at(w: &World) {
         assert_eq!(seen(w, more).code(), 0, "{more:?}");
     }
 
+    // What waits is as hidden as what runs.
+    let waits = w.run_as(NOBODY, &["submit", "-o", "name", "--name", NAME, "-w", "n1", "--", "/bin/true"]).out().trim().to_owned();
+    w.wait("the queue", || seen(w, &["vcluster", "queue", "-o", "name"]).out() == format!("{waits}\n"));
+    let queue: Value = serde_json::from_str(&seen(w, &["vcluster", "queue", "-o", "json"]).out()).unwrap();
+    let shown = the_one(&queue, &waits);
+    assert!(["name", "owner", "tenant", "status_message", "score"].iter().all(|field| shown[field].is_null()), "{shown}");
+    for more in [&["vcluster", "queue", "-o", "wide"][..], &["explain", "--queue"], &["vcluster", "default", "-o", "json"]] {
+        assert!(seen(w, more).out().contains(&waits[..8]), "{more:?}");
+    }
+    let chart = seen(w, &["vcluster", "default"]).out();
+    assert!([&id, &waits].iter().all(|id| chart.contains(&format!("\n{}  —  ", &id[..8]))), "{chart}");
+    let own = w.run_as(NOBODY, &["vcluster", "default"]).out();
+    assert!(own.contains(NAME) && w.ok(&["vcluster", "default"]).contains(NAME), "{own}");
+    w.ok(&["cancel", &waits]);
+
     // The owner and operators see everything.
     let own: Value = serde_json::from_str(&w.run_as(NOBODY, &["status", "--all", "-o", "json"]).out()).unwrap();
     let all: Value = serde_json::from_str(&w.ok(&["status", "--all", "--name", NAME, "-o", "json"])).unwrap();

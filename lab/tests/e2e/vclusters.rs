@@ -12,6 +12,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         VCLUSTERS.test("a_queue_has_its_own_nodes_and_none_holds_up_another", &[], queues),
         VCLUSTERS.test("a_queue_with_a_cycle_interval_waits_for_its_next_round_and_no_other_does", &[], paced),
+        VCLUSTERS.test("a_queue_is_shown_with_its_plan_as_a_chart", &[], shown_as_chart),
         VCLUSTERS.test("another_agent_serves_the_queues_of_one_that_died", &[], dies),
     ]
 }
@@ -135,6 +136,55 @@ fn paced(w: &World) {
     w.completed(&waits);
     w.ok(&["node", "uncordon", "n[2-3]"]);
     w.ok(&["admin", "vcluster", "delete", "paced"]);
+}
+
+fn shown_as_chart(w: &World) {
+    w.ok(&["admin", "vcluster", "create", "--name=small", "--scheduler=hpc-backfill", "--nodes=n[2-3]"]);
+    w.wait("the empty queue", || w.run(&["vcluster", "small"]).out().ends_with("\n\nnothing runs and nothing waits\n"));
+    let runs = w.submit(&["--vcluster", "small", "--name", "sleeper", "-N", "2", "--walltime", "1h", "--", "/bin/sleep", "600"]);
+    w.running(&runs);
+    let waits = w.submit(&["--vcluster", "small", "--name", "behind", "--walltime", "3m", "--", "/bin/true"]);
+    let service = w.submit(&["--vcluster", "small", "--name", "large", "-N", "2", "--service", "--", "/bin/sleep", "600"]);
+
+    let ids = |shown: &Value, list: &str| -> Vec<String> { shown[list].as_array().unwrap().iter().map(|a| text(a, "id")).collect() };
+    w.wait("the plan", || {
+        let shown = w.lattice.json(&["vcluster", "small"]).unwrap_or_else(|e| panic!("{e:#}"));
+        ids(&shown, "running") == [runs.as_str()]
+            && ids(&shown, "waiting") == [waits.as_str(), service.as_str()]
+            && text(&shown["waiting"][0], "expected_start") == text(&shown["running"][0], "ends_by")
+    });
+    let shown = w.lattice.json(&["vcluster", "small"]).unwrap();
+    assert_eq!((text(&shown["vcluster"], "name"), &shown["vcluster"]["nodes"]), ("small".to_owned(), &serde_json::json!(["n2", "n3"])));
+    assert_eq!(shown["waiting_left_out"], 0);
+
+    let chart = w.ok(&["vcluster", "small"]);
+    assert!(chart.contains("\nNodes:      n[2-3] (2)\n") && chart.contains("\nWork:       1 running, 2 waiting\n"), "{chart}");
+    assert!(
+        chart.contains("  now         +15m        +30m        +45m") && chart.lines().all(|line| line.chars().count() <= 80),
+        "{chart}"
+    );
+    let row = |id: &str| chart.lines().find(|line| line.starts_with(&id[..8])).unwrap_or_else(|| panic!("{chart}"));
+    let (runs_row, waits_row, service_row) = (row(&runs), row(&waits), row(&service));
+    assert!(runs_row.contains("  sleeper  2      =") && runs_row.ends_with("==="), "{chart}");
+    assert!(waits_row.contains("  behind   1        ") && waits_row.ends_with("--"), "{chart}");
+    assert!(service_row.contains("  large    2        ") && service_row.ends_with("->"), "{chart}");
+    let bar_begins = |row: &str| row.find(" -").map(|before| before + 1).unwrap_or_else(|| panic!("{chart}"));
+    let ends = runs_row.len();
+    assert!([ends - 1, ends].contains(&bar_begins(waits_row)), "one begins in the cell in which the other ends: {chart}");
+    assert!(bar_begins(waits_row) < bar_begins(service_row), "{chart}");
+
+    assert_eq!(w.ok(&["vcluster", "show", "small"]).lines().next(), chart.lines().next());
+    assert_eq!(w.ok(&["vcluster", "small", "-o", "name"]), "small\n");
+    assert!(w.ok(&["vcluster", "-o", "yaml", "small"]).ends_with("\nwaiting_left_out: 0\n"));
+    let seen = w.run_as(NOBODY, &["vcluster", "small"]);
+    assert!(seen.code() == 0 && seen.out().contains("sleeper"), "{}{}", seen.out(), seen.err());
+    assert_refused(w, &["vcluster", "lst"], 3, &["vCluster \"lst\" not found", "hint: `lattice vcluster list` shows them"]);
+    assert_refused(w, &["vcluster", "small", "list"], 2, &["\"small\" and a command", "hint: "]);
+
+    w.ok(&["cancel", &service]);
+    w.ok(&["cancel", &runs]);
+    w.completed(&waits);
+    w.ok(&["admin", "vcluster", "delete", "small"]);
 }
 
 fn dies(w: &World) {

@@ -1,5 +1,6 @@
 //! `lattice vcluster …` and `lattice admin vcluster …`.
 
+use crate::UsageError;
 use crate::flags::{TimeError, parse_walltime};
 use crate::time::parse_cycle_interval;
 use clap::{Args, Subcommand, ValueEnum};
@@ -8,10 +9,36 @@ use lattice_model::{Factor, Weight, millis};
 use std::num::ParseFloatError;
 use thiserror::Error;
 
+/// Written by hand: the parser would put NAME before COMMAND, and there is one or the other.
+const VCLUSTER_USAGE: &str = "lattice vcluster [OPTIONS] <NAME>\n       lattice vcluster [OPTIONS] <COMMAND>";
+
+// Without `args_conflicts_with_subcommands`: after an option, the parser would read a command as a name.
 #[derive(Args)]
+#[command(arg_required_else_help = true, override_usage = VCLUSTER_USAGE)]
 pub struct VCluster {
     #[command(subcommand)]
-    pub command: VClusterCommand,
+    command: Option<VClusterCommand>,
+    /// Show this vCluster, as `show NAME` does
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+}
+
+impl VCluster {
+    /// The command; a name alone means `show NAME`.
+    ///
+    /// # Errors
+    /// Neither a command nor a name is given, or both are.
+    pub fn into_command(self) -> Result<VClusterCommand, UsageError> {
+        match (self.command, self.name) {
+            (Some(command), None) => Ok(command),
+            (None, Some(name)) => Ok(VClusterCommand::Show(VClusterToShow { name })),
+            (None, None) => Err(UsageError::new("neither a vCluster nor a command is given").with_hint(
+                "`lattice vcluster NAME` shows one, `lattice vcluster list` lists them, `lattice vcluster --help` shows the commands",
+            )),
+            (Some(_), Some(name)) => Err(UsageError::new(format!("{name:?} and a command after it: give one of them"))
+                .with_hint("`lattice vcluster NAME` shows a vCluster, `lattice vcluster --help` the commands")),
+        }
+    }
 }
 
 #[derive(Subcommand)]
@@ -20,6 +47,15 @@ pub enum VClusterCommand {
     List,
     /// Show what waits in a vCluster, the next one first
     Queue(VClusterQueue),
+    /// Show one vCluster: its settings, and what runs and is planned in it as a chart
+    Show(VClusterToShow),
+}
+
+#[derive(Args)]
+pub struct VClusterToShow {
+    /// The vCluster
+    #[arg(value_name = "NAME")]
+    pub name: String,
 }
 
 #[derive(Args)]
@@ -230,5 +266,48 @@ fn parse_lend(text: &str) -> Result<u64, TimeError> {
 impl VClusterSettings {
     fn unbuilt(&self) -> Option<&'static str> {
         self.description.is_some().then_some("--description")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    /// The command of a line, and its vCluster.
+    fn command(line: &str) -> Result<(&'static str, String), UsageError> {
+        let cli = Cli::try_parse_from(std::iter::once("lattice").chain(line.split(' '))).unwrap_or_else(|e| panic!("{line}: {e}"));
+        let Command::VCluster(args) = cli.command else { panic!("{line} is another command") };
+        Ok(match args.0.into_command()? {
+            VClusterCommand::List => ("list", String::new()),
+            VClusterCommand::Queue(args) => ("queue", args.name),
+            VClusterCommand::Show(args) => ("show", args.name),
+        })
+    }
+
+    #[test]
+    fn a_name_alone_shows_that_vcluster() {
+        for (line, want) in [
+            ("vcluster physics", ("show", "physics")),
+            ("vcluster -o json physics", ("show", "physics")),
+            ("vcluster physics -o json", ("show", "physics")),
+            ("vcluster lst", ("show", "lst")),
+            ("vcluster show list", ("show", "list")),
+            ("vcluster list", ("list", "")),
+            ("vcluster -o json list", ("list", "")),
+            ("vcluster queue", ("queue", "default")),
+            ("vcluster queue physics", ("queue", "physics")),
+        ] {
+            assert_eq!(command(line), Ok((want.0, want.1.to_owned())), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_name_and_a_command_are_refused_and_so_is_neither() {
+        let refused = command("vcluster physics list").unwrap_err();
+        assert!(refused.what.contains("\"physics\" and a command") && refused.hint.is_some(), "{refused}");
+        let refused = command("vcluster -o json").unwrap_err();
+        assert!(refused.what.contains("neither") && refused.hint.is_some(), "{refused}");
     }
 }

@@ -1,0 +1,311 @@
+//! `lattice vcluster NAME`: the settings of one queue, and its plan as a chart.
+
+use super::chart::{LINE_CHARS_MAX, Plan, Row, Span};
+use super::{find, json};
+use crate::failure::Failure;
+use crate::listing;
+use crate::output::{Format, print, print_names};
+use crate::session::{self, Session, answer};
+use crate::shown::counts::{node_count, nodes_wanted};
+use crate::shown::{AllocationJson, filled, folded, short};
+use crate::table::{block, shortened};
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_model::AllocationState;
+use lattice_model::time::Timestamp;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Rows of the chart for work that has nodes, and for work that waits. The data has all of it.
+const RUNNING_ROWS_MAX: usize = 10;
+const WAITING_ROWS_MAX: usize = 10;
+/// Characters of a setting's value, beside its label.
+const VALUE_CHARS_MAX: usize = LINE_CHARS_MAX - 12;
+/// Characters of a list of nodes, beside their number.
+const NODES_CHARS_MAX: usize = VALUE_CHARS_MAX - 10;
+
+/// For a name that no vCluster has. It may be a mistyped command.
+const NOT_FOUND_HINT: &str = "`lattice vcluster list` shows them, `lattice vcluster --help` the commands";
+
+pub async fn run(session: &Session, client: &Client, name: &str) -> Result<(), Failure> {
+    let vcluster = find(client, name, NOT_FOUND_HINT).await?;
+    match session.format() {
+        Format::Table => {
+            let overview = Overview::fetch(client, vcluster).await?;
+            print(&format!("{}\n{}", overview.settings(), overview.plan().chart()))
+        }
+        Format::Data(notation) => notation.print(&OverviewJson::from(&Overview::fetch(client, vcluster).await?)),
+        Format::Name => print_names([vcluster.name.as_str()]),
+    }
+}
+
+/// A queue and its work at one time.
+struct Overview {
+    vcluster: v1::VCluster,
+    now: Timestamp,
+    /// What has nodes, in the order in which it ends; services are last.
+    running: Vec<v1::Allocation>,
+    /// What waits, the next one first.
+    waiting: Vec<v1::Allocation>,
+    /// How many wait that are not in `waiting`.
+    waiting_left_out: usize,
+}
+
+impl Overview {
+    async fn fetch(client: &Client, vcluster: v1::VCluster) -> Result<Self, Failure> {
+        // In this order: what begins between the two answers is in both of them, and not in neither.
+        let queue = answer(client.vclusters().queue(v1::VClusterQueueRequest { name: vcluster.name.clone() })).await?;
+        let request = v1::ListAllocationsRequest {
+            all_users: true,
+            states: [AllocationState::Staging, AllocationState::Running].iter().map(ToString::to_string).collect(),
+            vcluster: vcluster.name.clone(),
+            ..Default::default()
+        };
+        let running = listing::fetch_all(client, request, usize::MAX).await?.allocations;
+        Ok(Self::of(vcluster, queue, running, session::now()))
+    }
+
+    fn of(vcluster: v1::VCluster, queue: v1::VClusterQueueResponse, mut running: Vec<v1::Allocation>, now: Timestamp) -> Self {
+        let waiting_left_out = (queue.waiting as usize).saturating_sub(queue.allocations.len());
+        running.sort_by_cached_key(|a| (end_ms(a, now).unwrap_or(u64::MAX), a.id.clone()));
+        let waiting = {
+            let begun: BTreeSet<&str> = running.iter().map(|a| a.id.as_str()).collect();
+            queue.allocations.into_iter().filter(|a| !begun.contains(a.id.as_str())).collect()
+        };
+        Self { vcluster, now, running, waiting, waiting_left_out }
+    }
+
+    /// The settings in lines, without those that an operator has not changed.
+    fn settings(&self) -> String {
+        let v = &self.vcluster;
+        let nodes = match v.nodes.len() {
+            0 => "the default's".to_owned(),
+            count => format!("{} ({count})", shortened(&folded(&v.nodes), NODES_CHARS_MAX)),
+        };
+        let interval = match v.cycle_interval_ms {
+            0 => String::new(),
+            ms => format!("a round of its scheduler at most every {} s", ms as f64 / 1000.0),
+        };
+        let waiting = self.waiting.len() + self.waiting_left_out;
+        let mut pairs = vec![("vCluster", v.name.clone()), ("Scheduler", v.scheduler.clone())];
+        pairs.extend(std::iter::once("Weights").chain(std::iter::repeat("")).zip(weight_lines(v)));
+        pairs.extend([
+            ("Tenant", filled(&v.tenant).unwrap_or("any").to_owned()),
+            ("Nodes", nodes),
+            ("Interval", interval),
+            ("Served by", filled(&v.served_by).unwrap_or("no agent at present").to_owned()),
+            ("Work", format!("{} running, {waiting} waiting", self.running.len())),
+            ("Now", self.now.to_string()),
+        ]);
+        for (_, value) in &mut pairs {
+            *value = shortened(value, VALUE_CHARS_MAX);
+        }
+        block(&pairs)
+    }
+
+    fn plan(&self) -> Plan {
+        let row = |a: &v1::Allocation, nodes: String, span| Row { id: short(&a.id).to_owned(), name: a.name.clone(), nodes, span };
+        let running = self.running.iter().take(RUNNING_ROWS_MAX);
+        let running = running.map(|a| row(a, node_count(a), Span::Runs { end_ms: end_ms(a, self.now) }));
+        let waiting = self.waiting.iter().take(WAITING_ROWS_MAX).map(|a| row(a, nodes_wanted(a), expected(a)));
+        Plan {
+            now: self.now,
+            rows: running.chain(waiting).collect(),
+            running_left_out: self.running.len().saturating_sub(RUNNING_ROWS_MAX),
+            waiting_left_out: self.waiting.len().saturating_sub(WAITING_ROWS_MAX) + self.waiting_left_out,
+        }
+    }
+}
+
+/// The weights, if an operator set them, in lines.
+fn weight_lines(v: &v1::VCluster) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for weight in v.weights.iter().filter(|_| v.weights_set) {
+        let text = format!("{} {}", weight.factor, weight.weight);
+        match lines.pop_if(|line| line.chars().count() + 3 + text.chars().count() <= VALUE_CHARS_MAX) {
+            Some(line) => lines.push(format!("{line} · {text}")),
+            None => lines.push(text),
+        }
+    }
+    lines
+}
+
+/// When the walltime of work with nodes is over. While its nodes are prepared, all of it is left. `None`: a service.
+fn end_ms(a: &v1::Allocation, now: Timestamp) -> Option<u64> {
+    after_walltime_ms(a, if a.started_at_ms == 0 { now.0 } else { a.started_at_ms })
+}
+
+fn after_walltime_ms(a: &v1::Allocation, start_ms: u64) -> Option<u64> {
+    (a.walltime_seconds > 0).then(|| start_ms.saturating_add(a.walltime_seconds.saturating_mul(1000)))
+}
+
+/// What is planned for work that waits.
+fn expected(a: &v1::Allocation) -> Span {
+    match a.expected_start_ms {
+        Some(start_ms) => Span::Planned { start_ms, end_ms: after_walltime_ms(a, start_ms) },
+        None => Span::Unknown { reason: filled(&a.status_message).unwrap_or("when it starts is not known").to_owned() },
+    }
+}
+
+/// The JSON; its fields are documented and stable.
+#[derive(Serialize)]
+struct OverviewJson<'a> {
+    vcluster: serde_json::Value,
+    at: String,
+    running: Vec<AllocationJson<'a>>,
+    waiting: Vec<AllocationJson<'a>>,
+    waiting_left_out: usize,
+}
+
+impl<'a> From<&'a Overview> for OverviewJson<'a> {
+    fn from(overview: &'a Overview) -> Self {
+        Self {
+            vcluster: json(&overview.vcluster),
+            at: overview.now.to_string(),
+            running: overview.running.iter().map(AllocationJson::from).collect(),
+            waiting: overview.waiting.iter().map(AllocationJson::from).collect(),
+            waiting_left_out: overview.waiting_left_out,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_772_704_812_034);
+    const HOUR_MS: u64 = 3_600_000;
+
+    fn vcluster() -> v1::VCluster {
+        v1::VCluster {
+            name: "small".into(),
+            scheduler: "hpc-backfill".into(),
+            nodes: vec!["n2".into(), "n3".into()],
+            served_by: "n1".into(),
+            ..Default::default()
+        }
+    }
+
+    /// Work that began an hour ago. Without hours of walltime it is a service.
+    fn running(id: &str, walltime_hours: u64) -> v1::Allocation {
+        v1::Allocation {
+            id: id.into(),
+            name: "sleeper".into(),
+            state: "Running".into(),
+            nodes: vec!["n2".into(), "n3".into()],
+            nodes_requested: 1,
+            nodes_requested_max: 2,
+            walltime_seconds: walltime_hours * 3600,
+            started_at_ms: NOW.0 - HOUR_MS,
+            ..Default::default()
+        }
+    }
+
+    fn waiting(id: &str, expected_start_ms: Option<u64>) -> v1::Allocation {
+        v1::Allocation {
+            id: id.into(),
+            name: "behind".into(),
+            state: "Pending".into(),
+            nodes_requested: 1,
+            nodes_requested_max: 2,
+            walltime_seconds: 3600,
+            expected_start_ms,
+            status_message: "behind 7 in its queue".into(),
+            ..Default::default()
+        }
+    }
+
+    fn overview(running: Vec<v1::Allocation>, allocations: Vec<v1::Allocation>, waiting: u32) -> Overview {
+        Overview::of(vcluster(), v1::VClusterQueueResponse { allocations, waiting }, running, NOW)
+    }
+
+    #[test]
+    fn the_chart_has_what_ends_first_and_then_the_queue() {
+        // The second one got its nodes between the two answers, and they are being prepared.
+        let begins = v1::Allocation { started_at_ms: 0, ..running("22222222-b", 1) };
+        let running = vec![running("44444444-d", 0), running("33333333-c", 3), begins];
+        let waits = vec![waiting("22222222-b", None), waiting("55555555-e", Some(NOW.0 + HOUR_MS)), waiting("66666666-f", None)];
+        let found = overview(running, waits, 3);
+        let want = "\
+ID        NAME     NODES  now         +30m        +1h         +1h30m      +2h
+22222222  sleeper  2      ========================
+33333333  sleeper  2      ================================================
+44444444  sleeper  2      =====================================================>
+55555555  behind   1-2                            ------------------------
+66666666  behind   1-2    behind 7 in its queue
+= runs, - is planned, > goes on or has no end; a text: why no start is known
+";
+        assert_eq!(found.plan().chart(), want);
+        let json = serde_json::to_value(OverviewJson::from(&found)).unwrap();
+        let ids = |list: &str| json[list].as_array().unwrap().iter().map(|a| a["id"].as_str().unwrap()).collect::<Vec<_>>();
+        assert_eq!(ids("running"), ["22222222-b", "33333333-c", "44444444-d"]);
+        assert_eq!(ids("waiting"), ["55555555-e", "66666666-f"]);
+        assert_eq!((&json["vcluster"]["name"], &json["waiting_left_out"]), (&"small".into(), &0.into()));
+        assert_eq!((&json["at"], &json["waiting"][0]["name"]), (&"2026-03-05T10:00:12.034Z".into(), &serde_json::Value::Null));
+    }
+
+    #[test]
+    fn a_long_queue_has_ten_rows_of_each_and_says_how_many_are_left_out() {
+        let ids: Vec<String> = (10..22).map(|n| n.to_string()).collect();
+        let runs = ids.iter().map(|id| running(id, 2)).collect();
+        let found = overview(runs, (30..45).map(|n| waiting(&n.to_string(), None)).collect(), 1015);
+        let plan = found.plan();
+        let shown: Vec<&str> = plan.rows.iter().map(|row| row.id.as_str()).collect();
+        let want: Vec<String> = (10..20).chain(30..40).map(|n| n.to_string()).collect();
+        assert_eq!(shown, want);
+        assert_eq!((plan.running_left_out, plan.waiting_left_out), (2, 1005));
+        assert!(found.settings().contains("\nWork:       12 running, 1015 waiting\n"), "{}", found.settings());
+    }
+
+    #[test]
+    fn settings_are_in_lines_of_eighty_characters() {
+        let want = "\
+vCluster:   small
+Scheduler:  hpc-backfill
+Tenant:     any
+Nodes:      n[2-3] (2)
+Served by:  n1
+Work:       0 running, 0 waiting
+Now:        2026-03-05T10:00:12.034Z
+";
+        assert_eq!(overview(vec![], vec![], 0).settings(), want);
+        let weight = |factor: &str, weight| v1::Weight { factor: factor.into(), weight };
+        let changed = v1::VCluster {
+            tenant: "physics".into(),
+            nodes: vec![],
+            served_by: String::new(),
+            weights: vec![
+                weight("priority", 0.2),
+                weight("wait-time", 0.25),
+                weight("fair-share", 1000.0),
+                weight("data-readiness", 0.123_456),
+                weight("conformance", 0.0),
+            ],
+            weights_set: true,
+            cycle_interval_ms: 1500,
+            ..vcluster()
+        };
+        let want = "\
+vCluster:   small
+Scheduler:  hpc-backfill
+Weights:    priority 0.2 · wait-time 0.25 · fair-share 1000
+            data-readiness 0.123456 · conformance 0
+Tenant:     physics
+Nodes:      the default's
+Interval:   a round of its scheduler at most every 1.5 s
+Served by:  no agent at present
+Work:       0 running, 0 waiting
+Now:        2026-03-05T10:00:12.034Z
+";
+        let changed = Overview { vcluster: changed, ..overview(vec![], vec![], 0) };
+        assert_eq!(changed.settings(), want);
+        let long = v1::VCluster {
+            name: "x".repeat(64),
+            tenant: "t".repeat(128),
+            nodes: (0..200).map(|n| format!("n{}", n * 2)).collect(),
+            ..changed.vcluster
+        };
+        let long = Overview { vcluster: long, ..overview(vec![], vec![], 0) }.settings();
+        assert!(long.contains("… (200)\n") && long.lines().all(|line| line.chars().count() <= LINE_CHARS_MAX), "{long}");
+    }
+}
