@@ -413,7 +413,7 @@ fn what_slurm_would_do_otherwise_is_refused_before_anything_is_sent() {
         assert_eq!((code, stderr.as_str()), (Some(0), ""));
         let spec = lattice_api::spec::to_model(&scene.submitted.lock().unwrap().pop().unwrap().spec.unwrap()).unwrap();
         let share = lattice_model::Resources { cores: 12, memory_bytes: 4 << 30, gpus: 2 };
-        assert_eq!((spec.nodes, spec.tasks_per_node, spec.ranks(), spec.share), (2, 3, 6, Some(share)));
+        assert_eq!((spec.nodes, spec.tasks_per_node, spec.ranks_min(), spec.share), (2, 3, 6, Some(share)));
         assert_eq!((spec.launch.shape.cpus_per_task, spec.walltime.map(|time| time.as_secs())), (4, Some(5400)));
         assert_eq!(spec.constraints.nodes.len(), 2);
         assert!(spec.constraints.features.contains("gpu_type=a100") && spec.launch.shape.slurm_env, "{spec:?}");

@@ -5,8 +5,8 @@ use crate::{Outlook, View, explain, misfit, plan};
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, CheckpointPolicy, CheckpointSignal, Node, NodeState, Resources, SchedulerKind, Share, SharePhase,
-    Timestamp, VCluster,
+    Allocation, AllocationId, AllocationState, CheckpointPolicy, CheckpointSignal, Node, NodeState, Resources, SchedulerKind, Share,
+    SharePhase, Timestamp, VCluster,
 };
 use proptest::prelude::*;
 use std::time::Duration;

@@ -206,7 +206,10 @@ impl Plan<'_> {
         let misfit = misfit(view.nodes.values(), &view.vclusters, &allocation.spec).map(|misfit| misfit.summary());
         match misfit {
             Some(misfit) => format!("{misfit}: it waits until there are more"),
-            None => format!("{wants}; its vCluster has {possible} that could ever serve it: it waits until others lend it nodes"),
+            None if borrows(&view.vclusters, self.queues[planned.queue].name) => {
+                format!("{wants}; its vCluster has {possible} that could ever serve it: it waits until others lend it nodes")
+            }
+            None => format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more"),
         }
     }
 

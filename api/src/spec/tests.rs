@@ -3,7 +3,7 @@ use lattice_model::Resources;
 use lattice_model::binding::{CpuBind, GpuBind, MemoryPolicy, RankBinding};
 use lattice_model::launch::TerminalSize;
 use lattice_model::layout::Program;
-use lattice_model::spec::{Entrypoint, OnIsolation, RequeuePolicy};
+use lattice_model::spec::{Entrypoint, NODES_MAX, OnIsolation, RequeuePolicy};
 use lattice_model::{
     Automatic, CheckpointMethod, CheckpointPolicy, CheckpointSignal, Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch,
     Exposed, LaunchShape, LivenessProbe, ProbeCheck, SignalTo,

@@ -252,8 +252,8 @@ n1    Ready  48 of 64    384 of 512 GiB  4          1f0c9a4e+1
             ..Default::default()
         };
         let want = "\
-NODE  STATE  FREE CORES  FREE MEMORY  FREE GPUS  VCLUSTER  CONFORMANCE  ALLOCATIONS  GOSSIP  FEATURES  NOT ENFORCED  SINCE                     MESH     REASON
-n1    Ready  64          512.0 GiB    0          default   01234567(3)  —            alive   —         —             2026-03-05T10:00:00.000Z  h1:9401  —
+NODE  STATE  FREE CORES  FREE MEMORY  FREE GPUS  VCLUSTER  CONFORMANCE  ALLOCATIONS  GOSSIP  TOPOLOGY  FEATURES  NOT ENFORCED  SINCE                     MESH     REASON
+n1    Ready  64          512.0 GiB    0          default   01234567(3)  —            alive   —         —         —             2026-03-05T10:00:00.000Z  h1:9401  —
 ";
         assert_eq!(nodes_table(std::slice::from_ref(&node), WIDE), want);
         assert!(!nodes_table(std::slice::from_ref(&node), TERSE).contains("CONFORMANCE"), "where all are alike it says nothing");

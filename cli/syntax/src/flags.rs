@@ -552,7 +552,7 @@ mod tests {
         let both = flags("--nodes=3 --env C=3").merge_over(flags("--nodes=1 --name=n --env C=1 --topology=TIGHT"));
         assert_eq!((both.nodes.map(|n| n.least), both.name.as_deref()), (Some(3), Some("n")));
         assert_eq!(both.env.last().map(|(_, value)| value.as_str()), Some("3"));
-        assert_eq!(both.first_allocation_option(), Some("--name"));
+        assert_eq!(both.first_allocation_option(), Some("--topology"));
         let both = flags("--mpi=PMIX --constraint=gpu").merge_over(flags("--pmi=pmi2"));
         assert_eq!(both.variables(None).collect::<Vec<_>>(), [("LATTICE_PMI".to_owned(), "pmix".to_owned())]);
         assert_eq!(both.constraints().collect::<Vec<_>>(), ["gpu", "pmix"]);

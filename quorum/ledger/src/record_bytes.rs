@@ -63,7 +63,7 @@ const LEAVING_BYTES: usize = 64;
 /// A tenant in a change set, with the `Arc` around it.
 const TENANT_BYTES: usize = 384;
 /// A vCluster, lease or domain in a change set, with the `Arc` around it.
-pub(crate) const SMALL_RECORD_BYTES: usize = 192;
+pub(crate) const SMALL_RECORD_BYTES: usize = 208;
 /// What the allocator adds to a block.
 const BLOCK_BYTES: usize = 16;
 /// A text in a list: the block and the text's place in the list.

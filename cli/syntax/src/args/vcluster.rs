@@ -177,7 +177,7 @@ pub struct SetWeights {
     /// Of how much less its tenant has used than its share
     #[arg(long, value_name = "WEIGHT", value_parser = parse_weight, allow_negative_numbers = true)]
     fair_share: Option<Weight>,
-    /// Of how few topology groups it needs; for now the same for all
+    /// Of how few topology groups it needs
     #[arg(long, value_name = "WEIGHT", value_parser = parse_weight, allow_negative_numbers = true)]
     topology: Option<Weight>,
     /// Of how much of its data is near; for now the same for all

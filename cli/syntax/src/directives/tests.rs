@@ -178,10 +178,10 @@ fn errors_name_their_line() {
     for (script, expected) in [
         ("#!/bin/sh\n#LATTICE --noodes=4\n", "job.sh line 2: #LATTICE --noodes: there is no such option\nhint: did you mean --nodes?"),
         ("\n\n#LATTICE noodes=4\n", "job.sh line 3: #LATTICE --noodes: there is no such option\nhint: did you mean --nodes?"),
-        ("#LATTICE --nodes=0\n", "job.sh line 1: #LATTICE: invalid value '0' for '--nodes <N>': at least 1 node is needed"),
+        ("#LATTICE --nodes=0\n", "job.sh line 1: #LATTICE: invalid value '0' for '--nodes <N[-MAX]>': at least 1 node is needed"),
         (
             "#SBATCH -N many\n",
-            "job.sh line 1: #SBATCH: invalid value 'many' for '--nodes <N>': \"many\" is not a number of nodes such as 4",
+            "job.sh line 1: #SBATCH: invalid value 'many' for '--nodes <N[-MAX]>': \"many\" is not a number of nodes such as 4",
         ),
         ("#SBATCH --nodes\n", "job.sh line 1: #SBATCH --nodes: a value is needed"),
         ("#LATTICE name='x\n", "job.sh line 1: #LATTICE: a ' is not closed"),
