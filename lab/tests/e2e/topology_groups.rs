@@ -1,6 +1,6 @@
 //! Topology groups, and allocations of a range of numbers of nodes.
 
-use crate::harness::{Group, World, configure};
+use crate::harness::{Group, World, binaries, configure};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
@@ -73,7 +73,7 @@ fn groups(w: &World) {
 fn range(w: &World) {
     in_rows(w);
     let ran = |args: &[&str]| {
-        let id = w.submit(&[args, &["--", "/bin/sh", "-c", "echo $LATTICE_RANK of $SLURM_NTASKS"]].concat());
+        let id = w.submit(&[args, &["--", "/bin/sh", "-c", "echo $LATTICE_RANK of $LATTICE_NPROCS"]].concat());
         w.completed(&id);
         let mut lines: Vec<String> = w.log(&id).lines().map(str::to_owned).collect();
         lines.sort_unstable();
@@ -85,6 +85,10 @@ fn range(w: &World) {
     let held = hold(w, "n1");
     let (nodes, lines) = ran(&["-N", "2-8"]);
     assert_eq!((nodes.len(), lines), (4, ranks(4)));
+    let launches = format!("#!/bin/sh\necho $LATTICE_NNODES nodes\nexec {} launch /bin/echo up\n", binaries().lattice().display());
+    let id = w.submit(&["-N", "2-8", "--tasks-per-node", "2", &w.script("launches.sh", &launches)]);
+    w.completed(&id);
+    assert_eq!(w.log(&id), format!("4 nodes\n{}", "up\n".repeat(8)));
     let (nodes, lines) = ran(&["-N", "2-6", "-n", "6"]);
     assert_eq!((nodes.len(), lines), (4, ranks(6)), "the number of ranks is what was asked for");
     let (nodes, _) = ran(&["-N", "1-9", "--topology", "tight"]);
