@@ -10,6 +10,8 @@ pub const CLASS_MAX: u8 = 10;
 pub const UNSAVED_CLASS_MAX: u8 = 7;
 /// The most allocations that are preempted for one other.
 pub const VICTIMS_MAX: usize = 3;
+/// The most allocations that give back lent nodes for one of their lender.
+pub const DEBTORS_MAX: usize = 64;
 
 /// An order to an allocation to release its nodes. The quorum stores it as long as the claim
 /// exists.

@@ -29,13 +29,14 @@ pub struct Lent {
 
 impl Lent {
     /// The nodes on which an allocation can begin now with the help of other vClusters and stay until
-    /// `until_ms`. `None`: too few are free. `looks` counts how often a node is looked at.
+    /// `until_ms`. `None`: too few are free. `is_reserved`: it has a reservation, which is not in its way.
+    /// `looks` counts how often a node is looked at.
     pub fn choose(
         &mut self,
         state: &State<'_>,
         (number, class): (usize, &Class<'_>),
         quotas: &Quotas<'_>,
-        allocation: &Allocation,
+        (allocation, is_reserved): (&Allocation, bool),
         until_ms: u64,
         looks: &mut usize,
     ) -> Option<Vec<usize>> {
@@ -52,7 +53,11 @@ impl Lent {
             *looks += state.nodes.len();
             lendable(state, allocation)
         });
-        *looks += state.open.and_len(&class.candidates) + state.open.and_len(lendable);
+        let open = state.open.and_len(&class.candidates) + state.open.and_len(lendable);
+        if open < allocation.spec.nodes as usize {
+            return None;
+        }
+        *looks += open;
         let is_free = |node: &usize, amount: Option<Resources>| {
             let has_room = amount.is_none_or(|amount| state.free_now[*node].holds(&amount));
             has_room && state.is_free_beside(*node, amount.as_ref(), until_ms, |span| span.by != allocation.id)
@@ -63,7 +68,7 @@ impl Lent {
         };
         let lent = state.open.and(lendable).filter(|node| is_lent(node) && is_free(node, class.amount(state, *node)));
         let nodes = together(state, class, quotas, allocation, own, lent.collect());
-        if nodes.is_none() && !quotas.depend_on_nodes(allocation) {
+        if nodes.is_none() && !is_reserved && !quotas.depend_on_nodes(allocation) {
             self.in_vain.insert(key, until_ms);
         }
         nodes

@@ -154,6 +154,46 @@ fn the_default_vcluster_lends_and_borrows_as_well() {
     assert_eq!(placed(&v), [(id(2), vec!["n1".into(), "n2".into(), "n3".into()])]);
 }
 
+#[test]
+fn of_a_queue_in_the_order_of_submission_the_first_alone_gets_lent_nodes_back() {
+    let busy = runs(work(8, "lender", 1, 60), &["n2"]);
+    let borrowed = runs(work(9, "borrower", 1, 30), &["n1"]);
+    let v = lending(SchedulerKind::InteractiveFifo, vec![busy, borrowed, work(1, "lender", 2, 60), work(2, "lender", 1, 20)]);
+    assert_eq!(preempted(&v), [], "the first one needs the other node as well, and the second one waits for the first");
+}
+
+#[test]
+fn lent_nodes_are_taken_back_before_own_work_is_preempted_however_many_have_them() {
+    let mut own = runs(work(5, "lender", 1, 600), &["n2"]);
+    spec_of(&mut own).preemption_class = 1;
+    let borrowed = runs(work(9, "borrower", 1, 60), &["n1"]);
+    let v = lent(vec![own, borrowed, work(1, "lender", 1, 60)]);
+    assert_eq!(preempted(&v), [(id(1), vec![id(9)])]);
+    // Of eight nodes, each lent to another one.
+    let mut v = lent(
+        (11..=18)
+            .map(|n| runs(work(n, "borrower", 1, 60), &[["n1", "n2", "n5", "n6", "n7", "n8", "n9", "n10"][n as usize - 11]]))
+            .collect(),
+    );
+    for n in 5..=10 {
+        let more = Node { home: "lender".into(), features: vec![CHECKPOINTS.into()], ..node(n, NodeState::Ready) };
+        v.alive.insert(more.id.clone());
+        v.nodes.insert(more.id.clone(), more);
+    }
+    v.allocations.insert(id(1), work(1, "lender", 8, 60));
+    assert_eq!(preempted(&v)[0].1.len(), 8);
+}
+
+#[test]
+fn work_borrows_although_its_own_reservation_uses_up_the_limit_of_its_user() {
+    let mut v = lent(vec![work(1, "borrower", 3, 60), runs(work(9, "borrower", 2, 10), &["n3", "n4"])]);
+    v.allocations.get_mut(&id(9)).unwrap().owner.uid = 77;
+    v.vclusters.get_mut("borrower").unwrap().nodes = 2;
+    spec_of(v.allocations.get_mut(&id(1)).unwrap()).nodes = 2;
+    v.user_running = Some(1);
+    assert_eq!(placed(&v), [(id(1), vec!["n1".into(), "n2".into()])]);
+}
+
 proptest! {
     /// Whatever waits and runs: nothing is borrowed while work of the lender could begin there, no node has
     /// more than it has, and what is borrowed delays no reservation of the lender.

@@ -13,7 +13,10 @@ use lattice_model::tenant::Excess;
 /// quota allows.
 /// `None`: too few are free for so long.
 pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Option<Vec<usize>> {
-    let (wanted, most) = (allocation.spec.nodes as usize, allocation.spec.nodes_most() as usize);
+    let wanted = allocation.spec.nodes as usize;
+    // What the limit for sensitive work leaves is not known here: with more of a range its claim could be
+    // refused each time.
+    let most = if allocation.spec.sensitive { wanted } else { allocation.spec.nodes_most() as usize };
     let mut free =
         state.open.and(&class.candidates).filter(|node| state.is_free_until(*node, class.amount(state, *node).as_ref(), until_ms));
     let left = |node: &usize| {

@@ -211,6 +211,11 @@ impl<'a> Headroom<'a> {
         if first_ms.is_some_and(|first_ms| *first_ms < until_ms) { &self.later.quotas } else { &self.now.quotas }
     }
 
+    /// The quotas that count for work that begins now and has a reservation.
+    pub fn quotas_now(&self) -> &Quotas<'a> {
+        &self.now.quotas
+    }
+
     /// The quotas that count for a reservation.
     pub fn quotas_later(&self) -> &Quotas<'a> {
         &self.later.quotas

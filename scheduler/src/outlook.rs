@@ -207,7 +207,10 @@ impl Plan<'_> {
         match misfit {
             Some(misfit) => format!("{misfit}: it waits until there are more"),
             None if borrows(&view.vclusters, self.queues[planned.queue].name) => {
-                format!("{wants}; its vCluster has {possible} that could ever serve it: it waits until others lend it nodes")
+                let never = allocation.spec.never_gives_back(allocation.requeue_count);
+                let then = never
+                    .map_or_else(|| "it waits until others lend it nodes".to_owned(), |why| format!("others lend it none, since {why}"));
+                format!("{wants}; its vCluster has {possible} that could ever serve it: {then}")
             }
             None => format!("{wants}; this cluster has {possible} that could ever serve it: it waits until there are more"),
         }

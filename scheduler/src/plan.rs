@@ -21,7 +21,7 @@ use crate::victims::{Choice, PreemptedFor, Victims, Whom};
 use crate::view::View;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{Allocation, AllocationId, Claim, SchedulerKind, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How many allocations of each queue have a reservation.
 pub const RESERVATIONS_MAX: usize = 50;
@@ -98,6 +98,7 @@ pub(crate) fn plan_within(view: &View, now: Timestamp, looks: usize) -> Plan<'_>
     let mut planner = Planner {
         victims: Victims::of(&state, &scorer),
         preempted: Vec::new(),
+        awaiting: BTreeSet::new(),
         state,
         classes,
         headroom: Headroom::of(view),
@@ -192,6 +193,8 @@ struct Planner<'a> {
     headroom: Headroom<'a>,
     victims: Victims<'a>,
     preempted: Vec<(usize, PreemptedFor)>,
+    /// Work for which enough nodes are being given back.
+    awaiting: BTreeSet<AllocationId>,
     /// For each queue.
     progress: Vec<Progress>,
     /// By class and number of nodes: the shortest duration in milliseconds for which too few nodes
@@ -271,6 +274,8 @@ impl<'a> Planner<'a> {
         progress.look_at(2 * self.classes.all[class].candidates.len());
         match reserve::find(&self.state, &self.classes.all[class], self.headroom.quotas_later(), allocation, floor_ms) {
             Found::Reservation(reservation) => {
+                // Nothing behind the first begins now, whatever is free.
+                let may_preempt = !(is_fifo && progress.is_stopped);
                 (progress.is_stopped, progress.floor_ms) = (true, reservation.start_ms);
                 progress.reservations += 1;
                 let end_ms = reservation.start_ms.saturating_add(duration_ms(&allocation.spec));
@@ -279,12 +284,19 @@ impl<'a> Planner<'a> {
                 let mut looks = 0;
                 let of_class = (class, &self.classes.all[class]);
                 let whom = if is_fifo { Whom::Borrowers } else { Whom::LowerClasses };
-                let choice = self.victims.choose(&self.state, of_class, allocation, (whom, start_ms), &mut looks);
+                let choice = if may_preempt {
+                    self.victims.choose(&self.state, of_class, allocation, (whom, start_ms), &mut looks)
+                } else {
+                    Choice::Nothing
+                };
                 self.progress[queue].look_at(looks);
                 match choice {
                     Choice::Nothing => {}
                     // Nothing is begun on its nodes that would be in the way, and be preempted next.
-                    Choice::GivenBack => held_from_ms = self.state.now_ms,
+                    Choice::GivenBack => {
+                        held_from_ms = self.state.now_ms;
+                        self.awaiting.insert(allocation.id);
+                    }
                     Choice::Victims(preempted, nodes) => {
                         (held, held_from_ms) = (nodes, self.state.now_ms);
                         self.preempted.push((queue, preempted));
@@ -328,12 +340,15 @@ impl<'a> Planner<'a> {
                 continue;
             }
             let until_ms = self.state.now_ms.saturating_add(duration_ms(&allocation.spec));
-            if self.headroom.obstacle_until(allocation, until_ms).is_some() {
+            // Its own reservation is counted, and not in its way.
+            let is_reserved = matches!(planned.decision, Decision::Reserved(_));
+            if self.awaiting.contains(&allocation.id) || (!is_reserved && self.headroom.obstacle_until(allocation, until_ms).is_some()) {
                 continue;
             }
-            let quotas = self.headroom.quotas_until(allocation, until_ms);
+            let quotas = if is_reserved { self.headroom.quotas_now() } else { self.headroom.quotas_until(allocation, until_ms) };
             let mut looks = 0;
-            let nodes = lent.choose(&self.state, (class, &self.classes.all[class]), quotas, allocation, until_ms, &mut looks);
+            let of_class = (class, &self.classes.all[class]);
+            let nodes = lent.choose(&self.state, of_class, quotas, (allocation, is_reserved), until_ms, &mut looks);
             progress.look_at(looks);
             let Some(nodes) = nodes else {
                 // Nothing begins before what was submitted earlier.

@@ -133,15 +133,24 @@ fn earliest(
 fn in_groups(state: &State<'_>, mut available: Vec<Available>, wanted: usize, groups_max: usize, floor_ms: u64) -> Option<Vec<Available>> {
     let from_ms = |a: &Available| a.from_ms.max(floor_ms);
     available.sort_unstable_by_key(|a| (from_ms(a), a.node));
-    let mut counts = vec![0; state.topology_groups];
-    let mut largest = |at_once: &[Available]| {
-        at_once.iter().for_each(|a| counts[state.topology_group[a.node]] += 1);
+    // The groups with most of the first so many nodes, and whether these are enough: more nodes are never fewer.
+    let largest = |first: usize| {
+        let mut counts = vec![0; state.topology_groups];
+        available[..first].iter().for_each(|a| counts[state.topology_group[a.node]] += 1);
         let mut groups: Vec<usize> = (0..counts.len()).filter(|group| counts[*group] > 0).collect();
         groups.sort_by_key(|group| Reverse(counts[*group]));
         groups.truncate(groups_max);
         (groups.iter().map(|group| counts[*group]).sum::<usize>() >= wanted).then_some(groups)
     };
-    let groups = available.chunk_by(|one, next| from_ms(one) == from_ms(next)).find_map(&mut largest)?;
+    let (mut too_few, mut enough) = (0, available.len());
+    largest(enough)?;
+    while enough - too_few > 1 {
+        let middle = too_few + (enough - too_few) / 2;
+        if largest(middle).is_some() { enough = middle } else { too_few = middle }
+    }
+    // All that are available at the same time.
+    let start_ms = available.get(enough.checked_sub(1)?).map(from_ms)?;
+    let groups = largest(available.partition_point(|a| from_ms(a) <= start_ms))?;
     available.retain(|a| groups.contains(&state.topology_group[a.node]));
     Some(available)
 }

@@ -6,6 +6,7 @@
 //!   value  = how much sooner the other begins                                        (node-seconds)
 //!
 //!   value > cost, and at most VICTIMS_MAX victims ─▶ they are preempted
+//!   all of them have lent nodes, at most DEBTORS_MAX ─▶ the same, whatever the cost
 //! ```
 //!
 //! The rules are those of the specification ("Preemption policy"). Waiting, backfill and a
@@ -19,7 +20,7 @@ use crate::grouping;
 use crate::node_set::NodeSet;
 use crate::score::{FIRST_SIZE_MEMORY_PART, Scorer};
 use crate::state::{Service, Span, State, duration_ms};
-use lattice_model::preemption::VICTIMS_MAX;
+use lattice_model::preemption::{DEBTORS_MAX, VICTIMS_MAX};
 use lattice_model::{Allocation, AllocationId, Epoch, Preemption, SchedulerKind, millis};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,7 +62,8 @@ pub struct Victims<'a> {
     /// The lowest class of any of them, and of work that leaves: work of this class or a lower one
     /// preempts nothing but what has borrowed nodes.
     lowest_class: u8,
-    has_borrowed: bool,
+    /// Lent nodes of work that leaves.
+    returned: BTreeSet<usize>,
     /// Shares of work that gives its nodes back already, or has ended and not released them yet, by
     /// work and node.
     leaving: BTreeSet<(AllocationId, usize)>,
@@ -92,8 +94,8 @@ impl<'a> Victims<'a> {
         let class = |id: &AllocationId| state.view.allocations.get(id).map(|allocation| allocation.spec.preemption_class);
         let classes = candidates.iter().map(|c| c.allocation.spec.preemption_class).chain(leaving.iter().filter_map(|(id, _)| class(id)));
         let lowest_class = classes.min().unwrap_or(u8::MAX);
-        let has_borrowed = candidates.iter().any(|c| !c.borrowed.is_empty()) || leaving.iter().any(|(id, node)| is_lent(state, *id, *node));
-        Self { candidates, lowest_class, has_borrowed, leaving, in_vain: BTreeMap::new() }
+        let returned = leaving.iter().filter(|(id, node)| is_lent(state, *id, *node)).map(|(_, node)| *node).collect();
+        Self { candidates, lowest_class, returned, leaving, in_vain: BTreeMap::new() }
     }
 
     /// The victims with which an allocation begins before its reservation does, if they cost less
@@ -111,7 +113,10 @@ impl<'a> Victims<'a> {
             Whom::LowerClasses => state.view.effective_class(allocation),
             Whom::Borrowers => 0,
         };
-        if of_class <= self.lowest_class && !self.has_borrowed {
+        // It has nodes of the vCluster of this allocation.
+        let is_debtor = |c: &Candidate<'_>| c.borrowed.iter().any(|node| class.candidates.contains(*node));
+        let is_owed = || self.returned.iter().any(|node| class.candidates.contains(*node)) || self.candidates.iter().any(is_debtor);
+        if of_class <= self.lowest_class && !is_owed() {
             return Choice::Nothing;
         }
         let until_ms = state.now_ms.saturating_add(duration_ms(&allocation.spec));
@@ -120,23 +125,28 @@ impl<'a> Victims<'a> {
             return Choice::Nothing;
         }
         let search = Search { state, class, allocation, until_ms, leaving: &self.leaving };
-        // It has nodes of the vCluster of this allocation.
-        let is_debtor = |c: &Candidate<'_>| c.borrowed.iter().any(|node| class.candidates.contains(*node));
         let of_lower_class = |c: &&Candidate<'_>| {
             c.allocation.spec.preemption_class < of_class && c.nodes.iter().any(|node| class.candidates.contains(*node))
         };
-        let debtors = self.candidates.iter().filter(|c| is_debtor(c));
+        let debtors: Vec<&Candidate<'_>> = self.candidates.iter().filter(|c| is_debtor(c)).take(CANDIDATES_MAX).collect();
         let is_service = |c: &Candidate<'_>| state.view.scheduler_of(state.view.queue_of(c.allocation)) == SchedulerKind::ServiceBinPack;
         let others = self.candidates.iter().filter(|c| !is_debtor(c) && !is_service(c)).filter(of_lower_class);
-        let useful: Vec<&Candidate<'_>> = debtors.chain(others).take(CANDIDATES_MAX).collect();
-        *looks += class.candidates.len() + VICTIMS_MAX * useful.iter().map(|c| c.nodes.len()).sum::<usize>();
+        let useful: Vec<&Candidate<'_>> = debtors.iter().copied().chain(others).take(CANDIDATES_MAX).collect();
+        let nodes_of = |all: &[&Candidate<'_>]| all.iter().map(|c| c.nodes.len()).sum::<usize>();
+        let rounds = DEBTORS_MAX.min(allocation.spec.nodes as usize);
+        *looks += class.candidates.len() + VICTIMS_MAX * nodes_of(&useful) + rounds * nodes_of(&debtors);
         let mut free = NodeSet::empty(state.nodes.len());
         search.free_nodes(&BTreeSet::new(), class.candidates.iter()).for_each(|node| free.insert(node));
         // Enough nodes are being given back already.
         if search.is_enough(&free, &BTreeSet::new()) {
             return Choice::GivenBack;
         }
-        let Some(chosen) = search.cheapest(&free, &useful) else {
+        // Groups are counted for each candidate.
+        if search.counts_groups() {
+            *looks += free.len() * (useful.len() + debtors.len());
+        }
+        let chosen = search.cheapest(&free, &debtors, DEBTORS_MAX).or_else(|| search.cheapest(&free, &useful, VICTIMS_MAX));
+        let Some(chosen) = chosen else {
             self.in_vain.entry(key).and_modify(|earliest_ms| *earliest_ms = until_ms.min(*earliest_ms)).or_insert(until_ms);
             return Choice::Nothing;
         };
@@ -150,7 +160,8 @@ impl<'a> Victims<'a> {
         }
         let freed = search.all_freed(&free, &chosen).into_iter().chain(free.iter()).collect();
         let sets = grouping::sets(state, freed, &allocation.spec, class.groups_max(allocation));
-        let nodes = sets.into_iter().next().unwrap_or_default().into_iter().take(allocation.spec.nodes as usize).collect();
+        let wanted = allocation.spec.nodes as usize;
+        let nodes = sets.into_iter().find(|set| set.len() >= wanted).into_iter().flatten().take(wanted).collect();
         let victims: Vec<(AllocationId, Epoch)> = chosen.iter().map(|c| (c.allocation.id, c.allocation.epoch)).collect();
         self.candidates.retain(|c| !victims.iter().any(|(id, _)| *id == c.allocation.id));
         Choice::Victims(PreemptedFor { beneficiary: allocation.id, victims }, nodes)
@@ -242,12 +253,16 @@ struct Search<'s, 'a> {
 }
 
 impl Search<'_, '_> {
+    fn counts_groups(&self) -> bool {
+        self.allocation.spec.constraints.conformance || self.class.groups_max(self.allocation) != grouping::ANY
+    }
+
     /// One victim if one is enough, the cheapest; otherwise the cheapest for each node that it frees,
-    /// one after the other.
-    fn cheapest<'c, 'a>(&self, free: &NodeSet, candidates: &[&'c Candidate<'a>]) -> Option<Vec<&'c Candidate<'a>>> {
+    /// one after the other, `most` of them at most.
+    fn cheapest<'c, 'a>(&self, free: &NodeSet, candidates: &[&'c Candidate<'a>], most: usize) -> Option<Vec<&'c Candidate<'a>>> {
         let mut largest: Vec<usize> = candidates.iter().map(|c| c.nodes.len()).collect();
         largest.sort_unstable_by(|a, b| b.cmp(a));
-        if free.len() + largest.iter().take(VICTIMS_MAX).sum::<usize>() < self.allocation.spec.nodes as usize {
+        if free.len() + largest.iter().take(most).sum::<usize>() < self.allocation.spec.nodes as usize {
             return None;
         }
         let alone = |c: &&&Candidate<'_>| self.is_enough(free, &self.freed(free, &[**c], &BTreeSet::new()));
@@ -255,7 +270,7 @@ impl Search<'_, '_> {
             return Some(vec![*one]);
         }
         let (mut chosen, mut freed): (Vec<&Candidate<'_>>, BTreeSet<usize>) = (Vec::new(), BTreeSet::new());
-        while chosen.len() < VICTIMS_MAX {
+        while chosen.len() < most {
             let left = candidates.iter().copied().filter(|c| !chosen.iter().any(|other| other.allocation.id == c.allocation.id));
             let with = |c: &'c Candidate<'a>| {
                 let all: Vec<&Candidate<'_>> = std::iter::once(c).chain(chosen.iter().copied()).collect();

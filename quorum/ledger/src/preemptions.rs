@@ -18,7 +18,7 @@ use super::waits::Requeue;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
 use lattice_model::end_reason::NotSaved;
-use lattice_model::preemption::{CLASS_MAX, VICTIMS_MAX};
+use lattice_model::preemption::{CLASS_MAX, DEBTORS_MAX, VICTIMS_MAX};
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, NodeId, PreemptCause, Preemption,
     Principal, Timestamp, When, hostlist,
@@ -258,8 +258,8 @@ impl Ledger {
     /// or of the vCluster that lent the nodes. By the agent with the lease of the queue of that work.
     pub(super) fn preempt_for(&mut self, context: &mut ApplyContext, order: &PreemptFor) -> Result<Outcome, Refusal> {
         let PreemptFor { beneficiary: id, victims, lease_token, deadline_ms } = order;
-        if victims.is_empty() || victims.len() > VICTIMS_MAX {
-            return Err(Refusal::Malformed { why: format!("{} victims: 1 to {VICTIMS_MAX} are possible", victims.len()) });
+        if victims.is_empty() || victims.len() > DEBTORS_MAX {
+            return Err(Refusal::Malformed { why: format!("{} victims: 1 to {DEBTORS_MAX} are possible", victims.len()) });
         }
         let (least, most) = DEADLINE_MS;
         if !(least..=most).contains(deadline_ms) {
@@ -307,6 +307,11 @@ impl Ledger {
                 (PreemptCause::Priority, format!("allocation {} of class {class} needs its nodes", id.short()))
             };
             orders.push((*victim, order, cause, reason));
+        }
+        let others = orders.iter().filter(|(_, _, cause, _)| *cause != PreemptCause::Reclaim).count();
+        if others > 0 && victims.len() > VICTIMS_MAX {
+            let why = format!("{} victims: more than {VICTIMS_MAX} are possible only if all of them have lent nodes", victims.len());
+            return Err(Refusal::Malformed { why });
         }
         for (victim, order, cause, reason) in orders {
             let order =

@@ -8,6 +8,7 @@ use lattice_model::{
 use serde::{Deserialize, Serialize};
 
 /// Messages from an agent to a member.
+#[expect(clippy::large_enum_variant, reason = "a session has one registration, and its other messages are few")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Up {
     /// Opens the session. The answer is [`Down::Registered`].
