@@ -183,7 +183,6 @@ pub fn build_specification(
             memory_bytes: flags.mem.unwrap_or_default(),
             memory_gb: flags.memory_gb.unwrap_or_default(),
             gpus: flags.gpus.unwrap_or_default(),
-            ..Default::default()
         }),
         lifecycle: Some(v1::Lifecycle {
             r#type: if flags.service { "unbounded" } else { "bounded" }.to_owned(),
