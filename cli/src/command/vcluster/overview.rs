@@ -12,9 +12,11 @@ use crate::table::{block, shortened};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_model::AllocationState;
+use lattice_model::duration::clock_text;
 use lattice_model::time::Timestamp;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Rows of the chart for work that has nodes, and for work that waits. The data has all of it.
 const RUNNING_ROWS_MAX: usize = 10;
@@ -86,6 +88,10 @@ impl Overview {
             0 => String::new(),
             ms => format!("a round of its scheduler at most every {} s", ms as f64 / 1000.0),
         };
+        let lends = match v.lend_ms {
+            0 => String::new(),
+            ms => format!("its idle nodes to work of {} at most", clock_text(Duration::from_millis(ms))),
+        };
         let waiting = self.waiting.len() + self.waiting_left_out;
         let mut pairs = vec![("vCluster", v.name.clone()), ("Scheduler", v.scheduler.clone())];
         pairs.extend(std::iter::once("Weights").chain(std::iter::repeat("")).zip(weight_lines(v)));
@@ -93,6 +99,8 @@ impl Overview {
             ("Tenant", filled(&v.tenant).unwrap_or("any").to_owned()),
             ("Nodes", nodes),
             ("Interval", interval),
+            ("Borrows", if v.borrows { "idle nodes that other vClusters lend".to_owned() } else { String::new() }),
+            ("Lends", lends),
             ("Served by", filled(&v.served_by).unwrap_or("no agent at present").to_owned()),
             ("Work", format!("{} running, {waiting} waiting", self.running.len())),
             ("Now", self.now.to_string()),
@@ -283,6 +291,8 @@ Now:        2026-03-05T10:00:12.034Z
             ],
             weights_set: true,
             cycle_interval_ms: 1500,
+            borrows: true,
+            lend_ms: 3_600_000,
             ..vcluster()
         };
         let want = "\
@@ -293,6 +303,8 @@ Weights:    priority 0.2 · wait-time 0.25 · fair-share 1000
 Tenant:     physics
 Nodes:      the default's
 Interval:   a round of its scheduler at most every 1.5 s
+Borrows:    idle nodes that other vClusters lend
+Lends:      its idle nodes to work of 01:00:00 at most
 Served by:  no agent at present
 Work:       0 running, 0 waiting
 Now:        2026-03-05T10:00:12.034Z
