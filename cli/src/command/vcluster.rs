@@ -2,18 +2,20 @@
 
 mod chart;
 mod overview;
+mod record;
 
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{self, Session, answer};
 use crate::shown::counts::nodes_wanted;
-use crate::shown::{AllocationJson, allocations_table, filled, folded, short, time};
+use crate::shown::{AllocationJson, allocations_table, filled, folded, short};
 use crate::table::{Fit, Table};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::vcluster::{AdminVCluster, Answer, VCluster, VClusterCommand, VClusterSettings};
 use lattice_model::duration::clock_text;
 use lattice_model::{Factor, Weight, hostlist};
+use record::{all, find, json};
 use std::time::Duration;
 
 pub async fn run(session: &Session, args: VCluster) -> Result<(), Failure> {
@@ -169,16 +171,6 @@ fn queue_table(queue: &v1::VClusterQueueResponse, size: TableSize) -> String {
     if left_out > 0 { format!("{text}… and {left_out} more\n") } else { text }
 }
 
-async fn all(client: &Client) -> Result<Vec<v1::VCluster>, Failure> {
-    Ok(answer(client.vclusters().list(v1::ListVClustersRequest {})).await?.vclusters)
-}
-
-/// The vCluster with this name; `hint` says what to do if there is none.
-async fn find(client: &Client, name: &str, hint: &str) -> Result<v1::VCluster, Failure> {
-    let found = all(client).await?.into_iter().find(|v| v.name == name);
-    found.ok_or_else(|| Failure::new(Exit::NotFound, format!("vCluster {name:?} not found")).hint(hint))
-}
-
 async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Failure> {
     let vcluster = find(client, name, "`lattice vcluster list` shows them").await?;
     match session.format() {
@@ -222,15 +214,6 @@ fn settings(v: &v1::VCluster) -> String {
         text.push_str(&format!("  {}\n", line.join(" · ")));
     }
     text
-}
-
-fn json(v: &v1::VCluster) -> serde_json::Value {
-    let weights: serde_json::Map<String, serde_json::Value> = v.weights.iter().map(|w| (w.factor.clone(), w.weight.into())).collect();
-    serde_json::json!({
-        "name": v.name, "scheduler": v.scheduler, "tenant": filled(&v.tenant), "nodes": v.nodes, "pending": v.pending,
-        "running": v.running, "served_by": filled(&v.served_by), "created_by": filled(&v.created_by), "created_at": time(v.created_at_ms),
-        "cycle_interval_ms": v.cycle_interval_ms, "borrows": v.borrows, "lend_ms": Some(v.lend_ms).filter(|ms| *ms > 0), "weights": weights, "weights_set": v.weights_set,
-    })
 }
 
 #[cfg(test)]

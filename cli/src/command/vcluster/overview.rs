@@ -1,7 +1,7 @@
 //! `lattice vcluster NAME`: the settings of one queue, and its plan as a chart.
 
 use super::chart::{LINE_CHARS_MAX, Plan, Row, Span};
-use super::{find, json};
+use super::record::{find, json};
 use crate::failure::Failure;
 use crate::listing;
 use crate::output::{Format, print, print_names};
