@@ -158,9 +158,15 @@ fn refusals(w: &World) {
 }
 
 fn moved(w: &World) {
+    // The only member in n2's configuration leaves, if it has not left in a test before.
+    if votes(w).contains(&1) {
+        while votes(w).len() < 4 {
+            faults::join_member(&w.dir).unwrap();
+        }
+        faults::leave_member(&w.dir, 1).unwrap();
+    }
     faults::kill_node(&w.dir, "n2").unwrap();
-    // The only member in n2's configuration has left. Of the members that n2 knew, one remains in the end.
-    assert!(!votes(w).contains(&1));
+    // Of the members that n2 knew, one remains in the end.
     for _ in 0..2 {
         let old = *votes(w).first().unwrap();
         faults::join_member(&w.dir).unwrap();
