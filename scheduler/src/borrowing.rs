@@ -100,7 +100,7 @@ fn together(
     lent: Vec<usize>,
 ) -> Option<Vec<usize>> {
     let (spec, groups_max) = (&allocation.spec, class.groups_max(allocation));
-    let sets = |nodes: Vec<usize>| grouping::sets(state, nodes, spec, groups_max);
+    let sets = |nodes: Vec<usize>| grouping::sets(state, nodes, &[], spec, groups_max);
     let sets = if spec.constraints.conformance || groups_max != grouping::ANY {
         sets([own, lent].concat())
     } else {

@@ -17,6 +17,8 @@ pub struct Class<'a> {
     /// The nodes that could ever serve it: they are registered, in its vCluster, schedulable, large
     /// enough, with the constraints that it asks for, and not now excluded for it.
     pub candidates: Rc<NodeSet>,
+    /// Which kinds of nodes these are. `None`: not all nodes of a kind.
+    pub kinds: Option<Rc<[bool]>>,
     /// How many of these could serve one allocation together, for 1, 2, … topology groups at most.
     reach: Vec<usize>,
     /// How much memory it gets of a node, in bytes; for whole nodes, of one of these.
@@ -58,7 +60,7 @@ pub struct Classes<'a> {
     /// By a hash of what most classes differ in.
     by_hash: BTreeMap<u64, Vec<usize>>,
     /// Sets of candidates by the kinds of nodes that can serve. Classes share them.
-    by_kinds: BTreeMap<Vec<bool>, Rc<NodeSet>>,
+    by_kinds: BTreeMap<Rc<[bool]>, Rc<NodeSet>>,
 }
 
 impl<'a> Classes<'a> {
@@ -69,15 +71,16 @@ impl<'a> Classes<'a> {
             return *class;
         }
         known.push(self.all.len());
-        let candidates = self.candidates(state, allocation);
+        let (candidates, kinds) = self.candidates(state, allocation);
         let reach = grouping::reach(state, candidates.iter(), &allocation.spec);
         let of_first_node = || candidates.iter().next().map_or(0, |node| state.nodes[node].size.memory_bytes);
         let memory_bytes = allocation.spec.share.map_or_else(of_first_node, |share| share.memory_bytes);
-        self.all.push(Class { like: allocation, candidates, reach, memory_bytes });
+        self.all.push(Class { like: allocation, candidates, kinds, reach, memory_bytes });
         self.all.len() - 1
     }
 
-    fn candidates(&mut self, state: &State<'a>, allocation: &Allocation) -> Rc<NodeSet> {
+    /// The candidates, and their kinds; see [`Class`].
+    fn candidates(&mut self, state: &State<'a>, allocation: &Allocation) -> (Rc<NodeSet>, Option<Rc<[bool]>>) {
         let named = state.view.named(allocation);
         let fits = |node: usize| {
             let node = state.nodes[node];
@@ -90,18 +93,18 @@ impl<'a> Classes<'a> {
         };
         if !allocation.spec.constraints.nodes.is_empty() {
             let is_named = |node: usize| allocation.spec.constraints.nodes.contains(&state.nodes[node].id);
-            return Rc::new(select(&|node| is_named(node) && fits(node) && !is_excluded(state, allocation, node)));
+            return (Rc::new(select(&|node| is_named(node) && fits(node) && !is_excluded(state, allocation, node))), None);
         }
-        let kinds: Vec<bool> = state.kinds.iter().map(|node| fits(*node)).collect();
+        let kinds: Rc<[bool]> = state.kinds.iter().map(|node| fits(*node)).collect();
         if allocation.excluded.iter().any(|excluded| excluded.until.is_some()) {
-            return Rc::new(select(&|node| kinds[state.kind[node]] && !is_excluded(state, allocation, node)));
+            return (Rc::new(select(&|node| kinds[state.kind[node]] && !is_excluded(state, allocation, node))), None);
         }
         if let Some(known) = self.by_kinds.get(&kinds) {
-            return Rc::clone(known);
+            return (Rc::clone(known), Some(kinds));
         }
         let set = Rc::new(select(&|node| kinds[state.kind[node]]));
-        self.by_kinds.insert(kinds, Rc::clone(&set));
-        set
+        self.by_kinds.insert(Rc::clone(&kinds), Rc::clone(&set));
+        (set, Some(kinds))
     }
 }
 

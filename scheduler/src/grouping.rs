@@ -10,6 +10,7 @@
 //! topology group are one group together.
 
 use crate::state::State;
+use crate::untouched::More;
 use lattice_model::AllocationSpec;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,27 +20,45 @@ pub const ANY: usize = usize::MAX;
 
 /// The sets of free nodes of which an allocation may get one, the best first, each in the order in
 /// which it gets the nodes. A single node may be of any group, but drifted ones come last.
-/// `groups_max`: of how many topology groups the nodes may be.
-pub fn sets(state: &State<'_>, mut free: Vec<usize>, spec: &AllocationSpec, groups_max: usize) -> Vec<Vec<usize>> {
+/// `more`: free nodes that are left out, because as many as it can get that are alike are in `free`, and
+/// before them. `groups_max`: of how many topology groups the nodes may be.
+pub fn sets(state: &State<'_>, mut free: Vec<usize>, more: &[More], spec: &AllocationSpec, groups_max: usize) -> Vec<Vec<usize>> {
     if spec.nodes_most() == 1 {
         free.sort_by_key(|node| state.has_drifted[*node]);
         return vec![free];
     }
-    sort_by_conformance_group(state, &mut free);
+    sort_by_conformance_group(state, &mut free, more);
+    let most = spec.nodes_most() as usize;
+    if !spec.constraints.conformance {
+        return within_topology_groups(state, free, more, most, groups_max);
+    }
     let is_one_group = |one: &usize, next: &usize| state.conformance_group[*one] == state.conformance_group[*next];
-    let pools: Vec<Vec<usize>> =
-        if spec.constraints.conformance { free.chunk_by(is_one_group).map(<[usize]>::to_vec).collect() } else { vec![free] };
-    pools.into_iter().flat_map(|pool| within_topology_groups(state, pool, spec.nodes_most() as usize, groups_max)).collect()
+    let pools = free.chunk_by(is_one_group).map(|pool| (pool.to_vec(), of_conformance_group(state, more, pool[0])));
+    pools.flat_map(|(pool, more)| within_topology_groups(state, pool, &more, most, groups_max)).collect()
+}
+
+/// Those that are in the conformance group of this node.
+fn of_conformance_group(state: &State<'_>, more: &[More], node: usize) -> Vec<More> {
+    let group = Some(state.conformance_group[node]);
+    more.iter().copied().filter(|more| more.likeness.conformance_group == group).collect()
 }
 
 /// Sorts these nodes by their conformance groups, the largest first, and otherwise as they are.
-fn sort_by_conformance_group(state: &State<'_>, nodes: &mut [usize]) {
+fn sort_by_conformance_group(state: &State<'_>, nodes: &mut [usize], more: &[More]) {
     // The number of nodes of each group, and where its first one is.
     let mut groups = vec![(0_usize, usize::MAX); state.conformance_groups];
     for (at, node) in nodes.iter().enumerate() {
         let (count, first) = &mut groups[state.conformance_group[*node]];
         *count += 1;
         *first = at.min(*first);
+    }
+    for More { likeness, count } in more {
+        if let Some(group) = likeness.conformance_group {
+            groups[group].0 += count;
+        }
+    }
+    if nodes.iter().all(|node| groups[state.conformance_group[*node]].0 == 1) {
+        return;
     }
     let key = |node: &usize| {
         let (count, first) = groups[state.conformance_group[*node]];
@@ -50,25 +69,27 @@ fn sort_by_conformance_group(state: &State<'_>, nodes: &mut [usize]) {
 
 /// The sets of these nodes, which are sorted by conformance groups, with at most `groups_max`
 /// topology groups each. `most`: how many nodes it gets at most.
-fn within_topology_groups(state: &State<'_>, mut nodes: Vec<usize>, most: usize, groups_max: usize) -> Vec<Vec<usize>> {
+fn within_topology_groups(state: &State<'_>, mut nodes: Vec<usize>, more: &[More], most: usize, groups_max: usize) -> Vec<Vec<usize>> {
     if state.topology_groups < 2 {
         return vec![nodes];
     }
     if groups_max == 1 {
         let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         nodes.iter().for_each(|node| groups.entry(state.topology_group[*node]).or_default().push(*node));
-        let mut sets: Vec<Vec<usize>> = groups.into_values().collect();
+        let counts = count(state, nodes.iter().copied(), more);
+        let mut sets: Vec<(usize, Vec<usize>)> = groups.into_iter().map(|(group, set)| (counts[group], set)).collect();
         // The smallest that is large enough, so that the larger ones are left to work that needs them.
-        sets.sort_by_key(|set| if set.len() < most { (true, most - set.len()) } else { (false, set.len()) });
-        return sets;
+        sets.sort_by_key(|(count, _)| if *count < most { (true, most - count) } else { (false, *count) });
+        return sets.into_iter().map(|(_, set)| set).collect();
     }
-    let largest = nodes.iter().take_while(|node| state.conformance_group[**node] == state.conformance_group[nodes[0]]).count();
+    let Some(first) = nodes.first().copied() else { return Vec::new() };
+    let largest = nodes.iter().take_while(|node| state.conformance_group[**node] == state.conformance_group[first]).count();
     if largest >= most && groups_max == ANY {
         // One conformance group is enough.
-        arrange(state, &mut nodes[..largest], most);
+        arrange(state, &mut nodes[..largest], &of_conformance_group(state, more, first), most);
         return vec![nodes];
     }
-    let order = arrange(state, &mut nodes, most);
+    let order = arrange(state, &mut nodes, more, most);
     let first: Vec<usize> = order.into_iter().take(groups_max).collect();
     nodes.retain(|node| first.contains(&state.topology_group[*node]));
     vec![nodes]
@@ -76,8 +97,8 @@ fn within_topology_groups(state: &State<'_>, mut nodes: Vec<usize>, most: usize,
 
 /// Sorts these nodes by their topology groups, and otherwise as they are, so that the first `wanted`
 /// are of as few groups as possible. Returns the groups in that order.
-fn arrange(state: &State<'_>, nodes: &mut [usize], wanted: usize) -> Vec<usize> {
-    let counts = count(state, nodes.iter().copied());
+fn arrange(state: &State<'_>, nodes: &mut [usize], more: &[More], wanted: usize) -> Vec<usize> {
+    let counts = count(state, nodes.iter().copied(), more);
     let mut left: Vec<usize> = (0..counts.len()).filter(|group| counts[*group] > 0).collect();
     left.sort_by_key(|group| counts[*group]);
     let (mut order, mut missing) = (Vec::new(), wanted);
@@ -97,9 +118,10 @@ fn arrange(state: &State<'_>, nodes: &mut [usize], wanted: usize) -> Vec<usize> 
     order
 }
 
-/// The number of these nodes in each topology group.
-fn count(state: &State<'_>, nodes: impl Iterator<Item = usize>) -> Vec<usize> {
+/// The number of all these nodes in each topology group.
+fn count(state: &State<'_>, nodes: impl Iterator<Item = usize>, more: &[More]) -> Vec<usize> {
     let mut counts = vec![0; state.topology_groups];
+    more.iter().for_each(|more| counts[more.likeness.topology_group] += more.count);
     nodes.for_each(|node| counts[state.topology_group[node]] += 1);
     counts
 }
@@ -107,7 +129,7 @@ fn count(state: &State<'_>, nodes: impl Iterator<Item = usize>) -> Vec<usize> {
 /// How many of these nodes could serve the allocation together, for 1, 2, … topology groups at most.
 pub fn reach(state: &State<'_>, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec) -> Vec<usize> {
     if !spec.constraints.conformance {
-        return if state.topology_groups < 2 { vec![nodes.count()] } else { sums_of_largest(count(state, nodes)) };
+        return if state.topology_groups < 2 { vec![nodes.count()] } else { sums_of_largest(count(state, nodes, &[])) };
     }
     let mut counts: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
     for node in nodes {
@@ -179,7 +201,7 @@ mod tests {
         let view = view(&[0, 0, 0, 0, 1, 1, 1, 2, 2]);
         let state = State::of(&view, Timestamp(0));
         let all = || (0..9).collect::<Vec<_>>();
-        let first = |nodes, groups_max| sets(&state, all(), &spec_of(nodes, Topology::Any), groups_max).remove(0);
+        let first = |nodes, groups_max| sets(&state, all(), &[], &spec_of(nodes, Topology::Any), groups_max).remove(0);
         assert_eq!(first(2, ANY)[..2], [7, 8]);
         assert_eq!(first(3, ANY)[..3], [4, 5, 6]);
         // The largest, and the smallest for what is missing.
@@ -197,12 +219,12 @@ mod tests {
             let spec = spec_of(wanted as u32, Topology::Any);
             let reach = reach(&state, 0..groups.len(), &spec);
             let needed = reach.iter().position(|most| *most >= wanted).map(|at| at + 1);
-            let first = sets(&state, (0..groups.len()).collect(), &spec, ANY).remove(0);
+            let first = sets(&state, (0..groups.len()).collect(), &[], &spec, ANY).remove(0);
             prop_assert_eq!(first.len(), groups.len());
             if let Some(needed) = needed {
                 prop_assert_eq!(groups_of(&state, &first[..wanted]), needed);
                 // With that limit there is a set that is large enough and keeps it.
-                let sets = sets(&state, (0..groups.len()).collect(), &spec, needed);
+                let sets = sets(&state, (0..groups.len()).collect(), &[], &spec, needed);
                 prop_assert!(sets[0].len() >= wanted && groups_of(&state, &sets[0]) <= needed);
             }
             for groups_max in 1..6 {

@@ -35,6 +35,8 @@ mod settling;
 mod sooner;
 mod standing;
 mod state;
+mod table;
+mod untouched;
 mod user_running;
 mod victims;
 mod view;
@@ -48,6 +50,7 @@ pub use outlook::{Expected, Outlook, REASON_CHARS_MAX, clip};
 pub use plan::{Plan, RESERVATIONS_MAX, plan};
 pub use score::{Score, Term};
 pub use sooner::Sooner;
+pub use table::Table;
 pub use victims::PreemptedFor;
 pub use view::View;
 pub use why_not::WhyNot;
@@ -75,6 +78,8 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
 mod backfill_tests;
 #[cfg(test)]
 mod borrowing_tests;
+#[cfg(test)]
+mod choice_tests;
 #[cfg(test)]
 mod grouping_tests;
 #[cfg(test)]

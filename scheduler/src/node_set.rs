@@ -43,6 +43,12 @@ impl NodeSet {
     pub fn and(&self, other: &Self) -> impl Iterator<Item = usize> {
         self.0.iter().zip(&other.0).enumerate().flat_map(|(at, (one, other))| bits(at, one & other))
     }
+
+    /// The nodes of both sets that are not in the third one, in ascending order.
+    pub fn and_without(&self, other: &Self, without: &Self) -> impl Iterator<Item = usize> {
+        let words = self.0.iter().zip(&other.0).zip(&without.0);
+        words.enumerate().flat_map(|(at, ((one, other), without))| bits(at, one & other & !without))
+    }
 }
 
 fn bits(at: usize, word: u64) -> impl Iterator<Item = usize> {
@@ -70,5 +76,8 @@ mod tests {
         let mut other = NodeSet::empty(130);
         [7, 64, 129].into_iter().for_each(|node| other.insert(node));
         assert_eq!(set.and(&other).collect::<Vec<_>>(), [64, 129]);
+        let mut without = NodeSet::empty(130);
+        without.insert(129);
+        assert_eq!(set.and_without(&other, &without).collect::<Vec<_>>(), [64]);
     }
 }

@@ -130,7 +130,7 @@ impl Plan<'_> {
                 ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision }
             };
             let (requeue_count, shares) = (allocation.requeue_count, nodes.iter().map(share).collect());
-            Some(Claim { allocation: allocation.id, requeue_count, lease_token, shares, by: None })
+            Some(Claim { allocation: allocation.id, requeue_count, lease_token, shares, after: None, by: None })
         };
         self.planned.iter().filter_map(claim).collect()
     }
@@ -243,9 +243,9 @@ impl<'a> Planner<'a> {
         if self.does_not_fit.get(&key).is_some_and(|shortest_ms| *shortest_ms <= until_ms) {
             return None;
         }
-        let open = self.state.open.and_len(&self.classes.all[class].candidates);
-        self.progress[queue].look_at(1 + open);
-        if open < allocation.spec.nodes as usize {
+        let (room, looks) = choice::to_look_at(&self.state, &self.classes.all[class], allocation);
+        self.progress[queue].look_at(1 + looks);
+        if room < allocation.spec.nodes as usize {
             return None;
         }
         let Some(nodes) = choice::choose(&self.state, &self.classes.all[class], quotas, allocation, until_ms) else {

@@ -1,6 +1,7 @@
 //! The view in columns by node index, with what is held of each node and until when.
 
 use crate::node_set::NodeSet;
+use crate::untouched::{Likeness, Untouched};
 use crate::view::View;
 use lattice_model::spec::WALLTIME_MAX;
 use lattice_model::{
@@ -73,6 +74,10 @@ pub struct State<'a> {
     pub free_now: Vec<Resources>,
     /// The nodes in service of which something is free now.
     pub open: NodeSet,
+    /// Those of them of which nothing is held now.
+    pub vacant: NodeSet,
+    /// Those of them of which nothing is held, now or later.
+    pub untouched: Untouched,
     /// For each node, when the latest reservation begins that could be moved to it; 0: there is none.
     pub floor_ms: Vec<u64>,
 }
@@ -83,10 +88,17 @@ impl<'a> State<'a> {
         let (kind, kinds) = kinds(&nodes);
         let (conformance_group, conformance_groups) = conformance_groups(&nodes);
         let (topology_group, topology_groups) = topology_groups(&nodes);
+        let service: Vec<Service> = nodes.iter().map(|node| service(view, node, now)).collect();
+        let alike = nodes.iter().enumerate().map(|(at, node)| Likeness {
+            kind: kind[at],
+            conformance_group: has_conformance_group(node).then_some(conformance_group[at]),
+            topology_group: topology_group[at],
+        });
         let mut state = Self {
             view,
             now_ms: now.0,
-            service: nodes.iter().map(|node| service(view, node, now)).collect(),
+            untouched: Untouched::of(alike, |node| service[node] == Service::Up),
+            service,
             conformance_group,
             conformance_groups,
             topology_group,
@@ -97,6 +109,7 @@ impl<'a> State<'a> {
             spans: vec![Vec::new(); nodes.len()],
             free_now: Vec::new(),
             open: NodeSet::empty(nodes.len()),
+            vacant: NodeSet::empty(nodes.len()),
             floor_ms: vec![0; nodes.len()],
             nodes,
         };
@@ -106,6 +119,9 @@ impl<'a> State<'a> {
             state.free_now.push(free);
             if state.service[node] == Service::Up && free != Resources::default() {
                 state.open.insert(node);
+                if state.spans[node].is_empty() {
+                    state.vacant.insert(node);
+                }
             }
         }
         state
@@ -142,6 +158,7 @@ impl<'a> State<'a> {
     }
 
     fn hold(&mut self, node: usize, span: Span) {
+        self.untouched.remove(node);
         let spans = &mut self.spans[node];
         let at = spans.partition_point(|other| other.end_ms >= span.end_ms);
         spans.insert(at, span);
@@ -153,6 +170,7 @@ impl<'a> State<'a> {
         if span.start_ms > self.now_ms {
             return;
         }
+        self.vacant.remove(node);
         self.free_now[node] = self.free_at_ms(node, self.now_ms);
         if self.free_now[node] == Resources::default() {
             self.open.remove(node);
@@ -269,6 +287,11 @@ fn service(view: &View, node: &Node, now: Timestamp) -> Service {
     if now.since_ms(out_since) < OUTAGE_MS_MAX { Service::BackSoon } else { Service::Away }
 }
 
+/// Whether other nodes can be in its conformance group.
+fn has_conformance_group(node: &Node) -> bool {
+    node.conformance.as_ref().and_then(Conformance::group).is_some()
+}
+
 /// The number of each node's conformance group, and how many groups there are.
 fn conformance_groups(nodes: &[&Node]) -> (Vec<usize>, usize) {
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
@@ -305,7 +328,7 @@ fn kinds(nodes: &[&Node]) -> (Vec<usize>, Vec<usize>) {
     let mut kinds = Vec::new();
     let kind = nodes.iter().enumerate().map(|(at, node)| {
         let size = (node.size.cores, node.size.memory_bytes, node.size.gpus);
-        let has_group = node.conformance.as_ref().and_then(Conformance::group).is_some();
+        let has_group = has_conformance_group(node);
         let has_drifted = node.conformance.as_ref().is_some_and(|c| c.drift.is_some());
         *known.entry((&node.home, node.schedulable, size, &node.features, has_group, has_drifted)).or_insert_with(|| {
             kinds.push(at);

@@ -27,7 +27,7 @@ pub(crate) fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
 }
 
 pub(crate) fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
-    let nodes: BTreeMap<_, _> = (1..=nodes).map(|n| node(n, NodeState::Ready)).map(|n| (n.id.clone(), n)).collect();
+    let nodes: Table<_, _> = (1..=nodes).map(|n| node(n, NodeState::Ready)).map(|n| (n.id.clone(), n)).collect();
     let alive = nodes.keys().cloned().collect();
     View { nodes, allocations: allocations.into_iter().map(|a| (a.id, a)).collect(), alive, ..View::default() }
 }
@@ -263,7 +263,7 @@ fn a_share_for_which_the_nodes_of_its_tenant_are_too_full_waits_for_the_quota_an
 #[test]
 fn work_of_several_nodes_gets_as_many_new_ones_as_the_quota_allows() {
     let mut v = best_fit_beyond_the_quota(1);
-    v.nodes.insert("n3".parse().unwrap(), Node { size: v.nodes.values().next().unwrap().size, ..node(3, NodeState::Ready) });
+    v.nodes.insert("n3".parse().unwrap(), Node { size: v.nodes[&"n1".parse::<NodeId>().unwrap()].size, ..node(3, NodeState::Ready) });
     v.alive.insert("n3".parse().unwrap());
     let nodes = |v: &mut View, nodes| spec_of(v.allocations.get_mut(&id(1)).unwrap()).nodes = nodes;
     v.tenants.get_mut("physics").unwrap().max_nodes = Some(2);
@@ -273,7 +273,7 @@ fn work_of_several_nodes_gets_as_many_new_ones_as_the_quota_allows() {
     let why = explain(&v, &v.allocations[&id(1)]).summary;
     assert!(why.contains("(current: 0, requested: 3, limit: 2)"), "more than the tenant may ever use: {why}");
     // All must be of one group: n1 with n3, because the quota allows n2 with n4 only in part.
-    v.nodes.insert("n4".parse().unwrap(), Node { size: v.nodes.values().next().unwrap().size, ..node(4, NodeState::Ready) });
+    v.nodes.insert("n4".parse().unwrap(), Node { size: v.nodes[&"n1".parse::<NodeId>().unwrap()].size, ..node(4, NodeState::Ready) });
     v.alive.insert("n4".parse().unwrap());
     nodes(&mut v, 2);
     spec_of(v.allocations.get_mut(&id(1)).unwrap()).constraints.conformance = true;

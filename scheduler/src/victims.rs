@@ -159,7 +159,7 @@ impl<'a> Victims<'a> {
             return Choice::Nothing;
         }
         let freed = search.all_freed(&free, &chosen).into_iter().chain(free.iter()).collect();
-        let sets = grouping::sets(state, freed, &allocation.spec, class.groups_max(allocation));
+        let sets = grouping::sets(state, freed, &[], &allocation.spec, class.groups_max(allocation));
         let wanted = allocation.spec.nodes as usize;
         let nodes = sets.into_iter().find(|set| set.len() >= wanted).into_iter().flatten().take(wanted).collect();
         let victims: Vec<(AllocationId, Epoch)> = chosen.iter().map(|c| (c.allocation.id, c.allocation.epoch)).collect();

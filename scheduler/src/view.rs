@@ -1,5 +1,6 @@
 //! The frozen view of the cluster from which all of this crate's decisions are made.
 
+use crate::table::Table;
 use lattice_model::{
     Allocation, AllocationId, BudgetPeriod, DEFAULT_VCLUSTER, DailyUse, Node, NodeId, Revision, SchedulerKind, Tenant, VCluster, VniPool,
     Weights,
@@ -12,9 +13,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// All nodes, by id.
-    pub nodes: BTreeMap<NodeId, Node>,
+    pub nodes: Table<NodeId, Node>,
     /// All allocations that have not ended, and ended ones that still hold shares.
-    pub allocations: BTreeMap<AllocationId, Allocation>,
+    pub allocations: Table<AllocationId, Allocation>,
     /// Tenants with their quotas, shares and budgets, by name.
     pub tenants: BTreeMap<String, Tenant>,
     /// vClusters, by name; `default` has no record.
@@ -66,7 +67,8 @@ impl View {
         self.allocations.values().any(|a| a.waits() && self.queue_of(a) == queue)
     }
 
-    /// The same view with the nodes that gossip shows alive now: the scheduler's input.
+    /// The same view with the nodes that gossip shows alive now: the scheduler's input. It shares all
+    /// records.
     pub fn with_alive(&self, alive: BTreeSet<NodeId>) -> Self {
         Self { alive, ..self.clone() }
     }

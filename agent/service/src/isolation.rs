@@ -1,7 +1,7 @@
 //! Texts about work on nodes that the quorum does not hear from.
 
 use lattice_model::{Allocation, AllocationState, Node, NodeId, NodeState, OnIsolation, RequeuePolicy, SharePhase, hostlist};
-use std::collections::BTreeMap;
+use lattice_scheduler::Table;
 
 /// The longest list of nodes in a short text, in bytes; instead of a longer one, their number is
 /// given.
@@ -9,7 +9,7 @@ const NAMES_BYTES_MAX: usize = 14;
 
 /// In a few words: which of its nodes are Down and what resolves that, or which are silent; empty
 /// if none are.
-pub(super) fn brief(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
+pub(super) fn brief(allocation: &Allocation, nodes: &Table<NodeId, Node>) -> String {
     let silent = silent(allocation, nodes);
     let down: Vec<&NodeId> = silent.iter().copied().filter(|id| is_down(nodes, id)).collect();
     let named = |ids: &[&NodeId]| {
@@ -27,20 +27,20 @@ pub(super) fn brief(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> 
 }
 
 /// Its silent nodes that have not released it.
-fn silent<'a>(allocation: &'a Allocation, nodes: &BTreeMap<NodeId, Node>) -> Vec<&'a NodeId> {
+fn silent<'a>(allocation: &'a Allocation, nodes: &Table<NodeId, Node>) -> Vec<&'a NodeId> {
     let live = matches!(allocation.state, AllocationState::Staging | AllocationState::Running);
     let is_silent = |n: &Node| matches!(n.state, NodeState::Degraded | NodeState::Down) && !n.is_unwell();
     let there = allocation.shares.iter().filter(|s| live && s.phase != SharePhase::Released).map(|s| s.node);
     there.filter(|id| nodes.get(*id).is_some_and(is_silent)).collect()
 }
 
-fn is_down(nodes: &BTreeMap<NodeId, Node>, id: &NodeId) -> bool {
+fn is_down(nodes: &Table<NodeId, Node>, id: &NodeId) -> bool {
     nodes.get(id).is_some_and(|n| n.state == NodeState::Down)
 }
 
 /// Which of its nodes are silent, what the allocation waits for, and which command resolves it;
 /// empty if none are.
-pub(super) fn note(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
+pub(super) fn note(allocation: &Allocation, nodes: &Table<NodeId, Node>) -> String {
     let silent = silent(allocation, nodes);
     if silent.is_empty() {
         return String::new();
@@ -79,17 +79,17 @@ mod tests {
         (a.state, a.epoch) = (AllocationState::Running, Epoch(1));
         let share = |node: &str| Share { node: node.parse().unwrap(), resources: Resources::default(), phase: SharePhase::Prepared };
         a.shares = [share("n1"), share("n2")].into();
-        let nodes = |second| BTreeMap::from([node("n1", NodeState::Ready), node("n2", second)].map(|n| (n.id.clone(), n)));
+        let nodes = |second| Table::from([node("n1", NodeState::Ready), node("n2", second)].map(|n| (n.id.clone(), n)));
         assert_eq!(note(&a, &nodes(NodeState::Ready)), "");
         assert_eq!(brief(&a, &nodes(NodeState::Ready)), "");
         assert_eq!(brief(&a, &nodes(NodeState::Degraded)), "node n2 is silent");
         assert_eq!(brief(&a, &nodes(NodeState::Down)), "node n2 is Down: confirm-dead");
-        let both = BTreeMap::from([node("n1", NodeState::Down), node("n2", NodeState::Down)].map(|n| (n.id.clone(), n)));
+        let both = Table::from([node("n1", NodeState::Down), node("n2", NodeState::Down)].map(|n| (n.id.clone(), n)));
         assert_eq!(brief(&a, &both), "nodes n[1-2] are Down: confirm-dead");
         let far = ["x1000c0s0b0n0", "y2000c1s1b1n1"];
         let mut wide = a.clone();
         wide.shares = far.iter().map(|name| share(name)).collect();
-        let far = BTreeMap::from(far.map(|name| node(name, NodeState::Down)).map(|n| (n.id.clone(), n)));
+        let far = Table::from(far.map(|name| node(name, NodeState::Down)).map(|n| (n.id.clone(), n)));
         assert_eq!(brief(&wide, &far), "2 nodes are Down: confirm-dead");
         assert_eq!(note(&a, &nodes(NodeState::Degraded)), "n2 is silent: its work there continues");
         let mut unwell = nodes(NodeState::Degraded);

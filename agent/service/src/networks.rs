@@ -11,7 +11,8 @@ use lattice_model::constraint::CXI;
 use lattice_model::network::DomainState;
 use lattice_model::{Allocation, Node, NodeId, hostlist};
 use lattice_quorum_client::wire::{Answer, Request as Ask, VniPoolChange};
-use std::collections::{BTreeMap, BTreeSet};
+use lattice_scheduler::Table;
+use std::collections::BTreeSet;
 use tonic::{Request, Status};
 
 impl Api {
@@ -124,7 +125,7 @@ impl Api {
 
 /// Where an allocation's network domain is not enforced, and what to do about it; empty if it has
 /// no domain or no nodes.
-pub(super) fn unenforced(allocation: &Allocation, nodes: &BTreeMap<NodeId, Node>) -> String {
+pub(super) fn unenforced(allocation: &Allocation, nodes: &Table<NodeId, Node>) -> String {
     let (name, Some(vni)) = (&allocation.spec.connectivity.network_domain, allocation.vni) else { return String::new() };
     let has_cxi = |id: &&NodeId| nodes.get(*id).is_some_and(|n| n.features.iter().any(|f| f == CXI));
     // Nodes that this agent does not know are left out.
@@ -162,7 +163,7 @@ mod tests {
     fn each_node_reports_whether_it_enforces_the_domain() {
         let mut allocation = test_builders::allocation("1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap());
         test_builders::spec_of(&mut allocation).connectivity.network_domain = "ml".into();
-        let nodes: BTreeMap<_, _> = [node("n1", &["gpu"]), node("n2", &[CXI])].into();
+        let nodes: Table<_, _> = [node("n1", &["gpu"]), node("n2", &[CXI])].into();
         assert_eq!(unenforced(&allocation, &nodes), "", "it waits");
         allocation.vni = Some(1000);
         let share = |n: &str| Share { node: n.parse().unwrap(), resources: Resources::default(), phase: SharePhase::Claimed };

@@ -7,7 +7,8 @@ use crate::machine::{self, Machine};
 use crate::ready_node::ready_node;
 use anyhow::{Context, Result, ensure};
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, Entrypoint, Node, Principal, Resources, Share, SharePhase, Timestamp,
+    Allocation, AllocationId, AllocationSpec, AllocationState, Conformance, Entrypoint, Node, Principal, Resources, Share, SharePhase,
+    Timestamp,
 };
 use lattice_scheduler::{Outlook, View, plan};
 use std::path::Path;
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 const NODES: u32 = 10_000;
+/// The nodes of one topology group.
+const NODES_OF_GROUP: u32 = 256;
+const IMAGES: u32 = 2;
 const NOW: Timestamp = Timestamp(1_700_000_000_000);
 const SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 4 };
 /// Limits of a plan in milliseconds, and of the memory that it needs in megabytes.
@@ -47,7 +51,9 @@ pub fn run(options: &Options) -> Result<Report> {
     let reasons = timed(options, || drop(Outlook::of(&many, NOW)))?;
     figures.push(Figure::new("the same, with a reason for each that waits", "ms", reasons, vec![], None));
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-    let mut notes = vec![format!("{NODES} nodes of {SIZE}; whole nodes and shares, 1 to 128 nodes, walltimes of 10 minutes to 24 hours")];
+    let mut notes = vec![format!(
+        "{NODES} nodes of {SIZE}, {NODES_OF_GROUP} in a topology group, with {IMAGES} images; whole nodes and shares, 1 to 128 nodes, walltimes of 10 minutes to 24 hours"
+    )];
     if cfg!(debug_assertions) {
         notes.push("this is a debug binary: run the bench with --release before believing a miss".to_owned());
     }
@@ -78,7 +84,7 @@ fn memory() -> Result<u64> {
 
 /// A cluster in which so many nodes run work, and so much waits, of so many different requests.
 fn view(pending: u64, requests: u64, busy: u32) -> View {
-    let nodes: Vec<Node> = (0..NODES).map(|number| ready_node(number, SIZE)).collect();
+    let nodes: Vec<Node> = (0..NODES).map(node).collect();
     let owner = Principal { name: "u".into(), uid: 1000, gid: 1000, groups: vec![] };
     let mut view = View { alive: nodes.iter().map(|node| node.id.clone()).collect(), fresh: true, ..View::default() };
     for (number, node) in (0..busy).zip(&nodes) {
@@ -102,6 +108,16 @@ fn view(pending: u64, requests: u64, busy: u32) -> View {
     }
     view.nodes = nodes.into_iter().map(|node| (node.id.clone(), node)).collect();
     view
+}
+
+/// Nodes are in topology groups, and have one of two images.
+fn node(number: u32) -> Node {
+    let components = [("image".to_owned(), (number % IMAGES).to_string())].into();
+    Node {
+        topology_group: Some(format!("group{}", number / NODES_OF_GROUP)),
+        conformance: Some(Conformance::first(components)),
+        ..ready_node(number, SIZE)
+    }
 }
 
 fn spec() -> AllocationSpec {

@@ -1,0 +1,134 @@
+//! A map whose copies cost nothing until one of them changes.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::ops::Index;
+use std::sync::Arc;
+
+/// Records by key, in the order of the keys. Copies share the records: the one that changes first
+/// copies the map, but only those records that it changes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Table<K, V>(Arc<BTreeMap<K, Arc<V>>>);
+
+impl<K: Ord + Clone, V: Clone> Table<K, V> {
+    /// The number of records.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The record with this key.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.get(key).map(|value| &**value)
+    }
+
+    /// Whether there is a record with this key.
+    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.0.contains_key(key)
+    }
+
+    /// The keys, ascending.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.0.keys()
+    }
+
+    /// The records in the order of their keys.
+    pub fn values(&self) -> impl DoubleEndedIterator<Item = &V> + Clone {
+        self.0.values().map(|value| &**value)
+    }
+
+    /// Keys and records in the order of the keys.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + Clone {
+        self.0.iter().map(|(key, value)| (key, &**value))
+    }
+
+    /// Puts a record in place of the one with the same key.
+    pub fn insert(&mut self, key: K, value: V) {
+        Arc::make_mut(&mut self.0).insert(key, Arc::new(value));
+    }
+
+    /// Puts all of these records in place of those with the same keys.
+    pub fn extend(&mut self, records: impl IntoIterator<Item = (K, V)>) {
+        Arc::make_mut(&mut self.0).extend(records.into_iter().map(|(key, value)| (key, Arc::new(value))));
+    }
+
+    /// Removes a record.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<Arc<V>>
+    where
+        K: Borrow<Q>,
+    {
+        Arc::make_mut(&mut self.0).remove(key)
+    }
+
+    /// The record with this key, to change it.
+    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        Arc::make_mut(&mut self.0).get_mut(key).map(Arc::make_mut)
+    }
+
+    /// The records, to change them.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        Arc::make_mut(&mut self.0).values_mut().map(Arc::make_mut)
+    }
+}
+
+impl<K, V> Clone for Table<K, V> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<K: Ord, V> FromIterator<(K, V)> for Table<K, V> {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(records: I) -> Self {
+        Self(Arc::new(records.into_iter().map(|(key, value)| (key, Arc::new(value))).collect()))
+    }
+}
+
+impl<K: Ord, V, const N: usize> From<[(K, V); N]> for Table<K, V> {
+    fn from(records: [(K, V); N]) -> Self {
+        records.into_iter().collect()
+    }
+}
+
+impl<K: Ord + Borrow<Q>, V, Q: Ord + ?Sized> Index<&Q> for Table<K, V> {
+    type Output = V;
+
+    fn index(&self, key: &Q) -> &V {
+        &self.0[key]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_keeps_what_it_had() {
+        let mut table: Table<u8, String> = [(1, "one".to_owned()), (2, "two".to_owned())].into();
+        let copy = table.clone();
+        table.get_mut(&1).unwrap().push('!');
+        table.insert(3, "three".to_owned());
+        table.remove(&2);
+        assert_eq!(table.values().collect::<Vec<_>>(), ["one!", "three"]);
+        assert_eq!(copy.iter().collect::<Vec<_>>(), [(&1, &"one".to_owned()), (&2, &"two".to_owned())]);
+        assert_eq!((&copy[&2], copy.len(), table.contains_key(&2)), (&"two".to_owned(), 2, false));
+    }
+}

@@ -1,0 +1,102 @@
+//! Nodes in service that nothing holds, now or later, in groups of alike ones: work needs to look at no
+//! more of a group than it can get.
+
+use crate::node_set::NodeSet;
+use std::collections::HashMap;
+
+/// In what the nodes of a group are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Likeness {
+    /// Their kind: they can serve the same work, and are equal in size.
+    pub kind: usize,
+    /// Their conformance group; `None`: each is one of its own.
+    pub conformance_group: Option<usize>,
+    /// Their topology group.
+    pub topology_group: usize,
+}
+
+/// Untouched nodes that are alike and were left out, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct More {
+    pub likeness: Likeness,
+    pub count: usize,
+}
+
+struct Group {
+    likeness: Likeness,
+    /// All nodes that are alike, ascending.
+    nodes: Vec<usize>,
+    /// Where the first of these is that is untouched.
+    first: usize,
+    /// How many are untouched.
+    count: usize,
+}
+
+/// See the module documentation.
+pub struct Untouched {
+    set: NodeSet,
+    groups: Vec<Group>,
+    /// The group of each node.
+    group: Vec<usize>,
+}
+
+impl Untouched {
+    /// The nodes that are in service, of as many as `alike` has.
+    pub fn of(alike: impl Iterator<Item = Likeness>, is_up: impl Fn(usize) -> bool) -> Self {
+        let mut known: HashMap<Likeness, usize> = HashMap::new();
+        let (mut groups, mut group): (Vec<Group>, Vec<usize>) = (Vec::new(), Vec::new());
+        for likeness in alike {
+            let number = *known.entry(likeness).or_insert(groups.len());
+            if number == groups.len() {
+                groups.push(Group { likeness, nodes: Vec::new(), first: 0, count: 0 });
+            }
+            group.push(number);
+        }
+        let mut set = NodeSet::empty(group.len());
+        for (node, number) in group.iter().enumerate().filter(|(node, _)| is_up(*node)) {
+            set.insert(node);
+            groups[*number].nodes.push(node);
+            groups[*number].count += 1;
+        }
+        Self { set, groups, group }
+    }
+
+    /// All of them.
+    pub fn set(&self) -> &NodeSet {
+        &self.set
+    }
+
+    /// Something holds the node from now on.
+    pub fn remove(&mut self, node: usize) {
+        if !self.set.contains(node) {
+            return;
+        }
+        self.set.remove(node);
+        let group = &mut self.groups[self.group[node]];
+        group.count -= 1;
+        while group.nodes.get(group.first).is_some_and(|node| !self.set.contains(*node)) {
+            group.first += 1;
+        }
+    }
+
+    /// Adds the first `most` nodes of each group of these kinds to `nodes`. Returns how many
+    /// more there are.
+    pub fn first(&self, kinds: &[bool], most: usize, nodes: &mut Vec<usize>) -> Vec<More> {
+        let mut more = Vec::new();
+        for Group { likeness, nodes: all, first, count } in &self.groups {
+            if *count > 0 && kinds[likeness.kind] {
+                nodes.extend(all[*first..].iter().copied().filter(|node| self.set.contains(*node)).take(most));
+                if *count > most {
+                    more.push(More { likeness: *likeness, count: *count - most });
+                }
+            }
+        }
+        more
+    }
+
+    /// The number of nodes of these kinds, and how many of them [`Untouched::first`] adds.
+    pub fn count(&self, kinds: &[bool], most: usize) -> (usize, usize) {
+        let counts = self.groups.iter().filter(|group| kinds[group.likeness.kind]).map(|group| group.count);
+        counts.fold((0, 0), |(all, added), count| (all + count, added + count.min(most)))
+    }
+}
