@@ -45,6 +45,10 @@ pub struct Claim {
     /// The nodes in rank order, each with the amount of resources and the hold revision that the
     /// scheduler saw.
     pub shares: Vec<ClaimShare>,
+    /// The work ahead of it in its queue for which the request has a claim too. If that still waits,
+    /// because its claim was refused, this one is refused: the plan assumed that it begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<AllocationId>,
     /// The name in the certificate of the agent that proposes the claim; that agent need not hold
     /// the lease. A member sets it and overwrites any earlier value. `None`: no member has received
     /// the claim yet.

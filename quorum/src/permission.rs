@@ -140,7 +140,7 @@ table! {
         ListNodes: No Yes Yes Itself;
         GetNodes: No Yes Yes Itself;
         SampleNodes: No Yes Yes Itself;
-        Claim: No Yes No Itself;
+        Claims: No Yes No Itself;
         /// Held by the caller itself, or by a user of its machine.
         AcquireLease: No Own No User;
         QueryAudit: No Yes No Operator(&["AdminService/QueryAudit"]);
@@ -344,7 +344,7 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::ListNodes
         | Request::GetNodes { .. }
         | Request::SampleNodes { .. }
-        | Request::Claim(_)
+        | Request::Claims(_)
         | Request::QueryAudit { .. }
         | Request::VerifyAudit { .. }
         | Request::ExportAudit { .. }

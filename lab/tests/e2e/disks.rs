@@ -117,9 +117,9 @@ async fn list(hosts: &Hosts, members: &mut Members) {
 
     hosts.slow_disk(follower, Duration::from_millis(700)).unwrap();
     let share = ClaimShare { node: nodes[0].id.clone(), resources: nodes[0].size, hold_revision: nodes[0].hold_revision };
-    let claim = Request::Claim(Claim { allocation, requeue_count: 0, lease_token: token, shares: vec![share], by: None });
-    let claimed = match client.call(&claim, ANSWER_TIMEOUT).await {
-        Ok(Answer::Claimed { revision, .. }) => revision,
+    let claim = Claim { allocation, requeue_count: 0, lease_token: token, shares: vec![share], after: None, by: None };
+    let claimed = match client.call(&Request::Claims(vec![claim]), ANSWER_TIMEOUT).await {
+        Ok(Answer::Claims(outcomes)) => outcomes[0].as_ref().unwrap().revision,
         other => panic!("{other:?}"),
     };
     let known = members.status(follower).await.unwrap().revision;

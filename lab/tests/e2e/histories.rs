@@ -363,8 +363,8 @@ impl Scheduler {
             let node = self.nodes.choose(&mut self.rng).unwrap().clone();
             let resources = spec.amount_of(&node.size);
             let shares = vec![ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision }];
-            let claim = Request::Claim(Claim { allocation: id, requeue_count: 0, lease_token: self.token, shares, by: None });
-            self.ask(&node.id, CoreAsk::Claim(id), &claim).await;
+            let claim = Claim { allocation: id, requeue_count: 0, lease_token: self.token, shares, after: None, by: None };
+            self.ask(&node.id, CoreAsk::Claim(id), &Request::Claims(vec![claim])).await;
             tried.push((id, node.id));
             let (id, node) = tried.choose(&mut self.rng).unwrap().clone();
             self.ask(&node, CoreAsk::Look(id), &Request::GetAllocation { key: id.to_string() }).await;
@@ -374,10 +374,15 @@ impl Scheduler {
     async fn ask(&self, node: &NodeId, input: CoreAsk, request: &Request) {
         let called = self.began.elapsed();
         let answer = match self.client.call(request, CALL_TIMEOUT).await {
-            Ok(Answer::Claimed { .. }) => Some(CoreAnswer::Claimed),
+            Ok(Answer::Claims(mut outcomes)) => match outcomes.remove(0) {
+                Ok(_) => Some(CoreAnswer::Claimed),
+                Err(Refusal::Conflict { .. }) => Some(CoreAnswer::Conflict),
+                Err(Refusal::NotPending { .. }) => Some(CoreAnswer::NotPending),
+                // It may have been claimed.
+                Err(Refusal::Unavailable { .. }) => None,
+                Err(other) => panic!("{request:?}: {other:?}"),
+            },
             Ok(Answer::Allocation(a)) => Some(CoreAnswer::Seen(is_claimed(&a))),
-            Err(CallError::Refused(Refusal::Conflict { .. })) => Some(CoreAnswer::Conflict),
-            Err(CallError::Refused(Refusal::NotPending { .. })) => Some(CoreAnswer::NotPending),
             Err(CallError::Unavailable { .. }) => None,
             other => panic!("{request:?}: {other:?}"),
         };

@@ -95,8 +95,9 @@ fn claim(w: &World) {
             hold_revision: Revision(0),
         });
         let shares = known.chain(unknown).collect();
-        let claim = Claim { allocation: waiting.parse().unwrap(), requeue_count: 0, lease_token, shares, by: None };
-        client.call(&Request::Claim(claim), JOB).await.unwrap_err()
+        let claim = Claim { allocation: waiting.parse().unwrap(), requeue_count: 0, lease_token, shares, after: None, by: None };
+        let Ok(Answer::Claims(mut outcomes)) = client.call(&Request::Claims(vec![claim]), JOB).await else { panic!("claims were made") };
+        outcomes.remove(0).unwrap_err()
     });
     assert!(refusal.to_string().contains("the claim conflicts with the current state"), "{refusal}");
     let refused = w.lattice.json(&["explain", &waiting]).unwrap()["refused_claim"].clone();

@@ -10,14 +10,14 @@ mod status;
 mod watch;
 
 // Results and commands of the ledger are sent unchanged.
-pub use answer::{Answer, AuditFound, RefusedClaim, SignedPage};
+pub use answer::{Answer, AuditFound, Claimed, RefusedClaim, SignedPage};
 pub use audit_walk::{AuditWalk, KeyPeriod};
 pub use lattice_ledger::{
     Conflict, DomainStatus, DrainRequest, Endpoint, HeldShare, LimitsStatus, ListCursor, ListFilter, NodeHealth, Refusal, ServiceStatus,
     TenantStatus, VClusterStatus, VniPoolChange, VniPoolStatus, WalltimeRefusal, WatchCursor,
 };
 pub use leader_status::{AdmissionsStatus, AdmittedNode, KeyRole, KeyStatus, KeyringStatus, LeaseStatus, WaitingNode};
-pub use request::{MembersChange, MembersOrder, NODES_ASKED_MAX, NODES_SAMPLED_MAX, Request};
+pub use request::{CLAIMS_MAX, MembersChange, MembersOrder, NODES_ASKED_MAX, NODES_SAMPLED_MAX, Request};
 pub use session::{Down, HeldKeys, MayMove, MemberList, Up};
 pub use status::{ClockAlarm, MemberStatus, NotifyStatus, QuorumStatus};
 pub use watch::{Change, WatchAllocations, WatchMessage, WatchRequest};

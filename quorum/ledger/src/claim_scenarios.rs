@@ -5,7 +5,8 @@ use super::{Action, NodeStateChange, Outcome, Refusal, Registration};
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditAction, Claim, EndReason, NodeState, ReportItem, RequeuePolicy, Resources, Revision, SharePhase,
+    AllocationSpec, AllocationState, AuditAction, Claim, EndReason, HoldKind, NodeState, ReportItem, RequeuePolicy, Resources, Revision,
+    SharePhase,
 };
 
 #[test]
@@ -94,7 +95,8 @@ fn a_claim_is_refused_for_each_thing_that_can_stand_against_it() {
     assert!(why(s.claim(2, &[1])).1.contains("Degraded: silent"));
     // The claim is based on an outdated state of the node.
     let stale = ClaimShare { node: node(2), resources: SIZE, hold_revision: Revision(0) };
-    let claim = |token, share| Claim { allocation: id(2), requeue_count: 0, lease_token: token, shares: vec![share], by: None };
+    let claim =
+        |token, share| Claim { allocation: id(2), requeue_count: 0, lease_token: token, shares: vec![share], after: None, by: None };
     assert!(why(s.act(Action::Claim(claim(s.token, stale.clone())))).1.contains("changed at revision"));
     assert!(matches!(s.act(Action::Claim(claim(s.token + 1, stale.clone()))), Err(Refusal::StaleLease { .. })));
     let late = Claim { requeue_count: 1, ..claim(s.token, stale) };
@@ -196,4 +198,22 @@ fn allocations_are_found_by_prefix() {
     assert!(matches!(found("123"), Err(Refusal::Malformed { .. })));
     assert!(matches!(found("ffff"), Err(Refusal::NoSuchAllocation { .. })));
     assert!(matches!(found("xyzw"), Err(Refusal::NoSuchAllocation { .. })));
+}
+
+#[test]
+fn a_claim_is_refused_if_the_one_before_it_in_its_queue_was() {
+    let mut s = Story::new(2);
+    (1..=3).for_each(|number| s.submit(number, 1, RequeuePolicy::Never, 0));
+    let after = |s: &Story, number, node, ahead: Option<u128>| Claim { after: ahead.map(id), ..s.proposal(number, &[node]) };
+    let (kind, by, reason) = (HoldKind::Drain, "root".to_owned(), "fan".to_owned());
+    s.done(Action::SetHold { node: node(1), kind, by, reason, until: None, deadline: None });
+    let first = after(&s, 1, 1, None);
+    assert!(matches!(s.act(Action::Claim(first)), Err(Refusal::Conflict { .. })));
+    let second = after(&s, 2, 0, Some(1));
+    assert_eq!(s.act(Action::Claim(second)), Err(Refusal::WaitsAhead { id: id(2), ahead: id(1) }));
+    // Once that has ended, or has nodes, it waits no more.
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    s.done_claim(after(&s, 2, 0, Some(1)));
+    s.done(Action::Cancel { id: id(2), by: user(7) });
+    assert!(matches!(s.claim(3, &[0]), Err(Refusal::Conflict { .. })), "it is not released yet");
 }

@@ -36,6 +36,9 @@ impl Ledger {
         if !allocation.waits() {
             return Err(Refusal::NotPending { id, state: allocation.state });
         }
+        if let Some(ahead) = claim.after.filter(|ahead| self.allocations.get(ahead).is_some_and(|a| a.waits())) {
+            return Err(Refusal::WaitsAhead { id, ahead });
+        }
         self.not_before_adoption(id)?;
         self.not_while_it_may_run(&allocation)?;
         let run_lease_ms = self.run_lease_of(&allocation.spec)?;

@@ -302,7 +302,14 @@ impl World {
             let hold_revision = self.ledger.node(&node(n)).unwrap().hold_revision;
             let shares = vec![ClaimShare { node: node(n), resources: SIZE, hold_revision }];
             let requeue_count = allocation.requeue_count;
-            self.apply(Action::Claim(Claim { allocation: id(number), requeue_count, lease_token: self.token, shares, by: None }));
+            self.apply(Action::Claim(Claim {
+                allocation: id(number),
+                requeue_count,
+                lease_token: self.token,
+                shares,
+                after: None,
+                by: None,
+            }));
         }
     }
 

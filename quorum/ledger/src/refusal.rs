@@ -53,6 +53,9 @@ pub enum Refusal {
     NotPending { id: AllocationId, state: AllocationState },
     #[error("allocation {id} was requeued {}, the claim saw {seen}", counted(*now, "time"))]
     StaleRequeueCount { id: AllocationId, seen: u32, now: u32 },
+    /// See [`lattice_model::Claim::after`].
+    #[error("allocation {ahead} is ahead of {id} and waits still")]
+    WaitsAhead { id: AllocationId, ahead: AllocationId },
     /// At most 16 conflicts.
     #[error("the claim conflicts with the current state: {}", conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Conflict { conflicts: Vec<Conflict> },
@@ -289,6 +292,7 @@ impl Refusal {
             | Self::NotRunning { .. }
             | Self::NotPreemptible { .. }
             | Self::StaleRequeueCount { .. }
+            | Self::WaitsAhead { .. }
             | Self::StaleEpoch { .. }
             | Self::Conflict { .. }
             | Self::MalformedClaim { .. }

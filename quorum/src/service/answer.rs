@@ -18,12 +18,15 @@ use lattice_api::pack::{pack, unpack};
 use lattice_ledger::access::detail_from_agent;
 use lattice_ledger::record_bytes::allocation_bytes;
 use lattice_ledger::{Action, Outcome, Urgency};
+use lattice_model::count::counted;
 use lattice_model::{
     Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, NodeState, Revision, millis, with_causes,
 };
 use lattice_pki::identity::{Caller, Role, member_name};
 use lattice_quorum_client::status_text;
-use lattice_quorum_client::wire::{Answer, MemberStatus, NODES_ASKED_MAX, NODES_SAMPLED_MAX, QuorumStatus, Refusal, Request};
+use lattice_quorum_client::wire::{
+    Answer, CLAIMS_MAX, Claimed, MemberStatus, NODES_ASKED_MAX, NODES_SAMPLED_MAX, QuorumStatus, Refusal, Request,
+};
 use lattice_store::background;
 use lattice_store::roster::Roster;
 use rand::seq::IteratorRandom;
@@ -141,7 +144,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             }
             (*action, 0)
         }
-        Request::Claim(claim) => (Action::Claim(proposed_by(caller, claim)), 0),
+        Request::Claims(claims) => return claims_answer(core, caller, claims).await,
         Request::AcquireLease { name, holder, ttl_ms, user } => {
             if user.is_none() && core.leads() && core.reads.pass().await.is_ok() {
                 leasing::held_by_another(core, &name, &holder)?;
@@ -156,9 +159,8 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         return Ok(Answer::Submitted { revision, desired: newcomer.desired(core), claimed });
     }
     Ok(match outcome {
-        Outcome::Done | Outcome::Registered { .. } => Answer::Done { revision },
+        Outcome::Done | Outcome::Registered { .. } | Outcome::Claimed { .. } => Answer::Done { revision },
         Outcome::ContentRefused(refusal) => return Err(refusal),
-        Outcome::Claimed { epoch } => Answer::Claimed { epoch, revision },
         Outcome::Leased { token } => Answer::Lease { token, ttl_ms },
         Outcome::KeyAdded { id } => Answer::KeyAdded { id },
     })
@@ -179,6 +181,20 @@ fn revocations(core: &Core) -> Answer {
     let ledger = core.agreed.ledger();
     let revoked = ledger.revocations().map(|(name, revocation)| (name.to_owned(), revocation.clone())).collect();
     Answer::Revocations { revoked, issue_time: ledger.issue_time() }
+}
+
+/// The outcome of each of these claims.
+async fn claims_answer(core: &Arc<Core>, caller: &Caller, claims: Vec<Claim>) -> Result<Answer, Refusal> {
+    if claims.len() > CLAIMS_MAX {
+        return Err(Refusal::Malformed { why: format!("{}: at most {CLAIMS_MAX} in one request", counted(claims.len(), "claim")) });
+    }
+    let actions = claims.into_iter().map(|claim| Action::Claim(proposed_by(caller, claim))).collect();
+    let claimed = |result: Result<(Outcome, Revision), Refusal>| match result? {
+        (Outcome::Claimed { epoch }, revision) => Ok(Claimed { epoch, revision }),
+        (Outcome::ContentRefused(refusal), _) => Err(refusal),
+        (other, _) => Err(Refusal::Unavailable { why: format!("the ledger answered a claim with {other:?}") }),
+    };
+    Ok(Answer::Claims(propose(core, actions).await.map_err(unserved)?.into_iter().map(claimed).collect()))
 }
 
 fn proposed_by(caller: &Caller, claim: Claim) -> Claim {
@@ -333,7 +349,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::AsOperator { .. }
         | Request::Command(_)
         | Request::Submit { .. }
-        | Request::Claim(_)
+        | Request::Claims(_)
         | Request::AcquireLease { .. }
         | Request::RenewLease { .. }
         | Request::VerifyAudit { .. }

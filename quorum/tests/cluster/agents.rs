@@ -10,7 +10,7 @@ use lattice_model::{
 };
 use lattice_pki::identity::Role;
 use lattice_quorum_client::CallError;
-use lattice_quorum_client::wire::{Answer, Change, Down, Refusal, Request, Up, WatchAllocations, WatchMessage, WatchRequest};
+use lattice_quorum_client::wire::{Answer, Change, Claimed, Down, Refusal, Request, Up, WatchAllocations, WatchMessage, WatchRequest};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -47,7 +47,7 @@ async fn an_allocation_goes_from_submission_to_its_end() {
     let Ok(WatchMessage::Changes { changes, complete: true, .. }) = watch.next().await else { panic!("the list follows") };
     assert!(matches!(&changes[..], [Change::Node(_), Change::Allocation(_)]), "{changes:?}");
 
-    let Ok(Answer::Claimed { epoch, .. }) = claim(&client, id, token, &["n1"]).await else { panic!("the claim holds") };
+    let Ok(Claimed { epoch, .. }) = claim(&client, id, token, &["n1"]).await else { panic!("the claim holds") };
     let Down::Desired(list) = agent.next().await else { panic!("the node gets no list") };
     assert_eq!((list.shares[0].allocation, list.shares[0].epoch, list.shares[0].state), (id, epoch, AllocationState::Staging));
     assert_eq!(list.shares[0].nodes[..], ["n1".parse().unwrap()]);
@@ -66,7 +66,7 @@ async fn an_allocation_goes_from_submission_to_its_end() {
         other => panic!("{other:?}"),
     }
     agent.report(ReportItem::Released { allocation: id, epoch, usage: None }).await;
-    assert!(matches!(claim(&client, next, token, &["n1"]).await, Ok(Answer::Claimed { .. })));
+    assert!(matches!(claim(&client, next, token, &["n1"]).await, Ok(Claimed { .. })));
 
     let key = id.short();
     let Answer::Allocation(ended) = client.call(&Request::GetAllocation { key }, PATIENCE).await.unwrap() else { panic!() };
@@ -99,7 +99,7 @@ async fn a_report_about_a_superseded_claim_is_acknowledged_and_refused() {
         let mut second = Agent::register(&lab.client(&[member], &two, Role::Node), &two).await;
         let token = lease(&client, "n1").await;
         let id = submit(&client, 2).await;
-        let Ok(Answer::Claimed { epoch, .. }) = claim(&client, id, token, &[&one, &two]).await else { panic!("the claim holds") };
+        let Ok(Claimed { epoch, .. }) = claim(&client, id, token, &[&one, &two]).await else { panic!("the claim holds") };
         second.report(ReportItem::PrepareFailed { allocation: id, epoch, why: "no image".into() }).await;
         first.report(ReportItem::Prepared { allocation: id, epoch }).await;
         assert_eq!(first.superseded, [(id, epoch)]);
@@ -122,8 +122,8 @@ async fn of_two_claims_for_one_node_one_holds_whichever_members_are_asked() {
     let (a, b) = (submit(&first, 1).await, submit(&second, 1).await);
     let (left, right) = tokio::join!(claim(&first, a, token, &["n1"]), claim(&second, b, token, &["n1"]));
     let (won, refusal) = match (left, right) {
-        (Ok(Answer::Claimed { .. }), Err(CallError::Refused(refusal))) => (a, refusal),
-        (Err(CallError::Refused(refusal)), Ok(Answer::Claimed { .. })) => (b, refusal),
+        (Ok(Claimed { .. }), Err(CallError::Refused(refusal))) => (a, refusal),
+        (Err(CallError::Refused(refusal)), Ok(Claimed { .. })) => (b, refusal),
         other => panic!("{other:?}"),
     };
     let Refusal::Conflict { conflicts } = refusal else { panic!("{refusal:?}") };
@@ -146,7 +146,7 @@ async fn a_submission_claimed_for_its_own_node_is_answered_with_the_nodes_list()
         let node = nodes.iter().find(|n| n.id.as_str() == on).unwrap();
         let resources = Resources { cores: 1, memory_bytes: 1 << 20, gpus: 0 };
         let share = ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision };
-        let claim = Some(Claim { allocation: id, requeue_count: 0, lease_token: token, shares: vec![share], by: None });
+        let claim = Some(Claim { allocation: id, requeue_count: 0, lease_token: token, shares: vec![share], after: None, by: None });
         let spec = AllocationSpec { share: Some(resources), ..spec(1) };
         let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim, life };
         (id, first.call(&request, PATIENCE).await.unwrap())
@@ -178,7 +178,7 @@ async fn the_audit_log_names_the_agent_that_proposed_a_claim_whichever_member_it
     let token = lease(&first, "n1").await;
     let waiting = submit(&first, 1).await;
     let claimed = claim(&second, waiting, token, &["n1"]).await;
-    assert!(matches!(claimed, Ok(Answer::Claimed { .. })), "{claimed:?}");
+    assert!(matches!(claimed, Ok(Claimed { .. })), "{claimed:?}");
     let Ok(Answer::Nodes(nodes)) = first.call(&Request::ListNodes, PATIENCE).await else { panic!("nodes were asked for") };
     let share = nodes.iter().find(|n| n.id.as_str() == "n2").map(|n| ClaimShare {
         node: n.id.clone(),
@@ -186,7 +186,7 @@ async fn the_audit_log_names_the_agent_that_proposed_a_claim_whichever_member_it
         hold_revision: n.hold_revision,
     });
     let newcomer = AllocationId(Uuid::new_v4());
-    let brought = Some(Claim { allocation: newcomer, requeue_count: 0, lease_token: token, shares: share.into_iter().collect(), by: None });
+    let brought = Some(Claim { allocation: newcomer, requeue_count: 0, lease_token: token, shares: share.into_iter().collect(), after: None, by: None });
     let request = Request::Submit { id: newcomer, spec: Box::new(spec(1)), owner: owner(), claim: brought, life: None };
     second.call(&request, PATIENCE).await.unwrap();
     let filter = AuditFilter { actions: vec![AuditAction::AllocationClaimed], ..AuditFilter::default() };
@@ -427,7 +427,7 @@ async fn heartbeats_that_repeatedly_miscount_the_nodes_work_are_counted() {
     assert_eq!(miscounts_after(&mut agent, &[Some(0), None, None, None, None, Some(1), Some(1), Some(0)]).await, 0);
     let token = lease(&client, "n1").await;
     let id = submit(&client, 1).await;
-    let Ok(Answer::Claimed { .. }) = claim(&client, id, token, &["n1"]).await else { panic!("the claim holds") };
+    let Ok(Claimed { .. }) = claim(&client, id, token, &["n1"]).await else { panic!("the claim holds") };
     assert_eq!(miscounts_after(&mut agent, &[Some(0), Some(0), Some(1), Some(1), Some(1), Some(1)]).await, 0, "it has no list yet");
     assert_eq!(miscounts_after(&mut agent, &[Some(0), Some(0), Some(0), Some(0)]).await, 2, "the third and the fourth");
     assert_eq!(miscounts_after(&mut agent, &[Some(1), Some(1)]).await, 2);

@@ -13,7 +13,7 @@ use lattice_pki::tls::TlsFiles;
 use lattice_quorum::config::{MemberAddress, NodeAdmission, QuorumConfig};
 use lattice_quorum::member::{Listeners, Member};
 use lattice_quorum::permission::{Person, person};
-use lattice_quorum_client::wire::{Answer, Down, HeldKeys, NodeHealth, QuorumStatus, Request, Up};
+use lattice_quorum_client::wire::{Answer, Claimed, Down, HeldKeys, NodeHealth, QuorumStatus, Request, Up};
 use lattice_quorum_client::{CallError, DownStream, QuorumClient};
 use lattice_telemetry::settings::TelemetrySettings;
 use std::path::{Path, PathBuf};
@@ -192,14 +192,16 @@ pub async fn lease(client: &QuorumClient, holder: &str) -> u64 {
     }
 }
 
-pub async fn claim(client: &QuorumClient, allocation: AllocationId, token: u64, nodes: &[&str]) -> Result<Answer, CallError> {
+pub async fn claim(client: &QuorumClient, allocation: AllocationId, token: u64, nodes: &[&str]) -> Result<Claimed, CallError> {
     let Answer::Nodes(known) = client.call(&Request::ListNodes, PATIENCE).await? else { panic!("the answer has no nodes") };
     let share = |name: &&str| {
         let node = known.iter().find(|n| n.id.as_str() == *name).unwrap();
         lattice_model::claim::ClaimShare { node: node.id.clone(), resources: node.size, hold_revision: node.hold_revision }
     };
     let shares = nodes.iter().map(share).collect();
-    client.call(&Request::Claim(Claim { allocation, requeue_count: 0, lease_token: token, shares, by: None }), PATIENCE).await
+    let claim = Claim { allocation, requeue_count: 0, lease_token: token, shares, after: None, by: None };
+    let Answer::Claims(mut outcomes) = client.call(&Request::Claims(vec![claim]), PATIENCE).await? else { panic!("claims were made") };
+    Ok(outcomes.remove(0)?)
 }
 
 pub async fn status(client: &QuorumClient) -> QuorumStatus {

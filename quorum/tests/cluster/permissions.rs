@@ -71,9 +71,7 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::ListNodes => Request::ListNodes,
         Call::GetNodes => Request::GetNodes { names: BTreeSet::from([holder]) },
         Call::SampleNodes => Request::SampleNodes { count: 1 },
-        Call::Claim => {
-            Request::Claim(Claim { allocation: missing_allocation(), requeue_count: 0, lease_token: 9, shares: vec![], by: None })
-        }
+        Call::Claims => Request::Claims(vec![]),
         Call::AcquireLease => Request::AcquireLease { name: "mine".into(), holder, ttl_ms: 60_000, user: Some(owner()) },
         Call::RenewLease => Request::RenewLease { name: "mine".into(), token: 9, holder, user: Some(owner()) },
         Call::QueryAudit => Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1 },
@@ -268,7 +266,7 @@ fn proposed_by_members() -> Vec<Action> {
         Action::SealWithKey { id: 9 },
         Action::RetireKey { id: 9 },
         Action::Submit { id: allocation, spec: Box::new(spec(1)), owner: owner(), claim: None },
-        Action::Claim(Claim { allocation, requeue_count: 0, lease_token: 9, shares: vec![], by: None }),
+        Action::Claim(Claim { allocation, requeue_count: 0, lease_token: 9, shares: vec![], after: None, by: None }),
         Action::GrantLease { name: "other".into(), holder: node.clone(), ttl_ms: 1, user: None },
         Action::Fence { node, incarnation: lattice_model::Incarnation(1), silent_ms: 1 },
     ]

@@ -89,7 +89,7 @@ impl Room {
     pub fn claim(&self, allocation: AllocationId) -> Claim {
         let node = &self.nodes[self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len()];
         let share = ClaimShare { node: node.id.clone(), resources: spec().amount_of(&node.size), hold_revision: node.hold_revision };
-        Claim { allocation, requeue_count: 0, lease_token: self.token, shares: vec![share], by: None }
+        Claim { allocation, requeue_count: 0, lease_token: self.token, shares: vec![share], after: None, by: None }
     }
 }
 
@@ -120,8 +120,8 @@ impl Client for Claimer {
     async fn commit(&mut self) -> Result<()> {
         let allocation = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let (allocation, owner) = allocation.context("no allocation waits for a claim any more")?;
-        match self.client.call(&Request::Claim(self.room.claim(allocation)), PATIENCE).await? {
-            Answer::Claimed { .. } => {
+        match self.client.call(&Request::Claims(vec![self.room.claim(allocation)]), PATIENCE).await? {
+            Answer::Claims(outcomes) if outcomes.iter().all(Result::is_ok) => {
                 self.claimed.lock().unwrap_or_else(PoisonError::into_inner).push((allocation, owner));
                 Ok(())
             }

@@ -328,9 +328,9 @@ impl Submitting {
 async fn submit_and_claim(client: QuorumClient, token: u64, Wanted { id, owner, shares }: Wanted) -> Result<()> {
     let spec = Box::new(spec_of(shares.len())?);
     client.call(&Request::Submit { id, spec, owner, claim: None, life: None }, PATIENCE).await.context("a submission")?;
-    let claim = Claim { allocation: id, requeue_count: 0, lease_token: token, shares, by: None };
-    match client.call(&Request::Claim(claim), PATIENCE).await.context("a claim")? {
-        Answer::Claimed { .. } => Ok(()),
+    let claim = Claim { allocation: id, requeue_count: 0, lease_token: token, shares, after: None, by: None };
+    match client.call(&Request::Claims(vec![claim]), PATIENCE).await.context("a claim")? {
+        Answer::Claims(outcomes) if outcomes.iter().all(Result::is_ok) => Ok(()),
         other => bail!("unexpected answer to a claim: {other:?}"),
     }
 }

@@ -4,10 +4,19 @@ use super::audit_walk::AuditWalk;
 use super::leader_status::{AdmissionsStatus, KeyringStatus, LeaseStatus};
 use super::status::QuorumStatus;
 use lattice_ledger::{
-    Conflict, DomainStatus, Endpoint, LimitsStatus, Revocation, ServiceStatus, TenantStatus, UsageReport, VClusterStatus, VniPoolStatus,
+    Conflict, DomainStatus, Endpoint, LimitsStatus, Refusal, Revocation, ServiceStatus, TenantStatus, UsageReport, VClusterStatus, VniPoolStatus,
 };
 use lattice_model::{Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, MemberId, Node, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
+
+/// A claim was granted with this epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claimed {
+    /// The epoch of the claim.
+    pub epoch: Epoch,
+    /// The ledger's revision afterwards.
+    pub revision: Revision,
+}
 
 /// The answer to a [`super::Request`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +29,8 @@ pub enum Answer {
     /// uses that node and the answering member is the leader. `claimed`: whether the included claim
     /// was granted, as far as the answering member has applied the log; `None`: there was no claim.
     Submitted { revision: Revision, desired: Option<DesiredList>, claimed: Option<bool> },
-    /// The claim was granted with this epoch.
-    Claimed { epoch: Epoch, revision: Revision },
+    /// The outcome of each claim, in the order of the request.
+    Claims(Vec<Result<Claimed, Refusal>>),
     /// One allocation.
     Allocation(Box<Allocation>),
     /// Some allocations; `more`: further ones follow.

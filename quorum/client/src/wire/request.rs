@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 pub const NODES_ASKED_MAX: usize = 1000;
 /// Largest number of nodes in the answer to [`Request::SampleNodes`].
 pub const NODES_SAMPLED_MAX: u32 = 64;
+/// Largest number of claims in one request.
+pub const CLAIMS_MAX: usize = 256;
 
 /// A query or a command. Commands are answered when they are committed and applied. Queries are
 /// linearizable, except those that the receiving member answers by itself.
@@ -41,8 +43,9 @@ pub enum Request {
     GetNodes { names: BTreeSet<NodeId> },
     /// This many random nodes that are Ready, and not more than [`NODES_SAMPLED_MAX`].
     SampleNodes { count: u32 },
-    /// A scheduler's proposal.
-    Claim(Claim),
+    /// A scheduler's proposals, at most [`CLAIMS_MAX`], which are committed in this order. Each is
+    /// granted or refused by itself.
+    Claims(Vec<Claim>),
     /// Acquires a lease for `ttl_ms`, for the agent of `holder` or for a user on that node.
     /// Idempotent for the same holder and user: the token stays.
     AcquireLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> },

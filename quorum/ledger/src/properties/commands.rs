@@ -101,6 +101,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 requeue_count: allocation.map_or(0, |a| a.requeue_count) + u32::from(stale == 2),
                 lease_token: token + u64::from(stale == 3),
                 shares: shares.collect(),
+                after: None,
                 by: None,
             })
         }

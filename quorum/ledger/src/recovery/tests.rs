@@ -54,7 +54,14 @@ impl Quorum {
         };
         let shares = nodes.iter().map(share).collect();
         let requeue_count = self.ledger.allocation(id(number)).unwrap().requeue_count;
-        match self.act(Action::Claim(Claim { allocation: id(number), requeue_count, lease_token: self.token, shares, by: None }))? {
+        match self.act(Action::Claim(Claim {
+            allocation: id(number),
+            requeue_count,
+            lease_token: self.token,
+            shares,
+            after: None,
+            by: None,
+        }))? {
             Outcome::Claimed { epoch } => Ok(epoch),
             other => panic!("{other:?}"),
         }

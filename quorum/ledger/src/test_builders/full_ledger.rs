@@ -28,7 +28,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let spec = AllocationSpec { connectivity, nodes: 1, ..(*allocation.spec).clone() };
     let serving = Action::Submit { id, spec: Box::new(spec), owner: allocation.owner.clone(), claim: None };
     let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(CONFORMED) };
-    let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share], by: None };
+    let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share], after: None, by: None };
     let prepared = ReportItem::Prepared { allocation: id, epoch: Epoch(1) };
     let (node_1, reason, deadline) = (node(1), "disk".to_owned(), Some(When::At(Timestamp(99))));
     let drain = Action::SetHold { node: node_1, kind: HoldKind::Drain, by: "root".into(), reason, until: None, deadline };
