@@ -606,8 +606,8 @@ vCluster:   ml-training
         ] {
             assert!(shown.contains(want), "{want}\n{shown}");
         }
-        let unread = LastStderr { lines: vec![], unread: Some("the node is away".into()) };
-        assert!(allocation_block(&ended, &unread, NOW).contains("Last stderr:     not read: the node is away\n"));
+        let unread = LastStderr { lines: vec![], unread: Some("the node is unreachable".into()) };
+        assert!(allocation_block(&ended, &unread, NOW).contains("Last stderr:     not read: the node is unreachable\n"));
         let waits_again = v1::Allocation { nodes: vec![], state: "Suspended".into(), ..ended };
         let shown = allocation_block(&waits_again, &LastStderr::default(), NOW);
         assert!(shown.contains("Memory peak:     3.0 GiB (last attempt)\n"), "{shown}");

@@ -126,7 +126,7 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
 
 /// Follows one node until this is dropped, however often the node becomes unreachable.
 async fn follow(api: Api, node: NodeId, open: MonitorOpen, out: Out) {
-    let (mut tries, mut away, mut pauses) = (0, false, RETRY_BACKOFF);
+    let (mut tries, mut is_unreachable, mut pauses) = (0, false, RETRY_BACKOFF);
     let mut begun = false;
     loop {
         let address = api.mesh_address(&node).await;
@@ -139,12 +139,12 @@ async fn follow(api: Api, node: NodeId, open: MonitorOpen, out: Out) {
                     break;
                 }
                 Ok(MonitorItem::Begun) => {
-                    let was_away = std::mem::take(&mut away);
+                    let was_unreachable = std::mem::take(&mut is_unreachable);
                     let was_begun = std::mem::replace(&mut begun, true);
                     tries = 0;
                     pauses.reset();
                     // Alerts cleared meanwhile are missing among those raised now.
-                    match (was_begun, was_away) {
+                    match (was_begun, was_unreachable) {
                         (true, true) => What::Notice(format!("it reports again; {MISSED}")),
                         (true, false) => What::Notice(MISSED.to_owned()),
                         (false, true) => What::Notice("it reports now".to_owned()),
@@ -175,8 +175,8 @@ async fn follow(api: Api, node: NodeId, open: MonitorOpen, out: Out) {
             MonitorError::Unreachable(why) => (why, true),
             MonitorError::Refused(why) => (why, tries >= TRIES_UNREPORTED),
         };
-        if is_reported && !away {
-            away = true;
+        if is_reported && !is_unreachable {
+            is_unreachable = true;
             if send(&out, Some(&node), What::Unreachable(why)).await.is_err() {
                 return;
             }

@@ -100,7 +100,7 @@ struct Gone;
 
 impl Watch {
     async fn run(mut self) {
-        let mut away: Option<Instant> = None;
+        let mut unavailable_since: Option<Instant> = None;
         loop {
             let news = tokio::select! {
                 () = self.out.closed() => return,
@@ -108,10 +108,12 @@ impl Watch {
             };
             let sent = match news {
                 Ok(news) => {
-                    away = None;
+                    unavailable_since = None;
                     self.send_news(news).await
                 }
-                Err(error @ CallError::Unavailable { .. }) if away.get_or_insert_with(Instant::now).elapsed() < QUORUM_TIMEOUT => {
+                Err(error @ CallError::Unavailable { .. })
+                    if unavailable_since.get_or_insert_with(Instant::now).elapsed() < QUORUM_TIMEOUT =>
+                {
                     tracing::debug!(%error, "a watch broke; it is opened again");
                     tokio::time::sleep(Duration::from_millis(rand::random_range(50..250))).await;
                     Ok(())
