@@ -113,7 +113,7 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
             (_, _) => {
                 following = None;
                 if reported_state != Some(state)
-                    && send(out, None, What::Notice(format!("it is {state}: nothing of it runs"))).await.is_err()
+                    && send(out, None, What::Notice(format!("the allocation is {state}, and nothing of it runs"))).await.is_err()
                 {
                     return;
                 }
@@ -145,9 +145,9 @@ async fn follow(api: Api, node: NodeId, open: MonitorOpen, out: Out) {
                     pauses.reset();
                     // Alerts cleared meanwhile are missing among those raised now.
                     match (was_begun, was_unreachable) {
-                        (true, true) => What::Notice(format!("it reports again; {MISSED}")),
+                        (true, true) => What::Notice(format!("the node reports again; {MISSED}")),
                         (true, false) => What::Notice(MISSED.to_owned()),
-                        (false, true) => What::Notice("it reports now".to_owned()),
+                        (false, true) => What::Notice("the node reports now".to_owned()),
                         (false, false) => continue,
                     }
                 }

@@ -369,10 +369,10 @@ fn too_many_streams(w: &World) {
     }
     let refused = w.run(&["logs", &id]);
     assert_eq!(refused.code(), 4, "{}", refused.err());
-    assert!(refused.err().contains("10 of your 10 log streams"), "{}", refused.err());
+    assert!(refused.err().contains("you have 10 log streams open"), "{}", refused.err());
     let refused = w.run(&["logs", "-f", &id]);
     assert_eq!(refused.code(), 125, "what gives a program's code keeps its own failures apart: {}", refused.err());
-    assert!(refused.err().contains("10 of your 10 log streams"), "{}", refused.err());
+    assert!(refused.err().contains("you have 10 log streams open"), "{}", refused.err());
     assert!(w.at("n2").ok(&["logs", &id]).unwrap().contains("here"), "the limit is each agent's");
     // An own job waits for a free stream, without harm.
     let mut job = w.at("n1").command(&["launch", "--", "/bin/echo", "its turn"]);
@@ -450,7 +450,7 @@ fn attempts(w: &World) {
     let once = w.submit(&["--", "/bin/true"]);
     w.completed(&once);
     let no_other = w.run(&["logs", "--previous", &once]);
-    assert!(no_other.code() == 4 && no_other.err().contains("no attempt before"), "{}", no_other.err());
+    assert!(no_other.code() == 4 && no_other.err().contains("no earlier attempt"), "{}", no_other.err());
     // Only from the store.
     flushed(w, &alloc_dir(w, &node, &id));
     for name in ["n1", "n2"] {
