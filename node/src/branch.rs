@@ -86,7 +86,7 @@ pub enum RouteEvent {
         how: Broken,
     },
     /// The agent at the line's end reports which parts of its subtree are unreachable.
-    Unreachable {
+    UnreachableParts {
         line: u64,
         parts: Vec<u32>,
     },
@@ -146,7 +146,7 @@ impl Routes {
                     self.bypass(now_ms, number, out);
                 }
             }
-            RouteEvent::Unreachable { line, mut parts } => {
+            RouteEvent::UnreachableParts { line, mut parts } => {
                 if let Some(line) = self.lines.get_mut(&line) {
                     parts.retain(|part| line.has(*part));
                     line.link = Link::Connected { unreachable: parts };
@@ -220,9 +220,9 @@ impl Routes {
     /// Bypasses children that are unreachable for too long, and reports unreachable parts.
     fn check_lines(&mut self, now_ms: u64, out: &mut Vec<RouteAction>) {
         let is_alone = !self.lines.values().any(|line| Some(line.subtree.first) != self.own && line.is_connected());
-        let away_ms_max = if is_alone { UNREACHABLE_ALONE_MS_MAX } else { UNREACHABLE_MS_MAX };
+        let unreachable_ms_max = if is_alone { UNREACHABLE_ALONE_MS_MAX } else { UNREACHABLE_MS_MAX };
         let is_longer = |at_ms: u64, than_ms: u64| now_ms.saturating_sub(at_ms) > than_ms;
-        self.bypass_due(now_ms, |line| matches!(line.link, Link::Broken { since_ms } if is_longer(since_ms, away_ms_max)), out);
+        self.bypass_due(now_ms, |line| matches!(line.link, Link::Broken { since_ms } if is_longer(since_ms, unreachable_ms_max)), out);
         for line in self.lines.values_mut() {
             let is_unreachable = matches!(line.link, Link::Broken { since_ms } if is_longer(since_ms, UNREACHED_NOTICE_MS));
             if is_unreachable && line.notified_ms.is_none_or(|at_ms| is_longer(at_ms, UNREACHED_NOTICE_MS)) {
@@ -293,7 +293,7 @@ mod tests {
         for line in 1..=3 {
             assert_eq!(step(&mut routes, 1, RouteEvent::Connected { line }), []);
             assert!(routes.is_connected(line) && !routes.is_whole(), "it has not reported all");
-            assert_eq!(step(&mut routes, 1, RouteEvent::Unreachable { line, parts: vec![] }), []);
+            assert_eq!(step(&mut routes, 1, RouteEvent::UnreachableParts { line, parts: vec![] }), []);
         }
         assert!(routes.is_whole());
         routes
@@ -360,7 +360,7 @@ mod tests {
     fn the_head_takes_over_a_part_that_it_reaches_and_its_parent_does_not() {
         let mut routes = whole();
         assert_eq!(step(&mut routes, 5, RouteEvent::Reached { part: 5 }), [], "it is not unreachable");
-        assert_eq!(step(&mut routes, 5, RouteEvent::Unreachable { line: 3, parts: vec![5, 1] }), []);
+        assert_eq!(step(&mut routes, 5, RouteEvent::UnreachableParts { line: 3, parts: vec![5, 1] }), []);
         assert_eq!(routes.unreachable(), [5], "a part of another line is ignored");
         assert_eq!(step(&mut routes, 5, RouteEvent::Reached { part: 4 }), []);
         let open = |line, first, end| Open { line, subtree: tree(first, end) };
@@ -374,7 +374,7 @@ mod tests {
         let event = prop_oneof![
             line().prop_map(|line| RouteEvent::Connected { line }),
             (line(), how).prop_map(|(line, how)| RouteEvent::Broken { line, how }),
-            (line(), proptest::collection::vec(0u32..30, 0..4)).prop_map(|(line, parts)| RouteEvent::Unreachable { line, parts }),
+            (line(), proptest::collection::vec(0u32..30, 0..4)).prop_map(|(line, parts)| RouteEvent::UnreachableParts { line, parts }),
             line().prop_map(|line| RouteEvent::Full { line }),
             Just(RouteEvent::BroughtDown),
             (0u32..30).prop_map(|part| RouteEvent::Reached { part }),

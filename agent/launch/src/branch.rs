@@ -257,8 +257,8 @@ impl Branch {
                     Err(refused) => Some(BranchEvent::Refused(self.around.refused(&refused))),
                 }
             }
-            Up::Unreachable { parts } => {
-                self.route(RouteEvent::Unreachable { line: number, parts });
+            Up::UnreachableParts { parts } => {
+                self.route(RouteEvent::UnreachableParts { line: number, parts });
                 None
             }
             Up::Absent { number, mut parts } => {

@@ -218,7 +218,7 @@ impl Served {
     async fn report_unreachable(&mut self) {
         let unreachable = self.branch.unreachable();
         if self.unreachable.as_ref() != Some(&unreachable) {
-            self.report(Up::Unreachable { parts: unreachable.clone() }).await;
+            self.report(Up::UnreachableParts { parts: unreachable.clone() }).await;
             self.unreachable = Some(unreachable);
         }
     }
