@@ -283,9 +283,8 @@ mod tests {
         assert!(matches!(follow(items, after(20), pending()).await, Followed::TooLong));
         let (send, items) = mpsc::channel(4);
         send.send(stands("requested")).await.unwrap();
-        assert!(
-            matches!(follow(items, after(60_000), ready("no answer".to_owned())).await, Followed::StoreUnreachable(why) if why == "no answer")
-        );
+        let followed = follow(items, after(60_000), ready("no answer".to_owned())).await;
+        assert!(matches!(followed, Followed::StoreUnreachable(why) if why == "no answer"));
         drop(send);
         let (send, items) = mpsc::channel(4);
         let over = Instant::now() + Duration::from_secs(1);
