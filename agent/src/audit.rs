@@ -202,7 +202,7 @@ impl Auditor {
             }
             // It ended before this run had begun it again.
             None => match before {
-                Some(until) => [line::away(ms(until), now_ms), line::ended(now_ms)].concat(),
+                Some(until) => [line::gap(ms(until), now_ms), line::ended(now_ms)].concat(),
                 None => return,
             },
         };
@@ -260,7 +260,7 @@ impl Auditor {
         self.audited.insert(key, Audited { cgroup, owner, lost_in_kernel: 0, unreported: 0 });
         let now_ms = lattice_agent_common::clock::now().0;
         let line = match self.recorder.take_earlier_end(key) {
-            Some(until) => line::away(ms(until), now_ms),
+            Some(until) => line::gap(ms(until), now_ms),
             None => line::begun(now_ms),
         };
         self.recorder.take_mark(key, now_ms, line);

@@ -161,7 +161,7 @@ impl Feeder {
             Taken::Closed => self.over = true,
             Taken::UpTo(bytes) if bytes < self.acknowledged => {
                 write_message_line(format_args!(
-                    "the job starts again, but standard input cannot be read again: it ends here, and {} bytes are missing",
+                    "the job starts again, but {} bytes of standard input cannot be sent again: its input ends here",
                     self.acknowledged - bytes
                 ));
                 self.stop();
@@ -181,7 +181,7 @@ impl Feeder {
     }
 
     fn give_up(&mut self, why: &str) {
-        write_message_line(format_args!("standard input is not passed on: {why}; use --stdin=none"));
+        write_message_line(format_args!("standard input is not sent to the job: {why}; use --stdin=none"));
         self.over = true;
         self.stop();
     }

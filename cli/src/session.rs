@@ -57,7 +57,7 @@ impl Session {
     /// # Errors
     /// An endpoint is invalid, no agent answers, or the operator's credential cannot be used.
     pub async fn connect(&self) -> Result<Client, Failure> {
-        let mut silent = None;
+        let mut unanswered = None;
         for (place, endpoint) in self.settings.endpoints.iter().enumerate() {
             let connected = tokio::time::timeout(CONNECT_TIMEOUT, Client::connect(endpoint)).await;
             let failure = match connected {
@@ -72,9 +72,9 @@ impl Session {
                 Ok(Err(error)) => error.into(),
                 Err(_) => Failure::new(Exit::Unavailable, format!("the agent at {endpoint} does not accept the connection")),
             };
-            silent.get_or_insert(failure);
+            unanswered.get_or_insert(failure);
         }
-        let failure = silent.unwrap_or_else(|| Failure::usage("no endpoint is given"));
+        let failure = unanswered.unwrap_or_else(|| Failure::usage("no endpoint is given"));
         match self.settings.endpoints.as_slice() {
             [_, .., last] => {
                 Err(failure.about(&format!("of {} agents, up to {last}, none answers; the first", self.settings.endpoints.len())))

@@ -74,7 +74,7 @@ impl Watch<'_> {
         while let Some(part) = stream.message().await? {
             self.retries.record_progress();
             if !part.resync_reason.is_empty() {
-                self.session.note(&format!("changes are missing here: {}; going on with a new list", part.resync_reason));
+                self.session.note(&format!("some changes were missed ({}); a new list follows", part.resync_reason));
                 self.request.since = None;
                 continue;
             }

@@ -152,7 +152,7 @@ impl VCluster {
     }
 
     /// Whether work with this specification has the node from the vCluster with the label `lender`.
-    pub fn has_lent<'v>(record: impl Fn(&str) -> Option<&'v Self>, lender: &str, node: &Node, borrower: &AllocationSpec) -> bool {
+    pub fn is_lent_by<'v>(record: impl Fn(&str) -> Option<&'v Self>, lender: &str, node: &Node, borrower: &AllocationSpec) -> bool {
         let named = record(&borrower.vcluster);
         let borrows = record(Self::queue(named)).is_some_and(|borrower| borrower.borrows);
         borrows && !Self::may_use(named, node) && Self::may_use(record(lender), node)

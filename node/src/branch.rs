@@ -50,9 +50,9 @@ enum Link {
     Broken {
         since_ms: u64,
     },
-    /// `away`: the parts of the subtree that are unreachable or have not reported everything.
+    /// `unreachable`: the parts of the subtree that are unreachable or have not reported everything.
     Connected {
-        away: Vec<u32>,
+        unreachable: Vec<u32>,
     },
 }
 
@@ -86,7 +86,7 @@ pub enum RouteEvent {
         how: Broken,
     },
     /// The agent at the line's end reports which parts of its subtree are unreachable.
-    Away {
+    UnreachableParts {
         line: u64,
         parts: Vec<u32>,
     },
@@ -132,7 +132,7 @@ impl Routes {
             RouteEvent::ServeBelow { subtree } => self.serve_below(now_ms, subtree, out),
             RouteEvent::Connected { line } => {
                 if let Some(line) = self.lines.get_mut(&line) {
-                    line.link = Link::Connected { away: line.subtree.parts().collect() };
+                    line.link = Link::Connected { unreachable: line.subtree.parts().collect() };
                     line.notified_ms = None;
                 }
             }
@@ -146,10 +146,10 @@ impl Routes {
                     self.bypass(now_ms, number, out);
                 }
             }
-            RouteEvent::Away { line, mut parts } => {
+            RouteEvent::UnreachableParts { line, mut parts } => {
                 if let Some(line) = self.lines.get_mut(&line) {
                     parts.retain(|part| line.has(*part));
-                    line.link = Link::Connected { away: parts };
+                    line.link = Link::Connected { unreachable: parts };
                 }
             }
             RouteEvent::Full { line } => {
@@ -169,17 +169,17 @@ impl Routes {
     }
 
     /// The parts that are unreachable now, or have not reported everything.
-    pub fn away(&self) -> Vec<u32> {
+    pub fn unreachable(&self) -> Vec<u32> {
         let of = |line: &Line| match &line.link {
             Link::Broken { .. } => line.subtree.parts().collect(),
-            Link::Connected { away } => away.clone(),
+            Link::Connected { unreachable } => unreachable.clone(),
         };
         self.lines.values().flat_map(of).collect()
     }
 
     /// Whether every part is reached, so that [`RouteEvent::Clock`] changes nothing.
     pub fn is_whole(&self) -> bool {
-        self.lines.values().all(|line| matches!(&line.link, Link::Connected { away } if away.is_empty()))
+        self.lines.values().all(|line| matches!(&line.link, Link::Connected { unreachable } if unreachable.is_empty()))
     }
 
     fn serve(&mut self, now_ms: u64, subtree: Subtree, out: &mut Vec<RouteAction>) {
@@ -220,12 +220,12 @@ impl Routes {
     /// Bypasses children that are unreachable for too long, and reports unreachable parts.
     fn check_lines(&mut self, now_ms: u64, out: &mut Vec<RouteAction>) {
         let is_alone = !self.lines.values().any(|line| Some(line.subtree.first) != self.own && line.is_connected());
-        let away_ms_max = if is_alone { UNREACHABLE_ALONE_MS_MAX } else { UNREACHABLE_MS_MAX };
+        let unreachable_ms_max = if is_alone { UNREACHABLE_ALONE_MS_MAX } else { UNREACHABLE_MS_MAX };
         let is_longer = |at_ms: u64, than_ms: u64| now_ms.saturating_sub(at_ms) > than_ms;
-        self.bypass_due(now_ms, |line| matches!(line.link, Link::Broken { since_ms } if is_longer(since_ms, away_ms_max)), out);
+        self.bypass_due(now_ms, |line| matches!(line.link, Link::Broken { since_ms } if is_longer(since_ms, unreachable_ms_max)), out);
         for line in self.lines.values_mut() {
-            let is_away = matches!(line.link, Link::Broken { since_ms } if is_longer(since_ms, UNREACHED_NOTICE_MS));
-            if is_away && line.notified_ms.is_none_or(|at_ms| is_longer(at_ms, UNREACHED_NOTICE_MS)) {
+            let is_unreachable = matches!(line.link, Link::Broken { since_ms } if is_longer(since_ms, UNREACHED_NOTICE_MS));
+            if is_unreachable && line.notified_ms.is_none_or(|at_ms| is_longer(at_ms, UNREACHED_NOTICE_MS)) {
                 line.notified_ms = Some(now_ms);
                 out.push(RouteAction::NotifyUnreached { part: line.subtree.first });
             }
@@ -235,8 +235,8 @@ impl Routes {
     /// Serves a part that is reachable from here, with those below it, from here on, if the agent
     /// above it still reports it as unreachable.
     fn take_over(&mut self, now_ms: u64, part: u32, out: &mut Vec<RouteAction>) {
-        let away = |link: &Link| matches!(link, Link::Connected { away } if away.contains(&part));
-        let is_above = |line: &Line| line.has(part) && line.subtree.first != part && away(&line.link);
+        let unreachable = |link: &Link| matches!(link, Link::Connected { unreachable } if unreachable.contains(&part));
+        let is_above = |line: &Line| line.has(part) && line.subtree.first != part && unreachable(&line.link);
         let Some(number) = self.lines.iter().find(|(_, line)| is_above(line)).map(|(number, _)| *number) else { return };
         let Some(subtree) = self.close(number, out) else { return };
         if let Some(parent) = subtree.parent_of(part, self.fanout) {
@@ -293,7 +293,7 @@ mod tests {
         for line in 1..=3 {
             assert_eq!(step(&mut routes, 1, RouteEvent::Connected { line }), []);
             assert!(routes.is_connected(line) && !routes.is_whole(), "it has not reported all");
-            assert_eq!(step(&mut routes, 1, RouteEvent::Away { line, parts: vec![] }), []);
+            assert_eq!(step(&mut routes, 1, RouteEvent::UnreachableParts { line, parts: vec![] }), []);
         }
         assert!(routes.is_whole());
         routes
@@ -309,14 +309,14 @@ mod tests {
     fn an_agent_that_stays_away_is_bypassed_after_two_seconds() {
         let mut routes = whole();
         assert_eq!(step(&mut routes, 1000, RouteEvent::Broken { line: 3, how: Broken::Served }), []);
-        assert_eq!(routes.away(), [4, 5, 6]);
+        assert_eq!(routes.unreachable(), [4, 5, 6]);
         // A failed attempt does not count as service.
         step(&mut routes, 2000, RouteEvent::Connected { line: 3 });
         assert_eq!(step(&mut routes, 2500, RouteEvent::Broken { line: 3, how: Broken::Silent }), []);
         assert_eq!(step(&mut routes, 3000, RouteEvent::Clock), []);
         assert_eq!(step(&mut routes, 3001, RouteEvent::Clock), bypass_4(4));
         assert_eq!(step(&mut routes, 3002, RouteEvent::Connected { line: 3 }), [], "it was closed");
-        assert_eq!(routes.away(), [4, 5, 6]);
+        assert_eq!(routes.unreachable(), [4, 5, 6]);
     }
 
     #[test]
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn bringing_down_reaches_those_below_an_agent_that_is_away() {
+    fn bringing_down_reaches_those_below_an_agent_that_is_unreachable() {
         let mut routes = whole();
         assert_eq!(step(&mut routes, 1, RouteEvent::BroughtDown), []);
         step(&mut routes, 2, RouteEvent::Broken { line: 3, how: Broken::Served });
@@ -360,8 +360,8 @@ mod tests {
     fn the_head_takes_over_a_part_that_it_reaches_and_its_parent_does_not() {
         let mut routes = whole();
         assert_eq!(step(&mut routes, 5, RouteEvent::Reached { part: 5 }), [], "it is not unreachable");
-        assert_eq!(step(&mut routes, 5, RouteEvent::Away { line: 3, parts: vec![5, 1] }), []);
-        assert_eq!(routes.away(), [5], "a part of another line is ignored");
+        assert_eq!(step(&mut routes, 5, RouteEvent::UnreachableParts { line: 3, parts: vec![5, 1] }), []);
+        assert_eq!(routes.unreachable(), [5], "a part of another line is ignored");
         assert_eq!(step(&mut routes, 5, RouteEvent::Reached { part: 4 }), []);
         let open = |line, first, end| Open { line, subtree: tree(first, end) };
         let expected = [Close { line: 3 }, LogTakenOver { part: 5, parent: 4 }, open(4, 4, 5), open(5, 5, 6), open(6, 6, 7)];
@@ -374,7 +374,7 @@ mod tests {
         let event = prop_oneof![
             line().prop_map(|line| RouteEvent::Connected { line }),
             (line(), how).prop_map(|(line, how)| RouteEvent::Broken { line, how }),
-            (line(), proptest::collection::vec(0u32..30, 0..4)).prop_map(|(line, parts)| RouteEvent::Away { line, parts }),
+            (line(), proptest::collection::vec(0u32..30, 0..4)).prop_map(|(line, parts)| RouteEvent::UnreachableParts { line, parts }),
             line().prop_map(|line| RouteEvent::Full { line }),
             Just(RouteEvent::BroughtDown),
             (0u32..30).prop_map(|part| RouteEvent::Reached { part }),

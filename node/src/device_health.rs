@@ -507,7 +507,7 @@ impl Gpus {
         let all = if there as u64 >= expected {
             match (statuses.is_empty(), self.unsupported.as_slice()) {
                 (true, []) => Finding::Unsupported("there is none on this machine".to_owned()),
-                (false, []) => Finding::Well,
+                (false, []) => Finding::Ok,
                 (_, what) => Finding::Unsupported(what.join("; ")),
             }
         } else {
@@ -524,7 +524,7 @@ impl Gpus {
             let finding = match status.problems.first().map(|(response, _)| response) {
                 Some(Response::Fail) => Finding::Failure(why),
                 Some(Response::Drain) => Finding::Drain(why),
-                Some(_) | None if why.is_empty() => Finding::Well,
+                Some(_) | None if why.is_empty() => Finding::Ok,
                 Some(_) | None => Finding::Warning(why),
             };
             (format!("gpu {key}"), finding)

@@ -237,7 +237,7 @@ fn a_site_may_have_memory_errors_and_others_take_the_node_out_of_service() {
     assert!(matches!(finding(&gpus, 1, 0, &name), Finding::Failure(why) if why.contains("1 memory errors that could not be corrected")));
     assert!(!stands(&gpus, 1).is_allocatable());
     gpus.read(Timestamp(2), &reads_of(GpuReading::default()));
-    assert_eq!(finding(&gpus, 2, 0, &name), Finding::Well);
+    assert_eq!(finding(&gpus, 2, 0, &name), Finding::Ok);
     // This is severer than a drain.
     gpus.looked(Timestamp(3), &xid(79));
     gpus.looked(Timestamp(3), &xid(140));
@@ -287,13 +287,13 @@ fn links_are_compared_with_what_they_were() {
 #[test]
 fn bus_and_driver_must_show_the_same_and_as_many_as_are_expected() {
     let mut gpus = seen();
-    assert_eq!(finding(&gpus, 0, 2, "gpus"), Finding::Well);
+    assert_eq!(finding(&gpus, 0, 2, "gpus"), Finding::Ok);
     assert!(matches!(finding(&gpus, 0, 3, "gpus"), Finding::Critical(why) if why == "2 of 3 GPUs"));
     let all = |expected, devices: &[GpuDevice]| gpus.findings(Timestamp(0), expected, devices).remove(0).1;
     let mismatch = format!("1 of 2 GPUs: {KEY} is on the bus, no driver offers it");
     assert_eq!(all(2, &[device("0000:5e:00.0", 0)]), Finding::Critical(mismatch));
     // Each instance of a partitioned GPU counts.
-    assert_eq!(all(7, &[0, 1, 2, 3, 4, 5, 6].map(|index| device(KEY, index))), Finding::Well);
+    assert_eq!(all(7, &[0, 1, 2, 3, 4, 5, 6].map(|index| device(KEY, index))), Finding::Ok);
     let reads = |read| GpuReads { gpus: BTreeMap::from([(KEY.to_owned(), read)]), unsupported: Vec::new() };
     gpus.read(Timestamp(1), &reads(GpuRead::Silent("NVML does not list it".to_owned())));
     let name = format!("gpu {KEY}");
@@ -305,7 +305,7 @@ fn bus_and_driver_must_show_the_same_and_as_many_as_are_expected() {
     assert!(matches!(finding(&gpus, 3, 2, &name), Finding::Drain(why) if why.contains("drain the node")));
     assert!(matches!(finding(&gpus, 3, 2, "gpus"), Finding::Critical(why) if why == format!("1 of 2 GPUs: {KEY} is missing")));
     gpus.read(Timestamp(4), &reads_of(GpuReading::default()));
-    assert_eq!((finding(&gpus, 4, 2, &name), finding(&gpus, 4, 2, "gpus")), (Finding::Well, Finding::Well));
+    assert_eq!((finding(&gpus, 4, 2, &name), finding(&gpus, 4, 2, "gpus")), (Finding::Ok, Finding::Ok));
 
     let mut without = there();
     without.on_bus.remove(KEY);

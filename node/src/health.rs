@@ -7,7 +7,7 @@
 //! One bad result is enough, because the next job would suffer; one good result is not, because a
 //! fault that comes and goes is not over.
 //!
-//! Some findings ask for a drain of the node: once, until the check that found it is well again. If
+//! Some findings ask for a drain of the node: once, until the check that found it is ok again. If
 //! an operator lifts that drain meanwhile, the node does not ask again, not even after a restart of
 //! the agent: [`OwnDrain`] is stored.
 
@@ -15,8 +15,8 @@ use lattice_model::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How many results in a row without anything critical make a check well again.
-const WELL_AGAIN: u32 = 2;
+/// How many results in a row without anything critical make a check ok again.
+const OK_AGAIN: u32 = 2;
 /// The longest text about one check, and about everything that keeps work off, in bytes.
 const WHY_BYTES_MAX: usize = 200;
 const UNWELL_BYTES_MAX: usize = 500;
@@ -26,8 +26,8 @@ const DRAIN_BYTES_MAX: usize = 250;
 /// The result of one run of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// All is well.
-    Well,
+    /// Nothing is wrong.
+    Ok,
     /// There is nothing to check here, and why.
     Unsupported(String),
     /// Reported only: work goes on, and new work may come.
@@ -47,7 +47,7 @@ pub enum Finding {
 pub struct Check {
     /// Its last result.
     pub finding: Finding,
-    /// Why it keeps work off; set until the check is well again.
+    /// Why it keeps work off; set until the check is ok again.
     pub critical: Option<String>,
     /// Since when it has this state.
     pub since: Timestamp,
@@ -61,7 +61,7 @@ pub struct Check {
 pub struct OwnDrain {
     /// When it last asked: each request has a different time.
     pub asked: Timestamp,
-    /// The checks for which it asked and that are not well again.
+    /// The checks for which it asked and that are not ok again.
     pub checks: BTreeSet<String>,
 }
 
@@ -86,7 +86,7 @@ impl Health {
     /// Applies the result of a check at `now`.
     pub fn found(&mut self, now: Timestamp, name: &str, finding: Finding) {
         let finding = match finding {
-            Finding::Well => Finding::Well,
+            Finding::Ok => Finding::Ok,
             Finding::Unsupported(why) => Finding::Unsupported(bounded(why, WHY_BYTES_MAX)),
             Finding::Warning(why) => Finding::Warning(bounded(why, WHY_BYTES_MAX)),
             Finding::Critical(why) => Finding::Critical(bounded(why, WHY_BYTES_MAX)),
@@ -100,16 +100,16 @@ impl Health {
         let counts_wells = before.is_some() || self.own_drain.checks.contains(name);
         let (critical, wells) = match &finding {
             Finding::Critical(why) | Finding::Drain(why) | Finding::Failure(why) => (Some(why.clone()), 0),
-            Finding::Well | Finding::Unsupported(_) | Finding::Warning(_) if counts_wells => {
+            Finding::Ok | Finding::Unsupported(_) | Finding::Warning(_) if counts_wells => {
                 let wells = known.as_ref().map_or(0, |c| c.wells) + 1;
-                (before.filter(|_| wells < WELL_AGAIN), wells)
+                (before.filter(|_| wells < OK_AGAIN), wells)
             }
-            Finding::Well | Finding::Unsupported(_) | Finding::Warning(_) => (None, 0),
+            Finding::Ok | Finding::Unsupported(_) | Finding::Warning(_) => (None, 0),
         };
         let state = |f: &Finding, critical: bool| (std::mem::discriminant(f), critical);
         let since =
             known.filter(|c| state(&c.finding, c.critical.is_some()) == state(&finding, critical.is_some())).map_or(now, |c| c.since);
-        if wells >= WELL_AGAIN {
+        if wells >= OK_AGAIN {
             self.own_drain.checks.remove(name);
         } else if matches!(finding, Finding::Drain(_)) && self.own_drain.checks.insert(name.to_owned()) {
             self.own_drain.asked = Timestamp(now.0.max(self.own_drain.asked.0.saturating_add(1)));
@@ -126,7 +126,7 @@ impl Health {
     pub fn failed(&self) -> Option<String> {
         let failure = |(name, check): (&str, &Check)| match &check.finding {
             Finding::Failure(why) => Some(format!("{name}: {why}")),
-            Finding::Well | Finding::Unsupported(_) | Finding::Warning(_) | Finding::Critical(_) | Finding::Drain(_) => None,
+            Finding::Ok | Finding::Unsupported(_) | Finding::Warning(_) | Finding::Critical(_) | Finding::Drain(_) => None,
         };
         let failures: Vec<String> = self.checks().filter_map(failure).collect();
         (!failures.is_empty()).then(|| bounded(failures.join("; "), UNWELL_BYTES_MAX))
@@ -203,12 +203,12 @@ mod tests {
             health.found(Timestamp(at), "disk", finding);
             health.unwell()
         };
-        assert_eq!(look(1, Finding::Well), None);
+        assert_eq!(look(1, Finding::Ok), None);
         assert_eq!(look(2, critical("full")).as_deref(), Some("disk: full"));
-        assert_eq!(look(3, Finding::Well).as_deref(), Some("disk: full"));
+        assert_eq!(look(3, Finding::Ok).as_deref(), Some("disk: full"));
         assert_eq!(look(4, critical("full again")).as_deref(), Some("disk: full again"));
         assert_eq!(look(5, Finding::Warning("little".into())).as_deref(), Some("disk: full again"));
-        assert_eq!(look(6, Finding::Well), None);
+        assert_eq!(look(6, Finding::Ok), None);
         assert_eq!(look(7, Finding::Unsupported("none".into())), None);
     }
 
@@ -220,7 +220,7 @@ mod tests {
         health.found(Timestamp(2), "ecc", Finding::Failure("uncorrectable".to_owned()));
         assert_eq!(health.failed().as_deref(), Some("ecc: uncorrectable"));
         assert_eq!(health.unwell().as_deref(), Some("disk: full; ecc: uncorrectable"));
-        health.found(Timestamp(3), "ecc", Finding::Well);
+        health.found(Timestamp(3), "ecc", Finding::Ok);
         assert_eq!((health.failed(), health.unwell().as_deref()), (None, Some("disk: full; ecc: uncorrectable")));
     }
 
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(look(&mut health, 6, "gpu 1", drain()), both(6), "another one");
         // To the next agent a problem looks over once, which does not make its return a new request.
         let mut flapping = Health::of(health.own_drain().clone());
-        assert_eq!(look(&mut flapping, 80, "gpu 0", Finding::Well), None);
+        assert_eq!(look(&mut flapping, 80, "gpu 0", Finding::Ok), None);
         assert_eq!(look(&mut flapping, 81, "gpu 0", drain()), Some((6, "gpu 0: XID 79, hot".to_owned())));
         // The next agent finds the same problems, one after the other.
         let mut next = Health::of(health.own_drain().clone());
@@ -248,8 +248,8 @@ mod tests {
         assert_eq!(look(&mut next, 90, "gpu 0", drain()), Some((6, "gpu 0: XID 79, hot".to_owned())));
         assert_eq!(look(&mut next, 91, "gpu 1", drain()), both(6));
         // One of the two is well, which changes nothing. It fails again, by a clock that went back.
-        assert_eq!(look(&mut next, 92, "gpu 0", Finding::Well), both(6), "not yet");
-        assert_eq!(look(&mut next, 93, "gpu 0", Finding::Well), Some((6, "gpu 1: XID 79, hot".to_owned())));
+        assert_eq!(look(&mut next, 92, "gpu 0", Finding::Ok), both(6), "not yet");
+        assert_eq!(look(&mut next, 93, "gpu 0", Finding::Ok), Some((6, "gpu 1: XID 79, hot".to_owned())));
         assert_eq!(look(&mut next, 3, "gpu 0", drain()), both(7));
         for name in ["gpu 0", "gpu 0", "gpu 1", "gpu 1"] {
             look(&mut next, 94, name, Finding::Warning("lost".to_owned()));
@@ -260,14 +260,14 @@ mod tests {
     #[test]
     fn since_is_when_the_state_changed() {
         let mut health = Health::default();
-        for (at, finding) in [(1, critical("a")), (2, critical("b")), (3, Finding::Well)] {
+        for (at, finding) in [(1, critical("a")), (2, critical("b")), (3, Finding::Ok)] {
             health.found(Timestamp(at), "x", finding);
         }
         let since = |health: &Health| health.checks().next().map(|(_, c)| c.since);
         assert_eq!(since(&health), Some(Timestamp(3)));
-        health.found(Timestamp(4), "x", Finding::Well);
+        health.found(Timestamp(4), "x", Finding::Ok);
         assert_eq!(since(&health), Some(Timestamp(4)), "it no longer keeps work off");
-        health.found(Timestamp(5), "x", Finding::Well);
+        health.found(Timestamp(5), "x", Finding::Ok);
         assert_eq!(since(&health), Some(Timestamp(4)));
     }
 

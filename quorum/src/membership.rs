@@ -31,8 +31,8 @@ const CALL_MAX: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// By how many audit records a learner may lag: those applied while it is being asked.
 const HISTORY_LAG_MAX: u64 = 1000;
-/// A member that has not answered for this long is silent.
-pub const SILENT_AFTER: Duration = Duration::from_secs(2);
+/// A member that has not answered for this long is unreachable.
+pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(2);
 /// Timeout for a membership question to another member.
 pub const QUESTION_MAX: Duration = Duration::from_secs(1);
 
@@ -123,7 +123,7 @@ fn members_state(core: &Core) -> MembersState {
     let metrics = core.raft.metrics().borrow().clone();
     let roster = Roster::of(&metrics.membership_config);
     let this = core.config.id;
-    let answers = |id: &u64| *id == this || core.peers.silence(*id).is_some_and(|s| s < SILENT_AFTER);
+    let answers = |id: &u64| *id == this || core.peers.silence(*id).is_some_and(|s| s < UNREACHABLE_AFTER);
     let replicated = metrics.replication.unwrap_or_default();
     MembersState {
         leader: this,
@@ -187,12 +187,12 @@ async fn change_raft_membership(core: &Core, change: ChangeMembers<u64, Peer>) -
 }
 
 /// Informs a removed member as soon as the removal is applied here, at the latest after
-/// [`SILENT_AFTER`]. A member that misses this asks by itself.
+/// [`UNREACHABLE_AFTER`]. A member that misses this asks by itself.
 fn notify_removed(core: &Arc<Core>, id: u64, peer: Peer) {
     let (tasks, core) = (&core.tasks, Arc::clone(core));
     tasks.spawn(async move {
         let farewell = async {
-            let until = Instant::now() + SILENT_AFTER;
+            let until = Instant::now() + UNREACHABLE_AFTER;
             while core.agreed.roster().members.contains_key(&id) && Instant::now() < until {
                 tokio::time::sleep(POLL_INTERVAL).await;
             }

@@ -134,11 +134,11 @@ pub fn keyring_status(ledger: &Ledger, held: &KeysHeld) -> KeyringStatus {
 
 fn role(ring: &Keyring, id: u32) -> KeyRole {
     if ring.seals == id {
-        KeyRole::Seals
+        KeyRole::Encrypt
     } else if id > ring.seals {
         KeyRole::Distributing
     } else {
-        KeyRole::Opens
+        KeyRole::Decrypt
     }
 }
 
@@ -238,13 +238,13 @@ mod tests {
             let now = keyring_status(&s.ledger, &s.held);
             now.keys.iter().map(|k| (k.id, k.role, k.decrypting_nodes, k.encrypting_nodes)).collect::<Vec<_>>()
         };
-        assert_eq!(seen(&s), [(0, KeyRole::Seals, 1, 1)]);
+        assert_eq!(seen(&s), [(0, KeyRole::Encrypt, 1, 1)]);
         s.act(Action::AddKey { secret: Secret([7; 32]), by: "root".into() });
         s.report(1, &[0, 1], 0);
-        assert_eq!(seen(&s), [(0, KeyRole::Seals, 2, 2), (1, KeyRole::Distributing, 1, 0)]);
+        assert_eq!(seen(&s), [(0, KeyRole::Encrypt, 2, 2), (1, KeyRole::Distributing, 1, 0)]);
         s.report(0, &[0, 1], 0);
         s.act(Action::SealWithKey { id: 1 });
         s.report(0, &[0, 1], 1);
-        assert_eq!(seen(&s), [(0, KeyRole::Opens, 2, 1), (1, KeyRole::Seals, 2, 1)]);
+        assert_eq!(seen(&s), [(0, KeyRole::Decrypt, 2, 1), (1, KeyRole::Encrypt, 2, 1)]);
     }
 }

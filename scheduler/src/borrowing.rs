@@ -130,6 +130,6 @@ pub fn borrowed(state: &State<'_>, allocation: &Allocation, nodes: &[usize]) -> 
         let home = state.nodes[*node].home.as_str();
         if home.is_empty() { DEFAULT_VCLUSTER } else { home }
     };
-    let is_lent = |node: &usize| VCluster::has_lent(|name| vclusters.get(name), lender(node), state.nodes[*node], &allocation.spec);
+    let is_lent = |node: &usize| VCluster::is_lent_by(|name| vclusters.get(name), lender(node), state.nodes[*node], &allocation.spec);
     nodes.iter().copied().filter(is_lent).collect()
 }

@@ -120,9 +120,9 @@ impl Known {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// It answers.
-    Here,
+    Reachable,
     /// It does not answer, and why.
-    Away { why: String },
+    Unreachable { why: String },
 }
 
 /// All inputs of the decision.
@@ -227,7 +227,7 @@ pub enum Verdict {
     /// been read from the store yet.
     NotKnownYet,
     /// No checkpoint begins while the store does not answer.
-    StorageAway { why: String },
+    StorageUnreachable { why: String },
     /// It is being preempted, and its head asks it to save itself for that.
     Preempted,
     /// Its walltime ends soon; its head asks it before that, without the broker.
@@ -324,8 +324,8 @@ fn judge_alone(
     if matches!(known.tried, Some(Tried::UnderWay { .. })) || view.saving.contains(&allocation.id) {
         return Verdict::UnderWay;
     }
-    if let Storage::Away { why } = view.storage {
-        return Verdict::StorageAway { why: why.clone() };
+    if let Storage::Unreachable { why } = view.storage {
+        return Verdict::StorageUnreachable { why: why.clone() };
     }
     if known.last_is_unread {
         return Verdict::NotKnownYet;
@@ -382,10 +382,10 @@ fn terms(view: &BrokerView<'_>, queue: &Queue<'_>, allocation: &Allocation, know
     };
     let took_ms = known.last.and_then(|last| last.took_ms);
     let write_time_s = match (view.storage, took_ms) {
-        (Storage::Away { .. }, _) => f64::INFINITY,
-        (Storage::Here, Some(took_ms)) => seconds(took_ms).max(WRITE_TIME_S_MIN),
+        (Storage::Unreachable { .. }, _) => f64::INFINITY,
+        (Storage::Reachable, Some(took_ms)) => seconds(took_ms).max(WRITE_TIME_S_MIN),
         // At most the default timeout of a checkpoint.
-        (Storage::Here, None) => (size_bytes / tuning.storage_bytes_per_second).clamp(WRITE_TIME_S_MIN, seconds(DEADLINE_MS_DEFAULT)),
+        (Storage::Reachable, None) => (size_bytes / tuning.storage_bytes_per_second).clamp(WRITE_TIME_S_MIN, seconds(DEADLINE_MS_DEFAULT)),
     };
     let many = f64::from(nodes);
     let failures_per_s =
@@ -488,7 +488,7 @@ impl fmt::Display for Verdict {
                 write!(f, "its last {times} checkpoint(s) failed, and it is asked again in {left_s:.0} s")
             }
             Self::NotKnownYet => f.write_str("the time of its last checkpoint has not been read from the store yet"),
-            Self::StorageAway { why } => write!(f, "paused: the store of checkpoints is away ({why})"),
+            Self::StorageUnreachable { why } => write!(f, "paused: the store of checkpoints is unreachable ({why})"),
             Self::Preempted => f.write_str("it is being preempted, and saves itself for that"),
             Self::WalltimeNear { left_s } => {
                 write!(f, "its walltime ends in {:.0} s; its head asks it to save itself before that", left_s.max(0.0))

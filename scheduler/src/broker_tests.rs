@@ -66,7 +66,7 @@ impl World {
             known.insert(allocation.id, of_it);
             view.allocations.insert(allocation.id, allocation);
         }
-        Self { view, known, saving: BTreeSet::new(), storage: Storage::Here, tuning: SITE }
+        Self { view, known, saving: BTreeSet::new(), storage: Storage::Reachable, tuning: SITE }
     }
 
     fn judged(&self) -> BTreeMap<AllocationId, Judgement> {
@@ -214,9 +214,9 @@ fn checkpoints_share_the_bandwidth_of_the_store() {
 fn while_the_store_does_not_answer_the_cost_is_infinite_and_nothing_begins() {
     let mut world = World::of([(running(1, 1, 4, 1_000_000, Automatic::CostBased), saved(900_000, 10, 1))]);
     assert_eq!(world.one().verdict, Verdict::Ask);
-    world.storage = Storage::Away { why: "gone".into() };
+    world.storage = Storage::Unreachable { why: "gone".into() };
     let judged = world.one();
-    assert_eq!(judged.verdict, Verdict::StorageAway { why: "gone".into() });
+    assert_eq!(judged.verdict, Verdict::StorageUnreachable { why: "gone".into() });
     assert!(judged.terms.cost_node_s().is_infinite() && judged.terms.value_node_s().is_finite());
 }
 
@@ -370,7 +370,7 @@ prop_compose! {
         work in prop::collection::vec(a_work(), 0..12),
         unwell in prop::collection::vec(0..600u64, 0..4),
         waiting in prop::collection::vec((0..=10u8, 0..100_000u64), 0..4),
-        away in prop::bool::weighted(0.2),
+        unreachable in prop::bool::weighted(0.2),
         at_once_max in 1..5usize,
         budget in 1.0..1e13f64,
         failures_per_node_day in 0.0..1e6f64,
@@ -391,8 +391,8 @@ prop_compose! {
         for (n, (class, for_s)) in waiting.into_iter().enumerate() {
             world.waiting(1000 + n as u64, class, for_s);
         }
-        if away {
-            world.storage = Storage::Away { why: "away".into() };
+        if unreachable {
+            world.storage = Storage::Unreachable { why: "no answer".into() };
         }
         world.tuning = Tuning { at_once_max, storage_bytes_per_second: budget, failures_per_node_day, storage_cost_node_s_per_gb, ..SITE };
         world
@@ -412,7 +412,7 @@ proptest! {
         // No work is asked twice, or while the store does not answer.
         let begun = |id: &AllocationId| matches!(of(id).tried, Some(Tried::UnderWay { .. }));
         prop_assert!(!asked.iter().any(|(id, _)| begun(id)));
-        prop_assert!(asked.is_empty() || world.storage == Storage::Here);
+        prop_assert!(asked.is_empty() || world.storage == Storage::Reachable);
         let busy = asked.len() + under_way.len();
         prop_assert!(asked.is_empty() || busy <= world.tuning.at_once_max.max(1));
         let written: f64 = asked.iter().chain(&under_way).map(|(_, j)| j.terms.bytes_per_second(&world.tuning)).sum();

@@ -55,7 +55,7 @@ impl std::fmt::Display for WhyNot {
             Self::Excluded { why, until } => write!(
                 f,
                 "is excluded until {until}, because its prologue failed for this allocation ({why}); it is used before that once its checks \
-                 are well again, it has booted, or a hold of it is lifted"
+                 are ok again, it has booted, or a hold of it is lifted"
             ),
         }
     }

@@ -27,7 +27,7 @@ pub struct Query {
 #[derive(Debug, Error)]
 pub enum QueryError {
     #[error("the store does not answer: {0}")]
-    Away(String),
+    Unreachable(String),
     #[error("the store refuses the query ({status}): {why}")]
     Refused { status: u16, why: String },
     #[error("the store's answer is not in Prometheus's format")]
@@ -106,11 +106,11 @@ impl Query {
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization.clone());
         }
-        let away = |error: reqwest::Error| QueryError::Away(error.without_url().to_string());
-        let mut response = request.send().await.map_err(away)?;
+        let unreachable = |error: reqwest::Error| QueryError::Unreachable(error.without_url().to_string());
+        let mut response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(away)? {
+        while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
             if body.len() + chunk.len() > RESPONSE_BYTES_MAX {
                 return Err(QueryError::Malformed);
             }

@@ -58,7 +58,7 @@ enum SaveError {
     #[error("no report about its checkpoint came for {after_s} s")]
     NoReport { after_s: u64 },
     #[error("the store of checkpoints has taken nothing for {} s: {why}", STORE_SILENCE_MAX.as_secs())]
-    StoreAway { why: String },
+    StoreUnreachable { why: String },
     #[error("it had not saved itself after {after_s} s, deferrals included")]
     TooLong { after_s: u64 },
 }
@@ -101,8 +101,8 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
         uid: share.owner.uid,
         user: share.owner.name.clone(),
     };
-    let away = store_away(context);
-    tokio::pin!(away);
+    let unreachable = store_unreachable(context);
+    tokio::pin!(unreachable);
     loop {
         let handle = context.allocations.of_epoch(share.allocation, share.epoch)?;
         // After a start of the agent, the shim must first report everything.
@@ -122,10 +122,10 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
                 biased;
                 begun = checkpoint::begin(&context.checkpoint, &open) => Ok(begun),
                 () = &mut over => Err(Followed::TooLong),
-                why = &mut away => Err(Followed::StoreAway(why)),
+                why = &mut unreachable => Err(Followed::StoreUnreachable(why)),
             };
             match begun {
-                Ok(Ok(items)) => follow(items, over, &mut away).await,
+                Ok(Ok(items)) => follow(items, over, &mut unreachable).await,
                 Ok(Err(why)) => return Some(Err(why.into())),
                 Err(ended) => ended,
             }
@@ -138,8 +138,8 @@ async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Op
             Followed::Failed { .. } | Followed::Lost => {
                 return Some(Err(SaveError::NoReport { after_s: begun.elapsed().as_secs() }));
             }
-            Followed::StoreAway(why) => {
-                return Some(Err(SaveError::StoreAway { why }));
+            Followed::StoreUnreachable(why) => {
+                return Some(Err(SaveError::StoreUnreachable { why }));
             }
             Followed::TooLong => {
                 return Some(Err(SaveError::TooLong { after_s: begun.elapsed().as_secs() }));
@@ -212,19 +212,19 @@ enum Followed {
     /// It was not over in time.
     TooLong,
     /// The store does not answer.
-    StoreAway(String),
+    StoreUnreachable(String),
 }
 
 /// Waits until the store has not answered for [`STORE_SILENCE_MAX`], and gives the reason.
-async fn store_away(context: &Shared) -> String {
+async fn store_unreachable(context: &Shared) -> String {
     // Without a configured store, `checkpoint::begin` refuses.
     let Ok(store) = context.checkpoint.checkpoints.store() else { return std::future::pending().await };
     let mut since = None;
     loop {
         match broker::probe(store).await {
-            Storage::Here => since = None,
-            Storage::Away { why } if since.get_or_insert_with(Instant::now).elapsed() >= STORE_SILENCE_MAX => return why,
-            Storage::Away { .. } => {}
+            Storage::Reachable => since = None,
+            Storage::Unreachable { why } if since.get_or_insert_with(Instant::now).elapsed() >= STORE_SILENCE_MAX => return why,
+            Storage::Unreachable { .. } => {}
         }
         tokio::time::sleep(PROBE_INTERVAL).await;
     }
@@ -233,7 +233,7 @@ async fn store_away(context: &Shared) -> String {
 async fn follow(
     mut items: mpsc::Receiver<CheckpointItem>,
     mut over: impl Future<Output = ()> + Unpin,
-    mut away: impl Future<Output = String> + Unpin,
+    mut unreachable: impl Future<Output = String> + Unpin,
 ) -> Followed {
     let mut committing = false;
     loop {
@@ -242,7 +242,7 @@ async fn follow(
             // A checkpoint that is whole in the store waits for the quorum without a limit, as the
             // report of the work's end would.
             () = &mut over, if !committing => return Followed::TooLong,
-            why = &mut away, if !committing => return Followed::StoreAway(why),
+            why = &mut unreachable, if !committing => return Followed::StoreUnreachable(why),
         };
         match item {
             None => return Followed::Lost,
@@ -283,17 +283,18 @@ mod tests {
         assert!(matches!(follow(items, after(20), pending()).await, Followed::TooLong));
         let (send, items) = mpsc::channel(4);
         send.send(stands("requested")).await.unwrap();
-        assert!(matches!(follow(items, after(60_000), ready("away".to_owned())).await, Followed::StoreAway(why) if why == "away"));
+        let followed = follow(items, after(60_000), ready("no answer".to_owned())).await;
+        assert!(matches!(followed, Followed::StoreUnreachable(why) if why == "no answer"));
         drop(send);
         let (send, items) = mpsc::channel(4);
         let over = Instant::now() + Duration::from_secs(1);
         send.send(stands(COMMITTING)).await.unwrap();
         // The store is no longer needed.
-        let away = async move {
+        let unreachable = async move {
             tokio::time::sleep_until(over).await;
-            "away".to_owned()
+            "no answer".to_owned()
         };
-        let following = tokio::spawn(follow(items, after(1000), Box::pin(away)));
+        let following = tokio::spawn(follow(items, after(1000), Box::pin(unreachable)));
         tokio::time::sleep_until(over + Duration::from_millis(50)).await;
         send.send(ended(id, true)).await.unwrap();
         assert!(matches!(following.await.unwrap(), Followed::Whole(made) if made == id));

@@ -61,7 +61,7 @@ pub async fn run(context: Shared, quorum: QuorumClient, placing: Placing, stop: 
         quorum: quorum.clone(),
         time: None,
         known: BTreeMap::new(),
-        storage: Storage::Here,
+        storage: Storage::Reachable,
         asked: JoinSet::new(),
         of: BTreeMap::new(),
     };
@@ -120,7 +120,7 @@ impl Broker {
         self.known.clear();
         self.of.clear();
         self.asked = JoinSet::new();
-        self.stored(Storage::Here);
+        self.stored(Storage::Reachable);
         self.context.checkpoints.counts().broker(false, false, 0);
         self.context.checkpoints.set_broker_state(None);
     }
@@ -157,12 +157,12 @@ impl Broker {
             Ok(store) => store.clone(),
             Err(why) => {
                 // Other agents may have a store, if work wants checkpoints.
-                let away = cluster.allocations.values().any(|a| is_candidate(&a));
+                let is_needed = cluster.allocations.values().any(|a| is_candidate(&a));
                 let why = format!(
                     "{why}; this agent is the broker, having the lease scheduler/default: give it the checkpoint.store that the others have, or take the role scheduler from it"
                 );
-                self.stored(if away { Storage::Away { why } } else { Storage::Here });
-                self.context.checkpoints.counts().broker(true, away, 0);
+                self.stored(if is_needed { Storage::Unreachable { why } } else { Storage::Reachable });
+                self.context.checkpoints.counts().broker(true, is_needed, 0);
                 return;
             }
         };
@@ -183,7 +183,7 @@ impl Broker {
         }
         // Avoids a copy of the whole cluster if there is nothing to do.
         if self.known.is_empty() {
-            self.context.checkpoints.counts().broker(true, matches!(self.storage, Storage::Away { .. }), 0);
+            self.context.checkpoints.counts().broker(true, matches!(self.storage, Storage::Unreachable { .. }), 0);
             self.context.checkpoints.set_broker_state(Some(Latest { storage: self.storage.clone(), ..Latest::default() }));
             return;
         }
@@ -198,8 +198,8 @@ impl Broker {
         let broker_view = BrokerView { cluster: &view, known: &known, saving: &saving, storage: &self.storage, tuning: &tuning };
         let judged = should_checkpoint(&broker_view, time.now());
         let waits = judged.values().filter(|j| matches!(j.verdict, Verdict::Staggered { .. })).count();
-        let away = matches!(self.storage, Storage::Away { .. });
-        self.context.checkpoints.counts().broker(true, away, waits as u64);
+        let unreachable = matches!(self.storage, Storage::Unreachable { .. });
+        self.context.checkpoints.counts().broker(true, unreachable, waits as u64);
         for (id, judgement) in &judged {
             if judgement.verdict == Verdict::Ask
                 && let Some(allocation) = view.allocations.get(id)
@@ -217,13 +217,13 @@ impl Broker {
             return;
         }
         match &storage {
-            Storage::Away { why } => {
-                tracing::warn!(%why, "the store of checkpoints is away: no work is asked to save itself");
+            Storage::Unreachable { why } => {
+                tracing::warn!(%why, "the store of checkpoints is unreachable: no work is asked to save itself");
                 self.context
                     .problems
                     .set(SUBJECT, format!("paused: the store of checkpoints does not take anything ({why}); work goes on"));
             }
-            Storage::Here => {
+            Storage::Reachable => {
                 tracing::info!("the store of checkpoints answers again");
                 self.context.problems.clear(SUBJECT);
                 // Requests that failed meanwhile may have failed because of the store: forget all
@@ -252,7 +252,7 @@ impl Broker {
                 reading.push(async move { (id, last, last_saved(store, allocation, last).await) });
             }
         }
-        if matches!(self.storage, Storage::Away { .. }) {
+        if matches!(self.storage, Storage::Unreachable { .. }) {
             return;
         }
         let mut read = futures::stream::iter(reading).buffer_unordered(NODES_READ_AT_ONCE);
@@ -306,9 +306,9 @@ fn is_candidate(allocation: &&Allocation) -> bool {
 /// Whether the store accepts a small write.
 pub async fn probe(store: &CheckpointStore) -> Storage {
     match tokio::time::timeout(ANSWER_TIMEOUT, store.probe()).await {
-        Ok(Ok(())) => Storage::Here,
-        Ok(Err(error)) => Storage::Away { why: with_causes(&error) },
-        Err(_) => Storage::Away { why: format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()) },
+        Ok(Ok(())) => Storage::Reachable,
+        Ok(Err(error)) => Storage::Unreachable { why: with_causes(&error) },
+        Err(_) => Storage::Unreachable { why: format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()) },
     }
 }
 
@@ -347,7 +347,7 @@ pub async fn explain(context: &Shared, quorum: &QuorumClient, view: &View, alloc
                     let known = Known { last: last.map(|last| last.not_after(now)), ..Known::default() };
                     Latest { known: [(allocation.id, known)].into(), ..Latest::default() }
                 }
-                Err(error) => Latest { storage: Storage::Away { why: error.to_string() }, ..Latest::default() },
+                Err(error) => Latest { storage: Storage::Unreachable { why: error.to_string() }, ..Latest::default() },
             }
         }
     };

@@ -14,7 +14,7 @@ pub struct Latest {
 
 impl Default for Latest {
     fn default() -> Self {
-        Self { known: BTreeMap::new(), saving: BTreeSet::new(), storage: Storage::Here }
+        Self { known: BTreeMap::new(), saving: BTreeSet::new(), storage: Storage::Reachable }
     }
 }
 

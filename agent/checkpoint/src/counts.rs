@@ -30,7 +30,7 @@ pub struct Counts {
     /// Of the broker: whether this agent is it, whether the store is unreachable, how many
     /// allocations are due and wait, its rounds, and the results of its requests.
     leads: AtomicU64,
-    away: AtomicU64,
+    unreachable: AtomicU64,
     waits: AtomicU64,
     rounds: AtomicU64,
     brokered: AtomicU64,
@@ -51,7 +51,7 @@ impl Default for Counts {
             failed: zero(),
             timed_out: zero(),
             leads: zero(),
-            away: zero(),
+            unreachable: zero(),
             waits: zero(),
             rounds: zero(),
             brokered: zero(),
@@ -107,10 +107,10 @@ impl Counts {
     }
 
     /// Records whether this agent is the broker (`leads`), and if so, one more round; whether the
-    /// store is unreachable (`away`); and how many allocations are due and wait (`waits`).
-    pub fn broker(&self, leads: bool, away: bool, waits: u64) {
+    /// store is unreachable (`unreachable`); and how many allocations are due and wait (`waits`).
+    pub fn broker(&self, leads: bool, unreachable: bool, waits: u64) {
         self.leads.store(u64::from(leads), Ordering::Relaxed);
-        self.away.store(u64::from(away), Ordering::Relaxed);
+        self.unreachable.store(u64::from(unreachable), Ordering::Relaxed);
         self.waits.store(waits, Ordering::Relaxed);
         self.rounds.fetch_add(u64::from(leads), Ordering::Relaxed);
     }
@@ -134,7 +134,7 @@ impl Counts {
             (&family::PREEMPTION_UNSAVED, &self.unsaved),
             (&family::CHECKPOINT_WALLTIME, &self.walltime),
             (&family::BROKER_LEADS, &self.leads),
-            (&family::BROKER_STORAGE_AWAY, &self.away),
+            (&family::BROKER_STORAGE_UNAVAILABLE, &self.unreachable),
             (&family::BROKER_WAITS, &self.waits),
             (&family::BROKER_ROUNDS, &self.rounds),
         ] {

@@ -257,8 +257,8 @@ impl Branch {
                     Err(refused) => Some(BranchEvent::Refused(self.around.refused(&refused))),
                 }
             }
-            Up::Away { parts } => {
-                self.route(RouteEvent::Away { line: number, parts });
+            Up::UnreachableParts { parts } => {
+                self.route(RouteEvent::UnreachableParts { line: number, parts });
                 None
             }
             Up::Absent { number, mut parts } => {
@@ -382,8 +382,8 @@ impl Branch {
     }
 
     /// Parts that are unreachable now, or have not reported everything yet.
-    pub(super) fn away(&self) -> Vec<u32> {
-        self.routes.away()
+    pub(super) fn unreachable(&self) -> Vec<u32> {
+        self.routes.unreachable()
     }
 
     /// Whether [`Self::check`] and [`Self::waiting_for`] have nothing to find until the next
@@ -395,7 +395,7 @@ impl Branch {
     /// The open fence, for the launch's head; `None` if there is none, or while a part is
     /// unreachable or has not reported everything.
     pub(super) fn open_fence(&self) -> Option<OpenFence> {
-        let (number, missing) = self.waiting_for().filter(|_| self.away().is_empty())?;
+        let (number, missing) = self.waiting_for().filter(|_| self.unreachable().is_empty())?;
         Some(OpenFence { number, missing, carries: self.hub.carries(number) })
     }
 

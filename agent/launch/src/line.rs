@@ -211,7 +211,7 @@ impl LineTask {
     fn of_part(&self, message: ToHead) -> Up {
         match message {
             ToHead::Fence { number, blob } => Up::Fence { number, blob },
-            ToHead::Synced => Up::Away { parts: Vec::new() },
+            ToHead::Synced => Up::UnreachableParts { parts: Vec::new() },
             ToHead::Input { taken, again } => Up::Input { taken, again },
             ToHead::Begun
             | ToHead::RankEnded { .. }

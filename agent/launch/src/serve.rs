@@ -91,7 +91,7 @@ pub async fn serve(
     branch.serve_below(subtree);
     let (to_branch, from_parent) = mpsc::channel(LINE_QUEUE_LEN);
     let reader = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(read(recv, to_branch)));
-    let ended = Served { part, branch, send, parent_stopped_reading: false, away: None, absent: None, taken: None }
+    let ended = Served { part, branch, send, parent_stopped_reading: false, unreachable: None, absent: None, taken: None }
         .run(from_parent, &parent.stop)
         .await;
     drop(reader);
@@ -132,7 +132,7 @@ struct Served {
     /// The parent does not read any more. Messages that it sent may still arrive.
     parent_stopped_reading: bool,
     /// The unreachable parts as last sent to the parent.
-    away: Option<Vec<u32>>,
+    unreachable: Option<Vec<u32>>,
     absent: Option<(u32, Vec<u32>)>,
     taken: Option<Taken>,
 }
@@ -170,15 +170,15 @@ impl Served {
                     self.report_taken().await;
                     // If all parts are reachable, the parent gets that at once, because a fence may
                     // wait for it. Other changes are sent at the next check.
-                    if self.branch.away().is_empty() {
-                        self.report_away().await;
+                    if self.branch.unreachable().is_empty() {
+                        self.report_unreachable().await;
                     }
                 }
                 _ = look.tick(), if !self.branch.is_at_rest() => {
                     for part in self.branch.check() {
                         self.report(Up::Unreached { part }).await;
                     }
-                    self.report_away().await;
+                    self.report_unreachable().await;
                     let absent = self.branch.waiting_for();
                     if self.absent != absent {
                         if let Some((number, parts)) = absent.clone() {
@@ -215,11 +215,11 @@ impl Served {
         self.report(Up::Input { taken: taken.into(), again }).await;
     }
 
-    async fn report_away(&mut self) {
-        let away = self.branch.away();
-        if self.away.as_ref() != Some(&away) {
-            self.report(Up::Away { parts: away.clone() }).await;
-            self.away = Some(away);
+    async fn report_unreachable(&mut self) {
+        let unreachable = self.branch.unreachable();
+        if self.unreachable.as_ref() != Some(&unreachable) {
+            self.report(Up::UnreachableParts { parts: unreachable.clone() }).await;
+            self.unreachable = Some(unreachable);
         }
     }
 

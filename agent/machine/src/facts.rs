@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn an_unwell_ready_node_is_degraded_and_a_draining_one_names_the_reason() {
-        let (well, unwell) = (health(Finding::Well), health(Finding::Critical("full".to_owned())));
+        let (well, unwell) = (health(Finding::Ok), health(Finding::Critical("full".to_owned())));
         for state in NodeState::ALL {
             let corrected_state = |health: &Health| corrected_state(state, "as was said".to_owned(), health);
             assert_eq!(corrected_state(&well), (state, "as was said".to_owned()));
@@ -481,10 +481,10 @@ mod tests {
     fn a_recovered_node_is_ready_before_the_quorum_reports_it() {
         let corrected_state = |reason: String, health: &Health| corrected_state(NodeState::Degraded, reason, health);
         let was_unwell = || format!("{UNWELL}disk: full");
-        assert_eq!(corrected_state(was_unwell(), &health(Finding::Well)), (NodeState::Ready, String::new()));
+        assert_eq!(corrected_state(was_unwell(), &health(Finding::Ok)), (NodeState::Ready, String::new()));
         assert_eq!(corrected_state(was_unwell(), &health(Finding::Critical("full".to_owned()))).0, NodeState::Degraded);
         assert_eq!(corrected_state(was_unwell(), &Health::default()).0, NodeState::Degraded, "nothing was looked at yet");
-        assert_eq!(corrected_state("silent for 31 s".to_owned(), &health(Finding::Well)).0, NodeState::Degraded, "that is another matter");
+        assert_eq!(corrected_state("silent for 31 s".to_owned(), &health(Finding::Ok)).0, NodeState::Degraded, "that is another matter");
     }
 
     #[tokio::test]

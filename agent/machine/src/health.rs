@@ -192,7 +192,7 @@ impl Checking {
                     let finding = if late > LAG_MAX {
                         Finding::Warning(format!("the agent woke {:.1} s late: it gets too little processor time", late.as_secs_f64()))
                     } else {
-                        Finding::Well
+                        Finding::Ok
                     };
                     self.finds.found(vec![("agent lag".to_owned(), finding)]);
                 }
@@ -244,7 +244,7 @@ async fn site(check: &SiteCheck, node: &str, stop: &CancellationToken) -> Findin
     };
     let text = || last_line(&output).unwrap_or_else(|| end.to_string());
     match end {
-        ProgramEnd::Exited(0) => Finding::Well,
+        ProgramEnd::Exited(0) => Finding::Ok,
         ProgramEnd::Exited(1) => Finding::Warning(text()),
         ProgramEnd::Exited(3) => Finding::Unsupported(text()),
         // Only the program's own exit code counts: one that cannot be started, or hangs, says

@@ -65,7 +65,7 @@ pub enum Up {
     Fence { number: u32, blob: Vec<u8> },
     /// Parts of the subtree that are unreachable now, or have not yet sent all that they know.
     /// Before the first of these, that holds for all parts.
-    Away { parts: Vec<u32> },
+    UnreachableParts { parts: Vec<u32> },
     /// Parts that have not reached a fence in which others of the subtree wait.
     Absent { number: u32, parts: Vec<u32> },
     /// Another parent serves this subtree now. Nothing follows.

@@ -152,7 +152,7 @@ fn messages() {
     let seeds = [
         bodies(&[Down::FenceDone { number: 1, blob: vec![1], packed_from: Some(3) }, Down::Call(Box::new(call()))]),
         bodies(&[to_head(), ToHead::Absent { ranks: vec![1] }, ToHead::Call(Box::new(call()))]),
-        bodies(&[Up::FromPart { part: 1, message: to_head() }, Up::Away { parts: vec![1] }]),
+        bodies(&[Up::FromPart { part: 1, message: to_head() }, Up::UnreachableParts { parts: vec![1] }]),
         bodies(&[LogItem::Chunk { rank: 1, stderr: true, data: vec![1], segment: 0, end: 1 }, LogItem::Notice("n".into())]),
         bodies(&[LaunchItem::Started { number: 1, nodes: vec![("n1".into(), 0, 1)] }]),
         bodies(&[HeadAnswer::Refused { why: "w".into() }]),

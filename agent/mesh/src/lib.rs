@@ -107,7 +107,7 @@ pub enum UnansweredNode {
     #[error(transparent)]
     Ask(FrameError),
     #[error("its agent does not answer: it is stopping, or cannot be reached")]
-    Away(#[source] FrameError),
+    Unreachable(#[source] FrameError),
     #[error(transparent)]
     Malformed(FrameError),
     #[error("it does not answer in time")]
@@ -123,7 +123,7 @@ impl UnansweredNode {
     /// The error of reading an answer.
     pub fn reading(error: FrameError) -> Self {
         match error {
-            FrameError::Ended | FrameError::Io(_) => Self::Away(error),
+            FrameError::Ended | FrameError::Io(_) => Self::Unreachable(error),
             FrameError::Version(_) | FrameError::TooLarge(_) | FrameError::Malformed => Self::Malformed(error),
         }
     }

@@ -187,21 +187,21 @@ async fn of_node(
         tokio::join!(follow(context, open, sender), pass);
         return Ok(());
     }
-    let away = |why: &str| MonitorError::Unreachable(why.to_owned());
-    let address = address.ok_or_else(|| away("its mesh address is unknown: neither gossip nor the quorum has it"))?;
+    let unreachable = |why: &str| MonitorError::Unreachable(why.to_owned());
+    let address = address.ok_or_else(|| unreachable("its mesh address is unknown: neither gossip nor the quorum has it"))?;
     let begin = async {
         let (mut send, recv) = context.work.mesh.open(node, &address).await?;
         frame::write(&mut send, &Open::Monitor(Box::new(open))).await?;
         Ok::<_, UnreachedNode>((send, recv))
     };
-    let begun = timeout(ANSWER_TIMEOUT, begin).await.map_err(|_| away("it does not answer in time"))?;
+    let begun = timeout(ANSWER_TIMEOUT, begin).await.map_err(|_| unreachable("it does not answer in time"))?;
     let (_send, mut recv) = begun.map_err(|error| MonitorError::Unreachable(error.to_string()))?;
     let mut first = true;
     loop {
         let within = if first { ANSWER_TIMEOUT } else { SILENCE_MAX };
         let read = timeout(within, frame::read::<MonitorItem, _>(&mut recv)).await;
-        let item = match read.map_err(|_| away("it does not answer any more"))? {
-            Ok(item) => item.checked().map_err(|_| away("its message has a format that this version does not know"))?,
+        let item = match read.map_err(|_| unreachable("it does not answer any more"))? {
+            Ok(item) => item.checked().map_err(|_| unreachable("its message has a format that this version does not know"))?,
             Err(FrameError::Ended) if !first => return Ok(()),
             Err(error) if first => return Err(MonitorError::Unreachable(UnansweredNode::reading(error).to_string())),
             Err(error) => return Err(MonitorError::Unreachable(error.to_string())),

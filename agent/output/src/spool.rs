@@ -48,8 +48,8 @@ pub struct Spools(Arc<Inner>);
 impl Spools {
     /// No spools yet. The tasks end with `stop`.
     pub fn new(store: Option<LogStore>, settings: Settings, tasks: TaskTracker, stop: CancellationToken) -> Self {
-        let (live, away, rounds) = (Mutex::default(), Mutex::default(), Rounds::new(flush::IDLE_LOOK_INTERVAL));
-        Self(Arc::new(Inner { store, settings, puts: Semaphore::new(PUTS_MAX), rounds, tasks, stop, live, away }))
+        let (live, unreachable_since, rounds) = (Mutex::default(), Mutex::default(), Rounds::new(flush::IDLE_LOOK_INTERVAL));
+        Self(Arc::new(Inner { store, settings, puts: Semaphore::new(PUTS_MAX), rounds, tasks, stop, live, unreachable_since }))
     }
 
     /// The log store.
@@ -59,10 +59,10 @@ impl Spools {
 
     /// The problem with the store, if there is one, for `node status`.
     pub fn problem(&self) -> Option<String> {
-        let away = self.0.away.lock();
-        away.as_ref().map(|(since, why)| {
+        let unreachable_since = self.0.unreachable_since.lock();
+        unreachable_since.as_ref().map(|(since, why)| {
             let s = since.elapsed().as_secs();
-            format!("log store: away for {s} s ({why}): output is kept on this node, up to logs.spool_max_bytes for each allocation")
+            format!("log store: unreachable for {s} s ({why}): output is kept on this node, up to logs.spool_max_bytes for each allocation")
         })
     }
 

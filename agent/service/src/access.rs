@@ -96,9 +96,9 @@ impl Api {
 
 fn not_written(error: &CallError) -> Status {
     match error {
-        CallError::Unavailable { .. } | CallError::Refused(Refusal::DiskFull { .. }) => {
-            Status::unavailable(format!("this must be in the audit log before it happens, and the log cannot be written now: {error}"))
-        }
+        CallError::Unavailable { .. } | CallError::Refused(Refusal::DiskFull { .. }) => Status::unavailable(format!(
+            "access to work must be recorded in the audit log first, and the log cannot be written now: {error}"
+        )),
         CallError::Refused(_) => status(error),
     }
 }

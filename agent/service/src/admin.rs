@@ -209,8 +209,8 @@ fn keys_to_proto(keyring: KeyringStatus) -> v1::ListGossipKeysResponse {
         created_by: key.created_by.unwrap_or_default(),
         role: match key.role {
             KeyRole::Distributing => Role::Distributing,
-            KeyRole::Seals => Role::Seals,
-            KeyRole::Opens => Role::Opens,
+            KeyRole::Encrypt => Role::Encrypt,
+            KeyRole::Decrypt => Role::Decrypt,
         }
         .into(),
         decrypting_nodes: key.decrypting_nodes,

@@ -30,7 +30,9 @@ impl Api {
             return Err(Status::failed_precondition(why));
         }
         let within = caller.within.ok_or_else(|| {
-            Status::permission_denied("this process belongs to no allocation: only work that runs on this node is asked to save itself")
+            Status::permission_denied(
+                "this process belongs to no allocation on this node: only processes of an allocation may wait for checkpoints",
+            )
         })?;
         let handle = self.context.work.allocations.get(within);
         // Its processes are alive: the agent has just started, or the work is about to end.
@@ -43,12 +45,12 @@ impl Api {
         caller.check(within, &handle.share.owner)?;
         match handle.share.spec.checkpoint {
             Some(CheckpointPolicy { method: CheckpointMethod::Call, port: Some(port), .. }) => Err(Status::failed_precondition(format!(
-                "allocation {} is called at its own port, {port} (--checkpoint-port): it answers there",
+                "allocation {} has --checkpoint-port {port}: the agent calls it at that port, and it answers there",
                 within.short()
             ))),
             Some(policy) if policy.method == CheckpointMethod::Call => Ok(Work { share: handle.share, run_state: handle.run_state }),
             Some(policy) => Err(Status::failed_precondition(format!(
-                "allocation {} is asked by --checkpoint={}; calls are for --checkpoint=grpc",
+                "allocation {} has --checkpoint={}: only work with --checkpoint=grpc may wait for checkpoints here",
                 within.short(),
                 policy.method.name()
             ))),
@@ -86,13 +88,15 @@ impl ApplicationService for Api {
 
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Result<Response<Self::RegisterStream>, Status> {
         let Work { share, mut run_state } = self.work(&request).await?;
-        let over = format!("allocation {} is being ended: nothing is asked of it any more", share.allocation.short());
+        let over = format!("allocation {} is being ended: no checkpoint will be requested", share.allocation.short());
         if *run_state.borrow() == RunState::Ending {
             return Err(Status::failed_precondition(over));
         }
         let key = (share.allocation, share.epoch);
         let waiting = self.context.work.checkpoint.checkpoints.callers().wait(key);
-        let mut waiting = waiting.ok_or_else(|| Status::resource_exhausted("too many of this allocation's processes wait here already"))?;
+        let mut waiting = waiting.ok_or_else(|| {
+            Status::resource_exhausted("too many processes of this allocation wait for checkpoints: let one of them wait")
+        })?;
         let directory = self.context.work.checkpoint.checkpoints.directory_of(share.allocation);
         let directory = directory.map_err(|error| Status::failed_precondition(error.to_string()))?;
         let (out, stream) = mpsc::channel(1);

@@ -134,7 +134,7 @@ impl Caller {
         match self.within {
             None => Ok(self.principal),
             Some(within) => {
-                let text = format!("this process is work of allocation {}: work may not use what is for operators", within.short());
+                let text = format!("this process is work of allocation {}: work may not use operators' commands", within.short());
                 Err(Status::permission_denied(text))
             }
         }
@@ -166,7 +166,8 @@ fn confined(within: AllocationId) -> Status {
 /// The allocation of which the connecting process is work. If that cannot be determined, the caller
 /// is refused: otherwise work that ends and hands its connection on would count as its user.
 fn whose_work(pid: Option<i32>, scope_of: impl Fn(i32) -> io::Result<Option<AllocationId>>) -> Result<Option<AllocationId>, Status> {
-    let refused = |why: String| Status::permission_denied(format!("{why}: the process that connects must stay for as long as it asks"));
+    let refused =
+        |why: String| Status::permission_denied(format!("{why}: the process that opened the connection must live until it has the answer"));
     let pid = pid.filter(|pid| *pid > 0).ok_or_else(|| refused("the kernel does not report which process connected".to_owned()))?;
     scope_of(pid).map_err(|e| refused(format!("the allocation of process {pid} is not known ({e})")))
 }

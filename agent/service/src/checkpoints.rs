@@ -177,7 +177,7 @@ async fn find(api: &Api, allocation: &Allocation, owner: &Owner, key: &str) -> R
         Err(none) if none.is_empty() => Err(status(&StoreError::NoSuch(key.to_owned()))),
         Err(some) => {
             let ids: Vec<String> = some.iter().map(|m| m.id.to_string()).collect();
-            Err(Status::invalid_argument(format!("{key:?} is the beginning of {}", ids.join(", "))))
+            Err(Status::invalid_argument(format!("{key:?} is ambiguous, give more digits: it is the beginning of {}", ids.join(", "))))
         }
     }
 }
@@ -308,7 +308,7 @@ pub(super) async fn remove(api: &Api, request: Request<v1::CheckpointKey>) -> Re
     let (allocation, owner) = whose(api, &request, &request.get_ref().allocation).await?;
     let key = &request.get_ref().checkpoint;
     if key.is_empty() {
-        return Err(Status::invalid_argument("which checkpoint? `lattice checkpoint list` shows them"));
+        return Err(Status::invalid_argument("no checkpoint is named\nhint: `lattice checkpoint list` shows them"));
     }
     // A damaged checkpoint can be removed too, by its full id.
     let id = match key.parse() {
@@ -317,7 +317,7 @@ pub(super) async fn remove(api: &Api, request: Request<v1::CheckpointKey>) -> Re
     };
     if allocation.checkpoint.as_ref().is_some_and(|last| last.id == id) && !allocation.state.is_terminal() {
         let text = format!(
-            "allocation {} is {}, and begins from this one when it runs again: make another first, or end it",
+            "allocation {} is {}, and would continue from this checkpoint: create a later one first, or cancel the allocation",
             allocation.id.short(),
             allocation.state
         );

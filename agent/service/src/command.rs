@@ -17,11 +17,11 @@ pub(super) enum CarriedError {
     NulByte,
     #[error("env: {variable:?} cannot be an environment variable")]
     Variable { variable: String },
-    #[error("command: {bytes} bytes of arguments and environment, at most {BYTES_MAX} are carried: put long lists into a file")]
+    #[error("command: arguments and environment have {bytes} bytes, and the limit is {BYTES_MAX}: put long lists into a file")]
     LongCommand { bytes: usize },
     #[error(
-        "env: {bytes} bytes of arguments and environment, at most {BYTES_MAX} are carried: export less of the environment (--export NONE \
-         or --env)"
+        "env: arguments and environment have {bytes} bytes, and the limit is {BYTES_MAX}: export less of the environment (--export NONE or \
+         --env)"
     )]
     LongEnvironment { bytes: usize },
 }

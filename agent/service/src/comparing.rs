@@ -102,20 +102,20 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
     let caller = api.caller(&request).await?;
     let v1::CompareRequest { keys, metric } = request.into_inner();
     if !(2..=ALLOCATIONS_MAX).contains(&keys.len()) {
-        return Err(Status::invalid_argument(format!("2 to {ALLOCATIONS_MAX} allocations are compared at once")));
+        return Err(Status::invalid_argument(format!("{} allocations are named; 2 to {ALLOCATIONS_MAX} can be compared", keys.len())));
     }
     let metric = if metric.is_empty() { "cpu_cores" } else { &metric };
     let name = meant(metric, METRICS.iter().map(|(name, _)| *name))
-        .map_err(|hint| Status::invalid_argument(format!("{metric:?} is not compared\nhint: {hint}")))?;
+        .map_err(|hint| Status::invalid_argument(format!("metric {metric:?} cannot be compared\nhint: {hint}")))?;
     let Some(metric) = Metric::of(name) else {
-        return Err(Status::internal(format!("{name} is not compared")));
+        return Err(Status::internal(format!("metric {name} cannot be compared")));
     };
     let mut allocations = Vec::with_capacity(keys.len());
     for key in &keys {
         let allocation = api.allocation(key).await?;
         caller.check(allocation.id, &allocation.owner)?;
         if allocation.started_at.is_none() {
-            let text = format!("allocation {} is {}: it has not run", allocation.id.short(), allocation.state);
+            let text = format!("allocation {} is {}: it has not run, so it has no measurements", allocation.id.short(), allocation.state);
             return Err(Status::failed_precondition(text));
         }
         allocations.push(allocation);
@@ -151,20 +151,20 @@ async fn one(api: &Api, user: &lattice_model::Principal, allocation: &Allocation
         Err(error) => with_causes(error),
     };
     if allocation.state != AllocationState::Running {
-        return v1::Compared { note: format!("{why}; and its agents no longer measure it"), ..base };
+        return v1::Compared { note: format!("{why}; its agents no longer measure it"), ..base };
     }
     let duration = Duration::from_millis(base.ran_ms).clamp(Duration::from_secs(1), DURATION_MAX);
     let nodes = of_all_nodes(api, user, allocation, duration).await;
     let answered: Vec<(&v1::NodeUsage, &v1::Measured)> =
         nodes.iter().filter_map(|node| Some((node, node.measured.iter().find(|one| one.name == metric.pushed.name)?))).collect();
-    let silent = nodes.len() - answered.len();
-    let missing = if silent > 0 { format!("; {silent} of its nodes do not answer") } else { String::new() };
+    let unanswered = nodes.len() - answered.len();
+    let missing = if unanswered > 0 { format!("; {unanswered} of its nodes do not answer") } else { String::new() };
     if answered.is_empty() {
         return v1::Compared { note: why + &missing, ..base };
     }
     v1::Compared {
         source: "agents".to_owned(),
-        note: format!("{why}: of the last {} s, without what came before{missing}", duration.as_secs()),
+        note: format!("{why}; the agents measured only the last {} s{missing}", duration.as_secs()),
         age_ms: answered.iter().map(|(node, _)| node.age_ms).max(),
         mean: Some(metric.join.of(answered.iter().map(|(_, one)| one.mean.unwrap_or(one.now)))),
         max: Some(metric.join.of(answered.iter().map(|(_, one)| one.max.unwrap_or(one.now)))),

@@ -1,4 +1,4 @@
-//! Texts about work on nodes that the quorum does not hear from.
+//! Texts about work on silent nodes.
 
 use lattice_model::{Allocation, AllocationState, Node, NodeId, NodeState, OnIsolation, RequeuePolicy, SharePhase, hostlist};
 use lattice_scheduler::Table;

@@ -113,7 +113,7 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
             (_, _) => {
                 following = None;
                 if reported_state != Some(state)
-                    && send(out, None, What::Notice(format!("it is {state}: nothing of it runs"))).await.is_err()
+                    && send(out, None, What::Notice(format!("the allocation is {state}, and nothing of it runs"))).await.is_err()
                 {
                     return;
                 }
@@ -126,7 +126,7 @@ async fn run(api: &Api, allocation: Allocation, open: MonitorOpen, out: &Out) {
 
 /// Follows one node until this is dropped, however often the node becomes unreachable.
 async fn follow(api: Api, node: NodeId, open: MonitorOpen, out: Out) {
-    let (mut tries, mut away, mut pauses) = (0, false, RETRY_BACKOFF);
+    let (mut tries, mut is_unreachable, mut pauses) = (0, false, RETRY_BACKOFF);
     let mut begun = false;
     loop {
         let address = api.mesh_address(&node).await;
@@ -139,15 +139,15 @@ async fn follow(api: Api, node: NodeId, open: MonitorOpen, out: Out) {
                     break;
                 }
                 Ok(MonitorItem::Begun) => {
-                    let was_away = std::mem::take(&mut away);
+                    let was_unreachable = std::mem::take(&mut is_unreachable);
                     let was_begun = std::mem::replace(&mut begun, true);
                     tries = 0;
                     pauses.reset();
                     // Alerts cleared meanwhile are missing among those raised now.
-                    match (was_begun, was_away) {
-                        (true, true) => What::Notice(format!("it reports again; {MISSED}")),
+                    match (was_begun, was_unreachable) {
+                        (true, true) => What::Notice(format!("the node reports again; {MISSED}")),
                         (true, false) => What::Notice(MISSED.to_owned()),
-                        (false, true) => What::Notice("it reports now".to_owned()),
+                        (false, true) => What::Notice("the node reports now".to_owned()),
                         (false, false) => continue,
                     }
                 }
@@ -175,8 +175,8 @@ async fn follow(api: Api, node: NodeId, open: MonitorOpen, out: Out) {
             MonitorError::Unreachable(why) => (why, true),
             MonitorError::Refused(why) => (why, tries >= TRIES_UNREPORTED),
         };
-        if is_reported && !away {
-            away = true;
+        if is_reported && !is_unreachable {
+            is_unreachable = true;
             if send(&out, Some(&node), What::Unreachable(why)).await.is_err() {
                 return;
             }

@@ -38,8 +38,8 @@ impl NodeService for Api {
         let (nodes, age_ms) = match self.ask(Ask::ListNodes, stale).await {
             Ok((Answer::Nodes(nodes), age_ms)) => (nodes, age_ms),
             Ok((other, _)) => return Err(unexpected(&other)),
-            Err(away) if or_gossip && away.code() == Code::Unavailable => {
-                let quorum_error = away.message().to_owned();
+            Err(error) if or_gossip && error.code() == Code::Unavailable => {
+                let quorum_error = error.message().to_owned();
                 return Ok(Response::new(v1::ListNodesResponse { nodes: self.gossiped_nodes(), age_ms: None, quorum_error }));
             }
             Err(refused) => return Err(refused),
@@ -384,7 +384,7 @@ fn conforms(node: &NodeId, found: &Found) -> v1::LocalConformance {
 
 fn checked(name: &str, check: &Check) -> v1::HealthCheck {
     let (finding, detail) = match &check.finding {
-        Finding::Well => ("ok", ""),
+        Finding::Ok => ("ok", ""),
         Finding::Unsupported(why) => ("unsupported", why.as_str()),
         Finding::Warning(why) => ("warning", why.as_str()),
         Finding::Critical(why) => ("critical", why.as_str()),

@@ -89,7 +89,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     let most = api.limits.log_streams_max;
     let place = api.limits.log_streams.take(caller.principal.uid, most).ok_or_else(|| {
         Status::resource_exhausted(format!(
-            "{most} of your {most} log streams at this agent are open\nhint: end a `lattice logs` or `launch` to open another"
+            "you have {most} log streams open at this agent, which is the limit\nhint: end a `lattice logs` or `launch` to open another"
         ))
     })?;
     let whose = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: node.as_ref() };
@@ -121,7 +121,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     let (tasks, api) = (&api.context.work.tasks, api.clone());
     tasks.spawn(async move {
         if let Some(attempt) = former {
-            let _ = out.send(Ok(notice("", &format!("what follows is of {}", described(&attempt))))).await;
+            let _ = out.send(Ok(notice("", &format!("this is the output of an earlier attempt: {}", described(&attempt))))).await;
             former_attempt(&api, &allocation, &attempt, &selection, node.as_ref(), &out).await;
             drop(place);
             return;
@@ -157,7 +157,7 @@ fn is_over(watch: &AllocationWatch) -> bool {
 
 fn requeued(now: &Allocation) -> String {
     let ended = now.attempts.last().map_or_else(String::new, |attempt| format!("{}; ", described(attempt)));
-    format!("{ended}it began again (epoch {}): what follows is of the new attempt", now.epoch)
+    format!("{ended}it began again: this is the output of the new attempt (epoch {})", now.epoch)
 }
 
 fn entry_number(allocation: &Allocation) -> u32 {
@@ -183,8 +183,8 @@ async fn follow_allocation(
     if is_without_nodes(&first)
         && let Some(attempt) = last_written(&first)
     {
-        let of_last = format!("What follows is of its last attempt (epoch {}): {}", attempt.epoch, described(attempt));
-        let _ = out.send(Ok(notice("", &format!("nothing of it runs: it is {}. {of_last}", first.state)))).await;
+        let of_last = format!("This is the output of its last attempt (epoch {}): {}", attempt.epoch, described(attempt));
+        let _ = out.send(Ok(notice("", &format!("the allocation is {}, and nothing of it runs. {of_last}", first.state)))).await;
         former_attempt(api, &first, attempt, &selection, node.as_ref(), &out).await;
         read = Some(attempt.epoch);
     }
@@ -216,7 +216,8 @@ async fn follow_allocation(
         }
         if !follow || is_over(&watch) || out.is_closed() {
             if read.is_none() {
-                let _ = out.send(Ok(notice("", &format!("there is no output: it is {} and has not run", watch.now().state)))).await;
+                let _ =
+                    out.send(Ok(notice("", &format!("there is no output: the allocation is {} and has not run", watch.now().state)))).await;
             }
             return;
         }
@@ -252,11 +253,11 @@ fn wanted_attempt(allocation: &Allocation, request: &v1::LogsRequest) -> Result<
         return Ok(None);
     }
     if request.follow {
-        return Err(Status::invalid_argument("an attempt that is over is not followed: ask for its output without --follow"));
+        return Err(Status::invalid_argument("an attempt that has ended cannot be followed: leave out --follow"));
     }
     let (short, present) = (allocation.id.short(), allocation.attempt_number());
     let Some(number) = request.attempt else {
-        let refused = || Status::failed_precondition(format!("allocation {short} has had no attempt before this one that wrote anything"));
+        let refused = || Status::failed_precondition(format!("allocation {short} has no earlier attempt with output"));
         return last_written(allocation).cloned().map(Some).ok_or_else(refused);
     };
     if present == Some(number) {
@@ -346,7 +347,8 @@ async fn pull(
         };
         let is_awaited = selection.follow && !*over.borrow();
         if silence.is_too_long(Instant::now(), is_awaited) {
-            let missing = format!("the node does not answer ({why}); what is not in the log store is missing here, and still on the node");
+            let missing =
+                format!("the node does not answer ({why}): output that is only on the node, not in the log store, is missing here");
             return from_store(&api, &node, &mut selection, &out, Some(&missing)).await;
         }
         tokio::select! {
@@ -456,7 +458,7 @@ async fn from_store(
         Ok(Some(found)) => found,
         Ok(None) => return send_notice(why.map(str::to_owned)).await,
         Err(error) => {
-            let text = format!("{}; and {}", why.unwrap_or("the node has nothing"), with_causes(&error));
+            let text = format!("{}; {}", why.unwrap_or("the node has no output"), with_causes(&error));
             return send_notice(Some(text)).await;
         }
     };

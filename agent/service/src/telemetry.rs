@@ -93,10 +93,10 @@ pub(super) async fn read(
 /// Node by node, so that the list of files stays small. An unreadable file does not keep back the
 /// rest: an error at the end names it.
 async fn send(store: &LogStore, place: &Place, node: Option<NodeId>, most: usize, out: &Pieces) -> Result<(), Status> {
-    let away = |error: StoreError| Status::unavailable(with_causes(&error));
+    let unavailable = |error: StoreError| Status::unavailable(with_causes(&error));
     let nodes = match node {
         Some(node) => vec![node.to_string()],
-        None => store.traced(place).await.map_err(away)?,
+        None => store.traced(place).await.map_err(unavailable)?,
     };
     let mut unread = Unread::default();
     for node in nodes {
@@ -106,7 +106,7 @@ async fn send(store: &LogStore, place: &Place, node: Option<NodeId>, most: usize
                 unread.note(&error);
                 continue;
             }
-            Err(error) => return Err(away(error)),
+            Err(error) => return Err(unavailable(error)),
         };
         for trace in traces {
             let lines = match store.trace(&trace).await {
@@ -115,7 +115,7 @@ async fn send(store: &LogStore, place: &Place, node: Option<NodeId>, most: usize
                     unread.note(&error);
                     continue;
                 }
-                Err(error) => return Err(away(error)),
+                Err(error) => return Err(unavailable(error)),
             };
             for lines in lines.chunks(PIECE_BYTES) {
                 let piece = v1::ReadTelemetryResponse { node: trace.node.clone(), lines: lines.to_vec() };

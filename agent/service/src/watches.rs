@@ -37,7 +37,7 @@ impl WatchService for Api {
         let caller = self.caller(&request).await?;
         let nothing = WatchRequest::nothing();
         let wanted = match request.get_ref().what.as_ref() {
-            None => return Err(Status::invalid_argument("what is to be watched? nodes, allocations or leases")),
+            None => return Err(Status::invalid_argument("the request does not name what to watch: nodes, allocations or leases")),
             Some(What::Nodes(_)) if !self.context.work.directory.knows_all() => {
                 let why =
                     "this node's agent follows its own node alone: ask an agent whose certificate has the role api, such as a login node's";
@@ -81,7 +81,7 @@ impl Api {
     pub(super) fn watching(&self, uid: u32) -> Result<UserSlot, Status> {
         self.limits.watches.take(uid, WATCHES_PER_USER).ok_or_else(|| {
             Status::resource_exhausted(format!(
-                "{WATCHES_PER_USER} of your {WATCHES_PER_USER} watches at this agent are open\nhint: end a `--watch` to open another"
+                "you have {WATCHES_PER_USER} watches open at this agent, which is the limit\nhint: end a `--watch` to open another"
             ))
         })
     }
@@ -100,7 +100,7 @@ struct Gone;
 
 impl Watch {
     async fn run(mut self) {
-        let mut away: Option<Instant> = None;
+        let mut unavailable_since: Option<Instant> = None;
         loop {
             let news = tokio::select! {
                 () = self.out.closed() => return,
@@ -108,10 +108,12 @@ impl Watch {
             };
             let sent = match news {
                 Ok(news) => {
-                    away = None;
+                    unavailable_since = None;
                     self.send_news(news).await
                 }
-                Err(error @ CallError::Unavailable { .. }) if away.get_or_insert_with(Instant::now).elapsed() < QUORUM_TIMEOUT => {
+                Err(error @ CallError::Unavailable { .. })
+                    if unavailable_since.get_or_insert_with(Instant::now).elapsed() < QUORUM_TIMEOUT =>
+                {
                     tracing::debug!(%error, "a watch broke; it is opened again");
                     tokio::time::sleep(Duration::from_millis(rand::random_range(50..250))).await;
                     Ok(())

@@ -39,7 +39,7 @@ pub fn ended(at_ms: u64) -> Vec<u8> {
 }
 
 /// A line: a gap in which no agent read the kernel's events.
-pub fn away(from_ms: u64, to_ms: u64) -> Vec<u8> {
+pub fn gap(from_ms: u64, to_ms: u64) -> Vec<u8> {
     whole(to_ms, json!({ "event": "gap", "from_ms": from_ms, "to_ms": to_ms }))
 }
 

@@ -235,7 +235,7 @@ mod tests {
         loads.sources.insert("SIM-0".to_owned(), "simulated");
         let (health, text) = describe_gpus(&loads);
         assert!(health == Health::Ok && text.starts_with("by simulated: utilization; not of every GPU: ECC, NVLink, "), "{text}");
-        let why = "GPU SIM-1: it is away".to_owned();
+        let why = "GPU SIM-1: it is unreachable".to_owned();
         loads.lacking.push(Lacking { vendor: GpuVendor::Simulated, gpu: Some("SIM-1".to_owned()), why });
         assert_eq!(describe_gpus(&loads).0, Health::Degraded);
     }

@@ -24,7 +24,8 @@ pub async fn run(session: &Session, args: Compare) -> Result<(), Failure> {
         session.note(&format!("{}: {}", short(&one.allocation), one.note));
     }
     if comparison.allocations.iter().all(|one| one.source.is_empty()) {
-        return Err(Failure::new(Exit::Unavailable, "there are no numbers of any of these allocations"));
+        return Err(Failure::new(Exit::Unavailable, "none of these allocations has measurements")
+            .hint("the lines above say why: for ended work, a store for metrics must be configured"));
     }
     Ok(())
 }

@@ -22,14 +22,14 @@ pub async fn run(session: &Session, args: Diag) -> Result<(), Failure> {
         Format::Data(notation) => notation.print(&json_of(&diagnosis))?,
         Format::Name => print_names(diagnosis.nodes.iter().filter(|n| n.error.is_empty()).map(|n| n.node.as_str()))?,
     }
-    let silent: Vec<&v1::NodeDiagnosis> = diagnosis.nodes.iter().filter(|node| !node.error.is_empty()).collect();
-    for node in &silent {
+    let unreachable: Vec<&v1::NodeDiagnosis> = diagnosis.nodes.iter().filter(|node| !node.error.is_empty()).collect();
+    for node in &unreachable {
         session.note(&format!("{} reports nothing: {}", node.node, node.error));
     }
     for node in diagnosis.nodes.iter().filter(|node| node.omitted > 0) {
         session.note(&format!("{} has {} more processes of the allocation, which are not shown", node.node, node.omitted));
     }
-    if !silent.is_empty() && silent.len() == diagnosis.nodes.len() {
+    if !unreachable.is_empty() && unreachable.len() == diagnosis.nodes.len() {
         return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported a diagnosis"));
     }
     Ok(())

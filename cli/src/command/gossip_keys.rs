@@ -69,7 +69,7 @@ fn progress(now: &ListGossipKeysResponse) -> String {
     let all = now.nodes;
     let step = match newest.role() {
         Role::Distributing => format!("gossip key {} is being distributed: {} of {all} nodes have it", newest.id, newest.decrypting_nodes),
-        Role::Seals | Role::Opens | Role::Unspecified => {
+        Role::Encrypt | Role::Decrypt | Role::Unspecified => {
             format!("gossip key {} is in use: {} of {all} nodes encrypt with it", newest.id, newest.encrypting_nodes)
         }
     };
@@ -93,7 +93,7 @@ fn show(session: &Session, now: &ListGossipKeysResponse) -> Result<(), Failure> 
 }
 
 fn text(now: &ListGossipKeysResponse) -> String {
-    let mut table = Table::new(&["KEY", "ROLE", "HAVE IT", "SEAL WITH IT", "MADE AT", "BY"]);
+    let mut table = Table::new(&["KEY", "ROLE", "DECRYPTING", "ENCRYPTING", "MADE AT", "BY"]);
     for key in &now.keys {
         let of_all = |count: u64| format!("{count} of {}", now.nodes);
         let made = time(key.created_at_ms).unwrap_or_default();
@@ -117,8 +117,8 @@ fn text(now: &ListGossipKeysResponse) -> String {
 fn role_name(key: &GossipKey) -> &'static str {
     match key.role() {
         Role::Distributing => "distributing",
-        Role::Seals => "seals",
-        Role::Opens => "opens",
+        Role::Encrypt => "encrypt",
+        Role::Decrypt => "decrypt",
         Role::Unspecified => "unknown",
     }
 }
@@ -145,21 +145,21 @@ mod tests {
     #[test]
     fn keys_and_what_a_rotation_waits_for() {
         let mut now = ListGossipKeysResponse {
-            keys: vec![key(0, Role::Seals, 20, 20), key(1, Role::Distributing, 3, 0)],
+            keys: vec![key(0, Role::Encrypt, 20, 20), key(1, Role::Distributing, 3, 0)],
             nodes: 20,
             awaited: vec!["n1".into(), "n2".into()],
             awaited_count: 17,
         };
         let want = "\
-KEY  ROLE          HAVE IT   SEAL WITH IT  MADE AT                   BY
-0    seals         20 of 20  20 of 20      —                         the agents' configuration
-1    distributing  3 of 20   0 of 20       2026-03-05T10:00:12.034Z  root
+KEY  ROLE          DECRYPTING  ENCRYPTING  MADE AT                   BY
+0    encrypt       20 of 20    20 of 20    —                         the agents' configuration
+1    distributing  3 of 20     0 of 20     2026-03-05T10:00:12.034Z  root
 
 gossip key 1 is being distributed: 3 of 20 nodes have it; waits for n[1-2] and 15 more
 ";
         assert_eq!(text(&now), want);
         assert!(!is_over(&now, 1));
-        now.keys = vec![key(0, Role::Opens, 20, 0), key(1, Role::Seals, 20, 20)];
+        now.keys = vec![key(0, Role::Decrypt, 20, 0), key(1, Role::Encrypt, 20, 20)];
         (now.awaited, now.awaited_count) = (vec![], 0);
         assert_eq!(progress(&now), "gossip key 1 is in use: 20 of 20 nodes encrypt with it");
         assert!(!is_over(&now, 1));

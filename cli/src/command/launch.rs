@@ -70,7 +70,7 @@ async fn run_as_job(session: &Session, args: Launch) -> Result<u8, Failure> {
     }
     let stdin = match args.stdin {
         Some(Stdin::Rank(_) | Stdin::All) if may_be_requeued(&spec) => {
-            return Err(Failure::usage("--requeue and --stdin: another attempt could not read standard input again")
+            return Err(Failure::usage("--stdin cannot be used with --requeue: a later attempt could not read standard input again")
                 .hint("use --requeue=never, or --stdin=none"));
         }
         None if may_be_requeued(&spec) => Stdin::None,
@@ -118,14 +118,14 @@ fn input_variable(stdin: Stdin) -> Option<(String, String)> {
 fn check_output(args: &Launch) -> Result<(), Failure> {
     let with = if args.label { "--label" } else { "--pty" };
     if args.per_rank && (args.label || args.pty) {
-        return Err(Failure::usage(format!("-o per-rank writes to files, and {with} needs the screen: use one of them")));
+        return Err(Failure::usage(format!("-o per-rank cannot be used with {with}: it writes the output to files, not to the screen")));
     }
     Ok(())
 }
 
 async fn run_inside(session: &Session, typed: &str, args: Launch) -> Result<u8, Failure> {
     if let Some(flag) = args.flags.first_allocation_option() {
-        return Err(Failure::usage(format!("{flag} is an option of allocations: a launch inside an allocation cannot have it"))
+        return Err(Failure::usage(format!("{flag} is not an option of a launch inside an allocation: it belongs to the allocation"))
             .hint("give it to `lattice submit`, or in the script's #LATTICE lines"));
     }
     check_output(&args)?;
@@ -208,7 +208,7 @@ pub enum ExitAfterSignal {
 async fn launch_size(client: &Client, allocation: &str, flags: &SubmitFlags, ranks: Option<u32>) -> Result<(u32, u32), Failure> {
     let Some(nodes) = flags.nodes else { return Ok((ranks.unwrap_or(0), flags.tasks_per_node.unwrap_or(0))) };
     if nodes.most.is_some() {
-        return Err(Failure::usage("a launch takes a number of nodes, not a range"));
+        return Err(Failure::usage("-N: a launch inside an allocation takes one number of nodes, not a range").hint("such as -N 2"));
     }
     let tasks_per_node = match (ranks, flags.tasks_per_node) {
         (None, None) => {
@@ -219,7 +219,8 @@ async fn launch_size(client: &Client, allocation: &str, flags: &SubmitFlags, ran
     };
     let fits = complete_shape(ranks, Some(nodes.least), tasks_per_node, flags.layout.plane())
         .map_err(|error| Failure::usage(error.to_string()))?;
-    let evenly = fits.nodes.checked_mul(fits.tasks_per_node).ok_or_else(|| Failure::usage("too many ranks"))? == fits.ranks;
+    let too_many = || Failure::usage("-N and --tasks-per-node: the number of ranks is too large");
+    let evenly = fits.nodes.checked_mul(fits.tasks_per_node).ok_or_else(too_many)? == fits.ranks;
     // If they do not divide evenly, the agent distributes them as evenly as possible.
     Ok((fits.ranks, if evenly { fits.tasks_per_node } else { flags.tasks_per_node.unwrap_or(0) }))
 }
@@ -281,8 +282,10 @@ pub async fn follow_launch(
                 };
                 if ended_by.is_some() {
                     if !is_end_accepted {
-                        let may = if *known.borrow() { "go on" } else { "begin, and go on" };
-                        write_message_line(format_args!("the launch is not ended yet: it may {may}; `lattice cancel` ends its allocation"));
+                        let may = if *known.borrow() { "continue" } else { "still begin" };
+                        write_message_line(format_args!(
+                            "it is not known whether the launch was ended: it may {may}; `lattice cancel` ends its allocation"
+                        ));
                     }
                     return Ok(code);
                 }

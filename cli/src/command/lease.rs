@@ -33,7 +33,7 @@ pub async fn run(session: &Session, command: LeaseCommand) -> Result<(), Failure
         LeaseCommand::List(args) if args.watch => watch::run(session, What::Leases(v1::WatchedLeases {}), Watched::Leases).await,
         LeaseCommand::List(args) => {
             let mut leases = list(&client).await?;
-            leases.retain(|l| !args.bad || !l.problem.is_empty());
+            leases.retain(|l| !args.problem || !l.problem.is_empty());
             match session.format() {
                 Format::Table => print(&table(&leases, session.width())),
                 Format::Data(notation) => notation.print(&leases.iter().map(json).collect::<Vec<_>>()),
@@ -47,10 +47,10 @@ async fn list(client: &Client) -> Result<Vec<v1::Lease>, Failure> {
     Ok(answer(client.leases().list(v1::ListLeasesRequest {})).await?.leases)
 }
 
-/// Revokes the named leases, or all with an unhealthy holder. The token limits it to the listed grant, not a later one.
+/// Revokes the named leases, or all whose holder has a problem. The token limits it to the listed grant, not a later one.
 async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result<(), Failure> {
     let leases = list(client).await?;
-    let wanted: Vec<&v1::Lease> = if args.bad {
+    let wanted: Vec<&v1::Lease> = if args.problem {
         leases.iter().filter(|l| !l.problem.is_empty()).collect()
     } else {
         let find = |name: &String| {
@@ -81,12 +81,12 @@ fn show(session: &Session, lease: &v1::Lease) -> Result<(), Failure> {
 }
 
 fn table(leases: &[v1::Lease], width: Width) -> String {
-    let mut table = Table::new(&["NAME", "TOKEN", "HOLDER", "USER", "ENDS IN", "BAD"]);
+    let mut table = Table::new(&["NAME", "TOKEN", "HOLDER", "USER", "ENDS IN", "PROBLEM"]);
     for l in leases {
         let left = l.left_ms.map(time).unwrap_or_default();
         table.row(vec![l.name.clone(), lease_token(l), l.holder.clone(), l.user.clone(), left, l.problem.clone()]);
     }
-    table.shown(&["BAD"], width)
+    table.shown(&["PROBLEM"], width)
 }
 
 fn holder_text(lease: &v1::Lease) -> String {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_holder_has_its_column() {
+    fn a_problem_of_the_holder_has_its_column() {
         let good = v1::Lease {
             name: "build".into(),
             holder: "n1".into(),

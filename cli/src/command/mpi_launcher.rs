@@ -73,7 +73,7 @@ impl Call {
         let mut rest = arguments.iter();
         let host = loop {
             let Some(argument) = rest.next() else {
-                return Err(Failure::usage("no host").hint(format!("{NAME} HOST COMMAND: mpirun calls it")));
+                return Err(Failure::usage(format!("{NAME}: the host is missing")).hint(format!("mpirun calls it, as {NAME} HOST COMMAND")));
             };
             let Some(letters) = argument.strip_prefix('-').filter(|letters| !letters.is_empty()) else { break argument };
             let Some((at, letter)) = letters.char_indices().find(|(_, c)| SSH_OPTIONS_WITH_VALUE.contains(*c)) else { continue };
@@ -91,7 +91,8 @@ impl Call {
         };
         let command = rest.map(String::as_str).collect::<Vec<_>>().join(" ");
         if command.trim().is_empty() {
-            return Err(Failure::usage(format!("no command for {host}")).hint("for a terminal there: lattice attach --node"));
+            return Err(Failure::usage(format!("{NAME}: the command for {host} is missing"))
+                .hint("`lattice attach --node` opens a terminal on a node"));
         }
         Ok(Self { host: host.to_owned(), user, command })
     }

@@ -181,7 +181,7 @@ async fn end_unless_interrupted(session: &Session, client: Client, id: &str) -> 
         code = end_signals.recv() => code,
     };
     write_message_line(format_args!(
-        "the session may still be open, with its nodes, until its walltime is over: `lattice session delete {id}` ends it"
+        "it is not known whether the session was ended: it may keep its nodes until its walltime is over; `lattice session delete {id}` ends it"
     ));
     Ok(Some(code))
 }

@@ -48,11 +48,11 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
     if let Some(why) = nothing_measured(&top.nodes) {
         session.note(why);
     }
-    let silent: Vec<&v1::NodeUsage> = top.nodes.iter().filter(|node| !node.error.is_empty()).collect();
-    for node in &silent {
+    let unreachable: Vec<&v1::NodeUsage> = top.nodes.iter().filter(|node| !node.error.is_empty()).collect();
+    for node in &unreachable {
         session.note(&format!("{} is not in these numbers: {}", node.node, node.error));
     }
-    if !silent.is_empty() && silent.len() == top.nodes.len() {
+    if !unreachable.is_empty() && unreachable.len() == top.nodes.len() {
         return Err(Failure::new(Exit::Unavailable, "no node of the allocation reported its usage"));
     }
     Ok(())
@@ -296,8 +296,8 @@ mod tests {
     fn amounts_are_summed_and_ratios_are_not() {
         let mut procfs = node("n2", 900, 2.0, 0.5);
         procfs.measured[0].source = "procfs".into();
-        let silent = v1::NodeUsage { node: "n3".into(), error: "gone".into(), ..Default::default() };
-        let nodes = [node("n1", 100, 1.5, 0.25), procfs, silent];
+        let unreachable = v1::NodeUsage { node: "n3".into(), error: "gone".into(), ..Default::default() };
+        let nodes = [node("n1", 100, 1.5, 0.25), procfs, unreachable];
         let want = "\
 METRIC        NOW         MEAN        MAX         NODES  SOURCE          AGE
 cpu_cores     3.50 cores  1.75 cores  1.75 cores  2      cgroup2,procfs  0.9 s

@@ -3,20 +3,19 @@
 mod chart;
 mod overview;
 mod record;
+mod settings;
 
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{self, Session, answer};
 use crate::shown::counts::nodes_wanted;
 use crate::shown::{AllocationJson, allocations_table, filled, folded, short};
-use crate::table::{Fit, Table};
+use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::vcluster::{AdminVCluster, Answer, VCluster, VClusterCommand, VClusterSettings};
-use lattice_model::duration::clock_text;
 use lattice_model::{Factor, Weight, hostlist};
 use record::{all, find, json};
-use std::time::Duration;
 
 pub async fn run(session: &Session, args: VCluster) -> Result<(), Failure> {
     let command = args.into_command()?;
@@ -174,7 +173,11 @@ fn queue_table(queue: &v1::VClusterQueueResponse, size: TableSize) -> String {
 async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Failure> {
     let vcluster = find(client, name, "`lattice vcluster list` shows them").await?;
     match session.format() {
-        Format::Table => print(&(table(std::slice::from_ref(&vcluster)) + &settings(&vcluster))),
+        Format::Table => {
+            let mut pairs = settings::lines(&vcluster);
+            pairs.push(("Work", format!("{} running, {} waiting", vcluster.running, vcluster.pending)));
+            print(&block(&pairs))
+        }
         Format::Data(notation) => notation.print(&json(&vcluster)),
         Format::Name => print_names([vcluster.name.as_str()]),
     }
@@ -189,31 +192,6 @@ fn table(vclusters: &[v1::VCluster]) -> String {
         table.row(vec![v.name.clone(), v.scheduler.clone(), tenant, pending, running, v.served_by.clone(), nodes]);
     }
     table.text(&[])
-}
-
-/// The settings of its scheduler, in lines of their own.
-fn settings(v: &v1::VCluster) -> String {
-    let mut text = String::new();
-    if v.cycle_interval_ms > 0 {
-        text.push_str(&format!("\nA round of its scheduler at most every {} s\n", v.cycle_interval_ms as f64 / 1000.0));
-    }
-    if v.borrows {
-        text.push_str("\nBorrows idle nodes that other vClusters lend\n");
-    }
-    if v.lend_ms > 0 {
-        let longest = clock_text(Duration::from_millis(v.lend_ms));
-        text.push_str(&format!("\nLends its idle nodes to work of {longest} at most\n"));
-    }
-    if v.weights.is_empty() {
-        return text;
-    }
-    let of = if v.weights_set { "set by an operator" } else { "those of its scheduler" };
-    let weights: Vec<String> = v.weights.iter().map(|w| format!("{} {}", w.factor, w.weight)).collect();
-    text.push_str(&format!("\nWeights of its score ({of}):\n"));
-    for line in weights.chunks(5) {
-        text.push_str(&format!("  {}\n", line.join(" · ")));
-    }
-    text
 }
 
 #[cfg(test)]
@@ -244,26 +222,6 @@ default   hpc-backfill      any      0        1        n1         n[1-2]
 guests    interactive-fifo  physics  0        1        —          the default's
 ";
         assert_eq!(table(&[default, guests]), want);
-        let weight = |factor: &str, weight| v1::Weight { factor: factor.into(), weight };
-        let weighed = v1::VCluster {
-            weights: vec![weight("priority", 0.15), weight("wait-time", 1.0)],
-            weights_set: true,
-            cycle_interval_ms: 1500,
-            borrows: true,
-            lend_ms: 7_200_000,
-            ..v1::VCluster::default()
-        };
-        let want = "
-A round of its scheduler at most every 1.5 s
-
-Borrows idle nodes that other vClusters lend
-
-Lends its idle nodes to work of 02:00:00 at most
-
-Weights of its score (set by an operator):
-  priority 0.15 · wait-time 1
-";
-        assert_eq!(settings(&weighed), want);
         assert_eq!((tenant_or_all("none".into()), tenant_or_all("physics".into())), (String::new(), "physics".into()));
         assert_eq!(host_list("none").unwrap(), Vec::<String>::new());
         assert_eq!(host_list("n[1-2]").unwrap(), ["n1", "n2"]);

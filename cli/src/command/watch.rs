@@ -108,7 +108,7 @@ fn rows(event: &v1::MetricsEvent) -> Vec<Vec<String>> {
             let value = format!("{} ({}): {}", alert.alert, alert.severity, alert.text);
             vec![row(label, value, "agent", age_text(alert.for_ms))]
         }
-        Some(What::Unreachable(why)) => vec![row("away", why.clone(), "", String::new())],
+        Some(What::Unreachable(why)) => vec![row("unreachable", why.clone(), "", String::new())],
         Some(What::Notice(text)) => vec![row("note", text.clone(), "", String::new())],
         Some(What::Ended(state)) => vec![row("end", state.clone(), "", String::new())],
         None => Vec::new(),

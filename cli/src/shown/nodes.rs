@@ -1,6 +1,7 @@
 //! Nodes as JSON and as columns.
 
-use super::{AmountJson, filled, queue, resources, short, time};
+use super::amounts::{AmountJson, resources};
+use super::values::{filled, queue, short, time};
 use crate::output::{TableSize, Width};
 use crate::table::{Fit, NOTHING, Table};
 use lattice_api::v1;

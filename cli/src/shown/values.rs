@@ -2,6 +2,7 @@
 
 use lattice_api::v1;
 use lattice_model::time::Timestamp;
+use lattice_model::{DEFAULT_VCLUSTER, NodeId, hostlist};
 
 /// The first 8 characters of an id.
 pub fn short(id: &str) -> &str {
@@ -21,4 +22,22 @@ pub fn filled(text: &str) -> Option<&str> {
 /// A lease's token in a table; empty if the reader may not see it.
 pub fn lease_token(lease: &v1::Lease) -> String {
     lease.token.map(|token| token.to_string()).unwrap_or_default()
+}
+
+/// The name of something that has an owner; it may be empty. `None` if the agent hides both.
+pub fn disclosed<'a>(name: &'a str, owner: &str) -> Option<&'a str> {
+    (!owner.is_empty()).then_some(name)
+}
+
+/// Node names as a hostlist; unchanged if one of them cannot be parsed.
+pub fn folded(names: &[String]) -> String {
+    match names.iter().map(|name| name.parse::<NodeId>()).collect::<Result<Vec<_>, _>>() {
+        Ok(ids) => hostlist::fold(&ids),
+        Err(_) => names.join(","),
+    }
+}
+
+/// The name of a vCluster; an empty text is the default one.
+pub fn queue(vcluster: &str) -> &str {
+    filled(vcluster).unwrap_or(DEFAULT_VCLUSTER)
 }

@@ -308,7 +308,7 @@ mod tests {
             "node list --state=degraded",
             "node list n[1-4] --state=draining,drained --hold=drain",
             "lease grant a --ttl=10s -o name",
-            "lease revoke --bad",
+            "lease revoke --problem",
             "admin raft status",
             "admin tenant create --name=physics --max-nodes=100",
             "admin tenant create physics",

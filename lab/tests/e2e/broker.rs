@@ -83,7 +83,7 @@ pub fn trials() -> Vec<Trial> {
         BROKER.test("asks_work_in_turn_and_explains_it_by_its_terms", &[], in_turn),
         BROKER.test("waits_with_others_while_a_user_has_work_save_itself", &[], beside_a_user),
         BROKER.test("asks_at_the_requested_interval_and_keeps_the_configured_number", &[], every_so_often),
-        BROKER.test("pauses_while_the_store_is_unreachable_and_reports_it", &[], store_away),
+        BROKER.test("pauses_while_the_store_is_unreachable_and_reports_it", &[], store_unreachable),
         BROKER.test("without_a_store_ends_preempted_work_before_its_deadline", &[], preempted_without_store),
         BROKER.test("is_another_agent_when_its_own_is_killed", &[], killed),
         BROKER.test("removes_what_ended_work_has_saved_and_no_half_one_looks_whole", &[], retention),
@@ -283,7 +283,7 @@ impl Drop for Away {
     }
 }
 
-fn store_away(w: &World) {
+fn store_unreachable(w: &World) {
     let chain = Chain::submit(w, &[], &["--nodes", "1", "--checkpoint-every", "auto"]);
     w.wait("it to have saved itself", || saved(w, &chain.id));
     let node = broker(w);
@@ -294,7 +294,7 @@ fn store_away(w: &World) {
             .and_then(|l| l.split(' ').nth(1)?.parse::<f64>().ok())
     };
     let away = Away::take(w);
-    w.wait("the broker to pause", || verdict(w, &node, &chain.id).starts_with("paused: the store of checkpoints is away"));
+    w.wait("the broker to pause", || verdict(w, &node, &chain.id).starts_with("paused: the store of checkpoints is unreachable"));
     assert_eq!(gauge(), Some(1.0));
     let status = w.at(&node).run(&["node", "status"], JOB).unwrap().out();
     assert!(status.contains("checkpoint broker: paused"), "{status}");

@@ -201,7 +201,7 @@ fn one_node(w: &World) {
     assert!(audit.contains(&first), "{audit}");
     w.ok(&["checkpoint", "verify", id]);
     let kept = w.run(&["checkpoint", "rm", id, &first]);
-    assert!(kept.code() == 4 && kept.err().contains("begins from this one"), "{}", kept.err());
+    assert!(kept.code() == 4 && kept.err().contains("would continue from this checkpoint"), "{}", kept.err());
     // A checkpoint without a manifest may be in progress.
     let unknown = w.run(&["checkpoint", "rm", id, "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88"]);
     assert!(unknown.code() == 4 && unknown.err().contains("may be under way"), "{}", unknown.err());

@@ -193,7 +193,7 @@ fn foreign(w: &World) {
     let calls = w.submit(&["--checkpoint=grpc", &port_flag, "--cores=1", "--", &lattice, "checkpoint", "await"]);
     assert_eq!(text(&w.ended(&calls), "state"), "Failed");
     let log = w.log(&calls);
-    assert!(log.contains(&format!("called at its own port, {at}")), "{log}");
+    assert!(log.contains(&format!("has --checkpoint-port {at}")), "{log}");
     w.ok(&["cancel", &silent]);
     w.lattice.ended_within(&silent, JOB).unwrap();
     w.ok(&["node", "uncordon", "n2"]);

@@ -159,7 +159,7 @@ fn refused_for_a_while(w: &World) {
         explanation = w.ok(&["explain", &id]);
         explanation.contains("No space left") && explanation.contains(&format!("it waits for {NODE}, whose prologue failed, until 20"))
     });
-    assert!(explanation.contains("is excluded until 20") && explanation.contains("once its checks are well again"), "{explanation}");
+    assert!(explanation.contains("is excluded until 20") && explanation.contains("once its checks are ok again"), "{explanation}");
     // The work behind it does not wait.
     w.completed(&w.submit(&["--nodes", "2", "--", "/bin/true"]));
     disk.make_room();

@@ -140,7 +140,7 @@ fn no_operator(w: &World) {
     let id = w.submit(&["--nodes", "1", &inside_script(w, "operator.sh", &commands)]);
     w.completed(&id);
     let log = w.run(&["logs", &id]).out();
-    assert!(log.contains("cordon gave 4\n") && log.contains("work may not use what is for operators"), "{log}");
+    assert!(log.contains("cordon gave 4\n") && log.contains("work may not use operators' commands"), "{log}");
     assert!(log.contains("cancel gave 4\n") && log.contains("belongs to nobody"), "{log}");
     assert_eq!(text(&w.status(&theirs), "state"), "Running");
     w.ok(&["cancel", &theirs]);

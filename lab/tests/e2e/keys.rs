@@ -47,7 +47,7 @@ fn newest(now: &Value) -> u64 {
 /// Whether there is only one key, and all nodes open and seal with it.
 fn settled(now: &Value) -> bool {
     let one = now["keys"].as_array().unwrap();
-    one.len() == 1 && now["nodes"] == 3 && one[0]["decrypting_nodes"] == 3 && one[0]["encrypting_nodes"] == 3 && one[0]["role"] == "seals"
+    one.len() == 1 && now["nodes"] == 3 && one[0]["decrypting_nodes"] == 3 && one[0]["encrypting_nodes"] == 3 && one[0]["role"] == "encrypt"
 }
 
 /// The nodes that this node's gossip does not show alive.

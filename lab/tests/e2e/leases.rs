@@ -129,13 +129,13 @@ fn cordon(w: &World) {
 fn quarantine(w: &World) {
     grant(w, "suspect", "1m");
     w.ok(&["node", "quarantine", "n1", "--reason", "ECC errors"]);
-    let bad: Vec<String> = leases(w, &["--bad"]).iter().map(|l| text(l, "name")).collect();
-    assert!(bad.contains(&"suspect".to_owned()), "{bad:?}");
+    let problematic: Vec<String> = leases(w, &["--problem"]).iter().map(|l| text(l, "name")).collect();
+    assert!(problematic.contains(&"suspect".to_owned()), "{problematic:?}");
     assert!(w.ok(&["lease", "list"]).contains("ECC errors"));
-    let revoked = w.ok(&["lease", "revoke", "--bad", "-o", "name"]);
+    let revoked = w.ok(&["lease", "revoke", "--problem", "-o", "name"]);
     assert!(revoked.lines().any(|l| l == "suspect"), "{revoked}");
-    assert_eq!(leases(w, &["--bad"]), Vec::<Value>::new());
-    assert!(w.ok(&["lease", "revoke", "--bad"]).is_empty(), "nothing is left");
+    assert_eq!(leases(w, &["--problem"]), Vec::<Value>::new());
+    assert!(w.ok(&["lease", "revoke", "--problem"]).is_empty(), "nothing is left");
     w.ok(&["node", "release", "n1"]);
     grant(w, "suspect", "1s");
 }

@@ -227,7 +227,12 @@ fn cordon(w: &World) {
     assert!(holds.contains("cordon by root") && holds.contains(&end), "{end}: {holds}");
     w.wait("it to be over", || listed(w, &["--hold", "cordon"]).is_empty());
     assert!(Timestamp(now_ms()).to_string() >= end, "it ended early");
-    refused(w, &["node", "cordon", "n[3-5]", "--reason", "x", "--maintenance"], 3, &["node n4", "node n5", "not done for 2 of 3: n[4-5]"]);
+    refused(
+        w,
+        &["node", "cordon", "n[3-5]", "--reason", "x", "--maintenance"],
+        3,
+        &["node n4", "node n5", "2 of 3 nodes are unchanged: n[4-5]"],
+    );
     assert_eq!(listed(w, &["--hold", "maintenance"]), ["n3"]);
     w.ok(&["node", "uncordon", "n3", "--maintenance"]);
     refused(w, &["node", "cordon", "n3", "--reason", "x", "--until", "2020-01-01"], 2, &["is past"]);

@@ -28,7 +28,7 @@ pub fn trials() -> Vec<Trial> {
         LOGS.test("numbered_lines_over_three_restarts_are_read_once_each", &[], three_restarts),
         LOGS.test("an_agent_killed_again_and_again_while_it_flushes_loses_and_doubles_nothing", &[], killed_while_flushing),
         LOGS.test("the_ring_is_punched_while_it_is_read", &[], ring),
-        LOGS.test("while_the_store_is_unreachable_the_oldest_lines_are_removed_and_reported_missing", &[], store_away),
+        LOGS.test("while_the_store_is_unreachable_the_oldest_lines_are_removed_and_reported_missing", &[], store_unreachable),
         LOGS.test("a_program_that_truncates_its_own_log_begins_a_segment", &[], truncating),
         LOGS.test("a_node_that_is_gone_is_read_from_the_store_and_what_is_missing_is_said", &[], node_gone),
         LOGS.test("eleven_streams_are_one_too_many", &[], too_many_streams),
@@ -279,7 +279,7 @@ fn exchange(one: &Path, other: &Path) {
     renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE).unwrap();
 }
 
-fn store_away(w: &World) {
+fn store_unreachable(w: &World) {
     let pause = w.dir.join("go-on");
     let more = "seq -f %09.0f 100001 3000000; echo last";
     let program = format!("seq -f %09.0f 1 100000; while [ ! -e {} ]; do sleep 0.1; done; {more}; sleep 4", pause.display());
@@ -297,12 +297,12 @@ fn store_away(w: &World) {
     std::fs::write(&pause, "").unwrap();
     w.wait("its end to be written", || logs(w, &["--tail", "1", &id]).out() == "last\n");
     let status = || w.at(&node).ok(&["node", "status"]).unwrap();
-    w.wait("the store to be missed", || status().contains("log store: away"));
+    w.wait("the store to be missed", || status().contains("log store: unreachable"));
     w.wait("the oldest to go", || on_disk(&dir) < 9000 * KIB);
     exchange(&store, &aside);
     std::fs::remove_file(&aside).unwrap();
     w.completed(&id);
-    w.wait("the store to be back", || !status().contains("log store: away"));
+    w.wait("the store to be back", || !status().contains("log store: unreachable"));
     flushed(w, &dir);
     let check = |finished: Finished| {
         let (out, err) = (finished.out(), finished.err());
@@ -369,10 +369,10 @@ fn too_many_streams(w: &World) {
     }
     let refused = w.run(&["logs", &id]);
     assert_eq!(refused.code(), 4, "{}", refused.err());
-    assert!(refused.err().contains("10 of your 10 log streams"), "{}", refused.err());
+    assert!(refused.err().contains("you have 10 log streams open"), "{}", refused.err());
     let refused = w.run(&["logs", "-f", &id]);
     assert_eq!(refused.code(), 125, "what gives a program's code keeps its own failures apart: {}", refused.err());
-    assert!(refused.err().contains("10 of your 10 log streams"), "{}", refused.err());
+    assert!(refused.err().contains("you have 10 log streams open"), "{}", refused.err());
     assert!(w.at("n2").ok(&["logs", &id]).unwrap().contains("here"), "the limit is each agent's");
     // An own job waits for a free stream, without harm.
     let mut job = w.at("n1").command(&["launch", "--", "/bin/echo", "its turn"]);
@@ -450,7 +450,7 @@ fn attempts(w: &World) {
     let once = w.submit(&["--", "/bin/true"]);
     w.completed(&once);
     let no_other = w.run(&["logs", "--previous", &once]);
-    assert!(no_other.code() == 4 && no_other.err().contains("no attempt before"), "{}", no_other.err());
+    assert!(no_other.code() == 4 && no_other.err().contains("no earlier attempt"), "{}", no_other.err());
     // Only from the store.
     flushed(w, &alloc_dir(w, &node, &id));
     for name in ["n1", "n2"] {

@@ -241,7 +241,9 @@ fn watched(w: &World) {
         watch.wait("metrics", |event| event["event"] == "metrics" && event["node"] == node);
     }
     faults::kill_node(&w.dir, "n2").unwrap();
-    watch.wait("that n2 is away", |event| event["event"] == "unreachable" && event["node"] == "n2" && !text(event, "reason").is_empty());
+    watch.wait("that n2 is unreachable", |event| {
+        event["event"] == "unreachable" && event["node"] == "n2" && !text(event, "reason").is_empty()
+    });
     let gone = watch.events().len();
     faults::start_node(&w.dir, "n2").unwrap();
     let back = until(JOB, || watch.events()[gone..].iter().any(|event| event["event"] == "metrics" && event["node"] == "n2"));

@@ -145,10 +145,10 @@ fn reports_opens(w: &World) {
         opened(&lines, &audited.path("present-2")).is_some()
     });
     assert!(opened(&lines, &audited.path("present-0")).is_some() && opened(&lines, &audited.path("present-1")).is_none());
-    let away = lines.iter().find(|line| line["event"] == "gap").unwrap();
-    let (from, to) = (away["from_ms"].as_u64().unwrap(), away["to_ms"].as_u64().unwrap());
+    let gap = lines.iter().find(|line| line["event"] == "gap").unwrap();
+    let (from, to) = (gap["from_ms"].as_u64().unwrap(), gap["to_ms"].as_u64().unwrap());
     let at = |name: &str| opened(&lines, &audited.path(name)).unwrap()["at_ms"].as_u64().unwrap();
-    assert!(at("present-0") < to && from < to && to <= at("present-2"), "{away}");
+    assert!(at("present-0") < to && from < to && to <= at("present-2"), "{gap}");
 
     w.ok(&["telemetry", "--alloc", &audited.id, "--mode=prod"]);
     w.wait("the programs to be detached", || !at_calls(w));

@@ -130,7 +130,7 @@ fn held_and_resumed(w: &World) {
     let explained = w.ok(&["explain", id]);
     assert!(explained.contains("lattice resume"), "{explained}");
     // Its nodes put it into the store when none of it runs any more.
-    let of_last = format!("it is Suspended. What follows is of its last attempt (epoch {})", before["epoch"]);
+    let of_last = format!("is Suspended, and nothing of it runs. This is the output of its last attempt (epoch {})", before["epoch"]);
     w.wait("what it wrote to be read", || {
         let former = w.run(&["logs", id]);
         former.code() == 0 && former.out().contains("step 0 3\n") && former.err().contains(&of_last)

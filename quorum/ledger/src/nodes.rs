@@ -167,8 +167,11 @@ impl Ledger {
             ..known.clone()
         };
         if stands != *known {
-            let offers = |node: &Node| (node.size, node.schedulable, node.features.clone(), node.topology_group.clone());
-            let claim_matters = moved_on || offers(&stands) != offers(known);
+            let offers_the_same = stands.size == known.size
+                && stands.schedulable == known.schedulable
+                && stands.features == known.features
+                && stands.topology_group == known.topology_group;
+            let claim_matters = moved_on || !offers_the_same;
             let revision = context.revision;
             if let Some(node) = self.node_mut(context, &new.node) {
                 *node = Node { revision, hold_revision: if claim_matters { revision } else { known.hold_revision }, ..stands };

@@ -141,7 +141,7 @@ impl Ledger {
     /// Whether work has nodes that the vCluster with this label lent to it.
     pub(super) fn has_nodes_of(&self, label: &str, work: &Allocation) -> bool {
         let record = |name: &str| self.vclusters.get(name).map(|v| &**v);
-        work.nodes().filter_map(|node| self.nodes.get(node)).any(|node| VCluster::has_lent(record, label, node, &work.spec))
+        work.nodes().filter_map(|node| self.nodes.get(node)).any(|node| VCluster::is_lent_by(record, label, node, &work.spec))
     }
 
     /// Refuses a submission to a queue that no scheduler would ever serve, or that does not accept

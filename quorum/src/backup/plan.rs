@@ -248,12 +248,12 @@ fn replace(text: &mut String, config: &QuorumConfig) {
 }
 
 fn start_others(text: &mut String, config: &QuorumConfig, answers: &MemberAnswers) {
-    let silent: Vec<u64> = config.members.iter().map(|m| m.id).filter(|id| *id != config.id && !answers.answer.contains(id)).collect();
-    if !silent.is_empty() {
+    let unreachable: Vec<u64> = config.members.iter().map(|m| m.id).filter(|id| *id != config.id && !answers.answer.contains(id)).collect();
+    if !unreachable.is_empty() {
         let _ = writeln!(
             text,
             "First start every member whose files are whole; these do not answer: {}. {} together are enough, and nothing is lost.",
-            listed(&silent),
+            listed(&unreachable),
             config.members.len() / 2 + 1
         );
     }
@@ -293,7 +293,7 @@ mod tests {
             level: None,
             certificate_until: None,
             shortage: None,
-            standing: "silent".into(),
+            standing: "unreachable".into(),
         };
         let status = QuorumStatus {
             cluster: "c".into(),

@@ -9,7 +9,7 @@
 use super::{auditing, leasing, own};
 use crate::core::Core;
 use crate::gathered::Results;
-use crate::membership::{self, SILENT_AFTER};
+use crate::membership::{self, UNREACHABLE_AFTER};
 use crate::permission::{self, Call, Grant};
 use crate::proposer::{Unserved, unserved};
 use crate::{backup, rotation};
@@ -488,8 +488,8 @@ fn status(core: &Core) -> QuorumStatus {
         } else if this {
             alive
         } else if leads {
-            let silent = core.peers.silence(*id).is_none_or(|s| s > SILENT_AFTER);
-            if silent { "silent" } else { alive }
+            let unreachable = core.peers.silence(*id).is_none_or(|s| s > UNREACHABLE_AFTER);
+            if unreachable { "unreachable" } else { alive }
         } else {
             "unknown"
         };

@@ -103,7 +103,7 @@ async fn a_rotation_waits_for_an_agent_that_has_not_reported_the_key() {
         assert_eq!((ring.keys.len(), ring.newest(), ring.seals), (1, 1, 1), "all seal with it");
         report_keys(agent, held(&[1], 1)).await;
     }
-    let over = |s: &KeyringStatus| s.keys.len() == 1 && s.keys[0].role == KeyRole::Seals && s.keys[0].encrypting_nodes == 2;
+    let over = |s: &KeyringStatus| s.keys.len() == 1 && s.keys[0].role == KeyRole::Encrypt && s.keys[0].encrypting_nodes == 2;
     eventually("it is over", async || keyring_status(&any).await, over).await;
     for member in members {
         member.stop().await;

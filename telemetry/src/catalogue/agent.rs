@@ -71,7 +71,7 @@ families! {
         "Events of such work that did not fit into the kernel's buffer, could not be written, or were dropped because too many waited for the store.";
     BROKER_LEADS = Gauge "lattice_checkpoint_broker_leads", Truth, [], Agent, BROKER,
         "Whether this agent is the checkpoint broker.";
-    BROKER_STORAGE_AWAY = Gauge "lattice_checkpoint_storage_unavailable", Truth, [], Agent, BROKER,
+    BROKER_STORAGE_UNAVAILABLE = Gauge "lattice_checkpoint_storage_unavailable", Truth, [], Agent, BROKER,
         "Whether the checkpoint store does not answer. Until it does, the broker asks no work to save itself.";
     BROKER_WAITS = Gauge "lattice_checkpoint_broker_waiting", Count, [], Agent, BROKER,
         "Allocations that are due and wait for bandwidth of the store, as of the last round.";

@@ -62,7 +62,7 @@ impl Looks {
         let disk = move || {
             // First remove cached images that no work uses.
             images.tidy();
-            disk::shortage(&state_dir).map_or(Finding::Well, |why| Finding::Critical(why.replacen("disk: ", "", 1)))
+            disk::shortage(&state_dir).map_or(Finding::Ok, |why| Finding::Critical(why.replacen("disk: ", "", 1)))
         };
         let expect = self.expect;
         let mut all: Vec<(String, Look)> = vec![
@@ -104,7 +104,7 @@ fn clock() -> Finding {
     if kept.maxerror > CLOCK_ERROR_MAX_US {
         return Finding::Warning(format!("it may be wrong by {} ms, as its NTP or PTP daemon reports", kept.maxerror / 1000));
     }
-    Finding::Well
+    Finding::Ok
 }
 
 /// Whether the machine has at least the processors and the memory that the site expects.
@@ -121,13 +121,13 @@ fn machine(expect: Expected) -> Finding {
         .filter(|(_, there, wanted)| there < wanted)
         .map(|(what, there, wanted)| format!("{there} of {wanted} {what}"))
         .collect();
-    if lacking.is_empty() { Finding::Well } else { Finding::Critical(lacking.join(", ")) }
+    if lacking.is_empty() { Finding::Ok } else { Finding::Critical(lacking.join(", ")) }
 }
 
 /// Whether something is mounted there and answers. Hangs if the mount does not answer.
 fn mount(path: &Path) -> Finding {
     match statvfs(path).and_then(|_| is_mount(path)) {
-        Ok(true) => Finding::Well,
+        Ok(true) => Finding::Ok,
         Ok(false) => Finding::Critical("nothing is mounted there".to_owned()),
         Err(error) => Finding::Critical(error.desc().to_owned()),
     }
@@ -161,7 +161,7 @@ fn nic(dir: &Path, window: &mut Window, now: Timestamp, errors_max: u64) -> Find
     if lately > errors_max {
         return Finding::Critical(format!("{lately} errors and drops lately, more than {errors_max}"));
     }
-    Finding::Well
+    Finding::Ok
 }
 
 /// The error counts of the memory controllers. Each controller has a window of its own, because its
@@ -196,7 +196,7 @@ impl Memory {
         if lately > self.errors_max {
             return Finding::Critical(format!("{lately} were corrected lately, more than {}", self.errors_max));
         }
-        Finding::Well
+        Finding::Ok
     }
 }
 
@@ -219,13 +219,13 @@ mod tests {
         let none = |found| matches!(found, Finding::Unsupported(why) if why.contains("EDAC"));
         assert!(none(look(0, &[])), "a kernel without");
         assert!(none(look(0, &[("power", 1, 1), ("mcx", 1, 1)])), "no controllers");
-        assert_eq!(look(1, &[("mc0", 5000, 0), ("mc1", 0, 0)]), Finding::Well, "long ago");
-        assert_eq!(look(10, &[("mc0", 5006, 0), ("mc1", 4, 0)]), Finding::Well);
+        assert_eq!(look(1, &[("mc0", 5000, 0), ("mc1", 0, 0)]), Finding::Ok, "long ago");
+        assert_eq!(look(10, &[("mc0", 5006, 0), ("mc1", 4, 0)]), Finding::Ok);
         assert!(matches!(look(20, &[("mc1", 5, 0)]), Finding::Critical(why) if why == "11 were corrected lately, more than 10"));
-        assert_eq!(look(2000, &[]), Finding::Well, "over");
+        assert_eq!(look(2000, &[]), Finding::Ok, "over");
         assert!(matches!(look(2001, &[("mc1", 5, 1)]), Finding::Critical(why) if why.starts_with("1 could not be corrected")));
         assert!(matches!(look(99_999, &[]), Finding::Critical(_)), "still");
-        assert_eq!(look(99_999, &[("mc1", 0, 0)]), Finding::Well, "counted anew");
+        assert_eq!(look(99_999, &[("mc1", 0, 0)]), Finding::Ok, "counted anew");
         fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -239,10 +239,10 @@ mod tests {
             fs::write(dir.join("statistics/rx_errors"), format!("{errors}\n")).unwrap();
             nic(&dir, &mut window, Timestamp(at), 10)
         };
-        assert_eq!(look(0, "up", 5000), Finding::Well, "long ago");
-        assert_eq!(look(10, "up", 5010), Finding::Well);
+        assert_eq!(look(0, "up", 5000), Finding::Ok, "long ago");
+        assert_eq!(look(10, "up", 5010), Finding::Ok);
         assert!(matches!(look(20, "up", 5011), Finding::Critical(why) if why.starts_with("11 errors")));
-        assert_eq!(look(2000, "unknown", 5011), Finding::Well, "over");
+        assert_eq!(look(2000, "unknown", 5011), Finding::Ok, "over");
         assert!(matches!(look(2010, "down", 5011), Finding::Critical(why) if why == "it is down"));
         fs::remove_dir_all(&dir).unwrap();
         assert!(matches!(nic(&dir, &mut window, Timestamp(0), 10), Finding::Critical(why) if why == "there is no such device"));
@@ -258,14 +258,14 @@ mod tests {
         assert_eq!(none["nics"], Finding::Unsupported("health.nics names none".to_owned()));
         assert_eq!(none["mounts"], Finding::Unsupported("health.mounts names none".to_owned()));
         let named = found(&HealthSettings { nics: vec!["lo".to_owned()], mounts: vec!["/proc".into()], ..HealthSettings::default() });
-        assert_eq!((&named["nic lo"], &named["mount /proc"]), (&Finding::Well, &Finding::Well));
+        assert_eq!((&named["nic lo"], &named["mount /proc"]), (&Finding::Ok, &Finding::Ok));
         assert!(!named.contains_key("nics") && !named.contains_key("mounts"));
     }
 
     #[test]
     fn a_mount_must_be_one() {
-        assert_eq!(mount(Path::new("/proc")), Finding::Well);
-        assert_eq!(mount(Path::new("/")), Finding::Well);
+        assert_eq!(mount(Path::new("/proc")), Finding::Ok);
+        assert_eq!(mount(Path::new("/")), Finding::Ok);
         assert!(matches!(mount(Path::new("/proc/self")), Finding::Critical(_)));
         assert!(matches!(mount(Path::new("/nonexistent")), Finding::Critical(_)));
     }
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn missing_hardware_is_reported_by_part() {
         assert!(matches!(machine(Expected::default()), Finding::Unsupported(_)));
-        assert_eq!(machine(Expected { cpus: 1, memory_bytes: 1, gpus: 0 }), Finding::Well);
+        assert_eq!(machine(Expected { cpus: 1, memory_bytes: 1, gpus: 0 }), Finding::Ok);
         let found = machine(Expected { cpus: 1, memory_bytes: u64::MAX, gpus: 0 });
         assert!(matches!(&found, Finding::Critical(why) if why.contains("bytes of memory") && !why.contains("processors")), "{found:?}");
     }

@@ -1,5 +1,5 @@
 //! Files of raw measurements: lines of JSON. The first one is a header with the owner; a line with
-//! `metrics` gives unit and source of numbers that follow; all others are looks, or in audit mode
+//! `metrics` gives unit and source of the values that follow; all others are looks, or in audit mode
 //! events. Looks and events begin with their time.
 
 use super::folders::folders;
@@ -24,9 +24,9 @@ const OPEN: &str = "open";
 const WHOLE: &str = "jsonl";
 
 /// The GPU, if the number is of one, and the number's name.
-pub type Number = (Option<String>, String);
+pub type MetricName = (Option<String>, String);
 /// The last declared source of each number.
-pub type Declared = BTreeMap<Number, String>;
+pub type Declared = BTreeMap<MetricName, String>;
 
 /// The first line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ pub struct Chunk {
     bytes: u64,
     began: Instant,
     torn: bool,
-    /// Numbers whose unit and source it has declared.
+    /// Metrics whose unit and source it has declared.
     pub declared: Declared,
 }
 

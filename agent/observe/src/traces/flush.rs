@@ -38,15 +38,15 @@ enum FlushError {
 impl Traces {
     /// Stores complete files until `stop`. The next run of the agent stores the rest.
     pub async fn flush(self, problems: NodeProblems, stop: CancellationToken) {
-        let mut away: Option<Backoff> = None;
+        let mut retry: Option<Backoff> = None;
         loop {
-            let wait = away.as_mut().map_or(CHECK_INTERVAL, Backoff::next_pause);
+            let wait = retry.as_mut().map_or(CHECK_INTERVAL, Backoff::next_pause);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.0.closed.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
-            let is_new = away.is_none();
+            let is_new = retry.is_none();
             let trouble = |error: &FlushError| {
                 if is_new {
                     tracing::warn!(error = %with_causes(error), "raw measurements and audits stay on this node");
@@ -56,12 +56,12 @@ impl Traces {
             match stop.run_until_cancelled(self.put_all(&trouble)).await {
                 None => return,
                 Some(true) => {
-                    if away.take().is_some() {
+                    if retry.take().is_some() {
                         problems.clear(SUBJECT);
                     }
                 }
                 Some(false) => {
-                    away.get_or_insert(STORE_BACKOFF);
+                    retry.get_or_insert(STORE_BACKOFF);
                 }
             }
         }

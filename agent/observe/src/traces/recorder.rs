@@ -6,7 +6,7 @@
 //! The quorum removes the request from the list when its time is over by the leader's clock, even
 //! if this node learned of it late.
 
-use super::chunk::{Chunk, Declared, Header, Number, VERSION};
+use super::chunk::{Chunk, Declared, Header, MetricName, VERSION};
 use super::folders::folders;
 use super::pending::{PENDING_BYTES_MAX, Pending};
 use super::{CHUNK_BYTES, TraceCounts, Traces, name};
@@ -256,7 +256,7 @@ impl Recorder {
         }
     }
 
-    /// Records a look: the numbers of the work, and of each of its GPUs. A look that cannot be
+    /// Records a look: the values of the work, and of each of its GPUs. A look that cannot be
     /// written is lost.
     pub fn take(&mut self, key: Key, at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<Shown>)]) {
         let Some(recording) = self.recordings.get_mut(&key).filter(|recording| !recording.over) else { return };
@@ -364,16 +364,16 @@ impl Recording {
     }
 }
 
-/// A look as a line. Before it, a line with unit and source of those numbers whose `declared`
+/// A look as a line. Before it, a line with unit and source of those metrics whose `declared`
 /// source differs.
 fn lines(declared: &Declared, at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<Shown>)]) -> io::Result<(Vec<u8>, Declared)> {
     let mut anew = Declared::new();
     let mut declare = |gpu: Option<&String>, shown: &[Shown]| {
         let mut metrics = Map::new();
         for one in shown {
-            let number: Number = (gpu.cloned(), one.name.clone());
-            if declared.get(&number) != Some(&one.source) {
-                anew.insert(number, one.source.clone());
+            let metric: MetricName = (gpu.cloned(), one.name.clone());
+            if declared.get(&metric) != Some(&one.source) {
+                anew.insert(metric, one.source.clone());
                 metrics.insert(one.name.clone(), serde_json::json!({ "unit": one.unit, "source": one.source }));
             }
         }
@@ -391,12 +391,12 @@ fn lines(declared: &Declared, at_ms: u64, shown: &[Shown], gpus: &[(String, Vec<
         serde_json::to_writer(&mut lines, &line)?;
         lines.push(b'\n');
     }
-    let numbers = |shown: &[Shown]| shown.iter().map(|one| (one.name.clone(), Value::from(one.now))).collect::<Map<_, _>>();
+    let values = |shown: &[Shown]| shown.iter().map(|one| (one.name.clone(), Value::from(one.now))).collect::<Map<_, _>>();
     // The time comes first: that distinguishes looks from other lines.
-    write!(lines, "{{\"at_ms\":{at_ms},\"numbers\":")?;
-    serde_json::to_writer(&mut lines, &numbers(shown))?;
+    write!(lines, "{{\"at_ms\":{at_ms},\"values\":")?;
+    serde_json::to_writer(&mut lines, &values(shown))?;
     if !gpus.is_empty() {
-        let gpus: Map<_, _> = gpus.iter().map(|(id, shown)| (id.clone(), Value::from(numbers(shown)))).collect();
+        let gpus: Map<_, _> = gpus.iter().map(|(id, shown)| (id.clone(), Value::from(values(shown)))).collect();
         lines.extend_from_slice(b",\"gpus\":");
         serde_json::to_writer(&mut lines, &gpus)?;
     }

@@ -120,9 +120,9 @@ fn looks_become_lines_with_allocation_and_measures() {
     let lines = parsed(&contents.lines);
     assert_eq!(lines[1]["metrics"]["cpu_cores"], serde_json::json!({ "unit": "count", "source": "cgroup2" }));
     assert_eq!(lines[1]["gpus"]["G1"]["gpu_utilization"], serde_json::json!({ "unit": "count", "source": "nvml" }));
-    assert_eq!(lines[2], serde_json::json!({ "at_ms": 7, "numbers": { "cpu_cores": 7.0 }, "gpus": { "G1": { "gpu_utilization": 0.5 } } }));
-    assert_eq!(lines[4]["metrics"]["cpu_cores"]["source"], "procfs", "another source is said before its number");
-    assert_eq!(lines[5], serde_json::json!({ "at_ms": 2007, "numbers": { "cpu_cores": null } }));
+    assert_eq!(lines[2], serde_json::json!({ "at_ms": 7, "values": { "cpu_cores": 7.0 }, "gpus": { "G1": { "gpu_utilization": 0.5 } } }));
+    assert_eq!(lines[4]["metrics"]["cpu_cores"]["source"], "procfs", "another source is declared before its value");
+    assert_eq!(lines[5], serde_json::json!({ "at_ms": 2007, "values": { "cpu_cores": null } }));
     assert_eq!(lines[6]["metrics"]["cpu_cores"]["source"], "cgroup2", "and the one before when it is back");
     let second = serde_json::json!({ "metrics": {}, "gpus": { "G2": { "gpu_utilization": { "unit": "count", "source": "sysfs" } } } });
     assert_eq!(lines[8], second, "each GPU has its own");

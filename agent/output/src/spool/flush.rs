@@ -42,7 +42,7 @@ pub(super) struct Inner {
     pub(super) stop: CancellationToken,
     pub(super) live: Mutex<HashMap<PathBuf, Arc<Spool>>>,
     /// Since when the store does not answer, and its last error.
-    pub(super) away: Mutex<Option<(Instant, String)>>,
+    pub(super) unreachable_since: Mutex<Option<(Instant, String)>>,
 }
 
 /// Passes on how far files are flushed. `false`: nobody is left to pass it to.
@@ -90,7 +90,7 @@ impl Inner {
     }
 
     async fn work(&self, spool: &Arc<Spool>, report: Option<ReportFlushed>, mut adopted: bool) {
-        let (mut flushed_at, mut idle, mut away) = (Instant::now(), 0u32, None);
+        let (mut flushed_at, mut idle, mut retry) = (Instant::now(), 0u32, None);
         let (mut known, mut behind, mut reported) = (0u64, true, Vec::new());
         let mut wait = Wait::For(LOOK_INTERVAL.min(self.settings.flush));
         loop {
@@ -100,7 +100,7 @@ impl Inner {
             match wait {
                 Wait::For(time) => tokio::select! {
                     () = spool.ended.cancelled(), if !ended => ended = true,
-                    () = tokio::time::sleep(time), if !ended || away.is_some() => {}
+                    () = tokio::time::sleep(time), if !ended || retry.is_some() => {}
                     else => {}
                 },
                 Wait::Round => tokio::select! {
@@ -128,7 +128,7 @@ impl Inner {
             };
             wait = match round.await {
                 Ok(seen) => {
-                    self.store_answers(&mut away);
+                    self.store_answers(&mut retry);
                     if !behind && let Some(report) = &report {
                         spool.report_flushed(report, &mut reported).await;
                     }
@@ -137,11 +137,11 @@ impl Inner {
                     }
                     let bytes = seen.iter().map(|s| s.bytes).sum();
                     if ended && !whole {
-                        Wait::For(away.insert(STORE_BACKOFF).next_pause())
+                        Wait::For(retry.insert(STORE_BACKOFF).next_pause())
                     } else if ended {
                         match self.complete(spool).await {
                             Ok(()) | Err(Halt::Gone) => return,
-                            Err(halt) => Wait::For(self.halted(spool, &halt, &mut away)),
+                            Err(halt) => Wait::For(self.halted(spool, &halt, &mut retry)),
                         }
                     } else {
                         idle = if bytes == known { idle.saturating_add(1) } else { 0 };
@@ -160,7 +160,7 @@ impl Inner {
                     }
                     return;
                 }
-                Err(halt) => Wait::For(self.halted(spool, &halt, &mut away)),
+                Err(halt) => Wait::For(self.halted(spool, &halt, &mut retry)),
             };
         }
     }
@@ -270,28 +270,28 @@ impl Inner {
     pub(super) fn trim(&self) {
         let Settings { state_dir, bytes_max, .. } = &self.settings;
         // Output on its way into a store that answers can soon be removed without loss.
-        let away = self.away.lock().is_some();
-        let flushing = |path: &Path| !away && self.live.lock().contains_key(path);
+        let unreachable = self.unreachable_since.lock().is_some();
+        let flushing = |path: &Path| !unreachable && self.live.lock().contains_key(path);
         trim::trim(state_dir, *bytes_max, flushing);
     }
 
-    fn store_answers(&self, away: &mut Option<Backoff>) {
-        if away.take().is_some() && self.away.lock().take().is_some() {
+    fn store_answers(&self, retry: &mut Option<Backoff>) {
+        if retry.take().is_some() && self.unreachable_since.lock().take().is_some() {
             tracing::info!("the log store answers again: output goes on into it");
         }
     }
 
     /// Logs the problem once; returns how long to wait.
-    fn halted(&self, spool: &Spool, halt: &Halt, away: &mut Option<Backoff>) -> Duration {
-        let first = away.is_none();
-        let wait = away.get_or_insert(STORE_BACKOFF).next_pause();
+    fn halted(&self, spool: &Spool, halt: &Halt, retry: &mut Option<Backoff>) -> Duration {
+        let first = retry.is_none();
+        let wait = retry.get_or_insert(STORE_BACKOFF).next_pause();
         match halt {
             Halt::Gone => {}
             Halt::Store(error) => {
-                let mut since = self.away.lock();
+                let mut since = self.unreachable_since.lock();
                 if since.is_none() {
                     let url = self.store.as_ref().map_or("", |s| s.url());
-                    tracing::warn!(url, error = %lattice_model::with_causes(error), "the log store is away: output stays on this node");
+                    tracing::warn!(url, error = %lattice_model::with_causes(error), "the log store is unreachable: output stays on this node");
                     *since = Some((Instant::now(), error.to_string()));
                 }
             }

@@ -304,8 +304,11 @@ mod tests {
         assert_eq!([of(&merged, 0), of(&merged, 1)], [(1.0, Some(3.0), "store".to_owned()), (0.0, None, String::new())]);
         assert_eq!(of(&merged, 2), (4.0, None, String::new()), "it is of an hour, and not of what was asked");
         let mut merged = response();
-        join(&mut merged, Answered { summary: v1::Stored { error: "it is away".into(), ..Default::default() }, found: Found::default() });
+        join(
+            &mut merged,
+            Answered { summary: v1::Stored { error: "it is unreachable".into(), ..Default::default() }, found: Found::default() },
+        );
         assert_eq!((of(&merged, 0), merged.duration_ms), ((1.0, Some(2.0), String::new()), 3_600_000));
-        assert_eq!(merged.stored.unwrap().error, "it is away");
+        assert_eq!(merged.stored.unwrap().error, "it is unreachable");
     }
 }

@@ -72,7 +72,7 @@ fn partial_events_and_gaps_are_recorded_as_such() {
     assert!(line.get("result").is_none());
     let line = parsed(&event(CALL_COMPAT, 5, 3), b"");
     assert_eq!((&line["event"], &line["call"], &line["result"]), (&"call_32".into(), &"open".into(), &3.into()));
-    let lines = [begun(5), away(3, 9), lost(9, 4)].map(|line| serde_json::from_slice::<Value>(&line).unwrap());
+    let lines = [begun(5), gap(3, 9), lost(9, 4)].map(|line| serde_json::from_slice::<Value>(&line).unwrap());
     assert_eq!(lines[1], json!({ "at_ms": 9, "event": "gap", "from_ms": 3, "to_ms": 9 }));
     assert_eq!((&lines[0]["at_ms"], &lines[2]["count"]), (&5.into(), &4.into()));
 }

@@ -10,8 +10,8 @@ use lattice_model::hostlist;
 pub async fn run(session: &Session, args: &ConfirmDead) -> Result<u8, Failure> {
     if !args.yes {
         let node_list = hostlist::fold(&expand_lists(&args.on.nodes)?);
-        return Err(Failure::usage(format!("work that still runs on {node_list} would run twice: give --yes to confirm that none does"))
-            .hint("`lattice explain ID` says what work on a silent node waits for"));
+        return Err(Failure::usage(format!("nothing was done: if work still runs on {node_list}, it would run twice"))
+            .hint("make sure that no work runs there, then give --yes; `lattice explain ID` shows what the work waits for"));
     }
     let client = session.connect().await?;
     let act = async |node: String| {

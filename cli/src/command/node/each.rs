@@ -71,7 +71,7 @@ pub async fn apply_to_each(
         Format::Name => print_names(done.iter().map(NodeId::as_str))?,
     }
     if several && !not.is_empty() {
-        session.note(&format!("not done for {} of {}: {}", not.len(), not.len() + done.len(), hostlist::fold(&not)));
+        session.note(&format!("{} of {} nodes are unchanged: {}", not.len(), not.len() + done.len(), hostlist::fold(&not)));
     }
     Ok(Done { nodes: done, exit })
 }

@@ -219,19 +219,19 @@ fn checks(local: &v1::LocalStatusResponse) -> String {
     if local.checks.is_empty() {
         return String::new();
     }
-    let (well, others): (Vec<_>, Vec<_>) = local.checks.iter().partition(|c| c.finding == "ok" && !c.blocks_new_work);
+    let (ok, others): (Vec<_>, Vec<_>) = local.checks.iter().partition(|c| c.finding == "ok" && !c.blocks_new_work);
     let counts = ["failure", "drain", "critical", "warning", "unsupported"]
         .map(|finding| (local.checks.iter().filter(|c| c.finding == finding).count(), finding));
     let others_text: String =
         counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, finding)| format!(", {count} {finding}")).collect();
-    let mut text = block(&[("Checks", format!("{} well{others_text}", well.len()))]);
+    let mut text = block(&[("Checks", format!("{} ok{others_text}", ok.len()))]);
     for check in others {
         let since = time(check.since_ms).unwrap_or_default();
         let detail = if check.detail.is_empty() { String::new() } else { format!(": {}", check.detail) };
         let effect = match (check.finding.as_str(), check.blocks_new_work) {
             ("failure", _) => " (the hardware failed: the node is Down until `lattice node repaired`)",
             ("drain", _) => " (no new work here; the node asks to be drained)",
-            (_, true) => " (no new work here until it is well twice in a row)",
+            (_, true) => " (no new work here until two results in a row are not critical)",
             (_, false) => "",
         };
         text.push_str(&format!("  {}: {} since {since}{detail}{effect}\n", check.name, check.finding));
@@ -336,8 +336,8 @@ Quorum:   NOT CONNECTED: lost 12 s ago; whether new work is queued cannot be kno
 Desired:  revision 7
 Reports:  2 not yet acknowledged
 Degraded:  no memory limits: give the agent a delegated cgroup
-Checks:  1 well, 1 critical
-  fabric: critical since 2026-03-05T10:00:00.000Z: link 3 is down (no new work here until it is well twice in a row)
+Checks:  1 ok, 1 critical
+  fabric: critical since 2026-03-05T10:00:00.000Z: link 3 is down (no new work here until two results in a row are not critical)
 Refused:  4 gossip datagrams
 GPUs:  1 healthy, 1 allocatable, 2 in all (policy version 1)
   0000:5e:00.0: lost: the bus does not show it any more

@@ -52,8 +52,8 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
         if !node.gpus_error.is_empty() {
             notes.push(format!("{} does not report its GPUs: {}", node.node, node.gpus_error));
         }
-        let silent = node.gpus.iter().filter(|gpu| !gpu.error.is_empty());
-        notes.extend(silent.map(|gpu| format!("{} of {} has no numbers: {}", gpu.id, node.node, gpu.error)));
+        let unreadable = node.gpus.iter().filter(|gpu| !gpu.error.is_empty());
+        notes.extend(unreadable.map(|gpu| format!("{} of {} has no numbers: {}", gpu.id, node.node, gpu.error)));
     }
     if notes.is_empty() && nodes.iter().all(|node| node.error.is_empty() && node.gpus.is_empty()) {
         notes.push("the allocation has no GPUs".to_owned());
@@ -87,19 +87,22 @@ mod tests {
         };
         let measured = vec![one("gpu_utilization", "ratio", 0.92), one("gpu_power_draw", "W", 640.0), one("gpu_energy", "J", 5.0)];
         let busy = v1::GpuUsage { id: "GPU-1".into(), measured, throttled: vec!["power_cap".into()], ..Default::default() };
-        let silent = v1::GpuUsage { id: "GPU-2".into(), error: "NVML: lost".into(), ..Default::default() };
-        let node = v1::NodeUsage { node: "n1".into(), gpus: vec![busy, silent], gpus_age_ms: 300, ..Default::default() };
-        let away = v1::NodeUsage { node: "n2".into(), gpus_error: "away".into(), ..Default::default() };
+        let unreadable = v1::GpuUsage { id: "GPU-2".into(), error: "NVML: lost".into(), ..Default::default() };
+        let node = v1::NodeUsage { node: "n1".into(), gpus: vec![busy, unreadable], gpus_age_ms: 300, ..Default::default() };
+        let unreachable = v1::NodeUsage { node: "n2".into(), gpus_error: "no answer".into(), ..Default::default() };
         let want = "\
 NODE  GPU    BUSY    MEMORY  FULL  POWER  TEMPERATURE  CLOCK  ENERGY  ECC  THROTTLED BY  SOURCE  AGE
 n1    GPU-1  92.0 %  —       —     640 W  —            —      5.0 J   —    power_cap     nvml    0.3 s
 n1    GPU-2  —       —       —     —      —            —      —       —    —             —       —
 ";
-        assert_eq!(table(&[node.clone(), away.clone()], TableSize::default()), want);
-        assert_eq!(notes(&[node.clone(), away]), ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not report its GPUs: away"]);
+        assert_eq!(table(&[node.clone(), unreachable.clone()], TableSize::default()), want);
+        assert_eq!(
+            notes(&[node.clone(), unreachable]),
+            ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not report its GPUs: no answer"]
+        );
         assert_eq!(notes(&[v1::NodeUsage::default()]), ["the allocation has no GPUs"]);
-        let away = v1::NodeUsage { error: "gone".into(), ..Default::default() };
-        assert!(notes(&[away, v1::NodeUsage::default()]).is_empty(), "who was not reached may have some");
+        let unreachable = v1::NodeUsage { error: "gone".into(), ..Default::default() };
+        assert!(notes(&[unreachable, v1::NodeUsage::default()]).is_empty(), "who was not reached may have some");
         let json = json(&node);
         assert_eq!((&json[0]["measured"][0]["now"], &json[1]["error"]), (&0.92.into(), &"NVML: lost".into()));
     }

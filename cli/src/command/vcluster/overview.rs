@@ -1,30 +1,25 @@
 //! `lattice vcluster NAME`: the settings of one queue, and its plan as a chart.
 
-use super::chart::{LINE_CHARS_MAX, Plan, Row, Span};
+use super::chart::{Plan, Row, Span};
 use super::record::{find, json};
+use super::settings;
 use crate::failure::Failure;
 use crate::listing;
 use crate::output::{Format, print, print_names};
 use crate::session::{self, Session, answer};
 use crate::shown::counts::{node_count, nodes_wanted};
-use crate::shown::{AllocationJson, filled, folded, short};
-use crate::table::{block, shortened};
+use crate::shown::{AllocationJson, filled, short};
+use crate::table::block;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_model::AllocationState;
-use lattice_model::duration::clock_text;
 use lattice_model::time::Timestamp;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 /// Rows of the chart for work that has nodes, and for work that waits. The data has all of it.
 const RUNNING_ROWS_MAX: usize = 10;
 const WAITING_ROWS_MAX: usize = 10;
-/// Characters of a setting's value, beside its label.
-const VALUE_CHARS_MAX: usize = LINE_CHARS_MAX - 12;
-/// Characters of a list of nodes, beside their number.
-const NODES_CHARS_MAX: usize = VALUE_CHARS_MAX - 10;
 
 /// For a name that no vCluster has. It may be a mistyped command.
 const NOT_FOUND_HINT: &str = "`lattice vcluster list` shows them, `lattice vcluster --help` the commands";
@@ -77,37 +72,11 @@ impl Overview {
         Self { vcluster, now, running, waiting, waiting_left_out }
     }
 
-    /// The settings in lines, without those that an operator has not changed.
+    /// The settings in lines, and how much work there is now.
     fn settings(&self) -> String {
-        let v = &self.vcluster;
-        let nodes = match v.nodes.len() {
-            0 => "the default's".to_owned(),
-            count => format!("{} ({count})", shortened(&folded(&v.nodes), NODES_CHARS_MAX)),
-        };
-        let interval = match v.cycle_interval_ms {
-            0 => String::new(),
-            ms => format!("a round of its scheduler at most every {} s", ms as f64 / 1000.0),
-        };
-        let lends = match v.lend_ms {
-            0 => String::new(),
-            ms => format!("its idle nodes to work of {} at most", clock_text(Duration::from_millis(ms))),
-        };
         let waiting = self.waiting.len() + self.waiting_left_out;
-        let mut pairs = vec![("vCluster", v.name.clone()), ("Scheduler", v.scheduler.clone())];
-        pairs.extend(std::iter::once("Weights").chain(std::iter::repeat("")).zip(weight_lines(v)));
-        pairs.extend([
-            ("Tenant", filled(&v.tenant).unwrap_or("any").to_owned()),
-            ("Nodes", nodes),
-            ("Interval", interval),
-            ("Borrows", if v.borrows { "idle nodes that other vClusters lend".to_owned() } else { String::new() }),
-            ("Lends", lends),
-            ("Served by", filled(&v.served_by).unwrap_or("no agent at present").to_owned()),
-            ("Work", format!("{} running, {waiting} waiting", self.running.len())),
-            ("Now", self.now.to_string()),
-        ]);
-        for (_, value) in &mut pairs {
-            *value = shortened(value, VALUE_CHARS_MAX);
-        }
+        let mut pairs = settings::lines(&self.vcluster);
+        pairs.extend([("Work", format!("{} running, {waiting} waiting", self.running.len())), ("Now", self.now.to_string())]);
         block(&pairs)
     }
 
@@ -123,19 +92,6 @@ impl Overview {
             waiting_left_out: self.waiting.len().saturating_sub(WAITING_ROWS_MAX) + self.waiting_left_out,
         }
     }
-}
-
-/// The weights, if an operator set them, in lines.
-fn weight_lines(v: &v1::VCluster) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for weight in v.weights.iter().filter(|_| v.weights_set) {
-        let text = format!("{} {}", weight.factor, weight.weight);
-        match lines.pop_if(|line| line.chars().count() + 3 + text.chars().count() <= VALUE_CHARS_MAX) {
-            Some(line) => lines.push(format!("{line} · {text}")),
-            None => lines.push(text),
-        }
-    }
-    lines
 }
 
 /// When the walltime of work with nodes is over. While its nodes are prepared, all of it is left. `None`: a service.
@@ -266,7 +222,7 @@ ID        NAME     NODES  now         +30m        +1h         +1h30m      +2h
     }
 
     #[test]
-    fn settings_are_in_lines_of_eighty_characters() {
+    fn the_settings_end_with_work_and_time() {
         let want = "\
 vCluster:   small
 Scheduler:  hpc-backfill
@@ -277,47 +233,5 @@ Work:       0 running, 0 waiting
 Now:        2026-03-05T10:00:12.034Z
 ";
         assert_eq!(overview(vec![], vec![], 0).settings(), want);
-        let weight = |factor: &str, weight| v1::Weight { factor: factor.into(), weight };
-        let changed = v1::VCluster {
-            tenant: "physics".into(),
-            nodes: vec![],
-            served_by: String::new(),
-            weights: vec![
-                weight("priority", 0.2),
-                weight("wait-time", 0.25),
-                weight("fair-share", 1000.0),
-                weight("data-readiness", 0.123_456),
-                weight("conformance", 0.0),
-            ],
-            weights_set: true,
-            cycle_interval_ms: 1500,
-            borrows: true,
-            lend_ms: 3_600_000,
-            ..vcluster()
-        };
-        let want = "\
-vCluster:   small
-Scheduler:  hpc-backfill
-Weights:    priority 0.2 · wait-time 0.25 · fair-share 1000
-            data-readiness 0.123456 · conformance 0
-Tenant:     physics
-Nodes:      the default's
-Interval:   a round of its scheduler at most every 1.5 s
-Borrows:    idle nodes that other vClusters lend
-Lends:      its idle nodes to work of 01:00:00 at most
-Served by:  no agent at present
-Work:       0 running, 0 waiting
-Now:        2026-03-05T10:00:12.034Z
-";
-        let changed = Overview { vcluster: changed, ..overview(vec![], vec![], 0) };
-        assert_eq!(changed.settings(), want);
-        let long = v1::VCluster {
-            name: "x".repeat(64),
-            tenant: "t".repeat(128),
-            nodes: (0..200).map(|n| format!("n{}", n * 2)).collect(),
-            ..changed.vcluster
-        };
-        let long = Overview { vcluster: long, ..overview(vec![], vec![], 0) }.settings();
-        assert!(long.contains("… (200)\n") && long.lines().all(|line| line.chars().count() <= LINE_CHARS_MAX), "{long}");
     }
 }

@@ -58,19 +58,19 @@ pub struct LeaseToken {
 #[derive(Args)]
 pub struct LeaseRevoke {
     /// The leases
-    #[arg(required_unless_present = "bad", conflicts_with = "bad")]
+    #[arg(required_unless_present = "problem", conflicts_with = "problem")]
     pub names: Vec<String>,
     /// Revoke all leases whose node is under a hold, Down, or not registered
     #[arg(long)]
-    pub bad: bool,
+    pub problem: bool,
 }
 
 #[derive(Args)]
 pub struct LeaseList {
     /// Show only leases whose node is under a hold, Down, or not registered
     #[arg(long)]
-    pub bad: bool,
+    pub problem: bool,
     /// After the list, print a line for each grant and each end; renewals are not shown
-    #[arg(short, long, conflicts_with = "bad")]
+    #[arg(short, long, conflicts_with = "problem")]
     pub watch: bool,
 }

@@ -37,9 +37,10 @@ pub struct KeyStatus {
 pub enum KeyRole {
     /// It is being distributed to the nodes, which decrypt with it; later it will encrypt.
     Distributing,
-    Seals,
+    /// Nodes encrypt and decrypt with it.
+    Encrypt,
     /// The previous encryption key; still used to decrypt.
-    Opens,
+    Decrypt,
 }
 
 /// A lease. Only the leader's list contains `left_ms` and `problem`; in a watch both are `None`.

@@ -111,6 +111,7 @@ pub struct MemberStatus {
     pub certificate_until: Option<Timestamp>,
     /// Its shortage of disk space, if known to this member.
     pub shortage: Option<Shortage>,
-    /// `leader`, `follower` or `silent`, as the leader sees it; `unknown` if a follower answers.
+    /// `leader`, `follower`, `learner` or `unreachable`, as the leader sees it. Another member knows only the leader and
+    /// itself; its answer has `unknown` for the others.
     pub standing: String,
 }

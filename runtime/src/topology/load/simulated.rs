@@ -55,7 +55,7 @@ impl Loads for Simulated {
 #[derive(Debug, Error)]
 enum LoadError {
     #[error("its device file is missing")]
-    Away,
+    Missing,
     #[error(transparent)]
     File(#[from] UnreadableFile),
 }
@@ -63,7 +63,7 @@ enum LoadError {
 /// Without a file, the GPU is idle and all of its memory is free.
 fn load(device: &Path, memory_bytes: u64) -> Result<GpuLoad, LoadError> {
     if !std::fs::metadata(device).is_ok_and(|about| about.file_type().is_char_device()) {
-        return Err(LoadError::Away);
+        return Err(LoadError::Missing);
     }
     let path = load_file(device);
     let load = match File::open(&path) {

@@ -1,0 +1,162 @@
+//! Everything about one allocation, as `status ID` shows it.
+
+use super::amounts::amount;
+use super::counts::{nodes_wanted, tasks_of};
+use super::network::{domain, exposed};
+use super::program::{command, script};
+use super::state::reason;
+use super::values::{folded, queue, short, time};
+use super::walltime::{elapsed, walltime};
+use crate::last_stderr::{LastStderr, LastStderrLine};
+use crate::table::block;
+use lattice_api::v1;
+use lattice_model::count::counted;
+use lattice_model::resources::bytes_text;
+use lattice_model::time::Timestamp;
+
+/// Everything about one allocation.
+pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp) -> String {
+    let nodes =
+        if a.nodes.is_empty() { format!("{} wanted", nodes_wanted(a)) } else { format!("{} ({})", folded(&a.nodes), a.nodes.len()) };
+    let uenv = if a.uenv.is_empty() { String::new() } else { format!("{} (sha256 {})", a.uenv, a.uenv_sha256) };
+    let ended = last_stderr(stderr);
+    block(&[
+        ("ID", a.id.clone()),
+        ("Name", a.name.clone()),
+        ("Owner", a.owner.clone()),
+        ("State", a.state.clone()),
+        ("Message", status_message(a)),
+        ("Reason", reason(a)),
+        ("Exit code", a.exit_code.map(|code| code.to_string()).unwrap_or_default()),
+        ("Last stderr", ended.first().cloned().unwrap_or_default()),
+        ("", ended.get(1).cloned().unwrap_or_default()),
+        ("Memory peak", a.memory_peak_bytes.map(|bytes| used(a, bytes_text(bytes), "on one node")).unwrap_or_default()),
+        ("Processor time", a.cpu_ms.map(|ms| used(a, format!("{:.1} s", ms as f64 / 1e3), "in all")).unwrap_or_default()),
+        ("Script", script(a)),
+        ("Command", command(a)),
+        ("Directory", a.working_dir.clone()),
+        ("Nodes", nodes),
+        ("Share", a.share.as_ref().map(|s| format!("{} of each node", amount(s))).unwrap_or_default()),
+        ("Topology", a.topology.clone()),
+        ("Tasks", tasks_of(a)),
+        ("Walltime", walltime(a)),
+        ("Elapsed", elapsed(a, now).unwrap_or_default()),
+        ("Expected start", a.expected_start_ms.and_then(time).unwrap_or_default()),
+        ("Submitted", time(a.submitted_at_ms).unwrap_or_default()),
+        ("Claimed", time(a.claimed_at_ms).unwrap_or_default()),
+        ("Started", time(a.started_at_ms).unwrap_or_default()),
+        ("Ended", time(a.ended_at_ms).unwrap_or_default()),
+        ("On isolation", if a.on_isolation == "stop" { "stop: its work ends on a node that is cut off".to_owned() } else { String::new() }),
+        ("Isolated", a.isolation_note.clone()),
+        ("Requeued", if a.requeue_count == 0 { String::new() } else { counted(a.requeue_count, "time") }),
+        ("Preempted", if a.preempted_count == 0 { String::new() } else { counted(a.preempted_count, "time") }),
+        ("Held", if a.held { format!("until `lattice resume {}`", short(&a.id)) } else { String::new() }),
+        ("Telemetry", a.telemetry.clone()),
+        ("Checkpoint", a.checkpoint.as_ref().map(checkpoint).unwrap_or_default()),
+        ("Tenant", a.tenant.clone()),
+        ("vCluster", queue(&a.vcluster).to_owned()),
+        ("uenv", uenv),
+        (
+            "Network",
+            domain(a).map(|name| format!("{name}{}", a.vni.map(|vni| format!(" (VNI {vni})")).unwrap_or_default())).unwrap_or_default(),
+        ),
+        ("Not enforced", a.network_note.clone()),
+        ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
+    ])
+}
+
+/// Its status message, and its position in the queue.
+fn status_message(a: &v1::Allocation) -> String {
+    match a.queue_position {
+        0 => a.status_message.clone(),
+        place => format!("{} (place {place} in the queue)", a.status_message),
+    }
+}
+
+/// The amount used, and for how many nodes it is known if not for all.
+fn used(a: &v1::Allocation, amount: String, of: &str) -> String {
+    let nodes = a.nodes.len();
+    // Work that waits for its next attempt has no nodes: the amount is that of the last attempt.
+    let known = match nodes {
+        0 => " (last attempt)".to_owned(),
+        _ if a.usage_nodes as usize == nodes => String::new(),
+        _ => format!(" ({} of {nodes} nodes reported it so far)", a.usage_nodes),
+    };
+    if nodes > 1 { format!("{amount} {of}{known}") } else { format!("{amount}{known}") }
+}
+
+/// At most two lines: the last ones, those of a launch with rank and launch, and why they were not read.
+fn last_stderr(stderr: &LastStderr) -> Vec<String> {
+    let line = |last: &LastStderrLine| match last.launch {
+        0 => last.line.clone(),
+        launch => format!("{} (rank {} of launch {launch})", last.line, last.rank),
+    };
+    let unread = stderr.unread.iter().map(|why| format!("not read: {why}"));
+    stderr.lines.iter().map(line).chain(unread).take(2).collect()
+}
+
+fn checkpoint(c: &v1::CheckpointRef) -> String {
+    let step = c.step.map_or_else(String::new, |step| format!(", step {step}"));
+    format!("{} ({}{step})", short(&c.id), bytes_text(c.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{NOW, running};
+    use super::*;
+
+    #[test]
+    fn one_allocation_in_full() {
+        let want = "\
+ID:         1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88
+Name:       training-run
+Owner:      ada
+State:      Running
+Nodes:      n[1-3] (3)
+Tasks:      2 on each node, 6 in all
+Walltime:   72:00:00
+Elapsed:    14:23:01
+Submitted:  2026-03-05T10:00:00.000Z
+Claimed:    2026-03-05T10:00:01.000Z
+Started:    2026-03-05T10:00:12.000Z
+vCluster:   ml-training
+";
+        assert_eq!(allocation_block(&running(), &LastStderr::default(), NOW), want);
+    }
+
+    #[test]
+    fn an_ended_allocation_has_a_summary() {
+        let ended = v1::Allocation {
+            state: "Failed".into(),
+            reason: "exit_code 3".into(),
+            exit_code: Some(3),
+            ended_at_ms: 1_772_704_813_000,
+            usage_nodes: 2,
+            memory_peak_bytes: Some(3 << 30),
+            cpu_ms: Some(61_250),
+            command: vec!["./run it".into(), "a'b".into(), "-n=3".into()],
+            working_dir: "/home/ada".into(),
+            script: "#!/bin/sh\nexit 3\n".into(),
+            ..running()
+        };
+        let line = |launch, line: &str| LastStderrLine { launch, rank: 1, line: line.into() };
+        let stderr = LastStderr { lines: vec![line(0, "no such file"), line(2, "segfault")], unread: None };
+        let shown = allocation_block(&ended, &stderr, NOW);
+        for want in [
+            "Last stderr:     no such file\n",
+            "                 segfault (rank 1 of launch 2)\n",
+            "Memory peak:     3.0 GiB on one node (2 of 3 nodes reported it so far)\n",
+            "Processor time:  61.2 s in all (2 of 3 nodes reported it so far)\n",
+            "Script:          training-run (2 lines; -o json has them)\n",
+            "Command:         './run it' 'a'\\''b' -n=3\n",
+            "Directory:       /home/ada\n",
+        ] {
+            assert!(shown.contains(want), "{want}\n{shown}");
+        }
+        let unread = LastStderr { lines: vec![], unread: Some("the node is unreachable".into()) };
+        assert!(allocation_block(&ended, &unread, NOW).contains("Last stderr:     not read: the node is unreachable\n"));
+        let waits_again = v1::Allocation { nodes: vec![], state: "Suspended".into(), ..ended };
+        let shown = allocation_block(&waits_again, &LastStderr::default(), NOW);
+        assert!(shown.contains("Memory peak:     3.0 GiB (last attempt)\n"), "{shown}");
+    }
+}
