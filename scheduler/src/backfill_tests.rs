@@ -1,13 +1,14 @@
 //! Backfill: exact plans, and a simulation in virtual time.
 
 use crate::plan::plan_within;
-use crate::tests::{NOW, id, node, pending, running_on, shared, vcluster, view};
+use crate::tests::{NOW, id, node, owned_by, pending, running_on, shared, vcluster, view};
 use crate::why_not::why_not;
 use crate::{Holdings, Outlook, Plan, RESERVATIONS_MAX, View, explain, plan, waiting_in};
 use lattice_model::claim::ClaimShare;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, Claim, NodeId, NodeState, Resources, SchedulerKind, Share, SharePhase, Tenant, Timestamp,
+    Allocation, AllocationId, AllocationState, Claim, NodeId, NodeState, Resources, SchedulerKind, Share, SharePhase, SharePolicy, Tenant,
+    Timestamp,
 };
 
 use proptest::prelude::*;
@@ -16,35 +17,35 @@ use std::time::Duration;
 
 const MINUTE_MS: u64 = 60_000;
 const WHOLE: Resources = Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 };
-const HALF: Resources = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
+pub(crate) const HALF: Resources = Resources { cores: 1, memory_bytes: 1 << 29, gpus: 0 };
 
 /// With a walltime of so many minutes; 0: none.
-fn lasting(mut allocation: Allocation, minutes: u64) -> Allocation {
+pub(crate) fn lasting(mut allocation: Allocation, minutes: u64) -> Allocation {
     spec_of(&mut allocation).walltime = (minutes > 0).then(|| Duration::from_secs(minutes * 60));
     allocation
 }
 
-fn began(mut allocation: Allocation, node: &str, minutes_ago: u64) -> Allocation {
+pub(crate) fn began(mut allocation: Allocation, node: &str, minutes_ago: u64) -> Allocation {
     let amount = if allocation.spec.share.is_some() { HALF } else { WHOLE };
     allocation.started_at = Some(Timestamp(NOW.0 - minutes_ago * MINUTE_MS));
     running_on(allocation, node, amount)
 }
 
-fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
+pub(crate) fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
     let claims = plan(view, NOW).claims(|_| Some(1));
     claims.into_iter().map(|c| (c.allocation, c.shares.iter().map(|s| s.node.to_string()).collect())).collect()
 }
 
 /// The minutes from now to each expected start.
-fn starts(view: &View) -> Vec<(AllocationId, Option<u64>)> {
+pub(crate) fn starts(view: &View) -> Vec<(AllocationId, Option<u64>)> {
     plan(view, NOW).expected_starts().map(|(id, start)| (id, start.map(|start| start.since_ms(NOW) / MINUTE_MS))).collect()
 }
 
-fn reason(view: &View, n: u64) -> String {
+pub(crate) fn reason(view: &View, n: u64) -> String {
     Outlook::of(view, NOW).get(&id(n)).unwrap().reason.clone()
 }
 
-fn summary(view: &View, n: u64) -> String {
+pub(crate) fn summary(view: &View, n: u64) -> String {
     explain(view, &view.allocations[&id(n)], NOW).summary
 }
 
@@ -368,13 +369,15 @@ struct Job {
     walltime_min: u64,
     /// It ends so much earlier than its walltime, at most.
     early_min: u64,
+    /// See [`owned_by`].
+    owner: u8,
 }
 
 fn jobs(cores_max: u32) -> impl Strategy<Value = Vec<Job>> {
-    let job = (0..60_u64, 1..5_u32, 0..=cores_max, 1..60_u64, 0..40_u64);
-    let job = job.prop_map(|(arrives_min, nodes, cores, walltime_min, early_min)| {
+    let job = (0..60_u64, 1..5_u32, 0..=cores_max, 1..60_u64, 0..40_u64, 0..5_u8);
+    let job = job.prop_map(|(arrives_min, nodes, cores, walltime_min, early_min, owner)| {
         let nodes = if cores > 0 { 1 + nodes % 2 } else { nodes };
-        Job { arrives_min, nodes, cores, walltime_min, early_min }
+        Job { arrives_min, nodes, cores, walltime_min, early_min, owner }
     });
     proptest::collection::vec(job, 1..40)
 }
@@ -390,9 +393,9 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn run(jobs: &[Job], are_alike: bool) -> usize {
+    fn run(jobs: &[Job], are_alike: bool, share_policy: SharePolicy) -> usize {
         let mut sim = Self {
-            view: view(4, vec![]),
+            view: View { share_policy, ..view(4, vec![]) },
             ends: BTreeMap::new(),
             expected: BTreeMap::new(),
             expected_as_first: BTreeMap::new(),
@@ -402,7 +405,7 @@ impl Simulation {
         for (n, job) in (1..).zip(jobs) {
             let at = Timestamp(NOW.0 + job.arrives_min * MINUTE_MS);
             let job_of = if job.cores > 0 { shared(n, job.nodes, at.0, job.cores) } else { pending(n, job.nodes, at.0) };
-            arrivals.push((at, lasting(job_of, job.walltime_min)));
+            arrivals.push((at, owned_by(job.owner, lasting(job_of, job.walltime_min))));
         }
         arrivals.sort_by_key(|(at, allocation)| (*at, allocation.id));
         let mut arrivals = arrivals.into_iter().peekable();
@@ -453,6 +456,7 @@ impl Simulation {
             self.begin(claim, now, jobs);
         }
         self.assert_not_overcommitted();
+        self.assert_apart();
     }
 
     fn begin(&mut self, claim: Claim, now: Timestamp, jobs: &[Job]) {
@@ -482,9 +486,23 @@ impl Simulation {
         for planned in &plan.planned {
             let class = &plan.classes.all[planned.class];
             for (at, node) in plan.state.nodes.iter().enumerate() {
-                let is_free = class.candidates.contains(at) && plan.state.is_free_in_view(at, class.amount(&plan.state, at).as_ref());
+                let is_free = class.candidates.contains(at) && plan.state.is_free_in_view(at, class.part(&plan.state, at).as_ref());
                 let why = why_not(&self.view, &held, node, planned.allocation);
                 assert_eq!(is_free, why.is_none(), "{}: {why:?}", node.id);
+            }
+        }
+    }
+
+    /// No node has shares of two that the share policy keeps apart.
+    fn assert_apart(&self) {
+        let mut there: BTreeMap<&NodeId, Vec<&Allocation>> = BTreeMap::new();
+        for allocation in self.view.allocations.values() {
+            for node in allocation.nodes() {
+                let others = there.entry(node).or_default();
+                for other in others.iter().copied() {
+                    assert_eq!(self.view.share_policy.keeps_apart(allocation, Some(other)), None, "{node}");
+                }
+                others.push(allocation);
             }
         }
     }
@@ -505,19 +523,26 @@ proptest! {
     /// Where nodes are alike, nothing that ends by its walltime starts later than was first expected.
     #[test]
     fn no_start_is_later_than_was_first_told(jobs in jobs(0)) {
-        Simulation::run(&jobs, true);
+        Simulation::run(&jobs, true, SharePolicy::Anyone);
     }
 
     /// With shares of nodes, this holds for the first that waits.
     #[test]
     fn the_first_of_a_queue_never_starts_later_than_was_told(jobs in jobs(2)) {
-        Simulation::run(&jobs, false);
+        Simulation::run(&jobs, false, SharePolicy::Anyone);
+    }
+
+    /// It holds under each share policy, and no two that the policy keeps apart are on a node together.
+    #[test]
+    fn the_first_of_a_queue_starts_as_was_told_under_share_policies(jobs in jobs(2), is_by_user: bool) {
+        Simulation::run(&jobs, false, if is_by_user { SharePolicy::User } else { SharePolicy::Tenant });
     }
 }
 
 #[test]
 fn the_simulation_makes_work_wait() {
-    let job = |n: u64| Job { arrives_min: n % 7, nodes: 1 + (n % 4) as u32, cores: 0, walltime_min: 5 + n * 7 % 30, early_min: n % 9 };
+    let job =
+        |n: u64| Job { arrives_min: n % 7, nodes: 1 + (n % 4) as u32, cores: 0, walltime_min: 5 + n * 7 % 30, early_min: n % 9, owner: 0 };
     let jobs: Vec<Job> = (0..40).map(job).collect();
-    assert!(Simulation::run(&jobs, true) > 20);
+    assert!(Simulation::run(&jobs, true, SharePolicy::Anyone) > 20);
 }

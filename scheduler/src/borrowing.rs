@@ -13,8 +13,8 @@ use crate::classes::Class;
 use crate::grouping;
 use crate::node_set::NodeSet;
 use crate::quotas::Quotas;
-use crate::state::State;
-use lattice_model::{Allocation, DEFAULT_VCLUSTER, Resources, VCluster};
+use crate::state::{Part, State};
+use lattice_model::{Allocation, DEFAULT_VCLUSTER, VCluster};
 use std::collections::BTreeMap;
 
 /// The nodes of other vClusters that work of each class could be lent.
@@ -58,15 +58,15 @@ impl Lent {
             return None;
         }
         *looks += open;
-        let is_free = |node: &usize, amount: Option<Resources>| {
-            let has_room = amount.is_none_or(|amount| state.free_now[*node].holds(&amount));
-            has_room && state.is_free_beside(*node, amount.as_ref(), until_ms, |span| span.by != allocation.id)
+        let is_free = |node: &usize, part: Option<Part>| {
+            let has_room = part.is_none_or(|part| state.free_now[*node].holds(&part.amount));
+            has_room && state.is_free_beside(*node, part.as_ref(), until_ms, |span| span.by != allocation.id)
         };
-        let own: Vec<usize> = state.open.and(&class.candidates).filter(|node| is_free(node, class.amount(state, *node))).collect();
+        let own: Vec<usize> = state.open.and(&class.candidates).filter(|node| is_free(node, class.part(state, *node))).collect();
         let is_lent = |node: &usize| {
             VCluster::lends(|name| state.view.vclusters.get(name), state.nodes[*node], &allocation.spec, allocation.requeue_count)
         };
-        let lent = state.open.and(lendable).filter(|node| is_lent(node) && is_free(node, class.amount(state, *node)));
+        let lent = state.open.and(lendable).filter(|node| is_lent(node) && is_free(node, class.part(state, *node)));
         let nodes = together(state, class, quotas, allocation, own, lent.collect());
         if nodes.is_none() && !is_reserved && !quotas.depend_on_nodes(allocation) {
             self.in_vain.insert(key, until_ms);

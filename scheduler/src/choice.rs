@@ -21,7 +21,9 @@ pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocat
     let Free { nodes: mut free, more } = free(state, class, allocation, until_ms);
     let left = |node: &usize| {
         let free = state.free_now[*node];
-        (free.gpus, free.cores, free.memory_bytes)
+        // Work of this owner is there already if anything is: no further node is closed to others.
+        let is_unshared = state.owners.are_apart() && free == state.nodes[*node].size;
+        (is_unshared, free.gpus, free.cores, free.memory_bytes)
     };
     // The same as below, without sorting all nodes.
     if most == 1 && !quotas.depend_on_nodes(allocation) {
@@ -53,7 +55,7 @@ struct Free {
 }
 
 fn free(state: &State<'_>, class: &Class<'_>, allocation: &Allocation, until_ms: u64) -> Free {
-    let is_free = |node: &usize| state.is_free_until(*node, class.amount(state, *node).as_ref(), until_ms);
+    let is_free = |node: &usize| state.is_free_until(*node, class.part(state, *node).as_ref(), until_ms);
     let Some(kinds) = &class.kinds else {
         return Free { nodes: with_room(state, allocation).and(&class.candidates).filter(is_free).collect(), more: Vec::new() };
     };
@@ -99,7 +101,7 @@ pub fn over_quota(
     let wanted = allocation.spec.nodes as usize;
     let mut used = NodeSet::empty(state.nodes.len());
     let is_used = |node: &usize| {
-        let is_free = state.is_free_until(*node, class.amount(state, *node).as_ref(), until_ms);
+        let is_free = state.is_free_until(*node, class.part(state, *node).as_ref(), until_ms);
         is_free && quotas.is_used(allocation, &state.nodes[*node].id)
     };
     state.open.and(&class.candidates).filter(is_used).for_each(|node| used.insert(node));

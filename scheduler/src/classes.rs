@@ -3,17 +3,19 @@
 use crate::grouping;
 use crate::misfit;
 use crate::node_set::NodeSet;
-use crate::state::State;
+use crate::state::{Part, State};
 use lattice_model::input::STDIN_VARIABLE;
-use lattice_model::{Allocation, Resources, Topology};
+use lattice_model::{Allocation, Topology};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-/// Work that is equal in all that decides which nodes could ever serve it.
+/// Work that is equal in all that decides which nodes could ever serve it, and beside whom.
 pub struct Class<'a> {
     /// One of its allocations.
     like: &'a Allocation,
+    /// Whose their shares are: see [`crate::owners::Owners`]. The same for all that want whole nodes.
+    who: u32,
     /// The nodes that could ever serve it: they are registered, in its vCluster, schedulable, large
     /// enough, with the constraints that it asks for, and not now excluded for it.
     pub candidates: Rc<NodeSet>,
@@ -27,9 +29,9 @@ pub struct Class<'a> {
 
 impl Class<'_> {
     /// How much it gets of this node; `None`: the whole node.
-    pub fn amount(&self, state: &State<'_>, node: usize) -> Option<Resources> {
+    pub fn part(&self, state: &State<'_>, node: usize) -> Option<Part> {
         let spec = &self.like.spec;
-        spec.share.is_some().then(|| spec.amount_of(&state.nodes[node].size))
+        spec.share.is_some().then(|| Part { amount: spec.amount_of(&state.nodes[node].size), who: self.who })
     }
 
     /// How many of its candidates could serve one allocation together.
@@ -66,8 +68,10 @@ pub struct Classes<'a> {
 impl<'a> Classes<'a> {
     /// The class of an allocation.
     pub fn of(&mut self, state: &State<'a>, allocation: &'a Allocation) -> usize {
-        let known = self.by_hash.entry(hash(allocation)).or_default();
-        if let Some(class) = known.iter().find(|class| is_alike(self.all[**class].like, allocation)) {
+        let who = if allocation.spec.share.is_some() { state.owners.number(Some(allocation)) } else { 0 };
+        let known = self.by_hash.entry(hash(allocation, who)).or_default();
+        let has_all = |class: &&usize| self.all[**class].who == who && is_alike(self.all[**class].like, allocation);
+        if let Some(class) = known.iter().find(has_all) {
             return *class;
         }
         known.push(self.all.len());
@@ -75,7 +79,7 @@ impl<'a> Classes<'a> {
         let reach = grouping::reach(state, candidates.iter(), &allocation.spec);
         let of_first_node = || candidates.iter().next().map_or(0, |node| state.nodes[node].size.memory_bytes);
         let memory_bytes = allocation.spec.share.map_or_else(of_first_node, |share| share.memory_bytes);
-        self.all.push(Class { like: allocation, candidates, kinds, reach, memory_bytes });
+        self.all.push(Class { like: allocation, who, candidates, kinds, reach, memory_bytes });
         self.all.len() - 1
     }
 
@@ -121,11 +125,11 @@ fn is_alike(a: &Allocation, b: &Allocation) -> bool {
     same_place && same_layout && same_care && x.env.get(STDIN_VARIABLE) == y.env.get(STDIN_VARIABLE) && a.excluded == b.excluded
 }
 
-/// Equal for work that is alike.
-fn hash(allocation: &Allocation) -> u64 {
+/// Equal for work that is alike and of one owner.
+fn hash(allocation: &Allocation, who: u32) -> u64 {
     let spec = &allocation.spec;
     let mut hash = DefaultHasher::new();
-    (&spec.vcluster, spec.sensitive, spec.tasks_per_node, allocation.excluded.len()).hash(&mut hash);
+    (who, &spec.vcluster, spec.sensitive, spec.tasks_per_node, allocation.excluded.len()).hash(&mut hash);
     let constraints = &spec.constraints;
     (constraints.gpus, constraints.memory_bytes, constraints.conformance, constraints.topology).hash(&mut hash);
     (&constraints.features, &constraints.nodes).hash(&mut hash);

@@ -70,8 +70,8 @@ fn reserved(plan: &Plan<'_>, planned: &Planned<'_>, ahead: &BTreeSet<AllocationI
         Decision::Begins(_) | Decision::NotReached | Decision::TooFewNodes | Decision::Blocked { .. } => return None,
     }
     let until_ms = plan.state.now_ms.saturating_add(duration_ms(&planned.allocation.spec));
-    let amount = plan.classes.all[planned.class].amount(&plan.state, node);
-    if plan.state.is_free_beside(node, amount.as_ref(), until_ms, |span| !span.is_planned || ahead.contains(&span.by)) {
+    let part = plan.classes.all[planned.class].part(&plan.state, node);
+    if plan.state.is_free_beside(node, part.as_ref(), until_ms, |span| !span.is_planned || ahead.contains(&span.by)) {
         return None;
     }
     let of_plan = plan.state.spans[node].iter().filter(|span| span.is_planned && ahead.contains(&span.by));

@@ -35,6 +35,11 @@ impl Holdings {
         self.0.get(node).into_iter().flat_map(BTreeMap::values).fold(Resources::default(), |sum, part| sum.plus(part))
     }
 
+    /// The allocations that hold a part of the node.
+    pub(crate) fn holders(&self, node: &NodeId) -> impl Iterator<Item = AllocationId> {
+        self.0.get(node).into_iter().flat_map(BTreeMap::keys).map(|(allocation, _)| *allocation)
+    }
+
     /// The allocation that holds most of the node, by cores and then by memory, and what it holds.
     pub(crate) fn largest(&self, node: &NodeId) -> Option<(AllocationId, Resources)> {
         let held = self.0.get(node)?.iter().max_by_key(|(_, r)| (r.cores, r.memory_bytes));

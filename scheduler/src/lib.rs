@@ -27,6 +27,7 @@ mod misfit;
 mod node_set;
 mod order;
 mod outlook;
+mod owners;
 mod plan;
 mod quotas;
 mod reserve;
@@ -84,6 +85,8 @@ mod choice_tests;
 mod grouping_tests;
 #[cfg(test)]
 mod score_tests;
+#[cfg(test)]
+mod share_policy_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -4,6 +4,7 @@ use crate::borrowing::borrows;
 use crate::choice;
 use crate::grouping;
 use crate::misfit::{self, misfit};
+use crate::owners::kept_apart;
 use crate::plan::{Decision, Plan, Planned, RESERVATIONS_MAX, plan};
 use crate::quotas::Quotas;
 use crate::reserve::{Endless, Reservation};
@@ -52,13 +53,45 @@ impl Plan<'_> {
 
     /// How many of the nodes that are free now, without the work of this plan, could serve it together.
     fn count_free(&self, planned: &Planned<'_>) -> usize {
+        self.count_together(planned, &self.free_nodes(planned))
+    }
+
+    fn free_nodes(&self, planned: &Planned<'_>) -> Vec<usize> {
         let class = &self.classes.all[planned.class];
         let is_free = |node: &usize| {
             let is_in_service = self.state.service[*node] == Service::Up;
-            is_in_service && self.state.is_free_in_view(*node, class.amount(&self.state, *node).as_ref())
+            is_in_service && self.state.is_free_in_view(*node, class.part(&self.state, *node).as_ref())
         };
-        let free: Vec<usize> = class.candidates.iter().filter(is_free).collect();
-        choice::count_free(&self.state, class, &free, &Quotas::of(self.state.view), planned.allocation)
+        class.candidates.iter().filter(is_free).collect()
+    }
+
+    fn count_together(&self, planned: &Planned<'_>, nodes: &[usize]) -> usize {
+        choice::count_free(&self.state, &self.classes.all[planned.class], nodes, &Quotas::of(self.state.view), planned.allocation)
+    }
+
+    /// If only the share policy keeps it from enough nodes now: how many nodes have enough free and
+    /// are kept from it, and what they hold, in words.
+    fn kept_apart(&self, planned: &Planned<'_>) -> Option<(usize, &'static str)> {
+        if !self.state.owners.are_apart() {
+            return None;
+        }
+        let (class, wanted) = (&self.classes.all[planned.class], planned.allocation.spec.nodes as usize);
+        let free = self.free_nodes(planned);
+        if self.count_together(planned, &free) >= wanted {
+            return None;
+        }
+        let work_there = |node: usize| {
+            let part = class.part(&self.state, node)?;
+            let has_enough = self.state.service[node] == Service::Up && self.state.has_amount_in_view(node, &part.amount);
+            let holders = self.state.held_in_view(node).map(|span| span.by);
+            let (_, work) = kept_apart(self.state.view, planned.allocation, holders).filter(|_| has_enough)?;
+            Some((node, work))
+        };
+        let (apart, works): (Vec<usize>, Vec<&'static str>) = class.candidates.iter().filter_map(work_there).unzip();
+        let all: Vec<usize> = free.into_iter().chain(apart.iter().copied()).collect();
+        let first = *works.first().filter(|_| self.count_together(planned, &all) >= wanted)?;
+        let are_alike = works.iter().all(|work| *work == first);
+        Some((apart.len(), if are_alike { first } else { "work of others" }))
     }
 
     /// The excluded nodes, if there would be enough nodes with them.
@@ -89,22 +122,30 @@ impl Plan<'_> {
             Decision::Blocked { obstacle, later: true } => obstacle.brief_later(),
             Decision::Begins(_) if planned.ahead == 0 => format!("about to be placed: {}", are_free(self.count_free(planned))),
             Decision::Begins(_) => "about to be placed".to_owned(),
-            Decision::Reserved(reservation) => match (self.expected_start(reservation), planned.ahead) {
-                (Some(start), 0) => {
-                    format!("starts ~{}: next, {} of {wanted} free", self.clock(start), self.count_free(planned))
-                }
-                (Some(start), ahead) => format!("starts ~{}: {ahead} ahead", self.clock(start)),
-                (None, ahead) => match reservation.endless {
-                    _ if !reservation.awaited.is_empty() => self.out_of_service_brief(&reservation.awaited),
-                    Some(Endless { by, is_overdue: false }) => format!("waits for {}: it has no walltime", by.short()),
-                    Some(Endless { by, is_overdue: true }) => format!("waits for {}, which is overdue", by.short()),
-                    None => format!("behind {ahead} in its queue, start unknown"),
-                },
-            },
+            Decision::Reserved(reservation) => self.reserved_brief(planned, reservation),
             Decision::OutOfService => self.out_of_service_brief(&self.out_of_service(planned)),
             Decision::Behind => format!("behind {} in its queue", planned.ahead),
             Decision::NotReached => format!("behind {}: too much waits to look at", planned.ahead),
         })
+    }
+
+    fn reserved_brief(&self, planned: &Planned<'_>, reservation: &Reservation) -> String {
+        let (start, wanted) = (self.expected_start(reservation), planned.allocation.spec.nodes);
+        // Where nothing overtakes, what is ahead is the reason.
+        let is_behind = planned.ahead > 0 && self.is_fifo(planned);
+        if let Some((_, work)) = self.kept_apart(planned).filter(|_| !is_behind && reservation.awaited.is_empty()) {
+            return start.map_or_else(|| format!("waits for {work}"), |start| format!("starts ~{}: {work}", self.clock(start)));
+        }
+        match (start, planned.ahead) {
+            (Some(start), 0) => format!("starts ~{}: next, {} of {wanted} free", self.clock(start), self.count_free(planned)),
+            (Some(start), ahead) => format!("starts ~{}: {ahead} ahead", self.clock(start)),
+            (None, ahead) => match reservation.endless {
+                _ if !reservation.awaited.is_empty() => self.out_of_service_brief(&reservation.awaited),
+                Some(Endless { by, is_overdue: false }) => format!("waits for {}: it has no walltime", by.short()),
+                Some(Endless { by, is_overdue: true }) => format!("waits for {}, which is overdue", by.short()),
+                None => format!("behind {ahead} in its queue, start unknown"),
+            },
+        }
     }
 
     fn out_of_service_brief(&self, nodes: &[usize]) -> String {
@@ -161,7 +202,15 @@ impl Plan<'_> {
         };
         let delays = free >= planned.allocation.spec.nodes as usize && !is_fifo;
         let delays = if delays { "; if it began now, it could delay work ahead of it" } else { "" };
-        format!("{line}; {expectation}{delays}")
+        format!("{line}; {expectation}{delays}{}", self.kept_apart_clause(planned))
+    }
+
+    /// What [`Self::kept_apart`] finds, as the end of a sentence.
+    fn kept_apart_clause(&self, planned: &Planned<'_>) -> String {
+        let Some((count, work)) = self.kept_apart(planned) else { return String::new() };
+        let (has, holds) = if count == 1 { ("has", "holds") } else { ("have", "hold") };
+        let (nodes, rule) = (counted(count, "node"), self.state.view.share_policy.rule());
+        format!("; {nodes} {has} enough free and {holds} {work}: by the share policy {rule}")
     }
 
     fn is_fifo(&self, planned: &Planned<'_>) -> bool {

@@ -59,7 +59,7 @@ pub fn find(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocatio
     let floor_ms = floor_ms.max(state.now_ms);
     let ends = allocation.spec.walltime.is_some();
     let at = |node: usize, not_before_ms: u64| {
-        let free_ms = state.free_from_ms(node, class.amount(state, node).as_ref(), ends);
+        let free_ms = state.free_from_ms(node, class.part(state, node).as_ref(), ends);
         Available { from_ms: free_ms.max(state.floor_ms[node]).max(not_before_ms), free_ms, node }
     };
     let up = class.candidates.iter().filter(|node| state.service[*node] == Service::Up);
@@ -176,7 +176,7 @@ fn earliest_of(state: &State<'_>, mut available: Vec<Available>, wanted: usize, 
 fn reservation(state: &State<'_>, class: &Class<'_>, start_ms: u64, nodes: Vec<usize>) -> Reservation {
     let awaited = nodes.iter().copied().filter(|node| state.service[*node] != Service::Up).collect();
     let endless = nodes.iter().find_map(|node| {
-        let is_full = !state.is_free_in_view(*node, class.amount(state, *node).as_ref());
+        let is_full = !state.is_free_in_view(*node, class.part(state, *node).as_ref());
         let span = state.spans[*node].iter().find(|span| is_full && !span.is_planned && !state.is_known_start(span.end_ms))?;
         Some(Endless { by: span.by, is_overdue: span.has_end })
     });

@@ -1,6 +1,7 @@
 //! The view in columns by node index, with what is held of each node and until when.
 
 use crate::node_set::NodeSet;
+use crate::owners::Owners;
 use crate::untouched::{Likeness, Untouched};
 use crate::view::View;
 use lattice_model::spec::WALLTIME_MAX;
@@ -35,10 +36,21 @@ pub struct Span {
     pub end_ms: u64,
     pub amount: Resources,
     pub by: AllocationId,
+    /// Whose it is: see [`Owners`].
+    pub who: u32,
     /// Whether the work has a walltime.
     pub has_end: bool,
     /// Whether it is of this plan: the work does not hold it yet.
     pub is_planned: bool,
+}
+
+/// The part of a node that work asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub amount: Resources,
+    /// Whose it would be: see [`Owners`]. Nothing of anybody else may hold a part of the node at the
+    /// same time.
+    pub who: u32,
 }
 
 /// Whether a node can take work now.
@@ -80,6 +92,7 @@ pub struct State<'a> {
     pub untouched: Untouched,
     /// For each node, when the latest reservation begins that could be moved to it; 0: there is none.
     pub floor_ms: Vec<u64>,
+    pub owners: Owners<'a>,
 }
 
 impl<'a> State<'a> {
@@ -111,6 +124,7 @@ impl<'a> State<'a> {
             open: NodeSet::empty(nodes.len()),
             vacant: NodeSet::empty(nodes.len()),
             floor_ms: vec![0; nodes.len()],
+            owners: Owners::of(view),
             nodes,
         };
         state.hold_shares();
@@ -135,10 +149,11 @@ impl<'a> State<'a> {
         for allocation in view.allocations.values().filter(|a| !a.state.is_without_nodes()) {
             let end_ms = expected_end_ms(allocation, self.now_ms);
             let has_end = allocation.spec.walltime.is_some() || allocation.state.is_terminal();
+            let who = self.owners.number(Some(allocation));
             for share in allocation.shares.iter().filter(|share| share.phase != SharePhase::Released) {
                 let Some(node) = index.get(share.node) else { continue };
                 let (start_ms, amount, by) = (self.now_ms, share.resources, allocation.id);
-                self.hold(*node, Span { start_ms, end_ms, amount, by, has_end, is_planned: false });
+                self.hold(*node, Span { start_ms, end_ms, amount, by, who, has_end, is_planned: false });
             }
         }
         for node in 0..self.nodes.len() {
@@ -151,8 +166,8 @@ impl<'a> State<'a> {
                 // Since the end of its attempt; of work that is not known any more, long ago.
                 let ended = record.map(|a| a.attempts.last().map_or(self.now_ms, |attempt| attempt.ended_at.0));
                 let (start_ms, end_ms) = (self.now_ms, overdue_end_ms(ended.unwrap_or_default(), self.now_ms));
-                let (amount, by) = (leaving.resources, leaving.allocation);
-                self.hold(node, Span { start_ms, end_ms, amount, by, has_end: true, is_planned: false });
+                let (amount, by, who) = (leaving.resources, leaving.allocation, self.owners.number(record));
+                self.hold(node, Span { start_ms, end_ms, amount, by, who, has_end: true, is_planned: false });
             }
         }
     }
@@ -188,39 +203,50 @@ impl<'a> State<'a> {
     }
 
     /// Whether so much of the node is free from now until then; `None`: the whole node.
-    pub fn is_free_until(&self, node: usize, amount: Option<&Resources>, until_ms: u64) -> bool {
-        amount.is_none_or(|amount| self.free_now[node].holds(amount)) && self.is_free_beside(node, amount, until_ms, |_| true)
+    pub fn is_free_until(&self, node: usize, part: Option<&Part>, until_ms: u64) -> bool {
+        part.is_none_or(|part| self.free_now[node].holds(&part.amount)) && self.is_free_beside(node, part, until_ms, |_| true)
     }
 
     /// The same, counting only spans for which `counts` is true.
-    pub fn is_free_beside(&self, node: usize, amount: Option<&Resources>, until_ms: u64, counts: impl Fn(&Span) -> bool) -> bool {
+    pub fn is_free_beside(&self, node: usize, part: Option<&Part>, until_ms: u64, counts: impl Fn(&Span) -> bool) -> bool {
         let mut spans = self.spans[node].iter().filter(|span| counts(span));
-        let Some(amount) = amount else { return spans.all(|span| span.start_ms >= until_ms) };
+        let Some(Part { amount, who }) = part else { return spans.all(|span| span.start_ms >= until_ms) };
+        if spans.clone().any(|span| span.who != *who && span.start_ms < until_ms) {
+            return false;
+        }
         let later = spans.clone().map(|span| span.start_ms).filter(|start_ms| (self.now_ms + 1..until_ms).contains(start_ms));
         let mut times = std::iter::once(self.now_ms).chain(later);
         times.all(|at_ms| free_at_ms(&self.nodes[node].size, spans.clone(), at_ms).holds(amount))
     }
 
     /// Whether so much of the node is free now, without the work of this plan.
-    pub fn is_free_in_view(&self, node: usize, amount: Option<&Resources>) -> bool {
-        let mut held = self.spans[node].iter().filter(|span| !span.is_planned);
-        match amount {
-            None => held.next().is_none(),
-            Some(amount) => self.nodes[node].size.minus(&held.fold(Resources::default(), |sum, span| sum.plus(&span.amount))).holds(amount),
-        }
+    pub fn is_free_in_view(&self, node: usize, part: Option<&Part>) -> bool {
+        let Some(part) = part else { return self.held_in_view(node).next().is_none() };
+        self.has_amount_in_view(node, &part.amount) && self.held_in_view(node).all(|span| span.who == part.who)
+    }
+
+    /// The same for an amount, whoever holds the rest.
+    pub fn has_amount_in_view(&self, node: usize, amount: &Resources) -> bool {
+        let held = self.held_in_view(node).fold(Resources::default(), |sum, span| sum.plus(&span.amount));
+        self.nodes[node].size.minus(&held).holds(amount)
+    }
+
+    /// What holds a part of the node now, without the work of this plan.
+    pub fn held_in_view(&self, node: usize) -> impl Iterator<Item = &Span> {
+        self.spans[node].iter().filter(|span| !span.is_planned)
     }
 
     /// When so much of the node is free for good: all that holds it at that time has begun. `None`:
     /// the whole node. Work with an end (`ends`) may use it before a reservation whose start is not
     /// known.
-    pub fn free_from_ms(&self, node: usize, amount: Option<&Resources>, ends: bool) -> u64 {
+    pub fn free_from_ms(&self, node: usize, part: Option<&Part>, ends: bool) -> u64 {
         let counts = |span: &&Span| !(ends && span.is_planned && !self.is_known_start(span.start_ms));
         let mut spans = self.spans[node].iter().filter(counts);
-        let Some(amount) = amount else { return spans.next().map_or(self.now_ms, |span| span.end_ms) };
+        let Some(Part { amount, who }) = part else { return spans.next().map_or(self.now_ms, |span| span.end_ms) };
         let mut held = Resources::default();
         for span in spans {
             held = held.plus(&span.amount);
-            if !self.nodes[node].size.minus(&held).holds(amount) {
+            if span.who != *who || !self.nodes[node].size.minus(&held).holds(amount) {
                 return span.end_ms;
             }
         }

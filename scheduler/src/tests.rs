@@ -157,6 +157,15 @@ pub(crate) fn shared(n: u64, nodes: u32, at: u64, cores: u32) -> Allocation {
     allocation
 }
 
+/// Of one of five owners: two users of a tenant, one of them with another tenant too, and both without
+/// any.
+pub(crate) fn owned_by(number: u8, mut allocation: Allocation) -> Allocation {
+    let (tenant, uid) = [("physics", 1), ("physics", 2), ("chemistry", 1), ("", 1), ("", 2)][usize::from(number)];
+    allocation.owner.uid = uid;
+    tenant.clone_into(&mut spec_of(&mut allocation).tenant);
+    allocation
+}
+
 pub(crate) fn running_on(mut allocation: Allocation, node: &str, resources: Resources) -> Allocation {
     allocation.state = AllocationState::Running;
     allocation.shares = [Share { node: node.parse().unwrap(), resources, phase: SharePhase::Prepared }].into();

@@ -331,9 +331,9 @@ impl Search<'_, '_> {
             let leaves = |span: &Span| self.leaving.contains(&(span.by, *node)) && self.state.is_known_start(span.end_ms);
             let is_gone = |span: &Span| without.contains(&span.by) || (!span.is_planned && leaves(span));
             let counts = |span: &Span| !is_gone(span);
-            let amount = self.class.amount(self.state, *node);
+            let part = self.class.part(self.state, *node);
             let is_candidate = self.class.candidates.contains(*node) && self.state.service[*node] == Service::Up;
-            is_candidate && self.state.is_free_beside(*node, amount.as_ref(), self.until_ms, counts)
+            is_candidate && self.state.is_free_beside(*node, part.as_ref(), self.until_ms, counts)
         })
     }
 }

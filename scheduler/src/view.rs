@@ -2,8 +2,8 @@
 
 use crate::table::Table;
 use lattice_model::{
-    Allocation, AllocationId, BudgetPeriod, DEFAULT_VCLUSTER, DailyUse, Node, NodeId, Revision, SchedulerKind, Tenant, VCluster, VniPool,
-    Weights,
+    Allocation, AllocationId, BudgetPeriod, DEFAULT_VCLUSTER, DailyUse, Node, NodeId, Revision, SchedulerKind, SharePolicy, Tenant,
+    VCluster, VniPool, Weights,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub struct View {
     pub budget_period: BudgetPeriod,
     /// How many allocations of one user may hold nodes at once; `None`: any number.
     pub user_running: Option<u32>,
+    /// Whose shares a node may hold at the same time.
+    pub share_policy: SharePolicy,
     /// The bandwidth of the checkpoint store, in bytes per second; `None`: it is not known.
     pub checkpoint_bytes_per_second: Option<f64>,
     /// Nodes that this agent's gossip shows alive ([`View::with_alive`]).

@@ -1,6 +1,7 @@
 //! Why an allocation cannot have a node.
 
 use crate::holdings::Holdings;
+use crate::owners::kept_apart;
 use crate::view::View;
 use lattice_model::{Allocation, AllocationId, Exclusion, Node, Resources, Timestamp, VCluster, hostlist};
 
@@ -30,6 +31,13 @@ pub enum WhyNot {
         /// What the allocation wants of it.
         wanted: Resources,
     },
+    /// Enough of it is free, and the cluster's share policy allows the allocation no part of it.
+    Apart {
+        /// What holds a part of the node.
+        by: AllocationId,
+        /// What the node holds, in words: [`lattice_model::SharePolicy::keeps_apart`].
+        work: &'static str,
+    },
     /// Its prologue failed for this allocation. The exclusion ends at `until`, or earlier if the
     /// node is repaired.
     Excluded {
@@ -51,6 +59,7 @@ impl std::fmt::Display for WhyNot {
             Self::Reserved { by, from: Some(from) } => write!(f, "is reserved for allocation {} from {from} on", by.short()),
             Self::Reserved { by, from: None } => write!(f, "is kept for allocation {}, whose start is not known", by.short()),
             Self::Full { free, wanted } => write!(f, "has too little free: {}", wanted.short_of(free)),
+            Self::Apart { by, work } => write!(f, "holds {work} (allocation {}), and the share policy keeps the two apart", by.short()),
             Self::Lacks(what) => f.write_str(what),
             Self::Excluded { why, until } => write!(
                 f,
@@ -80,6 +89,9 @@ pub(crate) fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Al
         Some((by, part)) if allocation.spec.share.is_none() || part == node.size => return Some(WhyNot::Taken(by)),
         Some(_) | None if !free.holds(&wanted) => return Some(WhyNot::Full { free, wanted }),
         Some(_) | None => {}
+    }
+    if let Some((by, work)) = kept_apart(view, allocation, held.holders(&node.id)) {
+        return Some(WhyNot::Apart { by, work });
     }
     (!view.alive.contains(&node.id)).then_some(WhyNot::NotAlive)
 }

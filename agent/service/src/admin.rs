@@ -7,7 +7,7 @@ use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::{Action, QuotaChange, Revocation, SoftLimitsChange, TenantChange, TenantStatus, UserLimitsChange};
-use lattice_model::Principal;
+use lattice_model::{Principal, SharePolicy};
 use lattice_quorum_client::wire::{Answer, KeyRole, KeyringStatus, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
@@ -144,7 +144,8 @@ impl AdminService for Api {
             tenant_pending: quota_change(asked.tenant_pending),
         };
         let (sensitive_pool_size, budget_period_days) = (quota_change(asked.sensitive_pool_size), asked.budget_period_days);
-        self.done(&operator.asks(Action::SetLimits { sensitive_pool_size, users, budget_period_days, by })).await?;
+        let share_policy = asked.share_policy.as_deref().map(share_policy).transpose()?;
+        self.done(&operator.asks(Action::SetLimits { sensitive_pool_size, users, budget_period_days, share_policy, by })).await?;
         self.limits().await.map(Response::new)
     }
 
@@ -261,6 +262,7 @@ impl Api {
                     user_history: users.user_history,
                     tenant_pending: users.tenant_pending,
                     budget_period_days: now.limits.budget_period.days(),
+                    share_policy: now.limits.share_policy.name().to_owned(),
                 })
             }
             other => Err(unexpected(&other)),
@@ -288,6 +290,14 @@ impl Api {
         self.done(&operator.asks(Action::SetTenant { change, by })).await?;
         Ok(Response::new(v1::TenantResponse {}))
     }
+}
+
+fn share_policy(name: &str) -> Result<SharePolicy, Status> {
+    let unknown = || {
+        let name: String = name.chars().take(40).collect();
+        Status::invalid_argument(format!("share_policy {name:?} is not one of {}", SharePolicy::NAMES.join(", ")))
+    };
+    SharePolicy::from_name(name).ok_or_else(unknown)
 }
 
 fn quota_change(wire: Option<v1::QuotaChange>) -> QuotaChange {

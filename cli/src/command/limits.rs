@@ -22,6 +22,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
         user_history: change(args.user_history),
         tenant_pending: change(args.tenant_pending),
         budget_period_days: args.budget_period_days,
+        share_policy: args.share_policy.map(|policy| policy.to_model().name().to_owned()),
     };
     let limits = if asked == v1::SetLimitsRequest::default() {
         answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?
@@ -40,6 +41,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
             ("Ended work shown, of a user", shown(limits.user_history)),
             ("Pending, of a tenant", shown(limits.tenant_pending)),
             ("Budget period, in days", limits.budget_period_days.to_string()),
+            ("Share policy", limits.share_policy.clone()),
         ])),
         Format::Data(notation) => notation.print(&serde_json::json!({
             "sensitive_pool_size": limits.sensitive_pool_size,
@@ -51,6 +53,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
             "user_history": limits.user_history,
             "tenant_pending": limits.tenant_pending,
             "budget_period_days": limits.budget_period_days,
+            "share_policy": limits.share_policy,
         })),
         Format::Name => print_names([shown(limits.sensitive_pool_size).as_str()]),
     }

@@ -12,6 +12,7 @@ pub fn trials() -> Vec<Trial> {
         TENANTS.test("work_that_a_quota_stops_now_is_accepted_and_waits_for_headroom", &[], waits),
         TENANTS.test("work_that_needs_a_part_of_a_node_is_placed_where_the_quota_allows_it", &[], parts),
         TENANTS.test("schedulers_that_race_exceed_no_quota", &[], race),
+        TENANTS.test("shares_of_two_tenants_meet_on_a_node_only_where_the_policy_allows_it", &[], share_policy),
         TENANTS.test("tenants_are_operators_business", &[], operators),
     ]
 }
@@ -104,6 +105,62 @@ fn parts(w: &World) {
         w.ended(id);
     }
     w.ok(&["admin", "tenant", "delete", "physics"]);
+}
+
+/// Restores the share policy, whatever the result of the test.
+struct PolicyRestored<'a>(&'a World);
+
+impl Drop for PolicyRestored<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.run(&["admin", "limits", "--share-policy=anyone"]);
+    }
+}
+
+fn share_policy(w: &World) {
+    for tenant in ["physics", "chemistry"] {
+        w.ok(&["admin", "tenant", "create", tenant, "--max-nodes=3"]);
+    }
+    let policy = || text(&w.lattice.json(&["admin", "limits"]).unwrap(), "share_policy");
+    assert_eq!(policy(), "anyone", "it is the default");
+    assert_eq!(w.run_as(NOBODY, &["admin", "limits", "--share-policy=user"]).code(), 4, "operators set it");
+    let _restored = PolicyRestored(w);
+    assert!(w.ok(&["admin", "limits", "--share-policy=tenant"]).contains("Share policy:"));
+    assert_eq!(policy(), "tenant");
+    assert!(w.ok(&["audit", "query", "--type", "limits-set"]).contains("share_policy tenant"));
+    let core = |tenant: &str, walltime: &str| {
+        w.submit(&["--tenant", tenant, "--cores=1", "-w", "n1", "--walltime", walltime, "--", "/bin/sleep", "600"])
+    };
+    let first = core("physics", "1h");
+    w.running(&first);
+    // A core of n1 is free, and the other tenant does not get it.
+    let theirs = core("chemistry", "1h");
+    w.wait("its reason in the list", || w.ok(&["status"]).contains("work of another tenant"));
+    let held = "holds work of another tenant";
+    let explained = w.ok(&["explain", &theirs]);
+    assert!(explained.contains(held) && explained.contains("a node holds shares of one tenant at a time"), "{explained}");
+    // The same tenant gets it: its work ends before the other's reservation begins.
+    let second = core("physics", "10m");
+    w.running(&second);
+    assert_eq!(text(&w.status(&theirs), "state"), "Pending");
+    // It waits until nothing of the first tenant is there.
+    w.ok(&["cancel", &first]);
+    w.ended(&first);
+    w.wait("a core of n1 to be free", || w.ok(&["explain", &theirs]).contains(held));
+    assert_eq!(text(&w.status(&theirs), "state"), "Pending");
+    w.ok(&["cancel", &second]);
+    w.running(&theirs);
+    // Where anyone shares with anyone, both run.
+    w.ok(&["admin", "limits", "--share-policy=anyone"]);
+    let beside = core("physics", "1h");
+    w.running(&beside);
+    assert_eq!(text(&w.status(&theirs), "state"), "Running");
+    for id in [&theirs, &beside] {
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    }
+    for tenant in ["physics", "chemistry"] {
+        w.ok(&["admin", "tenant", "delete", tenant]);
+    }
 }
 
 fn race(w: &World) {

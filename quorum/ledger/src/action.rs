@@ -20,7 +20,7 @@ use super::{
 use lattice_model::conformance::Components;
 use lattice_model::{
     AllocationId, AllocationSpec, Claim, Epoch, Generation, HoldKind, Incarnation, MemberId, NodeId, NodeReport, Preemption, Principal,
-    ReportItem, Revision, TelemetryMode, Timestamp, When,
+    ReportItem, Revision, SharePolicy, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -262,10 +262,12 @@ commands! { |ledger, context|
         users: UserLimitsChange,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         budget_period_days: Option<u32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        share_policy: Option<SharePolicy>,
         by: String,
     }
         => 1, New, Operator(by, &["AdminService/SetLimits"]), 256,
-        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days), by);
+        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days, *share_policy), by);
 
     /// The leader's clock: this deadline of the node's drain has passed.
     EndDrained { node: NodeId, deadline: Timestamp }

@@ -3,7 +3,7 @@
 use super::refusal::{Conflict, Refusal};
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
 use lattice_model::count::counted;
-use lattice_model::{Allocation, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares};
+use lattice_model::{Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares};
 use std::collections::BTreeSet;
 
 /// Prefix of the names of leases for the agents' own roles.
@@ -139,7 +139,19 @@ impl Ledger {
             };
             return against(holder.map(|h| h.allocation), why);
         }
-        None
+        let (holder, why) = self.kept_apart(allocation, &share.node)?;
+        against(Some(holder), why)
+    }
+
+    /// The allocation on the node beside which the share policy allows no share of this one, and why.
+    /// Its holding may be live or leaving: as long as it is there, its processes may be.
+    fn kept_apart(&self, allocation: &Allocation, node: &NodeId) -> Option<(AllocationId, String)> {
+        let policy = self.limits.share_policy;
+        self.holdings(node).iter().find_map(|held| {
+            let work = policy.keeps_apart(allocation, self.allocations.get(&held.allocation).map(|holder| &**holder))?;
+            let why = format!("holds {work}, allocation {} (epoch {}): by the share policy {}", held.allocation, held.epoch, policy.rule());
+            Some((held.allocation, why))
+        })
     }
 
     /// Updates the node's list of leaving shares, which schedulers see.

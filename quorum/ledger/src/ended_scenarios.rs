@@ -8,7 +8,7 @@ use lattice_model::{AllocationSpec, AllocationState, EndReason, Entrypoint, Node
 
 fn history_limit(most: QuotaChange) -> Action {
     let users = UserLimitsChange { user_history: most, ..UserLimitsChange::default() };
-    Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, budget_period_days: None, by: "root".into() }
+    Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, budget_period_days: None, share_policy: None, by: "root".into() }
 }
 
 /// Submits an allocation of this user and cancels it.

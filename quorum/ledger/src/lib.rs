@@ -149,6 +149,8 @@ pub(crate) mod scenarios;
 #[cfg(test)]
 mod session_scenarios;
 #[cfg(test)]
+mod share_policy_scenarios;
+#[cfg(test)]
 mod telemetry_scenarios;
 #[cfg(test)]
 mod tenant_scenarios;

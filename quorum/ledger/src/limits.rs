@@ -3,7 +3,7 @@
 use super::refusal::Refusal;
 use super::{ApplyContext, ClusterLimits, Ledger, Outcome, QuotaChange, Subject, UserLimitsChange};
 use lattice_model::tenant::Excess;
-use lattice_model::{Allocation, AuditAction, BudgetPeriod, Claim, NodeId, Quota};
+use lattice_model::{Allocation, AuditAction, BudgetPeriod, Claim, NodeId, Quota, SharePolicy};
 use serde::{Deserialize, Serialize};
 
 /// The cluster-wide limits, and the current usage.
@@ -28,7 +28,7 @@ impl Ledger {
     pub(super) fn set_limits(
         &mut self,
         context: &mut ApplyContext,
-        (sensitive_pool_size, users, budget_period_days): (QuotaChange, &UserLimitsChange, Option<u32>),
+        (sensitive_pool_size, users, budget_period_days, share_policy): (QuotaChange, &UserLimitsChange, Option<u32>, Option<SharePolicy>),
         by: &str,
     ) -> Result<Outcome, Refusal> {
         let (users, mut changes_text) = users.over(self.limits.users);
@@ -40,8 +40,12 @@ impl Ledger {
         if budget_period != self.limits.budget_period {
             changes_text += &format!(", budget_period_days {budget_period}");
         }
+        let share_policy = share_policy.unwrap_or(self.limits.share_policy);
+        if share_policy != self.limits.share_policy {
+            changes_text += &format!(", share_policy {}", share_policy.name());
+        }
         let sensitive_pool_size = sensitive_pool_size.over(self.limits.sensitive_pool_size);
-        let next = ClusterLimits { sensitive_pool_size, users, budget_period };
+        let next = ClusterLimits { sensitive_pool_size, users, budget_period, share_policy };
         if next == self.limits {
             return Ok(Outcome::Done);
         }

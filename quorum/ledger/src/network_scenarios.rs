@@ -238,8 +238,13 @@ fn a_service_is_found_while_its_allocation_runs_and_never_otherwise() {
 #[test]
 fn nodes_for_sensitive_use_are_counted_over_all_tenants() {
     let mut s = Story::new(5);
-    let limit =
-        |to| Action::SetLimits { sensitive_pool_size: to, users: UserLimitsChange::default(), budget_period_days: None, by: "root".into() };
+    let limit = |to| Action::SetLimits {
+        sensitive_pool_size: to,
+        users: UserLimitsChange::default(),
+        budget_period_days: None,
+        share_policy: None,
+        by: "root".into(),
+    };
     let sensitive = |nodes| AllocationSpec { sensitive: true, ..spec(nodes, RequeuePolicy::Never, 0) };
     s.done(limit(QuotaChange::AtMost(3)));
     for (number, tenant) in [(1, "hospital-a"), (2, "hospital-b")] {
@@ -274,6 +279,7 @@ fn what_an_operator_changes_and_which_numbers_were_given_is_in_the_audit_log() {
         sensitive_pool_size: QuotaChange::AtMost(4),
         users: UserLimitsChange::default(),
         budget_period_days: None,
+        share_policy: None,
         by: "root".into(),
     }));
     s.done(submit(1, within("physics", "ml")));

@@ -11,13 +11,14 @@ use super::{Action, AuditHead, Command, Ledger, Outcome, QuotaChange, UserLimits
 use crate::history::ChangeSet;
 use commands::action;
 use invariants::{
-    invariant_changes_are_published, invariant_each_attempt_is_charged_once, invariant_each_domain_has_a_number_of_its_own,
-    invariant_ended_work_is_kept_while_it_is_held, invariant_gossip_keys_follow_each_other, invariant_holds_hold, invariant_homes_are_kept,
-    invariant_leases_are_fenced, invariant_no_claim_exceeds_a_quota, invariant_nodes_are_never_oversubscribed,
-    invariant_one_live_claim_for_each_allocation, invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing,
-    invariant_removed_nodes_are_gone, invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs,
-    invariant_sessions_are_of_what_runs, invariant_the_audit_checkpoint_moves_forward, invariant_users_run_what_they_may,
-    invariant_waits_end, invariant_what_stops_is_claimed_when_it_is_over,
+    invariant_changes_are_published, invariant_claims_follow_the_share_policy, invariant_each_attempt_is_charged_once,
+    invariant_each_domain_has_a_number_of_its_own, invariant_ended_work_is_kept_while_it_is_held, invariant_gossip_keys_follow_each_other,
+    invariant_holds_hold, invariant_homes_are_kept, invariant_leases_are_fenced, invariant_no_claim_exceeds_a_quota,
+    invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
+    invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_removed_nodes_are_gone,
+    invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs,
+    invariant_the_audit_checkpoint_moves_forward, invariant_users_run_what_they_may, invariant_waits_end,
+    invariant_what_stops_is_claimed_when_it_is_over,
 };
 use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, RequeuePolicy, Revision, Timestamp};
 use moves::{Move, a_move};
@@ -90,6 +91,7 @@ fn play_with(moves: &[Move], kept: QuotaChange) -> History {
         invariant_ended_work_is_kept_while_it_is_held(&before, &ledger);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             invariant_no_claim_exceeds_a_quota(&before, &ledger);
+            invariant_claims_follow_the_share_policy(&ledger, epoch);
             assert!(epoch > last_epoch, "epochs rise");
             last_epoch = epoch;
             history.claims += 1;
@@ -202,7 +204,7 @@ proptest! {
         steps in prop::collection::vec((0..6u128, any::<bool>(), any::<bool>()), 1..60), kept in 0..3u32, at_once in 1..4usize,
     ) {
         let users = UserLimitsChange { user_history: QuotaChange::AtMost(kept), ..UserLimitsChange::default() };
-        let limit = Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, budget_period_days: None, by: "root".into() };
+        let limit = Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, budget_period_days: None, share_policy: None, by: "root".into() };
         let mut commands = vec![(Revision(1), Command { at: Timestamp(1), action: limit })];
         let mut revision = Revision(2);
         for (number, submits, begins_entry) in steps {

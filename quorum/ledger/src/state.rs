@@ -27,8 +27,8 @@ use holdings::Holdings;
 use imbl::{OrdMap, OrdSet};
 use keyring::Keyring;
 use lattice_model::{
-    Allocation, AllocationId, BudgetPeriod, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision, Tenant,
-    Timestamp, VCluster, VniPool,
+    Allocation, AllocationId, BudgetPeriod, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision,
+    SharePolicy, Tenant, Timestamp, VCluster, VniPool,
 };
 use node_index::NodeIndex;
 use removals::Removals;
@@ -290,6 +290,9 @@ pub struct ClusterLimits {
     /// How many days the budgets of tenants look back.
     #[serde(default)]
     pub budget_period: BudgetPeriod,
+    /// Whose shares a node may hold at the same time.
+    #[serde(default, skip_serializing_if = "SharePolicy::is_anyone")]
+    pub share_policy: SharePolicy,
 }
 
 /// The kinds of notification about events of nodes.

@@ -24,7 +24,7 @@ fn tenant(create: bool, soft: SoftLimitsChange) -> Action {
 
 fn period(days: u32) -> Action {
     let (sensitive_pool_size, users) = (QuotaChange::Keep, UserLimitsChange::default());
-    Action::SetLimits { sensitive_pool_size, users, budget_period_days: Some(days), by: "root".into() }
+    Action::SetLimits { sensitive_pool_size, users, budget_period_days: Some(days), share_policy: None, by: "root".into() }
 }
 
 fn submit(number: u128, spec: AllocationSpec) -> Action {

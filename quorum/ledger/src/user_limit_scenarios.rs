@@ -6,7 +6,13 @@ use crate::Refusal;
 use lattice_model::{AllocationSpec, Claim, EndReason, Entrypoint, ReportItem, RequeuePolicy};
 
 fn limit(change: UserLimitsChange) -> Action {
-    Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users: change, budget_period_days: None, by: "root".into() }
+    Action::SetLimits {
+        sensitive_pool_size: QuotaChange::Keep,
+        users: change,
+        budget_period_days: None,
+        share_policy: None,
+        by: "root".into(),
+    }
 }
 
 fn submit(s: &mut Story, number: u128, uid: u32, script: Option<&str>) -> Result<Outcome, Refusal> {

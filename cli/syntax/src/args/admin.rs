@@ -5,8 +5,8 @@ use super::node::{Drain, Node, OnNodes};
 use super::quorum::Quorum;
 use super::tenant::{Quota, Tenant};
 use super::vcluster::VClusterAdmin;
-use clap::{Args, Subcommand};
-use lattice_model::BudgetPeriod;
+use clap::{Args, Subcommand, ValueEnum};
+use lattice_model::{BudgetPeriod, SharePolicy};
 
 #[derive(Args)]
 pub struct Admin {
@@ -66,4 +66,29 @@ pub struct SetLimits {
     /// How many days the budgets of tenants look back, today included (1 to 366); use before that is forgotten
     #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=i64::from(BudgetPeriod::DAYS_MAX)))]
     pub budget_period_days: Option<u32>,
+    /// Whose shares (--cores, --mem, --gpus) a node may hold at a time; work that runs is not ended
+    #[arg(long, value_name = "WHOSE")]
+    pub share_policy: Option<WhoseShares>,
+}
+
+/// `--share-policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WhoseShares {
+    /// Everybody's (the default)
+    Anyone,
+    /// One tenant's; work without a tenant shares only with such work of the same user
+    Tenant,
+    /// One user's
+    User,
+}
+
+impl WhoseShares {
+    /// The policy in the cluster's limits.
+    pub fn to_model(self) -> SharePolicy {
+        match self {
+            Self::Anyone => SharePolicy::Anyone,
+            Self::Tenant => SharePolicy::Tenant,
+            Self::User => SharePolicy::User,
+        }
+    }
 }

@@ -90,7 +90,13 @@ impl Cluster {
             user_running: QuotaChange::AtMost(10_000),
             ..UserLimitsChange::default()
         };
-        self.act(Action::SetLimits { sensitive_pool_size: QuotaChange::AtMost(5000), users, budget_period_days: None, by: by() })?;
+        self.act(Action::SetLimits {
+            sensitive_pool_size: QuotaChange::AtMost(5000),
+            users,
+            budget_period_days: None,
+            share_policy: None,
+            by: by(),
+        })?;
         self.act(Action::SetRunLease { ms: 90_000 })?;
         let change = VniPoolChange { grace_ms: Some(1000), ..VniPoolChange::default() };
         self.act(Action::SetVniPool { change, by: by() })?;

@@ -7,8 +7,8 @@ use crate::scenarios::{SIZE, id, node, registration, spec, user};
 use crate::signing::SignedHead;
 use crate::state::user_usage::holds_nodes;
 use crate::{
-    Access, AccessKind, Action, Ledger, NodeStateChange, NotifyChannel, Registration, SCHEDULER_LEASE, TenantChange, UserLimitsChange,
-    VClusterChange, VniPoolChange, scheduler_lease,
+    Access, AccessKind, Action, Ledger, NodeStateChange, NotifyChannel, QuotaChange, Registration, SCHEDULER_LEASE, TenantChange,
+    UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
@@ -16,7 +16,7 @@ use lattice_model::end_reason::NotSaved;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, CheckpointId, CheckpointPolicy, CheckpointRef, CheckpointSignal, Claim,
     Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, MemberId, NodeReport, NodeState, OnIsolation,
-    PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, TelemetryMode, Timestamp, When,
+    PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, SharePolicy, TelemetryMode, Timestamp, When,
 };
 use std::sync::Arc;
 
@@ -37,8 +37,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
     match a_move.clone() {
         Move::Submit { id: number, nodes, requeue, max, owner, named } => {
             let policy = [RequeuePolicy::Never, RequeuePolicy::OnNodeFailure, RequeuePolicy::Always][usize::from(requeue)];
-            // One of the users requests halves of nodes.
-            let share = (owner == 2).then(|| half(SIZE));
+            // One of the users requests halves of nodes; the others sometimes do.
+            let share = (owner == 2 || number % 4 == 2).then(|| half(SIZE));
             // Another user belongs to a tenant.
             let tenant = if owner == 1 { TENANT.to_owned() } else { String::new() };
             let vcluster = if named { VCLUSTER.to_owned() } else { String::new() };
@@ -340,7 +340,13 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
         Move::Notified { upto } => Action::Notified { channel: NotifyChannel::Hook, upto },
         Move::Limits { sensitive, running, history } => {
             let users = UserLimitsChange { user_running: running, user_history: history, ..UserLimitsChange::default() };
-            Action::SetLimits { sensitive_pool_size: sensitive, users, budget_period_days: None, by: "root".into() }
+            // The policy changes whenever the limit for sensitive work does.
+            let share_policy = match sensitive {
+                QuotaChange::Keep => None,
+                QuotaChange::Unlimited => Some(SharePolicy::Anyone),
+                QuotaChange::AtMost(nodes) => Some(if nodes % 2 == 0 { SharePolicy::Tenant } else { SharePolicy::User }),
+            };
+            Action::SetLimits { sensitive_pool_size: sensitive, users, budget_period_days: None, share_policy, by: "root".into() }
         }
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),

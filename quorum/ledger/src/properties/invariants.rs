@@ -5,7 +5,7 @@ use crate::keyring::{CONFIGURED, Keyring};
 use crate::signing::SignedHead;
 use crate::state::usage_records::Consumer;
 use crate::{Applied, LEVEL_KNOWN, Ledger};
-use lattice_model::{Allocation, AllocationId, AllocationState, AuditAction, BudgetPeriod, HoldKind, Node, NodeState, OnIsolation};
+use lattice_model::{Allocation, AllocationId, AllocationState, AuditAction, BudgetPeriod, Epoch, HoldKind, Node, NodeState, OnIsolation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -305,6 +305,19 @@ pub(super) fn invariant_no_claim_exceeds_a_quota(before: &Ledger, after: &Ledger
     assert!(nodes <= was.0 || tenant.max_nodes.is_none_or(|limit| nodes <= limit), "{tenant:?}: {nodes} nodes");
     let limit = tenant.max_concurrent_allocations;
     assert!(allocations <= was.1 || limit.is_none_or(|limit| allocations <= limit), "{tenant:?}: {allocations} allocations");
+}
+
+/// A claim puts no share beside one of somebody else. Nodes that held both before the policy was set
+/// keep both.
+pub(super) fn invariant_claims_follow_the_share_policy(after: &Ledger, epoch: Epoch) {
+    let policy = after.cluster_limits().share_policy;
+    let Some(claimed) = after.allocations().find(|a| a.epoch == epoch) else { return };
+    for node in claimed.nodes() {
+        for held in after.holdings(node) {
+            let holder = after.allocation(held.allocation).expect("the record of an allocation that holds a node is kept");
+            assert_eq!(policy.owner_of(claimed), policy.owner_of(holder), "{node} under {policy:?}");
+        }
+    }
 }
 
 /// No step raises a user's running allocations above the limit. The incremental count equals a

@@ -10,7 +10,7 @@ use crate::{HeldShare, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     AllocationSpec, AllocationState, CheckpointRef, Claim, Connectivity, EndReason, Epoch, Exposed, Generation, Incarnation, NodeReport,
-    NodeState, ReportItem, RequeuePolicy, Revision, SharePhase, Timestamp,
+    NodeState, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, SharePolicy, Timestamp,
 };
 
 struct Quorum {
@@ -50,7 +50,8 @@ impl Quorum {
     fn claim(&mut self, number: u128, nodes: &[u8]) -> Result<Epoch, Refusal> {
         let share = |n: &u8| {
             let hold_revision = self.ledger.node(&node(*n)).unwrap().hold_revision;
-            ClaimShare { node: node(*n), resources: SIZE, hold_revision }
+            let resources = self.ledger.allocation(id(number)).unwrap().spec.amount_of(&SIZE);
+            ClaimShare { node: node(*n), resources, hold_revision }
         };
         let shares = nodes.iter().map(share).collect();
         let requeue_count = self.ledger.allocation(id(number)).unwrap().requeue_count;
@@ -196,6 +197,35 @@ fn an_allocation_that_the_backup_lacks_is_adopted_from_its_nodes() {
     now.return_node(2, 1, vec![]);
     let adopted = now.ledger.allocation(id(1)).unwrap();
     assert_eq!((adopted.epoch, &adopted.spec, adopted.shares.len()), (epoch, &quorum.ledger.allocation(id(1)).unwrap().spec, 2));
+}
+
+#[test]
+fn an_adopted_share_counts_under_the_share_policy() {
+    let mut quorum = three_nodes();
+    quorum
+        .act(Action::SetLimits {
+            sensitive_pool_size: QuotaChange::Keep,
+            users: UserLimitsChange::default(),
+            budget_period_days: None,
+            share_policy: Some(SharePolicy::User),
+            by: "root".into(),
+        })
+        .unwrap();
+    let mut now = quorum.backup().recovered();
+    let submit = |quorum: &mut Quorum, number: u128, uid: u32| {
+        let share = Some(Resources { cores: 2, ..Resources::default() });
+        let spec = Box::new(AllocationSpec { share, ..spec(1, RequeuePolicy::Never, 0) });
+        quorum.act(Action::Submit { id: id(number), spec, owner: user(uid), claim: None }).unwrap();
+    };
+    submit(&mut quorum, 1, 7);
+    quorum.run(1, &[0]);
+    now.return_node(0, 1, quorum.held(0));
+    (1..3).for_each(|n| now.return_node(n, 1, vec![]));
+    now.lease();
+    submit(&mut now, 2, 8);
+    submit(&mut now, 3, 7);
+    assert!(matches!(now.claim(2, &[0]), Err(Refusal::Conflict { conflicts }) if conflicts[0].holder == Some(id(1))));
+    now.claim(3, &[0]).unwrap();
 }
 
 #[test]
@@ -348,7 +378,14 @@ fn what_is_cancelled_during_a_recovery_is_remembered_until_no_node_can_have_it()
     let mut now = quorum.backup().recovered();
     quorum.run(1, &[0]);
     let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
-    now.act(Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, budget_period_days: None, by: "root".into() }).unwrap();
+    now.act(Action::SetLimits {
+        sensitive_pool_size: QuotaChange::Keep,
+        users,
+        budget_period_days: None,
+        share_policy: None,
+        by: "root".into(),
+    })
+    .unwrap();
     let end = |now: &mut Quorum, number: u128| {
         if now.ledger.allocation(id(number)).is_none() {
             now.submit(number, 1);

@@ -10,7 +10,7 @@ use lattice_model::claim::ClaimShare;
 use lattice_model::usage::{DAY_MS, WHOLE_NODE};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditRecord, BudgetPeriod, Claim, Connectivity, Epoch, Exposed, HoldKind, Incarnation, NodeReport,
-    NodeUse, ReportItem, Revision, Timestamp, When,
+    NodeUse, ReportItem, Revision, SharePolicy, Timestamp, When,
 };
 
 /// The revision at which the node was last changed: see the actions below.
@@ -44,6 +44,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
             sensitive_pool_size: QuotaChange::AtMost(3),
             users: UserLimitsChange::default(),
             budget_period_days: None,
+            share_policy: Some(SharePolicy::Tenant),
             by: "root".into(),
         },
         Action::SetRunLease { ms: 90_000 },

@@ -199,7 +199,7 @@ const PAGES: [(&str, Plan); 38] = [
         "tenants-and-quotas",
         Plan::Run(Page {
             restore: |w| {
-                w.ok(&["admin", "limits", "--user-running", "none", "--budget-period-days", "90"]);
+                w.ok(&["admin", "limits", "--user-running", "none", "--budget-period-days", "90", "--share-policy", "anyone"]);
                 w.ok(&["admin", "tenant", "delete", "chemistry"]);
             },
             ..page()

@@ -1,0 +1,144 @@
+//! Whose shares may be on one node at the same time. The quorum applies this rule when it refuses a
+//! claim, and the scheduler when it places work and explains why it waits.
+
+use crate::allocation::Allocation;
+use serde::{Deserialize, Serialize};
+
+/// Whose shares a node may hold at the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum SharePolicy {
+    /// Everybody's.
+    #[default]
+    Anyone,
+    /// Those of one tenant. Work without a tenant shares only with work of the same user that has
+    /// no tenant either.
+    Tenant,
+    /// Those of one user.
+    User,
+}
+
+impl SharePolicy {
+    /// The names that operators write.
+    pub const NAMES: [&'static str; 3] = ["anyone", "tenant", "user"];
+
+    /// The policy with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "anyone" => Some(Self::Anyone),
+            "tenant" => Some(Self::Tenant),
+            "user" => Some(Self::User),
+            _ => None,
+        }
+    }
+
+    /// The name that operators write.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Anyone => Self::NAMES[0],
+            Self::Tenant => Self::NAMES[1],
+            Self::User => Self::NAMES[2],
+        }
+    }
+
+    /// What it says about a node, as a clause.
+    pub fn rule(self) -> &'static str {
+        match self {
+            Self::Anyone => "a node holds shares of all users at a time",
+            Self::Tenant => "a node holds shares of one tenant at a time",
+            Self::User => "a node holds shares of one user at a time",
+        }
+    }
+
+    /// Whether it is the default, under which all work shares nodes.
+    pub fn is_anyone(&self) -> bool {
+        *self == Self::Anyone
+    }
+
+    /// Whose the shares of this allocation are. Only shares of equal owners may be on one node.
+    pub fn owner_of(self, allocation: &Allocation) -> ShareOwner<'_> {
+        let user = ShareOwner::User(allocation.owner.uid);
+        match self {
+            Self::Anyone => ShareOwner::Anyone,
+            Self::Tenant if allocation.spec.tenant.is_empty() => user,
+            Self::Tenant => ShareOwner::Tenant(&allocation.spec.tenant),
+            Self::User => user,
+        }
+    }
+
+    /// What keeps shares of the allocation off a node with a share of `holder`, in words for "the
+    /// node holds …"; `None`: nothing. A holder of which there is no record counts as somebody else.
+    pub fn keeps_apart(self, allocation: &Allocation, holder: Option<&Allocation>) -> Option<&'static str> {
+        if self.is_anyone() {
+            return None;
+        }
+        let Some(holder) = holder else { return Some("work whose owner is not known") };
+        let (mine, theirs) = (self.owner_of(allocation), self.owner_of(holder));
+        (mine != theirs).then(|| theirs.work_seen_by(mine))
+    }
+}
+
+/// Whose shares are, as a [`SharePolicy`] distinguishes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ShareOwner<'a> {
+    /// Everybody's shares count as those of one owner.
+    Anyone,
+    /// This tenant's.
+    Tenant(&'a str),
+    /// Those of the user with this id.
+    User(u32),
+}
+
+impl ShareOwner<'_> {
+    fn work_seen_by(self, other: ShareOwner<'_>) -> &'static str {
+        match (self, other) {
+            (Self::Tenant(_), _) => "work of another tenant",
+            (Self::User(_), ShareOwner::Tenant(_)) => "work without a tenant",
+            (Self::User(_) | Self::Anyone, _) => "work of another user",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_builders::{allocation, spec_of};
+    use uuid::Uuid;
+
+    fn work(tenant: &str, uid: u32) -> Allocation {
+        let mut work = allocation(crate::AllocationId(Uuid::nil()));
+        work.owner.uid = uid;
+        tenant.clone_into(&mut spec_of(&mut work).tenant);
+        work
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for (name, policy) in SharePolicy::NAMES.into_iter().zip([SharePolicy::Anyone, SharePolicy::Tenant, SharePolicy::User]) {
+            assert_eq!((SharePolicy::from_name(name), policy.name()), (Some(policy), name));
+        }
+        assert_eq!(SharePolicy::from_name("Tenant"), None);
+    }
+
+    #[test]
+    fn shares_meet_on_a_node_only_if_the_policy_allows_it() {
+        let (tenant, user) = (Some("work of another tenant"), Some("work of another user"));
+        for (mine, theirs, under_tenant, under_user) in [
+            (("physics", 1), ("physics", 1), None, None),
+            (("physics", 1), ("physics", 2), None, user),
+            (("physics", 1), ("chemistry", 1), tenant, None),
+            (("physics", 1), ("", 1), Some("work without a tenant"), None),
+            (("", 1), ("physics", 1), tenant, None),
+            (("", 1), ("", 1), None, None),
+            (("", 1), ("", 2), user, user),
+        ] {
+            let (mine, theirs) = (work(mine.0, mine.1), work(theirs.0, theirs.1));
+            let apart = |policy: SharePolicy| policy.keeps_apart(&mine, Some(&theirs));
+            assert_eq!(apart(SharePolicy::Anyone), None);
+            assert_eq!((apart(SharePolicy::Tenant), apart(SharePolicy::User)), (under_tenant, under_user), "{mine:?} {theirs:?}");
+        }
+        assert_eq!(SharePolicy::Anyone.keeps_apart(&work("", 1), None), None);
+        for policy in [SharePolicy::Tenant, SharePolicy::User] {
+            assert_eq!(policy.keeps_apart(&work("", 1), None), Some("work whose owner is not known"));
+        }
+    }
+}

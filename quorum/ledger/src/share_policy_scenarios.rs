@@ -1,0 +1,118 @@
+//! Scenarios of the share policy: whose shares may be on one node.
+
+use super::scenarios::{SIZE, Story, id, node, released, spec, user};
+use super::{Action, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange, UserLimitsChange};
+use lattice_model::spec::share_of;
+use lattice_model::{AllocationId, AllocationSpec, AllocationState, EndReason, ReportItem, RequeuePolicy, Resources, SharePolicy};
+
+const CORES: Resources = Resources { cores: 2, memory_bytes: 0, gpus: 0 };
+
+fn policy(share_policy: SharePolicy) -> Action {
+    let (sensitive_pool_size, users) = (QuotaChange::Keep, UserLimitsChange::default());
+    Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: Some(share_policy), by: "root".into() }
+}
+
+/// Two cores of a node; as often as wanted if its work fails.
+fn submit(s: &mut Story, number: u128, tenant: &str, uid: u32) {
+    let spec = AllocationSpec { share: Some(CORES), tenant: tenant.into(), ..spec(1, RequeuePolicy::Always, 9) };
+    s.done(Action::Submit { id: id(number), spec: Box::new(spec), owner: user(uid), claim: None });
+}
+
+fn claim(s: &mut Story, number: u128, on: u8) -> Result<Outcome, Refusal> {
+    s.claim_share(number, on, share_of(&CORES, &SIZE))
+}
+
+fn conflict(result: Result<Outcome, Refusal>) -> (Option<AllocationId>, String) {
+    match result {
+        Err(Refusal::Conflict { conflicts }) => (conflicts[0].holder, conflicts[0].why.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Work 1 of a user of physics, 2 of another one, 3 of the first one under another tenant, 4 and 5 of both
+/// without a tenant; the first one is on node 0.
+fn one_of_five_is_placed(share_policy: SharePolicy) -> Story {
+    let mut s = Story::new(2);
+    for tenant in ["physics", "chemistry"] {
+        let (max_nodes, max_concurrent_allocations, soft) = (QuotaChange::Keep, QuotaChange::Keep, SoftLimitsChange::default());
+        let change = TenantChange { name: tenant.into(), create: true, max_nodes, max_concurrent_allocations, soft };
+        s.done(Action::SetTenant { change, by: "root".into() });
+    }
+    s.done(policy(share_policy));
+    for (number, tenant, uid) in [(1, "physics", 7), (2, "physics", 8), (3, "chemistry", 7), (4, "", 7), (5, "", 8)] {
+        submit(&mut s, number, tenant, uid);
+    }
+    claim(&mut s, 1, 0).unwrap();
+    s
+}
+
+#[test]
+fn a_claim_beside_a_share_that_the_policy_keeps_apart_is_refused_with_the_reason() {
+    let mut s = one_of_five_is_placed(SharePolicy::Tenant);
+    let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
+    let holds = |work: &str, rule: &str| {
+        let why = format!("holds {work}, allocation {} (epoch {epoch}): by the share policy {rule}", id(1));
+        (Some(id(1)), why)
+    };
+    let of_one_tenant = "a node holds shares of one tenant at a time";
+    for number in [3, 4, 5] {
+        assert_eq!(conflict(claim(&mut s, number, 0)), holds("work of another tenant", of_one_tenant));
+    }
+    claim(&mut s, 2, 0).unwrap();
+    // Without a tenant, with one's own alone.
+    claim(&mut s, 4, 1).unwrap();
+    assert!(conflict(claim(&mut s, 3, 1)).1.starts_with("holds work without a tenant"));
+    assert!(conflict(claim(&mut s, 5, 1)).1.starts_with("holds work of another user"));
+
+    let mut s = one_of_five_is_placed(SharePolicy::User);
+    for number in [2, 5] {
+        assert_eq!(conflict(claim(&mut s, number, 0)), holds("work of another user", "a node holds shares of one user at a time"));
+    }
+    claim(&mut s, 3, 0).unwrap();
+    claim(&mut s, 4, 0).unwrap();
+
+    let mut s = one_of_five_is_placed(SharePolicy::Anyone);
+    for number in 2..=4 {
+        claim(&mut s, number, 0).unwrap();
+    }
+}
+
+#[test]
+fn a_share_counts_until_its_node_has_released_it() {
+    let mut s = one_of_five_is_placed(SharePolicy::Tenant);
+    let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
+    s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 1 } });
+    assert_eq!(s.state(1), AllocationState::Pending, "it was requeued, and its processes may still be there");
+    assert_eq!(conflict(claim(&mut s, 3, 0)).0, Some(id(1)));
+    claim(&mut s, 2, 0).unwrap();
+    s.report(0, released(1, epoch));
+    assert_eq!(conflict(claim(&mut s, 3, 0)).0, Some(id(2)));
+    s.done(Action::Cancel { id: id(2), by: user(8) });
+    assert_eq!(conflict(claim(&mut s, 3, 0)).0, Some(id(2)), "not before it was released");
+    let epoch = s.ledger.allocation(id(2)).unwrap().epoch;
+    s.report(0, released(2, epoch));
+    claim(&mut s, 3, 0).unwrap();
+}
+
+#[test]
+fn a_policy_ends_nothing_and_a_mixed_node_takes_no_more_until_one_owner_is_left() {
+    let mut s = one_of_five_is_placed(SharePolicy::Anyone);
+    claim(&mut s, 3, 0).unwrap();
+    let records = s.acted(policy(SharePolicy::Tenant));
+    assert_eq!(records[0].detail, "sensitive_pool_size unlimited, share_policy tenant");
+    assert!(s.acted(policy(SharePolicy::Tenant)).is_empty(), "a repetition changes nothing");
+    assert_eq!(s.ledger.holdings(&node(0)).len(), 2, "both go on");
+    // Neither the one nor the other gets more of it.
+    assert_eq!(conflict(claim(&mut s, 2, 0)).0, Some(id(3)));
+    let epoch = s.ledger.allocation(id(3)).unwrap().epoch;
+    s.done(Action::Cancel { id: id(3), by: user(7) });
+    s.report(0, released(3, epoch));
+    claim(&mut s, 2, 0).unwrap();
+    // It is part of a snapshot.
+    let restored: super::Ledger = rmp_serde::from_slice(&rmp_serde::to_vec_named(&s.ledger).unwrap()).unwrap();
+    assert_eq!(restored.cluster_limits().share_policy, SharePolicy::Tenant);
+    s.ledger = restored;
+    assert_eq!(conflict(claim(&mut s, 5, 0)).0, Some(id(1)));
+    s.done(policy(SharePolicy::Anyone));
+    claim(&mut s, 5, 0).unwrap();
+}

@@ -1,0 +1,55 @@
+//! Whose shares are, as numbers: shares with different numbers may not be on one node together.
+
+use crate::view::View;
+use lattice_model::{Allocation, AllocationId, ShareOwner, SharePolicy};
+use std::collections::BTreeMap;
+
+/// The number of everybody where the share policy keeps nobody apart.
+const EVERYBODY: u32 = 0;
+/// The number of holders of which there is no record. No work that waits has it.
+const UNKNOWN: u32 = u32::MAX;
+
+/// The owners of a view's work, under its share policy.
+pub struct Owners<'a> {
+    policy: SharePolicy,
+    numbers: BTreeMap<ShareOwner<'a>, u32>,
+}
+
+impl<'a> Owners<'a> {
+    pub fn of(view: &'a View) -> Self {
+        let policy = view.share_policy;
+        let mut numbers = BTreeMap::new();
+        if !policy.is_anyone() {
+            for allocation in view.allocations.values() {
+                let next = u32::try_from(numbers.len()).unwrap_or(UNKNOWN);
+                numbers.entry(policy.owner_of(allocation)).or_insert(next);
+            }
+        }
+        Self { policy, numbers }
+    }
+
+    /// The number of the owner of an allocation of the view. `None`: work without a record, which
+    /// counts as somebody else's.
+    pub fn number(&self, allocation: Option<&Allocation>) -> u32 {
+        if self.policy.is_anyone() {
+            return EVERYBODY;
+        }
+        allocation.and_then(|allocation| self.numbers.get(&self.policy.owner_of(allocation))).copied().unwrap_or(UNKNOWN)
+    }
+
+    /// Whether the policy keeps any work apart.
+    pub fn are_apart(&self) -> bool {
+        !self.policy.is_anyone()
+    }
+}
+
+/// The first of these holders of a node that the share policy keeps this allocation apart from, and
+/// what the node holds with it, in words.
+pub fn kept_apart(
+    view: &View,
+    allocation: &Allocation,
+    holders: impl IntoIterator<Item = AllocationId>,
+) -> Option<(AllocationId, &'static str)> {
+    let policy = view.share_policy;
+    holders.into_iter().find_map(|holder| Some((holder, policy.keeps_apart(allocation, view.allocations.get(&holder))?)))
+}
