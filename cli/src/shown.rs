@@ -6,7 +6,7 @@ mod nodes;
 mod values;
 
 pub use attempts::attempts_text;
-pub use nodes::{NODE_HEADING, NodeJson, conformance_json, node_row, nodes_table, with_exit};
+pub use nodes::{NODE_HEADING, NodeJson, conformance_json, domains_json, domains_text, node_row, nodes_table, with_exit};
 pub use values::{filled, lease_token, short, time};
 
 use crate::last_stderr::{LastStderr, LastStderrLine};
