@@ -95,7 +95,8 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     let [measured, in_kernel, audits] = telemetry::measured(config, slice.as_ref(), &controllers);
     controllers.remove_roots();
     limits(&controllers, slice.as_ref(), missing, &mut add);
-    scratch(config, &mut add);
+    let machine = hardware::look(&config.simulated_gpus);
+    scratch(config, &machine.topology, &mut add);
     hooks(config, &mut add);
     kernel(&filter, &mut add);
     programs(config, &mut add);
@@ -114,7 +115,7 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     mpi(config, &mut add);
     network(config, &mut add);
     add("CSIG", Health::Unsupported, format!("congestion signals of the network: {}", unsupported::csig(features::has_cxi())));
-    gpus(config, &filter, &mut add);
+    gpus(config, &machine, &filter, &mut add);
     local(config, &mut add);
     out
 }
@@ -142,8 +143,8 @@ fn limits(controllers: &Controllers, slice: Option<&Slice>, missing: Vec<String>
 }
 
 /// Room for temporary files of work.
-fn scratch(config: &AgentConfig, add: Add<'_>) {
-    let memory_bytes = memory_bytes(config.cgroup.memory_reserved_bytes).unwrap_or_default();
+fn scratch(config: &AgentConfig, topology: &NodeTopology, add: Add<'_>) {
+    let memory_bytes = memory_bytes(&topology.memory, config.cgroup.memory_reserved_bytes).unwrap_or_default();
     let scratch = scratch_of(config, memory_bytes, mount_namespace().err().map(|error| error.to_string()).as_deref());
     match (&scratch, unlimited(&scratch)) {
         (Scratch::None(_), _) => add("scratch", Health::Degraded, scratch.to_string()),
@@ -202,11 +203,10 @@ fn stores(config: &AgentConfig, add: Add<'_>) {
 }
 
 /// Processors and GPUs.
-fn gpus(config: &AgentConfig, filter: &DeviceFilter, add: Add<'_>) {
-    let machine = hardware::look(&config.simulated_gpus);
+fn gpus(config: &AgentConfig, machine: &Discovered, filter: &DeviceFilter, add: Add<'_>) {
     add("CUPTI", Health::Unsupported, format!("profiles of kernels on GPUs: {}", unsupported::cupti(&machine.topology.gpu)));
     add("processors", Health::Ok, processors(&machine.topology));
-    match gpu_shortcoming(&machine) {
+    match gpu_shortcoming(machine) {
         Some(why) => add("GPUs", Health::Degraded, why),
         None if machine.found.is_empty() => add("GPUs", Health::Ok, "none on this machine".to_owned()),
         None => add("GPUs", Health::Ok, machine.found.join("; ")),

@@ -20,7 +20,7 @@ use lattice_machine::hardware as machine;
 use lattice_machine::health::Finds;
 use lattice_meshd::context::{Context, Shared};
 use lattice_model::gpu_look::{GpuEvent, GpuLook, GpuReads, gpu_key};
-use lattice_model::{NodeTopology, Resources};
+use lattice_model::{Locality, NodeTopology, Resources};
 use lattice_node::device_health::{Gpus, Policy, Response};
 use lattice_node::health::Finding;
 use lattice_node::{Event, GpusNow, Local};
@@ -358,7 +358,7 @@ pub struct Offering {
 impl Offering {
     /// The offer of a node of this size, with what `watching` found at first.
     pub fn begin(watching: &GpuWatching, size: Resources, config: &AgentConfig, context: &Context) -> Self {
-        let nothing = Offer { size, features: Vec::new() };
+        let nothing = Offer { size, features: Vec::new(), locality: Locality::default() };
         let offering = Self { config: config.clone(), size, offer: watch::Sender::new(nothing) };
         let (topology, statuses) = (watching.topology.borrow().clone(), watching.statuses.borrow().clone());
         let withheld = topology.gpu.gpus.iter().filter(|gpu| !statuses.is_allocatable(gpu_key(gpu))).map(|gpu| gpu.id.clone());
@@ -381,6 +381,7 @@ impl Offering {
         Offer {
             size: Resources { gpus, ..self.size },
             features: features::of(&self.config, &context.machine.data, &offered, (scopes, groups, audits)),
+            locality: lattice_node::locality(&offered),
         }
     }
 }

@@ -380,6 +380,7 @@ impl Session {
             unenforced_limits: self.registration.unenforced_limits.clone(),
             features: offer.features.clone(),
             topology_group: self.registration.topology_group.clone(),
+            locality: offer.locality.clone(),
             incarnation: self.registered.unwrap_or(self.registration.previous),
             new_life: self.registered.is_none(),
             found: self.registration.found.clone().filter(|_| self.registered.is_none()),

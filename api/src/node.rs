@@ -2,7 +2,7 @@
 
 use crate::v1;
 use lattice_model::conformance::fingerprint;
-use lattice_model::{AllocationId, Conformance, DEFAULT_VCLUSTER, Node, Resources, Wipe};
+use lattice_model::{AllocationId, Conformance, DEFAULT_VCLUSTER, LocalDomain, Locality, Node, Resources, Wipe};
 
 /// The node's latest conformance report; `group_nodes`: number of nodes in its conformance group.
 fn conformance(conformance: &Conformance, group_nodes: u32) -> v1::Conformance {
@@ -49,9 +49,21 @@ pub fn to_proto(node: &Node, allocations: Vec<AllocationId>, committed: &Resourc
         unenforced_limits: node.unenforced_limits.clone(),
         features: node.features.clone(),
         topology_group: node.topology_group.clone().unwrap_or_default(),
+        domains: node.locality.domains.iter().map(|d| v1::LocalDomain { cores: d.cores, gpus: d.gpus }).collect(),
+        cxl_memory_bytes: node.locality.cxl_memory_bytes,
+        gpu_links_percent: node.locality.gpu_links.iter().map(|percent| u32::from(*percent)).collect(),
         conformance: node.conformance.as_ref().map(|report| conformance(report, group_nodes)),
         wipe: node.wipe.as_ref().map(wipe).unwrap_or_default(),
         vcluster: if node.home.is_empty() { DEFAULT_VCLUSTER.to_owned() } else { node.home.clone() },
+    }
+}
+
+/// The summary of a node's wiring. A percentage that no agent writes counts as 100.
+pub fn locality(node: &v1::Node) -> Locality {
+    Locality {
+        domains: node.domains.iter().map(|d| LocalDomain { cores: d.cores, gpus: d.gpus }).collect(),
+        cxl_memory_bytes: node.cxl_memory_bytes,
+        gpu_links: node.gpu_links_percent.iter().map(|percent| u8::try_from(*percent).unwrap_or(100).min(100)).collect(),
     }
 }
 
@@ -63,6 +75,11 @@ mod tests {
 
     #[test]
     fn a_node_is_shown_with_its_values_and_its_holds() {
+        let locality = Locality {
+            domains: vec![LocalDomain { cores: 1, gpus: 2 }, LocalDomain { cores: 1, gpus: 0 }],
+            cxl_memory_bytes: 1 << 40,
+            gpu_links: vec![100, 10],
+        };
         let node = Node {
             id: "n1".parse().unwrap(),
             size: lattice_model::resources::Resources { cores: 2, memory_bytes: 1 << 30, gpus: 0 },
@@ -76,6 +93,7 @@ mod tests {
             unenforced_limits: vec!["memory".into()],
             features: vec!["nvme_scratch".into()],
             topology_group: Some("row-7".into()),
+            locality: locality.clone(),
             holds: vec![
                 Hold {
                     kind: HoldKind::Cordon,
@@ -109,6 +127,7 @@ mod tests {
         };
         let committed = Resources { cores: 1, memory_bytes: 1 << 20, gpus: 0 };
         let shown = to_proto(&node, vec![], &committed, "suspect", 1);
+        assert_eq!((super::locality(&shown), shown.memory_bytes), (locality, 1 << 30));
         assert_eq!((shown.unenforced_limits, shown.features), (vec!["memory".to_owned()], vec!["nvme_scratch".to_owned()]));
         assert_eq!((shown.vcluster.as_str(), shown.topology_group.as_str()), ("small", "row-7"));
         assert_eq!(shown.committed, Some(v1::Amount { cores: 1, memory_bytes: 1 << 20, gpus: 0 }));

@@ -20,6 +20,7 @@ pub use shape::shape_request;
 pub use share::amount;
 
 use crate::v1;
+use constraint::AskedPolicy;
 use lattice_model::input::{NoSuchStdin, STDIN_VARIABLE, Stdin};
 use lattice_model::launch::{NoSuchPmi, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE, Pmi};
 use lattice_model::spec::{AllocationSpec, Entrypoint, Image, is_wireup_variable};
@@ -57,10 +58,10 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     }
     let (constraints, memory_policy) = constraint::to_model(spec.resources.as_ref())?;
     let mut binding = spec.binding.clone().unwrap_or_default();
-    if !memory_policy.is_empty() && std::mem::replace(&mut binding.memory_policy, memory_policy.clone()) != memory_policy {
-        let requested = spec.binding.as_ref().map_or("", |b| &b.memory_policy);
-        if !requested.is_empty() {
-            let why = format!("memory_policy={memory_policy} contradicts --memory-policy={requested}: give one of them");
+    if let Some(AskedPolicy { name, given }) = memory_policy {
+        let requested = std::mem::replace(&mut binding.memory_policy, name);
+        if !requested.is_empty() && requested != binding.memory_policy {
+            let why = format!("{given} contradicts --memory-policy={requested}: give one of them");
             return Err(SpecError::Invalid { field: "constraint", why });
         }
     }

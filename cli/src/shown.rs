@@ -19,7 +19,7 @@ pub use allocation_details::allocation_block;
 pub use allocation_json::AllocationJson;
 pub use allocation_list::{ALLOCATION_HEADING, allocation_row, allocations_table};
 pub use attempts::attempts_text;
-pub use nodes::{NODE_HEADING, NodeJson, conformance_json, node_row, nodes_table, with_exit};
+pub use nodes::{NODE_HEADING, NodeJson, conformance_json, domains_json, domains_text, node_row, nodes_table, with_exit};
 pub use program::command_line;
 pub use state::live_first;
 pub use values::{disclosed, filled, folded, lease_token, queue, short, time};

@@ -1,6 +1,6 @@
 //! Nodes as the scheduler sees them, without agents.
 
-use lattice_model::{Boot, Incarnation, Node, NodeAddresses, NodeId, NodeState, Resources, Revision, Timestamp};
+use lattice_model::{Boot, Incarnation, Locality, Node, NodeAddresses, NodeId, NodeState, Resources, Revision, Timestamp};
 use uuid::Uuid;
 
 /// A node of this size that is Ready.
@@ -19,6 +19,7 @@ pub fn ready_node(number: u32, size: Resources) -> Node {
         unenforced_limits: vec![],
         features: vec!["gpu".into(), "run_lease".into()],
         topology_group: None,
+        locality: Locality::default(),
         holds: vec![],
         leaving: vec![],
         relay_node: None,

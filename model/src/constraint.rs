@@ -37,7 +37,8 @@ pub const FEATURES_MAX: usize = 32;
 /// Largest size of a feature, in bytes.
 pub const FEATURE_BYTES_MAX: usize = 96;
 
-/// Hard constraints: a node that does not meet them is not used.
+/// What an allocation asks of its nodes. A node that does not meet a constraint is not used, except
+/// for [`Constraints::same_numa`], which is a preference.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Constraints {
@@ -45,7 +46,7 @@ pub struct Constraints {
     pub features: BTreeSet<String>,
     /// Number of GPUs that each node must have, whether or not others use them.
     pub gpus: u32,
-    /// Bytes of main memory that each node must have.
+    /// Bytes of main memory that each node must have; with `cxl_memory`, that behind CXL counts.
     pub memory_bytes: u64,
     /// Whether all nodes must be in one conformance group.
     pub conformance: bool,
@@ -53,6 +54,11 @@ pub struct Constraints {
     pub nodes: BTreeSet<NodeId>,
     /// Of how many topology groups its nodes may be.
     pub topology: Topology,
+    /// Whether nodes with a memory domain that is large enough come first, and on a node the cores
+    /// and GPUs of one domain.
+    pub same_numa: bool,
+    /// Whether the work may use memory behind CXL. For whole nodes only.
+    pub cxl_memory: bool,
 }
 
 /// Of how many topology groups (parts of the network) the nodes of an allocation may be.
@@ -114,8 +120,21 @@ impl Constraints {
         if self.gpus > size.gpus {
             return Some(format!("has {}; {} {} wanted", counted(size.gpus, "GPU"), self.gpus, is_or_are(self.gpus)));
         }
-        let short = self.memory_bytes > size.memory_bytes;
-        short.then(|| format!("has {} of memory; {} is wanted", bytes_text(size.memory_bytes), bytes_text(self.memory_bytes)))
+        self.short_of_memory(node)
+    }
+
+    fn short_of_memory(&self, node: &Node) -> Option<String> {
+        let (local, far, wanted) = (node.size.memory_bytes, node.locality.cxl_memory_bytes, self.memory_bytes);
+        let all = local.saturating_add(far);
+        if wanted <= if self.cxl_memory { all } else { local } {
+            return None;
+        }
+        let has = match (far, self.cxl_memory) {
+            (0, _) => format!("has {} of memory", bytes_text(local)),
+            (_, true) => format!("has {} of memory, {} of it behind CXL", bytes_text(all), bytes_text(far)),
+            (_, false) => format!("has {} of memory, and {} behind CXL for work with allow_cxl_memory", bytes_text(local), bytes_text(far)),
+        };
+        Some(format!("{has}; {} is wanted", bytes_text(wanted)))
     }
 
     /// Checks the syntax of all fields.
@@ -161,6 +180,25 @@ pub fn has(features: &[String], wanted: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_behind_cxl_counts_for_work_that_allows_it() {
+        const GIB: u64 = 1 << 30;
+        let near = crate::test_builders::node("n1", crate::NodeState::Ready);
+        let locality = crate::Locality { cxl_memory_bytes: 2 * GIB, ..crate::Locality::default() };
+        let far = Node { locality, ..near.clone() };
+        let lacks = |node: &Node, memory_bytes: u64, cxl_memory: bool| {
+            Constraints { memory_bytes, cxl_memory, ..Constraints::default() }.never_met_by(node)
+        };
+        assert_eq!([lacks(&near, GIB, false), lacks(&near, GIB, true), lacks(&far, 3 * GIB, true)], [None, None, None]);
+        for (node, wanted, allowed, why) in [
+            (&near, 2, true, "has 1.0 GiB of memory; 2.0 GiB is wanted"),
+            (&far, 2, false, "has 1.0 GiB of memory, and 2.0 GiB behind CXL for work with allow_cxl_memory; 2.0 GiB is wanted"),
+            (&far, 4, true, "has 3.0 GiB of memory, 2.0 GiB of it behind CXL; 4.0 GiB is wanted"),
+        ] {
+            assert_eq!(lacks(node, wanted * GIB, allowed).as_deref(), Some(why));
+        }
+    }
 
     #[test]
     fn features_are_words_or_parts_of_values() {

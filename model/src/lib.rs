@@ -39,6 +39,7 @@ pub mod input;
 pub mod launch;
 pub mod layout;
 pub mod lifecycle;
+pub mod locality;
 pub mod network;
 pub mod node;
 pub mod node_list;
@@ -89,6 +90,7 @@ pub use ids::{AllocationId, Boot, CheckpointId, Epoch, Generation, Incarnation, 
 pub use input::Stdin;
 pub use launch::{LaunchSpec, MemoryKill, RankOutcome, TerminalSize};
 pub use layout::{Distribution, EntryLaunch, LaunchShape};
+pub use locality::{LocalDomain, Locality};
 pub use network::{Connectivity, Exposed, VniPool};
 pub use node::{CUT_OFF, Hold, HoldKind, HoldReason, Leaving, NO_REASON, Node, NodeAddresses, NodeState, UNWELL, When, Wipe};
 pub use node_list::NodeList;

@@ -2,6 +2,7 @@
 
 use crate::conformance::Conformance;
 use crate::ids::{AllocationId, Boot, Epoch, Incarnation, NodeId, Revision};
+use crate::locality::Locality;
 use crate::resources::Resources;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -316,6 +317,9 @@ pub struct Node {
     /// none. All such nodes count as one group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_group: Option<String>,
+    /// A summary of its wiring, as registered by the agent.
+    #[serde(default, skip_serializing_if = "Locality::is_unknown")]
+    pub locality: Locality,
     /// Its holds, which keep new work off it.
     pub holds: Vec<Hold>,
     /// Shares of claims that have ended, which the agent has not yet reported as released: they
@@ -341,8 +345,8 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_requested_at: Option<Timestamp>,
     /// The revision at which something last changed that a claim depends on: a hold set or lifted,
-    /// the state, size, features, topology group, `schedulable` or conformance. A claim is valid only for this
-    /// revision.
+    /// the state, size, features, topology group, locality, `schedulable` or conformance. A claim is
+    /// valid only for this revision.
     pub hold_revision: Revision,
     /// The sequence number of its agent's latest acknowledged report within the incarnation.
     pub report_seq: u64,

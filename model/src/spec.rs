@@ -310,6 +310,10 @@ impl AllocationSpec {
             return Err(invalid("preemption-class", format!("{} given; it must be 0 to 10", self.preemption_class)));
         }
         self.constraints.validate()?;
+        if self.constraints.cxl_memory && self.share.is_some() {
+            let why = "allow_cxl_memory is for whole nodes: leave it out, or --cores, --mem and --gpus";
+            return Err(invalid("constraint", why));
+        }
         self.validate_nodelist()?;
         self.data.validate()?;
         self.connectivity.validate()?;
@@ -631,6 +635,17 @@ mod tests {
         refused(&|s| drop(s.env.insert("A=B".into(), String::new())), "env");
         refused(&|s| drop(s.env.insert("A".into(), "x".repeat(SPEC_BYTES_MAX))), "env");
         refused(&|s| s.name = "a\nb".into(), "name");
+        let shared = |s: &mut AllocationSpec| s.share = Some(Resources { cores: 1, ..Resources::default() });
+        refused(
+            &|s| {
+                shared(s);
+                s.constraints.cxl_memory = true;
+            },
+            "constraint",
+        );
+        let mut whole = spec();
+        (whole.share, whole.constraints.cxl_memory) = (None, true);
+        assert_eq!(whole.validate(), Ok(()));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! fields that it is about.
 
 use crate::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, Boot, DesiredShare, Entrypoint, Epoch, Incarnation, Node, NodeAddresses,
-    NodeState, Principal, Resources, Revision, Timestamp,
+    Allocation, AllocationId, AllocationSpec, AllocationState, Boot, DesiredShare, Entrypoint, Epoch, Incarnation, Locality, Node,
+    NodeAddresses, NodeState, Principal, Resources, Revision, Timestamp,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -64,6 +64,7 @@ pub fn node(id: &str, state: NodeState) -> Node {
         unenforced_limits: vec![],
         features: vec![],
         topology_group: None,
+        locality: Locality::default(),
         holds: vec![],
         leaving: vec![],
         relay_node: None,

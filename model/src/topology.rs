@@ -224,6 +224,29 @@ impl CpuTopology {
     }
 }
 
+impl MemoryTopology {
+    /// The domains behind CXL.
+    fn cxl_domains(&self) -> impl Iterator<Item = &MemoryDomain> {
+        self.domains.iter().filter(|domain| domain.domain_type == MemoryDomainType::CxlAttached)
+    }
+
+    /// The size of its memory behind CXL in bytes.
+    pub fn cxl_bytes(&self) -> u64 {
+        self.cxl_domains().map(|domain| domain.capacity_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The NUMA nodes of its memory behind CXL.
+    pub fn cxl_numa_nodes(&self) -> BTreeSet<u32> {
+        self.cxl_domains().filter_map(|domain| domain.numa_node).collect()
+    }
+
+    /// The NUMA nodes of its other memory.
+    pub fn local_numa_nodes(&self) -> BTreeSet<u32> {
+        let far = self.cxl_numa_nodes();
+        self.domains.iter().filter_map(|domain| domain.numa_node).filter(|numa| !far.contains(numa)).collect()
+    }
+}
+
 impl GpuTopology {
     /// The bandwidth between two GPUs in gigabytes per second; 0 if no link is known.
     pub fn bandwidth(&self, a: u32, b: u32) -> f64 {
@@ -245,7 +268,7 @@ pub struct Assignment {
     pub cpus: BTreeSet<u32>,
     /// GPUs by [`GpuDevice::id`].
     pub gpus: BTreeSet<String>,
-    /// The NUMA nodes of its processors and GPUs.
+    /// The NUMA nodes of its processors and GPUs, and those behind CXL if it may use them.
     pub memory_nodes: BTreeSet<u32>,
 }
 

@@ -4,6 +4,8 @@
 //! slowest link between any two is fastest; then the most GPUs with a network interface near them,
 //! and the most such interfaces; then the lowest indices). Then processors near those GPUs, whole
 //! cores before single threads of shared ones. A share whose amounts are free always gets them.
+//! With the constraint `prefer_same_numa`, a domain that has enough of both comes before the
+//! best-connected GPUs of several.
 //!
 //! The quorum commits amounts, not devices: for devices it would have to know every node's wiring.
 //! The journal's first record of an allocation contains the choice, and is on the disk before
@@ -16,7 +18,7 @@
 //! library does not answer.
 
 use lattice_model::topology::{Core, GpuDevice, GpuTopology};
-use lattice_model::{Assignment, NodeTopology, Resources};
+use lattice_model::{Assignment, Constraints, NodeTopology, Resources};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
@@ -41,11 +43,12 @@ pub enum NotAssigned {
 }
 
 /// Chooses processors and GPUs for one share. `taken`: the assignments of the node's other
-/// allocations.
+/// allocations. `constraints`: what the allocation prefers, and whether it may use memory behind CXL.
 pub fn assign<'a>(
     node: &NodeTopology,
     taken: impl IntoIterator<Item = &'a Assignment>,
     share: &Resources,
+    constraints: &Constraints,
 ) -> Result<Assignment, NotAssigned> {
     let (mut used_cpus, mut used_gpus) = (BTreeSet::new(), BTreeSet::new());
     for other in taken {
@@ -54,12 +57,24 @@ pub fn assign<'a>(
     }
     let free: Vec<&GpuDevice> = node.gpu.gpus.iter().filter(|g| !used_gpus.contains(g.id.as_str())).collect();
     let short = NotAssigned::Gpus { wanted: share.gpus, free: free.len() };
-    let gpus = usize::try_from(share.gpus).ok().filter(|k| *k <= free.len()).map(|k| best_connected(&node.gpu, &free, k)).ok_or(short)?;
-    let near: BTreeSet<u32> = gpus.iter().filter_map(|g| g.numa_node).collect();
+    let wanted = usize::try_from(share.gpus).ok().filter(|k| *k <= free.len()).ok_or(short)?;
+    let local = if constraints.same_numa { of_one_domain(node, &used_cpus, &free, share.cores, wanted) } else { None };
+    let (gpus, near) = local.map_or_else(
+        || {
+            let gpus = best_connected(&node.gpu, &free, wanted).1;
+            let near: BTreeSet<u32> = gpus.iter().filter_map(|g| g.numa_node).collect();
+            (gpus, near)
+        },
+        |(domain, gpus)| (gpus, BTreeSet::from([domain])),
+    );
     let cpus = nearest_cpus(&node.cpu.cores, &used_cpus, &near, share.cores)?;
     let mut memory_nodes = near;
     memory_nodes.extend(node.cpu.cores.iter().filter(|c| c.cpus.iter().any(|cpu| cpus.contains(cpu))).map(|c| c.numa_node));
-    memory_nodes.retain(|numa| node.memory.domains.iter().any(|d| d.numa_node == Some(*numa)));
+    let local = node.memory.local_numa_nodes();
+    memory_nodes.retain(|numa| local.contains(numa));
+    if constraints.cxl_memory {
+        memory_nodes.extend(node.memory.cxl_numa_nodes());
+    }
     Ok(Assignment { cpus, gpus: gpus.iter().map(|g| g.id.clone()).collect(), memory_nodes })
 }
 
@@ -96,17 +111,70 @@ impl Graph<'_> {
     }
 }
 
-/// The `k` best-connected GPUs of `free`, which is in order of index.
-fn best_connected<'a>(gpus: &GpuTopology, free: &[&'a GpuDevice], k: usize) -> Vec<&'a GpuDevice> {
-    if k == 0 || k >= free.len() {
-        return free.iter().take(k).copied().collect();
+/// The NUMA nodes that have processors.
+pub(crate) fn domains(cores: &[Core]) -> BTreeSet<u32> {
+    cores.iter().map(|core| core.numa_node).collect()
+}
+
+/// The domain of these that a GPU is near to: the one that its driver reports, or the only one.
+pub(crate) fn domain_near(gpu: &GpuDevice, domains: &BTreeSet<u32>) -> Option<u32> {
+    match gpu.numa_node {
+        Some(numa) => Some(numa),
+        None => domains.first().copied().filter(|_| domains.len() == 1),
     }
+}
+
+/// The domain with so many free processors and GPUs, and the best-connected of these GPUs: of several
+/// domains the one with the best GPUs, and then the one with the fewest free processors. `None`: no
+/// domain has enough of both.
+fn of_one_domain<'a>(
+    node: &NodeTopology,
+    used: &BTreeSet<u32>,
+    free: &[&'a GpuDevice],
+    cores: u32,
+    gpus: usize,
+) -> Option<(u32, Vec<&'a GpuDevice>)> {
+    let domains = domains(&node.cpu.cores);
+    let enough = usize::try_from(cores).ok()?;
+    let mut best: Option<(Quality, usize, u32, Vec<&'a GpuDevice>)> = None;
+    for domain in &domains {
+        let own = node.cpu.cores.iter().filter(|core| core.numa_node == *domain);
+        let cpus = own.flat_map(|core| &core.cpus).filter(|cpu| !used.contains(*cpu)).count();
+        let near: Vec<&GpuDevice> = free.iter().copied().filter(|gpu| domain_near(gpu, &domains) == Some(*domain)).collect();
+        if cpus < enough || near.len() < gpus {
+            continue;
+        }
+        let (quality, chosen) = best_connected(&node.gpu, &near, gpus);
+        let is_better = best
+            .as_ref()
+            .is_none_or(|(other, fewest, ..)| quality.is_better_than(*other) || (cpus < *fewest && !other.is_better_than(quality)));
+        if is_better {
+            best = Some((quality, cpus, *domain, chosen));
+        }
+    }
+    best.map(|(_, _, domain, chosen)| (domain, chosen))
+}
+
+/// The slowest link between the `k` best-connected of all GPUs, in gigabytes per second.
+pub(crate) fn least_bandwidth(gpus: &GpuTopology, k: usize) -> f64 {
+    let all: Vec<&GpuDevice> = gpus.gpus.iter().collect();
+    best_connected(gpus, &all, k).0.least_bandwidth
+}
+
+/// The `k` best-connected GPUs of `free`, which is in order of index and has at least so many.
+fn best_connected<'a>(gpus: &GpuTopology, free: &[&'a GpuDevice], k: usize) -> (Quality, Vec<&'a GpuDevice>) {
+    // For no GPU nothing needs to be compared.
+    let free: &[&'a GpuDevice] = if k == 0 { &[] } else { free };
     let graph = Graph {
         bandwidths: free.iter().map(|a| free.iter().map(|b| gpus.bandwidth(a.index, b.index)).collect()).collect(),
         nics: free.iter().map(|g| gpus.nic_affinity.get(&g.index).map(String::as_str)).collect(),
     };
-    let chosen = if free.len() <= EXACT_GPUS_MAX { exact(&graph, k) } else { greedy(&graph, k) };
-    chosen.into_iter().map(|i| free[i]).collect()
+    let chosen: Vec<usize> = match free.len() {
+        all if k >= all => (0..all).collect(),
+        ..=EXACT_GPUS_MAX => exact(&graph, k),
+        _ => greedy(&graph, k),
+    };
+    (graph.quality(&chosen), chosen.into_iter().map(|i| free[i]).collect())
 }
 
 /// Tries every subset: at most 12,870 of them. Of equal ones the first wins, with the lowest

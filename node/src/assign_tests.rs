@@ -35,7 +35,7 @@ pub(crate) fn machine(domains: u32, cores: u32, threads: u32, gpu_domains: &[u32
     }
 }
 
-fn linked(node: &mut NodeTopology, bandwidth: impl Fn(u32, u32) -> f64) {
+pub(crate) fn linked(node: &mut NodeTopology, bandwidth: impl Fn(u32, u32) -> f64) {
     let n = u32::try_from(node.gpu.gpus.len()).unwrap();
     let pairs = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b)));
     node.gpu.links =
@@ -52,44 +52,99 @@ fn gpus(of: &Assignment) -> Vec<&str> {
 
 #[test]
 fn the_best_connected_gpus_are_assigned_together() {
+    let constraints = Constraints::default();
     // Pairs (0,3) and (1,2) by NVLink, everything else over PCIe.
     let mut node = machine(2, 4, 1, &[0, 0, 1, 1]);
     linked(&mut node, |a, b| if a + b == 3 { 450.0 } else { 32.0 });
-    let first = assign(&node, [], &share(2, 2)).unwrap();
+    let first = assign(&node, [], &share(2, 2), &constraints).unwrap();
     assert_eq!(gpus(&first), ["GPU-0", "GPU-3"]);
-    let second = assign(&node, [&first], &share(2, 2)).unwrap();
+    let second = assign(&node, [&first], &share(2, 2), &constraints).unwrap();
     assert_eq!(gpus(&second), ["GPU-1", "GPU-2"]);
-    assert_eq!(assign(&node, [&first, &second], &share(1, 1)), Err(NotAssigned::Gpus { wanted: 1, free: 0 }));
+    assert_eq!(assign(&node, [&first, &second], &share(1, 1), &constraints), Err(NotAssigned::Gpus { wanted: 1, free: 0 }));
     // For a single GPU, the lowest free index.
-    assert_eq!(gpus(&assign(&node, [&first], &share(1, 1)).unwrap()), ["GPU-1"]);
+    assert_eq!(gpus(&assign(&node, [&first], &share(1, 1), &constraints).unwrap()), ["GPU-1"]);
 }
 
 #[test]
 fn of_equal_sets_the_one_near_interfaces_is_chosen_and_then_the_lowest() {
+    let constraints = Constraints::default();
     let mut node = machine(1, 8, 1, &[0, 0, 0, 0]);
     linked(&mut node, |_, _| 32.0);
-    assert_eq!(gpus(&assign(&node, [], &share(1, 2)).unwrap()), ["GPU-0", "GPU-1"]);
+    assert_eq!(gpus(&assign(&node, [], &share(1, 2), &constraints).unwrap()), ["GPU-0", "GPU-1"]);
     node.gpu.nic_affinity = [(1, "hsn0".to_owned()), (2, "hsn0".to_owned()), (3, "hsn1".to_owned())].into();
-    assert_eq!(gpus(&assign(&node, [], &share(1, 2)).unwrap()), ["GPU-1", "GPU-3"]);
+    assert_eq!(gpus(&assign(&node, [], &share(1, 2), &constraints).unwrap()), ["GPU-1", "GPU-3"]);
 }
 
 #[test]
 fn processors_are_near_the_gpus_and_cores_stay_whole() {
+    let constraints = Constraints::default();
     let node = machine(2, 4, 2, &[1, 1]);
-    let with_gpu = assign(&node, [], &share(4, 1)).unwrap();
+    let with_gpu = assign(&node, [], &share(4, 1), &constraints).unwrap();
     assert_eq!((with_gpu.cpus, with_gpu.memory_nodes), ([4, 5, 12, 13].into(), [1].into()));
     // Without GPUs: the smallest domain that has enough.
-    let other = assign(&node, [], &share(2, 0)).unwrap();
+    let other = assign(&node, [], &share(2, 0), &constraints).unwrap();
     assert_eq!((other.cpus.clone(), other.memory_nodes.clone()), ([0, 8].into(), [0].into()));
     // An odd thread count splits a core; the next odd one gets the other half.
-    let odd = assign(&node, [&other], &share(3, 0)).unwrap();
+    let odd = assign(&node, [&other], &share(3, 0), &constraints).unwrap();
     assert_eq!(odd.cpus, [1, 2, 9].into());
-    assert_eq!(assign(&node, [&other, &odd], &share(1, 0)).unwrap().cpus, [10].into());
+    assert_eq!(assign(&node, [&other, &odd], &share(1, 0), &constraints).unwrap().cpus, [10].into());
     // A share larger than a domain gets processors of both.
-    let wide = assign(&node, [], &share(12, 0)).unwrap();
+    let wide = assign(&node, [], &share(12, 0), &constraints).unwrap();
     assert_eq!(wide.memory_nodes, [0, 1].into());
-    assert_eq!(assign(&node, [], &share(16, 2)).unwrap().cpus, node.cpu.cpus(), "a whole node is all of it");
-    assert_eq!(assign(&node, [&other], &share(15, 0)), Err(NotAssigned::Cpus { wanted: 15, free: 14 }));
+    assert_eq!(assign(&node, [], &share(16, 2), &constraints).unwrap().cpus, node.cpu.cpus(), "a whole node is all of it");
+    assert_eq!(assign(&node, [&other], &share(15, 0), &constraints), Err(NotAssigned::Cpus { wanted: 15, free: 14 }));
+}
+
+fn same_numa() -> Constraints {
+    Constraints { same_numa: true, ..Constraints::default() }
+}
+
+#[test]
+fn work_that_prefers_one_domain_gets_cores_and_gpus_of_it() {
+    // The fastest pair, GPUs 1 and 2, is of two domains.
+    let mut node = machine(2, 4, 1, &[0, 0, 1, 1]);
+    linked(&mut node, |a, b| match (a, b) {
+        (1, 2) => 900.0,
+        (2, 3) => 450.0,
+        _ => 64.0,
+    });
+    let usual = assign(&node, [], &share(4, 2), &Constraints::default()).unwrap();
+    assert_eq!((gpus(&usual), &usual.memory_nodes), (vec!["GPU-1", "GPU-2"], &[0, 1].into()));
+    let local = assign(&node, [], &share(4, 2), &same_numa()).unwrap();
+    assert_eq!((gpus(&local), &local.cpus, &local.memory_nodes), (vec!["GPU-2", "GPU-3"], &[4, 5, 6, 7].into(), &[1].into()));
+    // The other domain has all of the next one as well, with slower links.
+    let next = assign(&node, [&local], &share(4, 2), &same_numa()).unwrap();
+    assert_eq!((gpus(&next), &next.cpus), (vec!["GPU-0", "GPU-1"], &[0, 1, 2, 3].into()));
+    // No domain has enough of both: it gets what other work would get.
+    for wanted in [share(5, 1), share(1, 3)] {
+        assert_eq!(assign(&node, [], &wanted, &same_numa()), assign(&node, [], &wanted, &Constraints::default()));
+    }
+}
+
+#[test]
+fn of_equal_domains_the_one_with_the_fewest_free_processors_is_chosen() {
+    let node = machine(3, 4, 1, &[0, 1, 2]);
+    let other = Assignment { cpus: [4, 8, 9, 10].into(), ..Assignment::default() };
+    let local = assign(&node, [&other], &share(2, 1), &same_numa()).unwrap();
+    assert_eq!((gpus(&local), &local.cpus), (vec!["GPU-1"], &[5, 6].into()), "the third domain has one free core");
+    // A driver that does not say where its GPU is: the only domain is near it.
+    let mut vague = machine(1, 4, 1, &[0]);
+    vague.gpu.gpus[0].numa_node = None;
+    assert_eq!(assign(&vague, [], &share(2, 1), &same_numa()).unwrap().memory_nodes, [0].into());
+}
+
+#[test]
+fn memory_behind_cxl_is_for_work_that_allows_it() {
+    let mut node = machine(2, 4, 1, &[1]);
+    let far = MemoryDomain { id: 2, domain_type: MemoryDomainType::CxlAttached, numa_node: Some(2), ..node.memory.domains[0].clone() };
+    node.memory.domains.push(far);
+    // Even if a driver says that it is nearest to the GPU.
+    node.gpu.gpus[0].numa_node = Some(2);
+    let nodes = |cores, cxl_memory| {
+        let constraints = Constraints { cxl_memory, ..Constraints::default() };
+        assign(&node, [], &share(cores, 1), &constraints).unwrap().memory_nodes.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!([nodes(4, false), nodes(8, false), nodes(8, true)], [vec![0], vec![0, 1], vec![0, 1, 2]]);
 }
 
 #[derive(Clone, Debug)]
@@ -109,7 +164,9 @@ proptest! {
     #[test]
     fn nothing_has_two_owners_and_a_share_that_fits_is_assigned(
         shape in (1u32..4, 1u32..5, 1u32..3), gpu_domains in proptest::collection::vec(0u32..4, 0..9), history in ops(), seed in any::<u32>(),
+        same_numa in any::<bool>(),
     ) {
+        let constraints = Constraints { same_numa, ..Constraints::default() };
         let mut node = machine(shape.0, shape.1, shape.2, &gpu_domains);
         linked(&mut node, |a, b| f64::from((seed >> ((a * 3 + b) % 29)) % 4) * 10.0);
         let size = share(shape.0 * shape.1 * shape.2, u32::try_from(gpu_domains.len()).unwrap());
@@ -123,7 +180,7 @@ proptest! {
                     let used = owners.iter().fold(Resources::default(), |sum, o| {
                         sum.plus(&share(u32::try_from(o.cpus.len()).unwrap(), u32::try_from(o.gpus.len()).unwrap()))
                     });
-                    let given = assign(&node, &owners, &wanted);
+                    let given = assign(&node, &owners, &wanted, &constraints);
                     prop_assert_eq!(given.is_ok(), size.minus(&used).holds(&wanted));
                     if let Ok(given) = given {
                         prop_assert_eq!((given.cpus.len() as u32, given.gpus.len() as u32), (cores, gpus));

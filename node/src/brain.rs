@@ -468,7 +468,8 @@ impl Turn<'_> {
         let (allocation, epoch) = (share.allocation, share.epoch);
         let withheld = Assignment { gpus: self.brain.volatile.withheld.clone(), ..Assignment::default() };
         let taken = self.brain.durable.locals().values().filter_map(|l| l.assignment.as_ref()).chain([&withheld]);
-        let assigned = self.brain.volatile.topology.as_ref().map(|node| assign(node, taken, &share.resources)).transpose();
+        let assigned =
+            self.brain.volatile.topology.as_ref().map(|node| assign(node, taken, &share.resources, &share.spec.constraints)).transpose();
         match assigned {
             Ok(assignment) => {
                 self.write(Record::PhaseEntered { allocation, epoch, phase: Phase::Preparing, assignment });

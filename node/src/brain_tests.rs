@@ -411,6 +411,24 @@ proptest! {
 }
 
 #[test]
+fn what_work_prefers_decides_which_part_of_the_node_it_gets() {
+    let memory_nodes = |same_numa: bool| {
+        // The first domain has two free cores and the first GPU, the second has all of its own.
+        let mut brain = Brain::new("n0".parse().unwrap());
+        brain.knows(crate::assign::tests::machine(2, 4, 1, &[0, 1]));
+        let mut other = share(1, 1, AllocationState::Staging, 1);
+        other.resources.gpus = 0;
+        let mut wanted = share(2, 1, AllocationState::Staging, 1);
+        wanted.resources.cores = 4;
+        wanted.spec.constraints.same_numa = same_numa;
+        step(&mut brain, list(1, vec![other.clone()]));
+        step(&mut brain, list(2, vec![other, wanted]));
+        brain.local(alloc(2)).unwrap().assignment.clone().unwrap().memory_nodes
+    };
+    assert_eq!([memory_nodes(false), memory_nodes(true)], [BTreeSet::from([0, 1]), BTreeSet::from([1])]);
+}
+
+#[test]
 fn work_with_a_lost_gpu_fails_and_nobody_gets_that_gpu_until_it_is_back() {
     let mut brain = brain();
     let shares = |ids: &[u128]| ids.iter().map(|n| share(*n, 1, AllocationState::Staging, 1)).collect::<Vec<_>>();

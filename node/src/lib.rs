@@ -25,6 +25,7 @@ pub mod fence;
 pub mod health;
 pub mod image_cache;
 mod launch;
+mod locality;
 mod probe;
 mod record;
 mod run_lease;
@@ -36,6 +37,7 @@ pub use checkpoint::{
     CheckpointEnd, CheckpointEvent, CheckpointPhase, CheckpointStep, Checkpointing, DEFERRAL_MS_MAX, Deadline, Progress, Saved,
 };
 pub use launch::{LaunchEnd, LaunchHead, PartEvent, RankEnd};
+pub use locality::locality;
 pub use probe::{ProbeWatch, Verdict};
 pub use record::{Local, Phase, Record};
 pub use run_lease::{Due, LeaseLapsed, RunLease, RunLeaseAction, RunLeaseEvent};

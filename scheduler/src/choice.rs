@@ -6,8 +6,9 @@ use crate::node_set::NodeSet;
 use crate::quotas::Quotas;
 use crate::state::State;
 use crate::untouched::More;
-use lattice_model::Allocation;
 use lattice_model::tenant::Excess;
+use lattice_model::{Allocation, AllocationSpec, Node};
+use std::cmp::Reverse;
 
 /// The nodes that an allocation can begin on now and keep until `until_ms`, so that it delays no
 /// reservation: as many as it asks for, the most of a range, and not more new ones than its tenant's
@@ -19,16 +20,12 @@ pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocat
     // refused each time.
     let most = if allocation.spec.sensitive { wanted } else { allocation.spec.nodes_most() as usize };
     let Free { nodes: mut free, more } = free(state, class, allocation, until_ms);
-    let left = |node: &usize| {
-        let free = state.free_now[*node];
-        // Work of this owner is there already if anything is: no further node is closed to others.
-        let is_unshared = state.owners.are_apart() && free == state.nodes[*node].size;
-        (is_unshared, free.gpus, free.cores, free.memory_bytes)
-    };
+    let is_ordered = allocation.spec.share.is_some() || allocation.spec.constraints.same_numa;
+    let place = |node: &usize| place(state, &allocation.spec, *node);
     // The same as below, without sorting all nodes.
     if most == 1 && !quotas.depend_on_nodes(allocation) {
-        if allocation.spec.share.is_some() {
-            return Some(vec![free.into_iter().min_by_key(|node| (state.has_drifted[*node], left(node)))?]);
+        if is_ordered {
+            return Some(vec![free.into_iter().min_by_key(|node| (state.has_drifted[*node], place(node)))?]);
         }
         let well = free.iter().find(|node| !state.has_drifted[**node]);
         return Some(vec![*well.or(free.first())?]);
@@ -36,14 +33,36 @@ pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocat
     if free.len() < wanted {
         return None;
     }
-    if allocation.spec.share.is_some() {
-        // Best fit: the node with the least left over, so that whole nodes stay free for work that
-        // wants whole nodes.
-        free.sort_by_key(left);
+    if is_ordered {
+        free.sort_by_cached_key(place);
     }
     let mut chosen = best_allowed(state, class, free, &more, quotas, allocation);
     chosen.truncate(most);
     (chosen.len() >= wanted).then_some(chosen)
+}
+
+/// The order of free nodes: no memory domain is large enough, links of GPUs, what is left over, and
+/// links again.
+type Place = (bool, Reverse<u8>, Left, Reverse<u8>);
+/// What is left over: where owners are kept apart, nodes of which nothing is held come last, because
+/// work there closes them to others; then GPUs, cores and memory.
+type Left = (bool, u32, u32, u64);
+
+/// The place of a free node among others; the smallest is taken first. A share gets the node with the
+/// least left over (best fit), so that whole nodes stay free for work that wants whole nodes; of
+/// equal ones, that with the faster links between so many GPUs. Work that prefers one memory domain
+/// gets nodes where one is large enough, then those with the faster links, and then best fit.
+fn place(state: &State<'_>, spec: &AllocationSpec, node: usize) -> Place {
+    let (free, Node { size, locality, .. }) = (state.free_now[node], state.nodes[node]);
+    let is_unshared = state.owners.are_apart() && free == *size;
+    let left = spec.share.map_or((false, 0, 0, 0), |_| (is_unshared, free.gpus, free.cores, free.memory_bytes));
+    let gpus = spec.share.map_or(size.gpus, |share| share.gpus);
+    let links = Reverse(locality.gpu_link_percent(gpus).unwrap_or(0));
+    if spec.constraints.same_numa {
+        (!locality.has_in_one_domain(&spec.amount_of(size)), links, left, Reverse(0))
+    } else {
+        (false, Reverse(0), left, links)
+    }
 }
 
 /// Nodes that are free for an allocation: of untouched ones that are alike as many as it can get.

@@ -1,12 +1,13 @@
 //! Waiting work in classes: the same nodes could ever serve all work of one class.
 
 use crate::grouping;
+use crate::locality;
 use crate::misfit;
 use crate::node_set::NodeSet;
 use crate::state::{Part, State};
 use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::{Allocation, Topology};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
@@ -23,6 +24,8 @@ pub struct Class<'a> {
     pub kinds: Option<Rc<[bool]>>,
     /// How many of these could serve one allocation together, for 1, 2, … topology groups at most.
     reach: Vec<usize>,
+    /// How well the wiring of a node suits it, of the best of these; see [`locality::fitness`].
+    pub fitness_within: Option<f64>,
     /// How much memory it gets of a node, in bytes; for whole nodes, of one of these.
     pub memory_bytes: u64,
 }
@@ -79,7 +82,8 @@ impl<'a> Classes<'a> {
         let reach = grouping::reach(state, candidates.iter(), &allocation.spec);
         let of_first_node = || candidates.iter().next().map_or(0, |node| state.nodes[node].size.memory_bytes);
         let memory_bytes = allocation.spec.share.map_or_else(of_first_node, |share| share.memory_bytes);
-        self.all.push(Class { like: allocation, who, candidates, kinds, reach, memory_bytes });
+        let fitness_within = fitness_within(state, allocation, &candidates);
+        self.all.push(Class { like: allocation, who, candidates, kinds, reach, fitness_within, memory_bytes });
         self.all.len() - 1
     }
 
@@ -110,6 +114,21 @@ impl<'a> Classes<'a> {
         self.by_kinds.insert(Rc::clone(&kinds), Rc::clone(&set));
         (set, Some(kinds))
     }
+}
+
+/// The fitness of the best candidate's wiring. All nodes of a kind are wired alike.
+fn fitness_within(state: &State<'_>, allocation: &Allocation, candidates: &NodeSet) -> Option<f64> {
+    let is_by_name = !allocation.spec.constraints.nodes.is_empty() || !allocation.excluded.is_empty();
+    let kinds: BTreeSet<usize> = if is_by_name {
+        candidates.iter().map(|node| state.kind[node]).collect()
+    } else {
+        (0..state.kinds.len()).filter(|kind| candidates.contains(state.kinds[*kind])).collect()
+    };
+    let fitness = |kind: usize| {
+        let node = state.nodes[state.kinds[kind]];
+        locality::fitness(&node.locality, &allocation.spec.amount_of(&node.size))
+    };
+    kinds.into_iter().filter_map(fitness).max_by(f64::total_cmp)
 }
 
 fn is_excluded(state: &State<'_>, allocation: &Allocation, node: usize) -> bool {

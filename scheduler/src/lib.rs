@@ -23,6 +23,7 @@ mod explanation;
 mod grouping;
 mod headroom;
 mod holdings;
+mod locality;
 mod misfit;
 mod node_set;
 mod order;

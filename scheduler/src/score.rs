@@ -22,6 +22,8 @@ const NEUTRAL: f64 = 0.5;
 const REFERENCE_WAIT_S: f64 = 3600.0;
 /// How much of its memory work is assumed to save, if its size is not known.
 pub const FIRST_SIZE_MEMORY_PART: f64 = 0.25;
+/// α of f₄: what counts between the nodes of work of several nodes; the rest counts within each.
+const BETWEEN_NODES_WEIGHT: f64 = 0.7;
 /// How long work without a walltime counts as work that waits or runs.
 const WITHOUT_WALLTIME_MS: u64 = 86_400_000;
 
@@ -104,8 +106,20 @@ impl<'a> Scorer<'a> {
         }
     }
 
-    /// f₄: the fewer topology groups it needs, the nearer to 1. `None`: all nodes are in one.
+    /// f₄: the fewer topology groups it needs, and the better the wiring of a node suits it, the nearer
+    /// to 1. For work of one node, the wiring alone counts, if it is known. `None`: neither is known.
     fn topology_fitness(&self, allocation: &Allocation, class: &Class<'_>) -> Option<f64> {
+        match (self.fitness_between(allocation, class), class.fitness_within) {
+            (Some(between), Some(within)) if allocation.spec.nodes > 1 => {
+                Some(BETWEEN_NODES_WEIGHT * between + (1.0 - BETWEEN_NODES_WEIGHT) * within)
+            }
+            (_, Some(within)) => Some(within),
+            (between, None) => between,
+        }
+    }
+
+    /// The fewer topology groups it needs, the nearer to 1. `None`: all nodes are in one.
+    fn fitness_between(&self, allocation: &Allocation, class: &Class<'_>) -> Option<f64> {
         if self.topology_groups < 2 {
             return None;
         }

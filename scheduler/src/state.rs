@@ -76,7 +76,7 @@ pub struct State<'a> {
     pub topology_group: Vec<usize>,
     pub topology_groups: usize,
     pub has_drifted: Vec<bool>,
-    /// The kind of each node: nodes of one kind can serve the same work.
+    /// The kind of each node: nodes of one kind can serve the same work, and equally well.
     pub kind: Vec<usize>,
     /// A node of each kind.
     pub kinds: Vec<usize>,
@@ -348,7 +348,7 @@ fn topology_groups(nodes: &[&Node]) -> (Vec<usize>, usize) {
 }
 
 /// The kind of each node, and a node of each kind: equal in all that decides whether a node could
-/// ever serve work that names no nodes.
+/// ever serve work that names no nodes, and in how it is wired.
 fn kinds(nodes: &[&Node]) -> (Vec<usize>, Vec<usize>) {
     let mut known = BTreeMap::new();
     let mut kinds = Vec::new();
@@ -356,7 +356,7 @@ fn kinds(nodes: &[&Node]) -> (Vec<usize>, Vec<usize>) {
         let size = (node.size.cores, node.size.memory_bytes, node.size.gpus);
         let has_group = has_conformance_group(node);
         let has_drifted = node.conformance.as_ref().is_some_and(|c| c.drift.is_some());
-        *known.entry((&node.home, node.schedulable, size, &node.features, has_group, has_drifted)).or_insert_with(|| {
+        *known.entry((&node.home, node.schedulable, size, &node.features, &node.locality, has_group, has_drifted)).or_insert_with(|| {
             kinds.push(at);
             kinds.len() - 1
         })

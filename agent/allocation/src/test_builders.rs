@@ -35,6 +35,7 @@ use lattice_membership::directory::Directory;
 use lattice_membership::peers::Peers;
 use lattice_mesh::{Incoming, Mesh};
 use lattice_model::fact::NodeFact;
+use lattice_model::topology::MemoryTopology;
 use lattice_model::{NodeId, NodeState, NodeTopology, Resources};
 use lattice_node::Event;
 use lattice_observe::measuring::{self, Measuring};
@@ -146,7 +147,7 @@ impl Bench {
         let (_, checks) = Checking::new(config.health.clone(), &me, &dir.0, images.clone());
         let (_, conformance) = Conforming::new(config.conformance.clone(), &me);
         let controllers = Controllers::find(Path::new("lattice-bench"), None, Path::new(""), &BTreeSet::new());
-        let bounds = Bounds::new(&config, controllers, Resources::default()).expect("no devices are limited");
+        let bounds = Bounds::new(&config, controllers, Resources::default(), &MemoryTopology::default()).expect("no devices are limited");
         let fabric = Fabric::open(&config, problems.clone()).expect("no manager is configured");
         let quorum = QuorumClient::new(vec!["127.0.0.1:1".to_owned()], credentials.clone()).expect("an endpoint");
         let directory = Directory::new(quorum, cluster_view.clone(), watch::channel(Arc::default()).1, Peers::open(&dir.0));

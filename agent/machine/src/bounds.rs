@@ -2,6 +2,7 @@
 
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::config::cgroup::IoMax;
+use lattice_model::topology::MemoryTopology;
 use lattice_model::{Assignment, DesiredShare, Resources};
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::cgroup::controllers::{Controller, Controllers};
@@ -28,6 +29,11 @@ pub struct Bounds {
     pub controllers: Controllers,
     /// The node's size as it registers.
     pub size: Resources,
+    /// Its memory behind CXL in bytes, which work may get in addition.
+    pub cxl_bytes: u64,
+    /// Where there is some, the NUMA nodes of the other memory: work that does not ask for memory
+    /// behind CXL gets none of it.
+    pub local_numa_nodes: BTreeSet<u32>,
     /// Processes and threads of work that has the whole node.
     pub pids_max: u64,
     /// Limits of block devices for work that has the whole node.
@@ -44,9 +50,12 @@ pub struct IoMaxError {
 
 impl Bounds {
     /// From the configuration. An error names a path that is not a block device.
-    pub fn new(config: &AgentConfig, controllers: Controllers, size: Resources) -> Result<Self, IoMaxError> {
+    pub fn new(config: &AgentConfig, controllers: Controllers, size: Resources, memory: &MemoryTopology) -> Result<Self, IoMaxError> {
         let io = config.cgroup.io_max.iter().map(|io| device(io).map_err(|source| IoMaxError { device: io.device.clone(), source }));
-        Ok(Self { controllers, size, pids_max: config.cgroup.pids_max, io: io.collect::<Result<_, _>>()? })
+        let io: Vec<IoLimit> = io.collect::<Result<_, _>>()?;
+        let cxl_bytes = memory.cxl_bytes();
+        let local_numa_nodes = if cxl_bytes == 0 { BTreeSet::new() } else { memory.local_numa_nodes() };
+        Ok(Self { controllers, size, cxl_bytes, local_numa_nodes, pids_max: config.cgroup.pids_max, io })
     }
 
     /// The limits of one allocation's work here. Limits that this node cannot enforce are absent;
@@ -54,7 +63,9 @@ impl Bounds {
     pub fn limits(&self, share: &DesiredShare, assignment: Option<&Assignment>) -> Limits {
         let can = |controller| self.controllers.place(controller).is_some();
         let shared = share.spec.share.is_some();
-        let own = assignment.filter(|_| shared && can(Controller::Cpuset));
+        let is_kept_local = self.is_kept_local(share);
+        let own = assignment.filter(|_| (shared || is_kept_local) && can(Controller::Cpuset));
+        let numa_nodes = own.map(|own| if is_kept_local { &self.local_numa_nodes } else { &own.memory_nodes });
         let (has, of) = (u64::from(share.resources.cores), u64::from(self.size.cores).max(1));
         let part =
             |whole: u64| if shared { u64::try_from(u128::from(whole) * u128::from(has) / u128::from(of)).unwrap_or(whole) } else { whole };
@@ -65,17 +76,29 @@ impl Bounds {
         });
         Limits {
             cpus: own.map(|a| IndexSet(a.cpus.clone())),
-            memory_nodes: own.filter(|a| !a.memory_nodes.is_empty()).map(|a| IndexSet(a.memory_nodes.clone())),
+            memory_nodes: numa_nodes.filter(|nodes| !nodes.is_empty()).map(|nodes| IndexSet(nodes.clone())),
             cpu_weight: (shared && can(Controller::Cpu)).then(|| part(CPU_WEIGHT_WHOLE).max(1)),
             // Work with its own processors needs no quota. With one, the kernel would now and then
             // stop it until the next period.
             cpu_quota: (shared && own.is_none() && can(Controller::Cpu)).then(|| has.max(1) * 1000),
-            memory_bytes: can(Controller::Memory).then_some(share.resources.memory_bytes),
+            memory_bytes: can(Controller::Memory).then(|| self.memory_bytes(share)),
             pids: can(Controller::Pids).then(|| part(self.pids_max).max(PIDS_LEAST.min(self.pids_max))),
             io_weight: (shared && !self.controllers.io_weights().is_empty()).then(|| part(IO_WEIGHT_WHOLE).max(1)),
             io: if can(Controller::Io) { io.collect() } else { Vec::new() },
             denied_devices: BTreeSet::new(),
         }
+    }
+
+    /// How much memory the work may use, in bytes.
+    fn memory_bytes(&self, share: &DesiredShare) -> u64 {
+        let cxl_bytes = if share.spec.constraints.cxl_memory { self.cxl_bytes } else { 0 };
+        share.resources.memory_bytes.saturating_add(cxl_bytes)
+    }
+
+    /// Whether work with a whole node must be kept off memory behind CXL. A share has NUMA nodes of
+    /// its own, and none of them is behind CXL.
+    fn is_kept_local(&self, share: &DesiredShare) -> bool {
+        share.spec.share.is_none() && !share.spec.constraints.cxl_memory && !self.local_numa_nodes.is_empty()
     }
 }
 
@@ -119,4 +142,53 @@ fn device(io: &IoMax) -> io::Result<IoLimit> {
     }
     let device = (libc::major(about.rdev()), libc::minor(about.rdev()));
     Ok(IoLimit { device, read_bytes_per_second: io.read_bytes_per_second, write_bytes_per_second: io.write_bytes_per_second })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::AllocationId;
+    use lattice_model::test_builders::desired_share;
+    use lattice_model::topology::{MemoryDomain, MemoryDomainType};
+    use std::path::Path;
+
+    const GIB: u64 = 1 << 30;
+
+    fn bounds(kinds: &[MemoryDomainType]) -> Bounds {
+        let domain = |(id, kind): (u32, &MemoryDomainType)| MemoryDomain {
+            id,
+            domain_type: *kind,
+            capacity_bytes: 4 * GIB,
+            numa_node: Some(id),
+            attached_cpus: vec![],
+            attached_gpus: vec![],
+        };
+        let memory = MemoryTopology { domains: (0..).zip(kinds).map(domain).collect(), ..MemoryTopology::default() };
+        let controllers = Controllers::find(Path::new("lattice-bounds"), None, Path::new(""), &BTreeSet::new());
+        Bounds::new(&AgentConfig::default(), controllers, Resources::default(), &memory).unwrap()
+    }
+
+    fn whole_node(cxl_memory: bool) -> DesiredShare {
+        let mut share = desired_share(AllocationId(uuid::Uuid::from_u128(1)));
+        share.resources.memory_bytes = GIB;
+        (share.spec.share, share.spec.constraints.cxl_memory) = (None, cxl_memory);
+        share
+    }
+
+    #[test]
+    fn memory_behind_cxl_is_for_whole_nodes_that_allow_it() {
+        use MemoryDomainType::{CxlAttached, Dram, Hbm};
+        let near = bounds(&[Dram, Hbm]);
+        let far = bounds(&[Dram, Hbm, CxlAttached, CxlAttached]);
+        for (bounds, allows, bytes, is_kept_local) in
+            [(&near, false, GIB, false), (&near, true, GIB, false), (&far, false, GIB, true), (&far, true, 9 * GIB, false)]
+        {
+            let share = whole_node(allows);
+            assert_eq!((bounds.memory_bytes(&share), bounds.is_kept_local(&share)), (bytes, is_kept_local));
+        }
+        assert_eq!(far.local_numa_nodes, [0, 1].into());
+        let mut shared = whole_node(false);
+        shared.spec.share = Some(Resources { cores: 1, ..Resources::default() });
+        assert!(!far.is_kept_local(&shared), "a share has the domains of its own processors");
+    }
 }

@@ -2,15 +2,18 @@
 //! determines both.
 
 use lattice_api::v1;
-use lattice_model::Resources;
+use lattice_model::{Locality, Resources};
 use lattice_node::device_health::GpuStatus;
 use std::collections::BTreeMap;
 
-/// The resources that work may have of the node, and the features that it may require.
+/// The resources that work may have of the node, how they are wired, and the features that it may
+/// require.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub size: Resources,
     pub features: Vec<String>,
+    /// A summary of the wiring of what it offers.
+    pub locality: Locality,
 }
 
 /// The state of the GPUs.

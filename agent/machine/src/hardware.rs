@@ -4,7 +4,7 @@
 use crate::hwloc;
 use anyhow::Context;
 use lattice_model::binding::PlacedGpu;
-use lattice_model::topology::{Core, GpuDevice};
+use lattice_model::topology::{Core, GpuDevice, MemoryTopology};
 use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, NodeTopology, Placement, Resources};
 use lattice_runtime::topology::{self, Discovered, Files, SimulatedGpu};
 use serde::Serialize;
@@ -19,13 +19,22 @@ pub fn look(simulated: &[SimulatedGpu]) -> Discovered {
     topology::discover(&Files::below(Path::new("/")), &topology::allowed_cpus(), simulated)
 }
 
-/// This machine's main memory in bytes, less what is reserved for the system, which is at most a
-/// quarter.
-pub fn memory_bytes(reserved_bytes: u64) -> anyhow::Result<u64> {
+/// The memory that the node registers, in bytes: the machine's, less that behind CXL, and less what
+/// is reserved for the system, which is at most a quarter.
+pub fn memory_bytes(memory: &MemoryTopology, reserved_bytes: u64) -> anyhow::Result<u64> {
+    Ok(registered_bytes(total_bytes()?, memory.cxl_bytes(), reserved_bytes))
+}
+
+fn registered_bytes(total: u64, cxl: u64, reserved: u64) -> u64 {
+    let local = total.saturating_sub(cxl);
+    local - reserved.min(local / 4)
+}
+
+/// All memory of this machine in bytes.
+pub fn total_bytes() -> anyhow::Result<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
-    let total = total.context("/proc/meminfo has no MemTotal")? * 1024;
-    Ok(total - reserved_bytes.min(total / 4))
+    Ok(total.context("/proc/meminfo has no MemTotal")?.saturating_mul(1024))
 }
 
 /// The topology `now`, plus the GPUs that were known before and are missing: work must still be
@@ -120,6 +129,15 @@ pub fn sweep(state_dir: &Path, here: impl Fn(AllocationId) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_behind_cxl_and_that_of_the_system_are_not_registered() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(registered_bytes(512 * GIB, 0, 8 * GIB), 504 * GIB);
+        assert_eq!(registered_bytes(2560 * GIB, 2048 * GIB, 8 * GIB), 504 * GIB);
+        assert_eq!(registered_bytes(2560 * GIB, 2048 * GIB, 600 * GIB), 384 * GIB, "at most a quarter is reserved");
+        assert_eq!(registered_bytes(GIB, 2 * GIB, GIB), 0);
+    }
 
     #[test]
     fn only_files_of_absent_allocations_are_swept() {

@@ -72,7 +72,7 @@ impl Machine {
         }
         let device_filter = DeviceFilter::find(slice.as_ref(), &controllers);
         degraded.extend(device_filter.shortcoming(&found.topology.gpu));
-        let size = machine::size(&found.topology, machine::memory_bytes(config.cgroup.memory_reserved_bytes)?)?;
+        let size = machine::size(&found.topology, machine::memory_bytes(&found.topology.memory, config.cgroup.memory_reserved_bytes)?)?;
         let data = DataPlane::of(config, size.memory_bytes, degraded);
         Ok((Self { slice, controllers, device_filter, hwloc, size, data }, gpus))
     }

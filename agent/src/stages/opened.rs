@@ -42,7 +42,7 @@ impl Opened {
         let (channels, driver_ends) = Channels::new(config.checkpoint.storage_bytes_per_second);
         let Machine { slice, controllers, device_filter, hwloc, size, data } = machine;
         let shim = config.shim_program()?;
-        let bounds = Bounds::new(config, controllers, size)?;
+        let bounds = Bounds::new(config, controllers, size, &gpus.topology().borrow().memory)?;
         let (spools, traces) = (stores.spools.clone(), stores.traces.clone());
         let wiring = Wiring {
             base: &base,

@@ -8,11 +8,25 @@ use lattice_model::{NodeId, SpecError, Topology};
 
 /// Bytes in one unit of `memory_gb`.
 const GB: u64 = 1 << 30;
+/// Nodes with a memory domain that is large enough come first.
+const SAME_NUMA: &str = "prefer_same_numa";
+/// Another name for `memory_policy=local`.
+const LOCAL_MEMORY: &str = "prefer_local_memory";
+/// The name of the memory policy that it is short for.
+const LOCAL_POLICY: &str = "local";
+/// The work may use memory behind CXL.
+const CXL_MEMORY: &str = "allow_cxl_memory";
 
-/// The constraints, and the memory policy, which is in the same map; empty: none.
-pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Constraints, String), SpecError> {
-    let (mut constraints, mut memory_policy) = (Constraints::default(), String::new());
-    let invalid = |why: String| SpecError::Invalid { field: "constraint", why };
+/// A memory policy that is asked for in the map of constraints.
+pub(super) struct AskedPolicy {
+    pub(super) name: String,
+    /// As the user writes it.
+    pub(super) given: String,
+}
+
+/// The constraints, and the memory policy, which is in the same map.
+pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Constraints, Option<AskedPolicy>), SpecError> {
+    let (mut constraints, mut memory_policy, mut prefers_local) = (Constraints::default(), String::new(), false);
     for (key, value) in resources.into_iter().flat_map(|r| &r.constraints) {
         // `from_model` writes an unknown key as one of `features`, where surrounding spaces are
         // removed, so they are removed here too.
@@ -26,18 +40,11 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
             "gpu_count" => constraints.gpus = at_least()?,
             "memory_gb" => constraints.memory_bytes = u64::from(at_least()?) * GB,
             "memory_policy" => value.clone_into(&mut memory_policy),
-            "require_unified_memory" => match value {
-                "" | "true" => constraints.features.extend([UNIFIED_MEMORY.to_owned()]),
-                "false" => {}
-                _ => return Err(invalid("require_unified_memory must be true or false".to_owned())),
-            },
-            "require_conformance" => match value {
-                "" | "true" => constraints.conformance = true,
-                "false" => {}
-                _ => return Err(invalid("require_conformance must be true or false".to_owned())),
-            },
-            // `unbuilt` refuses these unless the value is false.
-            "prefer_same_numa" | "prefer_local_memory" | "allow_cxl_memory" => {}
+            "require_unified_memory" => constraints.features.extend(is_on(key, value)?.then(|| UNIFIED_MEMORY.to_owned())),
+            "require_conformance" => constraints.conformance = is_on(key, value)?,
+            SAME_NUMA => constraints.same_numa = is_on(key, value)?,
+            CXL_MEMORY => constraints.cxl_memory = is_on(key, value)?,
+            LOCAL_MEMORY => prefers_local = is_on(key, value)?,
             "topology" => constraints.topology = topology(value)?,
             GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} needs a model, such as {GPU_TYPE}=GH200"))),
             key if value.starts_with(">=") => {
@@ -64,7 +71,32 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
             return Err(SpecError::Invalid { field: "nodelist", why });
         }
     }
-    Ok((constraints, memory_policy))
+    Ok((constraints, asked_policy(memory_policy, prefers_local)?))
+}
+
+fn invalid(why: String) -> SpecError {
+    SpecError::Invalid { field: "constraint", why }
+}
+
+/// Whether a constraint that is on or off is on.
+fn is_on(key: &str, value: &str) -> Result<bool, SpecError> {
+    match value {
+        "" | "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(invalid(format!("{key} must be true or false"))),
+    }
+}
+
+/// The policy of `memory_policy`, or that which `prefer_local_memory` is short for.
+fn asked_policy(memory_policy: String, prefers_local: bool) -> Result<Option<AskedPolicy>, SpecError> {
+    match (memory_policy.as_str(), prefers_local) {
+        ("", false) => Ok(None),
+        ("", true) => Ok(Some(AskedPolicy { name: LOCAL_POLICY.to_owned(), given: LOCAL_MEMORY.to_owned() })),
+        (other, true) if other != LOCAL_POLICY => {
+            Err(invalid(format!("{LOCAL_MEMORY} contradicts memory_policy={other}: give one of them")))
+        }
+        (given, _) => Ok(Some(AskedPolicy { given: format!("memory_policy={given}"), name: memory_policy })),
+    }
 }
 
 fn topology(name: &str) -> Result<Topology, SpecError> {
@@ -77,10 +109,13 @@ fn topology(name: &str) -> Result<Topology, SpecError> {
 
 pub(super) fn from_model(constraints: &Constraints) -> std::collections::HashMap<String, String> {
     let features: Vec<&str> = constraints.features.iter().map(String::as_str).collect();
+    let on = |is_on: bool| if is_on { "true".to_owned() } else { String::new() };
     let known = [
         ("features", features.join(",")),
         ("gpu_count", if constraints.gpus == 0 { String::new() } else { constraints.gpus.to_string() }),
-        ("require_conformance", if constraints.conformance { "true".to_owned() } else { String::new() }),
+        ("require_conformance", on(constraints.conformance)),
+        (SAME_NUMA, on(constraints.same_numa)),
+        (CXL_MEMORY, on(constraints.cxl_memory)),
         ("memory_gb", if constraints.memory_bytes == 0 { String::new() } else { constraints.memory_bytes.div_ceil(GB).to_string() }),
     ];
     known.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key.to_owned(), value)).collect()

@@ -44,7 +44,9 @@ fn documented_constraints_are_read() {
         ("require_unified_memory", "true"),
         ("rack", "7"),
         ("gpu", ""),
-        ("prefer_same_numa", "false"),
+        ("prefer_same_numa", ""),
+        ("prefer_local_memory", "false"),
+        ("allow_cxl_memory", "true"),
     ] {
         constrain(&mut message, key, value);
     }
@@ -53,7 +55,45 @@ fn documented_constraints_are_read() {
     assert_eq!(features, ["fast", "gpu", "gpu_type=GH200", "nvme_scratch", "rack=7", "unified_memory"]);
     assert_eq!((model.constraints.gpus, model.constraints.memory_bytes), (4, 512 << 30));
     assert_eq!(model.binding.memory_policy, MemoryPolicy::Interleave);
+    assert!(model.constraints.same_numa && model.constraints.cxl_memory);
     assert_eq!(to_model(&from_model(&model)), Ok(model));
+}
+
+#[test]
+fn constraints_that_are_on_or_off_are_read() {
+    let read = |key: &str, value: &str| {
+        let mut message = minimal();
+        constrain(&mut message, key, value);
+        to_model(&message).map(|model| (model.constraints.same_numa, model.constraints.cxl_memory))
+    };
+    assert_eq!(read("prefer_same_numa", "true"), Ok((true, false)));
+    assert_eq!(read("allow_cxl_memory", ""), Ok((false, true)));
+    for key in ["prefer_same_numa", "prefer_local_memory", "allow_cxl_memory", "require_conformance", "require_unified_memory"] {
+        assert_eq!(read(key, "false"), Ok((false, false)), "{key}");
+        let Err(SpecError::Invalid { field: "constraint", why }) = read(key, "1") else { panic!("{key}=1 is accepted") };
+        assert_eq!(why, format!("{key} must be true or false"));
+    }
+}
+
+#[test]
+fn local_memory_is_a_memory_policy() {
+    let policy = |option: &str, constraints: &[(&str, &str)]| {
+        let mut message = minimal();
+        message.binding = Some(v1::RankBinding { memory_policy: option.into(), ..Default::default() });
+        constraints.iter().for_each(|(key, value)| constrain(&mut message, key, value));
+        to_model(&message).map(|model| model.binding.memory_policy)
+    };
+    let local = ("prefer_local_memory", "");
+    assert_eq!(policy("", &[local]), Ok(MemoryPolicy::Local));
+    assert_eq!(policy("local", &[local, ("memory_policy", "local")]), Ok(MemoryPolicy::Local));
+    assert_eq!(policy("", &[("prefer_local_memory", "false"), ("memory_policy", "bind")]), Ok(MemoryPolicy::Bind));
+    for (option, other, why) in [
+        ("", Some(("memory_policy", "interleave")), "prefer_local_memory contradicts memory_policy=interleave: give one of them"),
+        ("bind", None, "prefer_local_memory contradicts --memory-policy=bind: give one of them"),
+    ] {
+        let constraints: Vec<_> = std::iter::once(local).chain(other).collect();
+        assert_eq!(policy(option, &constraints), Err(SpecError::Invalid { field: "constraint", why: why.into() }));
+    }
 }
 
 /// Found by `fuzz::requests`: after encoding, a specification requested a different feature.
@@ -122,11 +162,10 @@ fn defaults_are_applied() {
 #[test]
 fn options_that_are_not_built_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 15] = [
+    let cases: [(&str, Change); 14] = [
         ("--intent", |s| s.intent = "train".into()),
         ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
         ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
-        ("--constraint prefer_same_numa", |s| constrain(s, "prefer_same_numa", "")),
         ("--reactive", |s| s.lifecycle.as_mut().unwrap().r#type = "reactive".into()),
         ("--data-mount s3://", |s| s.data = Some(mounted("s3://a/b", "", ""))),
         ("--data-mount nfs://", |s| s.data = Some(mounted("nfs://home/x", "", ""))),
@@ -151,7 +190,7 @@ fn options_that_are_not_built_are_refused_by_name() {
 #[test]
 fn bad_values_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 37] = [
+    let cases: [(&str, Change); 38] = [
         ("nodes", |s| s.resources = None),
         ("shared", |s| s.resources.as_mut().unwrap().shared = true),
         ("mem", |s| s.resources.as_mut().unwrap().memory_gb = u64::MAX),
@@ -179,6 +218,10 @@ fn bad_values_are_refused_by_name() {
         ("constraint", |s| {
             s.binding = Some(v1::RankBinding { memory_policy: "local".into(), ..Default::default() });
             constrain(s, "memory_policy", "bind");
+        }),
+        ("constraint", |s| {
+            s.resources.as_mut().unwrap().cpus = 1;
+            constrain(s, "allow_cxl_memory", "true");
         }),
         ("data-mount", |s| s.data = Some(mounted("ftp://a", "", ""))),
         ("data-mount", |s| s.data = Some(mounted("a", "", ""))),
@@ -376,7 +419,9 @@ prop_compose! {
         let listed = if gib % 3 == 1 && nodes < 100 { nodes } else { 0 };
         let named = (1..=listed).map(|n| format!("n{n}").parse().unwrap()).collect();
         let topology = if gib % 2 == 0 { Topology::Tight } else { Topology::Any };
-        let constraints = Constraints { features, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, topology };
+        let (same_numa, cxl_memory) = (gib % 5 < 2, share.is_none() && gib % 7 < 3);
+        let constraints =
+            Constraints { features, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, topology, same_numa, cxl_memory };
         let is_range = listed == 0 && gpus % 2 == 0 && nodes < NODES_MAX && (launch.ranks == 0 || launch.ranks > nodes);
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes,

@@ -3,16 +3,8 @@
 use crate::v1;
 use lattice_model::SpecError;
 
-/// Documented placement hints that no scheduler uses yet.
-const CONSTRAINTS: [(&str, &str); 3] = [
-    ("prefer_same_numa", "--constraint prefer_same_numa"),
-    ("prefer_local_memory", "--constraint prefer_local_memory"),
-    ("allow_cxl_memory", "--constraint allow_cxl_memory"),
-];
-
 /// Refuses the first such field that is set, and an unknown lifecycle or telemetry mode. Values
-/// that describe the current behaviour are accepted (`bounded`, `unbounded`, `prod`, a constraint
-/// with the value `false`).
+/// that describe the current behaviour are accepted (`bounded`, `unbounded`, `prod`).
 pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     // Destructured, so that a new field of the message is a compile error until it is listed here.
     let v1::AllocationSpec {
@@ -24,7 +16,7 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         intent,
         environment,
         entrypoint: _,
-        resources,
+        resources: _,
         lifecycle,
         tasks_per_node: _,
         working_dir: _,
@@ -50,23 +42,6 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     if let Some(v1::Environment { uenv: _, view, image, sha256: _ }) = environment {
         not_built("--view", !view.is_empty())?;
         not_built("--image", !image.is_empty())?;
-    }
-    if let Some(v1::ResourceRequest {
-        nodes: _,
-        nodes_max: _,
-        constraints,
-        topology: _,
-        shared: _,
-        cpus: _,
-        memory_gb: _,
-        gpus: _,
-        memory_bytes: _,
-        nodelist: _,
-    }) = resources
-    {
-        for (key, field) in CONSTRAINTS {
-            not_built(field, constraints.get(key).is_some_and(|value| value != "false"))?;
-        }
     }
     let kind = lifecycle.as_ref().map_or("", |l| l.r#type.as_str());
     not_built("--reactive", kind == "reactive")?;

@@ -97,7 +97,7 @@ fn meaning(factor: &str) -> &'static str {
         "priority" => "its class, 0 to 10",
         "wait-time" => "log(1 + hours of waiting)",
         "fair-share" => "how far its tenant is below its share",
-        "topology" => "1 - topology groups that it needs / all",
+        "topology" => "few topology groups, well-connected nodes",
         "backlog" => "what waits, as a part of what runs",
         "checkpoint" => "how fast it saves itself",
         _ => "",

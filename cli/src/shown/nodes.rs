@@ -3,7 +3,8 @@
 use super::amounts::{AmountJson, resources};
 use super::values::{filled, queue, short, time};
 use crate::output::{TableSize, Width};
-use crate::table::{Fit, NOTHING, Table};
+use crate::table::{Fit, NOTHING, Table, block};
+use lattice_api::node::locality;
 use lattice_api::v1;
 use lattice_model::resources::{Resources, bytes_text};
 use lattice_model::{DEFAULT_VCLUSTER, HoldKind};
@@ -24,6 +25,9 @@ pub struct NodeJson<'a> {
     unenforced_limits: &'a [String],
     features: &'a [String],
     topology_group: Option<&'a str>,
+    domains: Vec<serde_json::Value>,
+    cxl_memory_bytes: u64,
+    gpu_links_percent: &'a [u32],
     vcluster: &'a str,
     allocations: &'a [String],
     holds: &'a [String],
@@ -51,6 +55,9 @@ impl<'a> From<&'a v1::Node> for NodeJson<'a> {
             unenforced_limits: &n.unenforced_limits,
             features: &n.features,
             topology_group: filled(&n.topology_group),
+            domains: domains_json(n),
+            cxl_memory_bytes: n.cxl_memory_bytes,
+            gpu_links_percent: &n.gpu_links_percent,
             vcluster: queue(&n.vcluster),
             allocations: &n.allocations,
             holds: &n.holds,
@@ -100,11 +107,12 @@ const NODES_FIT: Fit<'_> = Fit {
 };
 
 /// The list of nodes, in the given order. It shows how much of each node is free; wide it also shows topology groups,
-/// features, unenforced limits, the size of each conformance group, since when each node has its state, and its address.
+/// memory domains, features, unenforced limits, the size of each conformance group, since when each node has its state,
+/// and its address.
 pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
     let is_wide = size.width == Width::Wide;
     let first = ["NODE", "STATE", "FREE CORES", "FREE MEMORY", "FREE GPUS", "VCLUSTER", "CONFORMANCE", "ALLOCATIONS", "GOSSIP"];
-    let more: &[&str] = if is_wide { &["TOPOLOGY", "FEATURES", "NOT ENFORCED", "SINCE", "MESH"] } else { &[] };
+    let more: &[&str] = if is_wide { &["TOPOLOGY", "DOMAINS", "FEATURES", "NOT ENFORCED", "SINCE", "MESH"] } else { &[] };
     let mut table = Table::new(&[&first[..], more, &["REASON"]].concat());
     // If all nodes are in one group, a terse table leaves the column out.
     let group_of = |n: &v1::Node| n.conformance.as_ref().map(|report| (report.fingerprint.clone(), report.drifted_since_ms != 0));
@@ -132,7 +140,7 @@ pub fn nodes_table(nodes: &[v1::Node], size: TableSize) -> String {
         ];
         if is_wide {
             let since = time(n.state_since_ms).unwrap_or_default();
-            cells.push(n.topology_group.clone());
+            cells.extend([n.topology_group.clone(), locality(n).to_string()]);
             cells.extend([n.features.join(","), n.unenforced_limits.join(","), since, n.mesh_address.clone()]);
         }
         cells.push(reasons_text(n));
@@ -149,6 +157,16 @@ fn conformance(report: &v1::Conformance, is_wide: bool) -> String {
     let stale = if is_wide && report.stale { " stale" } else { "" };
     let drifted = if report.drifted_since_ms == 0 { "" } else { " drifted" };
     format!("{group}{nodes}{stale}{drifted}")
+}
+
+/// The memory domains of a node; empty if they are not known.
+pub fn domains_json(n: &v1::Node) -> Vec<serde_json::Value> {
+    n.domains.iter().map(|domain| serde_json::json!({ "cores": domain.cores, "gpus": domain.gpus })).collect()
+}
+
+/// The memory domains of a node, and its memory behind CXL, as a line; empty if they are not known.
+pub fn domains_text(n: &v1::Node) -> String {
+    block(&[("Domains", locality(n).to_string())])
 }
 
 /// A node's report of its software and firmware; null if it has sent none.
@@ -249,12 +267,13 @@ n1    Ready  48 of 64    384 of 512 GiB  4          1f0c9a4e+1
             gossip: "alive".into(),
             state_since_ms: 1_772_704_800_000,
             mesh_address: "h1:9401".into(),
+            domains: vec![v1::LocalDomain { cores: 32, gpus: 0 }; 2],
             conformance: Some(report.clone()),
             ..Default::default()
         };
         let want = "\
-NODE  STATE  FREE CORES  FREE MEMORY  FREE GPUS  VCLUSTER  CONFORMANCE  ALLOCATIONS  GOSSIP  TOPOLOGY  FEATURES  NOT ENFORCED  SINCE                     MESH     REASON
-n1    Ready  64          512.0 GiB    0          default   01234567(3)  —            alive   —         —         —             2026-03-05T10:00:00.000Z  h1:9401  —
+NODE  STATE  FREE CORES  FREE MEMORY  FREE GPUS  VCLUSTER  CONFORMANCE  ALLOCATIONS  GOSSIP  TOPOLOGY  DOMAINS       FEATURES  NOT ENFORCED  SINCE                     MESH     REASON
+n1    Ready  64          512.0 GiB    0          default   01234567(3)  —            alive   —         2 × 32 cores  —         —             2026-03-05T10:00:00.000Z  h1:9401  —
 ";
         assert_eq!(nodes_table(std::slice::from_ref(&node), WIDE), want);
         assert!(!nodes_table(std::slice::from_ref(&node), TERSE).contains("CONFORMANCE"), "where all are alike it says nothing");
@@ -262,6 +281,19 @@ n1    Ready  64          512.0 GiB    0          default   01234567(3)  —     
         let drifted = v1::Node { conformance: Some(drifted), ..node };
         assert!(nodes_table(std::slice::from_ref(&drifted), WIDE).contains("  01234567(1) drifted  "));
         assert!(nodes_table(&[drifted], TERSE).contains("  01234567 drifted  "));
+    }
+
+    #[test]
+    fn memory_domains_are_one_line_and_a_list_in_json() {
+        let domain = |gpus| v1::LocalDomain { cores: 32, gpus };
+        let node =
+            v1::Node { domains: vec![domain(4), domain(4)], cxl_memory_bytes: 2 << 40, gpu_links_percent: vec![100], ..Default::default() };
+        assert_eq!(domains_text(&node), "Domains:  2 × 32 cores, 4 GPUs; 2048.0 GiB behind CXL\n");
+        assert_eq!(domains_text(&v1::Node::default()), "");
+        let json = serde_json::json!(NodeJson::from(&node));
+        let domain = serde_json::json!({ "cores": 32, "gpus": 4 });
+        assert_eq!(json["domains"], serde_json::json!([domain, domain]));
+        assert_eq!((&json["cxl_memory_bytes"], &json["gpu_links_percent"]), (&(2_u64 << 40).into(), &serde_json::json!([100])));
     }
 
     #[test]

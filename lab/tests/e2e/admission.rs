@@ -6,7 +6,7 @@ use crate::telemetry::get;
 use lattice_lab::lattice::text;
 use lattice_lab::quorum::members::certificate;
 use lattice_lab::up;
-use lattice_model::{Boot, Incarnation, NodeAddresses, Resources};
+use lattice_model::{Boot, Incarnation, Locality, NodeAddresses, Resources};
 use lattice_pki::credentials::Credentials;
 use lattice_pki::identity::Role;
 use lattice_quorum_client::wire::{Down, HeldKeys, NodeHealth, Up};
@@ -67,6 +67,7 @@ fn registration(gpus: u32, incarnation: Incarnation) -> Up {
         unenforced_limits: vec![],
         features: vec![],
         topology_group: None,
+        locality: Locality::default(),
         found: None,
         keys: HeldKeys { seals: 0, opens: vec![0] },
         relay_node: None,

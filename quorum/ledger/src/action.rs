@@ -454,11 +454,12 @@ fn report_bytes(item: &ReportItem) -> usize {
 }
 
 fn registration_bytes(registration: &Registration) -> usize {
-    let Registration { features, unenforced_limits, found, addresses, unwell, conformance, .. } = registration;
+    let Registration { features, unenforced_limits, locality, found, addresses, unwell, conformance, .. } = registration;
     let texts = features.iter().chain(unenforced_limits).chain(unwell).map(|text| 8 + text.len()).sum::<usize>();
     let addresses = addresses.mesh.len() + addresses.gossip.len();
     let found = found.as_ref().map_or(0, |found| 32 * found.len());
-    512 + texts + addresses + found + conformance.as_ref().map_or(0, components_bytes)
+    let wiring = 32 * locality.domains.len() + 8 * locality.gpu_links.len();
+    512 + texts + addresses + found + wiring + conformance.as_ref().map_or(0, components_bytes)
 }
 
 fn components_bytes(components: &Components) -> usize {

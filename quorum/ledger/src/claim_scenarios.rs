@@ -5,8 +5,8 @@ use super::{Action, NodeStateChange, Outcome, Refusal, Registration};
 use lattice_model::claim::ClaimShare;
 use lattice_model::spec::share_of;
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditAction, Claim, EndReason, HoldKind, NodeState, ReportItem, RequeuePolicy, Resources, Revision,
-    SharePhase,
+    AllocationSpec, AllocationState, AuditAction, Claim, EndReason, HoldKind, LocalDomain, Locality, NodeState, ReportItem, RequeuePolicy,
+    Resources, Revision, SharePhase,
 };
 
 #[test]
@@ -129,6 +129,28 @@ fn a_claim_made_before_a_node_moved_to_another_topology_group_is_refused() {
     for bad in ["", "row\n", &"x".repeat(65)] {
         assert!(matches!(s.act(moved(bad)), Err(Refusal::Malformed { .. })), "{bad:?}");
     }
+    s.claimed(1, &[0]);
+}
+
+#[test]
+fn a_claim_made_before_a_nodes_wiring_changed_is_refused() {
+    let mut s = Story::new(1);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    let claim = s.proposal(1, &[0]);
+    let wired = |locality: &Locality| Action::Register(Registration { locality: locality.clone(), ..registration(0, 1, 1, false) });
+    let links = |count, percent| Locality { gpu_links: vec![percent; count], ..Locality::default() };
+    let locality = Locality { domains: vec![LocalDomain { cores: 2, gpus: 1 }; 2], cxl_memory_bytes: 1 << 40, ..links(1, 100) };
+    s.done(wired(&locality));
+    assert!(matches!(s.act(Action::Claim(claim)), Err(Refusal::Conflict { .. })));
+    let held = s.ledger.node(&node(0)).unwrap();
+    let (known, revision) = (held.locality.clone(), held.hold_revision);
+    assert_eq!(known, locality);
+    let domains = vec![LocalDomain::default(); 65];
+    for bad in [Locality { domains, ..Locality::default() }, links(16, 100), links(1, 101)] {
+        assert!(matches!(s.act(wired(&bad)), Err(Refusal::Malformed { .. })), "{bad:?}");
+    }
+    s.done(wired(&locality));
+    assert_eq!(s.ledger.node(&node(0)).unwrap().hold_revision, revision, "nothing has changed");
     s.claimed(1, &[0]);
 }
 

@@ -8,6 +8,7 @@ use super::{Action, ApplyContext, Ledger, NODES_MAX, NodeStateChange, Outcome, R
 use lattice_model::constraint::{FEATURES_MAX, is_feature};
 use lattice_model::fact::{TOPOLOGY_GROUP_BYTES_MAX, is_topology_group};
 use lattice_model::lifecycle::{self, Event, Facts, Illegal};
+use lattice_model::locality::{DOMAINS_MAX, LINKED_GPUS_MAX};
 use lattice_model::{
     AllocationId, AuditAction, EndReason, Epoch, HoldKind, Incarnation, Node, NodeId, NodeState, Resources, Timestamp, UNWELL, conformance,
 };
@@ -40,6 +41,11 @@ impl Ledger {
         if new.topology_group.as_ref().is_some_and(|group| !is_topology_group(group)) {
             return Err(Refusal::Malformed {
                 why: format!("a topology group has 1 to {TOPOLOGY_GROUP_BYTES_MAX} bytes, none of them control characters"),
+            });
+        }
+        if !new.locality.is_valid() {
+            return Err(Refusal::Malformed {
+                why: format!("at most {DOMAINS_MAX} memory domains, and links of {LINKED_GPUS_MAX} GPUs of at most 100 percent"),
             });
         }
         if new.incarnation.0 == u64::MAX {
@@ -91,6 +97,7 @@ impl Ledger {
             unenforced_limits: new.unenforced_limits.clone(),
             features: new.features.clone(),
             topology_group: new.topology_group.clone(),
+            locality: new.locality.clone(),
             holds: Vec::new(),
             leaving: Vec::new(),
             relay_node: new.relay_node.clone(),
@@ -152,6 +159,7 @@ impl Ledger {
             unenforced_limits: new.unenforced_limits.clone(),
             features: new.features.clone(),
             topology_group: new.topology_group.clone(),
+            locality: new.locality.clone(),
             has_wipe_hook: new.has_wipe_hook,
             boot: new.boot,
             incarnation,
@@ -170,7 +178,8 @@ impl Ledger {
             let offers_the_same = stands.size == known.size
                 && stands.schedulable == known.schedulable
                 && stands.features == known.features
-                && stands.topology_group == known.topology_group;
+                && stands.topology_group == known.topology_group
+                && stands.locality == known.locality;
             let claim_matters = moved_on || !offers_the_same;
             let revision = context.revision;
             if let Some(node) = self.node_mut(context, &new.node) {

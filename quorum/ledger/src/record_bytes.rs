@@ -19,7 +19,7 @@ use lattice_model::layout::{Distribution, LaunchShape};
 use lattice_model::node::{Hold, HoldReason, Wipe};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
 use lattice_model::{
-    Allocation, AllocationSpec, CheckpointRef, Connectivity, DayUse, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Node,
+    Allocation, AllocationSpec, CheckpointRef, Connectivity, DayUse, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Locality, Node,
     NodeAddresses, NodeId, PhasesChange, Preemption, Principal, TelemetryOrder, Tenant, VCluster, WorkUsage,
 };
 use std::path::Path;
@@ -60,6 +60,8 @@ const NODE_BYTES: usize = 704;
 const HOLD_BYTES: usize = 160;
 /// A share that a node has not released.
 const LEAVING_BYTES: usize = 64;
+/// A memory domain that a node registers.
+const LOCAL_DOMAIN_BYTES: usize = 12;
 /// A tenant in a change set, with the `Arc` around it.
 const TENANT_BYTES: usize = 384;
 /// A vCluster, lease or domain in a change set, with the `Arc` around it.
@@ -137,6 +139,7 @@ pub fn node_bytes(node: &Node) -> usize {
         unenforced_limits,
         features,
         topology_group,
+        locality: Locality { domains, cxl_memory_bytes: _, gpu_links },
         holds,
         leaving,
         relay_node,
@@ -156,7 +159,20 @@ pub fn node_bytes(node: &Node) -> usize {
         [id.as_str(), mesh, gossip, state_reason, home, topology_group].into_iter().map(text_bytes).sum::<usize>() + relay_node + failed;
     let holds: usize = holds.iter().map(hold_bytes).sum();
     let conformance = conformance.as_ref().map_or(0, conformance_bytes);
-    NODE_BYTES + texts + texts_bytes(unenforced_limits) + texts_bytes(features) + holds + leaving.len() * LEAVING_BYTES + conformance
+    let wiring = list_bytes(domains.len() * LOCAL_DOMAIN_BYTES) + list_bytes(gpu_links.len());
+    NODE_BYTES
+        + texts
+        + texts_bytes(unenforced_limits)
+        + texts_bytes(features)
+        + holds
+        + leaving.len() * LEAVING_BYTES
+        + conformance
+        + wiring
+}
+
+/// Memory of a list's content; an empty list has no block.
+fn list_bytes(content: usize) -> usize {
+    if content == 0 { 0 } else { BLOCK_BYTES + content }
 }
 
 /// Memory of a node's removal.

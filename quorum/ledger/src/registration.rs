@@ -1,7 +1,7 @@
 //! The content of an agent's registration, and the node states that the leader's clocks propose.
 
 use lattice_model::conformance::Components;
-use lattice_model::{AllocationId, Boot, Epoch, Incarnation, NodeAddresses, NodeId, NodeState, Resources};
+use lattice_model::{AllocationId, Boot, Epoch, Incarnation, Locality, NodeAddresses, NodeId, NodeState, Resources};
 use serde::{Deserialize, Serialize};
 
 /// An agent's registration; see `lattice_quorum_client::wire::Up::Register`.
@@ -28,6 +28,9 @@ pub struct Registration {
     /// The part of the network that it is in; see [`lattice_model::Node::topology_group`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_group: Option<String>,
+    /// A summary of its wiring; see [`lattice_model::Node::locality`].
+    #[serde(default, skip_serializing_if = "Locality::is_unknown")]
+    pub locality: Locality,
     /// From an agent that lost its state: the work that it found, and nothing else of its work is
     /// left. `None`: it has its state.
     pub found: Option<Vec<(AllocationId, Epoch)>>,

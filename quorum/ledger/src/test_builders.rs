@@ -7,8 +7,8 @@ pub use full_ledger::full_ledger;
 use crate::{Action, Command, Ledger, Registration, VClusterChange};
 use lattice_model::conformance::Components;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, Boot, Incarnation, NodeAddresses, NodeId, Principal, RequeuePolicy, Resources, SchedulerKind,
-    Timestamp, test_builders,
+    Allocation, AllocationId, AllocationSpec, Boot, Incarnation, Locality, NodeAddresses, NodeId, Principal, RequeuePolicy, Resources,
+    SchedulerKind, Timestamp, test_builders,
 };
 use uuid::Uuid;
 
@@ -43,6 +43,7 @@ pub fn registration(number: u8, boot: u128, incarnation: u64, new_life: bool) ->
         unenforced_limits: vec![],
         features: vec![],
         topology_group: None,
+        locality: Locality::default(),
         found: None,
         relay_node: None,
         has_wipe_hook: false,

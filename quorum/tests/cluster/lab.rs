@@ -3,8 +3,8 @@
 use lattice_api::operator::Credential;
 use lattice_ledger::SCHEDULER_LEASE;
 use lattice_model::{
-    AllocationId, AllocationSpec, Boot, Claim, Epoch, Incarnation, NodeAddresses, NodeId, NodeReport, Principal, ReportItem, Resources,
-    Timestamp, test_builders,
+    AllocationId, AllocationSpec, Boot, Claim, Epoch, Incarnation, Locality, NodeAddresses, NodeId, NodeReport, Principal, ReportItem,
+    Resources, Timestamp, test_builders,
 };
 use lattice_pki::ca;
 use lattice_pki::credentials::Credentials;
@@ -248,6 +248,7 @@ impl Agent {
             unenforced_limits: vec![],
             features: vec![],
             topology_group: None,
+            locality: Locality::default(),
             found: None,
             keys: HeldKeys { opens: vec![0], seals: 0 },
             relay_node: None,

@@ -73,6 +73,15 @@ fn a_machine_of_two_sockets_is_read_whole() {
 }
 
 #[test]
+fn memory_without_processors_is_behind_cxl_where_there_is_a_cxl_region() {
+    let recorded = Recorded::two_sockets("cxl");
+    fs::create_dir_all(recorded.0.join("sys/bus/cxl/devices/region0")).unwrap();
+    let memory = discover(&recorded.files(), &(0..8).collect(), &[]).topology.memory;
+    assert_eq!((memory.cxl_bytes(), memory.cxl_numa_nodes()), (515_752 * 1024, [2].into()));
+    assert_eq!(memory.local_numa_nodes(), [0, 1].into());
+}
+
+#[test]
 fn only_processors_that_may_be_used_are_there() {
     let recorded = Recorded::two_sockets("some");
     let cpu = discover(&recorded.files(), &[1, 4, 5].into(), &[]).topology.cpu;

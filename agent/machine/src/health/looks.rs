@@ -114,7 +114,7 @@ fn machine(expect: Expected) -> Finding {
     }
     // SAFETY: sysconf reads a number and takes no pointer.
     let cpus = u64::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(0);
-    let memory = crate::hardware::memory_bytes(0).unwrap_or(0);
+    let memory = crate::hardware::total_bytes().unwrap_or(0);
     let parts = [("processors", cpus, expect.cpus), ("bytes of memory", memory, expect.memory_bytes)];
     let lacking: Vec<String> = parts
         .into_iter()

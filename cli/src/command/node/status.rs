@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::node_list;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
-use crate::shown::{NodeJson, conformance_json, disclosed, filled, nodes_table, short, time, with_exit};
+use crate::shown::{NodeJson, conformance_json, disclosed, domains_json, domains_text, filled, nodes_table, short, time, with_exit};
 use crate::table::{Table, block};
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -41,7 +41,8 @@ async fn show_own(session: &Session, client: &Client, local: &v1::LocalStatusRes
     let response = fact::fetch(client, &local.node).await?;
     match session.format() {
         Format::Table => {
-            print(&(text(local) + &quorum_view.as_ref().map(state_text).unwrap_or_default()))?;
+            let domains = quorum_view.as_ref().and_then(|quorum_view| quorum_view.node.as_ref()).map(domains_text);
+            print(&(text(local) + &quorum_view.as_ref().map(state_text).unwrap_or_default() + &domains.unwrap_or_default()))?;
             print(&fact::text(&response, true))
         }
         Format::Data(notation) => {
@@ -53,6 +54,9 @@ async fn show_own(session: &Session, client: &Client, local: &v1::LocalStatusRes
                 shown["holds"] = node.holds.clone().into();
                 shown["conformance"] = conformance_json(node);
                 shown["wipe"] = filled(&node.wipe).into();
+                shown["domains"] = domains_json(node).into();
+                shown["cxl_memory_bytes"] = node.cxl_memory_bytes.into();
+                shown["gpu_links_percent"] = node.gpu_links_percent.clone().into();
             }
             shown["waits"] = quorum_view.as_ref().map(waits::json).into();
             notation.print(&shown)
@@ -80,8 +84,9 @@ async fn show_others(session: &Session, client: &Client, names: &[String], stale
             notation.print(&shown)
         }
         Format::Table => {
+            let domains = domains_text(&node);
             show_nodes(session, client, &[node]).await?;
-            print(&fact::text(&response, false))
+            print(&(domains + &fact::text(&response, false)))
         }
         Format::Name => show_nodes(session, client, &[node]).await,
     }

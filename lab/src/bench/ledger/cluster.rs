@@ -8,8 +8,8 @@ use lattice_model::claim::ClaimShare;
 use lattice_model::conformance::Components;
 use lattice_model::constraint::RUN_LEASE;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation, Node, NodeAddresses, NodeId,
-    NodeReport, Principal, ReportItem, RequeuePolicy, Resources, Revision, Timestamp,
+    Allocation, AllocationId, AllocationSpec, Boot, Claim, EndReason, Entrypoint, Epoch, Incarnation, Locality, Node, NodeAddresses,
+    NodeId, NodeReport, Principal, ReportItem, RequeuePolicy, Resources, Revision, Timestamp,
 };
 use std::collections::VecDeque;
 use std::path::Path;
@@ -275,6 +275,7 @@ pub fn registration(number: usize, incarnation: Incarnation) -> Registration {
         unenforced_limits: vec![],
         features: vec![RUN_LEASE.to_owned()],
         topology_group: None,
+        locality: Locality::default(),
         found: None,
         relay_node: None,
         has_wipe_hook: false,

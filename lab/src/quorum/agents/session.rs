@@ -1,7 +1,7 @@
 //! The session of a simulated node.
 
 use anyhow::{Context, Result, bail, ensure};
-use lattice_model::{Boot, Incarnation, NodeAddresses, NodeId, Resources};
+use lattice_model::{Boot, Incarnation, Locality, NodeAddresses, NodeId, Resources};
 use lattice_quorum_client::wire::{Down, HeldKeys, NodeHealth, Up};
 use lattice_quorum_client::{DownStream, QuorumClient};
 use std::time::{Duration, Instant};
@@ -56,6 +56,7 @@ impl Session {
             unenforced_limits: vec![],
             features: Default::default(),
             topology_group: None,
+            locality: Locality::default(),
             found: None,
             keys: keys(),
             relay_node: None,

@@ -3,7 +3,8 @@
 use lattice_ledger::{HeldShare, Keyring, NodeHealth};
 use lattice_model::conformance::Components;
 use lattice_model::{
-    AllocationId, Boot, DesiredList, Epoch, Generation, Incarnation, NodeAddresses, NodeId, NodeReport, ReportItem, Resources, Timestamp,
+    AllocationId, Boot, DesiredList, Epoch, Generation, Incarnation, Locality, NodeAddresses, NodeId, NodeReport, ReportItem, Resources,
+    Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,9 @@ pub enum Up {
         /// The part of the network that the node is in; see [`lattice_model::Node::topology_group`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         topology_group: Option<String>,
+        /// A summary of the node's wiring; see [`lattice_model::Node::locality`].
+        #[serde(default, skip_serializing_if = "Locality::is_unknown")]
+        locality: Locality,
         /// From an agent that lost its state or never had one: the work that it found on the node.
         /// All other shares recorded by the quorum are lost.
         found: Option<Vec<(AllocationId, Epoch)>>,

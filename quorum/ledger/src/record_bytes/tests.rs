@@ -10,8 +10,8 @@ use lattice_model::node::{HoldKind, Leaving};
 use lattice_model::shares::PhaseRun;
 use lattice_model::telemetry::TelemetryMode;
 use lattice_model::{
-    AllocationId, CheckpointId, DayUse, Epoch, Exposed, NodeId, NodeState, PreemptCause, Profile, Resources, Revision, SchedulerKind,
-    Timestamp, Used, test_builders,
+    AllocationId, CheckpointId, DayUse, Epoch, Exposed, LocalDomain, NodeId, NodeState, PreemptCause, Profile, Resources, Revision,
+    SchedulerKind, Timestamp, Used, test_builders,
 };
 use serde::Serialize;
 use std::mem::size_of;
@@ -56,6 +56,7 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("node", NODE_BYTES, size_of::<Node>() + arc),
         ("hold", HOLD_BYTES, size_of::<Hold>()),
         ("leaving", LEAVING_BYTES, size_of::<Leaving>()),
+        ("memory domain", LOCAL_DOMAIN_BYTES, size_of::<LocalDomain>()),
         ("tenant", SMALL_RECORD_BYTES, size_of::<(String, usize)>() + size_of::<Tenant>() + arc),
         ("vCluster", SMALL_RECORD_BYTES, size_of::<(String, usize)>() + size_of::<VCluster>() + arc),
         ("lease", SMALL_RECORD_BYTES, size_of::<(String, Option<Lease>)>()),
@@ -197,6 +198,7 @@ fn no_text_and_no_list_of_a_node_is_left_out() {
         fenced: true,
     };
     let drift = Drift { since: Timestamp(1), expected: components(), sensitive: true, overdue: false };
+    let domain = LocalDomain { cores: u32::MAX, gpus: u32::MAX };
     let addresses = |mesh, gossip| NodeAddresses { mesh, gossip };
     for (what, node) in [
         ("id", Node { id: long_name(), ..plain() }),
@@ -205,6 +207,8 @@ fn no_text_and_no_list_of_a_node_is_left_out() {
         ("reason", Node { state_reason: long(), ..plain() }),
         ("unenforced_limits", Node { unenforced_limits: vec![long(); 3], ..plain() }),
         ("features", Node { features: vec!["x".to_owned(); LONG], ..plain() }),
+        ("domains", Node { locality: Locality { domains: vec![domain; 64], ..Locality::default() }, ..plain() }),
+        ("gpu_links", Node { locality: Locality { gpu_links: vec![100; LONG], ..Locality::default() }, ..plain() }),
         ("holds", Node { holds: vec![Hold { more_reasons, ..hold }], ..plain() }),
         ("leaving", Node { leaving: vec![leaving; 300], ..plain() }),
         ("relay_node", Node { relay_node: Some(long_name()), ..plain() }),
