@@ -162,7 +162,7 @@ fn measure(cluster: &Cluster, started: &Started, slurm: Option<&Slurm>, options:
         let each = || subject::timed(slurm.command("srun").args(["--jobid", slurm.held(), "--overlap", "-n", "1", "/bin/true"]));
         subjects.push(Subject::new("srun row", move || row(&each)));
     }
-    subject::rounds(&mut subjects, options.rounds)?;
+    subject::rounds(&mut subjects, options.rounds())?;
     notes.extend(subject::failures(&subjects));
     figures(&subjects, slurm.is_some(), notes)
 }
