@@ -61,7 +61,7 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
     let memory = subject::memory_figure("quorum member at rest, resident memory", &members, None);
     let held = hold(&lattice, 1)?;
 
-    let slurm = slurm::start(cluster, machine, options, notes)?;
+    let slurm = slurm::start_with_held_node(cluster, machine, options, notes)?;
     if machine.hydra.is_none() {
         notes.push("mpiexec.hydra is not installed: not compared with it".to_owned());
     }

@@ -85,7 +85,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     ];
     notes.extend(slow_files(&cluster));
     let measured = program(&cluster, "init", &mpicc).and_then(|program| {
-        let slurm = slurm::start(&cluster, &machine, options, &mut notes)?;
+        let slurm = slurm::start_with_held_node(&cluster, &machine, options, &mut notes)?;
         let started = Started { hydra, program, mpirun, open_program: self::program(&cluster, "open-init", &open_mpicc)? };
         measure(&cluster, &started, slurm.as_ref(), options, &mut notes)
     });
