@@ -12,6 +12,7 @@ mod ledger;
 mod mpi;
 mod nodes;
 mod options;
+mod queue;
 mod quorum;
 mod runtime;
 mod scale;
@@ -43,6 +44,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
         Name::Ledger => ledger::run(options)?,
         Name::Mpi => mpi::run(dir, options)?,
         Name::Nodes => nodes::run(dir, options)?,
+        Name::Queue => queue::run(dir, options)?,
         Name::Quorum => quorum::run(dir, options)?,
         Name::Runtime => runtime::run(dir, options)?,
         Name::Scale => scale::run(dir, options)?,
@@ -71,6 +73,8 @@ pub enum Name {
     Mpi,
     /// Many agents, each with a network: their cost at rest, and how soon a killed one is Degraded and Down
     Nodes,
+    /// A queue of mixed jobs compared with Slurm's backfill, and jobs finished a second with up to 2,000 in the queue
+    Queue,
     /// The cost of agreement compared with etcd: commits, failover, heartbeats, a large state
     Quorum,
     /// The cost of a node's runtime: images, programs, output, and an agent at rest

@@ -104,7 +104,7 @@ fn measure(cluster: &Cluster, zstd: &Path, megabytes: u32, options: &Options, no
         Subject::new("grpc elsewhere", || grpc.noticed(&grpc.elsewhere)),
         Subject::new("preempt", || wide.freed()),
     ];
-    subject::rounds(&mut quick, options.rounds * QUICK)?;
+    subject::rounds(&mut quick, options.rounds() * QUICK)?;
     let bulk = Bulk::new(cluster, zstd, megabytes, asker(Mode::Shmem)?)?;
     let mut large = vec![
         Subject::new("random", || bulk.saved(bulk.random())),
@@ -117,7 +117,7 @@ fn measure(cluster: &Cluster, zstd: &Path, megabytes: u32, options: &Options, no
         Subject::new("zeros both", || bulk.both(bulk.zeros())),
         Subject::new("hashed", || bulk.hashed(bulk.random())),
     ];
-    subject::rounds(&mut large, options.rounds)?;
+    subject::rounds(&mut large, options.rounds())?;
     let subjects: Vec<Subject> = quick.into_iter().chain(large).collect();
     notes.extend(subject::failures(&subjects));
     figures(&subjects, megabytes, notes)

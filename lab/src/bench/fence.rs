@@ -71,7 +71,7 @@ pub fn measure(dir: &Path, options: &Options, notes: &mut Vec<String>) -> Result
     let guard = Guard::new(dir);
     eprintln!("bench: starting a member and {nodes} agents");
     let cluster = up::up(&clocks.with_audit_as_documented())?;
-    let measured = Lattice::to(&cluster, "n1").and_then(|lattice| rounds(&lattice, dir, nodes, options.rounds));
+    let measured = Lattice::to(&cluster, "n1").and_then(|lattice| rounds(&lattice, dir, nodes, options.rounds()));
     down::require_gone(&guard.down(Duration::from_secs(10))?)?;
     let measured = measured?;
     notes.push(format!(

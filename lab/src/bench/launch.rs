@@ -61,7 +61,7 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
     let memory = subject::memory_figure("quorum member at rest, resident memory", &members, None);
     let held = hold(&lattice, 1)?;
 
-    let slurm = slurm::start(cluster, machine, options, notes)?;
+    let slurm = slurm::start_with_held_node(cluster, machine, options, notes)?;
     if machine.hydra.is_none() {
         notes.push("mpiexec.hydra is not installed: not compared with it".to_owned());
     }
@@ -89,7 +89,7 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
         subjects.push(Subject::new("srun inside 32", inside("32")));
         subjects.push(Subject::new("srun job", || subject::timed(slurm.command("srun").args(["-N1", "-n1", "/bin/true"]))));
     }
-    subject::rounds(&mut subjects, options.rounds)?;
+    subject::rounds(&mut subjects, options.rounds())?;
     notes.extend(subject::failures(&subjects));
     let mut figures = figures(&subjects, slurm.is_some(), notes)?;
     figures.extend(memory);

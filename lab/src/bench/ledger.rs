@@ -38,7 +38,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut ticks = Vec::new();
     let mut wides = Vec::new();
     let mut kinds: Vec<Kind> = Vec::new();
-    for _ in 0..options.rounds {
+    for _ in 0..options.rounds() {
         interrupt::check()?;
         let mut round = lives::Round::default();
         for _ in 0..REPETITIONS {

@@ -85,7 +85,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     ];
     notes.extend(slow_files(&cluster));
     let measured = program(&cluster, "init", &mpicc).and_then(|program| {
-        let slurm = slurm::start(&cluster, &machine, options, &mut notes)?;
+        let slurm = slurm::start_with_held_node(&cluster, &machine, options, &mut notes)?;
         let started = Started { hydra, program, mpirun, open_program: self::program(&cluster, "open-init", &open_mpicc)? };
         measure(&cluster, &started, slurm.as_ref(), options, &mut notes)
     });
@@ -162,7 +162,7 @@ fn measure(cluster: &Cluster, started: &Started, slurm: Option<&Slurm>, options:
         let each = || subject::timed(slurm.command("srun").args(["--jobid", slurm.held(), "--overlap", "-n", "1", "/bin/true"]));
         subjects.push(Subject::new("srun row", move || row(&each)));
     }
-    subject::rounds(&mut subjects, options.rounds)?;
+    subject::rounds(&mut subjects, options.rounds())?;
     notes.extend(subject::failures(&subjects));
     figures(&subjects, slurm.is_some(), notes)
 }

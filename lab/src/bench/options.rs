@@ -3,12 +3,16 @@
 use anyhow::{Result, bail, ensure};
 use std::path::PathBuf;
 
+/// The number of rounds if none was given; `queue` has its own.
+const ROUNDS: usize = 15;
+
 /// How much is measured.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Number of rounds (`nodes` and `scale` have none); each measures everything once, in a different order.
-    #[arg(long, default_value_t = 15)]
-    pub rounds: usize,
+    /// Number of rounds (`nodes` and `scale` have none); each measures everything once, in a different order [default:
+    /// 3 for `queue`, 15 for the others]
+    #[arg(long)]
+    pub rounds: Option<usize>,
     /// Number of agents, 8 to 64 (for `nodes`, and for the fences of `mpi`) [default: 64]; or the sizes, smallest first
     /// (for `scale`) [default: 100,1000,3000,10000]
     #[arg(long, value_name = "N", value_delimiter = ',')]
@@ -19,10 +23,10 @@ pub struct Options {
     /// Do not build the binaries first.
     #[arg(long)]
     pub no_build: bool,
-    /// The folder for the agents' state (for `launch`, `mpi` and `runtime`) [default: in the cluster's folder]
+    /// The folder for the agents' state (for `launch`, `mpi`, `queue` and `runtime`) [default: in the cluster's folder]
     #[arg(long, value_name = "DIR")]
     pub agents_dir: Option<PathBuf>,
-    /// Leave Slurm out even if it is installed (for `launch` and `mpi`).
+    /// Leave Slurm out even if it is installed (for `launch`, `mpi` and `queue`).
     #[arg(long)]
     pub no_slurm: bool,
     #[command(flatten)]
@@ -65,8 +69,15 @@ impl Options {
         }
     }
 
+    /// The number of rounds of most benches.
+    pub(super) fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(ROUNDS)
+    }
+
     pub(super) fn validate(&self) -> Result<()> {
-        ensure!((3..=1000).contains(&self.rounds), "--rounds {}: 3 to 1000 are possible", self.rounds);
+        if let Some(rounds) = self.rounds {
+            ensure!((3..=1000).contains(&rounds), "--rounds {rounds}: 3 to 1000 are possible");
+        }
         Ok(())
     }
 }

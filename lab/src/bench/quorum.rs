@@ -71,7 +71,7 @@ pub fn run(dir: Option<&Path>, options: &super::options::Options) -> Result<Repo
     let mut notes = Vec::new();
     let guard = Guard::new(dir);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime")?;
-    let measured = runtime.block_on(measure(dir, options.rounds, &mut notes));
+    let measured = runtime.block_on(measure(dir, options.rounds(), &mut notes));
     drop(runtime);
     let report = guard.down(Duration::ZERO)?;
     down::require_gone(&report)?;

@@ -73,7 +73,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
     measured.splice(0..0, rest);
     eprintln!("bench: {ADOPTED_ALLOCATIONS} allocations taken up again");
     let own = std::env::temp_dir().join(format!("lattice-bench-adoption-{}", std::process::id()));
-    let adopted = super::adoption(&own, ADOPTED_ALLOCATIONS, options.rounds)?;
+    let adopted = super::adoption(&own, ADOPTED_ALLOCATIONS, options.rounds())?;
     measured.push(Figure::new(
         "100 allocations taken up again, from the agent's start until it is ready",
         "ms",
@@ -128,7 +128,7 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
         subjects.push(Subject::new("hydra 1", run("1")));
         subjects.push(Subject::new("hydra 32", run("32")));
     }
-    subject::rounds(&mut subjects, options.rounds)?;
+    subject::rounds(&mut subjects, options.rounds())?;
     notes.extend(subject::failures(&subjects));
     let of = |name: &str| subject::samples(&subjects, name);
     let need = |name: &str| of(name).with_context(|| format!("{name}: every try failed: {}", notes.join("; ")));

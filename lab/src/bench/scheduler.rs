@@ -68,7 +68,7 @@ fn measure(name: &str, view: &View, options: &Options, target: Option<Target>) -
 
 fn timed(options: &Options, work: impl Fn()) -> Result<Samples> {
     let mut times = Vec::new();
-    for _ in 0..options.rounds {
+    for _ in 0..options.rounds() {
         interrupt::check()?;
         let begun = Instant::now();
         work();

@@ -1,19 +1,45 @@
-//! Slurm on loopback, for comparison: one controller and two node daemons, without anything that a bench does not need
-//! (no accounting, no cgroups). It is faster than a production Slurm, so the comparison is fair to it.
+//! Slurm on loopback, for comparison: one controller and a daemon for each node, without anything that a bench does not
+//! need (no accounting, no cgroups). It is faster than a production Slurm, so the comparison is fair to it.
 
 use super::options::Options;
 use crate::cluster::Cluster;
+use crate::interrupt;
 use crate::machine::Machine;
 use crate::ports::Ports;
 use crate::process::{Identity, run, spawn_detached, tail, until};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Starts it if that is possible and requested; otherwise notes why not.
-pub fn start(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut Vec<String>) -> Result<Option<Slurm>> {
+/// How long one of its commands may take.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+/// How long all of its jobs may take to end.
+const CANCEL_LIMIT: Duration = Duration::from_secs(20);
+
+/// The nodes of a Slurm, all of them on this machine.
+pub struct Shape {
+    /// How many; each has a daemon of its own.
+    pub nodes: u32,
+    /// Processors of each node. Slurm takes the number as it is, whatever the machine has.
+    pub cpus: u32,
+    /// Further lines of `slurm.conf`, each with its end.
+    pub lines: &'static str,
+}
+
+/// The nodes beside which single launches are measured.
+const TWO_NODES: Shape = Shape { nodes: 2, cpus: 2, lines: "" };
+
+/// Starts two nodes, one of which is held by an allocation, if that is possible and requested; otherwise notes why not.
+pub fn start_with_held_node(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut Vec<String>) -> Result<Option<Slurm>> {
+    let slurm = start(cluster, machine, options, &TWO_NODES, notes)?;
+    slurm.map(Slurm::with_held_node).transpose()
+}
+
+/// Starts nodes that are all idle, if that is possible and requested; otherwise notes why not.
+pub fn start(cluster: &Cluster, machine: &Machine, options: &Options, shape: &Shape, notes: &mut Vec<String>) -> Result<Option<Slurm>> {
     if options.no_slurm {
         notes.push("Slurm was left out, as asked".to_owned());
         return Ok(None);
@@ -26,23 +52,26 @@ pub fn start(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mu
         notes.push("Slurm is installed, but its daemons need root here".to_owned());
         return Ok(None);
     }
-    eprintln!("bench: starting Slurm with two nodes");
-    Slurm::start(&cluster.dir.join("slurm")).map(Some).context("Slurm is installed but does not start")
+    eprintln!("bench: starting Slurm; nodes: {}", shape.nodes);
+    Slurm::start(&cluster.dir.join("slurm"), shape).map(Some).context("Slurm is installed but does not start")
 }
 
-/// A running Slurm with one node held by an allocation; ended on drop.
+/// A running Slurm; its jobs and daemons are ended on drop.
 pub struct Slurm {
     dir: PathBuf,
+    nodes: u32,
     processes: Vec<Identity>,
+    /// Whether it ever answered: only then can it have jobs.
+    has_answered: bool,
     held: String,
 }
 
 impl Slurm {
-    /// Starts it in `dir` and waits until both nodes are idle.
-    pub fn start(dir: &Path) -> Result<Self> {
+    /// Starts it in `dir` and waits until all nodes are idle.
+    fn start(dir: &Path, shape: &Shape) -> Result<Self> {
         std::fs::create_dir_all(dir.join("state")).with_context(|| format!("cannot make {}", dir.display()))?;
-        let mut slurm = Self { dir: dir.to_owned(), processes: Vec::new(), held: String::new() };
-        slurm.configure()?;
+        let mut slurm = Self { dir: dir.to_owned(), nodes: shape.nodes, processes: Vec::new(), has_answered: false, held: String::new() };
+        slurm.configure(shape)?;
         let path = |name: &str| dir.join(name).to_string_lossy().into_owned();
         let key = std::fs::File::open("/dev/urandom").and_then(|mut f| {
             let mut bytes = [0u8; 1024];
@@ -66,18 +95,35 @@ impl Slurm {
         }
         let conf = path("slurm.conf");
         slurm.spawn("slurmctld", &["-D".to_owned(), "-f".to_owned(), conf.clone()])?;
-        for node in ["s1", "s2"] {
+        for node in node_names(shape) {
             std::fs::create_dir_all(dir.join(format!("spool.{node}")))?;
-            slurm.spawn("slurmd", &["-D".to_owned(), "-N".to_owned(), node.to_owned(), "-f".to_owned(), conf.clone()])?;
+            slurm.spawn("slurmd", &["-D".to_owned(), "-N".to_owned(), node, "-f".to_owned(), conf.clone()])?;
         }
-        let idle = until(Duration::from_secs(40), || {
-            run(slurm.command("sinfo").args(["-h", "-t", "idle", "-o", "%D"]), Duration::from_secs(5)).is_ok_and(|f| f.out().trim() == "2")
-        });
-        if !idle {
+        let is_idle = until(Duration::from_secs(40), || interrupt::came().is_some() || slurm.has_all_nodes_idle().unwrap_or(false));
+        interrupt::check()?;
+        if !is_idle {
             bail!("its nodes are not idle after 40 s:\n{}\n{}", tail(&dir.join("slurmctld.out"), 12), tail(&dir.join("slurmd.out"), 12));
         }
-        slurm.held = slurm.hold()?;
+        slurm.has_answered = true;
         Ok(slurm)
+    }
+
+    fn with_held_node(mut self) -> Result<Self> {
+        self.held = self.hold()?;
+        Ok(self)
+    }
+
+    /// Whether every node is up and has no job.
+    pub fn has_all_nodes_idle(&self) -> Result<bool> {
+        let idle = self.answer("sinfo", &["-h", "-t", "idle", "-o", "%D"])?;
+        Ok(idle.trim() == self.nodes.to_string())
+    }
+
+    /// What a command of Slurm prints; any exit code but 0 is an error.
+    pub fn answer(&self, program: &str, args: &[&str]) -> Result<String> {
+        let done = run(self.command(program).args(args), ANSWER_LIMIT)?;
+        ensure!(done.code() == 0, "`{program} {}` ended with {}: {}", args.join(" "), done.code(), done.err().trim());
+        Ok(done.out())
     }
 
     /// A Slurm command that uses this instance.
@@ -87,7 +133,7 @@ impl Slurm {
         command
     }
 
-    /// The job id of the allocation that holds one node.
+    /// The job id of the allocation that holds one node; empty if none was started for that.
     pub fn held(&self) -> &str {
         &self.held
     }
@@ -100,18 +146,37 @@ impl Slurm {
         id.with_context(|| format!("salloc granted nothing: {}", output.trim()))
     }
 
+    /// Ends every job. A job's own daemon outlives the daemon of its node, so it must be gone before that one is
+    /// stopped.
+    fn end_jobs(&self) {
+        let cancelled = run(self.command("scancel").args(["-u", "root"]), CANCEL_LIMIT);
+        let are_gone = until(CANCEL_LIMIT, || self.answer("squeue", &["-h", "-o", "%i"]).is_ok_and(|left| left.trim().is_empty()));
+        if !are_gone {
+            let why = cancelled.map_or_else(|error| format!("{error:#}"), |done| done.err().trim().to_owned());
+            eprintln!(
+                "bench: Slurm's jobs did not end within {} s of `scancel`, and may still run: look for slurmstepd ({why})",
+                CANCEL_LIMIT.as_secs()
+            );
+        }
+    }
+
     fn spawn(&mut self, program: &str, args: &[String]) -> Result<()> {
         let path = crate::machine::find(program).with_context(|| format!("{program} is not installed"))?;
         self.processes.push(spawn_detached(&path, args, &[], &self.dir.join(format!("{program}.out")))?);
         Ok(())
     }
 
-    fn configure(&self) -> Result<()> {
+    fn configure(&self, shape: &Shape) -> Result<()> {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").context("the host name")?;
         let host = host.trim().split('.').next().unwrap_or("localhost");
         let mut ports = Ports::new(u64::from(std::process::id()) * 131);
-        let (controller, first, second) = (ports.take()?, ports.take()?, ports.take()?);
-        let dir = self.dir.display();
+        let controller = ports.take()?;
+        let mut nodes = String::new();
+        for node in node_names(shape) {
+            let (port, cpus) = (ports.take()?, shape.cpus);
+            let _ = writeln!(nodes, "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=1000");
+        }
+        let (dir, lines) = (self.dir.display(), shape.lines);
         let text = format!(
             "ClusterName=bench\n\
              SlurmctldHost={host}(127.0.0.1)\n\
@@ -137,8 +202,7 @@ impl Slurm {
              SlurmdParameters=config_overrides\n\
              SelectType=select/cons_tres\n\
              SelectTypeParameters=CR_CPU\n\
-             NodeName=s1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=2 RealMemory=1000\n\
-             NodeName=s2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=2 RealMemory=1000\n\
+             {lines}{nodes}\
              PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
         );
         std::fs::write(self.dir.join("slurm.conf"), text)?;
@@ -149,6 +213,10 @@ impl Slurm {
     }
 }
 
+fn node_names(shape: &Shape) -> impl Iterator<Item = String> {
+    (1..=shape.nodes).map(|number| format!("s{number}"))
+}
+
 fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut file = std::fs::File::options().create(true).truncate(true).write(true).mode(0o600).open(path)?;
@@ -157,8 +225,8 @@ fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
 
 impl Drop for Slurm {
     fn drop(&mut self) {
-        if !self.held.is_empty() {
-            let _ = run(self.command("scancel").arg(&self.held), Duration::from_secs(5));
+        if self.has_answered {
+            self.end_jobs();
         }
         // Node daemons before their controller, munge last.
         for process in self.processes.iter().rev() {

@@ -264,7 +264,7 @@ pub fn run(options: &Options) -> Result<Report> {
         Subject::new("not counted", || ping_pong(&place, false, false)),
         Subject::new("counted, with an account", || ping_pong(&place, true, true)),
     ];
-    subject::rounds(&mut subjects, options.rounds)?;
+    subject::rounds(&mut subjects, options.rounds())?;
     let mut notes = subject::failures(&subjects);
     let need = |name: &str| subject::samples(&subjects, name).with_context(|| format!("{name}: every try failed: {}", notes.join("; ")));
     let (counted, plain) = (need("counted")?, need("not counted")?);
@@ -272,9 +272,9 @@ pub fn run(options: &Options) -> Result<Report> {
     let more_ms = (counted.median - plain.median).max(0.0);
     let percent = more_ms / 1e3 / (2.0 * f64::from(ROUND_TRIPS)) * SWITCHES * 100.0;
     let files = Files::new()?;
-    let (attributed, attribution_notes) = attribution::figures(&place.slice, &place.scope, &files.0, options.rounds)?;
+    let (attributed, attribution_notes) = attribution::figures(&place.slice, &place.scope, &files.0, options.rounds())?;
     notes.extend(attribution_notes);
-    let exporter = node_exporter(options.rounds).map_err(|why| notes.push(format!("node_exporter was not measured: {why}"))).ok();
+    let exporter = node_exporter(options.rounds()).map_err(|why| notes.push(format!("node_exporter was not measured: {why}"))).ok();
     let third = match exporter {
         Some(_) => Target::RatioTo { peer: "one scrape of node_exporter".to_owned(), at_most: 1.0 / 3.0 },
         None => Target::AtMost { value: COLLECTED_MS, why: "a third of one scrape of node_exporter, 8 ms".to_owned() },
@@ -298,14 +298,14 @@ pub fn run(options: &Options) -> Result<Report> {
         Figure::new(
             "samples that one core encodes for the store",
             "/s",
-            encoding(options.rounds)?,
+            encoding(options.rounds())?,
             vec![],
             Some(Target::AtLeast { value: ENCODED, why: "a store takes as many".to_owned() }),
         ),
         Figure::new(
             "one collection of the host's metrics, processor time",
             "ms",
-            collecting(options.rounds)?,
+            collecting(options.rounds())?,
             vec![("one scrape of node_exporter", exporter)],
             Some(third),
         ),
