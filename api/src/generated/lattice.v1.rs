@@ -483,10 +483,10 @@ pub mod gossip_key {
         Unspecified = 0,
         /// the new key, which is being distributed; nodes only decrypt with it
         Distributing = 1,
-        /// nodes encrypt with it
-        Seals = 2,
+        /// nodes encrypt and decrypt with it
+        Encrypt = 2,
         /// the old key; nodes only decrypt with it
-        Opens = 3,
+        Decrypt = 3,
     }
     impl Role {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -497,8 +497,8 @@ pub mod gossip_key {
             match self {
                 Self::Unspecified => "ROLE_UNSPECIFIED",
                 Self::Distributing => "ROLE_DISTRIBUTING",
-                Self::Seals => "ROLE_SEALS",
-                Self::Opens => "ROLE_OPENS",
+                Self::Encrypt => "ROLE_ENCRYPT",
+                Self::Decrypt => "ROLE_DECRYPT",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -506,8 +506,8 @@ pub mod gossip_key {
             match value {
                 "ROLE_UNSPECIFIED" => Some(Self::Unspecified),
                 "ROLE_DISTRIBUTING" => Some(Self::Distributing),
-                "ROLE_SEALS" => Some(Self::Seals),
-                "ROLE_OPENS" => Some(Self::Opens),
+                "ROLE_ENCRYPT" => Some(Self::Encrypt),
+                "ROLE_DECRYPT" => Some(Self::Decrypt),
                 _ => None,
             }
         }
@@ -699,7 +699,7 @@ pub mod lookup_service_response {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetLimitsRequest {}
 /// Absent: the limit does not change.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetLimitsRequest {
     #[prost(message, optional, tag = "1")]
     pub sensitive_pool_size: ::core::option::Option<QuotaChange>,
@@ -718,8 +718,11 @@ pub struct SetLimitsRequest {
     /// 1 to 366; absent: no change
     #[prost(uint32, optional, tag = "8")]
     pub budget_period_days: ::core::option::Option<u32>,
+    /// "anyone", "tenant" or "user"; absent: no change
+    #[prost(string, optional, tag = "9")]
+    pub share_policy: ::core::option::Option<::prost::alloc::string::String>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Limits {
     /// nodes that may be claimed for sensitive use; absent: no limit
     #[prost(uint32, optional, tag = "1")]
@@ -750,6 +753,9 @@ pub struct Limits {
     /// how many days the budgets of tenants look back
     #[prost(uint32, tag = "9")]
     pub budget_period_days: u32,
+    /// whose shares a node may hold at a time: "anyone", "tenant" or "user"
+    #[prost(string, tag = "10")]
+    pub share_policy: ::prost::alloc::string::String,
 }
 /// Proves that an operator calls. It is in the metadata `lattice-operator-bin` of a call, and valid for one method and
 /// five minutes.
@@ -3094,8 +3100,9 @@ pub struct ResourceRequest {
     #[prost(uint32, tag = "2")]
     pub nodes_max: u32,
     /// Keys: features (a list with commas), gpu_type, gpu_count and memory_gb (at least this many), memory_policy,
-    /// require_unified_memory, require_conformance, topology (as the field below). Any other key is a feature of nodes,
-    /// with or without a value.
+    /// require_unified_memory, require_conformance, topology (as the field below), prefer_same_numa, prefer_local_memory
+    /// (as memory_policy=local), allow_cxl_memory (whole nodes only). Any other key is a feature of nodes, with or without
+    /// a value.
     #[prost(map = "string, string", tag = "3")]
     pub constraints: ::std::collections::HashMap<
         ::prost::alloc::string::String,
@@ -8933,7 +8940,7 @@ pub struct ListNodesResponse {
     #[prost(string, tag = "3")]
     pub quorum_error: ::prost::alloc::string::String,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Node {
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
@@ -8971,6 +8978,16 @@ pub struct Node {
     /// the part of the network that it is in; empty: the site configures none
     #[prost(string, tag = "22")]
     pub topology_group: ::prost::alloc::string::String,
+    /// its memory domains that have processors; empty: not known
+    #[prost(message, repeated, tag = "23")]
+    pub domains: ::prost::alloc::vec::Vec<LocalDomain>,
+    /// its memory behind CXL, which memory_bytes does not contain
+    #[prost(uint64, tag = "24")]
+    pub cxl_memory_bytes: u64,
+    /// For 2, 3, … GPUs: the slowest link between the best-connected so many, in percent of the node's fastest; empty: not
+    /// known.
+    #[prost(uint32, repeated, tag = "25")]
+    pub gpu_links_percent: ::prost::alloc::vec::Vec<u32>,
     /// the amount that belongs to allocations
     #[prost(message, optional, tag = "14")]
     pub committed: ::core::option::Option<Amount>,
@@ -8989,6 +9006,16 @@ pub struct Node {
     /// its state in the answering agent's gossip: alive, suspect, down, unknown
     #[prost(string, tag = "13")]
     pub gossip: ::prost::alloc::string::String,
+}
+/// A memory domain of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LocalDomain {
+    /// its logical processors
+    #[prost(uint32, tag = "1")]
+    pub cores: u32,
+    /// the GPUs near it
+    #[prost(uint32, tag = "2")]
+    pub gpus: u32,
 }
 /// A node's software and firmware, as it last reported them to the quorum.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -9081,7 +9108,7 @@ pub struct HealthCheck {
     /// ok, unsupported, warning, critical, drain, failure
     #[prost(string, tag = "2")]
     pub finding: ::prost::alloc::string::String,
-    /// why; empty if it is well
+    /// why; empty if the finding is ok
     #[prost(string, tag = "3")]
     pub detail: ::prost::alloc::string::String,
     /// no new work until two checks in a row find nothing critical
