@@ -296,11 +296,7 @@ async fn propose(
 ) -> BTreeSet<String> {
     let began = Instant::now();
     let (mut lost, mut refused, mut is_answered) = (BTreeSet::new(), BTreeSet::new(), true);
-    let (claims, preemptions) = {
-        let plan = lattice_scheduler::plan(view, lattice_agent_common::clock::now());
-        let token_of = |queue: &str| tokens.get(queue).copied();
-        (plan.claims(token_of), plan.preemptions())
-    };
+    let Some((claims, preemptions)) = planned(view, tokens).await else { return lost };
     let queue_of = |id: AllocationId| view.allocations.get(&id).map_or("", |a| view.queue_of(a));
     let mut left = VecDeque::from(claims);
     while is_answered {
@@ -349,6 +345,24 @@ async fn propose(
         let _ = tokio::time::timeout(pause, cluster.changed()).await;
     }
     lost
+}
+
+/// What the plan of this view has to propose with these leases. It takes up to half a second of a
+/// processor in a large cluster, so no other task waits for it. `None`: the agent is stopping.
+async fn planned(view: &lattice_scheduler::View, tokens: &BTreeMap<&str, u64>) -> Option<(Vec<Claim>, Vec<(String, PreemptedFor)>)> {
+    let view = view.clone();
+    let tokens: BTreeMap<String, u64> = tokens.iter().map(|(queue, token)| ((*queue).to_owned(), *token)).collect();
+    let planning = tokio::task::spawn_blocking(move || {
+        let plan = lattice_scheduler::plan(&view, lattice_agent_common::clock::now());
+        (plan.claims(|queue| tokens.get(queue).copied()), plan.preemptions())
+    });
+    match planning.await {
+        Ok(planned) => Some(planned),
+        Err(error) => {
+            tracing::error!(%error, "a scheduling round broke; the next one begins with the next change");
+            None
+        }
+    }
 }
 
 /// The next claims, as many as fit in one request. Each waits for the one before it in its queue.

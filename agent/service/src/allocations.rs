@@ -127,7 +127,7 @@ impl AllocationService for Api {
         };
         caller.check(allocation.id, &allocation.owner)?;
         let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
-        let mut status_messages = StatusMessages::of(&cluster, self);
+        let status_messages = StatusMessages::of(&cluster, self, std::iter::once(&allocation)).await?;
         let mut shown = v1::Allocation { age_ms, ..status_messages.shown(&allocation) };
         let v1::Allocation { command, working_dir, script, .. } = lattice_api::allocation::to_proto_in_full(&allocation);
         (shown.command, shown.working_dir, shown.script) = (command, working_dir, script);
@@ -165,7 +165,7 @@ impl AllocationService for Api {
         };
         let next_page_token = all.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
         let cluster = self.cluster.borrow().clone();
-        let mut status_messages = StatusMessages::of(&cluster, self);
+        let status_messages = StatusMessages::of(&cluster, self, all.iter()).await?;
         let allocations = all.iter().map(|a| viewer.allocation(&a.owner, status_messages.shown(a))).collect();
         Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
     }

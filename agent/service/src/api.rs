@@ -2,6 +2,7 @@
 
 use super::heads::Heads;
 use super::measurement_reads::MeasurementReads;
+use super::outlooks::Outlooks;
 use super::refusal::{status, unexpected};
 use super::submitted::Submitted;
 use crate::user_shares::UserShares;
@@ -84,6 +85,7 @@ pub struct Api {
     /// Makes claims for new allocations, on any agent that knows the queue's lease; counts
     /// scheduling rounds.
     pub placing: Placing,
+    pub outlooks: Outlooks,
     /// What this node cannot do, each with its remedy.
     pub degraded: Arc<Vec<String>>,
     pub started_at: Timestamp,

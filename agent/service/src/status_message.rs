@@ -2,24 +2,33 @@
 
 use super::{Api, isolation};
 use lattice_api::v1;
-use lattice_membership::Membership;
 use lattice_membership::cluster::Cluster;
 use lattice_model::{Allocation, AllocationState, SharePhase};
 use lattice_scheduler::{Outlook, clip};
+use std::sync::Arc;
+use tonic::Status;
 
-/// The texts, from this agent's view of the cluster. The outlook is computed when the first waiting
-/// allocation needs it.
+/// The texts, from this agent's view of the cluster.
 pub(super) struct StatusMessages<'a> {
     cluster: &'a Cluster,
-    membership: &'a Membership,
-    /// Whether the view contains everything that a waiting allocation waits for.
-    knows_all: bool,
-    outlook: Option<Outlook>,
+    /// `None`: nothing of it waits, or the view does not contain everything that it waits for.
+    outlook: Option<Arc<Outlook>>,
 }
 
 impl<'a> StatusMessages<'a> {
-    pub fn of(cluster: &'a Cluster, api: &'a Api) -> Self {
-        Self { cluster, membership: &api.membership, knows_all: api.context.work.directory.knows_all(), outlook: None }
+    /// For these allocations.
+    ///
+    /// # Errors
+    /// If the outlook could not be computed.
+    pub async fn of(cluster: &'a Cluster, api: &Api, mut allocations: impl Iterator<Item = &Allocation>) -> Result<Self, Status> {
+        let is_known = api.context.work.directory.knows_all() && allocations.any(Allocation::waits);
+        let outlook = if is_known {
+            let outlook = api.outlooks.on(cluster, api.membership.alive()).await;
+            Some(outlook.map_err(|error| Status::internal(error.to_string()))?)
+        } else {
+            None
+        };
+        Ok(Self { cluster, outlook })
     }
 
     /// Why an allocation that was shown cannot begin whatever nodes are free, in a sentence.
@@ -28,17 +37,11 @@ impl<'a> StatusMessages<'a> {
     }
 
     /// An allocation as a list shows it.
-    pub fn shown(&mut self, allocation: &Allocation) -> v1::Allocation {
+    pub fn shown(&self, allocation: &Allocation) -> v1::Allocation {
         let mut shown = lattice_api::allocation::to_proto(allocation);
         if allocation.waits() {
-            if !self.knows_all {
-                return shown;
-            }
-            let outlook = self
-                .outlook
-                .get_or_insert_with(|| Outlook::of(&self.cluster.with_alive(self.membership.alive()), lattice_agent_common::clock::now()));
             // An allocation that this agent's watch does not show yet has no place in the queue.
-            if let Some(expected) = outlook.get(&allocation.id) {
+            if let Some(expected) = self.outlook.as_ref().and_then(|outlook| outlook.get(&allocation.id)) {
                 shown.status_message.clone_from(&expected.reason);
                 shown.queue_position = expected.place.unwrap_or(0);
                 shown.expected_start_ms = expected.start.map(|start| start.0);

@@ -10,7 +10,7 @@ use lattice_api::v1;
 use lattice_api::v1::v_cluster_service_server::VClusterService;
 use lattice_ledger::{Action, VClusterChange, WeightsChange};
 use lattice_model::vcluster::SchedulerError;
-use lattice_model::{DEFAULT_VCLUSTER, Factor, Profile, SchedulerKind, Weight, Weights};
+use lattice_model::{Allocation, DEFAULT_VCLUSTER, Factor, Profile, SchedulerKind, Weight, Weights};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Response, Status};
@@ -102,10 +102,14 @@ impl VClusterService for Api {
             return Err(Status::not_found(format!("vCluster {name:?} not found\nhint: `lattice vcluster list` shows them")));
         }
         let view = cluster.with_alive(self.membership.alive());
-        let waiting = lattice_scheduler::waiting_in(&view, &name, lattice_agent_common::clock::now());
-        let mut status_messages = StatusMessages::of(&cluster, self);
-        let shown = waiting.iter().take(SHOWN_MAX).map(|a| viewer.allocation(&a.owner, status_messages.shown(a))).collect();
-        let waiting = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
+        let in_order = move || {
+            let waiting = lattice_scheduler::waiting_in(&view, &name, lattice_agent_common::clock::now());
+            let first: Vec<Allocation> = waiting.iter().take(SHOWN_MAX).map(|&a| a.clone()).collect();
+            (first, u32::try_from(waiting.len()).unwrap_or(u32::MAX))
+        };
+        let (first, waiting) = tokio::task::spawn_blocking(in_order).await.map_err(|error| Status::internal(error.to_string()))?;
+        let status_messages = StatusMessages::of(&cluster, self, first.iter()).await?;
+        let shown = first.iter().map(|a| viewer.allocation(&a.owner, status_messages.shown(a))).collect();
         Ok(Response::new(v1::VClusterQueueResponse { allocations: shown, waiting }))
     }
 

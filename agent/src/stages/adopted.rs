@@ -130,6 +130,7 @@ impl Adopted {
             membership,
             session: session.clone(),
             placing,
+            outlooks: service::Outlooks::default(),
             site: service::Site { vouches: config.has(Role::Api), work_may: config.work.may, private: config.private },
             limits: service::Limits {
                 digests: Arc::new(Semaphore::new(DIGESTS_MAX)),
