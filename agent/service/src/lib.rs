@@ -52,6 +52,7 @@ mod status_message;
 mod submitted;
 mod target;
 mod telemetry;
+mod traced;
 mod updating;
 mod usage;
 mod usage_reports;
