@@ -57,7 +57,7 @@ impl Named {
         match self {
             Self::SteadyState => "a normal mix of HPC, ML and services, four days",
             Self::Burst => "a sudden spike of submissions",
-            Self::Unfair => "one of three tenants submits far more than its share",
+            Self::Unfair => "one of three tenants submits more than its share, three days",
             Self::SensitiveClaim => "claims of a vCluster with nodes of its own, between HPC",
             Self::PreemptionHeavy => "work of the usual class again and again wants nodes of background work",
             Self::EmptyToFull => "an idle cluster gets more work than it can run",
