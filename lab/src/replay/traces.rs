@@ -216,17 +216,17 @@ fn burst(making: &mut Making) {
     }
 }
 
+/// All want more than their share, and one of them as much as there is: without regard to shares, each gets a part in
+/// proportion to what it wants.
 fn unfair(making: &mut Making) {
     const UNTIL_S: u64 = 3 * DAY_S;
     const NODES: u32 = 32;
     making.nodes(NODES, "");
     making.vcluster("hpc", SchedulerKind::HpcBackfill, 0);
-    for (number, (tenant, target_ppm, part)) in
-        [("greedy", 340_000, 0.48), ("modest", 330_000, 0.33), ("humble", 330_000, 0.33)].into_iter().enumerate()
-    {
+    for (user, tenant, target_ppm, wanted) in [(1, "greedy", 340_000, 1.0), (2, "modest", 330_000, 0.6), (3, "humble", 330_000, 0.6)] {
         making.tenant(tenant, target_ppm);
-        let user = u32::try_from(number).unwrap_or(0);
-        making.stream(&stream(of(tenant, "hpc", user), part * f64::from(NODES), UNTIL_S));
+        let request = of(tenant, "hpc", user);
+        making.stream(&Stream { run_s: (2 * HOUR_S, 6 * HOUR_S), ..stream(request, wanted * f64::from(NODES), UNTIL_S) });
     }
 }
 
@@ -304,13 +304,17 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_kept_where_one_tenant_submits_far_more_and_weights_for_it_keep_them_better() {
+    fn shares_are_kept_only_because_of_their_weight_and_better_with_more_of_it() {
         let default = replayed(Named::Unfair);
         let scenario = Named::Unfair.generate(1);
-        let fairer = WeightFile::parse("f.yaml", "hpc:\n  fair-share: 5\n").unwrap().apply(&scenario.site).unwrap();
-        let fairer = outcome(&scenario, &fairer);
-        assert!(fairer.share_deviation < default.share_deviation, "{fairer:?}\n{default:?}");
-        assert!(fairer.jain > default.jain, "{fairer:?}\n{default:?}");
+        let weighed = |weight: &str| {
+            let file = WeightFile::parse("f.yaml", &format!("hpc:\n  fair-share: {weight}\n")).unwrap();
+            outcome(&scenario, &file.apply(&scenario.site).unwrap())
+        };
+        let (without, more) = (weighed("0"), weighed("5"));
+        assert!(!Named::Unfair.is_met(&without), "the trace is fair by itself: {without:?}");
+        assert!(more.share_deviation < default.share_deviation.map(|deviation| deviation / 2.0), "{more:?}\n{default:?}");
+        assert!(more.jain > default.jain && default.jain > without.jain, "{more:?}\n{default:?}\n{without:?}");
     }
 
     #[test]
