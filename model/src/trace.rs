@@ -352,7 +352,10 @@ mod tests {
         let alloc_id: AllocationId = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
         let complete = Complete { ts: Moment(Timestamp(0)), alloc_id, duration: Some(Span(244_800)), exit: Some(0) };
         let text = serde_json::to_string(&Line::Complete(complete.clone())).unwrap();
-        let want = r#"{"type":"complete","ts":"1970-01-01T00:00:00.000Z","alloc_id":"1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88","duration":"244800s","exit":0}"#;
+        let want = concat!(
+            r#"{"type":"complete","ts":"1970-01-01T00:00:00.000Z","#,
+            r#""alloc_id":"1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88","duration":"244800s","exit":0}"#
+        );
         assert_eq!(text, want);
         let as_documented = want.replace("244800s", "68h").replace(".000Z", "Z");
         assert_eq!(serde_json::from_str::<Line>(&as_documented).unwrap(), Line::Complete(complete));
@@ -362,7 +365,10 @@ mod tests {
     fn what_the_format_does_not_have_is_refused() {
         let error = |text: &str| serde_json::from_str::<Line>(text).unwrap_err().to_string();
         assert!(error(r#"{"type":"restart"}"#).contains("unknown variant `restart`"));
-        let submit = r#"{"type":"submit","ts":"2026-03-01T00:00:01Z","alloc_id":"1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88","alloc":{"nodes":1,"user":1,"priority":5}}"#;
+        let submit = concat!(
+            r#"{"type":"submit","ts":"2026-03-01T00:00:01Z","alloc_id":"1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88","#,
+            r#""alloc":{"nodes":1,"user":1,"priority":5}}"#
+        );
         assert!(serde_json::from_str::<Line>(submit).is_ok());
         assert!(error(&submit.replace("\"user\":1", "\"user\":1,\"name\":\"ada\"")).contains("unknown field `name`"));
         assert!(error(&submit.replace("2026-03-01T00:00:01Z", "yesterday")).contains("is not a time"));

@@ -289,7 +289,10 @@ mod tests {
     use lattice_model::{Profile, Timestamp};
     use proptest::prelude::*;
 
-    const HEADER: &str = r#"{"type":"header","format":"lattice-trace/1","from":"2026-03-01T00:00:00Z","until":"2026-03-02T00:00:00Z","complete_from":"2026-03-01T00:00:00Z"}"#;
+    const HEADER: &str = concat!(
+        r#"{"type":"header","format":"lattice-trace/1","from":"2026-03-01T00:00:00Z","#,
+        r#""until":"2026-03-02T00:00:00Z","complete_from":"2026-03-01T00:00:00Z"}"#
+    );
     const NODE: &str = r#"{"type":"node","node":"n1","cores":4,"memory_bytes":1024,"gpus":1}"#;
     const ID: &str = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
 
