@@ -74,8 +74,8 @@ pub fn table(all: &[Outcome]) -> String {
     }
     text.push_str(&wrapped(
         "In use: between the first and the last submission. Jain's index is of the tenants' use in proportion to their targets; a \
-         deviation is the difference between a tenant's target and its part of the use. Backfilled: began while work ahead of it waited. The rows of \
-         plans are processor time: they alone differ from run to run.",
+         deviation is the difference between a tenant's target and its part of the use. Backfilled: began while work \
+         ahead of it waited. The rows of plans are processor time: they alone differ from run to run.",
     ));
     text
 }
