@@ -21,6 +21,7 @@ pub mod node;
 pub mod operator;
 pub mod pack;
 pub mod spec;
+pub mod trace;
 
 /// Largest size of a message in either direction, in bytes, for clients and servers: a listing of
 /// tens of thousands of allocations fits, a hostile length does not.

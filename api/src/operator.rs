@@ -28,11 +28,12 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 pub const METADATA: &str = "lattice-operator-bin";
 /// The methods for operators. A client with a credential signs its calls of these methods. Users may call only one of
 /// them: `AllocationService/Update`, for their own allocations and without a signature.
-pub const METHODS: [&str; 29] = [
+pub const METHODS: [&str; 30] = [
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
     "AdminService/DeleteTenant",
     "AdminService/ExportAudit",
+    "AdminService/ListTracedWork",
     "AdminService/QueryAudit",
     "AdminService/RevokeCertificates",
     "AdminService/RotateGossipKeys",

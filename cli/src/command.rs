@@ -31,6 +31,7 @@ mod submit;
 mod telemetry;
 mod tenant;
 mod top;
+mod trace;
 mod update;
 mod usage;
 pub mod vcluster;
@@ -47,6 +48,7 @@ use lattice_cli_syntax::args::network::AdminNetworkCommand;
 use lattice_cli_syntax::args::node::NodeCommand;
 use lattice_cli_syntax::args::quorum::{Ca, CaCommand, QuorumCommand};
 use lattice_cli_syntax::args::top::Top;
+use lattice_cli_syntax::args::trace::TraceCommand;
 use lattice_cli_syntax::args::watching::Watch;
 use lattice_cli_syntax::later::Later;
 
@@ -96,6 +98,9 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             AdminNetworkCommand::SetGrace(args) => network::set_grace(session, args).await.map(success),
         },
         Command::Admin(Later(Admin { command: AdminCommand::Limits(args) })) => limits::run(session, args).await.map(success),
+        Command::Admin(Later(Admin { command: AdminCommand::Trace(args) })) => match args.command {
+            TraceCommand::Capture(args) => Box::pin(trace::capture(session, args)).await.map(success),
+        },
         Command::Network(Later(args)) => network::run(session, args.command).await.map(success),
         Command::Service(Later(args)) => service::run(session, args.command).await.map(success),
         Command::Quorum(Later(args)) | Command::Admin(Later(Admin { command: AdminCommand::Raft(args) })) => match args.command {

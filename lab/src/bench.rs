@@ -3,7 +3,6 @@
 
 mod adoption;
 mod busy;
-mod chart;
 mod checkpoint;
 mod fence;
 mod figures;

@@ -27,13 +27,15 @@
 //! | [`quorum`] | members without agents, on faulty hosts, and simulated agents |
 //! | [`history`] | whether one order explains what clients saw |
 //! | [`sim`] | thousands of agents' gossip, and their fences, in virtual time |
-//! | [`replay`] | the scheduler beside reference schedulers, in virtual time |
+//! | [`replay`] | the scheduler under several weights, or beside reference schedulers, in virtual time |
 //! | [`torture`] | random faults under load, and whether every promise holds after them |
 //! | [`demo`], [`bench`] | commands for people |
+//! | `chart` | curves as SVG |
 
 pub mod asked;
 pub mod bench;
 pub mod binaries;
+mod chart;
 pub mod cluster;
 pub mod configs;
 pub mod demo;

@@ -43,7 +43,8 @@ enum Command {
     /// Simulate thousands of agents in virtual time; exit code 1 when a target is missed
     #[command(subcommand)]
     Sim(Sim),
-    /// Run the scheduler in virtual time on a trace or on generated jobs, beside reference schedulers on the same jobs
+    /// Run the scheduler in virtual time on a trace or on generated jobs, under several weights, or beside reference
+    /// schedulers on the same jobs
     Replay(replay::Options),
     /// Cause random faults under a stream of jobs, heal them, and check every promise; exit code 1 when one is broken
     Torture(torture::Options),

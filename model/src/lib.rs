@@ -65,6 +65,7 @@ pub mod tenant;
 pub mod test_builders;
 pub mod time;
 pub mod topology;
+pub mod trace;
 pub mod usage;
 pub mod user_running;
 pub mod vcluster;

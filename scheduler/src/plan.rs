@@ -140,6 +140,21 @@ impl Plan<'_> {
         self.preempted.iter().map(|(queue, preempted)| (self.queues[*queue].name.to_owned(), preempted.clone())).collect()
     }
 
+    /// What begins now although work ahead of it in its queue waits for nodes.
+    pub fn backfilled(&self) -> BTreeSet<AllocationId> {
+        let mut is_somebody_ahead = vec![false; self.queues.len()];
+        let mut begins_behind = |planned: &Planned<'_>| match planned.decision {
+            Decision::Begins(_) => is_somebody_ahead[planned.queue],
+            Decision::Reserved(_) | Decision::OutOfService | Decision::Behind | Decision::NotReached => {
+                is_somebody_ahead[planned.queue] = true;
+                false
+            }
+            // It waits for something else than nodes.
+            Decision::TooFewNodes | Decision::Blocked { .. } => false,
+        };
+        self.planned.iter().filter_map(|planned| begins_behind(planned).then_some(planned.allocation.id)).collect()
+    }
+
     /// When each allocation with a reservation is expected to begin, in the order of the plan.
     /// `None`: that is not known, because it needs nodes that are out of service, or that work
     /// without a walltime has.

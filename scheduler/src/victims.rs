@@ -25,9 +25,9 @@ use lattice_model::{Allocation, AllocationId, Epoch, Preemption, SchedulerKind, 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long saving itself is assumed to take, in seconds, if the bandwidth of the store is not known.
-const SAVING_S_DEFAULT: f64 = 60.0;
+pub const SAVING_S_DEFAULT: f64 = 60.0;
 /// How long the end of work takes, in seconds: SIGTERM, and SIGKILL after a grace.
-const ENDING_S: f64 = 30.0;
+pub const ENDING_S: f64 = 30.0;
 /// Work that ends by its walltime within this is left to end.
 const NEAR_COMPLETION_MS: u64 = 5 * 60_000;
 /// How many candidates are considered for one allocation, the cheapest first.

@@ -2,6 +2,7 @@
 
 use super::auditing;
 use super::refusal::{status, unexpected};
+use super::traced;
 use super::{Api, api::QUORUM_TIMEOUT, api::Streamed};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
@@ -129,6 +130,10 @@ impl AdminService for Api {
     async fn get_limits(&self, request: Request<v1::GetLimitsRequest>) -> Result<Response<v1::Limits>, Status> {
         self.user(&request).await?;
         self.limits().await.map(Response::new)
+    }
+
+    async fn list_traced_work(&self, request: Request<v1::ListTracedWorkRequest>) -> Result<Response<v1::ListTracedWorkResponse>, Status> {
+        traced::list(self, request).await.map(Response::new)
     }
 
     async fn set_limits(&self, request: Request<v1::SetLimitsRequest>) -> Result<Response<v1::Limits>, Status> {

@@ -36,7 +36,7 @@ use tonic::{Request, Response, Status};
 /// How long a submission waits for its turn to read its image.
 const DIGEST_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How many allocations one answer lists at most.
-const LIST_MAX: u32 = 1000;
+pub(super) const LIST_MAX: u32 = 1000;
 
 /// Stops reading an image when its caller has gone.
 #[derive(Default)]
@@ -163,7 +163,7 @@ impl AllocationService for Api {
             (Answer::AllocationPage { allocations, more }, age_ms) => (allocations, more, age_ms),
             (other, _) => return Err(unexpected(&other)),
         };
-        let next_page_token = all.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id));
+        let next_page_token = next_page_token(&all, more);
         let cluster = self.cluster.borrow().clone();
         let status_messages = StatusMessages::of(&cluster, self, all.iter()).await?;
         let allocations = all.iter().map(|a| viewer.allocation(&a.owner, status_messages.shown(a))).collect();
@@ -403,13 +403,18 @@ impl Api {
     }
 }
 
-fn place(token: &str) -> Result<Option<ListCursor>, Status> {
+pub(super) fn place(token: &str) -> Result<Option<ListCursor>, Status> {
     if token.is_empty() {
         return Ok(None);
     }
     let parsed =
         token.split_once(':').and_then(|(at, id)| Some(ListCursor { submitted_at: Timestamp(at.parse().ok()?), id: id.parse().ok()? }));
     parsed.map(Some).ok_or_else(|| Status::invalid_argument("page_token: it is not from an earlier answer"))
+}
+
+/// The token of the page after this one; empty: there is none.
+pub(super) fn next_page_token(page: &[Allocation], more: bool) -> String {
+    page.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id))
 }
 
 /// The explanation for an allocation that does not wait for nodes.

@@ -53,6 +53,7 @@ mod status_message;
 mod submitted;
 mod target;
 mod telemetry;
+mod traced;
 mod updating;
 mod usage;
 mod usage_reports;

@@ -23,6 +23,7 @@ pub mod submit;
 pub mod telemetry;
 pub mod tenant;
 pub mod top;
+pub mod trace;
 mod ttl;
 pub mod update;
 pub mod usage;
@@ -321,6 +322,8 @@ mod tests {
             "admin vcluster set-weights --name=hpc-batch --priority=0.20",
             "admin vcluster set-config --name=hpc-batch --cycle-interval=15s",
             "admin vcluster show hpc-batch",
+            "admin trace capture --days 7",
+            "admin trace capture --days=1 --file=-",
             "vcluster list",
             "vcluster queue hpc-batch",
             "vcluster hpc-batch",

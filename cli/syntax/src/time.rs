@@ -15,7 +15,7 @@ pub fn parse_past(flag: &str, text: &str, now: Timestamp) -> Result<u64, UsageEr
             .with_hint("write 2026-03-01T10:00:00Z (or +01:00 for another zone), 2026-03-01, or how long ago: 90s, 10m, 2h")
     };
     if text.starts_with(|c: char| c.is_ascii_digit()) && text.contains('-') {
-        return parse_rfc_3339(text).ok_or_else(wrong);
+        return Timestamp::from_rfc_3339(text).map(|at| at.0).ok_or_else(wrong);
     }
     let ago = duration::parse(text, BareNumber::Seconds).map_err(|_| wrong())?;
     Ok(now.0.saturating_sub(millis(ago)))
@@ -24,7 +24,7 @@ pub fn parse_past(flag: &str, text: &str, now: Timestamp) -> Result<u64, UsageEr
 /// Parses a time in the future: RFC 3339, a day (its beginning in UTC), or `18:00` for the next 18:00 in UTC. Does not
 /// check that an RFC 3339 time or a day is in the future.
 pub fn parse_future(flag: &str, text: &str, now: Timestamp) -> Result<v1::HoldTime, UsageError> {
-    let at = if text.contains('-') { parse_rfc_3339(text) } else { next_time_of_day(text, now) };
+    let at = if text.contains('-') { Timestamp::from_rfc_3339(text).map(|at| at.0) } else { next_time_of_day(text, now) };
     let wrong = || {
         UsageError::new(format!("{flag}: {text:?} is not a time")).with_hint("write 2026-03-01T18:00:00Z, 2026-03-01, or 18:00 (in UTC)")
     };
@@ -58,48 +58,6 @@ fn next_time_of_day(text: &str, now: Timestamp) -> Option<u64> {
     }
     let today = now.0 - now.0 % DAY_MS + (hours * 60 + minutes) * 60_000;
     Some(if today > now.0 { today } else { today + DAY_MS })
-}
-
-fn parse_rfc_3339(text: &str) -> Option<u64> {
-    let (date, clock) = text.split_once(['T', 't', ' ']).unwrap_or((text, "00:00:00Z"));
-    let number = |text: &str, digits: usize| {
-        (text.len() == digits && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse::<i64>().ok()).flatten()
-    };
-    let mut date = date.split('-');
-    let (year, month, day) = (number(date.next()?, 4)?, number(date.next()?, 2)?, number(date.next()?, 2)?);
-    let zone = clock.find(['Z', 'z', '+', '-'])?;
-    let (clock, zone) = clock.split_at(zone);
-    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
-    let mut clock = clock.split(':');
-    let (hour, minute, second) = (number(clock.next()?, 2)?, number(clock.next()?, 2)?, number(clock.next()?, 2)?);
-    let milli = number(fraction.get(..fraction.len().min(9))?, fraction.len().min(9))? * 1000
-        / 10i64.pow(u32::try_from(fraction.len().min(9)).ok()?);
-    let offset = match zone.split_at(1) {
-        ("Z" | "z", "") => 0,
-        (sign, zone) => {
-            let (hours, minutes) = zone.split_once(':')?;
-            let (hours, minutes) = (number(hours, 2)?, number(minutes, 2)?);
-            if hours > 23 || minutes > 59 {
-                return None;
-            }
-            let offset = hours * 60 + minutes;
-            if sign == "-" { -offset } else { offset }
-        }
-    };
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let month_days = match month {
-        2 => 28 + i64::from(is_leap),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    };
-    let within = (1..=12).contains(&month) && (1..=month_days).contains(&day) && hour < 24 && minute < 60 && second <= 60 && year >= 1970;
-    if !within || date.next().is_some() || clock.next().is_some() {
-        return None;
-    }
-    // Days since 1970-01-01, with years that begin in March (H. Hinnant, "days_from_civil").
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = y * 365 + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
-    u64::try_from((((days * 24 + hour) * 60 + minute - offset) * 60 + second) * 1000 + milli).ok()
 }
 
 #[cfg(test)]

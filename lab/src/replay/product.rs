@@ -1,49 +1,175 @@
-//! The product's scheduler: the same `plan` that the agents call, on a view of a cluster whose nodes are all Ready.
+//! The product's scheduler: the same `plan` that the agents call, on a view of a cluster whose nodes are all Ready. What
+//! the quorum does with its claims and orders is done here at once, as the ledger does it.
 
 use super::simulation::{Cluster, Decisions, Scheduler};
+use super::site::Site;
 use super::workload::Job;
-use crate::ready_node::ready_node;
 use anyhow::{Context, Result, ensure};
+use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, Claim, Entrypoint, NodeId, Principal, Resources, Share, SharePhase,
-    Timestamp,
+    Allocation, AllocationId, AllocationSpec, AllocationState, CheckpointId, CheckpointRef, Claim, Entrypoint, Epoch, NodeId, NodeUse,
+    PreemptCause, Preemption, Principal, Resources, Share, SharePhase, Timestamp, VCluster,
 };
 use lattice_scheduler::{View, plan};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-const NODE_SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 4 };
+/// Who preempts work, in its record.
+const SCHEDULER: &str = "scheduler";
 
 /// See the module documentation.
 pub struct Lattice {
     view: View,
-    in_use: BTreeSet<NodeId>,
+    /// How much of each node has been claimed.
+    claimed: BTreeMap<NodeId, Resources>,
+}
+
+/// What happens after a plan.
+#[derive(Debug, Default)]
+pub struct Round {
+    /// What begins.
+    pub begun: Vec<Begun>,
+    /// What must give its nodes back, and why.
+    pub preempted: Vec<(AllocationId, PreemptCause)>,
+    /// When others are expected to begin, in seconds.
+    pub expected: Vec<(AllocationId, u64)>,
+}
+
+/// An allocation that begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    pub id: AllocationId,
+    pub uses: NodeUse,
+    /// Work that was ahead of it in its queue still waits.
+    pub is_backfill: bool,
 }
 
 impl Lattice {
-    pub fn new(nodes: u32) -> Self {
-        let nodes: Vec<_> = (0..nodes).map(|number| ready_node(number, NODE_SIZE)).collect();
+    /// An empty cluster.
+    pub fn new(site: &Site) -> Self {
+        let by_name = |node: &lattice_model::Node| (node.id.clone(), node.clone());
         let view = View {
-            alive: nodes.iter().map(|node| node.id.clone()).collect(),
-            nodes: nodes.into_iter().map(|node| (node.id.clone(), node)).collect(),
+            alive: site.nodes.iter().map(|node| node.id.clone()).collect(),
+            nodes: site.nodes.iter().map(by_name).collect(),
+            tenants: site.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.clone())).collect(),
+            vclusters: site.vclusters.iter().map(|vcluster| (vcluster.name.clone(), vcluster.clone())).collect(),
             fresh: true,
             ..View::default()
         };
-        Self { view, in_use: BTreeSet::new() }
+        Self { view, claimed: BTreeMap::new() }
+    }
+
+    /// An allocation was submitted.
+    pub fn accept(&mut self, allocation: Allocation) {
+        self.view.allocations.insert(allocation.id, allocation);
+    }
+
+    /// An allocation has ended.
+    pub fn finish(&mut self, id: AllocationId, now: Timestamp) {
+        self.release(id, now);
+        self.view.allocations.remove(&id);
+    }
+
+    /// An allocation that was preempted has given its nodes back, and waits again.
+    pub fn give_back(&mut self, id: AllocationId, now: Timestamp) {
+        self.release(id, now);
+        let Some(allocation) = self.view.allocations.get_mut(&id) else { return };
+        if allocation.spec.checkpoint.is_some() {
+            allocation.state = AllocationState::Suspended;
+            let made = CheckpointRef { id: CheckpointId(id.0), epoch: allocation.epoch, step: None, bytes: 0 };
+            allocation.checkpoint = Some(Box::new(made));
+        } else {
+            allocation.state = AllocationState::Pending;
+            allocation.requeue_count += 1;
+        }
+        allocation.shares.clear();
+        (allocation.claimed_at, allocation.started_at, allocation.preemption) = (None, None, None);
+        allocation.preempted_count += 1;
+    }
+
+    /// Plans, and does what the plan says.
+    pub fn round(&mut self, now: Timestamp) -> Result<Round> {
+        let planned = plan(&self.view, now);
+        let claims = planned.claims(|_| Some(1));
+        let (orders, backfilled) = (planned.preemptions(), planned.backfilled());
+        let expected = planned.expected_starts().filter_map(|(id, start)| Some((id, start?.0 / 1000))).collect();
+        let mut begun = Vec::with_capacity(claims.len());
+        for claim in claims {
+            let id = claim.allocation;
+            let uses = self.begin(claim, now)?;
+            begun.push(Begun { id, uses, is_backfill: backfilled.contains(&id) });
+        }
+        let mut preempted = Vec::new();
+        for (_, order) in orders {
+            for (victim, epoch) in order.victims {
+                let cause = self.cause(order.beneficiary, victim)?;
+                self.order(victim, epoch, cause)?;
+                preempted.push((victim, cause));
+            }
+        }
+        Ok(Round { begun, preempted, expected })
     }
 
     /// What the quorum and the nodes do: the work has its nodes, and runs at once.
-    fn begin(&mut self, claim: Claim, now: Timestamp) -> Result<()> {
+    fn begin(&mut self, claim: Claim, now: Timestamp) -> Result<NodeUse> {
         let allocation = self.view.allocations.get_mut(&claim.allocation).context("a claim for nothing")?;
-        ensure!(claim.shares.len() == allocation.spec.nodes as usize, "a claim of another number of nodes than was asked for");
+        let (least, most) = (allocation.spec.nodes as usize, allocation.spec.nodes_max.unwrap_or(allocation.spec.nodes) as usize);
+        ensure!((least..=most).contains(&claim.shares.len()), "a claim of another number of nodes than was asked for");
         for share in &claim.shares {
-            ensure!(self.in_use.insert(share.node.clone()), "a claim of node {}, which is in use", share.node);
+            let size = self.view.nodes.get(&share.node).context("a claim of a node that is not there")?.size;
+            let claimed = self.claimed.entry(share.node.clone()).or_default();
+            let after = claimed.plus(&share.resources);
+            ensure!(size.holds(&after), "a claim of more of node {} than is free", share.node);
+            *claimed = after;
         }
         let prepared = claim.shares.into_iter().map(|s| Share { node: s.node, resources: s.resources, phase: SharePhase::Prepared });
         allocation.shares = prepared.collect();
-        (allocation.state, allocation.started_at) = (AllocationState::Running, Some(now));
+        allocation.epoch = Epoch(allocation.epoch.0 + 1);
+        (allocation.state, allocation.claimed_at, allocation.started_at) = (AllocationState::Running, Some(now), Some(now));
+        let nodes = &self.view.nodes;
+        Ok(NodeUse::of(allocation, |node| nodes.get(node).map(|node| node.size)))
+    }
+
+    /// Frees its nodes and accounts what it used.
+    fn release(&mut self, id: AllocationId, now: Timestamp) {
+        let Some(allocation) = self.view.allocations.get(&id) else { return };
+        for share in allocation.shares.iter() {
+            if let Some(claimed) = self.claimed.get_mut(share.node) {
+                *claimed = claimed.minus(&share.resources);
+            }
+        }
+        let Some(started) = allocation.started_at else { return };
+        let nodes = &self.view.nodes;
+        let uses = NodeUse::of(allocation, |node| nodes.get(node).map(|node| node.size));
+        let days = self.view.usage.entry(allocation.spec.tenant.clone()).or_default();
+        Arc::make_mut(days).add(uses, started, now, self.view.budget_period.kept());
+    }
+
+    /// As the quorum decides it: whether the victim has nodes that the vCluster of the other lent.
+    fn cause(&self, beneficiary: AllocationId, victim: AllocationId) -> Result<PreemptCause> {
+        let known = |id: &AllocationId| self.view.allocations.get(id).context("a preemption for or of nothing");
+        let (beneficiary, victim) = (known(&beneficiary)?, known(&victim)?);
+        let record = |name: &str| self.view.vclusters.get(name);
+        let lender = &beneficiary.spec.vcluster;
+        let is_lent = |node: &NodeId| self.view.nodes.get(node).is_some_and(|node| VCluster::has_lent(record, lender, node, &victim.spec));
+        Ok(if victim.nodes().any(is_lent) { PreemptCause::Reclaim } else { PreemptCause::Priority })
+    }
+
+    fn order(&mut self, victim: AllocationId, epoch: Epoch, cause: PreemptCause) -> Result<()> {
+        let allocation = self.view.allocations.get_mut(&victim).context("a preemption of nothing")?;
+        ensure!(allocation.epoch == epoch, "a preemption of an earlier claim");
+        allocation.preemption = Some(Box::new(Preemption {
+            id: CheckpointId(victim.0),
+            by: SCHEDULER.to_owned(),
+            reason: String::new(),
+            cause,
+            deadline_ms: DEADLINE_MS_DEFAULT,
+            hold: false,
+            failed: None,
+        }));
         Ok(())
     }
 }
@@ -56,33 +182,33 @@ impl Scheduler for Lattice {
     fn submit(&mut self, job: &Job) {
         let mut spec = AllocationSpec::new("replay", Entrypoint::Command { argv: vec!["true".into()] }, Path::new("/"));
         (spec.nodes, spec.walltime) = (job.nodes, Some(Duration::from_secs(job.estimate_s)));
-        let owner = Principal { name: "u".into(), uid: 1000, gid: 1000, groups: vec![] };
-        let allocation = Allocation::submitted(id(job.index), spec, owner, time(job.submitted_s));
-        self.view.allocations.insert(allocation.id, allocation);
+        self.accept(Allocation::submitted(id(job.index), spec, owner(0), time(job.submitted_s)));
     }
 
-    fn end(&mut self, job: &Job) {
-        if let Some(allocation) = self.view.allocations.remove(&id(job.index)) {
-            allocation.nodes().for_each(|node| _ = self.in_use.remove(node));
-        }
+    fn end(&mut self, job: &Job, now_s: u64) {
+        self.finish(id(job.index), time(now_s));
     }
 
     fn decide(&mut self, now_s: u64, _cluster: &Cluster<'_>) -> Result<Decisions> {
-        let now = time(now_s);
-        let planned = plan(&self.view, now);
-        let claims = planned.claims(|_| Some(1));
-        let expected = planned.expected_starts().filter_map(|(id, start)| Some((index(id), start?.0 / 1000))).collect();
-        let begin = claims.iter().map(|claim| index(claim.allocation)).collect();
-        claims.into_iter().try_for_each(|claim| self.begin(claim, now))?;
+        let round = self.round(time(now_s))?;
+        ensure!(round.preempted.is_empty(), "work of one class is preempted");
+        let begin = round.begun.iter().map(|begun| index(begun.id)).collect();
+        let expected = round.expected.into_iter().map(|(id, start_s)| (index(id), start_s)).collect();
         Ok(Decisions { begin, expected })
     }
 }
 
-fn time(seconds: u64) -> Timestamp {
-    Timestamp(seconds * 1000)
+/// A user with this number.
+pub fn owner(user: u32) -> Principal {
+    Principal { name: format!("user-{user}"), uid: user, gid: user, groups: vec![] }
 }
 
-fn id(index: usize) -> AllocationId {
+pub fn time(seconds: u64) -> Timestamp {
+    Timestamp(seconds.saturating_mul(1000))
+}
+
+/// The id of the allocation with this index.
+pub fn id(index: usize) -> AllocationId {
     AllocationId(Uuid::from_u128(index as u128))
 }
 

@@ -83,7 +83,7 @@ fn hours(seconds: f64) -> String {
 }
 
 /// A paragraph; further lines are indented.
-fn wrapped(text: &str) -> String {
+pub fn wrapped(text: &str) -> String {
     let (mut out, mut column) = (String::new(), 0);
     for word in text.split_whitespace() {
         let length = word.chars().count();

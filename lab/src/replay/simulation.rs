@@ -36,7 +36,7 @@ pub trait Scheduler {
     fn submit(&mut self, _job: &Job) {}
 
     /// A job has ended.
-    fn end(&mut self, _job: &Job) {}
+    fn end(&mut self, _job: &Job, _now_s: u64) {}
 
     /// The decisions at this time, after an event.
     fn decide(&mut self, now_s: u64, cluster: &Cluster<'_>) -> Result<Decisions>;
@@ -78,7 +78,7 @@ pub fn simulate(workload: &Workload, scheduler: &mut dyn Scheduler) -> Result<Ru
     while let Some(now_s) = arrivals.peek().map(|job| job.submitted_s).into_iter().chain(simulation.next_end_s()).min() {
         let before = processor_time()?;
         for job in simulation.end_until(now_s) {
-            scheduler.end(job);
+            scheduler.end(job, now_s);
         }
         while let Some(job) = arrivals.next_if(|job| job.submitted_s <= now_s) {
             simulation.cluster.waiting.push(job);
@@ -93,7 +93,8 @@ pub fn simulate(workload: &Workload, scheduler: &mut dyn Scheduler) -> Result<Ru
     Ok(Run { scheduler: scheduler.name(), lives, plans, processor })
 }
 
-fn processor_time() -> Result<Duration> {
+/// The processor time of this thread.
+pub fn processor_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 

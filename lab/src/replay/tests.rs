@@ -5,9 +5,11 @@ use super::lublin::{Scale, generate};
 use super::measures::Measures;
 use super::references::{Conservative, Easy, Fifo};
 use super::simulation::{Cluster, Decisions, Life, Scheduler, simulate};
+use super::site::Site;
 use super::workload::{Job, Workload};
-use super::{Lattice, schedulers};
+use super::{Lattice, Named, Options, list, run, schedulers};
 use anyhow::Result;
+use clap::Parser;
 use proptest::prelude::*;
 
 const NODES: u32 = 6;
@@ -120,7 +122,7 @@ fn easy_overtakes_and_first_come_first_served_does_not() {
     assert_eq!(starts(&mut Fifo), [0, 10, 20, 20]);
     assert_eq!(starts(&mut Easy), [0, 10, 0, 20]);
     assert_eq!(starts(&mut Conservative::default()), [0, 10, 0, 20]);
-    assert_eq!(starts(&mut Lattice::new(NODES)), [0, 10, 0, 20]);
+    assert_eq!(starts(&mut Lattice::new(&Site::alike(NODES))), [0, 10, 0, 20]);
 }
 
 /// With this seed the plan's mean wait is 3.4 % above EASY's, and its mean slowdown 1.1 %.
@@ -128,9 +130,42 @@ fn easy_overtakes_and_first_come_first_served_does_not() {
 fn the_plan_is_no_worse_than_easy_on_generated_jobs() {
     let workload = generate(Scale { nodes: 64, days: 10, load: 0.9 }, Estimates::Usual, 1);
     let of = |scheduler: &mut dyn Scheduler| Measures::of(&workload, &simulate(&workload, scheduler).unwrap());
-    let (plan, easy) = (of(&mut Lattice::new(workload.nodes)), of(&mut Easy));
+    let (plan, easy) = (of(&mut Lattice::new(&Site::alike(workload.nodes))), of(&mut Easy));
     assert!(plan.wait_mean_s <= 1.05 * easy.wait_mean_s, "{plan:?}\n{easy:?}");
     assert!(plan.slowdown_mean <= 1.05 * easy.slowdown_mean, "{plan:?}\n{easy:?}");
     assert!(plan.utilisation >= 0.99 * easy.utilisation, "{plan:?}\n{easy:?}");
     assert_eq!(plan.late, 0, "{plan:?}");
+}
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn parsed(line: &str) -> clap::error::Result<Options> {
+    Cli::try_parse_from(std::iter::once("replay").chain(line.split_whitespace())).map(|cli| cli.options)
+}
+
+fn refused(line: &str) -> String {
+    format!("{:#}", run(&parsed(line).unwrap()).unwrap_err())
+}
+
+#[test]
+fn options_that_mean_nothing_for_a_trace_are_refused() {
+    assert!(refused("burst --nodes 8").contains("--nodes is for files in the Standard Workload Format"));
+    assert!(refused("burst.trace --load 50").contains("--load is for"));
+    assert!(refused("lublin --nodes 8 --days 1 --json").contains("give --weights FILE"));
+    assert!(refused("no-such-file").contains("or one of steady-state, burst"));
+    assert!(refused("burst --weights no-such-file").contains("cannot read no-such-file"));
+    assert!(parsed("").is_err() && parsed("--list burst").is_err() && parsed("burst --weights").is_err());
+    assert!(parsed("burst --weights 1 2 3 4 5").is_err());
+    assert_eq!(parsed("burst --weights a.yaml b.yaml --json").unwrap().weights.len(), 2);
+}
+
+#[test]
+fn the_list_has_all_traces_in_eighty_columns() {
+    let text = list();
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(Named::ALL.iter().all(|named| text.contains(named.name())), "{text}");
 }

@@ -83,6 +83,7 @@ mod probe;
 mod pruning;
 mod recovery;
 mod refusal;
+mod replays;
 mod revocation;
 mod services;
 mod sessions;
@@ -124,6 +125,7 @@ fn main() -> ExitCode {
         // The longest first: no process ends long after the others.
         preemption::trials(),
         priorities::trials(),
+        replays::trials(),
         telemetry::trials(),
         checkpoint::trials(),
         wireup::trials(),

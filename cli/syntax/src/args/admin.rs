@@ -4,6 +4,7 @@ use super::network::AdminNetwork;
 use super::node::{Drain, Node, OnNodes};
 use super::quorum::Quorum;
 use super::tenant::{Quota, Tenant};
+use super::trace::Trace;
 use super::vcluster::VClusterAdmin;
 use clap::{Args, Subcommand, ValueEnum};
 use lattice_model::{BudgetPeriod, SharePolicy};
@@ -25,6 +26,8 @@ pub enum AdminCommand {
     Network(AdminNetwork),
     /// Show the limits of the whole cluster, or change them
     Limits(SetLimits),
+    /// Record what was submitted and when it ended, to try other weights on it
+    Trace(Trace),
     #[command(hide = true)]
     Raft(Quorum),
     // The documents' names for commands of `lattice node`.

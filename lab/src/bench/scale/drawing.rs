@@ -1,6 +1,6 @@
 //! The curves of `bench scale` as files: `scale-NAME.svg`.
 
-use crate::bench::chart::{Chart, Curve};
+use crate::chart::{Chart, Curve, Scale};
 use anyhow::{Context, Result};
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub fn write(folder: &Path, drawings: Vec<Drawing>) -> Result<()> {
         if curves.is_empty() {
             continue;
         }
-        let svg = Chart { title: title.to_owned(), size_name: "simulated agents", unit, curves }.svg()?;
+        let svg = Chart { title: title.to_owned(), size_name: "simulated agents", scale: Scale::Ratios, unit, curves }.svg()?;
         let file = folder.join(format!("scale-{name}.svg"));
         std::fs::write(&file, svg).with_context(|| format!("cannot write {}", file.display()))?;
     }

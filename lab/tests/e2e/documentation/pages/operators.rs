@@ -12,7 +12,7 @@ pub const OPERATORS: Manual = Manual { folder: "how-to/operators", plans: "pages
 /// The page's node, and the cluster's.
 const NODE: (&str, &str) = ("n7", "n4");
 
-const PAGES: [(&str, Plan); 38] = [
+const PAGES: [(&str, Plan); 39] = [
     (
         "add-nodes",
         Plan::Run(Page {
@@ -207,6 +207,20 @@ const PAGES: [(&str, Plan); 38] = [
     ),
     // A run takes three minutes, and CI has one.
     ("torture", Plan::Run(Page { replace: &[("--minutes 2", "--minutes 2 --plan")], ..page() })),
+    (
+        "tune-scheduling",
+        Plan::Run(Page {
+            before: &[
+                "lattice wait $(lattice submit -o name --cores 1 -- true)",
+                r"printf 'default:\n  fair-share: 0.35\n' > fair.yaml",
+                r"printf 'default:\n  profile: interactive\n' > quick.yaml",
+            ],
+            restore: |w| {
+                w.ok(&["admin", "vcluster", "set-weights", "default", "--profile", "default"]);
+            },
+            ..page()
+        }),
+    ),
     ("upgrade", Plan::NoCommands),
     (
         "vclusters",

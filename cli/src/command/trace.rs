@@ -1,0 +1,272 @@
+//! `lattice admin trace capture`: what the cluster knows of its work, as a trace (see [`lattice_model::trace`]).
+//!
+//! ```text
+//!   ListTracedWork, page by page ─▶ Captured ─▶ lines in the order of time ─▶ a file that appears when it is complete
+//!   vClusters, tenants, nodes ────▶
+//! ```
+
+mod target;
+
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, print};
+use crate::session::{Session, answer, now};
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_cli_syntax::args::trace::CaptureTrace;
+use lattice_model::trace::{Complete, FORMAT, Header, Line, Moment, NodeLine, Span, Submit, TenantLine, VClusterLine};
+use lattice_model::{AllocationId, DEFAULT_VCLUSTER, NodeId, Timestamp};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use target::Target;
+
+/// Allocations of one page.
+const PAGE_LEN: u32 = 1000;
+const DAY_MS: u64 = 86_400_000;
+
+pub async fn capture(session: &Session, args: CaptureTrace) -> Result<(), Failure> {
+    let until = now();
+    let from = Timestamp(until.0.saturating_sub(u64::from(args.days) * DAY_MS));
+    let file = args.file.unwrap_or_else(|| default_file(from));
+    let target = Target::of(&file)?;
+    let client = session.connect().await?;
+    let captured = Captured::fetch(&client, (from, until)).await?;
+    if captured.work.is_empty() {
+        let hint = "nothing was written; --days N looks back further, as far as the quorum remembers";
+        return Err(Failure::new(Exit::NotFound, format!("no work was submitted since {from}")).hint(hint));
+    }
+    let mut lines = site_lines(&client).await?;
+    lines.insert(0, captured.header());
+    lines.extend(captured.events()?);
+    target.write(|out| {
+        for line in &lines {
+            serde_json::to_writer(&mut *out, line)?;
+            out.write_all(b"\n")?;
+        }
+        Ok(())
+    })?;
+    report(session, &captured, &target)
+}
+
+fn default_file(from: Timestamp) -> PathBuf {
+    let day: String = from.to_string().chars().take_while(|c| *c != 'T').collect();
+    format!("lattice-trace-{day}.jsonl").into()
+}
+
+/// What the quorum knows of the work of a period.
+struct Captured {
+    from: Timestamp,
+    until: Timestamp,
+    /// See [`Header::complete_from`].
+    complete_from: Timestamp,
+    /// The last submission first.
+    work: Vec<v1::TracedWork>,
+}
+
+impl Captured {
+    async fn fetch(client: &Client, (from, until): (Timestamp, Timestamp)) -> Result<Self, Failure> {
+        let history = answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?.user_history;
+        let mut request = v1::ListTracedWorkRequest { limit: PAGE_LEN, page_token: String::new() };
+        let mut all = Vec::new();
+        loop {
+            let page = answer(client.admin().list_traced_work(request.clone())).await?;
+            let is_last = page.work.is_empty() || page.next_page_token.is_empty();
+            all.extend(page.work);
+            if is_last {
+                let kept_from = Timestamp(until.0.saturating_sub(page.ended_kept_ms));
+                let complete_from = complete_from(&all, history).max(kept_from).max(from);
+                all.retain(|work| work.submitted_at_ms >= from.0);
+                return Ok(Self { from, until, complete_from, work: all });
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    fn header(&self) -> Line {
+        let format = FORMAT.to_owned();
+        Line::Header(Header { format, from: Moment(self.from), until: Moment(self.until), complete_from: Moment(self.complete_from) })
+    }
+
+    /// Submissions and ends in the order of time.
+    fn events(&self) -> Result<Vec<Line>, Failure> {
+        // Users have numbers in the order of their first submission.
+        let mut users: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut events: Vec<(u64, u8, Line)> = Vec::with_capacity(2 * self.work.len());
+        for work in self.work.iter().rev() {
+            let of_work = |why: String| Failure::other(format!("allocation {}: {why}", work.id));
+            let alloc_id: AllocationId = work.id.parse().map_err(|e: lattice_model::ids::IdError| of_work(e.to_string()))?;
+            let next = u32::try_from(users.len()).unwrap_or(u32::MAX).saturating_add(1);
+            let user = *users.entry(work.uid).or_insert(next);
+            let alloc = lattice_api::trace::request(work, user).map_err(|e| of_work(e.to_string()))?;
+            let submit = Submit { ts: Moment(Timestamp(work.submitted_at_ms)), alloc_id, alloc };
+            events.push((work.submitted_at_ms, 0, Line::Submit(submit)));
+            if work.ended_at_ms > 0 {
+                // A second that was begun counts: work that ran has a duration.
+                let duration = work.ran_ms.map(|ms| Span(ms.div_ceil(1000)));
+                // The quorum's clock may have gone back between the two.
+                let at_ms = work.ended_at_ms.max(work.submitted_at_ms);
+                let complete = Complete { ts: Moment(Timestamp(at_ms)), alloc_id, duration, exit: work.exit_code };
+                events.push((at_ms, 1, Line::Complete(complete)));
+            }
+        }
+        events.sort_by_key(|(at_ms, kind, _)| (*at_ms, *kind));
+        Ok(events.into_iter().map(|(_, _, line)| line).collect())
+    }
+}
+
+/// From when on no work is missing because a user has as many ended allocations as are kept: once the oldest of these
+/// has ended.
+fn complete_from(all: &[v1::TracedWork], history: Option<u32>) -> Timestamp {
+    let Some(most) = history else { return Timestamp(0) };
+    let mut ended: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
+    for work in all.iter().filter(|work| work.ended_at_ms > 0) {
+        let (count, oldest_ms) = ended.entry(work.uid).or_insert((0, u64::MAX));
+        *count = count.saturating_add(1);
+        *oldest_ms = work.ended_at_ms.min(*oldest_ms);
+    }
+    let full = ended.into_values().filter(|(count, _)| *count >= most);
+    Timestamp(full.map(|(_, oldest_ms)| oldest_ms).max().unwrap_or(0))
+}
+
+/// Tenants, vClusters and nodes.
+async fn site_lines(client: &Client) -> Result<Vec<Line>, Failure> {
+    let tenants = answer(client.admin().list_tenants(v1::ListTenantsRequest {})).await?.tenants;
+    let vclusters = answer(client.vclusters().list(v1::ListVClustersRequest {})).await?.vclusters;
+    let nodes = super::nodes::list(client).await?;
+    let mut lines: Vec<Line> = tenants.into_iter().map(tenant_line).collect();
+    lines.extend(vclusters.into_iter().map(vcluster_line));
+    for node in nodes {
+        lines.push(node_line(node)?);
+    }
+    Ok(lines)
+}
+
+fn tenant_line(tenant: v1::Tenant) -> Line {
+    Line::Tenant(TenantLine {
+        name: tenant.name,
+        fair_share_target_ppm: tenant.fair_share_target_ppm,
+        burst_allowance_percent: tenant.burst_allowance_percent,
+        max_nodes: tenant.max_nodes,
+        max_concurrent_allocations: tenant.max_concurrent_allocations,
+        gpu_hours_budget: tenant.gpu_hours_budget,
+        node_hours_budget: tenant.node_hours_budget,
+        class_max: tenant.class_max.map(|class| u8::try_from(class).unwrap_or(u8::MAX)),
+    })
+}
+
+fn vcluster_line(vcluster: v1::VCluster) -> Line {
+    let weights = vcluster.weights.into_iter().filter(|_| vcluster.weights_set).map(|v1::Weight { factor, weight }| (factor, weight));
+    Line::Vcluster(VClusterLine {
+        name: vcluster.name,
+        scheduler: vcluster.scheduler,
+        weights: weights.collect(),
+        borrows: vcluster.borrows,
+        lends: Some(vcluster.lend_ms).filter(|ms| *ms > 0).map(|ms| Span(ms.div_ceil(1000))),
+    })
+}
+
+fn node_line(node: v1::Node) -> Result<Line, Failure> {
+    let name: NodeId = node.id.parse().map_err(|e: lattice_model::ids::IdError| Failure::other(format!("a node's name: {e}")))?;
+    Ok(Line::Node(NodeLine {
+        node: name,
+        cores: node.cores,
+        memory_bytes: node.memory_bytes,
+        gpus: node.gpus,
+        features: node.features,
+        topology_group: Some(node.topology_group).filter(|group| !group.is_empty()),
+        conformance_group: node.conformance.filter(|report| !report.stale).map(|report| report.fingerprint),
+        vcluster: Some(node.vcluster).filter(|name| name != DEFAULT_VCLUSTER),
+    }))
+}
+
+/// What the trace has and what it cannot have. Data only if the trace itself is not on stdout.
+fn report(session: &Session, captured: &Captured, target: &Target) -> Result<(), Failure> {
+    let Captured { from, until, complete_from, work } = captured;
+    let ended = work.iter().filter(|work| work.ended_at_ms > 0).count();
+    let what = format!("{} submissions from {from} to {until}, {ended} ends", work.len());
+    if complete_from > from {
+        session.note(&format!("complete from {complete_from} on: the quorum may have forgotten work that ended before"));
+    }
+    session.note("work that was submitted before is left out, even if it ran then");
+    let Some(file) = target.file() else {
+        session.note(&what);
+        return Ok(());
+    };
+    match session.format() {
+        Format::Table => print(&format!("{}: {what}\n", file.display())),
+        Format::Name => print(&format!("{}\n", file.display())),
+        Format::Data(notation) => notation.print(&serde_json::json!({
+            "file": file.display().to_string(), "from": from.to_string(), "until": until.to_string(),
+            "complete_from": complete_from.to_string(), "submitted": work.len(), "ended": ended,
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(uid: u32, submitted_at_ms: u64, ended_at_ms: u64, ran_ms: Option<u64>) -> v1::TracedWork {
+        v1::TracedWork {
+            id: format!("1f0c9a4e-5b7d-4c39-9a54-{submitted_at_ms:012}"),
+            uid,
+            tenant: "physics".into(),
+            resources: Some(v1::ResourceRequest { nodes: 2, ..Default::default() }),
+            lifecycle: Some(v1::Lifecycle { walltime_seconds: 60, ..Default::default() }),
+            submitted_at_ms,
+            ended_at_ms,
+            ran_ms,
+            exit_code: ran_ms.map(|_| 0),
+            ..Default::default()
+        }
+    }
+
+    fn captured(work: Vec<v1::TracedWork>) -> Captured {
+        Captured { from: Timestamp(0), until: Timestamp(10_000), complete_from: Timestamp(0), work }
+    }
+
+    #[test]
+    fn events_are_in_the_order_of_time_and_users_are_numbers() {
+        // As the quorum lists them: the last submission first.
+        let all = captured(vec![work(65_534, 3000, 0, None), work(1007, 2000, 2000, None), work(65_534, 1000, 4001, Some(1500))]);
+        let lines = all.events().unwrap();
+        let texts: Vec<String> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
+        let kinds: Vec<(bool, &str)> =
+            texts.iter().map(|text| (text.contains("\"submit\""), &text[text.find("ts\":\"").unwrap() + 5..][17..19])).collect();
+        assert_eq!(kinds, [(true, "01"), (true, "02"), (false, "02"), (true, "03"), (false, "04")]);
+        let users: Vec<u32> = lines
+            .iter()
+            .filter_map(|line| match line {
+                Line::Submit(submit) => Some(submit.alloc.user),
+                Line::Header(_) | Line::Tenant(_) | Line::Vcluster(_) | Line::Node(_) | Line::Complete(_) => None,
+            })
+            .collect();
+        assert_eq!(users, [1, 2, 1]);
+        assert!(texts.iter().all(|text| !text.contains("65534") && !text.contains("1007")), "{texts:?}");
+        assert!(texts[4].contains("\"duration\":\"2s\",\"exit\":0"), "{}", texts[4]);
+        assert!(!texts[2].contains("duration"), "it never ran: {}", texts[2]);
+        assert!(captured(vec![v1::TracedWork { id: "x".into(), ..work(1, 1, 0, None) }]).events().is_err());
+    }
+
+    #[test]
+    fn a_user_with_all_the_ended_work_that_is_kept_bounds_what_is_complete() {
+        let all = [work(1, 100, 900, None), work(1, 50, 700, None), work(2, 10, 800, None)];
+        assert_eq!(complete_from(&all, None), Timestamp(0));
+        assert_eq!(complete_from(&all, Some(3)), Timestamp(0));
+        assert_eq!(complete_from(&all, Some(2)), Timestamp(700));
+        assert_eq!(complete_from(&all, Some(1)), Timestamp(800));
+    }
+
+    #[test]
+    fn a_site_is_written_without_what_is_usual() {
+        let weight = v1::Weight { factor: "fair-share".into(), weight: 0.35 };
+        let vcluster = v1::VCluster { name: "batch".into(), scheduler: "hpc-backfill".into(), weights: vec![weight], ..Default::default() };
+        let text = |line: Line| serde_json::to_string(&line).unwrap();
+        assert_eq!(text(vcluster_line(vcluster.clone())), r#"{"type":"vcluster","name":"batch","scheduler":"hpc-backfill"}"#);
+        let set = v1::VCluster { weights_set: true, lend_ms: 7_200_000, ..vcluster };
+        assert!(text(vcluster_line(set)).ends_with(r#""weights":{"fair-share":0.35},"lends":"7200s"}"#));
+        let node = v1::Node { id: "n1".into(), cores: 4, memory_bytes: 1 << 30, vcluster: "default".into(), ..Default::default() };
+        assert_eq!(text(node_line(node).unwrap()), r#"{"type":"node","node":"n1","cores":4,"memory_bytes":1073741824}"#);
+        assert!(default_file(Timestamp(1_772_704_812_034)).ends_with("lattice-trace-2026-03-05.jsonl"));
+    }
+}

@@ -1,0 +1,94 @@
+//! The trace of a cluster: captured with the CLI, and replayed by the lab under several weights.
+
+use crate::harness::{Folder, Group, JOB, NOBODY, World, lab};
+use lattice_lab::process::Finished;
+use libtest_mimic::Trial;
+use serde_json::Value;
+use std::path::Path;
+
+static REPLAYS: Group = Group::small("replays");
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        REPLAYS.test("a_captured_trace_is_replayed_under_the_weights_of_two_files", &[], captures_and_replays),
+        REPLAYS.test("a_trace_is_for_operators_and_replaces_no_file", &[], refuses),
+    ]
+}
+
+fn path(folder: &Folder, name: &str) -> String {
+    folder.0.join(name).display().to_string()
+}
+
+/// Captures the last day.
+fn capture(w: &World, file: &str) -> String {
+    w.ok(&["admin", "trace", "capture", "--days", "1", "--file", file])
+}
+
+fn replay(trace: &str, files: &[&str], more: &[&str]) -> Finished {
+    lab(&[&["replay", trace, "--weights"], files, more].concat(), JOB)
+}
+
+/// The measures, without those of the time that the plans took.
+fn measures(trace: &str, files: &[&str]) -> Value {
+    let done = replay(trace, files, &["--json"]);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let mut value: Value = serde_json::from_str(&done.out()).unwrap();
+    for replay in value["replays"].as_array_mut().unwrap() {
+        assert!(replay.as_object_mut().unwrap().remove("effort").is_some());
+    }
+    value
+}
+
+fn captures_and_replays(w: &World) {
+    let folder = Folder::new("replays");
+    let (trace, fair, training) = (path(&folder, "t.jsonl"), path(&folder, "fair.yaml"), path(&folder, "training.yaml"));
+    for walltime in ["2m", "3m"] {
+        w.completed(&w.submit(&["--name", "secret-work", "-N", "2", "--walltime", walltime, "--", "/bin/sleep", "1"]));
+    }
+    let waits = w.submit(&["--name", "secret-work", "--hold", "--walltime", "4m", "--", "/bin/true"]);
+    let printed = capture(w, &trace);
+    w.ok(&["cancel", &waits]);
+    assert!(printed.contains(" submissions from ") && printed.contains("t.jsonl: "), "{printed}");
+    let text = std::fs::read_to_string(&trace).unwrap();
+    assert!(text.lines().next().unwrap().contains("lattice-trace/1"), "{text}");
+    assert!(["secret-work", "/bin/sleep", "root"].iter().all(|word| !text.contains(word)), "{text}");
+    let of = |id: &str| text.lines().filter(|line| line.contains(id)).count();
+    assert_eq!(of(&waits), 1, "it was submitted, and has not ended: {text}");
+
+    std::fs::write(&fair, "default:\n  fair-share: 0.35\n").unwrap();
+    std::fs::write(&training, "default:\n  profile: ml-training\n").unwrap();
+    let drawings = path(&folder, "drawings");
+    let done = replay(&trace, &[&fair, &training], &["--svg", &drawings]);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let out = done.out();
+    let names = out.lines().find(|line| line.starts_with("weights ")).unwrap_or_else(|| panic!("{out}"));
+    let places: Vec<Option<usize>> = ["own", "fair.yaml", "training.yaml"].map(|name| names.find(name)).into();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{out}");
+    assert!(out.contains("on 3 nodes") && out.contains("nodes in use, %"), "{out}");
+    assert!(Path::new(&drawings).join("replay-waits.svg").exists());
+
+    let first = measures(&trace, &[&fair, &training]);
+    assert_eq!(first, measures(&trace, &[&fair, &training]), "the same trace and files give the same measures");
+    assert!(first["replays"][0]["submitted"].as_u64().unwrap() >= 3, "{first}");
+
+    std::fs::write(&fair, "nowhere:\n  fair-share: 0.35\n").unwrap();
+    let refused = replay(&trace, &[&training, &fair], &[]);
+    assert!(refused.code() != 0 && refused.out().is_empty(), "{}", refused.out());
+    assert!(refused.err().contains("fair.yaml: nowhere: the trace has no such vCluster"), "{}", refused.err());
+    std::fs::write(&trace, &text[..text.len() - 1]).unwrap();
+    let refused = replay(&trace, &[&training], &[]);
+    assert!(refused.code() != 0 && refused.err().contains("the last line is cut"), "{}", refused.err());
+}
+
+fn refuses(w: &World) {
+    let folder = Folder::new("replays");
+    w.completed(&w.submit(&["--walltime", "1m", "--", "/bin/true"]));
+    let trace = path(&folder, "t.jsonl");
+    capture(w, &trace);
+    let again = w.run(&["admin", "trace", "capture", "--days", "1", "--file", &trace]);
+    assert!(again.code() == 4 && again.err().contains("exists already"), "{}", again.err());
+    let nobody = w.run_as(NOBODY, &["admin", "trace", "capture", "--days", "1", "--file", "-"]);
+    assert!(nobody.code() == 4 && nobody.out().is_empty(), "{} {}{}", nobody.code(), nobody.out(), nobody.err());
+    let piped = w.run(&["admin", "trace", "capture", "--days", "1", "--file", "-"]);
+    assert!(piped.code() == 0 && piped.out().lines().all(|line| line.starts_with('{') && line.ends_with('}')), "{}", piped.out());
+}

@@ -1,0 +1,376 @@
+//! The trace of a cluster: what was submitted, when it ended, and on which nodes it could run. A file of JSON, an object
+//! on each line.
+//!
+//! ```text
+//!   header ─▶ tenant, vcluster, node … ─▶ submit and complete, in the order of time
+//! ```
+//!
+//! It has what the scheduler decides by, and nothing else: no names of users, programs or environments. `lattice admin
+//! trace capture` writes it, and `lattice-lab replay` reads it. The names of events and fields are those of the
+//! documents ("Performance Tuning Guide").
+
+use crate::checkpoint::CheckpointPolicy;
+use crate::constraint::{Constraints, Topology};
+use crate::duration::{self, BareNumber, DurationError};
+use crate::ids::{AllocationId, NodeId};
+use crate::resources::Resources;
+use crate::spec::{AllocationSpec, Entrypoint, RequeuePolicy};
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+use thiserror::Error;
+
+/// The name and version of the format, which the header has.
+pub const FORMAT: &str = "lattice-trace/1";
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Line {
+    /// The first line.
+    Header(Header),
+    /// A tenant.
+    Tenant(TenantLine),
+    /// A vCluster.
+    Vcluster(VClusterLine),
+    /// A node.
+    Node(NodeLine),
+    /// Work was submitted.
+    Submit(Submit),
+    /// Work ended.
+    Complete(Complete),
+}
+
+/// What the trace covers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// [`FORMAT`].
+    pub format: String,
+    /// It has work that was submitted from this time on.
+    pub from: Moment,
+    /// When it was written.
+    pub until: Moment,
+    /// From this time on, no work is missing because the quorum has forgotten it.
+    pub complete_from: Moment,
+}
+
+/// A tenant as the scheduler sees it: the fields of [`crate::Tenant`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantLine {
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fair_share_target_ppm: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_allowance_percent: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_nodes: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrent_allocations: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_hours_budget: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_hours_budget: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_max: Option<u8>,
+}
+
+/// A vCluster. Its nodes are those whose lines name it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VClusterLine {
+    pub name: String,
+    /// The name of its scheduler, such as `hpc-backfill`.
+    pub scheduler: String,
+    /// The weights of its score by the names of [`crate::Factor`]; empty: those of its scheduler.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub weights: BTreeMap<String, f64>,
+    /// Whether it uses idle nodes that other vClusters lend.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub borrows: bool,
+    /// The longest walltime of others' work on its idle nodes; absent: it lends none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lends: Option<Span>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeLine {
+    pub node: NodeId,
+    pub cores: u32,
+    pub memory_bytes: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gpus: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology_group: Option<String>,
+    /// The same text for nodes with the same software and firmware.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conformance_group: Option<String>,
+    /// The vCluster that it belongs to; absent: the default one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcluster: Option<String>,
+}
+
+/// Work was submitted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Submit {
+    pub ts: Moment,
+    pub alloc_id: AllocationId,
+    pub alloc: Request,
+}
+
+/// Work ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Complete {
+    pub ts: Moment,
+    pub alloc_id: AllocationId,
+    /// How long it ran; absent: it never ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration: Option<Span>,
+    /// The exit code of its program; absent: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<i32>,
+}
+
+/// What the scheduler decides by. Absent fields have the defaults of a submission.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    pub nodes: u32,
+    /// The most nodes that it takes; absent: exactly `nodes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes_max: Option<u32>,
+    /// The amount of each node; absent: whole nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Amount>,
+    #[serde(default, skip_serializing_if = "Wanted::is_nothing")]
+    pub constraints: Wanted,
+    /// Absent: it has none, and runs until it is ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walltime: Option<Span>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tenant: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub vcluster: String,
+    /// The same number for all work of a user, and no other meaning.
+    pub user: u32,
+    /// The preemption class, 0 to 10.
+    pub priority: u8,
+    /// Whether it can save itself.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub checkpoint: bool,
+    /// How many times it may begin anew after a preemption; 0: never.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub requeues: u32,
+}
+
+/// An amount of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Amount {
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cores: u32,
+    #[serde(default, skip_serializing_if = "is_zero_bytes")]
+    pub memory_bytes: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gpus: u32,
+}
+
+/// What each node must have: the fields of [`Constraints`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Wanted {
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub features: BTreeSet<String>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub gpus: u32,
+    #[serde(skip_serializing_if = "is_zero_bytes")]
+    pub memory_bytes: u64,
+    #[serde(skip_serializing_if = "is_not")]
+    pub conformance: bool,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub nodes: BTreeSet<NodeId>,
+    /// Whether its nodes must be in as few topology groups as possible.
+    #[serde(skip_serializing_if = "is_not")]
+    pub tight: bool,
+}
+
+/// A time in RFC 3339.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Moment(pub Timestamp);
+
+/// The text is not a time.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is not a time such as 2026-03-01T00:00:01Z")]
+pub struct NotATime(String);
+
+/// Seconds, written as a duration such as `72h` or `90s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Span(pub u64);
+
+impl TryFrom<String> for Moment {
+    type Error = NotATime;
+
+    fn try_from(text: String) -> Result<Self, NotATime> {
+        Timestamp::from_rfc_3339(&text).map(Self).ok_or_else(|| NotATime(text.chars().take(40).collect()))
+    }
+}
+
+impl From<Moment> for String {
+    fn from(moment: Moment) -> Self {
+        moment.0.to_string()
+    }
+}
+
+impl TryFrom<String> for Span {
+    type Error = DurationError;
+
+    fn try_from(text: String) -> Result<Self, DurationError> {
+        duration::parse(&text, BareNumber::Seconds).map(|long| Self(long.as_secs()))
+    }
+}
+
+impl From<Span> for String {
+    fn from(span: Span) -> Self {
+        format!("{}s", span.0)
+    }
+}
+
+impl Wanted {
+    fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Request {
+    /// What the scheduler decides by in this specification, of the user with this number.
+    pub fn of(spec: &AllocationSpec, user: u32) -> Self {
+        let Constraints { features, gpus, memory_bytes, conformance, nodes, topology } = spec.constraints.clone();
+        let tight = match topology {
+            Topology::Any => false,
+            Topology::Tight => true,
+        };
+        let requeues = match spec.requeue {
+            RequeuePolicy::Always => spec.requeues_max,
+            RequeuePolicy::Never | RequeuePolicy::OnNodeFailure => 0,
+        };
+        Self {
+            nodes: spec.nodes,
+            nodes_max: spec.nodes_max,
+            share: spec.share.map(|Resources { cores, memory_bytes, gpus }| Amount { cores, memory_bytes, gpus }),
+            constraints: Wanted { features, gpus, memory_bytes, conformance, nodes, tight },
+            walltime: spec.walltime.map(|long| Span(long.as_secs())),
+            tenant: spec.tenant.clone(),
+            vcluster: spec.vcluster.clone(),
+            user,
+            priority: spec.preemption_class,
+            checkpoint: spec.checkpoint.is_some(),
+            requeues,
+        }
+    }
+
+    /// A specification for which the scheduler decides the same. It is not validated.
+    pub fn spec(&self) -> AllocationSpec {
+        let Wanted { features, gpus, memory_bytes, conformance, nodes, tight } = self.constraints.clone();
+        let topology = if tight { Topology::Tight } else { Topology::Any };
+        let requeue = if self.requeues > 0 { RequeuePolicy::Always } else { RequeuePolicy::Never };
+        let entrypoint = Entrypoint::Command { argv: vec!["true".to_owned()] };
+        AllocationSpec {
+            nodes: self.nodes,
+            nodes_max: self.nodes_max,
+            share: self.share.map(|Amount { cores, memory_bytes, gpus }| Resources { cores, memory_bytes, gpus }),
+            constraints: Constraints { features, gpus, memory_bytes, conformance, nodes, topology },
+            walltime: self.walltime.map(|span| Duration::from_secs(span.0)),
+            tenant: self.tenant.clone(),
+            vcluster: self.vcluster.clone(),
+            preemption_class: self.priority,
+            checkpoint: self.checkpoint.then(CheckpointPolicy::default),
+            requeue,
+            requeues_max: self.requeues,
+            ..AllocationSpec::new("traced", entrypoint, Path::new("/"))
+        }
+    }
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+fn is_zero_bytes(count: &u64) -> bool {
+    *count == 0
+}
+
+fn is_not(flag: &bool) -> bool {
+    !flag
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn requests() -> impl Strategy<Value = Request> {
+        let amount = (0..9_u32, any::<u64>(), 0..9_u32).prop_map(|(cores, memory_bytes, gpus)| Amount { cores, memory_bytes, gpus });
+        let wanted = (proptest::collection::btree_set("[a-z=]{1,9}", 0..3), 0..9_u32, any::<u64>(), any::<bool>(), any::<bool>());
+        let wanted = wanted.prop_map(|(features, gpus, memory_bytes, conformance, tight)| {
+            let nodes = ["n1", "n2"].into_iter().map(|name| name.parse().unwrap()).collect();
+            Wanted { features, gpus, memory_bytes, conformance, nodes, tight }
+        });
+        let nodes = (1..9_u32, proptest::option::of(9..20_u32), proptest::option::of(amount), prop_oneof![Just(Wanted::default()), wanted]);
+        let more = (proptest::option::of(any::<u32>()), "[a-z]{0,9}", "[a-z]{0,9}", any::<u32>(), 0..=10_u8, any::<bool>(), 0..9_u32);
+        (nodes, more).prop_map(
+            |((nodes, nodes_max, share, constraints), (walltime, tenant, vcluster, user, priority, checkpoint, requeues))| {
+                let walltime = walltime.map(|seconds| Span(seconds.into()));
+                Request { nodes, nodes_max, share, constraints, walltime, tenant, vcluster, user, priority, checkpoint, requeues }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_request_is_read_as_it_was_written_and_says_all_that_decides(request in requests(), at in 0..4_000_000_000_000_u64) {
+            prop_assert_eq!(&Request::of(&request.spec(), request.user), &request);
+            let line = Line::Submit(Submit { ts: Moment(Timestamp(at)), alloc_id: AllocationId(uuid::Uuid::from_u128(7)), alloc: request });
+            let text = serde_json::to_string(&line).unwrap();
+            prop_assert!(!text.contains('\n'), "{}", text);
+            prop_assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
+        }
+    }
+
+    #[test]
+    fn lines_have_the_names_of_the_documents() {
+        let alloc_id: AllocationId = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+        let complete = Complete { ts: Moment(Timestamp(0)), alloc_id, duration: Some(Span(244_800)), exit: Some(0) };
+        let text = serde_json::to_string(&Line::Complete(complete.clone())).unwrap();
+        let want = concat!(
+            r#"{"type":"complete","ts":"1970-01-01T00:00:00.000Z","#,
+            r#""alloc_id":"1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88","duration":"244800s","exit":0}"#
+        );
+        assert_eq!(text, want);
+        let as_documented = want.replace("244800s", "68h").replace(".000Z", "Z");
+        assert_eq!(serde_json::from_str::<Line>(&as_documented).unwrap(), Line::Complete(complete));
+    }
+
+    #[test]
+    fn what_the_format_does_not_have_is_refused() {
+        let error = |text: &str| serde_json::from_str::<Line>(text).unwrap_err().to_string();
+        assert!(error(r#"{"type":"restart"}"#).contains("unknown variant `restart`"));
+        let submit = concat!(
+            r#"{"type":"submit","ts":"2026-03-01T00:00:01Z","alloc_id":"1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88","#,
+            r#""alloc":{"nodes":1,"user":1,"priority":5}}"#
+        );
+        assert!(serde_json::from_str::<Line>(submit).is_ok());
+        assert!(error(&submit.replace("\"user\":1", "\"user\":1,\"name\":\"ada\"")).contains("unknown field `name`"));
+        assert!(error(&submit.replace("2026-03-01T00:00:01Z", "yesterday")).contains("is not a time"));
+    }
+}
