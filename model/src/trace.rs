@@ -13,6 +13,7 @@ use crate::checkpoint::CheckpointPolicy;
 use crate::constraint::{Constraints, Topology};
 use crate::duration::{self, BareNumber, DurationError};
 use crate::ids::{AllocationId, NodeId};
+use crate::locality::Locality;
 use crate::resources::Resources;
 use crate::spec::{AllocationSpec, Entrypoint, RequeuePolicy};
 use crate::time::Timestamp;
@@ -55,6 +56,9 @@ pub struct Header {
     pub until: Moment,
     /// From this time on, no work is missing because the quorum has forgotten it.
     pub complete_from: Moment,
+    /// Whose shares a node holds at a time: the name of a [`crate::SharePolicy`]. Absent: everybody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share_policy: Option<String>,
 }
 
 /// A tenant as the scheduler sees it: the fields of [`crate::Tenant`].
@@ -115,6 +119,8 @@ pub struct NodeLine {
     /// The vCluster that it belongs to; absent: the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcluster: Option<String>,
+    #[serde(default, skip_serializing_if = "Locality::is_unknown")]
+    pub locality: Locality,
 }
 
 /// Work was submitted.
@@ -201,6 +207,10 @@ pub struct Wanted {
     /// Whether its nodes must be in as few topology groups as possible.
     #[serde(skip_serializing_if = "is_not")]
     pub tight: bool,
+    #[serde(skip_serializing_if = "is_not")]
+    pub same_numa: bool,
+    #[serde(skip_serializing_if = "is_not")]
+    pub cxl_memory: bool,
 }
 
 /// A time in RFC 3339.
@@ -255,7 +265,7 @@ impl Wanted {
 impl Request {
     /// What the scheduler decides by in this specification, of the user with this number.
     pub fn of(spec: &AllocationSpec, user: u32) -> Self {
-        let Constraints { features, gpus, memory_bytes, conformance, nodes, topology } = spec.constraints.clone();
+        let Constraints { features, gpus, memory_bytes, conformance, nodes, topology, same_numa, cxl_memory } = spec.constraints.clone();
         let tight = match topology {
             Topology::Any => false,
             Topology::Tight => true,
@@ -268,7 +278,7 @@ impl Request {
             nodes: spec.nodes,
             nodes_max: spec.nodes_max,
             share: spec.share.map(|Resources { cores, memory_bytes, gpus }| Amount { cores, memory_bytes, gpus }),
-            constraints: Wanted { features, gpus, memory_bytes, conformance, nodes, tight },
+            constraints: Wanted { features, gpus, memory_bytes, conformance, nodes, tight, same_numa, cxl_memory },
             walltime: spec.walltime.map(|long| Span(long.as_secs())),
             tenant: spec.tenant.clone(),
             vcluster: spec.vcluster.clone(),
@@ -281,7 +291,7 @@ impl Request {
 
     /// A specification for which the scheduler decides the same. It is not validated.
     pub fn spec(&self) -> AllocationSpec {
-        let Wanted { features, gpus, memory_bytes, conformance, nodes, tight } = self.constraints.clone();
+        let Wanted { features, gpus, memory_bytes, conformance, nodes, tight, same_numa, cxl_memory } = self.constraints.clone();
         let topology = if tight { Topology::Tight } else { Topology::Any };
         let requeue = if self.requeues > 0 { RequeuePolicy::Always } else { RequeuePolicy::Never };
         let entrypoint = Entrypoint::Command { argv: vec!["true".to_owned()] };
@@ -289,7 +299,7 @@ impl Request {
             nodes: self.nodes,
             nodes_max: self.nodes_max,
             share: self.share.map(|Amount { cores, memory_bytes, gpus }| Resources { cores, memory_bytes, gpus }),
-            constraints: Constraints { features, gpus, memory_bytes, conformance, nodes, topology },
+            constraints: Constraints { features, gpus, memory_bytes, conformance, nodes, topology, same_numa, cxl_memory },
             walltime: self.walltime.map(|span| Duration::from_secs(span.0)),
             tenant: self.tenant.clone(),
             vcluster: self.vcluster.clone(),
@@ -321,10 +331,10 @@ mod tests {
 
     fn requests() -> impl Strategy<Value = Request> {
         let amount = (0..9_u32, any::<u64>(), 0..9_u32).prop_map(|(cores, memory_bytes, gpus)| Amount { cores, memory_bytes, gpus });
-        let wanted = (proptest::collection::btree_set("[a-z=]{1,9}", 0..3), 0..9_u32, any::<u64>(), any::<bool>(), any::<bool>());
-        let wanted = wanted.prop_map(|(features, gpus, memory_bytes, conformance, tight)| {
+        let wanted = (proptest::collection::btree_set("[a-z=]{1,9}", 0..3), 0..9_u32, any::<u64>(), any::<[bool; 4]>());
+        let wanted = wanted.prop_map(|(features, gpus, memory_bytes, [conformance, tight, same_numa, cxl_memory])| {
             let nodes = ["n1", "n2"].into_iter().map(|name| name.parse().unwrap()).collect();
-            Wanted { features, gpus, memory_bytes, conformance, nodes, tight }
+            Wanted { features, gpus, memory_bytes, conformance, nodes, tight, same_numa, cxl_memory }
         });
         let nodes = (1..9_u32, proptest::option::of(9..20_u32), proptest::option::of(amount), prop_oneof![Just(Wanted::default()), wanted]);
         let more = (proptest::option::of(any::<u32>()), "[a-z]{0,9}", "[a-z]{0,9}", any::<u32>(), 0..=10_u8, any::<bool>(), 0..9_u32);

@@ -16,7 +16,6 @@ use lattice_cli_syntax::args::trace::CaptureTrace;
 use lattice_model::trace::{Complete, FORMAT, Header, Line, Moment, NodeLine, Span, Submit, TenantLine, VClusterLine};
 use lattice_model::{AllocationId, DEFAULT_VCLUSTER, NodeId, Timestamp};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::PathBuf;
 use target::Target;
 
@@ -59,13 +58,14 @@ struct Captured {
     until: Timestamp,
     /// See [`Header::complete_from`].
     complete_from: Timestamp,
+    share_policy: String,
     /// The last submission first.
     work: Vec<v1::TracedWork>,
 }
 
 impl Captured {
     async fn fetch(client: &Client, (from, until): (Timestamp, Timestamp)) -> Result<Self, Failure> {
-        let history = answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?.user_history;
+        let v1::Limits { user_history: history, share_policy, .. } = answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?;
         let mut request = v1::ListTracedWorkRequest { limit: PAGE_LEN, page_token: String::new() };
         let mut all = Vec::new();
         loop {
@@ -76,7 +76,7 @@ impl Captured {
                 let kept_from = Timestamp(until.0.saturating_sub(page.ended_kept_ms));
                 let complete_from = complete_from(&all, history).max(kept_from).max(from);
                 all.retain(|work| work.submitted_at_ms >= from.0);
-                return Ok(Self { from, until, complete_from, work: all });
+                return Ok(Self { from, until, complete_from, share_policy, work: all });
             }
             request.page_token = page.next_page_token;
         }
@@ -84,7 +84,13 @@ impl Captured {
 
     fn header(&self) -> Line {
         let format = FORMAT.to_owned();
-        Line::Header(Header { format, from: Moment(self.from), until: Moment(self.until), complete_from: Moment(self.complete_from) })
+        Line::Header(Header {
+            format,
+            from: Moment(self.from),
+            until: Moment(self.until),
+            complete_from: Moment(self.complete_from),
+            share_policy: Some(self.share_policy.clone()).filter(|policy| !policy.is_empty()),
+        })
     }
 
     /// Submissions and ends in the order of time.
@@ -167,6 +173,7 @@ fn vcluster_line(vcluster: v1::VCluster) -> Line {
 
 fn node_line(node: v1::Node) -> Result<Line, Failure> {
     let name: NodeId = node.id.parse().map_err(|e: lattice_model::ids::IdError| Failure::other(format!("a node's name: {e}")))?;
+    let locality = lattice_api::node::locality(&node);
     Ok(Line::Node(NodeLine {
         node: name,
         cores: node.cores,
@@ -175,13 +182,14 @@ fn node_line(node: v1::Node) -> Result<Line, Failure> {
         features: node.features,
         topology_group: Some(node.topology_group).filter(|group| !group.is_empty()),
         conformance_group: node.conformance.filter(|report| !report.stale).map(|report| report.fingerprint),
+        locality,
         vcluster: Some(node.vcluster).filter(|name| name != DEFAULT_VCLUSTER),
     }))
 }
 
 /// What the trace has and what it cannot have. Data only if the trace itself is not on stdout.
 fn report(session: &Session, captured: &Captured, target: &Target) -> Result<(), Failure> {
-    let Captured { from, until, complete_from, work } = captured;
+    let Captured { from, until, complete_from, work, .. } = captured;
     let ended = work.iter().filter(|work| work.ended_at_ms > 0).count();
     let what = format!("{} submissions from {from} to {until}, {ended} ends", work.len());
     if complete_from > from {
@@ -222,7 +230,7 @@ mod tests {
     }
 
     fn captured(work: Vec<v1::TracedWork>) -> Captured {
-        Captured { from: Timestamp(0), until: Timestamp(10_000), complete_from: Timestamp(0), work }
+        Captured { from: Timestamp(0), until: Timestamp(10_000), complete_from: Timestamp(0), share_policy: String::new(), work }
     }
 
     #[test]

@@ -56,6 +56,7 @@ impl Lattice {
             nodes: site.nodes.iter().map(by_name).collect(),
             tenants: site.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.clone())).collect(),
             vclusters: site.vclusters.iter().map(|vcluster| (vcluster.name.clone(), vcluster.clone())).collect(),
+            share_policy: site.share_policy,
             fresh: true,
             ..View::default()
         };
@@ -154,7 +155,7 @@ impl Lattice {
         let (beneficiary, victim) = (known(&beneficiary)?, known(&victim)?);
         let record = |name: &str| self.view.vclusters.get(name);
         let lender = &beneficiary.spec.vcluster;
-        let is_lent = |node: &NodeId| self.view.nodes.get(node).is_some_and(|node| VCluster::has_lent(record, lender, node, &victim.spec));
+        let is_lent = |node: &NodeId| self.view.nodes.get(node).is_some_and(|node| VCluster::is_lent_by(record, lender, node, &victim.spec));
         Ok(if victim.nodes().any(is_lent) { PreemptCause::Reclaim } else { PreemptCause::Priority })
     }
 

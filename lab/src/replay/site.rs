@@ -2,7 +2,7 @@
 
 use crate::ready_node::ready_node;
 use lattice_model::constraint::CHECKPOINTS;
-use lattice_model::{DEFAULT_VCLUSTER, Node, Resources, Revision, SchedulerKind, Tenant, Timestamp, VCluster};
+use lattice_model::{DEFAULT_VCLUSTER, Node, Resources, Revision, SchedulerKind, SharePolicy, Tenant, Timestamp, VCluster};
 
 const NODE_SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 4 };
 
@@ -12,6 +12,8 @@ pub struct Site {
     pub nodes: Vec<Node>,
     pub tenants: Vec<Tenant>,
     pub vclusters: Vec<VCluster>,
+    /// Whose shares a node holds at a time.
+    pub share_policy: SharePolicy,
 }
 
 impl Site {

@@ -11,7 +11,7 @@ use lattice_model::spec::NODES_MAX;
 use lattice_model::tenant::WHOLE_CLUSTER_PPM;
 use lattice_model::trace::{Complete, FORMAT, Header, Line, NodeLine, Span, Submit, TenantLine, VClusterLine};
 use lattice_model::vcluster::is_name;
-use lattice_model::{AllocationId, Conformance, DEFAULT_VCLUSTER, Factor, Node, Resources, SchedulerKind, Tenant, VCluster, Weight};
+use lattice_model::{AllocationId, Conformance, DEFAULT_VCLUSTER, Factor, Node, Resources, SchedulerKind, SharePolicy, Tenant, VCluster, Weight};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, Read};
@@ -102,6 +102,7 @@ impl Reading {
         ensure!(self.header.is_none(), "a second header");
         ensure!(header.format == FORMAT, "the format is {:?}; this version reads {FORMAT}", clipped(&header.format));
         ensure!(header.from <= header.until, "`from` is after `until`");
+        header.share_policy.as_deref().map(policy).transpose()?;
         self.header = Some(header);
         Ok(())
     }
@@ -157,6 +158,7 @@ impl Reading {
         for (what, group) in [("topology_group", &line.topology_group), ("conformance_group", &line.conformance_group)] {
             group.as_ref().map_or(Ok(()), |group| has_name(what, group))?;
         }
+        ensure!(line.locality.is_valid(), "locality: more domains or links than a node registers");
         let home = line.vcluster.filter(|name| name != DEFAULT_VCLUSTER).unwrap_or_default();
         ensure!(home.is_empty() || is_name(&home), "{:?} cannot name a vCluster", clipped(&home));
         let same = |fingerprint| Conformance { components: BTreeMap::new(), fingerprint, drift: None, stale: false };
@@ -166,6 +168,7 @@ impl Reading {
             id: line.node,
             features: line.features,
             topology_group: line.topology_group,
+            locality: line.locality,
             conformance: line.conformance_group.map(same),
             home,
             ..ready_node(0, size)
@@ -227,6 +230,7 @@ impl Reading {
             nodes: self.nodes.into_values().collect(),
             tenants: self.tenants.into_values().collect(),
             vclusters: self.vclusters.into_values().collect(),
+            share_policy: header.share_policy.as_deref().map(policy).transpose()?.unwrap_or_default(),
         };
         let mut homes: BTreeMap<&str, u32> = BTreeMap::new();
         for node in site.nodes.iter().filter(|node| !node.home.is_empty()) {
@@ -277,6 +281,10 @@ fn has_name(what: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
+fn policy(name: &str) -> Result<SharePolicy> {
+    SharePolicy::from_name(name).with_context(|| format!("share_policy: {:?} is not one of {}", clipped(name), SharePolicy::NAMES.join(", ")))
+}
+
 /// The beginning of a text from the file.
 fn clipped(text: &str) -> String {
     text.chars().take(40).collect()
@@ -285,6 +293,7 @@ fn clipped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::Locality;
     use lattice_model::trace::Moment;
     use lattice_model::{Profile, Timestamp};
     use proptest::prelude::*;
@@ -389,7 +398,7 @@ mod tests {
     #[test]
     fn a_trace_that_was_written_is_read() {
         let at = Moment(Timestamp(1_772_704_812_034));
-        let header = Header { format: FORMAT.to_owned(), from: at, until: at, complete_from: at };
+        let header = Header { format: FORMAT.to_owned(), from: at, until: at, complete_from: at, share_policy: None };
         let request = super::super::scenario::whole_nodes(1);
         let alloc_id: AllocationId = ID.parse().unwrap();
         let node = NodeLine {
@@ -401,6 +410,7 @@ mod tests {
             topology_group: None,
             conformance_group: None,
             vcluster: None,
+            locality: Locality::default(),
         };
         let lines = [
             Line::Header(header),
