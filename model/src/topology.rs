@@ -240,10 +240,11 @@ impl MemoryTopology {
         self.cxl_domains().filter_map(|domain| domain.numa_node).collect()
     }
 
-    /// The NUMA nodes of its other memory.
+    /// The NUMA nodes of its other memory. A socket without memory has none.
     pub fn local_numa_nodes(&self) -> BTreeSet<u32> {
         let far = self.cxl_numa_nodes();
-        self.domains.iter().filter_map(|domain| domain.numa_node).filter(|numa| !far.contains(numa)).collect()
+        let has_memory = self.domains.iter().filter(|domain| domain.capacity_bytes > 0);
+        has_memory.filter_map(|domain| domain.numa_node).filter(|numa| !far.contains(numa)).collect()
     }
 }
 

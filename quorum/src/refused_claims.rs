@@ -25,6 +25,10 @@ impl RefusedClaims {
 
     /// Records that a claim for `allocation` was granted or refused.
     pub fn record<T>(&self, allocation: AllocationId, outcome: &Result<T, Refusal>, at: Timestamp) {
+        // It says nothing about nodes, so an earlier reason stands.
+        if matches!(outcome, Err(Refusal::WaitsAhead { .. })) {
+            return;
+        }
         let mut kept = self.kept();
         kept.retain(|claim| claim.allocation != allocation);
         if let Err(Refusal::Conflict { conflicts }) = outcome {
@@ -62,6 +66,8 @@ mod tests {
         claims.record(id(1), &refused("second"), Timestamp(2));
         let last = claims.of(id(1)).unwrap();
         assert_eq!((last.at, last.conflicts[0].why.as_str()), (Timestamp(2), "second"));
+        claims.record(id(1), &Err::<(), _>(Refusal::WaitsAhead { id: id(1), ahead: id(2) }), Timestamp(3));
+        assert!(claims.of(id(1)).is_some());
         claims.record(id(1), &Ok(()), Timestamp(3));
         assert_eq!(claims.of(id(1)), None);
         for number in 0..=KEPT_MAX as u128 {

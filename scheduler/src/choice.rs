@@ -90,12 +90,15 @@ fn with_room<'s>(state: &'s State<'_>, allocation: &Allocation) -> &'s NodeSet {
     if allocation.spec.share.is_some() { &state.open } else { &state.vacant }
 }
 
-/// How many nodes may be free for an allocation now, and how many of them [`choose`] looks at.
-pub fn to_look_at(state: &State<'_>, class: &Class<'_>, allocation: &Allocation) -> (usize, usize) {
+/// How many nodes [`choose`] looks at for an allocation. `None`: fewer than it asks for have room now.
+pub fn to_look_at(state: &State<'_>, class: &Class<'_>, allocation: &Allocation) -> Option<usize> {
     let all = with_room(state, allocation).and_len(&class.candidates);
-    let Some(kinds) = &class.kinds else { return (all, all) };
+    if all < allocation.spec.nodes as usize {
+        return None;
+    }
+    let Some(kinds) = &class.kinds else { return Some(all) };
     let (untouched, first) = state.untouched.count(kinds, allocation.spec.nodes_most() as usize);
-    (all, all.saturating_sub(untouched) + first)
+    Some(all.saturating_sub(untouched) + first)
 }
 
 /// How many of the nodes that are free for an allocation could serve it together. Nodes that the

@@ -12,6 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 /// Work that is equal in all that decides which nodes could ever serve it, and beside whom.
+#[derive(Clone)]
 pub struct Class<'a> {
     /// One of its allocations.
     like: &'a Allocation,
@@ -20,7 +21,7 @@ pub struct Class<'a> {
     /// The nodes that could ever serve it: they are registered, in its vCluster, schedulable, large
     /// enough, with the constraints that it asks for, and not now excluded for it.
     pub candidates: Rc<NodeSet>,
-    /// Which kinds of nodes these are. `None`: not all nodes of a kind.
+    /// Which kinds of nodes these are. `None`: not all nodes of a kind, or few nodes are alike.
     pub kinds: Option<Rc<[bool]>>,
     /// How many of these could serve one allocation together, for 1, 2, … topology groups at most.
     reach: Vec<usize>,
@@ -62,8 +63,8 @@ impl Class<'_> {
 #[derive(Default)]
 pub struct Classes<'a> {
     pub all: Vec<Class<'a>>,
-    /// By a hash of what most classes differ in.
-    by_hash: BTreeMap<u64, Vec<usize>>,
+    /// By a hash of what most classes differ in, and whose their shares are.
+    by_hash: BTreeMap<(u64, u32), Vec<usize>>,
     /// Sets of candidates by the kinds of nodes that can serve. Classes share them.
     by_kinds: BTreeMap<Rc<[bool]>, Rc<NodeSet>>,
 }
@@ -72,12 +73,17 @@ impl<'a> Classes<'a> {
     /// The class of an allocation.
     pub fn of(&mut self, state: &State<'a>, allocation: &'a Allocation) -> usize {
         let who = if allocation.spec.share.is_some() { state.owners.number(Some(allocation)) } else { 0 };
-        let known = self.by_hash.entry(hash(allocation, who)).or_default();
-        let has_all = |class: &&usize| self.all[**class].who == who && is_alike(self.all[**class].like, allocation);
-        if let Some(class) = known.iter().find(has_all) {
+        let hash = hash(allocation);
+        let is_alike = |class: &&usize| is_alike(self.all[**class].like, allocation);
+        if let Some(class) = self.by_hash.get(&(hash, who)).and_then(|known| known.iter().find(is_alike)) {
             return *class;
         }
-        known.push(self.all.len());
+        let of_others = self.by_hash.range((hash, 0)..=(hash, u32::MAX)).next().and_then(|(_, known)| known.iter().find(is_alike)).copied();
+        self.by_hash.entry((hash, who)).or_default().push(self.all.len());
+        if let Some(other) = of_others {
+            self.all.push(Class { like: allocation, who, ..self.all[other].clone() });
+            return self.all.len() - 1;
+        }
         let (candidates, kinds) = self.candidates(state, allocation);
         let reach = grouping::reach(state, candidates.iter(), &allocation.spec);
         let of_first_node = || candidates.iter().next().map_or(0, |node| state.nodes[node].size.memory_bytes);
@@ -108,11 +114,11 @@ impl<'a> Classes<'a> {
             return (Rc::new(select(&|node| kinds[state.kind[node]] && !is_excluded(state, allocation, node))), None);
         }
         if let Some(known) = self.by_kinds.get(&kinds) {
-            return (Rc::clone(known), Some(kinds));
+            return (Rc::clone(known), state.untouched.has_few_groups().then_some(kinds));
         }
         let set = Rc::new(select(&|node| kinds[state.kind[node]]));
         self.by_kinds.insert(Rc::clone(&kinds), Rc::clone(&set));
-        (set, Some(kinds))
+        (set, state.untouched.has_few_groups().then_some(kinds))
     }
 }
 
@@ -144,11 +150,11 @@ fn is_alike(a: &Allocation, b: &Allocation) -> bool {
     same_place && same_layout && same_care && x.env.get(STDIN_VARIABLE) == y.env.get(STDIN_VARIABLE) && a.excluded == b.excluded
 }
 
-/// Equal for work that is alike and of one owner.
-fn hash(allocation: &Allocation, who: u32) -> u64 {
+/// Equal for work that is alike.
+fn hash(allocation: &Allocation) -> u64 {
     let spec = &allocation.spec;
     let mut hash = DefaultHasher::new();
-    (who, &spec.vcluster, spec.sensitive, spec.tasks_per_node, allocation.excluded.len()).hash(&mut hash);
+    (&spec.vcluster, spec.sensitive, spec.tasks_per_node, allocation.excluded.len()).hash(&mut hash);
     let constraints = &spec.constraints;
     (constraints.gpus, constraints.memory_bytes, constraints.conformance, constraints.topology).hash(&mut hash);
     (&constraints.features, &constraints.nodes).hash(&mut hash);

@@ -20,8 +20,8 @@ pub const ANY: usize = usize::MAX;
 
 /// The sets of free nodes of which an allocation may get one, the best first, each in the order in
 /// which it gets the nodes. A single node may be of any group, but drifted ones come last.
-/// `more`: free nodes that are left out, because as many as it can get that are alike are in `free`, and
-/// before them. `groups_max`: of how many topology groups the nodes may be.
+/// `more`: how many free nodes of each likeness are not in `free`, which has the first ones of each, as
+/// many as the work can use. `groups_max`: of how many topology groups the nodes may be.
 pub fn sets(state: &State<'_>, mut free: Vec<usize>, more: &[More], spec: &AllocationSpec, groups_max: usize) -> Vec<Vec<usize>> {
     if spec.nodes_most() == 1 {
         free.sort_by_key(|node| state.has_drifted[*node]);

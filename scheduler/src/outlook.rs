@@ -82,9 +82,11 @@ impl Plan<'_> {
         }
         let work_there = |node: usize| {
             let part = class.part(&self.state, node)?;
-            let has_enough = self.state.service[node] == Service::Up && self.state.has_amount_in_view(node, &part.amount);
+            if self.state.service[node] != Service::Up || !self.state.has_amount_in_view(node, &part.amount) {
+                return None;
+            }
             let holders = self.state.held_in_view(node).map(|span| span.by);
-            let (_, work) = kept_apart(self.state.view, planned.allocation, holders).filter(|_| has_enough)?;
+            let (_, work) = kept_apart(self.state.view, planned.allocation, holders)?;
             Some((node, work))
         };
         let (apart, works): (Vec<usize>, Vec<&'static str>) = class.candidates.iter().filter_map(work_there).unzip();

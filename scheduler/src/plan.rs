@@ -212,8 +212,8 @@ struct Planner<'a> {
     awaiting: BTreeSet<AllocationId>,
     /// For each queue.
     progress: Vec<Progress>,
-    /// By class and number of nodes: the shortest duration in milliseconds for which too few nodes
-    /// are free from now on. A plan only takes nodes, so this stays true.
+    /// By class and number of nodes: the earliest end in milliseconds until which too few nodes are free
+    /// from now on; 0: too few have room. A plan only takes nodes, so this stays true.
     does_not_fit: BTreeMap<(usize, u32), u64>,
 }
 
@@ -258,9 +258,10 @@ impl<'a> Planner<'a> {
         if self.does_not_fit.get(&key).is_some_and(|shortest_ms| *shortest_ms <= until_ms) {
             return None;
         }
-        let (room, looks) = choice::to_look_at(&self.state, &self.classes.all[class], allocation);
-        self.progress[queue].look_at(1 + looks);
-        if room < allocation.spec.nodes as usize {
+        let looks = choice::to_look_at(&self.state, &self.classes.all[class], allocation);
+        self.progress[queue].look_at(1 + looks.unwrap_or(0));
+        if looks.is_none() {
+            self.does_not_fit.insert(key, 0);
             return None;
         }
         let Some(nodes) = choice::choose(&self.state, &self.classes.all[class], quotas, allocation, until_ms) else {

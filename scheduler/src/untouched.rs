@@ -1,8 +1,13 @@
-//! Nodes in service that nothing holds, now or later, in groups of alike ones: work needs to look at no
-//! more of a group than it can get.
+//! Nodes in service that no work holds and no reservation names, in groups of alike ones: work needs to
+//! look at no more of a group than it can get.
 
 use crate::node_set::NodeSet;
 use std::collections::HashMap;
+
+/// Up to so many groups are few, whatever the number of nodes.
+const GROUPS_FEW: usize = 256;
+/// More are few if a group has so many nodes on average.
+const NODES_OF_GROUP_LEAST: usize = 4;
 
 /// In what the nodes of a group are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +46,7 @@ pub struct Untouched {
 }
 
 impl Untouched {
-    /// The nodes that are in service, of as many as `alike` has.
+    /// `alike` gives the likeness of each node. Those that are up are untouched at first.
     pub fn of(alike: impl Iterator<Item = Likeness>, is_up: impl Fn(usize) -> bool) -> Self {
         let mut known: HashMap<Likeness, usize> = HashMap::new();
         let (mut groups, mut group): (Vec<Group>, Vec<usize>) = (Vec::new(), Vec::new());
@@ -59,6 +64,11 @@ impl Untouched {
             groups[*number].count += 1;
         }
         Self { set, groups, group }
+    }
+
+    /// Whether most nodes are like many others: otherwise it is quicker to look at all.
+    pub fn has_few_groups(&self) -> bool {
+        self.groups.len() <= GROUPS_FEW.max(self.group.len() / NODES_OF_GROUP_LEAST)
     }
 
     /// All of them.

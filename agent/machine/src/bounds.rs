@@ -63,9 +63,8 @@ impl Bounds {
     pub fn limits(&self, share: &DesiredShare, assignment: Option<&Assignment>) -> Limits {
         let can = |controller| self.controllers.place(controller).is_some();
         let shared = share.spec.share.is_some();
-        let is_kept_local = self.is_kept_local(share);
-        let own = assignment.filter(|_| (shared || is_kept_local) && can(Controller::Cpuset));
-        let numa_nodes = own.map(|own| if is_kept_local { &self.local_numa_nodes } else { &own.memory_nodes });
+        let own = assignment.filter(|_| shared && can(Controller::Cpuset));
+        let is_kept_local = self.is_kept_local(share) && can(Controller::Cpuset);
         let (has, of) = (u64::from(share.resources.cores), u64::from(self.size.cores).max(1));
         let part =
             |whole: u64| if shared { u64::try_from(u128::from(whole) * u128::from(has) / u128::from(of)).unwrap_or(whole) } else { whole };
@@ -76,7 +75,7 @@ impl Bounds {
         });
         Limits {
             cpus: own.map(|a| IndexSet(a.cpus.clone())),
-            memory_nodes: numa_nodes.filter(|nodes| !nodes.is_empty()).map(|nodes| IndexSet(nodes.clone())),
+            memory_nodes: is_kept_local.then(|| IndexSet(self.local_numa_nodes.clone())),
             cpu_weight: (shared && can(Controller::Cpu)).then(|| part(CPU_WEIGHT_WHOLE).max(1)),
             // Work with its own processors needs no quota. With one, the kernel would now and then
             // stop it until the next period.
@@ -95,10 +94,10 @@ impl Bounds {
         share.resources.memory_bytes.saturating_add(cxl_bytes)
     }
 
-    /// Whether work with a whole node must be kept off memory behind CXL. A share has NUMA nodes of
-    /// its own, and none of them is behind CXL.
+    /// Whether the work must be kept off memory behind CXL. It is bound to no nearer memory than that:
+    /// the kernel takes the nearest that is free, and work may need more than one domain has.
     fn is_kept_local(&self, share: &DesiredShare) -> bool {
-        share.spec.share.is_none() && !share.spec.constraints.cxl_memory && !self.local_numa_nodes.is_empty()
+        !share.spec.constraints.cxl_memory && !self.local_numa_nodes.is_empty()
     }
 }
 
@@ -189,6 +188,6 @@ mod tests {
         assert_eq!(far.local_numa_nodes, [0, 1].into());
         let mut shared = whole_node(false);
         shared.spec.share = Some(Resources { cores: 1, ..Resources::default() });
-        assert!(!far.is_kept_local(&shared), "a share has the domains of its own processors");
+        assert!(far.is_kept_local(&shared) && !near.is_kept_local(&shared));
     }
 }

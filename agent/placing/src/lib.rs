@@ -14,22 +14,24 @@
 //! the holder. A refusal in one queue ends the round of that queue only. An agent holds no lease
 //! unless its gossip sees at least half of the Ready nodes alive.
 
+mod claiming;
 mod counts;
 mod pace;
 
 pub use counts::{ClaimResult, Rounds};
 
+use claiming::Claiming;
 use futures::StreamExt;
 use lattice_ledger::{Action, PreemptFor, scheduler_lease};
 use lattice_membership::Membership;
 use lattice_membership::cluster::Cluster;
 use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal};
-use lattice_quorum_client::wire::{Answer, CLAIMS_MAX, Claimed, Refusal, Request};
+use lattice_quorum_client::wire::{Answer, Claimed, Refusal, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
 use lattice_scheduler::PreemptedFor;
 use pace::Pace;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -38,8 +40,6 @@ use tokio_util::sync::CancellationToken;
 /// In a larger cluster, checking all nodes for one submission costs more than the commit that it
 /// saves.
 const NEWCOMER_NODES_MAX: usize = 1000;
-/// How many nodes the claims of one request have together, unless it is one claim.
-const REQUEST_NODES_MAX: usize = 16_384;
 /// How long a request with claims may take.
 const CLAIMS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Lease requests in flight at once.
@@ -295,38 +295,15 @@ async fn propose(
     rounds: &Rounds,
 ) -> BTreeSet<String> {
     let began = Instant::now();
-    let (mut lost, mut refused, mut is_answered) = (BTreeSet::new(), BTreeSet::new(), true);
-    let Some((claims, preemptions)) = planned(view, tokens).await else { return lost };
-    let queue_of = |id: AllocationId| view.allocations.get(&id).map_or("", |a| view.queue_of(a));
-    let mut left = VecDeque::from(claims);
-    while is_answered {
-        left.retain(|claim| !lost.contains(queue_of(claim.allocation)) && !refused.contains(queue_of(claim.allocation)));
-        let request = next_request(&mut left, queue_of);
-        if request.is_empty() {
-            break;
-        }
+    let Some((claims, preemptions)) = planned(view, tokens).await else { return BTreeSet::new() };
+    let mut claiming = Claiming::of(view, claims);
+    while let Some(request) = claiming.next_request() {
         let outcomes = call(quorum, &request).await;
-        let mut again = Vec::new();
-        for (claim, outcome) in request.into_iter().zip(outcomes) {
-            let queue = queue_of(claim.allocation);
-            let (result, next) = after_claim(&outcome);
-            log(claim.allocation, queue, &outcome);
-            match next {
-                Next::GoOn => {}
-                Next::Again => again.push(claim),
-                Next::LeaseLost => drop(lost.insert(queue.to_owned())),
-                Next::EndQueue => drop(refused.insert(queue)),
-                Next::EndRound => {
-                    refused.insert(queue);
-                    is_answered = false;
-                }
-            }
-            if let Some(result) = result {
-                rounds.record_claim(queue, result);
-            }
+        for (queue, result) in claiming.take(request, outcomes) {
+            rounds.record_claim(queue, result);
         }
-        again.into_iter().rev().for_each(|claim| left.push_front(claim));
     }
+    let Claiming { lost, refused, mut is_answered, .. } = claiming;
     for (queue, preempted) in preemptions {
         let Some(lease_token) = tokens.get(queue.as_str()) else { continue };
         // Nothing is preempted by a view that was outdated, or for claims that would get no answer.
@@ -365,37 +342,15 @@ async fn planned(view: &lattice_scheduler::View, tokens: &BTreeMap<&str, u64>) -
     }
 }
 
-/// The next claims, as many as fit in one request. Each waits for the one before it in its queue.
-fn next_request<'q>(left: &mut VecDeque<Claim>, queue_of: impl Fn(AllocationId) -> &'q str) -> Vec<Claim> {
-    let (mut request, mut nodes, mut last): (Vec<Claim>, usize, BTreeMap<&str, AllocationId>) = (Vec::new(), 0, BTreeMap::new());
-    while request.len() < CLAIMS_MAX
-        && let Some(claim) = left.pop_front_if(|claim| request.is_empty() || nodes + claim.shares.len() <= REQUEST_NODES_MAX)
-    {
-        nodes += claim.shares.len();
-        let after = last.insert(queue_of(claim.allocation), claim.allocation);
-        request.push(Claim { after, ..claim });
-    }
-    request
-}
-
 /// Proposes these claims. One outcome for each; the last ones are missing if the quorum gave none.
 async fn call(quorum: &QuorumClient, claims: &[Claim]) -> Vec<Result<Claimed, CallError>> {
     match quorum.call(&Request::Claims(claims.to_vec()), CLAIMS_TIMEOUT).await {
         Ok(Answer::Claims(outcomes)) => outcomes.into_iter().map(|outcome| outcome.map_err(CallError::from)).collect(),
         Ok(other) => {
             let why = format!("the quorum answered claims with something else: {other:?}");
-            vec![Err(Refusal::Unavailable { why }.into())]
+            vec![Err(CallError::from(Refusal::Unavailable { why }))]
         }
         Err(error) => vec![Err(error)],
-    }
-}
-
-fn log(allocation: AllocationId, queue: &str, outcome: &Result<Claimed, CallError>) {
-    match outcome {
-        Ok(_) => tracing::info!(%allocation, queue, "claimed"),
-        Err(CallError::Refused(Refusal::StaleLease { .. } | Refusal::WaitsAhead { .. })) => {}
-        Err(error @ CallError::Unavailable { .. }) => tracing::info!(%allocation, queue, %error, "claims had no answer"),
-        Err(error @ CallError::Refused(_)) => tracing::info!(%allocation, queue, %error, "a claim was refused"),
     }
 }
 
@@ -413,47 +368,15 @@ async fn preempt(quorum: &QuorumClient, lease_token: u64, preempted: PreemptedFo
     !matches!(answer, Err(CallError::Unavailable { .. }))
 }
 
-/// How a round goes on after a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    GoOn,
-    /// The one ahead of it was refused: it is claimed again if the queue goes on without that.
-    Again,
-    /// The lease of the claim's queue is another agent's.
-    LeaseLost,
-    /// The view of the claim's queue is outdated.
-    EndQueue,
-    /// Further claims would get no answer either.
-    EndRound,
-}
-
-/// The result of a claim, for the counters, and how the round goes on.
-fn after_claim(outcome: &Result<Claimed, CallError>) -> (Option<ClaimResult>, Next) {
-    match outcome {
-        Ok(_) => (Some(ClaimResult::Accepted), Next::GoOn),
-        Err(CallError::Unavailable { .. }) => (Some(ClaimResult::Unanswered), Next::EndRound),
-        Err(CallError::Refused(Refusal::StaleLease { .. })) => (Some(ClaimResult::Rejected), Next::LeaseLost),
-        // Only this allocation has to wait, and it takes no nodes.
-        Err(CallError::Refused(Refusal::NoVni(_) | Refusal::OverUserLimit { .. } | Refusal::Quota(_))) => {
-            (Some(ClaimResult::Rejected), Next::GoOn)
-        }
-        Err(CallError::Refused(Refusal::WaitsAhead { .. })) => (None, Next::Again),
-        Err(CallError::Refused(_)) => (Some(ClaimResult::Rejected), Next::EndQueue),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_ledger::UserLimit;
-    use lattice_model::claim::ClaimShare;
-    use lattice_model::network::NoVni;
     use lattice_model::test_builders::{self, node};
-    use lattice_model::{AllocationState, Epoch, Resources, Revision, SchedulerKind, Timestamp, VCluster};
+    use lattice_model::{AllocationState, Revision, SchedulerKind, Timestamp, VCluster};
 
-    const OTHER: &str = "gpu";
+    pub(crate) const OTHER: &str = "gpu";
 
-    fn id(n: u64) -> AllocationId {
+    pub(crate) fn id(n: u64) -> AllocationId {
         format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
     }
 
@@ -473,14 +396,14 @@ mod tests {
         }
     }
 
-    fn pending(n: u64, label: &str) -> Allocation {
+    pub(crate) fn pending(n: u64, label: &str) -> Allocation {
         let mut allocation = test_builders::allocation(id(n));
         label.clone_into(&mut test_builders::spec_of(&mut allocation).vcluster);
         allocation
     }
 
     /// A cluster of one ready node with the queue [`OTHER`] besides the default one.
-    fn cluster(allocations: Vec<Allocation>) -> Cluster {
+    pub(crate) fn cluster(allocations: Vec<Allocation>) -> Cluster {
         Cluster {
             nodes: [("n1".parse().unwrap(), node("n1", NodeState::Ready))].into(),
             vclusters: [(OTHER.to_owned(), vcluster(OTHER))].into(),
@@ -597,42 +520,6 @@ mod tests {
         assert_eq!(after(LeaseResult::Ours(8)), Some((8, now, true)));
         assert_eq!(after(LeaseResult::Others(Some(8))), Some((8, now, false)));
         assert_eq!(after(LeaseResult::Others(None)), None);
-    }
-
-    #[test]
-    fn a_refused_claim_ends_its_queue_and_an_unanswered_one_the_round() {
-        let user =
-            Refusal::OverUserLimit { limit: UserLimit::Running, whose: "u".into(), current: 1, requested: 1, most: 1, retry_ms: None };
-        let vni = Refusal::NoVni(NoVni::Exhausted { domain: "d".into(), used: 1, size: 1 });
-        let rejected = Some(ClaimResult::Rejected);
-        let after = |refusal: Refusal| after_claim(&Err(refusal.into()));
-        let claimed = Claimed { epoch: Epoch(1), revision: Revision(1) };
-        assert_eq!(after_claim(&Ok(claimed)), (Some(ClaimResult::Accepted), Next::GoOn));
-        assert_eq!(after(user), (rejected, Next::GoOn));
-        assert_eq!(after(vni), (rejected, Next::GoOn));
-        assert_eq!(after(Refusal::WaitsAhead { id: id(2), ahead: id(1) }), (None, Next::Again));
-        assert_eq!(after(stale_lease()), (rejected, Next::LeaseLost));
-        assert_eq!(after(Refusal::Conflict { conflicts: vec![] }), (rejected, Next::EndQueue));
-        assert_eq!(after(Refusal::StaleRequeueCount { id: id(1), seen: 0, now: 1 }), (rejected, Next::EndQueue));
-        assert_eq!(after_claim(&unanswered().map(|_: Answer| claimed)), (Some(ClaimResult::Unanswered), Next::EndRound));
-    }
-
-    #[test]
-    fn each_claim_of_a_request_waits_for_the_one_before_it_in_its_queue() {
-        let claim = |n, nodes: usize| {
-            let share = ClaimShare { node: "n1".parse().unwrap(), resources: Resources::default(), hold_revision: Revision(1) };
-            Claim { allocation: id(n), requeue_count: 0, lease_token: 7, shares: vec![share; nodes], after: None, by: None }
-        };
-        let queue_of = |allocation| if allocation == id(2) { OTHER } else { DEFAULT_VCLUSTER };
-        let mut left =
-            VecDeque::from([claim(1, 1), claim(2, 1), claim(3, 1), claim(4, REQUEST_NODES_MAX), claim(5, REQUEST_NODES_MAX + 1)]);
-        let mut next = || next_request(&mut left, queue_of).into_iter().map(|c| (c.allocation, c.after)).collect::<Vec<_>>();
-        assert_eq!(next(), [(id(1), None), (id(2), None), (id(3), Some(id(1)))]);
-        assert_eq!(next(), [(id(4), None)], "so many nodes fit in no request with others");
-        assert_eq!(next(), [(id(5), None)], "a single claim may have any number");
-        assert_eq!(next(), []);
-        let mut many: VecDeque<Claim> = (0..300).map(|n| claim(n, 1)).collect();
-        assert_eq!((next_request(&mut many, queue_of).len(), many.len()), (CLAIMS_MAX, 300 - CLAIMS_MAX));
     }
 
     #[test]

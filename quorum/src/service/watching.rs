@@ -351,7 +351,9 @@ impl Watch<'_> {
                     .collect()
             }
             (WatchAllocations::Live, None) => {
-                ledger.allocations().filter(|a| !a.state.is_terminal() && self.concerns(a)).cloned().collect()
+                // Like the changes: of ended work, what still holds shares.
+                let holds = |a: &Allocation| !a.state.is_terminal() || !a.shares.all_released();
+                ledger.allocations().filter(|a| holds(a) && self.concerns(a)).cloned().collect()
             }
             (WatchAllocations::One(id), _) => ledger.allocation(*id).filter(|a| self.concerns(a)).cloned().into_iter().collect(),
         };
