@@ -53,7 +53,8 @@ pub struct SubmitFlags {
     #[arg(long, aliases = ["gpus-per-node", "gpu-count"], value_name = "N", overrides_with = "gpus", value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus: Option<u32>,
     /// What each node must have, separated by commas: nvme_scratch, gpu, gpu_type=GH200, gpu_count=4, memory_gb>=512,
-    /// or a feature that the site defines
+    /// require_unified_memory, allow_cxl_memory, or a feature that the site defines; or what is preferred:
+    /// prefer_same_numa, prefer_local_memory
     #[arg(short = 'C', long, alias = "constraints", value_name = "LIST")]
     pub constraint: Vec<String>,
     /// Of how many topology groups (parts of the network) the nodes may be [default: any]
