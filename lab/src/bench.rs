@@ -36,7 +36,9 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
     let has_nodes = matches!(name, Name::Nodes | Name::Mpi | Name::Scale);
     ensure!(options.nodes.is_empty() || has_nodes, "--nodes is of `bench nodes`, `bench mpi` and `bench scale` alone");
     let is_default = options.scale == options::ScaleOptions::default();
-    ensure!(is_default || name == Name::Scale, "--followers, --wide, --storm, --changes, --seconds and --svg are of `bench scale` alone");
+    ensure!(is_default || name == Name::Scale, "--followers, --wide, --storm, --changes and --seconds are of `bench scale` alone");
+    let draws = matches!(name, Name::Scale | Name::Scheduler);
+    ensure!(options.svg.is_none() || draws, "--svg is of `bench scale` and `bench scheduler` alone");
     let report = match name {
         Name::Checkpoint => checkpoint::run(dir, options)?,
         Name::Launch => launch::run(dir, options)?,

@@ -8,7 +8,7 @@
 
 use crate::ClaimResult;
 use lattice_model::tenant::Quota;
-use lattice_model::{Allocation, AllocationId, Claim};
+use lattice_model::{Allocation, AllocationId, Claim, Revision};
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{CLAIMS_MAX, Claimed, Refusal};
 use lattice_scheduler::View;
@@ -27,12 +27,14 @@ pub struct Claiming<'v> {
     pub refused: BTreeSet<String>,
     /// Whether the quorum answered.
     pub is_answered: bool,
+    /// The revision of the last claim that was granted.
+    pub granted: Revision,
 }
 
 impl<'v> Claiming<'v> {
     /// These claims for allocations of the view, each queue's in its order.
     pub fn of(view: &'v View, claims: Vec<Claim>) -> Self {
-        Self { view, left: claims.into(), lost: BTreeSet::new(), refused: BTreeSet::new(), is_answered: true }
+        Self { view, left: claims.into(), lost: BTreeSet::new(), refused: BTreeSet::new(), is_answered: true, granted: Revision(0) }
     }
 
     fn queue_of(&self, claim: &Claim) -> &'v str {
@@ -70,7 +72,10 @@ impl<'v> Claiming<'v> {
             };
             log(claim.allocation, queue, &outcome);
             let result = match outcome {
-                Ok(_) => ClaimResult::Accepted,
+                Ok(Claimed { revision, .. }) => {
+                    self.granted = revision.max(self.granted);
+                    ClaimResult::Accepted
+                }
                 Err(CallError::Unavailable { .. }) => {
                     self.is_answered = false;
                     ClaimResult::Unanswered
@@ -162,7 +167,7 @@ mod tests {
     use lattice_ledger::UserLimit;
     use lattice_model::claim::ClaimShare;
     use lattice_model::network::NoVni;
-    use lattice_model::{Epoch, Resources, Revision};
+    use lattice_model::{Epoch, Resources};
 
     fn claim(n: u64, nodes: usize) -> Claim {
         let share = ClaimShare { node: "n1".parse().unwrap(), resources: Resources::default(), hold_revision: Revision(1) };

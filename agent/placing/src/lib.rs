@@ -26,7 +26,7 @@ use lattice_ledger::{Action, PreemptFor, scheduler_lease};
 use lattice_membership::Membership;
 use lattice_membership::cluster::Cluster;
 use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
-use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal, Revision};
 use lattice_quorum_client::wire::{Answer, Claimed, Refusal, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
 use lattice_scheduler::PreemptedFor;
@@ -42,6 +42,13 @@ use tokio_util::sync::CancellationToken;
 const NEWCOMER_NODES_MAX: usize = 1000;
 /// How long a request with claims may take.
 const CLAIMS_TIMEOUT: Duration = Duration::from_secs(3);
+/// From this on, a plan is followed by a rest as long as itself: in a large cluster, which changes all the
+/// time, the scheduler uses half a processor at most.
+const COSTLY_PLAN: Duration = Duration::from_millis(25);
+/// The longest rest.
+const REST_MAX: Duration = Duration::from_secs(1);
+/// How long a round waits at most until the watch shows the claims of the one before.
+const UNSEEN_MAX: Duration = Duration::from_secs(2);
 /// Lease requests in flight at once.
 const LEASE_REQUESTS_MAX: usize = 16;
 
@@ -109,6 +116,8 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
     let mut asked = BTreeSet::new();
     let mut renew = tokio::time::interval(ttl / 3);
     let mut pace = Pace::default();
+    // The revision of the last claim, and until when the watch is waited for to show it.
+    let mut unseen = (Revision(0), Instant::now());
     loop {
         let changed = tokio::select! {
             () = stop.cancelled() => break,
@@ -147,7 +156,9 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         let frozen = {
             gossip.mark_unchanged();
             let now = cluster.borrow_and_update();
-            if !now.fresh {
+            // A plan without what the last one claimed would claim it again.
+            let is_behind = now.revision < unseen.0 && Instant::now() < unseen.1;
+            if !now.fresh || is_behind {
                 continue;
             }
             now.with_alive(membership.alive())
@@ -157,10 +168,14 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         if due.is_empty() {
             continue;
         }
-        let lost = propose(&frozen, &due, &quorum, &cluster, &rounds).await;
-        if !lost.is_empty() {
-            leases.retain(|name, _| !lost.contains(name));
+        let round = propose(&frozen, &due, &quorum, &cluster, &rounds).await;
+        if !round.lost.is_empty() {
+            leases.retain(|name, _| !round.lost.contains(name));
             held.send_replace(leases.clone());
+        }
+        unseen = (round.granted, Instant::now() + UNSEEN_MAX);
+        if round.planning >= COSTLY_PLAN {
+            tokio::time::sleep(round.planning.min(REST_MAX)).await;
         }
     }
     held.send_replace(Leases::new());
@@ -286,16 +301,28 @@ fn depths<'a>(view: &lattice_scheduler::View, tokens: &BTreeMap<&'a str, u64>) -
     depths
 }
 
-/// Proposes the claims of one round. Returns the queues whose lease this agent has lost.
+/// What follows from a round.
+#[derive(Default)]
+struct Round {
+    /// The queues whose lease this agent has lost.
+    lost: BTreeSet<String>,
+    /// The revision of the last claim that was granted.
+    granted: Revision,
+    /// How long the plan took.
+    planning: Duration,
+}
+
+/// Proposes the claims of one round.
 async fn propose(
     view: &lattice_scheduler::View,
     tokens: &BTreeMap<&str, u64>,
     quorum: &QuorumClient,
     cluster: &watch::Receiver<Arc<Cluster>>,
     rounds: &Rounds,
-) -> BTreeSet<String> {
+) -> Round {
     let began = Instant::now();
-    let Some((claims, preemptions)) = planned(view, tokens).await else { return BTreeSet::new() };
+    let Some((claims, preemptions)) = planned(view, tokens).await else { return Round::default() };
+    let planning = began.elapsed();
     let mut claiming = Claiming::of(view, claims);
     while let Some(request) = claiming.next_request() {
         let outcomes = call(quorum, &request).await;
@@ -303,7 +330,7 @@ async fn propose(
             rounds.record_claim(queue, result);
         }
     }
-    let Claiming { lost, refused, mut is_answered, .. } = claiming;
+    let Claiming { lost, refused, mut is_answered, granted, .. } = claiming;
     for (queue, preempted) in preemptions {
         let Some(lease_token) = tokens.get(queue.as_str()) else { continue };
         // Nothing is preempted by a view that was outdated, or for claims that would get no answer.
@@ -321,7 +348,7 @@ async fn propose(
         let pause = Duration::from_millis(rand::random_range(20..80));
         let _ = tokio::time::timeout(pause, cluster.changed()).await;
     }
-    lost
+    Round { lost, granted, planning }
 }
 
 /// What the plan of this view has to propose with these leases. It takes up to half a second of a
@@ -372,7 +399,7 @@ async fn preempt(quorum: &QuorumClient, lease_token: u64, preempted: PreemptedFo
 mod tests {
     use super::*;
     use lattice_model::test_builders::{self, node};
-    use lattice_model::{AllocationState, Revision, SchedulerKind, Timestamp, VCluster};
+    use lattice_model::{AllocationState, SchedulerKind, Timestamp, VCluster};
 
     pub(crate) const OTHER: &str = "gpu";
 

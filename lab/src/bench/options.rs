@@ -29,11 +29,15 @@ pub struct Options {
     /// Leave Slurm out even if it is installed (for `launch`, `mpi` and `queue`).
     #[arg(long)]
     pub no_slurm: bool,
+    /// The folder for the curves as SVG, which is created if missing (for `scale` and `scheduler`) [default: none are
+    /// drawn]
+    #[arg(long, value_name = "DIR")]
+    pub svg: Option<PathBuf>,
     #[command(flatten)]
     pub scale: ScaleOptions,
 }
 
-/// What `scale` measures, its load, and where its curves are drawn.
+/// What `scale` measures, and its load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct ScaleOptions {
     /// How many simulated agents have role `api` and follow all allocations; the others have role `node` (for `scale`)
@@ -54,9 +58,6 @@ pub struct ScaleOptions {
     /// Seconds that are measured at each size (for `scale`) [default: 30]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=3600))]
     pub seconds: Option<u32>,
-    /// The folder for the curves as SVG, which is created if missing (for `scale`) [default: none are drawn]
-    #[arg(long, value_name = "DIR")]
-    pub svg: Option<PathBuf>,
 }
 
 impl Options {

@@ -105,7 +105,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
 }
 
 fn draw(options: &Options, drawings: Vec<Drawing>) -> Result<()> {
-    options.scale.svg.as_ref().map_or(Ok(()), |folder| drawing::write(folder, drawings))
+    options.svg.as_ref().map_or(Ok(()), |folder| drawing::write(folder, drawings))
 }
 
 /// The sizes in the order of their measurement.

@@ -2,6 +2,7 @@
 
 use super::figures::{Figure, Report, Samples, Target};
 use super::options::Options;
+use crate::chart::{Chart, Curve, Scale};
 use crate::interrupt;
 use crate::machine::{self, Machine};
 use crate::ready_node::ready_node;
@@ -21,6 +22,10 @@ const NODES_OF_GROUP: u32 = 256;
 const IMAGES: u32 = 2;
 const NOW: Timestamp = Timestamp(1_700_000_000_000);
 const SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 4 };
+/// What the growth is drawn over.
+const GROWTH_NODES: [u32; 3] = [1000, 3000, 10_000];
+const GROWTH_PENDING: [u64; 7] = [100, 300, 1000, 3000, 10_000, 30_000, 100_000];
+const GROWTH_REQUESTS: u64 = 200;
 /// Limits of a plan in milliseconds, and of the memory that it needs in megabytes.
 const FEW_MS: f64 = 100.0;
 const MANY_MS: f64 = 500.0;
@@ -35,10 +40,10 @@ pub fn run(options: &Options) -> Result<Report> {
     let few_ms = |why: &str| Some(Target::AtMost { value: FEW_MS, why: why.to_owned() });
     let cycle = "a round begins with each change of the cluster";
     let mut figures = vec![
-        measure("1,000 pending, no two alike, all nodes idle", &view(1000, 1000, 0), options, few_ms(cycle))?,
-        measure("1,000 pending, no two alike, all nodes busy but 100", &view(1000, 1000, NODES - 100), options, few_ms(cycle))?,
+        measure("1,000 pending, no two alike, all nodes idle", &view(NODES, 1000, 1000, 0), options, few_ms(cycle))?,
+        measure("1,000 pending, no two alike, all nodes busy but 100", &view(NODES, 1000, 1000, NODES - 100), options, few_ms(cycle))?,
     ];
-    let many = view(100_000, 200, NODES - 100);
+    let many = view(NODES, 100_000, 200, NODES - 100);
     let target = Target::AtMost { value: MANY_MS, why: "a queue that is full does not stop the cluster".to_owned() };
     figures.push(measure("100,000 pending in 200 classes, all nodes busy but 100", &many, options, Some(target))?);
     machine::return_freed_memory();
@@ -50,15 +55,37 @@ pub fn run(options: &Options) -> Result<Report> {
     figures.push(Figure::new("memory of that plan", "MB", grown, vec![], Some(target)));
     let reasons = timed(options, || drop(Outlook::of(&many, NOW)))?;
     figures.push(Figure::new("the same, with a reason for each that waits", "ms", reasons, vec![], None));
+    if let Some(folder) = &options.svg {
+        draw_growth(folder, options)?;
+    }
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let mut notes = vec![format!(
-        "{NODES} nodes of {SIZE}, {NODES_OF_GROUP} in a topology group, with {IMAGES} images; whole nodes and shares, 1 to 128 nodes, walltimes of 10 minutes to 24 hours"
+        "{NODES} nodes of {SIZE}, {NODES_OF_GROUP} in a topology group, with {IMAGES} images; whole nodes and shares, 1 to 128 nodes, \
+         walltimes of 10 minutes to 24 hours"
     )];
     if cfg!(debug_assertions) {
         notes.push("this is a debug binary: run the bench with --release before believing a miss".to_owned());
     }
     let cpu_pressure = [before, machine::cpu_pressure()];
     Ok(Report { bench: "scheduler", machine, profile: profile.to_owned(), cpu_pressure, figures, notes })
+}
+
+/// Writes how the time of a plan grows with what waits, for several numbers of nodes, all busy but a hundredth.
+fn draw_growth(folder: &Path, options: &Options) -> Result<()> {
+    let mut curves = Vec::new();
+    for nodes in GROWTH_NODES {
+        let mut points = Vec::new();
+        for pending in GROWTH_PENDING {
+            let view = view(nodes, pending, GROWTH_REQUESTS.min(pending), nodes - nodes / 100);
+            points.push((pending as f64, timed(options, || drop(plan(&view, NOW)))?.median));
+        }
+        curves.push(Curve { name: format!("{nodes} nodes"), points });
+    }
+    let title = format!("Time of a plan, {GROWTH_REQUESTS} different requests");
+    let chart = Chart { title, size_name: "allocations that wait", scale: Scale::Ratios, unit: "ms", curves };
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let file = folder.join("scheduler-growth.svg");
+    std::fs::write(&file, chart.svg()?).with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn measure(name: &str, view: &View, options: &Options, target: Option<Target>) -> Result<Figure> {
@@ -82,9 +109,9 @@ fn memory() -> Result<u64> {
     machine::anonymous_memory_of(own).context("the memory of this process")
 }
 
-/// A cluster in which so many nodes run work, and so much waits, of so many different requests.
-fn view(pending: u64, requests: u64, busy: u32) -> View {
-    let nodes: Vec<Node> = (0..NODES).map(node).collect();
+/// A cluster of so many nodes, some of which run work, and so much that waits, of so many different requests.
+fn view(nodes: u32, pending: u64, requests: u64, busy: u32) -> View {
+    let nodes: Vec<Node> = (0..nodes).map(node).collect();
     let owner = Principal { name: "u".into(), uid: 1000, gid: 1000, groups: vec![] };
     let mut view = View { alive: nodes.iter().map(|node| node.id.clone()).collect(), fresh: true, ..View::default() };
     for (number, node) in (0..busy).zip(&nodes) {
