@@ -3,12 +3,13 @@
 
 use lattice_agent_common::clock;
 use lattice_membership::cluster::Cluster;
-use lattice_model::{NodeId, Revision};
+use lattice_model::{Allocation, AllocationId, NodeId, Revision};
 use lattice_scheduler::Outlook;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
+use tokio::task::JoinError;
 
 /// How long an outlook on an unchanged cluster is right: starts are counted from now.
 const UNCHANGED_MAX: Duration = Duration::from_secs(1);
@@ -17,6 +18,9 @@ const UNCHANGED_MAX: Duration = Duration::from_secs(1);
 const CHANGED_FACTOR: u32 = 4;
 /// If it took less than this, it is computed again for each change.
 const COSTLY: Duration = Duration::from_millis(25);
+
+/// The longest that it is used then.
+const CHANGED_MAX: Duration = Duration::from_secs(2);
 
 /// See the module documentation.
 #[derive(Clone, Default)]
@@ -34,26 +38,35 @@ impl Known {
     fn is_usable(&self, revision: Revision, alive: &BTreeSet<NodeId>) -> bool {
         let age = self.since.elapsed();
         let is_unchanged = self.revision == revision && self.alive == *alive && age < UNCHANGED_MAX;
-        is_unchanged || (self.took >= COSTLY && age < self.took * CHANGED_FACTOR)
+        is_unchanged || (self.took >= COSTLY && age < (self.took * CHANGED_FACTOR).min(CHANGED_MAX))
     }
 }
 
 impl Outlooks {
-    /// The outlook on this cluster, of which these nodes are alive. Whoever asks while it is being
-    /// computed waits for it.
+    /// The outlook on this cluster, of which these nodes are alive. It knows the work of `asked` that the
+    /// cluster has. Whoever asks while one is being computed waits for that; it is computed to its end
+    /// even if nobody waits any more, so there is never more than one.
     ///
     /// # Errors
     /// If the computation broke.
-    pub async fn on(&self, cluster: &Cluster, alive: BTreeSet<NodeId>) -> Result<Arc<Outlook>, tokio::task::JoinError> {
-        let mut known = self.0.lock().await;
-        if let Some(known) = known.as_ref().filter(|known| known.is_usable(cluster.revision, &alive)) {
+    pub async fn on(&self, cluster: &Cluster, alive: BTreeSet<NodeId>, asked: &[AllocationId]) -> Result<Arc<Outlook>, JoinError> {
+        let mut known = Arc::clone(&self.0).lock_owned().await;
+        let has_all = |outlook: &Outlook| {
+            let waits = |id: &AllocationId| cluster.allocations.get(id).is_some_and(Allocation::waits);
+            asked.iter().all(|id| outlook.get(id).is_some() || !waits(id))
+        };
+        if let Some(known) = known.as_ref().filter(|known| known.is_usable(cluster.revision, &alive) && has_all(&known.outlook)) {
             return Ok(Arc::clone(&known.outlook));
         }
-        let (view, since) = (cluster.with_alive(alive.clone()), Instant::now());
-        let outlook = Arc::new(tokio::task::spawn_blocking(move || Outlook::of(&view, clock::now())).await?);
-        let (revision, took) = (cluster.revision, since.elapsed());
-        *known = Some(Known { revision, alive, since: Instant::now(), took, outlook: Arc::clone(&outlook) });
-        Ok(outlook)
+        let (view, revision) = (cluster.with_alive(alive.clone()), cluster.revision);
+        let computing = tokio::task::spawn_blocking(move || {
+            let begun = Instant::now();
+            let outlook = Arc::new(Outlook::of(&view, clock::now()));
+            let took = begun.elapsed();
+            *known = Some(Known { revision, alive, since: Instant::now(), took, outlook: Arc::clone(&outlook) });
+            outlook
+        });
+        computing.await
     }
 }
 
@@ -76,6 +89,25 @@ mod tests {
         assert!(!is_usable(known(1, 1500), &same), "the starts have moved on");
         assert!(!is_usable(known(1, 0), &other));
         assert!(is_usable(known(400, 800), &other));
-        assert!(!is_usable(known(400, 2000), &other));
+        assert!(!is_usable(known(400, 1800), &other));
+        assert!(!is_usable(known(10_000, 2100), &other), "however costly it was");
+    }
+
+    #[tokio::test]
+    async fn work_that_is_asked_for_is_in_the_outlook_even_if_the_last_one_was_costly() {
+        let id = |number| AllocationId(uuid::Uuid::from_u128(number));
+        let waiting = |number| lattice_model::test_builders::allocation(id(number));
+        let mut cluster = Cluster { revision: Revision(1), ..Cluster::default() };
+        cluster.allocations.insert(id(1), waiting(1));
+        let outlooks = Outlooks::default();
+        let alive = BTreeSet::new;
+        assert!(outlooks.on(&cluster, alive(), &[id(1)]).await.unwrap().get(&id(1)).is_some());
+        outlooks.0.lock().await.as_mut().unwrap().took = Duration::from_secs(5);
+        cluster.revision = Revision(2);
+        cluster.allocations.insert(id(2), waiting(2));
+        let outlook = outlooks.on(&cluster, alive(), &[id(1), id(3)]).await.unwrap();
+        assert!(outlook.get(&id(2)).is_none(), "nobody asked for the other, and a third is not known here");
+        let outlook = outlooks.on(&cluster, alive(), &[id(2)]).await.unwrap();
+        assert!(outlook.get(&id(2)).is_some());
     }
 }

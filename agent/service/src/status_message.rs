@@ -3,7 +3,7 @@
 use super::{Api, isolation};
 use lattice_api::v1;
 use lattice_membership::cluster::Cluster;
-use lattice_model::{Allocation, AllocationState, SharePhase};
+use lattice_model::{Allocation, AllocationId, AllocationState, SharePhase};
 use lattice_scheduler::{Outlook, clip};
 use std::sync::Arc;
 use tonic::Status;
@@ -20,10 +20,10 @@ impl<'a> StatusMessages<'a> {
     ///
     /// # Errors
     /// If the outlook could not be computed.
-    pub async fn of(cluster: &'a Cluster, api: &Api, mut allocations: impl Iterator<Item = &Allocation>) -> Result<Self, Status> {
-        let is_known = api.context.work.directory.knows_all() && allocations.any(Allocation::waits);
-        let outlook = if is_known {
-            let outlook = api.outlooks.on(cluster, api.membership.alive()).await;
+    pub async fn of(cluster: &'a Cluster, api: &Api, allocations: impl Iterator<Item = &Allocation>) -> Result<Self, Status> {
+        let waiting: Vec<AllocationId> = allocations.filter(|a| a.waits()).map(|a| a.id).collect();
+        let outlook = if api.context.work.directory.knows_all() && !waiting.is_empty() {
+            let outlook = api.outlooks.on(cluster, api.membership.alive(), &waiting).await;
             Some(outlook.map_err(|error| Status::internal(error.to_string()))?)
         } else {
             None

@@ -21,7 +21,6 @@ use lattice_api::v1::launch_input_request::Start;
 use lattice_cli_syntax::args::launch::Launch;
 use lattice_cli_syntax::flags::{Requeue, SubmitFlags};
 use lattice_cli_syntax::layout::{self, Programs};
-use lattice_cli_syntax::mistyped;
 use lattice_cli_syntax::shape::complete_shape;
 use lattice_model::Stdin;
 use lattice_model::input::STDIN_VARIABLE;
@@ -39,10 +38,6 @@ pub async fn run(session: &Session, mut args: Launch) -> Result<u8, Failure> {
     // program.
     if args.command.first().is_some_and(|first| first == "--") {
         args.command.remove(0);
-    }
-    // The parser mistakes an unknown option for the program.
-    if let Some(option) = args.command.first().filter(|first| first.starts_with('-')) {
-        return Err(mistyped::unknown_option("launch", option.split('=').next().unwrap_or(option), None).into());
     }
     let inside = args.alloc.clone().or_else(|| std::env::var(ALLOCATION_VARIABLE).ok().filter(|id| !id.is_empty()));
     match inside {

@@ -257,6 +257,7 @@ mod tests {
             "launch --alloc=12345 hostname",
             "launch --alloc=12345 -n 4 ./my_program --its=own -n 7",
             "launch -n4 -- true",
+            "launch -N1 -n4 -wn1 hostname -f -N9",
             "launch --alloc=12345 --pty bash",
             "launch --pty --walltime=1h bash",
             "logs 12345 --follow",

@@ -121,7 +121,7 @@ fn explain_file_as_format(value: &str, typed: &[OsString]) -> Option<UsageError>
 }
 
 /// An option that a command does not have; `suggested`: a similar option that the parser knows.
-pub fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> UsageError {
+fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> UsageError {
     let error = UsageError::new(format!("{option}: `lattice {command}` has no such option"));
     if let (Some(known), _) = sbatch::find_option(option) {
         return match known.rule {
@@ -180,6 +180,7 @@ mod tests {
             ("submit --account ml job.sh", "--account: `lattice submit` has no such option", "use --tenant"),
             ("submit -p debug job.sh", "-p: `lattice submit` has no such option", "use --vcluster"),
             ("submit --mail-type=END job.sh", "--mail-type:", "leave it out"),
+            ("launch -N2 --account ml hostname", "--account: `lattice launch` has no such option", "use --tenant"),
             ("submit -u -- python3 a.py", "-u: `lattice submit` has no such option", "go after --"),
             ("submit --noodes=2 job.sh", "--noodes:", "did you mean --nodes?"),
             ("session --signal=USR1", "--signal:", "--checkpoint-signal"),

@@ -105,7 +105,8 @@ fn conditions() -> Vec<String> {
              process is started"
         ),
         format!(
-            "Lattice: one member, and no limit of a user's submissions a second. Slurm: one slurmctld, no accounting, no cgroups; {}",
+            "Lattice: one member, and no limit of a user's submissions a second. Slurm: one slurmctld, no accounting, no cgroups; {}. Its \
+             backfill looks at the queue once a second at most, which is about as long as one of these jobs lasts",
             SCHEDULING.trim_end().replace('\n', ", ")
         ),
     ]

@@ -52,6 +52,6 @@ pub struct Launch {
     #[command(flatten)]
     pub flags: SubmitFlags,
     /// The program and its arguments; further programs of the same launch begin with `: -n RANKS`
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
