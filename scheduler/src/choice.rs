@@ -19,12 +19,11 @@ pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocat
     // What the limit for sensitive work leaves is not known here: with more of a range its claim could be
     // refused each time.
     let most = if allocation.spec.sensitive { wanted } else { allocation.spec.nodes_most() as usize };
-    let Free { nodes: mut free, more } = free(state, class, allocation, until_ms);
-    let is_ordered = allocation.spec.share.is_some() || allocation.spec.constraints.same_numa;
+    let Free { nodes: mut free, more } = free(state, class, quotas, allocation, until_ms);
     let place = |node: &usize| place(state, &allocation.spec, *node);
     // The same as below, without sorting all nodes.
     if most == 1 && !quotas.depend_on_nodes(allocation) {
-        if is_ordered {
+        if is_ordered(allocation) {
             return Some(vec![free.into_iter().min_by_key(|node| (state.has_drifted[*node], place(node)))?]);
         }
         let well = free.iter().find(|node| !state.has_drifted[**node]);
@@ -33,12 +32,17 @@ pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocat
     if free.len() < wanted {
         return None;
     }
-    if is_ordered {
+    if is_ordered(allocation) {
         free.sort_by_cached_key(place);
     }
     let mut chosen = best_allowed(state, class, free, &more, quotas, allocation);
     chosen.truncate(most);
     (chosen.len() >= wanted).then_some(chosen)
+}
+
+/// Whether it gets free nodes by [`place`], and not in the order of their ids.
+fn is_ordered(allocation: &Allocation) -> bool {
+    allocation.spec.share.is_some() || allocation.spec.constraints.same_numa
 }
 
 /// The order of free nodes: no memory domain is large enough, links of GPUs, what is left over, and
@@ -73,14 +77,27 @@ struct Free {
     more: Vec<More>,
 }
 
-fn free(state: &State<'_>, class: &Class<'_>, allocation: &Allocation, until_ms: u64) -> Free {
+fn free(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Free {
     let is_free = |node: &usize| state.is_free_until(*node, class.part(state, *node).as_ref(), until_ms);
     let Some(kinds) = &class.kinds else {
         return Free { nodes: with_room(state, allocation).and(&class.candidates).filter(is_free).collect(), more: Vec::new() };
     };
     let touched = with_room(state, allocation).and_without(&class.candidates, state.untouched.set());
     let mut nodes: Vec<usize> = touched.filter(is_free).collect();
-    let more = state.untouched.first(kinds, allocation.spec.nodes_most() as usize, &mut nodes);
+    let most = allocation.spec.nodes_most() as usize;
+    let is_free_choice = class.groups_max(allocation) == grouping::ANY && !allocation.spec.constraints.conformance;
+    let enough = if most > 1 && is_free_choice && !quotas.depend_on_nodes(allocation) {
+        grouping::enough(state, &nodes, state.untouched.counts(kinds), most, is_ordered(allocation))
+    } else {
+        None
+    };
+    let more = match enough {
+        Some(enough) => {
+            nodes.retain(|node| enough.has(Some(state.conformance_group[*node]), state.topology_group[*node]));
+            state.untouched.first(kinds, |likeness| enough.has(likeness.conformance_group, likeness.topology_group), most, &mut nodes)
+        }
+        None => state.untouched.first(kinds, |_| true, most, &mut nodes),
+    };
     nodes.sort_unstable();
     Free { nodes, more }
 }

@@ -4,9 +4,9 @@ use crate::choice;
 use crate::classes::Classes;
 use crate::quotas::Quotas;
 use crate::state::{Span, State, duration_ms};
-use crate::tests::{NOW, id, pending, view};
+use crate::tests::{NOW, id, pending, running_on, view};
 use lattice_model::test_builders::spec_of;
-use lattice_model::{Conformance, Resources, Tenant, Timestamp, Topology};
+use lattice_model::{Allocation, Conformance, LocalDomain, Resources, Tenant, Timestamp, Topology};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -23,6 +23,14 @@ fn held() -> impl Strategy<Value = Held> {
     (any::<prop::sample::Index>(), 1_u32..=2, 0_u64..4, 1_u64..4)
 }
 
+const SHARE: Resources = Resources { cores: 1, memory_bytes: 0, gpus: 0 };
+
+fn of_tenant(n: u64) -> Allocation {
+    let mut allocation = pending(n, 1, 5);
+    spec_of(&mut allocation).tenant = "t".to_owned();
+    allocation
+}
+
 fn conforming(group: u8, drifts: bool) -> Conformance {
     let components = |kernel: u8| [("kernel".to_owned(), kernel.to_string())].into();
     let first = Conformance::first(components(group));
@@ -35,23 +43,24 @@ proptest! {
         nodes in prop::collection::vec(node(), 1..20),
         held in prop::collection::vec(held(), 0..12),
         (wanted, more, cores) in (1_u32..6, 0_u32..3, 0_u32..3),
-        (is_one_group, is_tight, minutes) in (any::<bool>(), any::<bool>(), 1_u64..5),
+        (is_one_group, is_tight, same_numa, minutes) in (any::<bool>(), any::<bool>(), any::<bool>(), 1_u64..5),
         max_nodes in prop::option::of(1_u32..5),
     ) {
         let mut waits = pending(1, wanted, 10);
         {
             let spec = spec_of(&mut waits);
             (spec.nodes_max, spec.walltime) = ((more > 0).then_some(wanted + more), Some(Duration::from_secs(minutes * 60)));
-            spec.constraints.conformance = is_one_group;
+            (spec.constraints.conformance, spec.constraints.same_numa) = (is_one_group, same_numa);
             spec.constraints.topology = if is_tight { Topology::Tight } else { Topology::Any };
             spec.share = (cores > 0).then_some(Resources { cores, memory_bytes: 0, gpus: 0 });
             spec.tenant = "t".to_owned();
         }
-        let mut v = view(nodes.len() as u64, vec![waits.clone()]);
+        let mut v = view(nodes.len() as u64, vec![waits.clone(), running_on(of_tenant(8), "n1", SHARE)]);
         v.tenants.insert("t".to_owned(), Tenant { name: "t".to_owned(), max_nodes, ..Tenant::default() });
         for (node, (kind, conformance, topology, drifts)) in v.nodes.values_mut().zip(&nodes) {
             node.size.cores += u32::from(*kind);
             node.topology_group = Some(topology.to_string());
+            node.locality.domains = vec![LocalDomain { cores: 1 + u32::from(*kind), gpus: 0 }];
             // The first of them is no group: such a node is one of its own.
             node.conformance = (*conformance > 0).then(|| conforming(*conformance, *drifts));
         }

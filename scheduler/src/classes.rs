@@ -24,7 +24,7 @@ pub struct Class<'a> {
     /// Which kinds of nodes these are. `None`: not all nodes of a kind, or few nodes are alike.
     pub kinds: Option<Rc<[bool]>>,
     /// How many of these could serve one allocation together, for 1, 2, … topology groups at most.
-    reach: Vec<usize>,
+    reach: Rc<[usize]>,
     /// How well the wiring of a node suits it, of the best of these; see [`locality::fitness`].
     pub fitness_within: Option<f64>,
     /// How much memory it gets of a node, in bytes; for whole nodes, of one of these.
@@ -67,6 +67,8 @@ pub struct Classes<'a> {
     by_hash: BTreeMap<(u64, u32), Vec<usize>>,
     /// Sets of candidates by the kinds of nodes that can serve. Classes share them.
     by_kinds: BTreeMap<Rc<[bool]>, Rc<NodeSet>>,
+    /// See [`Class::reach`], by kinds, and whether one conformance group is required.
+    reach: BTreeMap<(Rc<[bool]>, bool), Rc<[usize]>>,
 }
 
 impl<'a> Classes<'a> {
@@ -85,7 +87,11 @@ impl<'a> Classes<'a> {
             return self.all.len() - 1;
         }
         let (candidates, kinds) = self.candidates(state, allocation);
-        let reach = grouping::reach(state, candidates.iter(), &allocation.spec);
+        let reach = || grouping::reach(state, candidates.iter(), &allocation.spec).into();
+        let reach = match &kinds {
+            Some(kinds) => Rc::clone(self.reach.entry((Rc::clone(kinds), allocation.spec.constraints.conformance)).or_insert_with(reach)),
+            None => reach(),
+        };
         let of_first_node = || candidates.iter().next().map_or(0, |node| state.nodes[node].size.memory_bytes);
         let memory_bytes = allocation.spec.share.map_or_else(of_first_node, |share| share.memory_bytes);
         let fitness_within = fitness_within(state, allocation, &candidates);

@@ -10,7 +10,7 @@
 //! topology group are one group together.
 
 use crate::state::State;
-use crate::untouched::More;
+use crate::untouched::{Count, More};
 use lattice_model::AllocationSpec;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -35,6 +35,69 @@ pub fn sets(state: &State<'_>, mut free: Vec<usize>, more: &[More], spec: &Alloc
     let is_one_group = |one: &usize, next: &usize| state.conformance_group[*one] == state.conformance_group[*next];
     let pools = free.chunk_by(is_one_group).map(|pool| (pool.to_vec(), of_conformance_group(state, more, pool[0])));
     pools.flat_map(|(pool, more)| within_topology_groups(state, pool, &more, most, groups_max)).collect()
+}
+
+/// The groups from which work gets all of its nodes: other nodes need not be looked at.
+pub struct Enough {
+    /// `None`: no two nodes are of one conformance group, so that all come in question.
+    conformance_group: Option<usize>,
+    topology_groups: Vec<bool>,
+}
+
+impl Enough {
+    /// Whether nodes of these groups are needed.
+    pub fn has(&self, conformance_group: Option<usize>, topology_group: usize) -> bool {
+        let is_conforming = self.conformance_group.is_none() || conformance_group == self.conformance_group;
+        is_conforming && self.topology_groups[topology_group]
+    }
+}
+
+/// The groups from which work gets the first `most` of these nodes, if nodes of any groups are allowed:
+/// the largest conformance group, if that is enough, and in it the topology groups as [`sets`] takes
+/// them. `None`: no conformance group is enough; or two are the largest, and `is_ordered`: the nodes are
+/// not taken in the order of their ids.
+pub fn enough(
+    state: &State<'_>,
+    touched: &[usize],
+    untouched: impl Iterator<Item = Count> + Clone,
+    most: usize,
+    is_ordered: bool,
+) -> Option<Enough> {
+    // The number of nodes of each conformance group, and its first one.
+    let mut groups = vec![(0, usize::MAX); state.conformance_groups];
+    let mut add = |group: usize, count: usize, first: usize| groups[group] = (groups[group].0 + count, first.min(groups[group].1));
+    touched.iter().for_each(|node| add(state.conformance_group[*node], 1, *node));
+    for Count { likeness, count, first } in untouched.clone() {
+        likeness.conformance_group.iter().for_each(|group| add(*group, count, first));
+    }
+    let largest = groups.iter().map(|(count, _)| *count).max().unwrap_or(0);
+    let mut of_largest = (0..groups.len()).filter(|group| groups[*group].0 == largest);
+    let conformance_group = if largest >= most {
+        let group = of_largest.clone().min_by_key(|group| groups[*group].1)?;
+        if is_ordered && of_largest.nth(1).is_some() {
+            return None;
+        }
+        Some(group)
+    } else if largest <= 1 {
+        None
+    } else {
+        return None;
+    };
+    let mut counts = vec![0; state.topology_groups];
+    let is_of_group = |of: Option<usize>| conformance_group.is_none() || of == conformance_group;
+    let touched = touched.iter().filter(|node| is_of_group(Some(state.conformance_group[**node])));
+    touched.for_each(|node| counts[state.topology_group[*node]] += 1);
+    let untouched = untouched.filter(|of| is_of_group(of.likeness.conformance_group));
+    untouched.for_each(|of| counts[of.likeness.topology_group] += of.count);
+    let (mut topology_groups, mut found) = (vec![false; counts.len()], 0);
+    for group in order(&counts, most) {
+        if found >= most {
+            break;
+        }
+        topology_groups[group] = true;
+        found += counts[group];
+    }
+    Some(Enough { conformance_group, topology_groups })
 }
 
 /// Those that are in the conformance group of this node.
@@ -99,6 +162,16 @@ fn within_topology_groups(state: &State<'_>, mut nodes: Vec<usize>, more: &[More
 /// are of as few groups as possible. Returns the groups in that order.
 fn arrange(state: &State<'_>, nodes: &mut [usize], more: &[More], wanted: usize) -> Vec<usize> {
     let counts = count(state, nodes.iter().copied(), more);
+    let order = order(&counts, wanted);
+    let mut place = vec![0; counts.len()];
+    order.iter().enumerate().for_each(|(at, group)| place[*group] = at);
+    nodes.sort_by_key(|node| place[state.topology_group[*node]]);
+    order
+}
+
+/// The topology groups with these numbers of nodes, so that the first `wanted` nodes are of as few groups
+/// as possible.
+fn order(counts: &[usize], wanted: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..counts.len()).filter(|group| counts[*group] > 0).collect();
     left.sort_by_key(|group| counts[*group]);
     let (mut order, mut missing) = (Vec::new(), wanted);
@@ -112,9 +185,6 @@ fn arrange(state: &State<'_>, nodes: &mut [usize], more: &[More], wanted: usize)
         order.push(group);
     }
     order.extend(left.into_iter().rev());
-    let mut place = vec![0; counts.len()];
-    order.iter().enumerate().for_each(|(at, group)| place[*group] = at);
-    nodes.sort_by_key(|node| place[state.topology_group[*node]]);
     order
 }
 

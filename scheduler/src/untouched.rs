@@ -20,6 +20,14 @@ pub struct Likeness {
     pub topology_group: usize,
 }
 
+/// How many untouched nodes are alike, and the first of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    pub likeness: Likeness,
+    pub count: usize,
+    pub first: usize,
+}
+
 /// Untouched nodes that are alike and were left out, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct More {
@@ -89,12 +97,18 @@ impl Untouched {
         }
     }
 
-    /// Adds the first `most` nodes of each group of these kinds to `nodes`. Returns how many
-    /// more there are.
-    pub fn first(&self, kinds: &[bool], most: usize, nodes: &mut Vec<usize>) -> Vec<More> {
+    /// How many untouched nodes each group of these kinds has.
+    pub fn counts(&self, kinds: &[bool]) -> impl Iterator<Item = Count> + Clone {
+        let groups = self.groups.iter().filter(|group| group.count > 0 && kinds[group.likeness.kind]);
+        groups.filter_map(|group| Some(Count { likeness: group.likeness, count: group.count, first: *group.nodes.get(group.first)? }))
+    }
+
+    /// Adds the first `most` nodes of each group of these kinds to `nodes`, if it is `wanted`. Returns how
+    /// many more there are.
+    pub fn first(&self, kinds: &[bool], wanted: impl Fn(&Likeness) -> bool, most: usize, nodes: &mut Vec<usize>) -> Vec<More> {
         let mut more = Vec::new();
         for Group { likeness, nodes: all, first, count } in &self.groups {
-            if *count > 0 && kinds[likeness.kind] {
+            if *count > 0 && kinds[likeness.kind] && wanted(likeness) {
                 nodes.extend(all[*first..].iter().copied().filter(|node| self.set.contains(*node)).take(most));
                 if *count > most {
                     more.push(More { likeness: *likeness, count: *count - most });
@@ -106,7 +120,6 @@ impl Untouched {
 
     /// The number of nodes of these kinds, and how many of them [`Untouched::first`] adds.
     pub fn count(&self, kinds: &[bool], most: usize) -> (usize, usize) {
-        let counts = self.groups.iter().filter(|group| kinds[group.likeness.kind]).map(|group| group.count);
-        counts.fold((0, 0), |(all, added), count| (all + count, added + count.min(most)))
+        self.counts(kinds).fold((0, 0), |(all, added), of| (all + of.count, added + of.count.min(most)))
     }
 }
