@@ -3,7 +3,7 @@
 use crate::spec;
 use crate::v1;
 use lattice_model::trace::Request;
-use lattice_model::{Allocation, Attempt, SpecError, Timestamp};
+use lattice_model::{Allocation, SpecError};
 
 /// The name of the specification that is made from a message. The message has none.
 const NAME: &str = "traced";
@@ -25,16 +25,22 @@ pub fn to_proto(allocation: &Allocation) -> v1::TracedWork {
         ended_at_ms: allocation.ended_at.map_or(0, |at| at.0),
         ran_ms: ran_ms(allocation),
         exit_code: ended.and_then(|reason| reason.exit_code()),
+        tasks_per_node: allocation.spec.tasks_per_node,
+        gpus_per_task: allocation.spec.binding.gpus_per_task,
+        cpus_per_task: allocation.spec.launch.shape.cpus_per_task,
+        held: allocation.spec.hold || allocation.held,
     }
 }
 
 /// See [`v1::TracedWork`].
 fn ran_ms(allocation: &Allocation) -> Option<u64> {
-    let last_ms = allocation.ended_at?.since_ms(allocation.started_at?);
-    // Work that saves itself continues where its attempt before ended.
-    let continued = allocation.attempts.iter().filter(|_| allocation.spec.checkpoint.is_some());
-    let attempt_ms = |attempt: &Attempt| attempt.started_at.map_or(0, |started: Timestamp| attempt.ended_at.since_ms(started));
-    Some(continued.map(attempt_ms).fold(last_ms, u64::saturating_add))
+    let ended_at = allocation.ended_at?;
+    // If it ended while it waited, its attempts are all closed.
+    let last_ms = allocation.started_at.map(|started| ended_at.since_ms(started));
+    let closed_ms = allocation.attempts.iter().filter_map(|attempt| Some(attempt.ended_at.since_ms(attempt.started_at?)));
+    let all_ms = closed_ms.chain(last_ms);
+    // Work that saves itself continues where its attempt before ended. Other work begins anew.
+    if allocation.spec.checkpoint.is_some() { all_ms.reduce(u64::saturating_add) } else { all_ms.last() }
 }
 
 /// What the scheduler decides by, of the user with this number.
@@ -52,6 +58,9 @@ pub fn request(work: &v1::TracedWork, user: u32) -> Result<Request, SpecError> {
         lifecycle: work.lifecycle.clone(),
         requeue: work.requeue.clone(),
         checkpoint,
+        tasks_per_node: work.tasks_per_node,
+        binding: Some(v1::RankBinding { gpus_per_task: work.gpus_per_task, ..v1::RankBinding::default() }),
+        launch: Some(v1::LaunchShape { cpus_per_task: work.cpus_per_task, ..v1::LaunchShape::default() }),
         entrypoint: Some(v1::Entrypoint { what: Some(v1::entrypoint::What::Command(command)) }),
         working_dir: "/".to_owned(),
         ..v1::AllocationSpec::default()
@@ -63,7 +72,7 @@ pub fn request(work: &v1::TracedWork, user: u32) -> Result<Request, SpecError> {
 mod tests {
     use super::*;
     use lattice_model::trace::Span;
-    use lattice_model::{AllocationSpec, AllocationState, EndReason, Epoch, Principal};
+    use lattice_model::{AllocationSpec, AllocationState, Attempt, EndReason, Epoch, Principal, Timestamp};
     use std::path::Path;
 
     fn allocation() -> Allocation {
@@ -71,6 +80,7 @@ mod tests {
         let mut spec = AllocationSpec::new("secret-name", entrypoint, Path::new("/secret-dir"));
         spec.env.insert("SECRET".to_owned(), "secret-value".to_owned());
         (spec.nodes, spec.tenant, spec.preemption_class) = (3, "physics".to_owned(), 2);
+        (spec.tasks_per_node, spec.binding.gpus_per_task, spec.launch.shape.cpus_per_task) = (4, 2, 8);
         let owner = Principal { name: "secret-user".to_owned(), uid: 1007, gid: 1, groups: vec![] };
         let id = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
         Allocation::submitted(id, spec, owner, Timestamp(1000))
@@ -83,7 +93,18 @@ mod tests {
         let traced = request(&work, 1).unwrap();
         assert_eq!(traced, Request::of(&allocation().spec, 1));
         assert_eq!((traced.nodes, traced.priority, traced.walltime, traced.user), (3, 2, Some(Span(60)), 1));
-        assert_eq!((work.ended_at_ms, work.ran_ms, work.exit_code), (0, None, None));
+        assert_eq!((traced.tasks_per_node, traced.gpus_per_task, traced.cpus_per_task), (4, 2, 8));
+        assert_eq!((work.ended_at_ms, work.ran_ms, work.exit_code, work.held), (0, None, None, false));
+    }
+
+    #[test]
+    fn work_is_held_if_it_is_or_was_submitted_so() {
+        let mut held = allocation();
+        held.held = true;
+        assert!(to_proto(&held).held);
+        let spec = AllocationSpec { hold: true, ..AllocationSpec::clone(&held.spec) };
+        (held.held, held.spec) = (false, spec.into());
+        assert!(to_proto(&held).held, "it was resumed");
     }
 
     #[test]
@@ -109,5 +130,33 @@ mod tests {
         spec.checkpoint = Some(lattice_model::CheckpointPolicy::default());
         ended.spec = spec.into();
         assert_eq!(to_proto(&ended).ran_ms, Some(40_000));
+    }
+
+    #[test]
+    fn work_that_ended_while_it_waited_ran_in_the_attempts_before() {
+        let closed = |number, started_at, ended_at| Attempt {
+            number,
+            epoch: Epoch(number.into()),
+            head: "n1".parse().unwrap(),
+            nodes: "n1".to_owned(),
+            claimed_at: None,
+            started_at,
+            ended_at: Timestamp(ended_at),
+            reason: EndReason::Exited { code: 1 },
+            by: "node:n1".to_owned(),
+        };
+        let mut waited = allocation();
+        (waited.state, waited.ended_at) = (AllocationState::Cancelled, Some(Timestamp(90_000)));
+        waited.attempts = vec![closed(1, None, 5000)];
+        assert_eq!(to_proto(&waited).ran_ms, None, "no attempt began");
+        waited.attempts.extend([
+            closed(2, Some(Timestamp(6000)), 16_000),
+            closed(3, Some(Timestamp(20_000)), 25_000),
+            closed(4, None, 30_000),
+        ]);
+        assert_eq!(to_proto(&waited).ran_ms, Some(5000), "each attempt began anew");
+        let spec = AllocationSpec { checkpoint: Some(lattice_model::CheckpointPolicy::default()), ..AllocationSpec::clone(&waited.spec) };
+        waited.spec = spec.into();
+        assert_eq!(to_proto(&waited).ran_ms, Some(15_000), "each attempt continued");
     }
 }

@@ -364,7 +364,11 @@ fn act(command: Command) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Command::Replay(options) => replay::run(&options)?,
+        Command::Replay(options) => {
+            if !replay::run(&options)? {
+                return Ok(ExitCode::from(3));
+            }
+        }
         Command::Torture(options) => {
             if !torture::run(&options)? {
                 return Ok(ExitCode::FAILURE);

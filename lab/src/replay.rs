@@ -19,6 +19,7 @@ mod lublin;
 mod measures;
 mod outcome;
 mod product;
+mod progress;
 mod references;
 mod report;
 mod scenario;
@@ -34,6 +35,7 @@ mod workload;
 
 use crate::chart::CURVES_MAX;
 use anyhow::{Context, Result, bail, ensure};
+use comparison::Criterion;
 use estimates::Estimates;
 use measures::Measures;
 use outcome::Outcome;
@@ -108,17 +110,18 @@ enum Source {
     Cluster(Scenario),
 }
 
-/// Replays the trace, and prints what came of it.
-pub fn run(options: &Options) -> Result<()> {
+/// Replays the trace, and prints what came of it. Whether the criterion of a trace with a name was met, or there is none.
+pub fn run(options: &Options) -> Result<bool> {
     if options.list {
         print!("{}", list());
-        return Ok(());
+        return Ok(true);
     }
     match options.source()? {
         Source::Jobs(workload) if options.weights.is_empty() => {
             let why = "without --weights, jobs are replayed beside reference schedulers";
             ensure!(!options.json && options.svg.is_none(), "--json and --svg: {why}, whose table has no such form; give --weights FILE");
-            beside_references(&workload)
+            beside_references(&workload)?;
+            Ok(true)
         }
         Source::Jobs(workload) => options.compare(&Scenario::of(&workload)),
         Source::Cluster(scenario) => options.compare(&scenario),
@@ -151,8 +154,8 @@ fn schedulers(workload: &Workload) -> Vec<Box<dyn Scheduler>> {
 }
 
 impl Options {
-    /// Replays the scenario with its own weights and with those of each file.
-    fn compare(&self, scenario: &Scenario) -> Result<()> {
+    /// Replays the scenario with its own weights and with those of each file. Whether its criterion was met, or it has none.
+    fn compare(&self, scenario: &Scenario) -> Result<bool> {
         ensure!(self.weights.len() <= FILES_MAX, "--weights: {} files; at most {FILES_MAX} are compared", self.weights.len());
         // All files are read first: nothing is replayed if one of them is refused.
         let mut sites = vec![(OWN.to_owned(), scenario.site.clone())];
@@ -169,16 +172,20 @@ impl Options {
         if let Some(folder) = &self.svg {
             comparison::draw(folder, scenario, &all)?;
         }
+        // The first replay has the trace's own weights.
+        let own = Named::from_name(self.trace()).zip(all.first());
+        let criterion = own.map(|(named, own)| Criterion { text: named.criterion(), met: named.is_met(own) });
+        let met = criterion.as_ref().is_none_or(|criterion| criterion.met);
         if self.json {
-            print!("{}", comparison::json(scenario, &all)?);
-            return Ok(());
+            print!("{}", comparison::json(scenario, &all, criterion)?);
+            return Ok(met);
         }
         print!("{}{}", comparison::header(scenario), comparison::table(&all));
-        if let (Some(named), Some(own)) = (Named::from_name(self.trace()), all.first()) {
-            let verdict = if named.is_met(own) { "met" } else { "MISSED" };
-            print!("{}", report::wrapped(&format!("With its own weights must hold: {}: {verdict}", named.criterion())));
+        if let Some(Criterion { text, met }) = criterion {
+            let verdict = if met { "met" } else { "MISSED" };
+            print!("{}", report::wrapped(&format!("With its own weights must hold: {text}: {verdict}")));
         }
-        Ok(())
+        Ok(met)
     }
 
     fn trace(&self) -> &str {

@@ -9,10 +9,12 @@
 //! trace capture` writes it, and `lattice-lab replay` reads it. The names of events and fields are those of the
 //! documents ("Performance Tuning Guide").
 
+use crate::binding::RankBinding;
 use crate::checkpoint::CheckpointPolicy;
 use crate::constraint::{Constraints, Topology};
 use crate::duration::{self, BareNumber, DurationError};
 use crate::ids::{AllocationId, NodeId};
+use crate::layout::{EntryLaunch, LaunchShape};
 use crate::locality::Locality;
 use crate::resources::Resources;
 use crate::spec::{AllocationSpec, Entrypoint, RequeuePolicy};
@@ -45,7 +47,7 @@ pub enum Line {
 }
 
 /// What the trace covers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     /// [`FORMAT`].
@@ -59,6 +61,12 @@ pub struct Header {
     /// Whose shares a node holds at a time: the name of a [`crate::SharePolicy`]. Absent: everybody's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_policy: Option<String>,
+    /// How many days the budgets of tenants look back; absent: as many as a new cluster's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_period_days: Option<u32>,
+    /// The bandwidth of the checkpoint store, in bytes per second; absent: it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_bytes_per_second: Option<f64>,
 }
 
 /// A tenant as the scheduler sees it: the fields of [`crate::Tenant`].
@@ -157,6 +165,13 @@ pub struct Request {
     /// The amount of each node; absent: whole nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Amount>,
+    /// Ranks on each node. A whole node must have the GPUs and cores of all of them.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub tasks_per_node: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gpus_per_task: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cpus_per_task: u32,
     #[serde(default, skip_serializing_if = "Wanted::is_nothing")]
     pub constraints: Wanted,
     /// Absent: it has none, and runs until it is ended.
@@ -257,6 +272,15 @@ impl From<Span> for String {
 }
 
 impl Wanted {
+    fn of(constraints: &Constraints) -> Self {
+        let Constraints { features, gpus, memory_bytes, conformance, nodes, topology, same_numa, cxl_memory } = constraints.clone();
+        let tight = match topology {
+            Topology::Any => false,
+            Topology::Tight => true,
+        };
+        Self { features, gpus, memory_bytes, conformance, nodes, tight, same_numa, cxl_memory }
+    }
+
     fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
@@ -265,26 +289,58 @@ impl Wanted {
 impl Request {
     /// What the scheduler decides by in this specification, of the user with this number.
     pub fn of(spec: &AllocationSpec, user: u32) -> Self {
-        let Constraints { features, gpus, memory_bytes, conformance, nodes, topology, same_numa, cxl_memory } = spec.constraints.clone();
-        let tight = match topology {
-            Topology::Any => false,
-            Topology::Tight => true,
-        };
-        let requeues = match spec.requeue {
-            RequeuePolicy::Always => spec.requeues_max,
+        // A new field must say here whether it decides. Work that is held is left out of a trace. Not traced:
+        // `on_isolation` and the method of a checkpoint, which exclude machines without cgroup v2.
+        let AllocationSpec {
+            name: _,
+            tenant,
+            project: _,
+            vcluster,
+            tags: _,
+            nodes,
+            nodes_max,
+            share,
+            constraints,
+            tasks_per_node,
+            binding,
+            launch,
+            walltime,
+            entrypoint: _,
+            uenv: _,
+            working_dir: _,
+            submit_dir: _,
+            env: _,
+            requeue,
+            requeues_max,
+            preemption_class,
+            data: _,
+            liveness_probe: _,
+            pty: _,
+            session: _,
+            connectivity: _,
+            sensitive: _,
+            on_isolation: _,
+            checkpoint,
+            hold: _,
+        } = spec;
+        let requeues = match requeue {
+            RequeuePolicy::Always => *requeues_max,
             RequeuePolicy::Never | RequeuePolicy::OnNodeFailure => 0,
         };
         Self {
-            nodes: spec.nodes,
-            nodes_max: spec.nodes_max,
-            share: spec.share.map(|Resources { cores, memory_bytes, gpus }| Amount { cores, memory_bytes, gpus }),
-            constraints: Wanted { features, gpus, memory_bytes, conformance, nodes, tight, same_numa, cxl_memory },
-            walltime: spec.walltime.map(|long| Span(long.as_secs())),
-            tenant: spec.tenant.clone(),
-            vcluster: spec.vcluster.clone(),
+            nodes: *nodes,
+            nodes_max: *nodes_max,
+            share: share.map(|Resources { cores, memory_bytes, gpus }| Amount { cores, memory_bytes, gpus }),
+            tasks_per_node: *tasks_per_node,
+            gpus_per_task: binding.gpus_per_task,
+            cpus_per_task: launch.shape.cpus_per_task,
+            constraints: Wanted::of(constraints),
+            walltime: walltime.map(|long| Span(long.as_secs())),
+            tenant: tenant.clone(),
+            vcluster: vcluster.clone(),
             user,
-            priority: spec.preemption_class,
-            checkpoint: spec.checkpoint.is_some(),
+            priority: *preemption_class,
+            checkpoint: checkpoint.is_some(),
             requeues,
         }
     }
@@ -295,11 +351,15 @@ impl Request {
         let topology = if tight { Topology::Tight } else { Topology::Any };
         let requeue = if self.requeues > 0 { RequeuePolicy::Always } else { RequeuePolicy::Never };
         let entrypoint = Entrypoint::Command { argv: vec!["true".to_owned()] };
+        let shape = LaunchShape { cpus_per_task: self.cpus_per_task, ..LaunchShape::default() };
         AllocationSpec {
             nodes: self.nodes,
             nodes_max: self.nodes_max,
             share: self.share.map(|Amount { cores, memory_bytes, gpus }| Resources { cores, memory_bytes, gpus }),
             constraints: Constraints { features, gpus, memory_bytes, conformance, nodes, topology, same_numa, cxl_memory },
+            tasks_per_node: self.tasks_per_node,
+            binding: RankBinding { gpus_per_task: self.gpus_per_task, ..RankBinding::default() },
+            launch: EntryLaunch { shape, ..EntryLaunch::default() },
             walltime: self.walltime.map(|span| Duration::from_secs(span.0)),
             tenant: self.tenant.clone(),
             vcluster: self.vcluster.clone(),
@@ -310,6 +370,14 @@ impl Request {
             ..AllocationSpec::new("traced", entrypoint, Path::new("/"))
         }
     }
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(count: &u32) -> bool {
+    *count == 1
 }
 
 fn is_zero(count: &u32) -> bool {
@@ -337,11 +405,31 @@ mod tests {
             Wanted { features, gpus, memory_bytes, conformance, nodes, tight, same_numa, cxl_memory }
         });
         let nodes = (1..9_u32, proptest::option::of(9..20_u32), proptest::option::of(amount), prop_oneof![Just(Wanted::default()), wanted]);
+        let tasks = (1..9_u32, 0..9_u32, 0..9_u32);
         let more = (proptest::option::of(any::<u32>()), "[a-z]{0,9}", "[a-z]{0,9}", any::<u32>(), 0..=10_u8, any::<bool>(), 0..9_u32);
-        (nodes, more).prop_map(
-            |((nodes, nodes_max, share, constraints), (walltime, tenant, vcluster, user, priority, checkpoint, requeues))| {
+        (nodes, tasks, more).prop_map(
+            |(
+                (nodes, nodes_max, share, constraints),
+                (tasks_per_node, gpus_per_task, cpus_per_task),
+                (walltime, tenant, vcluster, user, priority, checkpoint, requeues),
+            )| {
                 let walltime = walltime.map(|seconds| Span(seconds.into()));
-                Request { nodes, nodes_max, share, constraints, walltime, tenant, vcluster, user, priority, checkpoint, requeues }
+                Request {
+                    nodes,
+                    nodes_max,
+                    share,
+                    tasks_per_node,
+                    gpus_per_task,
+                    cpus_per_task,
+                    constraints,
+                    walltime,
+                    tenant,
+                    vcluster,
+                    user,
+                    priority,
+                    checkpoint,
+                    requeues,
+                }
             },
         )
     }

@@ -53,7 +53,7 @@ pub use plan::{Plan, RESERVATIONS_MAX, plan};
 pub use score::{Score, Term};
 pub use sooner::Sooner;
 pub use table::Table;
-pub use victims::{ENDING_S, PreemptedFor, SAVING_S_DEFAULT};
+pub use victims::{PreemptedFor, giving_back_s};
 pub use view::View;
 pub use why_not::WhyNot;
 

@@ -25,9 +25,9 @@ use lattice_model::{Allocation, AllocationId, Epoch, Preemption, SchedulerKind, 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long saving itself is assumed to take, in seconds, if the bandwidth of the store is not known.
-pub const SAVING_S_DEFAULT: f64 = 60.0;
+const SAVING_S_DEFAULT: f64 = 60.0;
 /// How long the end of work takes, in seconds: SIGTERM, and SIGKILL after a grace.
-pub const ENDING_S: f64 = 30.0;
+const ENDING_S: f64 = 30.0;
 /// Work that ends by its walltime within this is left to end.
 const NEAR_COMPLETION_MS: u64 = 5 * 60_000;
 /// How many candidates are considered for one allocation, the cheapest first.
@@ -81,7 +81,7 @@ impl<'a> Victims<'a> {
         let candidate = |allocation: &'a Allocation| {
             let nodes: Vec<usize> = allocation.nodes().filter_map(|node| index.get(node).copied()).collect();
             let borrowed = borrowed(state, allocation, &nodes);
-            let saving_s = saving_s(state, allocation);
+            let saving_s = giving_back_s(allocation, state.view.checkpoint_bytes_per_second);
             let cost_node_s = cost_node_s(state, allocation, saving_s);
             Candidate { allocation, nodes, borrowed, saving_s, cost_node_s, is_over_burst: scorer.is_over_burst(allocation) }
         };
@@ -223,13 +223,14 @@ fn is_eligible(state: &State<'_>, candidate: &Candidate<'_>) -> bool {
         && left_ms.is_none_or(|left_ms| left_ms > NEAR_COMPLETION_MS)
 }
 
-/// How long it takes until it has given its nodes back.
-fn saving_s(state: &State<'_>, allocation: &Allocation) -> f64 {
+/// How long work that is preempted is assumed to take until it has given its nodes back, in seconds: to save itself, if
+/// it can, and to end. `checkpoint_bytes_per_second`: the bandwidth of the checkpoint store, if it is known.
+pub fn giving_back_s(allocation: &Allocation, checkpoint_bytes_per_second: Option<f64>) -> f64 {
     if allocation.spec.checkpoint.is_none() {
         return ENDING_S;
     }
     let memory_bytes: f64 = allocation.shares.iter().map(|share| share.resources.memory_bytes as f64).sum();
-    let writing_s = state.view.checkpoint_bytes_per_second.map_or(SAVING_S_DEFAULT, |rate| memory_bytes * FIRST_SIZE_MEMORY_PART / rate);
+    let writing_s = checkpoint_bytes_per_second.map_or(SAVING_S_DEFAULT, |rate| memory_bytes * FIRST_SIZE_MEMORY_PART / rate);
     writing_s + ENDING_S
 }
 

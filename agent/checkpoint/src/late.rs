@@ -38,8 +38,8 @@ pub async fn superseded(context: &Handles, share: &DesiredShare) -> String {
     }
     let now = now.map_or_else(String::new, |epoch| format!(" (epoch {epoch})"));
     format!(
-        "the quorum refuses it: allocation {} was claimed anew{now} while this node was away; checkpoints of its earlier claim (epoch {}) \
-         are no longer accepted",
+        "the quorum refuses it: allocation {} was claimed anew{now} while this node was unreachable; checkpoints of its earlier \
+         claim (epoch {}) are no longer accepted",
         share.allocation.short(),
         share.epoch
     )

@@ -26,5 +26,6 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTracedWorkRequest>)
         next_page_token: next_page_token(&all, more),
         work: all.iter().map(lattice_api::trace::to_proto).collect(),
         ended_kept_ms: ENDED_KEPT_MS,
+        checkpoint_bytes_per_second: api.cluster.borrow().checkpoint_bytes_per_second,
     })
 }

@@ -17,6 +17,8 @@ use tokio::time::{Instant, sleep};
 const CHECK_INTERVAL: Duration = Duration::from_millis(300);
 /// How long the quorum may be unavailable: it may be electing another leader.
 const UNAVAILABLE_MAX: Duration = Duration::from_secs(30);
+/// Who made key 0: it is in the agents' configuration.
+const CONFIGURED: &str = "agent.yaml";
 /// The message after an interruption.
 const CONTINUES_HINT: &str = "the rotation continues: `lattice gossip keys` shows its progress, and `rotate` waits for it again";
 
@@ -97,7 +99,7 @@ fn text(now: &ListGossipKeysResponse) -> String {
     for key in &now.keys {
         let of_all = |count: u64| format!("{count} of {}", now.nodes);
         let made = time(key.created_at_ms).unwrap_or_default();
-        let by = if key.id == 0 { "the agents' configuration".to_owned() } else { key.created_by.clone() };
+        let by = if key.id == 0 { CONFIGURED.to_owned() } else { key.created_by.clone() };
         table.row(vec![
             key.id.to_string(),
             role_name(key).to_owned(),
@@ -152,12 +154,13 @@ mod tests {
         };
         let want = "\
 KEY  ROLE          DECRYPTING  ENCRYPTING  MADE AT                   BY
-0    encrypt       20 of 20    20 of 20    —                         the agents' configuration
+0    encrypt       20 of 20    20 of 20    —                         agent.yaml
 1    distributing  3 of 20     0 of 20     2026-03-05T10:00:12.034Z  root
 
 gossip key 1 is being distributed: 3 of 20 nodes have it; waits for n[1-2] and 15 more
 ";
         assert_eq!(text(&now), want);
+        assert!(want.lines().take(3).all(|line| line.chars().count() <= 80), "{want}");
         assert!(!is_over(&now, 1));
         now.keys = vec![key(0, Role::Decrypt, 20, 0), key(1, Role::Encrypt, 20, 20)];
         (now.awaited, now.awaited_count) = (vec![], 0);

@@ -32,10 +32,15 @@ pub async fn capture(session: &Session, args: CaptureTrace) -> Result<(), Failur
     let captured = Captured::fetch(&client, (from, until)).await?;
     if captured.work.is_empty() {
         let hint = "nothing was written; --days N looks back further, as far as the quorum remembers";
-        return Err(Failure::new(Exit::NotFound, format!("no work was submitted since {from}")).hint(hint));
+        let what = match captured.held {
+            0 => format!("no work was submitted since {from}"),
+            held => format!("all {held} submissions since {from} are held: left out"),
+        };
+        return Err(Failure::new(Exit::NotFound, what).hint(hint));
     }
-    let mut lines = site_lines(&client).await?;
-    lines.insert(0, captured.header());
+    let (site, unschedulable_nodes) = site_lines(&client).await?;
+    let mut lines = vec![captured.header()];
+    lines.extend(site);
     lines.extend(captured.events()?);
     target.write(|out| {
         for line in &lines {
@@ -44,7 +49,7 @@ pub async fn capture(session: &Session, args: CaptureTrace) -> Result<(), Failur
         }
         Ok(())
     })?;
-    report(session, &captured, &target)
+    report(session, &captured, unschedulable_nodes, &target)
 }
 
 fn default_file(from: Timestamp) -> PathBuf {
@@ -59,13 +64,20 @@ struct Captured {
     /// See [`Header::complete_from`].
     complete_from: Timestamp,
     share_policy: String,
+    /// Of the tenants' budgets; 0: it is not known.
+    budget_period_days: u32,
+    /// Of the checkpoint store; `None`: it is not known.
+    checkpoint_bytes_per_second: Option<f64>,
+    /// How much work is left out, because it is held or was submitted so: when it could begin is not known.
+    held: usize,
     /// The last submission first.
     work: Vec<v1::TracedWork>,
 }
 
 impl Captured {
     async fn fetch(client: &Client, (from, until): (Timestamp, Timestamp)) -> Result<Self, Failure> {
-        let v1::Limits { user_history: history, share_policy, .. } = answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?;
+        let limits = answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?;
+        let v1::Limits { user_history: history, share_policy, budget_period_days, .. } = limits;
         let mut request = v1::ListTracedWorkRequest { limit: PAGE_LEN, page_token: String::new() };
         let mut all = Vec::new();
         loop {
@@ -76,7 +88,17 @@ impl Captured {
                 let kept_from = Timestamp(until.0.saturating_sub(page.ended_kept_ms));
                 let complete_from = complete_from(&all, history).max(kept_from).max(from);
                 all.retain(|work| work.submitted_at_ms >= from.0);
-                return Ok(Self { from, until, complete_from, share_policy, work: all });
+                let (held, work): (Vec<_>, Vec<_>) = all.into_iter().partition(|work| work.held);
+                return Ok(Self {
+                    from,
+                    until,
+                    complete_from,
+                    share_policy,
+                    budget_period_days,
+                    checkpoint_bytes_per_second: page.checkpoint_bytes_per_second,
+                    held: held.len(),
+                    work,
+                });
             }
             request.page_token = page.next_page_token;
         }
@@ -90,6 +112,8 @@ impl Captured {
             until: Moment(self.until),
             complete_from: Moment(self.complete_from),
             share_policy: Some(self.share_policy.clone()).filter(|policy| !policy.is_empty()),
+            budget_period_days: Some(self.budget_period_days).filter(|days| *days > 0),
+            checkpoint_bytes_per_second: self.checkpoint_bytes_per_second,
         })
     }
 
@@ -134,17 +158,23 @@ fn complete_from(all: &[v1::TracedWork], history: Option<u32>) -> Timestamp {
     Timestamp(full.map(|(_, oldest_ms)| oldest_ms).max().unwrap_or(0))
 }
 
-/// Tenants, vClusters and nodes.
-async fn site_lines(client: &Client) -> Result<Vec<Line>, Failure> {
+/// Tenants, vClusters and nodes, and how many nodes are left out.
+async fn site_lines(client: &Client) -> Result<(Vec<Line>, usize), Failure> {
     let tenants = answer(client.admin().list_tenants(v1::ListTenantsRequest {})).await?.tenants;
     let vclusters = answer(client.vclusters().list(v1::ListVClustersRequest {})).await?.vclusters;
     let nodes = super::nodes::list(client).await?;
     let mut lines: Vec<Line> = tenants.into_iter().map(tenant_line).collect();
     lines.extend(vclusters.into_iter().map(vcluster_line));
-    for node in nodes {
-        lines.push(node_line(node)?);
-    }
-    Ok(lines)
+    let (of_nodes, unschedulable) = node_lines(nodes)?;
+    lines.extend(of_nodes);
+    Ok((lines, unschedulable))
+}
+
+/// The nodes that take work, and how many take none, as login nodes do.
+fn node_lines(nodes: Vec<v1::Node>) -> Result<(Vec<Line>, usize), Failure> {
+    let (schedulable, others): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| node.schedulable);
+    let lines = schedulable.into_iter().map(node_line).collect::<Result<Vec<_>, _>>()?;
+    Ok((lines, others.len()))
 }
 
 fn tenant_line(tenant: v1::Tenant) -> Line {
@@ -188,26 +218,39 @@ fn node_line(node: v1::Node) -> Result<Line, Failure> {
 }
 
 /// What the trace has and what it cannot have. Data only if the trace itself is not on stdout.
-fn report(session: &Session, captured: &Captured, target: &Target) -> Result<(), Failure> {
-    let Captured { from, until, complete_from, work, .. } = captured;
+fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, target: &Target) -> Result<(), Failure> {
+    let Captured { from, until, complete_from, held, work, .. } = captured;
     let ended = work.iter().filter(|work| work.ended_at_ms > 0).count();
-    let what = format!("{} submissions from {from} to {until}, {ended} ends", work.len());
+    let what = format!("{} submissions, {ended} ends", work.len());
+    let when = format!("from {from} to {until}");
     if complete_from > from {
-        session.note(&format!("complete from {complete_from} on: the quorum may have forgotten work that ended before"));
+        session.note(&format!("complete from {complete_from} on:"));
+        session.note("the quorum may have forgotten work that ended before");
     }
     session.note("work that was submitted before is left out, even if it ran then");
+    for line in left_out(*held, unschedulable_nodes) {
+        session.note(&line);
+    }
     let Some(file) = target.file() else {
         session.note(&what);
+        session.note(&when);
         return Ok(());
     };
     match session.format() {
-        Format::Table => print(&format!("{}: {what}\n", file.display())),
+        Format::Table => print(&format!("{}: {what}\n{when}\n", file.display())),
         Format::Name => print(&format!("{}\n", file.display())),
         Format::Data(notation) => notation.print(&serde_json::json!({
             "file": file.display().to_string(), "from": from.to_string(), "until": until.to_string(),
             "complete_from": complete_from.to_string(), "submitted": work.len(), "ended": ended,
+            "held_left_out": held, "unschedulable_nodes_left_out": unschedulable_nodes,
         })),
     }
+}
+
+/// What the trace is without, though the quorum knows it.
+fn left_out(held: usize, unschedulable_nodes: usize) -> Vec<String> {
+    let all = [(held, "submissions held: left out"), (unschedulable_nodes, "nodes that take no work (schedulable: false): left out")];
+    all.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect()
 }
 
 #[cfg(test)]
@@ -230,7 +273,16 @@ mod tests {
     }
 
     fn captured(work: Vec<v1::TracedWork>) -> Captured {
-        Captured { from: Timestamp(0), until: Timestamp(10_000), complete_from: Timestamp(0), share_policy: String::new(), work }
+        Captured {
+            from: Timestamp(0),
+            until: Timestamp(10_000),
+            complete_from: Timestamp(0),
+            share_policy: String::new(),
+            budget_period_days: 30,
+            checkpoint_bytes_per_second: Some(1e9),
+            held: 0,
+            work,
+        }
     }
 
     #[test]
@@ -254,6 +306,23 @@ mod tests {
         assert!(texts[4].contains("\"duration\":\"2s\",\"exit\":0"), "{}", texts[4]);
         assert!(!texts[2].contains("duration"), "it never ran: {}", texts[2]);
         assert!(captured(vec![v1::TracedWork { id: "x".into(), ..work(1, 1, 0, None) }]).events().is_err());
+    }
+
+    #[test]
+    fn the_header_says_by_what_the_scheduler_decides() {
+        let text = serde_json::to_string(&captured(vec![]).header()).unwrap();
+        assert!(text.ends_with(r#","budget_period_days":30,"checkpoint_bytes_per_second":1000000000.0}"#), "{text}");
+    }
+
+    #[test]
+    fn nodes_that_take_no_work_are_left_out_and_counted() {
+        let node = |id: &str, schedulable| v1::Node { id: id.into(), cores: 4, schedulable, ..Default::default() };
+        let (lines, unschedulable) = node_lines(vec![node("login1", false), node("n1", true), node("login2", false)]).unwrap();
+        let text = serde_json::to_string(&lines).unwrap();
+        assert_eq!((lines.len(), unschedulable), (1, 2));
+        assert!(text.contains("n1") && !text.contains("login"), "{text}");
+        assert_eq!(left_out(0, 2), ["2 nodes that take no work (schedulable: false): left out"]);
+        assert_eq!(left_out(3, 0), ["3 submissions held: left out"]);
     }
 
     #[test]

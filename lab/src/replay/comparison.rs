@@ -5,8 +5,13 @@ use super::report::wrapped;
 use super::scenario::Scenario;
 use crate::chart::{Chart, Curve, Scale};
 use anyhow::{Context, Result};
+use serde::Serialize;
 use std::path::Path;
 
+/// From here on a value is shown without decimals: a column is no wider than it was.
+const WITHOUT_DECIMALS_FROM: f64 = 100_000.0;
+/// The largest difference that is shown, in per cent.
+const DIFFERENCE_MAX: f64 = 9999.9;
 /// Columns of a table for people.
 const LABEL_WIDTH: usize = 25;
 const COLUMN_WIDTH: usize = 18;
@@ -90,9 +95,13 @@ fn cell(row: &Row, of: &Outcome, base: Option<&Outcome>) -> String {
     let shown = (row.shown)(value);
     let base_value = base.filter(|base| base.weights != of.weights).and_then(|base| (row.value)(base));
     match base_value {
-        Some(base) if base != 0.0 => format!("{shown} {:>+7.1}%", 100.0 * (value - base) / base),
+        Some(base) if base != 0.0 => format!("{shown} {:>8}", difference(100.0 * (value - base) / base)),
         Some(_) | None => format!("{shown}         "),
     }
+}
+
+fn difference(percent: f64) -> String {
+    if percent > DIFFERENCE_MAX { ">+9999%".to_owned() } else { format!("{percent:+.1}%") }
 }
 
 /// The end of a path that fits above a column.
@@ -111,20 +120,27 @@ fn count(value: f64) -> String {
 }
 
 fn tenths(value: f64) -> String {
-    format!("{value:.1}")
+    if value >= WITHOUT_DECIMALS_FROM { count(value) } else { format!("{value:.1}") }
 }
 
 fn hundredths(value: f64) -> String {
-    format!("{value:.2}")
+    if value >= WITHOUT_DECIMALS_FROM { count(value) } else { format!("{value:.2}") }
 }
 
 fn thousandths(value: f64) -> String {
     format!("{value:.3}")
 }
 
-/// All runs as JSON.
-pub fn json(scenario: &Scenario, all: &[Outcome]) -> Result<String> {
-    let value = serde_json::json!({ "trace": scenario.name, "notes": scenario.notes, "replays": all });
+/// What must hold for a trace with a name, with its own weights.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Criterion {
+    pub text: &'static str,
+    pub met: bool,
+}
+
+/// All runs as JSON. `criterion`: null in it if the trace has none.
+pub fn json(scenario: &Scenario, all: &[Outcome], criterion: Option<Criterion>) -> Result<String> {
+    let value = serde_json::json!({ "trace": scenario.name, "notes": scenario.notes, "criterion": criterion, "replays": all });
     Ok(serde_json::to_string_pretty(&value)? + "\n")
 }
 
@@ -185,9 +201,31 @@ mod tests {
     }
 
     #[test]
+    fn columns_do_not_touch_where_numbers_are_large() {
+        let mut all = outcomes(&["own", "a.yaml", "b.yaml"]);
+        for (of, hours) in all.iter_mut().zip([1_234_567.8, 1_234.5, 9_876_543.2]) {
+            of.nodes.used_hours = hours;
+            (of.submitted, of.oldest_s, of.effort.processor_seconds) = (9_999_999, 3600 * hours as u64, hours);
+        }
+        let text = table(&all);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let cells = |label: &str| {
+            let line = text.lines().find(|line| line.starts_with(label)).unwrap();
+            line.strip_prefix(label).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(cells("node-hours"), ["1234568", ">+9999%", "1234.5", "9876543", ">+9999%"]);
+        // Whole hours.
+        assert_eq!(cells("oldest job waited, h"), ["1234567", ">+9999%", "1234.00", "9876543", ">+9999%"]);
+        assert_eq!(cells("submitted"), ["9999999", "+0.0%", "9999999", "9999999", "+0.0%"]);
+    }
+
+    #[test]
     fn json_and_drawings_have_all_runs() {
         let all = outcomes(&["own", "a.yaml"]);
-        let value: serde_json::Value = serde_json::from_str(&json(&scenario(), &all).unwrap()).unwrap();
+        let parsed = |criterion| serde_json::from_str::<serde_json::Value>(&json(&scenario(), &all, criterion).unwrap()).unwrap();
+        let value = parsed(Some(Criterion { text: "nothing waits", met: false }));
+        assert_eq!(value["criterion"], serde_json::json!({ "text": "nothing waits", "met": false }));
+        assert!(parsed(None)["criterion"].is_null());
         assert_eq!((&value["replays"][1]["weights"], &value["replays"][0]["submitted"]), (&"a.yaml".into(), &5.into()));
         let folder = std::env::temp_dir().join(format!("lattice-replay-drawings-{}", std::process::id()));
         draw(&folder, &scenario(), &all).unwrap();

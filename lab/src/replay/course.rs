@@ -10,13 +10,13 @@
 //! nodes back after the time that the plan assumes: to save itself and to end. If it saves itself, it continues later
 //! with what it had left when it was asked; otherwise it begins anew. Saving always succeeds.
 
-use super::product::{Begun, Lattice, Round, owner, time};
+use super::product::{Begun, Lattice, Preempted, Round, owner, time};
+use super::progress::Progress;
 use super::scenario::{Scenario, Work};
 use super::simulation::processor_time;
 use super::site::Site;
 use anyhow::{Context, Result};
 use lattice_model::{Allocation, AllocationId, NodeUse, PreemptCause};
-use lattice_scheduler::{ENDING_S, SAVING_S_DEFAULT};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -67,7 +67,9 @@ pub struct Effort {
 pub fn run(scenario: &Scenario, site: &Site) -> Result<Course> {
     let mut simulation = Simulation::new(&scenario.works, site);
     let mut arrivals = scenario.works.iter().enumerate().peekable();
+    let mut progress = Progress::of(scenario.span_s());
     while let Some(now_s) = arrivals.peek().map(|(_, work)| work.submitted_s).into_iter().chain(simulation.next_event_s()).min() {
+        progress.show(now_s);
         simulation.end_until(now_s);
         while let Some((_, work)) = arrivals.next_if(|(_, work)| work.submitted_s <= now_s) {
             simulation.submit(work);
@@ -75,12 +77,6 @@ pub fn run(scenario: &Scenario, site: &Site) -> Result<Course> {
         simulation.round(now_s).with_context(|| format!("after {now_s} s"))?;
     }
     Ok(simulation.course)
-}
-
-/// How long work that is preempted keeps its nodes, in seconds.
-fn giving_back_s(saves_itself: bool) -> u64 {
-    let saving_s = if saves_itself { SAVING_S_DEFAULT } else { 0.0 };
-    (saving_s + ENDING_S) as u64
 }
 
 /// Events of one second in the order in which they count: work that ends is not preempted any more.
@@ -175,8 +171,8 @@ impl<'a> Simulation<'a> {
         for begun in begun {
             self.begin(begun, now_s)?;
         }
-        for (id, cause) in preempted {
-            self.order(id, cause, now_s)?;
+        for preempted in preempted {
+            self.order(preempted, now_s)?;
         }
         Ok(())
     }
@@ -193,11 +189,11 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    fn order(&mut self, id: AllocationId, cause: PreemptCause, now_s: u64) -> Result<()> {
+    fn order(&mut self, Preempted { id, cause, giving_back_s }: Preempted, now_s: u64) -> Result<()> {
         let index = self.index_of(id)?;
         let saves_itself = self.works[index].request.checkpoint;
         let running = self.running.get_mut(&index).with_context(|| format!("work {id} is preempted and does not run"))?;
-        let at_s = now_s.saturating_add(giving_back_s(saves_itself));
+        let at_s = now_s.saturating_add(giving_back_s);
         let left_s = if saves_itself { running.end_s.saturating_sub(now_s) } else { self.works[index].run_s };
         running.order = Some(Order { at_s, cause, left_s });
         self.events.insert((at_s, Event::GiveBack, index));
@@ -213,9 +209,10 @@ impl<'a> Simulation<'a> {
 mod tests {
     use super::super::product::id;
     use super::super::scenario::whole_nodes;
-    use super::super::site::Site;
+    use super::super::site::{Site, vcluster};
     use super::*;
     use lattice_model::trace::{Request, Span};
+    use lattice_model::{SchedulerKind, VCluster};
 
     const HOUR_S: u64 = 3600;
 
@@ -249,6 +246,48 @@ mod tests {
         ];
         assert_eq!(ends, want);
         assert!(course.stretches.iter().all(|stretch| stretch.uses.node_millionths == 2_000_000 && stretch.uses.gpus == 8));
+    }
+
+    #[test]
+    fn work_saves_itself_for_as_long_as_the_store_needs() {
+        let background = Request { priority: 1, checkpoint: true, ..whole_nodes(2) };
+        let works = vec![work(0, 0, 10 * HOUR_S, background), work(1, HOUR_S, HOUR_S, whole_nodes(2))];
+        let mut site = Site::alike(2);
+        // It saves a quarter of the memory of both nodes, in 128 s.
+        let memory_bytes: u64 = site.nodes.iter().map(|node| node.size.memory_bytes).sum();
+        site.checkpoint_bytes_per_second = Some(memory_bytes as f64 / 512.0);
+        let scenario = Scenario { name: "t".into(), site, works, notes: vec![] };
+        let course = run(&scenario, &scenario.site).unwrap();
+        assert_eq!(course.lives[1].started_s, Some(HOUR_S + 128 + 30));
+    }
+
+    #[test]
+    fn work_that_borrowed_a_node_gives_it_back_to_its_lender_and_continues() {
+        let mut site = Site::alike(2);
+        site.nodes[1].home = "lender".into();
+        site.vclusters = vec![
+            VCluster { nodes: 1, lend_ms: Some(24 * HOUR_S * 1000), ..vcluster("lender", SchedulerKind::HpcBackfill) },
+            VCluster { borrows: true, ..vcluster("borrower", SchedulerKind::HpcBackfill) },
+        ];
+        let of = |name: &str| Request { vcluster: name.to_owned(), ..whole_nodes(1) };
+        let works = vec![
+            // It fills the only node that is not the lender's, and may not be interrupted.
+            work(0, 0, 10 * HOUR_S, of("borrower")),
+            work(1, 1, 10 * HOUR_S, Request { checkpoint: true, ..of("borrower") }),
+            work(2, HOUR_S, HOUR_S, of("lender")),
+        ];
+        let scenario = Scenario { name: "t".into(), site, works, notes: vec![] };
+        let course = run(&scenario, &scenario.site).unwrap();
+        let ends: Vec<_> = course.stretches.iter().map(|s| (s.work, s.from_s, s.to_s, s.preempted)).collect();
+        let (reclaimed_s, again_s) = (HOUR_S + 90, 2 * HOUR_S + 90);
+        let want = [
+            (1, 1, reclaimed_s, Some(PreemptCause::Reclaim)),
+            (2, reclaimed_s, again_s, None),
+            (0, 0, 10 * HOUR_S, None),
+            // Nine hours and a second were left when it was asked.
+            (1, again_s, again_s + 9 * HOUR_S + 1, None),
+        ];
+        assert_eq!(ends, want);
     }
 
     #[test]

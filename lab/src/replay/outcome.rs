@@ -26,7 +26,7 @@ pub struct Outcome {
     /// The weights: a file's name, or `own` for those of the trace.
     pub weights: String,
     pub submitted: usize,
-    /// What never began: no nodes of the trace can serve it.
+    /// What never began, because it could not: no nodes of the trace can serve it, or a limit of its tenant forbids it.
     pub never_began: usize,
     pub nodes: Used,
     /// `None`: the nodes have no GPUs.

@@ -10,7 +10,7 @@ use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, CheckpointId, CheckpointRef, Claim, Entrypoint, Epoch, NodeId, NodeUse,
     PreemptCause, Preemption, Principal, Resources, Share, SharePhase, Timestamp, VCluster,
 };
-use lattice_scheduler::{View, plan};
+use lattice_scheduler::{View, giving_back_s, plan};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,10 +32,19 @@ pub struct Lattice {
 pub struct Round {
     /// What begins.
     pub begun: Vec<Begun>,
-    /// What must give its nodes back, and why.
-    pub preempted: Vec<(AllocationId, PreemptCause)>,
+    /// What must give its nodes back.
+    pub preempted: Vec<Preempted>,
     /// When others are expected to begin, in seconds.
     pub expected: Vec<(AllocationId, u64)>,
+}
+
+/// An allocation that must give its nodes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preempted {
+    pub id: AllocationId,
+    pub cause: PreemptCause,
+    /// How long it keeps its nodes, in seconds: as long as the plan assumes.
+    pub giving_back_s: u64,
 }
 
 /// An allocation that begins.
@@ -57,6 +66,8 @@ impl Lattice {
             tenants: site.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.clone())).collect(),
             vclusters: site.vclusters.iter().map(|vcluster| (vcluster.name.clone(), vcluster.clone())).collect(),
             share_policy: site.share_policy,
+            budget_period: site.budget_period,
+            checkpoint_bytes_per_second: site.checkpoint_bytes_per_second,
             fresh: true,
             ..View::default()
         };
@@ -107,8 +118,8 @@ impl Lattice {
         for (_, order) in orders {
             for (victim, epoch) in order.victims {
                 let cause = self.cause(order.beneficiary, victim)?;
-                self.order(victim, epoch, cause)?;
-                preempted.push((victim, cause));
+                let giving_back_s = self.order(victim, epoch, cause)?;
+                preempted.push(Preempted { id: victim, cause, giving_back_s });
             }
         }
         Ok(Round { begun, preempted, expected })
@@ -155,11 +166,13 @@ impl Lattice {
         let (beneficiary, victim) = (known(&beneficiary)?, known(&victim)?);
         let record = |name: &str| self.view.vclusters.get(name);
         let lender = &beneficiary.spec.vcluster;
-        let is_lent = |node: &NodeId| self.view.nodes.get(node).is_some_and(|node| VCluster::is_lent_by(record, lender, node, &victim.spec));
+        let is_lent =
+            |node: &NodeId| self.view.nodes.get(node).is_some_and(|node| VCluster::is_lent_by(record, lender, node, &victim.spec));
         Ok(if victim.nodes().any(is_lent) { PreemptCause::Reclaim } else { PreemptCause::Priority })
     }
 
-    fn order(&mut self, victim: AllocationId, epoch: Epoch, cause: PreemptCause) -> Result<()> {
+    /// Asks the victim to give its nodes back. Returns how long it keeps them, in seconds.
+    fn order(&mut self, victim: AllocationId, epoch: Epoch, cause: PreemptCause) -> Result<u64> {
         let allocation = self.view.allocations.get_mut(&victim).context("a preemption of nothing")?;
         ensure!(allocation.epoch == epoch, "a preemption of an earlier claim");
         allocation.preemption = Some(Box::new(Preemption {
@@ -171,7 +184,7 @@ impl Lattice {
             hold: false,
             failed: None,
         }));
-        Ok(())
+        Ok(giving_back_s(allocation, self.view.checkpoint_bytes_per_second).ceil() as u64)
     }
 }
 

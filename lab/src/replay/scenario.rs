@@ -24,7 +24,7 @@ pub struct Work {
     pub id: AllocationId,
     pub request: Request,
     pub submitted_s: u64,
-    /// How long it runs if it is not interrupted, at most as long as its walltime.
+    /// How long it runs if it is not interrupted. At most as long as its walltime, unless it saves itself and continued.
     pub run_s: u64,
 }
 
@@ -58,6 +58,9 @@ pub fn whole_nodes(nodes: u32) -> Request {
         nodes,
         nodes_max: None,
         share: None,
+        tasks_per_node: 1,
+        gpus_per_task: 0,
+        cpus_per_task: 0,
         constraints: Wanted::default(),
         walltime: None,
         tenant: String::new(),

@@ -1,5 +1,6 @@
 //! Virtual time: submissions and ends are events, and after each event a scheduler decides what begins.
 
+use super::progress::Progress;
 use super::workload::{Job, Workload};
 use anyhow::{Context, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
@@ -75,7 +76,9 @@ pub fn simulate(workload: &Workload, scheduler: &mut dyn Scheduler) -> Result<Ru
     let mut simulation = Simulation::new(workload);
     let mut arrivals = workload.jobs.iter().peekable();
     let (mut plans, mut processor) = (0, Duration::ZERO);
+    let mut progress = Progress::of(workload.span_s());
     while let Some(now_s) = arrivals.peek().map(|job| job.submitted_s).into_iter().chain(simulation.next_end_s()).min() {
+        progress.show(now_s);
         let before = processor_time()?;
         for job in simulation.end_until(now_s) {
             scheduler.end(job, now_s);

@@ -2,7 +2,7 @@
 
 use crate::ready_node::ready_node;
 use lattice_model::constraint::CHECKPOINTS;
-use lattice_model::{DEFAULT_VCLUSTER, Node, Resources, Revision, SchedulerKind, SharePolicy, Tenant, Timestamp, VCluster};
+use lattice_model::{BudgetPeriod, DEFAULT_VCLUSTER, Node, Resources, Revision, SchedulerKind, SharePolicy, Tenant, Timestamp, VCluster};
 
 const NODE_SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 4 };
 
@@ -14,6 +14,10 @@ pub struct Site {
     pub vclusters: Vec<VCluster>,
     /// Whose shares a node holds at a time.
     pub share_policy: SharePolicy,
+    /// How far budgets look back.
+    pub budget_period: BudgetPeriod,
+    /// The bandwidth of the checkpoint store, in bytes per second; `None`: it is not known.
+    pub checkpoint_bytes_per_second: Option<f64>,
 }
 
 impl Site {

@@ -11,7 +11,10 @@ use lattice_model::spec::NODES_MAX;
 use lattice_model::tenant::WHOLE_CLUSTER_PPM;
 use lattice_model::trace::{Complete, FORMAT, Header, Line, NodeLine, Span, Submit, TenantLine, VClusterLine};
 use lattice_model::vcluster::is_name;
-use lattice_model::{AllocationId, Conformance, DEFAULT_VCLUSTER, Factor, Node, Resources, SchedulerKind, SharePolicy, Tenant, VCluster, Weight};
+use lattice_model::{
+    AllocationId, BudgetPeriod, Conformance, DEFAULT_VCLUSTER, Factor, Node, Resources, SchedulerKind, SharePolicy, Tenant, VCluster,
+    Weight,
+};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, Read};
@@ -22,6 +25,8 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 const LINES_MAX: u64 = 10_000_000;
 /// Bytes of a line at most.
 const LINE_LEN_MAX: u64 = 64 << 10;
+/// Names of nodes in the constraints of all work at most.
+const NODE_NAMES_MAX: usize = 10_000_000;
 const TENANTS_MAX: usize = 10_000;
 const VCLUSTERS_MAX: usize = 1000;
 /// Bytes of a name of a tenant or of a group of nodes at most.
@@ -67,6 +72,8 @@ struct Reading {
     nodes: BTreeMap<String, Node>,
     index: BTreeMap<AllocationId, usize>,
     works: Vec<Traced>,
+    /// How many names of nodes the constraints of all work have.
+    node_names: usize,
     latest_ms: u64,
 }
 
@@ -103,6 +110,9 @@ impl Reading {
         ensure!(header.format == FORMAT, "the format is {:?}; this version reads {FORMAT}", clipped(&header.format));
         ensure!(header.from <= header.until, "`from` is after `until`");
         header.share_policy.as_deref().map(policy).transpose()?;
+        header.budget_period_days.map(budget_period).transpose()?;
+        let is_rate = header.checkpoint_bytes_per_second.is_none_or(|rate| rate.is_finite() && rate >= 1.0);
+        ensure!(is_rate, "checkpoint_bytes_per_second is less than 1");
         self.header = Some(header);
         Ok(())
     }
@@ -185,6 +195,11 @@ impl Reading {
     fn submit(&mut self, line: Submit) -> Result<()> {
         self.at(line.ts.0.0)?;
         line.alloc.spec().validate()?;
+        self.node_names += line.alloc.constraints.nodes.len();
+        ensure!(
+            self.node_names <= NODE_NAMES_MAX,
+            "more than {NODE_NAMES_MAX} names of nodes in the constraints up to here; capture fewer days"
+        );
         match self.index.entry(line.alloc_id) {
             Entry::Occupied(_) => bail!("{} is submitted a second time", line.alloc_id),
             Entry::Vacant(free) => {
@@ -231,6 +246,8 @@ impl Reading {
             tenants: self.tenants.into_values().collect(),
             vclusters: self.vclusters.into_values().collect(),
             share_policy: header.share_policy.as_deref().map(policy).transpose()?.unwrap_or_default(),
+            budget_period: header.budget_period_days.map(budget_period).transpose()?.unwrap_or_default(),
+            checkpoint_bytes_per_second: header.checkpoint_bytes_per_second,
         };
         let mut homes: BTreeMap<&str, u32> = BTreeMap::new();
         for node in site.nodes.iter().filter(|node| !node.home.is_empty()) {
@@ -243,37 +260,51 @@ impl Reading {
         if let Some(unknown) = homes.keys().find(|home| !known.contains(*home)) {
             bail!("{name}: a node belongs to vCluster {unknown:?}, which has no line");
         }
-        let until_s = header.until.0.0 / 1000;
-        let (mut works, mut never_ran, mut open, mut over) = (Vec::with_capacity(self.works.len()), 0, 0, 0);
-        for Traced { mut work, end } in self.works {
-            match end {
-                End::Ran => {}
-                End::NeverRan => {
-                    never_ran += 1;
-                    continue;
-                }
-                End::Open => {
-                    open += 1;
-                    work.run_s = work.request.walltime.map_or(until_s.saturating_sub(work.submitted_s), |walltime| walltime.0);
-                }
+        let (works, counted) = replayable(self.works, header.until.0.0 / 1000);
+        ensure!(!works.is_empty(), "{name} has no work that ran or waits");
+        let mut notes = vec![
+            format!("captured from {} to {}, complete from {} on", header.from.0, header.until.0, header.complete_from.0),
+            "use before the trace is not known: budgets and fair shares begin at zero".to_owned(),
+        ];
+        notes.extend(counted);
+        Ok(Scenario { name: name.to_owned(), site, works, notes })
+    }
+}
+
+/// The work that is replayed, by time of submission, and notes on what is odd. `until_s`: the end of the trace.
+fn replayable(traced: Vec<Traced>, until_s: u64) -> (Vec<Work>, Vec<String>) {
+    let (mut works, mut never_ran, mut open, mut over, mut continued) = (Vec::with_capacity(traced.len()), 0, 0, 0, 0);
+    for Traced { mut work, end } in traced {
+        match end {
+            End::Ran => {}
+            End::NeverRan => {
+                never_ran += 1;
+                continue;
             }
-            if let Some(Span(walltime_s)) = work.request.walltime.filter(|walltime| walltime.0 < work.run_s) {
+            End::Open => {
+                open += 1;
+                work.run_s = work.request.walltime.map_or(until_s.saturating_sub(work.submitted_s), |walltime| walltime.0);
+            }
+        }
+        if let Some(Span(walltime_s)) = work.request.walltime.filter(|walltime| walltime.0 < work.run_s) {
+            if work.request.checkpoint {
+                continued += 1;
+            } else {
                 over += 1;
                 work.run_s = walltime_s;
             }
-            works.push(work);
         }
-        works.sort_by_key(|work| work.submitted_s);
-        ensure!(!works.is_empty(), "{name} has no work that ran or waits");
-        let mut notes = vec![format!("captured from {} to {}, complete from {} on", header.from.0, header.until.0, header.complete_from.0)];
-        let counted = [
-            (never_ran, "ended without having run: left out"),
-            (open, "had not ended: they run for their walltime, or without one to the end of the trace"),
-            (over, "ran for longer than the walltime: ended there"),
-        ];
-        notes.extend(counted.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} submissions {what}")));
-        Ok(Scenario { name: name.to_owned(), site, works, notes })
+        works.push(work);
     }
+    works.sort_by_key(|work| work.submitted_s);
+    let counted = [
+        (never_ran, "ended without having run: left out"),
+        (open, "had not ended: they run for their walltime, or without one to the end of the trace"),
+        (over, "ran for longer than the walltime: ended there"),
+        (continued, "save themselves and ran for longer than one walltime: they run on without a break"),
+    ];
+    let notes = counted.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} submissions {what}"));
+    (works, notes.collect())
 }
 
 fn has_name(what: &str, name: &str) -> Result<()> {
@@ -281,8 +312,13 @@ fn has_name(what: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
+fn budget_period(days: u32) -> Result<BudgetPeriod> {
+    BudgetPeriod::of_days(days).context("budget_period_days")
+}
+
 fn policy(name: &str) -> Result<SharePolicy> {
-    SharePolicy::from_name(name).with_context(|| format!("share_policy: {:?} is not one of {}", clipped(name), SharePolicy::NAMES.join(", ")))
+    SharePolicy::from_name(name)
+        .with_context(|| format!("share_policy: {:?} is not one of {}", clipped(name), SharePolicy::NAMES.join(", ")))
 }
 
 /// The beginning of a text from the file.
@@ -324,21 +360,27 @@ mod tests {
     #[test]
     fn a_trace_is_read_with_its_site_and_what_is_odd_is_counted() {
         let other = ["2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88", "3f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88"];
-        let lines: [&str; 10] = [
-            HEADER,
+        let header = HEADER.replace('}', r#","budget_period_days":30,"checkpoint_bytes_per_second":1e9}"#);
+        let saves_itself = "4f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
+        let lines: [&str; 12] = [
+            &header,
             r#"{"type":"tenant","name":"physics","fair_share_target_ppm":500000}"#,
             r#"{"type":"vcluster","name":"batch","scheduler":"hpc-backfill","weights":{"fair-share":0.35},"lends":"2h"}"#,
             r#"{"type":"node","node":"n2","cores":4,"memory_bytes":1024,"vcluster":"batch","conformance_group":"a","topology_group":"g"}"#,
             NODE,
-            &submit(ID, "00:00:01", r#","walltime":"1h","tenant":"physics","checkpoint":true"#),
+            &submit(ID, "00:00:01", r#","walltime":"1h","tenant":"physics","tasks_per_node":4,"cpus_per_task":1"#),
             &submit(other[0], "00:00:02", ""),
             &submit(other[1], "00:00:03", ""),
+            &submit(saves_itself, "00:00:04", r#","walltime":"1h","checkpoint":true"#),
             &complete("02:00:01", r#","duration":"2h","exit":0"#),
             &complete("02:00:02", "").replace(ID, other[1]),
+            &complete("03:00:04", r#","duration":"3h""#).replace(ID, saves_itself),
         ];
         let scenario = read(text(&lines).as_bytes(), "t.jsonl").unwrap();
         let runs: Vec<_> = scenario.works.iter().map(|work| (work.submitted_s % 86_400, work.run_s)).collect();
-        assert_eq!(runs, [(1, 3600), (2, 86_398)]);
+        assert_eq!(runs, [(1, 3600), (2, 86_398), (4, 10_800)]);
+        assert_eq!((scenario.site.budget_period.days(), scenario.site.checkpoint_bytes_per_second), (30, Some(1e9)));
+        assert_eq!((scenario.works[0].request.tasks_per_node, scenario.works[1].request.tasks_per_node), (4, 1));
         assert_eq!(scenario.works[0].request.tenant, "physics");
         let batch = scenario.site.vcluster("batch").unwrap();
         assert_eq!((batch.nodes, batch.lend_ms), (1, Some(7_200_000)));
@@ -348,9 +390,11 @@ mod tests {
         assert_eq!(scenario.site.nodes.iter().map(|node| node.home.as_str()).collect::<Vec<_>>(), ["", "batch"]);
         let want = [
             "captured from 2026-03-01T00:00:00.000Z to 2026-03-02T00:00:00.000Z, complete from 2026-03-01T00:00:00.000Z on",
+            "use before the trace is not known: budgets and fair shares begin at zero",
             "1 submissions ended without having run: left out",
             "1 submissions had not ended: they run for their walltime, or without one to the end of the trace",
             "1 submissions ran for longer than the walltime: ended there",
+            "1 submissions save themselves and ran for longer than one walltime: they run on without a break",
         ];
         assert_eq!(scenario.notes, want);
     }
@@ -361,7 +405,9 @@ mod tests {
         let whole = text(&[HEADER, NODE, &first]);
         let cut = format!("{:#}", read(&whole.as_bytes()[..whole.len() - 1], "t.jsonl").unwrap_err());
         assert_eq!(cut, "t.jsonl, line 3: the last line is cut");
-        let cases: [(&[&str], &str); 13] = [
+        let cases: [(&[&str], &str); 15] = [
+            (&[&HEADER.replace('}', ",\"budget_period_days\":0}")], "line 1: budget_period_days: "),
+            (&[&HEADER.replace('}', ",\"checkpoint_bytes_per_second\":0.0}")], "line 1: checkpoint_bytes_per_second is less than 1"),
             (&[HEADER, NODE, &complete("00:00:01", "")], "line 3: 1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88 ends, and was not submitted"),
             (&[HEADER, NODE, &first, &complete("00:08:59", "")], "line 4: the time is 61 s before that of an event above"),
             (
@@ -398,7 +444,15 @@ mod tests {
     #[test]
     fn a_trace_that_was_written_is_read() {
         let at = Moment(Timestamp(1_772_704_812_034));
-        let header = Header { format: FORMAT.to_owned(), from: at, until: at, complete_from: at, share_policy: None };
+        let header = Header {
+            format: FORMAT.to_owned(),
+            from: at,
+            until: at,
+            complete_from: at,
+            share_policy: None,
+            budget_period_days: Some(7),
+            checkpoint_bytes_per_second: Some(1_000_000_000.0),
+        };
         let request = super::super::scenario::whole_nodes(1);
         let alloc_id: AllocationId = ID.parse().unwrap();
         let node = NodeLine {
@@ -421,6 +475,19 @@ mod tests {
         let written: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
         let scenario = read(written.as_bytes(), "t").unwrap();
         assert_eq!(scenario.works, [Work { id: alloc_id, request, submitted_s: 1_772_704_812, run_s: 7 }]);
+    }
+
+    #[test]
+    fn the_names_of_nodes_in_constraints_are_bounded() {
+        let line = submit(ID, "00:00:01", r#","constraints":{"nodes":["n1"]}"#);
+        let read = |node_names| {
+            let mut reading = Reading { node_names, ..Reading::default() };
+            reading.line(serde_json::from_str(HEADER).unwrap()).unwrap();
+            reading.line(serde_json::from_str(&line).unwrap())
+        };
+        assert!(read(NODE_NAMES_MAX - 1).is_ok());
+        let refused = read(NODE_NAMES_MAX).unwrap_err().to_string();
+        assert_eq!(refused, "more than 10000000 names of nodes in the constraints up to here; capture fewer days");
     }
 
     proptest! {

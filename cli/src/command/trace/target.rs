@@ -2,8 +2,9 @@
 
 use crate::failure::{Exit, Failure};
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// See the module documentation.
@@ -57,8 +58,9 @@ impl Target {
     }
 }
 
+/// A trace shows what everybody runs: only its owner reads it.
 fn write_new(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut out = BufWriter::new(File::create_new(path)?);
+    let mut out = BufWriter::new(OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?);
     content(&mut out)?;
     out.flush()?;
     out.get_ref().sync_all()
@@ -71,6 +73,7 @@ fn exists(file: &Path) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_file_appears_complete_and_replaces_none() {
@@ -87,6 +90,7 @@ mod tests {
 
         target.write(|out| out.write_all(b"all\n")).unwrap();
         assert_eq!(std::fs::read(&file).unwrap(), b"all\n");
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
         assert!(Target::of(&file).unwrap_err().what().contains("exists already"));
         assert!(target.write(|out| out.write_all(b"other")).unwrap_err().what().contains("exists already"));

@@ -34,8 +34,9 @@ accept as the process gave them, and the results: paths are not resolved, and a
 connection that is made without waiting has the result EINPROGRESS. Requests of
 io_uring are recorded without a result; of 32-bit programs only that they made
 a call. Not recorded: datagrams that are sent without a connection, descriptors
-that are inherited or passed on, and what happens while the agent is away (the
-record says when). An audit keeps no measurements: one mode at a time.
+that are inherited or passed on, and what happens while the agent is
+unreachable (the record says when). An audit keeps no measurements: one mode at
+a time.
 
 For the owner and for operators.";
 
