@@ -25,7 +25,7 @@ pub fn parse(text: &str, bare: BareNumber) -> Result<Duration, DurationError> {
 
 /// Whole milliseconds; a longer time is `u64::MAX`.
 pub fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    duration.as_secs().saturating_mul(1000).saturating_add(duration.subsec_millis().into())
 }
 
 fn clock(text: &str) -> Option<u64> {

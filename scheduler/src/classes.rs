@@ -6,10 +6,14 @@ use crate::misfit;
 use crate::node_set::NodeSet;
 use crate::state::{Part, State};
 use lattice_model::input::STDIN_VARIABLE;
-use lattice_model::{Allocation, Topology};
+use lattice_model::{Allocation, Resources, Topology};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
+
+/// For each kind of node, whether it can serve.
+pub type Kinds = Rc<[bool]>;
 
 /// Work that is equal in all that decides which nodes could ever serve it, and beside whom.
 #[derive(Clone)]
@@ -22,9 +26,11 @@ pub struct Class<'a> {
     /// enough, with the constraints that it asks for, and not now excluded for it.
     pub candidates: Rc<NodeSet>,
     /// Which kinds of nodes these are. `None`: not all nodes of a kind, or few nodes are alike.
-    pub kinds: Option<Rc<[bool]>>,
+    pub kinds: Option<Kinds>,
     /// How many of these could serve one allocation together, for 1, 2, … topology groups at most.
     reach: Rc<[usize]>,
+    /// How much a share gets of a node of each kind: they are equal in size.
+    amounts: OnceCell<Rc<[Resources]>>,
     /// How well the wiring of a node suits it, of the best of these; see [`locality::fitness`].
     pub fitness_within: Option<f64>,
     /// How much memory it gets of a node, in bytes; for whole nodes, of one of these.
@@ -35,7 +41,9 @@ impl Class<'_> {
     /// How much it gets of this node; `None`: the whole node.
     pub fn part(&self, state: &State<'_>, node: usize) -> Option<Part> {
         let spec = &self.like.spec;
-        spec.share.is_some().then(|| Part { amount: spec.amount_of(&state.nodes[node].size), who: self.who })
+        spec.share?;
+        let of_kinds = || state.kinds.iter().map(|node| spec.amount_of(&state.nodes[*node].size)).collect();
+        Some(Part { amount: self.amounts.get_or_init(of_kinds)[state.kind[node]], who: self.who })
     }
 
     /// How many of its candidates could serve one allocation together.
@@ -66,9 +74,9 @@ pub struct Classes<'a> {
     /// By a hash of what most classes differ in, and whose their shares are.
     by_hash: BTreeMap<(u64, u32), Vec<usize>>,
     /// Sets of candidates by the kinds of nodes that can serve. Classes share them.
-    by_kinds: BTreeMap<Rc<[bool]>, Rc<NodeSet>>,
+    by_kinds: BTreeMap<Kinds, Rc<NodeSet>>,
     /// See [`Class::reach`], by kinds, and whether one conformance group is required.
-    reach: BTreeMap<(Rc<[bool]>, bool), Rc<[usize]>>,
+    reach: BTreeMap<(Kinds, bool), Rc<[usize]>>,
 }
 
 impl<'a> Classes<'a> {
@@ -95,12 +103,12 @@ impl<'a> Classes<'a> {
         let of_first_node = || candidates.iter().next().map_or(0, |node| state.nodes[node].size.memory_bytes);
         let memory_bytes = allocation.spec.share.map_or_else(of_first_node, |share| share.memory_bytes);
         let fitness_within = fitness_within(state, allocation, &candidates);
-        self.all.push(Class { like: allocation, who, candidates, kinds, reach, fitness_within, memory_bytes });
+        self.all.push(Class { like: allocation, who, candidates, kinds, reach, amounts: OnceCell::new(), fitness_within, memory_bytes });
         self.all.len() - 1
     }
 
     /// The candidates, and their kinds; see [`Class`].
-    fn candidates(&mut self, state: &State<'a>, allocation: &Allocation) -> (Rc<NodeSet>, Option<Rc<[bool]>>) {
+    fn candidates(&mut self, state: &State<'a>, allocation: &Allocation) -> (Rc<NodeSet>, Option<Kinds>) {
         let named = state.view.named(allocation);
         let fits = |node: usize| {
             let node = state.nodes[node];
@@ -115,7 +123,7 @@ impl<'a> Classes<'a> {
             let is_named = |node: usize| allocation.spec.constraints.nodes.contains(&state.nodes[node].id);
             return (Rc::new(select(&|node| is_named(node) && fits(node) && !is_excluded(state, allocation, node))), None);
         }
-        let kinds: Rc<[bool]> = state.kinds.iter().map(|node| fits(*node)).collect();
+        let kinds: Kinds = state.kinds.iter().map(|node| fits(*node)).collect();
         if allocation.excluded.iter().any(|excluded| excluded.until.is_some()) {
             return (Rc::new(select(&|node| kinds[state.kind[node]] && !is_excluded(state, allocation, node))), None);
         }

@@ -68,6 +68,8 @@ pub struct State<'a> {
     pub view: &'a View,
     pub now_ms: u64,
     pub nodes: Vec<&'a Node>,
+    /// Where each node is among them.
+    pub index: HashMap<&'a NodeId, usize>,
     pub service: Vec<Service>,
     /// The conformance group of each node; a node that belongs to none has a number of its own.
     pub conformance_group: Vec<usize>,
@@ -101,7 +103,13 @@ impl<'a> State<'a> {
         let (kind, kinds) = kinds(&nodes);
         let (conformance_group, conformance_groups) = conformance_groups(&nodes);
         let (topology_group, topology_groups) = topology_groups(&nodes);
-        let service: Vec<Service> = nodes.iter().map(|node| service(view, node, now)).collect();
+        let mut alive = view.alive.iter().peekable();
+        // Both are in the order of ids.
+        let mut is_alive = |node: &Node| {
+            while alive.next_if(|id| **id < node.id).is_some() {}
+            alive.peek().is_some_and(|id| **id == node.id)
+        };
+        let service: Vec<Service> = nodes.iter().map(|node| service(node, is_alive(node), now)).collect();
         let alike = nodes.iter().enumerate().map(|(at, node)| Likeness {
             kind: kind[at],
             conformance_group: has_conformance_group(node).then_some(conformance_group[at]),
@@ -110,6 +118,7 @@ impl<'a> State<'a> {
         let mut state = Self {
             view,
             now_ms: now.0,
+            index: nodes.iter().enumerate().map(|(at, node)| (&node.id, at)).collect(),
             untouched: Untouched::of(alike, |node| service[node] == Service::Up),
             service,
             conformance_group,
@@ -145,15 +154,14 @@ impl<'a> State<'a> {
     /// list counts once, as in [`crate::Holdings`].
     fn hold_shares(&mut self) {
         let view = self.view;
-        let index: HashMap<&NodeId, usize> = self.nodes.iter().enumerate().map(|(at, node)| (&node.id, at)).collect();
         for allocation in view.allocations.values().filter(|a| !a.state.is_without_nodes()) {
             let end_ms = expected_end_ms(allocation, self.now_ms);
             let has_end = allocation.spec.walltime.is_some() || allocation.state.is_terminal();
             let who = self.owners.number(Some(allocation));
             for share in allocation.shares.iter().filter(|share| share.phase != SharePhase::Released) {
-                let Some(node) = index.get(share.node) else { continue };
+                let Some(node) = self.index.get(share.node).copied() else { continue };
                 let (start_ms, amount, by) = (self.now_ms, share.resources, allocation.id);
-                self.hold(*node, Span { start_ms, end_ms, amount, by, who, has_end, is_planned: false });
+                self.hold(node, Span { start_ms, end_ms, amount, by, who, has_end, is_planned: false });
             }
         }
         for node in 0..self.nodes.len() {
@@ -298,8 +306,8 @@ fn overdue_end_ms(due_ms: u64, now_ms: u64) -> u64 {
     if is_recent { minute_end_ms(now_ms + OVERDUE_GRACE_MS) } else { now_ms + walltime_ms_max() }
 }
 
-fn service(view: &View, node: &Node, now: Timestamp) -> Service {
-    if node.unclaimable().is_none() && view.alive.contains(&node.id) {
+fn service(node: &Node, is_alive: bool, now: Timestamp) -> Service {
+    if node.unclaimable().is_none() && is_alive {
         return Service::Up;
     }
     let out_since = match node.state {
@@ -352,14 +360,22 @@ fn topology_groups(nodes: &[&Node]) -> (Vec<usize>, usize) {
 fn kinds(nodes: &[&Node]) -> (Vec<usize>, Vec<usize>) {
     let mut known = BTreeMap::new();
     let mut kinds = Vec::new();
+    // Neighbours are mostly of one kind.
+    let mut last = None;
     let kind = nodes.iter().enumerate().map(|(at, node)| {
         let size = (node.size.cores, node.size.memory_bytes, node.size.gpus);
         let has_group = has_conformance_group(node);
         let has_drifted = node.conformance.as_ref().is_some_and(|c| c.drift.is_some());
-        *known.entry((&node.home, node.schedulable, size, &node.features, &node.locality, has_group, has_drifted)).or_insert_with(|| {
+        let key = (&node.home, node.schedulable, size, &node.features, &node.locality, has_group, has_drifted);
+        if let Some((_, kind)) = last.filter(|(of_last, _)| *of_last == key) {
+            return kind;
+        }
+        let kind = *known.entry(key).or_insert_with(|| {
             kinds.push(at);
             kinds.len() - 1
-        })
+        });
+        last = Some((key, kind));
+        kind
     });
     let kind = kind.collect();
     (kind, kinds)

@@ -77,9 +77,8 @@ impl<'a> Victims<'a> {
         let with_nodes = || state.view.allocations.values().filter(|a| !a.state.is_without_nodes());
         let leaves = |a: &&Allocation| a.state.is_terminal() || a.preemption.as_deref().is_some_and(Preemption::stands);
         let leaving = leaving(state, with_nodes().filter(leaves));
-        let index: BTreeMap<_, _> = state.nodes.iter().enumerate().map(|(at, node)| (&node.id, at)).collect();
         let candidate = |allocation: &'a Allocation| {
-            let nodes: Vec<usize> = allocation.nodes().filter_map(|node| index.get(node).copied()).collect();
+            let nodes: Vec<usize> = allocation.nodes().filter_map(|node| state.index.get(node).copied()).collect();
             let borrowed = borrowed(state, allocation, &nodes);
             let saving_s = giving_back_s(allocation, state.view.checkpoint_bytes_per_second);
             let cost_node_s = cost_node_s(state, allocation, saving_s);

@@ -4189,6 +4189,9 @@ pub struct ListTracedWorkResponse {
     /// the quorum forgets work that ended longer ago than this
     #[prost(uint64, tag = "3")]
     pub ended_kept_ms: u64,
+    /// The bandwidth of the checkpoint store with which the answering agent plans; absent: it is not known.
+    #[prost(double, optional, tag = "4")]
+    pub checkpoint_bytes_per_second: ::core::option::Option<f64>,
 }
 /// Times are milliseconds since 1970; 0: none.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -4215,12 +4218,22 @@ pub struct TracedWork {
     pub submitted_at_ms: u64,
     #[prost(uint64, tag = "10")]
     pub ended_at_ms: u64,
-    /// After the end, how long it ran: its last attempt, and those before that it continued; absent: it never ran.
+    /// After the end, how long it ran: its last attempt that began, and those before that it continued; absent: it never
+    /// ran.
     #[prost(uint64, optional, tag = "11")]
     pub ran_ms: ::core::option::Option<u64>,
     /// after the end, if its program has one
     #[prost(int32, optional, tag = "12")]
     pub exit_code: ::core::option::Option<i32>,
+    #[prost(uint32, tag = "13")]
+    pub tasks_per_node: u32,
+    #[prost(uint32, tag = "14")]
+    pub gpus_per_task: u32,
+    #[prost(uint32, tag = "15")]
+    pub cpus_per_task: u32,
+    /// it was submitted with a hold, or is held
+    #[prost(bool, tag = "16")]
+    pub held: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct QuorumStatusRequest {
