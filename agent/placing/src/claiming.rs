@@ -119,22 +119,22 @@ impl<'v> Claiming<'v> {
 /// queue goes on behind it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Limit {
-    OfUser(u32),
-    OfTenant(String),
-    OfSensitiveWork,
-    /// Of the VNIs for the network domain with this tenant and name.
-    OfDomain(String, String),
+    User(u32),
+    Tenant(String),
+    SensitiveWork,
+    /// The VNIs for the network domain with this tenant and name.
+    Domain(String, String),
 }
 
 impl Limit {
     /// The limit because of which a claim for this allocation was refused. `None`: it was another reason.
     fn of(refusal: &Refusal, allocation: &Allocation) -> Option<Self> {
         match refusal {
-            Refusal::OverUserLimit { .. } => Some(Self::OfUser(allocation.owner.uid)),
-            Refusal::NoVni(_) => Some(Self::OfDomain(allocation.spec.tenant.clone(), allocation.spec.connectivity.network_domain.clone())),
+            Refusal::OverUserLimit { .. } => Some(Self::User(allocation.owner.uid)),
+            Refusal::NoVni(_) => Some(Self::Domain(allocation.spec.tenant.clone(), allocation.spec.connectivity.network_domain.clone())),
             Refusal::Quota(excess) => Some(match excess.quota {
-                Quota::SensitivePoolSize => Self::OfSensitiveWork,
-                Quota::MaxNodes | Quota::MaxConcurrentAllocations => Self::OfTenant(allocation.spec.tenant.clone()),
+                Quota::SensitivePoolSize => Self::SensitiveWork,
+                Quota::MaxNodes | Quota::MaxConcurrentAllocations => Self::Tenant(allocation.spec.tenant.clone()),
             }),
             _ => None,
         }
@@ -143,10 +143,10 @@ impl Limit {
     fn is_of(&self, allocation: &Allocation) -> bool {
         let spec = &allocation.spec;
         match self {
-            Self::OfUser(uid) => allocation.owner.uid == *uid,
-            Self::OfTenant(tenant) => spec.tenant == *tenant,
-            Self::OfSensitiveWork => spec.sensitive,
-            Self::OfDomain(tenant, name) => spec.tenant == *tenant && spec.connectivity.network_domain == *name,
+            Self::User(uid) => allocation.owner.uid == *uid,
+            Self::Tenant(tenant) => spec.tenant == *tenant,
+            Self::SensitiveWork => spec.sensitive,
+            Self::Domain(tenant, name) => spec.tenant == *tenant && spec.connectivity.network_domain == *name,
         }
     }
 }
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!((claimed.len(), requests), (10 + 200, 2));
         assert!(claiming.refused.is_empty());
         let vni = || Refusal::NoVni(NoVni::Exhausted { domain: "d".into(), used: 1, size: 1 });
-        assert_eq!(Limit::of(&vni(), &pending(1, "")), Some(Limit::OfDomain(String::new(), String::new())));
+        assert_eq!(Limit::of(&vni(), &pending(1, "")), Some(Limit::Domain(String::new(), String::new())));
         assert_eq!(Limit::of(&conflict(), &pending(1, "")), None);
     }
 
