@@ -204,7 +204,7 @@ mod tests {
     fn columns_do_not_touch_where_numbers_are_large() {
         let mut all = outcomes(&["own", "a.yaml", "b.yaml"]);
         for (of, hours) in all.iter_mut().zip([1_234_567.8, 1_234.5, 9_876_543.2]) {
-            of.nodes.used_hours = hours;
+            (of.nodes.used_hours, of.nodes.available_hours) = (hours, 2.0 * hours);
             (of.submitted, of.oldest_s, of.effort.processor_seconds) = (9_999_999, 3600 * hours as u64, hours);
         }
         let text = table(&all);
