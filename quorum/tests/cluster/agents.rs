@@ -186,7 +186,14 @@ async fn the_audit_log_names_the_agent_that_proposed_a_claim_whichever_member_it
         hold_revision: n.hold_revision,
     });
     let newcomer = AllocationId(Uuid::new_v4());
-    let brought = Some(Claim { allocation: newcomer, requeue_count: 0, lease_token: token, shares: share.into_iter().collect(), after: None, by: None });
+    let brought = Some(Claim {
+        allocation: newcomer,
+        requeue_count: 0,
+        lease_token: token,
+        shares: share.into_iter().collect(),
+        after: None,
+        by: None,
+    });
     let request = Request::Submit { id: newcomer, spec: Box::new(spec(1)), owner: owner(), claim: brought, life: None };
     second.call(&request, PATIENCE).await.unwrap();
     let filter = AuditFilter { actions: vec![AuditAction::AllocationClaimed], ..AuditFilter::default() };

@@ -4,7 +4,8 @@ use super::audit_walk::AuditWalk;
 use super::leader_status::{AdmissionsStatus, KeyringStatus, LeaseStatus};
 use super::status::QuorumStatus;
 use lattice_ledger::{
-    Conflict, DomainStatus, Endpoint, LimitsStatus, Refusal, Revocation, ServiceStatus, TenantStatus, UsageReport, VClusterStatus, VniPoolStatus,
+    Conflict, DomainStatus, Endpoint, LimitsStatus, Refusal, Revocation, ServiceStatus, TenantStatus, UsageReport, VClusterStatus,
+    VniPoolStatus,
 };
 use lattice_model::{Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, MemberId, Node, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
