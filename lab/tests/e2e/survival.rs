@@ -45,14 +45,14 @@ fn lines_so_far(w: &World, id: &str) -> usize {
 }
 
 fn other_agent(w: &World) {
-    let id = ring_job(w, 80);
+    let id = ring_job(w, 160);
     w.wait_log(&id, "line 5 ");
     faults::kill_node(&w.dir, "n3").unwrap();
     let before = lines_so_far(w, &id);
     w.wait("the others' lines to go on", || lines_so_far(w, &id) > before + 20);
     faults::start_node(&w.dir, "n3").unwrap();
     assert_eq!(text(&w.status(&id), "state"), "Running");
-    complete(w, &id, 80);
+    complete(w, &id, 160);
     assert_eq!(text(&w.status(&id), "requeue_count"), "0");
 }
 
