@@ -42,8 +42,8 @@ use tokio_util::sync::CancellationToken;
 const NEWCOMER_NODES_MAX: usize = 1000;
 /// How long a request with claims may take.
 const CLAIMS_TIMEOUT: Duration = Duration::from_secs(3);
-/// From this on, a plan is followed by a rest as long as itself: in a large cluster, which changes all the
-/// time, the scheduler uses half a processor at most.
+/// After a plan that took this long or longer, the scheduler rests for the same time. A large cluster
+/// changes all the time: so the scheduler uses at most half a processor.
 const COSTLY_PLAN: Duration = Duration::from_millis(25);
 /// The longest rest.
 const REST_MAX: Duration = Duration::from_secs(1);
@@ -116,7 +116,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
     let mut asked = BTreeSet::new();
     let mut renew = tokio::time::interval(ttl / 3);
     let mut pace = Pace::default();
-    // The revision of the last claim, and until when the watch is waited for to show it.
+    // The revision of the last claim. Until this time, no plan is made before the watch shows it.
     let mut unseen = (Revision(0), Instant::now());
     loop {
         let changed = tokio::select! {
@@ -351,8 +351,9 @@ async fn propose(
     Round { lost, granted, planning }
 }
 
-/// What the plan of this view has to propose with these leases. It takes up to half a second of a
-/// processor in a large cluster, so no other task waits for it. `None`: the agent is stopping.
+/// What the plan of this view has to propose with these leases. A plan takes up to half a second of a
+/// processor in a large cluster, so it runs beside the other tasks. `None`: it panicked, which is
+/// logged, or the agent is stopping.
 async fn planned(view: &lattice_scheduler::View, tokens: &BTreeMap<&str, u64>) -> Option<(Vec<Claim>, Vec<(String, PreemptedFor)>)> {
     let view = view.clone();
     let tokens: BTreeMap<String, u64> = tokens.iter().map(|(queue, token)| ((*queue).to_owned(), *token)).collect();
