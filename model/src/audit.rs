@@ -170,6 +170,8 @@ actions! {
     NodeRemoved,
     /// Work that ended took a tenant's budget past a mark: 80 or 100 % are used.
     BudgetUsed,
+    /// The name or the preemption class of an allocation was changed.
+    AllocationChanged,
 }
 
 impl AuditAction {

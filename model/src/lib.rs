@@ -72,7 +72,7 @@ pub mod vcluster;
 pub mod weights;
 pub mod work_usage;
 
-pub use allocation::{Allocation, Exclusion, WalltimeChange};
+pub use allocation::{Allocation, Exclusion, SubmittedValues};
 pub use allocation_state::AllocationState;
 pub use attempt::Attempt;
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};

@@ -116,7 +116,7 @@ pub enum Command {
     /// Let held allocations get nodes again
     #[command(visible_alias = "release")]
     Resume(Later<Resume>),
-    /// Change the walltime of allocations
+    /// Change the walltime, the preemption class or the name of allocations
     Update(Later<Update>),
     /// End the current attempt of allocations, and put them back into the queue
     Requeue(Later<Requeue>),
@@ -242,6 +242,8 @@ mod tests {
             "release 12345",
             "requeue 12345 @last --reason=fan",
             "update 12345 @last --walltime=90",
+            "update 12345 -t +1h",
+            "update 12345 -t -30m --preemption-class=4 --name=night-run",
             "signal 12345",
             "signal 12345 -s term --to=script",
             "submit --dry-run -N 2 script.sh",
@@ -375,6 +377,8 @@ mod tests {
             ("signal 1 --to=all", "launches"),
             ("update 1", "--walltime"),
             ("update 1 -t 0", "more than 0"),
+            ("update 1 -t +soon", "24h"),
+            ("update 1 --preemption-class=11", "0..=10"),
             ("preempt 1 --deadline=0", "1s to 24h"),
             ("preempt 1 --deadline=86401", "1s to 24h"),
             ("checkpoint create 1 --deadline=0s", "1s to 24h"),

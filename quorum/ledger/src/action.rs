@@ -10,6 +10,7 @@ use super::requester::Requester::{self, Member, Operator, Owner, User, UserOrOpe
 use super::signing::SignedHead;
 use super::state::keyring::Secret;
 use super::tenants::{QuotaChange, TenantChange};
+use super::updates::AllocationChange;
 use super::urgency::Urgency::{self, Keeps, Mends, New};
 use super::user_limits::UserLimitsChange;
 use super::vclusters::VClusterChange;
@@ -23,7 +24,6 @@ use lattice_model::{
     ReportItem, Revision, SharePolicy, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 use uuid::Uuid;
 
 /// Generates [`Action`] from a table with a row for each command:
@@ -353,11 +353,11 @@ commands! { |ledger, context|
     HoldAllocation { allocation: AllocationId, by: Principal }
         => 1, Keeps, User(by, *allocation), 256, ledger.hold_allocation(context, *allocation, by);
 
-    /// Changes the walltime of an allocation that has not ended.
-    SetWalltime { allocation: AllocationId, by: Principal, walltime: Duration, as_operator: bool }
+    /// Changes the name, the walltime or the preemption class of an allocation that has not ended.
+    UpdateAllocation { allocation: AllocationId, by: Principal, change: AllocationChange, as_operator: bool }
         => 1, New,
-        UserOrOperator { by, allocation: *allocation, as_operator, methods: &["AllocationService/Update"] }, 256,
-        ledger.set_walltime(context, *allocation, by, *walltime, *as_operator);
+        UserOrOperator { by, allocation: *allocation, as_operator, methods: &["AllocationService/Update"] }, change.bytes_about(),
+        ledger.update_allocation(context, *allocation, by, change, *as_operator);
 
     /// Resumes a held or suspended allocation: it waits for nodes again.
     Resume { allocation: AllocationId, by: Principal }

@@ -98,6 +98,7 @@ mod telemetry;
 mod tenants;
 #[cfg(any(test, feature = "test-builders"))]
 pub mod test_builders;
+mod updates;
 mod urgency;
 mod usage;
 mod user_limits;
@@ -105,7 +106,6 @@ mod user_usage;
 mod vclusters;
 mod views;
 mod waits;
-mod walltimes;
 mod wipes;
 
 #[cfg(test)]
@@ -157,13 +157,13 @@ mod tenant_scenarios;
 #[cfg(test)]
 mod time_scenarios;
 #[cfg(test)]
+mod update_scenarios;
+#[cfg(test)]
 mod usage_scenarios;
 #[cfg(test)]
 mod user_limit_scenarios;
 #[cfg(test)]
 mod vcluster_scenarios;
-#[cfg(test)]
-mod walltime_scenarios;
 #[cfg(test)]
 mod wide_scenarios;
 #[cfg(test)]
@@ -185,7 +185,7 @@ pub use node_health::{DrainRequest, NodeHealth, cut};
 pub use outcome::{Applied, Changed, ChangedShares, Outcome};
 pub use preemptions::PreemptFor;
 pub use recovery::{HeldShare, beyond};
-pub use refusal::{Conflict, Refusal, RemovalRefusal, WalltimeRefusal};
+pub use refusal::{Conflict, Refusal, RemovalRefusal, UpdateRefusal};
 pub use registration::{NodeStateChange, Registration};
 pub use requester::Requester;
 pub use revocations::REVOCATIONS_MAX;
@@ -200,6 +200,7 @@ pub use state::{
     Ledger, NODES_MAX, NotifyChannel, Recovery,
 };
 pub use tenants::{QuotaChange, SoftLimitsChange, TenantChange, TenantStatus};
+pub use updates::AllocationChange;
 pub use urgency::Urgency;
 pub use usage::{BudgetReport, UsageOf, UsageReport};
 pub use user_limits::UserLimitsChange;

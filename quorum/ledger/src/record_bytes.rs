@@ -20,7 +20,7 @@ use lattice_model::node::{Hold, HoldReason, Wipe};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
 use lattice_model::{
     Allocation, AllocationSpec, CheckpointRef, Connectivity, DayUse, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Locality, Node,
-    NodeAddresses, NodeId, PhasesChange, Preemption, Principal, TelemetryOrder, Tenant, VCluster, WorkUsage,
+    NodeAddresses, NodeId, PhasesChange, Preemption, Principal, SubmittedValues, TelemetryOrder, Tenant, VCluster, WorkUsage,
 };
 use std::path::Path;
 
@@ -40,6 +40,8 @@ const CHECKPOINT_BYTES: usize = 80;
 const PREEMPTION_BYTES: usize = 144;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
+/// The submitted values of what was changed, with their block.
+const SUBMITTED_BYTES: usize = 64;
 /// What work used, with its block.
 const USAGE_BYTES: usize = 64;
 /// A record of use, the `Arc` around it, and its entries in the map and in the order.
@@ -83,7 +85,7 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
     let Allocation {
         id: _,
         spec,
-        walltime_change: _,
+        submitted_values,
         owner,
         state: _,
         reason,
@@ -114,8 +116,9 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
     let checkpoint = checkpoint.as_deref().map_or(0, |_: &CheckpointRef| CHECKPOINT_BYTES);
     let usage = usage.as_deref().map_or(0, |_: &WorkUsage| USAGE_BYTES);
     let reason = reason.as_ref().map_or(0, reason_bytes);
+    let submitted = submitted_values.as_deref().map_or(0, submitted_bytes);
     let lists = shares.len() * SHARE_BYTES + attempts + excluded;
-    ALLOCATION_BYTES + spec_bytes(spec) + principal_bytes(owner) + reason + lists + orders + checkpoint + usage
+    ALLOCATION_BYTES + spec_bytes(spec) + submitted + principal_bytes(owner) + reason + lists + orders + checkpoint + usage
 }
 
 /// Memory of a change of share phases.
@@ -264,6 +267,10 @@ fn reason_bytes(reason: &EndReason) -> usize {
         }
         EndReason::Requeued { by, why } => text_bytes(by) + text_bytes(why),
     }
+}
+
+fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _ }: &SubmittedValues) -> usize {
+    SUBMITTED_BYTES + text_bytes(name)
 }
 
 fn attempt_bytes(attempt: &Attempt) -> usize {

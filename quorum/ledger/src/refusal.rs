@@ -138,8 +138,8 @@ pub enum Refusal {
     NodeHasHome { node: NodeId, vcluster: String },
     #[error("allocation {id} is {state}, not Running")]
     NotRunning { id: AllocationId, state: AllocationState },
-    #[error("the walltime of allocation {id} stays as it is: {why}")]
-    Walltime { id: AllocationId, why: WalltimeRefusal },
+    #[error("allocation {id} stays as it is: {why}")]
+    Update { id: AllocationId, why: UpdateRefusal },
     #[error("allocation {id} is not held for a session")]
     NotASession { id: AllocationId },
     #[error("allocation {id} has session {session} on {node} already, and has one at most")]
@@ -242,7 +242,7 @@ impl Refusal {
             Self::NodeHasHome { vcluster, .. } => {
                 format!("remove it there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all nodes that stay")
             }
-            Self::Walltime { why, .. } => return why.remedy(),
+            Self::Update { id, why } => why.remedy(*id),
             Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
             Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
             Self::NoVni(no_vni) => no_vni.remedy().to_owned(),
@@ -312,25 +312,35 @@ impl Refusal {
     }
 }
 
-/// Why a walltime is not changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
-pub enum WalltimeRefusal {
+/// Why an allocation is not changed.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum UpdateRefusal {
     #[error("it is {state}")]
     HasEnded { state: AllocationState },
-    #[error("it is over, and its work is being ended")]
-    IsOver,
-    #[error("it runs for {} already, so {} is the least that it can be", clock_text(*ran), clock_text(*least))]
+    #[error("its walltime is over, and its work is being ended")]
+    WalltimeIsOver,
+    #[error("it runs for {} already, so {} is the least that its walltime can be", clock_text(*ran), clock_text(*least))]
     TooShort { ran: Duration, least: Duration },
-    #[error("it is {state}, and only operators lengthen the walltime of work that has nodes")]
-    HasNodes { state: AllocationState },
+    #[error("it is {state}, and only operators lengthen the walltime of work that has nodes: other work was planned with its end")]
+    LongerWithNodes { state: AllocationState },
+    #[error("it is {state}, and only operators raise the preemption class of work that has nodes: other work counts on it")]
+    HigherWithNodes { state: AllocationState },
+    #[error("it has nodes that vCluster {lender} has lent to it, and does not lend to such work")]
+    NodesAreLent { lender: String },
 }
 
-impl WalltimeRefusal {
-    fn remedy(self) -> Option<String> {
+impl UpdateRefusal {
+    fn remedy(&self, id: AllocationId) -> String {
+        let id = id.short();
         match self {
-            Self::HasEnded { .. } | Self::IsOver => None,
-            Self::TooShort { .. } => Some("`lattice cancel` ends it at once".to_owned()),
-            Self::HasNodes { .. } => Some("ask root on a machine whose agent has the role api; its owner may shorten it".to_owned()),
+            Self::HasEnded { .. } | Self::WalltimeIsOver => "submit it again with other options".to_owned(),
+            Self::TooShort { .. } => format!("`lattice cancel {id}` ends it at once"),
+            Self::LongerWithNodes { .. } => "ask root on a machine whose agent has the role api; its owner may shorten it".to_owned(),
+            Self::HigherWithNodes { .. } => "ask root on a machine whose agent has the role api; its owner may lower it".to_owned(),
+            Self::NodesAreLent { lender } => format!(
+                "`lattice preempt --hold {id}` has it give its nodes back; it can be changed then, and `lattice resume {id}` lets it continue \
+                 on nodes that are not lent by {lender}"
+            ),
         }
     }
 }

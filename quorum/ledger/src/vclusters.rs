@@ -144,6 +144,16 @@ impl Ledger {
         work.nodes().filter_map(|node| self.nodes.get(node)).any(|node| VCluster::is_lent_by(record, label, node, &work.spec))
     }
 
+    /// The vCluster that has lent a node to this work, and does not lend it to work with this
+    /// specification; `None`: there is none.
+    pub(super) fn lender_against(&self, work: &Allocation, spec: &AllocationSpec) -> Option<String> {
+        let record = |name: &str| self.vclusters.get(name).map(|v| &**v);
+        let home = |node: &Node| if node.home.is_empty() { DEFAULT_VCLUSTER.to_owned() } else { node.home.clone() };
+        let nodes = work.nodes().filter_map(|node| self.nodes.get(node));
+        let mut lent = nodes.filter(|node| VCluster::is_lent_by(record, &home(node), node, &work.spec));
+        lent.find(|node| !VCluster::lends(record, node, spec, work.requeue_count)).map(|node| home(node))
+    }
+
     /// Refuses a submission to a queue that no scheduler would ever serve, or that does not accept
     /// its tenant.
     pub(super) fn admits_to_vcluster(&self, spec: &AllocationSpec) -> Result<(), Refusal> {

@@ -11,7 +11,7 @@ use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
-use lattice_ledger::{Access, AccessKind, Action, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange};
+use lattice_ledger::{Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, Exposed, HoldKind, PreemptCause, Preemption,
     Principal, TelemetryMode,
@@ -145,12 +145,13 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         hold: false,
         failed: None,
     };
+    let longer = AllocationChange { walltime: Some(Duration::from_secs(60)), ..AllocationChange::default() };
     let of_users = vec![
         Action::Cancel { id: allocation, by: owner() },
         Action::Preempt { allocation, epoch, by: owner(), order, kill: false },
         Action::RequeueAllocation { allocation, epoch, by: owner(), reason: reason.clone() },
         Action::HoldAllocation { allocation, by: owner() },
-        Action::SetWalltime { allocation, by: owner(), walltime: Duration::from_secs(60), as_operator: false },
+        Action::UpdateAllocation { allocation, by: owner(), change: longer, as_operator: false },
         Action::Resume { allocation, by: owner() },
         Action::SetTelemetry { allocation, by: owner(), id, mode: TelemetryMode::Debug, duration_ms: 60_000 },
         Action::ReleaseLease { name: "other".into(), token: 9, holder: node.clone(), user: Some(owner()) },

@@ -43,6 +43,7 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("checkpoint", CHECKPOINT_BYTES, size_of::<CheckpointRef>() + BLOCK_BYTES),
         ("preemption", PREEMPTION_BYTES, size_of::<Preemption>() + BLOCK_BYTES),
         ("telemetry order", TELEMETRY_ORDER_BYTES, size_of::<TelemetryOrder>() + BLOCK_BYTES),
+        ("submitted values", SUBMITTED_BYTES, size_of::<SubmittedValues>() + BLOCK_BYTES),
         ("usage", USAGE_BYTES, size_of::<WorkUsage>() + BLOCK_BYTES),
         ("uenv", IMAGE_BYTES, size_of::<Image>() + BLOCK_BYTES),
         ("probe", PROBE_BYTES, size_of::<LivenessProbe>() + BLOCK_BYTES),
@@ -78,6 +79,8 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
     };
     with("owner", &|a| a.owner.name = long());
     with("groups", &|a| a.owner.groups = vec![7; LONG]);
+    let submitted = SubmittedValues { name: long(), walltime: Some(Duration::from_secs(1)), preemption_class: 5 };
+    with("submitted name", &|a| a.submitted_values = Some(Box::new(submitted.clone())));
     let resources = Resources { cores: 1, memory_bytes: 1 << 40, gpus: 1 };
     let share = |number: usize| Share { node: format!("{number:063}").parse().unwrap(), resources, phase: SharePhase::Prepared };
     with("shares", &|a| a.shares = (0..200).map(share).collect());
