@@ -4,7 +4,6 @@ use super::Api;
 use super::allocations::{LIST_MAX, next_page_token, place};
 use super::refusal::unexpected;
 use lattice_api::v1;
-use lattice_ledger::ENDED_KEPT_MS;
 use lattice_quorum_client::wire::{Answer, ListFilter, Request as Ask};
 use tonic::{Request, Status};
 
@@ -25,7 +24,6 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTracedWorkRequest>)
     Ok(v1::ListTracedWorkResponse {
         next_page_token: next_page_token(&all, more),
         work: all.iter().map(lattice_api::trace::to_proto).collect(),
-        ended_kept_ms: ENDED_KEPT_MS,
         checkpoint_bytes_per_second: api.cluster.borrow().checkpoint_bytes_per_second,
     })
 }

@@ -76,32 +76,32 @@ struct Captured {
 
 impl Captured {
     async fn fetch(client: &Client, (from, until): (Timestamp, Timestamp)) -> Result<Self, Failure> {
-        let limits = answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?;
-        let v1::Limits { user_history: history, share_policy, budget_period_days, .. } = limits;
         let mut request = v1::ListTracedWorkRequest { limit: PAGE_LEN, page_token: String::new() };
         let mut all = Vec::new();
-        loop {
+        let checkpoint_bytes_per_second = loop {
             let page = answer(client.admin().list_traced_work(request.clone())).await?;
             let is_last = page.work.is_empty() || page.next_page_token.is_empty();
             all.extend(page.work);
             if is_last {
-                let kept_from = Timestamp(until.0.saturating_sub(page.ended_kept_ms));
-                let complete_from = complete_from(&all, history).max(kept_from).max(from);
-                all.retain(|work| work.submitted_at_ms >= from.0);
-                let (held, work): (Vec<_>, Vec<_>) = all.into_iter().partition(|work| work.held);
-                return Ok(Self {
-                    from,
-                    until,
-                    complete_from,
-                    share_policy,
-                    budget_period_days,
-                    checkpoint_bytes_per_second: page.checkpoint_bytes_per_second,
-                    held: held.len(),
-                    work,
-                });
+                break page.checkpoint_bytes_per_second;
             }
             request.page_token = page.next_page_token;
-        }
+        };
+        // After the list, so that it counts what was forgotten meanwhile.
+        let limits = answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?;
+        let v1::Limits { share_policy, budget_period_days, ended, .. } = limits;
+        all.retain(|work| work.submitted_at_ms >= from.0);
+        let (held, work): (Vec<_>, Vec<_>) = all.into_iter().partition(|work| work.held);
+        Ok(Self {
+            from,
+            until,
+            complete_from: complete_from(ended.unwrap_or_default().forgotten_until_ms).max(from),
+            share_policy,
+            budget_period_days,
+            checkpoint_bytes_per_second,
+            held: held.len(),
+            work,
+        })
     }
 
     fn header(&self) -> Line {
@@ -144,18 +144,10 @@ impl Captured {
     }
 }
 
-/// From when on no work is missing because a user has as many ended allocations as are kept: once the oldest of these
-/// has ended.
-fn complete_from(all: &[v1::TracedWork], history: Option<u32>) -> Timestamp {
-    let Some(most) = history else { return Timestamp(0) };
-    let mut ended: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
-    for work in all.iter().filter(|work| work.ended_at_ms > 0) {
-        let (count, oldest_ms) = ended.entry(work.uid).or_insert((0, u64::MAX));
-        *count = count.saturating_add(1);
-        *oldest_ms = work.ended_at_ms.min(*oldest_ms);
-    }
-    let full = ended.into_values().filter(|(count, _)| *count >= most);
-    Timestamp(full.map(|(_, oldest_ms)| oldest_ms).max().unwrap_or(0))
+/// From when on no work is missing because the quorum has forgotten it, if all that ended later is kept; 0: it has
+/// forgotten none.
+fn complete_from(forgotten_until_ms: u64) -> Timestamp {
+    Timestamp(if forgotten_until_ms == 0 { 0 } else { forgotten_until_ms.saturating_add(1) })
 }
 
 /// Tenants, vClusters and nodes, and how many nodes are left out.
@@ -326,12 +318,8 @@ mod tests {
     }
 
     #[test]
-    fn a_user_with_all_the_ended_work_that_is_kept_bounds_what_is_complete() {
-        let all = [work(1, 100, 900, None), work(1, 50, 700, None), work(2, 10, 800, None)];
-        assert_eq!(complete_from(&all, None), Timestamp(0));
-        assert_eq!(complete_from(&all, Some(3)), Timestamp(0));
-        assert_eq!(complete_from(&all, Some(2)), Timestamp(700));
-        assert_eq!(complete_from(&all, Some(1)), Timestamp(800));
+    fn what_was_submitted_after_the_last_end_that_is_forgotten_is_complete() {
+        assert_eq!([0, 700].map(complete_from), [Timestamp(0), Timestamp(701)]);
     }
 
     #[test]

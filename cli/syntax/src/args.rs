@@ -341,6 +341,7 @@ mod tests {
             "admin network set-grace --domain=ml --grace=15m",
             "admin limits --sensitive-pool-size=4",
             "admin limits --user-running=4",
+            "admin limits --ended-kept=30d --ended-memory=1G",
             "admin limits --user-pending=100 --user-submissions-per-second=none --user-script-bytes=1000000 --user-history=500",
             "audit query --user=dr-x --since=2026-03-01 --until=2026-03-15",
             "audit query --alloc=12345",

@@ -4,6 +4,7 @@
 //!
 //! To add a command, add a row here, and a function in the file of its family beside this one.
 
+use super::ended::EndedLimitsChange;
 use super::preemptions::PreemptFor;
 use super::refusal::Refusal;
 use super::requester::Requester::{self, Member, Operator, Owner, User, UserOrOperator};
@@ -264,10 +265,12 @@ commands! { |ledger, context|
         budget_period_days: Option<u32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         share_policy: Option<SharePolicy>,
+        #[serde(default, skip_serializing_if = "EndedLimitsChange::is_none")]
+        ended: EndedLimitsChange,
         by: String,
     }
         => 1, New, Operator(by, &["AdminService/SetLimits"]), 256,
-        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days, *share_policy), by);
+        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days, *share_policy, *ended), by);
 
     /// The leader's clock: this deadline of the node's drain has passed.
     EndDrained { node: NodeId, deadline: Timestamp }

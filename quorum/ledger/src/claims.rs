@@ -28,7 +28,7 @@ impl Ledger {
         };
         let actor = format!("node:{}", claim.by.as_deref().unwrap_or(lease.holder.as_str()));
         let Some(allocation) = known else {
-            return Err(Refusal::NoSuchAllocation { key: id.to_string() });
+            return Err(self.no_such_allocation(id));
         };
         if allocation.requeue_count != claim.requeue_count {
             return Err(Refusal::StaleRequeueCount { id, seen: claim.requeue_count, now: allocation.requeue_count });

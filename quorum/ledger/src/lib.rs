@@ -176,6 +176,7 @@ pub use audit_chain::{AuditFault, AuditHead};
 pub use claims::{SCHEDULER_LEASE, scheduler_lease};
 pub use command::{Command, ENTRY_LEAP_MS_MAX};
 pub use conformance::DriftLimits;
+pub use ended::{EndedLimitsChange, EndedStatus};
 pub use leases::held;
 pub use level::{LEVEL_KNOWN, LEVEL_MAX};
 pub use limits::LimitsStatus;
@@ -185,7 +186,7 @@ pub use node_health::{DrainRequest, NodeHealth, cut};
 pub use outcome::{Applied, Changed, ChangedShares, Outcome};
 pub use preemptions::PreemptFor;
 pub use recovery::{HeldShare, beyond};
-pub use refusal::{Conflict, Refusal, RemovalRefusal, UpdateRefusal};
+pub use refusal::{Conflict, ForgottenWork, Refusal, RemovalRefusal, UpdateRefusal};
 pub use registration::{NodeStateChange, Registration};
 pub use requester::Requester;
 pub use revocations::REVOCATIONS_MAX;
@@ -196,8 +197,8 @@ pub use state::removals::{REMOVED_LEN_MAX, Removal};
 pub use state::revocations::Revocation;
 pub use state::user_limits::{UserLimit, UserLimits};
 pub use state::{
-    Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, ENDED_BYTES_MAX, ENDED_KEPT_MS, Holding, LEVEL_FIRST, LIVE_MAX, Lease,
-    Ledger, NODES_MAX, NotifyChannel, Recovery,
+    Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, EndedLimits, Forgotten, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger,
+    NODES_MAX, NotifyChannel, Recovery,
 };
 pub use tenants::{QuotaChange, SoftLimitsChange, TenantChange, TenantStatus};
 pub use updates::AllocationChange;

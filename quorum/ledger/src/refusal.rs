@@ -3,7 +3,7 @@
 use super::state::user_limits::UserLimit;
 use crate::shortage::Shortage;
 use lattice_model::count::counted;
-use lattice_model::duration::clock_text;
+use lattice_model::duration::{clock_text, units_text};
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::tenant::Excess;
@@ -21,8 +21,9 @@ const OPERATOR_REMEDY: &str = "root on a member's machine issues one: `lattice q
 /// Why a request was not granted. A refused request changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum Refusal {
+    /// `forgotten`: it may have ended; `None`: it cannot be one of those.
     #[error("there is no allocation {key}")]
-    NoSuchAllocation { key: String },
+    NoSuchAllocation { key: String, forgotten: Option<ForgottenWork> },
     #[error("{key} could be any of {}: give more digits", candidates.join(", "))]
     AmbiguousAllocation { key: String, candidates: Vec<String> },
     #[error("allocation {id} exists already, with another specification or owner")]
@@ -280,7 +281,12 @@ impl Refusal {
                  continues"
                     .to_owned()
             }
-            Self::NoSuchAllocation { .. }
+            Self::NoSuchAllocation { key, forgotten: Some(ForgottenWork { until, kept_ms }) } => format!(
+                "the quorum keeps ended work for {}, or less where the memory for it is full, and has forgotten some that ended until {until}. \
+                 An operator finds forgotten work in the audit log: `lattice audit query --alloc {key}`",
+                units_text(Duration::from_millis(*kept_ms))
+            ),
+            Self::NoSuchAllocation { forgotten: None, .. }
             | Self::AmbiguousAllocation { .. }
             | Self::AllocationExists { .. }
             | Self::NotYours { .. }
@@ -310,6 +316,15 @@ impl Refusal {
             | Self::Unavailable { .. } => return None,
         })
     }
+}
+
+/// Which ended allocations the ledger has no record of any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForgottenWork {
+    /// The latest end of one of them.
+    pub until: Timestamp,
+    /// How long records are kept where the memory suffices, in milliseconds.
+    pub kept_ms: u64,
 }
 
 /// Why an allocation is not changed.

@@ -1,15 +1,15 @@
 //! Scenarios of the share policy: whose shares may be on one node.
 
 use super::scenarios::{SIZE, Story, id, node, released, spec, user};
-use super::{Action, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange, UserLimitsChange};
+use super::{Action, EndedLimitsChange, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange, UserLimitsChange};
 use lattice_model::spec::share_of;
 use lattice_model::{AllocationId, AllocationSpec, AllocationState, EndReason, ReportItem, RequeuePolicy, Resources, SharePolicy};
 
 const CORES: Resources = Resources { cores: 2, memory_bytes: 0, gpus: 0 };
 
 fn policy(share_policy: SharePolicy) -> Action {
-    let (sensitive_pool_size, users) = (QuotaChange::Keep, UserLimitsChange::default());
-    Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: Some(share_policy), by: "root".into() }
+    let (sensitive_pool_size, users, ended) = (QuotaChange::Keep, UserLimitsChange::default(), EndedLimitsChange::default());
+    Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: Some(share_policy), ended, by: "root".into() }
 }
 
 /// Two cores of a node; as often as wanted if its work fails.

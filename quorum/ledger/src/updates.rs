@@ -65,7 +65,7 @@ impl Ledger {
         change: &AllocationChange,
         as_operator: bool,
     ) -> Result<Outcome, Refusal> {
-        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
         if !as_operator && !by.owns(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }

@@ -2,7 +2,10 @@
 
 use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
 use super::state::usage_records::{Consumer, USAGE_BYTES_MAX};
-use super::{Action, NodeStateChange, Outcome, QuotaChange, Registration, SoftLimitsChange, TenantChange, UsageOf, UserLimitsChange};
+use super::{
+    Action, EndedLimitsChange, NodeStateChange, Outcome, QuotaChange, Registration, SoftLimitsChange, TenantChange, UsageOf,
+    UserLimitsChange,
+};
 use crate::Refusal;
 use crate::history::ChangeSet;
 use crate::properties::scans::invariant_indexes_equal_scans;
@@ -23,8 +26,8 @@ fn tenant(create: bool, soft: SoftLimitsChange) -> Action {
 }
 
 fn period(days: u32) -> Action {
-    let (sensitive_pool_size, users) = (QuotaChange::Keep, UserLimitsChange::default());
-    Action::SetLimits { sensitive_pool_size, users, budget_period_days: Some(days), share_policy: None, by: "root".into() }
+    let (sensitive_pool_size, users, ended) = (QuotaChange::Keep, UserLimitsChange::default(), EndedLimitsChange::default());
+    Action::SetLimits { sensitive_pool_size, users, budget_period_days: Some(days), share_policy: None, ended, by: "root".into() }
 }
 
 fn submit(number: u128, spec: AllocationSpec) -> Action {

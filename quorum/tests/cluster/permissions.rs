@@ -172,6 +172,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
             users: Default::default(),
             budget_period_days: None,
             share_policy: None,
+            ended: Default::default(),
             by: by.clone(),
         },
         Action::AddKey { secret: Secret([7; 32]), by: by.clone() },

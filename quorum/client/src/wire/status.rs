@@ -1,5 +1,6 @@
 //! The state of the members.
 
+use lattice_ledger::EndedStatus;
 use lattice_ledger::shortage::Shortage;
 use lattice_model::{AllocationState, Generation, MemberId, NodeId, NodeState, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,8 @@ pub struct QuorumStatus {
     pub held_back: u64,
     /// A problem with the members' clocks, if known to this member.
     pub clocks: Option<ClockAlarm>,
+    /// How much ended work is kept.
+    pub ended: EndedStatus,
 }
 
 /// A problem with the members' clocks.

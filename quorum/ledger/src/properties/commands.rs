@@ -7,8 +7,8 @@ use crate::scenarios::{SIZE, id, node, registration, spec, user};
 use crate::signing::SignedHead;
 use crate::state::user_usage::holds_nodes;
 use crate::{
-    Access, AccessKind, Action, AllocationChange, Ledger, NodeStateChange, NotifyChannel, QuotaChange, Registration, SCHEDULER_LEASE,
-    TenantChange, UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
+    Access, AccessKind, Action, AllocationChange, EndedLimitsChange, Ledger, NodeStateChange, NotifyChannel, QuotaChange, Registration,
+    SCHEDULER_LEASE, TenantChange, UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
@@ -351,7 +351,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 QuotaChange::Unlimited => Some(SharePolicy::Anyone),
                 QuotaChange::AtMost(nodes) => Some(if nodes % 2 == 0 { SharePolicy::Tenant } else { SharePolicy::User }),
             };
-            Action::SetLimits { sensitive_pool_size: sensitive, users, budget_period_days: None, share_policy, by: "root".into() }
+            let ended = EndedLimitsChange::default();
+            Action::SetLimits { sensitive_pool_size: sensitive, users, budget_period_days: None, share_policy, ended, by: "root".into() }
         }
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),

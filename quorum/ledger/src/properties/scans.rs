@@ -65,7 +65,7 @@ fn usage_is_counted(ledger: &Ledger) {
     let nodes_of = |wanted: &dyn Fn(&Allocation) -> bool| {
         running.iter().filter(|allocation| wanted(allocation)).flat_map(|allocation| allocation.nodes()).collect::<BTreeSet<_>>().len()
     };
-    assert_eq!(ledger.limits().sensitive_nodes as usize, nodes_of(&|allocation| allocation.spec.sensitive));
+    assert_eq!(ledger.limits(ledger.time()).sensitive_nodes as usize, nodes_of(&|allocation| allocation.spec.sensitive));
     for status in ledger.tenant_statuses() {
         let name = &status.tenant.name;
         assert_eq!(status.nodes as usize, nodes_of(&|allocation| allocation.spec.tenant == *name));

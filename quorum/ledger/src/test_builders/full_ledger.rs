@@ -4,7 +4,8 @@ use super::{allocation, components, node, registration, vcluster_change};
 use crate::keyring::Secret;
 use crate::state::usage_records::{Consumer, Span};
 use crate::{
-    Action, Command, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, Registration, SCHEDULER_LEASE, UserLimitsChange, VniPoolChange,
+    Action, Command, EndedLimitsChange, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, Registration, SCHEDULER_LEASE, UserLimitsChange,
+    VniPoolChange,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::usage::{DAY_MS, WHOLE_NODE};
@@ -45,6 +46,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
             users: UserLimitsChange::default(),
             budget_period_days: None,
             share_policy: Some(SharePolicy::Tenant),
+            ended: EndedLimitsChange { kept_ms: Some(3_600_000), memory_bytes: None },
             by: "root".into(),
         },
         Action::SetRunLease { ms: 90_000 },

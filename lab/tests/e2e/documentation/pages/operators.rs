@@ -75,6 +75,15 @@ const PAGES: [(&str, Plan); 39] = [
             ..page()
         }),
     ),
+    (
+        "ended-work",
+        Plan::Run(Page {
+            restore: |w| {
+                w.ok(&["admin", "limits", "--ended-kept", "7d", "--ended-memory", "256M"]);
+            },
+            ..page()
+        }),
+    ),
     ("fabric-manager", Plan::NoCommands),
     ("gossip", Plan::Run(Page { replace: &[("NODE", "n4")], endless: &["lattice gossip watch"], ..page() })),
     ("gossip-keys", Plan::Run(page())),
