@@ -1,6 +1,7 @@
 //! Backfill: exact plans, and a simulation in virtual time.
 
-use crate::plan::plan_within;
+use crate::likeness::Likenesses;
+use crate::plan::{plan_again, plan_within};
 use crate::tests::{NOW, id, node, owned_by, pending, running_on, shared, vcluster, view};
 use crate::why_not::why_not;
 use crate::{Holdings, Outlook, Plan, RESERVATIONS_MAX, View, explain, plan, waiting_in};
@@ -272,7 +273,7 @@ fn a_plan_of_too_much_begins_what_it_came_to_and_leaves_the_rest() {
         lasting(allocation, 60)
     });
     let v = view(100, waiting.collect());
-    let plan = plan_within(&v, NOW, 5000);
+    let plan = plan_within(&v, NOW, 5000, &mut Likenesses::default());
     let begun: Vec<AllocationId> = plan.claims(|_| Some(1)).iter().map(|claim| claim.allocation).collect();
     assert!((50..150).contains(&begun.len()) && begun.iter().copied().eq((1..=begun.len() as u64).map(id)), "the first ones: {begun:?}");
     let last = plan.planned.last().unwrap();
@@ -391,6 +392,7 @@ struct Simulation {
     expected: BTreeMap<AllocationId, Timestamp>,
     expected_as_first: BTreeMap<AllocationId, Timestamp>,
     has_waited: usize,
+    likenesses: Likenesses,
 }
 
 impl Simulation {
@@ -401,6 +403,7 @@ impl Simulation {
             expected: BTreeMap::new(),
             expected_as_first: BTreeMap::new(),
             has_waited: 0,
+            likenesses: Likenesses::default(),
         };
         let mut arrivals: Vec<(Timestamp, Allocation)> = Vec::new();
         for (n, job) in (1..).zip(jobs) {
@@ -426,9 +429,10 @@ impl Simulation {
     }
 
     fn step(&mut self, now: Timestamp, jobs: &[Job], are_alike: bool) {
-        let planned = plan(&self.view, now);
+        let planned = plan_again(&self.view, now, &mut self.likenesses);
         let (claims, starts): (Vec<Claim>, Vec<_>) = (planned.claims(|_| Some(1)), planned.expected_starts().collect());
         self.assert_same_rules(&planned);
+        // What is kept from earlier plans changes nothing.
         let again = plan(&self.view, now);
         assert_eq!(
             format!("{claims:?} {starts:?}"),

@@ -29,7 +29,7 @@ use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal, Revision};
 use lattice_quorum_client::wire::{Answer, Claimed, Refusal, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
-use lattice_scheduler::PreemptedFor;
+use lattice_scheduler::{Likenesses, PreemptedFor};
 use pace::Pace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -116,6 +116,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
     let mut asked = BTreeSet::new();
     let mut renew = tokio::time::interval(ttl / 3);
     let mut pace = Pace::default();
+    let mut likenesses = Likenesses::default();
     // The revision of the last claim. Until this time, no plan is made before the watch shows it.
     let mut unseen = (Revision(0), Instant::now());
     loop {
@@ -168,7 +169,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         if due.is_empty() {
             continue;
         }
-        let round = propose(&frozen, &due, &quorum, &cluster, &rounds).await;
+        let round = propose(&frozen, &due, &quorum, &cluster, &rounds, &mut likenesses).await;
         if !round.lost.is_empty() {
             leases.retain(|name, _| !round.lost.contains(name));
             held.send_replace(leases.clone());
@@ -319,9 +320,10 @@ async fn propose(
     quorum: &QuorumClient,
     cluster: &watch::Receiver<Arc<Cluster>>,
     rounds: &Rounds,
+    likenesses: &mut Likenesses,
 ) -> Round {
     let began = Instant::now();
-    let Some((claims, preemptions)) = planned(view, tokens).await else { return Round::default() };
+    let Some((claims, preemptions)) = planned(view, tokens, likenesses).await else { return Round::default() };
     let planning = began.elapsed();
     let mut claiming = Claiming::of(view, claims);
     while let Some(request) = claiming.next_request() {
@@ -354,15 +356,25 @@ async fn propose(
 /// What the plan of this view has to propose with these leases. A plan takes up to half a second of a
 /// processor in a large cluster, so it runs beside the other tasks. `None`: it panicked, which is
 /// logged, or the agent is stopping.
-async fn planned(view: &lattice_scheduler::View, tokens: &BTreeMap<&str, u64>) -> Option<(Vec<Claim>, Vec<(String, PreemptedFor)>)> {
+async fn planned(
+    view: &lattice_scheduler::View,
+    tokens: &BTreeMap<&str, u64>,
+    likenesses: &mut Likenesses,
+) -> Option<(Vec<Claim>, Vec<(String, PreemptedFor)>)> {
     let view = view.clone();
     let tokens: BTreeMap<String, u64> = tokens.iter().map(|(queue, token)| ((*queue).to_owned(), *token)).collect();
+    let mut kept = std::mem::take(likenesses);
     let planning = tokio::task::spawn_blocking(move || {
-        let plan = lattice_scheduler::plan(&view, lattice_agent_common::clock::now());
-        (plan.claims(|queue| tokens.get(queue).copied()), plan.preemptions())
+        let plan = lattice_scheduler::plan_again(&view, lattice_agent_common::clock::now(), &mut kept);
+        let planned = (plan.claims(|queue| tokens.get(queue).copied()), plan.preemptions());
+        drop(plan);
+        (planned, kept)
     });
     match planning.await {
-        Ok(planned) => Some(planned),
+        Ok((planned, kept)) => {
+            *likenesses = kept;
+            Some(planned)
+        }
         Err(error) => {
             tracing::error!(%error, "a scheduling round broke; the next one begins with the next change");
             None

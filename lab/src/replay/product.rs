@@ -10,7 +10,7 @@ use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, CheckpointId, CheckpointRef, Claim, Entrypoint, Epoch, NodeId, NodeUse,
     PreemptCause, Preemption, Principal, Resources, Share, SharePhase, Timestamp, VCluster,
 };
-use lattice_scheduler::{View, giving_back_s, plan};
+use lattice_scheduler::{Likenesses, View, giving_back_s, plan_again};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ pub struct Lattice {
     view: View,
     /// How much of each node has been claimed.
     claimed: BTreeMap<NodeId, Resources>,
+    /// What the plans keep.
+    likenesses: Likenesses,
 }
 
 /// What happens after a plan.
@@ -71,7 +73,7 @@ impl Lattice {
             fresh: true,
             ..View::default()
         };
-        Self { view, claimed: BTreeMap::new() }
+        Self { view, claimed: BTreeMap::new(), likenesses: Likenesses::default() }
     }
 
     /// An allocation was submitted.
@@ -104,7 +106,7 @@ impl Lattice {
 
     /// Plans, and does what the plan says.
     pub fn round(&mut self, now: Timestamp) -> Result<Round> {
-        let planned = plan(&self.view, now);
+        let planned = plan_again(&self.view, now, &mut self.likenesses);
         let claims = planned.claims(|_| Some(1));
         let (orders, backfilled) = (planned.preemptions(), planned.backfilled());
         let expected = planned.expected_starts().filter_map(|(id, start)| Some((id, start?.0 / 1000))).collect();
