@@ -12,7 +12,7 @@ pub const OPERATORS: Manual = Manual { folder: "how-to/operators", plans: "pages
 /// The page's node, and the cluster's.
 const NODE: (&str, &str) = ("n7", "n4");
 
-const PAGES: [(&str, Plan); 39] = [
+const PAGES: [(&str, Plan); 40] = [
     (
         "add-nodes",
         Plan::Run(Page {
