@@ -29,7 +29,8 @@ pub(crate) fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
 pub(crate) fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
     let nodes: Table<_, _> = (1..=nodes).map(|n| node(n, NodeState::Ready)).map(|n| (n.id.clone(), n)).collect();
     let alive = nodes.keys().cloned().collect();
-    View { nodes, allocations: allocations.into_iter().map(|a| (a.id, a)).collect(), alive, ..View::default() }
+    let allocations = allocations.into_iter().map(|a| (a.id, a)).collect();
+    View { nodes, allocations, alive, gossips_since: NOW, ..View::default() }
 }
 
 /// When the tests plan, an hour after the first moment.

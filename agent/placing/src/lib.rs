@@ -86,7 +86,7 @@ impl Placing {
         let (token, view) = {
             let cluster = self.cluster.borrow();
             let token = newcomer_token(&cluster, &self.leases.borrow(), spec, Instant::now())?;
-            (token, cluster.with_alive(self.membership.alive()))
+            (token, cluster.with_gossip(self.membership.gossiped()))
         };
         let newcomer = Allocation::submitted(id, spec.clone(), owner.clone(), lattice_agent_common::clock::now());
         lattice_scheduler::place_newcomer(view, newcomer, token)
@@ -162,7 +162,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             if !now.fresh || is_behind {
                 continue;
             }
-            now.with_alive(membership.alive())
+            now.with_gossip(membership.gossiped())
         };
         rounds.set_depths(&depths(&frozen, &tokens));
         let due = pace.begin(&frozen, tokens, now);
