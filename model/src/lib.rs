@@ -93,7 +93,7 @@ pub use launch::{LaunchSpec, MemoryKill, RankOutcome, TerminalSize};
 pub use layout::{Distribution, EntryLaunch, LaunchShape};
 pub use locality::{LocalDomain, Locality};
 pub use network::{Connectivity, Exposed, VniPool};
-pub use node::{CUT_OFF, Hold, HoldKind, HoldReason, Leaving, NO_REASON, Node, NodeAddresses, NodeState, UNWELL, When, Wipe};
+pub use node::{CUT_OFF, Hold, HoldKind, HoldReason, Leaving, NO_REASON, Node, NodeAddresses, NodeState, UNWELL, When, Wipe, WorkOwner};
 pub use node_list::NodeList;
 pub use node_ranks::NodeRanks;
 pub use operator_token::OperatorToken;

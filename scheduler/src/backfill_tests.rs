@@ -514,12 +514,13 @@ impl Simulation {
 
     /// No node has shares of two that the share policy keeps apart.
     fn assert_apart(&self) {
+        let policy = self.view.share_policy;
         let mut there: BTreeMap<&NodeId, Vec<&Allocation>> = BTreeMap::new();
         for allocation in self.view.allocations.values() {
             for node in allocation.nodes() {
                 let others = there.entry(node).or_default();
                 for other in others.iter().copied() {
-                    assert_eq!(self.view.share_policy.keeps_apart(allocation, Some(other)), None, "{node}");
+                    assert_eq!(policy.keeps_apart(allocation, Some(policy.owner_of(other))), None, "{node}");
                 }
                 others.push(allocation);
             }

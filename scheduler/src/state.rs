@@ -157,7 +157,7 @@ impl<'a> State<'a> {
         for allocation in view.allocations.values().filter(|a| !a.state.is_without_nodes()) {
             let end_ms = expected_end_ms(allocation, self.now_ms);
             let has_end = allocation.spec.walltime.is_some() || allocation.state.is_terminal();
-            let who = self.owners.number(Some(allocation));
+            let who = self.owners.number(allocation);
             for share in allocation.shares.iter().filter(|share| share.phase != SharePhase::Released) {
                 let Some(node) = self.index.get(share.node).copied() else { continue };
                 let (start_ms, amount, by) = (self.now_ms, share.resources, allocation.id);
@@ -174,7 +174,7 @@ impl<'a> State<'a> {
                 // Since the end of its attempt; of work that is not known any more, long ago.
                 let ended = record.map(|a| a.attempts.last().map_or(self.now_ms, |attempt| attempt.ended_at.0));
                 let (start_ms, end_ms) = (self.now_ms, overdue_end_ms(ended.unwrap_or_default(), self.now_ms));
-                let (amount, by, who) = (leaving.resources, leaving.allocation, self.owners.number(record));
+                let (amount, by, who) = (leaving.resources, leaving.allocation, self.owners.number_of_leaving(leaving));
                 self.hold(node, Span { start_ms, end_ms, amount, by, who, has_end: true, is_planned: false });
             }
         }
