@@ -113,6 +113,6 @@ pub use tenant::{Quota, Tenant};
 pub use time::Timestamp;
 pub use topology::{Assignment, NodeTopology};
 pub use usage::{BudgetPeriod, DailyUse, DayUse, NodeUse, Used};
-pub use vcluster::{DEFAULT_VCLUSTER, SchedulerKind, VCluster};
+pub use vcluster::{Borrower, DEFAULT_VCLUSTER, SchedulerKind, VCluster};
 pub use weights::{Factor, Profile, Weight, Weights};
 pub use work_usage::WorkUsage;
