@@ -406,7 +406,8 @@ fn what_has_ended_and_is_not_released_counts_once() {
     ended.state = AllocationState::Completed;
     ended.epoch = Epoch(4);
     let n1: NodeId = "n1".parse().unwrap();
-    v.nodes.get_mut(&n1).unwrap().leaving = vec![Leaving { allocation: ended.id, epoch: Epoch(4), resources: half, fenced: false, owner: None }];
+    v.nodes.get_mut(&n1).unwrap().leaving =
+        vec![Leaving { allocation: ended.id, epoch: Epoch(4), resources: half, fenced: false, owner: None }];
     v.allocations.insert(ended.id, ended);
     assert_eq!(Holdings::of(v.nodes.values(), v.allocations.values()).committed(&n1), half);
     assert_eq!(placed(&v), [(id(1), vec!["n1".into()])]);

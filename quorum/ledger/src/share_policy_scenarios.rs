@@ -3,7 +3,9 @@
 use super::scenarios::{SIZE, Story, id, node, released, spec, user};
 use super::{Action, EndedLimitsChange, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange, UserLimitsChange};
 use lattice_model::spec::share_of;
-use lattice_model::{AllocationId, AllocationSpec, AllocationState, EndReason, ReportItem, RequeuePolicy, Resources, SharePolicy, WorkOwner};
+use lattice_model::{
+    AllocationId, AllocationSpec, AllocationState, EndReason, ReportItem, RequeuePolicy, Resources, SharePolicy, WorkOwner,
+};
 
 const CORES: Resources = Resources { cores: 2, memory_bytes: 0, gpus: 0 };
 

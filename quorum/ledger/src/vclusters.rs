@@ -12,8 +12,8 @@ use lattice_model::duration::clock_text;
 use lattice_model::spec::WALLTIME_MAX;
 use lattice_model::vcluster::{CYCLE_INTERVAL_MS_MAX, DEFAULT_VCLUSTER, NAME_BYTES_MAX, is_name};
 use lattice_model::{
-    Allocation, AllocationSpec, AuditAction, Borrower, Factor, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, Weight,
-    Weights, hostlist, millis,
+    Allocation, AllocationSpec, AuditAction, Borrower, Factor, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, Weight, Weights,
+    hostlist, millis,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
