@@ -199,8 +199,8 @@ pub fn block(pairs: &[(&str, String)]) -> String {
     shown().map(|(label, value)| format!("{:width$}  {}\n", named(label), one_line(value))).collect()
 }
 
-/// A text behind a mark of at most four characters. Where the output is made to fit a screen, a long text continues on
-/// further lines.
+/// A text behind a mark of at most four characters. Where the output is made to fit a screen, a
+/// long text continues on further lines.
 pub fn entry(mark: &str, text: &str, size: TableSize) -> String {
     let columns = match size.width {
         Width::Terse => size.columns,

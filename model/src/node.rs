@@ -273,8 +273,8 @@ pub struct Leaving {
     /// Whether it was removed while the node was silent. Until the node reports that nothing is
     /// left, it gets no new work.
     pub fenced: bool,
-    /// Whose it is: the allocation may have ended since, and is then in no list of work. `None`: that
-    /// is not known.
+    /// Whose it is: the allocation may have ended since, and is then in no list of work. `None`:
+    /// that is not known.
     pub owner: Option<WorkOwner>,
 }
 

@@ -170,15 +170,16 @@ pub struct Borrower<'v> {
 }
 
 impl<'v> Borrower<'v> {
-    /// The work with this specification; `None`: its vCluster borrows no nodes. `record` has the record
-    /// of a vCluster, if it has one.
+    /// The work with this specification; `None`: its vCluster borrows no nodes. `record` has the
+    /// record of a vCluster, if it has one.
     pub fn of(record: impl Fn(&str) -> Option<&'v VCluster>, spec: &AllocationSpec) -> Option<Self> {
         let named = record(&spec.vcluster);
         let borrows = record(VCluster::queue(named)).is_some_and(|borrower| borrower.borrows);
         borrows.then_some(Self { named })
     }
 
-    /// Whether the work has the node from the vCluster with the record `lender`; `None`: the default one.
+    /// Whether the work has the node from the vCluster with the record `lender`; `None`: the
+    /// default one.
     pub fn has_from(self, lender: Option<&VCluster>, node: &Node) -> bool {
         !VCluster::may_use(self.named, node) && VCluster::may_use(lender, node)
     }

@@ -161,7 +161,7 @@ fn nodes_out_of_service_for_a_short_time_do_not_end_a_reservation() {
     v.alive.remove(&n3);
     assert_eq!(placed(&v), []);
     assert!(summary(&v, 1).ends_with("when it starts is not known: n3 is not seen alive by gossip"), "{}", summary(&v, 1));
-    // It is expected back for a quarter of an hour from when gossip lost it, or else from when gossip began.
+    // It is expected back for a quarter of an hour from when gossip lost it, or else began.
     let since = |minutes| Timestamp(NOW.0 - minutes * MINUTE_MS);
     let given_up = vec![(id(2), vec!["n2".into()])];
     for (lost, gossips_since, want) in [

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// The number of everybody where the share policy keeps nobody apart.
 const EVERYBODY: u32 = 0;
-/// The number of holders that are not known, or have no work in the view. No work that waits has it.
+/// The number of holders that are not known, or have no work in the view; no work that waits.
 const UNKNOWN: u32 = u32::MAX;
 
 /// The owners of a view's work, under its share policy.

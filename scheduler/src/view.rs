@@ -87,8 +87,8 @@ impl View {
         Self { alive, silent_since, gossips_since, ..self.clone() }
     }
 
-    /// Since when gossip has not shown this node alive. One that gossip does not list counts since it
-    /// has its state, or since this agent gossips.
+    /// Since when gossip has not shown this node alive. One that gossip does not list counts from
+    /// when it got its state, or from when this agent began to gossip.
     pub(crate) fn silent_since(&self, node: &Node) -> Timestamp {
         self.silent_since.get(&node.id).copied().unwrap_or_else(|| node.state_since.max(self.gossips_since))
     }

@@ -1,6 +1,6 @@
-//! Plans that break by an error of the scheduler. An agent that makes no plan must not keep its leases,
-//! because then nothing is placed. It leaves the queues to other agents for a while, and tries again
-//! later: perhaps there are no others, or their plans break too.
+//! Plans that break by an error of the scheduler. An agent that makes no plan must not keep its
+//! leases, because then nothing is placed. It leaves the queues to other agents for a while, and
+//! tries again later: perhaps there are no others, or their plans break too.
 
 use lattice_model::Backoff;
 use std::time::{Duration, Instant};

@@ -383,8 +383,8 @@ async fn propose(
 type Proposals = (Vec<Claim>, Vec<(String, PreemptedFor)>);
 
 /// What the plan of this view has to propose with these leases. A plan takes up to half a second of a
-/// processor in a large cluster, so it runs beside the other tasks. After a panic, nothing of what was
-/// kept from earlier plans is used again.
+/// processor in a large cluster, so it runs beside the other tasks. After a panic, nothing that
+/// earlier plans kept is used again.
 async fn planned(
     view: &lattice_scheduler::View,
     tokens: &BTreeMap<&str, u64>,

@@ -43,9 +43,9 @@ impl Known {
 }
 
 impl Outlooks {
-    /// The outlook on this cluster, of which gossip shows this. It knows the work of `asked` that the
-    /// cluster has. Whoever asks while one is being computed waits for that; it is computed to its end
-    /// even if nobody waits any more, so there is never more than one.
+    /// The outlook on this cluster, of which gossip shows this. It knows the work of `asked` that
+    /// the cluster has. Whoever asks while one is being computed waits for that; it is computed to its
+    /// end even if nobody waits any more, so there is never more than one.
     ///
     /// # Errors
     /// If the computation broke.

@@ -85,7 +85,7 @@ fn a_share_counts_until_its_node_has_released_it() {
     let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 1 } });
     assert_eq!(s.state(1), AllocationState::Pending, "it was requeued, and its processes may still be there");
-    // Its record has no share then, and schedulers do not get it: the node's record says whose the share is.
+    // Its record has no share then, and schedulers do not get it: that of the node has the owner.
     s.done(Action::Cancel { id: id(1), by: user(7) });
     let leaving = &s.ledger.node(&node(0)).unwrap().leaving;
     assert_eq!(leaving[0].owner, Some(WorkOwner { uid: 7, tenant: "physics".into() }));

@@ -150,9 +150,10 @@ impl Ledger {
     /// specification; `None`: there is none.
     pub(super) fn lender_against(&self, work: &Allocation, spec: &AllocationSpec) -> Option<String> {
         let record = |name: &str| self.vclusters.get(name).map(|v| &**v);
+        let borrower = Borrower::of(record, &work.spec)?;
         let home = |node: &Node| if node.home.is_empty() { DEFAULT_VCLUSTER.to_owned() } else { node.home.clone() };
         let nodes = work.nodes().filter_map(|node| self.nodes.get(node));
-        let mut lent = nodes.filter(|node| VCluster::is_lent_by(record, &home(node), node, &work.spec));
+        let mut lent = nodes.filter(|node| borrower.has_from(record(&home(node)), node));
         lent.find(|node| !VCluster::lends(record, node, spec, work.requeue_count)).map(|node| home(node))
     }
 

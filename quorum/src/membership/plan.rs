@@ -74,8 +74,8 @@ pub fn next(state: &MembersState, change: &MembersChange) -> Step {
     }
 }
 
-/// Whether the change is complete once this member leads. Otherwise the new leader continues with it,
-/// whoever that is.
+/// Whether the change is complete once this member leads. Otherwise the new leader continues with
+/// it, whoever that is.
 pub fn is_done_by(change: &MembersChange, leader: u64) -> bool {
     match change {
         MembersChange::Transfer { to } => to.is_none_or(|to| to == leader),

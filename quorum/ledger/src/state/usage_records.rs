@@ -54,8 +54,8 @@ pub(crate) fn usage_record_bytes(consumer: &Consumer, UsageRecord { user, days }
         Consumer::Project { tenant, project } => text_bytes(tenant) + text_bytes(project),
         Consumer::User(_) => 0,
     };
-    // Names are in the map of the records and in the order of those that may be dropped; a user's name
-    // is in the record and in the index.
+    // Names are in the map of the records and in the order of those that may be dropped; a user's
+    // name is in the record and in the index.
     USAGE_RECORD_BYTES + 2 * names + 2 * text_bytes(user) + days.len() * USAGE_DAY_BYTES
 }
 
