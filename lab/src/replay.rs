@@ -37,6 +37,7 @@ use crate::chart::CURVES_MAX;
 use anyhow::{Context, Result, bail, ensure};
 use comparison::Criterion;
 use estimates::Estimates;
+use lattice_model::count::counted;
 use measures::Measures;
 use outcome::Outcome;
 use product::Lattice;
@@ -261,6 +262,6 @@ impl Options {
 
 /// The jobs, if there are any.
 fn checked(workload: Workload) -> Result<Source> {
-    ensure!(!workload.jobs.is_empty(), "{} has no job that can run on {} nodes", workload.name, workload.nodes);
+    ensure!(!workload.jobs.is_empty(), "{} has no job that can run on {}", workload.name, counted(workload.nodes, "node"));
     Ok(Source::Jobs(workload))
 }

@@ -161,6 +161,20 @@ fn nodes_out_of_service_for_a_short_time_do_not_end_a_reservation() {
     v.alive.remove(&n3);
     assert_eq!(placed(&v), []);
     assert!(summary(&v, 1).ends_with("when it starts is not known: n3 is not seen alive by gossip"), "{}", summary(&v, 1));
+    // It is expected back for a quarter of an hour from when gossip lost it, or else began.
+    let since = |minutes| Timestamp(NOW.0 - minutes * MINUTE_MS);
+    let given_up = vec![(id(2), vec!["n2".into()])];
+    for (lost, gossips_since, want) in [
+        (Some(since(14)), since(60), vec![]),
+        (Some(since(15)), since(60), given_up.clone()),
+        (None, since(14), vec![]),
+        (None, since(15), given_up),
+    ] {
+        v.silent_since = lost.map(|lost| (n3.clone(), lost)).into_iter().collect();
+        v.gossips_since = gossips_since;
+        assert_eq!(placed(&v), want, "{lost:?}, {gossips_since:?}");
+    }
+    (v.silent_since, v.gossips_since) = (BTreeMap::new(), NOW);
     // Another node serves as well.
     v.nodes.insert("n4".parse().unwrap(), node(4, NodeState::Ready));
     v.alive.insert("n4".parse().unwrap());
@@ -500,12 +514,13 @@ impl Simulation {
 
     /// No node has shares of two that the share policy keeps apart.
     fn assert_apart(&self) {
+        let policy = self.view.share_policy;
         let mut there: BTreeMap<&NodeId, Vec<&Allocation>> = BTreeMap::new();
         for allocation in self.view.allocations.values() {
             for node in allocation.nodes() {
                 let others = there.entry(node).or_default();
                 for other in others.iter().copied() {
-                    assert_eq!(self.view.share_policy.keeps_apart(allocation, Some(other)), None, "{node}");
+                    assert_eq!(policy.keeps_apart(allocation, Some(policy.owner_of(other))), None, "{node}");
                 }
                 others.push(allocation);
             }

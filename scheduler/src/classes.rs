@@ -80,7 +80,7 @@ pub struct Classes<'a> {
 impl<'a> Classes<'a> {
     /// The class of an allocation of which this is the number of what it asks for.
     pub fn of(&mut self, state: &State<'a>, allocation: &'a Allocation, likeness: usize) -> usize {
-        let who = if allocation.spec.share.is_some() { state.owners.number(Some(allocation)) } else { 0 };
+        let who = if allocation.spec.share.is_some() { state.owners.number(allocation) } else { 0 };
         if self.by_likeness.len() <= likeness {
             self.by_likeness.resize_with(likeness + 1, Vec::new);
         }

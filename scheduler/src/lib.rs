@@ -56,7 +56,7 @@ pub use score::{Score, Term};
 pub use sooner::Sooner;
 pub use table::Table;
 pub use victims::{PreemptedFor, giving_back_s};
-pub use view::View;
+pub use view::{Gossiped, View};
 pub use why_not::WhyNot;
 
 use lattice_model::{Allocation, Claim};

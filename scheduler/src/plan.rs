@@ -386,7 +386,7 @@ impl<'a> Planner<'a> {
     }
 
     fn hold(&mut self, allocation: &Allocation, nodes: &[usize], start_ms: u64, end_ms: u64) {
-        let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.owners.number(Some(allocation)));
+        let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.owners.number(allocation));
         for node in nodes {
             let amount = allocation.spec.amount_of(&self.state.nodes[*node].size);
             self.state.plan(*node, Span { start_ms, end_ms, amount, by: allocation.id, who, has_end, is_planned: true });

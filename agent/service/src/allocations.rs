@@ -286,7 +286,7 @@ impl AllocationService for Api {
         let cluster = directory.with_nodes_of(&allocation).await;
         let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
         let (summary, why) = if waits {
-            let view = cluster.with_alive(self.membership.alive());
+            let view = cluster.with_gossip(self.membership.gossiped());
             let (asked, now) = (allocation.clone(), lattice_agent_common::clock::now());
             // It makes several plans.
             let why = tokio::task::spawn_blocking(move || lattice_scheduler::explain(&view, &asked, now)).await;

@@ -13,6 +13,7 @@ use crate::session::{Session, answer, now};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::trace::CaptureTrace;
+use lattice_model::count::counted;
 use lattice_model::trace::{Complete, FORMAT, Header, Line, Moment, NodeLine, Span, Submit, TenantLine, VClusterLine};
 use lattice_model::{AllocationId, DEFAULT_VCLUSTER, NodeId, Timestamp};
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ pub async fn capture(session: &Session, args: CaptureTrace) -> Result<(), Failur
         let hint = "nothing was written; --days N looks back further, as far as the quorum remembers";
         let what = match captured.held {
             0 => format!("no work was submitted since {from}"),
-            held => format!("all {held} submissions since {from} are held: left out"),
+            held => format!("all work submitted since {from} is held: {} left out", counted(held, "submission")),
         };
         return Err(Failure::new(Exit::NotFound, what).hint(hint));
     }
@@ -213,7 +214,7 @@ fn node_line(node: v1::Node) -> Result<Line, Failure> {
 fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, target: &Target) -> Result<(), Failure> {
     let Captured { from, until, complete_from, held, work, .. } = captured;
     let ended = work.iter().filter(|work| work.ended_at_ms > 0).count();
-    let what = format!("{} submissions, {ended} ends", work.len());
+    let what = format!("{}, {}", counted(work.len(), "submission"), counted(ended, "end"));
     let when = format!("from {from} to {until}");
     if complete_from > from {
         session.note(&format!("complete from {complete_from} on:"));
@@ -241,8 +242,8 @@ fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, ta
 
 /// What the trace is without, though the quorum knows it.
 fn left_out(held: usize, unschedulable_nodes: usize) -> Vec<String> {
-    let all = [(held, "submissions held: left out"), (unschedulable_nodes, "nodes that take no work (schedulable: false): left out")];
-    all.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect()
+    let all = [(held, "submission", "held: left out"), (unschedulable_nodes, "node", "with schedulable: false, for no work: left out")];
+    all.into_iter().filter(|(count, ..)| *count > 0).map(|(count, noun, what)| format!("{} {what}", counted(count, noun))).collect()
 }
 
 #[cfg(test)]
@@ -313,8 +314,9 @@ mod tests {
         let text = serde_json::to_string(&lines).unwrap();
         assert_eq!((lines.len(), unschedulable), (1, 2));
         assert!(text.contains("n1") && !text.contains("login"), "{text}");
-        assert_eq!(left_out(0, 2), ["2 nodes that take no work (schedulable: false): left out"]);
-        assert_eq!(left_out(3, 0), ["3 submissions held: left out"]);
+        assert_eq!(left_out(0, 2), ["2 nodes with schedulable: false, for no work: left out"]);
+        assert_eq!(left_out(3, 1), ["3 submissions held: left out", "1 node with schedulable: false, for no work: left out"]);
+        assert_eq!(left_out(1, 0), ["1 submission held: left out"]);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use super::workload::Job;
 use anyhow::{Context, Result, ensure};
 use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, CheckpointId, CheckpointRef, Claim, Entrypoint, Epoch, NodeId, NodeUse,
-    PreemptCause, Preemption, Principal, Resources, Share, SharePhase, Timestamp, VCluster,
+    Allocation, AllocationId, AllocationSpec, AllocationState, Borrower, CheckpointId, CheckpointRef, Claim, Entrypoint, Epoch, NodeId,
+    NodeUse, PreemptCause, Preemption, Principal, Resources, Share, SharePhase, Timestamp,
 };
 use lattice_scheduler::{Likenesses, View, giving_back_s, plan_again};
 use std::collections::BTreeMap;
@@ -167,9 +167,9 @@ impl Lattice {
         let known = |id: &AllocationId| self.view.allocations.get(id).context("a preemption for or of nothing");
         let (beneficiary, victim) = (known(&beneficiary)?, known(&victim)?);
         let record = |name: &str| self.view.vclusters.get(name);
-        let lender = &beneficiary.spec.vcluster;
-        let is_lent =
-            |node: &NodeId| self.view.nodes.get(node).is_some_and(|node| VCluster::is_lent_by(record, lender, node, &victim.spec));
+        let Some(borrower) = Borrower::of(record, &victim.spec) else { return Ok(PreemptCause::Priority) };
+        let lender = record(&beneficiary.spec.vcluster);
+        let is_lent = |node: &NodeId| self.view.nodes.get(node).is_some_and(|node| borrower.has_from(lender, node));
         Ok(if victim.nodes().any(is_lent) { PreemptCause::Reclaim } else { PreemptCause::Priority })
     }
 

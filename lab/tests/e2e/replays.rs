@@ -51,7 +51,7 @@ fn captures_and_replays(w: &World) {
     let printed = captured.out();
     assert_eq!(captured.code(), 0, "{}", captured.err());
     assert!(printed.contains(" submissions, ") && printed.contains("t.jsonl: "), "{printed}");
-    assert!(captured.err().contains("1 submissions held: left out"), "{}", captured.err());
+    assert!(captured.err().contains("1 submission held: left out"), "{}", captured.err());
     let text = std::fs::read_to_string(&trace).unwrap();
     assert!(text.lines().next().unwrap().contains("lattice-trace/1"), "{text}");
     assert!(["secret-work", "/bin/sleep", "root"].iter().all(|word| !text.contains(word)), "{text}");

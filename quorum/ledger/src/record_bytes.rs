@@ -16,7 +16,7 @@ use lattice_model::attempt::Attempt;
 use lattice_model::conformance::{Components, Conformance, Drift};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::layout::{Distribution, LaunchShape};
-use lattice_model::node::{Hold, HoldReason, Wipe};
+use lattice_model::node::{Hold, HoldReason, Leaving, Wipe, WorkOwner};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
 use lattice_model::{
     Allocation, AllocationSpec, CheckpointRef, Connectivity, DayUse, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Locality, Node,
@@ -61,7 +61,7 @@ const NODE_BYTES: usize = 704;
 /// A hold of a node.
 const HOLD_BYTES: usize = 160;
 /// A share that a node has not released.
-const LEAVING_BYTES: usize = 64;
+const LEAVING_BYTES: usize = 96;
 /// A memory domain that a node registers.
 const LOCAL_DOMAIN_BYTES: usize = 12;
 /// A tenant in a change set, with the `Arc` around it.
@@ -168,9 +168,14 @@ pub fn node_bytes(node: &Node) -> usize {
         + texts_bytes(unenforced_limits)
         + texts_bytes(features)
         + holds
-        + leaving.len() * LEAVING_BYTES
+        + leaving.iter().map(leaving_bytes).sum::<usize>()
         + conformance
         + wiring
+}
+
+fn leaving_bytes(leaving: &Leaving) -> usize {
+    let Leaving { allocation: _, epoch: _, resources: _, fenced: _, owner } = leaving;
+    LEAVING_BYTES + owner.as_ref().map_or(0, |WorkOwner { uid: _, tenant }| text_bytes(tenant))
 }
 
 /// Memory of a list's content; an empty list has no block.

@@ -3,7 +3,9 @@
 use super::scenarios::{SIZE, Story, id, node, released, spec, user};
 use super::{Action, EndedLimitsChange, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange, UserLimitsChange};
 use lattice_model::spec::share_of;
-use lattice_model::{AllocationId, AllocationSpec, AllocationState, EndReason, ReportItem, RequeuePolicy, Resources, SharePolicy};
+use lattice_model::{
+    AllocationId, AllocationSpec, AllocationState, EndReason, ReportItem, RequeuePolicy, Resources, SharePolicy, WorkOwner,
+};
 
 const CORES: Resources = Resources { cores: 2, memory_bytes: 0, gpus: 0 };
 
@@ -83,6 +85,10 @@ fn a_share_counts_until_its_node_has_released_it() {
     let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 1 } });
     assert_eq!(s.state(1), AllocationState::Pending, "it was requeued, and its processes may still be there");
+    // Its record has no share then, and schedulers do not get it: that of the node has the owner.
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    let leaving = &s.ledger.node(&node(0)).unwrap().leaving;
+    assert_eq!(leaving[0].owner, Some(WorkOwner { uid: 7, tenant: "physics".into() }));
     assert_eq!(conflict(claim(&mut s, 3, 0)).0, Some(id(1)));
     claim(&mut s, 2, 0).unwrap();
     s.report(0, released(1, epoch));

@@ -7,8 +7,8 @@
 //!
 //! Work that runs is not recorded yet: readers add it, up to their own time. The cost of a record is
 //! that of the attempt's nodes and of the days that it ran, at most those of the budget period; the
-//! number of allocations and of users does not matter. Reading a report costs a scan of the live
-//! allocations, as a list does.
+//! number of allocations and of users does not matter. A user's report costs what the user has: the
+//! records of that name, and the user's work with nodes. Another one costs all work with nodes.
 
 use super::state::usage_records::{Consumer, Span};
 use super::state::user_usage::holds_nodes;
@@ -112,13 +112,17 @@ impl Ledger {
                 recorded(Consumer::Project { tenant: tenant.clone(), project: project.clone() }).unwrap_or_default()
             }
             UsageOf::User(name) => {
-                let named =
-                    self.usage_records.iter().filter(|(consumer, record)| matches!(consumer, Consumer::User(_)) && record.user == *name);
-                named.fold(Used::default(), |sum, (_, record)| sum.plus(record.days.within(now, days)))
+                let named = self.usage_records.of_users(name);
+                named.fold(Used::default(), |sum, record| sum.plus(record.days.within(now, days)))
             }
         };
+        let user = match of {
+            UsageOf::User(name) => Some(name.as_str()),
+            UsageOf::Tenant(_) | UsageOf::Project { .. } => None,
+        };
+        let with_nodes = self.allocation_index.with_nodes(user).filter_map(|id| self.allocations.get(&id));
         let mut running = DailyUse::default();
-        for allocation in self.allocations.values().filter(|allocation| of.is_of(allocation)) {
+        for allocation in with_nodes.filter(|allocation| of.is_of(allocation)) {
             if let Some(Span { node_use, from, to }) = self.span_of(allocation, now) {
                 running.add(node_use, from, to, self.limits.budget_period.kept());
             }

@@ -46,9 +46,10 @@ pub(super) fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
             .holdings(&known.id)
             .iter()
             .filter(|h| !ledger.is_live(h.allocation, h.epoch))
-            .map(|h| (h.allocation, h.epoch, h.resources))
+            .map(|h| (h.allocation, h.epoch, h.resources, ledger.allocation(h.allocation).map(|a| a.owner.uid)))
             .collect();
-        assert_eq!(known.leaving.iter().map(|l| (l.allocation, l.epoch, l.resources)).collect::<Vec<_>>(), leaving);
+        let shown = known.leaving.iter().map(|l| (l.allocation, l.epoch, l.resources, l.owner.as_ref().map(|owner| owner.uid)));
+        assert_eq!(shown.collect::<Vec<_>>(), leaving);
     }
 }
 

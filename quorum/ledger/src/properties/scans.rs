@@ -62,6 +62,15 @@ fn has_nodes(allocation: &Allocation) -> bool {
 /// What tenants and sensitive work use, and what waits and runs in each vCluster.
 fn usage_is_counted(ledger: &Ledger) {
     let running: Vec<&Arc<Allocation>> = ledger.allocations().filter(|allocation| has_nodes(allocation)).collect();
+    let with_nodes = |user: Option<&str>| ledger.allocation_index.with_nodes(user).collect::<BTreeSet<_>>();
+    let scanned = |user: Option<&str>| {
+        let wanted = running.iter().filter(|allocation| user.is_none_or(|user| allocation.owner.name == user));
+        wanted.map(|allocation| allocation.id).collect::<BTreeSet<_>>()
+    };
+    let users: BTreeSet<&str> = ledger.allocations().map(|allocation| allocation.owner.name.as_str()).collect();
+    for user in users.into_iter().map(Some).chain([None, Some("nobody")]) {
+        assert_eq!(with_nodes(user), scanned(user), "{user:?}");
+    }
     let nodes_of = |wanted: &dyn Fn(&Allocation) -> bool| {
         running.iter().filter(|allocation| wanted(allocation)).flat_map(|allocation| allocation.nodes()).collect::<BTreeSet<_>>().len()
     };

@@ -6,7 +6,7 @@ use crate::{DomainKey, EndedPlace, Lease};
 use lattice_model::claim::{Share, SharePhase};
 use lattice_model::data::DataMount;
 use lattice_model::layout::Program;
-use lattice_model::node::{HoldKind, Leaving};
+use lattice_model::node::{HoldKind, Leaving, WorkOwner};
 use lattice_model::shares::PhaseRun;
 use lattice_model::telemetry::TelemetryMode;
 use lattice_model::{
@@ -199,6 +199,7 @@ fn no_text_and_no_list_of_a_node_is_left_out() {
         epoch: Epoch(u64::MAX),
         resources: Resources { cores: u32::MAX, memory_bytes: u64::MAX, gpus: u32::MAX },
         fenced: true,
+        owner: Some(WorkOwner { uid: u32::MAX, tenant: long() }),
     };
     let drift = Drift { since: Timestamp(1), expected: components(), sensitive: true, overdue: false };
     let domain = LocalDomain { cores: u32::MAX, gpus: u32::MAX };

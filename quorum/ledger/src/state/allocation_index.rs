@@ -1,11 +1,12 @@
 //! What is looked up of all allocations, by the leader's clocks above all. Not part of the
 //! replicated state: derived from the allocations when a snapshot is read, and then updated with
-//! each changed allocation. An allocation without waits, exclusions and measurements has no entry
-//! of its own.
+//! each changed allocation. An allocation without nodes, waits, exclusions and measurements has no
+//! entry of its own.
 
 use super::user_usage::holds_nodes;
 use imbl::{OrdMap, OrdSet};
 use lattice_model::{Allocation, AllocationId, AllocationState, NodeId, Timestamp};
+use uuid::Uuid;
 
 /// See the module documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct AllocationIndex {
     pub telemetry_ends: OrdSet<(Timestamp, AllocationId)>,
     /// The allocations that have not ended and had other nodes before.
     pub moved: OrdSet<AllocationId>,
+    /// The allocations that have nodes, by the name of their user.
+    with_nodes: OrdSet<(String, AllocationId)>,
 }
 
 /// Allocations that have not ended.
@@ -66,6 +69,8 @@ pub struct AllocationFacts {
     exclusions: Vec<(NodeId, Timestamp)>,
     telemetry_ends: Option<Timestamp>,
     has_moved: bool,
+    /// The name of its user; `None`: it has no nodes.
+    with_nodes_of: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +100,7 @@ impl AllocationFacts {
             exclusions: exclusions.filter_map(|excluded| Some((excluded.node.clone(), excluded.until?))).collect(),
             telemetry_ends: allocation.telemetry.as_ref().and_then(|order| order.until),
             has_moved: is_live && !allocation.attempts.is_empty(),
+            with_nodes_of: holds_nodes(allocation.state).then(|| allocation.owner.name.clone()),
         }
     }
 
@@ -147,6 +153,17 @@ impl AllocationIndex {
                 None => self.moved.remove(&id),
             };
         }
+        if let Some((was, now)) = differing(was, now, |facts| facts.with_nodes_of.as_ref()) {
+            was.and_then(|user| self.with_nodes.remove(&(user.clone(), id)));
+            now.and_then(|user| self.with_nodes.insert((user.clone(), id)));
+        }
+    }
+
+    /// The allocations that have nodes: of the users with this name, or (`None`) of all.
+    pub fn with_nodes(&self, user: Option<&str>) -> impl Iterator<Item = AllocationId> {
+        let first = (user.unwrap_or_default().to_owned(), AllocationId(Uuid::nil()));
+        let wanted = move |(name, _): &&(String, AllocationId)| user.is_none_or(|user| user == name);
+        self.with_nodes.range(first..).take_while(wanted).map(|(_, id)| *id)
     }
 
     fn leave_queue(&mut self, queue: &str, queued: Queued) {
