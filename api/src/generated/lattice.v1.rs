@@ -351,9 +351,9 @@ pub struct ResourceRequest {
     #[prost(uint32, tag = "2")]
     pub nodes_max: u32,
     /// Keys: features (a list with commas), gpu_type, gpu_count and memory_gb (at least this many), memory_policy,
-    /// require_unified_memory, require_conformance, topology (as the field below), prefer_same_numa, prefer_local_memory
-    /// (as memory_policy=local), allow_cxl_memory (whole nodes only). Any other key is a feature of nodes, with or without
-    /// a value.
+    /// require_unified_memory, require_conformance, prefer_same_numa, prefer_local_memory (as memory_policy=local),
+    /// allow_cxl_memory (whole nodes only). `topology` is refused: it is the field below. Any other key is a feature of
+    /// nodes, with or without a value.
     #[prost(map = "string, string", tag = "3")]
     pub constraints: ::std::collections::HashMap<
         ::prost::alloc::string::String,
