@@ -26,6 +26,8 @@ pub struct AllocationIndex {
     pub telemetry_ends: OrdSet<(Timestamp, AllocationId)>,
     /// The allocations that have not ended and had other nodes before.
     pub moved: OrdSet<AllocationId>,
+    /// The allocations of tenants that are charged for their nodes now, with their tenant.
+    pub charged: OrdSet<(String, AllocationId)>,
 }
 
 /// Allocations that have not ended.
@@ -66,6 +68,7 @@ pub struct AllocationFacts {
     exclusions: Vec<(NodeId, Timestamp)>,
     telemetry_ends: Option<Timestamp>,
     has_moved: bool,
+    is_charged: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,11 +98,16 @@ impl AllocationFacts {
             exclusions: exclusions.filter_map(|excluded| Some((excluded.node.clone(), excluded.until?))).collect(),
             telemetry_ends: allocation.telemetry.as_ref().and_then(|order| order.until),
             has_moved: is_live && !allocation.attempts.is_empty(),
+            is_charged: allocation.started_at.is_some() && holds_nodes(allocation.state),
         }
     }
 
     fn live_tenant(&self) -> Option<&String> {
         self.queued.map(|_| &self.tenant)
+    }
+
+    fn charged_tenant(&self) -> Option<&String> {
+        Some(&self.tenant).filter(|tenant| self.is_charged && !tenant.is_empty())
     }
 
     fn queue(&self) -> Option<(&String, Queued)> {
@@ -146,6 +154,10 @@ impl AllocationIndex {
                 Some(()) => self.moved.insert(id),
                 None => self.moved.remove(&id),
             };
+        }
+        if let Some((was, now)) = differing(was, now, AllocationFacts::charged_tenant) {
+            was.and_then(|tenant| self.charged.remove(&(tenant.clone(), id)));
+            now.and_then(|tenant| self.charged.insert((tenant.clone(), id)));
         }
     }
 
