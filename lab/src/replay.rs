@@ -205,6 +205,12 @@ impl Options {
         if self.trace() == LUBLIN {
             return checked(self.generated()?);
         }
+        ensure!(
+            !self.trace().contains("://"),
+            "{} is a URL, and only files are replayed: fetch the object with a client of the store, such as `aws s3 cp`; in \
+             `file:///PATH` it is the file `/PATH`",
+            self.trace()
+        );
         let open = File::open(self.trace());
         let file = open.with_context(|| {
             let names = Named::ALL.map(Named::name).join(", ");

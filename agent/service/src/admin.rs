@@ -17,7 +17,7 @@ use rand::TryRngCore;
 use rand::rngs::OsRng;
 use std::time::Duration;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 /// Timeout of the answer to one step of a change of members.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(8);
@@ -137,6 +137,10 @@ impl AdminService for Api {
 
     async fn list_traced_work(&self, request: Request<v1::ListTracedWorkRequest>) -> Result<Response<v1::ListTracedWorkResponse>, Status> {
         traced::list(self, request).await.map(Response::new)
+    }
+
+    async fn store_trace(&self, request: Request<Streaming<v1::StoreTraceRequest>>) -> Result<Response<v1::StoreTraceResponse>, Status> {
+        traced::store(self, request).await.map(Response::new)
     }
 
     async fn set_limits(&self, request: Request<v1::SetLimitsRequest>) -> Result<Response<v1::Limits>, Status> {

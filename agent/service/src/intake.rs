@@ -49,7 +49,8 @@ const LARGER: [(&str, usize); 5] = [
     ("ApplicationService/Done", app_message::MESSAGE_BYTES_MAX),
 ];
 /// Calls with more than one message; the time between messages is not limited.
-const STREAMS: [&str; 3] = ["AllocationService/LaunchInput", "AllocationService/Attach", "ApplicationService/Progress"];
+const STREAMS: [&str; 4] =
+    ["AdminService/StoreTrace", "AllocationService/LaunchInput", "AllocationService/Attach", "ApplicationService/Progress"];
 /// How long a message may take from its first byte to its last; for a call with one message, from
 /// the call's beginning.
 const MESSAGE_TIME_MAX: Duration = Duration::from_secs(10);

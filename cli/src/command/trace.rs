@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   ListTracedWork, page by page ─▶ Captured ─▶ lines in the order of time ─▶ a file that appears when it is complete
-//!   vClusters, tenants, nodes ────▶
+//!   vClusters, tenants, nodes ────▶                                       └─▶ StoreTrace: the agent's object store
 //! ```
 
 mod target;
 
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print};
-use crate::session::{Session, answer, now};
+use crate::session::{Session, answer, answer_within, now};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::trace::CaptureTrace;
@@ -17,18 +17,23 @@ use lattice_model::count::counted;
 use lattice_model::trace::{Complete, FORMAT, Header, Line, Moment, NodeLine, Span, Submit, TenantLine, VClusterLine};
 use lattice_model::{AllocationId, DEFAULT_VCLUSTER, NodeId, Timestamp};
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 use target::Target;
 
 /// Allocations of one page.
 const PAGE_LEN: u32 = 1000;
 const DAY_MS: u64 = 86_400_000;
+/// Bytes of the trace in one message to the agent.
+const PIECE_BYTES: usize = 60 << 10;
+/// How long the agent may take to store the trace.
+const STORE_TIMEOUT: Duration = Duration::from_secs(600);
 
 pub async fn capture(session: &Session, args: CaptureTrace) -> Result<(), Failure> {
     let until = now();
     let from = Timestamp(until.0.saturating_sub(u64::from(args.days) * DAY_MS));
-    let file = args.file.unwrap_or_else(|| default_file(from));
-    let target = Target::of(&file)?;
+    let target = if args.store { None } else { Some(Target::of(&args.file.unwrap_or_else(|| default_file(from)))?) };
     let client = session.connect().await?;
     let captured = Captured::fetch(&client, (from, until)).await?;
     if captured.work.is_empty() {
@@ -43,14 +48,55 @@ pub async fn capture(session: &Session, args: CaptureTrace) -> Result<(), Failur
     let mut lines = vec![captured.header()];
     lines.extend(site);
     lines.extend(captured.events()?);
-    target.write(|out| {
-        for line in &lines {
-            serde_json::to_writer(&mut *out, line)?;
-            out.write_all(b"\n")?;
+    let place = match target {
+        None => Place::Store { url: store(&client, &lines).await? },
+        Some(target) => {
+            target.write(|out| write_lines(&lines, out))?;
+            target.file().map_or(Place::Stdout, |file| Place::File(file.display().to_string()))
         }
-        Ok(())
-    })?;
-    report(session, &captured, unschedulable_nodes, &target)
+    };
+    report(session, &captured, unschedulable_nodes, &place)
+}
+
+/// Where a captured trace is.
+enum Place {
+    Stdout,
+    File(String),
+    Store { url: String },
+}
+
+impl Place {
+    fn file(&self) -> Option<&str> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::Stdout | Self::Store { .. } => None,
+        }
+    }
+
+    fn url(&self) -> Option<&str> {
+        match self {
+            Self::Store { url } => Some(url),
+            Self::Stdout | Self::File(_) => None,
+        }
+    }
+}
+
+fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+    for line in lines {
+        serde_json::to_writer(&mut *out, line)?;
+        out.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+/// Sends the trace to the agent, which has the credentials of its object store. Returns the URL of the object.
+async fn store(client: &Client, lines: &[Line]) -> Result<String, Failure> {
+    let mut text = Vec::new();
+    write_lines(lines, &mut text)?;
+    let pieces: Vec<v1::StoreTraceRequest> =
+        text.chunks(PIECE_BYTES).map(|lines| v1::StoreTraceRequest { lines: lines.to_vec() }).collect();
+    let mut admin = client.admin();
+    Ok(answer_within(STORE_TIMEOUT, admin.store_trace(tokio_stream::iter(pieces))).await?.url)
 }
 
 fn default_file(from: Timestamp) -> PathBuf {
@@ -211,7 +257,7 @@ fn node_line(node: v1::Node) -> Result<Line, Failure> {
 }
 
 /// What the trace has and what it cannot have. Data only if the trace itself is not on stdout.
-fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, target: &Target) -> Result<(), Failure> {
+fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, place: &Place) -> Result<(), Failure> {
     let Captured { from, until, complete_from, held, work, .. } = captured;
     let ended = work.iter().filter(|work| work.ended_at_ms > 0).count();
     let what = format!("{}, {}", counted(work.len(), "submission"), counted(ended, "end"));
@@ -224,16 +270,16 @@ fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, ta
     for line in left_out(*held, unschedulable_nodes) {
         session.note(&line);
     }
-    let Some(file) = target.file() else {
+    let Some(name) = place.file().or(place.url()) else {
         session.note(&what);
         session.note(&when);
         return Ok(());
     };
     match session.format() {
-        Format::Table => print(&format!("{}: {what}\n{when}\n", file.display())),
-        Format::Name => print(&format!("{}\n", file.display())),
+        Format::Table => print(&format!("{name}: {what}\n{when}\n")),
+        Format::Name => print(&format!("{name}\n")),
         Format::Data(notation) => notation.print(&serde_json::json!({
-            "file": file.display().to_string(), "from": from.to_string(), "until": until.to_string(),
+            "file": place.file(), "url": place.url(), "from": from.to_string(), "until": until.to_string(),
             "complete_from": complete_from.to_string(), "submitted": work.len(), "ended": ended,
             "held_left_out": held, "unschedulable_nodes_left_out": unschedulable_nodes,
         })),

@@ -327,6 +327,7 @@ mod tests {
             "admin vcluster show hpc-batch",
             "admin trace capture --days 7",
             "admin trace capture --days=1 --file=-",
+            "admin trace capture --days 7 --store",
             "vcluster list",
             "vcluster queue hpc-batch",
             "vcluster hpc-batch",

@@ -10,7 +10,7 @@ use lattice_model::count::counted;
 use lattice_model::preemption::CLASS_MAX;
 use lattice_model::spec::NODES_MAX;
 use lattice_model::tenant::WHOLE_CLUSTER_PPM;
-use lattice_model::trace::{Complete, FORMAT, Header, Line, NodeLine, Span, Submit, TenantLine, VClusterLine};
+use lattice_model::trace::{Complete, FORMAT, Header, Line, NodeLine, Span, Submit, TRACE_BYTES_MAX, TenantLine, VClusterLine};
 use lattice_model::vcluster::is_name;
 use lattice_model::{
     AllocationId, BudgetPeriod, Conformance, DEFAULT_VCLUSTER, Factor, Node, Resources, SchedulerKind, SharePolicy, Tenant, VCluster,
@@ -20,8 +20,6 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, Read};
 
-/// The largest file, in bytes.
-const FILE_BYTES_MAX: u64 = 1 << 30;
 /// The most lines of a file.
 const LINES_MAX: u64 = 10_000_000;
 /// Bytes of a line at most.
@@ -51,7 +49,7 @@ pub fn read(mut from: impl BufRead, name: &str) -> Result<Scenario> {
         let len = bytes.len() as u64;
         read_bytes += len;
         ensure!(number <= LINES_MAX, "{name}: more than {LINES_MAX} lines; capture fewer days");
-        ensure!(read_bytes <= FILE_BYTES_MAX, "{name}: larger than 1 GiB; capture fewer days");
+        ensure!(read_bytes <= TRACE_BYTES_MAX, "{name}: larger than 1 GiB; capture fewer days");
         ensure!(
             bytes.ends_with(b"\n"),
             "{}: {}",

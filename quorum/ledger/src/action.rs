@@ -394,6 +394,11 @@ commands! { |ledger, context|
     EndTelemetry { allocation: AllocationId, order: Uuid }
         => 1, Keeps, Member, 256, Ok(ledger.end_telemetry(context, *allocation, *order));
 
+    /// The leader's clock: the use of these tenants' budgets has reached a mark, or is below one again.
+    CheckBudgets { tenants: Vec<String> }
+        => 1, New, Member, 256 + tenants.iter().map(|name| 8 + name.len()).sum::<usize>(),
+        Ok(ledger.check_budgets(context, tenants));
+
     /// A node's own checks request a drain; see `node_health::DrainRequest`.
     AskDrain { node: NodeId, incarnation: Incarnation, asked: Timestamp, reason: String }
         => 1, Keeps, Member, 256 + reason.len(), ledger.ask_drain(context, node, (*incarnation, *asked), reason);

@@ -28,6 +28,7 @@
 //! * *services*: a service that a lookup returns is running;
 //! * *usage* by tenant, project and user: budgets survive any member, and every scheduler computes
 //!   with the same;
+//! * the *marks* of budgets: that one is reached is recorded once, whoever leads;
 //! * the *run lease* and *fenced* holdings: work that may still run on a silent node is not started
 //!   elsewhere, and whoever claims that node next knows what was started elsewhere;
 //! * *admissions* and *removals*: every member refuses the same nodes;
@@ -64,6 +65,7 @@ mod admission;
 mod allocations;
 mod apply_context;
 mod audit_checkpoint;
+mod budgets;
 mod claims;
 mod command;
 mod conformance;
@@ -173,6 +175,7 @@ pub use access::{Access, AccessKind};
 pub use action::Action;
 pub use admission::growth;
 pub use audit_chain::{AuditFault, AuditHead};
+pub use budgets::BudgetNotice;
 pub use claims::{SCHEDULER_LEASE, scheduler_lease};
 pub use command::{Command, ENTRY_LEAP_MS_MAX};
 pub use conformance::DriftLimits;
@@ -191,6 +194,7 @@ pub use registration::{NodeStateChange, Registration};
 pub use requester::Requester;
 pub use revocations::REVOCATIONS_MAX;
 pub use services::{Endpoint, ServiceStatus};
+pub use state::budget_marks::ReachedMark;
 pub use state::ended_place::EndedPlace;
 pub use state::keyring::{self, Keyring};
 pub use state::removals::{REMOVED_LEN_MAX, Removal};

@@ -59,10 +59,14 @@ impl Ledger {
         if next == self.limits {
             return Ok(Outcome::Done);
         }
+        let is_other_period = next.budget_period != self.limits.budget_period;
         self.limits = next;
         context.changed.limits = true;
         let shown = next.sensitive_pool_size.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
         self.record(context, by, AuditAction::LimitsSet, Subject::default(), format!("sensitive_pool_size {shown}{changes_text}"));
+        if is_other_period {
+            self.check_all_budgets(context);
+        }
         Ok(Outcome::Done)
     }
 

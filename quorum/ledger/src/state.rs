@@ -1,6 +1,7 @@
 //! The replicated state and its records. The command files beside this one change them.
 
 pub mod allocation_index;
+pub mod budget_marks;
 pub mod domains;
 pub mod ended_limits;
 pub mod ended_place;
@@ -20,6 +21,7 @@ pub mod vni_use;
 use super::audit_chain::AuditHead;
 use super::signed_head::SignedHead;
 use allocation_index::AllocationIndex;
+use budget_marks::BudgetMarks;
 use domains::DomainIndex;
 pub use domains::{Domain, DomainKey};
 pub use ended_limits::{EndedLimits, Forgotten};
@@ -136,6 +138,9 @@ pub struct Ledger {
     /// What tenants, projects and users have used.
     #[serde(default, skip_serializing_if = "UsageRecords::is_empty")]
     pub(super) usage_records: UsageRecords,
+    /// The marks of budgets that are on record.
+    #[serde(default, skip_serializing_if = "BudgetMarks::is_empty")]
+    pub(super) budget_marks: BudgetMarks,
 }
 
 impl Default for Ledger {
@@ -180,6 +185,7 @@ impl Default for Ledger {
             admitted: BTreeMap::new(),
             removed: Removals::default(),
             usage_records: UsageRecords::default(),
+            budget_marks: BudgetMarks::default(),
         }
     }
 }
@@ -297,7 +303,7 @@ pub struct ClusterLimits {
     pub ended: EndedLimits,
 }
 
-/// The kinds of notification about events of nodes.
+/// The ways in which notifications are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NotifyChannel {
     /// HTTP.

@@ -182,6 +182,7 @@ impl Ledger {
             self.keep_usage_of_tenant(context, name, true);
         }
         self.record(context, by, AuditAction::TenantSet, Subject::default(), detail);
+        self.check_budgets_of(context, name);
         Ok(Outcome::Done)
     }
 
@@ -193,6 +194,7 @@ impl Ledger {
             return Err(Refusal::TenantHasWork { name: name.to_owned(), live: u64::from(*live) });
         }
         self.tenants.remove(name);
+        self.budget_marks.remove(name);
         self.keep_usage_of_tenant(context, name, false);
         context.changed.tenants.insert(name.to_owned());
         self.record(context, by, AuditAction::TenantDeleted, Subject::default(), name.to_owned());

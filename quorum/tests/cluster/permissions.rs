@@ -220,6 +220,7 @@ const OF_MEMBERS: &[&str] = &[
     "Notified",
     "EndWaits",
     "EndTelemetry",
+    "CheckBudgets",
     "AskDrain",
     "AdvanceTime",
 ];
@@ -270,6 +271,7 @@ fn proposed_by_members() -> Vec<Action> {
         Action::RaiseLevel { level: 1 },
         Action::SetRunLease { ms: 1 },
         Action::ReleaseDomains,
+        Action::CheckBudgets { tenants: vec!["physics".into()] },
         Action::Bootstrap { cluster: "other".into() },
         Action::SealWithKey { id: 9 },
         Action::RetireKey { id: 9 },

@@ -29,7 +29,7 @@ pub struct QuorumStatus {
     pub level: u32,
     /// After a recovery: nodes that are not Down and have not reported what they run.
     pub awaited: Vec<NodeId>,
-    /// The progress of notifications about nodes.
+    /// The progress of notifications.
     pub notified: Vec<NotifyStatus>,
     /// Number of nodes that fell silent together, so that none of them becomes Down; known only to
     /// the leader.

@@ -3,7 +3,7 @@
 
 use crate::{Action, DomainKey, DriftLimits, Ledger, NodeStateChange, holds};
 use lattice_model::shares::ShareRef;
-use lattice_model::{Allocation, AllocationState, HoldKind, NodeId, NodeState, SharePhase, Timestamp};
+use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, NodeId, NodeState, SharePhase, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -82,6 +82,9 @@ fn usage_is_counted(ledger: &Ledger) {
         let live = ledger.allocations().filter(|a| !a.state.is_terminal() && a.spec.tenant == *name).count();
         assert_eq!(ledger.allocation_index.live_of_tenant.get(name).map_or(0, |live| *live as usize), live);
     }
+    let is_charged = |allocation: &&&Arc<Allocation>| allocation.started_at.is_some() && !allocation.spec.tenant.is_empty();
+    let charged: BTreeSet<(String, AllocationId)> = running.iter().filter(is_charged).map(|a| (a.spec.tenant.clone(), a.id)).collect();
+    assert!(ledger.allocation_index.charged.iter().eq(&charged), "the running work of tenants");
     for status in ledger.vcluster_statuses() {
         let name = &status.vcluster.name;
         let home = if name == "default" { "" } else { name };

@@ -29,6 +29,8 @@ pub struct AllocationIndex {
     pub moved: OrdSet<AllocationId>,
     /// The allocations that have nodes, by the name of their user.
     with_nodes: OrdSet<(String, AllocationId)>,
+    /// The allocations of tenants that are charged for their nodes now, with their tenant.
+    pub charged: OrdSet<(String, AllocationId)>,
 }
 
 /// Allocations that have not ended.
@@ -71,6 +73,7 @@ pub struct AllocationFacts {
     has_moved: bool,
     /// The name of its user; `None`: it has no nodes.
     with_nodes_of: Option<String>,
+    is_charged: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,11 +104,16 @@ impl AllocationFacts {
             telemetry_ends: allocation.telemetry.as_ref().and_then(|order| order.until),
             has_moved: is_live && !allocation.attempts.is_empty(),
             with_nodes_of: holds_nodes(allocation.state).then(|| allocation.owner.name.clone()),
+            is_charged: allocation.started_at.is_some() && holds_nodes(allocation.state),
         }
     }
 
     fn live_tenant(&self) -> Option<&String> {
         self.queued.map(|_| &self.tenant)
+    }
+
+    fn charged_tenant(&self) -> Option<&String> {
+        Some(&self.tenant).filter(|tenant| self.is_charged && !tenant.is_empty())
     }
 
     fn queue(&self) -> Option<(&String, Queued)> {
@@ -156,6 +164,10 @@ impl AllocationIndex {
         if let Some((was, now)) = differing(was, now, |facts| facts.with_nodes_of.as_ref()) {
             was.and_then(|user| self.with_nodes.remove(&(user.clone(), id)));
             now.and_then(|user| self.with_nodes.insert((user.clone(), id)));
+        }
+        if let Some((was, now)) = differing(was, now, AllocationFacts::charged_tenant) {
+            was.and_then(|tenant| self.charged.remove(&(tenant.clone(), id)));
+            now.and_then(|tenant| self.charged.insert((tenant.clone(), id)));
         }
     }
 
