@@ -124,8 +124,8 @@ fn begin<'a>(w: &World, nodes: impl Iterator<Item = &'a str>) {
 }
 
 fn starting(w: &World) {
-    let points: Vec<(String, &str)> =
-        NODES.iter().filter(|node| **node != CALLER).zip(STARTING.iter().cycle()).map(|(node, point)| ((*node).to_owned(), *point)).collect();
+    let nodes = NODES.into_iter().filter(|node| *node != CALLER).map(str::to_owned);
+    let points: Vec<(String, &str)> = nodes.zip(STARTING.into_iter().cycle()).collect();
     arm(w, &points);
     let wide = Wide::submit(w, &[]);
     die(w, &points);
@@ -158,8 +158,7 @@ fn ending(w: &World) {
     wide.wait_until_all_run(0);
     let now = w.status(&wide.id);
     let nodes = now["nodes"].as_array().unwrap().iter().map(|node| node.as_str().unwrap().to_owned());
-    let points: Vec<(String, &str)> =
-        nodes.zip(ENDING.iter().cycle()).map(|(node, point)| (node, *point)).filter(|(node, _)| node != CALLER).collect();
+    let points: Vec<(String, &str)> = nodes.zip(ENDING.into_iter().cycle()).filter(|(node, _)| node != CALLER).collect();
     arm(w, &points);
     wide.go();
     die(w, &points);
