@@ -332,8 +332,9 @@ fn compute_node(w: &World) {
     faults::start_node(&w.dir, "n2").unwrap();
 }
 
-/// What the agent of a compute node does for people, as the page on roles of certificates has it: reads of its own work
-/// and launches in it, but nothing for which somebody must vouch. `mine` runs there, and is cancelled.
+/// What the agent of a compute node does for people, as docs/reference/certificate-roles.md has it:
+/// it reads its own work and launches in it, and refuses what an agent of role `api` must vouch for.
+/// `mine` runs there, and is cancelled.
 fn served_and_refused(w: &World, at_node: &Lattice, mine: &str) {
     let refused = |args: &[&str], code: i32, why: &str| {
         let done = at_node.run(args, JOB).unwrap();

@@ -20,9 +20,10 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A rank with processes that inherit its handler: one in its process group, one in another group, one in another
-/// session; and one that catches nothing. Each prints that it was asked, and at the end how often. Python drops a signal
-/// that reaches a forked process before its first line, so all of them run before the rank reports that it has begun.
+/// A rank with processes that inherit its handler: one in its process group, one in another group,
+/// one in another session; and one that catches nothing. Each prints that it was asked, and at the
+/// end how often. Python drops a signal that reaches a forked process before its first line, so all
+/// of them run before the rank reports that it has begun.
 const FAMILY: &str = r#"
 import os, signal, subprocess, sys, time
 
@@ -106,7 +107,8 @@ impl Family {
         assert_eq!(w.status(&self.id)["checkpoint"]["step"], 1);
     }
 
-    /// Waits until all that are to be asked were, and lets all of them end: each was asked so often.
+    /// Waits until every process that is to be asked was, and lets all of them end: each was asked
+    /// as often as expected.
     fn assert_asked(&self, w: &World, expected: &BTreeMap<String, u64>) {
         let asked = expected.iter().filter(|(_, count)| **count > 0).map(|(who, _)| format!("{who} asked"));
         let asked: Vec<String> = asked.collect();

@@ -266,7 +266,8 @@ fn queue(w: &World) {
     }
 }
 
-/// Twelve wait while no node takes work. One of them is cancelled before the nodes are back, and another at that moment.
+/// Twelve wait while no node takes work. One of them is cancelled before the nodes are back, and
+/// another at that moment.
 fn claimed_once(w: &World) {
     w.ok(&["node", "cordon", "n[1-3]", "--reason", "the test's"]);
     let ids: Vec<String> = std::thread::scope(|scope| {

@@ -15,10 +15,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 static OUTAGE: Group = Group::large("outage");
-/// How soon after its leader's death the quorum accepts work again, on a machine with nothing else to do.
+/// How soon after its leader's death the quorum accepts work again, on a machine at rest.
 const ACCEPTED_MAX: Duration = Duration::from_secs(3);
-/// A busy machine adds so many times what a submission takes there while nothing is wrong: an election and the first
-/// commit after it need the members as often as that.
+/// A busy machine adds so many times what a submission takes there while nothing is wrong: an
+/// election and the first commit after it need the members about as often.
 const SUBMISSIONS_ADDED: u32 = 4;
 
 pub fn trials() -> Vec<Trial> {

@@ -1,5 +1,5 @@
-//! Audit records that members delete after the leader has read them back from the archive; and complete segments of
-//! such records that are damaged, in a backup and on a member's disk.
+//! Audit records that members delete after the leader has read them back from the archive; and
+//! complete segments of such records that are damaged, in a backup and on a member's disk.
 
 use crate::auditing::{archive, outside};
 use crate::backups::{flip, folder, kill_all, quorum, start_all};
@@ -34,8 +34,8 @@ const RECORDS: u64 = 2 * SEGMENT_RECORDS + 100;
 const CONCURRENT: usize = 1024;
 /// Entries after which a member makes a snapshot.
 const SNAPSHOT_ENTRIES: u64 = 50;
-/// Seconds between two looks of the leader at what is to be archived. It puts the whole open segment each time, so once
-/// a second would be most of what the leader does.
+/// How often the leader archives, in seconds. It puts the whole open segment each time: once a
+/// second, that would be most of what it does.
 const ARCHIVE_SECONDS: u64 = 5;
 /// The leader puts two segments into the archive and reads them back, without another load.
 const CONFIRMED_MAX: Duration = Duration::from_secs(300);
@@ -135,7 +135,7 @@ fn pruned(w: &World) {
     keys.extend(signing_keys(&verified(w)));
     let confirmed = process::until(CONFIRMED_MAX, || is_confirmed(w, 2 * SEGMENT_RECORDS));
     assert!(confirmed, "the leader has not read both segments back from the archive");
-    // One after the other: each is an entry. A member keeps two snapshots, and both must have the checkpoint.
+    // One after the other: each is an entry. Both snapshots of a member must have the checkpoint.
     recorder.record(3 * SNAPSHOT_ENTRIES, 1);
     let pruned = process::until(PRUNED_MAX, || {
         // A member may have been making a snapshot all the time: the next one needs another entry.
@@ -185,7 +185,7 @@ fn pruned(w: &World) {
     assert!(after["begins"].as_u64() == Some(begins) && after["records"].as_u64() > Some(before), "{before} records, then {after}");
 }
 
-/// Makes records until the second segment is complete and in a snapshot, unless an earlier test did.
+/// Makes records until the second segment is complete and in a snapshot, unless that was done.
 fn fill_two_segments(w: &World) {
     let records = w.lattice.json(&["quorum", "status"]).unwrap()["audit_records"].as_u64().unwrap();
     if records < RECORDS {

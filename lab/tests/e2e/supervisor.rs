@@ -125,7 +125,8 @@ fn hanging(w: &World) {
     end(w, &id, &node);
 }
 
-/// How long a shim that hangs has to end its work: after the grace of this cluster (2 s) and the time for killing (3 s).
+/// How long a shim that hangs has to end its work, after the grace of this cluster (2 s) and the
+/// time for killing (3 s).
 const SHIM_MARGIN: Duration = Duration::from_secs(30);
 
 fn hung(w: &World) {

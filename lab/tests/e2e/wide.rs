@@ -1,5 +1,6 @@
-//! Work on all nodes of a cluster whose agents are killed in each phase: while nodes prepare, while it runs, and while
-//! they give it back. It ends as promised, each rank ran once in each attempt, and nothing of it is left.
+//! Work on all nodes of a cluster whose agents are killed in each phase: while nodes prepare, while
+//! it runs, and while they release their shares. It ends as promised, each rank ran once in each
+//! attempt, and nothing of it is left.
 
 use crate::harness::{Folder, Group, World, ended};
 use crate::tree::narrow;
@@ -16,8 +17,8 @@ const NODES: [&str; 7] = ["n1", "n2", "n3", "n4", "n5", "n6", "n7"];
 const CALLER: &str = "n1";
 /// The steps before a node is prepared at which its agent dies.
 const STARTING: [&str; 3] = ["preparing-written", "shim-started", "prepared-report-unsent"];
-/// The steps of an end at which a node's agent dies. The head's is the first one: it must have reported the end, or the
-/// other nodes would not end their parts.
+/// The steps of an end at which a node's agent dies. The head's is the first one: it must have
+/// reported the end, or the other nodes would not end their parts.
 const ENDING: [&str; 3] = ["released-report-unsent", "undoing-written", "stopping-written"];
 
 pub fn trials() -> Vec<Trial> {
@@ -50,7 +51,7 @@ impl<'a> Wide<'a> {
         Self { w, folder, id }
     }
 
-    /// The nodes on which ranks of this attempt began, in order; a node appears as often as one began there.
+    /// The nodes on which ranks of this attempt began, in order; a node appears for each of its ranks.
     fn ran(&self, attempt: u32) -> Vec<String> {
         let ran = fs::read_to_string(self.folder.0.join("ran")).unwrap_or_default();
         let suffix = format!(" {attempt}");
