@@ -333,7 +333,7 @@ fn compute_node(w: &World) {
 }
 
 /// What the agent of a compute node does for people, as docs/reference/certificate-roles.md has it:
-/// it reads its own work and launches in it, and refuses what an agent of role `api` must vouch for.
+/// it reads its own work and launches in it, and refuses what needs an agent of role `api`.
 /// `mine` runs there, and is cancelled.
 fn served_and_refused(w: &World, at_node: &Lattice, mine: &str) {
     let refused = |args: &[&str], code: i32, why: &str| {

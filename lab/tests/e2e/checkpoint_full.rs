@@ -136,7 +136,7 @@ while [ ! -e "$GO" ]; do
 done
 "#;
 
-/// Runs the CLI: it must succeed. A checkpoint may take longer on a busy machine than other commands.
+/// Runs the CLI: it must succeed. On a busy machine a checkpoint takes longer than other commands.
 fn succeed(w: &World, args: &[&str]) {
     let done = w.run(args);
     assert_eq!(done.code(), 0, "`lattice {}`: {}", args.join(" "), done.err());

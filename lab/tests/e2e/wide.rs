@@ -51,7 +51,7 @@ impl<'a> Wide<'a> {
         Self { w, folder, id }
     }
 
-    /// The nodes on which ranks of this attempt began, in order; a node appears for each of its ranks.
+    /// The nodes on which ranks of this attempt began, in order; a node once for each of its ranks.
     fn ran(&self, attempt: u32) -> Vec<String> {
         let ran = fs::read_to_string(self.folder.0.join("ran")).unwrap_or_default();
         let suffix = format!(" {attempt}");
