@@ -63,7 +63,8 @@ fn generation(w: &World) -> u64 {
     w.lattice.json(&["quorum", "status"]).unwrap()["generation"].as_u64().unwrap()
 }
 
-fn flip(path: &Path, at: usize) {
+/// Flips the last bit of the byte at this place; a second call repairs it.
+pub fn flip(path: &Path, at: usize) {
     let mut bytes = fs::read(path).unwrap();
     bytes[at] ^= 1;
     fs::write(path, bytes).unwrap();
