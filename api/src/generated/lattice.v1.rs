@@ -4214,6 +4214,18 @@ pub struct ListTracedWorkResponse {
     #[prost(double, optional, tag = "3")]
     pub checkpoint_bytes_per_second: ::core::option::Option<f64>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoreTraceRequest {
+    /// the next piece of the trace; at most 60 KiB, all together at most 1 GiB
+    #[prost(bytes = "vec", tag = "1")]
+    pub lines: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoreTraceResponse {
+    /// of the stored object
+    #[prost(string, tag = "1")]
+    pub url: ::prost::alloc::string::String,
+}
 /// Times are milliseconds since 1970; 0: none.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TracedWork {
@@ -4294,7 +4306,7 @@ pub struct QuorumStatusResponse {
     /// they may run is not placed before they report.
     #[prost(string, repeated, tag = "13")]
     pub awaited: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The progress of notifications about nodes.
+    /// The progress of notifications.
     #[prost(message, repeated, tag = "14")]
     pub notified: ::prost::alloc::vec::Vec<quorum_status_response::Notified>,
     /// The number of nodes that fell silent together. None of them is declared Down without an operator. Only the leader
@@ -4663,7 +4675,7 @@ pub struct GetUserUsageRequest {
     #[prost(uint32, tag = "2")]
     pub days: u32,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Usage {
     /// of the tenant or user
     #[prost(string, tag = "1")]
@@ -4688,6 +4700,22 @@ pub struct Usage {
     /// used of the budget in that period; of two budgets, the more used one
     #[prost(uint64, optional, tag = "9")]
     pub budget_percent: ::core::option::Option<u64>,
+    /// those on record; a use that has reached one is recorded within a minute
+    #[prost(message, repeated, tag = "10")]
+    pub budget_marks: ::prost::alloc::vec::Vec<BudgetMark>,
+}
+/// A mark that the use of a tenant's budget has reached.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BudgetMark {
+    /// gpu_hours or node_hours
+    #[prost(string, tag = "1")]
+    pub budget: ::prost::alloc::string::String,
+    /// the highest mark reached: 80 or 100
+    #[prost(uint64, tag = "2")]
+    pub percent: u64,
+    /// since when it is the highest; milliseconds since 1970
+    #[prost(uint64, tag = "3")]
+    pub since_ms: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListGossipKeysRequest {}
@@ -5734,6 +5762,32 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "ListTracedWork"));
             self.inner.unary(req, path, codec).await
         }
+        /// Operators only. Puts a captured trace into the object store of the answering agent (logs.store). If the call
+        /// fails, nothing is stored.
+        pub async fn store_trace(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::StoreTraceRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::StoreTraceResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/StoreTrace",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "StoreTrace"));
+            self.inner.client_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -5920,6 +5974,15 @@ pub mod admin_service_server {
             request: tonic::Request<super::ListTracedWorkRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ListTracedWorkResponse>,
+            tonic::Status,
+        >;
+        /// Operators only. Puts a captured trace into the object store of the answering agent (logs.store). If the call
+        /// fails, nothing is stored.
+        async fn store_trace(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::StoreTraceRequest>>,
+        ) -> std::result::Result<
+            tonic::Response<super::StoreTraceResponse>,
             tonic::Status,
         >;
     }
@@ -7081,6 +7144,53 @@ pub mod admin_service_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/StoreTrace" => {
+                    #[allow(non_camel_case_types)]
+                    struct StoreTraceSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::ClientStreamingService<super::StoreTraceRequest>
+                    for StoreTraceSvc<T> {
+                        type Response = super::StoreTraceResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::StoreTraceRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::store_trace(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StoreTraceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.client_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
