@@ -22,6 +22,7 @@
 //! * *vClusters*: every scheduler sees the same queues and the same nodes for them;
 //! * *allocations*: an acknowledged submission is never lost, and its latest checkpoint is decided
 //!   once, whatever an isolated attempt still saves;
+//! * *dependencies*: an end reaches all that depend on it, once, whoever leads then;
 //! * *sessions*: after any restart it is known who has an allocation's only terminal;
 //! * *network domains*: no two have the same VNI, and a VNI is not reused while work with it may
 //!   run;
@@ -67,6 +68,7 @@ mod audit_checkpoint;
 mod claims;
 mod command;
 mod conformance;
+mod dependencies;
 mod ended;
 mod fencing;
 mod holds;
@@ -116,6 +118,8 @@ mod checkpoint_scenarios;
 mod claim_scenarios;
 #[cfg(test)]
 mod conformance_scenarios;
+#[cfg(test)]
+mod dependency_scenarios;
 #[cfg(test)]
 mod ended_scenarios;
 #[cfg(test)]
@@ -185,7 +189,7 @@ pub use node_health::{DrainRequest, NodeHealth, cut};
 pub use outcome::{Applied, Changed, ChangedShares, Outcome};
 pub use preemptions::PreemptFor;
 pub use recovery::{HeldShare, beyond};
-pub use refusal::{Conflict, Refusal, RemovalRefusal, WalltimeRefusal};
+pub use refusal::{Conflict, DependencyRefusal, Refusal, RemovalRefusal, WalltimeRefusal};
 pub use registration::{NodeStateChange, Registration};
 pub use requester::Requester;
 pub use revocations::REVOCATIONS_MAX;

@@ -3,6 +3,7 @@
 use super::state::user_limits::UserLimit;
 use crate::shortage::Shortage;
 use lattice_model::count::counted;
+use lattice_model::dependency::DEPENDENCIES_MAX;
 use lattice_model::duration::clock_text;
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
@@ -51,6 +52,12 @@ pub enum Refusal {
     HasRegistered { node: NodeId },
     #[error("allocation {id} is {state}, not Pending")]
     NotPending { id: AllocationId, state: AllocationState },
+    /// It depends on others; `what` is the rest of the sentence.
+    #[error("allocation {id} {what}")]
+    AwaitsOthers { id: AllocationId, what: String },
+    /// `on`: as the submitter named it.
+    #[error("it cannot depend on allocation {on}: {why}")]
+    Dependency { on: String, why: DependencyRefusal },
     #[error("allocation {id} was requeued {}, the claim saw {seen}", counted(*now, "time"))]
     StaleRequeueCount { id: AllocationId, seen: u32, now: u32 },
     /// See [`lattice_model::Claim::after`].
@@ -243,6 +250,7 @@ impl Refusal {
                 format!("remove it there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all nodes that stay")
             }
             Self::Walltime { why, .. } => return why.remedy(),
+            Self::Dependency { why, .. } => return why.remedy(),
             Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
             Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
             Self::NoVni(no_vni) => no_vni.remedy().to_owned(),
@@ -289,6 +297,7 @@ impl Refusal {
             | Self::NodeRemoved { .. }
             | Self::NeedsBoot { .. }
             | Self::NotPending { .. }
+            | Self::AwaitsOthers { .. }
             | Self::NotRunning { .. }
             | Self::NotPreemptible { .. }
             | Self::StaleRequeueCount { .. }
@@ -331,6 +340,31 @@ impl WalltimeRefusal {
             Self::HasEnded { .. } | Self::IsOver => None,
             Self::TooShort { .. } => Some("`lattice cancel` ends it at once".to_owned()),
             Self::HasNodes { .. } => Some("ask root on a machine whose agent has the role api; its owner may shorten it".to_owned()),
+        }
+    }
+}
+
+/// Why a submission cannot depend on an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum DependencyRefusal {
+    /// Also where the submitter may not know of it.
+    #[error("there is none, or it ended so long ago that it is not known any more")]
+    Unknown,
+    #[error("it is the allocation itself")]
+    Itself,
+    #[error("it is another user's, and mutex keeps both from running")]
+    NotYours,
+    #[error("{DEPENDENCIES_MAX} others exclude it already, and no more are possible")]
+    TooMany,
+}
+
+impl DependencyRefusal {
+    fn remedy(self) -> Option<String> {
+        match self {
+            Self::Unknown => Some("`lattice status` lists what is known; leave out what has ended well".to_owned()),
+            Self::NotYours => Some("another user's work can be waited for with success, failure or any".to_owned()),
+            Self::TooMany => Some("submit again when some of them have ended".to_owned()),
+            Self::Itself => None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The replicated state and its records. The command files beside this one change them.
 
 pub mod allocation_index;
+pub mod dependents;
 pub mod domains;
 pub mod ended_place;
 pub mod holdings;
@@ -19,6 +20,7 @@ pub mod vni_use;
 use super::audit_chain::AuditHead;
 use super::signed_head::SignedHead;
 use allocation_index::AllocationIndex;
+use dependents::Dependents;
 use domains::DomainIndex;
 pub use domains::{Domain, DomainKey};
 use ended_place::EndedPlace;
@@ -82,6 +84,12 @@ pub struct Ledger {
     pub(super) allocations: OrdMap<AllocationId, Arc<Allocation>>,
     #[serde(skip)]
     pub(super) allocation_index: AllocationIndex,
+    #[serde(skip)]
+    pub(super) dependents: Dependents,
+    /// Allocations whose changes have not reached all that depend on them: each with the last one that
+    /// they have reached.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) unsettled: BTreeMap<AllocationId, Option<AllocationId>>,
     #[serde(skip)]
     pub(super) scripts: Scripts,
     /// Ended allocations in the order of their end.
@@ -152,6 +160,8 @@ impl Default for Ledger {
             holdings: Holdings::default(),
             allocations: OrdMap::new(),
             allocation_index: AllocationIndex::default(),
+            dependents: Dependents::default(),
+            unsettled: BTreeMap::new(),
             scripts: Scripts::default(),
             ended: OrdSet::new(),
             leases: BTreeMap::new(),

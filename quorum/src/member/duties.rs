@@ -250,6 +250,9 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         if ledger.waits_are_due(time) {
             actions.push(Action::EndWaits { now: time });
         }
+        if ledger.dependents_are_due() {
+            actions.push(Action::SettleDependents);
+        }
         actions.extend(ledger.drifts_due(time, core.config.drift_limits()));
         core.leading.levels.record(core.config.id, core.config.level_max);
         let metrics = core.raft.metrics();

@@ -217,6 +217,7 @@ const OF_MEMBERS: &[&str] = &[
     "Wiped",
     "Notified",
     "EndWaits",
+    "SettleDependents",
     "EndTelemetry",
     "AskDrain",
     "AdvanceTime",
