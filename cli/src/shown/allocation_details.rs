@@ -70,7 +70,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
 fn dependencies(a: &v1::Allocation) -> Vec<(&'static str, String)> {
     let labels = std::iter::once("Depends on").chain(std::iter::repeat(""));
     let shown = |d: &v1::DependencyStatus| {
-        let state = if d.state.is_empty() { "not ended" } else { &d.state };
+        let state = if d.state.is_empty() { "not ended" } else { d.state.as_str() };
         format!("{} of {} ({}): {state}", d.condition, short(&d.id), d.name)
     };
     labels.zip(a.dependencies.iter().map(shown)).collect()
