@@ -29,6 +29,7 @@ mod daemon_logs;
 mod data;
 mod debugging;
 mod demo;
+mod dependencies;
 mod deploy;
 mod devices;
 mod disks;
@@ -159,6 +160,7 @@ fn main() -> ExitCode {
         layout::trials(),
         pmix::trials(),
         survival::trials(),
+        dependencies::trials(),
         outage::trials(),
         checkpoint_uploads::trials(),
         checkpoint_mpi::trials(),
