@@ -76,6 +76,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         queue_position: 0,
         expected_start_ms: None,
         class_in_queue: None,
+        preemption_class: Some(spec.preemption_class.into()),
         score: None,
         usage_nodes: allocation.usage.as_deref().map_or(0, |usage| usage.nodes),
         memory_peak_bytes: allocation.usage.as_deref().and_then(|usage| usage.memory_peak_bytes),

@@ -28,7 +28,7 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 pub const METADATA: &str = "lattice-operator-bin";
 /// The methods for operators. A client with a credential signs its calls of these methods. Users may call only one of
 /// them: `AllocationService/Update`, for their own allocations and without a signature.
-pub const METHODS: [&str; 30] = [
+pub const METHODS: [&str; 31] = [
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
     "AdminService/DeleteTenant",
@@ -40,6 +40,7 @@ pub const METHODS: [&str; 30] = [
     "AdminService/SetLimits",
     "AdminService/SetNetworkGrace",
     "AdminService/SetVniPool",
+    "AdminService/StoreTrace",
     "AdminService/UpdateTenant",
     "AdminService/VerifyAudit",
     "AllocationService/Update",

@@ -116,9 +116,14 @@ impl Session {
 
 /// Sends one request and waits for its answer.
 pub async fn answer<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Failure> {
-    match tokio::time::timeout(ANSWER_TIMEOUT, call).await {
+    answer_within(ANSWER_TIMEOUT, call).await
+}
+
+/// As [`answer`], for a request with a timeout of its own.
+pub async fn answer_within<T>(limit: Duration, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Failure> {
+    match tokio::time::timeout(limit, call).await {
         Ok(answered) => Ok(answered?.into_inner()),
-        Err(_) => Err(Failure::new(Exit::Unavailable, format!("the agent did not answer within {} s", ANSWER_TIMEOUT.as_secs()))
+        Err(_) => Err(Failure::new(Exit::Unavailable, format!("the agent did not answer within {} s", limit.as_secs()))
             .hint("`lattice doctor` checks this machine's agent")),
     }
 }

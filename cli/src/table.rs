@@ -5,6 +5,11 @@ use crate::output::{TableSize, Width};
 /// Shown for an empty cell.
 pub const NOTHING: &str = "—";
 
+/// Before further lines of an [`entry`].
+const CONTINUED: &str = "    ";
+/// The least characters of a line of an [`entry`].
+const ENTRY_LEAST: usize = 24;
+
 /// A table with a heading. Columns are two spaces apart; the last one is not padded.
 pub struct Table<'a> {
     heading: Vec<&'a str>,
@@ -194,6 +199,18 @@ pub fn block(pairs: &[(&str, String)]) -> String {
     shown().map(|(label, value)| format!("{:width$}  {}\n", named(label), one_line(value))).collect()
 }
 
+/// A text behind a mark of at most four characters. Where the output is made to fit a screen, a
+/// long text continues on further lines.
+pub fn entry(mark: &str, text: &str, size: TableSize) -> String {
+    let columns = match size.width {
+        Width::Terse => size.columns,
+        Width::Wide => None,
+    };
+    let most = columns.map_or(usize::MAX, |columns| columns.saturating_sub(CONTINUED.len()).max(ENTRY_LEAST));
+    let lines = wrapped(&one_line(text), most);
+    lines.iter().enumerate().map(|(at, line)| format!("{}{line}\n", if at == 0 { mark } else { CONTINUED })).collect()
+}
+
 /// A server's text with spaces instead of control characters, which would disturb a terminal.
 pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
@@ -241,6 +258,16 @@ mod tests {
         assert_eq!(rows.text(&row(["1", "Pending", ""])), "ID  STATE    REASON\n1   Pending  —\n");
         assert_eq!(rows.text(&row(["222", "Up", "a\nb"])), "222  Up       a b\n");
         assert_eq!(rows.text(&[]), "");
+    }
+
+    #[test]
+    fn a_long_entry_continues_on_further_lines_of_a_screen() {
+        let text = "n1 rank 0 (7): nfs_wait < vfs_read < ksys_read";
+        let at = |width, columns| entry("! ", text, TableSize { width, columns });
+        let whole = format!("! {text}\n");
+        assert_eq!([at(Width::Terse, None), at(Width::Wide, Some(30)), at(Width::Terse, Some(50))], [whole.as_str(); 3]);
+        assert_eq!(at(Width::Terse, Some(30)), "! n1 rank 0 (7): nfs_wait <\n    vfs_read < ksys_read\n");
+        assert_eq!(at(Width::Terse, Some(1)).lines().count(), 2, "no narrower than 24 characters");
     }
 
     #[test]

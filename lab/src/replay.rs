@@ -37,6 +37,7 @@ use crate::chart::CURVES_MAX;
 use anyhow::{Context, Result, bail, ensure};
 use comparison::Criterion;
 use estimates::Estimates;
+use lattice_model::count::counted;
 use measures::Measures;
 use outcome::Outcome;
 use product::Lattice;
@@ -204,6 +205,12 @@ impl Options {
         if self.trace() == LUBLIN {
             return checked(self.generated()?);
         }
+        ensure!(
+            !self.trace().contains("://"),
+            "{} is a URL, and only files are replayed: fetch the object with a client of the store, such as `aws s3 cp`; in \
+             `file:///PATH` it is the file `/PATH`",
+            self.trace()
+        );
         let open = File::open(self.trace());
         let file = open.with_context(|| {
             let names = Named::ALL.map(Named::name).join(", ");
@@ -261,6 +268,6 @@ impl Options {
 
 /// The jobs, if there are any.
 fn checked(workload: Workload) -> Result<Source> {
-    ensure!(!workload.jobs.is_empty(), "{} has no job that can run on {} nodes", workload.name, workload.nodes);
+    ensure!(!workload.jobs.is_empty(), "{} has no job that can run on {}", workload.name, counted(workload.nodes, "node"));
     Ok(Source::Jobs(workload))
 }

@@ -32,11 +32,22 @@ pub struct Exclusion {
     pub until: Option<Timestamp>,
 }
 
-/// A change of the walltime after the submission.
+/// What can be changed after the submission, with the submitted values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WalltimeChange {
-    /// The walltime at submission; `None`: a service, which had no walltime.
-    pub submitted: Option<Duration>,
+pub struct SubmittedValues {
+    /// The name.
+    pub name: String,
+    /// The walltime; `None`: a service, which had no walltime.
+    pub walltime: Option<Duration>,
+    /// The preemption class.
+    pub preemption_class: u8,
+}
+
+impl SubmittedValues {
+    /// Of a spec as it was submitted.
+    pub fn of(spec: &AllocationSpec) -> Self {
+        Self { name: spec.name.clone(), walltime: spec.walltime, preemption_class: spec.preemption_class }
+    }
 }
 
 /// One allocation as recorded by the quorum. Members have all of them in memory: what few
@@ -45,11 +56,12 @@ pub struct WalltimeChange {
 pub struct Allocation {
     /// Its id.
     pub id: AllocationId,
-    /// The submitted spec, with the current walltime (see [`Self::walltime_change`]).
+    /// The submitted spec, with the current values of what was changed since (see
+    /// [`Self::submitted_values`]).
     pub spec: Arc<AllocationSpec>,
-    /// Set if the walltime differs from the submitted one.
+    /// Set if the spec was changed after the submission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub walltime_change: Option<WalltimeChange>,
+    pub submitted_values: Option<Box<SubmittedValues>>,
     /// The user who submitted it.
     pub owner: Principal,
     /// The current state.
@@ -137,7 +149,7 @@ impl Allocation {
         Self {
             id,
             spec: Arc::new(spec),
-            walltime_change: None,
+            submitted_values: None,
             owner,
             state: AllocationState::Pending,
             reason: None,
@@ -173,8 +185,10 @@ impl Allocation {
 
     /// Whether `spec` is the spec that was submitted.
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
-        match &self.walltime_change {
-            Some(change) => AllocationSpec { walltime: change.submitted, ..AllocationSpec::clone(&self.spec) } == *spec,
+        match self.submitted_values.as_deref().cloned() {
+            Some(SubmittedValues { name, walltime, preemption_class }) => {
+                AllocationSpec { name, walltime, preemption_class, ..AllocationSpec::clone(&self.spec) } == *spec
+            }
             None => *self.spec == *spec,
         }
     }

@@ -28,7 +28,8 @@ pub struct AuditRecord {
     pub owner: Option<String>,
     /// The node concerned.
     pub node: Option<NodeId>,
-    /// Further details, for people. JSON in records about signatures; see `docs/audit.md`.
+    /// Further details, for people. JSON in records about signatures and marks of budgets; see
+    /// `docs/audit.md`.
     pub detail: String,
     /// SHA-256 of the previous record (64 zeros for the first), 64 hexadecimal digits.
     pub previous: String,
@@ -168,13 +169,15 @@ actions! {
     CapacityGrew,
     /// An operator removed a node: it is refused until its name is admitted again.
     NodeRemoved,
-    /// Work that ended took a tenant's budget past a mark: 80 or 100 % are used.
-    BudgetUsed,
+    /// The name or the preemption class of an allocation was changed.
+    AllocationChanged,
+    /// The use of a tenant's budget has reached a mark: 80 or 100 %. `detail` is JSON.
+    BudgetMarkReached,
 }
 
 impl AuditAction {
-    /// The actions that concern a node itself: its history, and the subject of notifications.
-    /// Actions that concern allocations on the node are not among them.
+    /// The actions that concern a node itself: its history. Actions that concern allocations on the
+    /// node are not among them.
     pub const OF_NODES: [Self; 14] = [
         Self::NodeRegistered,
         Self::NodeStateChanged,

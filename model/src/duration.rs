@@ -1,6 +1,7 @@
 //! Durations as people write them (`24h`, `1h30m`, `90s`, `2:00:00`, `1-12:00:00`) and in
 //! milliseconds.
 
+use crate::count::counted;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -81,9 +82,26 @@ pub fn clock_text(duration: Duration) -> String {
     format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
 }
 
+/// The number of the largest unit of which it is a whole number: `7 days`, `36 hours`, `90 minutes`,
+/// `61 seconds`. Fractions of a second are left out.
+pub fn units_text(duration: Duration) -> String {
+    const UNITS: [(u64, &str); 3] = [(86_400, "day"), (3600, "hour"), (60, "minute")];
+    let seconds = duration.as_secs();
+    let largest = UNITS.into_iter().find(|(unit, _)| seconds > 0 && seconds.is_multiple_of(*unit));
+    largest.map_or_else(|| counted(seconds, "second"), |(unit, noun)| counted(seconds / unit, noun))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_duration_is_a_whole_number_of_its_largest_unit() {
+        let text = |seconds| units_text(Duration::from_secs(seconds));
+        assert_eq!([text(604_800), text(86_400), text(129_600)], ["7 days", "1 day", "36 hours"]);
+        assert_eq!([text(3600), text(5400), text(61), text(0)], ["1 hour", "90 minutes", "61 seconds", "0 seconds"]);
+        assert_eq!(units_text(Duration::from_millis(1999)), "1 second");
+    }
 
     #[test]
     fn what_people_write_is_read() {

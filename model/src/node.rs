@@ -252,6 +252,15 @@ pub struct NodeAddresses {
     pub gossip: String,
 }
 
+/// The user and the tenant of work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkOwner {
+    /// The user's id.
+    pub uid: u32,
+    /// The tenant's name; empty: none.
+    pub tenant: String,
+}
+
 /// A share of a claim that has ended, which its node has not reported as released yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaving {
@@ -264,6 +273,9 @@ pub struct Leaving {
     /// Whether it was removed while the node was silent. Until the node reports that nothing is
     /// left, it gets no new work.
     pub fenced: bool,
+    /// Whose it is: the allocation may have ended since, and is then in no list of work. `None`:
+    /// that is not known.
+    pub owner: Option<WorkOwner>,
 }
 
 /// The progress of a node's wipe; its hold is recorded separately.

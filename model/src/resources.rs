@@ -4,6 +4,15 @@ use crate::count::{counted, is_or_are};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// The memory that a node registers is a multiple of so many bytes. Like machines differ by what
+/// firmware and kernel keep for themselves, and the scheduler is to see that they are alike.
+pub const MEMORY_STEP_BYTES: u64 = 64 << 20;
+
+/// What a node registers of so much memory.
+pub fn registered_memory_bytes(bytes: u64) -> u64 {
+    bytes - bytes % MEMORY_STEP_BYTES
+}
+
 /// An amount of a node's resources: its registered size, or a share of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -98,6 +107,13 @@ pub fn bytes_text(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn like_machines_register_equal_memory() {
+        const MIB: u64 = 1 << 20;
+        let registered = [0, 64 * MIB - 1, 515_700 * MIB, 515_700 * MIB + 3 * 1024, 515_711 * MIB].map(registered_memory_bytes);
+        assert_eq!(registered, [0, 0, 515_648 * MIB, 515_648 * MIB, 515_648 * MIB]);
+    }
 
     #[test]
     fn amounts_are_said_for_people() {

@@ -2,6 +2,7 @@
 //! claim, and the scheduler when it places work and explains why it waits.
 
 use crate::allocation::Allocation;
+use crate::node::{Leaving, WorkOwner};
 use serde::{Deserialize, Serialize};
 
 /// Whose shares a node may hold at the same time.
@@ -56,23 +57,31 @@ impl SharePolicy {
 
     /// Whose the shares of this allocation are. Only shares of equal owners may be on one node.
     pub fn owner_of(self, allocation: &Allocation) -> ShareOwner<'_> {
-        let user = ShareOwner::User(allocation.owner.uid);
+        self.owner(allocation.owner.uid, &allocation.spec.tenant)
+    }
+
+    /// Whose a leaving share is; `None`: that is not known.
+    pub fn owner_of_leaving(self, leaving: &Leaving) -> Option<ShareOwner<'_>> {
+        leaving.owner.as_ref().map(|WorkOwner { uid, tenant }| self.owner(*uid, tenant))
+    }
+
+    fn owner(self, uid: u32, tenant: &str) -> ShareOwner<'_> {
         match self {
             Self::Anyone => ShareOwner::Anyone,
-            Self::Tenant if allocation.spec.tenant.is_empty() => user,
-            Self::Tenant => ShareOwner::Tenant(&allocation.spec.tenant),
-            Self::User => user,
+            Self::Tenant if tenant.is_empty() => ShareOwner::User(uid),
+            Self::Tenant => ShareOwner::Tenant(tenant),
+            Self::User => ShareOwner::User(uid),
         }
     }
 
     /// What keeps shares of the allocation off a node with a share of `holder`, in words for "the
-    /// node holds …"; `None`: nothing. A holder of which there is no record counts as somebody else.
-    pub fn keeps_apart(self, allocation: &Allocation, holder: Option<&Allocation>) -> Option<&'static str> {
+    /// node holds …"; `None`: nothing. A holder that is not known counts as somebody else.
+    pub fn keeps_apart(self, allocation: &Allocation, holder: Option<ShareOwner<'_>>) -> Option<&'static str> {
         if self.is_anyone() {
             return None;
         }
-        let Some(holder) = holder else { return Some("work whose owner is not known") };
-        let (mine, theirs) = (self.owner_of(allocation), self.owner_of(holder));
+        let Some(theirs) = holder else { return Some("work whose owner is not known") };
+        let mine = self.owner_of(allocation);
         (mine != theirs).then(|| theirs.work_seen_by(mine))
     }
 }
@@ -102,10 +111,11 @@ impl ShareOwner<'_> {
 mod tests {
     use super::*;
     use crate::test_builders::{allocation, spec_of};
+    use crate::{AllocationId, Epoch, Resources};
     use uuid::Uuid;
 
     fn work(tenant: &str, uid: u32) -> Allocation {
-        let mut work = allocation(crate::AllocationId(Uuid::nil()));
+        let mut work = allocation(AllocationId(Uuid::nil()));
         work.owner.uid = uid;
         tenant.clone_into(&mut spec_of(&mut work).tenant);
         work
@@ -132,9 +142,14 @@ mod tests {
             (("", 1), ("", 2), user, user),
         ] {
             let (mine, theirs) = (work(mine.0, mine.1), work(theirs.0, theirs.1));
-            let apart = |policy: SharePolicy| policy.keeps_apart(&mine, Some(&theirs));
+            let apart = |policy: SharePolicy| policy.keeps_apart(&mine, Some(policy.owner_of(&theirs)));
             assert_eq!(apart(SharePolicy::Anyone), None);
             assert_eq!((apart(SharePolicy::Tenant), apart(SharePolicy::User)), (under_tenant, under_user), "{mine:?} {theirs:?}");
+            // What remains of it once its record is in no list.
+            let owner = Some(WorkOwner { uid: theirs.owner.uid, tenant: theirs.spec.tenant.clone() });
+            let leaving = Leaving { allocation: theirs.id, epoch: Epoch(1), resources: Resources::default(), fenced: false, owner };
+            let apart = |policy: SharePolicy| policy.keeps_apart(&mine, policy.owner_of_leaving(&leaving));
+            assert_eq!((apart(SharePolicy::Tenant), apart(SharePolicy::User)), (under_tenant, under_user), "{leaving:?}");
         }
         assert_eq!(SharePolicy::Anyone.keeps_apart(&work("", 1), None), None);
         for policy in [SharePolicy::Tenant, SharePolicy::User] {

@@ -1,6 +1,7 @@
 //! Tenants: the accounts for work, how much of the cluster each may use at a time, and how much is
 //! meant for it over time.
 
+use crate::budget::Budget;
 use crate::ids::Revision;
 use crate::usage::{HOUR_MS, Used};
 use serde::{Deserialize, Serialize};
@@ -111,14 +112,30 @@ impl Tenant {
     /// How much of its budget this is, in percent, rounded down. With two budgets the one of which
     /// more is used decides. `None`: it has no budget.
     pub fn budget_percent(&self, used: Used) -> Option<u64> {
-        let percent = |used_ms: u64, budget_hours: Option<u64>| {
-            let budget_ms = u128::from(budget_hours?) * u128::from(HOUR_MS);
-            // A budget of nothing is exceeded by the first use.
-            let of_nothing = if used_ms == 0 { 0 } else { u128::MAX };
-            let percent = (u128::from(used_ms) * 100).checked_div(budget_ms).unwrap_or(of_nothing);
-            Some(u64::try_from(percent).unwrap_or(u64::MAX))
-        };
-        percent(used.gpu_ms, self.gpu_hours_budget).max(percent(used.node_ms, self.node_hours_budget))
+        Budget::ALL.into_iter().filter_map(|budget| self.percent_of_budget(budget, used)).max()
+    }
+
+    /// How much of this budget is used, in percent, rounded down. `None`: the tenant does not have it.
+    pub fn percent_of_budget(&self, budget: Budget, used: Used) -> Option<u64> {
+        let used_ms = budget.used_ms(used);
+        let budget_ms = u128::from(self.budget_hours(budget)?) * u128::from(HOUR_MS);
+        // A budget of nothing is exceeded by the first use.
+        let of_nothing = if used_ms == 0 { 0 } else { u128::MAX };
+        let percent = (u128::from(used_ms) * 100).checked_div(budget_ms).unwrap_or(of_nothing);
+        Some(u64::try_from(percent).unwrap_or(u64::MAX))
+    }
+
+    /// A budget in hours. `None`: the tenant does not have it.
+    pub fn budget_hours(&self, budget: Budget) -> Option<u64> {
+        match budget {
+            Budget::GpuHours => self.gpu_hours_budget,
+            Budget::NodeHours => self.node_hours_budget,
+        }
+    }
+
+    /// Whether it has a budget.
+    pub fn has_budget(&self) -> bool {
+        Budget::ALL.into_iter().any(|budget| self.budget_hours(budget).is_some())
     }
 
     /// The quota that this demand would exceed; `None`: none.

@@ -25,6 +25,8 @@ use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
 
+/// The largest trace, in bytes.
+pub const TRACE_BYTES_MAX: u64 = 1 << 30;
 /// The name and version of the format, which the header has.
 pub const FORMAT: &str = "lattice-trace/1";
 

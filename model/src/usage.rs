@@ -168,6 +168,13 @@ impl NodeUse {
         })
     }
 
+    /// What this uses from one time to another, as far as that is within the last `days` days (UTC),
+    /// those of `now` included.
+    pub fn within(self, (from, to): (Timestamp, Timestamp), now: Timestamp, days: u32) -> Used {
+        let begin = Timestamp(u64::from(first_of(now, days)) * DAY_MS);
+        self.for_ms(to.since_ms(from.max(begin)))
+    }
+
     /// What this uses in so much time.
     pub fn for_ms(self, ms: u64) -> Used {
         let node_ms = u128::from(ms) * u128::from(self.node_millionths) / u128::from(WHOLE_NODE);

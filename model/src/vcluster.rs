@@ -151,13 +151,6 @@ impl VCluster {
             && spec.never_gives_back(requeue_count).is_none()
     }
 
-    /// Whether work with this specification has the node from the vCluster with the label `lender`.
-    pub fn is_lent_by<'v>(record: impl Fn(&str) -> Option<&'v Self>, lender: &str, node: &Node, borrower: &AllocationSpec) -> bool {
-        let named = record(&borrower.vcluster);
-        let borrows = record(Self::queue(named)).is_some_and(|borrower| borrower.borrows);
-        borrows && !Self::may_use(named, node) && Self::may_use(record(lender), node)
-    }
-
     /// Why such work may not use a node; `None`: it may.
     pub fn keeps_off(named: Option<&Self>, node: &Node) -> Option<String> {
         let queue = Self::queue(named);
@@ -166,6 +159,29 @@ impl VCluster {
             "" => Some(format!("is of vCluster {DEFAULT_VCLUSTER}; {queue} has nodes of its own")),
             other => Some(format!("is of vCluster {other}, not of {queue}")),
         }
+    }
+}
+
+/// Work whose vCluster borrows nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Borrower<'v> {
+    /// The record of the vCluster that it names, if that has one.
+    named: Option<&'v VCluster>,
+}
+
+impl<'v> Borrower<'v> {
+    /// The work with this specification; `None`: its vCluster borrows no nodes. `record` has the
+    /// record of a vCluster, if it has one.
+    pub fn of(record: impl Fn(&str) -> Option<&'v VCluster>, spec: &AllocationSpec) -> Option<Self> {
+        let named = record(&spec.vcluster);
+        let borrows = record(VCluster::queue(named)).is_some_and(|borrower| borrower.borrows);
+        borrows.then_some(Self { named })
+    }
+
+    /// Whether the work has the node from the vCluster with the record `lender`; `None`: the
+    /// default one.
+    pub fn has_from(self, lender: Option<&VCluster>, node: &Node) -> bool {
+        !VCluster::may_use(self.named, node) && VCluster::may_use(lender, node)
     }
 }
 

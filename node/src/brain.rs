@@ -170,10 +170,14 @@ impl Brain {
         self.durable.locals().values()
     }
 
-    /// The node's allocations, each with the last list's requests for preemption and telemetry.
+    /// The node's allocations, each with the last list's name and requests for preemption and
+    /// telemetry. Their work keeps the name with which its claim began.
     pub fn locals_with_requests(&self) -> impl Iterator<Item = Local> {
         self.locals().cloned().map(|mut local| {
             let listed = self.durable.listed(local.share.allocation, local.share.epoch);
+            if let Some(listed) = listed {
+                local.share.spec.name.clone_from(&listed.spec.name);
+            }
             local.share.preempt = listed.and_then(|share| share.preempt.clone());
             local.share.telemetry = listed.and_then(|share| share.telemetry.clone());
             local

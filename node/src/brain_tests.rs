@@ -591,6 +591,10 @@ fn a_changed_walltime_reaches_running_and_later_work_also_over_a_restart() {
     assert_eq!(step(list(4, vec![with(90, AllocationState::Running)])), (vec!["walltime"], Some(90)));
     assert_eq!(step(list(5, vec![with(90, AllocationState::Running)])), (vec![], None), "nothing new");
     assert_eq!(step(list(4, vec![with(600, AllocationState::Running)])), (vec![], None), "an old list");
+    let mut renamed = with(90, AllocationState::Running);
+    renamed.spec.name = "renamed".to_owned();
+    assert_eq!(step(list(6, vec![renamed])), (vec![], None), "another name");
+    assert_eq!(brain.locals_with_requests().map(|local| local.share.spec.name).collect::<Vec<_>>(), ["renamed"]);
     // An agent that has only the journal begins with the last walltime.
     let mut again = Brain::new("n0".parse().unwrap());
     journal.into_iter().for_each(|record| again.replay(record));

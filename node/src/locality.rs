@@ -5,12 +5,14 @@
 
 use crate::assign::{domain_near, domains, least_bandwidth};
 use lattice_model::locality::{DOMAINS_MAX, LINKED_GPUS_MAX};
+use lattice_model::resources::registered_memory_bytes;
 use lattice_model::topology::GpuTopology;
 use lattice_model::{LocalDomain, Locality, NodeTopology};
 
 /// The summary of this topology.
 pub fn locality(node: &NodeTopology) -> Locality {
-    Locality { domains: local_domains(node), cxl_memory_bytes: node.memory.cxl_bytes(), gpu_links: gpu_links(&node.gpu) }
+    let cxl_memory_bytes = registered_memory_bytes(node.memory.cxl_bytes());
+    Locality { domains: local_domains(node), cxl_memory_bytes, gpu_links: gpu_links(&node.gpu) }
 }
 
 /// The domains with processors; none if there are too many.
@@ -75,6 +77,8 @@ mod tests {
         }
         let registered = locality(&node);
         assert_eq!((registered.domains.len(), registered.cxl_memory_bytes), (2, 2 << 30));
+        node.memory.domains[2].capacity_bytes += 3 * 1024;
+        assert_eq!(locality(&node), registered, "like machines differ by some kB");
     }
 
     #[test]

@@ -160,20 +160,19 @@ impl FencingHook {
 /// `PROGRAM NODE ALLOCATION...`, with a separate environment.
 fn command(program: &Path, cluster: &str, node: &NodeId, work: &BTreeSet<AllocationId>) -> Command {
     let allocations: Vec<String> = work.iter().take(ALLOCATIONS_PASSED_MAX).map(ToString::to_string).collect();
-    let mut command = site_command(program, cluster, node);
-    command.args(&allocations).env("LATTICE_ALLOCATIONS", allocations.join(" "));
+    let mut command = site_command(program, cluster);
+    command.arg(node.as_str()).args(&allocations);
+    command.env("LATTICE_NODE", node.as_str()).env("LATTICE_ALLOCATIONS", allocations.join(" "));
     command
 }
 
-/// `PROGRAM NODE`, with a separate environment.
-pub fn site_command(program: &Path, cluster: &str, node: &NodeId) -> Command {
+/// `PROGRAM`, with a separate environment.
+pub fn site_command(program: &Path, cluster: &str) -> Command {
     let mut command = Command::new(program);
     command
-        .arg(node.as_str())
         .env_clear()
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
         .env("LATTICE_CLUSTER", cluster)
-        .env("LATTICE_NODE", node.as_str())
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -10,9 +10,9 @@
 //!   gate open ◀── heartbeats on ◀──────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Commands wait at the gate and are not refused; the pause is about 0.7 × `election_ms`. If the
-//! transfer fails, nothing is lost: the old leader continues, or any member that is elected
-//! meanwhile.
+//! Commands wait at the gate and are not refused; the pause is about 0.7 × `election_ms`. Another
+//! member than the target may be elected meanwhile: whoever asked for the transfer decides whether
+//! that one will do. If none is elected, nothing is lost: the old leader continues.
 
 use crate::core::Core;
 use lattice_quorum_client::wire::Refusal;
@@ -24,8 +24,9 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How often to check the progress.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Transfers the leadership to `to`. Returns once it is the leader.
-pub(crate) async fn transfer_to(core: &Core, to: u64) -> Result<(), Refusal> {
+/// Transfers the leadership to `to`. Returns once it is the leader, or another member is that was
+/// elected first; the result is the new leader.
+pub(crate) async fn transfer_to(core: &Core, to: u64) -> Result<u64, Refusal> {
     let _gate = Gate::close(core);
     let began = Instant::now();
     if !drained(core, to).await {
@@ -36,23 +37,24 @@ pub(crate) async fn transfer_to(core: &Core, to: u64) -> Result<(), Refusal> {
     let lease = Duration::from_millis(config.election_timeout_max);
     // A heartbeat may have been in transit.
     sleep(lease + Duration::from_millis(config.heartbeat_interval.min(50))).await;
+    // Without heartbeats, the others become candidates as well.
     if !core.peers.campaign(to, lease).await {
-        return refused(format!("member {to} does not answer"));
+        tracing::warn!(to, "the member that is to lead does not answer; another one may be elected");
     }
     let until = Instant::now() + lease * 2;
     while Instant::now() < until {
         let leader = core.raft.metrics().borrow().current_leader;
-        if leader == Some(to) {
-            tracing::info!(to, took = ?began.elapsed(), "the leadership is handed over");
-            return Ok(());
+        if let Some(leader) = leader.filter(|leader| *leader != core.config.id) {
+            tracing::info!(to, leader, took = ?began.elapsed(), "the leadership is handed over");
+            return Ok(leader);
         }
         sleep(POLL_INTERVAL).await;
     }
-    refused(format!("member {to} was not elected"))
+    refused(format!("neither member {to} nor another one was elected"))
 }
 
-fn refused(why: String) -> Result<(), Refusal> {
-    Err(Refusal::Members { why: format!("the leadership was not handed over: {why}") })
+fn refused(why: String) -> Result<u64, Refusal> {
+    Err(Refusal::Members { why: format!("the leadership was not handed over, and the same request tries it again: {why}") })
 }
 
 /// Waits until the target has everything that this member has, and all of it is applied.

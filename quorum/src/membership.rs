@@ -15,7 +15,7 @@ use crate::peers::{RosterAnswer, RosterQuestion};
 use crate::proposer::{unserved, until_result_lost};
 use lattice_ledger::{Action, MembersStep};
 use lattice_model::{Principal, with_causes};
-use lattice_quorum_client::wire::{Answer, MembersChange, MembersOrder, Refusal};
+use lattice_quorum_client::wire::{Answer, MembersOrder, Refusal};
 use lattice_store::raft::Peer;
 use lattice_store::roster::Roster;
 use openraft::ChangeMembers;
@@ -105,16 +105,16 @@ async fn work(core: &Arc<Core>, order: &MembersOrder) -> Result<Answer, Refusal>
                 }
             }
             Step::HandOver(to) => {
-                transfer(core, &order.by, to).await?;
-                let done = matches!(order.change, MembersChange::Transfer { .. });
-                return Ok(Answer::Changed { done, text: format!("member {to} leads") });
+                let leader = transfer(core, &order.by, to).await?;
+                let done = plan::is_done_by(&order.change, leader);
+                return Ok(Answer::Changed { done, text: format!("member {leader} leads") });
             }
         }
     }
 }
 
-/// Transfers the leadership to another member.
-pub(crate) async fn transfer(core: &Core, by: &Principal, to: u64) -> Result<(), Refusal> {
+/// Transfers the leadership to another member, and returns the member that was elected.
+pub(crate) async fn transfer(core: &Core, by: &Principal, to: u64) -> Result<u64, Refusal> {
     audit(core, by, MembersStep::HandOver { to }).await?;
     crate::handover::transfer_to(core, to).await
 }

@@ -37,6 +37,8 @@ impl Collect for Own {
         raft(&core, samples);
         counted(core.proposer.counts(), &core.agreed.durations, samples);
         {
+            // The call reads the ledger as well.
+            let now = core.timekeeper.time();
             let ledger = core.agreed.ledger();
             for (state, nodes) in ledger.node_counts() {
                 samples.add(&family::NODES, &[&state.to_string()], nodes);
@@ -56,6 +58,11 @@ impl Collect for Own {
                 }
             }
             samples.add(&family::ACTIVE, &[], running);
+            let ended = ledger.ended_status(now);
+            samples.count(&family::ENDED_BYTES, &[], ended.bytes);
+            samples.count(&family::ENDED_BYTES_MAX, &[], ended.limits.memory_bytes);
+            samples.add(&family::ENDED_OLDEST, &[], ended.oldest_ms().unwrap_or(0) as f64 / 1000.0);
+            samples.count(&family::ENDED_CUT_SHORT, &[], u64::from(ended.is_cut_short()));
             samples.count(&family::REVISION, &[], ledger.revision().0);
             samples.count(&family::AUDIT_RECORDS, &[], ledger.audit_head().seq);
             let vnis = ledger.vni_pool_status();

@@ -1,7 +1,8 @@
-//! Sends notifications about events of nodes: to an HTTP server, to a program of the site, or both.
+//! Sends notifications about events of nodes and marks of budgets: to an HTTP server, to a program of
+//! the site, or both.
 //!
 //! ```text
-//!   audit log ──▶ records about nodes after the cursor, in order ──▶ sent until accepted ──▶ cursor (in the ledger)
+//!   audit log ──▶ such records after the cursor, in order ──▶ sent until accepted ──▶ cursor (in the ledger)
 //! ```
 //!
 //! The audit log is the queue: it is on every member's disk, so nothing is lost with a leader, and
@@ -13,8 +14,9 @@ use crate::config::QuorumConfig;
 use crate::core::Core;
 use crate::fencing_hook::{ProgramError, run as run_program, site_command};
 use crate::notify_state::Notify;
-use lattice_ledger::{Action, NotifyChannel};
-use lattice_model::{AuditAction, AuditFilter, AuditRecord, Backoff, with_causes};
+use lattice_ledger::{Action, BudgetNotice, NotifyChannel};
+use lattice_model::usage::HOUR_MS;
+use lattice_model::{AuditAction, AuditFilter, AuditRecord, Backoff, Budget, NodeId, with_causes};
 use lattice_store::audit::Step;
 use lattice_store::background;
 use reqwest::header::CONTENT_TYPE;
@@ -28,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
+use tokio::process::Command;
 use tokio::time::MissedTickBehavior;
 
 /// How often to check for new records.
@@ -80,7 +83,7 @@ enum Means {
     Hook { program: PathBuf },
 }
 
-/// An event of a node, as it is sent.
+/// An event of a node or of a tenant's budget, as it is sent.
 #[derive(Debug, Serialize)]
 struct Event<'a> {
     /// The same whenever the event is sent again.
@@ -89,12 +92,67 @@ struct Event<'a> {
     seq: u64,
     at: String,
     cluster: &'a str,
-    node: &'a str,
+    /// `None`: it is an event of a budget.
+    node: Option<&'a str>,
     event: &'a str,
     /// The node's new state, if the event is a change of state.
     state: Option<&'a str>,
+    /// `None`: it is an event of a node.
+    budget: Option<BudgetEvent>,
     actor: &'a str,
     detail: &'a str,
+}
+
+/// A mark that the use of a budget has reached.
+#[derive(Debug, Serialize)]
+struct BudgetEvent {
+    tenant: String,
+    budget: Budget,
+    percent: u64,
+    used_hours: f64,
+    budget_hours: u64,
+    period_days: u32,
+}
+
+impl From<BudgetNotice> for BudgetEvent {
+    fn from(notice: BudgetNotice) -> Self {
+        let BudgetNotice { tenant, budget, percent, used_ms, budget_hours, period_days } = notice;
+        Self { tenant, budget, percent, used_hours: used_ms as f64 / HOUR_MS as f64, budget_hours, period_days }
+    }
+}
+
+impl<'a> Event<'a> {
+    /// `None`: the record is neither about a node nor about a budget.
+    fn of(cluster: &'a str, generation: u64, record: &'a AuditRecord) -> Option<Self> {
+        let node = record.node.as_ref().map(NodeId::as_str);
+        let budget = BudgetNotice::of(record).map(BudgetEvent::from);
+        (node.is_some() || budget.is_some()).then(|| Self {
+            id: format!("{cluster}/{generation}/{}", record.seq),
+            seq: record.seq,
+            at: record.at.to_string(),
+            cluster,
+            node,
+            event: record.action.name(),
+            state: (record.action == AuditAction::NodeStateChanged).then(|| state_after(&record.detail)).flatten(),
+            budget,
+            actor: &record.actor,
+            detail: &record.detail,
+        })
+    }
+
+    /// Adds the subject, a node or a tenant, to the program's arguments and environment.
+    fn name_subject(&self, command: &mut Command) {
+        if let Some(node) = self.node {
+            command.arg(node).env("LATTICE_NODE", node);
+        } else if let Some(budget) = &self.budget {
+            command.arg(&budget.tenant).env("LATTICE_TENANT", &budget.tenant);
+        }
+    }
+}
+
+/// The actions of which notifications are sent.
+fn notified_actions() -> Vec<AuditAction> {
+    AuditAction::OF_NODES.into_iter().chain([AuditAction::BudgetMarkReached]).collect()
 }
 
 impl Notify {
@@ -169,7 +227,7 @@ impl Notifier {
             return;
         }
         let (agreed, after) = (Arc::clone(&core.agreed), *notified);
-        let filter = AuditFilter { actions: AuditAction::OF_NODES.to_vec(), ..AuditFilter::default() };
+        let filter = AuditFilter { actions: notified_actions(), ..AuditFilter::default() };
         let found = background::run("notify", move || {
             let (mut search, mut records) = (agreed.audit_search(&filter, after, head), Vec::new());
             while records.len() < BATCH_RECORDS_MAX
@@ -226,27 +284,17 @@ impl Notifier {
     fn report_problem(&self, why: String) {
         let channel = self.means.channel();
         if self.notify.fails(channel, &why) {
-            tracing::error!(setting = %channel, %why, "notifications about nodes cannot be delivered; retrying");
+            tracing::error!(setting = %channel, %why, "notifications cannot be delivered; retrying");
         }
     }
 
     async fn send(&self, cluster: &str, generation: u64, record: &AuditRecord) -> Result<(), Undelivered> {
-        let Some(node) = &record.node else { return Ok(()) };
-        let event = Event {
-            id: format!("{cluster}/{generation}/{}", record.seq),
-            seq: record.seq,
-            at: record.at.to_string(),
-            cluster,
-            node: node.as_str(),
-            event: record.action.name(),
-            state: (record.action == AuditAction::NodeStateChanged).then(|| state_after(&record.detail)).flatten(),
-            actor: &record.actor,
-            detail: &record.detail,
-        };
+        let Some(event) = Event::of(cluster, generation, record) else { return Ok(()) };
         let body = serde_json::to_vec(&event).map_err(Undelivered::Encode)?;
         match &self.means {
             Means::Hook { program } => {
-                let mut command = site_command(program, cluster, node);
+                let mut command = site_command(program, cluster);
+                event.name_subject(&mut command);
                 command.arg(event.event).env("LATTICE_EVENT_ID", &event.id).env("LATTICE_EVENT", String::from_utf8_lossy(&body).as_ref());
                 Ok(run_program(command, self.limit, "notify_seconds").await?)
             }
@@ -332,6 +380,7 @@ fn secret(path: &Path) -> Result<hmac::Key, NotifyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::{Revision, Timestamp};
 
     #[test]
     fn a_body_is_signed_with_its_time() {
@@ -340,6 +389,48 @@ mod tests {
         let hex: String = whole.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(signature(&key, 7, b"what do ya want for nothing?"), format!("sha256={hex}"));
         assert_ne!(signature(&key, 8, b"what do ya want for nothing?"), format!("sha256={hex}"));
+    }
+
+    fn record(action: AuditAction, node: Option<&str>, detail: &str) -> AuditRecord {
+        AuditRecord {
+            seq: 7,
+            revision: Revision(9),
+            at: Timestamp(1_772_704_812_034),
+            actor: "quorum".into(),
+            action,
+            allocation: None,
+            owner: None,
+            node: node.map(|node| node.parse().unwrap()),
+            detail: detail.into(),
+            previous: String::new(),
+            hash: String::new(),
+        }
+    }
+
+    #[test]
+    fn an_event_is_about_a_node_or_a_budget() {
+        let of_node = record(AuditAction::NodeStateChanged, Some("n1"), "Ready -> Drained");
+        let want = r#"{"id":"c/1/7","seq":7,"at":"2026-03-05T10:00:12.034Z","cluster":"c","node":"n1","event":"NodeStateChanged","#;
+        let want = format!(r#"{want}"state":"Drained","budget":null,"actor":"quorum","detail":"Ready -> Drained"}}"#);
+        assert_eq!(serde_json::to_string(&Event::of("c", 1, &of_node)).unwrap(), want);
+        let notice = BudgetNotice {
+            tenant: "physics".into(),
+            budget: Budget::GpuHours,
+            percent: 80,
+            used_ms: 301_500_000,
+            budget_hours: 100,
+            period_days: 30,
+        };
+        let of_budget = record(AuditAction::BudgetMarkReached, None, &serde_json::to_string(&notice).unwrap());
+        let event = Event::of("c", 1, &of_budget).unwrap();
+        let want = r#"{"tenant":"physics","budget":"gpu_hours","percent":80,"used_hours":83.75,"budget_hours":100,"period_days":30}"#;
+        assert_eq!((serde_json::to_string(&event.budget).unwrap(), event.node), (want.to_owned(), None));
+        let mut command = Command::new("program");
+        event.name_subject(&mut command);
+        let arguments: Vec<_> = command.as_std().get_args().collect();
+        assert_eq!(arguments, ["physics"]);
+        let other = record(AuditAction::BudgetMarkReached, None, "no JSON");
+        assert!(Event::of("c", 1, &other).is_none());
     }
 
     #[test]

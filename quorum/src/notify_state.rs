@@ -1,4 +1,4 @@
-//! The delivery state of notifications about nodes.
+//! The delivery state of notifications.
 
 use lattice_ledger::{Ledger, NotifyChannel};
 use lattice_quorum_client::wire::NotifyStatus;

@@ -1,6 +1,7 @@
 //! Backfill: exact plans, and a simulation in virtual time.
 
-use crate::plan::plan_within;
+use crate::likeness::Likenesses;
+use crate::plan::{plan_again, plan_within};
 use crate::tests::{NOW, id, node, owned_by, pending, running_on, shared, vcluster, view};
 use crate::why_not::why_not;
 use crate::{Holdings, Outlook, Plan, RESERVATIONS_MAX, View, explain, plan, waiting_in};
@@ -160,6 +161,20 @@ fn nodes_out_of_service_for_a_short_time_do_not_end_a_reservation() {
     v.alive.remove(&n3);
     assert_eq!(placed(&v), []);
     assert!(summary(&v, 1).ends_with("when it starts is not known: n3 is not seen alive by gossip"), "{}", summary(&v, 1));
+    // It is expected back for a quarter of an hour from when gossip lost it, or else began.
+    let since = |minutes| Timestamp(NOW.0 - minutes * MINUTE_MS);
+    let given_up = vec![(id(2), vec!["n2".into()])];
+    for (lost, gossips_since, want) in [
+        (Some(since(14)), since(60), vec![]),
+        (Some(since(15)), since(60), given_up.clone()),
+        (None, since(14), vec![]),
+        (None, since(15), given_up),
+    ] {
+        v.silent_since = lost.map(|lost| (n3.clone(), lost)).into_iter().collect();
+        v.gossips_since = gossips_since;
+        assert_eq!(placed(&v), want, "{lost:?}, {gossips_since:?}");
+    }
+    (v.silent_since, v.gossips_since) = (BTreeMap::new(), NOW);
     // Another node serves as well.
     v.nodes.insert("n4".parse().unwrap(), node(4, NodeState::Ready));
     v.alive.insert("n4".parse().unwrap());
@@ -272,7 +287,7 @@ fn a_plan_of_too_much_begins_what_it_came_to_and_leaves_the_rest() {
         lasting(allocation, 60)
     });
     let v = view(100, waiting.collect());
-    let plan = plan_within(&v, NOW, 5000);
+    let plan = plan_within(&v, NOW, 5000, &mut Likenesses::default());
     let begun: Vec<AllocationId> = plan.claims(|_| Some(1)).iter().map(|claim| claim.allocation).collect();
     assert!((50..150).contains(&begun.len()) && begun.iter().copied().eq((1..=begun.len() as u64).map(id)), "the first ones: {begun:?}");
     let last = plan.planned.last().unwrap();
@@ -391,6 +406,7 @@ struct Simulation {
     expected: BTreeMap<AllocationId, Timestamp>,
     expected_as_first: BTreeMap<AllocationId, Timestamp>,
     has_waited: usize,
+    likenesses: Likenesses,
 }
 
 impl Simulation {
@@ -401,6 +417,7 @@ impl Simulation {
             expected: BTreeMap::new(),
             expected_as_first: BTreeMap::new(),
             has_waited: 0,
+            likenesses: Likenesses::default(),
         };
         let mut arrivals: Vec<(Timestamp, Allocation)> = Vec::new();
         for (n, job) in (1..).zip(jobs) {
@@ -426,9 +443,10 @@ impl Simulation {
     }
 
     fn step(&mut self, now: Timestamp, jobs: &[Job], are_alike: bool) {
-        let planned = plan(&self.view, now);
+        let planned = plan_again(&self.view, now, &mut self.likenesses);
         let (claims, starts): (Vec<Claim>, Vec<_>) = (planned.claims(|_| Some(1)), planned.expected_starts().collect());
         self.assert_same_rules(&planned);
+        // What is kept from earlier plans changes nothing.
         let again = plan(&self.view, now);
         assert_eq!(
             format!("{claims:?} {starts:?}"),
@@ -496,12 +514,13 @@ impl Simulation {
 
     /// No node has shares of two that the share policy keeps apart.
     fn assert_apart(&self) {
+        let policy = self.view.share_policy;
         let mut there: BTreeMap<&NodeId, Vec<&Allocation>> = BTreeMap::new();
         for allocation in self.view.allocations.values() {
             for node in allocation.nodes() {
                 let others = there.entry(node).or_default();
                 for other in others.iter().copied() {
-                    assert_eq!(self.view.share_policy.keeps_apart(allocation, Some(other)), None, "{node}");
+                    assert_eq!(policy.keeps_apart(allocation, Some(policy.owner_of(other))), None, "{node}");
                 }
                 others.push(allocation);
             }

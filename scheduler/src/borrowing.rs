@@ -14,7 +14,7 @@ use crate::grouping;
 use crate::node_set::NodeSet;
 use crate::quotas::Quotas;
 use crate::state::{Part, State};
-use lattice_model::{Allocation, DEFAULT_VCLUSTER, VCluster};
+use lattice_model::{Allocation, Borrower, DEFAULT_VCLUSTER, VCluster};
 use std::collections::BTreeMap;
 
 /// The nodes of other vClusters that work of each class could be lent.
@@ -122,14 +122,17 @@ pub fn borrows(vclusters: &BTreeMap<String, VCluster>, queue: &str) -> bool {
 
 /// Of what an allocation has, the nodes that another vCluster lent to it.
 pub fn borrowed(state: &State<'_>, allocation: &Allocation, nodes: &[usize]) -> Vec<usize> {
-    let vclusters = &state.view.vclusters;
-    if !vclusters.get(state.view.queue_of(allocation)).is_some_and(|vcluster| vcluster.borrows) {
-        return Vec::new();
-    }
-    let lender = |node: &usize| {
-        let home = state.nodes[*node].home.as_str();
-        if home.is_empty() { DEFAULT_VCLUSTER } else { home }
+    let record = |name: &str| state.view.vclusters.get(name);
+    let Some(borrower) = Borrower::of(record, &allocation.spec) else { return Vec::new() };
+    // Neighbours are mostly of one vCluster.
+    let (mut lender_name, mut lender) = (DEFAULT_VCLUSTER, record(DEFAULT_VCLUSTER));
+    let is_lent = |node: &usize| {
+        let node = state.nodes[*node];
+        let home = if node.home.is_empty() { DEFAULT_VCLUSTER } else { node.home.as_str() };
+        if home != lender_name {
+            (lender_name, lender) = (home, record(home));
+        }
+        borrower.has_from(lender, node)
     };
-    let is_lent = |node: &usize| VCluster::is_lent_by(|name| vclusters.get(name), lender(node), state.nodes[*node], &allocation.spec);
     nodes.iter().copied().filter(is_lent).collect()
 }

@@ -23,6 +23,7 @@
 //!
 //! [`should_checkpoint`] makes the whole decision; `lattice explain` shows what it gives.
 
+use crate::likeness::Likenesses;
 use crate::order::Ordered;
 use crate::score::FIRST_SIZE_MEMORY_PART;
 use crate::view::View;
@@ -444,7 +445,8 @@ struct Queue<'a> {
 
 impl<'a> Queue<'a> {
     fn of(cluster: &'a View, now: Timestamp) -> Self {
-        let waiting: Vec<&Allocation> = Ordered::of(cluster, now).merged().into_iter().map(|(_, waiting)| waiting.allocation).collect();
+        let waiting: Vec<&Allocation> =
+            Ordered::of(cluster, now, &mut Likenesses::default()).merged().into_iter().map(|(_, waiting)| waiting.allocation).collect();
         let wanted: f64 = waiting.iter().map(|a| f64::from(a.spec.nodes)).sum();
         let all_nodes = cluster.nodes.len() as f64;
         let urgency = |a: &Allocation| {

@@ -71,7 +71,7 @@ proptest! {
             state.plan(node.index(nodes.len()), span);
         }
         let mut classes = Classes::default();
-        let class = classes.of(&state, &waits);
+        let class = classes.of(&state, &waits, 0);
         let quotas = Quotas::of(&v);
         let choose = |classes: &Classes<'_>| {
             choice::choose(&state, &classes.all[class], &quotas, &waits, NOW.0 + duration_ms(&waits.spec))

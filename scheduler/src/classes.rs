@@ -5,11 +5,9 @@ use crate::locality;
 use crate::misfit;
 use crate::node_set::NodeSet;
 use crate::state::{Part, State};
-use lattice_model::input::STDIN_VARIABLE;
 use lattice_model::{Allocation, Resources, Topology};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 /// For each kind of node, whether it can serve.
@@ -71,8 +69,8 @@ impl Class<'_> {
 #[derive(Default)]
 pub struct Classes<'a> {
     pub all: Vec<Class<'a>>,
-    /// By a hash of what most classes differ in, and whose their shares are.
-    by_hash: BTreeMap<(u64, u32), Vec<usize>>,
+    /// By what work asks for ([`Likenesses`]): whose its shares are, and the class.
+    by_likeness: Vec<Vec<(u32, usize)>>,
     /// Sets of candidates by the kinds of nodes that can serve. Classes share them.
     by_kinds: BTreeMap<Kinds, Rc<NodeSet>>,
     /// See [`Class::reach`], by kinds, and whether one conformance group is required.
@@ -80,16 +78,18 @@ pub struct Classes<'a> {
 }
 
 impl<'a> Classes<'a> {
-    /// The class of an allocation.
-    pub fn of(&mut self, state: &State<'a>, allocation: &'a Allocation) -> usize {
-        let who = if allocation.spec.share.is_some() { state.owners.number(Some(allocation)) } else { 0 };
-        let hash = hash(allocation);
-        let is_alike = |class: &&usize| is_alike(self.all[**class].like, allocation);
-        if let Some(class) = self.by_hash.get(&(hash, who)).and_then(|known| known.iter().find(is_alike)) {
+    /// The class of an allocation of which this is the number of what it asks for.
+    pub fn of(&mut self, state: &State<'a>, allocation: &'a Allocation, likeness: usize) -> usize {
+        let who = if allocation.spec.share.is_some() { state.owners.number(allocation) } else { 0 };
+        if self.by_likeness.len() <= likeness {
+            self.by_likeness.resize_with(likeness + 1, Vec::new);
+        }
+        let alike = &mut self.by_likeness[likeness];
+        if let Some((_, class)) = alike.iter().find(|(whose, _)| *whose == who) {
             return *class;
         }
-        let of_others = self.by_hash.range((hash, 0)..=(hash, u32::MAX)).next().and_then(|(_, known)| known.iter().find(is_alike)).copied();
-        self.by_hash.entry((hash, who)).or_default().push(self.all.len());
+        let of_others = alike.first().map(|(_, class)| *class);
+        alike.push((who, self.all.len()));
         if let Some(other) = of_others {
             self.all.push(Class { like: allocation, who, ..self.all[other].clone() });
             return self.all.len() - 1;
@@ -153,26 +153,4 @@ fn fitness_within(state: &State<'_>, allocation: &Allocation, candidates: &NodeS
 
 fn is_excluded(state: &State<'_>, allocation: &Allocation, node: usize) -> bool {
     allocation.exclusion(&state.nodes[node].id).is_some()
-}
-
-/// Whether the same nodes could ever serve both.
-fn is_alike(a: &Allocation, b: &Allocation) -> bool {
-    let (x, y) = (&a.spec, &b.spec);
-    let same_place = (&x.vcluster, &x.share, &x.constraints, x.sensitive) == (&y.vcluster, &y.share, &y.constraints, y.sensitive);
-    let same_layout = (x.tasks_per_node, &x.binding, &x.launch) == (y.tasks_per_node, &y.binding, &y.launch);
-    let same_care = (x.on_isolation, &x.checkpoint) == (y.on_isolation, &y.checkpoint);
-    same_place && same_layout && same_care && x.env.get(STDIN_VARIABLE) == y.env.get(STDIN_VARIABLE) && a.excluded == b.excluded
-}
-
-/// Equal for work that is alike.
-fn hash(allocation: &Allocation) -> u64 {
-    let spec = &allocation.spec;
-    let mut hash = DefaultHasher::new();
-    (&spec.vcluster, spec.sensitive, spec.tasks_per_node, allocation.excluded.len()).hash(&mut hash);
-    let constraints = &spec.constraints;
-    (constraints.gpus, constraints.memory_bytes, constraints.conformance, constraints.topology).hash(&mut hash);
-    (&constraints.features, &constraints.nodes).hash(&mut hash);
-    (spec.binding.gpus_per_task, spec.launch.shape.cpus_per_task).hash(&mut hash);
-    spec.share.map(|share| (share.cores, share.memory_bytes, share.gpus)).hash(&mut hash);
-    hash.finish()
 }

@@ -23,6 +23,7 @@ mod explanation;
 mod grouping;
 mod headroom;
 mod holdings;
+mod likeness;
 mod locality;
 mod misfit;
 mod node_set;
@@ -46,15 +47,16 @@ mod why_not;
 
 pub use explanation::{Explanation, explain};
 pub use holdings::Holdings;
+pub use likeness::Likenesses;
 pub use misfit::{Misfit, misfit};
 pub use order::waiting_in;
 pub use outlook::{Expected, Outlook, REASON_CHARS_MAX, clip};
-pub use plan::{Plan, RESERVATIONS_MAX, plan};
+pub use plan::{Plan, RESERVATIONS_MAX, plan, plan_again};
 pub use score::{Score, Term};
 pub use sooner::Sooner;
 pub use table::Table;
 pub use victims::{PreemptedFor, giving_back_s};
-pub use view::View;
+pub use view::{Gossiped, View};
 pub use why_not::WhyNot;
 
 use lattice_model::{Allocation, Claim};

@@ -3,6 +3,7 @@
 //! it must be.
 
 use crate::classes::Classes;
+use crate::likeness::Likenesses;
 use crate::score::Scorer;
 use crate::state::State;
 use crate::view::View;
@@ -39,17 +40,30 @@ pub struct Ordered<'a> {
 }
 
 impl<'a> Ordered<'a> {
-    pub fn of(view: &'a View, now: Timestamp) -> Self {
+    /// `likenesses`: what is kept from earlier plans.
+    pub fn of(view: &'a View, now: Timestamp, likenesses: &mut Likenesses) -> Self {
         let state = State::of(view, now);
         let mut classes = Classes::default();
-        let mut waiting: BTreeMap<&str, Vec<Waiting<'_>>> = BTreeMap::new();
-        for allocation in view.allocations.values().filter(|a| a.waits()) {
-            let class = classes.of(&state, allocation);
-            waiting.entry(view.queue_of(allocation)).or_default().push(Waiting { allocation, class });
+        // By class: in which queue its work waits.
+        let mut queue_of: Vec<usize> = Vec::new();
+        let mut names: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut waiting: Vec<Vec<Waiting<'_>>> = Vec::new();
+        let mut count = 0;
+        for allocation in view.allocations.shared().filter(|a| a.waits()) {
+            let class = classes.of(&state, allocation, likenesses.number(allocation));
+            if class == queue_of.len() {
+                let next = names.len();
+                queue_of.push(*names.entry(view.queue_of(allocation)).or_insert(next));
+                waiting.resize_with(names.len(), Vec::new);
+            }
+            waiting[queue_of[class]].push(Waiting { allocation, class });
+            count += 1;
         }
+        likenesses.bound(count, classes.all.len());
         let scorer = Scorer::of(&state);
-        let mut queues = Vec::with_capacity(waiting.len());
-        for (name, mut waiting) in waiting {
+        let mut queues = Vec::with_capacity(names.len());
+        for (name, queue) in names {
+            let mut waiting = std::mem::take(&mut waiting[queue]);
             let (scheduler, weights) = (view.scheduler_of(name), view.weights_of(name));
             match &weights {
                 None => waiting.sort_by_key(|w| age(w.allocation)),
@@ -69,6 +83,9 @@ impl<'a> Ordered<'a> {
     /// class is first, or older work of the same class: so nodes that were preempted for work are
     /// its own.
     pub fn merged(&self) -> Vec<(usize, Waiting<'a>)> {
+        if let [queue] = &self.queues[..] {
+            return queue.waiting.iter().map(|waiting| (0, *waiting)).collect();
+        }
         type Place = (Reverse<u8>, (Timestamp, AllocationId));
         let place = |allocation: &Allocation| (Reverse(self.state.view.effective_class(allocation)), age(allocation));
         let first = |queue: usize, at: usize| Some((place(self.queues[queue].waiting.get(at)?.allocation), queue, at));
@@ -84,7 +101,7 @@ impl<'a> Ordered<'a> {
 
 /// The waiting allocations of a vCluster's queue, in the order in which they are served now.
 pub fn waiting_in<'a>(view: &'a View, vcluster: &str, now: Timestamp) -> Vec<&'a Allocation> {
-    let queue = Ordered::of(view, now).queues.into_iter().find(|queue| queue.name == vcluster);
+    let queue = Ordered::of(view, now, &mut Likenesses::default()).queues.into_iter().find(|queue| queue.name == vcluster);
     queue.map(|queue| queue.waiting.into_iter().map(|w| w.allocation).collect()).unwrap_or_default()
 }
 

@@ -86,7 +86,7 @@ impl Plan<'_> {
                 return None;
             }
             let holders = self.state.held_in_view(node).map(|span| span.by);
-            let (_, work) = kept_apart(self.state.view, planned.allocation, holders)?;
+            let (_, work) = kept_apart(self.state.view, planned.allocation, self.state.nodes[node], holders)?;
             Some((node, work))
         };
         let (apart, works): (Vec<usize>, Vec<&'static str>) = class.candidates.iter().filter_map(work_there).unzip();

@@ -1,12 +1,12 @@
 //! Whose shares are, as numbers: shares with different numbers may not be on one node together.
 
 use crate::view::View;
-use lattice_model::{Allocation, AllocationId, ShareOwner, SharePolicy};
+use lattice_model::{Allocation, AllocationId, Leaving, Node, ShareOwner, SharePolicy};
 use std::collections::BTreeMap;
 
 /// The number of everybody where the share policy keeps nobody apart.
 const EVERYBODY: u32 = 0;
-/// The number of holders of which there is no record. No work that waits has it.
+/// The number of holders that are not known, or have no work in the view; no work that waits.
 const UNKNOWN: u32 = u32::MAX;
 
 /// The owners of a view's work, under its share policy.
@@ -28,13 +28,21 @@ impl<'a> Owners<'a> {
         Self { policy, numbers }
     }
 
-    /// The number of the owner of an allocation of the view. `None`: work without a record, which
-    /// counts as somebody else's.
-    pub fn number(&self, allocation: Option<&Allocation>) -> u32 {
+    /// The number of the owner of an allocation of the view.
+    pub fn number(&self, allocation: &Allocation) -> u32 {
+        self.number_of(Some(self.policy.owner_of(allocation)))
+    }
+
+    /// The number of the owner of a share that leaves its node.
+    pub fn number_of_leaving(&self, leaving: &Leaving) -> u32 {
+        self.number_of(self.policy.owner_of_leaving(leaving))
+    }
+
+    fn number_of(&self, owner: Option<ShareOwner<'_>>) -> u32 {
         if self.policy.is_anyone() {
             return EVERYBODY;
         }
-        allocation.and_then(|allocation| self.numbers.get(&self.policy.owner_of(allocation))).copied().unwrap_or(UNKNOWN)
+        owner.and_then(|owner| self.numbers.get(&owner)).copied().unwrap_or(UNKNOWN)
     }
 
     /// Whether the policy keeps any work apart.
@@ -48,8 +56,14 @@ impl<'a> Owners<'a> {
 pub fn kept_apart(
     view: &View,
     allocation: &Allocation,
+    node: &Node,
     holders: impl IntoIterator<Item = AllocationId>,
 ) -> Option<(AllocationId, &'static str)> {
     let policy = view.share_policy;
-    holders.into_iter().find_map(|holder| Some((holder, policy.keeps_apart(allocation, view.allocations.get(&holder))?)))
+    let owner = |holder: AllocationId| {
+        let leaving = || node.leaving.iter().find(|leaving| leaving.allocation == holder);
+        let of_record = view.allocations.get(&holder).map(|record| policy.owner_of(record));
+        of_record.or_else(|| policy.owner_of_leaving(leaving()?))
+    };
+    holders.into_iter().find_map(|holder| Some((holder, policy.keeps_apart(allocation, owner(holder))?)))
 }

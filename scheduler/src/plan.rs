@@ -13,6 +13,7 @@ use crate::borrowing::{Lent, borrows};
 use crate::choice;
 use crate::classes::Classes;
 use crate::headroom::{Headroom, Obstacle};
+use crate::likeness::Likenesses;
 use crate::order::{Ordered, Queue, Waiting};
 use crate::reserve::{self, Found, Reservation};
 use crate::score::{Score, Scorer};
@@ -87,12 +88,17 @@ pub struct Plan<'a> {
 
 /// Plans all queues of a view, at this time of the quorum's clock.
 pub fn plan(view: &View, now: Timestamp) -> Plan<'_> {
-    plan_within(view, now, LOOKS_MAX)
+    plan_again(view, now, &mut Likenesses::default())
+}
+
+/// The same plan, with what a scheduler keeps from one plan to the next.
+pub fn plan_again<'a>(view: &'a View, now: Timestamp, likenesses: &mut Likenesses) -> Plan<'a> {
+    plan_within(view, now, LOOKS_MAX, likenesses)
 }
 
 /// The same, with so many looks at nodes.
-pub(crate) fn plan_within(view: &View, now: Timestamp, looks: usize) -> Plan<'_> {
-    let ordered = Ordered::of(view, now);
+pub(crate) fn plan_within<'a>(view: &'a View, now: Timestamp, looks: usize, likenesses: &mut Likenesses) -> Plan<'a> {
+    let ordered = Ordered::of(view, now, likenesses);
     let order = ordered.merged();
     let Ordered { state, classes, scorer, queues } = ordered;
     let mut planner = Planner {
@@ -380,7 +386,7 @@ impl<'a> Planner<'a> {
     }
 
     fn hold(&mut self, allocation: &Allocation, nodes: &[usize], start_ms: u64, end_ms: u64) {
-        let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.owners.number(Some(allocation)));
+        let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.owners.number(allocation));
         for node in nodes {
             let amount = allocation.spec.amount_of(&self.state.nodes[*node].size);
             self.state.plan(*node, Span { start_ms, end_ms, amount, by: allocation.id, who, has_end, is_planned: true });

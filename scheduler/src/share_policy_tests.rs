@@ -5,7 +5,7 @@ use crate::state::Span;
 use crate::tests::{NOW, id, owned_by, pending, shared, view};
 use crate::{View, WhyNot, explain, plan};
 use lattice_model::test_builders::spec_of;
-use lattice_model::{Allocation, AllocationId, Epoch, Leaving, NodeId, Resources, SharePolicy};
+use lattice_model::{Allocation, AllocationId, Epoch, Leaving, NodeId, Resources, SharePolicy, WorkOwner};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -85,16 +85,26 @@ fn work_goes_where_its_owner_has_a_share_already() {
 }
 
 #[test]
-fn a_share_of_which_there_is_no_record_is_somebody_elses_until_it_is_released() {
+fn a_leaving_share_is_its_owners_without_a_record_and_somebody_elses_without_an_owner() {
     let mut v = view(1, vec![core(11, PHYSICS, 60)]);
     let n1: NodeId = "n1".parse().unwrap();
-    let leaving = Leaving { allocation: id(99), epoch: Epoch(4), resources: HALF, fenced: false };
+    let leaving = Leaving { allocation: id(99), epoch: Epoch(4), resources: HALF, fenced: false, owner: None };
     v.nodes.get_mut(&n1).unwrap().leaving = vec![leaving];
     assert_eq!(placed(&v).len(), 1);
     let mut v = under(SharePolicy::User, v);
     assert_eq!(placed(&v), []);
     let why = explain(&v, &v.allocations[&id(11)], NOW).nodes;
     assert_eq!(why, [(n1.clone(), WhyNot::Apart { by: id(99), work: "work whose owner is not known" })]);
+    // The user of the work that waits, and another one.
+    for (uid, is_placed) in [(1, true), (2, false)] {
+        v.nodes.get_mut(&n1).unwrap().leaving[0].owner = Some(WorkOwner { uid, tenant: "chemistry".into() });
+        assert_eq!(placed(&v).len(), usize::from(is_placed), "user {uid}");
+        let why = explain(&v, &v.allocations[&id(11)], NOW).nodes;
+        let kept_apart = WhyNot::Apart { by: id(99), work: "work of another user" };
+        assert_eq!(why, if is_placed { vec![] } else { vec![(n1.clone(), kept_apart)] });
+    }
+    v.share_policy = SharePolicy::Tenant;
+    assert_eq!(placed(&v), [], "work of another tenant");
     v.nodes.get_mut(&n1).unwrap().leaving.clear();
     assert_eq!(placed(&v).len(), 1);
 }
@@ -117,7 +127,8 @@ fn a_view() -> impl Strategy<Value = View> {
 }
 
 fn is_apart(view: &View, one: AllocationId, other: AllocationId) -> bool {
-    view.share_policy.keeps_apart(&view.allocations[&one], view.allocations.get(&other)).is_some()
+    let policy = view.share_policy;
+    policy.keeps_apart(&view.allocations[&one], view.allocations.get(&other).map(|other| policy.owner_of(other))).is_some()
 }
 
 /// Each claim beside what its nodes hold, as the quorum checks it.

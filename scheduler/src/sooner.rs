@@ -1,5 +1,6 @@
 //! What would make waiting work begin now: other plans, made with one thing of it changed.
 
+use crate::likeness::Likenesses;
 use crate::plan::{Decision, plan_within};
 use crate::view::View;
 use lattice_model::{Allocation, AllocationId, Timestamp, Topology};
@@ -51,7 +52,7 @@ pub fn sooner(view: &View, id: AllocationId, now: Timestamp) -> Vec<Sooner> {
         return Vec::new();
     }
     let Some(allocation) = view.allocations.get(&id) else { return Vec::new() };
-    let mut trial = Trial { view: view.clone(), allocation: allocation.clone(), now };
+    let mut trial = Trial { view: view.clone(), allocation: allocation.clone(), now, likenesses: Likenesses::default() };
     let mut found = Vec::new();
     found.extend(trial.nodes().map(Sooner::Nodes));
     found.extend(trial.walltime().map(Sooner::Walltime));
@@ -65,6 +66,7 @@ struct Trial {
     /// As it is.
     allocation: Allocation,
     now: Timestamp,
+    likenesses: Likenesses,
 }
 
 impl Trial {
@@ -72,7 +74,7 @@ impl Trial {
         let mut changed = self.allocation.clone();
         change(&mut changed);
         self.view.allocations.insert(changed.id, changed);
-        let plan = plan_within(&self.view, self.now, LOOKS_MAX);
+        let plan = plan_within(&self.view, self.now, LOOKS_MAX, &mut self.likenesses);
         let planned = plan.planned.iter().find(|planned| planned.allocation.id == self.allocation.id);
         planned.is_some_and(|planned| matches!(planned.decision, Decision::Begins(_)))
     }

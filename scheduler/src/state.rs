@@ -109,7 +109,7 @@ impl<'a> State<'a> {
             while alive.next_if(|id| **id < node.id).is_some() {}
             alive.peek().is_some_and(|id| **id == node.id)
         };
-        let service: Vec<Service> = nodes.iter().map(|node| service(node, is_alive(node), now)).collect();
+        let service: Vec<Service> = nodes.iter().map(|node| service(view, node, is_alive(node), now)).collect();
         let alike = nodes.iter().enumerate().map(|(at, node)| Likeness {
             kind: kind[at],
             conformance_group: has_conformance_group(node).then_some(conformance_group[at]),
@@ -157,7 +157,7 @@ impl<'a> State<'a> {
         for allocation in view.allocations.values().filter(|a| !a.state.is_without_nodes()) {
             let end_ms = expected_end_ms(allocation, self.now_ms);
             let has_end = allocation.spec.walltime.is_some() || allocation.state.is_terminal();
-            let who = self.owners.number(Some(allocation));
+            let who = self.owners.number(allocation);
             for share in allocation.shares.iter().filter(|share| share.phase != SharePhase::Released) {
                 let Some(node) = self.index.get(share.node).copied() else { continue };
                 let (start_ms, amount, by) = (self.now_ms, share.resources, allocation.id);
@@ -174,7 +174,7 @@ impl<'a> State<'a> {
                 // Since the end of its attempt; of work that is not known any more, long ago.
                 let ended = record.map(|a| a.attempts.last().map_or(self.now_ms, |attempt| attempt.ended_at.0));
                 let (start_ms, end_ms) = (self.now_ms, overdue_end_ms(ended.unwrap_or_default(), self.now_ms));
-                let (amount, by, who) = (leaving.resources, leaving.allocation, self.owners.number(record));
+                let (amount, by, who) = (leaving.resources, leaving.allocation, self.owners.number_of_leaving(leaving));
                 self.hold(node, Span { start_ms, end_ms, amount, by, who, has_end: true, is_planned: false });
             }
         }
@@ -306,13 +306,13 @@ fn overdue_end_ms(due_ms: u64, now_ms: u64) -> u64 {
     if is_recent { minute_end_ms(now_ms + OVERDUE_GRACE_MS) } else { now_ms + walltime_ms_max() }
 }
 
-fn service(node: &Node, is_alive: bool, now: Timestamp) -> Service {
+fn service(view: &View, node: &Node, is_alive: bool, now: Timestamp) -> Service {
     if node.unclaimable().is_none() && is_alive {
         return Service::Up;
     }
     let out_since = match node.state {
-        // Only gossip does not see it: if that is right, its state changes soon.
-        NodeState::Ready if node.unclaimable().is_none() => now,
+        // Only gossip does not see it. If that is right, its state changes soon.
+        NodeState::Ready if node.unclaimable().is_none() => view.silent_since(node),
         NodeState::Ready => node.holds.iter().map(|hold| hold.since).min().unwrap_or(node.state_since),
         NodeState::Booting | NodeState::Degraded | NodeState::Down | NodeState::Draining | NodeState::Drained | NodeState::Failed => {
             node.state_since

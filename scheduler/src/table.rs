@@ -47,6 +47,11 @@ impl<K: Ord + Clone, V: Clone> Table<K, V> {
         self.0.values().map(|value| &**value)
     }
 
+    /// The same, as copies share them.
+    pub fn shared(&self) -> impl DoubleEndedIterator<Item = &Arc<V>> + Clone {
+        self.0.values()
+    }
+
     /// Keys and records in the order of the keys.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + Clone {
         self.0.iter().map(|(key, value)| (key, &**value))

@@ -29,7 +29,8 @@ pub(crate) fn pending(n: u64, nodes: u32, at: u64) -> Allocation {
 pub(crate) fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
     let nodes: Table<_, _> = (1..=nodes).map(|n| node(n, NodeState::Ready)).map(|n| (n.id.clone(), n)).collect();
     let alive = nodes.keys().cloned().collect();
-    View { nodes, allocations: allocations.into_iter().map(|a| (a.id, a)).collect(), alive, ..View::default() }
+    let allocations = allocations.into_iter().map(|a| (a.id, a)).collect();
+    View { nodes, allocations, alive, gossips_since: NOW, ..View::default() }
 }
 
 /// When the tests plan, an hour after the first moment.
@@ -405,7 +406,8 @@ fn what_has_ended_and_is_not_released_counts_once() {
     ended.state = AllocationState::Completed;
     ended.epoch = Epoch(4);
     let n1: NodeId = "n1".parse().unwrap();
-    v.nodes.get_mut(&n1).unwrap().leaving = vec![Leaving { allocation: ended.id, epoch: Epoch(4), resources: half, fenced: false }];
+    v.nodes.get_mut(&n1).unwrap().leaving =
+        vec![Leaving { allocation: ended.id, epoch: Epoch(4), resources: half, fenced: false, owner: None }];
     v.allocations.insert(ended.id, ended);
     assert_eq!(Holdings::of(v.nodes.values(), v.allocations.values()).committed(&n1), half);
     assert_eq!(placed(&v), [(id(1), vec!["n1".into()])]);

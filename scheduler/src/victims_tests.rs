@@ -59,7 +59,7 @@ fn suspend(view: &mut View, victim: AllocationId) {
     let victim = view.allocations.get_mut(&victim).unwrap();
     let (id, epoch, saved) = (victim.id, victim.epoch, CheckpointId(victim.id.0));
     for share in &victim.shares {
-        let leaving = Leaving { allocation: id, epoch, resources: share.resources, fenced: false };
+        let leaving = Leaving { allocation: id, epoch, resources: share.resources, fenced: false, owner: None };
         view.nodes.get_mut(share.node).unwrap().leaving.push(leaving);
     }
     let reason = EndReason::Preempted { by: "scheduler".into(), why: "x".into(), saved: Ok(saved) };

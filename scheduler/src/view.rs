@@ -3,10 +3,18 @@
 use crate::table::Table;
 use lattice_model::{
     Allocation, AllocationId, BudgetPeriod, DEFAULT_VCLUSTER, DailyUse, Node, NodeId, Revision, SchedulerKind, SharePolicy, Tenant,
-    VCluster, VniPool, Weights,
+    Timestamp, VCluster, VniPool, Weights,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// What an agent's gossip shows of the nodes: see the fields of [`View`].
+#[derive(Clone, Debug, Default)]
+pub struct Gossiped {
+    pub alive: BTreeSet<NodeId>,
+    pub silent_since: BTreeMap<NodeId, Timestamp>,
+    pub gossips_since: Timestamp,
+}
 
 /// An agent's knowledge at one moment, from its watch on the quorum and from gossip. Free = size −
 /// committed shares; gossip can only subtract nodes.
@@ -35,8 +43,12 @@ pub struct View {
     pub share_policy: SharePolicy,
     /// The bandwidth of the checkpoint store, in bytes per second; `None`: it is not known.
     pub checkpoint_bytes_per_second: Option<f64>,
-    /// Nodes that this agent's gossip shows alive ([`View::with_alive`]).
+    /// Nodes that this agent's gossip shows alive ([`View::with_gossip`]).
     pub alive: BTreeSet<NodeId>,
+    /// Since when gossip has not shown the other nodes alive that it lists.
+    pub silent_since: BTreeMap<NodeId, Timestamp>,
+    /// Since when this agent gossips.
+    pub gossips_since: Timestamp,
     /// The newest revision that the watch received.
     pub revision: Revision,
     /// Whether the watch is connected: then the view is no older than the network's delay.
@@ -69,10 +81,16 @@ impl View {
         self.allocations.values().any(|a| a.waits() && self.queue_of(a) == queue)
     }
 
-    /// The same view with the nodes that gossip shows alive now: the scheduler's input. It shares all
+    /// The same view with what gossip shows of the nodes now: the scheduler's input. It shares all
     /// records.
-    pub fn with_alive(&self, alive: BTreeSet<NodeId>) -> Self {
-        Self { alive, ..self.clone() }
+    pub fn with_gossip(&self, Gossiped { alive, silent_since, gossips_since }: Gossiped) -> Self {
+        Self { alive, silent_since, gossips_since, ..self.clone() }
+    }
+
+    /// Since when gossip has not shown this node alive. One that gossip does not list counts from
+    /// when it got its state, or from when this agent began to gossip.
+    pub(crate) fn silent_since(&self, node: &Node) -> Timestamp {
+        self.silent_since.get(&node.id).copied().unwrap_or_else(|| node.state_since.max(self.gossips_since))
     }
 
     /// The weights of a queue's score; `None`: it is served in the order of submission.

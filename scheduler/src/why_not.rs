@@ -90,7 +90,7 @@ pub(crate) fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Al
         Some(_) | None if !free.holds(&wanted) => return Some(WhyNot::Full { free, wanted }),
         Some(_) | None => {}
     }
-    if let Some((by, work)) = kept_apart(view, allocation, held.holders(&node.id)) {
+    if let Some((by, work)) = kept_apart(view, allocation, node, held.holders(&node.id)) {
         return Some(WhyNot::Apart { by, work });
     }
     (!view.alive.contains(&node.id)).then_some(WhyNot::NotAlive)

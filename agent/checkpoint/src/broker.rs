@@ -192,7 +192,7 @@ impl Broker {
         if !self.placing.leads() {
             return self.rest();
         }
-        let view = cluster.with_alive(self.placing.membership.alive());
+        let view = cluster.with_gossip(self.placing.membership.gossiped());
         let known: BTreeMap<AllocationId, Known> = self.known.iter().map(|(id, followed)| (*id, followed.known)).collect();
         let tuning = self.settings.tuning();
         let broker_view = BrokerView { cluster: &view, known: &known, saving: &saving, storage: &self.storage, tuning: &tuning };

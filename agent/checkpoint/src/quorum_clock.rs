@@ -112,6 +112,7 @@ mod tests {
             notified: Vec::new(),
             held_back: 0,
             clocks,
+            ended: Default::default(),
         }
     }
 

@@ -4,6 +4,7 @@
 use crate::hwloc;
 use anyhow::Context;
 use lattice_model::binding::PlacedGpu;
+use lattice_model::resources::registered_memory_bytes;
 use lattice_model::topology::{Core, GpuDevice, MemoryTopology};
 use lattice_model::{AllocationId, Assignment, DesiredShare, Epoch, NodeTopology, Placement, Resources};
 use lattice_runtime::topology::{self, Discovered, Files, SimulatedGpu};
@@ -20,14 +21,14 @@ pub fn look(simulated: &[SimulatedGpu]) -> Discovered {
 }
 
 /// The memory that the node registers, in bytes: the machine's, less that behind CXL, and less what
-/// is reserved for the system, which is at most a quarter.
+/// is reserved for the system, which is at most a quarter, in whole steps.
 pub fn memory_bytes(memory: &MemoryTopology, reserved_bytes: u64) -> anyhow::Result<u64> {
     Ok(registered_bytes(total_bytes()?, memory.cxl_bytes(), reserved_bytes))
 }
 
 fn registered_bytes(total: u64, cxl: u64, reserved: u64) -> u64 {
     let local = total.saturating_sub(cxl);
-    local - reserved.min(local / 4)
+    registered_memory_bytes(local - reserved.min(local / 4))
 }
 
 /// All memory of this machine in bytes.
@@ -137,6 +138,7 @@ mod tests {
         assert_eq!(registered_bytes(2560 * GIB, 2048 * GIB, 8 * GIB), 504 * GIB);
         assert_eq!(registered_bytes(2560 * GIB, 2048 * GIB, 600 * GIB), 384 * GIB, "at most a quarter is reserved");
         assert_eq!(registered_bytes(GIB, 2 * GIB, GIB), 0);
+        assert_eq!(registered_bytes(512 * GIB + 3 * 1024, 0, 8 * GIB), 504 * GIB, "like machines differ by some kB");
     }
 
     #[test]

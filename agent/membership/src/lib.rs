@@ -12,12 +12,13 @@ pub mod quorum_list;
 pub mod relay;
 pub mod revocations;
 
-use lattice_agent_common::files;
+use lattice_agent_common::{clock, files};
 use lattice_gossip::{Core, Counters, Event, Fact, Keyring, Liveness, Member, News, Output, Refusals, Token};
 use lattice_model::duration::clock_text;
-use lattice_model::{NodeId, millis};
+use lattice_model::{NodeId, Timestamp, millis};
+use lattice_scheduler::Gossiped;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -148,6 +149,20 @@ impl Membership {
     /// A watch on the list of members.
     pub fn watch(&self) -> watch::Receiver<Arc<Vec<Member>>> {
         self.members.clone()
+    }
+
+    /// What gossip shows of the nodes, for the scheduler.
+    pub fn gossiped(&self) -> Gossiped {
+        let now = clock::now();
+        let before = |ms| Timestamp(now.0.saturating_sub(ms));
+        let (mut alive, mut silent_since) = (BTreeSet::new(), BTreeMap::new());
+        for member in self.members().iter() {
+            match member.liveness {
+                Liveness::Alive => drop(alive.insert(member.node.clone())),
+                Liveness::Suspect | Liveness::Down => drop(silent_since.insert(member.node.clone(), before(self.for_ms(member)))),
+            }
+        }
+        Gossiped { alive, silent_since, gossips_since: before(self.ago_ms(0)) }
     }
 
     /// The nodes that gossip sees alive.

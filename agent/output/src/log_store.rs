@@ -10,10 +10,16 @@
 //!   <store>/<tenant>/<project>/<allocation>/telemetry/
 //!     <node>/<epoch>-<time>-<unique>.jsonl.zst       raw measurements of debug mode, records of audit mode
 //!                                                    (lattice_observe::traces)
+//!   <store>/traces/
+//!     lattice-trace-<time>-<node>.jsonl              traces of the cluster, by the agent that was asked
 //! ```
 //!
-//! All keys except `metadata.json` contain the epoch: an agent that still writes under a superseded
+//! All keys of an allocation except `metadata.json` contain the epoch: an agent that still writes under a superseded
 //! one does not overwrite newer objects. A head does not replace `metadata.json` of a later epoch.
+
+mod cluster_trace;
+
+pub use cluster_trace::ClusterTraceUpload;
 
 use crate::output_index::{Cut, Index, VERSION};
 use futures::TryStreamExt;

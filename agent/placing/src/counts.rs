@@ -6,6 +6,7 @@ use lattice_telemetry::sample::{Collect, Samples, Whose};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bucket bounds in seconds: from a round in a small cluster to what the documents call slow, and
@@ -26,6 +27,8 @@ pub struct Rounds(Arc<Inner>);
 
 struct Inner {
     seconds: Histogram,
+    /// Plans that broke.
+    failures: AtomicU64,
     queues: Mutex<BTreeMap<String, Queue>>,
 }
 
@@ -42,7 +45,7 @@ struct Queue {
 
 impl Default for Rounds {
     fn default() -> Self {
-        Self(Arc::new(Inner { seconds: Histogram::new(CYCLE_SECONDS), queues: Mutex::default() }))
+        Self(Arc::new(Inner { seconds: Histogram::new(CYCLE_SECONDS), failures: AtomicU64::new(0), queues: Mutex::default() }))
     }
 }
 
@@ -54,6 +57,11 @@ impl Rounds {
     /// Records the duration of a round.
     pub(super) fn record_duration(&self, took: Duration) {
         self.0.seconds.observe(took);
+    }
+
+    /// Records that a plan broke.
+    pub(super) fn record_failure(&self) {
+        self.0.failures.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Sets the depths of the queues that this agent serves; other queues are reported by the
@@ -83,6 +91,7 @@ impl Rounds {
 impl Collect for Rounds {
     fn collect(&self, samples: &mut Samples, _whose: Whose) {
         samples.histogram(&family::CYCLE_SECONDS, &[], self.0.seconds.counts());
+        samples.count(&family::PLAN_FAILURES, &[], self.0.failures.load(Ordering::Relaxed));
         self.with(|queues| {
             for (name, queue) in queues {
                 if let Some(depth) = queue.depth {
@@ -140,5 +149,8 @@ mod tests {
         ];
         assert_eq!(collected(&rounds, family::CLAIMS.name), named(&claims));
         assert_eq!(collected(&rounds, family::PLACEMENTS.name), named(&[("a", 2.0), ("b", 0.0), ("c", 0.0)]));
+        assert_eq!(collected(&rounds, family::PLAN_FAILURES.name), named(&[("", 0.0)]), "it is there before the first one");
+        rounds.clone().record_failure();
+        assert_eq!(collected(&rounds, family::PLAN_FAILURES.name), named(&[("", 1.0)]));
     }
 }

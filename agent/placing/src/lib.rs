@@ -12,14 +12,17 @@
 //! So a submission that can be placed at once costs one commit, on whichever agent it is made. Only
 //! the lease's holder orders a queue: if anybody waits in it, other agents leave the submission to
 //! the holder. A refusal in one queue ends the round of that queue only. An agent holds no lease
-//! unless its gossip sees at least half of the Ready nodes alive.
+//! unless its gossip sees at least half of the Ready nodes alive, and none for a while after a plan
+//! of it broke (`breaks`).
 
+mod breaks;
 mod claiming;
 mod counts;
 mod pace;
 
 pub use counts::{ClaimResult, Rounds};
 
+use breaks::{Breaks, beside};
 use claiming::Claiming;
 use futures::StreamExt;
 use lattice_ledger::{Action, PreemptFor, scheduler_lease};
@@ -29,12 +32,14 @@ use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal, Revision};
 use lattice_quorum_client::wire::{Answer, Claimed, Refusal, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
-use lattice_scheduler::PreemptedFor;
+use lattice_scheduler::{Likenesses, PreemptedFor};
 use pace::Pace;
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 /// In a larger cluster, checking all nodes for one submission costs more than the commit that it
@@ -86,10 +91,15 @@ impl Placing {
         let (token, view) = {
             let cluster = self.cluster.borrow();
             let token = newcomer_token(&cluster, &self.leases.borrow(), spec, Instant::now())?;
-            (token, cluster.with_alive(self.membership.alive()))
+            (token, cluster.with_gossip(self.membership.gossiped()))
         };
         let newcomer = Allocation::submitted(id, spec.clone(), owner.clone(), lattice_agent_common::clock::now());
-        lattice_scheduler::place_newcomer(view, newcomer, token)
+        let placed = catch_unwind(AssertUnwindSafe(|| lattice_scheduler::place_newcomer(view, newcomer, token)));
+        placed.unwrap_or_else(|_| {
+            self.rounds.record_failure();
+            tracing::error!(allocation = %id, "a plan of the scheduler broke; this work is submitted without a claim");
+            None
+        })
     }
 }
 
@@ -118,6 +128,8 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
     let mut asked = BTreeSet::new();
     let mut renew = tokio::time::interval(ttl / 3);
     let mut pace = Pace::default();
+    let mut likenesses = Likenesses::default();
+    let mut breaks = Breaks::default();
     // The revision of the last claim. Until this time, no plan is made before the watch shows it.
     let mut unseen = (Revision(0), Instant::now());
     loop {
@@ -134,7 +146,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         if changed.is_err() {
             break;
         }
-        if is_apart(&cluster.borrow(), &membership.alive()) {
+        if breaks.is_pausing(Instant::now()) || is_apart(&cluster.borrow(), &membership.alive()) {
             asked.clear();
             held.send_replace(Leases::new());
             rounds.set_depths(&BTreeMap::new());
@@ -163,14 +175,23 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             if !now.fresh || is_behind {
                 continue;
             }
-            now.with_alive(membership.alive())
+            now.with_gossip(membership.gossiped())
         };
         rounds.set_depths(&depths(&frozen, &tokens));
         let due = pace.begin(&frozen, tokens, now);
         if due.is_empty() {
             continue;
         }
-        let round = propose(&frozen, &due, &quorum, &cluster, &rounds).await;
+        let round = propose(&frozen, &due, &quorum, &cluster, &rounds, &mut likenesses).await;
+        if let Some(error) = &round.broken {
+            rounds.record_failure();
+            let pause = breaks.begin(Instant::now());
+            tracing::error!(error, ?pause, "a plan of the scheduler broke; this agent leaves the queues to others for a while");
+            // The leases are released with the next tick.
+            renew.reset_immediately();
+            continue;
+        }
+        breaks.end();
         if !round.lost.is_empty() {
             leases.retain(|name, _| !round.lost.contains(name));
             held.send_replace(leases.clone());
@@ -312,6 +333,8 @@ struct Round {
     granted: Revision,
     /// How long the plan took.
     planning: Duration,
+    /// Why there was no plan: the scheduler panicked.
+    broken: Option<String>,
 }
 
 /// Proposes the claims of one round.
@@ -321,9 +344,14 @@ async fn propose(
     quorum: &QuorumClient,
     cluster: &watch::Receiver<Arc<Cluster>>,
     rounds: &Rounds,
+    likenesses: &mut Likenesses,
 ) -> Round {
     let began = Instant::now();
-    let Some((claims, preemptions)) = planned(view, tokens).await else { return Round::default() };
+    let (claims, preemptions) = match planned(view, tokens, likenesses).await {
+        Ok(planned) => planned,
+        // Without a panic, the agent is stopping.
+        Err(error) => return Round { broken: error.is_panic().then(|| error.to_string()), ..Round::default() },
+    };
     let planning = began.elapsed();
     let mut claiming = Claiming::of(view, claims);
     while let Some(request) = claiming.next_request() {
@@ -350,26 +378,32 @@ async fn propose(
         let pause = Duration::from_millis(rand::random_range(20..80));
         let _ = tokio::time::timeout(pause, cluster.changed()).await;
     }
-    Round { lost, granted, planning }
+    Round { lost, granted, planning, broken: None }
 }
 
+/// Claims, and what is preempted with the queue that it is preempted for.
+type Proposals = (Vec<Claim>, Vec<(String, PreemptedFor)>);
+
 /// What the plan of this view has to propose with these leases. A plan takes up to half a second of a
-/// processor in a large cluster, so it runs beside the other tasks. `None`: it panicked, which is
-/// logged, or the agent is stopping.
-async fn planned(view: &lattice_scheduler::View, tokens: &BTreeMap<&str, u64>) -> Option<(Vec<Claim>, Vec<(String, PreemptedFor)>)> {
+/// processor in a large cluster, so it runs beside the other tasks. After a panic, nothing that
+/// earlier plans kept is used again.
+async fn planned(
+    view: &lattice_scheduler::View,
+    tokens: &BTreeMap<&str, u64>,
+    likenesses: &mut Likenesses,
+) -> Result<Proposals, JoinError> {
     let view = view.clone();
     let tokens: BTreeMap<String, u64> = tokens.iter().map(|(queue, token)| ((*queue).to_owned(), *token)).collect();
-    let planning = tokio::task::spawn_blocking(move || {
-        let plan = lattice_scheduler::plan(&view, lattice_agent_common::clock::now());
-        (plan.claims(|queue| tokens.get(queue).copied()), plan.preemptions())
+    let mut kept = std::mem::take(likenesses);
+    let planning = beside(move || {
+        let plan = lattice_scheduler::plan_again(&view, lattice_agent_common::clock::now(), &mut kept);
+        let planned = (plan.claims(|queue| tokens.get(queue).copied()), plan.preemptions());
+        drop(plan);
+        (planned, kept)
     });
-    match planning.await {
-        Ok(planned) => Some(planned),
-        Err(error) => {
-            tracing::error!(%error, "a scheduling round broke; the next one begins with the next change");
-            None
-        }
-    }
+    let (planned, kept) = planning.await?;
+    *likenesses = kept;
+    Ok(planned)
 }
 
 /// Proposes these claims. One outcome for each; the last ones are missing if the quorum gave none.

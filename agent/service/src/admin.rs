@@ -7,14 +7,17 @@ use super::{Api, api::QUORUM_TIMEOUT, api::Streamed};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_ledger::keyring::Secret;
-use lattice_ledger::{Action, QuotaChange, Revocation, SoftLimitsChange, TenantChange, TenantStatus, UserLimitsChange};
-use lattice_model::{Principal, SharePolicy};
+use lattice_ledger::{
+    Action, EndedLimits, EndedLimitsChange, EndedStatus, QuotaChange, Revocation, SoftLimitsChange, TenantChange, TenantStatus,
+    UserLimitsChange,
+};
+use lattice_model::{Principal, SharePolicy, Timestamp};
 use lattice_quorum_client::wire::{Answer, KeyRole, KeyringStatus, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
 use std::time::Duration;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 /// Timeout of the answer to one step of a change of members.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(8);
@@ -136,6 +139,10 @@ impl AdminService for Api {
         traced::list(self, request).await.map(Response::new)
     }
 
+    async fn store_trace(&self, request: Request<Streaming<v1::StoreTraceRequest>>) -> Result<Response<v1::StoreTraceResponse>, Status> {
+        traced::store(self, request).await.map(Response::new)
+    }
+
     async fn set_limits(&self, request: Request<v1::SetLimitsRequest>) -> Result<Response<v1::Limits>, Status> {
         let operator = self.operator(&request).await?;
         let by = operator.name.clone();
@@ -150,7 +157,8 @@ impl AdminService for Api {
         };
         let (sensitive_pool_size, budget_period_days) = (quota_change(asked.sensitive_pool_size), asked.budget_period_days);
         let share_policy = asked.share_policy.as_deref().map(share_policy).transpose()?;
-        self.done(&operator.asks(Action::SetLimits { sensitive_pool_size, users, budget_period_days, share_policy, by })).await?;
+        let ended = EndedLimitsChange { kept_ms: asked.ended_kept_ms, memory_bytes: asked.ended_memory_bytes };
+        self.done(&operator.asks(Action::SetLimits { sensitive_pool_size, users, budget_period_days, share_policy, ended, by })).await?;
         self.limits().await.map(Response::new)
     }
 
@@ -268,6 +276,7 @@ impl Api {
                     tenant_pending: users.tenant_pending,
                     budget_period_days: now.limits.budget_period.days(),
                     share_policy: now.limits.share_policy.name().to_owned(),
+                    ended: Some(ended_to_proto(&now.ended)),
                 })
             }
             other => Err(unexpected(&other)),
@@ -413,5 +422,21 @@ fn to_proto(now: &QuorumStatus) -> v1::QuorumStatusResponse {
         nodes: now.nodes.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
         allocations: now.allocations.iter().map(|(s, count)| Count { state: s.to_string(), count: *count }).collect(),
         refused: now.refused.iter().map(|(kind, count)| Refused { kind: kind.clone(), count: *count }).collect(),
+        ended: Some(ended_to_proto(&now.ended)),
+    }
+}
+
+fn ended_to_proto(ended: &EndedStatus) -> v1::EndedWork {
+    let EndedStatus { at, limits: EndedLimits { kept_ms, memory_bytes }, count, bytes, oldest, forgotten } = *ended;
+    let ms = |time: Option<Timestamp>| time.map_or(0, |time| time.0);
+    v1::EndedWork {
+        kept_ms,
+        memory_bytes,
+        count,
+        bytes,
+        at_ms: at.0,
+        oldest_ended_at_ms: ms(oldest),
+        forgotten_until_ms: ms(forgotten.until),
+        cut_short: ended.is_cut_short(),
     }
 }

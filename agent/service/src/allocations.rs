@@ -10,8 +10,8 @@ use super::refusal::{status, unexpected};
 use super::status_message::StatusMessages;
 use super::watching::AllocationWatch;
 use super::{
-    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, launching, monitoring, output, preempting, signalling, telemetry,
-    updating, usage,
+    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, launching, monitoring, output, preempting, signalling,
+    telemetry, updating, usage,
 };
 use lattice_agent_common::config::work::UserImages;
 use lattice_api::v1;
@@ -292,7 +292,7 @@ impl AllocationService for Api {
         let cluster = directory.with_nodes_of(&allocation).await;
         let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
         let (summary, why) = if waits {
-            let view = cluster.with_alive(self.membership.alive());
+            let view = cluster.with_gossip(self.membership.gossiped());
             let (asked, now) = (allocation.clone(), lattice_agent_common::clock::now());
             // It makes several plans.
             let why = tokio::task::spawn_blocking(move || lattice_scheduler::explain(&view, &asked, now)).await;

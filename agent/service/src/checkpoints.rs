@@ -188,7 +188,7 @@ pub(super) async fn judged(api: &Api, cluster: &Cluster, allocation: &Allocation
     if allocation.state != AllocationState::Running {
         return None;
     }
-    let mut view = cluster.with_alive(api.membership.alive());
+    let mut view = cluster.with_gossip(api.membership.gossiped());
     view.allocations.insert(allocation.id, allocation.clone());
     let judgement = checkpoint::broker::explain(&api.context.work.checkpoint, &api.quorum, &view, allocation).await?;
     let term = |(name, value, meaning): (&str, String, &str)| v1::checkpoint_judgement::Term {

@@ -40,16 +40,22 @@ const USER_BYTES: usize = 4 << 20;
 const ALL_BYTES: usize = 16 << 20;
 /// The longest message in bytes, unless its call is in [`LARGER`].
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// The longest message with the nodes of a vCluster, in bytes: ten thousand of the longest names
+/// fit.
+const VCLUSTER_BYTES_MAX: usize = 1 << 20;
 /// Calls with longer messages, and the limit of each in bytes.
-const LARGER: [(&str, usize); 5] = [
+const LARGER: [(&str, usize); 7] = [
     ("AllocationService/Submit", SCRIPT_BYTES_MAX + 4 * SPEC_BYTES_MAX),
     ("AllocationService/Launch", 8 * SPEC_BYTES_MAX),
     ("AllocationService/LaunchInput", 4 * SPEC_BYTES_MAX),
     ("AllocationService/Attach", 4 * SPEC_BYTES_MAX),
     ("ApplicationService/Done", app_message::MESSAGE_BYTES_MAX),
+    ("VClusterService/Create", VCLUSTER_BYTES_MAX),
+    ("VClusterService/SetConfig", VCLUSTER_BYTES_MAX),
 ];
 /// Calls with more than one message; the time between messages is not limited.
-const STREAMS: [&str; 3] = ["AllocationService/LaunchInput", "AllocationService/Attach", "ApplicationService/Progress"];
+const STREAMS: [&str; 4] =
+    ["AdminService/StoreTrace", "AllocationService/LaunchInput", "AllocationService/Attach", "ApplicationService/Progress"];
 /// How long a message may take from its first byte to its last; for a call with one message, from
 /// the call's beginning.
 const MESSAGE_TIME_MAX: Duration = Duration::from_secs(10);

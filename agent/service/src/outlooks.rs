@@ -4,7 +4,7 @@
 use lattice_agent_common::clock;
 use lattice_membership::cluster::Cluster;
 use lattice_model::{Allocation, AllocationId, NodeId, Revision};
-use lattice_scheduler::Outlook;
+use lattice_scheduler::{Gossiped, Outlook};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,22 +43,23 @@ impl Known {
 }
 
 impl Outlooks {
-    /// The outlook on this cluster, of which these nodes are alive. It knows the work of `asked` that the
-    /// cluster has. Whoever asks while one is being computed waits for that; it is computed to its end
-    /// even if nobody waits any more, so there is never more than one.
+    /// The outlook on this cluster, of which gossip shows this. It knows the work of `asked` that
+    /// the cluster has. Whoever asks while one is being computed waits for that; it is computed to its
+    /// end even if nobody waits any more, so there is never more than one.
     ///
     /// # Errors
     /// If the computation broke.
-    pub async fn on(&self, cluster: &Cluster, alive: BTreeSet<NodeId>, asked: &[AllocationId]) -> Result<Arc<Outlook>, JoinError> {
+    pub async fn on(&self, cluster: &Cluster, gossiped: Gossiped, asked: &[AllocationId]) -> Result<Arc<Outlook>, JoinError> {
         let mut known = Arc::clone(&self.0).lock_owned().await;
         let has_all = |outlook: &Outlook| {
             let waits = |id: &AllocationId| cluster.allocations.get(id).is_some_and(Allocation::waits);
             asked.iter().all(|id| outlook.get(id).is_some() || !waits(id))
         };
-        if let Some(known) = known.as_ref().filter(|known| known.is_usable(cluster.revision, &alive) && has_all(&known.outlook)) {
+        if let Some(known) = known.as_ref().filter(|known| known.is_usable(cluster.revision, &gossiped.alive) && has_all(&known.outlook)) {
             return Ok(Arc::clone(&known.outlook));
         }
-        let (view, revision) = (cluster.with_alive(alive.clone()), cluster.revision);
+        let (alive, revision) = (gossiped.alive.clone(), cluster.revision);
+        let view = cluster.with_gossip(gossiped);
         let computing = tokio::task::spawn_blocking(move || {
             let begun = Instant::now();
             let outlook = Arc::new(Outlook::of(&view, clock::now()));
@@ -100,14 +101,14 @@ mod tests {
         let mut cluster = Cluster { revision: Revision(1), ..Cluster::default() };
         cluster.allocations.insert(id(1), waiting(1));
         let outlooks = Outlooks::default();
-        let alive = BTreeSet::new;
-        assert!(outlooks.on(&cluster, alive(), &[id(1)]).await.unwrap().get(&id(1)).is_some());
+        let gossiped = Gossiped::default;
+        assert!(outlooks.on(&cluster, gossiped(), &[id(1)]).await.unwrap().get(&id(1)).is_some());
         outlooks.0.lock().await.as_mut().unwrap().took = Duration::from_secs(5);
         cluster.revision = Revision(2);
         cluster.allocations.insert(id(2), waiting(2));
-        let outlook = outlooks.on(&cluster, alive(), &[id(1), id(3)]).await.unwrap();
+        let outlook = outlooks.on(&cluster, gossiped(), &[id(1), id(3)]).await.unwrap();
         assert!(outlook.get(&id(2)).is_none(), "nobody asked for the other, and a third is not known here");
-        let outlook = outlooks.on(&cluster, alive(), &[id(2)]).await.unwrap();
+        let outlook = outlooks.on(&cluster, gossiped(), &[id(2)]).await.unwrap();
         assert!(outlook.get(&id(2)).is_some());
     }
 }

@@ -23,7 +23,7 @@ impl<'a> StatusMessages<'a> {
     pub async fn of(cluster: &'a Cluster, api: &Api, allocations: impl Iterator<Item = &Allocation>) -> Result<Self, Status> {
         let waiting: Vec<AllocationId> = allocations.filter(|a| a.waits()).map(|a| a.id).collect();
         let outlook = if api.context.work.directory.knows_all() && !waiting.is_empty() {
-            let outlook = api.outlooks.on(cluster, api.membership.alive(), &waiting).await;
+            let outlook = api.outlooks.on(cluster, api.membership.gossiped(), &waiting).await;
             Some(outlook.map_err(|error| Status::internal(error.to_string()))?)
         } else {
             None

@@ -1,9 +1,12 @@
-//! `AllocationService.Update`: changes the walltime of submitted work. The quorum checks it.
+//! `AllocationService.Update`: changes the walltime, the preemption class or the name of submitted work. The quorum
+//! checks the change.
 
 use super::Api;
 use lattice_api::operator::METADATA;
 use lattice_api::v1;
-use lattice_ledger::Action;
+use lattice_api::v1::update_allocation_request::Walltime;
+use lattice_ledger::{Action, AllocationChange};
+use lattice_model::duration::clock_text;
 use lattice_quorum_client::wire::Request as Ask;
 use std::time::Duration;
 use tonic::{Request, Status};
@@ -11,20 +14,74 @@ use tonic::{Request, Status};
 pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationRequest>) -> Result<v1::UpdateAllocationResponse, Status> {
     let caller = api.caller(&request).await?;
     let operator = if request.metadata().contains_key(METADATA) { Some(api.operator(&request).await?) } else { None };
-    let v1::UpdateAllocationRequest { key, walltime_seconds } = request.into_inner();
-    if walltime_seconds == 0 {
-        return Err(Status::invalid_argument("walltime_seconds: at least 1 is needed"));
+    let v1::UpdateAllocationRequest { key, walltime, preemption_class, name } = request.into_inner();
+    if walltime.is_none() && preemption_class.is_none() && name.is_none() {
+        return Err(Status::invalid_argument("nothing is to be changed: give a walltime, a preemption class or a name"));
     }
+    let too_high = |_| Status::invalid_argument("preemption_class: it must be 0 to 10");
+    let preemption_class = preemption_class.map(u8::try_from).transpose().map_err(too_high)?;
     let allocation = api.allocation(&key).await?;
     if operator.is_none() {
         caller.check(allocation.id, &allocation.owner)?;
     }
-    let walltime = Duration::from_secs(walltime_seconds);
-    let ask = Ask::from(Action::SetWalltime { allocation: allocation.id, by: caller.principal, walltime, as_operator: operator.is_some() });
+    let before = allocation.spec.walltime;
+    let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
+    let change = AllocationChange { name, walltime, preemption_class };
+    let as_operator = operator.is_some();
+    let ask = Ask::from(Action::UpdateAllocation { allocation: allocation.id, by: caller.principal, change, as_operator });
     let ask = match operator {
         Some(operator) => operator.asks(ask),
         None => ask,
     };
     api.done(&ask).await?;
-    Ok(v1::UpdateAllocationResponse { id: allocation.id.to_string(), state: allocation.state.to_string() })
+    Ok(v1::UpdateAllocationResponse {
+        id: allocation.id.to_string(),
+        state: allocation.state.to_string(),
+        walltime_seconds: walltime.or(before).map_or(0, |walltime| walltime.as_secs()),
+    })
+}
+
+/// The walltime that a request asks for. The quorum gets the whole walltime, so that a repetition does not change it
+/// twice.
+fn new_walltime(wanted: Walltime, before: Option<Duration>) -> Result<Duration, Status> {
+    match wanted {
+        Walltime::WalltimeSeconds(0) => Err(Status::invalid_argument("walltime_seconds: at least 1 is needed")),
+        Walltime::WalltimeSeconds(seconds) => Ok(Duration::from_secs(seconds)),
+        Walltime::WalltimeMoreSeconds(more) => {
+            let Some(before) = before else {
+                let text = "it is a service and has no walltime that could be longer or shorter\nhint: give a whole walltime, such as 2h";
+                return Err(Status::failed_precondition(text));
+            };
+            let after = before.as_secs().checked_add_signed(more).filter(|seconds| *seconds > 0);
+            after.map(Duration::from_secs).ok_or_else(|| {
+                let (by, how) = (Duration::from_secs(more.unsigned_abs()), if more < 0 { "shorter" } else { "longer" });
+                Status::invalid_argument(format!(
+                    "its walltime is {}, and cannot be {} {how}\nhint: `lattice cancel` ends it",
+                    clock_text(before),
+                    clock_text(by)
+                ))
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walltime_is_given_as_a_whole_or_as_a_difference() {
+        let hour = Some(Duration::from_secs(3600));
+        let seconds = |wanted, before| new_walltime(wanted, before).map(|walltime| walltime.as_secs()).map_err(|status| status.code());
+        assert_eq!(seconds(Walltime::WalltimeSeconds(90), hour), Ok(90));
+        assert_eq!(seconds(Walltime::WalltimeSeconds(90), None), Ok(90));
+        assert_eq!(seconds(Walltime::WalltimeMoreSeconds(90), hour), Ok(3690));
+        assert_eq!(seconds(Walltime::WalltimeMoreSeconds(-3599), hour), Ok(1));
+        assert_eq!(seconds(Walltime::WalltimeSeconds(0), hour), Err(tonic::Code::InvalidArgument));
+        assert_eq!(seconds(Walltime::WalltimeMoreSeconds(-3600), hour), Err(tonic::Code::InvalidArgument));
+        assert_eq!(seconds(Walltime::WalltimeMoreSeconds(i64::MIN), hour), Err(tonic::Code::InvalidArgument));
+        assert_eq!(seconds(Walltime::WalltimeMoreSeconds(90), None), Err(tonic::Code::FailedPrecondition));
+        let refused = new_walltime(Walltime::WalltimeMoreSeconds(-7200), hour).unwrap_err();
+        assert!(refused.message().starts_with("its walltime is 01:00:00, and cannot be 02:00:00 shorter\n"), "{refused}");
+    }
 }

@@ -6,7 +6,8 @@ use super::api::QUORUM_TIMEOUT;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
-use lattice_ledger::{UsageOf, UsageReport};
+use lattice_ledger::{BudgetReport, ReachedMark, UsageOf, UsageReport};
+use lattice_model::Budget;
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::{Request, Status};
 
@@ -59,5 +60,15 @@ fn to_proto(name: String, project: String, report: UsageReport) -> v1::Usage {
         gpu_hours_budget: budget.and_then(|budget| budget.tenant.gpu_hours_budget),
         node_hours_budget: budget.and_then(|budget| budget.tenant.node_hours_budget),
         budget_percent: budget.and_then(|budget| budget.tenant.budget_percent(budget.used)).map(|percent| percent.min(SHOWN_PERCENT_MAX)),
+        budget_marks: budget.map(marks_to_proto).unwrap_or_default(),
     }
+}
+
+fn marks_to_proto(report: &BudgetReport) -> Vec<v1::BudgetMark> {
+    let to_proto = |(budget, reached): (&Budget, &ReachedMark)| v1::BudgetMark {
+        budget: budget.name().to_owned(),
+        percent: reached.mark.percent(),
+        since_ms: reached.since.0,
+    };
+    report.marks.iter().map(to_proto).collect()
 }

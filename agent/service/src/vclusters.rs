@@ -101,7 +101,7 @@ impl VClusterService for Api {
         if name != DEFAULT_VCLUSTER && !cluster.vclusters.contains_key(&name) {
             return Err(Status::not_found(format!("vCluster {name:?} not found\nhint: `lattice vcluster list` shows them")));
         }
-        let view = cluster.with_alive(self.membership.alive());
+        let view = cluster.with_gossip(self.membership.gossiped());
         let in_order = move || {
             let waiting = lattice_scheduler::waiting_in(&view, &name, lattice_agent_common::clock::now());
             let first: Vec<Allocation> = waiting.iter().take(SHOWN_MAX).map(|&a| a.clone()).collect();

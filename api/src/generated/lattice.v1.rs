@@ -351,9 +351,9 @@ pub struct ResourceRequest {
     #[prost(uint32, tag = "2")]
     pub nodes_max: u32,
     /// Keys: features (a list with commas), gpu_type, gpu_count and memory_gb (at least this many), memory_policy,
-    /// require_unified_memory, require_conformance, topology (as the field below), prefer_same_numa, prefer_local_memory
-    /// (as memory_policy=local), allow_cxl_memory (whole nodes only). Any other key is a feature of nodes, with or without
-    /// a value.
+    /// require_unified_memory, require_conformance, prefer_same_numa, prefer_local_memory (as memory_policy=local),
+    /// allow_cxl_memory (whole nodes only). `topology` is refused: it is the field below. Any other key is a feature of
+    /// nodes, with or without a value.
     #[prost(map = "string, string", tag = "3")]
     pub constraints: ::std::collections::HashMap<
         ::prost::alloc::string::String,
@@ -734,6 +734,9 @@ pub struct Allocation {
     /// queue is served in the order of submission. Only in Get, List and Explain, and in a vCluster's queue.
     #[prost(uint32, optional, tag = "80")]
     pub class_in_queue: ::core::option::Option<u32>,
+    /// absent where the site hides it
+    #[prost(uint32, optional, tag = "90")]
+    pub preemption_class: ::core::option::Option<u32>,
     #[prost(double, optional, tag = "81")]
     pub score: ::core::option::Option<f64>,
     /// its ended attempts, the oldest first; at most 8
@@ -860,12 +863,30 @@ pub mod signal_response {
         pub failed: ::prost::alloc::string::String,
     }
 }
+/// At least one change; the rest stays as it is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UpdateAllocationRequest {
     #[prost(string, tag = "1")]
     pub key: ::prost::alloc::string::String,
-    #[prost(uint64, tag = "2")]
-    pub walltime_seconds: u64,
+    /// 0 to 10
+    #[prost(uint32, optional, tag = "4")]
+    pub preemption_class: ::core::option::Option<u32>,
+    #[prost(string, optional, tag = "5")]
+    pub name: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(oneof = "update_allocation_request::Walltime", tags = "2, 3")]
+    pub walltime: ::core::option::Option<update_allocation_request::Walltime>,
+}
+/// Nested message and enum types in `UpdateAllocationRequest`.
+pub mod update_allocation_request {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Walltime {
+        /// counted from the beginning of the work
+        #[prost(uint64, tag = "2")]
+        WalltimeSeconds(u64),
+        /// so much more than now; negative: less
+        #[prost(sint64, tag = "3")]
+        WalltimeMoreSeconds(i64),
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UpdateAllocationResponse {
@@ -873,6 +894,9 @@ pub struct UpdateAllocationResponse {
     pub id: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub state: ::prost::alloc::string::String,
+    /// that it has now; 0: a service, which has none
+    #[prost(uint64, tag = "3")]
+    pub walltime_seconds: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HoldAllocationRequest {
@@ -2021,8 +2045,8 @@ pub mod allocation_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AllocationService", "Signal"));
             self.inner.unary(req, path, codec).await
         }
-        /// Changes the walltime, counted from the beginning, of an allocation that has not ended. Durable when answered; its
-        /// nodes apply the change when they receive it.
+        /// Changes the walltime, the preemption class or the name of an allocation that has not ended. Durable when answered;
+        /// its nodes apply a changed walltime when they receive it.
         pub async fn update(
             &mut self,
             request: impl tonic::IntoRequest<super::UpdateAllocationRequest>,
@@ -2593,8 +2617,8 @@ pub mod allocation_service_server {
             &self,
             request: tonic::Request<super::SignalRequest>,
         ) -> std::result::Result<tonic::Response<super::SignalResponse>, tonic::Status>;
-        /// Changes the walltime, counted from the beginning, of an allocation that has not ended. Durable when answered; its
-        /// nodes apply the change when they receive it.
+        /// Changes the walltime, the preemption class or the name of an allocation that has not ended. Durable when answered;
+        /// its nodes apply a changed walltime when they receive it.
         async fn update(
             &self,
             request: tonic::Request<super::UpdateAllocationRequest>,
@@ -4186,12 +4210,21 @@ pub struct ListTracedWorkResponse {
     /// empty: this is the last page
     #[prost(string, tag = "2")]
     pub next_page_token: ::prost::alloc::string::String,
-    /// the quorum forgets work that ended longer ago than this
-    #[prost(uint64, tag = "3")]
-    pub ended_kept_ms: u64,
     /// The bandwidth of the checkpoint store with which the answering agent plans; absent: it is not known.
-    #[prost(double, optional, tag = "4")]
+    #[prost(double, optional, tag = "3")]
     pub checkpoint_bytes_per_second: ::core::option::Option<f64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoreTraceRequest {
+    /// the next piece of the trace; at most 60 KiB, all together at most 1 GiB
+    #[prost(bytes = "vec", tag = "1")]
+    pub lines: ::prost::alloc::vec::Vec<u8>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoreTraceResponse {
+    /// of the stored object
+    #[prost(string, tag = "1")]
+    pub url: ::prost::alloc::string::String,
 }
 /// Times are milliseconds since 1970; 0: none.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -4273,7 +4306,7 @@ pub struct QuorumStatusResponse {
     /// they may run is not placed before they report.
     #[prost(string, repeated, tag = "13")]
     pub awaited: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The progress of notifications about nodes.
+    /// The progress of notifications.
     #[prost(message, repeated, tag = "14")]
     pub notified: ::prost::alloc::vec::Vec<quorum_status_response::Notified>,
     /// The number of nodes that fell silent together. None of them is declared Down without an operator. Only the leader
@@ -4283,6 +4316,9 @@ pub struct QuorumStatusResponse {
     /// What is wrong with the members' clocks, for people; empty: this member knows of nothing.
     #[prost(string, tag = "16")]
     pub clocks: ::prost::alloc::string::String,
+    /// How much ended work the answering member keeps.
+    #[prost(message, optional, tag = "17")]
+    pub ended: ::core::option::Option<EndedWork>,
 }
 /// Nested message and enum types in `QuorumStatusResponse`.
 pub mod quorum_status_response {
@@ -4639,7 +4675,7 @@ pub struct GetUserUsageRequest {
     #[prost(uint32, tag = "2")]
     pub days: u32,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Usage {
     /// of the tenant or user
     #[prost(string, tag = "1")]
@@ -4664,6 +4700,22 @@ pub struct Usage {
     /// used of the budget in that period; of two budgets, the more used one
     #[prost(uint64, optional, tag = "9")]
     pub budget_percent: ::core::option::Option<u64>,
+    /// those on record; a use that has reached one is recorded within a minute
+    #[prost(message, repeated, tag = "10")]
+    pub budget_marks: ::prost::alloc::vec::Vec<BudgetMark>,
+}
+/// A mark that the use of a tenant's budget has reached.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BudgetMark {
+    /// gpu_hours or node_hours
+    #[prost(string, tag = "1")]
+    pub budget: ::prost::alloc::string::String,
+    /// the highest mark reached: 80 or 100
+    #[prost(uint64, tag = "2")]
+    pub percent: u64,
+    /// since when it is the highest; milliseconds since 1970
+    #[prost(uint64, tag = "3")]
+    pub since_ms: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListGossipKeysRequest {}
@@ -4957,6 +5009,12 @@ pub struct SetLimitsRequest {
     /// "anyone", "tenant" or "user"; absent: no change
     #[prost(string, optional, tag = "9")]
     pub share_policy: ::core::option::Option<::prost::alloc::string::String>,
+    /// an hour to 366 days; absent: no change
+    #[prost(uint64, optional, tag = "10")]
+    pub ended_kept_ms: ::core::option::Option<u64>,
+    /// 1 MiB to 64 GiB; absent: no change
+    #[prost(uint64, optional, tag = "11")]
+    pub ended_memory_bytes: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Limits {
@@ -4992,6 +5050,37 @@ pub struct Limits {
     /// whose shares a node may hold at a time: "anyone", "tenant" or "user"
     #[prost(string, tag = "10")]
     pub share_policy: ::prost::alloc::string::String,
+    /// the limits of ended work, and how much of it is kept
+    #[prost(message, optional, tag = "11")]
+    pub ended: ::core::option::Option<EndedWork>,
+}
+/// Times are milliseconds since 1970, by the members' clocks; 0: none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndedWork {
+    /// limit: how long it is kept
+    #[prost(uint64, tag = "1")]
+    pub kept_ms: u64,
+    /// limit: how much memory its records may have in each member
+    #[prost(uint64, tag = "2")]
+    pub memory_bytes: u64,
+    /// how many ended allocations are kept
+    #[prost(uint64, tag = "3")]
+    pub count: u64,
+    /// how much memory their records have
+    #[prost(uint64, tag = "4")]
+    pub bytes: u64,
+    /// when this was so
+    #[prost(uint64, tag = "5")]
+    pub at_ms: u64,
+    /// when the oldest of them ended
+    #[prost(uint64, tag = "6")]
+    pub oldest_ended_at_ms: u64,
+    /// all work that ended later is kept
+    #[prost(uint64, tag = "7")]
+    pub forgotten_until_ms: u64,
+    /// Whether work was forgotten that ended less than `kept_ms` ago, because the memory was full.
+    #[prost(bool, tag = "8")]
+    pub cut_short: bool,
 }
 /// Proves that an operator calls. It is in the metadata `lattice-operator-bin` of a call, and valid for one method and
 /// five minutes.
@@ -5673,6 +5762,32 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "ListTracedWork"));
             self.inner.unary(req, path, codec).await
         }
+        /// Operators only. Puts a captured trace into the object store of the answering agent (logs.store). If the call
+        /// fails, nothing is stored.
+        pub async fn store_trace(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::StoreTraceRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::StoreTraceResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/StoreTrace",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "StoreTrace"));
+            self.inner.client_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -5859,6 +5974,15 @@ pub mod admin_service_server {
             request: tonic::Request<super::ListTracedWorkRequest>,
         ) -> std::result::Result<
             tonic::Response<super::ListTracedWorkResponse>,
+            tonic::Status,
+        >;
+        /// Operators only. Puts a captured trace into the object store of the answering agent (logs.store). If the call
+        /// fails, nothing is stored.
+        async fn store_trace(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::StoreTraceRequest>>,
+        ) -> std::result::Result<
+            tonic::Response<super::StoreTraceResponse>,
             tonic::Status,
         >;
     }
@@ -7020,6 +7144,53 @@ pub mod admin_service_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/StoreTrace" => {
+                    #[allow(non_camel_case_types)]
+                    struct StoreTraceSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::ClientStreamingService<super::StoreTraceRequest>
+                    for StoreTraceSvc<T> {
+                        type Response = super::StoreTraceResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                tonic::Streaming<super::StoreTraceRequest>,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::store_trace(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StoreTraceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.client_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -45,7 +45,10 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
             SAME_NUMA => constraints.same_numa = is_on(key, value)?,
             CXL_MEMORY => constraints.cxl_memory = is_on(key, value)?,
             LOCAL_MEMORY => prefers_local = is_on(key, value)?,
-            "topology" => constraints.topology = topology(value)?,
+            "topology" => {
+                let names = Topology::NAMES.join(" or --topology ");
+                return Err(invalid(format!("topology is asked for with --topology {names} (in a request: resources.topology)")));
+            }
             GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} needs a model, such as {GPU_TYPE}=GH200"))),
             key if value.starts_with(">=") => {
                 return Err(invalid(format!("{key}{value}: only gpu_count and memory_gb can be compared, and only with >=")));
@@ -55,13 +58,6 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
         }
     }
     if let Some(given) = resources.map(|r| r.topology.as_str()).filter(|given| !given.is_empty()) {
-        let before = resources.and_then(|r| r.constraints.get("topology")).map(|value| value.trim());
-        if before.is_some_and(|before| before != given) {
-            return Err(SpecError::Invalid {
-                field: "topology",
-                why: format!("{given} contradicts the constraint topology: give one of them"),
-            });
-        }
         constraints.topology = topology(given)?;
     }
     for name in resources.into_iter().flat_map(|r| &r.nodelist) {

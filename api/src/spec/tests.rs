@@ -76,6 +76,16 @@ fn constraints_that_are_on_or_off_are_read() {
 }
 
 #[test]
+fn topology_groups_are_asked_for_with_their_own_field() {
+    let mut message = minimal();
+    message.resources.as_mut().unwrap().topology = "tight".into();
+    assert_eq!(to_model(&message).map(|model| model.constraints.topology), Ok(Topology::Tight));
+    constrain(&mut message, "topology", "tight");
+    let why = "topology is asked for with --topology any or --topology tight (in a request: resources.topology)".into();
+    assert_eq!(to_model(&message), Err(SpecError::Invalid { field: "constraint", why }));
+}
+
+#[test]
 fn local_memory_is_a_memory_policy() {
     let policy = |option: &str, constraints: &[(&str, &str)]| {
         let mut message = minimal();

@@ -4,7 +4,7 @@ use super::top::value::age_text;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
-use crate::table::{Fit, Table};
+use crate::table::{Fit, Table, entry};
 use lattice_api::v1;
 use lattice_cli_syntax::args::watching::Diag;
 use lattice_model::resources::bytes_text;
@@ -79,10 +79,10 @@ fn text(nodes: &[v1::NodeDiagnosis], size: TableSize) -> String {
             let who =
                 p.rank.map_or_else(|| format!("{} process {}", node.node, p.pid), |rank| format!("{} rank {rank} ({})", node.node, p.pid));
             for note in &p.notes {
-                details += &format!("! {who}: {note}\n");
+                details += &entry("! ", &format!("{who}: {note}"), size);
             }
             if !p.stack.is_empty() {
-                details += &format!("  {who}: {}\n", p.stack.join(" < "));
+                details += &entry("  ", &format!("{who}: {}", p.stack.join(" < ")), size);
             }
         }
     }
@@ -189,9 +189,12 @@ n1    1       0     7    a.out  D      nfs_wait  61.0 s  1.5 s  1 MiB   9/10
         let mut long = diagnosis.nodes.clone();
         long[0].findings[0].text = "does not answer: ".to_owned() + &"every call to it waits ".repeat(8);
         long[0].processes[0].wchan = "a_function_of_the_kernel_with_a_long_name".into();
+        long[0].processes[0].stack = vec!["kernel_function".into(); 12];
+        long[0].processes[0].notes = vec!["it waits for a device ".repeat(8)];
         let shown = text(&long, narrow);
-        assert!(shown.lines().filter(|line| !line.starts_with(['!', ' '])).all(|line| line.chars().count() <= 80), "{shown}");
-        assert_eq!(shown.matches("every call").count(), 8, "nothing of it is lost: {shown}");
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+        let count = |what: &str| shown.matches(what).count();
+        assert_eq!([count("every call"), count("kernel_function"), count("device")], [8, 12, 8], "nothing is lost: {shown}");
         let json = json_of(&diagnosis);
         assert_eq!(json["nodes"][0]["findings"][1]["age_ms"], 1200);
         assert_eq!((&json["nodes"][0]["processes"][0]["rank"], &json["nodes"][0]["findings"][0]["problem"]), (&0.into(), &true.into()));

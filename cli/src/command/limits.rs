@@ -3,11 +3,14 @@
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
+use crate::shown::ended_kept;
 use crate::table::block;
 use lattice_api::v1;
 use lattice_api::v1::quota_change::To;
 use lattice_cli_syntax::args::admin::SetLimits;
 use lattice_cli_syntax::args::tenant::Quota;
+use lattice_model::millis;
+use lattice_model::resources::bytes_text;
 
 pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
     let client = session.connect().await?;
@@ -23,12 +26,15 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
         tenant_pending: change(args.tenant_pending),
         budget_period_days: args.budget_period_days,
         share_policy: args.share_policy.map(|policy| policy.to_model().name().to_owned()),
+        ended_kept_ms: args.ended_kept.map(millis),
+        ended_memory_bytes: args.ended_memory,
     };
     let limits = if asked == v1::SetLimitsRequest::default() {
         answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?
     } else {
         answer(client.admin().set_limits(asked)).await?
     };
+    let ended = limits.ended.unwrap_or_default();
     let shown = |limit: Option<u32>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
     match session.format() {
         Format::Table => print(&block(&[
@@ -42,6 +48,8 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
             ("Pending, of a tenant", shown(limits.tenant_pending)),
             ("Budget period, in days", limits.budget_period_days.to_string()),
             ("Share policy", limits.share_policy.clone()),
+            ("Ended work is kept for", ended_kept(&ended)),
+            ("Memory of ended work", bytes_text(ended.memory_bytes)),
         ])),
         Format::Data(notation) => notation.print(&serde_json::json!({
             "sensitive_pool_size": limits.sensitive_pool_size,
@@ -54,6 +62,8 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
             "tenant_pending": limits.tenant_pending,
             "budget_period_days": limits.budget_period_days,
             "share_policy": limits.share_policy,
+            "ended_kept_seconds": ended.kept_ms / 1000,
+            "ended_memory_bytes": ended.memory_bytes,
         })),
         Format::Name => print_names([shown(limits.sensitive_pool_size).as_str()]),
     }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
-use crate::shown::{folded, time};
+use crate::shown::{ended_work, ended_work_json, folded, time};
 use crate::table::{Table, block};
 use lattice_api::v1;
 use lattice_api::v1::quorum_status_response::{Count, Refused};
@@ -46,6 +46,7 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
         ("Audit", format!("{} records", status.audit_records)),
         ("Nodes", counts(&status.nodes)),
         ("Allocations", counts(&status.allocations)),
+        ("Ended work", ended_work(&status.ended.unwrap_or_default())),
         ("Refused", refused(&status.refused)),
         ("Disk", disks(&status.members)),
     ]);
@@ -126,6 +127,7 @@ fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
         "members": members.collect::<Vec<_>>(),
         "nodes": count(&status.nodes),
         "allocations": count(&status.allocations),
+        "ended": ended_work_json(&status.ended.unwrap_or_default()),
         "notified": status.notified.iter().map(|n| serde_json::json!({ "channel": n.channel, "delivered_seq": n.delivered_seq, "last_error": n.last_error })).collect::<Vec<_>>(),
         "held_back": status.held_back,
         "clocks": status.clocks,
@@ -167,6 +169,7 @@ mod tests {
             nodes: vec![Count { state: "Ready".into(), count: 3 }, Count { state: "Down".into(), count: 0 }],
             allocations: vec![],
             refused: vec![Refused { kind: "certificates of another role".into(), count: 2 }],
+            ended: Some(v1::EndedWork { memory_bytes: 256 << 20, count: 2, bytes: 3 << 10, ..Default::default() }),
         };
         let want = "\
 Cluster:      lattice
@@ -177,6 +180,7 @@ Level:        2
 Audit:        40 records
 Nodes:        3 Ready
 Allocations:  none
+Ended work:   2 kept, 3 KiB of 256 MiB
 Refused:      2 certificates of another role
 Disk:         member 1: the disk of /d is full: nothing new is accepted
 Silent:  3 nodes fell silent at once: none is declared Down, and their work is not started elsewhere, before `lattice node confirm-dead NODES`

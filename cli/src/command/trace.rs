@@ -2,39 +2,45 @@
 //!
 //! ```text
 //!   ListTracedWork, page by page ─▶ Captured ─▶ lines in the order of time ─▶ a file that appears when it is complete
-//!   vClusters, tenants, nodes ────▶
+//!   vClusters, tenants, nodes ────▶                                       └─▶ StoreTrace: the agent's object store
 //! ```
 
 mod target;
 
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print};
-use crate::session::{Session, answer, now};
+use crate::session::{Session, answer, answer_within, now};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::trace::CaptureTrace;
+use lattice_model::count::counted;
 use lattice_model::trace::{Complete, FORMAT, Header, Line, Moment, NodeLine, Span, Submit, TenantLine, VClusterLine};
 use lattice_model::{AllocationId, DEFAULT_VCLUSTER, NodeId, Timestamp};
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 use target::Target;
 
 /// Allocations of one page.
 const PAGE_LEN: u32 = 1000;
 const DAY_MS: u64 = 86_400_000;
+/// Bytes of the trace in one message to the agent.
+const PIECE_BYTES: usize = 60 << 10;
+/// How long the agent may take to store the trace.
+const STORE_TIMEOUT: Duration = Duration::from_secs(600);
 
 pub async fn capture(session: &Session, args: CaptureTrace) -> Result<(), Failure> {
     let until = now();
     let from = Timestamp(until.0.saturating_sub(u64::from(args.days) * DAY_MS));
-    let file = args.file.unwrap_or_else(|| default_file(from));
-    let target = Target::of(&file)?;
+    let target = if args.store { None } else { Some(Target::of(&args.file.unwrap_or_else(|| default_file(from)))?) };
     let client = session.connect().await?;
     let captured = Captured::fetch(&client, (from, until)).await?;
     if captured.work.is_empty() {
         let hint = "nothing was written; --days N looks back further, as far as the quorum remembers";
         let what = match captured.held {
             0 => format!("no work was submitted since {from}"),
-            held => format!("all {held} submissions since {from} are held: left out"),
+            held => format!("all work submitted since {from} is held: {} left out", counted(held, "submission")),
         };
         return Err(Failure::new(Exit::NotFound, what).hint(hint));
     }
@@ -42,14 +48,55 @@ pub async fn capture(session: &Session, args: CaptureTrace) -> Result<(), Failur
     let mut lines = vec![captured.header()];
     lines.extend(site);
     lines.extend(captured.events()?);
-    target.write(|out| {
-        for line in &lines {
-            serde_json::to_writer(&mut *out, line)?;
-            out.write_all(b"\n")?;
+    let place = match target {
+        None => Place::Store { url: store(&client, &lines).await? },
+        Some(target) => {
+            target.write(|out| write_lines(&lines, out))?;
+            target.file().map_or(Place::Stdout, |file| Place::File(file.display().to_string()))
         }
-        Ok(())
-    })?;
-    report(session, &captured, unschedulable_nodes, &target)
+    };
+    report(session, &captured, unschedulable_nodes, &place)
+}
+
+/// Where a captured trace is.
+enum Place {
+    Stdout,
+    File(String),
+    Store { url: String },
+}
+
+impl Place {
+    fn file(&self) -> Option<&str> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::Stdout | Self::Store { .. } => None,
+        }
+    }
+
+    fn url(&self) -> Option<&str> {
+        match self {
+            Self::Store { url } => Some(url),
+            Self::Stdout | Self::File(_) => None,
+        }
+    }
+}
+
+fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+    for line in lines {
+        serde_json::to_writer(&mut *out, line)?;
+        out.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+/// Sends the trace to the agent, which has the credentials of its object store. Returns the URL of the object.
+async fn store(client: &Client, lines: &[Line]) -> Result<String, Failure> {
+    let mut text = Vec::new();
+    write_lines(lines, &mut text)?;
+    let pieces: Vec<v1::StoreTraceRequest> =
+        text.chunks(PIECE_BYTES).map(|lines| v1::StoreTraceRequest { lines: lines.to_vec() }).collect();
+    let mut admin = client.admin();
+    Ok(answer_within(STORE_TIMEOUT, admin.store_trace(tokio_stream::iter(pieces))).await?.url)
 }
 
 fn default_file(from: Timestamp) -> PathBuf {
@@ -76,32 +123,32 @@ struct Captured {
 
 impl Captured {
     async fn fetch(client: &Client, (from, until): (Timestamp, Timestamp)) -> Result<Self, Failure> {
-        let limits = answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?;
-        let v1::Limits { user_history: history, share_policy, budget_period_days, .. } = limits;
         let mut request = v1::ListTracedWorkRequest { limit: PAGE_LEN, page_token: String::new() };
         let mut all = Vec::new();
-        loop {
+        let checkpoint_bytes_per_second = loop {
             let page = answer(client.admin().list_traced_work(request.clone())).await?;
             let is_last = page.work.is_empty() || page.next_page_token.is_empty();
             all.extend(page.work);
             if is_last {
-                let kept_from = Timestamp(until.0.saturating_sub(page.ended_kept_ms));
-                let complete_from = complete_from(&all, history).max(kept_from).max(from);
-                all.retain(|work| work.submitted_at_ms >= from.0);
-                let (held, work): (Vec<_>, Vec<_>) = all.into_iter().partition(|work| work.held);
-                return Ok(Self {
-                    from,
-                    until,
-                    complete_from,
-                    share_policy,
-                    budget_period_days,
-                    checkpoint_bytes_per_second: page.checkpoint_bytes_per_second,
-                    held: held.len(),
-                    work,
-                });
+                break page.checkpoint_bytes_per_second;
             }
             request.page_token = page.next_page_token;
-        }
+        };
+        // After the list, so that it counts what was forgotten meanwhile.
+        let limits = answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?;
+        let v1::Limits { share_policy, budget_period_days, ended, .. } = limits;
+        all.retain(|work| work.submitted_at_ms >= from.0);
+        let (held, work): (Vec<_>, Vec<_>) = all.into_iter().partition(|work| work.held);
+        Ok(Self {
+            from,
+            until,
+            complete_from: complete_from(ended.unwrap_or_default().forgotten_until_ms).max(from),
+            share_policy,
+            budget_period_days,
+            checkpoint_bytes_per_second,
+            held: held.len(),
+            work,
+        })
     }
 
     fn header(&self) -> Line {
@@ -144,18 +191,10 @@ impl Captured {
     }
 }
 
-/// From when on no work is missing because a user has as many ended allocations as are kept: once the oldest of these
-/// has ended.
-fn complete_from(all: &[v1::TracedWork], history: Option<u32>) -> Timestamp {
-    let Some(most) = history else { return Timestamp(0) };
-    let mut ended: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
-    for work in all.iter().filter(|work| work.ended_at_ms > 0) {
-        let (count, oldest_ms) = ended.entry(work.uid).or_insert((0, u64::MAX));
-        *count = count.saturating_add(1);
-        *oldest_ms = work.ended_at_ms.min(*oldest_ms);
-    }
-    let full = ended.into_values().filter(|(count, _)| *count >= most);
-    Timestamp(full.map(|(_, oldest_ms)| oldest_ms).max().unwrap_or(0))
+/// From when on no work is missing because the quorum has forgotten it, if all that ended later is kept; 0: it has
+/// forgotten none.
+fn complete_from(forgotten_until_ms: u64) -> Timestamp {
+    Timestamp(if forgotten_until_ms == 0 { 0 } else { forgotten_until_ms.saturating_add(1) })
 }
 
 /// Tenants, vClusters and nodes, and how many nodes are left out.
@@ -218,10 +257,10 @@ fn node_line(node: v1::Node) -> Result<Line, Failure> {
 }
 
 /// What the trace has and what it cannot have. Data only if the trace itself is not on stdout.
-fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, target: &Target) -> Result<(), Failure> {
+fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, place: &Place) -> Result<(), Failure> {
     let Captured { from, until, complete_from, held, work, .. } = captured;
     let ended = work.iter().filter(|work| work.ended_at_ms > 0).count();
-    let what = format!("{} submissions, {ended} ends", work.len());
+    let what = format!("{}, {}", counted(work.len(), "submission"), counted(ended, "end"));
     let when = format!("from {from} to {until}");
     if complete_from > from {
         session.note(&format!("complete from {complete_from} on:"));
@@ -231,16 +270,16 @@ fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, ta
     for line in left_out(*held, unschedulable_nodes) {
         session.note(&line);
     }
-    let Some(file) = target.file() else {
+    let Some(name) = place.file().or(place.url()) else {
         session.note(&what);
         session.note(&when);
         return Ok(());
     };
     match session.format() {
-        Format::Table => print(&format!("{}: {what}\n{when}\n", file.display())),
-        Format::Name => print(&format!("{}\n", file.display())),
+        Format::Table => print(&format!("{name}: {what}\n{when}\n")),
+        Format::Name => print(&format!("{name}\n")),
         Format::Data(notation) => notation.print(&serde_json::json!({
-            "file": file.display().to_string(), "from": from.to_string(), "until": until.to_string(),
+            "file": place.file(), "url": place.url(), "from": from.to_string(), "until": until.to_string(),
             "complete_from": complete_from.to_string(), "submitted": work.len(), "ended": ended,
             "held_left_out": held, "unschedulable_nodes_left_out": unschedulable_nodes,
         })),
@@ -249,8 +288,8 @@ fn report(session: &Session, captured: &Captured, unschedulable_nodes: usize, ta
 
 /// What the trace is without, though the quorum knows it.
 fn left_out(held: usize, unschedulable_nodes: usize) -> Vec<String> {
-    let all = [(held, "submissions held: left out"), (unschedulable_nodes, "nodes that take no work (schedulable: false): left out")];
-    all.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect()
+    let all = [(held, "submission", "held: left out"), (unschedulable_nodes, "node", "with schedulable: false, for no work: left out")];
+    all.into_iter().filter(|(count, ..)| *count > 0).map(|(count, noun, what)| format!("{} {what}", counted(count, noun))).collect()
 }
 
 #[cfg(test)]
@@ -321,17 +360,14 @@ mod tests {
         let text = serde_json::to_string(&lines).unwrap();
         assert_eq!((lines.len(), unschedulable), (1, 2));
         assert!(text.contains("n1") && !text.contains("login"), "{text}");
-        assert_eq!(left_out(0, 2), ["2 nodes that take no work (schedulable: false): left out"]);
-        assert_eq!(left_out(3, 0), ["3 submissions held: left out"]);
+        assert_eq!(left_out(0, 2), ["2 nodes with schedulable: false, for no work: left out"]);
+        assert_eq!(left_out(3, 1), ["3 submissions held: left out", "1 node with schedulable: false, for no work: left out"]);
+        assert_eq!(left_out(1, 0), ["1 submission held: left out"]);
     }
 
     #[test]
-    fn a_user_with_all_the_ended_work_that_is_kept_bounds_what_is_complete() {
-        let all = [work(1, 100, 900, None), work(1, 50, 700, None), work(2, 10, 800, None)];
-        assert_eq!(complete_from(&all, None), Timestamp(0));
-        assert_eq!(complete_from(&all, Some(3)), Timestamp(0));
-        assert_eq!(complete_from(&all, Some(2)), Timestamp(700));
-        assert_eq!(complete_from(&all, Some(1)), Timestamp(800));
+    fn what_was_submitted_after_the_last_end_that_is_forgotten_is_complete() {
+        assert_eq!([0, 700].map(complete_from), [Timestamp(0), Timestamp(701)]);
     }
 
     #[test]

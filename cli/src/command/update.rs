@@ -5,27 +5,74 @@ use crate::failure::Failure;
 use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::v1;
-use lattice_cli_syntax::args::update::Update;
+use lattice_api::v1::update_allocation_request::Walltime;
+use lattice_cli_syntax::args::update::{Changes, NewWalltime, Update};
 use lattice_model::duration::clock_text;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
-    let walltime_seconds = args.walltime.as_secs();
-    if walltime_seconds == 0 {
-        return Err(Failure::usage("--walltime: at least a second is needed"));
-    }
+    let Update { ids, changes: Changes { walltime, preemption_class, name } } = args;
+    let walltime = walltime.map(new_walltime).transpose()?;
     let client = session.connect().await?;
-    let (mut done, mut exit) = (Vec::new(), 0);
-    for typed in args.ids {
+    let (mut done, mut walltimes, mut exit) = (Vec::new(), BTreeMap::new(), 0);
+    for typed in ids {
         let asked = match session.resolve_key(&typed) {
-            Ok(key) => answer(client.allocations().update(v1::UpdateAllocationRequest { key, walltime_seconds })).await,
+            Ok(key) => {
+                let request = v1::UpdateAllocationRequest { key, walltime, preemption_class, name: name.clone() };
+                answer(client.allocations().update(request)).await
+            }
             Err(failure) => Err(failure),
         };
         match asked {
-            Ok(response) => done.push((response.id, response.state)),
+            Ok(v1::UpdateAllocationResponse { id, state, walltime_seconds }) => {
+                walltimes.insert(id.clone(), walltime_seconds);
+                done.push((id, state));
+            }
             Err(failure) => exit = report_failure(failure, exit),
         }
     }
-    let walltime = clock_text(args.walltime);
-    print_done(session, &done, |(id, _)| format!("Allocation {} has a walltime of {walltime}\n", short(id)))?;
+    let changed = |id: &String| {
+        let walltime_seconds = walltime.and_then(|_| walltimes.get(id).copied());
+        changed_text(walltime_seconds, preemption_class, name.as_deref())
+    };
+    print_done(session, &done, |(id, _)| format!("Allocation {} has {}\n", short(id), changed(id)))?;
     Ok(exit)
+}
+
+fn new_walltime(typed: NewWalltime) -> Result<Walltime, Failure> {
+    let seconds = |time: Duration| i64::try_from(time.as_secs()).map_err(|_| Failure::usage("--walltime: that is too long"));
+    Ok(match typed {
+        NewWalltime::Whole(time) => Walltime::WalltimeSeconds(time.as_secs()),
+        NewWalltime::Longer(time) => Walltime::WalltimeMoreSeconds(seconds(time)?),
+        NewWalltime::Shorter(time) => Walltime::WalltimeMoreSeconds(-seconds(time)?),
+    })
+}
+
+/// What it has now, of what was to be changed.
+fn changed_text(walltime_seconds: Option<u64>, preemption_class: Option<u32>, name: Option<&str>) -> String {
+    let walltime = walltime_seconds.map(|seconds| format!("a walltime of {}", clock_text(Duration::from_secs(seconds))));
+    let class = preemption_class.map(|class| format!("preemption class {class}"));
+    let name = name.map(|name| format!("the name {name}"));
+    [walltime, class, name].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_changed_is_printed_as_it_is_now() {
+        assert_eq!(changed_text(Some(5400), None, None), "a walltime of 01:30:00");
+        assert_eq!(changed_text(Some(5400), Some(7), Some("night run")), "a walltime of 01:30:00, preemption class 7, the name night run");
+        assert_eq!(changed_text(None, Some(0), None), "preemption class 0");
+    }
+
+    #[test]
+    fn a_difference_has_a_sign() {
+        let hour = Duration::from_secs(3600);
+        assert_eq!(new_walltime(NewWalltime::Whole(hour)).unwrap(), Walltime::WalltimeSeconds(3600));
+        assert_eq!(new_walltime(NewWalltime::Longer(hour)).unwrap(), Walltime::WalltimeMoreSeconds(3600));
+        assert_eq!(new_walltime(NewWalltime::Shorter(hour)).unwrap(), Walltime::WalltimeMoreSeconds(-3600));
+    }
 }

@@ -7,10 +7,11 @@ use crate::table::{Fit, Table};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::usage::Usage;
+use lattice_model::Timestamp;
 use lattice_model::usage::HOUR_MS;
 
 /// How the table fits on a narrow screen.
-const FIT: Fit<'_> = Fit { left_out: &[], shortened: &[("WHOSE", 12)], wrapped: &[], left_out_last: &[] };
+const FIT: Fit<'_> = Fit { left_out: &["MARKS"], shortened: &[("WHOSE", 12)], wrapped: &[], left_out_last: &[] };
 
 /// One answer, and what it is about.
 struct Row {
@@ -74,7 +75,7 @@ async fn of_tenant(client: &Client, tenant: String, project: String, days: u32) 
 }
 
 fn table(rows: &[Row], size: TableSize) -> String {
-    let mut table = Table::new(&["WHOSE", "DAYS", "NODE-HOURS", "GPU-HOURS", "NODE BUDGET", "GPU BUDGET", "USED"]);
+    let mut table = Table::new(&["WHOSE", "DAYS", "NODE-HOURS", "GPU-HOURS", "NODE BUDGET", "GPU BUDGET", "USED", "MARKS"]);
     for Row { of, usage } in rows {
         let name = if *of == Whose::Project { &usage.project } else { &usage.name };
         let budget = |hours: Option<u64>| hours.map_or_else(String::new, |hours| hours.to_string());
@@ -86,9 +87,16 @@ fn table(rows: &[Row], size: TableSize) -> String {
             budget(usage.node_hours_budget),
             budget(usage.gpu_hours_budget),
             usage.budget_percent.map_or_else(String::new, |percent| format!("{percent} %")),
+            marks_text(&usage.budget_marks),
         ]);
     }
-    table.on_screen(&["NODE BUDGET", "GPU BUDGET", "USED"], &FIT, size)
+    table.on_screen(&["NODE BUDGET", "GPU BUDGET", "USED", "MARKS"], &FIT, size)
+}
+
+/// Such as `node_hours 80 %`.
+fn marks_text(marks: &[v1::BudgetMark]) -> String {
+    let texts: Vec<String> = marks.iter().map(|mark| format!("{} {} %", mark.budget, mark.percent)).collect();
+    texts.join(", ")
 }
 
 /// With two decimals, rounded down: what is shown was used. 36 seconds of a node are 0.01.
@@ -103,8 +111,12 @@ fn json(Row { of, usage }: &Row) -> serde_json::Value {
         "of": of.name(), "name": usage.name, "project": Some(&usage.project).filter(|_| *of == Whose::Project), "days": usage.days,
         "node_hours": hours(usage.node_ms), "gpu_hours": hours(usage.gpu_ms), "budget_period_days": usage.budget_period_days,
         "node_hours_budget": usage.node_hours_budget, "gpu_hours_budget": usage.gpu_hours_budget,
-        "budget_percent": usage.budget_percent,
+        "budget_percent": usage.budget_percent, "budget_marks": usage.budget_marks.iter().map(mark_json).collect::<Vec<_>>(),
     })
+}
+
+fn mark_json(mark: &v1::BudgetMark) -> serde_json::Value {
+    serde_json::json!({ "budget": mark.budget, "percent": mark.percent, "since": Timestamp(mark.since_ms).to_string() })
 }
 
 #[cfg(test)]
@@ -116,8 +128,19 @@ mod tests {
         let (gpu_ms, days, budget_period_days) = (node_ms * 4, 90, 90);
         let gpu_hours_budget = budget_percent.map(|_| 1000);
         let (name, project, node_hours_budget) = (name.to_owned(), project.to_owned(), None);
-        let usage =
-            v1::Usage { name, project, days, node_ms, gpu_ms, budget_period_days, gpu_hours_budget, node_hours_budget, budget_percent };
+        let mark = |percent| v1::BudgetMark { budget: "gpu_hours".into(), percent, since_ms: 1_772_704_812_034 };
+        let usage = v1::Usage {
+            name,
+            project,
+            days,
+            node_ms,
+            gpu_ms,
+            budget_period_days,
+            gpu_hours_budget,
+            node_hours_budget,
+            budget_percent,
+            budget_marks: budget_percent.filter(|percent| *percent >= 80).map(|_| mark(80)).into_iter().collect(),
+        };
         Row { of, usage }
     }
 
@@ -136,6 +159,8 @@ mod tests {
         let cells: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
         assert_eq!(cells, ["tenant", "physics", "90", "225.00", "900.00", "1000", "90", "%"], "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let wide = table(&rows, TableSize { width: Width::Wide, columns: None });
+        assert!(wide.lines().nth(2).unwrap_or_default().ends_with("90 %  gpu_hours 80 %"), "{wide}");
         assert_eq!(hours_text(36_000), "0.01");
     }
 
@@ -145,5 +170,9 @@ mod tests {
         assert_eq!((&shown["node_hours"], &shown["gpu_hours"]), (&serde_json::json!(0.5), &serde_json::json!(2.0)));
         assert!(shown["node_hours_budget"].is_null() && shown["project"].is_null());
         assert_eq!((&shown["gpu_hours_budget"], &shown["budget_percent"]), (&serde_json::json!(1000), &serde_json::json!(12)));
+        assert_eq!(shown["budget_marks"], serde_json::json!([]), "12 % is below all marks");
+        let marked = json(&row(Whose::Tenant, "physics", "", HOUR_MS / 2, Some(90)));
+        let want = serde_json::json!([{ "budget": "gpu_hours", "percent": 80, "since": "2026-03-05T10:00:12.034Z" }]);
+        assert_eq!(marked["budget_marks"], want);
     }
 }

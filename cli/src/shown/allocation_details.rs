@@ -12,6 +12,7 @@ use crate::table::block;
 use lattice_api::v1;
 use lattice_model::count::counted;
 use lattice_model::resources::bytes_text;
+use lattice_model::spec::PREEMPTION_CLASS_DEFAULT;
 use lattice_model::time::Timestamp;
 
 /// Everything about one allocation.
@@ -40,6 +41,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Topology", a.topology.clone()),
         ("Tasks", tasks_of(a)),
         ("Walltime", walltime(a)),
+        ("Class", unusual_class(a)),
         ("Elapsed", elapsed(a, now).unwrap_or_default()),
         ("Expected start", a.expected_start_ms.and_then(time).unwrap_or_default()),
         ("Submitted", time(a.submitted_at_ms).unwrap_or_default()),
@@ -74,6 +76,12 @@ fn dependencies(a: &v1::Allocation) -> Vec<(&'static str, String)> {
         format!("{} of {} ({}): {state}", d.condition, short(&d.id), d.name)
     };
     labels.zip(a.dependencies.iter().map(shown)).collect()
+}
+
+/// Its preemption class, if that is not the usual one.
+fn unusual_class(a: &v1::Allocation) -> String {
+    let class = a.preemption_class.filter(|class| *class != u32::from(PREEMPTION_CLASS_DEFAULT));
+    class.map(|class| class.to_string()).unwrap_or_default()
 }
 
 /// Its status message, and its position in the queue.
@@ -146,7 +154,8 @@ vCluster:   ml-training
         };
         let dependencies = vec![dependency("2f0c9a4e-5b7d", "success", "Completed"), dependency("3f0c9a4e-5b7d", "any", "")];
         let shown = allocation_block(&v1::Allocation { dependencies, ..running() }, &LastStderr::default(), NOW);
-        assert!(shown.ends_with("Depends on:  success of 2f0c9a4e (prep): Completed\n             any of 3f0c9a4e (prep): not ended\n"), "{shown}");
+        let rows = "Depends on:  success of 2f0c9a4e (prep): Completed\n             any of 3f0c9a4e (prep): not ended\n";
+        assert!(shown.ends_with(rows), "{shown}");
     }
 
     #[test]
@@ -162,6 +171,7 @@ vCluster:   ml-training
             command: vec!["./run it".into(), "a'b".into(), "-n=3".into()],
             working_dir: "/home/ada".into(),
             script: "#!/bin/sh\nexit 3\n".into(),
+            preemption_class: Some(0),
             ..running()
         };
         let line = |launch, line: &str| LastStderrLine { launch, rank: 1, line: line.into() };
@@ -175,6 +185,7 @@ vCluster:   ml-training
             "Script:          training-run (2 lines; -o json has them)\n",
             "Command:         './run it' 'a'\\''b' -n=3\n",
             "Directory:       /home/ada\n",
+            "Class:           0\n",
         ] {
             assert!(shown.contains(want), "{want}\n{shown}");
         }

@@ -71,6 +71,8 @@ pub struct AllocationJson<'a> {
     expected_start: Option<String>,
     /// While it waits in a queue that is ordered by scores: the class that counts there.
     class_in_queue: Option<u32>,
+    /// `None`, like `owner`, if it is another user's and the site hides that.
+    preemption_class: Option<u32>,
     score: Option<f64>,
     /// The end of its walltime, if it runs and has one.
     ends_by: Option<String>,
@@ -162,6 +164,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             queue_position: (a.queue_position > 0).then_some(a.queue_position),
             expected_start: a.expected_start_ms.and_then(time),
             class_in_queue: a.class_in_queue,
+            preemption_class: a.preemption_class,
             score: a.score,
             ends_by: ends_by_ms(a).and_then(time),
             memory_peak_bytes: a.memory_peak_bytes,
@@ -196,10 +199,11 @@ mod tests {
         // Separate: json! accepts only a limited number of fields.
         let apart =
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
-        let none = ["nodes_requested_max", "topology", "dependencies"].map(|field| json.as_object_mut().unwrap().remove(field));
+        let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
+        let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies"].map(taken);
         let null = || Some(serde_json::Value::Null);
         assert_eq!(apart, [null(), Some(serde_json::json!([])), null(), null(), null()]);
-        assert_eq!(none, [null(), null(), null()]);
+        assert_eq!(none, [null(), null(), Some(5.into()), null()]);
         let waits = v1::Allocation { expected_start_ms: Some(1_772_704_812_034), ..pending() };
         assert_eq!(serde_json::to_value(AllocationJson::from(&waits)).unwrap()["expected_start"], "2026-03-05T10:00:12.034Z");
         assert_eq!(

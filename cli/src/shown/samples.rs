@@ -17,6 +17,7 @@ pub fn running() -> v1::Allocation {
         nodes_requested: 3,
         tasks_per_node: 2,
         walltime_seconds: 259_200,
+        preemption_class: Some(5),
         submitted_at_ms: 1_772_704_800_000,
         claimed_at_ms: 1_772_704_801_000,
         started_at_ms: 1_772_704_812_000,

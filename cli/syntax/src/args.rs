@@ -116,7 +116,7 @@ pub enum Command {
     /// Let held allocations get nodes again
     #[command(visible_alias = "release")]
     Resume(Later<Resume>),
-    /// Change the walltime of allocations
+    /// Change the walltime, the preemption class or the name of allocations
     Update(Later<Update>),
     /// End the current attempt of allocations, and put them back into the queue
     Requeue(Later<Requeue>),
@@ -244,6 +244,8 @@ mod tests {
             "release 12345",
             "requeue 12345 @last --reason=fan",
             "update 12345 @last --walltime=90",
+            "update 12345 -t +1h",
+            "update 12345 -t -30m --preemption-class=4 --name=night-run",
             "signal 12345",
             "signal 12345 -s term --to=script",
             "submit --dry-run -N 2 script.sh",
@@ -327,6 +329,7 @@ mod tests {
             "admin vcluster show hpc-batch",
             "admin trace capture --days 7",
             "admin trace capture --days=1 --file=-",
+            "admin trace capture --days 7 --store",
             "vcluster list",
             "vcluster queue hpc-batch",
             "vcluster hpc-batch",
@@ -341,6 +344,7 @@ mod tests {
             "admin network set-grace --domain=ml --grace=15m",
             "admin limits --sensitive-pool-size=4",
             "admin limits --user-running=4",
+            "admin limits --ended-kept=30d --ended-memory=1G",
             "admin limits --user-pending=100 --user-submissions-per-second=none --user-script-bytes=1000000 --user-history=500",
             "audit query --user=dr-x --since=2026-03-01 --until=2026-03-15",
             "audit query --alloc=12345",
@@ -377,6 +381,8 @@ mod tests {
             ("signal 1 --to=all", "launches"),
             ("update 1", "--walltime"),
             ("update 1 -t 0", "more than 0"),
+            ("update 1 -t +soon", "24h"),
+            ("update 1 --preemption-class=11", "0..=10"),
             ("preempt 1 --deadline=0", "1s to 24h"),
             ("preempt 1 --deadline=86401", "1s to 24h"),
             ("checkpoint create 1 --deadline=0s", "1s to 24h"),

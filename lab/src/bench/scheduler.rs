@@ -11,7 +11,7 @@ use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, Conformance, Entrypoint, Node, Principal, Resources, Share, SharePhase,
     Timestamp,
 };
-use lattice_scheduler::{Outlook, View, plan};
+use lattice_scheduler::{Likenesses, Outlook, View, plan, plan_again};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
@@ -20,14 +20,19 @@ const NODES: u32 = 10_000;
 /// The nodes of one topology group.
 const NODES_OF_GROUP: u32 = 256;
 const IMAGES: u32 = 2;
+/// The number of the first that waits.
+const FIRST_WAITING: u64 = 1_000_000;
 const NOW: Timestamp = Timestamp(1_700_000_000_000);
 const SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 4 };
 /// What the growth is drawn over.
 const GROWTH_NODES: [u32; 3] = [1000, 3000, 10_000];
 const GROWTH_PENDING: [u64; 7] = [100, 300, 1000, 3000, 10_000, 30_000, 100_000];
 const GROWTH_REQUESTS: u64 = 200;
+/// How much of the cluster changes before a plan that is not from nothing: as many end as are submitted.
+const CHANGES: u64 = 100;
 /// Limits of a plan in milliseconds, and of the memory that it needs in megabytes.
 const FEW_MS: f64 = 100.0;
+const CHANGED_MS: f64 = 5.0;
 const MANY_MS: f64 = 500.0;
 const MANY_MB: f64 = 200.0;
 
@@ -44,6 +49,8 @@ pub fn run(options: &Options) -> Result<Report> {
         measure("1,000 pending, no two alike, all nodes busy but 100", &view(NODES, 1000, 1000, NODES - 100), options, few_ms(cycle))?,
     ];
     let many = view(NODES, 100_000, 200, NODES - 100);
+    let target = Target::AtMost { value: CHANGED_MS, why: "most rounds follow a few changes".to_owned() };
+    figures.push(measure_changed(options, target)?);
     let target = Target::AtMost { value: MANY_MS, why: "a queue that is full does not stop the cluster".to_owned() };
     figures.push(measure("100,000 pending in 200 classes, all nodes busy but 100", &many, options, Some(target))?);
     machine::return_freed_memory();
@@ -93,6 +100,30 @@ fn measure(name: &str, view: &View, options: &Options, target: Option<Target>) -
     Ok(Figure::new(name, "ms", timed(options, || drop(plan(view, NOW)))?, vec![], target))
 }
 
+/// The plan after some work has ended and other work was submitted, by a scheduler that has planned before.
+fn measure_changed(options: &Options, target: Target) -> Result<Figure> {
+    let before = view(NODES, 1000, 1000, NODES - 100);
+    let mut after = before.clone();
+    for number in 0..CHANGES / 2 {
+        after.allocations.remove(&id(number));
+        let Some(like) = before.allocations.get(&id(FIRST_WAITING + number)) else { continue };
+        let new = FIRST_WAITING + 1000 + number;
+        let waiting = Allocation::submitted(id(new), (*like.spec).clone(), like.owner.clone(), Timestamp(2 + 1000 + number));
+        after.allocations.insert(waiting.id, waiting);
+    }
+    let mut likenesses = Likenesses::default();
+    let mut times = Vec::new();
+    for _ in 0..options.rounds() {
+        interrupt::check()?;
+        drop(plan_again(&before, NOW, &mut likenesses));
+        let begun = Instant::now();
+        drop(plan_again(&after, NOW, &mut likenesses));
+        times.push(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    let samples = Samples::of(times, 0).context("nothing was measured")?;
+    Ok(Figure::new("the same, after 100 changes", "ms", samples, vec![], Some(target)))
+}
+
 fn timed(options: &Options, work: impl Fn()) -> Result<Samples> {
     let mut times = Vec::new();
     for _ in 0..options.rounds() {
@@ -130,7 +161,7 @@ fn view(nodes: u32, pending: u64, requests: u64, busy: u32) -> View {
         if wanted % 8 % 2 == 1 {
             spec.share = Some(Resources { cores: 1 + (wanted % 32) as u32, memory_bytes: 0, gpus: (wanted % 3) as u32 });
         }
-        let waiting = Allocation::submitted(id(1_000_000 + number), spec, owner.clone(), Timestamp(2 + number));
+        let waiting = Allocation::submitted(id(FIRST_WAITING + number), spec, owner.clone(), Timestamp(2 + number));
         view.allocations.insert(waiting.id, waiting);
     }
     view.nodes = nodes.into_iter().map(|node| (node.id.clone(), node)).collect();

@@ -5,6 +5,7 @@ use super::report::wrapped;
 use super::scenario::Scenario;
 use crate::chart::{Chart, Curve, Scale};
 use anyhow::{Context, Result};
+use lattice_model::count::counted;
 use serde::Serialize;
 use std::path::Path;
 
@@ -53,8 +54,8 @@ const ROWS: [Row; 20] = [
 pub fn header(scenario: &Scenario) -> String {
     let (first_s, last_s) = scenario.span_s();
     let days = (last_s - first_s) as f64 / 86_400.0;
-    let (works, nodes) = (scenario.works.len(), scenario.site.nodes.len());
-    let mut text = wrapped(&format!("{}: {works} submissions in {days:.1} days on {nodes} nodes", scenario.name));
+    let (works, nodes) = (counted(scenario.works.len(), "submission"), counted(scenario.site.nodes.len(), "node"));
+    let mut text = wrapped(&format!("{}: {works} in {days:.1} days on {nodes}", scenario.name));
     scenario.notes.iter().for_each(|note| text.push_str(&wrapped(note)));
     text
 }

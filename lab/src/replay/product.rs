@@ -7,10 +7,10 @@ use super::workload::Job;
 use anyhow::{Context, Result, ensure};
 use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, CheckpointId, CheckpointRef, Claim, Entrypoint, Epoch, NodeId, NodeUse,
-    PreemptCause, Preemption, Principal, Resources, Share, SharePhase, Timestamp, VCluster,
+    Allocation, AllocationId, AllocationSpec, AllocationState, Borrower, CheckpointId, CheckpointRef, Claim, Entrypoint, Epoch, NodeId,
+    NodeUse, PreemptCause, Preemption, Principal, Resources, Share, SharePhase, Timestamp,
 };
-use lattice_scheduler::{View, giving_back_s, plan};
+use lattice_scheduler::{Likenesses, View, giving_back_s, plan_again};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ pub struct Lattice {
     view: View,
     /// How much of each node has been claimed.
     claimed: BTreeMap<NodeId, Resources>,
+    /// What the plans keep.
+    likenesses: Likenesses,
 }
 
 /// What happens after a plan.
@@ -71,7 +73,7 @@ impl Lattice {
             fresh: true,
             ..View::default()
         };
-        Self { view, claimed: BTreeMap::new() }
+        Self { view, claimed: BTreeMap::new(), likenesses: Likenesses::default() }
     }
 
     /// An allocation was submitted.
@@ -104,7 +106,7 @@ impl Lattice {
 
     /// Plans, and does what the plan says.
     pub fn round(&mut self, now: Timestamp) -> Result<Round> {
-        let planned = plan(&self.view, now);
+        let planned = plan_again(&self.view, now, &mut self.likenesses);
         let claims = planned.claims(|_| Some(1));
         let (orders, backfilled) = (planned.preemptions(), planned.backfilled());
         let expected = planned.expected_starts().filter_map(|(id, start)| Some((id, start?.0 / 1000))).collect();
@@ -165,9 +167,9 @@ impl Lattice {
         let known = |id: &AllocationId| self.view.allocations.get(id).context("a preemption for or of nothing");
         let (beneficiary, victim) = (known(&beneficiary)?, known(&victim)?);
         let record = |name: &str| self.view.vclusters.get(name);
-        let lender = &beneficiary.spec.vcluster;
-        let is_lent =
-            |node: &NodeId| self.view.nodes.get(node).is_some_and(|node| VCluster::is_lent_by(record, lender, node, &victim.spec));
+        let Some(borrower) = Borrower::of(record, &victim.spec) else { return Ok(PreemptCause::Priority) };
+        let lender = record(&beneficiary.spec.vcluster);
+        let is_lent = |node: &NodeId| self.view.nodes.get(node).is_some_and(|node| borrower.has_from(lender, node));
         Ok(if victim.nodes().any(is_lent) { PreemptCause::Reclaim } else { PreemptCause::Priority })
     }
 

@@ -2,6 +2,7 @@
 
 use super::measures::Measures;
 use super::workload::Workload;
+use lattice_model::count::counted;
 
 const WIDTH: usize = 80;
 
@@ -9,8 +10,8 @@ const WIDTH: usize = 80;
 pub fn header(workload: &Workload) -> String {
     let (first_s, last_s) = workload.span_s();
     let days = (last_s - first_s) as f64 / 86_400.0;
-    let (jobs, nodes) = (workload.jobs.len(), workload.nodes);
-    let mut text = format!("{}: {jobs} jobs in {days:.1} days on {nodes} nodes, load {:.1} %\n", workload.name, workload.load() * 100.0);
+    let (jobs, nodes) = (counted(workload.jobs.len(), "job"), counted(workload.nodes, "node"));
+    let mut text = format!("{}: {jobs} in {days:.1} days on {nodes}, load {:.1} %\n", workload.name, workload.load() * 100.0);
     for note in &workload.notes {
         text.push_str(&wrapped(note));
     }
@@ -41,7 +42,7 @@ pub fn table(all: &[Measures]) -> String {
         text.push('\n');
         text.push_str(&wrapped(&compared(first, references)));
         let plan_ms = first.processor.as_secs_f64() * 1e3 / first.plans as f64;
-        text.push_str(&wrapped(&format!("{}: {} plans, {plan_ms:.2} ms of processor time each", first.scheduler, first.plans)));
+        text.push_str(&wrapped(&format!("{}: {}, {plan_ms:.2} ms of processor time each", first.scheduler, counted(first.plans, "plan"))));
     }
     for note in [
         "use: of the nodes' time from the first to the last submission; the cluster is empty at the first one. All jobs run, and the rest \

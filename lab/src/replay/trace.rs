@@ -6,10 +6,11 @@ use super::site::{Site, vcluster};
 use crate::ready_node::ready_node;
 use anyhow::{Context, Result, bail, ensure};
 use lattice_model::constraint::{FEATURE_BYTES_MAX, FEATURES_MAX};
+use lattice_model::count::counted;
 use lattice_model::preemption::CLASS_MAX;
 use lattice_model::spec::NODES_MAX;
 use lattice_model::tenant::WHOLE_CLUSTER_PPM;
-use lattice_model::trace::{Complete, FORMAT, Header, Line, NodeLine, Span, Submit, TenantLine, VClusterLine};
+use lattice_model::trace::{Complete, FORMAT, Header, Line, NodeLine, Span, Submit, TRACE_BYTES_MAX, TenantLine, VClusterLine};
 use lattice_model::vcluster::is_name;
 use lattice_model::{
     AllocationId, BudgetPeriod, Conformance, DEFAULT_VCLUSTER, Factor, Node, Resources, SchedulerKind, SharePolicy, Tenant, VCluster,
@@ -19,8 +20,6 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, Read};
 
-/// The largest file, in bytes.
-const FILE_BYTES_MAX: u64 = 1 << 30;
 /// The most lines of a file.
 const LINES_MAX: u64 = 10_000_000;
 /// Bytes of a line at most.
@@ -50,7 +49,7 @@ pub fn read(mut from: impl BufRead, name: &str) -> Result<Scenario> {
         let len = bytes.len() as u64;
         read_bytes += len;
         ensure!(number <= LINES_MAX, "{name}: more than {LINES_MAX} lines; capture fewer days");
-        ensure!(read_bytes <= FILE_BYTES_MAX, "{name}: larger than 1 GiB; capture fewer days");
+        ensure!(read_bytes <= TRACE_BYTES_MAX, "{name}: larger than 1 GiB; capture fewer days");
         ensure!(
             bytes.ends_with(b"\n"),
             "{}: {}",
@@ -273,7 +272,7 @@ impl Reading {
 
 /// The work that is replayed, by time of submission, and notes on what is odd. `until_s`: the end of the trace.
 fn replayable(traced: Vec<Traced>, until_s: u64) -> (Vec<Work>, Vec<String>) {
-    let (mut works, mut never_ran, mut open, mut over, mut continued) = (Vec::with_capacity(traced.len()), 0, 0, 0, 0);
+    let (mut works, mut never_ran, mut open, mut over, mut continued) = (Vec::with_capacity(traced.len()), 0_u64, 0, 0, 0);
     for Traced { mut work, end } in traced {
         match end {
             End::Ran => {}
@@ -297,13 +296,13 @@ fn replayable(traced: Vec<Traced>, until_s: u64) -> (Vec<Work>, Vec<String>) {
         works.push(work);
     }
     works.sort_by_key(|work| work.submitted_s);
-    let counted = [
+    let odd = [
         (never_ran, "ended without having run: left out"),
-        (open, "had not ended: they run for their walltime, or without one to the end of the trace"),
+        (open, "had not ended: replayed for the walltime, or without one to the end of the trace"),
         (over, "ran for longer than the walltime: ended there"),
-        (continued, "save themselves and ran for longer than one walltime: they run on without a break"),
+        (continued, "with checkpoints ran for longer than one walltime: replayed without a break"),
     ];
-    let notes = counted.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} submissions {what}"));
+    let notes = odd.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{} {what}", counted(count, "submission")));
     (works, notes.collect())
 }
 
@@ -391,10 +390,10 @@ mod tests {
         let want = [
             "captured from 2026-03-01T00:00:00.000Z to 2026-03-02T00:00:00.000Z, complete from 2026-03-01T00:00:00.000Z on",
             "use before the trace is not known: budgets and fair shares begin at zero",
-            "1 submissions ended without having run: left out",
-            "1 submissions had not ended: they run for their walltime, or without one to the end of the trace",
-            "1 submissions ran for longer than the walltime: ended there",
-            "1 submissions save themselves and ran for longer than one walltime: they run on without a break",
+            "1 submission ended without having run: left out",
+            "1 submission had not ended: replayed for the walltime, or without one to the end of the trace",
+            "1 submission ran for longer than the walltime: ended there",
+            "1 submission with checkpoints ran for longer than one walltime: replayed without a break",
         ];
         assert_eq!(scenario.notes, want);
     }

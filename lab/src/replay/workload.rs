@@ -3,6 +3,7 @@
 use super::estimates::Estimates;
 use super::swf::{Record, Trace};
 use crate::dice::Dice;
+use lattice_model::count::counted;
 use lattice_model::spec::WALLTIME_MAX;
 use std::collections::BTreeMap;
 
@@ -94,7 +95,7 @@ impl Oddities {
         self.0.iter().map(|(oddity, (count, numbers))| {
             let more = if *count > numbers.len() { ", ..." } else { "" };
             let numbers: Vec<String> = numbers.iter().map(i64::to_string).collect();
-            format!("{count} jobs {}: {}{more}", oddity.sentence(), numbers.join(", "))
+            format!("{} {}: {}{more}", counted(*count, "job"), oddity.sentence(), numbers.join(", "))
         })
     }
 }
@@ -205,14 +206,14 @@ mod tests {
         assert_eq!(workload.jobs.iter().map(|job| job.index).collect::<Vec<_>>(), [0, 1, 2, 3]);
         let want = [
             "walltimes are those of the file",
-            "1 jobs left out, without a run time: 2",
-            "1 jobs left out, without a number of processors: 3",
-            "1 jobs left out, with more processors than there are: 4",
-            "1 jobs left out, status 2 to 4: parts of a job that has a line of its own: 5",
-            "1 jobs without a walltime: it was made from the run time: 7",
-            "1 jobs ran past the walltime: ended there: 6",
-            "1 jobs with a walltime of more than 365 days: it is 365 days: 8",
-            "1 jobs submitted before the line above: sorted by time: 8",
+            "1 job left out, without a run time: 2",
+            "1 job left out, without a number of processors: 3",
+            "1 job left out, with more processors than there are: 4",
+            "1 job left out, status 2 to 4: parts of a job that has a line of its own: 5",
+            "1 job without a walltime: it was made from the run time: 7",
+            "1 job ran past the walltime: ended there: 6",
+            "1 job with a walltime of more than 365 days: it is 365 days: 8",
+            "1 job submitted before the line above: sorted by time: 8",
         ];
         assert_eq!(workload.notes, want);
     }

@@ -2,6 +2,7 @@
 //! for the first start.
 
 use crate::harness::{Group, JOB, NOBODY, World, binaries, configure};
+use crate::watches::Watching;
 use lattice_lab::lattice::{Lattice, text};
 use lattice_lab::quorum::members::certificate;
 use lattice_lab::{faults, process};
@@ -307,6 +308,7 @@ fn compute_node(w: &World) {
     let nodes = at_node.json(&["nodes"]).unwrap();
     let committed = |id: &str| nodes.as_array().unwrap().iter().find(|n| text(n, "id") == id).unwrap()["committed"].clone();
     assert!(committed("n1").is_null() && committed("n2")["cores"].as_u64() > Some(0), "{nodes}");
+    served_and_refused(w, &at_node, &mine);
     for id in [mine, theirs] {
         w.ok(&["cancel", &id]);
         w.ended(&id);
@@ -328,6 +330,39 @@ fn compute_node(w: &World) {
     faults::kill_node(&w.dir, "n2").unwrap();
     std::fs::write(&config, as_it_was).unwrap();
     faults::start_node(&w.dir, "n2").unwrap();
+}
+
+/// What the agent of a compute node does for people, as docs/reference/certificate-roles.md has it:
+/// it reads its own work and launches in it, and refuses what needs an agent of role `api`.
+/// `mine` runs there, and is cancelled.
+fn served_and_refused(w: &World, at_node: &Lattice, mine: &str) {
+    let refused = |args: &[&str], code: i32, why: &str| {
+        let done = at_node.run(args, JOB).unwrap();
+        assert_eq!((done.code(), done.out().as_str()), (code, ""), "{args:?}: {}", done.err());
+        assert!(done.err().contains(why), "{args:?}: {}", done.err());
+    };
+    let of_users = "this agent does not serve users (its roles lack api): use an agent that does";
+    refused(&["submit", "--", "/bin/true"], 4, of_users);
+    refused(&["launch", "--", "/bin/true"], 125, of_users);
+    refused(&["status"], 4, of_users);
+    refused(&["status", "--watch"], 4, of_users);
+    refused(&["cancel", mine], 4, "this needs the certificate role api; the caller's is node");
+    refused(&["nodes", "--watch"], 4, "ask an agent whose certificate has the role api");
+
+    assert_eq!(text(&at_node.allocation(mine).unwrap(), "state"), "Running");
+    let explained = at_node.ok(&["explain", mine]).unwrap();
+    assert!(explained.starts_with(&mine[..8]) && explained.contains(" is Running\n"), "{explained}");
+    assert_eq!(at_node.ok(&["nodes", "-o", "name"]).unwrap(), "n1\nn2\n");
+    // From a directory that the owner can enter as well.
+    let mut launch = at_node.command(&["launch", "--alloc", mine, "--", "/bin/echo", "launched"]);
+    let launched = process::run(launch.current_dir("/"), JOB).unwrap();
+    assert_eq!((launched.code(), launched.out().as_str()), (0, "launched\n"), "{}", launched.err());
+    let mut watch = Watching::begin_at(w, at_node, "compute-node", &["status", mine, "--watch", "-o", "json"], None);
+    w.wait("the watch to show it", || watch.lines().iter().any(|line| text(line, "state") == "Running"));
+    w.ok(&["cancel", mine]);
+    assert_eq!(watch.ended(), Some(0), "{}", watch.err());
+    let last = watch.lines().pop().unwrap();
+    assert_eq!((text(&last, "id").as_str(), text(&last, "state").as_str()), (mine, "Cancelled"));
 }
 
 fn stolen(w: &World) {

@@ -3,6 +3,7 @@
 //! checkpoint.
 
 use crate::harness::{Group, JOB, World, fresh_dir};
+use crate::watches::Watching;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_lab::faults;
@@ -12,6 +13,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -356,26 +358,22 @@ fn defers(w: &World) {
 }
 
 fn two_requests(w: &World) {
-    let chain = Chain::submit(w, &["BULK=20000000"], &["--nodes", "1"]);
-    let ask = || {
-        let lattice = w.at("n2");
-        let id = chain.id.clone();
-        std::thread::spawn(move || lattice.run(&["checkpoint", "create", &id, "--deadline", "20s", "-o", "name"], JOB).unwrap())
-    };
-    let asked: Vec<_> = (0..3).map(|_| ask()).collect();
-    let ids: Vec<String> = asked
-        .into_iter()
-        .map(|a| a.join().unwrap())
-        .map(|f| {
-            assert_eq!(f.code(), 0, "{}", f.err());
-            f.out().trim().to_owned()
-        })
-        .collect();
-    // A request after the end of the first one makes a new checkpoint; simultaneous ones share one.
-    let made = list(w, &chain.id).len();
-    let different: std::collections::BTreeSet<&String> = ids.iter().collect();
-    assert_eq!(different.len(), made, "{ids:?}");
-    assert!(made < 3, "{ids:?}");
+    let chain = Chain::submit(w, &[], &["--nodes", "1"]);
+    chain.behaves("wait");
+    let create = ["checkpoint", "create", &chain.id, "--deadline", "20s", "-o", "name"];
+    let n2 = w.at("n2");
+    let mut asked: Vec<Watching> = (0..3).map(|n| Watching::begin_at(w, &n2, &format!("asked-{n}"), &create, None)).collect();
+    // The program saves itself only once each of them follows a checkpoint.
+    w.wait("each request to follow a checkpoint", || asked.iter().all(|one| one.err().contains("checkpoint ")));
+    chain.release();
+    for one in &mut asked {
+        assert_eq!(one.ended(), Some(0), "{}", one.err());
+    }
+    let ids: BTreeSet<String> = asked.iter().map(|one| one.out().trim().to_owned()).collect();
+    assert_eq!((ids.len(), list(w, &chain.id).len()), (1, 1), "{ids:?}");
+    // A request after its end makes a new one.
+    let (later, _) = chain.created(w);
+    assert!(!ids.contains(&later) && list(w, &chain.id).len() == 2, "{ids:?}, then {later}");
     chain.end(w);
 }
 

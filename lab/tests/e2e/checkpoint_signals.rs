@@ -20,29 +20,37 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A rank with processes that inherit its handler: one in its process group, one in another group, one in another
-/// session; and one that catches nothing. At the end all print how often they were asked.
+/// A rank with processes that inherit its handler: one in its process group, one in another group,
+/// one in another session; and one that catches nothing. Each prints that it was asked, and at the
+/// end how often. Python drops a signal that reaches a forked process before its first line, so all
+/// of them run before the rank reports that it has begun.
 const FAMILY: &str = r#"
 import os, signal, subprocess, sys, time
 
 go, rank, number = os.environ["GO"], os.environ.get("ROLE") or os.environ["LATTICE_RANK"], int(os.environ["NUMBER"])
-got = 0
+got, me = 0, "rank" + rank
 def tell(*words):
     # In one write: with PYTHONUNBUFFERED each word that is printed is one, and others write to the same file.
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 def notice(*_):
     global got
     got += 1
+    tell(me, "asked")
 def until_over():
     while not os.path.exists(go):
         time.sleep(0.01)
 def child(name, leave):
+    global me
+    begun, begins = os.pipe()
     pid = os.fork()
     if pid == 0:
+        me = name + rank
         leave()
+        os.write(begins, b".")
         until_over()
-        tell(name + rank, "got", got)
+        tell(me, "got", got)
         os._exit(0)
+    os.read(begun, 1)
     return pid
 
 # So that none of them is between fork and exec when it is looked at first.
@@ -63,7 +71,7 @@ while not os.path.exists(go):
     time.sleep(0.01)
 for pid in family:
     os.waitpid(pid, 0)
-tell("rank" + rank, "got", got)
+tell(me, "got", got)
 tell("deaf" + rank, "lives" if deaf.poll() is None else "ended")
 deaf.kill()
 "#;
@@ -99,14 +107,23 @@ impl Family {
         assert_eq!(w.status(&self.id)["checkpoint"]["step"], 1);
     }
 
-    /// How often each was asked, from its output at the end: by then all earlier signals have arrived.
-    fn asked(&self, w: &World) -> BTreeMap<String, u64> {
+    /// Waits until every process that is to be asked was, and lets all of them end: each was asked
+    /// as often as expected.
+    fn assert_asked(&self, w: &World, expected: &BTreeMap<String, u64>) {
+        let asked = expected.iter().filter(|(_, count)| **count > 0).map(|(who, _)| format!("{who} asked"));
+        let asked: Vec<String> = asked.collect();
+        w.wait(&format!("the signals of {expected:?}"), || {
+            let log = w.log(&self.id);
+            asked.iter().all(|line| log.lines().any(|of_log| of_log == line))
+        });
         fs::write(&self.go, "").unwrap();
         w.completed(&self.id);
         let log = w.log(&self.id);
         let deaf: Vec<&str> = log.lines().filter(|line| line.starts_with("deaf")).collect();
         assert!(!deaf.is_empty() && deaf.iter().all(|line| line.ends_with(" lives")), "{log}");
-        log.lines().filter_map(|line| line.split_once(" got ")).map(|(who, count)| (who.to_owned(), count.parse().unwrap())).collect()
+        let counts = log.lines().filter_map(|line| line.split_once(" got "));
+        let counts: BTreeMap<String, u64> = counts.map(|(who, count)| (who.to_owned(), count.parse().unwrap())).collect();
+        assert_eq!(counts, *expected, "{log}");
     }
 }
 
@@ -128,33 +145,33 @@ fn both(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
 fn to_all(w: &World) {
     let family = Family::submit(w, "RTMIN+5", 39, &[]);
     family.created(w);
-    assert_eq!(family.asked(w), both(&[("rank", 1), ("same", 1), ("group", 1), ("session", 1)]));
+    family.assert_asked(w, &both(&[("rank", 1), ("same", 1), ("group", 1), ("session", 1)]));
     w.assert_nothing_left();
 }
 
 fn to_groups(w: &World) {
     let family = Family::submit(w, "group:64", 64, &[]);
     family.created(w);
-    assert_eq!(family.asked(w), both(&[("rank", 1), ("same", 1), ("group", 0), ("session", 0)]));
+    family.assert_asked(w, &both(&[("rank", 1), ("same", 1), ("group", 0), ("session", 0)]));
     w.assert_nothing_left();
 }
 
 fn to_ranks(w: &World) {
     let family = Family::submit(w, "ranks:sigwinch", 28, &[]);
     family.created(w);
-    assert_eq!(family.asked(w), both(&[("rank", 1), ("same", 0), ("group", 0), ("session", 0)]));
+    family.assert_asked(w, &both(&[("rank", 1), ("same", 0), ("group", 0), ("session", 0)]));
     // One of them does not catch it.
     let family = Family::submit(w, "ranks:QUIT", 3, &["DEAF=1"]);
     let done = w.run(&["checkpoint", "create", &family.id]);
     let expected = "1 of its 2 ranks does not catch SIGQUIT";
     assert!(done.code() == 1 && done.err().contains(expected) && done.err().contains("nothing was sent"), "{}", done.err());
     assert_eq!(text(&w.status(&family.id), "state"), "Running");
-    assert_eq!(family.asked(w), both(&[("rank", 0), ("same", 0), ("group", 0), ("session", 0)]));
+    family.assert_asked(w, &both(&[("rank", 0), ("same", 0), ("group", 0), ("session", 0)]));
     // If the signal goes to all, the other one saves both.
     let family = Family::submit(w, "QUIT", 3, &["DEAF=1"]);
     family.created(w);
     let reached = [("rank0", 1), ("same0", 1), ("group0", 1), ("session0", 1)];
-    assert_eq!(family.asked(w), of(&[&reached[..], &[("rank1", 0), ("same1", 0), ("group1", 0), ("session1", 0)]].concat()));
+    family.assert_asked(w, &of(&[&reached[..], &[("rank1", 0), ("same1", 0), ("group1", 0), ("session1", 0)]].concat()));
     w.assert_nothing_left();
 }
 
@@ -165,12 +182,12 @@ fn of_a_script(w: &World) {
     let script = w.script("family.sh", &format!("#!/bin/sh\n{lattice} launch -n 2 python3 {program}\n"));
     let family = Family::of(w, "ranks:USR2", 12, &[], &["--nodes", "1", &script], &["begun 0\n", "begun 1\n"]);
     family.created(w);
-    assert_eq!(family.asked(w), both(&[("rank", 1), ("same", 0), ("group", 0), ("session", 0)]));
+    family.assert_asked(w, &both(&[("rank", 1), ("same", 0), ("group", 0), ("session", 0)]));
     // Without a launch the script is the rank.
     let script = w.script("alone.py", &format!("#!/usr/bin/python3\n{FAMILY}"));
     let family = Family::of(w, "ranks:USR2", 12, &["ROLE=script"], &["--nodes", "1", &script], &["begun script\n"]);
     family.created(w);
-    assert_eq!(family.asked(w), of(&[("rankscript", 1), ("samescript", 0), ("groupscript", 0), ("sessionscript", 0)]));
+    family.assert_asked(w, &of(&[("rankscript", 1), ("samescript", 0), ("groupscript", 0), ("sessionscript", 0)]));
     w.assert_nothing_left();
 }
 

@@ -42,6 +42,9 @@ static AGENTS: Group = Group {
     },
 };
 
+/// Its quorum's time stays ahead: no other test has this cluster.
+static AHEAD: Group = Group { theme: "clocks", name: "quorum-ahead", nodes: 1, quorum: 1, tweak: |o| o.clocks = true };
+
 static MEMBERS: Group = Group { theme: "clocks", name: "member-clocks", nodes: 2, quorum: 3, tweak: |o| o.clocks = true };
 
 pub fn trials() -> Vec<Trial> {
@@ -50,6 +53,7 @@ pub fn trials() -> Vec<Trial> {
         MEMBERS.test("a_leader_whose_clock_stays_wrong_hands_over", &[], leader_stays_wrong),
         AGENTS.test("a_jump_of_a_lone_members_clock_forgets_no_ended_work", &[], lone_member_jumps),
         AGENTS.test("a_jump_of_an_agents_clock_ends_no_work_early_or_late", &[], agents),
+        AHEAD.test("ended_work_is_forgotten_after_the_time_that_is_set", &[], forgotten_after_an_hour),
         alone("clocks::a_jump_ends_no_lease_early_or_late", &[Need::Hosts], || {
             on_hosts("clocks", |_| {}, leases);
         }),
@@ -138,6 +142,32 @@ fn forgets_nothing(w: &World, member: u64) {
     assert!(held, "the hold of an hour is over: {nodes}");
     w.ok(&["node", "uncordon", "n2"]);
     w.wait("the clocks to agree", || text_of(&clock_status()).is_empty());
+}
+
+/// The time of a quorum whose only member starts again with a clock that is two hours ahead.
+fn forgotten_after_an_hour(w: &World) {
+    w.ok(&["admin", "limits", "--ended-kept", "1h"]);
+    let [first, second] = [(); 2].map(|()| w.submit(&["--", "/bin/true"]));
+    let before = [&first, &second].map(|job| ms(&w.completed(job), "ended_at"));
+    faults::kill_member(&w.dir, 1).unwrap();
+    faults::shift_member_clock(&w.dir, 1, 2 * HOUR).unwrap();
+    faults::start_member(&w.dir, 1).unwrap();
+    w.leader();
+    // They are kept until the next work ends.
+    let newer = w.submit(&["--", "/bin/true"]);
+    let ended_at = ms(&w.completed(&newer), "ended_at");
+    let least = 3_600_000;
+    assert!(before.iter().all(|before| ended_at - before > least), "{before:?}, and then {ended_at}: the quorum's time is not ahead");
+    for job in [&first, &second] {
+        let forgotten = w.run(&["status", job]);
+        assert_eq!(forgotten.code(), 3, "{}", forgotten.err());
+        assert!(forgotten.err().contains("the quorum keeps ended work for 1 hour, or less"), "{}", forgotten.err());
+    }
+    assert_eq!(text(&w.status(&newer), "state"), "Completed");
+    let ended = w.lattice.json(&["quorum", "status"]).unwrap()["ended"].clone();
+    assert_eq!((&ended["count"], &ended["cut_short"], &ended["kept_seconds"]), (&1.into(), &false.into(), &3600.into()), "{ended}");
+    assert_eq!(ms(&ended, "oldest_ended_at"), ended_at, "{ended}");
+    assert!(before.contains(&ms(&ended, "forgotten_until")), "{ended}");
 }
 
 fn text_of(value: &serde_json::Value) -> String {

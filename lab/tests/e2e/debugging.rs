@@ -235,6 +235,8 @@ fn refused(w: &World) {
     assert!(lacking.code() == 4 && lacking.err().contains("n2 cannot keep") && lacking.err().contains("hint: "), "{}", lacking.err());
     let lacking = w.run(&["telemetry", "--alloc", &id, "--mode=audit"]);
     assert!(lacking.code() == 4 && lacking.err().contains("n2 cannot see") && lacking.err().contains("hint: "), "{}", lacking.err());
+    let trace = w.at("n2").run(&["admin", "trace", "capture", "--days=1", "--store"], JOB).unwrap();
+    assert!(trace.code() == 4 && trace.err().contains("no object store (logs.store)"), "{}{}", trace.out(), trace.err());
     assert_eq!(w.status(&id)["telemetry"], Value::Null);
     w.ok(&["cancel", &id]);
     w.ended(&id);

@@ -27,6 +27,7 @@ pub fn trials() -> Vec<Trial> {
         JOBS.test("short_ids_and_last_name_a_job", &[], names),
         JOBS.test("status_says_what_is_documented", &[], documented_status),
         JOBS.test("the_queue_is_first_come_first_served", &[], queue),
+        JOBS.test("what_waits_for_the_same_nodes_is_claimed_once_each", &[], claimed_once),
         JOBS.test("more_nodes_than_there_are_stay_pending_and_explained", &[], too_many_nodes),
         JOBS.test("every_agent_answers_for_the_cluster", &[], every_agent),
         JOBS.test("the_machine_is_told_about", &[], machine_views),
@@ -263,6 +264,36 @@ fn queue(w: &World) {
     for pair in ended.windows(2) {
         assert!(ms(&pair[0], "ended_at") <= ms(&pair[1], "started_at"), "{} {}", pair[0], pair[1]);
     }
+}
+
+/// Twelve wait while no node takes work. One of them is cancelled before the nodes are back, and
+/// another at that moment.
+fn claimed_once(w: &World) {
+    w.ok(&["node", "cordon", "n[1-3]", "--reason", "the test's"]);
+    let ids: Vec<String> = std::thread::scope(|scope| {
+        let submitting: Vec<_> = (0..12).map(|_| scope.spawn(|| w.submit(&["--cores", "1", "--", "/bin/true"]))).collect();
+        submitting.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(ids.iter().all(|id| text(&w.status(id), "state") == "Pending"));
+    let [early, late, others @ ..] = &ids[..] else { panic!("{ids:?}") };
+    w.ok(&["cancel", early]);
+    std::thread::scope(|scope| {
+        let cancelling = scope.spawn(|| w.run(&["cancel", late]));
+        w.ok(&["node", "uncordon", "n[1-3]"]);
+        assert_eq!(cancelling.join().unwrap().code(), 0);
+    });
+    let claims = |id: &str| {
+        let records = w.lattice.json(&["audit", "query", "--alloc", id, "--type", "allocation-claimed"]).unwrap();
+        records.as_array().unwrap().len()
+    };
+    for id in others {
+        w.completed(id);
+        assert_eq!(claims(id), 1, "{id}");
+    }
+    assert_eq!((text(&w.ended(early), "state").as_str(), claims(early)), ("Cancelled", 0));
+    // It may have begun, and even ended, before the cancellation was committed.
+    let now = w.ended(late);
+    assert!(["Cancelled", "Completed"].contains(&text(&now, "state").as_str()) && claims(late) <= 1, "{now}");
 }
 
 fn too_many_nodes(w: &World) {

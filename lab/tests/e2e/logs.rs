@@ -35,6 +35,7 @@ pub fn trials() -> Vec<Trial> {
         LOGS.test("each_attempt_is_read_with_the_reason_of_its_end", &[], attempts),
         LOGS.test("following_waiting_work_shows_what_it_waits_for", &[], following_what_waits),
         S3.test("a_job_is_flushed_killed_under_and_read_back", &[Need::Moto], s3),
+        S3.test("a_trace_of_the_cluster_is_put_beside_the_output", &[Need::Moto], trace_in_s3),
     ]
 }
 
@@ -418,6 +419,17 @@ fn s3(w: &World) {
     );
     let report = doctor.unwrap().out();
     assert!(report.lines().any(|l| l.starts_with("ok") && l.contains("s3://lattice/some/prefix")), "{report}");
+}
+
+fn trace_in_s3(w: &World) {
+    w.completed(&w.submit(&["--", "/bin/true"]));
+    let url = w.ok(&["admin", "trace", "capture", "--days", "1", "--store", "-o", "name"]);
+    let key = url.trim().strip_prefix("s3://lattice/").unwrap_or_else(|| panic!("{url}"));
+    assert!(key.starts_with("some/prefix/traces/lattice-trace-") && key.ends_with("-n1.jsonl"), "{url}");
+    let stored = moto::http("GET", &format!("/lattice/{key}"));
+    assert!(stored.starts_with("HTTP/1.1 200") && stored.contains("lattice-trace/1"), "{stored}");
+    let uploads = moto::http("GET", "/lattice?uploads");
+    assert!(!uploads.contains(key), "the upload is complete: {uploads}");
 }
 
 fn attempts(w: &World) {

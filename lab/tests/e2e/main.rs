@@ -107,6 +107,7 @@ mod vclusters;
 mod walltimes;
 mod watches;
 mod whole;
+mod wide;
 mod wireup;
 
 use libtest_mimic::{Arguments, Trial};
@@ -115,7 +116,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 /// Groups that measure how fast a cluster reacts to a fault: `.ci/run` runs them beside less than the other ones.
-const TIMED: [&str; 5] = ["clocks", "cuts", "disks", "flood", "partitions"];
+const TIMED: [&str; 6] = ["clocks", "cuts", "disks", "flood", "outage", "partitions"];
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
@@ -174,6 +175,7 @@ fn main() -> ExitCode {
         broker::trials(),
         fencing::trials(),
         input::trials(),
+        wide::trials(),
         tree::trials(),
         notifications::trials(),
         watches::trials(),

@@ -1,4 +1,5 @@
-//! Notifications about nodes, to an HTTP server and to the site's program, also across a change of the leader.
+//! Notifications about nodes and budgets, to an HTTP server and to the site's program, also across a change of the
+//! leader.
 
 use crate::harness::{Group, JOB, World};
 use lattice_lab::{faults, process};
@@ -40,7 +41,11 @@ static NOTIFICATIONS: Group = Group {
 };
 
 pub fn trials() -> Vec<Trial> {
-    vec![NOTIFICATIONS.test("node_events_arrive_in_order_and_signed_and_survive_a_dead_leader", &[], notifies_in_order)]
+    vec![
+        NOTIFICATIONS.test("node_events_arrive_in_order_and_signed_and_survive_a_dead_leader", &[], notifies_in_order),
+        NOTIFICATIONS.test("a_used_budget_is_notified_once_for_each_time_it_is_used", &[], notifies_of_budgets),
+        NOTIFICATIONS.test("running_work_uses_a_budget_and_dead_leaders_record_that_once", &[], records_once),
+    ]
 }
 
 fn file(name: &str) -> PathBuf {
@@ -124,6 +129,17 @@ impl Server {
         }
         accepted
     }
+
+    /// The accepted events of a tenant's budgets. Repetitions are left out.
+    fn budgets(&self, tenant: &str) -> Vec<Value> {
+        let mut accepted: Vec<Value> = Vec::new();
+        for call in self.calls().into_iter().filter(|call| call.accepted && call.event["budget"]["tenant"] == tenant) {
+            if accepted.iter().all(|known| known["seq"] != call.event["seq"]) {
+                accepted.push(call.event);
+            }
+        }
+        accepted
+    }
 }
 
 fn request(reader: &mut BufReader<TcpStream>) -> Option<(BTreeMap<String, String>, Vec<u8>)> {
@@ -143,13 +159,18 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(BTreeMap<String, String
     Some((headers, body))
 }
 
-fn notifies_in_order(w: &World) {
-    let server = server();
+/// Records from before are not sent.
+fn wait_for_begin(w: &World) {
     let begun = || {
         let status = w.lattice.json(&["quorum", "status"]).unwrap_or_default();
         status["notified"].as_array().is_some_and(|all| all.iter().all(|one| one["delivered_seq"].as_u64().unwrap_or_default() > 0))
     };
     w.wait("notifications to begin", begun);
+}
+
+fn notifies_in_order(w: &World) {
+    let server = server();
+    wait_for_begin(w);
     w.ok(&["node", "cordon", "n1", "--reason", "first"]);
     w.ok(&["node", "uncordon", "n1"]);
     w.wait("n1's events", || server.accepted("n1").iter().any(|(_, event)| event == "HoldLifted"));
@@ -196,4 +217,72 @@ fn notifies_in_order(w: &World) {
     assert!(done, "{accepted:?}: {}", program());
     faults::start_member(&w.dir, gone).unwrap();
     fs::remove_file(hook_output()).unwrap();
+}
+
+/// What is on record of a tenant's budgets; `None`: the quorum cannot say now.
+fn recorded(w: &World, tenant: &str) -> Option<usize> {
+    let all = w.lattice.json(&["audit", "query", "--type", "budget-mark-reached"]).ok()?;
+    let of_tenant = format!("\"tenant\":\"{tenant}\"");
+    Some(all.as_array()?.iter().filter(|record| record["detail"].as_str().is_some_and(|detail| detail.contains(&of_tenant))).count())
+}
+
+fn notifies_of_budgets(w: &World) {
+    let server = server();
+    wait_for_begin(w);
+    w.ok(&["admin", "tenant", "create", "physics"]);
+    w.completed(&w.submit(&["--tenant=physics", "--", "/bin/sleep", "1"]));
+    let set = |hours: &str| w.ok(&["admin", "tenant", "update", "physics", &format!("--node-hours-budget={hours}")]);
+    let marks = || w.lattice.json(&["usage", "--tenant=physics"]).unwrap()[0]["budget_marks"].clone();
+    set("1000");
+    assert_eq!(marks(), serde_json::json!([]));
+    // Any use is more than a budget of nothing.
+    set("0");
+    w.wait("the event", || !server.budgets("physics").is_empty());
+    let event = server.budgets("physics").remove(0);
+    assert_eq!((&event["event"], &event["node"], &event["actor"]), (&"BudgetMarkReached".into(), &Value::Null, &"quorum".into()));
+    let budget = &event["budget"];
+    assert_eq!((&budget["budget"], &budget["percent"]), (&"node_hours".into(), &100.into()), "{event}");
+    assert_eq!((&budget["budget_hours"], &budget["period_days"]), (&0.into(), &90.into()), "{event}");
+    assert!(budget["used_hours"].as_f64().unwrap() > 0.0, "{event}");
+    let mark = marks();
+    assert_eq!((&mark[0]["budget"], &mark[0]["percent"]), (&"node_hours".into(), &100.into()), "{mark}");
+    let program = || fs::read_to_string(hook_output()).unwrap_or_default();
+    let line = format!("physics BudgetMarkReached lab/1/{}\n", event["seq"]);
+    w.wait("the program to have the event", || program().contains(&line));
+    // Further use of a used budget is no event. Below the mark, the next time is one.
+    w.completed(&w.submit(&["--tenant=physics", "--", "/bin/true"]));
+    set("1000");
+    assert_eq!(marks(), serde_json::json!([]));
+    set("0");
+    w.wait("the second event", || server.budgets("physics").len() > 1);
+    assert_eq!((server.budgets("physics").len(), recorded(w, "physics")), (2, Some(2)));
+    w.ok(&["admin", "tenant", "delete", "physics"]);
+}
+
+fn records_once(w: &World) {
+    let server = server();
+    wait_for_begin(w);
+    w.ok(&["admin", "tenant", "create", "chemistry", "--node-hours-budget=0"]);
+    let works = w.submit(&["--tenant=chemistry", "--", "/bin/sleep", "600"]);
+    w.running(&works);
+    // The mark is recorded while nobody accepts events: each leader compares at the beginning of its term.
+    server.refuses.store(ALWAYS, Ordering::SeqCst);
+    let mut gone = Vec::new();
+    for _ in 0..2 {
+        let leader = w.leader();
+        faults::kill_member(&w.dir, leader).unwrap();
+        w.wait("another leader", || w.lattice.leader().ok().flatten().is_some_and(|now| now != leader));
+        w.wait("the record", || recorded(w, "chemistry").is_some_and(|count| count > 0));
+        faults::start_member(&w.dir, leader).unwrap();
+        gone.push(leader);
+    }
+    assert!(server.budgets("chemistry").is_empty());
+    server.refuses.store(0, Ordering::SeqCst);
+    w.wait("the event", || !server.budgets("chemistry").is_empty());
+    let events = server.budgets("chemistry");
+    assert_eq!((events.len(), recorded(w, "chemistry")), (1, Some(1)), "{gone:?}: {events:?}");
+    assert_eq!(w.lattice.json(&["usage", "--tenant=chemistry"]).unwrap()[0]["budget_marks"][0]["percent"], 100);
+    w.ok(&["cancel", &works]);
+    w.ended(&works);
+    w.ok(&["admin", "tenant", "delete", "chemistry"]);
 }

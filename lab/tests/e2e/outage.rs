@@ -15,6 +15,11 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 static OUTAGE: Group = Group::large("outage");
+/// How soon after its leader's death the quorum accepts work again, on a machine at rest.
+const ACCEPTED_MAX: Duration = Duration::from_secs(3);
+/// A busy machine adds so many times what a submission takes there while nothing is wrong: an
+/// election and the first commit after it need the members about as often.
+const SUBMISSIONS_ADDED: u32 = 4;
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -88,8 +93,19 @@ fn hangs(w: &World) {
     w.wait("all nodes to be Ready", || w.lattice.json(&["nodes"]).unwrap().as_array().unwrap().iter().all(|n| text(n, "state") == "Ready"));
 }
 
+/// The longest of three submissions while nothing is wrong.
+fn ordinary_submission(w: &World) -> Duration {
+    let submission = |_| {
+        let began = Instant::now();
+        w.submit(&["--hold", "--", "/bin/true"]);
+        began.elapsed()
+    };
+    (0..3).map(submission).max().unwrap()
+}
+
 fn leader(w: &World) {
     let running = sleeper(w, 100);
+    let most = ACCEPTED_MAX + SUBMISSIONS_ADDED * ordinary_submission(w);
     let gone = w.leader();
     faults::kill_member(&w.dir, gone).unwrap();
     let killed = Instant::now();
@@ -99,9 +115,9 @@ fn leader(w: &World) {
             break done.out().trim().to_owned();
         }
         assert_eq!(done.code(), 5, "refused, not failed: {}", done.err());
-        assert!(killed.elapsed() < Duration::from_secs(3), "{:?} after the leader's end: {}", killed.elapsed(), done.err());
+        assert!(killed.elapsed() < most, "{:?} after the leader's end: {}", killed.elapsed(), done.err());
     };
-    assert!(killed.elapsed() < Duration::from_secs(3), "it took {:?}", killed.elapsed());
+    assert!(killed.elapsed() < most, "it took {:?}, more than {most:?}", killed.elapsed());
     w.completed(&id);
     assert_ne!(w.leader(), gone);
     whole(w, &running, 100);

@@ -17,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         PRIORITIES.test("a_queue_follows_the_shares_of_tenants_until_its_weights_are_changed", &[], weighs),
         PRIORITIES.test("work_of_a_tenant_comes_last_while_the_tenants_budget_is_exceeded", &[], over_budget),
         PRIORITIES.test("work_of_a_lower_class_gives_its_nodes_back_and_runs_again", &[], preempts),
+        PRIORITIES.test("work_whose_class_is_raised_overtakes_and_what_runs_gives_way_if_its_class_is_lowered", &[], changes_class),
         PRIORITIES.test("work_that_saves_itself_continues_from_its_step_after_work_of_a_higher_class", &[], saves_itself),
         PRIORITIES.test("work_is_preempted_once_and_begins_once_if_the_schedulers_agent_is_killed_meanwhile", &[], scheduler_killed),
         PRIORITIES.test("idle_nodes_are_lent_and_given_back", &[], lends),
@@ -117,6 +118,26 @@ fn preempts(w: &World) {
     assert_eq!(text(&w.status(&usual), "state"), "Running");
     w.ok(&["cancel", &usual]);
     w.completed(&loud);
+}
+
+fn changes_class(w: &World) {
+    let long = w.submit(&["--name", "long", "--requeue=always", "-N", "3", "--walltime", "30m", "--", "/bin/sleep", "600"]);
+    w.running(&long);
+    let submit = |name| w.submit(&["--name", name, "--preemption-class", "3", "-N", "3", "--walltime", "5m", "--", "/bin/true"]);
+    let [first, second] = ["first", "second"].map(submit);
+    w.wait("the one that was submitted first to be first", || waiting(w) == ["first", "second"]);
+    w.ok(&["update", &second, "--preemption-class", "4"]);
+    w.wait("the one of the higher class to be first", || waiting(w) == ["second", "first"]);
+    assert!(w.ok(&["explain", &second]).contains("among work of class 4"));
+    assert_eq!(text(&w.status(&long), "state"), "Running");
+    w.ok(&["update", &long, "--preemption-class", "1"]);
+    let (first, second) = (w.completed(&first), w.completed(&second));
+    assert!(text(&second, "started_at") < text(&first, "started_at"), "{second} {first}");
+    w.running(&long);
+    let again = w.status(&long);
+    assert_eq!((&again["preempted_count"], &again["preemption_class"]), (&1.into(), &1.into()), "{again}");
+    w.ok(&["cancel", &long]);
+    w.ended(&long);
 }
 
 fn lends(w: &World) {

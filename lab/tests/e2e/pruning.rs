@@ -1,7 +1,10 @@
-//! Audit records that members delete after the leader has read them back from the archive.
+//! Audit records that members delete after the leader has read them back from the archive; and
+//! complete segments of such records that are damaged, in a backup and on a member's disk.
 
 use crate::auditing::{archive, outside};
+use crate::backups::{flip, folder, kill_all, quorum, start_all};
 use crate::harness::{Folder, Group, JOB, Need, World};
+use crate::telemetry::get;
 use futures::StreamExt;
 use lattice_lab::lattice::text;
 use lattice_lab::quorum::members::{certificate, client_of};
@@ -15,12 +18,13 @@ use lattice_quorum_client::wire::Request;
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-static PRUNING: Group = Group { theme: "pruning", name: "pruning", nodes: 1, quorum: 3, tweak: keep_one_segment };
+static PRUNING: Group = Group { theme: "pruning", name: "pruning", nodes: 1, quorum: 3, tweak: members };
 
 /// Number of records in a complete segment of the audit log.
 const SEGMENT_RECORDS: u64 = 32_768;
@@ -28,15 +32,30 @@ const SEGMENT_RECORDS: u64 = 32_768;
 const RECORDS: u64 = 2 * SEGMENT_RECORDS + 100;
 /// How many records are asked for at the same time.
 const CONCURRENT: usize = 1024;
-/// All records are archived, read back, and in all retained snapshots.
+/// Entries after which a member makes a snapshot.
+const SNAPSHOT_ENTRIES: u64 = 50;
+/// How often the leader archives, in seconds. It puts the whole open segment each time: once a
+/// second, that would be most of what it does.
+const ARCHIVE_SECONDS: u64 = 5;
+/// The leader puts two segments into the archive and reads them back, without another load.
+const CONFIRMED_MAX: Duration = Duration::from_secs(300);
+/// Each member has the checkpoint in all its snapshots, and reads what it deletes in the archive.
 const PRUNED_MAX: Duration = Duration::from_secs(300);
+/// A byte of the first records of a segment.
+const DAMAGED_BYTE: usize = 4096;
 
 pub fn trials() -> Vec<Trial> {
-    vec![PRUNING.test("archived_records_leave_the_members_and_the_archive_still_proves_all", &[Need::Python, Need::Zstd], pruned)]
+    vec![
+        PRUNING.test("archived_records_leave_the_members_and_the_archive_still_proves_all", &[Need::Python, Need::Zstd], pruned),
+        PRUNING.test("a_backup_with_a_damaged_segment_is_refused_by_name_and_changes_nothing", &[], damaged_backup),
+        PRUNING.test("the_other_members_answer_while_ones_segment_is_damaged", &[], damaged_member),
+    ]
 }
 
-fn keep_one_segment(options: &mut Options) {
-    "audit_kept_segments: 1\nsnapshot_entries: 50\n".clone_into(&mut options.member_lines);
+/// Members that keep one complete segment, and make backups.
+fn members(options: &mut Options) {
+    options.member_lines = format!("audit_kept_segments: 1\nsnapshot_entries: {SNAPSHOT_ENTRIES}\nbackup: \"file://{{dir}}/backups\"\n");
+    options.audit_archive_seconds = ARCHIVE_SECONDS;
 }
 
 /// Makes audit records.
@@ -74,10 +93,13 @@ impl Recorder {
     }
 }
 
-/// The first segment of a member's audit log.
+/// The segment of a member's audit log that begins with this record.
+fn segment(w: &World, id: u64, first: u64) -> PathBuf {
+    folder(w, id).join("data/audit").join(format!("{first:020}.audit"))
+}
+
 fn first_segment(w: &World, id: u64) -> PathBuf {
-    let member = w.cluster().member(id).unwrap().daemon.name.clone();
-    w.dir.join(member).join("data/audit").join(format!("{:020}.audit", 1))
+    segment(w, id, 1)
 }
 
 fn all_have_first(w: &World) -> bool {
@@ -97,6 +119,13 @@ fn signing_keys(verified: &Value) -> BTreeSet<String> {
     verified["keys"].as_array().unwrap().iter().map(|key| text(key, "key")).collect()
 }
 
+/// Whether the leader has read back the archive up to this record, and committed that.
+fn is_confirmed(w: &World, upto: u64) -> bool {
+    let upto = format!("upto={upto}");
+    let is_noted = |line: &str| line.contains("the audit archive was read back") && line.contains(&upto);
+    w.cluster().members.iter().any(|member| fs::read_to_string(&member.daemon.log).unwrap().lines().any(is_noted))
+}
+
 fn pruned(w: &World) {
     let recorder = Recorder::new(w);
     recorder.record(SEGMENT_RECORDS, CONCURRENT);
@@ -104,9 +133,13 @@ fn pruned(w: &World) {
     let mut keys = signing_keys(&verified(w));
     recorder.record(RECORDS - SEGMENT_RECORDS, CONCURRENT);
     keys.extend(signing_keys(&verified(w)));
-    // One after the other: each is an entry, and snapshots are made after fifty of them.
+    let confirmed = process::until(CONFIRMED_MAX, || is_confirmed(w, 2 * SEGMENT_RECORDS));
+    assert!(confirmed, "the leader has not read both segments back from the archive");
+    // One after the other: each is an entry. Both snapshots of a member must have the checkpoint.
+    recorder.record(3 * SNAPSHOT_ENTRIES, 1);
     let pruned = process::until(PRUNED_MAX, || {
-        recorder.record(10, 1);
+        // A member may have been making a snapshot all the time: the next one needs another entry.
+        recorder.record(1, 1);
         none_has_first(w)
     });
     assert!(pruned, "the members still have the first segment: {:?}", (1..=3).map(|id| first_segment(w, id)).collect::<Vec<_>>());
@@ -150,4 +183,85 @@ fn pruned(w: &World) {
     w.completed(&w.submit(&["--", "/bin/true"]));
     let after = verified(w);
     assert!(after["begins"].as_u64() == Some(begins) && after["records"].as_u64() > Some(before), "{before} records, then {after}");
+}
+
+/// Makes records until the second segment is complete and in a snapshot, unless that was done.
+fn fill_two_segments(w: &World) {
+    let records = w.lattice.json(&["quorum", "status"]).unwrap()["audit_records"].as_u64().unwrap();
+    if records < RECORDS {
+        let recorder = Recorder::new(w);
+        recorder.record(RECORDS - records, CONCURRENT);
+        recorder.record(2 * SNAPSHOT_ENTRIES, 1);
+    }
+}
+
+fn damaged_backup(w: &World) {
+    fill_two_segments(w);
+    let (code, made) = quorum(w, 1, &["backup"]);
+    assert_eq!(code, 0, "{made}");
+    let name = made.lines().next().unwrap().to_owned();
+    // Backups share complete segments.
+    let stored = fs::read_dir(w.dir.join("backups/audit")).unwrap().map(|file| file.unwrap().path()).max().unwrap();
+    flip(&stored, DAMAGED_BYTE);
+    let object = stored.file_name().unwrap().to_string_lossy().into_owned();
+    let refused = |(code, output): (i32, String)| {
+        assert_eq!(code, 1, "{output}");
+        let expected = [format!("backup {name} is damaged"), object.clone(), "Take another one (--backup NAME)".to_owned()];
+        assert!(expected.iter().all(|piece| output.contains(piece)), "{expected:?}: {output}");
+    };
+    refused(quorum(w, 2, &["verify", "--backup", &name]));
+    // A member that has lost its files is not made from it.
+    kill_all(w);
+    let (data, aside) = (folder(w, 1).join("data"), folder(w, 1).join("aside"));
+    fs::rename(&data, &aside).unwrap();
+    let recovered = quorum(w, 1, &["recover", "--backup", &name, "--yes"]);
+    let left: BTreeSet<String> = fs::read_dir(folder(w, 1)).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(!left.iter().any(|name| name.starts_with("data")), "{left:?}: {}", recovered.1);
+    refused(recovered);
+    fs::rename(&aside, &data).unwrap();
+    flip(&stored, DAMAGED_BYTE);
+    start_all(w);
+    w.completed(&w.submit(&["--", "/bin/true"]));
+}
+
+fn damaged_member(w: &World) {
+    fill_two_segments(w);
+    let damaged = (1..=3).find(|id| *id != w.leader()).unwrap();
+    let segment = segment(w, damaged, SEGMENT_RECORDS + 1);
+    w.wait("the segment to be complete on its disk", || segment.with_extension("index").exists());
+    faults::kill_member(&w.dir, damaged).unwrap();
+    flip(&segment, DAMAGED_BYTE);
+    faults::start_member(&w.dir, damaged).unwrap();
+    let member = w.cluster().member(damaged).unwrap().clone();
+    let logged = "a segment of the audit log is damaged; nothing is read from it";
+    w.wait("the member to find the damage", || fs::read_to_string(&member.daemon.log).unwrap().contains(logged));
+    let is_counted = |line: &str| line.starts_with("lattice_audit_segments_damaged") && line.ends_with(" 1");
+    w.wait("its metric to count it", || get(&member.metrics, "/metrics", "").1.lines().any(is_counted));
+
+    // The first record of that segment, and the whole chain: by the leader.
+    let (before, first) = (SEGMENT_RECORDS.to_string(), format!("{}\n", SEGMENT_RECORDS + 1));
+    let query = ["audit", "query", "--after", &before, "--limit", "1", "-o", "name"];
+    w.wait("the others to answer", || {
+        if w.leader() == damaged {
+            let _another = w.run(&["quorum", "transfer-leader"]);
+            return false;
+        }
+        let found = w.run(&query).out();
+        let verified = w.lattice.json(&["audit", "verify"]);
+        found == first && verified.is_ok_and(|verified| verified["member"].as_u64().is_some_and(|id| id != damaged))
+    });
+    // While it leads, it says which record it cannot read, and serves everything else.
+    let (id, mut refused) = (damaged.to_string(), String::new());
+    w.wait("the damaged member to lead", || {
+        let _it_may_lead = w.run(&["quorum", "transfer-leader", &id]);
+        let done = w.run(&query);
+        refused = done.err();
+        done.code() == 1
+    });
+    assert!(refused.contains(&format!("the audit chain is broken at record {}", SEGMENT_RECORDS + 1)), "{refused}");
+    w.completed(&w.submit(&["--", "/bin/true"]));
+    w.wait("another member to lead and to answer", || {
+        let _another = w.run(&["quorum", "transfer-leader"]);
+        w.run(&query).out() == first
+    });
 }

@@ -21,6 +21,7 @@ pub fn trials() -> Vec<Trial> {
         REFUSAL.test("wrong_command_lines_are_refused_with_what_was_meant", &[], command_lines),
         REFUSAL.test("scripts_that_cannot_be_are_refused", &[], scripts),
         REFUSAL.test("what_is_too_large_is_refused_with_its_size", &[], too_large),
+        REFUSAL.test("too_many_names_and_too_long_ones_are_refused_and_ten_thousand_are_not_too_many", &[], names),
         REFUSAL.test("a_refused_claim_is_explained", &[], claim),
         REFUSAL.test("fields_that_are_not_built_are_refused_by_name", &[], not_built),
         REFUSAL.test("a_command_that_does_not_exist_gives_127", &[], no_command),
@@ -72,6 +73,32 @@ fn too_large(w: &World) {
     refused(w, &["submit", "--", "/bin/echo", &long], 2, &["the specification has 7", "bytes, at most 65536 are committed"]);
     let script = w.script("long.sh", &format!("#!/bin/sh\n#{}\n", "x".repeat(1 << 20)));
     refused(w, &["submit", &script], 2, &["long.sh", "more than 1048576 bytes"]);
+}
+
+fn names(w: &World) {
+    let long = "f".repeat(100_000);
+    let too_long = ["the request has 1000", "bytes, at most 65536 are accepted: make it smaller"];
+    for args in [&["status", &long][..], &["explain", &long], &["cancel", &long], &["logs", &long], &["status", "--name", &long]] {
+        refused(w, args, 2, &too_long);
+    }
+    // Many are asked for one after the other, and each of them that cannot be is named.
+    let here = w.submit(&["--nodes", "9", "--wait-for-nodes", "--", "/bin/true"]);
+    let unknown: Vec<String> = (0..300).map(|number| format!("{number:08x}-0000-4000-8000-000000000000")).collect();
+    let cancel: Vec<&str> = ["cancel"].into_iter().chain(unknown.iter().map(String::as_str)).chain([here.as_str()]).collect();
+    let cancelled = w.run(&cancel);
+    assert!(cancelled.code() == 3 && cancelled.out().contains(&here[..8]), "{} {}", cancelled.code(), cancelled.err());
+    assert!(unknown.iter().all(|id| cancelled.err().contains(id)), "{}", cancelled.err());
+    assert_eq!(text(&w.status(&here), "state"), "Cancelled");
+
+    let too_many = ["a list has at most 100000 names"];
+    refused(w, &["nodes", "n[1-100001]"], 2, &too_many);
+    refused(w, &["node", "cordon", "n[1-100001]", "--reason", "x"], 2, &too_many);
+    refused(w, &["nodes", "n[1-100000]"], 3, &["there is no node \"n10\""]);
+    let create = |nodes| ["admin", "vcluster", "create", "wide", "--scheduler", "interactive-fifo", "--nodes", nodes];
+    refused(w, &create("n[1-100001]"), 2, &too_many);
+    refused(w, &create("a-name-as-long-as-names-are-n[1-100000]"), 2, &["the request has", "at most 1048576 are accepted"]);
+    // So many reach the quorum, which does not know them.
+    refused(w, &create("n[1-10000]"), 3, &["there is no node n10"]);
 }
 
 /// Another scheduler, with the lease's own token, claims nodes that do not exist, are in use, or have changed.

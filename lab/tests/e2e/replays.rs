@@ -1,6 +1,7 @@
 //! The trace of a cluster: captured with the CLI, and replayed by the lab under several weights.
 
 use crate::harness::{Folder, Group, JOB, NOBODY, World, lab};
+use lattice_lab::lattice::text;
 use lattice_lab::process::Finished;
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -11,6 +12,7 @@ static REPLAYS: Group = Group::small("replays");
 pub fn trials() -> Vec<Trial> {
     vec![
         REPLAYS.test("a_captured_trace_is_replayed_under_the_weights_of_two_files", &[], captures_and_replays),
+        REPLAYS.test("a_trace_is_put_into_the_object_store_of_the_agent", &[], stores),
         REPLAYS.test("a_trace_is_for_operators_and_replaces_no_file", &[], refuses),
     ]
 }
@@ -51,7 +53,7 @@ fn captures_and_replays(w: &World) {
     let printed = captured.out();
     assert_eq!(captured.code(), 0, "{}", captured.err());
     assert!(printed.contains(" submissions, ") && printed.contains("t.jsonl: "), "{printed}");
-    assert!(captured.err().contains("1 submissions held: left out"), "{}", captured.err());
+    assert!(captured.err().contains("1 submission held: left out"), "{}", captured.err());
     let text = std::fs::read_to_string(&trace).unwrap();
     assert!(text.lines().next().unwrap().contains("lattice-trace/1"), "{text}");
     assert!(["secret-work", "/bin/sleep", "root"].iter().all(|word| !text.contains(word)), "{text}");
@@ -84,6 +86,40 @@ fn captures_and_replays(w: &World) {
     std::fs::write(&trace, &text[..text.len() - 1]).unwrap();
     let refused = replay(&trace, &[&training], &[]);
     assert!(refused.code() != 0 && refused.err().contains("the last line is cut"), "{}", refused.err());
+}
+
+fn stores(w: &World) {
+    const CAPTURE: [&str; 6] = ["admin", "trace", "capture", "--days", "1", "--store"];
+    let folder = Folder::new("replays");
+    w.completed(&w.submit(&["--walltime", "1m", "--", "/bin/true"]));
+    let capture = || {
+        let captured = w.lattice.json(&CAPTURE).unwrap_or_else(|e| panic!("{e:#}"));
+        assert!(captured["file"].is_null() && captured["submitted"].as_u64() > Some(0), "{captured}");
+        text(&captured, "url")
+    };
+    let urls = [capture(), capture()];
+    assert_ne!(urls[0], urls[1]);
+    let fair = path(&folder, "fair.yaml");
+    std::fs::write(&fair, "default:\n  fair-share: 0.35\n").unwrap();
+    for url in &urls {
+        let file = url.strip_prefix("file://").unwrap_or_else(|| panic!("{url}"));
+        let stored = std::fs::read_to_string(file).unwrap();
+        assert!(stored.lines().next().unwrap().contains("lattice-trace/1") && stored.ends_with("}\n"), "{stored}");
+        let done = replay(file, &[&fair], &[]);
+        assert_eq!(done.code(), 0, "{}", done.err());
+        let refused = replay(url, &[&fair], &[]);
+        assert!(refused.code() != 0 && refused.err().contains("is a URL, and only files are replayed"), "{}", refused.err());
+    }
+    let objects = std::fs::read_dir(w.dir.join("objects/traces")).unwrap().map(|object| object.unwrap().file_name());
+    let mut objects: Vec<String> = objects.map(|name| name.into_string().unwrap()).collect();
+    objects.sort_unstable();
+    let mut names: Vec<&str> = urls.iter().filter_map(|url| url.rsplit('/').next()).collect();
+    names.sort_unstable();
+    assert_eq!(objects, names, "nothing else is left there");
+    let both = w.run(&[&CAPTURE[..], &["--file", "-"]].concat());
+    assert_eq!((both.code(), both.out().as_str()), (2, ""), "{}", both.err());
+    let nobody = w.run_as(NOBODY, &CAPTURE);
+    assert!(nobody.code() == 4 && nobody.out().is_empty(), "{} {}{}", nobody.code(), nobody.out(), nobody.err());
 }
 
 fn refuses(w: &World) {

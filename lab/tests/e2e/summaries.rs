@@ -4,8 +4,8 @@ use crate::harness::{Group, World};
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use serde_json::Value;
-use std::io::Write;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Stdio};
 
 static SUMMARIES: Group = Group::small("summaries");
 
@@ -15,6 +15,7 @@ pub fn trials() -> Vec<Trial> {
         SUMMARIES.test("the_summary_of_an_end_is_kept", &[], summary),
         SUMMARIES.test("wait_ends_with_the_code_of_the_work", &[], waited_for),
         SUMMARIES.test("work_is_held_before_it_begins_and_released", &[], held),
+        SUMMARIES.test("a_command_whose_output_nobody_reads_ends_without_a_message", &[], unread),
         SUMMARIES.test("nothing_is_left_of_ended_jobs", &[], World::assert_nothing_left),
     ]
 }
@@ -127,4 +128,62 @@ fn held(w: &World) {
     assert_eq!(text(&w.status(&waits), "state"), "Pending", "it is held");
     w.ok(&["resume", &waits]);
     w.completed(&waits);
+}
+
+/// Waits until it ends by itself; returns its exit code and what it wrote to stderr.
+fn end_of(w: &World, what: &str, mut child: Child) -> (Option<i32>, String) {
+    let mut stderr = child.stderr.take().unwrap();
+    let mut status = None;
+    w.wait(&format!("`lattice {what}` to end"), || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    let mut messages = String::new();
+    stderr.read_to_string(&mut messages).unwrap();
+    (status.and_then(|status| status.code()), messages)
+}
+
+/// Runs the CLI, whose stdout nobody can read.
+fn without_reader(w: &World, args: &[&str]) -> (Option<i32>, String) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let child = w.lattice.command(args).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    end_of(w, &args.join(" "), child)
+}
+
+fn unread(w: &World) {
+    let id = w.submit(&["--", "/bin/sh", "-c", "seq 200000; exec sleep 600"]);
+    w.wait("its output", || w.run(&["logs", &id, "--tail", "1"]).out() == "200000\n");
+    // As `lattice logs ID | head -n 1`: the pipe is closed after the first line.
+    let mut command = w.lattice.command(&["logs", &id]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), end_of(w, "logs", child)), ("1\n", (Some(0), String::new())));
+    for args in [
+        &["status"][..],
+        &["status", &id],
+        &["status", "--all", "-o", "json"],
+        &["status", &id, "--watch"],
+        &["explain", &id],
+        &["nodes"],
+        &["nodes", "--watch"],
+        &["logs", &id],
+        &["logs", "--follow", &id],
+        &["--help"],
+        &["--version"],
+    ] {
+        assert_eq!(without_reader(w, args), (Some(0), String::new()), "{args:?}");
+    }
+    assert_eq!(text(&w.status(&id), "state"), "Running");
+    // What it was to do is done nevertheless.
+    assert_eq!(without_reader(w, &["cancel", &id]), (Some(0), String::new()));
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    // A launch of its own is ended.
+    let endless = "while :; do echo x; sleep 0.01; done";
+    let (code, messages) = without_reader(w, &["launch", "--name", "unread", "--", "/bin/sh", "-c", endless]);
+    assert!(code == Some(141) && messages.contains("the reader of the output is gone: cancelling allocation"), "{code:?} {messages}");
+    let launched = text(&listed(w, &["--name", "unread"])[0], "id");
+    assert_eq!(text(&w.ended(&launched), "state"), "Cancelled");
+    w.assert_nothing_left();
 }

@@ -3,10 +3,12 @@
 use crate::harness::{Folder, Group, Need, World, alone, binaries, close, fresh_dir};
 use lattice_lab::cluster::Cluster;
 use lattice_lab::lattice::text;
+use lattice_lab::process::Identity;
 use lattice_lab::{faults, process};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         SUPERVISOR.test("ready_comes_after_adoption_then_status_pulse_and_stopping", &[], story),
         SUPERVISOR.test("a_shim_that_hangs_is_waited_for_and_then_not", &[], hanging),
+        SUPERVISOR.test("a_shim_that_hangs_is_killed_with_its_work_some_time_after_that_is_cancelled", &[], hung),
         alone("supervisor::a_hundred_allocations_are_taken_up_again_at_once", &[], hundred),
         SUPERVISOR.test("a_driver_that_hangs_is_silent", &[], silent_driver),
         SUPERVISOR.test("a_member_serves_with_the_capabilities_that_its_unit_leaves_it", &[], bare_member),
@@ -120,6 +123,39 @@ fn hanging(w: &World) {
     assert!(began.elapsed() >= Duration::from_secs(8), "it came after {:?}", began.elapsed());
     assert!(ready.last().unwrap().text.contains("1 not answering"), "{}", ready.last().unwrap().text);
     end(w, &id, &node);
+}
+
+/// How long a shim that hangs has to end its work, after the grace of this cluster (2 s) and the
+/// time for killing (3 s).
+const SHIM_MARGIN: Duration = Duration::from_secs(30);
+
+fn hung(w: &World) {
+    let id = w.submit(&["--", "/bin/sleep", "600"]);
+    w.running(&id);
+    let node = w.status(&id)["nodes"][0].as_str().unwrap().to_owned();
+    let agent = w.at(&node);
+    let shown = || {
+        let status = agent.json(&["node", "status"]).unwrap();
+        status["allocations"].as_array().unwrap().iter().find(|a| a["id"] == id.as_str()).cloned()
+    };
+    let shim = Identity::of(i32::try_from(shown().unwrap()["shim_pid"].as_i64().unwrap()).unwrap()).unwrap();
+    assert!(shim.signal(Signal::SIGSTOP).unwrap());
+    let cancelled = Instant::now();
+    w.ok(&["cancel", &id]);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    // The node shows what is left, and has it until that is gone.
+    let next = w.submit(&["-w", &node, "--", "/bin/true"]);
+    let names_what_is_left = |local: &Value| text(local, "detail").contains("killed processes are still there");
+    w.wait("the node to show what is left", || shown().as_ref().is_some_and(names_what_is_left));
+    assert_eq!((text(&w.status(&next), "state").as_str(), shim.alive()), ("Pending", true));
+    w.wait("the node to have nothing of it", || shown().is_none());
+    let took = cancelled.elapsed();
+    assert!(took > SHIM_MARGIN, "its shim had only {took:?}");
+    assert!(!shim.alive(), "its shim lives on");
+    let log = std::fs::read_to_string(&w.cluster().node(&node).unwrap().daemon.log).unwrap();
+    assert!(log.contains("the shim does not end the work: it is killed with its scope"), "{log}");
+    w.completed(&next);
+    w.assert_nothing_left();
 }
 
 /// One thread of a process, stopped until this is dropped.

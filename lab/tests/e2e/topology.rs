@@ -41,6 +41,7 @@ fn node(world: &World) -> Value {
 fn capacity(world: &World) {
     let nodes: Value = serde_json::from_str(&world.ok(&["nodes", "-o", "json"])).unwrap();
     assert_eq!(nodes[0]["gpus"], 4, "{nodes}");
+    assert!(nodes[0]["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0 && bytes % (64 << 20) == 0), "{nodes}");
     let status = node(world);
     let gpus = status["topology"]["gpu"]["gpus"].as_array().unwrap();
     assert!(gpus.len() == 4 && gpus.iter().all(|g| g["vendor"] == "simulated"), "{status}");

@@ -66,8 +66,8 @@ fn groups(w: &World) {
     for id in others.iter().chain([&tight]) {
         w.ok(&["cancel", id]);
     }
-    let refused = w.run(&["submit", "-N", "2", "-C", "topology=loose", "--", "/bin/true"]);
-    assert!(refused.code() != 0 && refused.err().contains("is not one of any, tight"), "{}", refused.err());
+    let refused = w.run(&["submit", "-N", "2", "-C", "topology=tight", "--", "/bin/true"]);
+    assert!(refused.code() != 0 && refused.err().contains("--topology any or --topology tight"), "{}", refused.err());
 }
 
 fn range(w: &World) {

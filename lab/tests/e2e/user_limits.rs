@@ -17,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         USERS.test("who_submits_too_fast_learns_when_to_try_again", &[], rate),
         USERS.test("scripts_are_limited_and_freed_when_nothing_names_them", &[], scripts),
         USERS.test("one_users_flood_pushes_no_history_of_others_out", &[], history),
+        USERS.test("ended_work_is_forgotten_when_its_memory_is_full_and_everybody_is_told", &[], memory),
     ]
 }
 
@@ -51,7 +52,8 @@ struct Restored<'a>(&'a World);
 impl Drop for Restored<'_> {
     fn drop(&mut self) {
         let all = ["--user-pending=10000", "--user-submissions-per-second=100", "--user-script-bytes=67108864", "--user-history=none"];
-        let _ = self.0.run(&[&["admin", "limits", "--user-running=none", "--tenant-pending=100000"], &all[..]].concat());
+        let ended = ["--ended-kept=7d", "--ended-memory=256M"];
+        let _ = self.0.run(&[&["admin", "limits", "--user-running=none", "--tenant-pending=100000"], &all[..], &ended].concat());
     }
 }
 
@@ -223,4 +225,60 @@ fn history(w: &World) {
     assert_eq!(text(&w.status(&theirs), "state"), "Cancelled");
     assert_eq!(w.run(&["status", &mine[4]]).code(), 3, "the oldest of the one who has most is forgotten");
     assert_eq!(text(&w.status(&mine[5]), "state"), "Cancelled");
+}
+
+/// Work of one user with a megabyte of scripts in all, where the records of ended work may have one.
+fn memory(w: &World) {
+    let theirs = submit(w, DAEMON, &["--", "true"]).unwrap();
+    cancel(w, DAEMON, std::slice::from_ref(&theirs));
+    for (wrong, says) in [("--ended-memory=1023K", "1 MiB to 64 GiB"), ("--ended-kept=59m", "1 hour to 366 days")] {
+        let refused = w.run(&["admin", "limits", wrong]);
+        assert!(refused.code() == 2 && refused.err().contains(says), "{wrong}: {} {}", refused.code(), refused.err());
+    }
+    let nobody = w.run_as(NOBODY, &["admin", "limits", "--ended-memory=64G"]);
+    assert_eq!(nobody.code(), 4, "operators set it: {}", nobody.err());
+    let ended = || w.lattice.json(&["quorum", "status"]).unwrap()["ended"].clone();
+    let before = w.lattice.json(&["admin", "limits"]).unwrap();
+    assert_eq!((&before["ended_kept_seconds"], &before["ended_memory_bytes"]), (&604_800.into(), &(256 << 20).into()));
+    assert_eq!(ended()["cut_short"], false);
+    let script = |name: &str| {
+        let path = w.dir.join(format!("home-{NOBODY}")).join(name);
+        fs::write(&path, format!("#!/bin/sh\n# {}\n", name.repeat(80_000))).unwrap();
+        chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+        path.to_string_lossy().into_owned()
+    };
+    let _restored = limit(w, &["--ended-memory", "1M", "--ended-kept", "30d"]);
+    // Two of 400,000 bytes each are more than a half. Other tests may have left more than all: it is dropped in steps.
+    let first = submit(w, NOBODY, &[&script("00.sh")]).unwrap();
+    cancel(w, NOBODY, std::slice::from_ref(&first));
+    assert_eq!(text(&w.status(&first), "state"), "Cancelled");
+    let fits = || ended()["bytes"].as_u64().is_some_and(|bytes| bytes <= 1 << 20);
+    let mut number = 0;
+    while w.run(&["status", &first]).code() != 3 || !fits() {
+        number += 1;
+        assert!(number < 40, "the memory of ended work does not become less: {}", ended());
+        let next = submit(w, NOBODY, &[&script(&format!("{number:02}.sh"))]).unwrap();
+        cancel(w, NOBODY, std::slice::from_ref(&next));
+        assert_eq!(text(&w.status(&next), "state"), "Cancelled", "it is the newest");
+    }
+    assert_eq!(text(&w.status(&theirs), "state"), "Cancelled", "it is of another user");
+    let forgotten = w.run_as(NOBODY, &["status", &first]);
+    assert_eq!(forgotten.code(), 3, "{}", forgotten.err());
+    for says in [
+        format!("there is no allocation {first}"),
+        "keeps ended work for 30 days, or less where the memory for it is full".to_owned(),
+        format!("`lattice audit query --alloc {first}`"),
+    ] {
+        assert!(forgotten.err().contains(&says), "it should say {says:?}: {}", forgotten.err());
+    }
+    assert!(w.ok(&["audit", "query", "--alloc", &first]).contains("AllocationEnded"), "the audit log has it");
+    let now = ended();
+    assert_eq!(now["cut_short"], true, "{now}");
+    assert_eq!((&now["kept_seconds"], &now["memory_bytes"]), (&2_592_000.into(), &(1 << 20).into()), "{now}");
+    assert!(now["bytes"].as_u64().is_some_and(|bytes| (400_000..=1 << 20).contains(&bytes)), "{now}");
+    assert!(now["oldest_ended_at"].is_string() && now["forgotten_until"].is_string(), "{now}");
+    let shown = w.ok(&["quorum", "status"]);
+    assert!(shown.contains(" of 1 MiB; the oldest ended 0") && shown.contains("before the limit of 30 days"), "{shown}");
+    let shown = w.ok(&["admin", "limits"]);
+    assert!(shown.lines().any(|line| line.starts_with("Ended work is kept for:") && line.ends_with("30 days")), "{shown}");
 }

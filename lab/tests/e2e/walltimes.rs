@@ -1,5 +1,5 @@
-//! Changes of the walltime of submitted work: who may do it, how far, and that its nodes follow, also when daemons are
-//! killed meanwhile.
+//! Changes of submitted work, of its walltime above all: who may do it, how far, and that its nodes follow, also when
+//! daemons are killed meanwhile.
 
 use crate::checkpoint::Chain;
 use crate::harness::{DAEMON, Group, NOBODY, World, ms};
@@ -15,6 +15,8 @@ static WALLTIMES: Group = Group { theme: "walltimes", name: "walltimes", nodes: 
 pub fn trials() -> Vec<Trial> {
     vec![
         WALLTIMES.test("waiting_work_gets_any_that_a_submission_may_have", &[], waiting),
+        WALLTIMES.test("a_walltime_is_changed_by_a_difference", &[], by_a_difference),
+        WALLTIMES.test("name_and_class_of_a_running_job_are_changed_and_all_of_a_change_or_nothing", &[], name_and_class),
         WALLTIMES.test("a_running_job_that_is_shortened_ends_then_also_where_an_agent_was_away", &[], shortened),
         WALLTIMES.test("a_running_job_that_is_lengthened_lives_on_though_its_agents_are_killed", &[], lengthened),
         WALLTIMES.test("work_that_saves_itself_is_asked_before_its_new_end", &[], asked_before_the_new_end),
@@ -46,11 +48,19 @@ fn walltime_s(w: &World, id: &str) -> Option<u64> {
     w.status(id)["walltime_seconds"].as_u64()
 }
 
-/// The audit log's records of changes: actor and detail.
+/// The audit log's records of changed walltimes: actor and detail.
 fn changes(w: &World, id: &str) -> Vec<(String, String)> {
+    records(w, id, "WalltimeChanged")
+}
+
+fn records(w: &World, id: &str, action: &str) -> Vec<(String, String)> {
     let records = w.lattice.json(&["audit", "query", "--alloc", id]).unwrap();
-    let changes = records.as_array().unwrap().iter().filter(|r| text(r, "action") == "WalltimeChanged");
+    let changes = records.as_array().unwrap().iter().filter(|r| text(r, "action") == action);
     changes.map(|r| (text(r, "actor"), text(r, "detail"))).collect()
+}
+
+fn by(who: &str, detail: &str) -> (String, String) {
+    (who.to_owned(), detail.to_owned())
 }
 
 fn ran_ms(ended: &Value) -> u64 {
@@ -73,18 +83,72 @@ fn waiting(w: &World) {
     let ran = ran_ms(&w.ended(&id));
     assert!((2_900..4_900).contains(&ran), "3 s, not {ran} ms");
     refused(w, NOBODY, &id, "10m", 4, "it is Failed");
-    let by = |who: &str, detail: &str| (who.to_owned(), detail.to_owned());
     let want = [by("nobody", "01:30:00 instead of 01:00:00 while Pending"), by("root@n1", "00:00:03 instead of 01:30:00 while Pending")];
     assert_eq!(changes(w, &id), want);
     let unknown = w.run(&["update", "ffffffff", "-t", "5"]);
     assert_eq!(unknown.code(), 3, "{}", unknown.err());
 }
 
+fn by_a_difference(w: &World) {
+    let id = submit(w, NOBODY, &["--hold", "--walltime", "1h", "--", "/bin/true"]);
+    for (typed, shown, seconds) in [("+30m", "01:30:00", 5400), ("-75m", "00:15:00", 900)] {
+        let done = w.run_as(NOBODY, &["update", &id, "--walltime", typed]);
+        assert_eq!(done.out(), format!("Allocation {} has a walltime of {shown}\n", &id[..8]), "{}", done.err());
+        assert_eq!(walltime_s(w, &id), Some(seconds));
+    }
+    refused(w, NOBODY, &id, "-15m", 2, "cannot be 00:15:00 shorter");
+    refused(w, NOBODY, &id, "+366-00", 2, "365 days");
+    refused(w, DAEMON, &id, "+1h", 4, "belongs to nobody");
+    let want = [by("nobody", "01:30:00 instead of 01:00:00 while Pending"), by("nobody", "00:15:00 instead of 01:30:00 while Pending")];
+    assert_eq!(changes(w, &id), want);
+    let service = submit(w, NOBODY, &["--hold", "--service", "--", "/bin/true"]);
+    refused(w, NOBODY, &service, "+1h", 4, "it is a service");
+    for id in [&id, &service] {
+        w.ok(&["cancel", id]);
+        w.ended(id);
+    }
+}
+
+fn name_and_class(w: &World) {
+    let id = submit(w, NOBODY, &["--name", "before", "--walltime", "1h", "--", "/bin/sh", "-c", POLITE]);
+    w.running(&id);
+    let update = |uid, change: &[&str]| w.run_as(uid, &[&["update", id.as_str()], change].concat());
+    let done = update(NOBODY, &["--name", "after", "--priority", "3"]);
+    assert_eq!(done.out(), format!("Allocation {} has preemption class 3, the name after\n", &id[..8]), "{}", done.err());
+    for (uid, change, expected) in [
+        (NOBODY, &["--preemption-class", "4"][..], "only operators raise"),
+        (NOBODY, &["--name", "both", "--walltime", "2h"][..], "only operators lengthen"),
+        (DAEMON, &["--name", "mine"][..], "belongs to nobody"),
+        (DAEMON, &["--preemption-class", "0"][..], "belongs to nobody"),
+    ] {
+        let refused = update(uid, change);
+        assert!(refused.code() == 4 && refused.err().contains(expected), "{change:?}: {} {}", refused.code(), refused.err());
+        let now = w.status(&id);
+        assert_eq!((text(&now, "name").as_str(), &now["preemption_class"]), ("after", &3.into()), "{change:?}: {now}");
+    }
+    let nameless = update(NOBODY, &["--name", ""]);
+    assert!(nameless.code() == 2 && nameless.err().contains("1 to 128 bytes"), "{}", nameless.err());
+    w.ok(&["update", &id, "--preemption-class", "6"]);
+    let shown = w.ok(&["status", &id]);
+    assert!(shown.lines().any(|line| line.starts_with("Class:") && line.ends_with(" 6")), "{shown}");
+    assert_eq!(w.ok(&["status", "--all", "--name", "after", "-o", "name"]).trim(), id);
+    let want = [
+        by("nobody", "name after instead of before, preemption class 3 instead of 5 while Running"),
+        by("root@n1", "preemption class 6 instead of 3 while Running"),
+    ];
+    assert_eq!(records(w, &id, "AllocationChanged"), want);
+    w.ok(&["cancel", &id]);
+    w.ended(&id);
+    let ended = update(NOBODY, &["--name", "late"]);
+    assert!(ended.code() == 4 && ended.err().contains("it is Cancelled"), "{}", ended.err());
+    w.assert_nothing_left();
+}
+
 fn shortened(w: &World) {
     let id = submit(w, NOBODY, &["--nodes", "2", "--walltime", "1h", "--", "/bin/sh", "-c", POLITE]);
     w.wait("both ranks", || w.log(&id).matches("ready").count() == 2);
     refused(w, NOBODY, &id, "2h", 4, "only operators lengthen");
-    refused(w, NOBODY, &id, "30s", 4, "is the least that it can be");
+    refused(w, NOBODY, &id, "30s", 4, "is the least that its walltime can be");
     refused(w, DAEMON, &id, "10m", 4, "belongs to nobody");
     // One of its agents learns of it when it restarts.
     faults::kill_node(&w.dir, "n2").unwrap();
@@ -100,8 +164,8 @@ fn shortened(w: &World) {
 fn lengthened(w: &World) {
     let id = submit(w, NOBODY, &["--nodes", "2", "--walltime", "20s", "--", "/bin/sh", "-c", POLITE]);
     w.wait("both ranks", || w.log(&id).matches("ready").count() == 2);
-    refused(w, NOBODY, &id, "40s", 4, "only operators lengthen");
-    w.ok(&["update", &id, "--walltime", "40s"]);
+    refused(w, NOBODY, &id, "+1s", 4, "only operators lengthen");
+    w.ok(&["update", &id, "--walltime", "+20s"]);
     // Twice: after the second restart the agent knows it only from its journal, or from its list.
     for node in ["n1", "n2", "n1", "n2"] {
         faults::kill_node(&w.dir, node).unwrap();

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_lab::faults;
-use lattice_lab::lattice::text;
+use lattice_lab::lattice::{Lattice, text};
 use lattice_lab::process::until;
 use lattice_lab::quorum::members::certificate;
 use lattice_model::{AllocationId, AllocationSpec, Entrypoint, Principal};
@@ -44,8 +44,13 @@ pub struct Watching {
 
 impl Watching {
     pub fn begin(w: &World, name: &str, args: &[&str], uid: Option<u32>) -> Self {
+        Self::begin_at(w, &w.lattice, name, args, uid)
+    }
+
+    /// The same with another node's agent.
+    pub fn begin_at(w: &World, lattice: &Lattice, name: &str, args: &[&str], uid: Option<u32>) -> Self {
         let (out, err) = (w.dir.join(format!("{name}.out")), w.dir.join(format!("{name}.err")));
-        let mut command = w.lattice.clone().with_program(&w.dir.join("bin/lattice")).command(args);
+        let mut command = lattice.clone().with_program(&w.dir.join("bin/lattice")).command(args);
         command.stdin(Stdio::null()).stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
         if let Some(uid) = uid {
             let home = w.dir.join(format!("home-{uid}"));
@@ -54,7 +59,7 @@ impl Watching {
         Self { child: command.spawn().unwrap(), out, err }
     }
 
-    fn out(&self) -> String {
+    pub fn out(&self) -> String {
         std::fs::read_to_string(&self.out).unwrap()
     }
 
@@ -70,7 +75,7 @@ impl Watching {
     }
 
     /// Waits until it ends by itself; returns its exit code.
-    fn ended(&mut self) -> Option<i32> {
+    pub fn ended(&mut self) -> Option<i32> {
         let mut status = None;
         let ended = until(JOB, || {
             status = self.child.try_wait().unwrap();

@@ -47,6 +47,17 @@ fn days_before_the_period_are_forgotten_and_never_charged() {
 }
 
 #[test]
+fn work_that_runs_counts_from_the_first_of_the_days_on() {
+    let within = |from, to, days| NODE.within((from, to), at(109, 500), days);
+    let of_ms = |ms| Used { node_ms: ms, gpu_ms: 4 * ms };
+    assert_eq!(within(at(90, 0), at(109, 500), 7), of_ms(6 * DAY_MS + 500));
+    assert_eq!(within(at(109, 100), at(109, 500), 7), of_ms(400));
+    // It reached its walltime before.
+    assert_eq!(within(at(90, 0), at(102, 500), 7), Used::default());
+    assert_eq!(within(at(90, 0), at(103, 500), 7), of_ms(500));
+}
+
+#[test]
 fn use_counts_half_after_one_half_life() {
     let mut days = DailyUse::default();
     days.add(NODE, at(100, 0), at(100, 1000), BudgetPeriod::default());

@@ -4,12 +4,14 @@
 //!
 //! To add a command, add a row here, and a function in the file of its family beside this one.
 
+use super::ended::EndedLimitsChange;
 use super::preemptions::PreemptFor;
 use super::refusal::Refusal;
 use super::requester::Requester::{self, Member, Operator, Owner, User, UserOrOperator};
 use super::signing::SignedHead;
 use super::state::keyring::Secret;
 use super::tenants::{QuotaChange, TenantChange};
+use super::updates::AllocationChange;
 use super::urgency::Urgency::{self, Keeps, Mends, New};
 use super::user_limits::UserLimitsChange;
 use super::vclusters::VClusterChange;
@@ -23,7 +25,6 @@ use lattice_model::{
     ReportItem, Revision, SharePolicy, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 use uuid::Uuid;
 
 /// Generates [`Action`] from a table with a row for each command:
@@ -264,10 +265,12 @@ commands! { |ledger, context|
         budget_period_days: Option<u32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         share_policy: Option<SharePolicy>,
+        #[serde(default, skip_serializing_if = "EndedLimitsChange::is_none")]
+        ended: EndedLimitsChange,
         by: String,
     }
         => 1, New, Operator(by, &["AdminService/SetLimits"]), 256,
-        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days, *share_policy), by);
+        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days, *share_policy, *ended), by);
 
     /// The leader's clock: this deadline of the node's drain has passed.
     EndDrained { node: NodeId, deadline: Timestamp }
@@ -353,11 +356,11 @@ commands! { |ledger, context|
     HoldAllocation { allocation: AllocationId, by: Principal }
         => 1, Keeps, User(by, *allocation), 256, ledger.hold_allocation(context, *allocation, by);
 
-    /// Changes the walltime of an allocation that has not ended.
-    SetWalltime { allocation: AllocationId, by: Principal, walltime: Duration, as_operator: bool }
+    /// Changes the name, the walltime or the preemption class of an allocation that has not ended.
+    UpdateAllocation { allocation: AllocationId, by: Principal, change: AllocationChange, as_operator: bool }
         => 1, New,
-        UserOrOperator { by, allocation: *allocation, as_operator, methods: &["AllocationService/Update"] }, 256,
-        ledger.set_walltime(context, *allocation, by, *walltime, *as_operator);
+        UserOrOperator { by, allocation: *allocation, as_operator, methods: &["AllocationService/Update"] }, change.bytes_about(),
+        ledger.update_allocation(context, *allocation, by, change, *as_operator);
 
     /// Resumes a held or suspended allocation: it waits for nodes again.
     Resume { allocation: AllocationId, by: Principal }
@@ -395,6 +398,11 @@ commands! { |ledger, context|
     /// The leader's clock: the time of this order is over.
     EndTelemetry { allocation: AllocationId, order: Uuid }
         => 1, Keeps, Member, 256, Ok(ledger.end_telemetry(context, *allocation, *order));
+
+    /// The leader's clock: the use of these tenants' budgets has reached a mark, or is below one again.
+    CheckBudgets { tenants: Vec<String> }
+        => 1, New, Member, 256 + tenants.iter().map(|name| 8 + name.len()).sum::<usize>(),
+        Ok(ledger.check_budgets(context, tenants));
 
     /// A node's own checks request a drain; see `node_health::DrainRequest`.
     AskDrain { node: NodeId, incarnation: Incarnation, asked: Timestamp, reason: String }

@@ -69,7 +69,7 @@ impl Ledger {
 
     pub(super) fn cancel(&mut self, context: &mut ApplyContext, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
         let Some(allocation) = self.allocations.get(&id) else {
-            return Err(Refusal::NoSuchAllocation { key: id.to_string() });
+            return Err(self.no_such_allocation(id));
         };
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });

@@ -4,7 +4,9 @@ use super::dependencies::only_in_queue;
 use super::refusal::{Conflict, Refusal};
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
 use lattice_model::count::counted;
-use lattice_model::{Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares};
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares, WorkOwner,
+};
 use std::collections::BTreeSet;
 
 /// Prefix of the names of leases for the agents' own roles.
@@ -29,7 +31,7 @@ impl Ledger {
         };
         let actor = format!("node:{}", claim.by.as_deref().unwrap_or(lease.holder.as_str()));
         let Some(allocation) = known else {
-            return Err(Refusal::NoSuchAllocation { key: id.to_string() });
+            return Err(self.no_such_allocation(id));
         };
         if allocation.requeue_count != claim.requeue_count {
             return Err(Refusal::StaleRequeueCount { id, seen: claim.requeue_count, now: allocation.requeue_count });
@@ -148,7 +150,8 @@ impl Ledger {
     fn kept_apart(&self, allocation: &Allocation, node: &NodeId) -> Option<(AllocationId, String)> {
         let policy = self.limits.share_policy;
         self.holdings(node).iter().find_map(|held| {
-            let work = policy.keeps_apart(allocation, self.allocations.get(&held.allocation).map(|holder| &**holder))?;
+            let holder = self.allocations.get(&held.allocation).map(|holder| policy.owner_of(holder));
+            let work = policy.keeps_apart(allocation, holder)?;
             let why = format!("holds {work}, allocation {} (epoch {}): by the share policy {}", held.allocation, held.epoch, policy.rule());
             Some((held.allocation, why))
         })
@@ -156,12 +159,12 @@ impl Ledger {
 
     /// Updates the node's list of leaving shares, which schedulers see.
     pub(super) fn show_leaving(&mut self, context: &mut ApplyContext, id: &NodeId) {
-        let leaving: Vec<Leaving> = self
-            .holdings(id)
-            .iter()
-            .filter(|h| !self.is_live(h.allocation, h.epoch))
-            .map(|h| Leaving { allocation: h.allocation, epoch: h.epoch, resources: h.resources, fenced: h.fenced })
-            .collect();
+        let leaves = |h: &Holding| {
+            let owner = self.allocations.get(&h.allocation).map(|a| WorkOwner { uid: a.owner.uid, tenant: a.spec.tenant.clone() });
+            Leaving { allocation: h.allocation, epoch: h.epoch, resources: h.resources, fenced: h.fenced, owner }
+        };
+        let held = self.holdings(id).iter();
+        let leaving: Vec<Leaving> = held.filter(|h| !self.is_live(h.allocation, h.epoch)).map(leaves).collect();
         if self.holdings(id).is_empty() && self.nodes.get(id).is_some_and(|n| n.wipe.is_some()) {
             // It may start.
             context.changed.desired.insert(id.clone());

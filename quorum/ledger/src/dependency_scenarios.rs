@@ -2,7 +2,7 @@
 
 use super::properties::scans::invariant_indexes_equal_scans;
 use super::scenarios::{Story, id, node, prepared, released, spec, user};
-use super::{Action, DependencyRefusal, Ledger, NodeStateChange, Outcome, QuotaChange, Refusal, UserLimitsChange};
+use super::{Action, DependencyRefusal, EndedLimitsChange, Ledger, NodeStateChange, Outcome, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::dependency::{
     DEPENDENCIES_MAX,
     DependencyCondition::{self, Any, Failure, Mutex, Success},
@@ -239,8 +239,8 @@ fn an_end_reaches_all_that_depend_on_it_in_as_many_commands_as_it_takes() {
 fn a_parent_is_forgotten_once_its_children_know_how_it_ended() {
     let mut s = Story::new(0);
     let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
-    let (sensitive_pool_size, by) = (QuotaChange::Keep, "root".to_owned());
-    s.done(Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, by });
+    let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
+    s.done(Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, by });
     s.submit(1, 1, RequeuePolicy::Never, 0);
     s.submit(2, 1, RequeuePolicy::Never, 0);
     depends(&mut s, 3, &[(1, Any), (2, Success)]);

@@ -29,6 +29,7 @@
 //! * *services*: a service that a lookup returns is running;
 //! * *usage* by tenant, project and user: budgets survive any member, and every scheduler computes
 //!   with the same;
+//! * the *marks* of budgets: that one is reached is recorded once, whoever leads;
 //! * the *run lease* and *fenced* holdings: work that may still run on a silent node is not started
 //!   elsewhere, and whoever claims that node next knows what was started elsewhere;
 //! * *admissions* and *removals*: every member refuses the same nodes;
@@ -65,6 +66,7 @@ mod admission;
 mod allocations;
 mod apply_context;
 mod audit_checkpoint;
+mod budgets;
 mod claims;
 mod command;
 mod conformance;
@@ -100,6 +102,7 @@ mod telemetry;
 mod tenants;
 #[cfg(any(test, feature = "test-builders"))]
 pub mod test_builders;
+mod updates;
 mod urgency;
 mod usage;
 mod user_limits;
@@ -107,7 +110,6 @@ mod user_usage;
 mod vclusters;
 mod views;
 mod waits;
-mod walltimes;
 mod wipes;
 
 #[cfg(test)]
@@ -161,13 +163,13 @@ mod tenant_scenarios;
 #[cfg(test)]
 mod time_scenarios;
 #[cfg(test)]
+mod update_scenarios;
+#[cfg(test)]
 mod usage_scenarios;
 #[cfg(test)]
 mod user_limit_scenarios;
 #[cfg(test)]
 mod vcluster_scenarios;
-#[cfg(test)]
-mod walltime_scenarios;
 #[cfg(test)]
 mod wide_scenarios;
 #[cfg(test)]
@@ -177,9 +179,11 @@ pub use access::{Access, AccessKind};
 pub use action::Action;
 pub use admission::growth;
 pub use audit_chain::{AuditFault, AuditHead};
+pub use budgets::BudgetNotice;
 pub use claims::{SCHEDULER_LEASE, scheduler_lease};
 pub use command::{Command, ENTRY_LEAP_MS_MAX};
 pub use conformance::DriftLimits;
+pub use ended::{EndedLimitsChange, EndedStatus};
 pub use leases::held;
 pub use level::{LEVEL_KNOWN, LEVEL_MAX};
 pub use limits::LimitsStatus;
@@ -189,21 +193,23 @@ pub use node_health::{DrainRequest, NodeHealth, cut};
 pub use outcome::{Applied, Changed, ChangedShares, Outcome};
 pub use preemptions::PreemptFor;
 pub use recovery::{HeldShare, beyond};
-pub use refusal::{Conflict, DependencyRefusal, Refusal, RemovalRefusal, WalltimeRefusal};
+pub use refusal::{Conflict, DependencyRefusal, ForgottenWork, Refusal, RemovalRefusal, UpdateRefusal};
 pub use registration::{NodeStateChange, Registration};
 pub use requester::Requester;
 pub use revocations::REVOCATIONS_MAX;
 pub use services::{Endpoint, ServiceStatus};
+pub use state::budget_marks::ReachedMark;
 pub use state::ended_place::EndedPlace;
 pub use state::keyring::{self, Keyring};
 pub use state::removals::{REMOVED_LEN_MAX, Removal};
 pub use state::revocations::Revocation;
 pub use state::user_limits::{UserLimit, UserLimits};
 pub use state::{
-    Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, ENDED_BYTES_MAX, ENDED_KEPT_MS, Holding, LEVEL_FIRST, LIVE_MAX, Lease,
-    Ledger, NODES_MAX, NotifyChannel, Recovery,
+    Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, EndedLimits, Forgotten, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger,
+    NODES_MAX, NotifyChannel, Recovery,
 };
 pub use tenants::{QuotaChange, SoftLimitsChange, TenantChange, TenantStatus};
+pub use updates::AllocationChange;
 pub use urgency::Urgency;
 pub use usage::{BudgetReport, UsageOf, UsageReport};
 pub use user_limits::UserLimitsChange;

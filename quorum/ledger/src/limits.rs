@@ -1,9 +1,9 @@
 //! Cluster-wide limits.
 
 use super::refusal::Refusal;
-use super::{ApplyContext, ClusterLimits, Ledger, Outcome, QuotaChange, Subject, UserLimitsChange};
+use super::{ApplyContext, ClusterLimits, EndedLimitsChange, EndedStatus, Ledger, Outcome, QuotaChange, Subject, UserLimitsChange};
 use lattice_model::tenant::Excess;
-use lattice_model::{Allocation, AuditAction, BudgetPeriod, Claim, NodeId, Quota, SharePolicy};
+use lattice_model::{Allocation, AuditAction, BudgetPeriod, Claim, NodeId, Quota, SharePolicy, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// The cluster-wide limits, and the current usage.
@@ -12,12 +12,14 @@ pub struct LimitsStatus {
     pub limits: ClusterLimits,
     /// Number of nodes claimed for sensitive work.
     pub sensitive_nodes: u32,
+    /// How much ended work is kept.
+    pub ended: EndedStatus,
 }
 
 impl Ledger {
-    /// The limits and the current usage.
-    pub fn limits(&self) -> LimitsStatus {
-        LimitsStatus { limits: self.limits, sensitive_nodes: count(self.usage.sensitive.len()) }
+    /// The limits and the current usage. `at`: the time now.
+    pub fn limits(&self, at: Timestamp) -> LimitsStatus {
+        LimitsStatus { limits: self.limits, sensitive_nodes: count(self.usage.sensitive.len()), ended: self.ended_status(at) }
     }
 
     /// The limits only.
@@ -28,7 +30,13 @@ impl Ledger {
     pub(super) fn set_limits(
         &mut self,
         context: &mut ApplyContext,
-        (sensitive_pool_size, users, budget_period_days, share_policy): (QuotaChange, &UserLimitsChange, Option<u32>, Option<SharePolicy>),
+        (sensitive_pool_size, users, budget_period_days, share_policy, ended): (
+            QuotaChange,
+            &UserLimitsChange,
+            Option<u32>,
+            Option<SharePolicy>,
+            EndedLimitsChange,
+        ),
         by: &str,
     ) -> Result<Outcome, Refusal> {
         let (users, mut changes_text) = users.over(self.limits.users);
@@ -44,15 +52,21 @@ impl Ledger {
         if share_policy != self.limits.share_policy {
             changes_text += &format!(", share_policy {}", share_policy.name());
         }
+        let (ended, ended_text) = ended.over(self.limits.ended)?;
+        changes_text += &ended_text;
         let sensitive_pool_size = sensitive_pool_size.over(self.limits.sensitive_pool_size);
-        let next = ClusterLimits { sensitive_pool_size, users, budget_period, share_policy };
+        let next = ClusterLimits { sensitive_pool_size, users, budget_period, share_policy, ended };
         if next == self.limits {
             return Ok(Outcome::Done);
         }
+        let is_other_period = next.budget_period != self.limits.budget_period;
         self.limits = next;
         context.changed.limits = true;
         let shown = next.sensitive_pool_size.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
         self.record(context, by, AuditAction::LimitsSet, Subject::default(), format!("sensitive_pool_size {shown}{changes_text}"));
+        if is_other_period {
+            self.check_all_budgets(context);
+        }
         Ok(Outcome::Done)
     }
 

@@ -1,7 +1,7 @@
 //! Scenarios of network domains, services and cluster-wide limits. Each command takes a second.
 
 use super::scenarios::{Story, id, node, spec, user};
-use super::{Action, Outcome, QuotaChange, UserLimitsChange};
+use super::{Action, EndedLimitsChange, Outcome, QuotaChange, UserLimitsChange};
 use crate::{DomainStatus, Refusal, VniPoolChange};
 use lattice_model::network::{DomainState, NoVni};
 use lattice_model::{
@@ -243,6 +243,7 @@ fn nodes_for_sensitive_use_are_counted_over_all_tenants() {
         users: UserLimitsChange::default(),
         budget_period_days: None,
         share_policy: None,
+        ended: EndedLimitsChange::default(),
         by: "root".into(),
     };
     let sensitive = |nodes| AllocationSpec { sensitive: true, ..spec(nodes, RequeuePolicy::Never, 0) };
@@ -258,12 +259,12 @@ fn nodes_for_sensitive_use_are_counted_over_all_tenants() {
     assert_eq!(message, "allocation rejected: sensitive work would exceed sensitive_pool_size quota (current: 2, requested: 2, limit: 3)");
     // Other work is not affected.
     s.claimed(3, &[2, 3]);
-    assert_eq!(s.ledger.limits().sensitive_nodes, 2);
+    assert_eq!(s.ledger.limits(s.now()).sensitive_nodes, 2);
     // The limit is lowered below the current number: running work continues.
     s.done(limit(QuotaChange::AtMost(1)));
-    assert_eq!(s.ledger.limits().sensitive_nodes, 2);
+    assert_eq!(s.ledger.limits(s.now()).sensitive_nodes, 2);
     ended(&mut s, 0, 1, epoch);
-    assert_eq!(s.ledger.limits().sensitive_nodes, 0);
+    assert_eq!(s.ledger.limits(s.now()).sensitive_nodes, 0);
     released(&mut s, 0, 1, epoch);
     released(&mut s, 1, 1, epoch);
     assert!(matches!(s.claim(2, &[0, 1]), Err(Refusal::Quota(_))));
@@ -280,6 +281,7 @@ fn what_an_operator_changes_and_which_numbers_were_given_is_in_the_audit_log() {
         users: UserLimitsChange::default(),
         budget_period_days: None,
         share_policy: None,
+        ended: EndedLimitsChange::default(),
         by: "root".into(),
     }));
     s.done(submit(1, within("physics", "ml")));

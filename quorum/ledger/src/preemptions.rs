@@ -59,7 +59,7 @@ impl Ledger {
                 why: format!("a deadline of {} ms: {least} ms to {most} ms are possible", order.deadline_ms),
             });
         }
-        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
@@ -216,7 +216,7 @@ impl Ledger {
     }
 
     pub(super) fn hold_allocation(&mut self, context: &mut ApplyContext, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
-        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
@@ -235,7 +235,7 @@ impl Ledger {
     }
 
     pub(super) fn resume(&mut self, context: &mut ApplyContext, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
-        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
@@ -266,7 +266,7 @@ impl Ledger {
         if !(least..=most).contains(deadline_ms) {
             return Err(Refusal::Malformed { why: format!("a deadline of {deadline_ms} ms: {least} ms to {most} ms are possible") });
         }
-        let beneficiary = self.allocations.get(id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        let beneficiary = self.allocations.get(id).ok_or_else(|| self.no_such_allocation(id))?;
         let name = scheduler_lease(self.queue_of(&beneficiary.spec.vcluster));
         if self.leases.get(&name).is_none_or(|lease| lease.token != *lease_token) {
             return Err(Refusal::StaleLease { name, token: *lease_token });

@@ -7,7 +7,7 @@ pub(crate) mod scans;
 mod watcher;
 
 use super::scenarios::{id, node, spec, user};
-use super::{Action, AuditHead, Command, Ledger, Outcome, QuotaChange, UserLimitsChange};
+use super::{Action, AuditHead, Command, EndedLimitsChange, Ledger, Outcome, QuotaChange, UserLimitsChange};
 use crate::history::ChangeSet;
 use commands::action;
 use invariants::{
@@ -18,7 +18,7 @@ use invariants::{
     invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_removed_nodes_are_gone,
     invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs,
     invariant_the_audit_checkpoint_moves_forward, invariant_users_run_what_they_may, invariant_waits_end,
-    invariant_what_stops_is_claimed_when_it_is_over,
+    invariant_what_is_dropped_is_said_to_be_forgotten, invariant_what_stops_is_claimed_when_it_is_over,
 };
 use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, RequeuePolicy, Revision, Timestamp};
 use moves::{Move, a_move};
@@ -90,6 +90,7 @@ fn play_with(moves: &[Move], kept: QuotaChange) -> History {
         invariant_each_attempt_is_charged_once(&before, &ledger);
         invariant_indexes_equal_scans(&ledger);
         invariant_ended_work_is_kept_while_it_is_held(&before, &ledger);
+        invariant_what_is_dropped_is_said_to_be_forgotten(&before, &ledger);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             invariant_no_claim_exceeds_a_quota(&before, &ledger);
             invariant_claims_follow_the_share_policy(&ledger, epoch);
@@ -205,7 +206,8 @@ proptest! {
         steps in prop::collection::vec((0..6u128, any::<bool>(), any::<bool>()), 1..60), kept in 0..3u32, at_once in 1..4usize,
     ) {
         let users = UserLimitsChange { user_history: QuotaChange::AtMost(kept), ..UserLimitsChange::default() };
-        let limit = Action::SetLimits { sensitive_pool_size: QuotaChange::Keep, users, budget_period_days: None, share_policy: None, by: "root".into() };
+        let (sensitive_pool_size, ended) = (QuotaChange::Keep, EndedLimitsChange::default());
+        let limit = Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, by: "root".into() };
         let mut commands = vec![(Revision(1), Command { at: Timestamp(1), action: limit })];
         let mut revision = Revision(2);
         for (number, submits, begins_entry) in steps {

@@ -17,11 +17,11 @@ use lattice_model::conformance::{Components, Conformance, Drift};
 use lattice_model::dependency::{Dependencies, Dependency, Parent};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::layout::{Distribution, LaunchShape};
-use lattice_model::node::{Hold, HoldReason, Wipe};
+use lattice_model::node::{Hold, HoldReason, Leaving, Wipe, WorkOwner};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
 use lattice_model::{
     Allocation, AllocationSpec, CheckpointRef, Connectivity, DayUse, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Locality, Node,
-    NodeAddresses, NodeId, PhasesChange, Preemption, Principal, TelemetryOrder, Tenant, VCluster, WorkUsage,
+    NodeAddresses, NodeId, PhasesChange, Preemption, Principal, SubmittedValues, TelemetryOrder, Tenant, VCluster, WorkUsage,
 };
 use std::path::Path;
 
@@ -48,6 +48,8 @@ const PARENT_BYTES: usize = 144;
 const DEPENDENCY_BYTES: usize = 32;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
+/// The submitted values of what was changed, with their block.
+const SUBMITTED_BYTES: usize = 64;
 /// What work used, with its block.
 const USAGE_BYTES: usize = 64;
 /// A record of use, the `Arc` around it, and its entries in the map and in the order.
@@ -67,7 +69,7 @@ const NODE_BYTES: usize = 704;
 /// A hold of a node.
 const HOLD_BYTES: usize = 160;
 /// A share that a node has not released.
-const LEAVING_BYTES: usize = 64;
+const LEAVING_BYTES: usize = 96;
 /// A memory domain that a node registers.
 const LOCAL_DOMAIN_BYTES: usize = 12;
 /// A tenant in a change set, with the `Arc` around it.
@@ -91,7 +93,7 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
     let Allocation {
         id: _,
         spec,
-        walltime_change: _,
+        submitted_values,
         owner,
         state: _,
         reason,
@@ -123,9 +125,10 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
     let checkpoint = checkpoint.as_deref().map_or(0, |_: &CheckpointRef| CHECKPOINT_BYTES);
     let usage = usage.as_deref().map_or(0, |_: &WorkUsage| USAGE_BYTES);
     let reason = reason.as_ref().map_or(0, reason_bytes);
+    let submitted = submitted_values.as_deref().map_or(0, submitted_bytes);
     let dependencies = dependencies.as_deref().map_or(0, dependencies_bytes);
     let lists = shares.len() * SHARE_BYTES + attempts + excluded + dependencies;
-    ALLOCATION_BYTES + spec_bytes(spec) + principal_bytes(owner) + reason + lists + orders + checkpoint + usage
+    ALLOCATION_BYTES + spec_bytes(spec) + submitted + principal_bytes(owner) + reason + lists + orders + checkpoint + usage
 }
 
 /// Memory of a change of share phases.
@@ -175,9 +178,14 @@ pub fn node_bytes(node: &Node) -> usize {
         + texts_bytes(unenforced_limits)
         + texts_bytes(features)
         + holds
-        + leaving.len() * LEAVING_BYTES
+        + leaving.iter().map(leaving_bytes).sum::<usize>()
         + conformance
         + wiring
+}
+
+fn leaving_bytes(leaving: &Leaving) -> usize {
+    let Leaving { allocation: _, epoch: _, resources: _, fenced: _, owner } = leaving;
+    LEAVING_BYTES + owner.as_ref().map_or(0, |WorkOwner { uid: _, tenant }| text_bytes(tenant))
 }
 
 /// Memory of a list's content; an empty list has no block.
@@ -282,6 +290,10 @@ fn dependencies_bytes(Dependencies { parents, eligible_at: _ }: &Dependencies) -
     DEPENDENCIES_BYTES + parents.iter().map(parent).sum::<usize>()
 }
 
+fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _ }: &SubmittedValues) -> usize {
+    SUBMITTED_BYTES + text_bytes(name)
+}
+
 fn attempt_bytes(attempt: &Attempt) -> usize {
     let Attempt { number: _, epoch: _, head, nodes, claimed_at: _, started_at: _, ended_at: _, reason, by } = attempt;
     ATTEMPT_BYTES + text_bytes(head.as_str()) + text_bytes(nodes) + reason_bytes(reason) + text_bytes(by)
@@ -365,7 +377,8 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
     let exposed: usize = expose.iter().map(|port| port.name.len() + port.protocol.len() + 2 * LISTED_BYTES).sum();
     let network = text_bytes(network_domain) + exposed;
     let dependencies = list_bytes(depends_on.iter().map(|Dependency { on: _, condition: _ }| DEPENDENCY_BYTES).sum());
-    names + dependencies + pairs_bytes(tags) + pairs_bytes(env) + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network
+    let pairs = pairs_bytes(tags) + pairs_bytes(env);
+    names + pairs + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network + dependencies
 }
 
 fn shape_bytes(LaunchShape { distribution, programs, cpus_per_task: _, slurm_env: _ }: &LaunchShape) -> usize {

@@ -4,7 +4,7 @@ use super::state::user_limits::UserLimit;
 use crate::shortage::Shortage;
 use lattice_model::count::counted;
 use lattice_model::dependency::DEPENDENCIES_MAX;
-use lattice_model::duration::clock_text;
+use lattice_model::duration::{clock_text, units_text};
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::tenant::Excess;
@@ -22,8 +22,9 @@ const OPERATOR_REMEDY: &str = "root on a member's machine issues one: `lattice q
 /// Why a request was not granted. A refused request changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum Refusal {
+    /// `forgotten`: it may have ended; `None`: it cannot be one of those.
     #[error("there is no allocation {key}")]
-    NoSuchAllocation { key: String },
+    NoSuchAllocation { key: String, forgotten: Option<ForgottenWork> },
     #[error("{key} could be any of {}: give more digits", candidates.join(", "))]
     AmbiguousAllocation { key: String, candidates: Vec<String> },
     #[error("allocation {id} exists already, with another specification or owner")]
@@ -145,8 +146,8 @@ pub enum Refusal {
     NodeHasHome { node: NodeId, vcluster: String },
     #[error("allocation {id} is {state}, not Running")]
     NotRunning { id: AllocationId, state: AllocationState },
-    #[error("the walltime of allocation {id} stays as it is: {why}")]
-    Walltime { id: AllocationId, why: WalltimeRefusal },
+    #[error("allocation {id} stays as it is: {why}")]
+    Update { id: AllocationId, why: UpdateRefusal },
     #[error("allocation {id} is not held for a session")]
     NotASession { id: AllocationId },
     #[error("allocation {id} has session {session} on {node} already, and has one at most")]
@@ -249,8 +250,8 @@ impl Refusal {
             Self::NodeHasHome { vcluster, .. } => {
                 format!("remove it there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all nodes that stay")
             }
-            Self::Walltime { why, .. } => return why.remedy(),
             Self::Dependency { why, .. } => return why.remedy(),
+            Self::Update { id, why } => why.remedy(*id),
             Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
             Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
             Self::NoVni(no_vni) => no_vni.remedy().to_owned(),
@@ -288,7 +289,12 @@ impl Refusal {
                  continues"
                     .to_owned()
             }
-            Self::NoSuchAllocation { .. }
+            Self::NoSuchAllocation { key, forgotten: Some(ForgottenWork { until, kept_ms }) } => format!(
+                "the quorum keeps ended work for {}, or less where the memory for it is full, and has forgotten some that ended until {until}. \
+                 An operator finds forgotten work in the audit log: `lattice audit query --alloc {key}`",
+                units_text(Duration::from_millis(*kept_ms))
+            ),
+            Self::NoSuchAllocation { forgotten: None, .. }
             | Self::AmbiguousAllocation { .. }
             | Self::AllocationExists { .. }
             | Self::NotYours { .. }
@@ -321,25 +327,44 @@ impl Refusal {
     }
 }
 
-/// Why a walltime is not changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
-pub enum WalltimeRefusal {
-    #[error("it is {state}")]
-    HasEnded { state: AllocationState },
-    #[error("it is over, and its work is being ended")]
-    IsOver,
-    #[error("it runs for {} already, so {} is the least that it can be", clock_text(*ran), clock_text(*least))]
-    TooShort { ran: Duration, least: Duration },
-    #[error("it is {state}, and only operators lengthen the walltime of work that has nodes")]
-    HasNodes { state: AllocationState },
+/// Which ended allocations the ledger has no record of any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForgottenWork {
+    /// The latest end of one of them.
+    pub until: Timestamp,
+    /// How long records are kept where the memory suffices, in milliseconds.
+    pub kept_ms: u64,
 }
 
-impl WalltimeRefusal {
-    fn remedy(self) -> Option<String> {
+/// Why an allocation is not changed.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum UpdateRefusal {
+    #[error("it is {state}")]
+    HasEnded { state: AllocationState },
+    #[error("its walltime is over, and its work is being ended")]
+    WalltimeIsOver,
+    #[error("it runs for {} already, so {} is the least that its walltime can be", clock_text(*ran), clock_text(*least))]
+    TooShort { ran: Duration, least: Duration },
+    #[error("it is {state}, and only operators lengthen the walltime of work that has nodes: other work was planned with its end")]
+    LongerWithNodes { state: AllocationState },
+    #[error("it is {state}, and only operators raise the preemption class of work that has nodes: other work counts on it")]
+    HigherWithNodes { state: AllocationState },
+    #[error("it has nodes that vCluster {lender} has lent to it, and does not lend to such work")]
+    NodesAreLent { lender: String },
+}
+
+impl UpdateRefusal {
+    fn remedy(&self, id: AllocationId) -> String {
+        let id = id.short();
         match self {
-            Self::HasEnded { .. } | Self::IsOver => None,
-            Self::TooShort { .. } => Some("`lattice cancel` ends it at once".to_owned()),
-            Self::HasNodes { .. } => Some("ask root on a machine whose agent has the role api; its owner may shorten it".to_owned()),
+            Self::HasEnded { .. } | Self::WalltimeIsOver => "submit it again with other options".to_owned(),
+            Self::TooShort { .. } => format!("`lattice cancel {id}` ends it at once"),
+            Self::LongerWithNodes { .. } => "ask root on a machine whose agent has the role api; its owner may shorten it".to_owned(),
+            Self::HigherWithNodes { .. } => "ask root on a machine whose agent has the role api; its owner may lower it".to_owned(),
+            Self::NodesAreLent { lender } => format!(
+                "`lattice preempt --hold {id}` has it give its nodes back; it can be changed then, and `lattice resume {id}` lets it continue \
+                 on nodes that are not lent by {lender}"
+            ),
         }
     }
 }

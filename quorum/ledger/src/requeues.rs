@@ -20,7 +20,7 @@ impl Ledger {
         reason: &str,
     ) -> Result<Outcome, Refusal> {
         reason_is_well_formed(reason)?;
-        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }

@@ -26,7 +26,7 @@ impl Ledger {
         by: &Principal,
     ) -> Result<Outcome, Refusal> {
         let Some(allocation) = self.allocations.get(&of) else {
-            return Err(Refusal::NoSuchAllocation { key: of.to_string() });
+            return Err(self.no_such_allocation(of));
         };
         if !by.owns(&allocation.owner) {
             return Err(Refusal::NotYours { id: of, owner: allocation.owner.name.clone() });
@@ -60,7 +60,7 @@ impl Ledger {
         by: &Principal,
     ) -> Result<Outcome, Refusal> {
         let Some(allocation) = self.allocations.get(&of) else {
-            return Err(Refusal::NoSuchAllocation { key: of.to_string() });
+            return Err(self.no_such_allocation(of));
         };
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id: of, owner: allocation.owner.name.clone() });

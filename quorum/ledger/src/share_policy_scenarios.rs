@@ -1,15 +1,17 @@
 //! Scenarios of the share policy: whose shares may be on one node.
 
 use super::scenarios::{SIZE, Story, id, node, released, spec, user};
-use super::{Action, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange, UserLimitsChange};
+use super::{Action, EndedLimitsChange, Outcome, QuotaChange, Refusal, SoftLimitsChange, TenantChange, UserLimitsChange};
 use lattice_model::spec::share_of;
-use lattice_model::{AllocationId, AllocationSpec, AllocationState, EndReason, ReportItem, RequeuePolicy, Resources, SharePolicy};
+use lattice_model::{
+    AllocationId, AllocationSpec, AllocationState, EndReason, ReportItem, RequeuePolicy, Resources, SharePolicy, WorkOwner,
+};
 
 const CORES: Resources = Resources { cores: 2, memory_bytes: 0, gpus: 0 };
 
 fn policy(share_policy: SharePolicy) -> Action {
-    let (sensitive_pool_size, users) = (QuotaChange::Keep, UserLimitsChange::default());
-    Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: Some(share_policy), by: "root".into() }
+    let (sensitive_pool_size, users, ended) = (QuotaChange::Keep, UserLimitsChange::default(), EndedLimitsChange::default());
+    Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: Some(share_policy), ended, by: "root".into() }
 }
 
 /// Two cores of a node; as often as wanted if its work fails.
@@ -83,6 +85,10 @@ fn a_share_counts_until_its_node_has_released_it() {
     let epoch = s.ledger.allocation(id(1)).unwrap().epoch;
     s.report(0, ReportItem::Ended { allocation: id(1), epoch, reason: EndReason::Exited { code: 1 } });
     assert_eq!(s.state(1), AllocationState::Pending, "it was requeued, and its processes may still be there");
+    // Its record has no share then, and schedulers do not get it: that of the node has the owner.
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    let leaving = &s.ledger.node(&node(0)).unwrap().leaving;
+    assert_eq!(leaving[0].owner, Some(WorkOwner { uid: 7, tenant: "physics".into() }));
     assert_eq!(conflict(claim(&mut s, 3, 0)).0, Some(id(1)));
     claim(&mut s, 2, 0).unwrap();
     s.report(0, released(1, epoch));

@@ -77,7 +77,7 @@ impl Ledger {
     }
 }
 
-fn json(value: &impl Serialize) -> String {
+pub(super) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("numbers and strings always serialise")
 }
 

@@ -1,8 +1,10 @@
 //! The replicated state and its records. The command files beside this one change them.
 
 pub mod allocation_index;
+pub mod budget_marks;
 pub mod dependents;
 pub mod domains;
+pub mod ended_limits;
 pub mod ended_place;
 pub mod holdings;
 pub mod keyring;
@@ -20,9 +22,11 @@ pub mod vni_use;
 use super::audit_chain::AuditHead;
 use super::signed_head::SignedHead;
 use allocation_index::AllocationIndex;
+use budget_marks::BudgetMarks;
 use dependents::Dependents;
 use domains::DomainIndex;
 pub use domains::{Domain, DomainKey};
+pub use ended_limits::{EndedLimits, Forgotten};
 use ended_place::EndedPlace;
 pub use holdings::Holding;
 use holdings::Holdings;
@@ -49,11 +53,6 @@ use uuid::Uuid;
 
 /// The cluster level before any was committed.
 pub const LEVEL_FIRST: u32 = 1;
-/// Largest size of the records of ended allocations in memory, in bytes; older ones are dropped
-/// (the audit log has them). Tests of this crate fill a smaller one.
-pub const ENDED_BYTES_MAX: u64 = if cfg!(test) { 4 } else { 256 } * 1024 * 1024;
-/// How long they stay at most, in milliseconds: a week.
-pub const ENDED_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 /// Largest number of allocations that have not ended.
 pub const LIVE_MAX: usize = 200_000;
 /// Largest number of nodes.
@@ -95,6 +94,8 @@ pub struct Ledger {
     /// Ended allocations in the order of their end.
     #[serde(deserialize_with = "each_in_turn")]
     pub(super) ended: OrdSet<EndedPlace>,
+    /// Which of them have been dropped.
+    pub(super) forgotten: Forgotten,
     pub(super) leases: BTreeMap<String, Lease>,
     /// The last fencing token issued, across all leases.
     pub(super) lease_token: u64,
@@ -145,6 +146,9 @@ pub struct Ledger {
     /// What tenants, projects and users have used.
     #[serde(default, skip_serializing_if = "UsageRecords::is_empty")]
     pub(super) usage_records: UsageRecords,
+    /// The marks of budgets that are on record.
+    #[serde(default, skip_serializing_if = "BudgetMarks::is_empty")]
+    pub(super) budget_marks: BudgetMarks,
 }
 
 impl Default for Ledger {
@@ -164,6 +168,7 @@ impl Default for Ledger {
             unsettled: BTreeMap::new(),
             scripts: Scripts::default(),
             ended: OrdSet::new(),
+            forgotten: Forgotten::default(),
             leases: BTreeMap::new(),
             lease_token: 0,
             audit: AuditHead::default(),
@@ -190,6 +195,7 @@ impl Default for Ledger {
             admitted: BTreeMap::new(),
             removed: Removals::default(),
             usage_records: UsageRecords::default(),
+            budget_marks: BudgetMarks::default(),
         }
     }
 }
@@ -303,9 +309,11 @@ pub struct ClusterLimits {
     /// Whose shares a node may hold at the same time.
     #[serde(default, skip_serializing_if = "SharePolicy::is_anyone")]
     pub share_policy: SharePolicy,
+    /// How long ended allocations are kept, and in how much memory.
+    pub ended: EndedLimits,
 }
 
-/// The kinds of notification about events of nodes.
+/// The ways in which notifications are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NotifyChannel {
     /// HTTP.

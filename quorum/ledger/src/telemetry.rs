@@ -25,7 +25,7 @@ impl Ledger {
         order: (Uuid, TelemetryMode, u64),
     ) -> Result<Outcome, Refusal> {
         let (key, mode, duration_ms) = order;
-        let allocation = self.allocations.get(&id).ok_or_else(|| Refusal::NoSuchAllocation { key: id.to_string() })?;
+        let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }

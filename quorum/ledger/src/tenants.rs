@@ -182,6 +182,7 @@ impl Ledger {
             self.keep_usage_of_tenant(context, name, true);
         }
         self.record(context, by, AuditAction::TenantSet, Subject::default(), detail);
+        self.check_budgets_of(context, name);
         Ok(Outcome::Done)
     }
 
@@ -193,6 +194,7 @@ impl Ledger {
             return Err(Refusal::TenantHasWork { name: name.to_owned(), live: u64::from(*live) });
         }
         self.tenants.remove(name);
+        self.budget_marks.remove(name);
         self.keep_usage_of_tenant(context, name, false);
         context.changed.tenants.insert(name.to_owned());
         self.record(context, by, AuditAction::TenantDeleted, Subject::default(), name.to_owned());
@@ -207,11 +209,18 @@ impl Ledger {
             // If no tenant is set up, the tenant is only a label.
             return if name.is_empty() || self.tenants.is_empty() { Ok(()) } else { Err(self.no_such_tenant(name)) };
         };
-        if let Some(most) = tenant.class_max.filter(|most| spec.preemption_class > *most) {
-            return Err(Refusal::ClassTooHigh { tenant: name.clone(), class: spec.preemption_class, most });
-        }
+        self.admits_class(spec)?;
         match tenant.excess(Demand { nodes: 0, more_nodes: spec.nodes, allocations: 0 }) {
             Some(excess) => Err(Refusal::Quota(excess)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a higher class than the tenant may use.
+    pub(super) fn admits_class(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
+        let (class, class_max) = (spec.preemption_class, self.tenants.get(&spec.tenant).and_then(|tenant| tenant.class_max));
+        match class_max.filter(|most| class > *most) {
+            Some(most) => Err(Refusal::ClassTooHigh { tenant: spec.tenant.clone(), class, most }),
             None => Ok(()),
         }
     }

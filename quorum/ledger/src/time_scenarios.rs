@@ -2,7 +2,7 @@
 //! only with `AdvanceTime`.
 
 use super::scenarios::{Story, id, node, registration, spec, user};
-use super::{Action, Command, ENDED_KEPT_MS, ENTRY_LEAP_MS_MAX, Ledger, Outcome};
+use super::{Action, Command, ENTRY_LEAP_MS_MAX, EndedLimits, Ledger, Outcome};
 use lattice_model::{AllocationState, EndReason, HoldKind, ReportItem, RequeuePolicy, Revision, Timestamp, When};
 use proptest::prelude::*;
 
@@ -46,7 +46,7 @@ fn a_jump_of_the_leaders_clock_forgets_no_ended_work_and_ends_no_hold() {
     // Six consecutive commands advanced the time by at most the allowed step each.
     assert!(s.ledger.time().since_ms(before) <= 6 * ENTRY_LEAP_MS_MAX);
     // `AdvanceTime` advances by the whole time: ended allocations are dropped after a week.
-    s.ahead_ms = i64::try_from(2 * ENDED_KEPT_MS).unwrap();
+    s.ahead_ms = i64::try_from(2 * EndedLimits::KEPT_MS_DEFAULT).unwrap();
     s.done(Action::AdvanceTime);
     ended(&mut s, 22);
     assert!(s.ledger.allocation(id(1)).is_none() && s.ledger.allocation(id(22)).is_some());

@@ -7,18 +7,20 @@
 //!
 //! Work that runs is not recorded yet: readers add it, up to their own time. The cost of a record is
 //! that of the attempt's nodes and of the days that it ran, at most those of the budget period; the
-//! number of allocations and of users does not matter. Reading a report costs a scan of the live
-//! allocations, as a list does.
+//! number of allocations and of users does not matter. A report about a user costs what the user has:
+//! the records of that name, and the user's work with nodes. One about a tenant costs its running work,
+//! one about a project all work with nodes.
 
+use super::state::budget_marks::ReachedMark;
 use super::state::usage_records::{Consumer, Span};
 use super::state::user_usage::holds_nodes;
-use super::{ApplyContext, Ledger, Refusal, Subject};
+use super::{ApplyContext, Ledger, Refusal};
 use lattice_model::usage::BudgetPeriod;
-use lattice_model::{Allocation, AllocationId, AuditAction, DailyUse, NodeUse, Tenant, Timestamp, Used, millis};
+use lattice_model::{Allocation, AllocationId, Budget, DailyUse, NodeUse, Tenant, Timestamp, Used, millis};
 use serde::{Deserialize, Serialize};
-
-/// When a tenant has used so much of its budget, in percent, the audit log says so.
-const BUDGET_MARKS_PERCENT: [u64; 2] = [80, 100];
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use uuid::Uuid;
 
 /// Whose use is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +53,8 @@ pub struct BudgetReport {
     pub tenant: Tenant,
     /// Within the budget period.
     pub used: Used,
+    /// The marks that it has reached, as recorded.
+    pub marks: BTreeMap<Budget, ReachedMark>,
 }
 
 impl UsageOf {
@@ -85,10 +89,11 @@ impl Ledger {
         }
         self.knows(of)?;
         let budget = match of {
-            UsageOf::Tenant(name) => self
-                .tenants
-                .get(name)
-                .map(|tenant| BudgetReport { tenant: Tenant::clone(tenant), used: self.used_by(of, period.days(), now) }),
+            UsageOf::Tenant(name) => self.tenants.get(name).map(|tenant| BudgetReport {
+                tenant: Tenant::clone(tenant),
+                used: self.used_by(of, period.days(), now),
+                marks: self.budget_marks(name),
+            }),
             UsageOf::Project { .. } | UsageOf::User(_) => None,
         };
         Ok(UsageReport { used: self.used_by(of, days, now), days, budget, period })
@@ -104,7 +109,8 @@ impl Ledger {
         if tenant.is_empty() || self.tenants.is_empty() || is_known { Ok(()) } else { Err(self.no_such_tenant(tenant)) }
     }
 
-    fn used_by(&self, of: &UsageOf, days: u32, now: Timestamp) -> Used {
+    /// What was used in the last `days` days, running work included.
+    pub(super) fn used_by(&self, of: &UsageOf, days: u32, now: Timestamp) -> Used {
         let recorded = |consumer: Consumer| self.usage_records.get(&consumer).map(|record| record.days.within(now, days));
         let ended = match of {
             UsageOf::Tenant(name) => recorded(Consumer::Tenant(name.clone())).unwrap_or_default(),
@@ -112,18 +118,27 @@ impl Ledger {
                 recorded(Consumer::Project { tenant: tenant.clone(), project: project.clone() }).unwrap_or_default()
             }
             UsageOf::User(name) => {
-                let named =
-                    self.usage_records.iter().filter(|(consumer, record)| matches!(consumer, Consumer::User(_)) && record.user == *name);
-                named.fold(Used::default(), |sum, (_, record)| sum.plus(record.days.within(now, days)))
+                let named = self.usage_records.of_users(name);
+                named.fold(Used::default(), |sum, record| sum.plus(record.days.within(now, days)))
             }
         };
-        let mut running = DailyUse::default();
-        for allocation in self.allocations.values().filter(|allocation| of.is_of(allocation)) {
-            if let Some(Span { node_use, from, to }) = self.span_of(allocation, now) {
-                running.add(node_use, from, to, self.limits.budget_period.kept());
-            }
+        let add = |sum: Used, allocation: &Arc<Allocation>| match self.span_of(allocation, now) {
+            Some(Span { node_use, from, to }) => sum.plus(node_use.within((from, to), now, days)),
+            None => sum,
+        };
+        let with_nodes = |user| self.allocation_index.with_nodes(user).filter_map(|id| self.allocations.get(&id));
+        match of {
+            UsageOf::Tenant(name) => self.charged_to(name).fold(ended, add),
+            UsageOf::Project { .. } => with_nodes(None).filter(|allocation| of.is_of(allocation)).fold(ended, add),
+            UsageOf::User(name) => with_nodes(Some(name.as_str())).filter(|allocation| of.is_of(allocation)).fold(ended, add),
         }
-        ended.plus(running.within(now, days))
+    }
+
+    /// The running work of a tenant.
+    fn charged_to(&self, tenant: &str) -> impl Iterator<Item = &Arc<Allocation>> {
+        let first = (tenant.to_owned(), AllocationId(Uuid::nil()));
+        let charged = self.allocation_index.charged.range(first..).take_while(move |(of, _)| of == tenant);
+        charged.filter_map(move |(_, id)| self.allocations.get(id))
     }
 
     /// What the current claim has used until now; `None`: it has no nodes, or has not begun.
@@ -139,8 +154,7 @@ impl Ledger {
     pub(super) fn record_usage(&mut self, context: &mut ApplyContext, id: AllocationId) {
         let Some(allocation) = self.allocations.get(&id).cloned() else { return };
         let Some(span) = self.span_of(&allocation, context.at) else { return };
-        let (period, spec) = (self.limits.budget_period, &allocation.spec);
-        let recorded = period.kept();
+        let (recorded, spec) = (self.limits.budget_period.kept(), &allocation.spec);
         self.usage_records.add(Consumer::User(allocation.owner.uid), &allocation.owner.name, span, recorded, false);
         if !spec.project.is_empty() {
             let project = Consumer::Project { tenant: spec.tenant.clone(), project: spec.project.clone() };
@@ -149,23 +163,10 @@ impl Ledger {
         if spec.tenant.is_empty() {
             return;
         }
-        let tenant = self.tenants.get(&spec.tenant).cloned();
-        let used = |ledger: &Self| ledger.tenant_use(&spec.tenant).map_or(Used::default(), |days| days.within(span.to, period.days()));
-        let before = tenant.as_ref().and_then(|tenant| tenant.budget_percent(used(self)));
-        let first_day = self.usage_records.add(Consumer::Tenant(spec.tenant.clone()), "", span, recorded, tenant.is_some());
-        let (Some(tenant), Some(first_day)) = (tenant, first_day) else { return };
-        context.changed.use_of(&tenant.name, first_day);
-        let after = tenant.budget_percent(used(self));
-        if let (Some(before), Some(after)) = (before, after) {
-            self.record_budget_mark(context, &tenant, before, after);
-        }
-    }
-
-    fn record_budget_mark(&mut self, context: &mut ApplyContext, tenant: &Tenant, before: u64, after: u64) {
-        let passed = BUDGET_MARKS_PERCENT.into_iter().rfind(|mark| before < *mark && after >= *mark);
-        if let Some(mark) = passed {
-            let detail = format!("tenant {}: {mark} % of its budget is used ({after} % by work that ended)", tenant.name);
-            self.record(context, "quorum", AuditAction::BudgetUsed, Subject::default(), detail);
+        let exists = self.tenants.contains_key(&spec.tenant);
+        let first_day = self.usage_records.add(Consumer::Tenant(spec.tenant.clone()), "", span, recorded, exists);
+        if let Some(first_day) = first_day.filter(|_| exists) {
+            context.changed.use_of(&spec.tenant, first_day);
         }
     }
 

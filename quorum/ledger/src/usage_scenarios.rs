@@ -2,15 +2,18 @@
 
 use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
 use super::state::usage_records::{Consumer, USAGE_BYTES_MAX};
-use super::{Action, NodeStateChange, Outcome, QuotaChange, Registration, SoftLimitsChange, TenantChange, UsageOf, UserLimitsChange};
+use super::{
+    Action, BudgetNotice, EndedLimitsChange, NodeStateChange, Outcome, QuotaChange, Registration, SoftLimitsChange, TenantChange, UsageOf,
+    UserLimitsChange,
+};
 use crate::Refusal;
 use crate::history::ChangeSet;
 use crate::properties::scans::invariant_indexes_equal_scans;
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::usage::{DAY_MS, HOUR_MS};
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditAction, BudgetPeriod, CheckpointId, CheckpointPolicy, CheckpointRef, CheckpointSignal, EndReason,
-    Epoch, NodeState, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Tenant, Timestamp, Used,
+    AllocationSpec, AllocationState, AuditAction, AuditRecord, Budget, BudgetPeriod, CheckpointId, CheckpointPolicy, CheckpointRef,
+    CheckpointSignal, EndReason, Epoch, NodeState, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Tenant, Timestamp, Used,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -23,8 +26,8 @@ fn tenant(create: bool, soft: SoftLimitsChange) -> Action {
 }
 
 fn period(days: u32) -> Action {
-    let (sensitive_pool_size, users) = (QuotaChange::Keep, UserLimitsChange::default());
-    Action::SetLimits { sensitive_pool_size, users, budget_period_days: Some(days), share_policy: None, by: "root".into() }
+    let (sensitive_pool_size, users, ended) = (QuotaChange::Keep, UserLimitsChange::default(), EndedLimitsChange::default());
+    Action::SetLimits { sensitive_pool_size, users, budget_period_days: Some(days), share_policy: None, ended, by: "root".into() }
 }
 
 fn submit(number: u128, spec: AllocationSpec) -> Action {
@@ -346,27 +349,93 @@ fn a_class_above_that_of_the_tenant_is_refused() {
     s.done(submit(3, of_class(10)));
 }
 
+/// What is recorded of marks when the leader's clock looks.
+fn marked(s: &mut Story) -> Vec<String> {
+    let Some(due) = s.ledger.budgets_due(s.now()) else { return Vec::new() };
+    let audit = s.acted(due);
+    assert_eq!(s.ledger.budgets_due(s.now()), None, "it is settled");
+    assert!(audit.iter().all(|record| record.action == AuditAction::BudgetMarkReached && record.actor == "quorum"));
+    audit.into_iter().map(|record| record.detail).collect()
+}
+
+fn marks(s: &Story) -> Vec<(Budget, u64)> {
+    s.ledger.budget_marks("physics").into_iter().map(|(budget, reached)| (budget, reached.mark.percent())).collect()
+}
+
+fn budgets(node_hours: QuotaChange<u64>, gpu_hours: QuotaChange<u64>) -> SoftLimitsChange {
+    SoftLimitsChange { node_hours_budget: node_hours, gpu_hours_budget: gpu_hours, ..SoftLimitsChange::default() }
+}
+
 #[test]
-fn the_audit_log_says_once_that_a_budget_is_nearly_or_wholly_used() {
+fn a_mark_of_a_budget_is_recorded_once_until_the_use_is_below_it_again() {
     let mut s = Story::new(1);
-    s.done(tenant(true, SoftLimitsChange { node_hours_budget: QuotaChange::AtMost(10), ..SoftLimitsChange::default() }));
-    let works = |s: &mut Story, number: u128, hours: u64| {
-        s.done(submit(number, of_physics(1, RequeuePolicy::Never)));
-        let epoch = run(s, number, &[0]);
-        s.pass(hours * HOUR_MS);
-        let audit = s.acted(Action::Cancel { id: id(number), by: user(7) });
-        s.report(0, released(number, epoch));
-        let marks: Vec<String> = audit.into_iter().filter(|r| r.action == AuditAction::BudgetUsed).map(|r| r.detail).collect();
-        marks
+    s.done(period(2));
+    s.done(tenant(true, budgets(QuotaChange::AtMost(10), QuotaChange::Keep)));
+    s.done(submit(1, of_physics(1, RequeuePolicy::Never)));
+    let epoch = run(&mut s, 1, &[0]);
+    let started = s.now();
+    let notice = |s: &Story, percent| {
+        let used_ms = s.now().since_ms(started);
+        format!(r#"{{"tenant":"physics","budget":"node_hours","percent":{percent},"used_ms":{used_ms},"budget_hours":10,"period_days":2}}"#)
     };
-    assert!(works(&mut s, 1, 7).is_empty());
-    assert_eq!(works(&mut s, 2, 1), ["tenant physics: 80 % of its budget is used (80 % by work that ended)"]);
-    assert!(works(&mut s, 3, 1).is_empty());
-    assert_eq!(works(&mut s, 4, 3), ["tenant physics: 100 % of its budget is used (120 % by work that ended)"]);
-    assert!(works(&mut s, 5, 3).is_empty());
-    let report = s.ledger.usage_report(&UsageOf::Tenant("physics".into()), Some(1), s.now()).unwrap();
-    let budget = report.budget.unwrap();
-    assert_eq!(budget.tenant.budget_percent(budget.used), Some(150));
+    s.pass(7 * HOUR_MS);
+    assert!(marked(&mut s).is_empty());
+    s.pass(HOUR_MS);
+    assert_eq!((marked(&mut s), marks(&s)), (vec![notice(&s, 80)], vec![(Budget::NodeHours, 80)]));
+    let since = s.now();
+    s.pass(HOUR_MS);
+    assert!(marked(&mut s).is_empty(), "it is on record");
+    // The next leader has the state from a snapshot.
+    s.ledger = rmp_serde::from_slice(&rmp_serde::to_vec_named(&s.ledger).unwrap()).unwrap();
+    assert!(marked(&mut s).is_empty());
+    assert_eq!(s.ledger.budget_marks("physics")[&Budget::NodeHours].since, since);
+    s.pass(HOUR_MS);
+    assert_eq!(marked(&mut s), [notice(&s, 100)]);
+    // The end moves the use from running work into the buckets.
+    end(&mut s, 1, &[0], epoch);
+    assert!(marked(&mut s).is_empty());
+    assert_eq!(marks(&s), [(Budget::NodeHours, 100)]);
+    // The days leave the period.
+    s.pass(2 * DAY_MS);
+    assert!(marked(&mut s).is_empty());
+    assert_eq!(marks(&s), []);
+    s.done(submit(2, of_physics(1, RequeuePolicy::Never)));
+    run(&mut s, 2, &[0]);
+    s.pass(11 * HOUR_MS);
+    let again = marked(&mut s);
+    assert!(again.len() == 1 && again[0].contains("\"percent\":100,"), "both marks at once are one record: {again:?}");
+}
+
+#[test]
+fn a_changed_budget_or_period_is_compared_with_the_use_at_once() {
+    let mut s = Story::new(1);
+    s.done(tenant(true, SoftLimitsChange::default()));
+    s.done(submit(1, of_physics(1, RequeuePolicy::Never)));
+    let epoch = run(&mut s, 1, &[0]);
+    s.pass(2 * HOUR_MS);
+    end(&mut s, 1, &[0], epoch);
+    let details = |audit: Vec<AuditRecord>| -> Vec<BudgetNotice> { audit.iter().filter_map(BudgetNotice::of).collect() };
+    // Two node-hours and four GPU-hours are used.
+    let notices = details(s.acted(tenant(false, budgets(QuotaChange::AtMost(2), QuotaChange::AtMost(5)))));
+    let said: Vec<_> = notices.iter().map(|notice| (notice.budget, notice.percent, notice.budget_hours, notice.period_days)).collect();
+    assert_eq!(said, [(Budget::GpuHours, 80, 5, 90), (Budget::NodeHours, 100, 2, 90)]);
+    assert!(details(s.acted(tenant(false, budgets(QuotaChange::AtMost(2), QuotaChange::AtMost(5))))).is_empty(), "a repetition");
+    let report = s.ledger.usage_report(&UsageOf::Tenant("physics".into()), None, s.now()).unwrap().budget.unwrap();
+    assert_eq!(report.marks, s.ledger.budget_marks("physics"));
+    // Less than all is used, then nothing of a budget, and then the former budgets count anew.
+    assert!(s.acted(tenant(false, budgets(QuotaChange::AtMost(1000), QuotaChange::Unlimited))).len() == 1);
+    assert_eq!(marks(&s), []);
+    assert_eq!(details(s.acted(tenant(false, budgets(QuotaChange::AtMost(2), QuotaChange::Keep)))).len(), 1);
+    // A shorter period without the day of the use.
+    s.pass(2 * DAY_MS);
+    assert!(marked(&mut s).is_empty());
+    assert!(details(s.acted(period(2))).is_empty());
+    assert_eq!(marks(&s), []);
+    assert_eq!(details(s.acted(period(30))).len(), 1);
+    s.done(Action::DeleteTenant { name: "physics".into(), by: "root".into() });
+    assert_eq!(marks(&s), []);
+    // Nothing is recorded of tenants that do not exist.
+    assert!(s.acted(Action::CheckBudgets { tenants: vec!["physics".into(), "nobody".into()] }).is_empty());
 }
 
 /// What an attempt that has ended used: when it began and ended, on how many halves of nodes.

@@ -1,7 +1,7 @@
 //! Scenarios of limits for users and tenants.
 
 use super::scenarios::{Story, id, spec, user};
-use super::{Action, Outcome, QuotaChange, UserLimit, UserLimitsChange};
+use super::{Action, EndedLimitsChange, Outcome, QuotaChange, UserLimit, UserLimitsChange};
 use crate::Refusal;
 use lattice_model::{AllocationSpec, Claim, EndReason, Entrypoint, ReportItem, RequeuePolicy};
 
@@ -11,6 +11,7 @@ fn limit(change: UserLimitsChange) -> Action {
         users: change,
         budget_period_days: None,
         share_policy: None,
+        ended: EndedLimitsChange::default(),
         by: "root".into(),
     }
 }

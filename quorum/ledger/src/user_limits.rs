@@ -7,10 +7,11 @@
 //!   Claim ───▶ running < user_running? ──▶ accepted
 //!                    no: Refusal::OverUserLimit, and it waits until one of the user's allocations ends
 //!
-//!   ended work:  above the total size ──▶ the oldest of the user with the most is dropped ([`super::ended`])
+//!   ended work:  above `ended_memory` ──▶ the oldest of the user with the most is dropped ([`super::ended`])
 //!                above user_history, or scripts too large ──▶ the oldest of that user is dropped
 //! ```
 
+use super::ended::Cause;
 use super::refusal::Refusal;
 use super::state::user_usage::{Counted, Counts, Named};
 use super::tenants::QuotaChange;
@@ -175,7 +176,7 @@ impl Ledger {
             let Some(user) = self.counted(context).users.get(&uid) else { return };
             let is_known = spec.script().is_some_and(|text| user.scripts.contains_key(text));
             let more = spec.script().filter(|_| !is_known).map_or(0, |text| text.len());
-            if (user.script_bytes + more) as u64 <= u64::from(most) || !self.forget_oldest_of(context, uid) {
+            if (user.script_bytes + more) as u64 <= u64::from(most) || !self.forget_oldest_of(context, uid, Cause::UserLimit) {
                 return;
             }
         }

@@ -1,8 +1,8 @@
 //! Scenarios of vClusters.
 
 use super::scenarios::{Story, id, node, spec, user};
-use super::{Action, Outcome, PreemptFor, SCHEDULER_LEASE, VClusterChange, scheduler_lease};
-use crate::Refusal;
+use super::{Action, AllocationChange, Outcome, PreemptFor, SCHEDULER_LEASE, VClusterChange, scheduler_lease};
+use crate::{Refusal, UpdateRefusal};
 use lattice_model::{AllocationSpec, AllocationState, PreemptCause, RequeuePolicy, SchedulerKind};
 
 fn change(name: &str, tenant: Option<&str>, nodes: Option<&[u8]>) -> VClusterChange {
@@ -210,4 +210,30 @@ fn lent_nodes_are_given_back_to_work_of_their_vcluster_whatever_its_class_and_ow
     let ordered = s.ledger.allocation(id(1)).unwrap().preemption.clone().unwrap();
     let reason = format!("vCluster lender needs the nodes that it lent, for allocation {}", id(3).short());
     assert_eq!((ordered.cause, ordered.reason), (PreemptCause::Reclaim, reason));
+}
+
+#[test]
+fn work_with_lent_nodes_stays_work_that_they_are_lent_to() {
+    let mut s = Story::new(4);
+    let (_, token) = lending(&mut s);
+    submit_to(&mut s, 1, "borrower", 1, |_| {});
+    submit_to(&mut s, 2, "borrower", 1, |_| {});
+    claim_under(&mut s, token, 1, &[0]).unwrap();
+    claim_under(&mut s, token, 2, &[2]).unwrap();
+    let update = |number, walltime_s: Option<u64>, preemption_class| {
+        let walltime = walltime_s.map(std::time::Duration::from_secs);
+        let change = AllocationChange { name: None, walltime, preemption_class };
+        Action::UpdateAllocation { allocation: id(number), by: user(0), change, as_operator: true }
+    };
+    for (walltime_s, class) in [(Some(3601), None), (None, Some(10)), (Some(3600), Some(7))] {
+        let why = UpdateRefusal::NodesAreLent { lender: "lender".into() };
+        assert_eq!(s.act(update(1, walltime_s, class)), Err(Refusal::Update { id: id(1), why }));
+        s.done(update(2, walltime_s, class));
+    }
+    s.done(update(1, Some(3600), Some(6)));
+    // After the lender has stopped lending, it still gets them back as it could expect.
+    let none = VClusterChange { lend_ms: Some(0), ..change("lender", None, None) };
+    s.done(Action::SetVCluster { change: none, by: "root".into() });
+    assert!(matches!(s.act(update(1, None, Some(7))), Err(Refusal::Update { .. })));
+    s.done(update(1, Some(3000), Some(5)));
 }

@@ -12,8 +12,8 @@ use lattice_model::duration::clock_text;
 use lattice_model::spec::WALLTIME_MAX;
 use lattice_model::vcluster::{CYCLE_INTERVAL_MS_MAX, DEFAULT_VCLUSTER, NAME_BYTES_MAX, is_name};
 use lattice_model::{
-    Allocation, AllocationSpec, AuditAction, Factor, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, Weight, Weights, hostlist,
-    millis,
+    Allocation, AllocationSpec, AuditAction, Borrower, Factor, Node, NodeId, Revision, SchedulerKind, Timestamp, VCluster, Weight, Weights,
+    hostlist, millis,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,7 +141,20 @@ impl Ledger {
     /// Whether work has nodes that the vCluster with this label lent to it.
     pub(super) fn has_nodes_of(&self, label: &str, work: &Allocation) -> bool {
         let record = |name: &str| self.vclusters.get(name).map(|v| &**v);
-        work.nodes().filter_map(|node| self.nodes.get(node)).any(|node| VCluster::is_lent_by(record, label, node, &work.spec))
+        let Some(borrower) = Borrower::of(record, &work.spec) else { return false };
+        let lender = record(label);
+        work.nodes().filter_map(|node| self.nodes.get(node)).any(|node| borrower.has_from(lender, node))
+    }
+
+    /// The vCluster that has lent a node to this work, and does not lend it to work with this
+    /// specification; `None`: there is none.
+    pub(super) fn lender_against(&self, work: &Allocation, spec: &AllocationSpec) -> Option<String> {
+        let record = |name: &str| self.vclusters.get(name).map(|v| &**v);
+        let borrower = Borrower::of(record, &work.spec)?;
+        let home = |node: &Node| if node.home.is_empty() { DEFAULT_VCLUSTER.to_owned() } else { node.home.clone() };
+        let nodes = work.nodes().filter_map(|node| self.nodes.get(node));
+        let mut lent = nodes.filter(|node| borrower.has_from(record(&home(node)), node));
+        lent.find(|node| !VCluster::lends(record, node, spec, work.requeue_count)).map(|node| home(node))
     }
 
     /// Refuses a submission to a queue that no scheduler would ever serve, or that does not accept

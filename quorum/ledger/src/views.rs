@@ -164,11 +164,11 @@ impl Ledger {
     /// The allocation with this id, or the only one whose id has this prefix of at least 4
     /// hexadecimal digits.
     pub fn find(&self, key: &str) -> Result<&Arc<Allocation>, Refusal> {
-        let none = || Refusal::NoSuchAllocation { key: key.chars().take(64).collect() };
         let digits: String = key.chars().filter(|c| *c != '-').collect();
         if digits.len() > 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(none());
+            return Err(Refusal::NoSuchAllocation { key: key.chars().take(64).collect(), forgotten: None });
         }
+        let none = || self.no_such_allocation(key.chars().take(64).collect::<String>());
         if digits.len() < PREFIX_DIGITS_MIN {
             return Err(Refusal::Malformed { why: format!("{key:?}: give at least {PREFIX_DIGITS_MIN} hexadecimal digits of the id") });
         }

@@ -313,6 +313,7 @@ mod tests {
             notified: vec![],
             held_back: 0,
             clocks: None,
+            ended: Default::default(),
         };
         MemberAnswers { answer: vec![1, 3], led: Some(status) }
     }

@@ -21,6 +21,8 @@ use tokio::time::MissedTickBehavior;
 
 /// How often heartbeats are summarised and clocks are evaluated.
 const DUTIES_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the use of tenants is compared with their budgets.
+const BUDGETS_INTERVAL: Duration = Duration::from_secs(60);
 /// How long after a limit is exceeded the clocks are evaluated again.
 const LIMIT_MARGIN: Duration = Duration::from_millis(5);
 
@@ -34,6 +36,8 @@ struct Leading {
     signing: SigningDuty,
     rotation: Rotation,
     fencing_hook: FencingHook,
+    /// When the use of tenants was last compared with their budgets; `None`: not in this term.
+    budgets_checked_at: Option<Instant>,
 }
 
 /// Runs the periodic duties; see the module documentation.
@@ -97,6 +101,7 @@ pub(super) async fn duties(core: Arc<Core>) {
                 signing: SigningDuty::new(sign_every, Instant::now()),
                 rotation: Rotation::default(),
                 fencing_hook: FencingHook::new(&core.config),
+                budgets_checked_at: None,
             });
             *core.leading.lease_clocks.lock() = Some(LeaseClocks::default());
             core.leading.levels.forget();
@@ -190,7 +195,7 @@ async fn hand_over(core: &Core, to: u64) {
     }
 }
 
-async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_hook, .. }: &mut Leading) {
+async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_hook, budgets_checked_at, .. }: &mut Leading) {
     let since = *since;
     let now = since.elapsed();
     let until = Instant::now();
@@ -254,6 +259,10 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
             actions.push(Action::SettleDependents);
         }
         actions.extend(ledger.drifts_due(time, core.config.drift_limits()));
+        if budgets_checked_at.is_none_or(|at| until.duration_since(at) >= BUDGETS_INTERVAL) {
+            *budgets_checked_at = Some(until);
+            actions.extend(ledger.budgets_due(time));
+        }
         core.leading.levels.record(core.config.id, core.config.level_max);
         let metrics = core.raft.metrics();
         let members: Vec<u64> = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();

@@ -74,6 +74,15 @@ pub fn next(state: &MembersState, change: &MembersChange) -> Step {
     }
 }
 
+/// Whether the change is complete once this member leads. Otherwise the new leader continues with
+/// it, whoever that is.
+pub fn is_done_by(change: &MembersChange, leader: u64) -> bool {
+    match change {
+        MembersChange::Transfer { to } => to.is_none_or(|to| to == leader),
+        MembersChange::Add { .. } | MembersChange::Remove { .. } | MembersChange::Replace { .. } => false,
+    }
+}
+
 fn add(state: &MembersState, voters: &BTreeSet<u64>, id: u64, peer: &Peer) -> Step {
     if let Some(step) = step_before_vote(state, id, peer) {
         return step;
@@ -313,6 +322,21 @@ mod tests {
         three.answering.remove(&3);
         assert!(matches!(next(&three, &to(Some(3))), Step::Refuse(_)));
         assert!(matches!(next(&state(&[1], &[]), &to(None)), Step::Refuse(_)));
+    }
+
+    #[test]
+    fn whoever_is_elected_continues() {
+        let remove = MembersChange::Remove { id: 1 };
+        assert_eq!(next(&state(&[1, 2, 3], &[]), &remove), Step::HandOver(2));
+        for elected in [2, 3] {
+            assert!(!is_done_by(&remove, elected));
+            let now = MembersState { leader: elected, ..state(&[1, 2, 3], &[]) };
+            assert_eq!(next(&now, &remove), Step::Vote(set(&[2, 3])));
+        }
+        let transfer = |to| MembersChange::Transfer { to };
+        assert!(is_done_by(&transfer(None), 3) && is_done_by(&transfer(Some(3)), 3) && !is_done_by(&transfer(Some(2)), 3));
+        let three = MembersState { leader: 3, ..state(&[1, 2, 3], &[]) };
+        assert_eq!(next(&three, &transfer(Some(2))), Step::HandOver(2), "the order is repeated");
     }
 
     #[test]

@@ -404,7 +404,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         Request::ListSessions => Ok(Answer::Sessions(ledger.sessions().cloned().collect())),
         Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_status())),
         Request::GetUsage { of, days } => ledger.usage_report(of, *days, now).map(|report| Answer::Usage(Box::new(report))),
-        Request::GetLimits => Ok(Answer::Limits(ledger.limits())),
+        Request::GetLimits => Ok(Answer::Limits(ledger.limits(now))),
         Request::ListDomains { tenants, name } => {
             let found = ledger.domain_statuses(tenants.as_deref(), name.as_deref(), crate::clock::now());
             match name {
@@ -501,6 +501,8 @@ fn status(core: &Core) -> QuorumStatus {
         MemberStatus { id: MemberId(*id), service, raft, votes, matched, level, certificate_until, shortage, standing: standing.to_owned() }
     });
     let members = members.collect();
+    // The call reads the ledger as well.
+    let now = core.timekeeper.time();
     let ledger = core.agreed.ledger();
     QuorumStatus {
         cluster: core.config.cluster.clone(),
@@ -520,5 +522,6 @@ fn status(core: &Core) -> QuorumStatus {
         notified: core.notify.status(&ledger),
         held_back: core.counts.held_back.load(Ordering::Relaxed),
         clocks: core.timekeeper.alarm(),
+        ended: ledger.ended_status(now),
     }
 }

@@ -11,7 +11,7 @@ use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
-use lattice_ledger::{Access, AccessKind, Action, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange};
+use lattice_ledger::{Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, Exposed, HoldKind, PreemptCause, Preemption,
     Principal, TelemetryMode,
@@ -145,12 +145,13 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         hold: false,
         failed: None,
     };
+    let longer = AllocationChange { walltime: Some(Duration::from_secs(60)), ..AllocationChange::default() };
     let of_users = vec![
         Action::Cancel { id: allocation, by: owner() },
         Action::Preempt { allocation, epoch, by: owner(), order, kill: false },
         Action::RequeueAllocation { allocation, epoch, by: owner(), reason: reason.clone() },
         Action::HoldAllocation { allocation, by: owner() },
-        Action::SetWalltime { allocation, by: owner(), walltime: Duration::from_secs(60), as_operator: false },
+        Action::UpdateAllocation { allocation, by: owner(), change: longer, as_operator: false },
         Action::Resume { allocation, by: owner() },
         Action::SetTelemetry { allocation, by: owner(), id, mode: TelemetryMode::Debug, duration_ms: 60_000 },
         Action::ReleaseLease { name: "other".into(), token: 9, holder: node.clone(), user: Some(owner()) },
@@ -171,6 +172,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
             users: Default::default(),
             budget_period_days: None,
             share_policy: None,
+            ended: Default::default(),
             by: by.clone(),
         },
         Action::AddKey { secret: Secret([7; 32]), by: by.clone() },
@@ -219,6 +221,7 @@ const OF_MEMBERS: &[&str] = &[
     "EndWaits",
     "SettleDependents",
     "EndTelemetry",
+    "CheckBudgets",
     "AskDrain",
     "AdvanceTime",
 ];
@@ -269,6 +272,7 @@ fn proposed_by_members() -> Vec<Action> {
         Action::RaiseLevel { level: 1 },
         Action::SetRunLease { ms: 1 },
         Action::ReleaseDomains,
+        Action::CheckBudgets { tenants: vec!["physics".into()] },
         Action::Bootstrap { cluster: "other".into() },
         Action::SealWithKey { id: 9 },
         Action::RetireKey { id: 9 },

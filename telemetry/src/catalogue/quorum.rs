@@ -57,6 +57,14 @@ families! {
         "Registrations of known nodes with more cores, memory or GPUs than the ledger had for them; `lattice node history` shows which.";
     ALLOCATIONS = Gauge "lattice_allocations_total", Count, ["state"], Quorum, LEDGER,
         "Allocations in the ledger, by state; ended ones are removed after a time.";
+    ENDED_BYTES = Gauge "lattice_ended_allocations_bytes", Bytes, [], Quorum, LEDGER,
+        "The size of the records of ended allocations in this member's memory.";
+    ENDED_BYTES_MAX = Gauge "lattice_ended_allocations_limit_bytes", Bytes, [], Quorum, LEDGER,
+        "How much they may have: the limit ended_memory.";
+    ENDED_OLDEST = Gauge "lattice_ended_allocations_oldest_seconds", Seconds, [], Quorum, LEDGER,
+        "How long ago the oldest of these allocations ended; 0 if there is none.";
+    ENDED_CUT_SHORT = Gauge "lattice_ended_allocations_cut_short", Truth, [], Quorum, LEDGER,
+        "Whether work was forgotten that ended less than the limit ended_kept ago, because the memory for it was full.";
     ACTIVE = Gauge "lattice_allocations_active", Count, [], Quorum, LEDGER,
         "Allocations that run.";
     REVISION = Gauge "lattice_ledger_revision", Count, [], Quorum, LEDGER,

@@ -14,6 +14,8 @@ families! {
         "Streams that are open.";
     CYCLE_SECONDS = Histogram "lattice_scheduling_cycle_duration_seconds", Seconds, [], Agent, SCHEDULER,
         "One round over all queues that are served here, with the quorum's answers to its claims.";
+    PLAN_FAILURES = Counter "lattice_scheduling_plan_failures_total", Count, [], Agent, "the scheduler, and submissions with a claim",
+        "Plans that broke by an error of the scheduler; after one, the agent leaves its queues to others for a while.";
     QUEUE_DEPTH = Gauge "lattice_scheduling_queue_depth", Count, ["vcluster"], Agent, SCHEDULER,
         "Allocations that wait in a queue that is served here, as of the last round.";
     CLAIMS = Counter "lattice_scheduling_proposals_total", Count, ["vcluster", "result"], Agent, "the scheduler, and submissions with a claim",

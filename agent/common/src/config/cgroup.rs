@@ -24,7 +24,7 @@ pub struct CgroupSettings {
     /// part, by cores. 64 to 4,194,304.
     pub pids_max: u64,
     /// Bytes of main memory that are reserved for the system and not registered; at most a quarter
-    /// of it is. Work can use at most what is registered.
+    /// of it is. What remains is registered in steps of 64 MiB. Work can use at most that.
     pub memory_reserved_bytes: u64,
     /// Limits of block devices for work that has the whole node; a share gets its part, by cores.
     pub io_max: Vec<IoMax>,

@@ -5,9 +5,11 @@ use super::node::{Drain, Node, OnNodes};
 use super::quorum::Quorum;
 use super::tenant::{Quota, Tenant};
 use super::trace::Trace;
+use super::ttl::parse_ttl;
 use super::vcluster::VClusterAdmin;
 use clap::{Args, Subcommand, ValueEnum};
 use lattice_model::{BudgetPeriod, SharePolicy};
+use std::time::Duration;
 
 #[derive(Args)]
 pub struct Admin {
@@ -60,7 +62,8 @@ pub struct SetLimits {
     /// limit; `none`: no limit
     #[arg(long, value_name = "N|none")]
     pub user_script_bytes: Option<Quota>,
-    /// How many ended allocations of a user are kept and shown; `none`: a share of the 256 MiB for all users
+    /// How many ended allocations of a user are kept and shown; `none`: a share of the memory for all users
+    /// (--ended-memory)
     #[arg(long, value_name = "N|none")]
     pub user_history: Option<Quota>,
     /// How many allocations of a tenant may wait or be suspended; `none`: no limit
@@ -72,6 +75,13 @@ pub struct SetLimits {
     /// Whose shares (--cores, --mem, --gpus) a node may hold at a time; work that runs is not ended
     #[arg(long, value_name = "WHOSE")]
     pub share_policy: Option<WhoseShares>,
+    /// How long ended work is kept and shown (1h to 366d, 7d at first), if --ended-memory suffices
+    #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
+    pub ended_kept: Option<Duration>,
+    /// How much memory the records of ended work may have in each member (1M to 64G, 256M at first); beyond it, the
+    /// oldest work of the user who has most is forgotten
+    #[arg(long, value_name = "SIZE", value_parser = crate::memory::parse)]
+    pub ended_memory: Option<u64>,
 }
 
 /// `--share-policy`.

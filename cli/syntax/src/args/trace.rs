@@ -22,6 +22,8 @@ const CAPTURE_EXAMPLES: &str = "Examples:
   lattice admin trace capture --days 7
       into lattice-trace-DAY.jsonl in this directory
   lattice admin trace capture --days 1 --file - | gzip > trace.jsonl.gz
+  lattice admin trace capture --days 7 --store
+      into the object store of the agent; its URL is printed
 
 A trace has no names of users, programs or environments. The quorum forgets
 work seven days after its end, or earlier where much work ends: the message says
@@ -36,4 +38,7 @@ pub struct CaptureTrace {
     /// The file to write, which must not exist; `-`: stdout [default: lattice-trace-DAY.jsonl in this directory]
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
+    /// Write no file: the agent puts the trace into its object store (logs.store), below `traces/`
+    #[arg(long, conflicts_with = "file")]
+    pub store: bool,
 }

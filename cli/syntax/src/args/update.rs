@@ -1,28 +1,121 @@
 //! `lattice update`.
 
-use crate::flags::parse_walltime;
+use crate::flags::{TimeError, parse_walltime};
 use clap::Args;
+use std::str::FromStr;
 use std::time::Duration;
 
 const UPDATE_HELP: &str = "Examples:
   lattice update 1f0c9a4e --walltime 90
       90 minutes from its beginning; work that waits gets that walltime
-  lattice update @last -t 30m
-      work that runs is ended after 30 minutes in all, with SIGTERM and its
-      grace
+  lattice update @last -t -30m
+      30 minutes less than now; work that runs is ended then, with SIGTERM and
+      its grace
+  lattice update 1f0c9a4e --preemption-class 4 --name night-run
 
-The owner may shorten the walltime at any time, to at least a minute more than
-the work has run, and lengthen it while the work waits for nodes or is held.
-Operators may also lengthen it while the work runs. A node that is cut off gets
-the new walltime when it is connected again. Who changed it is in the audit log.";
+The owner may change all of this while the work waits for nodes or is held.
+While it has nodes, the owner may shorten the walltime, to at least a minute
+more than the work has run, lower the class, and change the name. Operators may
+also lengthen the walltime and raise the class then. If one change is refused,
+nothing changes.
 
-#[derive(Args)]
+A node that is cut off gets the new walltime when it is connected again. The
+work's environment keeps the name with which its attempt began. Who changed what
+is in the audit log.";
+
+#[derive(Args, Debug)]
 #[command(after_help = UPDATE_HELP)]
 pub struct Update {
     /// The allocations: ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
-    /// How long it may run, from its beginning: 90 (minutes), 90s, 10m, 2h, HH:MM:SS or D-HH
-    #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", value_parser = parse_walltime)]
-    pub walltime: Duration,
+    #[command(flatten)]
+    pub changes: Changes,
+}
+
+/// At least one of them is needed.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+pub struct Changes {
+    /// How long it may run, from its beginning: 90 (minutes), 90s, 10m, 2h, HH:MM:SS or D-HH; +1h: so much longer than
+    /// now, -1h: so much shorter
+    #[arg(short = 't', long, visible_alias = "time", value_name = "[+|-]TIME", allow_hyphen_values = true)]
+    pub walltime: Option<NewWalltime>,
+    /// How hard it is to preempt: 0 (the first to be preempted) to 10 (only its owner may preempt it); below 5, other
+    /// work is also served first
+    #[arg(long, visible_alias = "priority", value_name = "CLASS", value_parser = clap::value_parser!(u32).range(0..=10))]
+    pub preemption_class: Option<u32>,
+    /// A name for people
+    #[arg(short = 'J', long, alias = "job-name", value_name = "NAME")]
+    pub name: Option<String>,
+}
+
+/// A walltime, whole or as a difference to the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewWalltime {
+    Whole(Duration),
+    Longer(Duration),
+    Shorter(Duration),
+}
+
+impl FromStr for NewWalltime {
+    type Err = TimeError;
+
+    fn from_str(text: &str) -> Result<Self, TimeError> {
+        match (text.strip_prefix('+'), text.strip_prefix('-')) {
+            (Some(more), _) => parse_walltime(more).map(Self::Longer),
+            (None, Some(less)) => parse_walltime(less).map(Self::Shorter),
+            (None, None) => parse_walltime(text).map(Self::Whole),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        update: Update,
+    }
+
+    fn parsed(line: &[&str]) -> Result<Update, String> {
+        let words = std::iter::once("update").chain(line.iter().copied());
+        Line::try_parse_from(words).map(|line| line.update).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_walltime_is_whole_or_a_difference() {
+        let minutes = |count: u64| Duration::from_secs(count * 60);
+        for (typed, want) in [
+            ("90", NewWalltime::Whole(minutes(90))),
+            ("1-12", NewWalltime::Whole(minutes(36 * 60))),
+            ("+90", NewWalltime::Longer(minutes(90))),
+            ("+1-12", NewWalltime::Longer(minutes(36 * 60))),
+            ("-30m", NewWalltime::Shorter(minutes(30))),
+            ("-1:30:00", NewWalltime::Shorter(minutes(90))),
+        ] {
+            for line in [["1", "--walltime", typed], ["1", "-t", typed], ["1", "--time", typed]] {
+                assert_eq!(parsed(&line).unwrap().changes.walltime, Some(want), "{line:?}");
+            }
+        }
+        for bad in ["+", "-", "+0", "-0s", "++1h", "+soon", "0"] {
+            assert!(parsed(&["1", "--walltime", bad]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn at_least_one_change_is_needed_and_all_are_possible() {
+        let missing = parsed(&["1"]).unwrap_err();
+        assert!(["--walltime", "--preemption-class", "--name"].iter().all(|option| missing.contains(option)), "{missing}");
+        assert!(parsed(&["--name", "x"]).is_err(), "of what?");
+        assert!(parsed(&["1", "--preemption-class", "11"]).is_err());
+        let Update { ids, changes } = parsed(&["1", "2", "-t", "+1h", "--priority", "7", "-J", "x"]).unwrap();
+        let Changes { walltime, preemption_class, name } = changes;
+        assert_eq!(ids, ["1", "2"]);
+        let hour = NewWalltime::Longer(Duration::from_secs(3600));
+        assert_eq!((walltime, preemption_class, name.as_deref()), (Some(hour), Some(7), Some("x")));
+    }
 }

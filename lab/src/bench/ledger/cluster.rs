@@ -2,7 +2,8 @@
 
 use anyhow::{Result, bail};
 use lattice_ledger::{
-    Action, Changed, Command, Ledger, Outcome, QuotaChange, Registration, SCHEDULER_LEASE, TenantChange, UserLimitsChange, VniPoolChange,
+    Action, Changed, Command, EndedLimitsChange, Ledger, Outcome, QuotaChange, Registration, SCHEDULER_LEASE, TenantChange,
+    UserLimitsChange, VniPoolChange,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::conformance::Components;
@@ -95,6 +96,7 @@ impl Cluster {
             users,
             budget_period_days: None,
             share_policy: None,
+            ended: EndedLimitsChange::default(),
             by: by(),
         })?;
         self.act(Action::SetRunLease { ms: 90_000 })?;

@@ -3,7 +3,7 @@
 use super::cluster::{Cluster, NODES, components, node, registration};
 use anyhow::{Context, Result};
 use lattice_ledger::clocks::{Clocks, Limits, Patience};
-use lattice_ledger::{Action, DriftLimits, NodeStateChange};
+use lattice_ledger::{Action, AllocationChange, DriftLimits, NodeStateChange};
 use lattice_model::{EndReason, HoldKind, Incarnation, NodeState, OnIsolation, ReportItem, Timestamp};
 use std::time::{Duration, Instant};
 
@@ -63,8 +63,9 @@ fn wanted_by_its_owner(cluster: &mut Cluster, round: &mut Round) -> Result<()> {
     let by = cluster.owner(id);
     round.add("HoldAllocation", cluster.act(Action::HoldAllocation { allocation: id, by: by.clone() })?.1);
     round.add("Resume", cluster.act(Action::Resume { allocation: id, by: by.clone() })?.1);
-    let walltime = Duration::from_secs(7200);
-    round.add("SetWalltime", cluster.act(Action::SetWalltime { allocation: id, by: by.clone(), walltime, as_operator: false })?.1);
+    let change = AllocationChange { walltime: Some(Duration::from_secs(7200)), ..AllocationChange::default() };
+    let update = Action::UpdateAllocation { allocation: id, by: by.clone(), change, as_operator: false };
+    round.add("UpdateAllocation", cluster.act(update)?.1);
     let (epoch, _) = cluster.claim(id, on)?;
     let requeue = Action::RequeueAllocation { allocation: id, epoch, by: by.clone(), reason: "another node".into() };
     round.add("RequeueAllocation", cluster.act(requeue)?.1);

@@ -1,5 +1,6 @@
 //! The state of the members.
 
+use lattice_ledger::EndedStatus;
 use lattice_ledger::shortage::Shortage;
 use lattice_model::{AllocationState, Generation, MemberId, NodeId, NodeState, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -28,13 +29,15 @@ pub struct QuorumStatus {
     pub level: u32,
     /// After a recovery: nodes that are not Down and have not reported what they run.
     pub awaited: Vec<NodeId>,
-    /// The progress of notifications about nodes.
+    /// The progress of notifications.
     pub notified: Vec<NotifyStatus>,
     /// Number of nodes that fell silent together, so that none of them becomes Down; known only to
     /// the leader.
     pub held_back: u64,
     /// A problem with the members' clocks, if known to this member.
     pub clocks: Option<ClockAlarm>,
+    /// How much ended work is kept.
+    pub ended: EndedStatus,
 }
 
 /// A problem with the members' clocks.

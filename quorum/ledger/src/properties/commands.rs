@@ -7,8 +7,8 @@ use crate::scenarios::{SIZE, id, node, registration, spec, user};
 use crate::signing::SignedHead;
 use crate::state::user_usage::holds_nodes;
 use crate::{
-    Access, AccessKind, Action, Ledger, NodeStateChange, NotifyChannel, QuotaChange, Registration, SCHEDULER_LEASE, TenantChange,
-    UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
+    Access, AccessKind, Action, AllocationChange, EndedLimitsChange, Ledger, NodeStateChange, NotifyChannel, QuotaChange, Registration,
+    SCHEDULER_LEASE, TenantChange, UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
@@ -328,7 +328,12 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let lives = ledger.allocations().find(|a| !a.state.is_terminal() && number > 2);
             let (allocation, by) = lives.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
             let walltime = std::time::Duration::from_secs(if hold { 120 } else { 90_000 });
-            Action::SetWalltime { allocation, by, walltime, as_operator: number % 2 == 0 }
+            let change = AllocationChange {
+                name: hold.then(|| format!("name{number}")),
+                walltime: Some(walltime),
+                preemption_class: Some(number as u8 % 11),
+            };
+            Action::UpdateAllocation { allocation, by, change, as_operator: number % 2 == 0 }
         }
         Move::Preempt { id: number, how: 1..=3, .. } => {
             // Usually a held allocation.
@@ -367,7 +372,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 QuotaChange::Unlimited => Some(SharePolicy::Anyone),
                 QuotaChange::AtMost(nodes) => Some(if nodes % 2 == 0 { SharePolicy::Tenant } else { SharePolicy::User }),
             };
-            Action::SetLimits { sensitive_pool_size: sensitive, users, budget_period_days: None, share_policy, by: "root".into() }
+            let ended = EndedLimitsChange::default();
+            Action::SetLimits { sensitive_pool_size: sensitive, users, budget_period_days: None, share_policy, ended, by: "root".into() }
         }
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),

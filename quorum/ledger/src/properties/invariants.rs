@@ -49,9 +49,10 @@ pub(super) fn invariant_one_live_claim_for_each_allocation(ledger: &Ledger) {
             .holdings(&known.id)
             .iter()
             .filter(|h| !ledger.is_live(h.allocation, h.epoch))
-            .map(|h| (h.allocation, h.epoch, h.resources))
+            .map(|h| (h.allocation, h.epoch, h.resources, ledger.allocation(h.allocation).map(|a| a.owner.uid)))
             .collect();
-        assert_eq!(known.leaving.iter().map(|l| (l.allocation, l.epoch, l.resources)).collect::<Vec<_>>(), leaving);
+        let shown = known.leaving.iter().map(|l| (l.allocation, l.epoch, l.resources, l.owner.as_ref().map(|owner| owner.uid)));
+        assert_eq!(shown.collect::<Vec<_>>(), leaving);
     }
 }
 
@@ -99,7 +100,7 @@ pub(super) fn invariant_services_are_of_what_runs(ledger: &Ledger) {
 
 /// The number of nodes for sensitive work grows only up to the limit.
 pub(super) fn invariant_sensitive_nodes_are_limited(before: &Ledger, after: &Ledger) {
-    let (was, now) = (before.limits().sensitive_nodes, after.limits());
+    let (was, now) = (before.limits(before.time()).sensitive_nodes, after.limits(after.time()));
     assert!(now.sensitive_nodes <= was || now.limits.sensitive_pool_size.is_none_or(|limit| now.sensitive_nodes <= limit));
 }
 
@@ -376,6 +377,15 @@ pub(super) fn invariant_ended_work_is_kept_while_it_is_held(before: &Ledger, aft
     }
     let ended: BTreeSet<_> = after.allocations().filter(|a| a.state.is_terminal()).map(|a| (a.ended_at, a.id)).collect();
     assert!(after.ended.iter().map(|place| (Some(place.ended_at), place.id)).eq(ended), "the order of the ends is another");
+}
+
+/// Every allocation whose record is gone had ended by the time until which some are forgotten.
+pub(super) fn invariant_what_is_dropped_is_said_to_be_forgotten(before: &Ledger, after: &Ledger) {
+    assert!(after.forgotten.until >= before.forgotten.until && after.forgotten.too_early_until.is_none(), "{:?}", after.forgotten);
+    for was in before.allocations().filter(|a| after.allocation(a.id).is_none()) {
+        let ended_at = was.ended_at.unwrap_or(after.time());
+        assert!(after.forgotten.until >= Some(ended_at), "{} ended at {ended_at}: {:?}", was.id, after.forgotten);
+    }
 }
 
 /// What a command adds to the recorded use is that of the attempts that it ended, from their start

@@ -3,7 +3,7 @@
 
 use crate::{Action, DomainKey, DriftLimits, Ledger, NodeStateChange, holds};
 use lattice_model::shares::ShareRef;
-use lattice_model::{Allocation, AllocationState, HoldKind, NodeId, NodeState, SharePhase, Timestamp};
+use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, NodeId, NodeState, SharePhase, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -62,10 +62,19 @@ fn has_nodes(allocation: &Allocation) -> bool {
 /// What tenants and sensitive work use, and what waits and runs in each vCluster.
 fn usage_is_counted(ledger: &Ledger) {
     let running: Vec<&Arc<Allocation>> = ledger.allocations().filter(|allocation| has_nodes(allocation)).collect();
+    let with_nodes = |user: Option<&str>| ledger.allocation_index.with_nodes(user).collect::<BTreeSet<_>>();
+    let scanned = |user: Option<&str>| {
+        let wanted = running.iter().filter(|allocation| user.is_none_or(|user| allocation.owner.name == user));
+        wanted.map(|allocation| allocation.id).collect::<BTreeSet<_>>()
+    };
+    let users: BTreeSet<&str> = ledger.allocations().map(|allocation| allocation.owner.name.as_str()).collect();
+    for user in users.into_iter().map(Some).chain([None, Some("nobody")]) {
+        assert_eq!(with_nodes(user), scanned(user), "{user:?}");
+    }
     let nodes_of = |wanted: &dyn Fn(&Allocation) -> bool| {
         running.iter().filter(|allocation| wanted(allocation)).flat_map(|allocation| allocation.nodes()).collect::<BTreeSet<_>>().len()
     };
-    assert_eq!(ledger.limits().sensitive_nodes as usize, nodes_of(&|allocation| allocation.spec.sensitive));
+    assert_eq!(ledger.limits(ledger.time()).sensitive_nodes as usize, nodes_of(&|allocation| allocation.spec.sensitive));
     for status in ledger.tenant_statuses() {
         let name = &status.tenant.name;
         assert_eq!(status.nodes as usize, nodes_of(&|allocation| allocation.spec.tenant == *name));
@@ -73,6 +82,9 @@ fn usage_is_counted(ledger: &Ledger) {
         let live = ledger.allocations().filter(|a| !a.state.is_terminal() && a.spec.tenant == *name).count();
         assert_eq!(ledger.allocation_index.live_of_tenant.get(name).map_or(0, |live| *live as usize), live);
     }
+    let is_charged = |allocation: &&&Arc<Allocation>| allocation.started_at.is_some() && !allocation.spec.tenant.is_empty();
+    let charged: BTreeSet<(String, AllocationId)> = running.iter().filter(is_charged).map(|a| (a.spec.tenant.clone(), a.id)).collect();
+    assert!(ledger.allocation_index.charged.iter().eq(&charged), "the running work of tenants");
     for status in ledger.vcluster_statuses() {
         let name = &status.vcluster.name;
         let home = if name == "default" { "" } else { name };

@@ -6,7 +6,7 @@ use crate::{DomainKey, EndedPlace, Lease};
 use lattice_model::claim::{Share, SharePhase};
 use lattice_model::data::DataMount;
 use lattice_model::layout::Program;
-use lattice_model::node::{HoldKind, Leaving};
+use lattice_model::node::{HoldKind, Leaving, WorkOwner};
 use lattice_model::shares::PhaseRun;
 use lattice_model::telemetry::TelemetryMode;
 use lattice_model::{
@@ -43,6 +43,7 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("checkpoint", CHECKPOINT_BYTES, size_of::<CheckpointRef>() + BLOCK_BYTES),
         ("preemption", PREEMPTION_BYTES, size_of::<Preemption>() + BLOCK_BYTES),
         ("telemetry order", TELEMETRY_ORDER_BYTES, size_of::<TelemetryOrder>() + BLOCK_BYTES),
+        ("submitted values", SUBMITTED_BYTES, size_of::<SubmittedValues>() + BLOCK_BYTES),
         ("usage", USAGE_BYTES, size_of::<WorkUsage>() + BLOCK_BYTES),
         ("dependencies", DEPENDENCIES_BYTES, size_of::<Dependencies>() + 2 * BLOCK_BYTES),
         // Half of the places among those that others depend on are empty.
@@ -87,6 +88,8 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
     };
     with("owner", &|a| a.owner.name = long());
     with("groups", &|a| a.owner.groups = vec![7; LONG]);
+    let submitted = SubmittedValues { name: long(), walltime: Some(Duration::from_secs(1)), preemption_class: 5 };
+    with("submitted name", &|a| a.submitted_values = Some(Box::new(submitted.clone())));
     let resources = Resources { cores: 1, memory_bytes: 1 << 40, gpus: 1 };
     let share = |number: usize| Share { node: format!("{number:063}").parse().unwrap(), resources, phase: SharePhase::Prepared };
     with("shares", &|a| a.shares = (0..200).map(share).collect());
@@ -216,6 +219,7 @@ fn no_text_and_no_list_of_a_node_is_left_out() {
         epoch: Epoch(u64::MAX),
         resources: Resources { cores: u32::MAX, memory_bytes: u64::MAX, gpus: u32::MAX },
         fenced: true,
+        owner: Some(WorkOwner { uid: u32::MAX, tenant: long() }),
     };
     let drift = Drift { since: Timestamp(1), expected: components(), sensitive: true, overdue: false };
     let domain = LocalDomain { cores: u32::MAX, gpus: u32::MAX };

@@ -7,7 +7,7 @@ use super::super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::super::{Action, Command, Ledger, NodeStateChange, Outcome, SCHEDULER_LEASE};
 use super::{NUMBERS_STEP, beyond};
 use crate::properties::scans::invariant_indexes_equal_scans;
-use crate::{HeldShare, QuotaChange, Refusal, UserLimitsChange};
+use crate::{EndedLimitsChange, HeldShare, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     AllocationSpec, AllocationState, CheckpointRef, Claim, Connectivity, EndReason, Epoch, Exposed, Generation, Incarnation, NodeReport,
@@ -209,6 +209,7 @@ fn an_adopted_share_counts_under_the_share_policy() {
             users: UserLimitsChange::default(),
             budget_period_days: None,
             share_policy: Some(SharePolicy::User),
+            ended: EndedLimitsChange::default(),
             by: "root".into(),
         })
         .unwrap();
@@ -384,6 +385,7 @@ fn what_is_cancelled_during_a_recovery_is_remembered_until_no_node_can_have_it()
         users,
         budget_period_days: None,
         share_policy: None,
+        ended: EndedLimitsChange::default(),
         by: "root".into(),
     })
     .unwrap();

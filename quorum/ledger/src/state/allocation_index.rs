@@ -1,11 +1,12 @@
 //! What is looked up of all allocations, by the leader's clocks above all. Not part of the
 //! replicated state: derived from the allocations when a snapshot is read, and then updated with
-//! each changed allocation. An allocation without waits, exclusions and measurements has no entry
-//! of its own.
+//! each changed allocation. An allocation without nodes, waits, exclusions and measurements has no
+//! entry of its own.
 
 use super::user_usage::holds_nodes;
 use imbl::{OrdMap, OrdSet};
 use lattice_model::{Allocation, AllocationId, AllocationState, NodeId, Timestamp};
+use uuid::Uuid;
 
 /// See the module documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +27,10 @@ pub struct AllocationIndex {
     pub telemetry_ends: OrdSet<(Timestamp, AllocationId)>,
     /// The allocations that have not ended and had other nodes before.
     pub moved: OrdSet<AllocationId>,
+    /// The allocations that have nodes, by the name of their user.
+    with_nodes: OrdSet<(String, AllocationId)>,
+    /// The allocations of tenants that are charged for their nodes now, with their tenant.
+    pub charged: OrdSet<(String, AllocationId)>,
 }
 
 /// Allocations that have not ended.
@@ -66,6 +71,9 @@ pub struct AllocationFacts {
     exclusions: Vec<(NodeId, Timestamp)>,
     telemetry_ends: Option<Timestamp>,
     has_moved: bool,
+    /// The name of its user; `None`: it has no nodes.
+    with_nodes_of: Option<String>,
+    is_charged: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,11 +103,17 @@ impl AllocationFacts {
             exclusions: exclusions.filter_map(|excluded| Some((excluded.node.clone(), excluded.until?))).collect(),
             telemetry_ends: allocation.telemetry.as_ref().and_then(|order| order.until),
             has_moved: is_live && !allocation.attempts.is_empty(),
+            with_nodes_of: holds_nodes(allocation.state).then(|| allocation.owner.name.clone()),
+            is_charged: allocation.started_at.is_some() && holds_nodes(allocation.state),
         }
     }
 
     fn live_tenant(&self) -> Option<&String> {
         self.queued.map(|_| &self.tenant)
+    }
+
+    fn charged_tenant(&self) -> Option<&String> {
+        Some(&self.tenant).filter(|tenant| self.is_charged && !tenant.is_empty())
     }
 
     fn queue(&self) -> Option<(&String, Queued)> {
@@ -147,6 +161,21 @@ impl AllocationIndex {
                 None => self.moved.remove(&id),
             };
         }
+        if let Some((was, now)) = differing(was, now, |facts| facts.with_nodes_of.as_ref()) {
+            was.and_then(|user| self.with_nodes.remove(&(user.clone(), id)));
+            now.and_then(|user| self.with_nodes.insert((user.clone(), id)));
+        }
+        if let Some((was, now)) = differing(was, now, AllocationFacts::charged_tenant) {
+            was.and_then(|tenant| self.charged.remove(&(tenant.clone(), id)));
+            now.and_then(|tenant| self.charged.insert((tenant.clone(), id)));
+        }
+    }
+
+    /// The allocations that have nodes: of the users with this name, or (`None`) of all.
+    pub fn with_nodes(&self, user: Option<&str>) -> impl Iterator<Item = AllocationId> {
+        let first = (user.unwrap_or_default().to_owned(), AllocationId(Uuid::nil()));
+        let wanted = move |(name, _): &&(String, AllocationId)| user.is_none_or(|user| user == name);
+        self.with_nodes.range(first..).take_while(wanted).map(|(_, id)| *id)
     }
 
     fn leave_queue(&mut self, queue: &str, queued: Queued) {

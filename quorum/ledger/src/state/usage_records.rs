@@ -54,18 +54,22 @@ pub(crate) fn usage_record_bytes(consumer: &Consumer, UsageRecord { user, days }
         Consumer::Project { tenant, project } => text_bytes(tenant) + text_bytes(project),
         Consumer::User(_) => 0,
     };
-    // The name is in the map of the records and in the order of those that may be dropped.
-    USAGE_RECORD_BYTES + 2 * names + text_bytes(user) + days.len() * USAGE_DAY_BYTES
+    // Names are in the map of the records and in the order of those that may be dropped; a user's
+    // name is in the record and in the index.
+    USAGE_RECORD_BYTES + 2 * names + 2 * text_bytes(user) + days.len() * USAGE_DAY_BYTES
 }
 
-/// All records. Only they are part of the replicated state; the order of the droppable ones, and
-/// their size, are derived.
+/// All records. Only they are part of the replicated state; the order of the droppable ones, their
+/// size, and the index of users are derived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageRecords {
     records: OrdMap<Consumer, Arc<UsageRecord>>,
     /// Those that may be dropped, by the last day with use.
     droppable: OrdSet<(u32, Consumer)>,
     droppable_bytes: usize,
+    /// The users with a record, by name; several may have one name. A user's record may always be
+    /// dropped.
+    users: OrdSet<(String, u32)>,
 }
 
 impl UsageRecords {
@@ -77,7 +81,14 @@ impl UsageRecords {
         self.records.get(consumer)
     }
 
+    /// The records of the users with this name.
+    pub fn of_users(&self, name: &str) -> impl Iterator<Item = &UsageRecord> {
+        let named = self.users.range((name.to_owned(), 0_u32)..).take_while(move |(of, _)| of == name);
+        named.filter_map(move |(_, uid)| self.records.get(&Consumer::User(*uid)).map(|record| &**record))
+    }
+
     /// All records, by consumer.
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = (&Consumer, &Arc<UsageRecord>)> {
         self.records.iter()
     }
@@ -117,7 +128,7 @@ impl UsageRecords {
 
     /// Derives what is not part of the replicated state. `is_kept`: those that are never dropped.
     pub fn build_index(&mut self, is_kept: impl Fn(&Consumer) -> bool) {
-        (self.droppable, self.droppable_bytes) = (OrdSet::new(), 0);
+        (self.droppable, self.droppable_bytes, self.users) = (OrdSet::new(), 0, OrdSet::new());
         for (consumer, record) in self.records.clone().iter().filter(|(consumer, _)| !is_kept(consumer)) {
             self.index(consumer, record);
         }
@@ -131,11 +142,17 @@ impl UsageRecords {
         if self.droppable.insert(Self::place(consumer, record)).is_none() {
             self.droppable_bytes += usage_record_bytes(consumer, record);
         }
+        if let Consumer::User(uid) = consumer {
+            self.users.insert((record.user.clone(), *uid));
+        }
     }
 
     fn index_no_longer(&mut self, consumer: &Consumer, record: &UsageRecord) {
         if self.droppable.remove(&Self::place(consumer, record)).is_some() {
             self.droppable_bytes -= usage_record_bytes(consumer, record);
+        }
+        if let Consumer::User(uid) = consumer {
+            self.users.remove(&(record.user.clone(), *uid));
         }
     }
 

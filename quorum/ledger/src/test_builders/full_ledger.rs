@@ -4,13 +4,14 @@ use super::{allocation, components, node, registration, vcluster_change};
 use crate::keyring::Secret;
 use crate::state::usage_records::{Consumer, Span};
 use crate::{
-    Action, Command, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, Registration, SCHEDULER_LEASE, UserLimitsChange, VniPoolChange,
+    Action, Command, EndedLimitsChange, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, ReachedMark, Registration, SCHEDULER_LEASE,
+    UserLimitsChange, VniPoolChange,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::usage::{DAY_MS, WHOLE_NODE};
 use lattice_model::{
-    AllocationId, AllocationSpec, AuditRecord, BudgetPeriod, Claim, Connectivity, Dependency, DependencyCondition, Epoch, Exposed, HoldKind,
-    Incarnation, NodeReport, NodeUse, ReportItem, Revision, SharePolicy, Timestamp, When,
+    AllocationId, AllocationSpec, AuditRecord, Budget, BudgetMark, BudgetPeriod, Claim, Connectivity, Dependency, DependencyCondition,
+    Epoch, Exposed, HoldKind, Incarnation, NodeReport, NodeUse, ReportItem, Revision, SharePolicy, Timestamp, When,
 };
 
 /// The revision at which the node was last changed: see the actions below.
@@ -47,6 +48,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
             users: UserLimitsChange::default(),
             budget_period_days: None,
             share_policy: Some(SharePolicy::Tenant),
+            ended: EndedLimitsChange { kept_ms: Some(3_600_000), memory_bytes: None },
             by: "root".into(),
         },
         Action::SetRunLease { ms: 90_000 },
@@ -93,6 +95,8 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     for consumer in [Consumer::User(1), Consumer::Project { tenant: "physics".into(), project: "higgs".into() }] {
         ledger.usage_records.add(consumer, "u1", span, BudgetPeriod::default(), false);
     }
+    let reached = ReachedMark { mark: BudgetMark::Used, since: Timestamp(2 * DAY_MS) };
+    ledger.budget_marks.set("physics", Budget::NodeHours, Some(reached));
     assert!(ledger.domains().count() == 1 && ledger.endpoints("api", None, 9).len() == 1);
     (ledger, records)
 }

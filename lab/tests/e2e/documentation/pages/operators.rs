@@ -12,7 +12,7 @@ pub const OPERATORS: Manual = Manual { folder: "how-to/operators", plans: "pages
 /// The page's node, and the cluster's.
 const NODE: (&str, &str) = ("n7", "n4");
 
-const PAGES: [(&str, Plan); 39] = [
+const PAGES: [(&str, Plan); 40] = [
     (
         "add-nodes",
         Plan::Run(Page {
@@ -71,6 +71,15 @@ const PAGES: [(&str, Plan); 39] = [
             restore: |w| {
                 make_n4_drift(w, None);
                 w.ok(&["node", "accept-drift", "n4", "--reason", "as before"]);
+            },
+            ..page()
+        }),
+    ),
+    (
+        "ended-work",
+        Plan::Run(Page {
+            restore: |w| {
+                w.ok(&["admin", "limits", "--ended-kept", "7d", "--ended-memory", "256M"]);
             },
             ..page()
         }),

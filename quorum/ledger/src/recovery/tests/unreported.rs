@@ -2,7 +2,7 @@
 
 use super::three_nodes;
 use crate::scenarios::{SIZE, id, node, registration, user};
-use crate::{Action, Command, HeldShare, Outcome};
+use crate::{Action, AllocationChange, Command, HeldShare, Outcome};
 use lattice_model::telemetry::CLOSELY_MS;
 use lattice_model::{
     AllocationSpec, AllocationState, AuditAction, CheckpointId, CheckpointRef, EndReason, PreemptCause, Preemption, ReportItem, Revision,
@@ -162,8 +162,8 @@ fn work_that_was_given_more_time_than_the_backup_knows_keeps_it() {
     quorum.run(1, &[0, 1]);
     let backup = quorum.backup();
     let (before, longer) = (backup.ledger.allocation(id(1)).unwrap().spec.walltime.unwrap(), Duration::from_secs(600));
-    let change = Action::SetWalltime { allocation: id(1), by: user(0), walltime: longer, as_operator: true };
-    quorum.act(change).unwrap();
+    let change = AllocationChange { walltime: Some(longer), ..AllocationChange::default() };
+    quorum.act(Action::UpdateAllocation { allocation: id(1), by: user(0), change, as_operator: true }).unwrap();
     // The other node had not received the order, or had received it first.
     for [first, last] in [[longer, before], [before, longer]] {
         let mut now = backup.backup().recovered();

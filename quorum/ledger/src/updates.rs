@@ -1,0 +1,176 @@
+//! Changes of an allocation after its submission: of its name, walltime and preemption class.
+//!
+//! | the allocation | its owner may set | an operator may set |
+//! |---|---|---|
+//! | waits for nodes, or is held | any value that a submission may have | the same |
+//! | has nodes | any name, a shorter walltime, a lower class | the same, and a longer walltime, a higher class |
+//!
+//! An allocation with nodes keeps at least a minute of its walltime. If nodes of it are lent, it stays
+//! work to which they are lent.
+//!
+//! The specification contains the current values, which its nodes, the scheduler and its next claims
+//! use. The submitted values are stored beside it, so that a repeated submission is still recognised
+//! as the same.
+
+use super::refusal::{Refusal, UpdateRefusal};
+use super::state::user_usage::holds_nodes;
+use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_model::duration::clock_text;
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, NodeId, Principal, SubmittedValues, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An allocation with nodes keeps at least this much of its remaining walltime.
+const LEFT_MIN: Duration = Duration::from_secs(60);
+
+/// A change of an allocation; `None`: it keeps its value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocationChange {
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its walltime, counted from the beginning of the work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walltime: Option<Duration>,
+    /// Its preemption class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemption_class: Option<u8>,
+}
+
+impl AllocationChange {
+    /// Its approximate size in the log, in bytes.
+    pub fn bytes_about(&self) -> usize {
+        256 + self.name.as_ref().map_or(0, String::len)
+    }
+
+    fn apply_to(&self, spec: &AllocationSpec) -> AllocationSpec {
+        AllocationSpec {
+            name: self.name.clone().unwrap_or_else(|| spec.name.clone()),
+            walltime: self.walltime.or(spec.walltime),
+            preemption_class: self.preemption_class.unwrap_or(spec.preemption_class),
+            ..spec.clone()
+        }
+    }
+}
+
+impl Ledger {
+    pub(super) fn update_allocation(
+        &mut self,
+        context: &mut ApplyContext,
+        id: AllocationId,
+        by: &Principal,
+        change: &AllocationChange,
+        as_operator: bool,
+    ) -> Result<Outcome, Refusal> {
+        let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
+        if !as_operator && !by.owns(&allocation.owner) {
+            return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
+        }
+        let state = allocation.state;
+        if state.is_terminal() {
+            return Err(Refusal::Update { id, why: UpdateRefusal::HasEnded { state } });
+        }
+        let (before, next) = (Arc::clone(&allocation.spec), change.apply_to(&allocation.spec));
+        // A repetition whose first answer was lost.
+        if next == *before {
+            return Ok(Outcome::Done);
+        }
+        next.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        if next.preemption_class != before.preemption_class {
+            self.admits_class(&next)?;
+        }
+        if holds_nodes(state) {
+            self.admits_with_nodes(allocation, &next, context.at, as_operator).map_err(|why| Refusal::Update { id, why })?;
+        }
+        for (action, detail) in details(&before, &next, state) {
+            self.record(context, &by.name, action, Subject { allocation: Some(id), node: None }, detail);
+        }
+        self.replace_spec(context, id, next);
+        Ok(Outcome::Done)
+    }
+
+    /// After a recovery: work on a node may have been granted a longer walltime after the backup.
+    /// It is not ended early.
+    pub(super) fn adopt_walltime(&mut self, context: &mut ApplyContext, node: &NodeId, share: &DesiredShare) {
+        let (id, reported) = (share.allocation, share.spec.walltime);
+        let Some(spec) = self.allocations.get(&id).map(|allocation| Arc::clone(&allocation.spec)) else { return };
+        let is_longer = spec.walltime.is_some_and(|before| reported.is_none_or(|reported| reported > before));
+        if is_longer && self.is_live(id, share.epoch) {
+            let detail =
+                format!("{} instead of {}; node {node} had it before the recovery", walltime_text(reported), walltime_text(spec.walltime));
+            self.record(context, "quorum", AuditAction::WalltimeChanged, Subject { allocation: Some(id), node: None }, detail);
+            self.replace_spec(context, id, AllocationSpec { walltime: reported, ..AllocationSpec::clone(&spec) });
+        }
+    }
+
+    /// Whether an allocation that has nodes may get this specification.
+    fn admits_with_nodes(
+        &self,
+        allocation: &Allocation,
+        next: &AllocationSpec,
+        at: Timestamp,
+        as_operator: bool,
+    ) -> Result<(), UpdateRefusal> {
+        let (state, before) = (allocation.state, &allocation.spec);
+        let is_longer = before.walltime.is_some() && next.walltime > before.walltime;
+        let is_higher = next.preemption_class > before.preemption_class;
+        if next.walltime != before.walltime {
+            let ran = allocation.started_at.map_or(Duration::ZERO, |started| Duration::from_millis(at.since_ms(started)));
+            if before.walltime.is_some_and(|before| before <= ran) {
+                return Err(UpdateRefusal::WalltimeIsOver);
+            }
+            if is_longer && !as_operator {
+                return Err(UpdateRefusal::LongerWithNodes { state });
+            }
+            if !is_longer && next.walltime.is_some_and(|walltime| walltime < ran + LEFT_MIN) {
+                return Err(UpdateRefusal::TooShort { ran, least: Duration::from_secs((ran + LEFT_MIN).as_secs() + 1) });
+            }
+        }
+        if is_higher && !as_operator {
+            return Err(UpdateRefusal::HigherWithNodes { state });
+        }
+        if (is_longer || is_higher)
+            && let Some(lender) = self.lender_against(allocation, next)
+        {
+            return Err(UpdateRefusal::NodesAreLent { lender });
+        }
+        Ok(())
+    }
+
+    fn replace_spec(&mut self, context: &mut ApplyContext, id: AllocationId, next: AllocationSpec) {
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
+        let before = std::mem::replace(&mut allocation.spec, Arc::new(next));
+        allocation.submitted_values.get_or_insert_with(|| Box::new(SubmittedValues::of(&before)));
+        if holds_nodes(allocation.state) {
+            let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
+            context.changed.desired.extend(nodes);
+        }
+    }
+}
+
+/// The audit records of a change.
+fn details(before: &AllocationSpec, next: &AllocationSpec, state: AllocationState) -> Vec<(AuditAction, String)> {
+    let mut details = Vec::new();
+    if next.walltime != before.walltime {
+        let (now, before) = (walltime_text(next.walltime), walltime_text(before.walltime));
+        details.push((AuditAction::WalltimeChanged, format!("{now} instead of {before} while {state}")));
+    }
+    let mut others = Vec::new();
+    if next.name != before.name {
+        others.push(format!("name {} instead of {}", next.name, before.name));
+    }
+    if next.preemption_class != before.preemption_class {
+        others.push(format!("preemption class {} instead of {}", next.preemption_class, before.preemption_class));
+    }
+    if !others.is_empty() {
+        details.push((AuditAction::AllocationChanged, format!("{} while {state}", others.join(", "))));
+    }
+    details
+}
+
+fn walltime_text(walltime: Option<Duration>) -> String {
+    walltime.map_or_else(|| "none".to_owned(), clock_text)
+}
