@@ -312,11 +312,13 @@ enum Step {
     Begin(usize),
     End(usize),
     Release(usize),
+    Settle,
 }
 
 /// What can happen next. Each allocation runs on its own node.
 fn steps(s: &Story, workflow: &Workflow, submitted: usize) -> Vec<Step> {
     let mut steps: Vec<Step> = (submitted < workflow.len()).then_some(Step::Submit(submitted)).into_iter().collect();
+    steps.extend(s.ledger.dependents_are_due().then_some(Step::Settle));
     for number in 0..submitted {
         let allocation = s.ledger.allocation(id(number as u128)).unwrap();
         let is_held = !s.ledger.holdings(&node(number as u8)).is_empty();
@@ -344,8 +346,8 @@ proptest! {
     ) {
         let mut s = Story::new(8);
         let mut submitted = 0;
-        // Each allocation has four steps at most.
-        for choice in choices.iter().cycle().take(4 * workflow.len() + 1) {
+        // Each allocation has four steps at most, and each of them is followed by few commands that settle the rest.
+        for choice in choices.iter().cycle().take(12 * workflow.len()) {
             let possible = steps(&s, &workflow, submitted);
             if possible.is_empty() {
                 break;
@@ -367,6 +369,7 @@ proptest! {
                     let epoch = s.ledger.allocation(id(number as u128)).unwrap().epoch;
                     s.report(number as u8, released(number as u128, epoch));
                 }
+                Step::Settle => s.done(Action::SettleDependents),
             }
             invariant_indexes_equal_scans(&s.ledger);
         }
