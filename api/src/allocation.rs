@@ -2,7 +2,7 @@
 
 use crate::v1;
 use lattice_model::time::Timestamp;
-use lattice_model::{Allocation, AllocationState, Attempt, EndReason, Entrypoint};
+use lattice_model::{Allocation, AllocationState, Attempt, EndReason, Entrypoint, Parent};
 use thiserror::Error;
 
 /// Every state, in the order of an allocation's life.
@@ -81,6 +81,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         usage_nodes: allocation.usage.as_deref().map_or(0, |usage| usage.nodes),
         memory_peak_bytes: allocation.usage.as_deref().and_then(|usage| usage.memory_peak_bytes),
         cpu_ms: allocation.usage.as_deref().and_then(|usage| usage.cpu_ms),
+        dependencies: Vec::new(),
         command: Vec::new(),
         working_dir: String::new(),
         script: String::new(),
@@ -102,10 +103,12 @@ fn attempt(attempt: &Attempt) -> v1::Attempt {
     }
 }
 
-/// As [`to_proto`], also with the program and the working directory, which are too long for lists.
+/// As [`to_proto`], also with the program, the working directory and what it depends on, which are too
+/// long for lists. What it depends on has no state there as long as that has not ended.
 pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     let mut shown = to_proto(allocation);
     shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();
+    shown.dependencies = allocation.dependencies.iter().flat_map(|all| &all.parents).map(dependency).collect();
     match &allocation.spec.entrypoint {
         Entrypoint::Script { text, args } => {
             shown.script = text.to_string();
@@ -114,6 +117,16 @@ pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
         Entrypoint::Command { argv } => shown.command.clone_from(argv),
     }
     shown
+}
+
+fn dependency(parent: &Parent) -> v1::DependencyStatus {
+    v1::DependencyStatus {
+        id: parent.on.to_string(),
+        name: parent.name.clone(),
+        condition: parent.condition.name().to_owned(),
+        state: parent.state.ended().map(|state| state.to_string()).unwrap_or_default(),
+        met: parent.is_met(),
+    }
 }
 
 /// The state with this name, in upper or lower case: `Running`, `running`.
@@ -128,7 +141,7 @@ pub fn state_from_name(name: &str) -> Result<AllocationState, UnknownState> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{Epoch, MemoryKill, Principal, Revision};
+    use lattice_model::{Dependencies, DependencyCondition, Epoch, MemoryKill, ParentState, Principal, Revision};
 
     fn allocation(state: AllocationState, reason: Option<EndReason>) -> Allocation {
         let spec = v1::AllocationSpec {
@@ -177,6 +190,33 @@ mod tests {
         let killed = |launch| shown(AllocationState::Failed, EndReason::OutOfMemory { node: "n2".parse().unwrap(), kill: kill(launch) });
         assert_eq!(killed(1), "out of memory on n2: launch 1 was killed: it wanted more memory, the allocation's limit is 1 MiB");
         assert_eq!((killed(0), shown(AllocationState::Failed, EndReason::Exited { code: 3 })), Default::default());
+    }
+
+    #[test]
+    fn each_dependency_is_shown_with_what_is_known_of_it() {
+        let parent = |number: u128, condition, state| Parent {
+            on: lattice_model::AllocationId(uuid::Uuid::from_u128(number)),
+            condition,
+            name: format!("job{number}"),
+            asked_for_it: false,
+            state,
+        };
+        let parents = vec![
+            parent(1, DependencyCondition::Success, ParentState::Ended(AllocationState::Completed)),
+            parent(2, DependencyCondition::Mutex, ParentState::HasNodes),
+        ];
+        let mut waits = allocation(AllocationState::Pending, None);
+        waits.dependencies = Some(Box::new(Dependencies::new(parents, Timestamp(7))));
+        let shown = |number: u128, condition: &str, state: &str, met| v1::DependencyStatus {
+            id: uuid::Uuid::from_u128(number).to_string(),
+            name: format!("job{number}"),
+            condition: condition.into(),
+            state: state.into(),
+            met,
+        };
+        let wanted = [shown(1, "success", "Completed", true), shown(2, "mutex", "", false)];
+        assert_eq!(to_proto_in_full(&waits).dependencies, wanted);
+        assert_eq!(to_proto(&waits).dependencies, []);
     }
 
     #[test]

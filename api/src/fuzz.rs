@@ -31,6 +31,7 @@ fn specs() -> Vec<Vec<u8>> {
         liveness_probe: Some(v1::LivenessProbe { probe_type: "http".into(), port: 80, path: "/".into(), ..Default::default() }),
         env: [("A".to_owned(), "b".to_owned())].into(),
         on_isolation: "stop".into(),
+        depends_on: vec![v1::Dependency { r#ref: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into(), condition: "mutex".into() }],
         ..plain[0].clone()
     };
     plain.iter().chain([&full]).map(Message::encode_to_vec).collect()

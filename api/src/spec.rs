@@ -5,6 +5,7 @@ mod checkpoint;
 pub(crate) mod connectivity;
 mod constraint;
 mod data;
+mod dependency;
 mod entrypoint;
 mod image;
 mod lifecycle;
@@ -34,7 +35,8 @@ const TASKS_PER_NODE_DEFAULT: u32 = 1;
 ///
 /// Unset fields get defaults (`tasks_per_node` 0, an unset preemption class, `requeue.max` 0). If a
 /// uenv is named, `environment.sha256` must be set: the agent that accepts the submission first
-/// reads the image (see [`image_request`]) and records its digest.
+/// reads the image (see [`image_request`]) and records its digest. Likewise it first replaces each
+/// `depends_on.ref` by the whole id.
 ///
 /// # Errors
 /// [`SpecError::NotBuilt`] names the first documented field that this version does not implement;
@@ -110,6 +112,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         on_isolation: lifecycle::on_isolation_to_model(&spec.on_isolation)?,
         checkpoint: checkpoint::to_model(spec.checkpoint.as_ref())?,
         hold: spec.hold,
+        depends_on: spec.depends_on.iter().map(dependency::to_model).collect::<Result<_, _>>()?,
     };
     model.validate()?;
     // Not a rule of the model: the ledger applies submissions of earlier versions again.
@@ -170,6 +173,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         on_isolation: spec.on_isolation.name().to_owned(),
         checkpoint: checkpoint::from_model(spec.checkpoint.as_ref()),
         hold: spec.hold,
+        depends_on: spec.depends_on.iter().map(dependency::from_model).collect(),
         ..Default::default()
     }
 }

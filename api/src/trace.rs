@@ -12,6 +12,7 @@ const NAME: &str = "traced";
 pub fn to_proto(allocation: &Allocation) -> v1::TracedWork {
     let v1::AllocationSpec { resources, lifecycle, requeue, tenant, vcluster, .. } = spec::from_model(&allocation.spec);
     let ended = allocation.reason.as_ref().filter(|_| allocation.state.is_terminal());
+    let never_queued = allocation.dependencies.as_ref().is_some_and(|all| all.eligible_at.is_none());
     v1::TracedWork {
         id: allocation.id.to_string(),
         uid: allocation.owner.uid,
@@ -21,14 +22,14 @@ pub fn to_proto(allocation: &Allocation) -> v1::TracedWork {
         lifecycle,
         requeue,
         checkpoint: allocation.spec.checkpoint.is_some(),
-        submitted_at_ms: allocation.submitted_at.0,
+        submitted_at_ms: allocation.queued_at().0,
         ended_at_ms: allocation.ended_at.map_or(0, |at| at.0),
         ran_ms: ran_ms(allocation),
         exit_code: ended.and_then(|reason| reason.exit_code()),
         tasks_per_node: allocation.spec.tasks_per_node,
         gpus_per_task: allocation.spec.binding.gpus_per_task,
         cpus_per_task: allocation.spec.launch.shape.cpus_per_task,
-        held: allocation.spec.hold || allocation.held,
+        held: allocation.spec.hold || allocation.held || never_queued,
     }
 }
 
@@ -72,7 +73,10 @@ pub fn request(work: &v1::TracedWork, user: u32) -> Result<Request, SpecError> {
 mod tests {
     use super::*;
     use lattice_model::trace::Span;
-    use lattice_model::{AllocationSpec, AllocationState, Attempt, EndReason, Epoch, Principal, Timestamp};
+    use lattice_model::{
+        AllocationSpec, AllocationState, Attempt, Dependencies, DependencyCondition, EndReason, Epoch, Parent, ParentState, Principal,
+        Timestamp,
+    };
     use std::path::Path;
 
     fn allocation() -> Allocation {
@@ -105,6 +109,21 @@ mod tests {
         let spec = AllocationSpec { hold: true, ..AllocationSpec::clone(&held.spec) };
         (held.held, held.spec) = (false, spec.into());
         assert!(to_proto(&held).held, "it was resumed");
+    }
+
+    #[test]
+    fn work_that_depends_on_other_work_is_submitted_when_it_comes_into_its_queue() {
+        let on = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e99".parse().unwrap();
+        let (condition, state) = (DependencyCondition::Any, ParentState::Unended);
+        let parent = Parent { on, condition, name: "secret-parent".to_owned(), asked_for_it: false, state };
+        let mut work = allocation();
+        work.dependencies = Some(Box::new(Dependencies::new(vec![parent], Timestamp(1000))));
+        assert!(to_proto(&work).held, "when it could begin is not known");
+        let ended = ParentState::Ended(AllocationState::Failed);
+        work.dependencies.as_mut().unwrap().set_state(on, ended, Timestamp(5000));
+        let traced = to_proto(&work);
+        assert_eq!((traced.held, traced.submitted_at_ms), (false, 5000));
+        assert!(!format!("{traced:?}").contains("secret"), "{traced:?}");
     }
 
     #[test]

@@ -61,7 +61,11 @@ fn submission(flags: &SubmitFlags, program: Program) -> Result<(), Failure> {
         width: Width::Terse,
     };
     let around = Surroundings { env: HashMap::new(), dir: "/project".into() };
-    let spec = request::build_specification(flags, program, &settings, around)?;
+    let mut spec = request::build_specification(flags, program, &settings, around)?;
+    // The agent looks the ids up.
+    for (number, dependency) in (1..).zip(&mut spec.depends_on) {
+        dependency.r#ref = uuid::Uuid::from_u128(number).to_string();
+    }
     lattice_api::spec::to_model(&spec).map(drop).map_err(|error| lattice_api::spec::status(&error).into())
 }
 

@@ -85,8 +85,14 @@ fn forget_oldest(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The key to send to one of these agents: `typed`, or for `@last` the id of this terminal session's last submission to
+/// them.
+pub fn resolve(typed: &str, endpoints: &[String]) -> Result<String, Failure> {
+    if typed == "@last" { recall(endpoints) } else { Ok(typed.to_owned()) }
+}
+
 /// The newest id that this terminal session stored for one of these agents.
-pub fn recall(endpoints: &[String]) -> Result<String, Failure> {
+fn recall(endpoints: &[String]) -> Result<String, Failure> {
     let kept = directory().and_then(|directory| recall_in(&directory, &terminal_session(), endpoints));
     kept.ok_or_else(|| {
         let through = endpoints.join(", ");

@@ -103,7 +103,7 @@ impl Session {
     /// The key to send to the server: `typed`, or for `@last` the id of this terminal session's last submission to
     /// these agents.
     pub fn resolve_key(&self, typed: &str) -> Result<String, Failure> {
-        if typed == "@last" { last::recall(&self.settings.endpoints) } else { Ok(typed.to_owned()) }
+        last::resolve(typed, &self.settings.endpoints)
     }
 
     /// Remembers `id` as `@last` of this terminal session and of the agent that accepted it.

@@ -3,6 +3,7 @@
 use crate::allocation_state::AllocationState;
 use crate::attempt::{self, Attempt};
 use crate::checkpoint::CheckpointRef;
+use crate::dependency::Dependencies;
 use crate::end_reason::EndReason;
 use crate::hostlist;
 use crate::ids::{AllocationId, CheckpointId, Epoch, NodeId, Revision};
@@ -111,6 +112,9 @@ pub struct Allocation {
     /// Whether it is held: it waits for no nodes until somebody resumes it.
     #[serde(default, skip_serializing_if = "is_not")]
     pub held: bool,
+    /// What it depends on, with what is known of each; `None`: it depends on nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependencies: Option<Box<Dependencies>>,
     /// Set while the work of its current claim is measured in more detail than usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Box<TelemetryOrder>>,
@@ -138,7 +142,8 @@ impl Allocation {
         never.or_else(|| is_asked.then_some("it gives its nodes back already, or could not save itself when it was asked"))
     }
 
-    /// A newly submitted allocation, not yet at any revision.
+    /// A newly submitted allocation, not yet at any revision. The ledger adds what it knows of the
+    /// allocations that it depends on.
     pub fn submitted(id: AllocationId, spec: AllocationSpec, owner: Principal, at: Timestamp) -> Self {
         let held = spec.hold;
         Self {
@@ -165,6 +170,7 @@ impl Allocation {
             preempted_by: None,
             preempted_count: 0,
             held,
+            dependencies: None,
             telemetry: None,
             usage: None,
             revision: Revision(0),
@@ -189,7 +195,19 @@ impl Allocation {
 
     /// Whether it is waiting for nodes.
     pub fn waits(&self) -> bool {
-        self.state.is_without_nodes() && !self.held
+        self.state.is_without_nodes() && !self.held && self.dependencies.as_ref().is_none_or(|all| all.are_met())
+    }
+
+    /// What it waits for before it is in its queue, in a sentence without its subject; `None`: for no
+    /// other allocation.
+    pub fn awaits(&self) -> Option<String> {
+        self.dependencies.as_ref().filter(|_| self.state.is_without_nodes())?.sentence()
+    }
+
+    /// Since when it has its place in the queue: since its submission, or since all that it depends on
+    /// was as it must be for the first time.
+    pub fn queued_at(&self) -> Timestamp {
+        self.dependencies.as_ref().and_then(|all| all.eligible_at).unwrap_or(self.submitted_at)
     }
 
     /// Why this node is not claimed for it now; `None`: the node may be claimed.

@@ -1,7 +1,8 @@
 //! Why work ended.
 
 use crate::allocation_state::AllocationState;
-use crate::ids::{CheckpointId, NodeId};
+use crate::dependency::DependencyCondition;
+use crate::ids::{AllocationId, CheckpointId, NodeId};
 use crate::launch::{MEMORY_KILL_CODE, MemoryKill};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -41,6 +42,9 @@ pub enum EndReason {
     WalltimeSaved { checkpoint: CheckpointId },
     /// This user put it back into the queue; it starts again.
     Requeued { by: String, why: String },
+    /// It waited for the allocation `on`, of this name, which ended in this state: so the condition can
+    /// never be met.
+    DependencyUnmet { on: AllocationId, name: String, condition: DependencyCondition, state: AllocationState },
 }
 
 /// Why work that had to release its nodes has no checkpoint, as the node of its head reported it.
@@ -54,7 +58,7 @@ impl EndReason {
     pub fn state(&self) -> AllocationState {
         match self {
             Self::Exited { code: 0 } => AllocationState::Completed,
-            Self::Cancelled { .. } => AllocationState::Cancelled,
+            Self::Cancelled { .. } | Self::DependencyUnmet { .. } => AllocationState::Cancelled,
             Self::Preempted { saved: Ok(_), .. } | Self::WalltimeSaved { .. } => AllocationState::Suspended,
             Self::Requeued { .. } => AllocationState::Pending,
             Self::Preempted { saved: Err(_), .. }
@@ -86,6 +90,7 @@ impl EndReason {
             | Self::Preempted { .. }
             | Self::WalltimeSaved { .. }
             | Self::Requeued { .. }
+            | Self::DependencyUnmet { .. }
             | Self::RunLeaseLapsed { .. } => None,
         }
     }
@@ -104,6 +109,7 @@ impl EndReason {
             | Self::Preempted { .. }
             | Self::WalltimeSaved { .. }
             | Self::Requeued { .. }
+            | Self::DependencyUnmet { .. }
             | Self::RunLeaseLapsed { .. } => None,
         }
     }
@@ -126,6 +132,9 @@ impl fmt::Display for EndReason {
             Self::Preempted { by, why, saved: Ok(id) } => write!(f, "preempted by {by}: {why}; saved as checkpoint {}", id.short()),
             Self::Preempted { by, why, saved: Err(unsaved) } => write!(f, "preempted by {by}: {why}; not saved: {unsaved}"),
             Self::Requeued { by, why } => write!(f, "requeued by {by}: {why}"),
+            Self::DependencyUnmet { on, name, condition, state } => {
+                write!(f, "dependency_unmet: {condition} of {} ({name}), which is {state}", on.short())
+            }
             Self::WalltimeSaved { checkpoint } => write!(f, "walltime_exceeded; saved as checkpoint {}", checkpoint.short()),
         }
     }

@@ -7,6 +7,7 @@ use crate::conformance::Conformance;
 use crate::constraint::{self, Constraints};
 use crate::count::counted;
 use crate::data::Data;
+use crate::dependency::{DEPENDENCIES_MAX, Dependency};
 use crate::ids::NodeId;
 use crate::launch::TerminalSize;
 use crate::layout::{Distribution, EntryLaunch, TASKS_PER_NODE_MAX, lay_out};
@@ -18,7 +19,7 @@ use crate::probe::LivenessProbe;
 use crate::resources::Resources;
 use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,6 +128,10 @@ pub struct AllocationSpec {
     /// Whether it is held at submission, until somebody resumes it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
+    /// What must have become of other allocations before it gets nodes; at most
+    /// [`DEPENDENCIES_MAX`], each allocation once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<Dependency>,
 }
 
 /// The program of an allocation.
@@ -226,6 +231,7 @@ impl AllocationSpec {
             on_isolation: OnIsolation::Continue,
             checkpoint: None,
             hold: false,
+            depends_on: Vec::new(),
         }
     }
 
@@ -315,6 +321,7 @@ impl AllocationSpec {
             return Err(invalid("constraint", why));
         }
         self.validate_nodelist()?;
+        self.validate_dependencies()?;
         self.data.validate()?;
         self.connectivity.validate()?;
         if let Some(probe) = &self.liveness_probe {
@@ -399,6 +406,18 @@ impl AllocationSpec {
                 "cpus-per-task",
                 format!("its tasks want {} of each node, and --cores asks for {}", counted(cores, "core"), share.cores),
             )),
+            None => Ok(()),
+        }
+    }
+
+    fn validate_dependencies(&self) -> Result<(), SpecError> {
+        let count = self.depends_on.len();
+        if count > DEPENDENCIES_MAX {
+            return Err(invalid("depends-on", format!("{count} allocations given; at most {DEPENDENCIES_MAX} are possible")));
+        }
+        let mut named = BTreeSet::new();
+        match self.depends_on.iter().find(|dependency| !named.insert(dependency.on)) {
+            Some(twice) => Err(invalid("depends-on", format!("allocation {} is named twice: give one condition", twice.on.short()))),
             None => Ok(()),
         }
     }
@@ -528,6 +547,7 @@ impl AllocationSpec {
             + self.data.bytes()
             + self.connectivity.bytes()
             + self.launch.shape.bytes()
+            + self.depends_on.len() * 40
             + self.name.len()
             + self.working_dir.as_os_str().len()
             + self.submit_dir.as_ref().map_or(0, |dir| dir.as_os_str().len())
@@ -598,6 +618,8 @@ pub fn is_wireup_variable(name: &str) -> bool {
 mod tests {
     use super::*;
     use crate::test_builders::spec;
+    use crate::{AllocationId, DependencyCondition};
+    use uuid::Uuid;
 
     #[test]
     fn each_range_is_kept() {
@@ -635,6 +657,12 @@ mod tests {
         refused(&|s| drop(s.env.insert("A=B".into(), String::new())), "env");
         refused(&|s| drop(s.env.insert("A".into(), "x".repeat(SPEC_BYTES_MAX))), "env");
         refused(&|s| s.name = "a\nb".into(), "name");
+        let on = |number| Dependency { on: AllocationId(Uuid::from_u128(number)), condition: DependencyCondition::Any };
+        refused(&|s| s.depends_on = vec![on(1), on(2), on(1)], "depends-on");
+        refused(&|s| s.depends_on = (0..=DEPENDENCIES_MAX as u128).map(on).collect(), "depends-on");
+        let mut many = spec();
+        many.depends_on = (0..DEPENDENCIES_MAX as u128).map(on).collect();
+        assert_eq!(many.validate(), Ok(()));
         let shared = |s: &mut AllocationSpec| s.share = Some(Resources { cores: 1, ..Resources::default() });
         refused(
             &|s| {

@@ -291,7 +291,8 @@ impl Wanted {
 impl Request {
     /// What the scheduler decides by in this specification, of the user with this number.
     pub fn of(spec: &AllocationSpec, user: u32) -> Self {
-        // A new field must say here whether it decides. Work that is held is left out of a trace. Not traced:
+        // A new field must say here whether it decides. Work that is held is left out of a trace, and work that depends on
+        // other work is submitted when it came into its queue. Not traced:
         // `on_isolation` and the method of a checkpoint, which exclude machines without cgroup v2.
         let AllocationSpec {
             name: _,
@@ -324,6 +325,7 @@ impl Request {
             on_isolation: _,
             checkpoint,
             hold: _,
+            depends_on: _,
         } = spec;
         let requeues = match requeue {
             RequeuePolicy::Always => *requeues_max,

@@ -9,8 +9,8 @@ use lattice_model::count::counted;
 use lattice_model::network::NoVni;
 use lattice_model::tenant::{Excess, Quota};
 use lattice_model::user_running::TooManyRunning;
-use lattice_model::{Allocation, NodeId, Timestamp, hostlist};
-use std::collections::BTreeMap;
+use lattice_model::{Allocation, AllocationId, NodeId, Timestamp, hostlist};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Why an allocation cannot begin whatever nodes are free.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub enum Obstacle {
     Settling(Vec<NodeId>),
     /// It was requeued so many times soon after it was claimed.
     Requeued { times: u32, until: Timestamp },
+    /// It excludes work ahead of it that begins now or has a reservation: this one, by id and name.
+    Excluded(String),
 }
 
 impl Obstacle {
@@ -47,6 +49,7 @@ impl Obstacle {
                 "waits until {until}: it was requeued {} in a row soon after it was claimed, and each such wait is longer, up to a limit",
                 counted(*times, "time")
             ),
+            Self::Excluded(other) => format!("waits for {other}, which begins now: the two never run at the same time"),
         }
     }
 
@@ -58,6 +61,7 @@ impl Obstacle {
             }
             Self::User(_) => "waits for work of its user that is ahead of it: what the user may still run is kept for that".to_owned(),
             Self::NoVni { .. } => "waits for work that is ahead of it: the VNIs that are left are kept for that".to_owned(),
+            Self::Excluded(other) => format!("waits for {other}, which is ahead of it: the two never run at the same time"),
             Self::Settling(_) | Self::Requeued { .. } => self.sentence(),
         }
     }
@@ -68,7 +72,7 @@ impl Obstacle {
             Self::Quota(_) | Self::NodesOfTenant { .. } => "quota: kept for work ahead of it".to_owned(),
             Self::User(_) => "user limit: kept for work ahead of it".to_owned(),
             Self::NoVni { .. } => "VNIs: kept for work ahead of it".to_owned(),
-            Self::Settling(_) | Self::Requeued { .. } => self.brief(),
+            Self::Settling(_) | Self::Requeued { .. } | Self::Excluded(_) => self.brief(),
         }
     }
 
@@ -84,6 +88,7 @@ impl Obstacle {
                 // The time of day in UTC.
                 format!("requeued {}: waits to {}Z", counted(*times, "time"), until.get(11..19).unwrap_or(&until))
             }
+            Self::Excluded(other) => format!("not beside {other}"),
         }
     }
 }
@@ -153,18 +158,24 @@ pub struct Headroom<'a> {
     /// The same, and what has a reservation.
     later: Usage<'a>,
     first: FirstReserved<'a>,
+    /// What begins now.
+    begun: BTreeSet<AllocationId>,
+    /// When each reservation begins, in milliseconds.
+    reserved: BTreeMap<AllocationId, u64>,
 }
 
 impl<'a> Headroom<'a> {
     pub fn of(view: &'a View) -> Self {
         let now = Usage { quotas: Quotas::of(view), running: RunningOfUsers::of(view), domains: Domains::of(view) };
-        Self { settling: Settling::of(view), later: now.clone(), now, first: FirstReserved::default() }
+        let (settling, later, first) = (Settling::of(view), now.clone(), FirstReserved::default());
+        Self { settling, now, later, first, begun: BTreeSet::new(), reserved: BTreeMap::new() }
     }
 
     /// Counts an allocation that begins now on these nodes.
     pub fn begin(&mut self, allocation: &'a Allocation, nodes: impl Iterator<Item = &'a NodeId> + Clone) {
         self.now.take(allocation, nodes.clone());
         self.later.take(allocation, nodes);
+        self.begun.insert(allocation.id);
     }
 
     /// Counts an allocation that has a reservation of these nodes.
@@ -174,6 +185,13 @@ impl<'a> Headroom<'a> {
         earlier(self.first.of_tenants.entry(&allocation.spec.tenant).or_insert(start_ms));
         earlier(self.first.of_users.entry(allocation.owner.uid).or_insert(start_ms));
         earlier(self.first.of_any.get_or_insert(start_ms));
+        self.reserved.insert(allocation.id, start_ms);
+    }
+
+    /// The allocation among those that this one excludes for which that holds.
+    fn excluded(allocation: &Allocation, is_it: impl Fn(AllocationId) -> bool) -> Option<Obstacle> {
+        let mut excluded = allocation.dependencies.iter().flat_map(|all| all.excluded());
+        excluded.find(|other| is_it(other.on)).map(|other| Obstacle::Excluded(other.label()))
     }
 
     /// Why it cannot begin on any nodes.
@@ -183,6 +201,9 @@ impl<'a> Headroom<'a> {
         }
         if let Some(nodes) = self.settling.nodes(allocation) {
             return Some(Obstacle::Settling(nodes.iter().map(|node| (*node).clone()).collect()));
+        }
+        if let Some(excluded) = Self::excluded(allocation, |other| self.begun.contains(&other)) {
+            return Some(excluded);
         }
         let until = allocation.waits_until?;
         Some(Obstacle::Requeued { times: allocation.quick_requeues, until })
@@ -197,12 +218,14 @@ impl<'a> Headroom<'a> {
             users: begins_before(self.first.of_users.get(&allocation.owner.uid)),
             domains: begins_before(self.first.of_any.as_ref()),
         };
-        self.later.obstacle(allocation, limits)
+        let is_reserved_before = |other: AllocationId| self.reserved.get(&other).is_some_and(|start_ms| *start_ms < until_ms);
+        self.later.obstacle(allocation, limits).or_else(|| Self::excluded(allocation, is_reserved_before))
     }
 
     /// Why it cannot begin once all that has a reservation has begun.
     pub fn obstacle_later(&self, allocation: &Allocation) -> Option<Obstacle> {
-        self.later.obstacle(allocation, Limits::ALL)
+        let obstacle = self.later.obstacle(allocation, Limits::ALL);
+        obstacle.or_else(|| Self::excluded(allocation, |other| self.reserved.contains_key(&other)))
     }
 
     /// The quotas that count for work that begins now and lasts until then.

@@ -1,4 +1,6 @@
-//! In which order waiting work is served: by class and score, or by the time of submission.
+//! In which order waiting work is served: by class and score, or by the time at which it came into the
+//! queue. That is the time of its submission, or for work that depends on other work, when that was as
+//! it must be.
 
 use crate::classes::Classes;
 use crate::likeness::Likenesses;
@@ -14,7 +16,7 @@ pub struct Queue<'a> {
     /// The vCluster's name.
     pub name: &'a str,
     pub scheduler: SchedulerKind,
-    /// The weights of the score; `None`: it is served in the order of submission.
+    /// The weights of the score; `None`: it is served in the order in which work came into it.
     pub weights: Option<Weights>,
     /// What waits in it, the first one first.
     pub waiting: Vec<Waiting<'a>>,
@@ -104,5 +106,5 @@ pub fn waiting_in<'a>(view: &'a View, vcluster: &str, now: Timestamp) -> Vec<&'a
 }
 
 fn age(allocation: &Allocation) -> (Timestamp, AllocationId) {
-    (allocation.submitted_at, allocation.id)
+    (allocation.queued_at(), allocation.id)
 }

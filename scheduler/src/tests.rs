@@ -1,8 +1,8 @@
 use super::*;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, Epoch, Exclusion, Leaving, Node, NodeId, NodeState, Resources, Revision, SchedulerKind,
-    Share, SharePhase, Tenant, Timestamp, VCluster, VniPool, test_builders,
+    AllocationId, AllocationSpec, AllocationState, Dependencies, DependencyCondition, Epoch, Exclusion, Leaving, Node, NodeId, NodeState,
+    Parent, ParentState, Resources, Revision, SchedulerKind, Share, SharePhase, Tenant, Timestamp, VCluster, VniPool, test_builders,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -642,6 +642,54 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
     assert_eq!(outlook.get(&id(2)).unwrap().place, Some(1), "others go by it");
     let alone = view(1, vec![pending(1, 1, 1)]);
     assert_eq!(Outlook::of(&alone, NOW).get(&id(1)).unwrap().reason, "about to be placed: 1 is free");
+}
+
+fn depending(mut allocation: Allocation, parents: Vec<Parent>, eligible_at: Option<u64>) -> Allocation {
+    allocation.dependencies = Some(Box::new(Dependencies { parents, eligible_at: eligible_at.map(Timestamp) }));
+    allocation
+}
+
+fn claimed(view: &View) -> Vec<AllocationId> {
+    place(view, |_| Some(1)).iter().map(|claim| claim.allocation).collect()
+}
+
+fn parent(n: u64, condition: DependencyCondition, state: ParentState) -> Parent {
+    Parent { on: id(n), condition, name: format!("job{n}"), asked_for_it: false, state }
+}
+
+#[test]
+fn work_that_depends_on_other_work_is_in_line_from_the_time_at_which_that_is_as_it_must_be() {
+    let waits = depending(pending(1, 1, 10), vec![parent(9, DependencyCondition::Success, ParentState::Unended)], None);
+    let ended = parent(9, DependencyCondition::Any, ParentState::Ended(AllocationState::Failed));
+    let eligible = depending(pending(2, 1, 20), vec![ended], Some(40));
+    let v = view(1, vec![waits, eligible, pending(3, 1, 30)]);
+    for (v, queue) in [(v.clone(), "default"), (in_fifo(v), "fifo")] {
+        let order: Vec<AllocationId> = waiting_in(&v, queue, NOW).iter().map(|a| a.id).collect();
+        assert_eq!(order, [id(3), id(2)], "{queue}");
+        assert_eq!(claimed(&v), [id(3)], "{queue}");
+        assert_eq!(Outlook::of(&v, NOW).get(&id(1)), None, "it holds up nobody");
+    }
+}
+
+#[test]
+fn a_plan_begins_only_one_of_two_that_exclude_each_other() {
+    let mutex = || vec![parent(1, DependencyCondition::Mutex, ParentState::Unended)];
+    let v = view(3, vec![pending(1, 1, 10), depending(pending(2, 1, 20), mutex(), Some(20)), pending(3, 1, 30)]);
+    assert_eq!(claimed(&v), [id(1), id(3)]);
+    let outlook = Outlook::of(&v, NOW);
+    let excluded = outlook.get(&id(2)).unwrap();
+    assert_eq!((excluded.place, excluded.reason.as_str()), (None, "not beside 00000000 (job1)"));
+    let text = "waits for 00000000 (job1), which begins now: the two never run at the same time";
+    assert_eq!((excluded.obstacle.as_deref(), explain(&v, &v.allocations[&id(2)]).summary.as_str()), (Some(text), text));
+
+    // The first one has to wait for a node; the second one would run into its reservation.
+    let size = node(2, NodeState::Ready).size;
+    let mut long = depending(pending(2, 1, 20), mutex(), Some(20));
+    spec_of(&mut long).walltime = Some(std::time::Duration::from_secs(7200));
+    let v = view(2, vec![pending(1, 2, 10), long, running_on(pending(9, 1, 1), "n2", size)]);
+    assert_eq!(claimed(&v), []);
+    let text = "waits for 00000000 (job1), which is ahead of it: the two never run at the same time";
+    assert_eq!(obstacle(&v, &v.allocations[&id(2)]).as_deref(), Some(text));
 }
 
 proptest! {

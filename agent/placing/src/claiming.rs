@@ -84,6 +84,8 @@ impl<'v> Claiming<'v> {
                     again.push(claim);
                     continue;
                 }
+                // Only this one waits for others now; its queue goes on.
+                Err(CallError::Refused(Refusal::AwaitsOthers { .. })) => ClaimResult::Rejected,
                 Err(CallError::Refused(Refusal::StaleLease { .. })) => {
                     self.lost.insert(queue.to_owned());
                     ClaimResult::Rejected
@@ -258,6 +260,16 @@ mod tests {
         let vni = || Refusal::NoVni(NoVni::Exhausted { domain: "d".into(), used: 1, size: 1 });
         assert_eq!(Limit::of(&vni(), &pending(1, "")), Some(Limit::Domain(String::new(), String::new())));
         assert_eq!(Limit::of(&conflict(), &pending(1, "")), None);
+    }
+
+    #[test]
+    fn a_queue_goes_on_behind_work_that_waits_for_other_work_now() {
+        let view = cluster(vec![pending(1, ""), pending(2, ""), pending(3, "")]);
+        let mut claiming = claims(&view, 1);
+        let awaits = || Refusal::AwaitsOthers { id: id(1), what: "waits for 2 (x) to leave its nodes".into() };
+        let (claimed, requests) = made(&mut claiming, |allocation| (allocation == id(1)).then(awaits));
+        assert_eq!((claimed, requests), (vec![id(2), id(3)], 2));
+        assert!(claiming.refused.is_empty() && claiming.lost.is_empty());
     }
 
     #[test]

@@ -112,7 +112,9 @@ fn leads(leases: &Leases, now: Instant) -> bool {
 fn newcomer_token(cluster: &Cluster, leases: &Leases, spec: &AllocationSpec, now: Instant) -> Option<u64> {
     let queue = cluster.queue_named(&spec.vcluster);
     let token = leases.get(queue).filter(|lease| now < lease.until)?.token;
-    let waits = spec.hold || !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue);
+    // What it depends on is known to the quorum.
+    let depends = !spec.depends_on.is_empty();
+    let waits = spec.hold || depends || !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue);
     (!waits).then_some(token)
 }
 
@@ -434,7 +436,7 @@ async fn preempt(quorum: &QuorumClient, lease_token: u64, preempted: PreemptedFo
 mod tests {
     use super::*;
     use lattice_model::test_builders::{self, node};
-    use lattice_model::{AllocationState, SchedulerKind, Timestamp, VCluster};
+    use lattice_model::{AllocationState, Dependency, DependencyCondition, SchedulerKind, Timestamp, VCluster};
 
     pub(crate) const OTHER: &str = "gpu";
 
@@ -544,6 +546,8 @@ mod tests {
         assert_eq!(token(&Cluster { nodes: nodes(NEWCOMER_NODES_MAX + 1), ..cluster(vec![]) }), None);
         let held = AllocationSpec { hold: true, ..spec.clone() };
         assert_eq!(newcomer_token(&cluster(vec![]), &leases, &held, now), None);
+        let depends_on = vec![Dependency { on: id(2), condition: DependencyCondition::Any }];
+        assert_eq!(newcomer_token(&cluster(vec![]), &leases, &AllocationSpec { depends_on, ..spec.clone() }, now), None);
         assert_eq!(newcomer_token(&cluster(vec![]), &leases, &spec, until), None, "the lease has ended");
         assert_eq!(newcomer_token(&cluster(vec![]), &Leases::new(), &spec, now), None);
     }

@@ -10,8 +10,8 @@ use super::refusal::{status, unexpected};
 use super::status_message::StatusMessages;
 use super::watching::AllocationWatch;
 use super::{
-    Api, attaching, checkpoints, comparing, diagnosing, explaining, launching, monitoring, output, preempting, signalling, telemetry,
-    updating, usage,
+    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, launching, monitoring, output, preempting, signalling,
+    telemetry, updating, usage,
 };
 use lattice_agent_common::config::work::UserImages;
 use lattice_api::v1;
@@ -55,6 +55,8 @@ impl AllocationService for Api {
         if owner.is_root() && !self.context.setup.allow_root {
             return Err(Status::permission_denied("work as root is refused (work.allow_root is false): submit as a user"));
         }
+        let depends = request.get_ref().spec.as_ref().is_some_and(|spec| !spec.depends_on.is_empty());
+        let viewer = if depends { Some(Viewer::of(&self.caller(&request).await?)) } else { None };
         let request = request.into_inner();
         let id: AllocationId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
         let submitting = self.submitted.begin(id);
@@ -87,6 +89,9 @@ impl AllocationService for Api {
             if let Some(environment) = &mut wire.environment {
                 environment.sha256 = sha256;
             }
+        }
+        if let Some(viewer) = viewer {
+            dependencies::look_up(self, viewer, &mut wire.depends_on).await?;
         }
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
         let warning = match self.context.work.directory.knows_all() {
@@ -129,8 +134,9 @@ impl AllocationService for Api {
         let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
         let status_messages = StatusMessages::of(&cluster, self, std::iter::once(&allocation)).await?;
         let mut shown = v1::Allocation { age_ms, ..status_messages.shown(&allocation) };
-        let v1::Allocation { command, working_dir, script, .. } = lattice_api::allocation::to_proto_in_full(&allocation);
-        (shown.command, shown.working_dir, shown.script) = (command, working_dir, script);
+        let v1::Allocation { command, working_dir, script, dependencies, .. } = lattice_api::allocation::to_proto_in_full(&allocation);
+        (shown.command, shown.working_dir, shown.script, shown.dependencies) = (command, working_dir, script, dependencies);
+        dependencies::add_states(&mut shown.dependencies, &cluster);
         shown.network_note = unenforced(&allocation, &cluster.nodes);
         shown.isolation_note = isolation::note(&allocation, &cluster.nodes);
         if let Some(why) = status_messages.obstacle(&allocation).filter(|_| allocation.waits()) {
@@ -421,8 +427,13 @@ pub(super) fn next_page_token(page: &[Allocation], more: bool) -> String {
 fn status_message(allocation: &Allocation, cluster: &Cluster) -> String {
     let nodes = hostlist::fold(allocation.nodes());
     match allocation.state {
-        AllocationState::Pending | AllocationState::Suspended if !allocation.held => "waits for nodes".to_owned(),
-        AllocationState::Pending => format!("is held; `lattice resume {}` lets it wait for nodes", allocation.id.short()),
+        AllocationState::Pending | AllocationState::Suspended if !allocation.held => {
+            allocation.awaits().unwrap_or_else(|| "waits for nodes".to_owned())
+        }
+        AllocationState::Pending => {
+            let awaited = allocation.awaits().map_or_else(String::new, |awaited| format!("; it also {awaited}"));
+            format!("is held; `lattice resume {}` lets it wait for nodes{awaited}", allocation.id.short())
+        }
         AllocationState::Suspended => {
             let why = allocation.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
             let from =
@@ -459,6 +470,7 @@ fn status_message(allocation: &Allocation, cluster: &Cluster) -> String {
                 Some(EndReason::Exited { code: 127 }) => "; 127: the program was not found",
                 Some(EndReason::ProbeFailed { .. }) => "; --requeue=always puts such a service back into the queue",
                 Some(EndReason::NodeLost { .. }) => "; --requeue puts such work back into the queue",
+                Some(EndReason::DependencyUnmet { .. }) => "; submit it again when what it depends on is as it must be",
                 Some(_) | None => "",
             };
             format!("ended {}: {why}{hint}", allocation.state)

@@ -27,6 +27,7 @@ mod checkpoints;
 mod command;
 mod comparing;
 mod connections;
+mod dependencies;
 mod diagnosing;
 mod explaining;
 mod facts;

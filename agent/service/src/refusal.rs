@@ -1,6 +1,7 @@
 //! The quorum's refusals as gRPC statuses: all in one place, because the CLI's exit codes follow
 //! from them.
 
+use lattice_ledger::DependencyRefusal;
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, Refusal};
 use tonic::Status;
@@ -22,6 +23,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NoSuchVCluster { .. }
                 | Refusal::NoSuchSession { .. }
                 | Refusal::NoSuchService { .. }
+                | Refusal::Dependency { why: DependencyRefusal::Unknown, .. }
                 | Refusal::NoSuchDomain { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. } | Refusal::Malformed { .. } | Refusal::TooLarge { .. } => {
                     Status::invalid_argument(text)
@@ -32,6 +34,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::CertificateRefused { .. }
                 | Refusal::NotOperator { .. }
                 | Refusal::ClassTooHigh { .. }
+                | Refusal::Dependency { why: DependencyRefusal::NotYours, .. }
                 | Refusal::VClusterOfTenant { .. } => Status::permission_denied(text),
                 Refusal::AllocationExists { .. }
                 | Refusal::TenantExists { .. }

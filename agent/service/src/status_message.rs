@@ -55,10 +55,13 @@ impl<'a> StatusMessages<'a> {
     }
 }
 
-/// The text for one that has nodes, or is held; empty if nothing is wrong.
+/// The text for one that has nodes, is held or waits for others; empty if nothing is wrong.
 fn with_nodes(allocation: &Allocation, cluster: &Cluster) -> String {
     match allocation.state {
-        AllocationState::Pending | AllocationState::Suspended => format!("held: `lattice resume {}`", allocation.id.short()),
+        AllocationState::Pending | AllocationState::Suspended if allocation.held => {
+            format!("held: `lattice resume {}`", allocation.id.short())
+        }
+        AllocationState::Pending | AllocationState::Suspended => allocation.awaits().unwrap_or_default(),
         AllocationState::Staging | AllocationState::Running => {
             let silent = isolation::brief(allocation, &cluster.nodes);
             let prepared = allocation.shares.len() - allocation.shares.count(SharePhase::Claimed);

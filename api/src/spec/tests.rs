@@ -5,8 +5,8 @@ use lattice_model::launch::TerminalSize;
 use lattice_model::layout::Program;
 use lattice_model::spec::{Entrypoint, NODES_MAX, OnIsolation, RequeuePolicy};
 use lattice_model::{
-    Automatic, CheckpointMethod, CheckpointPolicy, CheckpointSignal, Connectivity, Constraints, Data, DataMount, Distribution, EntryLaunch,
-    Exposed, LaunchShape, LivenessProbe, ProbeCheck, SignalTo,
+    Automatic, CheckpointMethod, CheckpointPolicy, CheckpointSignal, Connectivity, Constraints, Data, DataMount, Dependency,
+    DependencyCondition, Distribution, EntryLaunch, Exposed, LaunchShape, LivenessProbe, ProbeCheck, SignalTo,
 };
 use proptest::prelude::*;
 
@@ -172,7 +172,7 @@ fn defaults_are_applied() {
 #[test]
 fn options_that_are_not_built_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 14] = [
+    let cases: [(&str, Change); 13] = [
         ("--intent", |s| s.intent = "train".into()),
         ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
         ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
@@ -181,7 +181,6 @@ fn options_that_are_not_built_are_refused_by_name() {
         ("--data-mount nfs://", |s| s.data = Some(mounted("nfs://home/x", "", ""))),
         ("--data-mount tier_hint", |s| s.data = Some(mounted("/a", "", "hot"))),
         ("data.output", |s| s.data = Some(v1::Data { output: "s3://a".into(), ..Default::default() })),
-        ("--depends-on", |s| s.depends_on = vec![v1::Dependency::default()]),
         ("--checkpoint=manual", |s| s.checkpoint = Some(v1::Checkpoint { strategy: "manual".into(), ..Default::default() })),
         ("--telemetry", |s| s.telemetry_mode = "debug".into()),
         ("--task-group", |s| s.task_group = Some(v1::TaskGroup::default())),
@@ -194,6 +193,32 @@ fn options_that_are_not_built_are_refused_by_name() {
         change(&mut spec);
         assert_eq!(to_model(&spec), Err(SpecError::NotBuilt { field }));
         assert_eq!(status(&SpecError::NotBuilt { field }).code(), tonic::Code::Unimplemented);
+    }
+}
+
+#[test]
+fn dependencies_are_read_and_their_condition_is_success_unless_another_one_is_named() {
+    const ID: &str = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
+    let read = |on: &str, condition: &str| {
+        let depends_on = vec![v1::Dependency { r#ref: on.into(), condition: condition.into() }];
+        to_model(&v1::AllocationSpec { depends_on, ..minimal() }).map(|model| model.depends_on)
+    };
+    for (written, condition) in [
+        ("", DependencyCondition::Success),
+        ("success", DependencyCondition::Success),
+        ("failure", DependencyCondition::Failure),
+        ("any", DependencyCondition::Any),
+        ("mutex", DependencyCondition::Mutex),
+    ] {
+        assert_eq!(read(ID, written), Ok(vec![Dependency { on: ID.parse().unwrap(), condition }]));
+    }
+    for (on, condition, piece) in [
+        ("1f0c9a4e", "", "is not an id"),
+        (ID, "ok", "\"ok\" is no condition"),
+        (ID, "corresponding", "task groups, which are not built yet"),
+    ] {
+        let Err(SpecError::Invalid { field: "depends-on", why }) = read(on, condition) else { panic!("{on}:{condition} is accepted") };
+        assert!(why.contains(piece), "{why}");
     }
 }
 
@@ -373,6 +398,15 @@ prop_compose! {
     }
 }
 
+fn dependencies() -> impl Strategy<Value = Vec<Dependency>> {
+    let conditions = prop::sample::select(DependencyCondition::ALL.to_vec());
+    let named = prop::collection::btree_map(any::<u128>(), conditions, 0..4);
+    named.prop_map(|named| {
+        let dependency = |(number, condition)| Dependency { on: lattice_model::AllocationId(uuid::Uuid::from_u128(number)), condition };
+        named.into_iter().map(dependency).collect()
+    })
+}
+
 fn automatic() -> impl Strategy<Value = Option<Automatic>> {
     prop::option::of(prop_oneof![Just(Automatic::CostBased), (1..=2_592_000u64).prop_map(|seconds| Automatic::Every { seconds })])
 }
@@ -405,7 +439,7 @@ prop_compose! {
         connectivity in connectivity(),
         constraints in (prop::collection::btree_set("[a-z_]{1,9}(=[A-Za-z0-9]{1,9})?", 0..4), 0..9u32, 0..2000u64),
         session in prop::bool::weighted(0.2),
-        launch in launch(),
+        (launch, depends_on) in (launch(), dependencies()),
     ) -> AllocationSpec {
         let (name, tenant, project, vcluster) = labels;
         let own = binding.gpus_per_task * tasks_per_node;
@@ -445,6 +479,7 @@ prop_compose! {
             env, requeue, requeues_max, preemption_class, data, liveness_probe: liveness_probe.map(Box::new), pty, session, constraints, connectivity, on_isolation, checkpoint, launch,
             sensitive: false,
             hold: preemption_class % 2 == 1,
+            depends_on,
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         requeue: _,
         data: _,
         connectivity: _,
-        depends_on,
+        depends_on: _,
         checkpoint: _,
         telemetry_mode,
         liveness_probe: _,
@@ -46,7 +46,6 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     let kind = lifecycle.as_ref().map_or("", |l| l.r#type.as_str());
     not_built("--reactive", kind == "reactive")?;
     one_of("lifecycle", kind, &["bounded", "unbounded", "reactive"])?;
-    not_built("--depends-on", !depends_on.is_empty())?;
     not_built("--telemetry", matches!(telemetry_mode.as_str(), "debug" | "audit"))?;
     one_of("telemetry", telemetry_mode, &["prod", "debug", "audit"])?;
     not_built("--task-group", task_group.is_some())?;

@@ -55,7 +55,7 @@ mod tests {
             for shown in ["submit", "undrain", "walltime", "uncordon"] {
                 assert!(script.contains(shown), "{shell}: {shown}");
             }
-            for hidden in ["no-color", "task-group", "depends-on"] {
+            for hidden in ["no-color", "task-group"] {
                 assert!(!script.contains(hidden), "{shell}: {hidden}");
             }
         }

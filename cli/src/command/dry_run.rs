@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Format, print};
 use crate::session::Session;
-use crate::shown::{command_line, counts, filled};
+use crate::shown::{command_line, counts, filled, short};
 use crate::table::block;
 use lattice_api::v1;
 use lattice_api::v1::entrypoint::What;
@@ -50,6 +50,10 @@ fn constraints(resources: &v1::ResourceRequest) -> Vec<String> {
     all
 }
 
+fn depends_on(spec: &v1::AllocationSpec) -> Vec<String> {
+    spec.depends_on.iter().map(|dependency| format!("{} ({})", short(&dependency.r#ref), dependency.condition)).collect()
+}
+
 fn text(spec: &v1::AllocationSpec) -> String {
     let (resources, lifecycle, ranks) = parts(spec);
     let named = if resources.nodelist.is_empty() { String::new() } else { format!(" ({})", resources.nodelist.join(",")) };
@@ -83,6 +87,7 @@ fn text(spec: &v1::AllocationSpec) -> String {
         ("vCluster", spec.vcluster.clone()),
         ("Uenv", uenv),
         ("Held", if spec.hold { "until `lattice resume`".to_owned() } else { String::new() }),
+        ("Depends on", depends_on(spec).join(", ")),
     ])
 }
 
@@ -116,5 +121,6 @@ fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
         "uenv": spec.environment.as_ref().and_then(|environment| filled(&environment.uenv)),
         "uenv_sha256": spec.environment.as_ref().and_then(|environment| filled(&environment.sha256)),
         "held": spec.hold,
+        "depends_on": spec.depends_on.iter().map(|d| json!({ "id": d.r#ref, "condition": d.condition })).collect::<Vec<_>>(),
     })
 }

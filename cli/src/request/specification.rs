@@ -4,6 +4,7 @@ use super::constraints::constraints;
 use super::program::Program;
 use super::surroundings::Surroundings;
 use crate::failure::Failure;
+use crate::last;
 use crate::linked;
 use crate::settings::Settings;
 use lattice_api::v1;
@@ -106,10 +107,16 @@ pub fn build_specification(
         }),
         checkpoint: flags.checkpoint_message(),
         on_isolation: flags.on_isolation.map_or(String::new(), |choice| choice.name().to_owned()),
+        depends_on: flags.depends_on.iter().map(|named| dependency(named, settings)).collect::<Result<_, _>>()?,
         ..Default::default()
     };
     flags.unbuilt.apply(&mut spec);
     Ok(spec)
+}
+
+/// The dependency with what only this program knows: `@last`.
+fn dependency(named: &v1::Dependency, settings: &Settings) -> Result<v1::Dependency, Failure> {
+    Ok(v1::Dependency { r#ref: last::resolve(&named.r#ref, &settings.endpoints)?, condition: named.condition.clone() })
 }
 
 /// Nodes, ranks on each node, and total ranks, from those of these numbers that were given.

@@ -21,7 +21,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         if a.nodes.is_empty() { format!("{} wanted", nodes_wanted(a)) } else { format!("{} ({})", folded(&a.nodes), a.nodes.len()) };
     let uenv = if a.uenv.is_empty() { String::new() } else { format!("{} (sha256 {})", a.uenv, a.uenv_sha256) };
     let ended = last_stderr(stderr);
-    block(&[
+    let rows = [
         ("ID", a.id.clone()),
         ("Name", a.name.clone()),
         ("Owner", a.owner.clone()),
@@ -64,7 +64,18 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ),
         ("Not enforced", a.network_note.clone()),
         ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
-    ])
+    ];
+    block(&[&rows[..], &dependencies(a)[..]].concat())
+}
+
+/// A line for each allocation that it depends on.
+fn dependencies(a: &v1::Allocation) -> Vec<(&'static str, String)> {
+    let labels = std::iter::once("Depends on").chain(std::iter::repeat(""));
+    let shown = |d: &v1::DependencyStatus| {
+        let state = if d.state.is_empty() { "not ended" } else { d.state.as_str() };
+        format!("{} of {} ({}): {state}", d.condition, short(&d.id), d.name)
+    };
+    labels.zip(a.dependencies.iter().map(shown)).collect()
 }
 
 /// Its preemption class, if that is not the usual one.
@@ -130,6 +141,21 @@ Started:    2026-03-05T10:00:12.000Z
 vCluster:   ml-training
 ";
         assert_eq!(allocation_block(&running(), &LastStderr::default(), NOW), want);
+    }
+
+    #[test]
+    fn each_dependency_has_a_line() {
+        let dependency = |id: &str, condition: &str, state: &str| v1::DependencyStatus {
+            id: id.into(),
+            name: "prep".into(),
+            condition: condition.into(),
+            state: state.into(),
+            met: false,
+        };
+        let dependencies = vec![dependency("2f0c9a4e-5b7d", "success", "Completed"), dependency("3f0c9a4e-5b7d", "any", "")];
+        let shown = allocation_block(&v1::Allocation { dependencies, ..running() }, &LastStderr::default(), NOW);
+        let rows = "Depends on:  success of 2f0c9a4e (prep): Completed\n             any of 3f0c9a4e (prep): not ended\n";
+        assert!(shown.ends_with(rows), "{shown}");
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub struct AllocationJson<'a> {
     preemption: Option<&'a str>,
     /// Whether it stays Suspended until somebody resumes it.
     held: bool,
+    /// What it depends on; only if one allocation was requested.
+    dependencies: Option<Vec<DependencyJson<'a>>>,
     /// While its work is measured more closely: how, until when, and who requested it.
     telemetry: Option<&'a str>,
     /// For a living allocation, in a few words: why it waits, or what is wrong while it runs.
@@ -92,6 +94,23 @@ pub struct CheckpointJson<'a> {
     epoch: u64,
     step: Option<u64>,
     bytes: u64,
+}
+
+/// An allocation that another one depends on, as JSON.
+#[derive(Serialize)]
+pub struct DependencyJson<'a> {
+    id: &'a str,
+    name: &'a str,
+    condition: &'a str,
+    /// `None`: it has not ended, and the agent knows no more.
+    state: Option<&'a str>,
+    met: bool,
+}
+
+impl<'a> From<&'a v1::DependencyStatus> for DependencyJson<'a> {
+    fn from(d: &'a v1::DependencyStatus) -> Self {
+        Self { id: &d.id, name: &d.name, condition: &d.condition, state: filled(&d.state), met: d.met }
+    }
 }
 
 /// An exposed port as JSON.
@@ -139,6 +158,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             preempted_count: a.preempted_count,
             preemption: filled(&a.preemption),
             held: a.held,
+            dependencies: (!a.dependencies.is_empty()).then(|| a.dependencies.iter().map(DependencyJson::from).collect()),
             telemetry: filled(&a.telemetry),
             status_message: filled(&a.status_message),
             queue_position: (a.queue_position > 0).then_some(a.queue_position),
@@ -179,10 +199,11 @@ mod tests {
         // Separate: json! accepts only a limited number of fields.
         let apart =
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
-        let none = ["nodes_requested_max", "topology", "preemption_class"].map(|field| json.as_object_mut().unwrap().remove(field));
+        let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
+        let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies"].map(taken);
         let null = || Some(serde_json::Value::Null);
         assert_eq!(apart, [null(), Some(serde_json::json!([])), null(), null(), null()]);
-        assert_eq!(none, [null(), null(), Some(5.into())]);
+        assert_eq!(none, [null(), null(), Some(5.into()), null()]);
         let waits = v1::Allocation { expected_start_ms: Some(1_772_704_812_034), ..pending() };
         assert_eq!(serde_json::to_value(AllocationJson::from(&waits)).unwrap()["expected_start"], "2026-03-05T10:00:12.034Z");
         assert_eq!(
@@ -200,6 +221,21 @@ mod tests {
                 "status_message": null, "queue_position": null, "ends_by": "2026-03-08T10:00:12.000Z",
                 "memory_peak_bytes": null, "cpu_seconds": null, "command": null, "working_dir": null, "script": null, "last_stderr": null,
             })
+        );
+        let dependency = |id: &str, state: &str, met| v1::DependencyStatus {
+            id: id.into(),
+            name: "prep".into(),
+            condition: "success".into(),
+            state: state.into(),
+            met,
+        };
+        let depends = v1::Allocation { dependencies: vec![dependency("1f", "Completed", true), dependency("2f", "", false)], ..pending() };
+        assert_eq!(
+            serde_json::to_value(AllocationJson::from(&depends)).unwrap()["dependencies"],
+            serde_json::json!([
+                {"id": "1f", "name": "prep", "condition": "success", "state": "Completed", "met": true},
+                {"id": "2f", "name": "prep", "condition": "success", "state": null, "met": false},
+            ])
         );
         let completed = v1::Allocation { state: "Completed".into(), reason: "completed".into(), vcluster: String::new(), ..running() };
         let json = serde_json::to_value(AllocationJson::from(&completed)).unwrap();

@@ -227,6 +227,8 @@ mod tests {
             "submit --nodes=64 --walltime=72h --uenv=/prgenv-gnu.sqfs -- torchrun train.py",
             "submit --task-group=0-99%20 script.sh",
             "submit --depends-on=12345:success script.sh",
+            "submit --depends-on 12345,@last:any script.sh",
+            "launch --depends-on=12345 hostname",
             "submit -N 2 --requeue script.sh",
             "submit --requeue=always -o name -- true",
             "status",

@@ -2,6 +2,7 @@
 
 use crate::binding::BindingFlags;
 use crate::data::DataFlags;
+use crate::dependency::parse_dependency;
 use crate::layout::LayoutFlags;
 use crate::network::NetworkFlags;
 use crate::unbuilt::UnbuiltFlags;
@@ -109,6 +110,11 @@ pub struct SubmitFlags {
     /// How many times it may be requeued [default: 3]
     #[arg(long, alias = "max_requeues", value_name = "N", overrides_with = "max_requeues", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub max_requeues: Option<u32>,
+    /// Begin only when other allocations are as they must be: ID or ID:CONDITION, separated by commas. The condition is
+    /// success, failure, any (its end) or mutex (it has no nodes: the two never run at the same time). If one can never be
+    /// met, this allocation ends as Cancelled [default CONDITION: success]
+    #[arg(long, alias = "depends_on", value_name = "ID[:CONDITION]", value_delimiter = ',', value_parser = parse_dependency)]
+    pub depends_on: Vec<v1::Dependency>,
     /// What it does on a node that is cut off from the cluster [default: continue]
     #[arg(long, alias = "on_isolation", value_name = "WHAT", overrides_with = "on_isolation")]
     pub on_isolation: Option<OnIsolation>,
@@ -194,6 +200,7 @@ impl SubmitFlags {
             name: self.name.or(under.name),
             requeue: self.requeue.or(under.requeue),
             max_requeues: self.max_requeues.or(under.max_requeues),
+            depends_on: [under.depends_on, self.depends_on].concat(),
             on_isolation: self.on_isolation.or(under.on_isolation),
             checkpoint: self.checkpoint.or(under.checkpoint),
             checkpoint_signal: self.checkpoint_signal.or(under.checkpoint_signal),
@@ -288,6 +295,7 @@ impl SubmitFlags {
             ("--name", self.name.is_some()),
             ("--requeue", self.requeue.is_some()),
             ("--max-requeues", self.max_requeues.is_some()),
+            ("--depends-on", !self.depends_on.is_empty()),
             ("--on-isolation", self.on_isolation.is_some()),
             ("--checkpoint", self.checkpoint.is_some()),
             ("--checkpoint-signal", self.checkpoint_signal.is_some()),
@@ -565,6 +573,16 @@ mod tests {
         let of = |flags: SubmitFlags| (flags.service, flags.walltime.map(|time| time.as_secs()));
         assert_eq!(of(flags("--service").merge_over(flags("--walltime=60s"))), (true, None));
         assert_eq!(of(flags("--walltime=60s").merge_over(flags("--service"))), (false, Some(60)));
+    }
+
+    #[test]
+    fn dependencies_add_up() {
+        let named = |flags: SubmitFlags| flags.depends_on.into_iter().map(|d| format!("{}:{}", d.r#ref, d.condition)).collect::<Vec<_>>();
+        assert_eq!(named(flags("--depends-on=1f0c,2f0c:any --depends-on 3f0c:mutex")), ["1f0c:success", "2f0c:any", "3f0c:mutex"]);
+        let both = flags("--depends-on=1f0c").merge_over(flags("--depends_on=2f0c:failure"));
+        assert_eq!(both.first_allocation_option(), Some("--depends-on"));
+        assert_eq!(named(both), ["2f0c:failure", "1f0c:success"]);
+        assert!(Line::try_parse_from(["x", "--depends-on=1f0c:ok"]).is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@
 pub mod args;
 mod binding;
 mod data;
+mod dependency;
 pub mod directives;
 pub mod flags;
 pub mod later;

@@ -19,7 +19,7 @@ const UNBUILT_COMMANDS: [(&str, &str); 13] = [
         "history",
         "`lattice status --all --state=completed,failed,cancelled` lists ended work, `lattice node history NODE` shows what happened to a node",
     ),
-    ("dag", "submit each job when the one before has ended: `lattice submit --wait`, `lattice wait`"),
+    ("dag", "submit each part with `lattice submit --depends-on=ID:success`; `lattice wait` and `lattice cancel` take many ids"),
     ("login", "no login is needed: Lattice knows you by your account on this machine"),
     ("logout", "there is no login to end: Lattice knows you by your account on this machine"),
     (
@@ -132,6 +132,7 @@ fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> Usa
             Rule::Memory => error.with_hint("use --mem"),
             Rule::Gres | Rule::GpusPerNode => error.with_hint("use --gpus=N for each node, and --constraint gpu_type=KIND for their kind"),
             Rule::Export => error.with_hint("use --export and --env"),
+            Rule::Dependency => error.with_hint("use --depends-on=ID:success for afterok, ID:failure for afternotok, ID:any for afterany"),
         };
     }
     match suggested.filter(|suggested| !UnbuiltFlags::NAMES.contains(&suggested.as_str())) {
@@ -175,7 +176,7 @@ mod tests {
     fn options_of_slurm_and_unbuilt_ones_are_explained_as_they_were_typed() {
         for (line, what, hint) in [
             ("submit --array=0-9 job.sh", "--array: Slurm's option is not supported here", "job arrays are not built yet"),
-            ("submit --dependency=afterok:1 job.sh", "--dependency: Slurm's", "dependencies are not built yet"),
+            ("submit --dependency=afterok:1 job.sh", "--dependency: `lattice submit` has no such option", "--depends-on=ID:success"),
             ("submit --gres=gpu:4 job.sh", "--gres: `lattice submit` has no such option", "use --gpus=N"),
             ("submit --account ml job.sh", "--account: `lattice submit` has no such option", "use --tenant"),
             ("submit -p debug job.sh", "-p: `lattice submit` has no such option", "use --vcluster"),

@@ -15,8 +15,6 @@ pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
     reactive: bool,
     #[arg(long, hide = true)]
-    depends_on: Vec<String>,
-    #[arg(long, hide = true)]
     telemetry: Option<String>,
     #[arg(long, hide = true)]
     task_group: Option<String>,
@@ -26,8 +24,7 @@ pub struct UnbuiltFlags {
 
 impl UnbuiltFlags {
     /// The names of all these options.
-    pub const NAMES: [&str; 8] =
-        ["--intent", "--view", "--image", "--reactive", "--depends-on", "--telemetry", "--task-group", "--sensitive"];
+    pub const NAMES: [&str; 7] = ["--intent", "--view", "--image", "--reactive", "--telemetry", "--task-group", "--sensitive"];
 
     /// Merges two sets of options: a value of `self` wins over one of `under`.
     pub fn merge_over(self, under: Self) -> Self {
@@ -36,7 +33,6 @@ impl UnbuiltFlags {
             view: self.view.or(under.view),
             image: self.image.or(under.image),
             reactive: self.reactive || under.reactive,
-            depends_on: [under.depends_on, self.depends_on].concat(),
             telemetry: self.telemetry.or(under.telemetry),
             task_group: self.task_group.or(under.task_group),
             sensitive: self.sensitive || under.sensitive,
@@ -50,7 +46,6 @@ impl UnbuiltFlags {
             self.view.is_some(),
             self.image.is_some(),
             self.reactive,
-            !self.depends_on.is_empty(),
             self.telemetry.is_some(),
             self.task_group.is_some(),
             self.sensitive,
@@ -69,8 +64,6 @@ impl UnbuiltFlags {
         if self.reactive {
             spec.lifecycle.get_or_insert_default().r#type = "reactive".to_owned();
         }
-        let dependencies = self.depends_on.iter().map(|text| split_at_first(text, ':'));
-        spec.depends_on = dependencies.map(|(r#ref, condition)| v1::Dependency { r#ref, condition }).collect();
         spec.telemetry_mode = self.telemetry.clone().unwrap_or_default();
         spec.task_group = self.task_group.as_deref().map(parse_task_group);
         spec.sensitive = self.sensitive;
@@ -110,7 +103,6 @@ mod tests {
             ("--view=default", "--view"),
             ("--image=a/b:c", "--image"),
             ("--reactive", "--reactive"),
-            ("--depends-on=123:success", "--depends-on"),
             ("--telemetry=debug", "--telemetry"),
             ("--task-group=0-99%20", "--task-group"),
             ("--sensitive", "--sensitive"),

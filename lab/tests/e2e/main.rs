@@ -29,6 +29,7 @@ mod daemon_logs;
 mod data;
 mod debugging;
 mod demo;
+mod dependencies;
 mod deploy;
 mod devices;
 mod disks;
@@ -160,6 +161,7 @@ fn main() -> ExitCode {
         layout::trials(),
         pmix::trials(),
         survival::trials(),
+        dependencies::trials(),
         outage::trials(),
         checkpoint_uploads::trials(),
         checkpoint_mpi::trials(),

@@ -73,6 +73,10 @@ fn looked_at(w: &World) {
         let refused = seen(w, &[command, &id]);
         assert!(refused.code() == 4 && refused.err().contains("belongs to another user"), "{command}: {}", refused.err());
     }
+    for condition in ["any", "mutex"] {
+        let depends = seen(w, &["submit", "--depends-on", &format!("{id}:{condition}"), "--", "/bin/true"]);
+        assert!(depends.code() == 3 && depends.err().contains("there is none, or it ended"), "{condition}: {}", depends.err());
+    }
     let status: Value = serde_json::from_str(&seen(w, &["node", "status", "-o", "json"]).out()).unwrap();
     let local = the_one(&status, &id);
     assert!(local["name"].is_null() && local["owner"].is_null() && !local["phase"].is_null(), "{local}");

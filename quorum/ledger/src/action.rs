@@ -390,6 +390,11 @@ commands! { |ledger, context|
     EndWaits { now: Timestamp }
         => 1, Keeps, Member, 256, Ok(ledger.end_waits(context, *now));
 
+    /// The leader's clock: an end has not reached all that depend on it. Each command lets it reach
+    /// some more; this one does nothing else.
+    SettleDependents
+        => 1, Keeps, Member, 256, Ok(Outcome::Done);
+
     /// The leader's clock: the time of this order is over.
     EndTelemetry { allocation: AllocationId, order: Uuid }
         => 1, Keeps, Member, 256, Ok(ledger.end_telemetry(context, *allocation, *order));

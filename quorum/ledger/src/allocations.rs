@@ -1,7 +1,7 @@
 //! Allocations: submission and end.
 
 use super::preemptions::may_have_begun;
-use super::refusal::Refusal;
+use super::refusal::{DependencyRefusal, Refusal};
 use super::waits::Requeue;
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use lattice_model::{
@@ -23,17 +23,23 @@ impl Ledger {
             let same = there.was_submitted_as(spec) && there.owner == *owner;
             return if same { Ok(Outcome::Done) } else { Err(Refusal::AllocationExists { id }) };
         }
+        if spec.depends_on.iter().any(|dependency| dependency.on == id) {
+            return Err(Refusal::Dependency { on: id.to_string(), why: DependencyRefusal::Itself });
+        }
         self.admits_to_queue(spec)?;
+        self.admits_dependencies(spec, owner)?;
         self.admits_of_user(context, spec, owner)?;
         let mut allocation =
             Allocation { revision: context.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), context.at) };
         self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
+        allocation.dependencies = self.dependencies_of(spec, context.at);
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(allocation));
         context.changed.record(id);
         let nodes = spec.nodes_max.map_or_else(|| format!("{} nodes", spec.nodes), |_| spec.nodes_text());
         let detail = format!("{} on {nodes}", spec.name);
         self.record(context, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
+        self.follow_parents(context, id);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
             // A refused claim changes nothing: the allocation then waits in the queue.
             let _refused = self.claim(context, claim);
@@ -47,6 +53,7 @@ impl Ledger {
     /// The refusal that the submission would get.
     pub fn admits_submission(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
         self.admits_to_queue(spec)?;
+        self.admits_dependencies(spec, owner)?;
         self.would_admit_of_user(spec, owner, now.max(self.time))
     }
 
@@ -112,6 +119,7 @@ impl Ledger {
         self.usage_shrinks(context, id);
         self.leave_domain(context, id);
         self.close_services(id);
+        self.unfollow_parents(context, id);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         // The checkpoint was meant for another claim, and there will be none.
         allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
@@ -164,6 +172,7 @@ impl Ledger {
             | EndReason::LaunchAborted { .. }
             | EndReason::OutOfMemory { .. }
             | EndReason::ProbeFailed { .. }
+            | EndReason::DependencyUnmet { .. }
             | EndReason::RunLeaseLapsed { .. } => actor.to_owned(),
         }
     }

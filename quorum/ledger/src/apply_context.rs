@@ -2,6 +2,7 @@
 
 use super::outcome::Changed;
 use super::state::allocation_index::AllocationFacts;
+use super::state::dependents::ParentFacts;
 use super::state::node_index::NodeFacts;
 use super::state::user_usage::Counts;
 use super::state::{Domain, DomainKey, Ledger};
@@ -23,6 +24,8 @@ pub(super) struct ApplyContext {
     pub(super) nodes_before: BTreeMap<NodeId, Option<NodeFacts>>,
     pub(super) allocations_before: BTreeMap<AllocationId, Option<AllocationFacts>>,
     pub(super) domains_before: BTreeMap<DomainKey, Option<Arc<Domain>>>,
+    /// Of allocations that others depend on: what these knew of them before this command changed them.
+    pub(super) parents_before: BTreeMap<AllocationId, ParentFacts>,
 }
 
 impl ApplyContext {
@@ -36,6 +39,7 @@ impl ApplyContext {
             nodes_before: BTreeMap::new(),
             allocations_before: BTreeMap::new(),
             domains_before: BTreeMap::new(),
+            parents_before: BTreeMap::new(),
         }
     }
 }

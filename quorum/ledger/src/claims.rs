@@ -1,5 +1,6 @@
 //! Claims: committed as a whole or refused, and never for more of a node than is free.
 
+use super::dependencies::only_in_queue;
 use super::refusal::{Conflict, Refusal};
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
 use lattice_model::count::counted;
@@ -35,9 +36,8 @@ impl Ledger {
         if allocation.requeue_count != claim.requeue_count {
             return Err(Refusal::StaleRequeueCount { id, seen: claim.requeue_count, now: allocation.requeue_count });
         }
-        if !allocation.waits() {
-            return Err(Refusal::NotPending { id, state: allocation.state });
-        }
+        only_in_queue(&allocation)?;
+        self.not_beside_excluded(&allocation)?;
         if let Some(ahead) = claim.after.filter(|ahead| self.allocations.get(ahead).is_some_and(|a| a.waits())) {
             return Err(Refusal::WaitsAhead { id, ahead });
         }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   ended ──▶ a node still holds a part of itself for it,
-//!             or a node of a recovered quorum may report it   ──▶ kept
+//!             a node of a recovered quorum may report it,
+//!             or its end has not reached all that depend on it ──▶ kept
 //!             otherwise ──▶ droppable, in the order of the ends:
 //!                             all records have more than `ended_memory` ─▶ the oldest of the user with most
 //!                             a user has more than `user_history`       ─▶ the oldest of that user
@@ -177,9 +178,11 @@ impl Ledger {
     }
 
     /// Whether its record must be kept: a node holds a part of itself for it, or a node of a recovered
-    /// quorum may still report it as running. Without the record, that report would bring it back.
+    /// quorum may still report it as running (without the record, that report would bring it back), or
+    /// others that depend on it have to learn of its end.
     pub(super) fn is_referred_to(&self, id: AllocationId) -> bool {
-        self.holdings.has_any_of(id) || self.recovery.as_ref().is_some_and(|recovery| recovery.pending.contains(&id))
+        let may_be_reported = self.recovery.as_ref().is_some_and(|recovery| recovery.pending.contains(&id));
+        self.holdings.has_any_of(id) || may_be_reported || self.dependents.has_any_of(id)
     }
 
     /// Drops the user's oldest ended allocation that nothing refers to; returns whether there was

@@ -180,6 +180,9 @@ impl Ledger {
 
     /// Removes the work whose lease satisfies `over` from the node.
     fn fence_those(&mut self, context: &mut ApplyContext, node: &NodeId, actor: &str, why: &str, over: impl Fn(Option<u64>) -> bool) {
+        for held in self.holdings(node) {
+            self.note_before(context, held.allocation);
+        }
         let taken = self.holdings.fence(node, |held| over(held.run_lease_ms));
         for (id, epoch) in taken {
             let reason = EndReason::NodeLost { node: node.clone(), why: why.to_owned() };

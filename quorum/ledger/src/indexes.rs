@@ -6,10 +6,11 @@
 //!   a snapshot is read, or a backup recovered ──build_indexes──▶ all of them, by one scan
 //! ```
 //!
-//! An index shows the state before the command until [`Ledger::update_indexes`]. Holdings and the
-//! usage of tenants are counted at once.
+//! An index shows the state before the command until [`Ledger::update_indexes`]. Holdings, the usage
+//! of tenants and what depends on an allocation are counted at once.
 
 use super::state::allocation_index::{AllocationFacts, AllocationIndex};
+use super::state::dependents::Dependents;
 use super::state::domains::DomainIndex;
 use super::state::node_index::{NodeFacts, NodeIndex};
 use super::state::tenant_usage::TenantUsage;
@@ -96,8 +97,10 @@ impl Ledger {
             self.node_index.add(id, &NodeFacts::of(node, self.recovery.as_ref().is_some_and(|recovery| recovery.awaited.contains(id))));
         }
         (self.allocation_index, self.usage) = (AllocationIndex::default(), TenantUsage::default());
+        self.dependents = Dependents::default();
         for (id, allocation) in &self.allocations {
             self.allocation_index.replace(*id, None, Some(&AllocationFacts::of(allocation)));
+            self.dependents.add_child(allocation);
             if holds_nodes(allocation.state) {
                 self.usage.add(allocation);
             }

@@ -22,6 +22,7 @@
 //! * *vClusters*: every scheduler sees the same queues and the same nodes for them;
 //! * *allocations*: an acknowledged submission is never lost, and its latest checkpoint is decided
 //!   once, whatever an isolated attempt still saves;
+//! * *dependencies*: an end reaches all that depend on it, once, whoever leads then;
 //! * *sessions*: after any restart it is known who has an allocation's only terminal;
 //! * *network domains*: no two have the same VNI, and a VNI is not reused while work with it may
 //!   run;
@@ -69,6 +70,7 @@ mod budgets;
 mod claims;
 mod command;
 mod conformance;
+mod dependencies;
 mod ended;
 mod fencing;
 mod holds;
@@ -118,6 +120,8 @@ mod checkpoint_scenarios;
 mod claim_scenarios;
 #[cfg(test)]
 mod conformance_scenarios;
+#[cfg(test)]
+mod dependency_scenarios;
 #[cfg(test)]
 mod ended_scenarios;
 #[cfg(test)]
@@ -189,7 +193,7 @@ pub use node_health::{DrainRequest, NodeHealth, cut};
 pub use outcome::{Applied, Changed, ChangedShares, Outcome};
 pub use preemptions::PreemptFor;
 pub use recovery::{HeldShare, beyond};
-pub use refusal::{Conflict, ForgottenWork, Refusal, RemovalRefusal, UpdateRefusal};
+pub use refusal::{Conflict, DependencyRefusal, ForgottenWork, Refusal, RemovalRefusal, UpdateRefusal};
 pub use registration::{NodeStateChange, Registration};
 pub use requester::Requester;
 pub use revocations::REVOCATIONS_MAX;

@@ -12,6 +12,7 @@
 //! that is restarted meanwhile still finds it.
 
 use super::claims::scheduler_lease;
+use super::dependencies::only_in_queue;
 use super::holds::{Ends, reason_is_well_formed};
 use super::refusal::Refusal;
 use super::waits::Requeue;
@@ -270,9 +271,7 @@ impl Ledger {
         if self.leases.get(&name).is_none_or(|lease| lease.token != *lease_token) {
             return Err(Refusal::StaleLease { name, token: *lease_token });
         }
-        if !beneficiary.waits() {
-            return Err(Refusal::NotPending { id: *id, state: beneficiary.state });
-        }
+        only_in_queue(beneficiary)?;
         let class = beneficiary.effective_class(self.tenants.get(&beneficiary.spec.tenant).and_then(|tenant| tenant.class_max));
         // All of them, or none: with some of them it could not begin. A claim that has ended since
         // has given its nodes back.

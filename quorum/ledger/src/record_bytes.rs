@@ -14,6 +14,7 @@
 
 use lattice_model::attempt::Attempt;
 use lattice_model::conformance::{Components, Conformance, Drift};
+use lattice_model::dependency::{Dependencies, Dependency, Parent};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::layout::{Distribution, LaunchShape};
 use lattice_model::node::{Hold, HoldReason, Leaving, Wipe, WorkOwner};
@@ -38,6 +39,13 @@ const EXCLUSION_BYTES: usize = 96;
 const CHECKPOINT_BYTES: usize = 80;
 /// A preemption order, with its block.
 const PREEMPTION_BYTES: usize = 144;
+/// What it depends on, with its block and that of the list.
+const DEPENDENCIES_BYTES: usize = 80;
+/// An allocation that it depends on, with its place in the list, and its place among those that others
+/// depend on.
+const PARENT_BYTES: usize = 144;
+/// A dependency in a specification.
+const DEPENDENCY_BYTES: usize = 32;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
@@ -106,6 +114,7 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
         preempted_by: _,
         preempted_count: _,
         held: _,
+        dependencies,
         telemetry,
         usage,
         revision: _,
@@ -117,7 +126,8 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
     let usage = usage.as_deref().map_or(0, |_: &WorkUsage| USAGE_BYTES);
     let reason = reason.as_ref().map_or(0, reason_bytes);
     let submitted = submitted_values.as_deref().map_or(0, submitted_bytes);
-    let lists = shares.len() * SHARE_BYTES + attempts + excluded;
+    let dependencies = dependencies.as_deref().map_or(0, dependencies_bytes);
+    let lists = shares.len() * SHARE_BYTES + attempts + excluded + dependencies;
     ALLOCATION_BYTES + spec_bytes(spec) + submitted + principal_bytes(owner) + reason + lists + orders + checkpoint + usage
 }
 
@@ -271,7 +281,13 @@ fn reason_bytes(reason: &EndReason) -> usize {
             text_bytes(by) + text_bytes(why) + not_saved
         }
         EndReason::Requeued { by, why } => text_bytes(by) + text_bytes(why),
+        EndReason::DependencyUnmet { on: _, name, condition: _, state: _ } => text_bytes(name),
     }
+}
+
+fn dependencies_bytes(Dependencies { parents, eligible_at: _ }: &Dependencies) -> usize {
+    let parent = |Parent { on: _, condition: _, name, asked_for_it: _, state: _ }: &Parent| PARENT_BYTES + text_bytes(name);
+    DEPENDENCIES_BYTES + parents.iter().map(parent).sum::<usize>()
 }
 
 fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _ }: &SubmittedValues) -> usize {
@@ -340,6 +356,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         on_isolation: _,
         checkpoint: _,
         hold: _,
+        depends_on,
     } = spec;
     let names: usize = [name, tenant, project, vcluster].into_iter().map(|name| text_bytes(name)).sum();
     let wanted = constraints.features.iter().map(String::len).chain(constraints.nodes.iter().map(|node| node.as_str().len()));
@@ -359,7 +376,9 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
     let Connectivity { network_domain, expose } = connectivity;
     let exposed: usize = expose.iter().map(|port| port.name.len() + port.protocol.len() + 2 * LISTED_BYTES).sum();
     let network = text_bytes(network_domain) + exposed;
-    names + pairs_bytes(tags) + pairs_bytes(env) + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network
+    let dependencies = list_bytes(depends_on.iter().map(|Dependency { on: _, condition: _ }| DEPENDENCY_BYTES).sum());
+    let pairs = pairs_bytes(tags) + pairs_bytes(env);
+    names + pairs + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network + dependencies
 }
 
 fn shape_bytes(LaunchShape { distribution, programs, cpus_per_task: _, slurm_env: _ }: &LaunchShape) -> usize {

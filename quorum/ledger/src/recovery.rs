@@ -125,6 +125,11 @@ impl Ledger {
         !self.node_index.waited_for.is_empty()
     }
 
+    /// Whether this allocation was waiting in the backup, and a node may already run it.
+    pub(super) fn may_be_adopted(&self, id: AllocationId) -> bool {
+        self.placing_waits() && self.recovery.as_ref().is_some_and(|recovery| recovery.pending.contains(&id))
+    }
+
     /// Refuses to place this allocation while a node may already run it.
     pub(super) fn not_before_adoption(&self, id: AllocationId) -> Result<(), Refusal> {
         if self.recovery.as_ref().is_none_or(|recovery| !recovery.pending.contains(&id)) {
@@ -146,12 +151,21 @@ impl Ledger {
         if was_waiting {
             recovery.pending.iter().filter(|id| self.allocations.contains_key(*id)).for_each(|id| context.changed.record(*id));
         }
+        // They were not ended as long as a node might run them.
+        let in_vain = recovery.pending.iter().filter(|id| was_waiting && self.waits_in_vain(**id));
+        let in_vain: Vec<AllocationId> = in_vain.copied().collect();
         if recovery.awaited.is_empty() && !recovery.pending.is_empty() {
             // Those that have ended since may be dropped now.
             let has_ended = |id: &&AllocationId| self.allocations.get(*id).is_some_and(|a| a.state.is_terminal());
             recovery.pending.iter().filter(has_ended).for_each(|id| self.note_before(context, *id));
             self.recovery.iter_mut().for_each(|recovery| recovery.pending.clear());
             self.count_changed(context);
+        }
+        if !in_vain.is_empty() {
+            in_vain.into_iter().for_each(|id| self.end_unmet(context, id));
+            self.settle_dependents(context);
+            self.count_changed(context);
+            self.update_indexes(context);
         }
     }
 
@@ -267,6 +281,7 @@ impl Ledger {
             // It was placed after the backup, ran, and saved itself: it is suspended, as it would
             // have been.
             Some(made) => {
+                self.forget_unmet(context, id);
                 if let Some(allocation) = self.allocation_mut(context, id) {
                     (allocation.epoch, allocation.checkpoint) = (epoch, Some(Box::new(made.clone())));
                     // Of its nodes, only the reporting head is known.
@@ -351,6 +366,7 @@ impl Ledger {
             return;
         }
         self.drop_session(context, id, "quorum");
+        self.forget_unmet(context, id);
         let mut allocation = match self.allocations.get(&id) {
             Some(known) => Allocation::clone(known),
             None => Allocation::submitted(id, share.spec.clone(), share.owner.clone(), context.at),

@@ -3,6 +3,7 @@
 use super::state::user_limits::UserLimit;
 use crate::shortage::Shortage;
 use lattice_model::count::counted;
+use lattice_model::dependency::DEPENDENCIES_MAX;
 use lattice_model::duration::{clock_text, units_text};
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
@@ -52,6 +53,12 @@ pub enum Refusal {
     HasRegistered { node: NodeId },
     #[error("allocation {id} is {state}, not Pending")]
     NotPending { id: AllocationId, state: AllocationState },
+    /// It depends on others; `what` is the rest of the sentence.
+    #[error("allocation {id} {what}")]
+    AwaitsOthers { id: AllocationId, what: String },
+    /// `on`: as the submitter named it.
+    #[error("it cannot depend on allocation {on}: {why}")]
+    Dependency { on: String, why: DependencyRefusal },
     #[error("allocation {id} was requeued {}, the claim saw {seen}", counted(*now, "time"))]
     StaleRequeueCount { id: AllocationId, seen: u32, now: u32 },
     /// See [`lattice_model::Claim::after`].
@@ -243,6 +250,7 @@ impl Refusal {
             Self::NodeHasHome { vcluster, .. } => {
                 format!("remove it there first: `lattice admin vcluster set-config --name {vcluster} --nodes ...` with all nodes that stay")
             }
+            Self::Dependency { why, .. } => return why.remedy(),
             Self::Update { id, why } => why.remedy(*id),
             Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
             Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
@@ -295,6 +303,7 @@ impl Refusal {
             | Self::NodeRemoved { .. }
             | Self::NeedsBoot { .. }
             | Self::NotPending { .. }
+            | Self::AwaitsOthers { .. }
             | Self::NotRunning { .. }
             | Self::NotPreemptible { .. }
             | Self::StaleRequeueCount { .. }
@@ -356,6 +365,31 @@ impl UpdateRefusal {
                 "`lattice preempt --hold {id}` has it give its nodes back; it can be changed then, and `lattice resume {id}` lets it continue \
                  on nodes that are not lent by {lender}"
             ),
+        }
+    }
+}
+
+/// Why a submission cannot depend on an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum DependencyRefusal {
+    /// Also where the submitter may not know of it.
+    #[error("there is none, or it ended so long ago that it is not known any more")]
+    Unknown,
+    #[error("it is the allocation itself")]
+    Itself,
+    #[error("it is another user's, and mutex keeps both from running")]
+    NotYours,
+    #[error("{DEPENDENCIES_MAX} others exclude it already, and no more are possible")]
+    TooMany,
+}
+
+impl DependencyRefusal {
+    fn remedy(self) -> Option<String> {
+        match self {
+            Self::Unknown => Some("`lattice status` lists what is known; leave out what has ended well".to_owned()),
+            Self::NotYours => Some("another user's work can be waited for with success, failure or any".to_owned()),
+            Self::TooMany => Some("submit again when some of them have ended".to_owned()),
+            Self::Itself => None,
         }
     }
 }

@@ -154,7 +154,7 @@ impl Ledger {
             EndReason::WalltimeExceeded | EndReason::NodeLost { .. } | EndReason::ProbeFailed { .. } | EndReason::RunLeaseLapsed { .. } => {
             }
             // Decided by the quorum alone.
-            EndReason::DrainDeadline { .. } | EndReason::Requeued { .. } => return,
+            EndReason::DrainDeadline { .. } | EndReason::Requeued { .. } | EndReason::DependencyUnmet { .. } => return,
             // Only the node of the entry point knows how it ended.
             EndReason::Exited { .. }
             | EndReason::Cancelled { .. }
@@ -224,6 +224,9 @@ pub(super) fn reason_by_node(node: &NodeId, reason: &EndReason) -> EndReason {
         }
         EndReason::WalltimeSaved { checkpoint } => EndReason::WalltimeSaved { checkpoint: *checkpoint },
         EndReason::Requeued { by, why } => EndReason::Requeued { by: bounded(by), why: bounded(why) },
+        EndReason::DependencyUnmet { on, name, condition, state } => {
+            EndReason::DependencyUnmet { on: *on, name: bounded(name), condition: *condition, state: *state }
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod allocation_index;
 pub mod budget_marks;
+pub mod dependents;
 pub mod domains;
 pub mod ended_limits;
 pub mod ended_place;
@@ -22,6 +23,7 @@ use super::audit_chain::AuditHead;
 use super::signed_head::SignedHead;
 use allocation_index::AllocationIndex;
 use budget_marks::BudgetMarks;
+use dependents::Dependents;
 use domains::DomainIndex;
 pub use domains::{Domain, DomainKey};
 pub use ended_limits::{EndedLimits, Forgotten};
@@ -81,6 +83,12 @@ pub struct Ledger {
     pub(super) allocations: OrdMap<AllocationId, Arc<Allocation>>,
     #[serde(skip)]
     pub(super) allocation_index: AllocationIndex,
+    #[serde(skip)]
+    pub(super) dependents: Dependents,
+    /// Allocations whose changes have not reached all that depend on them: each with the last one that
+    /// they have reached.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) unsettled: BTreeMap<AllocationId, Option<AllocationId>>,
     #[serde(skip)]
     pub(super) scripts: Scripts,
     /// Ended allocations in the order of their end.
@@ -156,6 +164,8 @@ impl Default for Ledger {
             holdings: Holdings::default(),
             allocations: OrdMap::new(),
             allocation_index: AllocationIndex::default(),
+            dependents: Dependents::default(),
+            unsettled: BTreeMap::new(),
             scripts: Scripts::default(),
             ended: OrdSet::new(),
             forgotten: Forgotten::default(),

@@ -9,10 +9,16 @@ use std::collections::BTreeMap;
 
 impl Ledger {
     /// Must be called before a command changes, adds or removes the allocation, one of its holdings,
-    /// or what a recovery waits for before it can be placed.
+    /// what depends on it, or what a recovery waits for before it can be placed.
     pub(super) fn note_before(&self, context: &mut ApplyContext, id: AllocationId) {
         let facts = || self.allocations.get(&id).map(|allocation| AllocationFacts::of(allocation));
         context.allocations_before.entry(id).or_insert_with(facts);
+        if !context.parents_before.contains_key(&id)
+            && self.dependents.has_any_of(id)
+            && let Some(facts) = self.parent_facts(id)
+        {
+            context.parents_before.insert(id, facts);
+        }
         if self.user_usage.0.is_some() {
             context.before.entry(id).or_insert_with(|| self.counts_of(id));
         }

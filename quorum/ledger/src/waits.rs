@@ -61,6 +61,7 @@ impl Requeue {
             | EndReason::WalltimeExceeded
             | EndReason::WalltimeSaved { .. }
             | EndReason::Cancelled { .. }
+            | EndReason::DependencyUnmet { .. }
             | EndReason::PrologueFailed { .. } => (false, false),
             EndReason::Preempted { .. }
             | EndReason::Exited { .. }

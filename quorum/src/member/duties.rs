@@ -255,6 +255,9 @@ async fn lead(core: &Core, Leading { since, clocks, signing, rotation, fencing_h
         if ledger.waits_are_due(time) {
             actions.push(Action::EndWaits { now: time });
         }
+        if ledger.dependents_are_due() {
+            actions.push(Action::SettleDependents);
+        }
         actions.extend(ledger.drifts_due(time, core.config.drift_limits()));
         if budgets_checked_at.is_none_or(|at| until.duration_since(at) >= BUDGETS_INTERVAL) {
             *budgets_checked_at = Some(until);

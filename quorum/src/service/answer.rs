@@ -155,7 +155,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
     let result = propose(core, vec![action]).await.map_err(unserved)?.into_iter().next();
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
     if let Some(newcomer) = newcomer {
-        let claimed = newcomer.claims.map(|id| core.agreed.ledger().allocation(id).is_some_and(|a| !a.waits()));
+        let claimed = newcomer.claims.map(|id| core.agreed.ledger().allocation(id).is_some_and(|a| !a.state.is_without_nodes()));
         return Ok(Answer::Submitted { revision, desired: newcomer.desired(core), claimed });
     }
     Ok(match outcome {

@@ -219,6 +219,7 @@ const OF_MEMBERS: &[&str] = &[
     "Wiped",
     "Notified",
     "EndWaits",
+    "SettleDependents",
     "EndTelemetry",
     "CheckBudgets",
     "AskDrain",

@@ -19,6 +19,8 @@ pub enum Rule {
     GpusPerNode,
     /// The variables that the job gets.
     Export,
+    /// Other jobs that must have ended.
+    Dependency,
     /// This option, which has no value.
     Plain(&'static str),
     /// It does not change the job: it is ignored with a warning. The flag says whether a value follows.
@@ -50,7 +52,6 @@ const BY_NODES: &str = "set nodes, ranks and cores with -N, -n, --ntasks-per-nod
 const NODES_BY_FEATURES: &str = "choose nodes by their features (-C) or their names (-w)";
 const GPUS_BY_NODE: &str = "use --gpus-per-node or --gpus-per-task";
 const NO_ARRAYS: &str = "job arrays are not built yet; submit once for each index, in a loop";
-const NO_DEPENDENCIES: &str = "dependencies are not built yet; let the earlier job submit this one as its last command";
 const NO_TIME: &str =
     "start times are not built yet; submit with `lattice submit --hold`, and run `lattice resume ID` when the job may start";
 const OF_SUBMITTING_COMMAND: &str = "it is an option of the submitting command, not of the job";
@@ -79,7 +80,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     lettered('c', "cpus-per-task", Rule::Value("--cpus-per-task")),
     option("deadline", Rule::Refused("queues have no deadlines; leave it out")),
     option("delay-boot", Rule::Refused(NODES_BY_FEATURES)),
-    lettered('d', "dependency", Rule::Refused(NO_DEPENDENCIES)),
+    lettered('d', "dependency", Rule::Dependency),
     lettered('m', "distribution", Rule::Value("--distribution")),
     lettered('e', "error", Rule::Refused(FILES_ARE_KEPT)),
     lettered('x', "exclude", Rule::Refused(NODES_BY_FEATURES)),
@@ -104,7 +105,7 @@ pub const OPTIONS: &[SlurmOption] = &[
     option("ignore-pbs", Rule::Harmless(false)),
     lettered('i', "input", Rule::Refused("a script's standard input is empty; redirect it in the script: `program <FILE`")),
     lettered('J', "job-name", Rule::Value("--name")),
-    option("kill-on-invalid-dep", Rule::Refused(NO_DEPENDENCIES)),
+    option("kill-on-invalid-dep", Rule::Refused("a job that waits in vain is always cancelled; leave it out")),
     lettered('L', "licenses", Rule::Refused("licenses are not counted; leave it out if the program itself waits for a license")),
     option("mail-type", Rule::Harmless(true)),
     option("mail-user", Rule::Harmless(true)),
@@ -224,7 +225,7 @@ pub fn translate(words: &[String]) -> Result<Translated, UsageError> {
                 return Err(UsageError { what: format!("{word}: only whole nodes can be asked for"), hint: Some(hint) });
             }
             Rule::Plain(ours) => translated.words.push(ours.to_owned()),
-            Rule::Value(_) | Rule::Time | Rule::Memory | Rule::Gres | Rule::GpusPerNode | Rule::Export => {
+            Rule::Value(_) | Rule::Time | Rule::Memory | Rule::Gres | Rule::GpusPerNode | Rule::Export | Rule::Dependency => {
                 let missing = || UsageError { what: format!("{word}: a value is needed"), hint: None };
                 let ours = translate_value(rule, &value.ok_or_else(missing)?);
                 translated.words.extend(ours.map_err(|why| UsageError { what: format!("{word}: {why}"), hint: None })?);
@@ -246,6 +247,7 @@ fn translate_value(rule: Rule, value: &str) -> Result<Vec<String>, ValueError> {
         Rule::Gres => slurm_values::translate_gres(value),
         Rule::GpusPerNode => slurm_values::translate_gpus(value),
         Rule::Export => slurm_values::translate_export(value),
+        Rule::Dependency => slurm_values::translate_dependency(value),
         Rule::Plain(_) | Rule::Harmless(_) | Rule::Refused(_) => Ok(Vec::new()),
     }
 }

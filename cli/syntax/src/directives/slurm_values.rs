@@ -1,6 +1,7 @@
 //! Translates values of Slurm's options.
 
 use crate::memory::{self, MemoryError};
+use lattice_model::DependencyCondition;
 use lattice_model::duration::DurationError;
 use thiserror::Error;
 
@@ -21,6 +22,16 @@ pub enum ValueError {
     SeveralKinds,
     #[error("{0}: write {0}=VALUE; a script's line may have only ALL, NONE and variables with their values")]
     Unassigned(String),
+    #[error("{0:?} is not supported: write afterok:ID, afternotok:ID or afterany:ID, with ids of Lattice")]
+    Dependency(String),
+    #[error("`?` is not supported: all jobs of the list count, with commas between them")]
+    AnyDependency,
+    #[error("singleton is not supported: name the other jobs, in a line `#LATTICE --depends-on=ID:mutex`")]
+    Singleton,
+    #[error("aftercorr is for job arrays, which are not built yet")]
+    Corresponding,
+    #[error("after is not supported: jobs wait for the end of others; write afterany:ID")]
+    AfterBegin,
 }
 
 /// `--mem`: per node; a bare number is MiB.
@@ -84,6 +95,34 @@ pub fn translate_export(value: &str) -> Result<Vec<String>, ValueError> {
     Ok(words)
 }
 
+/// `--dependency`: a list of `afterok:ID[:ID...]`, `afternotok:ID` and `afterany:ID`.
+pub fn translate_dependency(value: &str) -> Result<Vec<String>, ValueError> {
+    if value.contains('?') {
+        return Err(ValueError::AnyDependency);
+    }
+    let mut named = Vec::new();
+    for part in value.split(',') {
+        let unknown = || ValueError::Dependency(part.to_owned());
+        let (kind, ids) = part.split_once(':').unwrap_or((part, ""));
+        let condition = match kind {
+            "afterok" => DependencyCondition::Success,
+            "afternotok" => DependencyCondition::Failure,
+            "afterany" => DependencyCondition::Any,
+            "singleton" => return Err(ValueError::Singleton),
+            "aftercorr" => return Err(ValueError::Corresponding),
+            "after" => return Err(ValueError::AfterBegin),
+            _ => return Err(unknown()),
+        };
+        for id in ids.split(':') {
+            if id.is_empty() {
+                return Err(unknown());
+            }
+            named.push(format!("{id}:{condition}"));
+        }
+    }
+    Ok(vec![format!("--depends-on={}", named.join(","))])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +159,28 @@ mod tests {
         assert_eq!(translate_memory("0"), Err(ValueError::AllMemory));
         assert_eq!(translate_memory("0G"), Err(ValueError::AllMemory));
         assert!(translate_memory("much").is_err() && translate_memory("").is_err());
+    }
+
+    #[test]
+    fn dependencies_are_translated_where_they_mean_the_same() {
+        assert_eq!(joined(translate_dependency("afterok:1f0c")).as_deref(), Ok("--depends-on=1f0c:success"));
+        assert_eq!(
+            joined(translate_dependency("afterok:1f0c:2f0c,afternotok:3f0c,afterany:4f0c")).as_deref(),
+            Ok("--depends-on=1f0c:success,2f0c:success,3f0c:failure,4f0c:any")
+        );
+        for (value, refused) in [
+            ("afterok:1f0c?afterok:2f0c", ValueError::AnyDependency),
+            ("singleton", ValueError::Singleton),
+            ("aftercorr:1f0c", ValueError::Corresponding),
+            ("after:1f0c+5", ValueError::AfterBegin),
+            ("expand:1f0c", ValueError::Dependency("expand:1f0c".into())),
+            ("1f0c", ValueError::Dependency("1f0c".into())),
+            ("afterok", ValueError::Dependency("afterok".into())),
+            ("afterok:1f0c,", ValueError::Dependency(String::new())),
+            ("afterok:1f0c:", ValueError::Dependency("afterok:1f0c:".into())),
+        ] {
+            assert_eq!(translate_dependency(value), Err(refused), "{value}");
+        }
     }
 
     #[test]

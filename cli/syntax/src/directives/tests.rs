@@ -84,11 +84,12 @@ fn reading_stops_at_the_first_command() {
 }
 
 /// Each supported option of Slurm with a value, and its translation.
-const SUPPORTED: [(&str, &str); 22] = [
+const SUPPORTED: [(&str, &str); 23] = [
     ("--account=ml", "--tenant=ml"),
     ("--chdir=/scratch/x", "--chdir=/scratch/x"),
     ("--constraint=gpu&nvme_scratch", "--constraint=gpu&nvme_scratch"),
     ("--cpus-per-task=8", "--cpus-per-task=8"),
+    ("--dependency=afterok:1f0c:2f0c,afterany:3f0c", "--depends-on=1f0c:success,2f0c:success,3f0c:any"),
     ("--distribution=cyclic", "--distribution=cyclic"),
     ("--exclusive", "--exclusive"),
     ("--export=ALL,A=1", "--export=all --env=A=1"),
@@ -143,15 +144,15 @@ fn each_option_of_the_table_is_translated_ignored_or_refused() {
 
 #[test]
 fn short_options_equal_their_long_forms() {
-    let read = flags("#SBATCH -N 2 -n 8 -c 4 -t 90 -J x -p debug -A ml -D sub -w n1,n2 -m cyclic -C gpu\n");
+    let read = flags("#SBATCH -N 2 -n 8 -c 4 -t 90 -J x -p debug -A ml -D sub -w n1,n2 -m cyclic -C gpu -d afterok:1f0c\n");
     let long = flags(
-        "#SBATCH --nodes=2 --ntasks=8 --cpus-per-task=4 --time=90 --job-name=x --partition=debug --account=ml --chdir=sub\n#SBATCH --nodelist=n1,n2 --distribution=cyclic --constraint=gpu\n",
+        "#SBATCH --nodes=2 --ntasks=8 --cpus-per-task=4 --time=90 --job-name=x --partition=debug --account=ml --chdir=sub\n#SBATCH --nodelist=n1,n2 --distribution=cyclic --constraint=gpu --dependency=afterok:1f0c\n",
     );
     assert_eq!(read, long);
     assert_eq!((read.ranks, read.layout.cpus_per_task, read.chdir.as_deref()), (Some(8), Some(4), Some("sub")));
     assert!(read.layout.slurm_env, "Slurm's variables are set");
     for letter in
-        ["-a 0-9", "-G 4", "-b now+1hour", "-o x.log", "-e x.log", "-i x", "-d afterok:12", "-x n1", "-H", "-W", "-q high", "-L m"]
+        ["-a 0-9", "-G 4", "-b now+1hour", "-o x.log", "-e x.log", "-i x", "-x n1", "-H", "-W", "-q high", "-L m"]
     {
         let failure = super::read("job.sh", &format!("#SBATCH {letter}\n")).unwrap_err();
         assert!(text(&failure).contains("it is not supported"), "{}", text(&failure));
@@ -167,6 +168,7 @@ fn unknown_options_and_values_are_refused_with_their_line() {
         ("--exclusive=user", "job.sh line 2: #SBATCH --exclusive=user: only whole nodes"),
         ("--gres=nvme:1", "job.sh line 2: #SBATCH --gres=nvme:1: \"nvme:1\" is not supported"),
         ("--mem=0", "job.sh line 2: #SBATCH --mem=0: all memory"),
+        ("--dependency=singleton", "job.sh line 2: #SBATCH --dependency=singleton: singleton is not supported: name the other jobs"),
     ] {
         let failure = read("job.sh", &format!("#!/bin/sh\n#SBATCH {line}\n")).unwrap_err();
         assert!(failure.what.starts_with(expected), "{}", text(&failure));

@@ -15,9 +15,11 @@ use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMET
 use lattice_model::end_reason::NotSaved;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, CheckpointId, CheckpointPolicy, CheckpointRef, CheckpointSignal, Claim,
-    Connectivity, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, MemberId, NodeReport, NodeState, OnIsolation,
-    PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, SharePolicy, TelemetryMode, Timestamp, When,
+    Connectivity, Dependency, DependencyCondition, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, MemberId, NodeReport,
+    NodeState, OnIsolation, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, SharePolicy,
+    TelemetryMode, Timestamp, When,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const VCLUSTER: &str = "small";
@@ -29,6 +31,22 @@ fn saved(allocation: &AllocationId) -> CheckpointId {
 
 fn half(of: Resources) -> Resources {
     Resources { cores: of.cores / 2, memory_bytes: of.memory_bytes / 2, gpus: of.gpus / 2 }
+}
+
+/// Some allocations depend on earlier ones that exist.
+fn dependencies(ledger: &Ledger, number: u128, owner: u32) -> Vec<Dependency> {
+    if number % 4 != 3 || number < 8 {
+        return vec![];
+    }
+    let named: BTreeSet<AllocationId> = [number - 8, number / 2, number - 1].map(id).into();
+    let existing = named.into_iter().filter_map(|on| ledger.allocation(on));
+    let conditions = DependencyCondition::ALL.into_iter().cycle().skip((number / 4) as usize);
+    let dependency = |(parent, condition): (&Arc<Allocation>, DependencyCondition)| {
+        // Users exclude their own work alone.
+        let may = condition != DependencyCondition::Mutex || parent.owner == user(owner);
+        Dependency { on: parent.id, condition: if may { condition } else { DependencyCondition::Any } }
+    };
+    existing.zip(conditions).map(dependency).collect()
 }
 
 pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
@@ -53,6 +71,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let launch = EntryLaunch { keeps_on_bad_exit: number % 7 == 3, ..EntryLaunch::default() };
             let nodes_max = (number % 4 == 1).then_some(nodes + 1);
             let spec = AllocationSpec {
+                depends_on: dependencies(ledger, number, owner),
                 nodes_max,
                 share,
                 tenant,
@@ -75,7 +94,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 let queue = ledger.queue_of(&a.spec.vcluster);
                 if queue == VCLUSTER { ledger.lease(&scheduler_lease(queue)).is_some() } else { lease.is_some() }
             };
-            let waits = |a: &&Arc<Allocation>| a.state == AllocationState::Pending && stale > 3 && served(a);
+            let is_eligible = |a: &Allocation| a.awaits().is_none() || stale == 4;
+            let waits = |a: &&Arc<Allocation>| a.state == AllocationState::Pending && stale > 3 && served(a) && is_eligible(a);
             let waiting: Vec<_> = ledger.allocations().filter(waits).collect();
             let number = waiting.get(usize::from(nodes[0]) % waiting.len().max(1)).map_or(id(number), |a| a.id);
             let allocation = ledger.allocation(number);
@@ -200,6 +220,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             // A wait is long for such a history: half of the existing waits end.
             let later = Timestamp(now.0 + 5_000);
             let waits = ledger.waits_are_due(later).then_some(Action::EndWaits { now: later });
+            let waits = waits.or_else(|| ledger.dependents_are_due().then_some(Action::SettleDependents));
             let due = waits.or_else(|| ledger.nodes_due(now, 60).into_iter().next());
             due.unwrap_or_else(|| Action::EndDrained { node: node(0), deadline: now })
         }

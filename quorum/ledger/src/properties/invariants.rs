@@ -5,7 +5,10 @@ use crate::keyring::{CONFIGURED, Keyring};
 use crate::signing::SignedHead;
 use crate::state::usage_records::Consumer;
 use crate::{Applied, LEVEL_KNOWN, Ledger};
-use lattice_model::{Allocation, AllocationId, AllocationState, AuditAction, BudgetPeriod, Epoch, HoldKind, Node, NodeState, OnIsolation};
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, AuditAction, BudgetPeriod, DependencyCondition, Epoch, HoldKind, Node, NodeState,
+    OnIsolation, ParentState,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -169,6 +172,28 @@ pub(super) fn invariant_homes_are_kept(ledger: &Ledger, claimed: Option<&Allocat
         let own = ledger.vcluster(&claimed.spec.vcluster).filter(|v| v.nodes > 0).map_or("", |v| v.name.as_str());
         assert!(claimed.nodes().all(|n| ledger.node(n).unwrap().home == own), "{claimed:?}");
     }
+}
+
+/// A record has what its parents are, unless their change has not reached it yet; nothing waits for
+/// what can never come; and two that exclude each other do not have nodes at the same time.
+pub(super) fn invariant_dependencies_are_settled(ledger: &Ledger, claimed: Option<&Allocation>) {
+    let may_run = |id: AllocationId| ledger.nodes().flat_map(|n| ledger.holdings(&n.id)).any(|h| h.allocation == id && !h.fenced);
+    for child in ledger.allocations().filter(|a| !a.state.is_terminal()) {
+        for parent in child.dependencies.iter().flat_map(|all| &all.parents) {
+            let Some(record) = ledger.allocation(parent.on) else {
+                assert!(parent.state.is_final(), "{child:?} follows what is forgotten");
+                continue;
+            };
+            let ended = Some(record.state).filter(|state| state.is_terminal());
+            let is = ParentState::of(parent.condition, ended, may_run(parent.on));
+            assert!(parent.state == is || ledger.unsettled.contains_key(&parent.on), "{parent:?} of {child:?} is {is:?}");
+            let is_excluded = parent.condition == DependencyCondition::Mutex && may_run(parent.on);
+            assert!(!is_excluded || !may_run(child.id), "{child:?} runs beside {}", parent.on);
+            assert!(!child.state.is_without_nodes() || !parent.is_impossible(), "{child:?} waits in vain");
+        }
+    }
+    let unmet = claimed.into_iter().flat_map(|a| &a.dependencies).flat_map(|all| &all.parents).find(|parent| !parent.is_met());
+    assert!(unmet.is_none(), "{claimed:?} was claimed before {unmet:?}");
 }
 
 /// A session is the only one of its allocation, which runs, is kept for it, and has the same owner.

@@ -10,8 +10,8 @@ use lattice_model::node::{HoldKind, Leaving, WorkOwner};
 use lattice_model::shares::PhaseRun;
 use lattice_model::telemetry::TelemetryMode;
 use lattice_model::{
-    AllocationId, CheckpointId, DayUse, Epoch, Exposed, LocalDomain, NodeId, NodeState, PreemptCause, Profile, Resources, Revision,
-    SchedulerKind, Timestamp, Used, test_builders,
+    AllocationId, AllocationState, CheckpointId, DayUse, DependencyCondition, Epoch, Exposed, LocalDomain, NodeId, NodeState, ParentState,
+    PreemptCause, Profile, Resources, Revision, SchedulerKind, Timestamp, Used, test_builders,
 };
 use serde::Serialize;
 use std::mem::size_of;
@@ -45,6 +45,10 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("telemetry order", TELEMETRY_ORDER_BYTES, size_of::<TelemetryOrder>() + BLOCK_BYTES),
         ("submitted values", SUBMITTED_BYTES, size_of::<SubmittedValues>() + BLOCK_BYTES),
         ("usage", USAGE_BYTES, size_of::<WorkUsage>() + BLOCK_BYTES),
+        ("dependencies", DEPENDENCIES_BYTES, size_of::<Dependencies>() + 2 * BLOCK_BYTES),
+        // Half of the places among those that others depend on are empty.
+        ("parent", PARENT_BYTES, size_of::<Parent>() + 2 * size_of::<(AllocationId, AllocationId)>()),
+        ("dependency", DEPENDENCY_BYTES, size_of::<Dependency>()),
         ("uenv", IMAGE_BYTES, size_of::<Image>() + BLOCK_BYTES),
         ("probe", PROBE_BYTES, size_of::<LivenessProbe>() + BLOCK_BYTES),
         ("removed node", LISTED_BYTES, size_of::<NodeId>() + BLOCK_BYTES),
@@ -66,6 +70,11 @@ fn the_constants_are_not_below_the_real_sizes() {
         assert!(estimate >= real, "{what}: {estimate} bytes are estimated, it has {real}");
         assert!(estimate <= real + real / 2 + 128, "{what}: {estimate} bytes are estimated, it only has {real}");
     }
+}
+
+fn unmet(name: String) -> EndReason {
+    let (on, condition) = (AllocationId(Uuid::from_u128(4)), DependencyCondition::Success);
+    EndReason::DependencyUnmet { on, name, condition, state: AllocationState::Failed }
 }
 
 /// A long text or list in each place that has one.
@@ -96,6 +105,14 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
     with("preemption, by", &|a| a.preemption = Some(Box::new(order(long(), String::new(), None))));
     with("preemption, reason", &|a| a.preemption = Some(Box::new(order(String::new(), long(), None))));
     with("preemption, failed", &|a| a.preemption = Some(Box::new(order(String::new(), String::new(), Some(long())))));
+    let parent = |number| Parent {
+        on: AllocationId(Uuid::from_u128(number)),
+        condition: DependencyCondition::Mutex,
+        name: "x".repeat(40),
+        asked_for_it: true,
+        state: ParentState::Leaving(AllocationState::Completed),
+    };
+    with("dependencies", &|a| a.dependencies = Some(Box::new(Dependencies::new((0..256).map(parent).collect(), Timestamp(1)))));
     let telemetry =
         TelemetryOrder { id: Uuid::from_u128(3), mode: TelemetryMode::Debug, by: long(), since: Timestamp(1), until: Some(Timestamp(2)) };
     with("telemetry", &|a| a.telemetry = Some(Box::new(telemetry.clone())));
@@ -111,6 +128,7 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
         ("probe", EndReason::ProbeFailed { node: node(), why: long() }),
         ("preempted, why", EndReason::Preempted { by: long(), why: long(), saved: Err(NotSaved(long())) }),
         ("requeued", EndReason::Requeued { by: long(), why: long() }),
+        ("dependency", unmet(long())),
     ] {
         with(what, &|a| a.reason = Some(reason.clone()));
         let attempt = Attempt {
@@ -164,6 +182,8 @@ fn long_specs() -> Vec<(&'static str, AllocationSpec)> {
     };
     with("probe", &|s| s.liveness_probe = Some(Box::new(probe.clone())));
     with("domain", &|s| s.connectivity.network_domain = long());
+    let on = |number| Dependency { on: AllocationId(Uuid::from_u128(number)), condition: DependencyCondition::Success };
+    with("depends_on", &|s| s.depends_on = (0..256).map(on).collect());
     with("exposed", &|s| s.connectivity.expose = vec![Exposed { name: long(), port: 1, protocol: long() }; 9]);
     with("distribution", &|s| s.launch.shape.distribution = Distribution::Explicit(vec![(1, 1); LONG]));
     with("programs", &|s| s.launch.shape.programs = vec![Program { ranks: 1, argv: many().collect() }; 3]);

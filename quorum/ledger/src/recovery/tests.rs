@@ -1,5 +1,6 @@
 //! A quorum is lost and recovered from a backup. In most tests `quorum` is the lost one, and `now` the recovered one.
 
+mod dependencies;
 mod unreported;
 
 use super::super::scenarios::{SIZE, id, node, registration, spec, user};

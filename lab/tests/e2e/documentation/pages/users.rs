@@ -5,7 +5,8 @@ use crate::network;
 
 pub const USERS: Manual = Manual { folder: "how-to/users", plans: "pages/users.rs", pages: &PAGES };
 
-const PAGES: [(&str, Plan); 30] = [
+const PAGES: [(&str, Plan); 31] = [
+    ("after-other-work", Plan::Run(page())),
     ("automatic-checkpoints", Plan::Run(Page { script_of: Some("checkpoint-by-signal"), ..page() })),
     (
         "change-work",

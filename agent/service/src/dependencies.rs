@@ -1,0 +1,74 @@
+//! What a submission depends on: from what its user typed to ids, and the present states for its user.
+
+use super::Api;
+use super::api::QUORUM_TIMEOUT;
+use super::privacy::Viewer;
+use super::refusal::{status, unexpected};
+use futures::{StreamExt, TryStreamExt, stream};
+use lattice_api::v1;
+use lattice_ledger::DependencyRefusal;
+use lattice_membership::cluster::Cluster;
+use lattice_model::AllocationId;
+use lattice_model::dependency::DEPENDENCIES_MAX;
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{Answer, Refusal, Request as Ask};
+use tonic::Status;
+
+/// Requests to the quorum at once.
+const LOOKUPS_AT_ONCE: usize = 16;
+
+/// Replaces prefixes of ids by the whole ids. What the submitter may not see does not exist for them.
+pub(super) async fn look_up(api: &Api, viewer: Viewer, named: &mut [v1::Dependency]) -> Result<(), Status> {
+    // So many are refused by the conversion.
+    if named.len() > DEPENDENCIES_MAX {
+        return Ok(());
+    }
+    let asked: Vec<_> = named.iter().map(|dependency| whole_id(api, viewer, dependency.r#ref.clone())).collect();
+    let ids: Vec<AllocationId> = stream::iter(asked).buffered(LOOKUPS_AT_ONCE).try_collect().await?;
+    for (dependency, id) in named.iter_mut().zip(ids) {
+        dependency.r#ref = id.to_string();
+    }
+    Ok(())
+}
+
+async fn whole_id(api: &Api, viewer: Viewer, key: String) -> Result<AllocationId, Status> {
+    let unknown = |on: String| status(&CallError::Refused(Refusal::Dependency { on, why: DependencyRefusal::Unknown }));
+    match api.quorum.call(&Ask::GetAllocation { key: key.clone() }, QUORUM_TIMEOUT).await {
+        Ok(Answer::Allocation(allocation)) if viewer.sees(allocation.owner.uid) => Ok(allocation.id),
+        Ok(Answer::Allocation(_)) | Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => {
+            Err(unknown(key.chars().take(64).collect()))
+        }
+        Ok(other) => Err(unexpected(&other)),
+        Err(error) => Err(status(&error)),
+    }
+}
+
+/// Adds the states of those that have not ended, as far as this agent knows them.
+pub(super) fn add_states(dependencies: &mut [v1::DependencyStatus], cluster: &Cluster) {
+    for dependency in dependencies.iter_mut().filter(|dependency| dependency.state.is_empty()) {
+        let Ok(id) = dependency.id.parse::<AllocationId>() else { continue };
+        if let Some(allocation) = cluster.allocations.get(&id) {
+            dependency.state = allocation.state.to_string();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{Allocation, AllocationState, test_builders};
+
+    #[test]
+    fn what_has_not_ended_has_the_state_that_the_agent_sees() {
+        let id = |number: u128| AllocationId(uuid::Uuid::from_u128(number));
+        let runs = Allocation { state: AllocationState::Running, ..test_builders::allocation(id(1)) };
+        let cluster = Cluster { allocations: [(runs.id, runs)].into_iter().collect(), ..Cluster::default() };
+        let shown = |number: u128, state: &str| {
+            let (id, state) = (id(number).to_string(), state.to_owned());
+            v1::DependencyStatus { id, state, ..Default::default() }
+        };
+        let mut dependencies = [shown(1, ""), shown(2, ""), shown(1, "Failed")];
+        add_states(&mut dependencies, &cluster);
+        assert_eq!(dependencies, [shown(1, "Running"), shown(2, ""), shown(1, "Failed")]);
+    }
+}

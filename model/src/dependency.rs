@@ -1,0 +1,366 @@
+//! Dependencies: an allocation waits for others before it is in its queue.
+//!
+//! ```text
+//!   submitted ──▶ waits for others ──all conditions are met──▶ in its queue ──claim──▶ has nodes
+//!                   │          ▲                                    │
+//!                   │          ╰── mutex: the other one has nodes ──╯
+//!                   ╰──one condition can never be met──▶ Cancelled
+//! ```
+//!
+//! A submission can name only allocations that exist, and never changes what it names. So nothing
+//! depends on itself through others. `mutex` binds both sides, but keeps one of them waiting only
+//! while the other one has nodes.
+//!
+//! What is known of each parent is in the record of the child, so that the record of an ended parent
+//! may be dropped.
+
+use crate::allocation_state::AllocationState;
+use crate::ids::AllocationId;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// Largest number of allocations that one may depend on.
+pub const DEPENDENCIES_MAX: usize = 256;
+/// How many of them a text names.
+const NAMED_MAX: usize = 3;
+
+/// What must have become of an allocation before one that depends on it gets nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DependencyCondition {
+    /// It is Completed.
+    Success,
+    /// It is Failed.
+    Failure,
+    /// It has ended in any way.
+    Any,
+    /// It has no nodes: the two never run at the same time.
+    Mutex,
+}
+
+impl DependencyCondition {
+    /// Every condition.
+    pub const ALL: [Self; 4] = [Self::Success, Self::Failure, Self::Any, Self::Mutex];
+
+    /// The name that users write.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failure => "failure",
+            Self::Any => "any",
+            Self::Mutex => "mutex",
+        }
+    }
+
+    /// Whether it is met by this end only when nothing of the parent can run any more. Work that was
+    /// cancelled, or failed on one of its nodes, may still run for its grace; a program that succeeded
+    /// has ended by itself.
+    fn awaits_release_after(self, ended: AllocationState) -> bool {
+        match self {
+            Self::Success | Self::Mutex => false,
+            Self::Failure => ended == AllocationState::Failed,
+            Self::Any => true,
+        }
+    }
+}
+
+impl fmt::Display for DependencyCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The text is not the name of a condition.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoSuchCondition {
+    /// It is for task groups.
+    #[error("corresponding is for task groups, which are not built yet: use success, failure, any or mutex")]
+    OfTaskGroups,
+    /// It is no condition.
+    #[error("{0:?} is no condition: use success, failure, any or mutex")]
+    Unknown(String),
+}
+
+impl FromStr for DependencyCondition {
+    type Err = NoSuchCondition;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchCondition> {
+        if text == "corresponding" {
+            return Err(NoSuchCondition::OfTaskGroups);
+        }
+        let known = Self::ALL.into_iter().find(|condition| condition.name() == text);
+        known.ok_or_else(|| NoSuchCondition::Unknown(text.chars().take(40).collect()))
+    }
+}
+
+/// A dependency as submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dependency {
+    /// The allocation that it depends on.
+    pub on: AllocationId,
+    /// What must have become of it.
+    pub condition: DependencyCondition,
+}
+
+/// What is known of a parent, as far as the condition needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ParentState {
+    /// It has not ended. With `mutex`: and nothing of it can run.
+    Unended,
+    /// With `mutex`: it has nodes, or something of its last claim may still run.
+    HasNodes,
+    /// It has ended in this state, which meets the condition once nothing of it can run any more.
+    Leaving(AllocationState),
+    /// It has ended in this state. This does not change any more.
+    Ended(AllocationState),
+}
+
+impl ParentState {
+    /// Of a parent under this condition. `ended`: its final state. `may_run`: whether something of it
+    /// may run on a node.
+    pub fn of(condition: DependencyCondition, ended: Option<AllocationState>, may_run: bool) -> Self {
+        if may_run && condition == DependencyCondition::Mutex {
+            return Self::HasNodes;
+        }
+        match ended {
+            None => Self::Unended,
+            Some(state) if may_run && condition.awaits_release_after(state) => Self::Leaving(state),
+            Some(state) => Self::Ended(state),
+        }
+    }
+
+    /// The final state, if it has ended.
+    pub fn ended(self) -> Option<AllocationState> {
+        match self {
+            Self::Leaving(state) | Self::Ended(state) => Some(state),
+            Self::Unended | Self::HasNodes => None,
+        }
+    }
+
+    /// Whether it does not change any more.
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::Ended(_) => true,
+            Self::Unended | Self::HasNodes | Self::Leaving(_) => false,
+        }
+    }
+}
+
+/// An allocation that another one depends on, in the record of that other one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// Its id.
+    pub on: AllocationId,
+    /// What must have become of it.
+    pub condition: DependencyCondition,
+    /// Its name, for people.
+    pub name: String,
+    /// Whether it asked for this, by naming the allocation with `mutex`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asked_for_it: bool,
+    /// What is known of it.
+    pub state: ParentState,
+}
+
+impl Parent {
+    /// Whether the condition is met now.
+    pub fn is_met(&self) -> bool {
+        match self.condition {
+            DependencyCondition::Success => self.state == ParentState::Ended(AllocationState::Completed),
+            DependencyCondition::Failure => self.state == ParentState::Ended(AllocationState::Failed),
+            DependencyCondition::Any => self.state.is_final(),
+            DependencyCondition::Mutex => self.state != ParentState::HasNodes,
+        }
+    }
+
+    /// Whether the condition can never be met.
+    pub fn is_impossible(&self) -> bool {
+        match self.condition {
+            DependencyCondition::Success | DependencyCondition::Failure => self.state.is_final() && !self.is_met(),
+            DependencyCondition::Any | DependencyCondition::Mutex => false,
+        }
+    }
+
+    /// Its id and its name: `1f0c9a4e (prep)`.
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.on.short(), self.name)
+    }
+
+    /// What is waited for, as the end of a sentence.
+    fn awaited(&self) -> String {
+        let verb = match self.condition {
+            DependencyCondition::Success => "to succeed",
+            DependencyCondition::Failure if self.state.ended().is_none() => "to fail",
+            DependencyCondition::Any if self.state.ended().is_none() => "to end",
+            DependencyCondition::Failure | DependencyCondition::Any | DependencyCondition::Mutex => "to leave its nodes",
+        };
+        format!("{} {verb}", self.label())
+    }
+}
+
+/// Everything that an allocation depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dependencies {
+    /// In the order of the submission, then those that asked for it; each allocation once.
+    pub parents: Vec<Parent>,
+    /// When all conditions were met for the first time: since then it has a place in its queue.
+    /// `None`: they never were.
+    pub eligible_at: Option<Timestamp>,
+}
+
+impl Dependencies {
+    /// With these parents, at this time.
+    pub fn new(parents: Vec<Parent>, now: Timestamp) -> Self {
+        let mut dependencies = Self { parents, eligible_at: None };
+        dependencies.note_eligible(now);
+        dependencies
+    }
+
+    /// Whether all conditions are met now.
+    pub fn are_met(&self) -> bool {
+        self.parents.iter().all(Parent::is_met)
+    }
+
+    /// The first parent whose condition can never be met.
+    pub fn impossible(&self) -> Option<&Parent> {
+        self.parents.iter().find(|parent| parent.is_impossible())
+    }
+
+    /// The parent with this id.
+    pub fn get(&self, on: AllocationId) -> Option<&Parent> {
+        self.parents.iter().find(|parent| parent.on == on)
+    }
+
+    /// The allocations that must not run at the same time.
+    pub fn excluded(&self) -> impl Iterator<Item = &Parent> {
+        self.parents.iter().filter(|parent| parent.condition == DependencyCondition::Mutex)
+    }
+
+    /// Records what is known of a parent now. One that asked for it and has ended is removed.
+    pub fn set_state(&mut self, on: AllocationId, state: ParentState, now: Timestamp) {
+        if let Some(parent) = self.parents.iter_mut().find(|parent| parent.on == on) {
+            parent.state = state;
+        }
+        self.parents.retain(|parent| !(parent.asked_for_it && parent.state.is_final()));
+        self.note_eligible(now);
+    }
+
+    /// What is waited for, in a sentence without its subject; `None`: nothing.
+    pub fn sentence(&self) -> Option<String> {
+        let unmet: Vec<&Parent> = self.parents.iter().filter(|parent| !parent.is_met()).collect();
+        if unmet.is_empty() {
+            return None;
+        }
+        let more = unmet.len().saturating_sub(NAMED_MAX);
+        let mut parts: Vec<String> = unmet.iter().take(NAMED_MAX).map(|parent| parent.awaited()).collect();
+        parts.extend((more > 0).then(|| format!("{more} more")));
+        let last = parts.pop()?;
+        Some(if parts.is_empty() { format!("waits for {last}") } else { format!("waits for {} and {last}", parts.join(", ")) })
+    }
+
+    fn note_eligible(&mut self, now: Timestamp) {
+        if self.eligible_at.is_none() && self.are_met() {
+            self.eligible_at = Some(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    const NOW: Timestamp = Timestamp(9);
+
+    fn parent(number: u128, condition: DependencyCondition, state: ParentState) -> Parent {
+        let on = AllocationId(Uuid::from_u128(number << 96));
+        Parent { on, condition, name: format!("job{number}"), asked_for_it: false, state }
+    }
+
+    #[test]
+    fn conditions_are_known_by_their_names() {
+        for condition in DependencyCondition::ALL {
+            assert_eq!(condition.to_string().parse(), Ok(condition));
+        }
+        let refused = |text: &str| text.parse::<DependencyCondition>().unwrap_err().to_string();
+        assert_eq!(refused("Success"), "\"Success\" is no condition: use success, failure, any or mutex");
+        assert_eq!(
+            refused("corresponding"),
+            "corresponding is for task groups, which are not built yet: use success, failure, any or mutex"
+        );
+    }
+
+    /// For each condition and each end: whether it is met and whether it is impossible, while something
+    /// may still run and after that.
+    #[test]
+    fn an_end_meets_a_condition_or_makes_it_impossible() {
+        use AllocationState::{Cancelled, Completed, Failed};
+        use DependencyCondition::{Any, Failure, Mutex, Success};
+        let judged = |condition, ended, may_run| {
+            let parent = parent(1, condition, ParentState::of(condition, ended, may_run));
+            (parent.is_met(), parent.is_impossible())
+        };
+        let (met, waits, never) = ((true, false), (false, false), (false, true));
+        for (condition, ended, while_it_may_run, then) in [
+            (Success, None, waits, waits),
+            (Success, Some(Completed), met, met),
+            (Success, Some(Failed), never, never),
+            (Success, Some(Cancelled), never, never),
+            (Failure, None, waits, waits),
+            (Failure, Some(Completed), never, never),
+            (Failure, Some(Failed), waits, met),
+            (Failure, Some(Cancelled), never, never),
+            (Any, None, waits, waits),
+            (Any, Some(Completed), waits, met),
+            (Any, Some(Failed), waits, met),
+            (Any, Some(Cancelled), waits, met),
+            (Mutex, None, waits, met),
+            (Mutex, Some(Completed), waits, met),
+            (Mutex, Some(Cancelled), waits, met),
+        ] {
+            let found = (judged(condition, ended, true), judged(condition, ended, false));
+            assert_eq!(found, (while_it_may_run, then), "{condition} {ended:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_waited_for_is_named_up_to_a_number() {
+        use DependencyCondition::{Any, Failure, Mutex, Success};
+        let sentence = |parents: &[Parent]| Dependencies::new(parents.to_vec(), NOW).sentence();
+        let done = parent(1, Success, ParentState::Ended(AllocationState::Completed));
+        assert_eq!(sentence(std::slice::from_ref(&done)), None);
+        let all = [
+            done,
+            parent(2, Success, ParentState::Unended),
+            parent(3, Failure, ParentState::Unended),
+            parent(4, Any, ParentState::Leaving(AllocationState::Cancelled)),
+            parent(5, Mutex, ParentState::HasNodes),
+            parent(6, Any, ParentState::Unended),
+        ];
+        assert_eq!(sentence(&all[..2]).as_deref(), Some("waits for 00000002 (job2) to succeed"));
+        assert_eq!(sentence(&all[..3]).as_deref(), Some("waits for 00000002 (job2) to succeed and 00000003 (job3) to fail"));
+        let many = "waits for 00000002 (job2) to succeed, 00000003 (job3) to fail, 00000004 (job4) to leave its nodes and 2 more";
+        assert_eq!(sentence(&all).as_deref(), Some(many));
+        assert_eq!(sentence(&all[4..]).as_deref(), Some("waits for 00000005 (job5) to leave its nodes and 00000006 (job6) to end"));
+    }
+
+    #[test]
+    fn a_place_in_the_queue_is_had_from_the_first_time_that_all_conditions_are_met() {
+        let mut dependencies = Dependencies::new(vec![parent(1, DependencyCondition::Mutex, ParentState::HasNodes)], NOW);
+        assert_eq!(dependencies.eligible_at, None);
+        let on = dependencies.parents[0].on;
+        let mut set = |state, at| {
+            dependencies.set_state(on, state, Timestamp(at));
+            (dependencies.are_met(), dependencies.eligible_at)
+        };
+        assert_eq!(set(ParentState::Unended, 20), (true, Some(Timestamp(20))));
+        assert_eq!(set(ParentState::HasNodes, 30), (false, Some(Timestamp(20))));
+        assert_eq!(set(ParentState::Ended(AllocationState::Failed), 40), (true, Some(Timestamp(20))));
+        let theirs = Parent { asked_for_it: true, ..parent(2, DependencyCondition::Mutex, ParentState::Unended) };
+        let mut mutual = Dependencies::new(vec![theirs], NOW);
+        mutual.set_state(mutual.parents[0].on, ParentState::Ended(AllocationState::Completed), NOW);
+        assert!(mutual.parents.is_empty(), "it is over");
+    }
+}

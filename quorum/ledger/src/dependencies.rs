@@ -1,0 +1,248 @@
+//! Dependencies between allocations: what a submission may name, and how a change of an allocation
+//! reaches those that depend on it.
+//!
+//! ```text
+//!   a command changes a parent ──note_before──▶ its facts before, in the context
+//!   end of the command: other facts ──▶ `unsettled` ──▶ record of each child ──▶ in its queue, or ended
+//!                                            ▲                                             │
+//!                                            ╰──────────── it is a parent, too ◀───────────╯
+//! ```
+//!
+//! One command settles a bounded number of children, whatever ended. Others stay in `unsettled`, which
+//! is replicated, until the next command; if there is none, the leader's clock proposes one
+//! (`Action::SettleDependents`).
+//!
+//! A child's record keeps what it needs of its parents. So a parent is kept only until all that depend
+//! on it are settled.
+//!
+//! `mutex` is recorded on both sides, because either may be claimed first. A claim asks the holdings
+//! and not the records, which may not be settled yet.
+
+use super::refusal::{DependencyRefusal, Refusal};
+use super::state::dependents::{ParentFacts, followed_by};
+use super::{ApplyContext, Ledger};
+use lattice_model::dependency::DEPENDENCIES_MAX;
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, Dependencies, Dependency, DependencyCondition, EndReason, Parent, ParentState, Principal,
+    Timestamp,
+};
+
+/// How many children one command settles at most: as many as the largest workflow of the documents has
+/// parts.
+const SETTLED_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };
+
+impl Ledger {
+    /// Checks what a submission depends on. It can name only what exists, and an allocation never
+    /// depends on anything else later, except by `mutex`. So there are no cycles to look for.
+    pub(super) fn admits_dependencies(&self, spec: &AllocationSpec, owner: &Principal) -> Result<(), Refusal> {
+        for Dependency { on, condition } in &spec.depends_on {
+            let refused = |why| Err(Refusal::Dependency { on: on.to_string(), why });
+            let Some(parent) = self.allocations.get(on) else { return refused(DependencyRefusal::Unknown) };
+            if *condition != DependencyCondition::Mutex {
+                continue;
+            }
+            if !owner.may_act_for(&parent.owner) {
+                return refused(DependencyRefusal::NotYours);
+            }
+            let is_full = parent.dependencies.as_ref().is_some_and(|all| all.parents.len() >= DEPENDENCIES_MAX);
+            if is_full && !parent.state.is_terminal() {
+                return refused(DependencyRefusal::TooMany);
+            }
+        }
+        Ok(())
+    }
+
+    /// The dependencies of an allocation that is being submitted.
+    pub(super) fn dependencies_of(&self, spec: &AllocationSpec, now: Timestamp) -> Option<Box<Dependencies>> {
+        let parent = |dependency: &Dependency| {
+            let Dependency { on, condition } = *dependency;
+            let name = self.allocations.get(&on)?.spec.name.clone();
+            let facts = self.parent_facts(on)?;
+            let state = ParentState::of(condition, facts.ended, facts.may_run);
+            Some(Parent { on, condition, name, asked_for_it: false, state })
+        };
+        let parents: Vec<Parent> = spec.depends_on.iter().filter_map(parent).collect();
+        (!parents.is_empty()).then(|| Box::new(Dependencies::new(parents, now)))
+    }
+
+    /// The allocation was submitted just now: it follows its parents from now on. Ends it if one of them
+    /// has ended in another way than it needs.
+    pub(super) fn follow_parents(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        let Some(child) = self.allocations.get(&id).filter(|child| child.dependencies.is_some()).cloned() else { return };
+        for parent in followed_by(&child) {
+            self.follow(context, parent, id);
+        }
+        for parent in child.dependencies.iter().flat_map(|all| all.excluded()) {
+            self.exclude_mutually(context, parent.on, &child);
+        }
+        self.end_unmet(context, id);
+    }
+
+    /// The allocation, if it has not ended, must not run at the same time as this child, which asked for
+    /// that.
+    fn exclude_mutually(&mut self, context: &mut ApplyContext, id: AllocationId, child: &Allocation) {
+        if self.allocations.get(&id).is_none_or(|allocation| allocation.state.is_terminal()) {
+            return;
+        }
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
+        let (condition, state) = (DependencyCondition::Mutex, ParentState::Unended);
+        let asking = Parent { on: child.id, condition, name: child.spec.name.clone(), asked_for_it: true, state };
+        // Until now it depended on nothing.
+        let eligible_at = Some(allocation.submitted_at);
+        let all = allocation.dependencies.get_or_insert_with(|| Box::new(Dependencies { parents: Vec::new(), eligible_at }));
+        all.parents.push(asking);
+        self.follow(context, child.id, id);
+    }
+
+    fn follow(&mut self, context: &mut ApplyContext, parent: AllocationId, child: AllocationId) {
+        self.note_before(context, parent);
+        self.dependents.insert(parent, child);
+    }
+
+    fn unfollow(&mut self, context: &mut ApplyContext, parent: AllocationId, child: AllocationId) {
+        self.note_before(context, parent);
+        self.dependents.remove(parent, child);
+    }
+
+    /// The allocation is about to end, and waits for nothing any more.
+    pub(super) fn unfollow_parents(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        let Some(child) = self.allocations.get(&id).filter(|child| child.dependencies.is_some()).cloned() else { return };
+        for parent in followed_by(&child) {
+            self.unfollow(context, parent, id);
+        }
+    }
+
+    /// The lost quorum let it begin after the backup was made, so what it waited for had come.
+    pub(super) fn forget_unmet(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        let all = self.allocations.get(&id).and_then(|allocation| allocation.dependencies.as_ref());
+        let is_unmet = |parent: &&Parent| parent.condition != DependencyCondition::Mutex && !parent.is_met();
+        let unmet: Vec<AllocationId> = all.into_iter().flat_map(|all| &all.parents).filter(is_unmet).map(|parent| parent.on).collect();
+        if unmet.is_empty() {
+            return;
+        }
+        for parent in &unmet {
+            self.unfollow(context, *parent, id);
+        }
+        let now = context.at;
+        if let Some(allocation) = self.allocation_mut(context, id)
+            && let Some(all) = allocation.dependencies.take()
+        {
+            let Dependencies { mut parents, eligible_at } = *all;
+            parents.retain(|parent| !unmet.contains(&parent.on));
+            let eligible_at = eligible_at.or(Some(now));
+            allocation.dependencies = (!parents.is_empty()).then(|| Box::new(Dependencies { parents, eligible_at }));
+        }
+    }
+
+    /// What those that depend on it need to know; `None`: it does not exist.
+    pub(super) fn parent_facts(&self, id: AllocationId) -> Option<ParentFacts> {
+        let allocation = self.allocations.get(&id)?;
+        let ended = Some(allocation.state).filter(|state| state.is_terminal());
+        Some(ParentFacts { ended, may_run: self.holdings.unfenced_of(id) > 0 })
+    }
+
+    /// Whether an end has not reached all that depend on it: then the next command goes on.
+    pub fn dependents_are_due(&self) -> bool {
+        !self.unsettled.is_empty()
+    }
+
+    /// After a command: settles those that depend on what it changed, and those that earlier commands
+    /// left, up to a number.
+    pub(super) fn settle_dependents(&mut self, context: &mut ApplyContext) {
+        self.find_unsettled(context);
+        let mut left = SETTLED_AT_ONCE_MAX;
+        while left > 0 {
+            let Some((parent, after)) = self.unsettled.first_key_value().map(|(parent, after)| (*parent, *after)) else { return };
+            let children: Vec<AllocationId> = self.dependents.of(parent, after).take(left).collect();
+            // All of them may have been the last ones: then the next turn finds none.
+            match children.last() {
+                Some(last) if children.len() == left => self.unsettled.insert(parent, Some(*last)),
+                Some(_) | None => self.unsettled.remove(&parent),
+            };
+            left -= children.len().max(1);
+            for child in children {
+                self.settle(context, parent, child);
+            }
+            self.find_unsettled(context);
+        }
+    }
+
+    /// Marks the parents that are not as they were before this command changed them.
+    fn find_unsettled(&mut self, context: &mut ApplyContext) {
+        for (id, before) in std::mem::take(&mut context.parents_before) {
+            let Some(now) = self.parent_facts(id).filter(|now| *now != before) else { continue };
+            let excludes = |allocation: &Allocation| allocation.dependencies.iter().any(|all| all.excluded().next().is_some());
+            // Before its end, only those that must not run beside it have to know something.
+            if now.ended.is_some() || self.allocations.get(&id).is_some_and(|allocation| excludes(allocation)) {
+                self.unsettled.insert(id, None);
+            }
+        }
+    }
+
+    /// Brings what a child's record has of this parent up to date.
+    fn settle(&mut self, context: &mut ApplyContext, parent: AllocationId, child: AllocationId) {
+        let (Some(facts), Some(record)) = (self.parent_facts(parent), self.allocations.get(&child)) else { return };
+        let Some(known) = record.dependencies.as_ref().and_then(|all| all.get(parent)).filter(|_| !record.state.is_terminal()) else {
+            return;
+        };
+        let state = ParentState::of(known.condition, facts.ended, facts.may_run);
+        if state == known.state {
+            return;
+        }
+        let now = context.at;
+        if let Some(allocation) = self.allocation_mut(context, child)
+            && let Some(all) = &mut allocation.dependencies
+        {
+            all.set_state(parent, state, now);
+            if all.parents.is_empty() {
+                allocation.dependencies = None;
+            }
+        }
+        if state.is_final() {
+            self.unfollow(context, parent, child);
+        }
+        self.end_unmet(context, child);
+    }
+
+    /// Ends an allocation that waits for what can never come.
+    pub(super) fn end_unmet(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        if self.may_be_adopted(id) {
+            return;
+        }
+        let Some(allocation) = self.allocations.get(&id).filter(|allocation| allocation.state.is_without_nodes()) else { return };
+        let Some(Parent { on, condition, name, state, .. }) = allocation.dependencies.as_ref().and_then(|all| all.impossible()) else {
+            return;
+        };
+        let Some(state) = state.ended() else { return };
+        let reason = EndReason::DependencyUnmet { on: *on, name: name.clone(), condition: *condition, state };
+        self.end_for_good(context, id, reason, "quorum");
+    }
+
+    /// Whether an allocation waits for what can never come.
+    pub(super) fn waits_in_vain(&self, id: AllocationId) -> bool {
+        let allocation = self.allocations.get(&id).filter(|allocation| allocation.state.is_without_nodes());
+        allocation.and_then(|allocation| allocation.dependencies.as_ref()).is_some_and(|all| all.impossible().is_some())
+    }
+
+    /// Refuses a claim while another allocation has nodes that must not run at the same time.
+    pub(super) fn not_beside_excluded(&self, allocation: &Allocation) -> Result<(), Refusal> {
+        let mut excluded = allocation.dependencies.iter().flat_map(|all| all.excluded());
+        match excluded.find(|other| self.holdings.unfenced_of(other.on) > 0) {
+            Some(other) => {
+                let what = format!("waits for {} to leave its nodes", other.label());
+                Err(Refusal::AwaitsOthers { id: allocation.id, what })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Refuses nodes for an allocation that does not wait for any now.
+pub(super) fn only_in_queue(allocation: &Allocation) -> Result<(), Refusal> {
+    let id = allocation.id;
+    match allocation.awaits() {
+        Some(what) if !allocation.held => Err(Refusal::AwaitsOthers { id, what }),
+        Some(_) | None if allocation.waits() => Ok(()),
+        Some(_) | None => Err(Refusal::NotPending { id, state: allocation.state }),
+    }
+}

@@ -1,0 +1,34 @@
+//! Work that depends on other work, when it is known again after a recovery what runs.
+
+use super::*;
+use lattice_model::{Dependency, DependencyCondition};
+
+fn submit_after(quorum: &mut Quorum, number: u128, on: u128) {
+    let depends_on = vec![Dependency { on: id(on), condition: DependencyCondition::Success }];
+    let spec = Box::new(AllocationSpec { depends_on, ..spec(1, RequeuePolicy::Always, 9) });
+    quorum.act(Action::Submit { id: id(number), spec, owner: user(7), claim: None }).unwrap();
+}
+
+#[test]
+fn what_the_lost_quorum_began_goes_on_and_what_still_waits_in_vain_is_ended_when_all_nodes_have_reported() {
+    let mut quorum = three_nodes();
+    quorum.submit(1, 1);
+    submit_after(&mut quorum, 2, 1);
+    submit_after(&mut quorum, 3, 1);
+    let first = quorum.run(1, &[0]);
+    let mut now = quorum.backup().recovered();
+    quorum.report(0, ReportItem::Ended { allocation: id(1), epoch: first, reason: EndReason::Exited { code: 0 } });
+    quorum.report(0, ReportItem::Released { allocation: id(1), epoch: first, usage: None });
+    quorum.run(2, &[1]);
+
+    // How the first one ended is not known, so it counts as failed.
+    now.return_node(0, 1, vec![]);
+    assert_eq!(now.state(1), AllocationState::Failed);
+    assert_eq!([2, 3].map(|number| now.state(number)), [AllocationState::Pending; 2], "a node may run them");
+    now.return_node(1, 1, quorum.held(1));
+    assert_eq!((now.state(2), now.state(3)), (AllocationState::Running, AllocationState::Pending));
+    now.return_node(2, 1, vec![]);
+    assert_eq!((now.state(2), now.state(3)), (AllocationState::Running, AllocationState::Cancelled));
+    let reason = now.ledger.allocation(id(3)).unwrap().reason.as_ref().unwrap().to_string();
+    assert_eq!(reason, "dependency_unmet: success of 00000001 (a), which is Failed");
+}
