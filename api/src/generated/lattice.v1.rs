@@ -198,7 +198,7 @@ pub struct AllocationSpec {
     pub data: ::core::option::Option<Data>,
     #[prost(message, optional, tag = "16")]
     pub connectivity: ::core::option::Option<Connectivity>,
-    /// (later)
+    /// at most 256, each allocation once
     #[prost(message, repeated, tag = "17")]
     pub depends_on: ::prost::alloc::vec::Vec<Dependency>,
     /// how it is asked to save itself; absent: it is never asked
@@ -463,8 +463,12 @@ pub mod connectivity {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Dependency {
+    /// the id of an allocation, or a unique prefix of at least 4 digits of it
     #[prost(string, tag = "1")]
     pub r#ref: ::prost::alloc::string::String,
+    /// When this allocation may begin: when that one is Completed ("success", the default), is Failed ("failure"), has
+    /// ended in any way ("any"), or has no nodes ("mutex": the two never run at the same time; only for work of the same
+    /// user). "corresponding" (later).
     #[prost(string, tag = "2")]
     pub condition: ::prost::alloc::string::String,
 }
@@ -739,12 +743,32 @@ pub struct Allocation {
     pub preemption_class: ::core::option::Option<u32>,
     #[prost(double, optional, tag = "81")]
     pub score: ::core::option::Option<f64>,
+    /// what it depends on. Only in Get
+    #[prost(message, repeated, tag = "85")]
+    pub dependencies: ::prost::alloc::vec::Vec<DependencyStatus>,
     /// its ended attempts, the oldest first; at most 8
     #[prost(message, repeated, tag = "35")]
     pub attempts: ::prost::alloc::vec::Vec<Attempt>,
     /// the number of its present or last attempt, from 1; absent: it waits for a claim
     #[prost(uint32, optional, tag = "36")]
     pub attempt: ::core::option::Option<u32>,
+}
+/// An allocation that another one depends on.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DependencyStatus {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// as in Dependency
+    #[prost(string, tag = "3")]
+    pub condition: ::prost::alloc::string::String,
+    /// of that allocation; empty: it has not ended, and this agent knows no more
+    #[prost(string, tag = "4")]
+    pub state: ::prost::alloc::string::String,
+    /// whether the condition is met now
+    #[prost(bool, tag = "5")]
+    pub met: bool,
 }
 /// A claim of an allocation that ended without ending the allocation.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -4247,6 +4271,7 @@ pub struct TracedWork {
     /// it can save itself
     #[prost(bool, tag = "8")]
     pub checkpoint: bool,
+    /// of work that depends on other work: when it came into its queue
     #[prost(uint64, tag = "9")]
     pub submitted_at_ms: u64,
     #[prost(uint64, tag = "10")]
@@ -4264,7 +4289,7 @@ pub struct TracedWork {
     pub gpus_per_task: u32,
     #[prost(uint32, tag = "15")]
     pub cpus_per_task: u32,
-    /// it was submitted with a hold, or is held
+    /// It was submitted with a hold, or is held, or never came into its queue because of what it depends on.
     #[prost(bool, tag = "16")]
     pub held: bool,
 }

@@ -71,9 +71,7 @@ fn chain(w: &World) {
     let waits = format!("waits for {} (train) to succeed", &second[..8]);
     assert_eq!((text(&now, "state").as_str(), text(&now, "status_message")), ("Pending", waits.clone()), "{now}");
     assert!(now["queue_position"].is_null(), "{now}");
-    let dependency = |id: &str, name: &str, state: &str, met: bool| {
-        json!([{"id": id, "name": name, "condition": "success", "state": state, "met": met}])
-    };
+    let dependency = |id: &str, name: &str, state: &str, met: bool| json!([{"id": id, "name": name, "condition": "success", "state": state, "met": met}]);
     let (of_second, of_third) = (dependency(&first, "prep", "Running", false), dependency(&second, "train", "Pending", false));
     w.wait("what it depends on to be shown", || w.status(&second)["dependencies"] == of_second);
     w.wait("what it depends on to be shown", || w.status(&third)["dependencies"] == of_third);

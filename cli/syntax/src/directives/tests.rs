@@ -151,9 +151,7 @@ fn short_options_equal_their_long_forms() {
     assert_eq!(read, long);
     assert_eq!((read.ranks, read.layout.cpus_per_task, read.chdir.as_deref()), (Some(8), Some(4), Some("sub")));
     assert!(read.layout.slurm_env, "Slurm's variables are set");
-    for letter in
-        ["-a 0-9", "-G 4", "-b now+1hour", "-o x.log", "-e x.log", "-i x", "-x n1", "-H", "-W", "-q high", "-L m"]
-    {
+    for letter in ["-a 0-9", "-G 4", "-b now+1hour", "-o x.log", "-e x.log", "-i x", "-x n1", "-H", "-W", "-q high", "-L m"] {
         let failure = super::read("job.sh", &format!("#SBATCH {letter}\n")).unwrap_err();
         assert!(text(&failure).contains("it is not supported"), "{}", text(&failure));
     }
