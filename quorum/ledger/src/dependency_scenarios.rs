@@ -264,8 +264,9 @@ fn work_that_is_confirmed_dead_is_waited_for_no_longer() {
     s.done(Action::Cancel { id: id(1), by: user(7) });
     assert!(!waits(&s, 2), "its node has not reported");
     let incarnation = s.ledger.node(&node(0)).unwrap().incarnation;
-    let down = NodeStateChange { node: node(0), incarnation, state: NodeState::Down, reason: "silent".into() };
-    s.done(Action::NodeStates(vec![down]));
+    for state in [NodeState::Degraded, NodeState::Down] {
+        s.done(Action::NodeStates(vec![NodeStateChange { node: node(0), incarnation, state, reason: "silent".into() }]));
+    }
     s.done(Action::ConfirmDead { node: node(0), by: "root".into(), reason: "it burnt".into() });
     assert!(waits(&s, 2));
     invariant_indexes_equal_scans(&s.ledger);
