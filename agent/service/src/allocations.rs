@@ -142,6 +142,10 @@ impl AllocationService for Api {
         if let Some(why) = status_messages.obstacle(&allocation).filter(|_| allocation.waits()) {
             shown.reason = why.to_owned();
         }
+        let is_queued = matches!(allocation.state, AllocationState::Pending | AllocationState::Suspended) && !allocation.held;
+        if let Some(others) = allocation.awaits().filter(|_| is_queued) {
+            shown.status_message = others;
+        }
         Ok(Response::new(shown))
     }
 

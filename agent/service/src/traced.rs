@@ -92,13 +92,17 @@ async fn put_pieces(
     loop {
         let next = timeout(PIECE_TIMEOUT, pieces.next()).await;
         let late = |_| Status::deadline_exceeded(format!("the next piece of the trace did not come within {} s", PIECE_TIMEOUT.as_secs()));
-        let Some(piece) = next.map_err(late)? else { break };
-        let v1::StoreTraceRequest { lines } = piece?;
+        // A call that the client cancels ends like this.
+        let Some(piece) = next.map_err(late)? else { return Err(Status::cancelled("the trace ended without its last piece")) };
+        let v1::StoreTraceRequest { lines, is_last } = piece?;
         bytes = bytes.saturating_add(lines.len() as u64);
         if bytes > TRACE_BYTES_MAX {
             return Err(Status::invalid_argument("the trace is larger than 1 GiB\nhint: capture fewer days"));
         }
         upload.put(lines).await.map_err(|error| unavailable(&error))?;
+        if is_last {
+            break;
+        }
     }
     if bytes == 0 { Err(Status::invalid_argument("the trace has no lines")) } else { Ok(()) }
 }
@@ -114,8 +118,8 @@ mod tests {
     use std::fs;
     use tonic::Code;
 
-    fn piece(lines: &[u8]) -> Result<v1::StoreTraceRequest, Status> {
-        Ok(v1::StoreTraceRequest { lines: lines.to_vec() })
+    fn piece(lines: &[u8], is_last: bool) -> Result<v1::StoreTraceRequest, Status> {
+        Ok(v1::StoreTraceRequest { lines: lines.to_vec(), is_last })
     }
 
     #[tokio::test]
@@ -125,11 +129,13 @@ mod tests {
         let url = format!("file://{}", dir.display());
         let store = LogStore::open(&StoreSettings { url: url.clone(), ..StoreSettings::default() }).unwrap();
         let put = async |name: &str, pieces| put(&store, name, futures::stream::iter::<Vec<_>>(pieces)).await;
-        let cut = put("cut.jsonl", vec![piece(b"{}\n"), Err(Status::cancelled("gone"))]).await.unwrap_err();
-        assert_eq!(cut.code(), Code::Cancelled);
-        let empty = put("empty.jsonl", vec![]).await.unwrap_err();
+        for (name, end) in [("cut.jsonl", None), ("broken.jsonl", Some(Err(Status::cancelled("gone"))))] {
+            let cut = put(name, std::iter::once(piece(b"{}\n", false)).chain(end).collect()).await.unwrap_err();
+            assert_eq!(cut.code(), Code::Cancelled);
+        }
+        let empty = put("empty.jsonl", vec![piece(b"", true)]).await.unwrap_err();
         assert_eq!((empty.code(), empty.message()), (Code::InvalidArgument, "the trace has no lines"));
-        let stored = put("whole.jsonl", vec![piece(b"{}\n{"), piece(b"}\n")]).await.unwrap();
+        let stored = put("whole.jsonl", vec![piece(b"{}\n{", false), piece(b"}\n", true)]).await.unwrap();
         assert_eq!(stored, format!("{url}/traces/whole.jsonl"));
         let names: Vec<_> = fs::read_dir(dir.join("traces")).unwrap().map(|file| file.unwrap().file_name()).collect();
         assert_eq!(names, ["whole.jsonl"]);

@@ -4243,6 +4243,9 @@ pub struct StoreTraceRequest {
     /// the next piece of the trace; at most 60 KiB, all together at most 1 GiB
     #[prost(bytes = "vec", tag = "1")]
     pub lines: ::prost::alloc::vec::Vec<u8>,
+    /// the trace ends with this piece; without one that is, nothing is stored
+    #[prost(bool, tag = "2")]
+    pub is_last: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StoreTraceResponse {

@@ -14,7 +14,7 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::trace::CaptureTrace;
 use lattice_model::count::counted;
-use lattice_model::trace::{Complete, FORMAT, Header, Line, Moment, NodeLine, Span, Submit, TenantLine, VClusterLine};
+use lattice_model::trace::{Complete, FORMAT, Header, Line, Moment, NodeLine, Span, Submit, TRACE_BYTES_MAX, TenantLine, VClusterLine};
 use lattice_model::{AllocationId, DEFAULT_VCLUSTER, NodeId, Timestamp};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -93,8 +93,14 @@ fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
 async fn store(client: &Client, lines: &[Line]) -> Result<String, Failure> {
     let mut text = Vec::new();
     write_lines(lines, &mut text)?;
-    let pieces: Vec<v1::StoreTraceRequest> =
-        text.chunks(PIECE_BYTES).map(|lines| v1::StoreTraceRequest { lines: lines.to_vec() }).collect();
+    if text.len() as u64 > TRACE_BYTES_MAX {
+        return Err(Failure::new(Exit::Usage, "the trace is larger than 1 GiB").hint("capture fewer days"));
+    }
+    let count = text.len().div_ceil(PIECE_BYTES);
+    let pieces = (0..count).map(move |number| {
+        let lines = text.chunks(PIECE_BYTES).nth(number).unwrap_or_default().to_vec();
+        v1::StoreTraceRequest { lines, is_last: number + 1 == count }
+    });
     let mut admin = client.admin();
     Ok(answer_within(STORE_TIMEOUT, admin.store_trace(tokio_stream::iter(pieces))).await?.url)
 }

@@ -122,7 +122,7 @@ fn branches(w: &World) {
 fn cancelled(w: &World) {
     let files = Files::new();
     let (began, ended) = (files.writes("began"), files.writes("ended"));
-    let ends_slowly = format!("trap 'sleep 0.5; {ended}; exit 1' TERM; {began}; {}", files.waits("never"));
+    let ends_slowly = format!("trap 'sleep 0.1; {ended}; exit 1' TERM; {began}; {}", files.waits("never"));
     let parent = submit(w, "parent", &[], &[], &ends_slowly);
     let any = submit(w, "any", &[format!("{parent}:any")], &[], &files.writes("any"));
     let success = submit(w, "success", &[parent.clone()], &[], &files.writes("success"));

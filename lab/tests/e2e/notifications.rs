@@ -263,10 +263,10 @@ fn records_once(w: &World) {
     let server = server();
     wait_for_begin(w);
     w.ok(&["admin", "tenant", "create", "chemistry", "--node-hours-budget=0"]);
-    let works = w.submit(&["--tenant=chemistry", "--", "/bin/sleep", "600"]);
-    w.running(&works);
     // The mark is recorded while nobody accepts events: each leader compares at the beginning of its term.
     server.refuses.store(ALWAYS, Ordering::SeqCst);
+    let works = w.submit(&["--tenant=chemistry", "--", "/bin/sleep", "600"]);
+    w.running(&works);
     let mut gone = Vec::new();
     for _ in 0..2 {
         let leader = w.leader();

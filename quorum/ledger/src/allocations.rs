@@ -28,11 +28,13 @@ impl Ledger {
         }
         self.admits_to_queue(spec)?;
         self.admits_dependencies(spec, owner)?;
+        // Before its script has records dropped, maybe those of what it depends on.
+        let dependencies = self.dependencies_of(spec, context.at);
         self.admits_of_user(context, spec, owner)?;
         let mut allocation =
             Allocation { revision: context.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), context.at) };
         self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
-        allocation.dependencies = self.dependencies_of(spec, context.at);
+        allocation.dependencies = dependencies;
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(allocation));
         context.changed.record(id);

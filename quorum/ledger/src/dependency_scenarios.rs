@@ -8,7 +8,8 @@ use lattice_model::dependency::{
     DependencyCondition::{self, Any, Failure, Mutex, Success},
 };
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditAction, Dependency, EndReason, Epoch, NodeState, Parent, ParentState, ReportItem, RequeuePolicy,
+    AllocationSpec, AllocationState, AuditAction, Dependency, EndReason, Entrypoint, Epoch, NodeState, Parent, ParentState, ReportItem,
+    RequeuePolicy,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -270,6 +271,20 @@ fn work_that_is_confirmed_dead_is_waited_for_no_longer() {
     s.done(Action::ConfirmDead { node: node(0), by: "root".into(), reason: "it burnt".into() });
     assert!(waits(&s, 2));
     invariant_indexes_equal_scans(&s.ledger);
+}
+
+#[test]
+fn a_submission_whose_script_has_its_parent_forgotten_depends_on_it() {
+    let mut s = Story::new(1);
+    let users = UserLimitsChange { user_script_bytes: QuotaChange::AtMost(1000), ..UserLimitsChange::default() };
+    let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
+    s.done(Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, by });
+    let script = |letter: &str| Entrypoint::Script { text: format!("#!/bin/sh\n{}", letter.repeat(600)).into(), args: vec![] };
+    s.done(submission(1, AllocationSpec { entrypoint: script("a"), ..depending(&[]) }, 7));
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    s.done(submission(2, AllocationSpec { entrypoint: script("b"), ..depending(&[(1, Success)]) }, 7));
+    assert!(s.ledger.allocation(id(1)).is_none());
+    assert_eq!(s.ledger.allocation(id(2)).unwrap().state, AllocationState::Cancelled);
 }
 
 /// For each allocation: the earlier ones that it depends on, and whether it fails if it runs.
