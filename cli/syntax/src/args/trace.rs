@@ -26,9 +26,9 @@ const CAPTURE_EXAMPLES: &str = "Examples:
       into the object store of the agent; its URL is printed
 
 A trace has no names of users, programs or environments. The quorum forgets
-ended work after a time, or earlier where much work ends (`lattice admin limits`,
---ended-kept and --ended-memory): the message says from when on the trace is
-complete.";
+ended work after a time, or earlier where much work ends (--ended-kept and
+--ended-memory of `lattice admin limits`). The message says from when on the
+trace is complete.";
 
 #[derive(Args)]
 #[command(after_help = CAPTURE_EXAMPLES)]
