@@ -125,7 +125,7 @@ fn cancelled(w: &World) {
     let ends_slowly = format!("trap 'sleep 0.1; {ended}; exit 1' TERM; {began}; {}", files.waits("never"));
     let parent = submit(w, "parent", &[], &[], &ends_slowly);
     let any = submit(w, "any", &[format!("{parent}:any")], &[], &files.writes("any"));
-    let success = submit(w, "success", &[parent.clone()], &[], &files.writes("success"));
+    let success = submit(w, "success", std::slice::from_ref(&parent), &[], &files.writes("success"));
     let grandchild = submit(w, "grandchild", &[format!("{success}:any")], &[], &files.writes("grandchild"));
     w.wait("it to have begun", || !files.lines().is_empty());
     w.ok(&["cancel", &parent]);
@@ -182,7 +182,7 @@ fn leader_killed(w: &World) {
     // At the moment at which the parent ends.
     let files = Files::new();
     let parent = submit(w, "parent", &[], &[], &files.waits("go"));
-    let child = submit(w, "child", &[parent.clone()], &[], &files.writes("child"));
+    let child = submit(w, "child", std::slice::from_ref(&parent), &[], &files.writes("child"));
     w.running(&parent);
     let leader = w.leader();
     files.open("go");
@@ -194,7 +194,7 @@ fn leader_killed(w: &World) {
     let files = Files::new();
     let blocker = submit(w, "blocker", &[], &[], &files.waits("leave"));
     let parent = submit(w, "parent", &[], &[], &files.waits("go"));
-    let child = submit(w, "child", &[parent.clone()], &["-N", "3"], &files.writes("child"));
+    let child = submit(w, "child", std::slice::from_ref(&parent), &["-N", "3"], &files.writes("child"));
     [&blocker, &parent].iter().for_each(|id| w.running(id));
     files.open("go");
     w.completed(&parent);
