@@ -11,8 +11,8 @@ const KEPT_FACTOR_MAX: usize = 2;
 /// So many are kept however little waits.
 const KEPT_MIN: usize = 1024;
 
-/// Numbers for what work asks for, which a scheduler keeps from one plan to the next: to compare all
-/// that waits again in each plan would take most of its time. They never change what a plan decides.
+/// Numbers for what work asks for, which a scheduler keeps from one plan to the next: no
+/// plan compares again what an earlier one has compared. They never change what a plan decides.
 #[derive(Default)]
 pub struct Likenesses {
     /// The records that are known, each with its number.

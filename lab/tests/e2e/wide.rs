@@ -30,7 +30,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Work on all nodes that records each of its runs, and ends with 7 once it is told to.
+/// Work on all nodes that records each of its runs, and ends with 7 once the file `go` exists.
 struct Wide<'a> {
     w: &'a World,
     folder: Folder,
