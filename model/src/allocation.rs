@@ -50,6 +50,19 @@ impl SubmittedValues {
     }
 }
 
+/// The place of a lane in its task group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneOf {
+    /// The group.
+    pub group: AllocationId,
+    /// The lane's number in it, from 0.
+    pub number: u32,
+    /// How many times tasks that this lane holds were cancelled one by one. If this grows, the lane
+    /// asks the quorum what it may still run.
+    #[serde(default)]
+    pub revocations: u32,
+}
+
 /// One allocation as recorded by the quorum. Members have all of them in memory: what few
 /// allocations have is boxed, and a change of the record does not copy the spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +128,9 @@ pub struct Allocation {
     /// What it depends on, with what is known of each; `None`: it depends on nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependencies: Option<Box<Dependencies>>,
+    /// Set if it is a lane: the task group whose tasks it runs, and which lane of it this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<LaneOf>,
     /// Set while the work of its current claim is measured in more detail than usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Box<TelemetryOrder>>,
@@ -171,6 +187,7 @@ impl Allocation {
             preempted_count: 0,
             held,
             dependencies: None,
+            lane: None,
             telemetry: None,
             usage: None,
             revision: Revision(0),
@@ -193,9 +210,22 @@ impl Allocation {
         }
     }
 
+    /// Whether it is a task group. It gets no nodes itself: its lanes do.
+    pub fn is_task_group(&self) -> bool {
+        self.spec.tasks.is_some() && self.lane.is_none()
+    }
+
+    /// Its state for people. A task group is Running from the start of its first lane on.
+    pub fn shown_state(&self) -> AllocationState {
+        match self.state {
+            AllocationState::Pending if self.is_task_group() && self.started_at.is_some() => AllocationState::Running,
+            state => state,
+        }
+    }
+
     /// Whether it is waiting for nodes.
     pub fn waits(&self) -> bool {
-        self.state.is_without_nodes() && !self.held && self.dependencies.as_ref().is_none_or(|all| all.are_met())
+        !self.is_task_group() && self.state.is_without_nodes() && !self.held && self.dependencies.as_ref().is_none_or(|all| all.are_met())
     }
 
     /// What it waits for before it is in its queue, in a sentence without its subject; `None`: for no

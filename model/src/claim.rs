@@ -1,5 +1,6 @@
 //! Which allocation owns which part of a node.
 
+use crate::allocation::LaneOf;
 use crate::allocation_state::AllocationState;
 use crate::checkpoint::CheckpointRef;
 use crate::ids::{AllocationId, Epoch, Generation, NodeId, Revision};
@@ -100,6 +101,9 @@ pub struct DesiredShare {
     /// Set if its work must be measured in more detail; each of its nodes does so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<TelemetryOrder>,
+    /// Set if it is a lane of a task group: it runs the group's tasks, one after another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<LaneOf>,
 }
 
 /// Everything that one node must do. A list with an older (generation, revision) than the latest

@@ -45,6 +45,8 @@ pub enum EndReason {
     /// It waited for the allocation `on`, of this name, which ended in this state: so the condition can
     /// never be met.
     DependencyUnmet { on: AllocationId, name: String, condition: DependencyCondition, state: AllocationState },
+    /// A task group: this many of its tasks failed.
+    TasksFailed { failed: u32, tasks: u32 },
 }
 
 /// Why work that had to release its nodes has no checkpoint, as the node of its head reported it.
@@ -70,6 +72,7 @@ impl EndReason {
             | Self::OutOfMemory { .. }
             | Self::ProbeFailed { .. }
             | Self::DrainDeadline { .. }
+            | Self::TasksFailed { .. }
             | Self::RunLeaseLapsed { .. } => AllocationState::Failed,
         }
     }
@@ -91,6 +94,7 @@ impl EndReason {
             | Self::WalltimeSaved { .. }
             | Self::Requeued { .. }
             | Self::DependencyUnmet { .. }
+            | Self::TasksFailed { .. }
             | Self::RunLeaseLapsed { .. } => None,
         }
     }
@@ -110,6 +114,7 @@ impl EndReason {
             | Self::WalltimeSaved { .. }
             | Self::Requeued { .. }
             | Self::DependencyUnmet { .. }
+            | Self::TasksFailed { .. }
             | Self::RunLeaseLapsed { .. } => None,
         }
     }
@@ -135,6 +140,7 @@ impl fmt::Display for EndReason {
             Self::DependencyUnmet { on, name, condition, state } => {
                 write!(f, "dependency_unmet: {condition} of {} ({name}), which is {state}", on.short())
             }
+            Self::TasksFailed { failed, tasks } => write!(f, "tasks_failed: {failed} of {tasks}"),
             Self::WalltimeSaved { checkpoint } => write!(f, "walltime_exceeded; saved as checkpoint {}", checkpoint.short()),
         }
     }

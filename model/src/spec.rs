@@ -18,6 +18,7 @@ use crate::preemption::{CLASS_MAX, UNSAVED_CLASS_MAX};
 use crate::probe::LivenessProbe;
 use crate::resources::Resources;
 use crate::spec_error::SpecError;
+use crate::task_group::TaskGroup;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -132,6 +133,9 @@ pub struct AllocationSpec {
     /// [`DEPENDENCIES_MAX`], each allocation once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<Dependency>,
+    /// Set if it is a task group: the entry point runs once for each task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Box<TaskGroup>>,
 }
 
 /// The program of an allocation.
@@ -232,6 +236,7 @@ impl AllocationSpec {
             checkpoint: None,
             hold: false,
             depends_on: Vec::new(),
+            tasks: None,
         }
     }
 

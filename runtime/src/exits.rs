@@ -4,7 +4,7 @@
 //! A torn or damaged tail ends the reading; the records before it are valid.
 
 use crate::shim::{ShimDir, StopReason};
-use lattice_model::{LaunchId, MemoryKill, RankOutcome};
+use lattice_model::{LaunchId, MemoryKill, RankOutcome, TaskOutcome};
 use nix::fcntl::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -23,6 +23,8 @@ const RESERVED_BYTES: i64 = 64 * 1024;
 pub enum ExitRecord {
     /// The script.
     Script { outcome: RankOutcome },
+    /// One task of a lane.
+    Task { ordinal: u32, outcome: TaskOutcome },
     /// One rank of a launch.
     Rank { launch: LaunchId, rank: u32, outcome: RankOutcome },
     /// The shim ended this launch.

@@ -24,8 +24,8 @@ pub use start::{StartError, StartedShim, connect_shim, start_shim};
 
 use crate::data_mounts::Mount;
 use lattice_model::{
-    AllocationId, Assignment, Boot, Call, DesiredShare, Epoch, LaunchId, LaunchSpec, MemoryKill, Placement, Principal, RankOutcome,
-    TerminalSize, millis,
+    AllocationId, Assignment, Boot, Call, DesiredShare, Entrypoint, Epoch, LaneReport, LaneWork, LaunchId, LaunchSpec, MemoryKill,
+    Placement, Principal, RankOutcome, TaskIndices, TerminalSize, millis,
 };
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -232,6 +232,13 @@ pub enum ToShim {
     /// Starts the allocation's script (launch 0, rank 0), unless it was started already. Answered by
     /// [`FromShim::ScriptStarted`] each time.
     StartScript { text: String, args: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },
+    /// Opens a lane of a task group, unless it is open: its tasks run `program`, one after another. Which of them,
+    /// [`ToShim::LeaseTasks`] says. Answered by [`FromShim::LaneOpened`] each time.
+    OpenLane { lane: Box<LaneSpec> },
+    /// All tasks that the lane holds now. Those that have not ended here run in ascending order; one that runs and is
+    /// not among them is killed, one that waits is forgotten. When they are none, `is_last` is set and nothing runs,
+    /// the lane ends as a script does: [`FromShim::ScriptEnded`], with code 0.
+    LeaseTasks { work: LaneWork },
     /// Starts this node's ranks of a launch, unless they were started already. `env` of the spec is complete except for
     /// the wire-up variables (`PMI_*`, `MPI_LOCAL*`) and each rank's own `LATTICE_RANK`, `LATTICE_LOCAL_RANK`,
     /// `LATTICE_LOCAL_SIZE`. Answered by [`FromShim::LaunchStarted`] each time; or, if it cannot be started (another
@@ -298,6 +305,30 @@ pub enum ToShim {
     Quit,
 }
 
+/// How the tasks of a lane run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneSpec {
+    /// The group's indices.
+    pub indices: TaskIndices,
+    /// The script or command of each task. A command runs once, as a script does.
+    pub program: Entrypoint,
+    /// The environment of each task, but for `LATTICE_TASK_INDEX` and `SLURM_ARRAY_TASK_ID`.
+    pub env: Vec<(String, String)>,
+    /// The working directory.
+    pub working_dir: PathBuf,
+    /// The walltime of each task, in milliseconds; `None`: no limit.
+    pub walltime_ms: Option<u64>,
+}
+
+/// How many tasks of a lane have their log files in one directory: task `ordinal` is rank `ordinal` of launch
+/// [`task_launch`].
+pub const TASKS_PER_LOG_DIRECTORY: u32 = 1000;
+
+/// The launch number under which the output of a task of a lane is stored.
+pub fn task_launch(ordinal: u32) -> u32 {
+    1 + ordinal / TASKS_PER_LOG_DIRECTORY
+}
+
 /// The processes of an allocation that get a signal from its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SignalTarget {
@@ -329,8 +360,13 @@ pub enum FromShim {
     Going,
     /// The script was started (replayed while it is known).
     ScriptStarted,
-    /// The script ended.
+    /// The script ended, or the lane: everything that it held was reported, and no further task comes.
     ScriptEnded { outcome: RankOutcome },
+    /// The lane is open (replayed while it is).
+    LaneOpened,
+    /// Tasks ended: all that are leased and whose ends [`ToShim::LeaseTasks`] does not confirm yet. `left`: the leased
+    /// tasks that have not ended. Sent soon when few are left, and otherwise at most twice a second.
+    TasksEnded { report: LaneReport, left: u32 },
     /// This launch was started here (replayed while it is known).
     LaunchStarted { launch: LaunchSpec },
     /// One rank ended.

@@ -98,6 +98,7 @@ mod services;
 mod sessions;
 mod signed_head;
 mod state;
+mod task_states;
 mod telemetry;
 mod tenants;
 #[cfg(any(test, feature = "test-builders"))]
@@ -208,6 +209,7 @@ pub use state::{
     Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, EndedLimits, Forgotten, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger,
     NODES_MAX, NotifyChannel, Recovery,
 };
+pub use task_states::{TaskPlace, TaskStates};
 pub use tenants::{QuotaChange, SoftLimitsChange, TenantChange, TenantStatus};
 pub use updates::AllocationChange;
 pub use urgency::Urgency;

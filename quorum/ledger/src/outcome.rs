@@ -2,7 +2,7 @@
 
 use super::refusal::Refusal;
 use super::state::DomainKey;
-use lattice_model::{Allocation, AllocationId, AuditRecord, Epoch, Incarnation, NodeId, Revision};
+use lattice_model::{Allocation, AllocationId, AuditRecord, Epoch, Incarnation, LaneWork, NodeId, Revision};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -126,6 +126,10 @@ pub enum Outcome {
     /// The report is acknowledged, so that later ones are accepted, but its content is refused for
     /// this reason.
     ContentRefused(Refusal),
+    /// What a lane may run.
+    LaneWork(LaneWork),
+    /// Of the tasks to be cancelled, so many had not ended, and so many had.
+    TasksCancelled { cancelled: u32, ended: u32 },
     /// This gossip key is being introduced.
     KeyAdded { id: u32 },
 }

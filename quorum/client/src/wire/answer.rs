@@ -4,10 +4,10 @@ use super::audit_walk::AuditWalk;
 use super::leader_status::{AdmissionsStatus, KeyringStatus, LeaseStatus};
 use super::status::QuorumStatus;
 use lattice_ledger::{
-    Conflict, DomainStatus, Endpoint, LimitsStatus, Refusal, Revocation, ServiceStatus, TenantStatus, UsageReport, VClusterStatus,
+    Conflict, DomainStatus, Endpoint, LimitsStatus, Refusal, Revocation, ServiceStatus, TaskStates, TenantStatus, UsageReport, VClusterStatus,
     VniPoolStatus,
 };
-use lattice_model::{Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, MemberId, Node, Revision, Timestamp};
+use lattice_model::{Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, LaneWork, MemberId, Node, Revision, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// A claim was granted with this epoch.
@@ -36,6 +36,10 @@ pub enum Answer {
     Allocation(Box<Allocation>),
     /// Some allocations; `more`: further ones follow.
     AllocationPage { allocations: Vec<Allocation>, more: bool },
+    /// What a lane may run.
+    LaneWork(LaneWork),
+    /// The tasks of a group.
+    Tasks(Box<TaskStates>),
     /// All nodes.
     Nodes(Vec<Node>),
     /// The lease is held with this fencing token for `ttl_ms` from the moment the request was sent.

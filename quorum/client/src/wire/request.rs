@@ -46,6 +46,13 @@ pub enum Request {
     /// A scheduler's proposals, at most [`CLAIMS_MAX`], which are committed in this order. Each is
     /// granted or refused by itself.
     Claims(Vec<Claim>),
+    /// A lane of a task group reports what has ended, and gets what it may run: answered with
+    /// [`super::Answer::LaneWork`]. From the agent of the lane's head, `node`, under the lane's
+    /// present epoch. A repetition changes nothing.
+    AdvanceLane { id: AllocationId, epoch: Epoch, node: NodeId, report: LaneReport },
+    /// The states of a task group's tasks, or where one of them ran: answered with
+    /// [`super::Answer::Tasks`].
+    GetTasks { id: AllocationId, ordinal: Option<u32> },
     /// Acquires a lease for `ttl_ms`, for the agent of `holder` or for a user on that node.
     /// Idempotent for the same holder and user: the token stays.
     AcquireLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> },
