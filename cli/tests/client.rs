@@ -493,9 +493,9 @@ fn the_first_agent_of_a_list_that_answers_is_asked() {
 fn refusals_have_their_codes() {
     served(Scene::default(), |dir| {
         let (code, _, stderr) = run(dir, &["submit", "--depends-on=12:corresponding", "--", "true"]);
-        assert!(code == Some(2) && stderr.contains("task groups, which are not built yet"), "{code:?} {stderr}");
-        let (code, _, stderr) = run(dir, &["submit", "--task-group=0-9", "--", "true"]);
-        assert!(code == Some(4) && stderr.starts_with("error: --task-group is not built yet"), "{code:?} {stderr}");
+        assert!(code == Some(2) && stderr.contains("corresponding is not built yet"), "{code:?} {stderr}");
+        let (code, _, stderr) = run(dir, &["submit", "--sensitive", "--", "true"]);
+        assert!(code == Some(4) && stderr.starts_with("error: --sensitive is not built yet"), "{code:?} {stderr}");
         let (code, _, stderr) = run(dir, &["submit", "--env", "PMI_RANK=1", "--", "true"]);
         assert!(code == Some(2) && stderr.contains("PMI_RANK"), "{code:?} {stderr}");
         assert_eq!(run(dir, &["status", "nope"]).0, Some(3));
