@@ -110,7 +110,8 @@ mod tests {
         share.spec.tasks = Some(Box::new(TaskGroup::parse("10-98:2%5").unwrap()));
         assert_eq!(of_tasks(&share), [], "it is no lane");
         share.lane = Some(LaneOf { group, number: 3, revocations: 0 });
-        let texts = |pairs: &[(&str, &str)]| pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<Vec<_>>();
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let texts = |pairs: &[(&str, &str)]| pairs.iter().map(owned).collect::<Vec<_>>();
         let ours = [
             ("LATTICE_TASK_COUNT", "45"),
             ("LATTICE_TASK_GROUP_ID", "8f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88"),
