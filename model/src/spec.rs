@@ -329,7 +329,7 @@ impl AllocationSpec {
         }
         self.validate_nodelist()?;
         self.validate_dependencies()?;
-        tasks::validate(self)?;
+        self.validate_tasks()?;
         self.data.validate()?;
         self.connectivity.validate()?;
         if let Some(probe) = &self.liveness_probe {

@@ -7,6 +7,7 @@
 //! Tasks run in *lanes*: allocations like any other that the group gets, one or more. A lane leases
 //! tasks from the group, runs them one after another, and reports their ends.
 
+use crate::ids::AllocationId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -121,7 +122,7 @@ impl TaskIndices {
         let given: Vec<IndexRun> = runs.into_iter().collect();
         let mut total: u64 = 0;
         for run in &given {
-            if run.step == 0 || run.last < run.first || (run.last - run.first) % run.step != 0 {
+            if run.step == 0 || run.last < run.first || !(run.last - run.first).is_multiple_of(run.step) {
                 return Err(NoSuchIndices::Malformed(format!("{}-{}:{}", run.first, run.last, run.step)));
             }
             if run.last > INDEX_MAX {
@@ -233,7 +234,7 @@ impl TaskIndices {
     pub fn ordinal_of(&self, index: u32) -> Option<u32> {
         let at = self.runs.partition_point(|run| run.first <= index).checked_sub(1)?;
         let run = self.runs[at];
-        let is_one = index <= run.last && (index - run.first) % run.step == 0;
+        let is_one = index <= run.last && (index - run.first).is_multiple_of(run.step);
         is_one.then(|| self.firsts[at] + (index - run.first) / run.step)
     }
 
@@ -496,6 +497,19 @@ impl From<TaskSet> for Vec<(u32, u32)> {
     fn from(set: TaskSet) -> Self {
         set.0.into_iter().collect()
     }
+}
+
+/// The place of a lane in its task group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneOf {
+    /// The group.
+    pub group: AllocationId,
+    /// The lane's number in it, from 0.
+    pub number: u32,
+    /// How many times tasks that this lane holds were cancelled one by one. If this grows, the lane
+    /// asks the quorum what it may still run.
+    #[serde(default)]
+    pub revocations: u32,
 }
 
 /// How one task ended.

@@ -7,44 +7,46 @@ use crate::task_group::{LANE_WALLTIMES, NoSuchIndices, RUNS_MAX};
 
 const FIELD: &str = "task-group";
 
-pub(super) fn validate(spec: &AllocationSpec) -> Result<(), SpecError> {
-    let Some(tasks) = &spec.tasks else { return Ok(()) };
-    let refuse = |why: &str| Err(invalid(FIELD, why));
-    if tasks.indices.runs().len() > RUNS_MAX {
-        return refuse(&NoSuchIndices::TooManyRuns.to_string());
-    }
-    if tasks.concurrent_max == Some(0) {
-        return refuse("no task could run: allow at least 1 at the same time, as in 0-99%1");
-    }
-    if spec.session {
-        return refuse("a session has no tasks: submit a script, or leave --task-group out");
-    }
-    if spec.pty.is_some() {
-        return refuse("a task has no terminal: leave --pty out");
-    }
-    if spec.liveness_probe.is_some() {
-        return refuse("tasks are not probed: leave --liveness-probe out, or end the script when it must not go on");
-    }
-    if spec.checkpoint.is_some() {
-        return refuse("a task is not asked to save itself, it begins anew: leave --checkpoint out");
-    }
-    if !spec.connectivity.expose.is_empty() {
-        return refuse("a task exposes no port: leave --expose out, or submit the service by itself");
-    }
-    match spec.walltime {
-        None => return refuse("a task has a walltime: give --walltime, and leave --service out"),
-        Some(walltime) if walltime > WALLTIME_MAX / LANE_WALLTIMES => {
-            let days = (WALLTIME_MAX / LANE_WALLTIMES).as_secs() / 86_400;
-            return refuse(&format!("a task may have a walltime of at most {days} days"));
+impl AllocationSpec {
+    pub(super) fn validate_tasks(&self) -> Result<(), SpecError> {
+        let Some(tasks) = &self.tasks else { return Ok(()) };
+        let refuse = |why: &str| Err(invalid(FIELD, why));
+        if tasks.indices.runs().len() > RUNS_MAX {
+            return refuse(&NoSuchIndices::TooManyRuns.to_string());
         }
-        Some(_) => {}
-    }
-    let is_one = spec.nodes_most() == 1 && spec.ranks_min() == 1 && spec.launch.shape.programs.is_empty();
-    match spec.entrypoint {
-        Entrypoint::Command { .. } if !is_one => {
-            refuse("the command of a task runs once, on one node: write a script that uses `lattice launch`")
+        if tasks.concurrent_max == Some(0) {
+            return refuse("no task could run: allow at least 1 at the same time, as in 0-99%1");
         }
-        Entrypoint::Command { .. } | Entrypoint::Script { .. } => Ok(()),
+        if self.session {
+            return refuse("a session has no tasks: submit a script, or leave --task-group out");
+        }
+        if self.pty.is_some() {
+            return refuse("a task has no terminal: leave --pty out");
+        }
+        if self.liveness_probe.is_some() {
+            return refuse("tasks are not probed: leave --liveness-probe out, or end the script when it must not go on");
+        }
+        if self.checkpoint.is_some() {
+            return refuse("a task is not asked to save itself, it begins anew: leave --checkpoint out");
+        }
+        if !self.connectivity.expose.is_empty() {
+            return refuse("a task exposes no port: leave --expose out, or submit the service by itself");
+        }
+        match self.walltime {
+            None => return refuse("a task has a walltime: give --walltime, and leave --service out"),
+            Some(walltime) if walltime > WALLTIME_MAX / LANE_WALLTIMES => {
+                let days = (WALLTIME_MAX / LANE_WALLTIMES).as_secs() / 86_400;
+                return refuse(&format!("a task may have a walltime of at most {days} days"));
+            }
+            Some(_) => {}
+        }
+        let is_one = self.nodes_most() == 1 && self.ranks_min() == 1 && self.launch.shape.programs.is_empty();
+        match self.entrypoint {
+            Entrypoint::Command { .. } if !is_one => {
+                refuse("the command of a task runs once, on one node: write a script that uses `lattice launch`")
+            }
+            Entrypoint::Command { .. } | Entrypoint::Script { .. } => Ok(()),
+        }
     }
 }
 
@@ -117,6 +119,13 @@ mod tests {
         };
         refused(&ranks, "`lattice launch`");
         refused(&|s| s.tasks.as_mut().unwrap().concurrent_max = Some(0), "at least 1");
+    }
+
+    #[test]
+    fn a_lane_gives_its_nodes_back_because_its_tasks_begin_anew() {
+        let of_class = |preemption_class| AllocationSpec { preemption_class, ..group("0-9") };
+        assert_eq!([5, 6, 7, 10].map(|class| of_class(class).never_gives_back(0).is_some()), [false, false, true, true]);
+        assert!(test_builders::spec().never_gives_back(0).is_some());
     }
 
     #[test]
