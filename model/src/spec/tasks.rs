@@ -93,14 +93,8 @@ mod tests {
             assert!(why.contains(piece), "{why}");
         };
         let second = Duration::from_secs(1);
-        let probe = LivenessProbe {
-            check: ProbeCheck::Tcp,
-            port: 1,
-            initial_delay: second,
-            period: second,
-            timeout: second,
-            failures_max: 1,
-        };
+        let probe =
+            LivenessProbe { check: ProbeCheck::Tcp, port: 1, initial_delay: second, period: second, timeout: second, failures_max: 1 };
         refused(&|s| (s.session, s.entrypoint) = (true, script()), "submit a script");
         refused(&|s| s.pty = Some(TerminalSize::default()), "leave --pty out");
         refused(&|s| s.liveness_probe = Some(Box::new(probe.clone())), "leave --liveness-probe out");
