@@ -126,9 +126,9 @@ fn attempt(attempt: &Attempt) -> v1::Attempt {
     }
 }
 
-/// As [`to_proto`], also with the program, the working directory, what it depends on and all indices of
-/// its tasks, which are too long for lists. What it depends on has no state there as long as that has
-/// not ended.
+/// As [`to_proto`], also with the program, the working directory, what it depends on and all indices
+/// of its tasks, which are too long for lists. What it depends on has no state there as long as that
+/// has not ended.
 pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     let mut shown = to_proto(allocation);
     shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();

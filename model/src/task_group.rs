@@ -134,7 +134,7 @@ impl TaskIndices {
             return Err(NoSuchIndices::TooMany);
         }
         let ascends = given.windows(2).all(|two| two[0].last < two[1].first);
-        let found = Self::of_ascending(if ascends && given.len() <= RUNS_MAX { given } else { compressed(&given) });
+        let found = Self::of_ascending(if ascends && given.len() <= RUNS_MAX { given } else { compressed(&given)? });
         if found.runs.len() > RUNS_MAX {
             return Err(NoSuchIndices::TooManyRuns);
         }
@@ -281,8 +281,8 @@ impl TaskIndices {
     }
 }
 
-/// The runs of all indices in these, each once, ascending.
-fn compressed(runs: &[IndexRun]) -> Vec<IndexRun> {
+/// The runs of all indices in these, each once, ascending. Refused if they are too many.
+fn compressed(runs: &[IndexRun]) -> Result<Vec<IndexRun>, NoSuchIndices> {
     let mut all: Vec<u32> = runs.iter().flat_map(|run| (run.first..=run.last).step_by(run.step as usize)).collect();
     all.sort_unstable();
     all.dedup();
@@ -299,8 +299,11 @@ fn compressed(runs: &[IndexRun]) -> Vec<IndexRun> {
             }
             Some(_) | None => found.push(IndexRun::single(index)),
         }
+        if found.len() > RUNS_MAX {
+            return Err(NoSuchIndices::TooManyRuns);
+        }
     }
-    found
+    Ok(found)
 }
 
 impl TryFrom<Vec<IndexRun>> for TaskIndices {

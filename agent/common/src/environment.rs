@@ -65,7 +65,8 @@ fn of_task_group(share: &DesiredShare) -> Vec<(String, String)> {
     env
 }
 
-/// Slurm's job ids are numbers: one from the allocation's id, so that it differs between allocations.
+/// Slurm's job ids are numbers: one from the allocation's id, so that it differs between
+/// allocations.
 fn slurm_number(allocation: AllocationId) -> String {
     let bytes = allocation.0.as_bytes();
     (u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & 0x7fff_ffff).to_string()

@@ -112,7 +112,7 @@ fn leads(leases: &Leases, now: Instant) -> bool {
 fn newcomer_token(cluster: &Cluster, leases: &Leases, spec: &AllocationSpec, now: Instant) -> Option<u64> {
     let queue = cluster.queue_named(&spec.vcluster);
     let token = leases.get(queue).filter(|lease| now < lease.until)?.token;
-    // The quorum knows what it depends on, and makes the lanes of a task group, which gets no nodes itself.
+    // The quorum knows what it depends on, and makes the lanes of a task group.
     let gets_none_yet = spec.hold || !spec.depends_on.is_empty() || spec.tasks.is_some();
     let waits = gets_none_yet || !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue);
     (!waits).then_some(token)
