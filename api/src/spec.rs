@@ -124,11 +124,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
                    on_node_failure and never are possible";
         return Err(SpecError::Invalid { field: "requeue", why: why.to_owned() });
     }
-    // Its tasks begin anew by themselves when a node is lost, and never for their own failures.
-    if model.tasks.is_some() && model.requeue == RequeuePolicy::Always {
-        let why = "always is not for a task group: leave it out, and run the tasks that failed once more with `lattice retry`";
-        return Err(SpecError::Invalid { field: "requeue", why: why.to_owned() });
-    }
+    tasks::check(&model)?;
     stdin_check(&model)?;
     Ok(model)
 }

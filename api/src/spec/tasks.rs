@@ -1,8 +1,9 @@
 //! Task groups.
 
 use crate::v1;
-use lattice_model::task_group::NoSuchIndices;
-use lattice_model::{IndexRun, SpecError, TaskGroup, TaskIndices};
+use lattice_model::spec::WALLTIME_MAX;
+use lattice_model::task_group::{LANE_WALLTIMES, NoSuchIndices};
+use lattice_model::{AllocationSpec, IndexRun, RequeuePolicy, SpecError, TaskGroup, TaskIndices};
 
 pub(super) fn to_model(group: &v1::TaskGroup) -> Result<TaskGroup, SpecError> {
     let v1::TaskGroup { indices, concurrency, max_failures } = group;
@@ -13,6 +14,25 @@ pub(super) fn to_model(group: &v1::TaskGroup) -> Result<TaskGroup, SpecError> {
         concurrent_max: (*concurrency > 0).then_some(*concurrency),
         failures_max: *max_failures,
     })
+}
+
+/// Not rules of the model: the specification of a lane has twice the walltime, and updates and recovery
+/// check specifications again.
+pub(super) fn check(model: &AllocationSpec) -> Result<(), SpecError> {
+    if model.tasks.is_none() {
+        return Ok(());
+    }
+    // Its tasks begin anew by themselves when a node is lost, and never for their own failures.
+    if model.requeue == RequeuePolicy::Always {
+        let why = "always is not for a task group: leave it out, and run the tasks that failed once more with `lattice retry`";
+        return Err(SpecError::Invalid { field: "requeue", why: why.to_owned() });
+    }
+    let most = WALLTIME_MAX / LANE_WALLTIMES;
+    if model.walltime.is_some_and(|walltime| walltime > most) {
+        let why = format!("a task may have at most {} days", most.as_secs() / 86_400);
+        return Err(SpecError::Invalid { field: "walltime", why });
+    }
+    Ok(())
 }
 
 pub(super) fn from_model(group: &TaskGroup) -> v1::TaskGroup {

@@ -281,6 +281,7 @@ fn what_is_no_task_group_is_refused_with_a_remedy() {
     refused(&with(&|s| drop(s.env.insert(STDIN_VARIABLE.into(), "all".into()))), "stdin", "a task has no standard input");
     refused(&with(&|s| s.requeue = Some(v1::Requeue { policy: "always".into(), max: 0 })), "requeue", "`lattice retry`");
     refused(&with(&|s| drop(s.env.insert("LATTICE_TASK_INDEX".into(), "7".into()))), "env", "leave it out");
+    refused(&with(&|s| s.lifecycle.as_mut().unwrap().walltime_seconds = 183 * 86_400), "walltime", "at most 182 days");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! What a task group cannot be: all that is meant for one long run, or that each task would need
 //! for itself.
 
-use super::{AllocationSpec, Entrypoint, WALLTIME_MAX, invalid};
+use super::{AllocationSpec, Entrypoint, invalid};
 use crate::spec_error::SpecError;
-use crate::task_group::{LANE_WALLTIMES, NoSuchIndices, RUNS_MAX};
+use crate::task_group::{NoSuchIndices, RUNS_MAX};
 
 const FIELD: &str = "task-group";
 
@@ -32,13 +32,8 @@ impl AllocationSpec {
         if !self.connectivity.expose.is_empty() {
             return refuse("a task exposes no port: leave --expose out, or submit the service by itself");
         }
-        match self.walltime {
-            None => return refuse("a task has a walltime: give --walltime, and leave --service out"),
-            Some(walltime) if walltime > WALLTIME_MAX / LANE_WALLTIMES => {
-                let days = (WALLTIME_MAX / LANE_WALLTIMES).as_secs() / 86_400;
-                return refuse(&format!("a task may have a walltime of at most {days} days"));
-            }
-            Some(_) => {}
+        if self.walltime.is_none() {
+            return refuse("a task has a walltime: give --walltime, and leave --service out");
         }
         let is_one = self.nodes_most() == 1 && self.ranks_min() == 1 && self.launch.shape.programs.is_empty();
         match self.entrypoint {
@@ -80,8 +75,6 @@ mod tests {
         assert_eq!(group("0-99%20").validate(), Ok(()));
         let wide = AllocationSpec { entrypoint: script(), nodes: 2, nodes_max: Some(4), tasks_per_node: 8, ..group("0-99") };
         assert_eq!(wide.validate(), Ok(()));
-        let long = AllocationSpec { walltime: Some(WALLTIME_MAX / LANE_WALLTIMES), ..group("0-99") };
-        assert_eq!(long.validate(), Ok(()));
     }
 
     #[test]
@@ -102,7 +95,6 @@ mod tests {
         let port = || Exposed { name: "a".into(), port: 80, protocol: "tcp".into() };
         refused(&|s| s.connectivity.expose = vec![port()], "leave --expose out");
         refused(&|s| s.walltime = None, "leave --service out");
-        refused(&|s| s.walltime = Some(WALLTIME_MAX), "at most 182 days");
         refused(&|s| s.nodes = 2, "`lattice launch`");
         refused(&|s| s.nodes_max = Some(2), "`lattice launch`");
         refused(&|s| s.tasks_per_node = 2, "`lattice launch`");
