@@ -175,7 +175,6 @@ impl Ledger {
             | EndReason::OutOfMemory { .. }
             | EndReason::ProbeFailed { .. }
             | EndReason::DependencyUnmet { .. }
-            | EndReason::TasksFailed { .. }
             | EndReason::RunLeaseLapsed { .. } => actor.to_owned(),
         }
     }

@@ -154,10 +154,7 @@ impl Ledger {
             EndReason::WalltimeExceeded | EndReason::NodeLost { .. } | EndReason::ProbeFailed { .. } | EndReason::RunLeaseLapsed { .. } => {
             }
             // Decided by the quorum alone.
-            EndReason::DrainDeadline { .. }
-            | EndReason::Requeued { .. }
-            | EndReason::DependencyUnmet { .. }
-            | EndReason::TasksFailed { .. } => return,
+            EndReason::DrainDeadline { .. } | EndReason::Requeued { .. } | EndReason::DependencyUnmet { .. } => return,
             // Only the node of the entry point knows how it ended.
             EndReason::Exited { .. }
             | EndReason::Cancelled { .. }
@@ -230,7 +227,6 @@ pub(super) fn reason_by_node(node: &NodeId, reason: &EndReason) -> EndReason {
         EndReason::DependencyUnmet { on, name, condition, state } => {
             EndReason::DependencyUnmet { on: *on, name: bounded(name), condition: *condition, state: *state }
         }
-        EndReason::TasksFailed { failed, tasks } => EndReason::TasksFailed { failed: *failed, tasks: *tasks },
     }
 }
 

@@ -62,7 +62,6 @@ impl Requeue {
             | EndReason::WalltimeSaved { .. }
             | EndReason::Cancelled { .. }
             | EndReason::DependencyUnmet { .. }
-            | EndReason::TasksFailed { .. }
             | EndReason::PrologueFailed { .. } => (false, false),
             EndReason::Preempted { .. }
             | EndReason::Exited { .. }
