@@ -94,7 +94,7 @@ impl<'a> Scorer<'a> {
         match factor {
             Factor::Priority => Some(f64::from(self.view.effective_class(allocation))),
             Factor::WaitTime => {
-                let waited_s = self.now.since_ms(self.view.queued_at(allocation)) as f64 / 1000.0;
+                let waited_s = self.now.since_ms(allocation.queued_at()) as f64 / 1000.0;
                 Some((waited_s / REFERENCE_WAIT_S).ln_1p())
             }
             Factor::FairShare => Some(self.standings.share_deficit(allocation)),

@@ -699,10 +699,10 @@ fn task_group(n: u64, at: u64) -> Allocation {
     group
 }
 
-/// A lane that was made at this time.
-fn lane(n: u64, of: &Allocation, number: u32, at: u64) -> Allocation {
+/// A lane as the ledger makes it, with the group's time.
+fn lane(n: u64, of: &Allocation, number: u32) -> Allocation {
     let lane = Some(LaneOf { group: of.id, number, revocations: 0 });
-    Allocation { lane, spec: of.spec.clone(), ..pending(n, 1, at) }
+    Allocation { lane, spec: of.spec.clone(), submitted_at: of.queued_at(), ..pending(n, 1, 0) }
 }
 
 #[test]
@@ -719,7 +719,7 @@ fn a_task_group_is_in_no_queue() {
 #[test]
 fn lanes_of_a_task_group_come_one_after_another_in_the_order_of_their_numbers() {
     let group = task_group(50, 20);
-    let lanes = vec![lane(9, &group, 0, 20), lane(5, &group, 1, 25), lane(7, &group, 2, 60)];
+    let lanes = vec![lane(9, &group, 0), lane(5, &group, 1), lane(7, &group, 2)];
     let others = vec![pending(1, 1, 10), pending(2, 1, 30), task_group(60, 20), pending(55, 1, 20)];
     let v = view(3, [others, lanes, vec![group]].concat());
     for (v, queue) in [(v.clone(), DEFAULT_VCLUSTER), (in_fifo(v), "fifo")] {
@@ -732,9 +732,9 @@ fn lanes_of_a_task_group_come_one_after_another_in_the_order_of_their_numbers() 
 #[test]
 fn lanes_of_a_task_group_are_one_class() {
     let group = task_group(50, 20);
-    let mut renamed = lane(5, &group, 1, 25);
+    let mut renamed = lane(5, &group, 1);
     spec_of(&mut renamed).name = "other".into();
-    let v = view(3, vec![lane(9, &group, 0, 20), renamed, lane(7, &group, 2, 60), group]);
+    let v = view(3, vec![lane(9, &group, 0), renamed, lane(7, &group, 2), group]);
     let ordered = order::Ordered::of(&v, NOW, &mut Likenesses::default());
     let classes: Vec<usize> = ordered.queues.iter().flat_map(|queue| queue.waiting.iter().map(|waiting| waiting.class)).collect();
     assert_eq!((classes, ordered.classes.all.len()), (vec![0, 0, 0], 1));

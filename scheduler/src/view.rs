@@ -71,12 +71,6 @@ impl View {
         VCluster::queue(self.vclusters.get(label))
     }
 
-    /// Since when an allocation has its place in its queue. A lane of a task group has that of the group.
-    pub(crate) fn queued_at(&self, allocation: &Allocation) -> Timestamp {
-        let group = allocation.lane.and_then(|lane| self.allocations.get(&lane.group));
-        group.unwrap_or(allocation).queued_at()
-    }
-
     /// The names of all vClusters.
     pub fn queues(&self) -> BTreeSet<String> {
         std::iter::once(DEFAULT_VCLUSTER.to_owned()).chain(self.vclusters.keys().cloned()).collect()
