@@ -1,11 +1,153 @@
-//! The scheduler's explanation of why an allocation waits, as a response.
+//! `AllocationService.Explain`: why an allocation waits, or what it does. A task group is explained by its
+//! counts and by its first lane that waits.
 
+use super::allocations::status_message;
+use super::networks::unenforced;
+use super::tasks::{self, TaskState, counts, ended_count};
+use super::{Api, checkpoints, isolation};
 use lattice_api::v1;
-use lattice_model::NodeId;
+use lattice_ledger::{TaskPlace, TaskStates};
+use lattice_membership::cluster::Cluster;
+use lattice_model::{Allocation, AllocationId, NodeId};
 use lattice_scheduler::{Explanation, Score, Term, WhyNot};
+use tonic::{Request, Status};
+
+pub(super) async fn explain(api: &Api, request: Request<v1::ExplainRequest>) -> Result<v1::ExplainResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::ExplainRequest { key, task } = request.into_inner();
+    let allocation = api.allocation(&key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    match task {
+        Some(index) => task_of_group(api, &allocation, index).await,
+        None if allocation.is_task_group() => {
+            let states = tasks::states(api, allocation.id, None, false).await?;
+            group(api, &allocation, &states).await
+        }
+        None => without_tasks(api, &allocation).await,
+    }
+}
+
+/// An allocation that is no task group.
+async fn without_tasks(api: &Api, allocation: &Allocation) -> Result<v1::ExplainResponse, Status> {
+    let waits = allocation.waits();
+    let directory = &api.context.work.directory;
+    if waits && !directory.knows_all() {
+        return Err(knows_too_little());
+    }
+    let cluster = directory.with_nodes_of(allocation).await;
+    let (refused_claim, stopped) = if waits { api.refused_claim(allocation.id).await } else { (None, None) };
+    let (summary, why) = if waits {
+        let view = cluster.with_gossip(api.membership.gossiped());
+        let (asked, now) = (allocation.clone(), lattice_agent_common::clock::now());
+        // It makes several plans.
+        let why = tokio::task::spawn_blocking(move || lattice_scheduler::explain(&view, &asked, now)).await;
+        let why = why.map_err(|error| Status::internal(error.to_string()))?;
+        let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
+        let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();
+        (why.summary.clone() + &before + &stopped, Some(why))
+    } else {
+        (status_message(allocation, &cluster), None)
+    };
+    let checkpoint = checkpoints::judged(api, &cluster, allocation).await;
+    let network_note = unenforced(allocation, &cluster.nodes);
+    let isolation_note = isolation::note(allocation, &cluster.nodes);
+    let shown = v1::Allocation { network_note, isolation_note, ..lattice_api::allocation::to_proto(allocation) };
+    let waits = why.map(|why| answer(why, &shown)).unwrap_or_default();
+    let allocation = Some(waits.allocation.unwrap_or(shown));
+    Ok(v1::ExplainResponse { allocation, summary, refused_claim, checkpoint, ..waits })
+}
+
+fn knows_too_little() -> Status {
+    Status::failed_precondition(
+        "this node's agent knows neither what else waits nor what is free: ask an agent whose certificate has the role api, \
+         such as a login node's",
+    )
+}
+
+/// A task group: its counts, and why its first lane waits.
+async fn group(api: &Api, group: &Allocation, states: &TaskStates) -> Result<v1::ExplainResponse, Status> {
+    let counts = counts(states);
+    let shown = v1::Allocation { tasks: Some(counts), ..lattice_api::allocation::to_proto(group) };
+    let cluster = api.context.work.directory.with_nodes_of(group).await;
+    if group.state.is_terminal() || group.held || group.awaits().is_some() {
+        let summary = status_message(group, &cluster);
+        return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
+    }
+    let progress = progress(&counts);
+    if counts.lanes_waiting == 0 {
+        let summary = format!("{progress}; none of its lanes waits");
+        return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
+    }
+    let Some(lane) = first_waiting_lane(&cluster, group.id) else {
+        if !api.context.work.directory.knows_all() {
+            return Err(knows_too_little());
+        }
+        let summary = format!("{progress}; {} of its lanes wait for nodes", counts.lanes_waiting);
+        return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
+    };
+    let of_lane = Box::pin(without_tasks(api, lane)).await?;
+    let expected = of_lane.allocation.unwrap_or_default();
+    let allocation = v1::Allocation {
+        expected_start_ms: expected.expected_start_ms,
+        class_in_queue: expected.class_in_queue,
+        score: expected.score,
+        ..shown
+    };
+    let summary = format!("{progress}; its next lane, {}, waits: {}", lane.id.short(), of_lane.summary);
+    Ok(v1::ExplainResponse { allocation: Some(allocation), summary, ..of_lane })
+}
+
+/// One task of a group.
+async fn task_of_group(api: &Api, of: &Allocation, index: u32) -> Result<v1::ExplainResponse, Status> {
+    let ordinal = tasks::ordinal(of, index)?;
+    let states = tasks::states(api, of.id, Some(ordinal), false).await?;
+    let state = tasks::state(&states, index, ordinal)?;
+    let text = one_task(index, state, &states);
+    if state == TaskState::Waiting {
+        let of_group = group(api, of, &states).await?;
+        return Ok(v1::ExplainResponse { summary: format!("{text}; {}", of_group.summary), ..of_group });
+    }
+    let shown = v1::Allocation { tasks: Some(counts(&states)), ..lattice_api::allocation::to_proto(of) };
+    Ok(v1::ExplainResponse { allocation: Some(shown), summary: text, ..Default::default() })
+}
+
+/// How far a group is.
+fn progress(counts: &v1::TaskCounts) -> String {
+    let (ended, total) = (ended_count(counts), counts.total);
+    let failed = if counts.failed == 0 { String::new() } else { format!(" ({} failed)", counts.failed) };
+    let lanes = if counts.lanes_running == 1 { "1 lane runs and holds".to_owned() } else { format!("{} lanes run and hold", counts.lanes_running) };
+    format!("{ended} of {total} tasks have ended{failed}, {} wait; {lanes} {} of the others", counts.waiting, counts.running)
+}
+
+/// Where a task is, in a clause.
+fn one_task(index: u32, state: TaskState, states: &TaskStates) -> String {
+    let again = match states.task_restarts {
+        0 => String::new(),
+        1 => " after 1 restart".to_owned(),
+        many => format!(" after {many} restarts"),
+    };
+    let lane = states.places.last().map(|TaskPlace { lane, node }| {
+        let node = node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
+        format!("lane {}{node}", lane.short())
+    });
+    match (state, lane) {
+        (TaskState::Waiting, _) => format!("task {index} waits for a lane{again}"),
+        (TaskState::Leased, Some(lane)) => format!("task {index} runs in {lane}, or is among the next tasks there{again}"),
+        (TaskState::Leased, None) => format!("task {index} is in a lane{again}"),
+        (TaskState::Ended(outcome), Some(lane)) => format!("task {index} ended: {outcome}; it was last in {lane}{again}"),
+        (TaskState::Ended(outcome), None) => format!("task {index} ended: {outcome}; it was in no lane"),
+    }
+}
+
+/// The lane of a group that begins before its others, as far as this agent knows.
+fn first_waiting_lane(cluster: &Cluster, group: AllocationId) -> Option<&Allocation> {
+    let number = |allocation: &&Allocation| allocation.lane.filter(|lane| lane.group == group).map(|lane| lane.number);
+    let lanes = cluster.allocations.values().filter(|allocation| number(allocation).is_some() && allocation.waits());
+    lanes.min_by_key(number)
+}
 
 /// What is known of an allocation that waits.
-pub(super) fn answer(why: Explanation, shown: &v1::Allocation) -> v1::ExplainResponse {
+fn answer(why: Explanation, shown: &v1::Allocation) -> v1::ExplainResponse {
     let reason = |(node, why): (NodeId, WhyNot)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() };
     let term = |term: &Term| v1::explain_response::ScoreTerm {
         factor: term.factor.name().to_owned(),
@@ -27,5 +169,52 @@ pub(super) fn answer(why: Explanation, shown: &v1::Allocation) -> v1::ExplainRes
         budget_factor: score.map_or(1.0, |score| score.budget_factor),
         sooner: why.sooner.iter().map(ToString::to_string).collect(),
         ..v1::ExplainResponse::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{AllocationState, LaneOf, TaskOutcome, test_builders};
+
+    fn id(number: u128) -> AllocationId {
+        AllocationId(uuid::Uuid::from_u128(number << 96))
+    }
+
+    #[test]
+    fn the_waiting_lane_with_the_lowest_number_is_explained() {
+        let lane = |at: u128, group: u128, number: u32, state| {
+            let lane = Some(LaneOf { group: id(group), number, revocations: 0 });
+            Allocation { lane, state, ..test_builders::allocation(id(at)) }
+        };
+        let (waits, runs) = (AllocationState::Pending, AllocationState::Running);
+        let all = [lane(9, 1, 4, waits), lane(8, 1, 5, waits), lane(7, 1, 3, runs), lane(6, 2, 0, waits), test_builders::allocation(id(5))];
+        let cluster = Cluster { allocations: all.into_iter().map(|a| (a.id, a)).collect(), ..Cluster::default() };
+        let first = |group| first_waiting_lane(&cluster, id(group)).map(|lane| lane.id);
+        assert_eq!((first(1), first(2), first(3)), (Some(id(9)), Some(id(6)), None));
+    }
+
+    #[test]
+    fn a_task_is_explained_by_its_state_and_its_last_lane() {
+        let places = vec![TaskPlace { lane: id(1), node: None }, TaskPlace { lane: id(2), node: Some("n2".parse().unwrap()) }];
+        let states = |places: &[TaskPlace], task_restarts| TaskStates { places: places.to_vec(), task_restarts, ..TaskStates::default() };
+        let failed = TaskState::Ended(TaskOutcome::Exited(3));
+        for (state, states, text) in [
+            (TaskState::Waiting, states(&[], 0), "task 7 waits for a lane"),
+            (TaskState::Waiting, states(&places, 2), "task 7 waits for a lane after 2 restarts"),
+            (TaskState::Leased, states(&places, 1), "task 7 runs in lane 00000002 on n2, or is among the next tasks there after 1 restart"),
+            (failed, states(&places[..1], 0), "task 7 ended: exit_code 3; it was last in lane 00000001"),
+            (TaskState::Ended(TaskOutcome::Cancelled), states(&[], 0), "task 7 ended: cancelled; it was in no lane"),
+        ] {
+            assert_eq!(one_task(7, state, &states), text);
+        }
+    }
+
+    #[test]
+    fn the_progress_of_a_group_is_one_clause() {
+        let counts = v1::TaskCounts { total: 20, waiting: 9, running: 4, completed: 5, lanes_running: 4, ..Default::default() };
+        assert_eq!(progress(&counts), "5 of 20 tasks have ended, 9 wait; 4 lanes run and hold 4 of the others");
+        let counts = v1::TaskCounts { failed: 2, cancelled: 1, running: 1, lanes_running: 1, ..counts };
+        assert_eq!(progress(&counts), "8 of 20 tasks have ended (2 failed), 9 wait; 1 lane runs and holds 1 of the others");
     }
 }

@@ -189,14 +189,14 @@ fn spec_again(group: &Allocation, again: &TaskSet) -> Result<AllocationSpec, Sta
     Ok(AllocationSpec { tasks: Some(Box::new(tasks)), depends_on: Vec::new(), hold: false, ..spec })
 }
 
-/// Refuses to do to a task group what needs nodes. `what`: such as "to attach to".
-pub(super) fn refuse_group(allocation: &Allocation, what: &str) -> Result<(), Status> {
+/// Refuses to do to a task group what needs nodes.
+pub(super) fn refuse_group(allocation: &Allocation) -> Result<(), Status> {
     if !allocation.is_task_group() {
         return Ok(());
     }
     let short = allocation.id.short();
     Err(Status::failed_precondition(format!(
-        "allocation {short} is a task group: it has no nodes {what}\nhint: name one of its lanes, which have nodes: \
+        "allocation {short} is a task group, and has no nodes itself\nhint: name one of its lanes, which have nodes: \
          `lattice status {short} --tasks` lists its tasks, `lattice status '{short}[INDEX]'` shows the lane of one"
     )))
 }
@@ -309,10 +309,10 @@ mod tests {
     #[test]
     fn a_group_has_no_nodes_and_a_lane_no_life_of_its_own() {
         let plain = test_builders::allocation(id(1));
-        assert!(refuse_group(&plain, "to attach to").is_ok() && refuse_group(&lane(), "to attach to").is_ok());
+        assert!(refuse_group(&plain).is_ok() && refuse_group(&lane()).is_ok());
         assert_eq!(
-            refused(refuse_group(&group(), "to attach to")),
-            "allocation 00000001 is a task group: it has no nodes to attach to\nhint: name one of its lanes, which have nodes: \
+            refused(refuse_group(&group())),
+            "allocation 00000001 is a task group, and has no nodes itself\nhint: name one of its lanes, which have nodes: \
              `lattice status 00000001 --tasks` lists its tasks, `lattice status '00000001[INDEX]'` shows the lane of one"
         );
         assert!(refuse_lane(&plain, "be held").is_ok() && refuse_lane(&group(), "be held").is_ok());
