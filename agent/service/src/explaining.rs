@@ -3,12 +3,11 @@
 
 use super::allocations::status_message;
 use super::networks::unenforced;
-use super::tasks::{self, TaskState, counts, ended_count};
+use super::tasks::{self, TaskState, counts, ended_count, first_waiting_lanes};
 use super::{Api, checkpoints, isolation};
 use lattice_api::v1;
 use lattice_ledger::{TaskPlace, TaskStates};
-use lattice_membership::cluster::Cluster;
-use lattice_model::{Allocation, AllocationId, NodeId};
+use lattice_model::{Allocation, NodeId};
 use lattice_scheduler::{Explanation, Score, Term, WhyNot};
 use tonic::{Request, Status};
 
@@ -78,7 +77,7 @@ async fn group(api: &Api, group: &Allocation, states: &TaskStates) -> Result<v1:
         let summary = format!("{progress}; none of its lanes waits");
         return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
     }
-    let Some(lane) = first_waiting_lane(&cluster, group.id) else {
+    let Some(lane) = first_waiting_lanes(&cluster, &[group.id].into()).remove(&group.id) else {
         if !api.context.work.directory.knows_all() {
             return Err(knows_too_little());
         }
@@ -139,13 +138,6 @@ fn one_task(index: u32, state: TaskState, states: &TaskStates) -> String {
     }
 }
 
-/// The lane of a group that begins before its others, as far as this agent knows.
-fn first_waiting_lane(cluster: &Cluster, group: AllocationId) -> Option<&Allocation> {
-    let number = |allocation: &&Allocation| allocation.lane.filter(|lane| lane.group == group).map(|lane| lane.number);
-    let lanes = cluster.allocations.values().filter(|allocation| number(allocation).is_some() && allocation.waits());
-    lanes.min_by_key(number)
-}
-
 /// What is known of an allocation that waits.
 fn answer(why: Explanation, shown: &v1::Allocation) -> v1::ExplainResponse {
     let reason = |(node, why): (NodeId, WhyNot)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() };
@@ -175,23 +167,10 @@ fn answer(why: Explanation, shown: &v1::Allocation) -> v1::ExplainResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationState, LaneOf, TaskOutcome, test_builders};
+    use lattice_model::{AllocationId, TaskOutcome};
 
     fn id(number: u128) -> AllocationId {
         AllocationId(uuid::Uuid::from_u128(number << 96))
-    }
-
-    #[test]
-    fn the_waiting_lane_with_the_lowest_number_is_explained() {
-        let lane = |at: u128, group: u128, number: u32, state| {
-            let lane = Some(LaneOf { group: id(group), number, revocations: 0 });
-            Allocation { lane, state, ..test_builders::allocation(id(at)) }
-        };
-        let (waits, runs) = (AllocationState::Pending, AllocationState::Running);
-        let all = [lane(9, 1, 4, waits), lane(8, 1, 5, waits), lane(7, 1, 3, runs), lane(6, 2, 0, waits), test_builders::allocation(id(5))];
-        let cluster = Cluster { allocations: all.into_iter().map(|a| (a.id, a)).collect(), ..Cluster::default() };
-        let first = |group| first_waiting_lane(&cluster, id(group)).map(|lane| lane.id);
-        assert_eq!((first(1), first(2), first(3)), (Some(id(9)), Some(id(6)), None));
     }
 
     #[test]

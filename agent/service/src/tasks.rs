@@ -12,8 +12,10 @@ use super::arguments::allocation_id;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_ledger::{Action, TaskStates};
+use lattice_membership::cluster::Cluster;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, TaskGroup, TaskSet};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
+use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Status};
 
 /// How many ranges an answer has if the caller does not say, and at most.
@@ -211,6 +213,19 @@ pub(super) fn refuse_lane(allocation: &Allocation, what: &str) -> Result<(), Sta
     )))
 }
 
+/// Of each of these groups: the lane that begins before its others, of those that this agent knows to wait.
+pub(super) fn first_waiting_lanes<'a>(cluster: &'a Cluster, groups: &BTreeSet<AllocationId>) -> BTreeMap<AllocationId, &'a Allocation> {
+    let mut first: BTreeMap<AllocationId, (u32, &Allocation)> = BTreeMap::new();
+    for allocation in cluster.allocations.values() {
+        let Some(lane) = allocation.lane.filter(|lane| groups.contains(&lane.group) && allocation.waits()) else { continue };
+        let known = first.entry(lane.group).or_insert((lane.number, allocation));
+        if lane.number < known.0 {
+            *known = (lane.number, allocation);
+        }
+    }
+    first.into_iter().map(|(group, (_, lane))| (group, lane)).collect()
+}
+
 /// What a list of work calls an allocation: a lane by its group.
 pub(super) fn work_name(name: &str, lane: Option<LaneOf>) -> String {
     match lane {
@@ -222,7 +237,7 @@ pub(super) fn work_name(name: &str, lane: Option<LaneOf>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{TaskIndices, TaskOutcome, test_builders};
+    use lattice_model::{AllocationState, TaskIndices, TaskOutcome, test_builders};
 
     fn id(number: u128) -> AllocationId {
         AllocationId(uuid::Uuid::from_u128(number << 96))
@@ -323,6 +338,19 @@ mod tests {
         );
         assert_eq!(work_name("sweep", lane().lane), "sweep (lane 3 of 00000001)");
         assert_eq!(work_name("sweep", None), "sweep");
+    }
+
+    #[test]
+    fn the_first_lane_of_a_group_is_the_waiting_one_with_the_lowest_number() {
+        let lane = |at: u128, group: u128, number: u32, state| {
+            let lane = Some(LaneOf { group: id(group), number, revocations: 0 });
+            Allocation { lane, state, ..test_builders::allocation(id(at)) }
+        };
+        let (waits, runs) = (AllocationState::Pending, AllocationState::Running);
+        let all = [lane(8, 1, 5, waits), lane(9, 1, 4, waits), lane(7, 1, 3, runs), lane(6, 2, 0, waits), test_builders::allocation(id(5))];
+        let cluster = Cluster { allocations: all.into_iter().map(|a| (a.id, a)).collect(), ..Cluster::default() };
+        let found = first_waiting_lanes(&cluster, &[id(1), id(3)].into());
+        assert_eq!(found.into_iter().map(|(group, lane)| (group, lane.id)).collect::<Vec<_>>(), [(id(1), id(9))]);
     }
 
     #[test]
