@@ -3,27 +3,18 @@
 
 use super::allocations::status_message;
 use super::networks::unenforced;
-use super::tasks::{self, TaskState, counts, ended_count, first_waiting_lanes};
+use super::tasks::{self, counts, ended_count, first_waiting_lanes};
 use super::{Api, checkpoints, isolation};
 use lattice_api::v1;
-use lattice_ledger::{TaskPlace, TaskStates};
 use lattice_model::{Allocation, NodeId};
 use lattice_scheduler::{Explanation, Score, Term, WhyNot};
 use tonic::{Request, Status};
 
 pub(super) async fn explain(api: &Api, request: Request<v1::ExplainRequest>) -> Result<v1::ExplainResponse, Status> {
     let caller = api.caller(&request).await?;
-    let v1::ExplainRequest { key, task } = request.into_inner();
-    let allocation = api.allocation(&key).await?;
+    let allocation = api.allocation(&request.into_inner().key).await?;
     caller.check(allocation.id, &allocation.owner)?;
-    match task {
-        Some(index) => task_of_group(api, &allocation, index).await,
-        None if allocation.is_task_group() => {
-            let states = tasks::states(api, allocation.id, None, false).await?;
-            group(api, &allocation, &states).await
-        }
-        None => without_tasks(api, &allocation).await,
-    }
+    if allocation.is_task_group() { group(api, &allocation).await } else { without_tasks(api, &allocation).await }
 }
 
 /// An allocation that is no task group.
@@ -64,8 +55,8 @@ fn knows_too_little() -> Status {
 }
 
 /// A task group: its counts, and why its first lane waits.
-async fn group(api: &Api, group: &Allocation, states: &TaskStates) -> Result<v1::ExplainResponse, Status> {
-    let counts = counts(states);
+async fn group(api: &Api, group: &Allocation) -> Result<v1::ExplainResponse, Status> {
+    let counts = counts(&tasks::states(api, group.id, None, false).await?);
     let shown = v1::Allocation { tasks: Some(counts), ..lattice_api::allocation::to_proto(group) };
     let cluster = api.context.work.directory.with_nodes_of(group).await;
     if group.state.is_terminal() || group.held || group.awaits().is_some() {
@@ -96,46 +87,15 @@ async fn group(api: &Api, group: &Allocation, states: &TaskStates) -> Result<v1:
     Ok(v1::ExplainResponse { allocation: Some(allocation), summary, ..of_lane })
 }
 
-/// One task of a group.
-async fn task_of_group(api: &Api, of: &Allocation, index: u32) -> Result<v1::ExplainResponse, Status> {
-    let ordinal = tasks::ordinal(of, index)?;
-    let states = tasks::states(api, of.id, Some(ordinal), false).await?;
-    let state = tasks::state(&states, index, ordinal)?;
-    let text = one_task(index, state, &states);
-    if state == TaskState::Waiting {
-        let of_group = group(api, of, &states).await?;
-        return Ok(v1::ExplainResponse { summary: format!("{text}; {}", of_group.summary), ..of_group });
-    }
-    let shown = v1::Allocation { tasks: Some(counts(&states)), ..lattice_api::allocation::to_proto(of) };
-    Ok(v1::ExplainResponse { allocation: Some(shown), summary: text, ..Default::default() })
-}
-
 /// How far a group is.
 fn progress(counts: &v1::TaskCounts) -> String {
     let (ended, total) = (ended_count(counts), counts.total);
     let failed = if counts.failed == 0 { String::new() } else { format!(" ({} failed)", counts.failed) };
-    let lanes = if counts.lanes_running == 1 { "1 lane runs and holds".to_owned() } else { format!("{} lanes run and hold", counts.lanes_running) };
-    format!("{ended} of {total} tasks have ended{failed}, {} wait; {lanes} {} of the others", counts.waiting, counts.running)
-}
-
-/// Where a task is, in a clause.
-fn one_task(index: u32, state: TaskState, states: &TaskStates) -> String {
-    let again = match states.task_restarts {
-        0 => String::new(),
-        1 => " after 1 restart".to_owned(),
-        many => format!(" after {many} restarts"),
+    let lanes = match counts.lanes_running {
+        1 => "1 lane runs and holds".to_owned(),
+        lanes => format!("{lanes} lanes run and hold"),
     };
-    let lane = states.places.last().map(|TaskPlace { lane, node }| {
-        let node = node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
-        format!("lane {}{node}", lane.short())
-    });
-    match (state, lane) {
-        (TaskState::Waiting, _) => format!("task {index} waits for a lane{again}"),
-        (TaskState::Leased, Some(lane)) => format!("task {index} runs in {lane}, or is among the next tasks there{again}"),
-        (TaskState::Leased, None) => format!("task {index} is in a lane{again}"),
-        (TaskState::Ended(outcome), Some(lane)) => format!("task {index} ended: {outcome}; it was last in {lane}{again}"),
-        (TaskState::Ended(outcome), None) => format!("task {index} ended: {outcome}; it was in no lane"),
-    }
+    format!("{ended} of {total} tasks have ended{failed}, {} wait; {lanes} {} of the others", counts.waiting, counts.running)
 }
 
 /// What is known of an allocation that waits.
@@ -167,27 +127,6 @@ fn answer(why: Explanation, shown: &v1::Allocation) -> v1::ExplainResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationId, TaskOutcome};
-
-    fn id(number: u128) -> AllocationId {
-        AllocationId(uuid::Uuid::from_u128(number << 96))
-    }
-
-    #[test]
-    fn a_task_is_explained_by_its_state_and_its_last_lane() {
-        let places = vec![TaskPlace { lane: id(1), node: None }, TaskPlace { lane: id(2), node: Some("n2".parse().unwrap()) }];
-        let states = |places: &[TaskPlace], task_restarts| TaskStates { places: places.to_vec(), task_restarts, ..TaskStates::default() };
-        let failed = TaskState::Ended(TaskOutcome::Exited(3));
-        for (state, states, text) in [
-            (TaskState::Waiting, states(&[], 0), "task 7 waits for a lane"),
-            (TaskState::Waiting, states(&places, 2), "task 7 waits for a lane after 2 restarts"),
-            (TaskState::Leased, states(&places, 1), "task 7 runs in lane 00000002 on n2, or is among the next tasks there after 1 restart"),
-            (failed, states(&places[..1], 0), "task 7 ended: exit_code 3; it was last in lane 00000001"),
-            (TaskState::Ended(TaskOutcome::Cancelled), states(&[], 0), "task 7 ended: cancelled; it was in no lane"),
-        ] {
-            assert_eq!(one_task(7, state, &states), text);
-        }
-    }
 
     #[test]
     fn the_progress_of_a_group_is_one_clause() {

@@ -10,6 +10,7 @@ use super::allocations::servable;
 use super::api::QUORUM_TIMEOUT;
 use super::arguments::allocation_id;
 use super::refusal::{status, unexpected};
+use lattice_api::spec::task_indices;
 use lattice_api::v1;
 use lattice_ledger::{Action, TaskStates};
 use lattice_membership::cluster::Cluster;
@@ -142,7 +143,7 @@ fn no_such_task(group: &Allocation, tasks: &TaskGroup, index: u32) -> Status {
 /// The ordinals of the tasks with these indices, all of which must exist.
 fn chosen(group: &Allocation, runs: &[v1::IndexRun]) -> Result<TaskSet, Status> {
     let tasks = tasks_of(group)?;
-    let indices = ranges::indices(runs)?;
+    let indices = task_indices(runs).map_err(|error| Status::invalid_argument(format!("indices: {error}")))?;
     let ordinals = tasks.indices.ordinals_of(&indices);
     if ordinals.len() < indices.count() {
         let mut all = indices.runs().iter().flat_map(|run| (run.first..=run.last).step_by(run.step as usize));
@@ -151,8 +152,9 @@ fn chosen(group: &Allocation, runs: &[v1::IndexRun]) -> Result<TaskSet, Status> 
     }
     if ordinals.range_count() > CHOSEN_RANGES_MAX {
         let count = ordinals.range_count();
-        let text = format!("{count} separate ranges of tasks are chosen, and {CHOSEN_RANGES_MAX} are possible\nhint: choose fewer at once");
-        return Err(Status::invalid_argument(text));
+        return Err(Status::invalid_argument(format!(
+            "{count} separate ranges of tasks are chosen, and {CHOSEN_RANGES_MAX} are possible\nhint: choose fewer at once"
+        )));
     }
     Ok(ordinals)
 }

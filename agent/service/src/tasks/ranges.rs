@@ -1,10 +1,10 @@
 //! The tasks of a group in the form of the API: ranges of indices in the same state.
 
+use lattice_api::spec::index_run;
 use lattice_api::v1;
 use lattice_ledger::{TaskPlace, TaskStates};
 use lattice_model::task_group::IndexRun;
 use lattice_model::{AllocationState, TaskIndices, TaskOutcome, TaskSet};
-use tonic::Status;
 
 /// The state of one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +61,9 @@ impl TaskState {
         }
     }
 
-    fn range(self, IndexRun { first, last, step }: IndexRun) -> v1::TaskRange {
+    fn range(self, run: IndexRun) -> v1::TaskRange {
         v1::TaskRange {
-            indices: Some(v1::IndexRun { first, last, step }),
+            indices: Some(index_run(run)),
             state: self.shown().to_string(),
             reason: self.reason(),
             exit_code: self.exit_code(),
@@ -136,15 +136,6 @@ pub(super) fn of_one(index: u32, state: TaskState, states: &TaskStates) -> v1::T
         restarts: states.task_restarts,
         ..state.range(IndexRun { first: index, last: index, step: 1 })
     }
-}
-
-/// The indices of a request.
-///
-/// # Errors
-/// They are none, malformed or too many.
-pub(super) fn indices(runs: &[v1::IndexRun]) -> Result<TaskIndices, Status> {
-    let runs = runs.iter().map(|run| IndexRun { first: run.first, last: run.last, step: run.step.max(1) });
-    TaskIndices::new(runs).map_err(|error| Status::invalid_argument(format!("indices: {error}")))
 }
 
 #[cfg(test)]
@@ -249,15 +240,5 @@ mod tests {
         assert_eq!(of_one(8, state, &states), wanted);
         let of = |ordinal| TaskState::of(&states, ordinal);
         assert_eq!((of(10), of(19), of(20)), (Some(TaskState::Leased), Some(TaskState::Waiting), None));
-    }
-
-    #[test]
-    fn indices_of_a_request_are_checked() {
-        let run = |first, last, step| v1::IndexRun { first, last, step };
-        let read = |runs: &[v1::IndexRun]| indices(runs).map(|indices| indices.to_string()).map_err(|status| status.code());
-        assert_eq!(read(&[run(10, 20, 0), run(30, 30, 1)]), Ok("10-20,30".to_owned()));
-        for hostile in [vec![], vec![run(3, 2, 1)], vec![run(0, u32::MAX, 1)], vec![run(0, 999_999, 1), run(0, 999_999, 1)]] {
-            assert_eq!(read(&hostile), Err(tonic::Code::InvalidArgument), "{hostile:?}");
-        }
     }
 }
