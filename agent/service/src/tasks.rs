@@ -14,7 +14,7 @@ use lattice_api::spec::task_indices;
 use lattice_api::v1;
 use lattice_ledger::{Action, TaskStates};
 use lattice_membership::cluster::Cluster;
-use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, TaskGroup, TaskSet};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, TaskGroup, TaskIndices, TaskSet};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Status};
@@ -183,10 +183,12 @@ fn ended(group: &Allocation, chosen: TaskSet, states: &TaskStates) -> Result<Tas
 /// The spec of a group that has these tasks of another one. What that one depended on does not matter
 /// any more, nor that it was held.
 fn spec_again(group: &Allocation, again: &TaskSet) -> Result<AllocationSpec, Status> {
-    let tasks = tasks_of(group)?;
-    let indices = tasks.indices.indices_of(again).ok_or_else(|| {
-        let text = "the chosen tasks have too many separate ranges of indices\nhint: choose fewer with `lattice retry ID --tasks LIST`";
-        Status::failed_precondition(text)
+    let (tasks, short) = (tasks_of(group)?, group.id.short());
+    let chosen = tasks.indices.indices_of(again);
+    let indices = TaskIndices::new(chosen.iter().flat_map(TaskIndices::runs).copied()).map_err(|error| {
+        Status::failed_precondition(format!(
+            "the tasks to run once more make no group: {error}\nhint: choose fewer with `lattice retry {short} --tasks LIST`"
+        ))
     })?;
     let tasks = TaskGroup { indices, ..tasks.clone() };
     let spec = AllocationSpec::clone(&group.spec);
@@ -239,7 +241,7 @@ pub(super) fn work_name(name: &str, lane: Option<LaneOf>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationState, TaskIndices, TaskOutcome, test_builders};
+    use lattice_model::{AllocationState, TaskOutcome, test_builders};
 
     fn id(number: u128) -> AllocationId {
         AllocationId(uuid::Uuid::from_u128(number << 96))
@@ -261,8 +263,9 @@ mod tests {
     }
 
     fn states() -> TaskStates {
-        let ended = [(TaskOutcome::Exited(0), set(&[(0, 2)])), (TaskOutcome::Exited(7), set(&[(3, 3)])), (TaskOutcome::Lost, set(&[(5, 5)]))];
-        TaskStates { waiting: set(&[(6, 9)]), leased: set(&[(4, 4)]), ended: ended.into(), ..TaskStates::default() }
+        let failed = [(TaskOutcome::Exited(7), set(&[(3, 3)])), (TaskOutcome::Lost, set(&[(5, 5)]))];
+        let ended = failed.into_iter().chain([(TaskOutcome::Exited(0), set(&[(0, 2)]))]).collect();
+        TaskStates { waiting: set(&[(6, 9)]), leased: set(&[(4, 4)]), ended, ..TaskStates::default() }
     }
 
     fn refused<T: std::fmt::Debug>(result: Result<T, Status>) -> String {
@@ -349,7 +352,8 @@ mod tests {
             Allocation { lane, state, ..test_builders::allocation(id(at)) }
         };
         let (waits, runs) = (AllocationState::Pending, AllocationState::Running);
-        let all = [lane(8, 1, 5, waits), lane(9, 1, 4, waits), lane(7, 1, 3, runs), lane(6, 2, 0, waits), test_builders::allocation(id(5))];
+        let plain = test_builders::allocation(id(5));
+        let all = [lane(8, 1, 5, waits), lane(9, 1, 4, waits), lane(7, 1, 3, runs), lane(6, 2, 0, waits), plain];
         let cluster = Cluster { allocations: all.into_iter().map(|a| (a.id, a)).collect(), ..Cluster::default() };
         let found = first_waiting_lanes(&cluster, &[id(1), id(3)].into());
         assert_eq!(found.into_iter().map(|(group, lane)| (group, lane.id)).collect::<Vec<_>>(), [(id(1), id(9))]);

@@ -8,7 +8,7 @@ use lattice_model::{AllocationState, TaskIndices, TaskOutcome, TaskSet};
 
 /// The state of one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum TaskState {
+pub(crate) enum TaskState {
     Waiting,
     /// A lane has leased it: it runs there, or is next.
     Leased,
@@ -73,7 +73,7 @@ impl TaskState {
 }
 
 /// How many tasks are in each state.
-pub(in super::super) fn counts(states: &TaskStates) -> v1::TaskCounts {
+pub(crate) fn counts(states: &TaskStates) -> v1::TaskCounts {
     let (mut completed, mut failed, mut cancelled) = (0, 0, 0);
     for (outcome, tasks) in &states.ended {
         match outcome {
@@ -186,12 +186,13 @@ mod tests {
             "10-16:2 Completed (0)",
             "18-18:1 Failed walltime_exceeded",
             "20-24:2 Running",
-            "26-28:2 Cancelled",
+            "26-26:1 Cancelled",
+            "28-28:1 Cancelled",
             "30-38:2 Pending",
         ];
         assert_eq!((texts(&found), truncated), (wanted.map(str::to_owned).to_vec(), false));
-        let (found, truncated) = ranges(&indices, &some(), 7);
-        assert_eq!((found.len(), truncated), (7, false));
+        let (found, truncated) = ranges(&indices, &some(), 8);
+        assert_eq!((found.len(), truncated), (8, false));
         let (found, truncated) = ranges(&indices, &some(), 2);
         assert_eq!((texts(&found), truncated), (wanted[..2].iter().map(|text| (*text).to_owned()).collect(), true));
     }
