@@ -46,11 +46,11 @@ impl TaskState {
         }
     }
 
-    /// Why it failed; empty: it did not.
+    /// How it ended; empty: it has not.
     fn reason(self) -> String {
         match self {
-            Self::Ended(outcome) if outcome.is_failure() => outcome.to_string(),
-            Self::Ended(_) | Self::Waiting | Self::Leased => String::new(),
+            Self::Ended(outcome) => outcome.to_string(),
+            Self::Waiting | Self::Leased => String::new(),
         }
     }
 
@@ -181,13 +181,13 @@ mod tests {
         let indices = TaskIndices::parse("0-198:2").unwrap();
         let (found, truncated) = ranges(&indices, &some(), 100);
         let wanted = [
-            "0-6:2 Completed (0)",
+            "0-6:2 Completed (0) completed",
             "8-8:1 Failed (1) exit_code 1",
-            "10-16:2 Completed (0)",
+            "10-16:2 Completed (0) completed",
             "18-18:1 Failed walltime_exceeded",
             "20-24:2 Running",
-            "26-26:1 Cancelled",
-            "28-28:1 Cancelled",
+            "26-26:1 Cancelled cancelled",
+            "28-28:1 Cancelled cancelled",
             "30-38:2 Pending",
         ];
         assert_eq!((texts(&found), truncated), (wanted.map(str::to_owned).to_vec(), false));
