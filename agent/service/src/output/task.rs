@@ -138,7 +138,8 @@ impl Task {
             if let Some(place) = newer {
                 match self.in_lane(place).await {
                     Ok((node, selection)) => {
-                        if reading.is_some() {
+                        if let Some(former) = reading.take() {
+                            former.finish(&self.api, out).await;
                             let text = format!("task {} began again in lane {} on {node}", self.index, place.lane.short());
                             let _ = out.send(Ok(notice("", &text))).await;
                         }
@@ -248,7 +249,7 @@ impl Reading {
         Self { node, selection, chunks, pull: AbortOnDropHandle::new(pull) }
     }
 
-    /// The task has ended: sends what was not sent yet.
+    /// The task has ended in this lane: sends what was not sent yet.
     async fn finish(self, api: &Api, out: &Out) {
         let Self { node, mut selection, mut chunks, pull } = self;
         drop(pull);
