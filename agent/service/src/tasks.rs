@@ -22,8 +22,6 @@ use tonic::{Request, Status};
 /// How many ranges an answer has if the caller does not say, and at most.
 const RANGES_DEFAULT: u32 = 1000;
 const RANGES_MAX: u32 = 10_000;
-/// How many separate ranges of tasks one request may choose.
-const CHOSEN_RANGES_MAX: usize = 10_000;
 /// How much of a group's indices an error shows, in characters.
 const INDICES_CHARS_MAX: usize = 60;
 
@@ -149,12 +147,6 @@ fn chosen(group: &Allocation, runs: &[v1::IndexRun]) -> Result<TaskSet, Status> 
         let mut all = indices.runs().iter().flat_map(|run| (run.first..=run.last).step_by(run.step as usize));
         let missing = all.find(|index| tasks.indices.ordinal_of(*index).is_none()).unwrap_or_default();
         return Err(no_such_task(group, tasks, missing));
-    }
-    if ordinals.range_count() > CHOSEN_RANGES_MAX {
-        let count = ordinals.range_count();
-        return Err(Status::invalid_argument(format!(
-            "{count} separate ranges of tasks are chosen, and {CHOSEN_RANGES_MAX} are possible\nhint: choose fewer at once"
-        )));
     }
     Ok(ordinals)
 }
@@ -357,14 +349,5 @@ mod tests {
         let cluster = Cluster { allocations: all.into_iter().map(|a| (a.id, a)).collect(), ..Cluster::default() };
         let found = first_waiting_lanes(&cluster, &[id(1), id(3)].into());
         assert_eq!(found.into_iter().map(|(group, lane)| (group, lane.id)).collect::<Vec<_>>(), [(id(1), id(9))]);
-    }
-
-    #[test]
-    fn a_set_of_indices_that_is_large_and_has_gaps_is_chosen_in_parts() {
-        let mut large = group();
-        let indices = TaskIndices::parse("0-99999").unwrap();
-        test_builders::spec_of(&mut large).tasks = Some(Box::new(TaskGroup { indices, concurrent_max: None, failures_max: None }));
-        let text = refused(chosen(&large, &[v1::IndexRun { first: 0, last: 99_998, step: 2 }]));
-        assert_eq!(text, "50000 separate ranges of tasks are chosen, and 10000 are possible\nhint: choose fewer at once");
     }
 }
