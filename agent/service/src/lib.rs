@@ -53,6 +53,7 @@ mod signalling;
 mod status_message;
 mod submitted;
 mod target;
+mod tasks;
 mod telemetry;
 mod traced;
 mod updating;
