@@ -215,7 +215,7 @@ fn dependencies_are_read_and_their_condition_is_success_unless_another_one_is_na
     for (on, condition, piece) in [
         ("1f0c9a4e", "", "is not an id"),
         (ID, "ok", "\"ok\" is no condition"),
-        (ID, "corresponding", "task groups, which are not built yet"),
+        (ID, "corresponding", "corresponding is not built yet"),
     ] {
         let Err(SpecError::Invalid { field: "depends-on", why }) = read(on, condition) else { panic!("{on}:{condition} is accepted") };
         assert!(why.contains(piece), "{why}");

@@ -103,8 +103,8 @@ const LOGS_NOTE: &str = "\
 The stdout of each rank goes to stdout, and its stderr to stderr. Old output
 comes one rank after the other; the two streams of a rank are in the order in
 which they were written, to about a second. With --follow, new lines come as
-they are written. Each task of a task group has output of its own, which --follow
-follows until the task has ended.";
+they are written. Each task of a task group has output of its own; --follow then
+ends with the task.";
 
 #[derive(Args)]
 #[command(after_help = LOGS_NOTE)]
