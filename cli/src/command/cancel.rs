@@ -38,7 +38,10 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     }
     match session.format() {
         Format::Table => print(&cancelled.iter().map(line).collect::<String>())?,
-        Format::Name => print_names(cancelled.iter().map(name).collect::<Vec<_>>().iter().map(String::as_str))?,
+        Format::Name => {
+            let names: Vec<String> = cancelled.iter().map(name).collect();
+            print_names(names.iter().map(String::as_str))?;
+        }
         Format::Data(notation) => notation.print(&cancelled.iter().map(json).collect::<Vec<_>>())?,
     }
     Ok(exit)
@@ -48,11 +51,7 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
 enum Cancelled {
     Allocation(v1::CancelResponse),
     /// Tasks of the task group that this key names.
-    Tasks {
-        key: String,
-        tasks: TaskIndices,
-        response: v1::CancelTasksResponse,
-    },
+    Tasks { key: String, tasks: TaskIndices, response: v1::CancelTasksResponse },
 }
 
 async fn cancel(client: &Client, key: String, tasks: Option<TaskIndices>) -> Result<Cancelled, Failure> {

@@ -68,7 +68,13 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
 }
 
 /// Follows the output of one task until it has ended, also over broken connections, and returns its exit code.
-async fn follow_task(session: &Session, mut client: Client, request: &v1::LogsRequest, mut screen: Screen, index: u32) -> Result<u8, Failure> {
+async fn follow_task(
+    session: &Session,
+    mut client: Client,
+    request: &v1::LogsRequest,
+    mut screen: Screen,
+    index: u32,
+) -> Result<u8, Failure> {
     let retries = Retries::default();
     loop {
         let once = async {

@@ -58,7 +58,10 @@ async fn tasks(session: &Session, typed: &str, stale: bool) -> Result<(), Failur
     match session.format() {
         Format::Table => print(&tasks_table(&found.ranges, session.table_size()))?,
         Format::Data(notation) => notation.print(&TasksJson::from(&found))?,
-        Format::Name => print_names(found.ranges.iter().map(|range| range_name(&found.id, range)).collect::<Vec<_>>().iter().map(String::as_str))?,
+        Format::Name => {
+            let names: Vec<String> = found.ranges.iter().map(|range| range_name(&found.id, range)).collect();
+            print_names(names.iter().map(String::as_str))?;
+        }
     }
     if found.truncated {
         let id = short(&found.id);

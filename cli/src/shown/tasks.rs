@@ -71,15 +71,15 @@ fn run_of(range: &v1::TaskRange) -> IndexRun {
 /// How many tasks of a task group are in each state, below a heading that says how to see more; empty for other work.
 pub fn group_text(a: &v1::Allocation) -> String {
     let Some(counts) = a.tasks.as_ref().filter(|_| !a.task_group.is_empty()) else { return String::new() };
-    let mut table = Table::new(&["TOTAL", "WAITING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED", "RESTARTS", "LANES"]);
+    let mut table = Table::new(&["WAITING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED", "RESTARTS", "LANES"]);
     let lanes = match counts.lanes_waiting {
         0 => counts.lanes_running.to_string(),
         waiting => format!("{} ({waiting} wait)", counts.lanes_running),
     };
-    let numbers =
-        [counts.total, counts.waiting, counts.running, counts.completed, counts.failed, counts.cancelled, counts.restarts].map(|n| n.to_string());
-    table.row(numbers.into_iter().chain([lanes]).collect());
-    format!("\nTasks (`lattice status {} --tasks` lists them, `--lanes` their lanes):\n{}", short(&a.id), table.text(&[]))
+    let numbers = [counts.waiting, counts.running, counts.completed, counts.failed, counts.cancelled, counts.restarts];
+    table.row(numbers.map(|number| number.to_string()).into_iter().chain([lanes]).collect());
+    let total = counted(counts.total, "task");
+    format!("\n{total}; `lattice status {} --tasks` and `--lanes` show more:\n{}", short(&a.id), table.text(&[]))
 }
 
 /// The numbers of a task group's tasks as JSON.
@@ -409,9 +409,9 @@ INDICES  TASKS  STATE      EXIT CODE  REASON
         let counts = v1::TaskCounts { total: 100, waiting: 37, running: 20, completed: 42, failed: 1, lanes_running: 20, ..Default::default() };
         let group = v1::Allocation { task_group: "0-99%20".into(), tasks: Some(counts), ..running() };
         let want = "
-Tasks (`lattice status 1f0c9a4e --tasks` lists them, `--lanes` their lanes):
-TOTAL  WAITING  RUNNING  COMPLETED  FAILED  CANCELLED  RESTARTS  LANES
-100    37       20       42         1       0          0         20
+100 tasks; `lattice status 1f0c9a4e --tasks` and `--lanes` show more:
+WAITING  RUNNING  COMPLETED  FAILED  CANCELLED  RESTARTS  LANES
+37       20       42         1       0          0         20
 ";
         assert_eq!(group_text(&group), want);
         let million = v1::TaskCounts { total: 1_000_000, lanes_running: 1000, lanes_waiting: 32, restarts: 3, ..counts };
