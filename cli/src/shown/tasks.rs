@@ -147,7 +147,7 @@ pub fn tasks_table(ranges: &[v1::TaskRange], size: TableSize) -> String {
     let mut lines: Vec<StateLine> = Vec::new();
     for range in ranges {
         let (state, run) = (state_text(range), run_of(range));
-        let (tasks, indices) = (u64::from(run.count()), run.to_string());
+        let (tasks, indices) = (u64::from(run.count()), run.to_string().replace(',', ", "));
         match lines.iter_mut().find(|line| line.state == state) {
             Some(line) => {
                 line.tasks += tasks;
