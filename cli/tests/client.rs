@@ -641,7 +641,9 @@ fn a_task_group_is_submitted_shown_and_run_again() {
         assert_eq!(run(dir, &["logs", "1f0c", "--task", "8"]).0, Some(0));
         assert_eq!(run(dir, &["logs", "-f", "1f0c[7]"]).0, Some(3), "the code of the task");
         assert_eq!(*scene.logs_of_task.lock().unwrap(), [Some(7), Some(8), Some(7)]);
-        assert_eq!(run(dir, &["logs", "1f0c[7]", "--task=7"]).0, Some(2));
+        for option in ["--task=7", "--rank=0"] {
+            assert_eq!(run(dir, &["logs", "1f0c[7]", option]).0, Some(2), "{option}");
+        }
 
         let (code, stdout, _) = run(dir, &["cancel", "1f0c9a4e[10-20,30]", "1f0c9a4e"]);
         let want = "Cancelled 11 tasks of task group 1f0c9a4e; 1 had ended before\nAllocation 1f0c9a4e is cancelled\n";

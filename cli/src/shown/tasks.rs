@@ -334,7 +334,7 @@ mod tests {
     }
 
     fn task(state: &str, lanes: &[(&str, &str)], restarts: u32, exit_code: Option<i32>, reason: &str) -> Task {
-        let (lanes, nodes) = lanes.iter().map(|(lane, node)| ((*lane).to_owned(), (*node).to_owned())).unzip();
+        let (lanes, nodes): (Vec<String>, Vec<String>) = lanes.iter().map(|(lane, node)| ((*lane).to_owned(), (*node).to_owned())).unzip();
         Task { group: ID.into(), index: 7, known: v1::TaskRange { lanes, nodes, restarts, ..range(7, 7, state, exit_code, reason) } }
     }
 
