@@ -93,6 +93,7 @@ mod stored;
 mod summaries;
 mod supervisor;
 mod survival;
+mod task_commands;
 mod telemetry;
 mod tenants;
 mod topology;
@@ -136,6 +137,7 @@ fn main() -> ExitCode {
         demo::trials(),
         admission::trials(),
         jobs::trials(),
+        task_commands::trials(),
         lifetime::trials(),
         lifecycle::trials(),
         uenv::trials(),
