@@ -192,14 +192,18 @@ mod tests {
         assert_eq!(lane.report_due_ms(), None);
         run(&mut lane, DONE);
         assert_eq!(lane.report_due_ms(), Some(1500));
-        (0..4).for_each(|_| drop(run(&mut lane, DONE)));
+        for _ in 0..4 {
+            run(&mut lane, DONE);
+        }
         assert_eq!(lane.report_due_ms(), Some(1500), "half is left");
         run(&mut lane, DONE);
         assert_eq!(lane.report_due_ms(), Some(0));
         assert_eq!(lane.report(1100).1, 4);
         run(&mut lane, DONE);
         assert_eq!(lane.report_due_ms(), Some(1600), "the next lease is on its way");
-        (0..3).for_each(|_| drop(run(&mut lane, DONE)));
+        for _ in 0..3 {
+            run(&mut lane, DONE);
+        }
         assert_eq!(lane.report_due_ms(), Some(0), "nothing is left to run");
         lane.report(1100);
         assert_eq!(lane.report_due_ms(), None);

@@ -3,6 +3,7 @@
 mod attached;
 mod attaching;
 mod ending;
+mod lane;
 mod lease;
 mod memory;
 mod replay;
@@ -20,6 +21,7 @@ use crate::shim_log::log_line;
 use crate::work::Work;
 use anyhow::Context;
 use attached::Attached;
+use lane::OpenLane;
 use lattice_model::{LaunchId, MemoryKill, NodeId, RankOutcome, with_causes};
 use lattice_runtime::cgroup::Scope;
 use lattice_runtime::cgroup::controllers::open_v1_procs;
@@ -82,6 +84,8 @@ pub struct Shim {
     agent: AgentLink,
     exits: Writer,
     script: Script,
+    /// The lane of a task group, until it ends; then `script` has its end.
+    lane: Option<OpenLane>,
     /// By number.
     launches: BTreeMap<u32, Launch>,
     /// Launches that start their ranks when their PMIx server is ready. By number.
@@ -113,6 +117,7 @@ enum Script {
 #[derive(Clone, Copy)]
 enum Process {
     Script,
+    Task,
     Rank { number: u32, local: u32 },
     Bridge { number: u32 },
     Attached { session: u64 },
@@ -223,6 +228,7 @@ impl Shim {
             agent,
             exits,
             script: Script::None,
+            lane: None,
             launches: BTreeMap::new(),
             waiting: BTreeMap::new(),
             directories: BTreeMap::new(),
@@ -321,6 +327,8 @@ impl Shim {
                 self.agent.send(&FromShim::Going);
             }
             ToShim::StartScript { text, args, env, working_dir } => self.start_script(&text, &args, &env, &working_dir),
+            ToShim::OpenLane { lane } => self.open_lane(*lane),
+            ToShim::LeaseTasks { work } => self.lease_tasks(work),
             ToShim::StartLaunch { launch } => self.start_launch(launch),
             ToShim::FenceDone { launch, number, blob } => {
                 if let Some(launch) = self.launches.values_mut().find(|l| l.id() == launch) {
@@ -435,6 +443,7 @@ impl Shim {
                     }
                     self.script_ended(failure.map_or(outcome, |f| RankOutcome::NotStarted { code: f.code }));
                 }
+                Some(Process::Task) => self.task_ended(outcome),
                 Some(Process::Bridge { number }) => self.bridge_ended(number),
                 Some(Process::Attached { session }) => self.attached_ended(session, outcome),
                 // An orphan that one of our processes left: nobody needs a report.
