@@ -95,6 +95,7 @@ impl AllocationTask {
             self.warning = walltime::warn(&self.context, &self.share, &self.dir);
         }
         match &share.spec.entrypoint {
+            Entrypoint::Command { .. } | Entrypoint::Script { .. } if share.lane.is_some() => self.open_lane(share).await,
             Entrypoint::Script { .. } => self.send_script(share).await,
             // An earlier run of the agent may have begun the launch; then the shim has it in its
             // original form.
