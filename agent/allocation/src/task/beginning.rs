@@ -94,8 +94,10 @@ impl AllocationTask {
         if self.warning.is_none() {
             self.warning = walltime::warn(&self.context, &self.share, &self.dir);
         }
+        if share.lane.is_some() {
+            return self.open_lane(share).await;
+        }
         match &share.spec.entrypoint {
-            Entrypoint::Command { .. } | Entrypoint::Script { .. } if share.lane.is_some() => self.open_lane(share).await,
             Entrypoint::Script { .. } => self.send_script(share).await,
             // An earlier run of the agent may have begun the launch; then the shim has it in its
             // original form.
