@@ -48,8 +48,9 @@ fn run(bed: &mut Bed, tasks: impl IntoIterator<Item = u32>) -> BTreeMap<u32, Tas
         match bed.agent.next().expect("the shim went away") {
             FromShim::TasksEnded { report, .. } => {
                 for ended in report.ended {
-                    outcomes.extend(ended.tasks.iter().map(|task| (task, ended.outcome)));
-                    left.remove_all(&ended.tasks);
+                    let ended_now = ended.tasks.and(&left);
+                    outcomes.extend(ended_now.iter().map(|task| (task, ended.outcome)));
+                    left.remove_all(&ended_now);
                 }
                 bed.agent.send(&ToShim::LeaseTasks { work: LaneWork { leased: left.clone(), is_last: true } });
             }
@@ -81,7 +82,7 @@ pub fn in_order() {
                 [ $LATTICE_TASK_INDEX != 20 ] || { echo err >&2; exit 3; }\n";
     open(&mut bed, script(text), "10-30:10", None);
     let outcomes = run(&mut bed, 0..3);
-    assert_eq!(outcomes, [(0, DONE), (1, TaskOutcome::Exited(3)), (2, DONE)].into());
+    assert_eq!(outcomes, BTreeMap::from([(0, DONE), (1, TaskOutcome::Exited(3)), (2, DONE)]));
     assert_eq!(written(&bed, "order"), "10\n20\n30\n");
     for (ordinal, out, err) in [(0, "out 10 /tmp\n", ""), (1, "out 20 /tmp\n", "err\n"), (2, "out 30 /tmp\n", "")] {
         assert_eq!((bed.log(1, ordinal, LogStream::Out).as_str(), bed.log(1, ordinal, LogStream::Err).as_str()), (out, err));
@@ -104,7 +105,7 @@ pub fn silent() {
 pub fn not_started() {
     let mut bed = Bed::ready(Setting::default());
     open(&mut bed, Entrypoint::Command { argv: vec!["no-such-program".into()] }, "0-1", None);
-    assert_eq!(run(&mut bed, 0..2), [(0, TaskOutcome::Exited(127)), (1, TaskOutcome::Exited(127))].into());
+    assert_eq!(run(&mut bed, 0..2), BTreeMap::from([(0, TaskOutcome::Exited(127)), (1, TaskOutcome::Exited(127))]));
     for ordinal in 0..2 {
         assert_eq!(bed.log(1, ordinal, LogStream::Err), "lattice: no-such-program: command not found\n");
     }
@@ -118,7 +119,7 @@ fn no_leftovers(setting: Setting) {
                 state=$(sed 's/.*) //; s/ .*//' /proc/$(cat $DIR/left)/stat 2> /dev/null)\n\
                 [ -z \"$state\" ] || [ \"$state\" = Z ] || exit 9\nfi\nsetsid sleep 1000 &\necho $! > $DIR/left\n";
     open(&mut bed, script(text), "0-4", None);
-    assert_eq!(run(&mut bed, 0..5), (0..5).map(|ordinal| (ordinal, DONE)).collect());
+    assert_eq!(run(&mut bed, 0..5), (0..5).map(|ordinal| (ordinal, DONE)).collect::<BTreeMap<_, _>>());
     bed.end();
 }
 
@@ -134,7 +135,7 @@ pub fn walltime() {
     let mut bed = Bed::ready(Setting::default());
     let text = "#!/bin/sh\n[ $LATTICE_TASK_INDEX = 0 ] || exit 0\ntrap '' TERM\nwhile :; do sleep 1000; done\n";
     open(&mut bed, script(text), "0-1", Some(700));
-    assert_eq!(run(&mut bed, 0..2), [(0, TaskOutcome::WalltimeExceeded), (1, DONE)].into());
+    assert_eq!(run(&mut bed, 0..2), BTreeMap::from([(0, TaskOutcome::WalltimeExceeded), (1, DONE)]));
     bed.end();
 }
 
@@ -154,14 +155,15 @@ pub fn own_walltime() {
 }
 
 /// The first task runs until it is ended; the others end at once.
-const FIRST_STAYS: &str = "#!/bin/sh\necho $LATTICE_TASK_INDEX >> $DIR/order\n[ $LATTICE_TASK_INDEX = 0 ] || exit 0\necho up\nexec sleep 1000\n";
+const FIRST_STAYS: &str =
+    "#!/bin/sh\necho $LATTICE_TASK_INDEX >> $DIR/order\n[ $LATTICE_TASK_INDEX = 0 ] || exit 0\necho up\nexec sleep 1000\n";
 
 pub fn revoked() {
     let mut bed = Bed::ready(Setting::default());
     open(&mut bed, script(FIRST_STAYS), "0-3", None);
     lease(&mut bed, 0..3, false);
     bed.wait_log(1, 0, "up");
-    assert_eq!(run(&mut bed, [2]), [(2, DONE)].into());
+    assert_eq!(run(&mut bed, [2]), BTreeMap::from([(2, DONE)]));
     assert_eq!(written(&bed, "order"), "0\n2\n");
     assert_eq!(exits::read(&bed.dir).unwrap()[..2], [task(0, TaskOutcome::Cancelled), task(2, DONE)]);
     bed.end();
@@ -185,7 +187,7 @@ pub fn agent_away() {
     // The agent opens the lane again, and the quorum does not have the ends yet.
     open(&mut bed, script(text), "0-2", None);
     lease(&mut bed, 0..3, false);
-    assert_eq!(run(&mut bed, [2]), [(2, DONE)].into());
+    assert_eq!(run(&mut bed, [2]), BTreeMap::from([(2, DONE)]));
     assert_eq!(written(&bed, "order"), "0\n1\n2\n");
     bed.end();
 }
@@ -226,6 +228,6 @@ pub fn signalled() {
     bed.wait_log(1, 0, "up");
     bed.agent.send(&ToShim::Signal { request: 1, signal: libc::SIGUSR1, to: SignalTarget::Script });
     bed.agent.until("Signalled", |m| *m == FromShim::Signalled { request: 1, processes: 1 });
-    assert_eq!(run(&mut bed, [0]), [(0, TaskOutcome::Exited(7))].into());
+    assert_eq!(run(&mut bed, [0]), BTreeMap::from([(0, TaskOutcome::Exited(7))]));
     bed.end();
 }

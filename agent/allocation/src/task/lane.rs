@@ -13,7 +13,9 @@ use super::AllocationTask;
 use crate::handles::Shared;
 use crate::lane_quorum::NotAdvanced;
 use crate::node_environment;
-use lattice_model::{AllocationId, Backoff, DesiredShare, EndReason, EndedTasks, Epoch, LaneReport, LaneWork, TaskOutcome, TaskSet, millis};
+use lattice_model::{
+    AllocationId, Backoff, DesiredShare, EndReason, EndedTasks, Epoch, LaneReport, LaneWork, TaskOutcome, TaskSet, millis,
+};
 use lattice_registry::Command;
 use lattice_runtime::shim::{LaneSpec, TASK_LAUNCH_MAX, ToShim, task_launch};
 use std::collections::BTreeMap;

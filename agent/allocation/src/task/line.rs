@@ -119,7 +119,9 @@ impl AllocationTask {
         self.terminals.lost(why);
         let records = self.recorded_ends().await;
         let entry = match &self.share.spec.entrypoint {
-            Entrypoint::Command { argv } if self.phase.is_started() && self.share.lane.is_none() => Some(environment::entry_launch(&self.share, argv.clone())),
+            Entrypoint::Command { argv } if self.phase.is_started() && self.share.lane.is_none() => {
+                Some(environment::entry_launch(&self.share, argv.clone()))
+            }
             Entrypoint::Command { .. } | Entrypoint::Script { .. } => None,
         };
         if let Some(entry) = &entry {

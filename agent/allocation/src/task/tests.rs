@@ -527,7 +527,7 @@ async fn a_lane_gets_its_tasks_from_the_quorum_one_call_at_a_time() {
     assert!(work.asks_nothing().await);
     work.task.handle_message(FromShim::ScriptEnded { outcome: RankOutcome::Exited { code: 0 } }).await;
     assert_eq!(work.ends(), [EndReason::Exited { code: 0 }]);
-    assert_eq!(work.handle.activity.borrow().over, [0, 1].into(), "readers may reach the end of its output");
+    assert_eq!(work.handle.activity.borrow().over, BTreeSet::from([0, 1]), "readers may reach the end of its output");
 }
 
 #[tokio::test]
