@@ -3,6 +3,7 @@
 mod beginning;
 mod ending;
 mod lane;
+mod lane_state;
 mod lease;
 mod line;
 mod parts;
@@ -14,7 +15,7 @@ use super::prepare::{self, Preparing};
 use super::signals::Signals;
 use super::terminals::Terminals;
 use crate::handles::Shared;
-use lane::Lane;
+use lane_state::LaneState;
 use lattice_mesh::terminal::ToTerminal;
 use lattice_model::input::Taken;
 use lattice_model::launch::MEMORY_KILL_CODE;
@@ -59,7 +60,7 @@ struct AllocationTask {
     image: Option<HeldImage>,
     launches: BTreeMap<LaunchId, LocalLaunch>,
     /// If it is a lane of a task group: its reports to the quorum.
-    lane: Lane,
+    lane: LaneState,
     /// Keyboard input for launches that the shim does not have yet, the oldest first.
     typed_ahead: VecDeque<(LaunchId, ToTerminal)>,
     terminals: Terminals,
@@ -88,7 +89,7 @@ impl AllocationTask {
             phase: TaskPhase::default(),
             image: None,
             launches: BTreeMap::new(),
-            lane: Lane::default(),
+            lane: LaneState::default(),
             typed_ahead: VecDeque::new(),
             terminals: Terminals::default(),
             signals: Signals::default(),

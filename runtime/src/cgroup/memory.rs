@@ -115,3 +115,32 @@ fn read_counter(file: &Path, name: &str) -> Option<u64> {
 fn read_number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kills_of_one_task_of_a_lane_are_not_those_of_the_next() {
+        let dir = std::env::temp_dir().join(format!("lattice-memory-watch-{}", std::process::id()));
+        let scope = Scope::at(dir.clone());
+        let group = scope.launch(0).path().to_owned();
+        fs::create_dir_all(&group).unwrap();
+        fs::write(dir.join("memory.events"), "oom 1\n").unwrap();
+        fs::write(group.join("memory.oom.group"), "1\n").unwrap();
+        let set_kills = |kills: u64| fs::write(group.join("memory.events"), format!("oom_kill {kills}\n")).unwrap();
+        set_kills(0);
+        let mut watch = MemoryWatch::of(Some(&scope), &[]).unwrap();
+        assert_eq!(watch.kill_in(0), None);
+        let kill = Some(MemoryKill { launch: 0, whole: true, had_bytes: None, limit_bytes: None });
+        set_kills(2);
+        assert_eq!(watch.kill_in(0), kill);
+        set_kills(3);
+        assert_eq!(watch.kill_in(0), None, "it was killed whole");
+        watch.settle_tasks();
+        assert_eq!(watch.kill_in(0), None);
+        set_kills(5);
+        assert_eq!(watch.kill_in(0), kill);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

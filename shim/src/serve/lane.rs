@@ -1,13 +1,8 @@
 //! Runs the tasks of a lane of a task group, one after another, without asking the agent in between.
-//!
-//! ```text
-//!   Running ──walltime over, or revoked──▶ Terminating ──grace over──▶ Killed
-//!      ╰───────────────────its process ended──────┴──────────────────────┴──▶ Clearing ──nothing of it is left──▶ next
-//! ```
-//!
 //! All tasks run in the cgroup of launch 0, where a script would run.
 
 use super::ending::KILL_RETRY_MS;
+use super::open_lane::{Cut, OpenLane, Phase, Task};
 use super::starting::borrowed;
 use super::{Ending, KILLED, Process, Script, Shim, Walltime, now_ms};
 use crate::lane::Lane;
@@ -15,12 +10,11 @@ use crate::launch::Happening;
 use crate::shim_log::log_line;
 use crate::task_output::{TaskOutput, Which};
 use crate::{log_files, script};
-use lattice_model::{Entrypoint, LaneWork, RankOutcome, TaskIndices, TaskOutcome, with_causes};
+use lattice_model::{Entrypoint, LaneWork, RankOutcome, TaskOutcome, with_causes};
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::process::{self, Environment, NotStarted, Program, StartReport};
 use lattice_runtime::shim::{FromShim, LaneSpec, task_launch};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::time::Instant;
 
 /// How long a task runs before its output files become log files even if they are empty, in milliseconds.
@@ -28,99 +22,6 @@ const SHORT_TASK_MS: u64 = 200;
 /// The code of a launch that still runs when the task that began it has ended: 128 + SIGTERM.
 const TASK_ENDED_CODE: i32 = 143;
 const TASK_ENDED: &str = "the task that began it has ended";
-
-/// The lane, and what is the same for all its tasks.
-pub(super) struct OpenLane {
-    lane: Lane,
-    indices: TaskIndices,
-    walltime_ms: Option<u64>,
-    argv: Vec<String>,
-    env: Environment,
-    working_dir: PathBuf,
-    /// The cgroup of launch 0.
-    group: Option<OwnedFd>,
-    /// The script.
-    inherit: Vec<OwnedFd>,
-    output: TaskOutput,
-    task: Option<Task>,
-    /// Whether a task could not be started, and the next one must be tried at once.
-    start_failed: bool,
-}
-
-/// The task that runs, or that is being cleared away.
-struct Task {
-    ordinal: u32,
-    pid: i32,
-    start: StartReport,
-    began: Instant,
-    phase: Phase,
-    /// When its output files become log files, if it still runs then.
-    long_at: Option<u64>,
-    /// Whether the kernel killed some of it for lack of memory.
-    out_of_memory: bool,
-}
-
-/// See the module. All times are milliseconds of CLOCK_BOOTTIME.
-#[derive(Clone, Copy)]
-enum Phase {
-    Running { until: Option<u64> },
-    Terminating { why: Cut, kill_at: u64 },
-    Killed { why: Cut },
-    Clearing { outcome: TaskOutcome, retry_at: u64 },
-}
-
-/// Why a task is ended before it ends by itself.
-#[derive(Clone, Copy)]
-enum Cut {
-    Walltime,
-    Revoked,
-}
-
-impl Cut {
-    fn outcome(self) -> TaskOutcome {
-        match self {
-            Self::Walltime => TaskOutcome::WalltimeExceeded,
-            Self::Revoked => TaskOutcome::Cancelled,
-        }
-    }
-}
-
-impl Task {
-    fn due_ms(&self) -> Option<u64> {
-        let phase = match self.phase {
-            Phase::Running { until } => until,
-            Phase::Terminating { kill_at: at, .. } | Phase::Clearing { retry_at: at, .. } => Some(at),
-            Phase::Killed { .. } => None,
-        };
-        phase.into_iter().chain(self.long_at).min()
-    }
-}
-
-impl OpenLane {
-    /// When [`Shim::check_lane`] has something to do.
-    pub(super) fn due_ms(&self) -> Option<u64> {
-        let task = self.task.as_ref().and_then(Task::due_ms);
-        task.into_iter().chain(self.lane.report_due_ms()).chain(self.start_failed.then_some(0)).min()
-    }
-
-    /// The messages for an agent after a connect.
-    pub(super) fn replay(&mut self, now: u64) -> Vec<FromShim> {
-        let mut messages = vec![FromShim::LaneOpened];
-        if self.lane.has_ended_tasks() {
-            let (report, left) = self.lane.report(now);
-            messages.push(FromShim::TasksEnded { report, left });
-        }
-        messages
-    }
-
-    /// The kernel killed processes of the running task for lack of memory.
-    pub(super) fn memory_ran_out(&mut self, why: &str) {
-        if let Some(task) = &mut self.task {
-            task.out_of_memory = true;
-            self.output.note(why);
-        }
-    }
-}
 
 impl Shim {
     /// Opens the lane, unless it was opened already. If that fails, it ends as a script that cannot be started.

@@ -10,6 +10,7 @@
 //! waits while a call is under way.
 
 use super::AllocationTask;
+use super::lane_state::LostLane;
 use crate::handles::Shared;
 use crate::lane_quorum::NotAdvanced;
 use crate::node_environment;
@@ -27,28 +28,6 @@ use tokio::sync::mpsc;
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The pause before a lane that holds nothing asks again.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
-
-/// See the module.
-#[derive(Default)]
-pub(super) struct Lane {
-    is_asking: bool,
-    /// What to report when the present call was answered.
-    next: Option<LaneReport>,
-    /// How long a task takes here on average, in microseconds, as the shim last reported it.
-    mean_us: u64,
-    /// Whether it has ended, or its claim has: it asks nothing more.
-    is_over: bool,
-    /// Set when its shim is lost, until the ends that the shim recorded are reported.
-    lost: Option<LostLane>,
-}
-
-struct LostLane {
-    recorded: BTreeMap<TaskOutcome, TaskSet>,
-    /// Whether those of them that are still leased were reported.
-    is_reported: bool,
-    /// Why the lane ends.
-    reason: EndReason,
-}
 
 impl AllocationTask {
     /// Whether it is a lane whose tasks run here.

@@ -604,3 +604,12 @@ async fn the_ends_that_a_lost_shim_recorded_are_reported_before_the_lane_ends() 
     work.task.shim_lost("its shim is gone").await;
     assert_eq!(work.ends(), [lost()]);
 }
+
+#[tokio::test]
+async fn launches_in_a_lane_are_numbered_above_the_output_of_its_tasks() {
+    let work = work(lane);
+    for (number, highest) in [(7, 1000), (1002, 1002)] {
+        std::fs::create_dir_all(work.handle.dir().launch_logs(number)).unwrap();
+        assert_eq!(work.handle.highest_launch_number(), highest);
+    }
+}
