@@ -71,7 +71,7 @@ fn task(ordinal: u32, outcome: TaskOutcome) -> ExitRecord {
     ExitRecord::Task { ordinal, outcome }
 }
 
-/// How many log directories and files there are.
+/// How many directories of log files there are.
 fn log_entries(bed: &Bed) -> usize {
     fs::read_dir(bed.dir.logs()).unwrap().count()
 }
