@@ -93,6 +93,7 @@ mod stored;
 mod summaries;
 mod supervisor;
 mod survival;
+mod task_groups;
 mod telemetry;
 mod tenants;
 mod topology;
@@ -162,6 +163,7 @@ fn main() -> ExitCode {
         pmix::trials(),
         survival::trials(),
         dependencies::trials(),
+        task_groups::trials(),
         outage::trials(),
         checkpoint_uploads::trials(),
         checkpoint_mpi::trials(),
