@@ -112,7 +112,7 @@ fn run_group(cluster: &Cluster, lattice: &Lattice, name: &str) -> Result<Cost> {
     let cancel_ms = time_of(&mut lattice.command(&["cancel", &id]))?.as_secs_f64() * 1e3;
     let ended = lattice.ended_within(&id, LIMIT)?;
     let completed =
-        ended["tasks"]["completed"].as_u64().with_context(|| format!("a group without its number of completed tasks: {ended}"))?;
+        ended["task_counts"]["completed"].as_u64().with_context(|| format!("a group without its number of completed tasks: {ended}"))?;
     wait_all_free(lattice)?;
     std::thread::sleep(PAGE_AGE_MAX);
     growth.look();
