@@ -94,6 +94,7 @@ mod summaries;
 mod supervisor;
 mod survival;
 mod task_commands;
+mod task_groups;
 mod telemetry;
 mod tenants;
 mod topology;
@@ -164,6 +165,7 @@ fn main() -> ExitCode {
         pmix::trials(),
         survival::trials(),
         dependencies::trials(),
+        task_groups::trials(),
         outage::trials(),
         checkpoint_uploads::trials(),
         checkpoint_mpi::trials(),
