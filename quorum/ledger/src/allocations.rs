@@ -175,6 +175,7 @@ impl Ledger {
             | EndReason::OutOfMemory { .. }
             | EndReason::ProbeFailed { .. }
             | EndReason::DependencyUnmet { .. }
+            | EndReason::TasksFailed { .. }
             | EndReason::RunLeaseLapsed { .. } => actor.to_owned(),
         }
     }

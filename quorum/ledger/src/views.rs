@@ -153,6 +153,7 @@ impl Ledger {
                 restore: allocation.checkpoint.as_deref().cloned().filter(|c| c.epoch < allocation.epoch),
                 preempt: allocation.preemption.as_deref().cloned().filter(|order| order.stands() && allocation.head() == Some(node)),
                 telemetry: allocation.telemetry.as_deref().cloned(),
+                lane: allocation.lane,
             });
         }
         shares.sort_by_key(|s| s.allocation);
