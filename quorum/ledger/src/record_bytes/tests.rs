@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::history::{ChangedPhases, domain_bytes, lease_bytes};
+use crate::state::task_groups::TaskPlaces;
 use crate::{DomainKey, EndedPlace, Lease};
 use lattice_model::claim::{Share, SharePhase};
 use lattice_model::data::DataMount;
@@ -12,7 +13,7 @@ use lattice_model::task_group::IndexRun;
 use lattice_model::telemetry::TelemetryMode;
 use lattice_model::{
     AllocationId, AllocationState, CheckpointId, DayUse, DependencyCondition, Epoch, Exposed, LocalDomain, NodeId, NodeState, ParentState,
-    PreemptCause, Profile, Resources, Revision, SchedulerKind, TaskIndices, Timestamp, Used, test_builders,
+    PreemptCause, Profile, Resources, Revision, SchedulerKind, TaskIndices, TaskOutcome, TaskSet, Timestamp, Used, test_builders,
 };
 use serde::Serialize;
 use std::mem::size_of;
@@ -51,6 +52,8 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("parent", PARENT_BYTES, size_of::<Parent>() + 2 * size_of::<(AllocationId, AllocationId)>()),
         ("dependency", DEPENDENCY_BYTES, size_of::<Dependency>()),
         ("task group", TASK_GROUP_BYTES, size_of::<TaskGroup>() + 3 * BLOCK_BYTES),
+        ("tasks of a group", GROUP_TASKS_BYTES, size_of::<GroupTasks>() + arc + 2 * size_of::<(AllocationId, usize)>()),
+        ("reason", REASON_BYTES, size_of::<EndReason>() + BLOCK_BYTES),
         ("run of indices", INDEX_RUN_BYTES, size_of::<IndexRun>() + size_of::<u32>()),
         ("uenv", IMAGE_BYTES, size_of::<Image>() + BLOCK_BYTES),
         ("probe", PROBE_BYTES, size_of::<LivenessProbe>() + BLOCK_BYTES),
@@ -255,6 +258,25 @@ fn no_text_and_no_list_of_a_node_is_left_out() {
             more > 50 && estimate + 4 >= node_bytes(&plain()) + more,
             "{what}: {estimate} bytes are estimated, {more} more are in a message"
         );
+    }
+}
+
+#[test]
+fn no_range_of_tasks_is_left_out() {
+    let ranges = |many: u32| TaskSet::from((0..many).map(|number| (number * 3, number * 3 + 1)).collect::<Vec<_>>());
+    let places: Vec<(u32, u32, u32)> = (0..800).map(|number| (number * 3, number * 3 + 1, number)).collect();
+    let plain = serialized(&GroupTasks::default());
+    for (what, tasks) in [
+        ("ended", GroupTasks { ended: [(TaskOutcome::Exited(1), ranges(900))].into(), ..GroupTasks::default() }),
+        ("restarted", GroupTasks { restarted: [(1, ranges(900))].into(), ..GroupTasks::default() }),
+        ("placed", GroupTasks { placed: TaskPlaces::from(places), ..GroupTasks::default() }),
+        ("earlier", GroupTasks { earlier: (0..900).map(|lane| (lane, ranges(1))).collect(), ..GroupTasks::default() }),
+        ("stopped", GroupTasks { stopped: Some(Box::new(unmet(long()))), ..GroupTasks::default() }),
+        ("cancelled_by", GroupTasks { cancelled_by: Some(long()), ..GroupTasks::default() }),
+    ] {
+        let (estimate, real) = (tasks_bytes(&tasks), serialized(&tasks));
+        assert!(real > plain + LONG / 2, "{what}: it is not long");
+        assert!(estimate >= real, "{what}: {estimate} bytes are estimated, it has {real} in a message");
     }
 }
 
