@@ -10,8 +10,8 @@ use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::shares::PhaseRun;
 use lattice_model::{
-    AllocationState, DayUse, Epoch, Generation, HoldKind, Incarnation, MemberId, NodeState, PhasesChange, Revision, SharePhase, Timestamp,
-    Used, VniPool, When, WorkUsage,
+    AllocationState, DayUse, EndedTasks, Epoch, Generation, HoldKind, Incarnation, LaneReport, MemberId, NodeState, PhasesChange, Revision,
+    SharePhase, TaskOutcome, Timestamp, Used, VniPool, When, WorkUsage,
 };
 use lattice_quorum_client::wire::{
     Answer, AuditFound, Change, ClockAlarm, Conflict, Down, HeldKeys, ListFilter, NodeHealth, Refusal, RefusedClaim, Request, Up,
