@@ -159,7 +159,8 @@ fn tasks_run_in_lanes_one_after_another_and_the_group_completes() {
     }
     let ended = BTreeMap::from([(DONE, tasks(&[(0, 3)]))]);
     assert_eq!(states(&s), TaskStates { ended, ..TaskStates::default() });
-    assert_eq!([0, 2, 3].map(|number| reason(&s, lane(number))), ["Completed: exit_code 0", "Cancelled: cancelled by quorum", "Cancelled: cancelled by quorum"]);
+    assert_eq!([0, 1].map(|number| reason(&s, lane(number))), ["Completed: exit_code 0"; 2]);
+    assert_eq!([2, 3].map(|number| reason(&s, lane(number))), ["Cancelled: cancelled by quorum"; 2]);
     assert!(!s.ledger.dependents_are_due());
     check(&s);
 }
@@ -172,9 +173,10 @@ fn a_lane_holds_more_of_short_tasks_and_an_equal_part_of_what_is_left() {
     assert_eq!(advance(&mut s, zero, &[(DONE, &[(0, 0)])], SHORT_US), work(&[(1, 2000)], false));
     let one = (1, 1, runs(&mut s, 1, 1));
     assert_eq!(advance(&mut s, one, &[], SHORT_US), work(&[(2001, 4000)], false));
-    assert_eq!(advance(&mut s, zero, &[(DONE, &[(1, 1999)])], SHORT_US), work(&[(2000, 2000), (4001, 5500)], false), "a quarter of what waits");
+    // Each of two lanes leaves as much to the other one, so it holds a quarter of what waits.
+    assert_eq!(advance(&mut s, zero, &[(DONE, &[(1, 1999)])], SHORT_US), work(&[(2000, 2000), (4001, 5499)], false));
     let audit = s.acted(Action::AdvanceLane { id: lane(0), epoch: zero.2, node: node(0), report: LaneReport::default() });
-    assert_eq!(audit, [], "tasks leave no audit records");
+    assert!(audit.is_empty(), "tasks leave no audit records");
     check(&s);
 }
 
@@ -312,6 +314,7 @@ fn single_tasks_are_cancelled_wherever_they_are() {
     assert_eq!(s.act(cancel(&[(0, 1)], 7)), Ok(Outcome::TasksCancelled { cancelled: 0, ended: 2 }));
     assert_eq!(s.act(cancel(&[(2, 9)], 7)), Ok(Outcome::TasksCancelled { cancelled: 3, ended: 1 }));
     assert_eq!(reason(&s, id(1)), "Completed: exit_code 0", "one completed, and the others were not wanted");
+    assert_eq!(s.ledger.desired(&node(0)).shares[0].lane.unwrap().revocations, 2, "what runs there is not wanted any more");
     assert_eq!(advance(&mut s, zero, &[], 0), work(&[], true));
     assert_eq!(s.act(cancel(&[(2, 9)], 7)), Ok(Outcome::TasksCancelled { cancelled: 0, ended: 4 }));
     check(&s);
@@ -365,7 +368,7 @@ fn a_cancelled_group_ends_its_tasks_at_once_and_its_lanes_a_few_at_a_time() {
 fn a_held_group_begins_nothing_until_it_is_resumed() {
     let mut s = Story::new(1);
     s.done(submission(1, AllocationSpec { hold: true, ..group("0-2") }));
-    assert_eq!(live_lanes(&s), []);
+    assert!(live_lanes(&s).is_empty());
     s.done(Action::Resume { allocation: id(1), by: user(7) });
     let zero = (0, 0, runs(&mut s, 0, 0));
     advance(&mut s, zero, &[], 0).unwrap();
@@ -390,7 +393,7 @@ fn a_group_waits_for_others_and_is_waited_for() {
     for (number, condition) in [(3, DependencyCondition::Success), (4, DependencyCondition::Any), (5, DependencyCondition::Failure)] {
         s.done(submission(number, AllocationSpec { depends_on: on(1, condition), ..spec(1, RequeuePolicy::Never, 0) }));
     }
-    assert_eq!(live_lanes(&s), []);
+    assert!(live_lanes(&s).is_empty());
     let epoch = s.claimed(2, &[0]);
     s.report(0, ReportItem::Prepared { allocation: id(2), epoch });
     s.report(0, ReportItem::Ended { allocation: id(2), epoch, reason: EndReason::Exited { code: 0 } });

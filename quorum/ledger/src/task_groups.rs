@@ -357,9 +357,10 @@ impl Ledger {
     /// Ends the group, or lanes that it does not need, or creates some. Returns whether nothing is left
     /// to do.
     fn settle_group(&mut self, context: &mut ApplyContext, id: AllocationId, left: &mut usize) -> bool {
+        let is_notified = self.notify_revoked(context, id, left);
         let (Some(group), Some(tasks)) = (self.allocations.get(&id).cloned(), self.task_groups.get(&id)) else { return true };
         if group.state.is_terminal() {
-            return self.end_lanes_of_ended(context, &group, left);
+            return self.end_lanes_of_ended(context, &group, left) && is_notified;
         }
         // A node may run tasks that the backup shows as waiting.
         if self.placing_waits() {
@@ -367,19 +368,13 @@ impl Ledger {
         }
         if let Some(reason) = tasks.end_reason() {
             self.end_for_good(context, id, reason, "quorum");
-            return true;
+            return is_notified;
         }
-        let revoked: Vec<u32> = tasks.revoked.iter().take(*left).copied().collect();
         let may_begin = !group.held && group.dependencies.as_ref().is_none_or(|all| all.are_met());
         let concurrent_max = group.spec.tasks.as_ref().and_then(|tasks| tasks.concurrent_max);
         let wanted = if may_begin { tasks.lanes_wanted(concurrent_max) } else { 0 };
-        let (waiting, revocations) = (tasks.lanes_waiting(), tasks.revoked.len());
+        let waiting = tasks.lanes_waiting();
         let surplus: Vec<u32> = tasks.lanes.waiting.iter().rev().take(waiting.saturating_sub(wanted) as usize).copied().collect();
-        let is_told = revoked.len() == revocations;
-        *left -= revoked.len();
-        for number in revoked {
-            self.tell_revoked(context, id, number);
-        }
         for number in surplus {
             if *left == 0 {
                 return false;
@@ -387,7 +382,7 @@ impl Ledger {
             *left -= 1;
             self.end_for_good(context, lane_id(id, number), EndReason::Cancelled { by: "quorum".to_owned() }, "quorum");
         }
-        self.create_lanes(context, &group, wanted.saturating_sub(waiting), left) && is_told
+        self.create_lanes(context, &group, wanted.saturating_sub(waiting), left) && is_notified
     }
 
     /// Ends the lanes of a group that has ended. Those of a group whose tasks have all ended find out
@@ -410,17 +405,25 @@ impl Ledger {
         is_all
     }
 
-    /// A task that the lane holds was cancelled: its head asks what it may still run.
-    fn tell_revoked(&mut self, context: &mut ApplyContext, group: AllocationId, number: u32) {
-        if let Some(tasks) = self.tasks_mut(context, group) {
-            tasks.revoked.remove(&number);
+    /// Tasks that these lanes hold were cancelled: their heads ask what they may still run. Returns
+    /// whether all lanes were notified.
+    fn notify_revoked(&mut self, context: &mut ApplyContext, group: AllocationId, left: &mut usize) -> bool {
+        let Some(tasks) = self.task_groups.get(&group).filter(|tasks| !tasks.revoked.is_empty()) else { return true };
+        let numbers: Vec<u32> = tasks.revoked.iter().take(*left).copied().collect();
+        let is_all = numbers.len() == tasks.revoked.len();
+        *left -= numbers.len();
+        for number in numbers {
+            if let Some(tasks) = self.tasks_mut(context, group) {
+                tasks.revoked.remove(&number);
+            }
+            let id = lane_id(group, number);
+            let Some(lane) = self.allocations.get(&id).filter(|lane| holds_nodes(lane.state)) else { continue };
+            context.changed.desired.extend(lane.nodes().cloned());
+            if let Some(lane) = self.allocation_mut(context, id).and_then(|lane| lane.lane.as_mut()) {
+                lane.revocations = lane.revocations.wrapping_add(1);
+            }
         }
-        let id = lane_id(group, number);
-        let Some(lane) = self.allocations.get(&id).filter(|lane| holds_nodes(lane.state)) else { return };
-        context.changed.desired.extend(lane.nodes().cloned());
-        if let Some(lane) = self.allocation_mut(context, id).and_then(|lane| lane.lane.as_mut()) {
-            lane.revocations = lane.revocations.wrapping_add(1);
-        }
+        is_all
     }
 
     fn create_lanes(&mut self, context: &mut ApplyContext, group: &Allocation, count: u32, left: &mut usize) -> bool {
