@@ -41,6 +41,9 @@ impl Ledger {
         let nodes = spec.nodes_max.map_or_else(|| format!("{} nodes", spec.nodes), |_| spec.nodes_text());
         let detail = format!("{} on {nodes}", spec.name);
         self.record(context, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
+        if let Some(tasks) = &spec.tasks {
+            self.open_group(context, id, tasks);
+        }
         self.follow_parents(context, id);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
             // A refused claim changes nothing: the allocation then waits in the queue.
@@ -122,6 +125,7 @@ impl Ledger {
         self.leave_domain(context, id);
         self.close_services(id);
         self.unfollow_parents(context, id);
+        self.end_tasks(context, id);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         // The checkpoint was meant for another claim, and there will be none.
         allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
@@ -175,6 +179,7 @@ impl Ledger {
             | EndReason::OutOfMemory { .. }
             | EndReason::ProbeFailed { .. }
             | EndReason::DependencyUnmet { .. }
+            | EndReason::TasksFailed { .. }
             | EndReason::RunLeaseLapsed { .. } => actor.to_owned(),
         }
     }

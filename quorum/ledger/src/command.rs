@@ -33,7 +33,7 @@ impl Ledger {
         let was_waiting = self.placing_waits();
         let result = self.admits(command.action.level()).and_then(|()| command.action.apply(self, &mut context));
         if result.is_ok() {
-            self.settle_dependents(&mut context);
+            self.settle(&mut context);
         }
         self.count_changed(&mut context);
         self.update_indexes(&mut context);

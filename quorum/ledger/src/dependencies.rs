@@ -20,6 +20,7 @@
 
 use super::refusal::{DependencyRefusal, Refusal};
 use super::state::dependents::{ParentFacts, followed_by};
+use super::task_groups::LANES_AT_ONCE_MAX;
 use super::{ApplyContext, Ledger};
 use lattice_model::dependency::DEPENDENCIES_MAX;
 use lattice_model::{
@@ -43,6 +44,10 @@ impl Ledger {
             }
             if !owner.may_act_for(&parent.owner) {
                 return refused(DependencyRefusal::NotYours);
+            }
+            // Neither the claim of a lane nor its holdings are the group's.
+            if spec.tasks.is_some() || parent.is_task_group() {
+                return refused(DependencyRefusal::TaskGroup);
             }
             let is_full = parent.dependencies.as_ref().is_some_and(|all| all.parents.len() >= DEPENDENCIES_MAX);
             if is_full && !parent.state.is_terminal() {
@@ -138,28 +143,40 @@ impl Ledger {
     pub(super) fn parent_facts(&self, id: AllocationId) -> Option<ParentFacts> {
         let allocation = self.allocations.get(&id)?;
         let ended = Some(allocation.state).filter(|state| state.is_terminal());
-        Some(ParentFacts { ended, may_run: self.holdings.unfenced_of(id) > 0 })
+        Some(ParentFacts { ended, may_run: self.holdings.unfenced_of(id) > 0 || self.has_lanes(id) })
     }
 
-    /// Whether an end has not reached all that depend on it: then the next command goes on.
+    /// Whether an end has not reached all that depend on it, or a task group has lanes to be created or
+    /// ended: then the next command goes on.
     pub fn dependents_are_due(&self) -> bool {
-        !self.unsettled.is_empty()
+        !self.unsettled.is_empty() || self.groups_are_due()
     }
 
-    /// After a command: settles those that depend on what it changed, and those that earlier commands
-    /// left, up to a number.
-    pub(super) fn settle_dependents(&mut self, context: &mut ApplyContext) {
+    /// After a command: settles what follows from what it changed, and what earlier commands left, up
+    /// to a number. The end of a group is one of a parent, and a child may be a group.
+    pub(super) fn settle(&mut self, context: &mut ApplyContext) {
+        let (mut children, mut lanes) = (SETTLED_AT_ONCE_MAX, LANES_AT_ONCE_MAX);
+        loop {
+            self.settle_groups(context, &mut lanes);
+            self.settle_children(context, &mut children);
+            if context.lanes.is_empty() && context.groups.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Settles at most `left` of those that depend on what was changed.
+    fn settle_children(&mut self, context: &mut ApplyContext, left: &mut usize) {
         self.find_unsettled(context);
-        let mut left = SETTLED_AT_ONCE_MAX;
-        while left > 0 {
+        while *left > 0 {
             let Some((parent, after)) = self.unsettled.first_key_value().map(|(parent, after)| (*parent, *after)) else { return };
-            let children: Vec<AllocationId> = self.dependents.of(parent, after).take(left).collect();
+            let children: Vec<AllocationId> = self.dependents.of(parent, after).take(*left).collect();
             // All of them may have been the last ones: then the next turn finds none.
             match children.last() {
-                Some(last) if children.len() == left => self.unsettled.insert(parent, Some(*last)),
+                Some(last) if children.len() == *left => self.unsettled.insert(parent, Some(*last)),
                 Some(_) | None => self.unsettled.remove(&parent),
             };
-            left -= children.len().max(1);
+            *left -= children.len().max(1);
             for child in children {
                 self.settle(context, parent, child);
             }

@@ -110,6 +110,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::LookupService { .. }
         | Request::GetUsage { .. }
         | Request::GetLimits
+        | Request::GetTasks { .. }
         | Request::RefusedClaim { .. }
         | Request::RenewLease { .. }
         | Request::Members
@@ -145,6 +146,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             (*action, 0)
         }
         Request::Claims(claims) => return claims_answer(core, caller, claims).await,
+        Request::AdvanceLane { id, epoch, node, report } => (Action::AdvanceLane { id, epoch, node, report }, 0),
         Request::AcquireLease { name, holder, ttl_ms, user } => {
             if user.is_none() && core.leads() && core.reads.pass().await.is_ok() {
                 leasing::held_by_another(core, &name, &holder)?;
@@ -163,6 +165,8 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         Outcome::ContentRefused(refusal) => return Err(refusal),
         Outcome::Leased { token } => Answer::Lease { token, ttl_ms },
         Outcome::KeyAdded { id } => Answer::KeyAdded { id },
+        Outcome::LaneWork(work) => Answer::LaneWork(work),
+        Outcome::TasksCancelled { cancelled, ended } => Answer::TasksCancelled { cancelled, ended },
     })
 }
 
@@ -345,6 +349,8 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::LookupService { .. }
         | Request::GetUsage { .. }
         | Request::GetLimits
+        | Request::GetTasks { .. }
+        | Request::AdvanceLane { .. }
         | Request::Stale(_)
         | Request::AsOperator { .. }
         | Request::Command(_)
@@ -405,6 +411,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_status())),
         Request::GetUsage { of, days } => ledger.usage_report(of, *days, now).map(|report| Answer::Usage(Box::new(report))),
         Request::GetLimits => Ok(Answer::Limits(ledger.limits(now))),
+        Request::GetTasks { id, ordinal } => ledger.task_states(*id, *ordinal).map(|states| Answer::Tasks(Box::new(states))),
         Request::ListDomains { tenants, name } => {
             let found = ledger.domain_statuses(tenants.as_deref(), name.as_deref(), crate::clock::now());
             match name {

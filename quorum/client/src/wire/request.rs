@@ -2,7 +2,9 @@
 
 use super::audit_walk::AuditWalk;
 use lattice_ledger::{Access, Action, ListCursor, ListFilter, UsageOf};
-use lattice_model::{AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Incarnation, NodeId, OperatorToken, Principal};
+use lattice_model::{
+    AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Epoch, Incarnation, LaneReport, NodeId, OperatorToken, Principal,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

@@ -11,7 +11,7 @@ use lattice_model::claim::ClaimShare;
 use lattice_model::usage::{DAY_MS, WHOLE_NODE};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditRecord, Budget, BudgetMark, BudgetPeriod, Claim, Connectivity, Dependency, DependencyCondition,
-    Epoch, Exposed, HoldKind, Incarnation, NodeReport, NodeUse, ReportItem, Revision, SharePolicy, Timestamp, When,
+    Epoch, Exposed, HoldKind, Incarnation, NodeReport, NodeUse, ReportItem, Revision, SharePolicy, TaskGroup, TaskIndices, Timestamp, When,
 };
 
 /// The revision at which the node was last changed: see the actions below.
@@ -30,6 +30,14 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let serving = Action::Submit { id, spec: Box::new(spec), owner: allocation.owner.clone(), claim: None };
     let depends_on = vec![Dependency { on: allocation.id, condition: DependencyCondition::Mutex }];
     let depending = AllocationSpec { depends_on, ..(*allocation.spec).clone() };
+    let tasks = TaskGroup { indices: TaskIndices::parse("0-9").unwrap(), concurrent_max: Some(2), failures_max: Some(1) };
+    let group = AllocationSpec { tasks: Some(Box::new(tasks)), nodes: 1, ..(*allocation.spec).clone() };
+    let group = Action::Submit {
+        id: AllocationId(uuid::Uuid::from_u128(10)),
+        spec: Box::new(group),
+        owner: allocation.owner.clone(),
+        claim: None,
+    };
     let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(CONFORMED) };
     let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share], after: None, by: None };
     let prepared = ReportItem::Prepared { allocation: id, epoch: Epoch(1) };
@@ -83,6 +91,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::SetVCluster { change: vcluster_change(), by: "u".into() },
         Action::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() },
         Action::Submit { id: AllocationId(uuid::Uuid::from_u128(9)), spec: Box::new(depending), owner: allocation.owner, claim: None },
+        group,
     ];
     for (index, action) in (1..).zip(actions) {
         let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });
