@@ -12,7 +12,7 @@
 //! only if that node reports it, too.
 
 use super::refusal::{Conflict, Refusal};
-use super::task_groups::lane_id;
+use super::task_groups::{lane_id, spec_as_submitted};
 use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
 use lattice_model::lifecycle::Event;
 use lattice_model::shares::ShareRef;
@@ -492,7 +492,7 @@ fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), R
         if is_other_lane || share.lane.is_some() != share.spec.tasks.is_some() {
             return malformed(format!("node {node} reports allocation {id}, which is not the lane of a task group that it names"));
         }
-        share.spec.validate().map_err(|error| Refusal::Malformed { why: format!("allocation {id}: {error}") })?;
+        spec_as_submitted(share).validate().map_err(|error| Refusal::Malformed { why: format!("allocation {id}: {error}") })?;
     }
     Ok(())
 }

@@ -39,6 +39,7 @@ use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, Epoch, LaneOf, LaneReport, LaneWork,
     NodeId, Principal, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
 };
+use std::borrow::Cow;
 use std::ops::Bound;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -114,6 +115,18 @@ fn is_fault_of_group(reason: &EndReason) -> bool {
         | EndReason::Requeued { .. }
         | EndReason::DependencyUnmet { .. }
         | EndReason::TasksFailed { .. } => false,
+    }
+}
+
+/// The specification from which that of a share was made: the share of a lane has the walltime of
+/// several tasks.
+pub(super) fn spec_as_submitted(share: &DesiredShare) -> Cow<'_, AllocationSpec> {
+    match share.lane {
+        Some(_) => {
+            let walltime = share.spec.walltime.map(|walltime| walltime / LANE_WALLTIMES);
+            Cow::Owned(AllocationSpec { walltime, ..share.spec.clone() })
+        }
+        None => Cow::Borrowed(&share.spec),
     }
 }
 
@@ -282,9 +295,8 @@ impl Ledger {
         if self.allocations.contains_key(&id) {
             return;
         }
-        let walltime = share.spec.walltime.map(|walltime| walltime / LANE_WALLTIMES);
-        let spec = AllocationSpec { walltime, ..share.spec.clone() };
-        let mut group = Allocation { revision: context.revision, ..Allocation::submitted(id, spec, share.owner.clone(), context.at) };
+        let (spec, owner) = (spec_as_submitted(share).into_owned(), share.owner.clone());
+        let mut group = Allocation { revision: context.revision, ..Allocation::submitted(id, spec, owner, context.at) };
         self.scripts.share(&mut Arc::make_mut(&mut group.spec).entrypoint);
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(group));
