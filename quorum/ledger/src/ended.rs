@@ -27,7 +27,7 @@
 use super::refusal::{ForgottenWork, Refusal};
 use super::state::ended_place::EndedPlace;
 use super::{ApplyContext, EndedLimits, Forgotten, Ledger};
-use crate::record_bytes::{allocation_bytes, tasks_bytes};
+use crate::record_bytes::allocation_bytes;
 use lattice_model::{AllocationId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -188,7 +188,7 @@ impl Ledger {
 
     /// Memory of the tasks of a group; 0 of other allocations.
     pub(super) fn tasks_bytes(&self, id: AllocationId) -> usize {
-        self.task_groups.get(&id).map_or(0, |tasks| tasks_bytes(tasks))
+        self.task_groups.get(&id).map_or(0, |tasks| tasks.bytes())
     }
 
     /// Drops the user's oldest ended allocation that nothing refers to; returns whether there was

@@ -12,7 +12,6 @@
 //! processors. A test compares the constants with the real sizes. Changing a constant is a change of
 //! what commands do, and needs a cluster level.
 
-use crate::state::task_groups::GroupTasks;
 use lattice_model::attempt::Attempt;
 use lattice_model::conformance::{Components, Conformance, Drift};
 use lattice_model::dependency::{Dependencies, Dependency, Parent};
@@ -52,15 +51,15 @@ const TASK_GROUP_BYTES: usize = 128;
 /// A run of indices, with the ordinal of its first one.
 const INDEX_RUN_BYTES: usize = 16;
 /// The tasks of a group, the `Arc` around them, and their entry in the map.
-const GROUP_TASKS_BYTES: usize = 448;
+pub(crate) const GROUP_TASKS_BYTES: usize = 448;
 /// Why something ended, with its block.
-const REASON_BYTES: usize = 128;
+pub(crate) const REASON_BYTES: usize = 128;
 /// A set of tasks in a map, without its ranges.
-const TASK_SET_BYTES: usize = 80;
+pub(crate) const TASK_SET_BYTES: usize = 80;
 /// A range of tasks in a set, a third of whose places are empty.
-const TASK_RANGE_BYTES: usize = 16;
+pub(crate) const TASK_RANGE_BYTES: usize = 16;
 /// A range of tasks with the lane that leased it.
-const TASK_PLACE_BYTES: usize = 24;
+pub(crate) const TASK_PLACE_BYTES: usize = 24;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
@@ -145,35 +144,6 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
     let dependencies = dependencies.as_deref().map_or(0, dependencies_bytes);
     let lists = shares.len() * SHARE_BYTES + attempts + excluded + dependencies;
     ALLOCATION_BYTES + spec_bytes(spec) + submitted + principal_bytes(owner) + reason + lists + orders + checkpoint + usage
-}
-
-/// Memory of the tasks of a group that has ended: it leases nothing any more, and its lanes go.
-pub(crate) fn tasks_bytes(tasks: &GroupTasks) -> usize {
-    let GroupTasks {
-        total: _,
-        waiting: _,
-        waiting_count: _,
-        leases: _,
-        leased_count: _,
-        ended,
-        completed: _,
-        failed: _,
-        cancelled: _,
-        restarted,
-        restarts: _,
-        placed,
-        earlier,
-        lanes: _,
-        revoked: _,
-        failed_lanes: _,
-        stopped,
-        cancelled_by,
-    } = tasks;
-    let sets = ended.values().chain(restarted.values()).chain(earlier.values());
-    let sets: usize = sets.map(|set| TASK_SET_BYTES + set.range_count() * TASK_RANGE_BYTES).sum();
-    let places = placed.range_count() * TASK_PLACE_BYTES;
-    let texts = stopped.as_deref().map_or(0, |why| REASON_BYTES + reason_bytes(why)) + cancelled_by.as_deref().map_or(0, text_bytes);
-    GROUP_TASKS_BYTES + sets + places + texts
 }
 
 /// Memory of a change of share phases.
@@ -310,7 +280,8 @@ pub(crate) fn principal_bytes(Principal { name, uid: _, gid: _, groups }: &Princ
     text_bytes(name) + groups.len() * 4 + BLOCK_BYTES
 }
 
-fn reason_bytes(reason: &EndReason) -> usize {
+/// Memory that a reason takes beside itself.
+pub(crate) fn reason_bytes(reason: &EndReason) -> usize {
     match reason {
         EndReason::Exited { code: _ }
         | EndReason::WalltimeExceeded

@@ -20,19 +20,41 @@ const NODES: u8 = 3;
 #[derive(Clone, Copy, Debug)]
 enum Move {
     /// The scheduler claims the node for a lane that waits.
-    Claim { on: u8 },
+    Claim {
+        on: u8,
+    },
     /// The lane there runs some of what it holds, as far as it knows, and reports. Its average says how
     /// long tasks take. `lost`: the answer does not arrive.
-    Advance { on: u8, runs: u32, fails: bool, mean_us: u64, lost: bool },
+    Advance {
+        on: u8,
+        runs: u32,
+        fails: bool,
+        mean_us: u64,
+        lost: bool,
+    },
     /// An earlier report arrives once more.
-    Repeat { which: usize },
+    Repeat {
+        which: usize,
+    },
     /// The lane's end is reported, or that nothing is left of it.
-    End { on: u8, code: i32 },
-    Release { on: u8 },
+    End {
+        on: u8,
+        code: i32,
+    },
+    Release {
+        on: u8,
+    },
     /// The node boots: nothing is left there.
-    Boot { on: u8 },
-    CancelLane { on: u8 },
-    CancelTasks { first: u32, count: u32 },
+    Boot {
+        on: u8,
+    },
+    CancelLane {
+        on: u8,
+    },
+    CancelTasks {
+        first: u32,
+        count: u32,
+    },
     CancelGroup,
     Hold,
     Resume,
@@ -225,7 +247,8 @@ impl World {
         assert!(self.group.concurrent_max.is_none_or(|most| self.live_lanes() <= most as usize), "too many lanes");
         let tasks = self.ledger().task_groups.get(&id(1)).unwrap();
         assert_eq!((tasks.waiting_count, tasks.leased_count), (states.waiting.len(), states.leased.len()));
-        let counts = |wanted: fn(TaskOutcome) -> bool| states.ended.iter().filter(|(how, _)| wanted(**how)).map(|(_, set)| set.len()).sum::<u32>();
+        let counts =
+            |wanted: fn(TaskOutcome) -> bool| states.ended.iter().filter(|(how, _)| wanted(**how)).map(|(_, set)| set.len()).sum::<u32>();
         assert_eq!([tasks.completed, tasks.failed], [counts(TaskOutcome::is_success), counts(TaskOutcome::is_failure)]);
         for lane in self.all_lanes() {
             let place = lane.lane.unwrap();
@@ -281,7 +304,10 @@ fn play(group: TaskGroup, moves: &[Move]) -> (AllocationState, TaskStates) {
 fn a_group_that_nothing_happens_to_completes() {
     let group = TaskGroup::parse("0-39%2").unwrap();
     let (state, states) = play(group, &[]);
-    assert_eq!((state, states.ended, states.restarts), (AllocationState::Completed, [(TaskOutcome::Exited(0), TaskSet::first(40))].into(), 0));
+    assert_eq!(
+        (state, states.ended, states.restarts),
+        (AllocationState::Completed, [(TaskOutcome::Exited(0), TaskSet::first(40))].into(), 0)
+    );
 }
 
 proptest! {

@@ -185,10 +185,10 @@ impl Ledger {
         if let Some(head) = known.head().filter(|head| *head != node) {
             return Err(Refusal::Malformed { why: format!("lane {id} is advanced by its head, {head}, and not by {node}") });
         }
-        let leader = self.allocations.get(&group).ok_or_else(|| self.no_such_allocation(group))?;
+        let group_record = self.allocations.get(&group).ok_or_else(|| self.no_such_allocation(group))?;
         let is_asked_back = known.preemption.as_ref().is_some_and(|order| order.stands());
-        let may_lease = self.is_live(id, epoch) && !leader.held && !is_asked_back;
-        let (has_ended, failures_max) = (leader.state.is_terminal(), failures_max(leader));
+        let may_lease = self.is_live(id, epoch) && !group_record.held && !is_asked_back;
+        let (has_ended, failures_max) = (group_record.state.is_terminal(), failures_max(group_record));
         let is_of_lost_quorum = self.recovery.as_ref().is_some_and(|recovery| epoch <= recovery.epochs);
         if has_ended {
             return Ok(Outcome::LaneWork(LaneWork { leased: TaskSet::default(), is_last: true }));
@@ -313,7 +313,7 @@ impl Ledger {
             self.follow_lane(context, id, lane);
         }
         self.unsettled_groups.append(&mut context.groups);
-        let mut from = Bound::Unbounded;
+        let mut from: Bound<AllocationId> = Bound::Unbounded;
         while *left > 0 {
             let next = self.unsettled_groups.range((from, Bound::Unbounded)).next().copied();
             let crowded = |ledger: &mut Self| ledger.has_room().then(|| ledger.crowded_groups.pop_first()).flatten();
@@ -329,7 +329,7 @@ impl Ledger {
 
     /// A lane may have changed: its group learns of that.
     fn follow_lane(&mut self, context: &mut ApplyContext, id: AllocationId, LaneOf { group, number, .. }: LaneOf) {
-        let (Some(tasks), Some(leader)) = (self.task_groups.get(&group), self.allocations.get(&group)) else { return };
+        let (Some(tasks), Some(group_record)) = (self.task_groups.get(&group), self.allocations.get(&group)) else { return };
         let record = self.allocations.get(&id).or_else(|| context.changed.dropped.get(&id));
         let phase = match record {
             Some(lane) if holds_nodes(lane.state) => LanePhase::Running,
@@ -340,14 +340,14 @@ impl Ledger {
         let (was, lease) = (tasks.lanes.phase(number), tasks.lease(number));
         let is_over = lease.is_some_and(|lease| !self.holds_unfenced(&lease.head, id, lease.epoch));
         let started_at = record.filter(|lane| lane.state == AllocationState::Running).and_then(|lane| lane.started_at);
-        let is_start = leader.started_at.is_none() && !leader.state.is_terminal();
+        let is_start = group_record.started_at.is_none() && !group_record.state.is_terminal();
         let ended_now = matches!(was, LanePhase::Waiting | LanePhase::Running) && matches!(phase, LanePhase::Leaving | LanePhase::Absent);
-        let (has_leased, failures_max) = (lease.is_some(), failures_max(leader));
+        let (has_leased, failures_max) = (lease.is_some(), failures_max(group_record));
         let reason = record.and_then(|lane| lane.reason.clone());
         if let Some(at) = started_at.filter(|_| is_start)
-            && let Some(leader) = self.allocation_mut(context, group)
+            && let Some(group_record) = self.allocation_mut(context, group)
         {
-            leader.started_at = Some(at);
+            group_record.started_at = Some(at);
         }
         if was == phase && !is_over {
             return;

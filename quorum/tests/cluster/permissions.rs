@@ -13,8 +13,8 @@ use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::{Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange};
 use lattice_model::{
-    AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, Epoch, Exposed, HoldKind, LaneReport,
-    PreemptCause, Preemption, Principal, TaskSet, TelemetryMode,
+    AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, Epoch, Exposed, HoldKind, LaneReport, PreemptCause,
+    Preemption, Principal, TaskSet, TelemetryMode,
 };
 use lattice_pki::identity::Role;
 use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};

@@ -77,7 +77,11 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let launch = EntryLaunch { keeps_on_bad_exit: number % 7 == 3, ..EntryLaunch::default() };
             let tasks = is_group(number).then(|| {
                 let indices = TaskIndices::parse("0-11").unwrap();
-                Box::new(TaskGroup { indices, concurrent_max: (number % 4 == 1).then_some(2), failures_max: (number % 4 == 3).then_some(3) })
+                Box::new(TaskGroup {
+                    indices,
+                    concurrent_max: (number % 4 == 1).then_some(2),
+                    failures_max: (number % 4 == 3).then_some(3),
+                })
             });
             let nodes = if tasks.is_some() { 1 } else { nodes };
             let nodes_max = (number % 4 == 1 && tasks.is_none()).then_some(nodes + 1);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::history::{ChangedPhases, domain_bytes, lease_bytes};
-use crate::state::task_groups::TaskPlaces;
+use crate::state::task_groups::{GroupTasks, TaskPlaces};
 use crate::{DomainKey, EndedPlace, Lease};
 use lattice_model::claim::{Share, SharePhase};
 use lattice_model::data::DataMount;
@@ -274,7 +274,7 @@ fn no_range_of_tasks_is_left_out() {
         ("stopped", GroupTasks { stopped: Some(Box::new(unmet(long()))), ..GroupTasks::default() }),
         ("cancelled_by", GroupTasks { cancelled_by: Some(long()), ..GroupTasks::default() }),
     ] {
-        let (estimate, real) = (tasks_bytes(&tasks), serialized(&tasks));
+        let (estimate, real) = (tasks.bytes(), serialized(&tasks));
         assert!(real > plain + LONG / 2, "{what}: it is not long");
         assert!(estimate >= real, "{what}: {estimate} bytes are estimated, it has {real} in a message");
     }

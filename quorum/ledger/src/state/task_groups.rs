@@ -10,6 +10,7 @@
 //! Each task is in exactly one of these sets. They are kept as ranges with their counts, so that what
 //! changes costs the ranges that it touches, and not the size of the group.
 
+use crate::record_bytes::{GROUP_TASKS_BYTES, REASON_BYTES, TASK_PLACE_BYTES, TASK_RANGE_BYTES, TASK_SET_BYTES, reason_bytes, text_bytes};
 use lattice_model::task_group::TASK_RESTARTS_MAX;
 use lattice_model::{EndReason, Epoch, NodeId, TaskOutcome, TaskSet};
 use serde::{Deserialize, Serialize};
@@ -348,6 +349,35 @@ impl GroupTasks {
         })
     }
 
+    /// Memory once the group has ended: it leases nothing any more, and its lanes go.
+    pub fn bytes(&self) -> usize {
+        let Self {
+            total: _,
+            waiting: _,
+            waiting_count: _,
+            leases: _,
+            leased_count: _,
+            ended,
+            completed: _,
+            failed: _,
+            cancelled: _,
+            restarted,
+            restarts: _,
+            placed,
+            earlier,
+            lanes: _,
+            revoked: _,
+            failed_lanes: _,
+            stopped,
+            cancelled_by,
+        } = self;
+        let sets = ended.values().chain(restarted.values()).chain(earlier.values());
+        let sets: usize = sets.map(|set| TASK_SET_BYTES + set.range_count() * TASK_RANGE_BYTES).sum();
+        let stopped = stopped.as_deref().map_or(0, |why| REASON_BYTES + reason_bytes(why));
+        let texts = stopped + cancelled_by.as_deref().map_or(0, text_bytes);
+        GROUP_TASKS_BYTES + sets + placed.0.len() * TASK_PLACE_BYTES + texts
+    }
+
     /// The lanes that leased a task: the latest one last, the others by their number.
     pub fn lanes_of_task(&self, ordinal: u32) -> Vec<u32> {
         let earlier = self.earlier.iter().filter(|(_, tasks)| tasks.contains(ordinal)).map(|(lane, _)| *lane);
@@ -367,11 +397,6 @@ impl GroupTasks {
 pub struct TaskPlaces(BTreeMap<u32, (u32, u32)>);
 
 impl TaskPlaces {
-    /// How many ranges there are.
-    pub fn range_count(&self) -> usize {
-        self.0.len()
-    }
-
     /// The lane that leased this task last.
     pub fn lane_of(&self, ordinal: u32) -> Option<u32> {
         let (_, (last, lane)) = self.0.range(..=ordinal).next_back()?;

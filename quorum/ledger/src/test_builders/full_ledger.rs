@@ -32,12 +32,8 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let depending = AllocationSpec { depends_on, ..(*allocation.spec).clone() };
     let tasks = TaskGroup { indices: TaskIndices::parse("0-9").unwrap(), concurrent_max: Some(2), failures_max: Some(1) };
     let group = AllocationSpec { tasks: Some(Box::new(tasks)), nodes: 1, ..(*allocation.spec).clone() };
-    let group = Action::Submit {
-        id: AllocationId(uuid::Uuid::from_u128(10)),
-        spec: Box::new(group),
-        owner: allocation.owner.clone(),
-        claim: None,
-    };
+    let group =
+        Action::Submit { id: AllocationId(uuid::Uuid::from_u128(10)), spec: Box::new(group), owner: allocation.owner.clone(), claim: None };
     let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(CONFORMED) };
     let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share], after: None, by: None };
     let prepared = ReportItem::Prepared { allocation: id, epoch: Epoch(1) };

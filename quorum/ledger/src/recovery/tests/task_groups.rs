@@ -65,7 +65,10 @@ fn a_lane_that_goes_on_reports_what_the_backup_shows_as_waiting() {
     assert_eq!(advance(&mut now, zero, &[(3, 3)]), work(&[(4, 4)], true));
     assert_eq!(advance(&mut now, zero, &[(4, 4)]), work(&[], true));
     let ended = now.ledger.task_states(id(1), None).unwrap();
-    assert_eq!((now.state(1), ended.restarts, ended.ended[&TaskOutcome::Exited(0)].clone()), (AllocationState::Completed, 0, tasks(&[(0, 4)])));
+    assert_eq!(
+        (now.state(1), ended.restarts, ended.ended[&TaskOutcome::Exited(0)].clone()),
+        (AllocationState::Completed, 0, tasks(&[(0, 4)]))
+    );
 }
 
 #[test]
