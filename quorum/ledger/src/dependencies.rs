@@ -178,7 +178,7 @@ impl Ledger {
             };
             *left -= children.len().max(1);
             for child in children {
-                self.settle(context, parent, child);
+                self.settle_child(context, parent, child);
             }
             self.find_unsettled(context);
         }
@@ -197,7 +197,7 @@ impl Ledger {
     }
 
     /// Brings what a child's record has of this parent up to date.
-    fn settle(&mut self, context: &mut ApplyContext, parent: AllocationId, child: AllocationId) {
+    fn settle_child(&mut self, context: &mut ApplyContext, parent: AllocationId, child: AllocationId) {
         let (Some(facts), Some(record)) = (self.parent_facts(parent), self.allocations.get(&child)) else { return };
         let Some(known) = record.dependencies.as_ref().and_then(|all| all.get(parent)).filter(|_| !record.state.is_terminal()) else {
             return;
