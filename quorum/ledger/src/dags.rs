@@ -139,7 +139,8 @@ impl Ledger {
         let same = |(step, known): (&DagStep, &Step)| {
             let is_same = known.name == step.name && known.allocation == step.allocation && known.depends_on == step.spec.depends_on;
             let spec = || submission.spec_of(step);
-            is_same && self.allocations.get(&known.allocation).is_none_or(|allocation| allocation.was_submitted_as(&spec()))
+            let record = self.allocations.get(&known.allocation);
+            is_same && record.is_none_or(|allocation| allocation.was_submitted_as(&spec()))
         };
         there.owner == *owner
             && there.name == submission.name
@@ -290,6 +291,11 @@ impl Ledger {
                 self.end_for_good(context, allocation, EndReason::Cancelled { by: by.clone() }, &by);
             }
         }
+    }
+
+    /// One DAG.
+    pub fn dag(&self, id: DagId) -> Option<&Arc<Dag>> {
+        self.dags.get(id)
     }
 
     /// The DAG with this id, or the only one whose id has this prefix of at least 4 hexadecimal digits.
