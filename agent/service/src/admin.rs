@@ -279,6 +279,7 @@ impl Api {
                     budget_period_days: now.limits.budget_period.days(),
                     share_policy: now.limits.share_policy.name().to_owned(),
                     ended: Some(ended_to_proto(&now.ended)),
+                    dag_size: now.limits.dag_size.steps(),
                 })
             }
             other => Err(unexpected(&other)),

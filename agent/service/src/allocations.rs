@@ -10,51 +10,33 @@ use super::refusal::{status, unexpected};
 use super::status_message::StatusMessages;
 use super::watching::AllocationWatch;
 use super::{
-    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, launching, monitoring, output, preempting, signalling,
+    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, monitoring, output, preempting, signalling,
     telemetry, updating, usage,
 };
-use lattice_agent_common::config::work::UserImages;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_ledger::Action;
 use lattice_membership::cluster::Cluster;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, RequeuePolicy, SharePhase,
-    Timestamp, hostlist,
+    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, Principal, RequeuePolicy,
+    SharePhase, Timestamp, hostlist,
 };
 use lattice_node::Event;
 use lattice_placing::ClaimResult;
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, ListCursor, ListFilter, Refusal, Request as Ask};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use tokio::sync::{AcquireError, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// How long a submission waits for its turn to read its image.
-const DIGEST_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How many allocations one answer lists at most.
 pub(super) const LIST_MAX: u32 = 1000;
-
-/// Stops reading an image when its caller has gone.
-#[derive(Default)]
-struct CancelOnDrop(Arc<AtomicBool>);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 #[tonic::async_trait]
 impl AllocationService for Api {
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
         let owner = self.user(&request).await?;
-        if owner.is_root() && !self.context.setup.allow_root {
-            return Err(Status::permission_denied("work as root is refused (work.allow_root is false): submit as a user"));
-        }
+        self.may_submit(&owner)?;
         let depends = request.get_ref().spec.as_ref().is_some_and(|spec| !spec.depends_on.is_empty());
         let viewer = if depends { Some(Viewer::of(&self.caller(&request).await?)) } else { None };
         let request = request.into_inner();
@@ -62,30 +44,8 @@ impl AllocationService for Api {
         let submitting = self.submitted.begin(id);
         let mut wire = request.spec.ok_or_else(|| Status::invalid_argument("a specification is needed"))?;
         let image = lattice_api::spec::image_request(&wire).map_err(|e| lattice_api::spec::status(&e))?;
-        if image.is_some() && self.context.setup.images_from_users == UserImages::Refuse {
-            return Err(Status::permission_denied("images are refused here (images.from_users: refuse): submit without --uenv"));
-        }
         if let Some(image) = image {
-            let (user, path) = (owner.clone(), image.path.clone());
-            let turn = async {
-                let own = self.limits.own_digests.of(user.uid).acquire_owned().await?;
-                Ok::<_, AcquireError>((own, Arc::clone(&self.limits.digests).acquire_owned().await?))
-            };
-            let turn = tokio::time::timeout(DIGEST_WAIT_MAX, turn).await;
-            let turn = turn.map_err(|_| Status::unavailable("other images are being read on this node; try again in a moment"))?;
-            let reading = CancelOnDrop::default();
-            let cancelled = Arc::clone(&reading.0);
-            let read = tokio::task::spawn_blocking(move || {
-                let _turn = turn;
-                lattice_runtime::image::digest_as(&user, &path, &cancelled)
-            })
-            .await;
-            let read = read.map_err(|e| Status::internal(e.to_string()))?;
-            let sha256 = read.map_err(|e| Status::failed_precondition(format!("uenv: {e}")))?;
-            if let Some(wanted) = image.sha256.filter(|wanted| *wanted != sha256) {
-                let text = format!("uenv: {} has the digest sha256:{sha256}, not sha256:{wanted}", image.path.display());
-                return Err(Status::failed_precondition(text));
-            }
+            let sha256 = images::digest(self, &owner, image).await?;
             if let Some(environment) = &mut wire.environment {
                 environment.sha256 = sha256;
             }
@@ -381,7 +341,7 @@ impl AllocationService for Api {
 
 /// Refuses work that the registered nodes could never serve. If its user chose to wait for other
 /// nodes (`waits`), returns a warning instead. An empty text: there is nothing to warn of.
-fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<String, Status> {
+pub(super) fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<String, Status> {
     // A view that is not up to date refuses nothing; `explain` shows the reason later.
     if !cluster.fresh {
         return Ok(String::new());
@@ -396,6 +356,14 @@ fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<Str
 }
 
 impl Api {
+    /// Refuses root's work where the site does not allow it.
+    pub(super) fn may_submit(&self, owner: &Principal) -> Result<(), Status> {
+        if owner.is_root() && !self.context.setup.allow_root {
+            return Err(Status::permission_denied("work as root is refused (work.allow_root is false): submit as a user"));
+        }
+        Ok(())
+    }
+
     /// Why the quorum refused the last claim for a waiting allocation, or why it accepts no claims.
     /// Both are `None` if the quorum does not answer: the caller still gets the other explanations.
     async fn refused_claim(&self, id: AllocationId) -> (Option<v1::RefusedClaim>, Option<Refusal>) {

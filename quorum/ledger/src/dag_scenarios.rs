@@ -155,8 +155,7 @@ fn the_size_of_a_dag_and_what_its_user_may_have_waiting_are_limited() {
     let users = UserLimitsChange { user_pending: QuotaChange::AtMost(3), ..UserLimitsChange::default() };
     s.done(users_limit(users, Some(1000)));
     s.submit(8, 1, RequeuePolicy::Never, 0);
-    let over = refused(&mut s, 1, three());
-    assert!(over.contains("u7"), "{over}");
+    assert_eq!(refused(&mut s, 1, three()), "user u7 has 1 allocation waiting, and may have 3; with 3 more there would be 4");
     s.done(Action::Cancel { id: id(8), by: user(7) });
     s.done(submission(1, three()));
 }

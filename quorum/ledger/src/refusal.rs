@@ -213,13 +213,16 @@ pub enum Refusal {
 
 fn over_user_limit(limit: UserLimit, whose: &str, [current, requested, most]: [u64; 3], retry_ms: Option<u64>) -> String {
     let again = retry_ms.map_or_else(String::new, |ms| format!(": try again in {} s", ms.div_ceil(1000)));
+    let more = if requested > 1 { format!("; with {requested} more there would be {}", current + requested) } else { String::new() };
     match limit {
-        UserLimit::Pending => format!("user {whose} has {} waiting, and may have {most}", counted(current, "allocation")),
+        UserLimit::Pending => format!("user {whose} has {} waiting, and may have {most}{more}", counted(current, "allocation")),
         UserLimit::Running => {
             let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
             TooManyRunning { user: whose.to_owned(), running: count(current), most: count(most) }.to_string()
         }
-        UserLimit::TenantPending => format!("tenant {whose:?} has {} waiting, and may have {most}", counted(current, "allocation")),
+        UserLimit::TenantPending => {
+            format!("tenant {whose:?} has {} waiting, and may have {most}{more}", counted(current, "allocation"))
+        }
         UserLimit::SubmissionsPerSecond => {
             format!("user {whose} submits faster than {} a second{again}", counted(most, "allocation"))
         }
