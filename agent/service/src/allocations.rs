@@ -10,8 +10,8 @@ use super::refusal::{status, unexpected};
 use super::status_message::StatusMessages;
 use super::watching::AllocationWatch;
 use super::{
-    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, monitoring, output, preempting, signalling,
-    telemetry, updating, usage,
+    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, monitoring, output, preempting,
+    signalling, telemetry, updating, usage,
 };
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;

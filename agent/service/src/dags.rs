@@ -20,12 +20,10 @@ use lattice_api::v1;
 use lattice_api::v1::dag_service_server::DagService;
 use lattice_ledger::Action;
 use lattice_model::dag_graph::{self, GraphFault, NamedStep};
-use lattice_model::{
-    AllocationId, AllocationState, Dag, DagId, DagStep, DagSubmission, Principal, Step, Timestamp,
-};
+use lattice_model::{AllocationId, AllocationState, Dag, DagId, DagStep, DagSubmission, Principal, Step, Timestamp};
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, DagCursor, DagFilter, DagStatus, DagSummary, Refusal, Request as Ask};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 use tonic::{Code, Request, Response, Status};
 
@@ -86,7 +84,8 @@ impl DagService for Api {
         let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
         let before = cursor(&request.page_token)?;
         let filter = DagFilter { uid, user: Some(request.user).filter(|user| !user.is_empty()), states };
-        let (dags, more) = match self.quorum.call(&Ask::ListDags { filter, limit, before }, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
+        let question = Ask::ListDags { filter, limit, before };
+        let (dags, more) = match self.quorum.call(&question, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::DagPage { dags, more } => (dags, more),
             other => return Err(unexpected(&other)),
         };
@@ -229,7 +228,7 @@ impl Submission<'_> {
         let ids: Vec<Vec<String>> = named
             .iter()
             .map(|step| {
-                let id = |on: &&str| inner.get(on).map(|id| (*id).to_owned()).or_else(|| found.get(*on).map(ToString::to_string));
+                let id = |on: &&str| inner.get(*on).map(|id| (*id).to_owned()).or_else(|| found.get(*on).map(ToString::to_string));
                 // What is unknown is a fault already: nothing becomes of the specification.
                 step.depends_on.iter().map(|on| id(on).unwrap_or_else(|| AllocationId(uuid::Uuid::new_v4()).to_string())).collect()
             })
@@ -250,7 +249,7 @@ impl Submission<'_> {
             let text = format!("the steps depend on {} allocations that are no steps of the DAG; {OTHERS_MAX} are possible", keys.len());
             return Err(Status::invalid_argument(text));
         }
-        let asked: Vec<_> = keys.into_iter().map(|key| async { (key.clone(), whole_id(self.api, self.viewer, key).await) }).collect();
+        let asked: Vec<_> = keys.into_iter().map(|key| async move { (key.clone(), whole_id(self.api, self.viewer, key).await) }).collect();
         let mut answers = stream::iter(asked).buffered(LOOKUPS_AT_ONCE);
         let mut found = BTreeMap::new();
         while let Some((key, answer)) = answers.next().await {
@@ -266,12 +265,7 @@ impl Submission<'_> {
     }
 
     /// Records the digests of the images that the steps name. Each image is read once.
-    async fn read_images(
-        &self,
-        steps: &[v1::DagStep],
-        specs: &mut [v1::AllocationSpec],
-        faults: &mut Vec<String>,
-    ) -> Result<(), Status> {
+    async fn read_images(&self, steps: &[v1::DagStep], specs: &mut [v1::AllocationSpec], faults: &mut Vec<String>) -> Result<(), Status> {
         let mut known: BTreeMap<String, String> = BTreeMap::new();
         for (step, spec) in steps.iter().zip(specs) {
             let image: Option<ImageRequest> = match lattice_api::spec::image_request(spec) {
@@ -308,7 +302,7 @@ impl Submission<'_> {
         &self,
         step: v1::DagStep,
         mut spec: v1::AllocationSpec,
-        env: &std::collections::HashMap<String, String>,
+        env: &HashMap<String, String>,
     ) -> Result<(DagStep, String), Status> {
         let v1::DagStep { name, id, spec: _, takes_env, wait_for_nodes } = step;
         let allocation: AllocationId = id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;

@@ -78,7 +78,7 @@ fn add_dashes(mut words: Vec<String>) -> Vec<String> {
     words
 }
 
-fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<SubmitFlags, UsageError> {
+pub(crate) fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<SubmitFlags, UsageError> {
     Line::try_parse_from(&words).map(|line| line.flags).map_err(|error| {
         let context = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),

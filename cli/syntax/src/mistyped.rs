@@ -13,13 +13,12 @@ use std::ffi::OsString;
 const SUBMITTING_COMMANDS: [&str; 3] = ["submit", "launch", "session"];
 
 /// Documented commands that are not built: a command, or a command and its subcommand.
-const UNBUILT_COMMANDS: [(&str, &str); 13] = [
+const UNBUILT_COMMANDS: [(&str, &str); 12] = [
     ("cache", "`lattice node status NODE` shows a node's images"),
     (
         "history",
         "`lattice status --all --state=completed,failed,cancelled` lists ended work, `lattice node history NODE` shows what happened to a node",
     ),
-    ("dag", "submit each part with `lattice submit --depends-on=ID:success`; `lattice wait` and `lattice cancel` take many ids"),
     ("login", "no login is needed: Lattice knows you by your account on this machine"),
     ("logout", "there is no login to end: Lattice knows you by your account on this machine"),
     (
