@@ -61,6 +61,9 @@ pub struct AllocationJson<'a> {
     held: bool,
     /// What it depends on; only if one allocation was requested.
     dependencies: Option<Vec<DependencyJson<'a>>>,
+    /// The DAG whose step it is, and the step's name.
+    dag: Option<&'a str>,
+    dag_step: Option<&'a str>,
     /// While its work is measured more closely: how, until when, and who requested it.
     telemetry: Option<&'a str>,
     /// For a living allocation, in a few words: why it waits, or what is wrong while it runs.
@@ -159,6 +162,8 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             preemption: filled(&a.preemption),
             held: a.held,
             dependencies: (!a.dependencies.is_empty()).then(|| a.dependencies.iter().map(DependencyJson::from).collect()),
+            dag: filled(&a.dag),
+            dag_step: filled(&a.dag_step),
             telemetry: filled(&a.telemetry),
             status_message: filled(&a.status_message),
             queue_position: (a.queue_position > 0).then_some(a.queue_position),
@@ -200,10 +205,10 @@ mod tests {
         let apart =
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
-        let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies"].map(taken);
+        let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies", "dag", "dag_step"].map(taken);
         let null = || Some(serde_json::Value::Null);
         assert_eq!(apart, [null(), Some(serde_json::json!([])), null(), null(), null()]);
-        assert_eq!(none, [null(), null(), Some(5.into()), null()]);
+        assert_eq!(none, [null(), null(), Some(5.into()), null(), null(), null()]);
         let waits = v1::Allocation { expected_start_ms: Some(1_772_704_812_034), ..pending() };
         assert_eq!(serde_json::to_value(AllocationJson::from(&waits)).unwrap()["expected_start"], "2026-03-05T10:00:12.034Z");
         assert_eq!(

@@ -186,7 +186,6 @@ mod tests {
             ("session --signal=USR1", "--signal:", "--checkpoint-signal"),
             ("cache list", "`lattice cache` is not built yet", "node status"),
             ("history --days 3", "`lattice history` is not built yet", "lattice status"),
-            ("dag submit x.yaml", "`lattice dag` is not built yet", "lattice wait"),
             ("login", "`lattice login` is not built yet", "no login is needed"),
             ("submit --site=b job.sh", "--site is not built yet", "--endpoint"),
             ("submit --min-nodes=2 job.sh", "--min-nodes is not built yet", "--nodes"),

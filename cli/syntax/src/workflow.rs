@@ -265,36 +265,40 @@ fn step(
         return Err(UsageError::new(format!("{place}: a step without a name")).with_hint("begin it with - name: NAME"));
     };
     let marker = format!("step {name}");
-    let refused = |line: u64, what: &str| Err(UsageError::new(format!("{file} line {line}: {marker}: {what}")));
+    let refused = |line: u64, what: &str| UsageError::new(format!("{file} line {line}: {marker}: {what}"));
     let (mut program, mut args, mut words) = (None, Vec::new(), Vec::new());
     for Entry { key, line, value } in &entries.others {
         match (key.as_str(), value) {
-            ("entrypoint" | "script", _) if program.is_some() => return refused(*line, "give an entrypoint or a script, and one of them"),
+            ("entrypoint" | "script", _) if program.is_some() => return Err(refused(*line, "give an entrypoint or a script, not both")),
             ("entrypoint", Value::Text(command)) => {
-                let argv = split_words(command).or_else(|why| refused(*line, &format!("entrypoint: {why}")))?;
+                let argv = split_words(command).map_err(|why| refused(*line, &format!("entrypoint: {why}")))?;
                 if argv.is_empty() {
-                    return refused(*line, "entrypoint: there is no program in it");
+                    return Err(refused(*line, "entrypoint: there is no program in it"));
                 }
                 program = Some(StepProgram::Command(argv));
             }
             ("entrypoint", Value::List(list)) if !list.is_empty() => match texts(list) {
                 Some(argv) => program = Some(StepProgram::Command(argv)),
-                None => return refused(*line, "entrypoint: a program and its arguments, each a text"),
+                None => return Err(refused(*line, "entrypoint: a program and its arguments, each a text")),
             },
             ("script", Value::Text(path)) => program = Some(StepProgram::Script { path: path.clone(), args: Vec::new() }),
             ("args", Value::List(list)) => match texts(list) {
                 Some(texts) => args = texts,
-                None => return refused(*line, "args: a list of texts"),
+                None => return Err(refused(*line, "args: a list of texts")),
             },
-            ("entrypoint" | "script" | "args", _) => return refused(*line, &format!("{key} has another form, as `lattice dag --help` shows")),
-            (_, value) => words.extend(option_words(key, value).or_else(|what| refused(*line, &what))?),
+            ("entrypoint" | "script" | "args", _) => {
+                return Err(refused(*line, &format!("{key} has another form, as `lattice dag --help` shows")));
+            }
+            (_, value) => words.extend(option_words(key, value).map_err(|what| refused(*line, &what))?),
         }
     }
     let program = match program {
         Some(StepProgram::Script { path, args: _ }) => StepProgram::Script { path, args },
-        Some(StepProgram::Command(_)) if !args.is_empty() => return refused(line, "args belong to a script; an entrypoint contains its own"),
+        Some(StepProgram::Command(_)) if !args.is_empty() => {
+            return Err(refused(line, "args belong to a script; an entrypoint contains its own"));
+        }
         Some(command) => command,
-        None => return refused(line, "it has neither an entrypoint nor a script"),
+        None => return Err(refused(line, "it has neither an entrypoint nor a script")),
     };
     let flags = match known.get(&words) {
         Some(flags) => flags.clone(),
@@ -395,7 +399,7 @@ allocations:
         assert_eq!(with("    nodse: 4\n"), "w.yaml line 4: step a --nodse: there is no such option | did you mean --nodes?");
         let invalid = with("    walltime: 1h\n    nodes: many\n");
         assert!(invalid.starts_with("w.yaml line 5: step a: invalid value 'many'"), "{invalid}");
-        assert_eq!(with("    nodes:\n"), "w.yaml line 4: step a: nodes has no value");
+        assert!(with("    nodes:\n").contains("step a: nodes has no value"));
         assert!(with("    mem: 1.5\n").contains("write it in quotes"));
         assert!(with("    script: y.sh\n").contains("line 4: step a: give an entrypoint or a script"));
         assert!(with("    depends_on:\n      - b: maybe\n").contains("\"maybe\" is no condition"));
@@ -413,12 +417,11 @@ allocations:
     /// A billion laughs.
     #[test]
     fn a_file_whose_aliases_multiply_is_refused() {
-        let mut text = "name: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        let mut text = "allocations:\n  - name: a\n    entrypoint: x\n    l0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..10 {
-            text += &format!("l{level}: &a{level} [{}]\n", vec![format!("*a{}", level - 1); 10].join(", "));
+            text += &format!("    l{level}: &a{level} [{}]\n", vec![format!("*a{}", level - 1); 10].join(", "));
         }
-        text += "allocations: *a9\n";
         let error = refused(&text);
-        assert!(!error.is_empty(), "{error}");
+        assert!(!error.contains("there is no such option"), "it was read as a whole: {error}");
     }
 }

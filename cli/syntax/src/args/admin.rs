@@ -8,7 +8,7 @@ use super::trace::Trace;
 use super::ttl::parse_ttl;
 use super::vcluster::VClusterAdmin;
 use clap::{Args, Subcommand, ValueEnum};
-use lattice_model::{BudgetPeriod, SharePolicy};
+use lattice_model::{BudgetPeriod, DagSize, SharePolicy};
 use std::time::Duration;
 
 #[derive(Args)]
