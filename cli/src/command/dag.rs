@@ -19,7 +19,7 @@ use lattice_model::count::counted;
 use lattice_model::dag::DAG_BYTES_MAX;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -93,7 +93,7 @@ fn message(session: &Session, step: WorkflowStep, around: &Surroundings) -> Resu
     let (flags, program) = match program {
         StepProgram::Command(argv) => (flags, Program::Command(argv)),
         StepProgram::Script { path, args } => {
-            let program = request::read_script(OsString::from(path).as_os_str(), args).map_err(about)?;
+            let program = request::read_script(OsStr::new(&path), args).map_err(about)?;
             let Program::Script { name: script, text, .. } = &program else { unreachable!("a script was read") };
             let parsed = directives::read(script, text).map_err(|error| about(error.into()))?;
             for warning in &parsed.warnings {

@@ -26,6 +26,7 @@ mod counting;
 mod crash;
 mod cuts;
 mod daemon_logs;
+mod dags;
 mod data;
 mod debugging;
 mod demo;
@@ -162,6 +163,7 @@ fn main() -> ExitCode {
         pmix::trials(),
         survival::trials(),
         dependencies::trials(),
+        dags::trials(),
         outage::trials(),
         checkpoint_uploads::trials(),
         checkpoint_mpi::trials(),
