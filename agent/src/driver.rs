@@ -133,6 +133,7 @@ fn act(action: Action, context: &Shared) {
         Action::Adopt(share) => (share, Command::Adopt),
         Action::Start(share) => (share.clone(), Command::Start(share)),
         Action::ChangeWalltime(share) => (share.clone(), Command::ChangeWalltime(share)),
+        Action::ChangeLane(share) => (share.clone(), Command::ChangeLane(share)),
         Action::Stop(share) => (share, Command::Stop),
         Action::Undo(share) => (share, Command::Undo),
         Action::Preempt(share) => {

@@ -38,6 +38,7 @@ mod gpus;
 mod hangs;
 mod job_mapping;
 mod journal;
+mod lane_reports;
 mod metrics;
 mod mounts;
 pub mod own_memory;

@@ -2,7 +2,7 @@
 
 use crate::v1;
 use lattice_model::time::Timestamp;
-use lattice_model::{Allocation, AllocationState, Attempt, EndReason, Entrypoint, Parent};
+use lattice_model::{Allocation, AllocationState, Attempt, EndReason, Entrypoint, Parent, TaskGroup};
 use thiserror::Error;
 
 /// Every state, in the order of an allocation's life.
@@ -15,6 +15,9 @@ pub const STATES: [AllocationState; 7] = [
     AllocationState::Failed,
     AllocationState::Cancelled,
 ];
+
+/// A list shows so many runs of a task group's indices.
+const RUNS_LISTED_MAX: usize = 8;
 
 /// The text is not the name of a state.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -33,7 +36,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         age_ms: None,
         id: allocation.id.to_string(),
         name: spec.name.clone(),
-        state: allocation.state.to_string(),
+        state: allocation.shown_state().to_string(),
         reason: allocation.reason.as_ref().map(ToString::to_string).unwrap_or_default(),
         owner: allocation.owner.name.clone(),
         nodes: allocation.nodes().map(ToString::to_string).collect(),
@@ -84,11 +87,31 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         dependencies: Vec::new(),
         dag: allocation.dag.as_deref().map(|of| of.dag.to_string()).unwrap_or_default(),
         dag_step: allocation.dag.as_deref().map(|of| of.name.clone()).unwrap_or_default(),
+        task_group: group(allocation).map(listed_tasks).unwrap_or_default(),
+        tasks: None,
+        lane_of: allocation.lane.map(|lane| lane.group.to_string()).unwrap_or_default(),
+        lane_number: allocation.lane.map_or(0, |lane| lane.number),
         command: Vec::new(),
         working_dir: String::new(),
         script: String::new(),
         attempts: allocation.attempts.iter().map(attempt).collect(),
         attempt: allocation.attempt_number(),
+    }
+}
+
+/// What it says of its tasks, if it is a task group.
+fn group(allocation: &Allocation) -> Option<&TaskGroup> {
+    allocation.spec.tasks.as_deref().filter(|_| allocation.is_task_group())
+}
+
+/// A task group in a list: of many runs of indices the first ones, and how many tasks there are.
+fn listed_tasks(group: &TaskGroup) -> String {
+    match group.indices.runs().get(..RUNS_LISTED_MAX) {
+        Some(first) if first.len() < group.indices.runs().len() => {
+            let first: Vec<String> = first.iter().map(ToString::to_string).collect();
+            format!("{},... ({} tasks)", first.join(","), group.indices.count())
+        }
+        Some(_) | None => group.to_string(),
     }
 }
 
@@ -105,11 +128,13 @@ fn attempt(attempt: &Attempt) -> v1::Attempt {
     }
 }
 
-/// As [`to_proto`], also with the program, the working directory and what it depends on, which are too
-/// long for lists. What it depends on has no state there as long as that has not ended.
+/// As [`to_proto`], also with the program, the working directory, what it depends on and all indices
+/// of its tasks, which are too long for lists. What it depends on has no state there as long as that
+/// has not ended.
 pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     let mut shown = to_proto(allocation);
     shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();
+    shown.task_group = group(allocation).map(TaskGroup::to_string).unwrap_or_default();
     shown.dependencies = allocation.dependencies.iter().flat_map(|all| &all.parents).map(dependency).collect();
     match &allocation.spec.entrypoint {
         Entrypoint::Script { text, args } => {
@@ -143,7 +168,7 @@ pub fn state_from_name(name: &str) -> Result<AllocationState, UnknownState> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{Dependencies, DependencyCondition, Epoch, MemoryKill, ParentState, Principal, Revision};
+    use lattice_model::{AllocationSpec, Dependencies, DependencyCondition, Epoch, LaneOf, MemoryKill, ParentState, Principal, Revision};
 
     fn allocation(state: AllocationState, reason: Option<EndReason>) -> Allocation {
         let spec = v1::AllocationSpec {
@@ -219,6 +244,29 @@ mod tests {
         let wanted = [shown(1, "success", "Completed", true), shown(2, "mutex", "", false)];
         assert_eq!(to_proto_in_full(&waits).dependencies, wanted);
         assert_eq!(to_proto(&waits).dependencies, []);
+    }
+
+    #[test]
+    fn a_task_group_runs_from_its_first_lane_on_and_a_lane_names_its_group() {
+        let of = |text: &str, started_at| {
+            let mut group = allocation(AllocationState::Pending, None);
+            let spec = AllocationSpec { tasks: Some(Box::new(TaskGroup::parse(text).unwrap())), ..AllocationSpec::clone(&group.spec) };
+            (group.spec, group.started_at) = (spec.into(), started_at);
+            group
+        };
+        let shown = |group: &Allocation| (to_proto(group).state, to_proto(group).task_group);
+        assert_eq!(shown(&of("0-99%20", None)), ("Pending".to_owned(), "0-99%20".to_owned()));
+        let mut runs = of("0-99%20", Some(Timestamp(7)));
+        assert_eq!(shown(&runs), ("Running".to_owned(), "0-99%20".to_owned()));
+        assert_eq!(shown(&allocation(AllocationState::Running, None)), ("Running".to_owned(), String::new()));
+        let sparse = of("0,2,5,9,14,20,27,35,44-46%3", None);
+        assert_eq!(to_proto(&sparse).task_group, "0,2,5,9,14,20,27,35,... (11 tasks)");
+        assert_eq!(to_proto_in_full(&sparse).task_group, "0,2,5,9,14,20,27,35,44-46%3");
+        let group = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e99";
+        runs.lane = Some(LaneOf { group: group.parse().unwrap(), number: 3, revocations: 1 });
+        let lane = to_proto(&runs);
+        assert_eq!((lane.state.as_str(), lane.task_group.as_str()), ("Pending", ""), "its own state");
+        assert_eq!((lane.lane_of.as_str(), lane.lane_number), (group, 3));
     }
 
     #[test]

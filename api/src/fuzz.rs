@@ -34,7 +34,10 @@ fn specs() -> Vec<Vec<u8>> {
         depends_on: vec![v1::Dependency { r#ref: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into(), condition: "mutex".into() }],
         ..plain[0].clone()
     };
-    plain.iter().chain([&full]).map(Message::encode_to_vec).collect()
+    let run = v1::IndexRun { first: 0, last: 98, step: 2 };
+    let group = v1::TaskGroup { indices: vec![run], concurrency: 20, max_failures: Some(3) };
+    let grouped = v1::AllocationSpec { task_group: Some(group), ..plain[1].clone() };
+    plain.iter().chain([&full, &grouped]).map(Message::encode_to_vec).collect()
 }
 
 fn record() -> Vec<u8> {

@@ -13,12 +13,14 @@ mod probe;
 mod pty;
 mod shape;
 mod share;
+mod tasks;
 mod unbuilt;
 
 pub use binding::binding_request;
 pub use image::{ImageRequest, image_request, parse_image};
 pub use shape::shape_request;
 pub use share::amount;
+pub use tasks::{index_run, task_indices};
 
 use crate::v1;
 use constraint::AskedPolicy;
@@ -113,6 +115,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         checkpoint: checkpoint::to_model(spec.checkpoint.as_ref())?,
         hold: spec.hold,
         depends_on: spec.depends_on.iter().map(dependency::to_model).collect::<Result<_, _>>()?,
+        tasks: spec.task_group.as_ref().map(tasks::to_model).transpose()?.map(Box::new),
     };
     model.validate()?;
     // Not a rule of the model: the ledger applies submissions of earlier versions again.
@@ -121,6 +124,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
                    on_node_failure and never are possible";
         return Err(SpecError::Invalid { field: "requeue", why: why.to_owned() });
     }
+    tasks::check(&model)?;
     stdin_check(&model)?;
     Ok(model)
 }
@@ -134,6 +138,9 @@ fn stdin_check(model: &AllocationSpec) -> Result<(), SpecError> {
     match model.entrypoint {
         Entrypoint::Script { .. } if stdin != Stdin::None => {
             Err(invalid("a script has no standard input; its launches may have some".to_owned()))
+        }
+        Entrypoint::Command { .. } if stdin != Stdin::None && model.tasks.is_some() => {
+            Err(invalid("a task has no standard input: let it open the file of its index".to_owned()))
         }
         Entrypoint::Script { .. } | Entrypoint::Command { .. } => Ok(()),
     }
@@ -174,6 +181,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         checkpoint: checkpoint::from_model(spec.checkpoint.as_ref()),
         hold: spec.hold,
         depends_on: spec.depends_on.iter().map(dependency::from_model).collect(),
+        task_group: spec.tasks.as_deref().map(tasks::from_model),
         ..Default::default()
     }
 }

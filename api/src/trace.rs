@@ -29,7 +29,8 @@ pub fn to_proto(allocation: &Allocation) -> v1::TracedWork {
         tasks_per_node: allocation.spec.tasks_per_node,
         gpus_per_task: allocation.spec.binding.gpus_per_task,
         cpus_per_task: allocation.spec.launch.shape.cpus_per_task,
-        held: allocation.spec.hold || allocation.held || never_queued,
+        // A task group gets no nodes itself.
+        held: allocation.spec.hold || allocation.held || never_queued || allocation.is_task_group(),
     }
 }
 
@@ -74,8 +75,8 @@ mod tests {
     use super::*;
     use lattice_model::trace::Span;
     use lattice_model::{
-        AllocationSpec, AllocationState, Attempt, Dependencies, DependencyCondition, EndReason, Epoch, Parent, ParentState, Principal,
-        Timestamp,
+        AllocationSpec, AllocationState, Attempt, Dependencies, DependencyCondition, EndReason, Epoch, LaneOf, Parent, ParentState,
+        Principal, TaskGroup, Timestamp,
     };
     use std::path::Path;
 
@@ -109,6 +110,17 @@ mod tests {
         let spec = AllocationSpec { hold: true, ..AllocationSpec::clone(&held.spec) };
         (held.held, held.spec) = (false, spec.into());
         assert!(to_proto(&held).held, "it was resumed");
+    }
+
+    #[test]
+    fn a_task_group_is_left_out_and_its_lanes_are_work_like_other_work() {
+        let mut work = allocation();
+        let tasks = Some(Box::new(TaskGroup::parse("0-99").unwrap()));
+        work.spec = AllocationSpec { tasks, ..AllocationSpec::clone(&work.spec) }.into();
+        assert!(to_proto(&work).held);
+        work.lane = Some(LaneOf { group: work.id, number: 0, revocations: 0 });
+        let lane = to_proto(&work);
+        assert_eq!((lane.held, request(&lane, 1).unwrap()), (false, Request::of(&allocation().spec, 1)));
     }
 
     #[test]

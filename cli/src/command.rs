@@ -23,6 +23,7 @@ mod node;
 pub mod nodes;
 mod preempt;
 mod quorum;
+mod retry;
 mod revocations;
 mod service;
 pub mod session;
@@ -67,6 +68,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Resume(Later(args)) => preempt::resume(session, args).await,
         Command::Update(Later(args)) => update::run(session, args).await,
         Command::Requeue(Later(args)) => signal::requeue(session, args).await,
+        Command::Retry(Later(args)) => retry::run(session, args).await.map(success),
         Command::Signal(Later(args)) => signal::signal(session, args).await,
         Command::Logs(Later(args)) => logs::run(session, args).await,
         Command::Top(Later(args)) => top::run(session, args).await.map(success),

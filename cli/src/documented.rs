@@ -8,6 +8,7 @@ use crate::request::{self, Program, Surroundings};
 use crate::settings::Settings;
 use clap::Parser;
 use clap::error::ErrorKind;
+use lattice_api::v1;
 use lattice_cli_syntax::args::admin::AdminCommand;
 use lattice_cli_syntax::args::vcluster::AdminVCluster;
 use lattice_cli_syntax::args::{Cli, Command};
@@ -30,15 +31,18 @@ fn outcome(line: &str) -> Result<(), Failure> {
         },
     };
     match command {
-        Command::Submit(submit) => submission(&submit.0.flags, Program::Command(vec!["true".to_owned()])),
+        Command::Submit(submit) => {
+            let task_group = submit.0.tasks.to_message()?;
+            submission(&submit.0.flags, Program::Command(vec!["true".to_owned()]), task_group)
+        }
         Command::Launch(launch) if launch.0.alloc.is_some() => {
             assert_eq!(launch.0.flags.first_allocation_option(), None, "{line}");
             Ok(())
         }
-        Command::Launch(launch) => submission(&launch.0.flags, Program::Command(launch.0.command)),
+        Command::Launch(launch) => submission(&launch.0.flags, Program::Command(launch.0.command), None),
         Command::Session(open) if open.0.command.is_none() => {
             session::check_walltime(&open.0.flags)?;
-            submission(&open.0.flags, Program::Session)
+            submission(&open.0.flags, Program::Session, None)
         }
         Command::Admin(admin) => match admin.0.command {
             AdminCommand::VCluster(admin) => {
@@ -51,7 +55,7 @@ fn outcome(line: &str) -> Result<(), Failure> {
     }
 }
 
-fn submission(flags: &SubmitFlags, program: Program) -> Result<(), Failure> {
+fn submission(flags: &SubmitFlags, program: Program, task_group: Option<v1::TaskGroup>) -> Result<(), Failure> {
     let settings = Settings {
         endpoints: Vec::new(),
         tenant: "physics".into(),
@@ -62,6 +66,7 @@ fn submission(flags: &SubmitFlags, program: Program) -> Result<(), Failure> {
     };
     let around = Surroundings { env: HashMap::new(), dir: "/project".into() };
     let mut spec = request::build_specification(flags, program, &settings, around)?;
+    spec.task_group = task_group;
     // The agent looks the ids up.
     for (number, dependency) in (1..).zip(&mut spec.depends_on) {
         dependency.r#ref = uuid::Uuid::from_u128(number).to_string();

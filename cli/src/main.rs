@@ -40,6 +40,7 @@ mod session;
 mod settings;
 mod shown;
 mod table;
+mod tasks;
 mod terminal;
 mod typist;
 mod waiting;

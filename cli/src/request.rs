@@ -7,4 +7,4 @@ mod surroundings;
 
 pub use program::{Program, STDIN, is_piped, nothing_to_run, read_script};
 pub use specification::build_specification;
-pub use surroundings::Surroundings;
+pub use surroundings::{Surroundings, task_variables};

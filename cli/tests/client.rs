@@ -61,6 +61,11 @@ struct Scene {
     some_wait: bool,
     listed: Arc<Mutex<Vec<v1::ListAllocationsRequest>>>,
     resumed: Arc<Mutex<Vec<v1::Received>>>,
+    /// Its allocation is a task group.
+    is_group: bool,
+    logs_of_task: Arc<Mutex<Vec<Option<u32>>>>,
+    tasks_cancelled: Arc<Mutex<Vec<v1::CancelTasksRequest>>>,
+    retried: Arc<Mutex<Vec<v1::RetryTasksRequest>>>,
     /// Logs and the state stay open after their first message until this is true.
     held: Option<Arc<watch::Sender<bool>>>,
 }
@@ -75,6 +80,8 @@ impl Scene {
             exit_code: self.exit_code,
             nodes_requested: 1,
             tasks_per_node: 2,
+            task_group: if self.is_group { "0-9%2" } else { "" }.into(),
+            tasks: self.is_group.then(|| v1::TaskCounts { total: 10, completed: 9, failed: 1, ..Default::default() }),
             ..Default::default()
         }
     }
@@ -183,12 +190,42 @@ impl AllocationService for Scene {
         Ok(Response::new(v1::CancelResponse { id, state: "Cancelled".into() }))
     }
 
+    async fn get_tasks(&self, request: Request<v1::GetTasksRequest>) -> Result<Response<v1::GetTasksResponse>, Status> {
+        let range = |first, last, state: &str, exit_code, reason: &str| v1::TaskRange {
+            indices: Some(v1::IndexRun { first, last, step: 1 }),
+            state: state.into(),
+            exit_code,
+            reason: reason.into(),
+            ..Default::default()
+        };
+        let failed = range(7, 7, "Failed", Some(3), "exit_code 3");
+        let ranges = match request.into_inner().index {
+            None => vec![range(0, 6, "Completed", Some(0), "completed"), failed, range(8, 9, "Completed", Some(0), "completed")],
+            Some(7) => vec![v1::TaskRange { lanes: vec![ID.into()], nodes: vec!["n1".into()], ..failed }],
+            Some(_) => Vec::new(),
+        };
+        Ok(Response::new(v1::GetTasksResponse { id: ID.into(), ranges, truncated: false, counts: None }))
+    }
+
+    async fn cancel_tasks(&self, request: Request<v1::CancelTasksRequest>) -> Result<Response<v1::CancelTasksResponse>, Status> {
+        self.tasks_cancelled.lock().unwrap().push(request.into_inner());
+        Ok(Response::new(v1::CancelTasksResponse { cancelled: 11, ended: 1 }))
+    }
+
+    async fn retry_tasks(&self, request: Request<v1::RetryTasksRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.id.clone();
+        self.retried.lock().unwrap().push(request);
+        Ok(Response::new(v1::SubmitResponse { id, warning: String::new(), checked: None }))
+    }
+
     async fn explain(&self, _: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
         Err(Status::internal("not asked here"))
     }
 
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
         let request = request.into_inner();
+        self.logs_of_task.lock().unwrap().push(request.task);
         self.resumed.lock().unwrap().extend(request.received);
         if let Some(held) = &self.held {
             return Ok(held_between(held, chunk(0, false, b"first\n"), chunk(0, false, b"last\n")));
@@ -402,7 +439,7 @@ fn what_slurm_would_do_otherwise_is_refused_before_anything_is_sent() {
             std::fs::write(dir.join("job.sh"), format!("#!/bin/sh\n{lines}true\n")).unwrap();
             run(dir, &[&["submit", "-q", "job.sh"], args].concat())
         };
-        for line in ["--gpus=4", "--signal=USR1", "--begin=now", "--output=x.log", "--array=0-9", "--qos=high", "--unheard-of"] {
+        for line in ["--gpus=4", "--signal=USR1", "--begin=now", "--output=x.log", "--qos=high", "--unheard-of"] {
             let (code, _, stderr) = submitted(&format!("#SBATCH {line}\n"), &[]);
             assert!(code == Some(2) && stderr.starts_with(&format!("error: job.sh line 2: #SBATCH {line}: ")), "{code:?} {stderr}");
             assert!(stderr.contains("hint: "), "{stderr}");
@@ -493,9 +530,9 @@ fn the_first_agent_of_a_list_that_answers_is_asked() {
 fn refusals_have_their_codes() {
     served(Scene::default(), |dir| {
         let (code, _, stderr) = run(dir, &["submit", "--depends-on=12:corresponding", "--", "true"]);
-        assert!(code == Some(2) && stderr.contains("task groups, which are not built yet"), "{code:?} {stderr}");
-        let (code, _, stderr) = run(dir, &["submit", "--task-group=0-9", "--", "true"]);
-        assert!(code == Some(4) && stderr.starts_with("error: --task-group is not built yet"), "{code:?} {stderr}");
+        assert!(code == Some(2) && stderr.contains("corresponding is not built yet"), "{code:?} {stderr}");
+        let (code, _, stderr) = run(dir, &["submit", "--sensitive", "--", "true"]);
+        assert!(code == Some(4) && stderr.starts_with("error: --sensitive is not built yet"), "{code:?} {stderr}");
         let (code, _, stderr) = run(dir, &["submit", "--env", "PMI_RANK=1", "--", "true"]);
         assert!(code == Some(2) && stderr.contains("PMI_RANK"), "{code:?} {stderr}");
         assert_eq!(run(dir, &["status", "nope"]).0, Some(3));
@@ -571,6 +608,57 @@ fn logs_keep_bytes_streams_and_the_programs_code() {
         assert_eq!((labelled.stdout, labelled.stderr), (b"0: zero\n0: half\n0: open\n".to_vec(), b"1: bad \xff\n".to_vec()));
         assert_eq!(run(dir, &["logs", "-f", "nope"]).0, Some(125));
         assert_eq!(run(dir, &["logs", "nope"]).0, Some(3));
+    });
+}
+
+#[test]
+fn a_task_group_is_submitted_shown_and_run_again() {
+    let scene = Scene { is_group: true, ..Default::default() };
+    served(scene.clone(), |dir| {
+        let (code, _, stderr) = run(dir, &["submit", "--wait", "--array=0-9%2", "--max-failures", "1", "--", "true"]);
+        assert!(code == Some(1) && stderr.contains(" is Failed: "), "{code:?} {stderr}");
+        let indices = vec![v1::IndexRun { first: 0, last: 9, step: 1 }];
+        let sent = scene.submitted.lock().unwrap().pop().unwrap().spec.unwrap();
+        assert_eq!(sent.task_group, Some(v1::TaskGroup { indices, concurrency: 2, max_failures: Some(1) }));
+
+        let (_, stdout, _) = run(dir, &["status", "1f0c"]);
+        assert!(stdout.contains("Task group:  0-9%2\n") && stdout.contains("\n10 tasks; `lattice status 1f0c9a4e --tasks`"), "{stdout}");
+        let (code, stdout, stderr) = run(dir, &["status", "1f0c", "--tasks"]);
+        let want = "STATE       TASKS  INDICES\nCompleted   9      0-6, 8-9\nFailed (3)  1      7\n";
+        assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), want, ""));
+        let (_, stdout, _) = run(dir, &["status", "1f0c", "--tasks", "-o", "name"]);
+        assert_eq!(stdout, format!("{ID}[0-6]\n{ID}[7]\n{ID}[8-9]\n"));
+        let (_, stdout, _) = run(dir, &["status", "1f0c[7]"]);
+        assert!(stdout.starts_with(&format!("Task:       {ID}[7]\nState:      Failed\n")) && stdout.contains("1f0c9a4e on n1"), "{stdout}");
+        let (code, _, stderr) = run(dir, &["status", "1f0c[77]"]);
+        assert!(code == Some(3) && stderr.contains("task group 1f0c9a4e has no task 77"), "{code:?} {stderr}");
+        let (code, _, stderr) = run(dir, &["status", "1f0c[7]", "--tasks"]);
+        assert!(code == Some(2) && stderr.contains("leave the index behind the id out"), "{code:?} {stderr}");
+        let (code, _, stderr) = run(dir, &["status", "1f0c[7]", "--watch"]);
+        assert!(code == Some(2) && stderr.contains("`lattice logs -f '1f0c[7]'`"), "{code:?} {stderr}");
+
+        assert_eq!(run(dir, &["logs", "1f0c[7]"]).0, Some(0));
+        assert_eq!(run(dir, &["logs", "1f0c", "--task", "8"]).0, Some(0));
+        assert_eq!(run(dir, &["logs", "-f", "1f0c[7]"]).0, Some(3), "the code of the task");
+        assert_eq!(*scene.logs_of_task.lock().unwrap(), [Some(7), Some(8), Some(7)]);
+        for option in ["--task=7", "--rank=0"] {
+            assert_eq!(run(dir, &["logs", "1f0c[7]", option]).0, Some(2), "{option}");
+        }
+
+        let (code, stdout, _) = run(dir, &["cancel", "1f0c9a4e[10-20,30]", "1f0c9a4e"]);
+        let want = "Cancelled 11 tasks of task group 1f0c9a4e; 1 had ended before\nAllocation 1f0c9a4e is cancelled\n";
+        assert_eq!((code, stdout.as_str()), (Some(0), want));
+        let asked = scene.tasks_cancelled.lock().unwrap().pop().unwrap();
+        let indices = vec![v1::IndexRun { first: 10, last: 20, step: 1 }, v1::IndexRun { first: 30, last: 30, step: 1 }];
+        assert_eq!(asked, v1::CancelTasksRequest { key: "1f0c9a4e".into(), indices });
+
+        let (code, stdout, _) = run(dir, &["retry", "1f0c", "--tasks=1-3", "-o", "name"]);
+        let (_, all, _) = run(dir, &["retry", "@last", "--failed"]);
+        let asked = scene.retried.lock().unwrap().clone();
+        assert_eq!((code, stdout), (Some(0), format!("{}\n", asked[0].id)));
+        assert_eq!((asked[0].key.as_str(), &asked[0].indices), ("1f0c", &vec![v1::IndexRun { first: 1, last: 3, step: 1 }]));
+        assert_eq!((&asked[1].key, &asked[1].indices), (&asked[0].id, &Vec::new()), "all that failed");
+        assert_eq!(all, format!("Submitted allocation {}\n", &asked[1].id[..8]));
     });
 }
 

@@ -8,6 +8,7 @@ mod fence;
 mod figures;
 mod launch;
 mod ledger;
+mod metrics;
 mod mpi;
 mod nodes;
 mod options;
@@ -19,6 +20,7 @@ mod scheduler;
 mod slurm;
 mod subject;
 mod surroundings;
+mod tasks;
 mod telemetry;
 
 use anyhow::{Result, ensure};
@@ -38,6 +40,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
     let is_default = options.scale == options::ScaleOptions::default();
     ensure!(is_default || name == Name::Scale, "--followers, --wide, --storm, --changes and --seconds are of `bench scale` alone");
     let draws = matches!(name, Name::Scale | Name::Scheduler);
+    ensure!(!options.million || name == Name::Tasks, "--million is of `bench tasks` alone");
     ensure!(options.svg.is_none() || draws, "--svg is of `bench scale` and `bench scheduler` alone");
     let report = match name {
         Name::Checkpoint => checkpoint::run(dir, options)?,
@@ -50,6 +53,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
         Name::Runtime => runtime::run(dir, options)?,
         Name::Scale => scale::run(dir, options)?,
         Name::Scheduler => scheduler::run(options)?,
+        Name::Tasks => tasks::run(dir, options)?,
         Name::Telemetry => telemetry::run(options)?,
     };
     if json {
@@ -85,6 +89,8 @@ pub enum Name {
     Scale,
     /// The scheduler: what a plan costs at 10,000 nodes, with 1,000 and with 100,000 allocations that wait, in this process
     Scheduler,
+    /// Task groups: tasks finished a second compared with HyperQueue; or a group of a million (--million)
+    Tasks,
     /// The cost of counting in the kernel, of reporting to the agent, and of measuring a full node
     Telemetry,
 }

@@ -11,6 +11,7 @@ use crate::preemption::Preemption;
 use crate::principal::Principal;
 use crate::shares::Shares;
 use crate::spec::{AllocationSpec, PREEMPTION_CLASS_DEFAULT};
+use crate::task_group::LaneOf;
 use crate::telemetry::TelemetryOrder;
 use crate::time::Timestamp;
 use crate::work_usage::WorkUsage;
@@ -48,19 +49,6 @@ impl SubmittedValues {
     pub fn of(spec: &AllocationSpec) -> Self {
         Self { name: spec.name.clone(), walltime: spec.walltime, preemption_class: spec.preemption_class }
     }
-}
-
-/// The place of a lane in its task group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaneOf {
-    /// The group.
-    pub group: AllocationId,
-    /// The lane's number in it, from 0.
-    pub number: u32,
-    /// How many times tasks that this lane holds were cancelled one by one. If this grows, the lane
-    /// asks the quorum what it may still run.
-    #[serde(default)]
-    pub revocations: u32,
 }
 
 /// The place of a step in its DAG.

@@ -1,6 +1,5 @@
 //! Which allocation owns which part of a node.
 
-use crate::allocation::LaneOf;
 use crate::allocation_state::AllocationState;
 use crate::checkpoint::CheckpointRef;
 use crate::ids::{AllocationId, Epoch, Generation, NodeId, Revision};
@@ -9,6 +8,7 @@ use crate::preemption::Preemption;
 use crate::principal::Principal;
 use crate::resources::Resources;
 use crate::spec::AllocationSpec;
+use crate::task_group::LaneOf;
 use crate::telemetry::TelemetryOrder;
 use serde::{Deserialize, Serialize};
 

@@ -76,7 +76,7 @@ impl fmt::Display for DependencyCondition {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoSuchCondition {
     /// It is for task groups.
-    #[error("corresponding is for task groups, which are not built yet: use success, failure, any or mutex")]
+    #[error("corresponding is not built yet: use success, which waits for all tasks of a task group")]
     OfTaskGroups,
     /// It is no condition.
     #[error("{0:?} is no condition: use success, failure, any or mutex")]
@@ -286,10 +286,7 @@ mod tests {
         }
         let refused = |text: &str| text.parse::<DependencyCondition>().unwrap_err().to_string();
         assert_eq!(refused("Success"), "\"Success\" is no condition: use success, failure, any or mutex");
-        assert_eq!(
-            refused("corresponding"),
-            "corresponding is for task groups, which are not built yet: use success, failure, any or mutex"
-        );
+        assert_eq!(refused("corresponding"), "corresponding is not built yet: use success, which waits for all tasks of a task group");
     }
 
     /// For each condition and each end: whether it is met and whether it is impossible, while something

@@ -3,8 +3,8 @@
 
 use crate::duration::BareNumber;
 use crate::{
-    AllocationId, AllocationPrefix, AuditAction, CheckpointSignal, Distribution, NodeId, Stdin, TelemetryMode, constraint, duration,
-    hostlist, signal, size,
+    AllocationId, AllocationPrefix, AuditAction, CheckpointSignal, Distribution, NodeId, Stdin, TaskGroup, TelemetryMode, constraint,
+    duration, hostlist, signal, size,
 };
 use lattice_fuzz::{Target, numbered};
 use std::fmt::{Debug, Display};
@@ -19,7 +19,7 @@ fn round_trip<T: FromStr<Err: Debug> + Display + PartialEq + Debug>(text: &str) 
 
 #[test]
 fn texts() {
-    let texts: [&[&str]; 10] = [
+    let texts: [&[&str]; 11] = [
         &["n[1-3,7],login", "n[08-11]", "a,b", "x1000c0s0b0n[0-3]"],
         &["4G", "1.5TiB", "512", "0", "12kB"],
         &["90", "1h30m", "01:30:00", "2-12:00:00", "infinite"],
@@ -29,6 +29,7 @@ fn texts() {
         &["n1", "x1000c0s0b0n0"],
         &["USR1", "SIGTERM", "15", "RTMIN+1"],
         &["none", "all", "0", "debug", "audit", "Submitted", "all"],
+        &["0-99%20", "1,5,9", "0-98:2,7", "9,8-10,5-50:5%1"],
         &["gpu_type=GH200", "nvme_scratch"],
     ];
     let seeds = texts.map(|texts| texts.iter().map(|text| text.as_bytes().to_vec()).collect());
@@ -60,6 +61,11 @@ fn texts() {
                 drop(text.parse::<Stdin>());
                 drop(text.parse::<TelemetryMode>());
                 drop(text.parse::<AuditAction>());
+            }
+            9 => {
+                if let Ok(group) = TaskGroup::parse(text) {
+                    assert_eq!(TaskGroup::parse(&group.to_string()).as_ref(), Ok(&group), "{text}");
+                }
             }
             _ => assert!(!constraint::is_feature(text) || text.len() <= constraint::FEATURE_BYTES_MAX),
         }

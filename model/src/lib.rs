@@ -77,7 +77,7 @@ pub mod vcluster;
 pub mod weights;
 pub mod work_usage;
 
-pub use allocation::{Allocation, Exclusion, LaneOf, StepOf, SubmittedValues};
+pub use allocation::{Allocation, Exclusion, StepOf, SubmittedValues};
 pub use allocation_state::AllocationState;
 pub use attempt::Attempt;
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};
@@ -116,7 +116,7 @@ pub use share_policy::{ShareOwner, SharePolicy};
 pub use shares::Shares;
 pub use spec::{AllocationSpec, Entrypoint, Image, OnIsolation, RequeuePolicy};
 pub use spec_error::SpecError;
-pub use task_group::{EndedTasks, LaneReport, LaneWork, TaskGroup, TaskIndices, TaskOutcome, TaskSet};
+pub use task_group::{EndedTasks, IndexRun, LaneOf, LaneReport, LaneWork, TaskGroup, TaskIndices, TaskOutcome, TaskSet};
 pub use telemetry::{TelemetryMode, TelemetryOrder};
 pub use tenant::{Quota, Tenant};
 pub use time::Timestamp;

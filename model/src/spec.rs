@@ -1,6 +1,8 @@
 //! The specification of an allocation: what a user requests. The protobuf conversion checks it and
 //! refuses fields that are not implemented yet, by name.
 
+mod tasks;
+
 use crate::binding::RankBinding;
 use crate::checkpoint::{CheckpointMethod, CheckpointPolicy, SignalTo};
 use crate::conformance::Conformance;
@@ -327,6 +329,7 @@ impl AllocationSpec {
         }
         self.validate_nodelist()?;
         self.validate_dependencies()?;
+        self.validate_tasks()?;
         self.data.validate()?;
         self.connectivity.validate()?;
         if let Some(probe) = &self.liveness_probe {
@@ -516,9 +519,9 @@ impl AllocationSpec {
     }
 
     /// Why it never gives its nodes back for other work to continue later, once it has been requeued so
-    /// often; `None`: it does.
+    /// often; `None`: it does. Tasks that run in a lane begin anew in another one.
     pub fn never_gives_back(&self, requeue_count: u32) -> Option<&'static str> {
-        let begins_anew = self.requeue == RequeuePolicy::Always && requeue_count < self.requeues_max;
+        let begins_anew = self.tasks.is_some() || (self.requeue == RequeuePolicy::Always && requeue_count < self.requeues_max);
         if self.sensitive || self.preemption_class >= CLASS_MAX {
             Some("it is sensitive, or of the highest class")
         } else if self.checkpoint.is_none() && !begins_anew {
@@ -553,6 +556,7 @@ impl AllocationSpec {
             + self.connectivity.bytes()
             + self.launch.shape.bytes()
             + self.depends_on.len() * 40
+            + self.tasks.as_ref().map_or(0, |tasks| tasks.bytes())
             + self.name.len()
             + self.working_dir.as_os_str().len()
             + self.submit_dir.as_ref().map_or(0, |dir| dir.as_os_str().len())

@@ -7,6 +7,7 @@
 //! Tasks run in *lanes*: allocations like any other that the group gets, one or more. A lane leases
 //! tasks from the group, runs them one after another, and reports their ends.
 
+use crate::ids::AllocationId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,10 +18,15 @@ use thiserror::Error;
 pub const TASKS_MAX: u32 = 1_000_000;
 /// Largest index of a task.
 pub const INDEX_MAX: u32 = i32::MAX as u32;
-/// How many runs of indices a submission may have.
-const RUNS_MAX: usize = 10_000;
+/// How many separate runs of indices a submission may have: encoded, they take half of what a
+/// specification may have ([`crate::spec::SPEC_BYTES_MAX`]).
+pub const RUNS_MAX: usize = 2000;
 /// How often a task that was lost with its node runs again.
 pub const TASK_RESTARTS_MAX: u32 = 3;
+/// The walltime of a lane, in walltimes of a task.
+pub const LANE_WALLTIMES: u32 = 2;
+/// How many characters of a wrong text an error shows.
+const SHOWN_CHARS_MAX: usize = 40;
 
 /// What a submission says of its tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +53,11 @@ pub struct IndexRun {
 }
 
 impl IndexRun {
+    /// One index.
+    pub fn single(index: u32) -> Self {
+        Self { first: index, last: index, step: 1 }
+    }
+
     /// How many there are.
     pub fn count(self) -> u32 {
         (self.last - self.first) / self.step + 1
@@ -55,11 +66,10 @@ impl IndexRun {
 
 impl fmt::Display for IndexRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.count() {
-            1 => write!(f, "{}", self.first),
-            _ if self.step == 1 => write!(f, "{}-{}", self.first, self.last),
-            2 => write!(f, "{},{}", self.first, self.last),
-            _ => write!(f, "{}-{}:{}", self.first, self.last, self.step),
+        match (self.count(), self.step) {
+            (1, _) => write!(f, "{}", self.first),
+            (_, 1) => write!(f, "{}-{}", self.first, self.last),
+            (_, step) => write!(f, "{}-{}:{step}", self.first, self.last),
         }
     }
 }
@@ -86,7 +96,7 @@ pub enum NoSuchIndices {
     Backwards(String),
     /// An index is too large.
     #[error("{0} is larger than the largest index, {INDEX_MAX}")]
-    TooLarge(u64),
+    TooLarge(String),
     /// There are too many.
     #[error("more than {TASKS_MAX} tasks: make several groups of them")]
     TooMany,
@@ -98,8 +108,13 @@ pub enum NoSuchIndices {
     Concurrency(String),
 }
 
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS_MAX).collect()
+}
+
 impl TaskIndices {
-    /// Of runs in any order, which may overlap.
+    /// Of runs in any order, which may overlap. A run of a single index gets step 1, and two indices
+    /// that are not adjacent become two runs: so a text that was written is read as the same runs.
     ///
     /// # Errors
     /// [`NoSuchIndices`] if there are none, or too many.
@@ -107,11 +122,11 @@ impl TaskIndices {
         let given: Vec<IndexRun> = runs.into_iter().collect();
         let mut total: u64 = 0;
         for run in &given {
-            if run.step == 0 || run.last < run.first || (run.last - run.first) % run.step != 0 {
+            if run.step == 0 || run.last < run.first || !(run.last - run.first).is_multiple_of(run.step) {
                 return Err(NoSuchIndices::Malformed(format!("{}-{}:{}", run.first, run.last, run.step)));
             }
             if run.last > INDEX_MAX {
-                return Err(NoSuchIndices::TooLarge(u64::from(run.last)));
+                return Err(NoSuchIndices::TooLarge(run.last.to_string()));
             }
             total += u64::from(run.count());
         }
@@ -119,20 +134,29 @@ impl TaskIndices {
             return Err(NoSuchIndices::TooMany);
         }
         let ascends = given.windows(2).all(|two| two[0].last < two[1].first);
-        let runs = if ascends { given } else { compressed(&given) };
-        if runs.len() > RUNS_MAX {
+        let found = Self::of_ascending(if ascends && given.len() <= RUNS_MAX { given } else { compressed(&given)? });
+        if found.runs.len() > RUNS_MAX {
             return Err(NoSuchIndices::TooManyRuns);
         }
-        if runs.is_empty() {
+        if found.runs.is_empty() {
             return Err(NoSuchIndices::Malformed(String::new()));
         }
-        let mut count = 0;
-        let mut firsts = Vec::with_capacity(runs.len());
-        for run in &runs {
-            firsts.push(count);
-            count += run.count();
+        Ok(found)
+    }
+
+    /// Of valid runs that ascend, however many.
+    fn of_ascending(given: Vec<IndexRun>) -> Self {
+        let (mut runs, mut firsts, mut count) = (Vec::with_capacity(given.len()), Vec::with_capacity(given.len()), 0);
+        for run in given {
+            let is_split = run.step > 1 && run.count() == 2;
+            let first = if is_split || run.count() == 1 { IndexRun::single(run.first) } else { run };
+            for part in std::iter::once(first).chain(is_split.then(|| IndexRun::single(run.last))) {
+                firsts.push(count);
+                count += part.count();
+                runs.push(part);
+            }
         }
-        Ok(Self { runs, firsts, count })
+        Self { runs, firsts, count }
     }
 
     /// Reads indices such as `0-99`, `1,5,9` or `0-98:2`.
@@ -140,13 +164,11 @@ impl TaskIndices {
     /// # Errors
     /// [`NoSuchIndices`], with the part that is wrong.
     pub fn parse(text: &str) -> Result<Self, NoSuchIndices> {
-        let bounded = |part: &str| part.chars().take(40).collect::<String>();
         let number = |digits: &str, part: &str| -> Result<u32, NoSuchIndices> {
             if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-                return Err(NoSuchIndices::Malformed(bounded(part)));
+                return Err(NoSuchIndices::Malformed(shown(part)));
             }
-            let value: u64 = digits.parse().map_err(|_| NoSuchIndices::TooLarge(u64::MAX))?;
-            u32::try_from(value).ok().filter(|value| *value <= INDEX_MAX).ok_or(NoSuchIndices::TooLarge(value))
+            digits.parse::<u32>().ok().filter(|value| *value <= INDEX_MAX).ok_or_else(|| NoSuchIndices::TooLarge(shown(digits)))
         };
         let mut runs = Vec::new();
         for part in text.split(',') {
@@ -156,14 +178,14 @@ impl TaskIndices {
             let last = last.map_or(Ok(first), |last| number(last, part))?;
             let step = step.map_or(Ok(1), |step| number(step, part))?;
             if step == 0 {
-                return Err(NoSuchIndices::Malformed(bounded(part)));
+                return Err(NoSuchIndices::Malformed(shown(part)));
             }
             if last < first {
-                return Err(NoSuchIndices::Backwards(bounded(part)));
+                return Err(NoSuchIndices::Backwards(shown(part)));
             }
             runs.push(IndexRun { first, last: last - (last - first) % step, step });
-            if runs.len() > RUNS_MAX {
-                return Err(NoSuchIndices::TooManyRuns);
+            if runs.len() > TASKS_MAX as usize {
+                return Err(NoSuchIndices::TooMany);
             }
         }
         Self::new(runs)
@@ -191,10 +213,11 @@ impl TaskIndices {
 
     /// The distance between all of them, if it is the same; otherwise 1.
     pub fn step(&self) -> u32 {
-        match self.runs.as_slice() {
-            [only] => only.step,
-            _ => 1,
-        }
+        let within = self.runs.iter().filter(|run| run.last > run.first).map(|run| run.step);
+        let between = self.runs.windows(2).map(|two| two[1].first - two[0].last);
+        let mut distances = within.chain(between);
+        let first = distances.next().unwrap_or(1);
+        if distances.all(|distance| distance == first) { first } else { 1 }
     }
 
     /// The index of the task with this ordinal; `None`: there is none.
@@ -211,17 +234,35 @@ impl TaskIndices {
     pub fn ordinal_of(&self, index: u32) -> Option<u32> {
         let at = self.runs.partition_point(|run| run.first <= index).checked_sub(1)?;
         let run = self.runs[at];
-        let is_one = index <= run.last && (index - run.first) % run.step == 0;
+        let is_one = index <= run.last && (index - run.first).is_multiple_of(run.step);
         is_one.then(|| self.firsts[at] + (index - run.first) / run.step)
     }
 
     /// The ordinals of those of these indices that are tasks.
     pub fn ordinals_of(&self, indices: &TaskIndices) -> TaskSet {
-        let all = indices.runs.iter().flat_map(|run| (run.first..=run.last).step_by(run.step as usize));
-        all.filter_map(|index| self.ordinal_of(index)).collect()
+        let mut found = TaskSet::default();
+        for run in &indices.runs {
+            if run.step == 1 {
+                let (first, end) = (self.count_below(run.first), self.count_below(run.last + 1));
+                if first < end {
+                    found.insert(first..=end - 1);
+                }
+            } else {
+                let all = (run.first..=run.last).step_by(run.step as usize);
+                all.filter_map(|index| self.ordinal_of(index)).for_each(|ordinal| found.insert(ordinal..=ordinal));
+            }
+        }
+        found
     }
 
-    /// The indices of these ordinals; `None`: there are none.
+    /// How many of them are smaller than `index`.
+    fn count_below(&self, index: u32) -> u32 {
+        let Some(at) = self.runs.partition_point(|run| run.first < index).checked_sub(1) else { return 0 };
+        let run = self.runs[at];
+        self.firsts[at] + if index > run.last { run.count() } else { (index - run.first).div_ceil(run.step) }
+    }
+
+    /// The indices of these ordinals, however many runs they are; `None`: there are none.
     pub fn indices_of(&self, ordinals: &TaskSet) -> Option<TaskIndices> {
         let mut runs: Vec<IndexRun> = Vec::new();
         for range in ordinals.ranges() {
@@ -232,29 +273,37 @@ impl TaskIndices {
                 let upto = last.min(self.firsts[run_at] + run.count() - 1);
                 let first = run.first + (at - self.firsts[run_at]) * run.step;
                 let end = run.first + (upto - self.firsts[run_at]) * run.step;
-                // A single index has no step of its own.
-                runs.push(IndexRun { first, last: end, step: if first == end { 1 } else { run.step } });
+                runs.push(IndexRun { first, last: end, step: run.step });
                 at = upto + 1;
             }
         }
-        Self::new(runs).ok()
+        (!runs.is_empty()).then(|| Self::of_ascending(runs))
     }
 }
 
-/// The runs of all indices in these, each once, ascending.
-fn compressed(runs: &[IndexRun]) -> Vec<IndexRun> {
+/// The runs of all indices in these, each once, ascending. Refused if they are too many.
+fn compressed(runs: &[IndexRun]) -> Result<Vec<IndexRun>, NoSuchIndices> {
     let mut all: Vec<u32> = runs.iter().flat_map(|run| (run.first..=run.last).step_by(run.step as usize)).collect();
     all.sort_unstable();
     all.dedup();
     let mut found: Vec<IndexRun> = Vec::new();
     for index in all {
         match found.last_mut() {
-            Some(run) if run.last == run.first && index > run.first => *run = IndexRun { first: run.first, last: index, step: index - run.first },
+            Some(run) if run.first == run.last => (run.last, run.step) = (index, index - run.first),
             Some(run) if index - run.last == run.step => run.last = index,
-            Some(_) | None => found.push(IndexRun { first: index, last: index, step: 1 }),
+            // Of two that nothing follows at their distance, the second may begin a longer run.
+            Some(run) if run.count() == 2 && run.step > 1 => {
+                let first = run.last;
+                *run = IndexRun::single(run.first);
+                found.push(IndexRun { first, last: index, step: index - first });
+            }
+            Some(_) | None => found.push(IndexRun::single(index)),
+        }
+        if found.len() > RUNS_MAX {
+            return Err(NoSuchIndices::TooManyRuns);
         }
     }
-    found
+    Ok(found)
 }
 
 impl TryFrom<Vec<IndexRun>> for TaskIndices {
@@ -294,10 +343,15 @@ impl TaskGroup {
             .map(|limit| {
                 let is_number = !limit.is_empty() && limit.bytes().all(|b| b.is_ascii_digit());
                 let most = is_number.then(|| limit.parse::<u32>().ok()).flatten().filter(|most| *most > 0);
-                most.ok_or_else(|| NoSuchIndices::Concurrency(limit.chars().take(40).collect()))
+                most.ok_or_else(|| NoSuchIndices::Concurrency(shown(limit)))
             })
             .transpose()?;
         Ok(Self { indices: TaskIndices::parse(indices)?, concurrent_max, failures_max: None })
+    }
+
+    /// Approximate number of committed bytes.
+    pub fn bytes(&self) -> usize {
+        self.indices.runs.len() * 16 + 32
     }
 }
 
@@ -335,7 +389,7 @@ impl TaskSet {
 
     /// How many ordinals there are. Costs the number of ranges.
     pub fn len(&self) -> u32 {
-        self.0.iter().map(|(first, last)| last - first + 1).sum()
+        self.0.iter().fold(0, |count, (first, last)| (last - first).saturating_add(1).saturating_add(count))
     }
 
     /// Whether there are none.
@@ -411,7 +465,7 @@ impl TaskSet {
         let mut left = count;
         while left > 0 {
             let Some((&first, &last)) = self.0.first_key_value() else { break };
-            let some = left.min(last - first + 1);
+            let some = left.min((last - first).saturating_add(1));
             taken.insert(first..=first + (some - 1));
             self.remove(first..=first + (some - 1));
             left -= some;
@@ -433,10 +487,11 @@ impl FromIterator<u32> for TaskSet {
     }
 }
 
+/// A set that came from elsewhere. What is no ordinal of any group is left out.
 impl From<Vec<(u32, u32)>> for TaskSet {
     fn from(ranges: Vec<(u32, u32)>) -> Self {
         let mut set = Self::default();
-        ranges.into_iter().for_each(|(first, last)| set.insert(first..=last));
+        ranges.into_iter().for_each(|(first, last)| set.insert(first..=last.min(TASKS_MAX - 1)));
         set
     }
 }
@@ -445,6 +500,19 @@ impl From<TaskSet> for Vec<(u32, u32)> {
     fn from(set: TaskSet) -> Self {
         set.0.into_iter().collect()
     }
+}
+
+/// The place of a lane in its task group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneOf {
+    /// The group.
+    pub group: AllocationId,
+    /// The lane's number in it, from 0.
+    pub number: u32,
+    /// How many times tasks that this lane holds were cancelled one by one. If this grows, the lane
+    /// asks the quorum what it may still run.
+    #[serde(default)]
+    pub revocations: u32,
 }
 
 /// How one task ended.
@@ -511,3 +579,6 @@ pub struct LaneWork {
     /// No further task will come: when those leased have ended and were reported, the lane ends.
     pub is_last: bool,
 }
+
+#[cfg(test)]
+mod tests;

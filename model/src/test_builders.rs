@@ -46,6 +46,7 @@ pub fn desired_share(allocation: AllocationId) -> DesiredShare {
         restore: None,
         preempt: None,
         telemetry: None,
+        lane: None,
     }
 }
 

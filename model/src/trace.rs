@@ -326,6 +326,8 @@ impl Request {
             checkpoint,
             hold: _,
             depends_on: _,
+            // Of a task group its lanes are traced.
+            tasks: _,
         } = spec;
         let requeues = match requeue {
             RequeuePolicy::Always => *requeues_max,

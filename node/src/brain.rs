@@ -86,6 +86,8 @@ pub enum Action {
     Start(Box<DesiredShare>),
     /// Running work has another walltime from now on, counted from its beginning.
     ChangeWalltime(Box<DesiredShare>),
+    /// Tasks that a running lane of a task group holds may have been cancelled since it last asked.
+    ChangeLane(Box<DesiredShare>),
     /// On the head: have the work save itself, because it must give its nodes back
     /// ([`DesiredShare::preempt`]). The answer is [`Event::Saved`].
     Preempt(Box<DesiredShare>),
@@ -278,10 +280,13 @@ impl Turn<'_> {
             Event::Listed(list) => {
                 let seen = (self.brain.durable.list().generation, self.brain.durable.list().revision);
                 if (list.generation, list.revision) > seen {
-                    let changed = self.changed_walltimes(&list);
+                    let walltimes = self.changed(&list, |old, new| old.spec.walltime != new.spec.walltime);
+                    let lanes = self.changed(&list, |old, new| old.lane != new.lane);
                     self.write(Record::ListReceived(list));
-                    let changed = changed.into_iter().filter_map(|allocation| self.brain.durable.locals().get(&allocation));
-                    self.actions.extend(changed.map(|local| Action::ChangeWalltime(Box::new(local.share.clone()))));
+                    let locals = self.brain.durable.locals();
+                    let share = |allocation: &AllocationId| Some(Box::new(locals.get(allocation)?.share.clone()));
+                    self.actions.extend(walltimes.iter().filter_map(share).map(Action::ChangeWalltime));
+                    self.actions.extend(lanes.iter().filter_map(share).map(Action::ChangeLane));
                 }
             }
             Event::Acknowledged { incarnation, seq } => {
@@ -342,11 +347,11 @@ impl Turn<'_> {
         }
     }
 
-    /// The running allocations whose walltime differs in this list.
-    fn changed_walltimes(&self, list: &DesiredList) -> Vec<AllocationId> {
+    /// The running allocations whose share differs in this list, as `differs` compares the old one with the new one.
+    fn changed(&self, list: &DesiredList, differs: impl Fn(&DesiredShare, &DesiredShare) -> bool) -> Vec<AllocationId> {
         let changes = |share: &&DesiredShare| {
             let local = self.subject(share.allocation, share.epoch).filter(|local| local.phase == Phase::Running);
-            local.is_some_and(|local| local.share.spec.walltime != share.spec.walltime)
+            local.is_some_and(|local| differs(&local.share, share))
         };
         list.shares.iter().filter(changes).map(|share| share.allocation).collect()
     }

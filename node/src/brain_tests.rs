@@ -44,6 +44,7 @@ fn names(actions: &[Action]) -> Vec<&'static str> {
             Action::Undo(_) => "undo",
             Action::Preempt(_) => "preempt",
             Action::ChangeWalltime(_) => "walltime",
+            Action::ChangeLane(_) => "lane",
             Action::Report => "report",
         })
         .collect()
@@ -253,7 +254,7 @@ impl World {
                     let request = s.preempt.map(|order| order.id).expect("it is asked for");
                     self.pending.push(Event::Saved { allocation: s.allocation, epoch: s.epoch, request, saved: Ok(request) });
                 }
-                Action::Adopt(_) | Action::ChangeWalltime(_) | Action::Report => {}
+                Action::Adopt(_) | Action::ChangeWalltime(_) | Action::ChangeLane(_) | Action::Report => {}
             }
         }
     }
@@ -599,4 +600,27 @@ fn a_changed_walltime_reaches_running_and_later_work_also_over_a_restart() {
     let mut again = Brain::new("n0".parse().unwrap());
     journal.into_iter().for_each(|record| again.replay(record));
     assert_eq!(again.local(alloc(1)).unwrap().share.spec.walltime, Some(std::time::Duration::from_secs(90)));
+}
+
+#[test]
+fn revoked_tasks_reach_the_running_lane_that_holds_them() {
+    let with = |revocations, state| {
+        let lane = lattice_model::LaneOf { group: alloc(9), number: 0, revocations };
+        DesiredShare { lane: Some(lane), ..share(1, 1, state, 1) }
+    };
+    let mut brain = brain();
+    let mut step = |event| {
+        let actions = step(&mut brain, event);
+        let revocations = |action: &Action| match action {
+            Action::ChangeLane(share) => share.lane.map(|lane| lane.revocations),
+            _ => None,
+        };
+        (names(&actions), actions.iter().find_map(revocations))
+    };
+    step(Event::Registered { incarnation: Incarnation(1), report_seq: 0 });
+    step(list(1, vec![with(0, AllocationState::Staging)]));
+    step(Event::Prepared { allocation: alloc(1), epoch: Epoch(1), result: Ok(()) });
+    assert_eq!(step(list(2, vec![with(1, AllocationState::Running)])), (vec!["start"], None), "it asks when it begins");
+    assert_eq!(step(list(3, vec![with(2, AllocationState::Running)])), (vec!["lane"], Some(2)));
+    assert_eq!(step(list(4, vec![with(2, AllocationState::Running)])), (vec![], None), "nothing new");
 }

@@ -122,6 +122,7 @@ impl Durable {
                 for share in &list.shares {
                     if let Some(local) = self.locals.get_mut(&share.allocation).filter(|local| local.share.epoch == share.epoch) {
                         local.share.spec.walltime = share.spec.walltime;
+                        local.share.lane = share.lane;
                     }
                 }
                 self.list = list;

@@ -141,6 +141,9 @@ table! {
         GetNodes: No Yes Yes Itself;
         SampleNodes: No Yes Yes Itself;
         Claims: No Yes No Itself;
+        /// By the node that it names: the head of the lane.
+        AdvanceLane: No Own Own Itself;
+        GetTasks: No Yes No Itself;
         /// Held by the caller itself, or by a user of its machine.
         AcquireLease: No Own No User;
         QueryAudit: No Yes No Operator(&["AdminService/QueryAudit"]);
@@ -229,6 +232,11 @@ pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &mut 
         && holder.as_str() != caller.name
     {
         return Err(Refusal::Malformed { why: format!("{} may not use leases of {holder}", caller.name) });
+    }
+    if let Request::AdvanceLane { node, .. } = request
+        && node.as_str() != caller.name
+    {
+        return Err(Refusal::Malformed { why: format!("{} may not report for the lanes of {node}", caller.name) });
     }
     if let Request::RecordAccess(access) = request {
         check_access(caller, grant, access)?;
@@ -360,6 +368,8 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::GetNodes { .. }
         | Request::SampleNodes { .. }
         | Request::Claims(_)
+        | Request::AdvanceLane { .. }
+        | Request::GetTasks { .. }
         | Request::QueryAudit { .. }
         | Request::VerifyAudit { .. }
         | Request::ExportAudit { .. }

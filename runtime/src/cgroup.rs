@@ -225,6 +225,13 @@ impl Scope {
         Cgroup { path: self.path.join("work").join(format!("launch-{number}")) }
     }
 
+    /// The groups of all launches that exist, with that of the script.
+    pub fn launches(&self) -> Vec<Cgroup> {
+        let entries = fs::read_dir(self.work().path()).into_iter().flatten().flatten();
+        let is_launch = |name: &str| name.strip_prefix("launch-").is_some_and(|number| number.parse::<u32>().is_ok());
+        entries.filter(|e| e.file_name().to_str().is_some_and(is_launch)).map(|e| Cgroup { path: e.path() }).collect()
+    }
+
     /// The group of the PMIx server of one launch: its usage counts as the work's, but it is not one of the launch's
     /// processes.
     pub fn pmix_server(&self, number: u32) -> Cgroup {

@@ -129,6 +129,7 @@ mod tests {
             ExitRecord::Rank { launch, rank: 3, outcome: RankOutcome::Signalled { signal: 9 } },
             ExitRecord::Aborted { launch, code: 7, why: "rank 3 ended before finalize".into() },
             ExitRecord::Script { outcome: RankOutcome::Exited { code: 2 } },
+            ExitRecord::Task { ordinal: 7, outcome: TaskOutcome::WalltimeExceeded },
             ExitRecord::Stopped { why: StopReason::Walltime },
         ]
     }

@@ -2,10 +2,13 @@
 //! targets.
 
 use crate::exits::{self, ExitRecord};
-use crate::shim::{Decoder, FromShim, StopReason, ToShim, encode};
+use crate::shim::{Decoder, FromShim, LaneSpec, StopReason, ToShim, encode};
 use lattice_fuzz::{Target, numbered};
 use lattice_model::call::{Call, CallKind, Service};
-use lattice_model::{AllocationId, Epoch, LaunchId, LaunchSpec, NodeRanks, RankOutcome};
+use lattice_model::{
+    AllocationId, EndedTasks, Entrypoint, Epoch, LaneReport, LaneWork, LaunchId, LaunchSpec, NodeRanks, RankOutcome, TaskIndices,
+    TaskOutcome, TaskSet,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
@@ -29,6 +32,20 @@ fn spec() -> LaunchSpec {
         pty: None,
         binding: Default::default(),
     }
+}
+
+fn lane() -> LaneSpec {
+    LaneSpec {
+        indices: TaskIndices::parse("0-98:2").unwrap(),
+        program: Entrypoint::Command { argv: vec!["true".into()] },
+        env: vec![("A".to_owned(), "b".to_owned())],
+        working_dir: "/".into(),
+        walltime_ms: Some(1000),
+    }
+}
+
+fn ended() -> EndedTasks {
+    EndedTasks { outcome: TaskOutcome::Exited(3), tasks: TaskSet::first(2) }
 }
 
 /// Whatever can be decoded from arbitrary bytes can be encoded, and is then decoded as the same value.
@@ -57,6 +74,8 @@ fn shim_frames() {
         ToShim::Hello { protocol: 1 },
         ToShim::StartScript { text: "#!/bin/sh\n".into(), args: vec!["a".into()], env: vec![], working_dir: "/".into() },
         ToShim::StartLaunch { launch: spec() },
+        ToShim::OpenLane { lane: Box::new(lane()) },
+        ToShim::LeaseTasks { work: LaneWork { leased: TaskSet::first(9), is_last: true } },
         ToShim::Call { launch: launch(), call: call.clone() },
         ToShim::Stop { why: StopReason::Requested, grace_ms: 30_000 },
         ToShim::Quit,
@@ -68,6 +87,8 @@ fn shim_frames() {
         FromShim::RankEnded { launch: launch(), rank: 1, outcome: RankOutcome::Exited { code: 1 } },
         FromShim::Fence { launch: launch(), number: 1, blob: vec![1, 2, 3] },
         FromShim::Absent { launch: launch(), ranks: vec![1, 2] },
+        FromShim::LaneOpened,
+        FromShim::TasksEnded { report: LaneReport { ended: vec![ended()], mean_us: 7 }, left: 2 },
         FromShim::Call { launch: launch(), call },
         FromShim::Aborted { launch: launch(), code: 1, why: "why".into() },
         FromShim::Stopped { why: StopReason::Walltime },
@@ -86,6 +107,7 @@ fn exits() {
         ExitRecord::Rank { launch: launch(), rank: 3, outcome: RankOutcome::Signalled { signal: 9 } },
         ExitRecord::Aborted { launch: launch(), code: 7, why: "rank 3 ended before finalize".into() },
         ExitRecord::Script { outcome: RankOutcome::Exited { code: 2 } },
+        ExitRecord::Task { ordinal: 7, outcome: TaskOutcome::Exited(3) },
         ExitRecord::Stopped { why: StopReason::Walltime },
     ];
     let bodies: Vec<Vec<u8>> = records.iter().map(|record| rmp_serde::to_vec_named(record).unwrap()).collect();

@@ -6,7 +6,7 @@ use lattice_model::{Principal, RankOutcome};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{SigSet, SigmaskHow};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::{Pid, pipe2};
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -543,6 +543,13 @@ extern "C" fn become_program(plan: &ChildPlan<'_>) -> ! {
 pub fn reap_any() -> Option<(i32, RankOutcome)> {
     // If it fails, there is no child at all.
     wait_now(-1).unwrap_or(None)
+}
+
+/// Whether there is any child, living or not reaped yet. In a subreaper without a child, no process is left of all those
+/// that it and its descendants started.
+pub fn has_child() -> bool {
+    let any = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    !matches!(waitid(Id::All, any), Err(Errno::ECHILD))
 }
 
 /// How this child ended, if it has: reaps it, without waiting. `NotFound` if it is not a child of ours.

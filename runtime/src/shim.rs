@@ -23,6 +23,7 @@ pub use living::{Living, NotOurs};
 pub use start::{StartError, StartedShim, connect_shim, start_shim};
 
 use crate::data_mounts::Mount;
+use lattice_model::task_group::TASKS_MAX;
 use lattice_model::{
     AllocationId, Assignment, Boot, Call, DesiredShare, Entrypoint, Epoch, LaneReport, LaneWork, LaunchId, LaunchSpec, MemoryKill,
     Placement, Principal, RankOutcome, TaskIndices, TerminalSize, millis,
@@ -172,6 +173,11 @@ impl ShimDir {
     /// root's): its interpreter opens it as `/proc/self/fd/3`, which checks only the file's own permissions.
     pub fn script(&self) -> PathBuf {
         self.0.join("script")
+    }
+
+    /// What a task of a lane writes to, until it gets a log file of its own.
+    pub fn task_output(&self, stream: LogStream) -> PathBuf {
+        self.0.join(format!("task.{}", stream.suffix()))
     }
 
     /// The state of the allocation's checkpoint, on its head.
@@ -325,9 +331,12 @@ pub struct LaneSpec {
 pub const TASKS_PER_LOG_DIRECTORY: u32 = 1000;
 
 /// The launch number under which the output of a task of a lane is stored.
-pub fn task_launch(ordinal: u32) -> u32 {
+pub const fn task_launch(ordinal: u32) -> u32 {
     1 + ordinal / TASKS_PER_LOG_DIRECTORY
 }
+
+/// The largest value of [`task_launch`]. Launches in a lane have larger numbers.
+pub const TASK_LAUNCH_MAX: u32 = task_launch(TASKS_MAX - 1);
 
 /// The processes of an allocation that get a signal from its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

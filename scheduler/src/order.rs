@@ -1,6 +1,6 @@
 //! In which order waiting work is served: by class and score, or by the time at which it came into the
 //! queue. That is the time of its submission, or for work that depends on other work, when that was as
-//! it must be.
+//! it must be. A lane has the time of its task group, so lanes of a group come one after another.
 
 use crate::classes::Classes;
 use crate::likeness::Likenesses;
@@ -86,7 +86,7 @@ impl<'a> Ordered<'a> {
         if let [queue] = &self.queues[..] {
             return queue.waiting.iter().map(|waiting| (0, *waiting)).collect();
         }
-        type Place = (Reverse<u8>, (Timestamp, AllocationId));
+        type Place = (Reverse<u8>, Age);
         let place = |allocation: &Allocation| (Reverse(self.state.view.effective_class(allocation)), age(allocation));
         let first = |queue: usize, at: usize| Some((place(self.queues[queue].waiting.get(at)?.allocation), queue, at));
         let mut next: BTreeSet<(Place, usize, usize)> = (0..self.queues.len()).filter_map(|queue| first(queue, 0)).collect();
@@ -105,6 +105,11 @@ pub fn waiting_in<'a>(view: &'a View, vcluster: &str, now: Timestamp) -> Vec<&'a
     queue.map(|queue| queue.waiting.into_iter().map(|w| w.allocation).collect()).unwrap_or_default()
 }
 
-fn age(allocation: &Allocation) -> (Timestamp, AllocationId) {
-    (allocation.queued_at(), allocation.id)
+/// When it came into its queue. Of what came at the same time, the id decides, and among the lanes
+/// of a task group the number of the lane.
+type Age = (Timestamp, AllocationId, u32);
+
+fn age(allocation: &Allocation) -> Age {
+    let (id, number) = allocation.lane.map_or((allocation.id, 0), |lane| (lane.group, lane.number));
+    (allocation.queued_at(), id, number)
 }

@@ -6,8 +6,8 @@ use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::test_builders::spec_of;
 use lattice_model::usage::{DailyUse, NodeUse, WHOLE_NODE};
 use lattice_model::{
-    Allocation, AllocationId, BudgetPeriod, Factor, NodeState, Profile, Resources, SchedulerKind, Tenant, Timestamp, VCluster, Weight,
-    Weights,
+    Allocation, AllocationId, BudgetPeriod, Factor, LaneOf, NodeState, Profile, Resources, SchedulerKind, Tenant, Timestamp, VCluster,
+    Weight, Weights,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -154,6 +154,10 @@ fn an_explanation_says_what_would_help() {
     assert_eq!(explained(&v, 1).sooner, [Sooner::Nodes(2)]);
     assert_eq!(explained(&v, 2).sooner, [Sooner::Walltime(Duration::from_secs(120 * 60))]);
     assert_eq!(explained(&v, 3).sooner, [Sooner::Nodes(2)], "it could never have nine");
+    let of_group = v.allocations.get_mut(&id(2)).unwrap();
+    of_group.lane = Some(LaneOf { group: id(50), number: 0, revocations: 0 });
+    assert_eq!(explained(&v, 2).sooner, [Sooner::Walltime(Duration::from_secs(60 * 60))], "a lane has twice the walltime of a task");
+    v.allocations.get_mut(&id(2)).unwrap().lane = None;
     v.vclusters.insert("other".into(), vcluster("other", SchedulerKind::HpcBackfill, 1));
     let mut own = node(4, NodeState::Ready);
     own.home = "other".into();

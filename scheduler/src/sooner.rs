@@ -3,6 +3,7 @@
 use crate::likeness::Likenesses;
 use crate::plan::{Decision, plan_within};
 use crate::view::View;
+use lattice_model::task_group::LANE_WALLTIMES;
 use lattice_model::{Allocation, AllocationId, Timestamp, Topology};
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ const SIXTEENTHS_TRIED: [u32; 5] = [12, 8, 4, 2, 1];
 pub enum Sooner {
     /// It asks for this many nodes at most.
     Nodes(u32),
-    /// Its walltime is this at most.
+    /// Its walltime is this at most; of a lane of a task group, that of a task.
     Walltime(Duration),
     /// Its nodes may be of any topology groups.
     AnyTopology,
@@ -55,7 +56,8 @@ pub fn sooner(view: &View, id: AllocationId, now: Timestamp) -> Vec<Sooner> {
     let mut trial = Trial { view: view.clone(), allocation: allocation.clone(), now, likenesses: Likenesses::default() };
     let mut found = Vec::new();
     found.extend(trial.nodes().map(Sooner::Nodes));
-    found.extend(trial.walltime().map(Sooner::Walltime));
+    let walltimes = if allocation.lane.is_some() { LANE_WALLTIMES } else { 1 };
+    found.extend(trial.walltime().map(|walltime| Sooner::Walltime(walltime / walltimes)));
     found.extend(trial.any_topology());
     found.extend(trial.vcluster().map(Sooner::VCluster));
     found

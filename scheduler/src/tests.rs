@@ -1,8 +1,9 @@
 use super::*;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, Dependencies, DependencyCondition, Epoch, Exclusion, Leaving, Node, NodeId, NodeState,
-    Parent, ParentState, Resources, Revision, SchedulerKind, Share, SharePhase, Tenant, Timestamp, VCluster, VniPool, test_builders,
+    AllocationId, AllocationSpec, AllocationState, DEFAULT_VCLUSTER, Dependencies, DependencyCondition, Epoch, Exclusion, LaneOf, Leaving,
+    Node, NodeId, NodeState, Parent, ParentState, Resources, Revision, SchedulerKind, Share, SharePhase, TaskGroup, Tenant, Timestamp,
+    VCluster, VniPool, test_builders,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -690,6 +691,53 @@ fn a_plan_begins_only_one_of_two_that_exclude_each_other() {
     assert_eq!(claimed(&v), []);
     let text = "waits for 00000000 (job1), which is ahead of it: the two never run at the same time";
     assert_eq!(obstacle(&v, &v.allocations[&id(2)]).as_deref(), Some(text));
+}
+
+fn task_group(n: u64, at: u64) -> Allocation {
+    let mut group = pending(n, 1, at);
+    spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("0-99").unwrap()));
+    group
+}
+
+/// A lane as the ledger makes it, with the group's time.
+fn lane(n: u64, of: &Allocation, number: u32) -> Allocation {
+    let lane = Some(LaneOf { group: of.id, number, revocations: 0 });
+    Allocation { lane, spec: of.spec.clone(), submitted_at: of.queued_at(), ..pending(n, 1, 0) }
+}
+
+#[test]
+fn a_task_group_is_in_no_queue() {
+    let group = task_group(1, 10);
+    let v = view(2, vec![group.clone()]);
+    assert_eq!((placed(&v), waiting_in(&v, DEFAULT_VCLUSTER, NOW).len(), v.somebody_waits(DEFAULT_VCLUSTER)), (vec![], 0, false));
+    assert_eq!(Outlook::of(&v, NOW).get(&id(1)), None);
+    assert_eq!(explain(&v, &group).summary, "does not wait for nodes");
+    assert_eq!(place_newcomer(v.clone(), pending(9, 2, 9), 1).map(|claim| claim.shares.len()), Some(2), "it keeps nobody waiting");
+    assert!(place_newcomer(v, task_group(9, 9), 1).is_none());
+}
+
+#[test]
+fn lanes_of_a_task_group_come_one_after_another_in_the_order_of_their_numbers() {
+    let group = task_group(50, 20);
+    let lanes = vec![lane(9, &group, 0), lane(5, &group, 1), lane(7, &group, 2)];
+    let others = vec![pending(1, 1, 10), pending(2, 1, 30), task_group(60, 20), pending(55, 1, 20)];
+    let v = view(3, [others, lanes, vec![group]].concat());
+    for (v, queue) in [(v.clone(), DEFAULT_VCLUSTER), (in_fifo(v), "fifo")] {
+        let order: Vec<AllocationId> = waiting_in(&v, queue, NOW).iter().map(|a| a.id).collect();
+        assert_eq!(order, [1, 9, 5, 7, 55, 2].map(id), "{queue}");
+        assert_eq!(claimed(&v), [1, 9, 5].map(id), "{queue}");
+    }
+}
+
+#[test]
+fn lanes_of_a_task_group_are_one_class() {
+    let group = task_group(50, 20);
+    let mut renamed = lane(5, &group, 1);
+    spec_of(&mut renamed).name = "other".into();
+    let v = view(3, vec![lane(9, &group, 0), renamed, lane(7, &group, 2), group]);
+    let ordered = order::Ordered::of(&v, NOW, &mut Likenesses::default());
+    let classes: Vec<usize> = ordered.queues.iter().flat_map(|queue| queue.waiting.iter().map(|waiting| waiting.class)).collect();
+    assert_eq!((classes, ordered.classes.all.len()), (vec![0, 0, 0], 1));
 }
 
 proptest! {

@@ -30,7 +30,8 @@ pub fn create(dir: &ShimDir, number: u32, rank: u32, owner: &Principal) -> Resul
     Ok([one(LogStream::Out)?, one(LogStream::Err)?])
 }
 
-fn open_owned(path: &std::path::Path, owner: &Principal) -> io::Result<File> {
+/// Opens a file for appending; makes it if needed, with mode 0600, owned by the user.
+pub fn open_owned(path: &std::path::Path, owner: &Principal) -> io::Result<File> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     set_owner(&file, owner)?;
     Ok(file)

@@ -78,6 +78,11 @@ impl LogRing {
         self.over.entry(number).or_insert(false);
     }
 
+    /// Processes write under this number again, so its files are looked at again.
+    pub fn not_over(&mut self, number: u32) {
+        self.over.remove(&number);
+    }
+
     /// When to look next, in milliseconds of the clock passed to `look`.
     pub fn due(&self) -> Option<u64> {
         self.room.map(|_| self.due)

@@ -15,6 +15,7 @@
 
 mod agent_link;
 mod bridge;
+mod lane;
 mod launch;
 mod leftovers;
 mod log_files;
@@ -27,6 +28,7 @@ mod serve;
 mod shim_log;
 mod slurm;
 mod surroundings;
+mod task_output;
 mod terminal;
 mod work;
 

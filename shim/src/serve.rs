@@ -3,8 +3,10 @@
 mod attached;
 mod attaching;
 mod ending;
+mod lane;
 mod lease;
 mod memory;
+mod open_lane;
 mod replay;
 mod run_lease;
 mod signalling;
@@ -32,6 +34,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
+use open_lane::OpenLane;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -82,6 +85,8 @@ pub struct Shim {
     agent: AgentLink,
     exits: Writer,
     script: Script,
+    /// The lane of a task group, until it ends; then `script` has its end.
+    lane: Option<OpenLane>,
     /// By number.
     launches: BTreeMap<u32, Launch>,
     /// Launches that start their ranks when their PMIx server is ready. By number.
@@ -113,6 +118,7 @@ enum Script {
 #[derive(Clone, Copy)]
 enum Process {
     Script,
+    Task,
     Rank { number: u32, local: u32 },
     Bridge { number: u32 },
     Attached { session: u64 },
@@ -223,6 +229,7 @@ impl Shim {
             agent,
             exits,
             script: Script::None,
+            lane: None,
             launches: BTreeMap::new(),
             waiting: BTreeMap::new(),
             directories: BTreeMap::new(),
@@ -321,6 +328,8 @@ impl Shim {
                 self.agent.send(&FromShim::Going);
             }
             ToShim::StartScript { text, args, env, working_dir } => self.start_script(&text, &args, &env, &working_dir),
+            ToShim::OpenLane { lane } => self.open_lane(*lane),
+            ToShim::LeaseTasks { work } => self.lease_tasks(work),
             ToShim::StartLaunch { launch } => self.start_launch(launch),
             ToShim::FenceDone { launch, number, blob } => {
                 if let Some(launch) = self.launches.values_mut().find(|l| l.id() == launch) {
@@ -435,6 +444,7 @@ impl Shim {
                     }
                     self.script_ended(failure.map_or(outcome, |f| RankOutcome::NotStarted { code: f.code }));
                 }
+                Some(Process::Task) => self.task_ended(outcome),
                 Some(Process::Bridge { number }) => self.bridge_ended(number),
                 Some(Process::Attached { session }) => self.attached_ended(session, outcome),
                 // An orphan that one of our processes left: nobody needs a report.

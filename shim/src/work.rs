@@ -104,6 +104,30 @@ impl Work {
         }
     }
 
+    /// Whether a process of the script, of a task or of a launch is left (zombies are not counted). `attached`: the
+    /// sessions of attached terminals.
+    pub fn has_launch_processes(&self, attached: &[i32]) -> bool {
+        match self {
+            Self::Scope(scope) => scope.launches().iter().any(|group| !matches!(group.is_populated(), Ok(false))),
+            Self::Tree => identity::descendants(own_pid()).iter().any(|(_, stat)| !attached.contains(&stat.session)),
+        }
+    }
+
+    /// Kills the processes of the script, of tasks and of launches, but not those of attached terminals. Repeat until
+    /// [`Self::has_launch_processes`] is false.
+    pub fn kill_launch_processes(&self, attached: &[i32]) {
+        match self {
+            Self::Scope(scope) => {
+                for group in scope.launches() {
+                    if group.kill().is_err() {
+                        group.signal(libc::SIGKILL);
+                    }
+                }
+            }
+            Self::Tree => drop(process::signal_descendants(own_pid(), libc::SIGKILL, |stat| !attached.contains(&stat.session))),
+        }
+    }
+
     /// Whether no process is left (zombies are not counted).
     pub fn is_empty(&self) -> bool {
         match self {

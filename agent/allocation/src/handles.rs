@@ -1,6 +1,7 @@
 //! What the tasks of allocations need.
 
 use crate::adoption::Adoption;
+use crate::lane_quorum::LaneQuorum;
 use crate::latencies::Latencies;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_common::driver_queue::DriverQueue;
@@ -31,6 +32,8 @@ pub struct Handles {
     pub checkpoint: Arc<checkpoint::Handles>,
     /// The launches whose head this node is.
     pub launches: Launches,
+    /// The quorum, for lanes of task groups whose head this node is.
+    pub lanes: Arc<dyn LaneQuorum>,
     /// The measured resource use of allocations here.
     pub measuring: Measuring,
     /// How long heartbeats and starts of work take.

@@ -18,6 +18,7 @@
 //! | `AllocationTask`, one per allocation | with the allocation | commands, bounded by `lattice_registry` |
 //! | the prologue, at most one per allocation | when it is over, or with the allocation's task | its result |
 //! | probes; the warning before walltime ends | with the allocation's task | |
+//! | a lane's call to the quorum, at most one per lane | when it is answered, or with the allocation's task | one command to the allocation's task |
 //! | one that waits for the entry point's launch | with the launch | one command to the allocation's task |
 //! | one at the end of walltime | when it has reported to the driver, after the grace at most | |
 //! | a preemption, one per request | when it has reported to the driver | |
@@ -28,6 +29,7 @@
 
 pub mod adoption;
 pub mod handles;
+pub mod lane_quorum;
 pub mod latencies;
 pub mod node_environment;
 pub mod preemption;

@@ -56,6 +56,7 @@ mod tests {
     use super::*;
     use crate::test_builders::{Bench, ME};
     use lattice_model::test_builders::desired_share;
+    use lattice_model::{AllocationId, LaneOf, TaskGroup};
 
     fn share() -> DesiredShare {
         let mut share = desired_share("00000000-0000-4000-8000-000000000001".parse().unwrap());
@@ -96,6 +97,38 @@ mod tests {
         assert_eq!(names(&share), [const { None }; 4]);
         share.spec.launch.shape.slurm_env = true;
         assert_eq!(names(&share), ["0", "0", "0", ME].map(|value| Some(value.to_owned())));
+    }
+
+    #[tokio::test]
+    async fn a_lane_has_the_variables_of_its_task_group() {
+        let (bench, mut share) = (Bench::new(), share());
+        let of_tasks = |share: &DesiredShare| {
+            let all = of_script(share, &bench.handles).into_iter();
+            all.filter(|(name, _)| name.starts_with("LATTICE_TASK_") || name.starts_with("SLURM_ARRAY_")).collect::<Vec<_>>()
+        };
+        let group: AllocationId = "8f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+        share.spec.tasks = Some(Box::new(TaskGroup::parse("10-98:2%5").unwrap()));
+        assert_eq!(of_tasks(&share), [], "it is no lane");
+        share.lane = Some(LaneOf { group, number: 3, revocations: 0 });
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let texts = |pairs: &[(&str, &str)]| pairs.iter().map(owned).collect::<Vec<_>>();
+        let ours = [
+            ("LATTICE_TASK_COUNT", "45"),
+            ("LATTICE_TASK_GROUP_ID", "8f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88"),
+            ("LATTICE_TASK_MAX", "98"),
+            ("LATTICE_TASK_MIN", "10"),
+            ("LATTICE_TASK_STEP", "2"),
+        ];
+        assert_eq!(of_tasks(&share), texts(&ours));
+        share.spec.launch.shape.slurm_env = true;
+        let slurms = [
+            ("SLURM_ARRAY_JOB_ID", "252484174"),
+            ("SLURM_ARRAY_TASK_COUNT", "45"),
+            ("SLURM_ARRAY_TASK_MAX", "98"),
+            ("SLURM_ARRAY_TASK_MIN", "10"),
+            ("SLURM_ARRAY_TASK_STEP", "2"),
+        ];
+        assert_eq!(of_tasks(&share), texts(&[ours, slurms].concat()));
     }
 
     #[tokio::test]

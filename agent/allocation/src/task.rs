@@ -2,6 +2,8 @@
 
 mod beginning;
 mod ending;
+mod lane;
+mod lane_state;
 mod lease;
 mod line;
 mod parts;
@@ -13,6 +15,7 @@ use super::prepare::{self, Preparing};
 use super::signals::Signals;
 use super::terminals::Terminals;
 use crate::handles::Shared;
+use lane_state::LaneState;
 use lattice_mesh::terminal::ToTerminal;
 use lattice_model::input::Taken;
 use lattice_model::launch::MEMORY_KILL_CODE;
@@ -56,6 +59,8 @@ struct AllocationTask {
     /// Keeps the image in the cache until the shim reports that it is mounted.
     image: Option<HeldImage>,
     launches: BTreeMap<LaunchId, LocalLaunch>,
+    /// If it is a lane of a task group: its reports to the quorum.
+    lane: LaneState,
     /// Keyboard input for launches that the shim does not have yet, the oldest first.
     typed_ahead: VecDeque<(LaunchId, ToTerminal)>,
     terminals: Terminals,
@@ -84,6 +89,7 @@ impl AllocationTask {
             phase: TaskPhase::default(),
             image: None,
             launches: BTreeMap::new(),
+            lane: LaneState::default(),
             typed_ahead: VecDeque::new(),
             terminals: Terminals::default(),
             signals: Signals::default(),
@@ -186,6 +192,8 @@ impl AllocationTask {
             }
             Command::Start(share) => self.start(share).await,
             Command::ChangeWalltime(share) => self.change_walltime(&share).await,
+            Command::ChangeLane(share) => self.change_lane(&share),
+            Command::LaneAdvanced { work } => self.lane_advanced(work).await,
             Command::Stop => self.stop().await,
             Command::Attach { launch, to_head } => self.attach(*launch, to_head).await,
             Command::FromHead { launch, message } => self.obey_head(launch, message).await,
@@ -231,7 +239,8 @@ impl AllocationTask {
                 self.handle_phase(TaskEvent::Ready { result: failed.map_or(Ok(()), |why| Err(NotPrepared::Shim(why))) }).await;
             }
             FromShim::Going => {}
-            FromShim::ScriptStarted => self.began(),
+            FromShim::ScriptStarted | FromShim::LaneOpened => self.began(),
+            FromShim::TasksEnded { report, .. } => self.tasks_ended(report),
             FromShim::RunLease { until_ms } => self.handle_lease(RunLeaseEvent::Reported { until_ms }).await,
             FromShim::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::Lapsed).await,
             FromShim::AttachStarted { session } => {
@@ -247,6 +256,7 @@ impl AllocationTask {
             FromShim::ScriptEnded { outcome } => {
                 failpoint::pass(Point::ScriptEndReceived);
                 self.mark_over(0);
+                self.lane_ended();
                 self.handle_entry(EntryEvent::Over);
                 if !self.walltime.is_over() && !self.lease.is_lapsed() && !self.phase.is_stopping() {
                     let reason = self.script_reason(outcome);
@@ -333,7 +343,7 @@ impl AllocationTask {
             tokio::task::spawn_blocking(move || launches(&dir)).await.ok().and_then(Result::ok).unwrap_or_default()
         };
         for number in on_disk.into_iter().filter(|n| *n > 0) {
-            if !self.launches.values().any(|l| l.spec.number == number) {
+            if !self.launches.values().any(|l| l.spec.number == number) && !self.is_of_tasks(number) {
                 self.mark_over(number);
             }
         }
@@ -349,7 +359,11 @@ impl AllocationTask {
             self.send_walltime().await;
             if self.is_head() {
                 let share = Arc::clone(&self.share);
-                self.send_script(&share).await;
+                if share.lane.is_some() {
+                    self.open_lane(&share).await;
+                } else {
+                    self.send_script(&share).await;
+                }
             }
         }
         self.handle_entry(EntryEvent::Synced);

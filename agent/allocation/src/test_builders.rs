@@ -5,7 +5,10 @@
 
 use crate::adoption::Adoption;
 use crate::handles::{Handles, Shared};
+use crate::lane_quorum::{LaneQuorum, NotAdvanced};
 use crate::latencies::Latencies;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::Checkpoints;
 use lattice_agent_common::config::AgentConfig;
@@ -36,7 +39,7 @@ use lattice_membership::peers::Peers;
 use lattice_mesh::{Incoming, Mesh};
 use lattice_model::fact::NodeFact;
 use lattice_model::topology::MemoryTopology;
-use lattice_model::{NodeId, NodeState, NodeTopology, Resources};
+use lattice_model::{AllocationId, Epoch, LaneReport, LaneWork, NodeId, NodeState, NodeTopology, Resources};
 use lattice_node::Event;
 use lattice_observe::measuring::{self, Measuring};
 use lattice_observe::traces::Traces;
@@ -56,7 +59,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -73,6 +76,8 @@ pub struct Bench {
     pub cluster: watch::Sender<Arc<Cluster>>,
     pub view: watch::Sender<Arc<NodeView>>,
     pub acknowledged: watch::Sender<Option<u64>>,
+    /// What its lanes ask the quorum, for the test to answer.
+    pub lane_calls: mpsc::Receiver<LaneCall>,
     /// Streams that peers open.
     pub incoming: mpsc::Receiver<Incoming>,
     stop: CancellationToken,
@@ -82,6 +87,29 @@ pub struct Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         self.stop.cancel();
+    }
+}
+
+/// A lane's question to the quorum.
+#[derive(Debug)]
+pub struct LaneCall {
+    pub lane: AllocationId,
+    pub epoch: Epoch,
+    pub report: LaneReport,
+    pub answer: oneshot::Sender<Result<LaneWork, NotAdvanced>>,
+}
+
+/// Passes the questions of lanes to the test.
+struct LaneCalls(mpsc::Sender<LaneCall>);
+
+impl LaneQuorum for LaneCalls {
+    fn advance(&self, lane: AllocationId, epoch: Epoch, report: LaneReport) -> BoxFuture<'_, Result<LaneWork, NotAdvanced>> {
+        async move {
+            let (answer, answered) = oneshot::channel();
+            let _unread = self.0.send(LaneCall { lane, epoch, report, answer }).await;
+            answered.await.unwrap_or_else(|_| Err(NotAdvanced::Unavailable("nobody answers".to_owned())))
+        }
+        .boxed()
     }
 }
 
@@ -140,6 +168,7 @@ impl Bench {
         let (cluster, cluster_view) = watch::channel(Arc::new(Cluster::default()));
         let (view, node_view) = watch::channel(Arc::new(NodeView::default()));
         let (acknowledged, acknowledged_view) = watch::channel(None);
+        let (lanes, lane_calls) = mpsc::channel(8);
         let (topology, gpus) =
             (watch::Sender::new(Arc::new(NodeTopology::default())), watch::Sender::new(Arc::new(GpuStatuses::default())));
         let (allocations, problems, gpu_readings) = (Allocations::default(), NodeProblems::default(), GpuReadings::default());
@@ -237,6 +266,7 @@ impl Bench {
             spools: Spools::new(None, of_output, TaskTracker::new(), stop.child_token()),
             checkpoint: Arc::new(checkpoint),
             launches: Launches::new(launches),
+            lanes: Arc::new(LaneCalls(lanes)),
             measuring: Measuring::new(config.alerts.clone(), config.measuring.window_smoothing, measuring),
             latencies: Latencies::default(),
             adoption: Adoption::default(),
@@ -250,7 +280,7 @@ impl Bench {
             tasks,
         };
         let handles = Arc::new(handles);
-        Self { handles, address, events, cluster, view, acknowledged, incoming, stop, dir }
+        Self { handles, address, events, cluster, view, acknowledged, lane_calls, incoming, stop, dir }
     }
 
     /// Another agent of the same cluster.

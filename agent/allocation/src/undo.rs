@@ -10,7 +10,7 @@ use lattice_machine::mpirun;
 use lattice_model::{AllocationId, DesiredShare, with_causes};
 use lattice_runtime::cgroup::CgroupError;
 use lattice_runtime::failpoint::{self, Point};
-use lattice_runtime::shim::ShimDir;
+use lattice_runtime::shim::{LogStream, ShimDir};
 use lattice_runtime::{identity, process, stuck};
 use std::fs;
 use std::io;
@@ -136,6 +136,8 @@ pub(super) fn undo(context: &Handles, share: &DesiredShare, dir: &ShimDir) -> Re
         (dir.exits(), Point::ExitsRemoved),
         (dir.living(), Point::IdentityRemoved),
         (dir.script(), Point::FilesRemoved),
+        (dir.task_output(LogStream::Out), Point::FilesRemoved),
+        (dir.task_output(LogStream::Err), Point::FilesRemoved),
         (dir.checkpoint(), Point::FilesRemoved),
     ];
     for (file, removed) in files {

@@ -41,18 +41,40 @@ pub fn base(share: &DesiredShare) -> BTreeMap<String, String> {
     if share.spec.uenv.is_some() {
         set("LATTICE_UENV_MOUNT", UENV_MOUNT.to_owned());
     }
+    env.extend(of_task_group(share));
     if share.spec.launch.shape.slurm_env {
         env.extend(slurm_job(share));
     }
     env
 }
 
+/// What the tasks of a lane's group have in common. The shim adds the index of each task.
+fn of_task_group(share: &DesiredShare) -> Vec<(String, String)> {
+    let (Some(lane), Some(group)) = (share.lane, share.spec.tasks.as_deref()) else { return Vec::new() };
+    let mut env = vec![("LATTICE_TASK_GROUP_ID".to_owned(), lane.group.to_string())];
+    let of_indices = |prefix: &str| {
+        let indices = &group.indices;
+        let values = [("COUNT", indices.count()), ("MIN", indices.first()), ("MAX", indices.last()), ("STEP", indices.step())];
+        values.map(|(name, value)| (format!("{prefix}{name}"), value.to_string()))
+    };
+    env.extend(of_indices("LATTICE_TASK_"));
+    if share.spec.launch.shape.slurm_env {
+        env.push(("SLURM_ARRAY_JOB_ID".to_owned(), slurm_number(lane.group)));
+        env.extend(of_indices("SLURM_ARRAY_TASK_"));
+    }
+    env
+}
+
+/// Slurm's job ids are numbers: one from the allocation's id, so that it differs between
+/// allocations.
+fn slurm_number(allocation: AllocationId) -> String {
+    let bytes = allocation.0.as_bytes();
+    (u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & 0x7fff_ffff).to_string()
+}
+
 /// The variables that Slurm sets for a job (`--slurm-env`).
 fn slurm_job(share: &DesiredShare) -> Vec<(String, String)> {
-    // Slurm's job ids are numbers: take one from the allocation's id, so that it differs between
-    // allocations.
-    let bytes = share.allocation.0.as_bytes();
-    let number = (u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & 0x7fff_ffff).to_string();
+    let number = slurm_number(share.allocation);
     let (nodes, tasks) = (share.nodes.len(), share.spec.tasks_per_node);
     let ranks = share.spec.ranks_on(u32::try_from(nodes).unwrap_or(u32::MAX)).to_string();
     let submit_dir = share.spec.submit_dir.as_ref().unwrap_or(&share.spec.working_dir);

@@ -44,7 +44,8 @@ enum Watching {
     Nothing,
     /// The launch has no files yet: the allocation's log directory is watched.
     Others(Growing),
-    /// The launch's own files are watched. A new file counts only once it has grown.
+    /// The launch's own files are watched. A new file counts only once it has grown; the output of a
+    /// task of a lane is moved here with what was written before.
     Own(Growing),
 }
 
@@ -110,7 +111,7 @@ impl LaunchGrowth {
     /// Begins to watch the launch's own files as soon as they exist. Call it before each read of
     /// the files: then that read finds what was written before the watch began.
     pub fn look(&mut self) {
-        let own = || self.growth.of(&self.own, AddWatchFlags::IN_MODIFY).map(Watching::Own);
+        let own = || self.growth.of(&self.own, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_MOVED_TO).map(Watching::Own);
         let others = || self.growth.of(&self.all, AddWatchFlags::IN_CREATE).map(Watching::Others);
         self.now = match std::mem::replace(&mut self.now, Watching::Nothing) {
             Watching::Own(growing) => Watching::Own(growing),

@@ -112,9 +112,9 @@ fn leads(leases: &Leases, now: Instant) -> bool {
 fn newcomer_token(cluster: &Cluster, leases: &Leases, spec: &AllocationSpec, now: Instant) -> Option<u64> {
     let queue = cluster.queue_named(&spec.vcluster);
     let token = leases.get(queue).filter(|lease| now < lease.until)?.token;
-    // What it depends on is known to the quorum.
-    let depends = !spec.depends_on.is_empty();
-    let waits = spec.hold || depends || !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue);
+    // The quorum knows what it depends on, and makes the lanes of a task group.
+    let gets_none_yet = spec.hold || !spec.depends_on.is_empty() || spec.tasks.is_some();
+    let waits = gets_none_yet || !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue);
     (!waits).then_some(token)
 }
 
@@ -436,7 +436,7 @@ async fn preempt(quorum: &QuorumClient, lease_token: u64, preempted: PreemptedFo
 mod tests {
     use super::*;
     use lattice_model::test_builders::{self, node};
-    use lattice_model::{AllocationState, Dependency, DependencyCondition, SchedulerKind, Timestamp, VCluster};
+    use lattice_model::{AllocationState, Dependency, DependencyCondition, SchedulerKind, TaskGroup, Timestamp, VCluster};
 
     pub(crate) const OTHER: &str = "gpu";
 
@@ -548,6 +548,8 @@ mod tests {
         assert_eq!(newcomer_token(&cluster(vec![]), &leases, &held, now), None);
         let depends_on = vec![Dependency { on: id(2), condition: DependencyCondition::Any }];
         assert_eq!(newcomer_token(&cluster(vec![]), &leases, &AllocationSpec { depends_on, ..spec.clone() }, now), None);
+        let tasks = Some(Box::new(TaskGroup::parse("0-9").unwrap()));
+        assert_eq!(newcomer_token(&cluster(vec![]), &leases, &AllocationSpec { tasks, ..spec.clone() }, now), None);
         assert_eq!(newcomer_token(&cluster(vec![]), &leases, &spec, until), None, "the lease has ended");
         assert_eq!(newcomer_token(&cluster(vec![]), &Leases::new(), &spec, now), None);
     }
@@ -592,7 +594,9 @@ mod tests {
     fn a_queues_depth_is_counted_by_the_agent_with_its_lease() {
         let running = Allocation { state: AllocationState::Running, ..pending(4, "") };
         let held = Allocation { held: true, ..pending(5, "") };
-        let view = cluster(vec![pending(1, ""), pending(2, "unknown"), pending(3, OTHER), running, held]);
+        let mut group = pending(6, "");
+        test_builders::spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("0-9").unwrap()));
+        let view = cluster(vec![pending(1, ""), pending(2, "unknown"), pending(3, OTHER), running, held, group]);
         assert_eq!(depths(&view, &[(DEFAULT_VCLUSTER, 7)].into()), [(DEFAULT_VCLUSTER, 2)].into());
         let both = [(DEFAULT_VCLUSTER, 7), (OTHER, 8)].into();
         assert_eq!(depths(&view, &both), [(DEFAULT_VCLUSTER, 2), (OTHER, 1)].into());

@@ -2,7 +2,7 @@
 
 use lattice_mesh::launch::{ToHead, ToPart};
 use lattice_mesh::terminal::ToTerminal;
-use lattice_model::{Assignment, DesiredShare, LaunchId, LaunchSpec, RankOutcome};
+use lattice_model::{Assignment, DesiredShare, LaneWork, LaunchId, LaunchSpec, RankOutcome};
 use lattice_node::LaunchEnd;
 use lattice_runtime::shim::{FlushedLog, SignalTarget};
 use std::path::PathBuf;
@@ -19,6 +19,8 @@ pub enum Command {
     Start(Box<DesiredShare>),
     /// The walltime of the running work has changed.
     ChangeWalltime(Box<DesiredShare>),
+    /// Tasks that the running lane holds may have been cancelled.
+    ChangeLane(Box<DesiredShare>),
     Stop,
     Undo,
     /// A head, on this node or another, asks to start this node's part of its launch and to receive
@@ -45,6 +47,11 @@ pub enum Command {
     Typed {
         launch: LaunchId,
         message: ToTerminal,
+    },
+    /// The quorum's answer to the lane, `None` if it refused to answer this claim; sent by the task
+    /// that asked.
+    LaneAdvanced {
+        work: Option<LaneWork>,
     },
     /// The launch of an inline command has ended; sent by the task that waits for that.
     EntryEnded {

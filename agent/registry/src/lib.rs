@@ -12,7 +12,7 @@ use lattice_mesh::terminal::ToTerminal;
 use lattice_model::{AllocationId, DesiredShare, Epoch, LaunchId, LaunchSpec, NodeId, Timestamp};
 use lattice_output::logs::Activity;
 use lattice_output::spool::launches;
-use lattice_runtime::shim::{ShimDir, SignalTarget};
+use lattice_runtime::shim::{ShimDir, SignalTarget, TASK_LAUNCH_MAX};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -125,8 +125,10 @@ impl AllocationHandle {
     }
 
     /// The highest number that a launch here ever had. Log files carry it, and it is never reused.
+    /// In a lane of a task group the lowest numbers are those of its tasks' output.
     pub fn highest_launch_number(&self) -> u32 {
-        launches(&self.dir).ok().and_then(|numbers| numbers.last().copied()).unwrap_or(0)
+        let on_disk = launches(&self.dir).ok().and_then(|numbers| numbers.last().copied()).unwrap_or(0);
+        if self.share.lane.is_some() { on_disk.max(TASK_LAUNCH_MAX) } else { on_disk }
     }
 
     /// Sends a command from the driver's thread (blocking). It is lost only if the task has ended.

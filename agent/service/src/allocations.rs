@@ -2,16 +2,17 @@
 //! own.
 
 use super::api::{QUORUM_TIMEOUT, Streamed};
-use super::arguments::node_id;
+use super::arguments::{allocation_id, node_id};
 use super::isolation;
 use super::networks::unenforced;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use super::status_message::StatusMessages;
+use super::submitted::Submitting;
 use super::watching::AllocationWatch;
 use super::{
     Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, monitoring, output, preempting,
-    signalling, telemetry, updating, usage,
+    signalling, tasks, telemetry, updating, usage,
 };
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -36,11 +37,11 @@ pub(super) const LIST_MAX: u32 = 1000;
 impl AllocationService for Api {
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
         let owner = self.user(&request).await?;
-        self.may_submit(&owner)?;
+        self.may_own_work(&owner)?;
         let depends = request.get_ref().spec.as_ref().is_some_and(|spec| !spec.depends_on.is_empty());
         let viewer = if depends { Some(Viewer::of(&self.caller(&request).await?)) } else { None };
         let request = request.into_inner();
-        let id: AllocationId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+        let id = allocation_id(&request.id)?;
         let submitting = self.submitted.begin(id);
         let mut wire = request.spec.ok_or_else(|| Status::invalid_argument("a specification is needed"))?;
         let image = lattice_api::spec::image_request(&wire).map_err(|e| lattice_api::spec::status(&e))?;
@@ -63,23 +64,7 @@ impl AllocationService for Api {
             self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
             return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire) }));
         }
-        let claim = self.placing.newcomer(id, &spec, &owner);
-        let life = Incarnation(self.context.work.view.borrow().incarnation);
-        let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_named(&spec.vcluster).to_owned());
-        let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life) };
-        let (revision, desired) = match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
-            Answer::Submitted { revision, desired, claimed } => {
-                if let (Some(queue), Some(claimed)) = (queue, claimed) {
-                    self.placing.rounds.record_claim(&queue, if claimed { ClaimResult::Accepted } else { ClaimResult::Rejected });
-                }
-                (revision, desired)
-            }
-            other => return Err(unexpected(&other)),
-        };
-        if let Some(list) = desired {
-            self.context.work.driver.send(Event::Listed(list)).await;
-        }
-        submitting.done(revision, self.cluster.borrow().revision);
+        self.commit_submission(submitting, id, spec, owner).await?;
         Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None }))
     }
 
@@ -106,6 +91,9 @@ impl AllocationService for Api {
         if let Some(others) = allocation.awaits().filter(|_| is_queued) {
             shown.status_message = others;
         }
+        if allocation.is_task_group() {
+            tasks::add_counts(self, &allocation, &mut shown, stale).await?;
+        }
         Ok(Response::new(shown))
     }
 
@@ -116,7 +104,7 @@ impl AllocationService for Api {
         let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
         let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
         // A filter must not reveal what is hidden either.
-        let by_hidden = [&request.user, &request.name, &request.tenant].iter().any(|text| !text.is_empty());
+        let by_hidden = [&request.user, &request.name, &request.tenant, &request.lanes_of].iter().any(|text| !text.is_empty());
         let uid = if request.all_users && (viewer.sees_all() || !by_hidden) { None } else { Some(user.uid) };
         let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
         let before = place(&request.page_token)?;
@@ -127,6 +115,7 @@ impl AllocationService for Api {
             vcluster: given(request.vcluster),
             tenant: given(request.tenant),
             node: given(request.node).map(|node| node_id(&node)).transpose()?,
+            lanes_of: given(request.lanes_of).map(|group| allocation_id(&group)).transpose()?,
         };
         let question = Ask::ListAllocations { uid, states, limit, before, filter };
         let (all, more, age_ms) = match self.ask(question, request.stale).await? {
@@ -188,6 +177,18 @@ impl AllocationService for Api {
         }
     }
 
+    async fn get_tasks(&self, request: Request<v1::GetTasksRequest>) -> Result<Response<v1::GetTasksResponse>, Status> {
+        tasks::get(self, request).await.map(Response::new)
+    }
+
+    async fn cancel_tasks(&self, request: Request<v1::CancelTasksRequest>) -> Result<Response<v1::CancelTasksResponse>, Status> {
+        tasks::cancel(self, request).await.map(Response::new)
+    }
+
+    async fn retry_tasks(&self, request: Request<v1::RetryTasksRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
+        tasks::retry(self, request).await.map(Response::new)
+    }
+
     async fn preempt(&self, request: Request<v1::PreemptRequest>) -> Result<Response<v1::PreemptResponse>, Status> {
         preempting::preempt(self, request).await.map(Response::new)
     }
@@ -243,37 +244,7 @@ impl AllocationService for Api {
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
-        let caller = self.caller(&request).await?;
-        let allocation = self.allocation(&request.into_inner().key).await?;
-        caller.check(allocation.id, &allocation.owner)?;
-        let waits = allocation.waits();
-        let directory = &self.context.work.directory;
-        if waits && !directory.knows_all() {
-            let why = "this node's agent knows neither what else waits nor what is free: ask an agent whose certificate has the role api, \
-                       such as a login node's";
-            return Err(Status::failed_precondition(why));
-        }
-        let cluster = directory.with_nodes_of(&allocation).await;
-        let (refused_claim, stopped) = if waits { self.refused_claim(allocation.id).await } else { (None, None) };
-        let (summary, why) = if waits {
-            let view = cluster.with_gossip(self.membership.gossiped());
-            let (asked, now) = (allocation.clone(), lattice_agent_common::clock::now());
-            // It makes several plans.
-            let why = tokio::task::spawn_blocking(move || lattice_scheduler::explain(&view, &asked, now)).await;
-            let why = why.map_err(|error| Status::internal(error.to_string()))?;
-            let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
-            let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();
-            (why.summary.clone() + &before + &stopped, Some(why))
-        } else {
-            (status_message(&allocation, &cluster), None)
-        };
-        let checkpoint = checkpoints::judged(self, &cluster, &allocation).await;
-        let network_note = unenforced(&allocation, &cluster.nodes);
-        let isolation_note = isolation::note(&allocation, &cluster.nodes);
-        let shown = v1::Allocation { network_note, isolation_note, ..lattice_api::allocation::to_proto(&allocation) };
-        let waits = why.map(|why| explaining::answer(why, &shown)).unwrap_or_default();
-        let allocation = Some(waits.allocation.unwrap_or(shown));
-        Ok(Response::new(v1::ExplainResponse { allocation, summary, refused_claim, checkpoint, ..waits }))
+        explaining::explain(self, request).await.map(Response::new)
     }
 
     type LogsStream = Streamed<v1::LogChunk>;
@@ -356,17 +327,46 @@ pub(super) fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) ->
 }
 
 impl Api {
-    /// Refuses root's work where the site does not allow it.
-    pub(super) fn may_submit(&self, owner: &Principal) -> Result<(), Status> {
+    /// Refuses work of root where the site does.
+    pub(super) fn may_own_work(&self, owner: &Principal) -> Result<(), Status> {
         if owner.is_root() && !self.context.setup.allow_root {
             return Err(Status::permission_denied("work as root is refused (work.allow_root is false): submit as a user"));
         }
         Ok(())
     }
 
+    /// Submits a checked spec. If it fits now and nobody waits, its nodes are claimed in the same commit.
+    pub(super) async fn commit_submission(
+        &self,
+        submitting: Submitting<'_>,
+        id: AllocationId,
+        spec: AllocationSpec,
+        owner: Principal,
+    ) -> Result<(), Status> {
+        // A task group gets no nodes itself: its lanes do, as soon as a scheduler's watch shows them.
+        let claim = if spec.tasks.is_some() { None } else { self.placing.newcomer(id, &spec, &owner) };
+        let life = Incarnation(self.context.work.view.borrow().incarnation);
+        let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_named(&spec.vcluster).to_owned());
+        let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life) };
+        let (revision, desired) = match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
+            Answer::Submitted { revision, desired, claimed } => {
+                if let (Some(queue), Some(claimed)) = (queue, claimed) {
+                    self.placing.rounds.record_claim(&queue, if claimed { ClaimResult::Accepted } else { ClaimResult::Rejected });
+                }
+                (revision, desired)
+            }
+            other => return Err(unexpected(&other)),
+        };
+        if let Some(list) = desired {
+            self.context.work.driver.send(Event::Listed(list)).await;
+        }
+        submitting.done(revision, self.cluster.borrow().revision);
+        Ok(())
+    }
+
     /// Why the quorum refused the last claim for a waiting allocation, or why it accepts no claims.
     /// Both are `None` if the quorum does not answer: the caller still gets the other explanations.
-    async fn refused_claim(&self, id: AllocationId) -> (Option<v1::RefusedClaim>, Option<Refusal>) {
+    pub(super) async fn refused_claim(&self, id: AllocationId) -> (Option<v1::RefusedClaim>, Option<Refusal>) {
         let refused = match self.quorum.call(&Ask::RefusedClaim { id }, QUORUM_TIMEOUT).await {
             Ok(Answer::RefusedClaim(Some(refused))) => refused,
             Err(CallError::Refused(refusal @ Refusal::DiskFull { .. })) => return (None, Some(refusal)),
@@ -396,7 +396,7 @@ pub(super) fn next_page_token(page: &[Allocation], more: bool) -> String {
 }
 
 /// The explanation for an allocation that does not wait for nodes.
-fn status_message(allocation: &Allocation, cluster: &Cluster) -> String {
+pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> String {
     let nodes = hostlist::fold(allocation.nodes());
     match allocation.state {
         AllocationState::Pending | AllocationState::Suspended if !allocation.held => {
@@ -442,6 +442,7 @@ fn status_message(allocation: &Allocation, cluster: &Cluster) -> String {
                 Some(EndReason::Exited { code: 127 }) => "; 127: the program was not found",
                 Some(EndReason::ProbeFailed { .. }) => "; --requeue=always puts such a service back into the queue",
                 Some(EndReason::NodeLost { .. }) => "; --requeue puts such work back into the queue",
+                Some(EndReason::TasksFailed { .. }) => "; `lattice retry` submits these once more",
                 Some(EndReason::DependencyUnmet { .. }) => "; submit it again when what it depends on is as it must be",
                 Some(_) | None => "",
             };

@@ -5,6 +5,7 @@
 //! on running work.
 
 use super::Api;
+use super::tasks::refuse_group;
 use super::usage::{PUSHED, Pushed, of_all_nodes};
 use lattice_agent_common::clock::now;
 use lattice_agent_common::config::AgentConfig;
@@ -114,6 +115,7 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
     for key in &keys {
         let allocation = api.allocation(key).await?;
         caller.check(allocation.id, &allocation.owner)?;
+        refuse_group(&allocation)?;
         if allocation.started_at.is_none() {
             let text = format!("allocation {} is {}: it has not run, so it has no measurements", allocation.id.short(), allocation.state);
             return Err(Status::failed_precondition(text));

@@ -40,7 +40,7 @@ const LOOKUPS_AT_ONCE: usize = 16;
 impl DagService for Api {
     async fn submit(&self, request: Request<v1::SubmitDagRequest>) -> Result<Response<v1::SubmitDagResponse>, Status> {
         let owner = self.user(&request).await?;
-        self.may_submit(&owner)?;
+        self.may_own_work(&owner)?;
         let viewer = Viewer::of(&self.caller(&request).await?);
         let request = request.into_inner();
         let dry_run = request.dry_run;

@@ -1,11 +1,105 @@
-//! The scheduler's explanation of why an allocation waits, as a response.
+//! `AllocationService.Explain`: why an allocation waits, or what it does. A task group is explained by its
+//! counts and by its first lane that waits.
 
+use super::allocations::status_message;
+use super::networks::unenforced;
+use super::tasks::{self, counts, ended_count, first_waiting_lanes};
+use super::{Api, checkpoints, isolation};
 use lattice_api::v1;
-use lattice_model::NodeId;
+use lattice_model::{Allocation, NodeId};
 use lattice_scheduler::{Explanation, Score, Term, WhyNot};
+use tonic::{Request, Status};
+
+pub(super) async fn explain(api: &Api, request: Request<v1::ExplainRequest>) -> Result<v1::ExplainResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let allocation = api.allocation(&request.into_inner().key).await?;
+    caller.check(allocation.id, &allocation.owner)?;
+    if allocation.is_task_group() { group(api, &allocation).await } else { without_tasks(api, &allocation).await }
+}
+
+/// An allocation that is no task group.
+async fn without_tasks(api: &Api, allocation: &Allocation) -> Result<v1::ExplainResponse, Status> {
+    let waits = allocation.waits();
+    let directory = &api.context.work.directory;
+    if waits && !directory.knows_all() {
+        return Err(knows_too_little());
+    }
+    let cluster = directory.with_nodes_of(allocation).await;
+    let (refused_claim, stopped) = if waits { api.refused_claim(allocation.id).await } else { (None, None) };
+    let (summary, why) = if waits {
+        let view = cluster.with_gossip(api.membership.gossiped());
+        let (asked, now) = (allocation.clone(), lattice_agent_common::clock::now());
+        // It makes several plans.
+        let why = tokio::task::spawn_blocking(move || lattice_scheduler::explain(&view, &asked, now)).await;
+        let why = why.map_err(|error| Status::internal(error.to_string()))?;
+        let before = allocation.reason.as_ref().map(|r| format!(" (back in the queue: {r})")).unwrap_or_default();
+        let stopped = stopped.map(|refusal| format!("; nothing new is placed now: {refusal}")).unwrap_or_default();
+        (why.summary.clone() + &before + &stopped, Some(why))
+    } else {
+        (status_message(allocation, &cluster), None)
+    };
+    let checkpoint = checkpoints::judged(api, &cluster, allocation).await;
+    let network_note = unenforced(allocation, &cluster.nodes);
+    let isolation_note = isolation::note(allocation, &cluster.nodes);
+    let shown = v1::Allocation { network_note, isolation_note, ..lattice_api::allocation::to_proto(allocation) };
+    let waits = why.map(|why| answer(why, &shown)).unwrap_or_default();
+    let allocation = Some(waits.allocation.unwrap_or(shown));
+    Ok(v1::ExplainResponse { allocation, summary, refused_claim, checkpoint, ..waits })
+}
+
+fn knows_too_little() -> Status {
+    Status::failed_precondition(
+        "this node's agent knows neither what else waits nor what is free: ask an agent whose certificate has the role api, \
+         such as a login node's",
+    )
+}
+
+/// A task group: its counts, and why its first lane waits.
+async fn group(api: &Api, group: &Allocation) -> Result<v1::ExplainResponse, Status> {
+    let counts = counts(&tasks::states(api, group.id, None, false).await?);
+    let shown = v1::Allocation { tasks: Some(counts), ..lattice_api::allocation::to_proto(group) };
+    let cluster = api.context.work.directory.with_nodes_of(group).await;
+    if group.state.is_terminal() || group.held || group.awaits().is_some() {
+        let summary = status_message(group, &cluster);
+        return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
+    }
+    let progress = progress(&counts);
+    if counts.lanes_waiting == 0 {
+        let summary = format!("{progress}; none of its lanes waits");
+        return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
+    }
+    let Some(lane) = first_waiting_lanes(&cluster, &[group.id].into()).remove(&group.id) else {
+        if !api.context.work.directory.knows_all() {
+            return Err(knows_too_little());
+        }
+        let summary = format!("{progress}; {} of its lanes wait for nodes", counts.lanes_waiting);
+        return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
+    };
+    let of_lane = Box::pin(without_tasks(api, lane)).await?;
+    let expected = of_lane.allocation.unwrap_or_default();
+    let allocation = v1::Allocation {
+        expected_start_ms: expected.expected_start_ms,
+        class_in_queue: expected.class_in_queue,
+        score: expected.score,
+        ..shown
+    };
+    let summary = format!("{progress}; its next lane, {}, waits: {}", lane.id.short(), of_lane.summary);
+    Ok(v1::ExplainResponse { allocation: Some(allocation), summary, ..of_lane })
+}
+
+/// How far a group is.
+fn progress(counts: &v1::TaskCounts) -> String {
+    let (ended, total) = (ended_count(counts), counts.total);
+    let failed = if counts.failed == 0 { String::new() } else { format!(" ({} failed)", counts.failed) };
+    let lanes = match counts.lanes_running {
+        1 => "1 lane runs and holds".to_owned(),
+        lanes => format!("{lanes} lanes run and hold"),
+    };
+    format!("{ended} of {total} tasks have ended{failed}, {} wait; {lanes} {} of the others", counts.waiting, counts.running)
+}
 
 /// What is known of an allocation that waits.
-pub(super) fn answer(why: Explanation, shown: &v1::Allocation) -> v1::ExplainResponse {
+fn answer(why: Explanation, shown: &v1::Allocation) -> v1::ExplainResponse {
     let reason = |(node, why): (NodeId, WhyNot)| v1::explain_response::NodeReason { node: node.to_string(), reason: why.to_string() };
     let term = |term: &Term| v1::explain_response::ScoreTerm {
         factor: term.factor.name().to_owned(),
@@ -27,5 +121,18 @@ pub(super) fn answer(why: Explanation, shown: &v1::Allocation) -> v1::ExplainRes
         budget_factor: score.map_or(1.0, |score| score.budget_factor),
         sooner: why.sooner.iter().map(ToString::to_string).collect(),
         ..v1::ExplainResponse::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_progress_of_a_group_is_one_clause() {
+        let counts = v1::TaskCounts { total: 20, waiting: 9, running: 4, completed: 5, lanes_running: 4, ..Default::default() };
+        assert_eq!(progress(&counts), "5 of 20 tasks have ended, 9 wait; 4 lanes run and hold 4 of the others");
+        let counts = v1::TaskCounts { failed: 2, cancelled: 1, running: 1, lanes_running: 1, ..counts };
+        assert_eq!(progress(&counts), "8 of 20 tasks have ended (2 failed), 9 wait; 1 lane runs and holds 1 of the others");
     }
 }

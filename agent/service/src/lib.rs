@@ -55,6 +55,7 @@ mod signalling;
 mod status_message;
 mod submitted;
 mod target;
+mod tasks;
 mod telemetry;
 mod traced;
 mod updating;

@@ -10,6 +10,7 @@
 //! moment they are sent in.
 
 use super::Api;
+use super::tasks::refuse_group;
 use super::usage::measured;
 use super::watching::AllocationWatch;
 use lattice_agent_common::clock::now;
@@ -61,6 +62,7 @@ pub(super) async fn stream(
     let metrics = metrics.iter().map(known).collect::<Result<Vec<_>, _>>()?;
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
+    refuse_group(&allocation)?;
     if allocation.state.is_terminal() {
         let text = format!("allocation {} is {}: it is no longer measured", allocation.id.short(), allocation.state);
         return Err(Status::failed_precondition(text));

@@ -1,10 +1,13 @@
 //! Merges the output of allocations and launches from the nodes that have it.
 
+mod task;
+
 use super::Api;
 use super::access::AccessTarget;
 use super::heads::Entry;
 use super::watching::AllocationWatch;
 use lattice_agent_common::clock::now;
+use lattice_agent_common::user_quota::UserSlot;
 use lattice_api::v1;
 use lattice_ledger::AccessKind;
 use lattice_mesh::MeshError;
@@ -74,24 +77,18 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     let allocation =
         if request.follow { api.followed(&request.key, request.being_submitted).await? } else { api.allocation(&request.key).await? };
     caller.check(allocation.id, &allocation.owner)?;
-    let (stdout, stderr) = match request.stream.as_str() {
-        "" => (true, true),
-        "stdout" => (true, false),
-        "stderr" => (false, true),
-        other => return Err(Status::invalid_argument(format!("stream: {other:?} is neither stdout nor stderr"))),
-    };
+    if let Some(index) = request.task {
+        return task::logs(api, caller, allocation, index, request).await;
+    }
+    task::refuse_without_index(&allocation)?;
+    let (stdout, stderr) = streams(&request.stream)?;
     let node = match request.node.as_str() {
         "" => None,
         name => Some(name.parse::<NodeId>().map_err(|e| Status::invalid_argument(e.to_string()))?),
     };
     let former = wanted_attempt(&allocation, &request)?;
     let is_first = request.received.is_empty();
-    let most = api.limits.log_streams_max;
-    let place = api.limits.log_streams.take(caller.principal.uid, most).ok_or_else(|| {
-        Status::resource_exhausted(format!(
-            "you have {most} log streams open at this agent, which is the limit\nhint: end a `lattice logs` or `launch` to open another"
-        ))
-    })?;
+    let place = log_stream(api, caller.principal.uid)?;
     let whose = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: node.as_ref() };
     let what = if request.follow { "its output, and what follows" } else { "its output" };
     api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &whose, what).await?;
@@ -115,7 +112,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         dated: request.timestamps,
         tenant: allocation.spec.tenant.clone(),
         project: allocation.spec.project.clone(),
-        removable: allocation.ended_at.is_some_and(|at| now().0.saturating_sub(at.0) >= millis(spool::RETENTION_AFTER_END)),
+        removable: is_removable(&allocation),
     };
     let (out, stream) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (tasks, api) = (&api.context.work.tasks, api.clone());
@@ -139,6 +136,31 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         drop(place);
     });
     Ok(stream)
+}
+
+/// Which of stdout and stderr are wanted.
+fn streams(named: &str) -> Result<(bool, bool), Status> {
+    match named {
+        "" => Ok((true, true)),
+        "stdout" => Ok((true, false)),
+        "stderr" => Ok((false, true)),
+        other => Err(Status::invalid_argument(format!("stream: {other:?} is neither stdout nor stderr"))),
+    }
+}
+
+/// Counts one more log stream of this user until the result is dropped.
+fn log_stream(api: &Api, uid: u32) -> Result<UserSlot, Status> {
+    let most = api.limits.log_streams_max;
+    api.limits.log_streams.take(uid, most).ok_or_else(|| {
+        Status::resource_exhausted(format!(
+            "you have {most} log streams open at this agent, which is the limit\nhint: end a `lattice logs` or `launch` to open another"
+        ))
+    })
+}
+
+/// Whether it ended so long ago that its nodes may have removed its output.
+fn is_removable(allocation: &Allocation) -> bool {
+    allocation.ended_at.is_some_and(|at| now().0.saturating_sub(at.0) >= millis(spool::RETENTION_AFTER_END))
 }
 
 /// Whether the attempt of its present epoch has begun: its nodes then have files.

@@ -1,6 +1,7 @@
 //! Preemption and resumption of work, by its owner or by operators.
 
 use super::Api;
+use super::tasks::{refuse_group, refuse_lane};
 use lattice_api::v1;
 use lattice_ledger::Action;
 use lattice_model::checkpoint::DEADLINE_MS;
@@ -20,6 +21,10 @@ pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> 
     }
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
+    refuse_group(&allocation)?;
+    if hold {
+        refuse_lane(&allocation, "be held")?;
+    }
     let short = allocation.id.short();
     match allocation.state {
         AllocationState::Staging | AllocationState::Running | AllocationState::Suspended => {}
@@ -41,6 +46,7 @@ pub(super) async fn hold(api: &Api, request: Request<v1::HoldAllocationRequest>)
     let caller = api.caller(&request).await?;
     let allocation = api.allocation(&request.into_inner().key).await?;
     caller.check(allocation.id, &allocation.owner)?;
+    refuse_lane(&allocation, "be held")?;
     if !allocation.state.is_without_nodes() {
         let short = allocation.id.short();
         let hint = if allocation.state.is_terminal() {
@@ -51,7 +57,7 @@ pub(super) async fn hold(api: &Api, request: Request<v1::HoldAllocationRequest>)
         return Err(Status::failed_precondition(format!("allocation {short} is {}: it cannot be held\nhint: {hint}", allocation.state)));
     }
     api.done(&Ask::from(Action::HoldAllocation { allocation: allocation.id, by: caller.principal })).await?;
-    Ok(v1::HoldAllocationResponse { id: allocation.id.to_string(), state: allocation.state.to_string() })
+    Ok(v1::HoldAllocationResponse { id: allocation.id.to_string(), state: allocation.shown_state().to_string() })
 }
 
 pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Result<v1::ResumeResponse, Status> {

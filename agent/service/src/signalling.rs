@@ -2,6 +2,7 @@
 
 use super::Api;
 use super::access::AccessTarget;
+use super::tasks::refuse_lane;
 use super::usage::runs;
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
@@ -78,7 +79,15 @@ pub(super) async fn requeue(api: &Api, request: Request<v1::RequeueRequest>) -> 
     let v1::RequeueRequest { key, reason } = request.into_inner();
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
+    refuse_lane(&allocation, "be requeued")?;
     let short = allocation.id.short();
+    if allocation.is_task_group() {
+        let text = format!(
+            "allocation {short} is a task group: its tasks run again by themselves if they lose their node\n\
+             hint: `lattice retry {short}` submits those that failed once more"
+        );
+        return Err(Status::failed_precondition(text));
+    }
     if allocation.state.is_terminal() {
         let text = format!("allocation {short} is {}: what has ended is not requeued\nhint: submit it again", allocation.state);
         return Err(Status::failed_precondition(text));

@@ -1,10 +1,12 @@
 //! Short texts for lists: why live allocations are in their state.
 
+use super::tasks::first_waiting_lanes;
 use super::{Api, isolation};
 use lattice_api::v1;
 use lattice_membership::cluster::Cluster;
 use lattice_model::{Allocation, AllocationId, AllocationState, SharePhase};
 use lattice_scheduler::{Outlook, clip};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tonic::Status;
 
@@ -13,6 +15,8 @@ pub(super) struct StatusMessages<'a> {
     cluster: &'a Cluster,
     /// `None`: nothing of it waits, or the view does not contain everything that it waits for.
     outlook: Option<Arc<Outlook>>,
+    /// Of each task group among them: its first lane that waits.
+    lanes: BTreeMap<AllocationId, &'a Allocation>,
 }
 
 impl<'a> StatusMessages<'a> {
@@ -21,19 +25,34 @@ impl<'a> StatusMessages<'a> {
     /// # Errors
     /// If the outlook could not be computed.
     pub async fn of(cluster: &'a Cluster, api: &Api, allocations: impl Iterator<Item = &Allocation>) -> Result<Self, Status> {
-        let waiting: Vec<AllocationId> = allocations.filter(|a| a.waits()).map(|a| a.id).collect();
+        let (mut waiting, mut groups) = (Vec::new(), BTreeSet::new());
+        for allocation in allocations.filter(|a| !a.state.is_terminal()) {
+            if allocation.is_task_group() {
+                groups.insert(allocation.id);
+            } else if allocation.waits() {
+                waiting.push(allocation.id);
+            }
+        }
+        let lanes = if groups.is_empty() { BTreeMap::new() } else { first_waiting_lanes(cluster, &groups) };
+        waiting.extend(lanes.values().map(|lane| lane.id));
         let outlook = if api.context.work.directory.knows_all() && !waiting.is_empty() {
             let outlook = api.outlooks.on(cluster, api.membership.gossiped(), &waiting).await;
             Some(outlook.map_err(|error| Status::internal(error.to_string()))?)
         } else {
             None
         };
-        Ok(Self { cluster, outlook })
+        Ok(Self { cluster, outlook, lanes })
     }
 
     /// Why an allocation that was shown cannot begin whatever nodes are free, in a sentence.
     pub fn obstacle(&self, allocation: &Allocation) -> Option<&str> {
         self.outlook.as_ref()?.get(&allocation.id)?.obstacle.as_deref()
+    }
+
+    /// Why the first lane of a task group waits.
+    fn lane_reason(&self, group: &Allocation) -> Option<&str> {
+        let lane = self.lanes.get(&group.id)?;
+        Some(&self.outlook.as_ref()?.get(&lane.id)?.reason)
     }
 
     /// An allocation as a list shows it.
@@ -49,7 +68,9 @@ impl<'a> StatusMessages<'a> {
                 shown.class_in_queue = expected.score.map(|_| expected.class_in_queue.into());
             }
         } else {
-            shown.status_message = clip(with_nodes(allocation, self.cluster));
+            let text = with_nodes(allocation, self.cluster);
+            let of_lane = || self.lane_reason(allocation).map(|reason| format!("lanes wait: {reason}")).unwrap_or_default();
+            shown.status_message = clip(if text.is_empty() { of_lane() } else { text });
         }
         shown
     }

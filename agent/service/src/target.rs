@@ -3,6 +3,7 @@
 use super::Api;
 use super::access::AccessTarget;
 use super::caller::Caller;
+use super::tasks::refuse_group;
 use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, NodeId, Principal};
 use thiserror::Error;
 use tonic::Status;
@@ -53,6 +54,7 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
         });
     }
     let allocation = api.allocation(key).await?;
+    refuse_group(&allocation)?;
     if allocation.state != AllocationState::Running {
         return Err(Status::failed_precondition(format!("allocation {} is {}, not Running", allocation.id.short(), allocation.state)));
     }

@@ -1,6 +1,7 @@
 //! How closely an allocation's work is measured, set by its owner or by operators.
 
 use super::Api;
+use super::tasks::refuse_group;
 use lattice_api::v1;
 use lattice_ledger::Action;
 use lattice_model::telemetry::{CLOSELY_MS, CLOSELY_MS_DEFAULT, NoMode};
@@ -36,6 +37,7 @@ pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) ->
     }
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
+    refuse_group(&allocation)?;
     let short = allocation.id.short();
     match (mode, allocation.state) {
         (TelemetryMode::Prod, _) | (_, AllocationState::Staging | AllocationState::Running) => {}
@@ -72,6 +74,7 @@ pub(super) async fn read(
     };
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
+    refuse_group(&allocation)?;
     let Some(store) = api.context.work.spools.store().cloned() else {
         let text = "the agent that was asked has no logs.store, where raw measurements are\nhint: ask another one with --endpoint";
         return Err(Status::failed_precondition(text));

@@ -28,7 +28,7 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTracedWorkRequest>)
     let v1::ListTracedWorkRequest { limit, page_token } = request.into_inner();
     let limit = if limit == 0 { PAGE_LEN_DEFAULT } else { limit.min(LIST_MAX) };
     let before = place(&page_token)?;
-    let filter = ListFilter { user: None, name: None, vcluster: None, tenant: None, node: None };
+    let filter = ListFilter { user: None, name: None, vcluster: None, tenant: None, node: None, lanes_of: None };
     let question = Ask::ListAllocations { uid: None, states: Vec::new(), limit, before, filter };
     let (all, more) = match api.ask(question, false).await? {
         (Answer::AllocationPage { allocations, more }, _) => (allocations, more),

@@ -2,6 +2,7 @@
 //! checks the change.
 
 use super::Api;
+use super::tasks::refuse_lane;
 use lattice_api::operator::METADATA;
 use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
@@ -24,6 +25,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     if operator.is_none() {
         caller.check(allocation.id, &allocation.owner)?;
     }
+    refuse_lane(&allocation, "be changed")?;
     let before = allocation.spec.walltime;
     let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
     let change = AllocationChange { name, walltime, preemption_class };
@@ -36,7 +38,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     api.done(&ask).await?;
     Ok(v1::UpdateAllocationResponse {
         id: allocation.id.to_string(),
-        state: allocation.state.to_string(),
+        state: allocation.shown_state().to_string(),
         walltime_seconds: walltime.or(before).map_or(0, |walltime| walltime.as_secs()),
     })
 }

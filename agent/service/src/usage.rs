@@ -9,6 +9,7 @@ pub use stored::tail;
 pub(super) use stored::{PUSHED, Pushed};
 
 use super::Api;
+use super::tasks::refuse_group;
 use asking::{NODES_AT_ONCE_MAX, open};
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
@@ -34,6 +35,7 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     }
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
+    refuse_group(&allocation)?;
     let has_ended = allocation.state.is_terminal() && allocation.started_at.is_some();
     if !has_ended {
         runs(&allocation)?;
@@ -111,6 +113,7 @@ fn gpu(WireGpu { id, model, error, shown, throttled }: WireGpu) -> v1::GpuUsage 
 
 /// Refuses to ask agents about work that does not run.
 pub(super) fn runs(allocation: &Allocation) -> Result<(), Status> {
+    refuse_group(allocation)?;
     let short = allocation.id.short();
     match allocation.state {
         AllocationState::Running => Ok(()),

@@ -3,6 +3,7 @@
 use super::base::Base;
 use super::connections::Connections;
 use crate::gpus::GpuWatching;
+use crate::lane_reports::LaneReports;
 use anyhow::Context as _;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::Checkpoints;
@@ -176,6 +177,7 @@ impl Wiring<'_> {
             spools,
             checkpoint,
             launches,
+            lanes: Arc::new(LaneReports::new(base.me.clone(), connections.quorum.clone())),
             measuring,
             latencies: Latencies::default(),
             adoption: Adoption::default(),

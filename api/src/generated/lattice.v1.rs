@@ -212,7 +212,7 @@ pub struct AllocationSpec {
     /// on an isolated node: "continue" (default), or "stop" when its run lease lapses
     #[prost(string, tag = "21")]
     pub on_isolation: ::prost::alloc::string::String,
-    /// (later)
+    /// the entry point runs once for each task; absent: once
     #[prost(message, optional, tag = "22")]
     pub task_group: ::core::option::Option<TaskGroup>,
     /// (later)
@@ -518,14 +518,130 @@ pub struct LivenessProbe {
     #[prost(uint32, tag = "7")]
     pub timeout_secs: u32,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TaskGroup {
-    #[prost(uint32, tag = "1")]
-    pub start: u32,
+    /// at most 1,000,000 indices in all
+    #[prost(message, repeated, tag = "1")]
+    pub indices: ::prost::alloc::vec::Vec<IndexRun>,
+    /// the most tasks that run at the same time; 0: as many as get nodes
     #[prost(uint32, tag = "2")]
-    pub end: u32,
-    #[prost(uint32, tag = "3")]
     pub concurrency: u32,
+    /// when more have failed, those that wait are cancelled; unset: none is
+    #[prost(uint32, optional, tag = "3")]
+    pub max_failures: ::core::option::Option<u32>,
+}
+/// The indices first, first + step, … up to last, which is one of them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct IndexRun {
+    #[prost(uint32, tag = "1")]
+    pub first: u32,
+    /// at most 2^31 - 1
+    #[prost(uint32, tag = "2")]
+    pub last: u32,
+    /// 0: 1
+    #[prost(uint32, tag = "3")]
+    pub step: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetTasksRequest {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    /// this task alone
+    #[prost(uint32, optional, tag = "2")]
+    pub index: ::core::option::Option<u32>,
+    /// the most ranges in the answer; 0: 1,000; at most 10,000
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+    /// accept the state of one member, which may be old
+    #[prost(bool, tag = "4")]
+    pub stale: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetTasksResponse {
+    /// of the group
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub counts: ::core::option::Option<TaskCounts>,
+    /// by the first index
+    #[prost(message, repeated, tag = "3")]
+    pub ranges: ::prost::alloc::vec::Vec<TaskRange>,
+    /// there are more ranges
+    #[prost(bool, tag = "4")]
+    pub truncated: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TaskCounts {
+    #[prost(uint32, tag = "1")]
+    pub total: u32,
+    #[prost(uint32, tag = "2")]
+    pub waiting: u32,
+    /// leased by lanes: running there, or next in line there
+    #[prost(uint32, tag = "3")]
+    pub running: u32,
+    #[prost(uint32, tag = "4")]
+    pub completed: u32,
+    #[prost(uint32, tag = "5")]
+    pub failed: u32,
+    #[prost(uint32, tag = "6")]
+    pub cancelled: u32,
+    /// how many times a task was begun again because its lane was lost or preempted
+    #[prost(uint32, tag = "7")]
+    pub restarts: u32,
+    #[prost(uint32, tag = "8")]
+    pub lanes_running: u32,
+    #[prost(uint32, tag = "9")]
+    pub lanes_waiting: u32,
+}
+/// Tasks in the same state.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TaskRange {
+    #[prost(message, optional, tag = "1")]
+    pub indices: ::core::option::Option<IndexRun>,
+    /// Pending, Running, Completed, Failed, Cancelled
+    #[prost(string, tag = "2")]
+    pub state: ::prost::alloc::string::String,
+    /// of an end, such as "exit_code 1"; empty: none
+    #[prost(string, tag = "3")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(int32, optional, tag = "4")]
+    pub exit_code: ::core::option::Option<i32>,
+    /// the lanes (ids of allocations) that ran them, the latest last; only if one task was asked for
+    #[prost(string, repeated, tag = "5")]
+    pub lanes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// the head node of each of these lanes; empty: not known any more
+    #[prost(string, repeated, tag = "6")]
+    pub nodes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// as in TaskCounts, of one task; only if one task was asked for
+    #[prost(uint32, tag = "7")]
+    pub restarts: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CancelTasksRequest {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub indices: ::prost::alloc::vec::Vec<IndexRun>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelTasksResponse {
+    /// tasks that had not ended
+    #[prost(uint32, tag = "1")]
+    pub cancelled: u32,
+    /// tasks that had ended before: nothing was changed
+    #[prost(uint32, tag = "2")]
+    pub ended: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RetryTasksRequest {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    /// these tasks, which must have ended; empty: all that failed
+    #[prost(message, repeated, tag = "2")]
+    pub indices: ::prost::alloc::vec::Vec<IndexRun>,
+    /// of the new group
+    #[prost(string, tag = "3")]
+    pub id: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitRequest {
@@ -586,6 +702,9 @@ pub struct ListAllocationsRequest {
     pub tenant: ::prost::alloc::string::String,
     #[prost(string, tag = "75")]
     pub node: ::prost::alloc::string::String,
+    /// the lanes of this task group (its whole id); empty: everything that is no lane
+    #[prost(string, tag = "76")]
+    pub lanes_of: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListAllocationsResponse {
@@ -746,6 +865,19 @@ pub struct Allocation {
     /// what it depends on. Only in Get
     #[prost(message, repeated, tag = "85")]
     pub dependencies: ::prost::alloc::vec::Vec<DependencyStatus>,
+    /// Of a task group: its indices and limit, as in 0-99%20; in lists, of many separate ranges the first ones. Empty: it is
+    /// none.
+    #[prost(string, tag = "86")]
+    pub task_group: ::prost::alloc::string::String,
+    /// of a task group. Only in Get and Explain
+    #[prost(message, optional, tag = "87")]
+    pub tasks: ::core::option::Option<TaskCounts>,
+    /// of a lane of a task group: the group's id; empty: it is none
+    #[prost(string, tag = "88")]
+    pub lane_of: ::prost::alloc::string::String,
+    /// of a lane: which of the group, from 0
+    #[prost(uint32, tag = "89")]
+    pub lane_number: u32,
     /// its ended attempts, the oldest first; at most 8
     #[prost(message, repeated, tag = "35")]
     pub attempts: ::prost::alloc::vec::Vec<Attempt>,
@@ -1126,6 +1258,10 @@ pub struct LogsRequest {
     /// fill in LogChunk.written_ms
     #[prost(bool, tag = "13")]
     pub timestamps: bool,
+    /// Of a task group: the output of the task with this index. `attempt` and `previous` then mean the lanes that ran it;
+    /// `rank` and `node` are not possible.
+    #[prost(uint32, optional, tag = "14")]
+    pub task: ::core::option::Option<u32>,
 }
 /// How much of one output the caller has: the position of its last LogChunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1994,6 +2130,78 @@ pub mod allocation_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AllocationService", "Cancel"));
             self.inner.unary(req, path, codec).await
         }
+        /// The tasks of a task group.
+        pub async fn get_tasks(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetTasksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetTasksResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AllocationService/GetTasks",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AllocationService", "GetTasks"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Cancels single tasks of a task group.
+        pub async fn cancel_tasks(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CancelTasksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CancelTasksResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AllocationService/CancelTasks",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AllocationService", "CancelTasks"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Submits the failed tasks of a task group, or some of its tasks, once more, as a new group.
+        pub async fn retry_tasks(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RetryTasksRequest>,
+        ) -> std::result::Result<tonic::Response<super::SubmitResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AllocationService/RetryTasks",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AllocationService", "RetryTasks"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Asks the allocation to save itself and to give its nodes back. Durable when answered; the allocation's state shows
         /// the progress.
         pub async fn preempt(
@@ -2623,6 +2831,27 @@ pub mod allocation_service_server {
             &self,
             request: tonic::Request<super::CancelRequest>,
         ) -> std::result::Result<tonic::Response<super::CancelResponse>, tonic::Status>;
+        /// The tasks of a task group.
+        async fn get_tasks(
+            &self,
+            request: tonic::Request<super::GetTasksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GetTasksResponse>,
+            tonic::Status,
+        >;
+        /// Cancels single tasks of a task group.
+        async fn cancel_tasks(
+            &self,
+            request: tonic::Request<super::CancelTasksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CancelTasksResponse>,
+            tonic::Status,
+        >;
+        /// Submits the failed tasks of a task group, or some of its tasks, once more, as a new group.
+        async fn retry_tasks(
+            &self,
+            request: tonic::Request<super::RetryTasksRequest>,
+        ) -> std::result::Result<tonic::Response<super::SubmitResponse>, tonic::Status>;
         /// Asks the allocation to save itself and to give its nodes back. Durable when answered; the allocation's state shows
         /// the progress.
         async fn preempt(
@@ -3109,6 +3338,142 @@ pub mod allocation_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CancelSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AllocationService/GetTasks" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetTasksSvc<T: AllocationService>(pub Arc<T>);
+                    impl<
+                        T: AllocationService,
+                    > tonic::server::UnaryService<super::GetTasksRequest>
+                    for GetTasksSvc<T> {
+                        type Response = super::GetTasksResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetTasksRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AllocationService>::get_tasks(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetTasksSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AllocationService/CancelTasks" => {
+                    #[allow(non_camel_case_types)]
+                    struct CancelTasksSvc<T: AllocationService>(pub Arc<T>);
+                    impl<
+                        T: AllocationService,
+                    > tonic::server::UnaryService<super::CancelTasksRequest>
+                    for CancelTasksSvc<T> {
+                        type Response = super::CancelTasksResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CancelTasksRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AllocationService>::cancel_tasks(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CancelTasksSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AllocationService/RetryTasks" => {
+                    #[allow(non_camel_case_types)]
+                    struct RetryTasksSvc<T: AllocationService>(pub Arc<T>);
+                    impl<
+                        T: AllocationService,
+                    > tonic::server::UnaryService<super::RetryTasksRequest>
+                    for RetryTasksSvc<T> {
+                        type Response = super::SubmitResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RetryTasksRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AllocationService>::retry_tasks(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RetryTasksSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -4292,7 +4657,8 @@ pub struct TracedWork {
     pub gpus_per_task: u32,
     #[prost(uint32, tag = "15")]
     pub cpus_per_task: u32,
-    /// It was submitted with a hold, or is held, or never came into its queue because of what it depends on.
+    /// It was submitted with a hold, or is held, or never came into its queue because of what it depends on, or it is a
+    /// task group, which gets no nodes itself.
     #[prost(bool, tag = "16")]
     pub held: bool,
 }

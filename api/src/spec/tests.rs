@@ -6,7 +6,8 @@ use lattice_model::layout::Program;
 use lattice_model::spec::{Entrypoint, NODES_MAX, OnIsolation, RequeuePolicy};
 use lattice_model::{
     Automatic, CheckpointMethod, CheckpointPolicy, CheckpointSignal, Connectivity, Constraints, Data, DataMount, Dependency,
-    DependencyCondition, Distribution, EntryLaunch, Exposed, LaunchShape, LivenessProbe, ProbeCheck, SignalTo,
+    DependencyCondition, Distribution, EntryLaunch, Exposed, IndexRun, LaunchShape, LivenessProbe, ProbeCheck, SignalTo, TaskGroup,
+    TaskIndices,
 };
 use proptest::prelude::*;
 
@@ -172,7 +173,7 @@ fn defaults_are_applied() {
 #[test]
 fn options_that_are_not_built_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 13] = [
+    let cases: [(&str, Change); 12] = [
         ("--intent", |s| s.intent = "train".into()),
         ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
         ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
@@ -183,7 +184,6 @@ fn options_that_are_not_built_are_refused_by_name() {
         ("data.output", |s| s.data = Some(v1::Data { output: "s3://a".into(), ..Default::default() })),
         ("--checkpoint=manual", |s| s.checkpoint = Some(v1::Checkpoint { strategy: "manual".into(), ..Default::default() })),
         ("--telemetry", |s| s.telemetry_mode = "debug".into()),
-        ("--task-group", |s| s.task_group = Some(v1::TaskGroup::default())),
         ("--sensitive", |s| s.sensitive = true),
         // Refused before anything else is checked, so that the user sees this message first.
         ("--sensitive", |s| (s.sensitive, s.name) = (true, String::new())),
@@ -215,11 +215,73 @@ fn dependencies_are_read_and_their_condition_is_success_unless_another_one_is_na
     for (on, condition, piece) in [
         ("1f0c9a4e", "", "is not an id"),
         (ID, "ok", "\"ok\" is no condition"),
-        (ID, "corresponding", "task groups, which are not built yet"),
+        (ID, "corresponding", "corresponding is not built yet"),
     ] {
         let Err(SpecError::Invalid { field: "depends-on", why }) = read(on, condition) else { panic!("{on}:{condition} is accepted") };
         assert!(why.contains(piece), "{why}");
     }
+}
+
+/// A group of tasks with these indices: first, last, step.
+fn grouped(runs: &[(u32, u32, u32)]) -> v1::AllocationSpec {
+    let indices = runs.iter().map(|(first, last, step)| v1::IndexRun { first: *first, last: *last, step: *step }).collect();
+    let mut spec = minimal();
+    spec.resources.as_mut().unwrap().nodes = 1;
+    spec.task_group = Some(v1::TaskGroup { indices, ..Default::default() });
+    spec
+}
+
+#[test]
+fn task_groups_are_read_and_written() {
+    let read = |spec: &v1::AllocationSpec| to_model(spec).map(|model| model.tasks.unwrap());
+    let plain = read(&grouped(&[(0, 98, 2)])).unwrap();
+    assert_eq!((plain.to_string().as_str(), plain.concurrent_max, plain.failures_max), ("0-98:2", None, None));
+    let mut spec = grouped(&[(5, 9, 0), (0, 0, 7), (1, 1, 1)]);
+    let group = spec.task_group.as_mut().unwrap();
+    (group.concurrency, group.max_failures) = (20, Some(0));
+    let model = to_model(&spec).unwrap();
+    let group = model.tasks.as_ref().unwrap();
+    assert_eq!((group.to_string().as_str(), group.failures_max), ("0-1,5-9%20", Some(0)));
+    let written = from_model(&model).task_group.unwrap();
+    let runs = [(0, 1, 1), (5, 9, 1)].map(|(first, last, step)| v1::IndexRun { first, last, step });
+    assert_eq!(written, v1::TaskGroup { indices: runs.to_vec(), concurrency: 20, max_failures: Some(0) });
+}
+
+#[test]
+fn what_is_no_task_group_is_refused_with_a_remedy() {
+    let refused = |spec: &v1::AllocationSpec, field: &str, piece: &str| match to_model(spec) {
+        Err(SpecError::Invalid { field: named, why }) => assert!(named == field && why.contains(piece), "{named}: {why}"),
+        other => panic!("{piece}: {other:?}"),
+    };
+    for (runs, piece) in [
+        (&[][..], "is no index"),
+        (&[(5, 0, 1)], "\"5-0:1\" is no index"),
+        (&[(0, 5, 2)], "\"0-5:2\" is no index"),
+        (&[(0, u32::MAX, 1)], "larger than the largest index"),
+        (&[(0, 1_000_000, 1)], "more than 1000000 tasks"),
+        (&[(0, 999_999, 1), (0, 999_999, 1), (0, 2_147_483_647, 1)], "more than 1000000 tasks"),
+    ] {
+        refused(&grouped(runs), "task-group", piece);
+    }
+    let squares: Vec<_> = (0..40_000).map(|number| (number * number, number * number, 1)).collect();
+    refused(&grouped(&squares), "task-group", "separate ranges");
+    let with = |change: &dyn Fn(&mut v1::AllocationSpec)| {
+        let mut spec = grouped(&[(0, 9, 1)]);
+        change(&mut spec);
+        spec
+    };
+    refused(&with(&|s| s.resources.as_mut().unwrap().nodes = 2), "task-group", "write a script");
+    refused(&with(&|s| s.lifecycle = Some(v1::Lifecycle { r#type: "unbounded".into(), ..Default::default() })), "task-group", "--walltime");
+    refused(&with(&|s| (s.session, s.entrypoint) = (true, None)), "task-group", "a session has no tasks");
+    refused(&with(&|s| s.liveness_probe = probed("tcp", 80, "")), "task-group", "--liveness-probe");
+    refused(&with(&|s| s.connectivity = exposed("a", 80, "")), "task-group", "--expose");
+    let checkpoint = || v1::Checkpoint { strategy: "signal".into(), ..Default::default() };
+    refused(&with(&|s| s.checkpoint = Some(checkpoint())), "task-group", "--checkpoint");
+    refused(&with(&|s| s.pty = Some(v1::TerminalSize::default())), "task-group", "--pty");
+    refused(&with(&|s| drop(s.env.insert(STDIN_VARIABLE.into(), "all".into()))), "stdin", "a task has no standard input");
+    refused(&with(&|s| s.requeue = Some(v1::Requeue { policy: "always".into(), max: 0 })), "requeue", "`lattice retry`");
+    refused(&with(&|s| drop(s.env.insert("LATTICE_TASK_INDEX".into(), "7".into()))), "env", "leave it out");
+    refused(&with(&|s| s.lifecycle.as_mut().unwrap().walltime_seconds = 183 * 86_400), "walltime", "at most 182 days");
 }
 
 #[test]
@@ -407,6 +469,14 @@ fn dependencies() -> impl Strategy<Value = Vec<Dependency>> {
     })
 }
 
+fn task_group() -> impl Strategy<Value = Option<TaskGroup>> {
+    let run = (0..1000u32, 0..50u32, 1..5u32).prop_map(|(first, more, step)| IndexRun { first, last: first + more * step, step });
+    let indices = prop::collection::vec(run, 1..9).prop_map(|runs| TaskIndices::new(runs).unwrap());
+    let limits = (prop::option::of(1..u32::MAX), prop::option::of(any::<u32>()));
+    let group = (indices, limits);
+    prop::option::of(group.prop_map(|(indices, (concurrent_max, failures_max))| TaskGroup { indices, concurrent_max, failures_max }))
+}
+
 fn automatic() -> impl Strategy<Value = Option<Automatic>> {
     prop::option::of(prop_oneof![Just(Automatic::CostBased), (1..=2_592_000u64).prop_map(|seconds| Automatic::Every { seconds })])
 }
@@ -439,7 +509,7 @@ prop_compose! {
         connectivity in connectivity(),
         constraints in (prop::collection::btree_set("[a-z_]{1,9}(=[A-Za-z0-9]{1,9})?", 0..4), 0..9u32, 0..2000u64),
         session in prop::bool::weighted(0.2),
-        (launch, depends_on) in (launch(), dependencies()),
+        (launch, depends_on, tasks) in (launch(), dependencies(), task_group()),
     ) -> AllocationSpec {
         let (name, tenant, project, vcluster) = labels;
         let own = binding.gpus_per_task * tasks_per_node;
@@ -447,6 +517,15 @@ prop_compose! {
         let session = session && seconds.is_some() && requeue != RequeuePolicy::Always;
         let entrypoint = if session { Entrypoint::Script { text: lattice_model::session::HOLDER.into(), args: vec![] } } else { entrypoint };
         let pty = pty.filter(|_| matches!(entrypoint, Entrypoint::Command { .. })).map(|(rows, columns)| TerminalSize { rows, columns });
+        let is_script = !session && matches!(entrypoint, Entrypoint::Script { .. });
+        let is_short = seconds.is_some_and(|seconds| seconds <= 365 * 43_200);
+        let tasks = tasks.filter(|_| is_script && is_short && requeue != RequeuePolicy::Always).map(Box::new);
+        let is_group = tasks.is_some();
+        let (checkpoint, liveness_probe) = (checkpoint.filter(|_| !is_group), liveness_probe.filter(|_| !is_group));
+        let mut connectivity = connectivity;
+        if is_group {
+            connectivity.expose.clear();
+        }
         let mut launch = launch;
         let others: u32 = launch.shape.programs.iter().map(|p| p.ranks).sum();
         match &entrypoint {
@@ -480,6 +559,7 @@ prop_compose! {
             sensitive: false,
             hold: preemption_class % 2 == 1,
             depends_on,
+            tasks,
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         telemetry_mode,
         liveness_probe: _,
         on_isolation: _,
-        task_group,
+        task_group: _,
         sensitive,
         binding: _,
         pty: _,
@@ -48,7 +48,6 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     one_of("lifecycle", kind, &["bounded", "unbounded", "reactive"])?;
     not_built("--telemetry", matches!(telemetry_mode.as_str(), "debug" | "audit"))?;
     one_of("telemetry", telemetry_mode, &["prod", "debug", "audit"])?;
-    not_built("--task-group", task_group.is_some())?;
     not_built("--sensitive", *sensitive)
 }
 

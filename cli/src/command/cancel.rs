@@ -8,7 +8,9 @@ use crate::shown::short;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::allocations::Cancel;
-use lattice_model::AllocationState;
+use lattice_cli_syntax::tasks::{Target, index_runs};
+use lattice_model::count::counted;
+use lattice_model::{AllocationState, TaskIndices};
 
 /// The states of work that has not ended.
 const UNENDED_STATES: [AllocationState; 4] =
@@ -17,16 +19,16 @@ const UNENDED_STATES: [AllocationState; 4] =
 /// After a failure it continues with the next allocation; the exit code is that of the first failure.
 pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     let client = session.connect().await?;
-    let keys = if args.all_mine { list_own(&client, &args.state).await? } else { args.ids };
+    let targets = if args.all_mine { list_own(&client, &args.state).await? } else { args.ids };
     let mut cancelled = Vec::new();
     let mut exit = 0;
-    for typed in keys {
-        let done = match session.resolve_key(&typed) {
-            Ok(key) => answer(client.allocations().cancel(v1::CancelRequest { key })).await,
+    for Target { key, tasks } in targets {
+        let done = match session.resolve_key(&key) {
+            Ok(key) => cancel(&client, key, tasks).await,
             Err(failure) => Err(failure),
         };
         match done {
-            Ok(response) => cancelled.push(response),
+            Ok(done) => cancelled.push(done),
             Err(failure) => {
                 let code = failure.exit();
                 failure.report();
@@ -36,28 +38,92 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     }
     match session.format() {
         Format::Table => print(&cancelled.iter().map(line).collect::<String>())?,
-        Format::Name => print_names(cancelled.iter().map(|c| c.id.as_str()))?,
-        Format::Data(notation) => {
-            let list = cancelled.iter().map(|c| serde_json::json!({ "id": c.id, "state": c.state }));
-            notation.print(&list.collect::<Vec<_>>())?;
+        Format::Name => {
+            let names: Vec<String> = cancelled.iter().map(name).collect();
+            print_names(names.iter().map(String::as_str))?;
         }
+        Format::Data(notation) => notation.print(&cancelled.iter().map(json).collect::<Vec<_>>())?,
     }
     Ok(exit)
 }
 
-async fn list_own(client: &Client, states: &[AllocationState]) -> Result<Vec<String>, Failure> {
+/// What was cancelled.
+enum Cancelled {
+    Allocation(v1::CancelResponse),
+    /// Tasks of the task group that this key names.
+    Tasks { key: String, tasks: TaskIndices, response: v1::CancelTasksResponse },
+}
+
+async fn cancel(client: &Client, key: String, tasks: Option<TaskIndices>) -> Result<Cancelled, Failure> {
+    let Some(tasks) = tasks else {
+        return answer(client.allocations().cancel(v1::CancelRequest { key })).await.map(Cancelled::Allocation);
+    };
+    let request = v1::CancelTasksRequest { key: key.clone(), indices: index_runs(&tasks) };
+    let response = answer(client.allocations().cancel_tasks(request)).await?;
+    Ok(Cancelled::Tasks { key, tasks, response })
+}
+
+async fn list_own(client: &Client, states: &[AllocationState]) -> Result<Vec<Target>, Failure> {
     let states = if states.is_empty() { &UNENDED_STATES } else { states };
     let request = v1::ListAllocationsRequest { states: states.iter().map(ToString::to_string).collect(), ..Default::default() };
     let found = listing::fetch_all(client, request, usize::MAX).await?;
-    Ok(found.allocations.into_iter().map(|a| a.id).collect())
+    Ok(found.allocations.into_iter().map(|a| Target { key: a.id, tasks: None }).collect())
 }
 
 /// If the allocation had ended before, `state` is the state in which it ended.
-fn line(cancelled: &v1::CancelResponse) -> String {
-    let id = short(&cancelled.id);
-    if cancelled.state == AllocationState::Cancelled.to_string() {
-        format!("Allocation {id} is cancelled\n")
-    } else {
-        format!("Allocation {id} had ended before: it is {}\n", cancelled.state)
+fn line(cancelled: &Cancelled) -> String {
+    match cancelled {
+        Cancelled::Allocation(v1::CancelResponse { id, state }) if *state == AllocationState::Cancelled.to_string() => {
+            format!("Allocation {} is cancelled\n", short(id))
+        }
+        Cancelled::Allocation(v1::CancelResponse { id, state }) => {
+            format!("Allocation {} had ended before: it is {state}\n", short(id))
+        }
+        Cancelled::Tasks { key, response, .. } => {
+            let ended = match response.ended {
+                0 => String::new(),
+                ended => format!("; {ended} had ended before"),
+            };
+            format!("Cancelled {} of task group {}{ended}\n", counted(response.cancelled, "task"), short(key))
+        }
+    }
+}
+
+fn name(cancelled: &Cancelled) -> String {
+    match cancelled {
+        Cancelled::Allocation(response) => response.id.clone(),
+        Cancelled::Tasks { key, tasks, .. } => format!("{key}[{tasks}]"),
+    }
+}
+
+fn json(cancelled: &Cancelled) -> serde_json::Value {
+    match cancelled {
+        Cancelled::Allocation(response) => serde_json::json!({ "id": response.id, "state": response.state }),
+        Cancelled::Tasks { key, tasks, response } => {
+            serde_json::json!({ "id": key, "tasks": tasks.to_string(), "cancelled": response.cancelled, "ended": response.ended })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_what_was_cancelled_and_what_had_ended_before() {
+        let allocation = |state: &str| Cancelled::Allocation(v1::CancelResponse { id: "1f0c9a4e-5b7d".into(), state: state.into() });
+        assert_eq!(line(&allocation("Cancelled")), "Allocation 1f0c9a4e is cancelled\n");
+        assert_eq!(line(&allocation("Failed")), "Allocation 1f0c9a4e had ended before: it is Failed\n");
+        let tasks = |cancelled, ended| Cancelled::Tasks {
+            key: "1f0c9a4e-5b7d".into(),
+            tasks: TaskIndices::parse("10-20,30").unwrap(),
+            response: v1::CancelTasksResponse { cancelled, ended },
+        };
+        assert_eq!(line(&tasks(12, 0)), "Cancelled 12 tasks of task group 1f0c9a4e\n");
+        assert_eq!(line(&tasks(1, 11)), "Cancelled 1 task of task group 1f0c9a4e; 11 had ended before\n");
+        assert_eq!(line(&tasks(0, 12)), "Cancelled 0 tasks of task group 1f0c9a4e; 12 had ended before\n");
+        assert_eq!(name(&tasks(12, 0)), "1f0c9a4e-5b7d[10-20,30]");
+        let want = serde_json::json!({"id": "1f0c9a4e-5b7d", "tasks": "10-20,30", "cancelled": 1, "ended": 11});
+        assert_eq!(json(&tasks(1, 11)), want);
     }
 }

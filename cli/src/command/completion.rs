@@ -55,7 +55,7 @@ mod tests {
             for shown in ["submit", "undrain", "walltime", "uncordon"] {
                 assert!(script.contains(shown), "{shell}: {shown}");
             }
-            for hidden in ["no-color", "task-group"] {
+            for hidden in ["no-color", "memory-gb"] {
                 assert!(!script.contains(hidden), "{shell}: {hidden}");
             }
         }

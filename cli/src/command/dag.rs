@@ -88,10 +88,10 @@ fn read_file(path: &OsStr) -> Result<(String, String), Failure> {
 
 /// A step as `lattice submit` would submit it, under its name.
 fn message(session: &Session, step: WorkflowStep, around: &Surroundings) -> Result<v1::DagStep, Failure> {
-    let WorkflowStep { place, name, flags, program } = step;
+    let WorkflowStep { place, name, flags, tasks, program } = step;
     let about = |failure: Failure| failure.about(&format!("{place}: step {name}"));
-    let (flags, program) = match program {
-        StepProgram::Command(argv) => (flags, Program::Command(argv)),
+    let (flags, tasks, program) = match program {
+        StepProgram::Command(argv) => (flags, tasks, Program::Command(argv)),
         StepProgram::Script { path, args } => {
             let program = request::read_script(OsStr::new(&path), args).map_err(about)?;
             let Program::Script { name: script, text, .. } = &program else { unreachable!("a script was read") };
@@ -99,7 +99,7 @@ fn message(session: &Session, step: WorkflowStep, around: &Surroundings) -> Resu
             for warning in &parsed.warnings {
                 session.warn(warning);
             }
-            (flags.merge_over(parsed.flags), program)
+            (flags.merge_over(parsed.flags), tasks.merge_over(parsed.tasks), program)
         }
     };
     let flags = SubmitFlags { name: Some(flags.name.clone().unwrap_or_else(|| name.clone())), ..flags };
@@ -107,6 +107,7 @@ fn message(session: &Session, step: WorkflowStep, around: &Surroundings) -> Resu
     let env = if takes_env { around.env.clone() } else { HashMap::new() };
     let here = Surroundings { env, dir: around.dir.clone() };
     let mut spec = request::build_specification(&flags, program, &session.settings, here).map_err(about)?;
+    spec.task_group = tasks.to_message().map_err(|error| about(error.into()))?;
     if takes_env {
         // The agent adds them again: they are in the message once for all steps.
         spec.env.retain(|name, value| around.env.get(name) != Some(value));

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Format, print};
 use crate::session::Session;
-use crate::shown::{command_line, counts, filled, short};
+use crate::shown::{command_line, counts, filled, group_of_spec, short};
 use crate::table::block;
 use lattice_api::v1;
 use lattice_api::v1::entrypoint::What;
@@ -80,6 +80,7 @@ fn text(spec: &v1::AllocationSpec) -> String {
         ("Nodes", format!("{}{named}", counts::range(resources.nodes, resources.nodes_max))),
         ("Share", if share.is_empty() { "whole nodes".to_owned() } else { format!("{} of each node", share.join(", ")) }),
         ("Tasks", counts::tasks(spec.tasks_per_node.max(1), ranks, fixed_nodes(&resources))),
+        ("Task group", spec.task_group.as_ref().map(group_of_spec).unwrap_or_default()),
         ("Topology", resources.topology.clone()),
         ("Constraints", constraints(&resources).join(", ")),
         ("Walltime", walltime),
@@ -89,6 +90,15 @@ fn text(spec: &v1::AllocationSpec) -> String {
         ("Held", if spec.hold { "until `lattice resume`".to_owned() } else { String::new() }),
         ("Depends on", depends_on(spec).join(", ")),
     ])
+}
+
+fn task_group_json(group: &v1::TaskGroup) -> serde_json::Value {
+    let run = |run: &v1::IndexRun| json!({ "first": run.first, "last": run.last, "step": run.step.max(1) });
+    json!({
+        "indices": group.indices.iter().map(run).collect::<Vec<_>>(),
+        "concurrency": (group.concurrency > 0).then_some(group.concurrency),
+        "max_failures": group.max_failures,
+    })
 }
 
 fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
@@ -120,6 +130,7 @@ fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
         "vcluster": filled(&spec.vcluster),
         "uenv": spec.environment.as_ref().and_then(|environment| filled(&environment.uenv)),
         "uenv_sha256": spec.environment.as_ref().and_then(|environment| filled(&environment.sha256)),
+        "task_group": spec.task_group.as_ref().map(task_group_json),
         "held": spec.hold,
         "depends_on": spec.depends_on.iter().map(|d| json!({ "id": d.r#ref, "condition": d.condition })).collect::<Vec<_>>(),
     })

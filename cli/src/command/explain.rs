@@ -4,25 +4,38 @@ use crate::command::vcluster;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
-use crate::shown::{AllocationJson, attempts_text, filled, short, time};
+use crate::shown::{AllocationJson, Task, TaskJson, attempts_text, filled, group_text, short, task_text, time};
 use crate::table::Table;
+use crate::tasks::fetch_task;
 use lattice_api::v1;
 use lattice_cli_syntax::args::allocations::Explain;
+use lattice_cli_syntax::tasks::OneTarget;
 
 pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
     if let Some(name) = args.queue {
         return vcluster::explain_queue(session, name).await;
     }
-    let key = session.resolve_key(args.id.as_deref().unwrap_or_default())?;
+    let Some(OneTarget { key, task }) = args.id else {
+        return Err(Failure::usage("an allocation is needed").hint("`lattice explain ID`, or `lattice explain --queue`"));
+    };
+    let key = session.resolve_key(&key)?;
     let client = session.connect().await?;
+    let task = match task {
+        Some(index) => Some(Box::pin(fetch_task(&client, &key, index, false)).await?),
+        None => None,
+    };
     let explained = answer(client.allocations().explain(v1::ExplainRequest { key })).await?;
     let allocation = explained.allocation.clone().unwrap_or_default();
     match session.format() {
-        Format::Table => print(&text(&allocation, &explained)),
+        Format::Table => {
+            let of_task = task.as_ref().map(|task| format!("{}\n", task_text(task))).unwrap_or_default();
+            print(&(of_task + &text(&allocation, &explained)))
+        }
         Format::Data(notation) => {
             let nodes = explained.nodes.iter().map(|n| serde_json::json!({ "node": n.node, "reason": n.reason }));
             notation.print(&serde_json::json!({
                 "allocation": AllocationJson::from(&allocation),
+                "task": task.as_ref().map(TaskJson::from),
                 "summary": explained.summary,
                 "nodes": nodes.collect::<Vec<_>>(),
                 "score": score_json(&explained),
@@ -31,7 +44,7 @@ pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
                 "checkpoint": explained.checkpoint.as_ref().map(judgement_json),
             }))
         }
-        Format::Name => print_names([allocation.id.as_str()]),
+        Format::Name => print_names([task.as_ref().map_or_else(|| allocation.id.clone(), Task::name).as_str()]),
     }
 }
 
@@ -46,6 +59,7 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
     for change in &explained.sooner {
         text.push_str(&format!("It could begin now if {change}.\n"));
     }
+    text.push_str(&group_text(allocation));
     text.push_str(&attempts_text(allocation));
     text.push_str(&score_text(allocation, explained));
     if !explained.nodes.is_empty() {

@@ -9,7 +9,7 @@ use crate::label::Marks;
 use crate::linked;
 use crate::message::{write_message, write_message_line};
 use crate::rank_files::RankFiles;
-use crate::request::{self, Program, Surroundings};
+use crate::request::{self, Program, Surroundings, task_variables};
 use crate::retries::Retries;
 use crate::session::{Session, answer};
 use crate::shown::short;
@@ -133,6 +133,9 @@ async fn run_inside(session: &Session, typed: &str, args: Launch) -> Result<u8, 
     let working_dir = args.flags.working_dir(&around.dir);
     let pmi = if args.flags.pmi.is_none() && is_chosen_by_allocation() { None } else { Some(wireup(&first, &further, &around)) };
     let mut env = around.env;
+    if args.alloc.is_none() {
+        env.extend(task_variables());
+    }
     env.extend(args.flags.variables(pmi));
     let stdin = feeder::choose_readers(args.stdin, args.pty);
     env.extend(input_variable(stdin));

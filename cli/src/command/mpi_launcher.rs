@@ -9,7 +9,7 @@ use super::launch::{ExitAfterSignal, LaunchOutput, follow_launch};
 use crate::failure::{Exit, Failure};
 use crate::follow::Screen;
 use crate::label::Marks;
-use crate::request::Surroundings;
+use crate::request::{Surroundings, task_variables};
 use crate::retries::Retries;
 use crate::session::Session;
 use lattice_api::v1;
@@ -152,6 +152,7 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
     let shell = shell.as_ref().and_then(|shell| shell.to_str()).unwrap_or(SHELL_DEFAULT);
     let around = Surroundings::read(None)?;
     let mut env = around.env;
+    env.extend(task_variables());
     // The library's daemon is not a rank, and gives PMI to its own ranks.
     env.insert(PMI_VARIABLE.to_owned(), Pmi::None.name().to_owned());
     let place = |node: &NodeId| RankPlace { node: node.to_string(), ranks: 1 };

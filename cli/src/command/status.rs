@@ -1,33 +1,110 @@
 //! `lattice status`.
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::last_stderr::LastStderr;
 use crate::listing;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer, now};
-use crate::shown::{AllocationJson, allocation_block, allocations_table, attempts_text, live_first};
+use crate::shown::{
+    AllocationJson, TaskJson, TasksJson, allocation_block, allocations_table, attempts_text, group_text, lanes_table, live_first,
+    range_name, short, task_block, tasks_table,
+};
+use crate::tasks::fetch_task;
 use crate::watch::{self, Watched};
 use lattice_api::allocation::{STATES, state_from_name};
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_cli_syntax::args::allocations::Status;
+use lattice_cli_syntax::tasks::OneTarget;
 use lattice_model::AllocationState;
 
 /// The most rows of a table if no limit was requested.
 const TABLE_ROWS_MAX: usize = 100;
+/// The most ranges of tasks that an agent sends.
+const TASK_RANGES_MAX: u32 = 10_000;
 
 pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
     if args.watch {
         return watch(session, args).await;
     }
+    let of_group = args.tasks || args.lanes;
     match args.id {
-        Some(typed) => one(session, &typed, args.stale).await,
+        Some(OneTarget { task: Some(_), .. }) if of_group => {
+            Err(Failure::usage("--tasks and --lanes are about a whole task group").hint("leave the index behind the id out"))
+        }
+        Some(OneTarget { key, task: Some(index) }) => Box::pin(task(session, &key, index, args.stale)).await,
+        Some(OneTarget { key, task: None }) if args.tasks => Box::pin(tasks(session, &key, args.stale)).await,
+        Some(OneTarget { key, task: None }) if args.lanes => Box::pin(lanes(session, &key, args.stale)).await,
+        Some(OneTarget { key, task: None }) => one(session, &key, args.stale).await,
         None => list(session, args).await,
     }
 }
 
+/// One task of a task group.
+async fn task(session: &Session, typed: &str, index: u32, stale: bool) -> Result<(), Failure> {
+    let key = session.resolve_key(typed)?;
+    let task = fetch_task(&session.connect().await?, &key, index, stale).await?;
+    match session.format() {
+        Format::Table => print(&task_block(&task)),
+        Format::Data(notation) => notation.print(&TaskJson::from(&task)),
+        Format::Name => print_names([task.name().as_str()]),
+    }
+}
+
+/// The tasks of a task group.
+async fn tasks(session: &Session, typed: &str, stale: bool) -> Result<(), Failure> {
+    let request = v1::GetTasksRequest { key: session.resolve_key(typed)?, index: None, limit: TASK_RANGES_MAX, stale };
+    let found = answer(session.connect().await?.allocations().get_tasks(request)).await?;
+    match session.format() {
+        Format::Table => print(&tasks_table(&found.ranges, session.table_size()))?,
+        Format::Data(notation) => notation.print(&TasksJson::from(&found))?,
+        Format::Name => {
+            let names: Vec<String> = found.ranges.iter().map(|range| range_name(&found.id, range)).collect();
+            print_names(names.iter().map(String::as_str))?;
+        }
+    }
+    if found.truncated {
+        let id = short(&found.id);
+        session.note(&format!("there are more ranges of tasks than these {}; `lattice status '{id}[INDEX]'` shows one", found.ranges.len()));
+    }
+    Ok(())
+}
+
+/// The lanes of a task group, by their number.
+async fn lanes(session: &Session, typed: &str, stale: bool) -> Result<(), Failure> {
+    let key = session.resolve_key(typed)?;
+    let client = session.connect().await?;
+    let group = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
+    if group.task_group.is_empty() {
+        let id = short(&group.id);
+        return Err(Failure::new(Exit::Refused, format!("allocation {id} is no task group: it has no lanes"))
+            .hint(format!("`lattice status {id}` shows it")));
+    }
+    let request = v1::ListAllocationsRequest { lanes_of: group.id, all_users: true, stale, ..Default::default() };
+    let most = if session.format() == Format::Table { TABLE_ROWS_MAX } else { usize::MAX };
+    let mut found = listing::fetch_all(&client, request, most).await?;
+    listing::report_age(session, found.age_ms);
+    found.allocations.sort_by_key(|lane| lane.lane_number);
+    match session.format() {
+        Format::Table => print(&lanes_table(&found.allocations, now(), session.table_size()))?,
+        Format::Data(notation) => notation.print(&found.allocations.iter().map(AllocationJson::from).collect::<Vec<_>>())?,
+        Format::Name => print_names(found.allocations.iter().map(|lane| lane.id.as_str()))?,
+    }
+    if found.more {
+        session.note(&format!("the newest {TABLE_ROWS_MAX} are shown; -o json shows all"));
+    }
+    Ok(())
+}
+
 async fn watch(session: &Session, args: Status) -> Result<(), Failure> {
-    let key = args.id.as_deref().map(|typed| session.resolve_key(typed)).transpose()?.unwrap_or_default();
+    let key = match &args.id {
+        Some(OneTarget { key, task: Some(index) }) => {
+            return Err(Failure::usage("one task of a task group cannot be watched")
+                .hint(format!("`lattice logs -f '{key}[{index}]'` follows it to its end")));
+        }
+        Some(OneTarget { key, task: None }) => session.resolve_key(key)?,
+        None => String::new(),
+    };
     let until_ended = !key.is_empty();
     let wanted = v1::WatchedAllocations { key, all_users: args.all || args.filter.user.is_some() };
     let watched = Watched::Allocations { states: args.state, filter: args.filter, until_ended };
@@ -40,10 +117,18 @@ async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure>
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
     listing::report_age(session, allocation.age_ms);
     let has_ended = state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal());
-    let last_stderr =
-        if has_ended && session.format() != Format::Name { LastStderr::read(&client, &allocation).await } else { LastStderr::default() };
+    // A task group has no output of its own: each of its tasks has.
+    let has_output = allocation.task_group.is_empty();
+    let last_stderr = if has_ended && has_output && session.format() != Format::Name {
+        LastStderr::read(&client, &allocation).await
+    } else {
+        LastStderr::default()
+    };
     match session.format() {
-        Format::Table => print(&(allocation_block(&allocation, &last_stderr, now()) + &attempts_text(&allocation))),
+        Format::Table => {
+            let block = allocation_block(&allocation, &last_stderr, now());
+            print(&(block + &group_text(&allocation) + &attempts_text(&allocation)))
+        }
         Format::Data(notation) => notation.print(&AllocationJson::of_one(&allocation, &last_stderr)),
         Format::Name => print_names([allocation.id.as_str()]),
     }

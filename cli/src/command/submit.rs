@@ -13,7 +13,7 @@ use lattice_cli_syntax::directives;
 
 pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
     let piped = args.script.is_none() && args.rest.is_empty() && request::is_piped();
-    let (flags, program) = match args.script.or_else(|| piped.then(|| STDIN.into())) {
+    let (flags, tasks, program) = match args.script.or_else(|| piped.then(|| STDIN.into())) {
         Some(script) => {
             let program = request::read_script(&script, [args.args, args.rest].concat())?;
             let Program::Script { name, text, .. } = &program else { unreachable!("a script was read") };
@@ -21,13 +21,14 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
             for warning in &parsed.warnings {
                 session.warn(warning);
             }
-            (args.flags.merge_over(parsed.flags), program)
+            (args.flags.merge_over(parsed.flags), args.tasks.merge_over(parsed.tasks), program)
         }
         None if args.rest.is_empty() => return Err(request::nothing_to_run()),
-        None => (args.flags, Program::Command(args.rest)),
+        None => (args.flags, args.tasks, Program::Command(args.rest)),
     };
     let around = Surroundings::read(flags.export)?;
-    let spec = v1::AllocationSpec { hold: args.hold, ..request::build_specification(&flags, program, &session.settings, around)? };
+    let (hold, task_group) = (args.hold, tasks.to_message()?);
+    let spec = v1::AllocationSpec { hold, task_group, ..request::build_specification(&flags, program, &session.settings, around)? };
     let client = session.connect().await?;
     if args.dry_run {
         let submission = v1::SubmitRequest {
@@ -47,13 +48,20 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
         Format::Table if args.hold => {
             print(&format!("Submitted allocation {}, held until `lattice resume {0}`\n", short(&id)))?;
         }
-        Format::Table => print(&format!("Submitted allocation {}\n", short(&id)))?,
-        Format::Name => print(&format!("{id}\n"))?,
         // With --wait there is one answer: the end.
         Format::Data(_) if args.wait => {}
-        Format::Data(notation) => notation.print(&serde_json::json!({ "id": id }))?,
+        Format::Table | Format::Name | Format::Data(_) => print_submitted(session, &id)?,
     }
     if args.wait { wait::until_ended(session, &id).await } else { Ok(0) }
+}
+
+/// Prints the id of what was submitted.
+pub fn print_submitted(session: &Session, id: &str) -> Result<(), Failure> {
+    match session.format() {
+        Format::Table => print(&format!("Submitted allocation {}\n", short(id))),
+        Format::Name => print(&format!("{id}\n")),
+        Format::Data(notation) => notation.print(&serde_json::json!({ "id": id })),
+    }
 }
 
 /// Submits under a new id and remembers it as `@last`.

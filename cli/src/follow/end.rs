@@ -30,6 +30,10 @@ pub fn exit_code_of_end(end: &End, cancelled_here: Option<u8>) -> Result<u8, Fai
         End::Reported(code) => return Ok(program_code(*code)),
         End::Left(code) => return Ok(*code),
     };
+    // The programs of its tasks have many codes.
+    if !a.task_group.is_empty() {
+        return Ok(u8::from(a.state != "Completed"));
+    }
     if let Some(code) = a.exit_code {
         return Ok(program_code(code));
     }
@@ -54,6 +58,15 @@ mod tests {
 
     fn ended(state: &str, exit_code: Option<i32>) -> End {
         End::Ended(Box::new(v1::Allocation { id: "1f0c9a4e-x".into(), state: state.into(), exit_code, ..Default::default() }))
+    }
+
+    #[test]
+    fn a_task_group_is_0_or_1() {
+        let code = |state: &str| {
+            let group = v1::Allocation { state: state.into(), task_group: "0-9".into(), ..Default::default() };
+            exit_code_of_end(&End::Ended(Box::new(group)), None).ok()
+        };
+        assert_eq!(["Completed", "Failed", "Cancelled"].map(code), [Some(0), Some(1), Some(1)]);
     }
 
     #[test]

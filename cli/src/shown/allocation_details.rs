@@ -5,6 +5,7 @@ use super::counts::{nodes_wanted, tasks_of};
 use super::network::{domain, exposed};
 use super::program::{command, script};
 use super::state::reason;
+use super::tasks::group_list;
 use super::values::{folded, queue, short, time};
 use super::walltime::{elapsed, walltime};
 use crate::last_stderr::{LastStderr, LastStderrLine};
@@ -40,7 +41,9 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Share", a.share.as_ref().map(|s| format!("{} of each node", amount(s))).unwrap_or_default()),
         ("Topology", a.topology.clone()),
         ("Tasks", tasks_of(a)),
-        ("Walltime", walltime(a)),
+        ("Task group", group_list(a)),
+        ("Lane", if a.lane_of.is_empty() { String::new() } else { format!("{} of task group {}", a.lane_number, short(&a.lane_of)) }),
+        ("Walltime", if a.task_group.is_empty() { walltime(a) } else { format!("{} for each task", walltime(a)) }),
         ("Class", unusual_class(a)),
         ("Elapsed", elapsed(a, now).unwrap_or_default()),
         ("Expected start", a.expected_start_ms.and_then(time).unwrap_or_default()),
@@ -142,6 +145,15 @@ Started:    2026-03-05T10:00:12.000Z
 vCluster:   ml-training
 ";
         assert_eq!(allocation_block(&running(), &LastStderr::default(), NOW), want);
+    }
+
+    #[test]
+    fn a_task_group_and_its_lanes_name_each_other() {
+        let shown = |a: &v1::Allocation| allocation_block(a, &LastStderr::default(), NOW);
+        let group = shown(&v1::Allocation { task_group: "0-99%20".into(), ..running() });
+        assert!(group.contains("Task group:  0-99%20\n") && group.contains("Walltime:    72:00:00 for each task\n"), "{group}");
+        let lane = shown(&v1::Allocation { lane_of: "2f0c9a4e-5b7d".into(), lane_number: 3, ..running() });
+        assert!(lane.contains("Lane:       3 of task group 2f0c9a4e\n") && lane.contains("Walltime:   72:00:00\n"), "{lane}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::amounts::AmountJson;
 use super::attempts::AttemptJson;
 use super::network::{domain, exposed};
 use super::state::end_reason;
+use super::tasks::TaskCountsJson;
 use super::values::{disclosed, filled, time};
 use super::walltime::ends_by_ms;
 use crate::last_stderr::{LastStderr, LastStderrLine};
@@ -64,6 +65,13 @@ pub struct AllocationJson<'a> {
     /// The DAG whose step it is, and the step's name.
     dag: Option<&'a str>,
     dag_step: Option<&'a str>,
+    /// Of a task group: its indices and limit, as in `0-99%20`.
+    task_group: Option<&'a str>,
+    /// Of a task group: how many of its tasks are in each state; only if one allocation was requested.
+    task_counts: Option<TaskCountsJson>,
+    /// Of a lane: its task group, and which lane of it this is.
+    lane_of: Option<&'a str>,
+    lane_number: Option<u32>,
     /// While its work is measured more closely: how, until when, and who requested it.
     telemetry: Option<&'a str>,
     /// For a living allocation, in a few words: why it waits, or what is wrong while it runs.
@@ -164,6 +172,10 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             dependencies: (!a.dependencies.is_empty()).then(|| a.dependencies.iter().map(DependencyJson::from).collect()),
             dag: filled(&a.dag),
             dag_step: filled(&a.dag_step),
+            task_group: filled(&a.task_group),
+            task_counts: a.tasks.as_ref().map(TaskCountsJson::from),
+            lane_of: filled(&a.lane_of),
+            lane_number: filled(&a.lane_of).map(|_| a.lane_number),
             telemetry: filled(&a.telemetry),
             status_message: filled(&a.status_message),
             queue_position: (a.queue_position > 0).then_some(a.queue_position),
@@ -206,7 +218,18 @@ mod tests {
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
         let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies", "dag", "dag_step"].map(taken);
+        let of_tasks =
+            ["task_group", "task_counts", "lane_of", "lane_number"].map(|field| json.as_object_mut().unwrap().remove(field));
         let null = || Some(serde_json::Value::Null);
+        assert_eq!(of_tasks, [null(), null(), null(), null()]);
+        let lane = v1::Allocation { lane_of: "2f".into(), lane_number: 0, ..running() };
+        let lane = serde_json::to_value(AllocationJson::from(&lane)).unwrap();
+        assert_eq!((&lane["lane_of"], &lane["lane_number"]), (&"2f".into(), &0.into()));
+        let tasks = Some(v1::TaskCounts { total: 10, ..Default::default() });
+        let group = v1::Allocation { task_group: "0-9%2".into(), tasks, ..running() };
+        let group = serde_json::to_value(AllocationJson::from(&group)).unwrap();
+        assert_eq!((&group["task_group"], &group["task_counts"]["total"]), (&"0-9%2".into(), &10.into()));
+        assert!(group["ends_by"].is_null(), "its tasks have a walltime each");
         assert_eq!(apart, [null(), Some(serde_json::json!([])), null(), null(), null()]);
         assert_eq!(none, [null(), null(), Some(5.into()), null(), null(), null()]);
         let waits = v1::Allocation { expected_start_ms: Some(1_772_704_812_034), ..pending() };

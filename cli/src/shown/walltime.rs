@@ -21,16 +21,16 @@ pub fn elapsed(a: &v1::Allocation, now: Timestamp) -> Option<String> {
     (a.started_at_ms != 0).then(|| clock(end.since_ms(Timestamp(a.started_at_ms)) / 1000))
 }
 
-/// The end of its walltime, if it runs and has one.
+/// The end of its walltime, if it runs and has one. A task group has none: each of its tasks has.
 pub fn ends_by_ms(a: &v1::Allocation) -> Option<u64> {
-    let runs = a.started_at_ms != 0 && part(a) == Part::HasNodes && a.walltime_seconds > 0;
+    let runs = a.started_at_ms != 0 && part(a) == Part::HasNodes && a.walltime_seconds > 0 && a.task_group.is_empty();
     runs.then(|| a.started_at_ms.saturating_add(a.walltime_seconds.saturating_mul(1000)))
 }
 
-/// The rest of its walltime: all of it while it waits.
+/// The rest of its walltime: all of it while it waits. A task group has none.
 pub fn left(a: &v1::Allocation, now: Timestamp) -> Option<String> {
     match part(a) {
-        _ if a.walltime_seconds == 0 => None,
+        _ if a.walltime_seconds == 0 || !a.task_group.is_empty() => None,
         Part::HasNodes => Some(ends_by_ms(a).map_or_else(|| walltime(a), |end| clock(Timestamp(end).since_ms(now) / 1000))),
         Part::InLine | Part::Waits => Some(walltime(a)),
         Part::Ended => None,

@@ -17,6 +17,7 @@ pub mod output;
 pub mod preempt;
 pub mod quorum;
 pub mod rest;
+pub mod retry;
 pub mod service;
 pub mod session;
 pub mod signal;
@@ -49,6 +50,7 @@ use output::Output;
 use preempt::{Hold, Preempt, Resume};
 use quorum::Quorum;
 use rest::Rest;
+use retry::Retry;
 use service::Service;
 use session::InteractiveSession;
 use signal::{Requeue, Signal};
@@ -122,6 +124,8 @@ pub enum Command {
     Update(Later<Update>),
     /// End the current attempt of allocations, and put them back into the queue
     Requeue(Later<Requeue>),
+    /// Run the failed tasks of a task group again, or some of its tasks, as a new task group
+    Retry(Later<Retry>),
     /// Send a signal to the ranks of running allocations, on all of their nodes
     Signal(Later<Signal>),
     /// Show the output of an allocation
@@ -230,6 +234,7 @@ mod tests {
             "submit script.sh -- --epochs 3",
             "submit --nodes=64 --walltime=72h --uenv=/prgenv-gnu.sqfs -- torchrun train.py",
             "submit --task-group=0-99%20 script.sh",
+            "submit --array 1,5,9 --max-failures=3 script.sh",
             "submit --depends-on=12345:success script.sh",
             "submit --depends-on 12345,@last:any script.sh",
             "launch --depends-on=12345 hostname",
@@ -268,6 +273,17 @@ mod tests {
             "wait 12345 @last --timeout=30m",
             "cancel 1 2 3",
             "cancel --state=pending --all-mine",
+            "cancel 1f0c[10-20,30] @last[7] 12345",
+            "status 1f0c[7]",
+            "status 1f0c --tasks",
+            "status --lanes 1f0c",
+            "status @last --tasks --stale -o json",
+            "explain 1f0c[50]",
+            "logs 1f0c[7] -f",
+            "logs 1f0c --task 7 --stderr",
+            "retry 1f0c",
+            "retry @last --failed",
+            "retry 1f0c --tasks=10-20,30 -o name",
             "launch --alloc=12345 hostname",
             "launch --alloc=12345 -n 4 ./my_program --its=own -n 7",
             "launch -n4 -- true",
@@ -400,6 +416,22 @@ mod tests {
             ("submit --dry-run --wait x", "cannot be used"),
             ("cancel", "required"),
             ("cancel 1 --all-mine", "cannot be used"),
+            ("cancel 1[9-0]", "ends before it begins"),
+            ("cancel 1[7", "in quotes"),
+            ("status 1[7-8]", "write one index"),
+            ("status --tasks", "required"),
+            ("status --lanes", "required"),
+            ("status 1 --tasks --lanes", "cannot be used"),
+            ("status 1 --tasks --watch", "cannot be used"),
+            ("explain 1[7,8]", "write one index"),
+            ("logs 1[0-9]", "write one index"),
+            ("logs 1 --task 7 --rank 0", "cannot be used"),
+            ("retry", "required"),
+            ("retry 1[7]", "--tasks=10-20,30"),
+            ("retry 1 --failed --tasks=1", "cannot be used"),
+            ("retry 1 --tasks=x", "is no index"),
+            ("submit --array=9-0 x", "'--array <LIST[%N]>': \"9-0\" ends before it begins"),
+            ("submit --task-group=0-1000000 x", "more than 1000000 tasks"),
             ("launch", "required"),
             ("attach 1 --command=a -- b", "cannot be used"),
             ("node cordon n1", "--reason"),

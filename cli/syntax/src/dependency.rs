@@ -39,6 +39,6 @@ mod tests {
         assert_eq!(read(""), Err(DependencyError::NoId));
         let refused = |text: &str| read(text).unwrap_err().to_string();
         assert!(refused("1f0c:ok").starts_with("\"ok\" is no condition") && refused("1f0c:").starts_with("\"\" is no condition"));
-        assert!(refused("1f0c:corresponding").contains("task groups, which are not built yet"));
+        assert!(refused("1f0c:corresponding").contains("corresponding is not built yet"));
     }
 }

@@ -12,6 +12,7 @@ pub mod words;
 
 use crate::UsageError;
 use crate::flags::SubmitFlags;
+use crate::tasks::TaskFlags;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, Parser};
 use words::split_words;
@@ -21,15 +22,27 @@ use words::split_words;
 pub struct Directives {
     /// The options.
     pub flags: SubmitFlags,
+    /// Its tasks, if it is to be a task group.
+    pub tasks: TaskFlags,
     /// Warnings about ignored options, for people.
     pub warnings: Vec<String>,
 }
 
-#[derive(Parser)]
+/// The options of one line, or of a step of a DAG.
+#[derive(Clone, Parser, Default)]
 #[command(no_binary_name = true, disable_help_flag = true, color = ColorChoice::Never)]
-struct Line {
+pub(crate) struct Line {
     #[command(flatten)]
-    flags: SubmitFlags,
+    pub(crate) flags: SubmitFlags,
+    #[command(flatten)]
+    pub(crate) tasks: TaskFlags,
+}
+
+impl Line {
+    /// Merges the options of two lines: a value of `self` wins over one of `under`.
+    fn merge_over(self, under: Self) -> Self {
+        Self { flags: self.flags.merge_over(under.flags), tasks: self.tasks.merge_over(under.tasks) }
+    }
 }
 
 /// Reads the lines of the script `name`.
@@ -37,7 +50,7 @@ struct Line {
 /// # Errors
 /// An unknown or unsupported option, or an invalid value. The error names its line and a remedy.
 pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
-    let (mut lattice, mut slurm) = (SubmitFlags::default(), SubmitFlags::default());
+    let (mut lattice, mut slurm) = (Line::default(), Line::default());
     let mut warnings = Vec::new();
     for (index, line) in script.lines().enumerate() {
         let place = format!("{name} line {}", index + 1);
@@ -55,10 +68,11 @@ pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
             let ignored = |option: &String| format!("{place}: #SBATCH {option} does not change the job, and is ignored");
             warnings.extend(translated.ignored.iter().map(ignored));
             slurm = parse(&place, "#SBATCH", translated.words)?.merge_over(slurm);
-            slurm.layout.slurm_env = true;
+            slurm.flags.layout.slurm_env = true;
         }
     }
-    Ok(Directives { flags: lattice.merge_over(slurm), warnings })
+    let Line { flags, tasks } = lattice.merge_over(slurm);
+    Ok(Directives { flags, tasks, warnings })
 }
 
 /// The rest of a line that begins with this marker as a separate word.
@@ -78,8 +92,8 @@ fn add_dashes(mut words: Vec<String>) -> Vec<String> {
     words
 }
 
-pub(crate) fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<SubmitFlags, UsageError> {
-    Line::try_parse_from(&words).map(|line| line.flags).map_err(|error| {
+pub(crate) fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<Line, UsageError> {
+    Line::try_parse_from(&words).map_err(|error| {
         let context = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),
             Some(ContextValue::Strings(texts)) => texts.first().cloned(),

@@ -20,6 +20,7 @@ mod memory;
 pub mod mistyped;
 mod network;
 pub mod shape;
+pub mod tasks;
 pub mod time;
 mod unbuilt;
 mod usage;

@@ -12,6 +12,9 @@ use std::ffi::OsString;
 /// Commands that accept the options of a submission.
 const SUBMITTING_COMMANDS: [&str; 3] = ["submit", "launch", "session"];
 
+/// The options of task groups, which only `submit` has.
+const TASK_GROUP_OPTIONS: [&str; 4] = ["--task-group", "--array", "-a", "--max-failures"];
+
 /// Documented commands that are not built: a command, or a command and its subcommand.
 const UNBUILT_COMMANDS: [(&str, &str); 12] = [
     ("cache", "`lattice node status NODE` shows a node's images"),
@@ -121,6 +124,10 @@ fn explain_file_as_format(value: &str, typed: &[OsString]) -> Option<UsageError>
 
 /// An option that a command does not have; `suggested`: a similar option that the parser knows.
 fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> UsageError {
+    if command != "submit" && TASK_GROUP_OPTIONS.contains(&option) {
+        return UsageError::new(format!("{option}: `lattice {command}` has no tasks: only a submission is a task group"))
+            .with_hint("`lattice submit --task-group=0-99 SCRIPT` runs a script once for each index; the script may use `lattice launch`");
+    }
     let error = UsageError::new(format!("{option}: `lattice {command}` has no such option"));
     if let (Some(known), _) = sbatch::find_option(option) {
         return match known.rule {
@@ -174,7 +181,11 @@ mod tests {
     #[test]
     fn options_of_slurm_and_unbuilt_ones_are_explained_as_they_were_typed() {
         for (line, what, hint) in [
-            ("submit --array=0-9 job.sh", "--array: Slurm's option is not supported here", "job arrays are not built yet"),
+            ("submit -a 0-9 job.sh", "-a: `lattice submit` has no such option", "use --array"),
+            ("launch --array=0-9 hostname", "--array: `lattice launch` has no tasks", "`lattice submit --task-group=0-99 SCRIPT`"),
+            ("launch -N2 --task-group 0-9 hostname", "--task-group: `lattice launch` has no tasks", "the script may use `lattice launch`"),
+            ("session --max-failures=1", "--max-failures: `lattice session` has no tasks", "`lattice submit --task-group=0-99 SCRIPT`"),
+            ("submit --exclude=n1 job.sh", "--exclude: Slurm's option is not supported here", "choose nodes by their features"),
             ("submit --dependency=afterok:1 job.sh", "--dependency: `lattice submit` has no such option", "--depends-on=ID:success"),
             ("submit --gres=gpu:4 job.sh", "--gres: `lattice submit` has no such option", "use --gpus=N"),
             ("submit --account ml job.sh", "--account: `lattice submit` has no such option", "use --tenant"),
@@ -200,7 +211,7 @@ mod tests {
                 explanation.starts_with(what) && explanation.contains("\nhint: ") && explanation.contains(hint),
                 "{line}: {explanation}"
             );
-            assert!(!explanation.contains("--task-group") && !explanation.contains("--reactive"), "{line}: {explanation}");
+            assert!(!explanation.contains("--reactive"), "{line}: {explanation}");
         }
     }
 
@@ -218,8 +229,8 @@ mod tests {
 
     #[test]
     fn a_tip_names_nothing_that_does_not_help() {
-        let group = refused(&["submit", "--task-groups=3", "x.sh"]);
-        assert!(group.contains("unexpected argument '--task-groups'") && !group.contains("'--task-group'"), "{group}");
+        let unbuilt = refused(&["submit", "--sensitives", "x.sh"]);
+        assert!(unbuilt.contains("unexpected argument '--sensitives'") && !unbuilt.contains("'--sensitive'"), "{unbuilt}");
         let letter = refused(&["submit", "-u", "x.sh"]);
         assert!(letter.contains("unexpected argument '-u'") && !letter.contains("-- -u"), "{letter}");
         let typo = refused(&["submit", "--waltime=1h", "x.sh"]);

@@ -17,14 +17,12 @@ pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
     telemetry: Option<String>,
     #[arg(long, hide = true)]
-    task_group: Option<String>,
-    #[arg(long, hide = true)]
     sensitive: bool,
 }
 
 impl UnbuiltFlags {
     /// The names of all these options.
-    pub const NAMES: [&str; 7] = ["--intent", "--view", "--image", "--reactive", "--telemetry", "--task-group", "--sensitive"];
+    pub const NAMES: [&str; 6] = ["--intent", "--view", "--image", "--reactive", "--telemetry", "--sensitive"];
 
     /// Merges two sets of options: a value of `self` wins over one of `under`.
     pub fn merge_over(self, under: Self) -> Self {
@@ -34,7 +32,6 @@ impl UnbuiltFlags {
             image: self.image.or(under.image),
             reactive: self.reactive || under.reactive,
             telemetry: self.telemetry.or(under.telemetry),
-            task_group: self.task_group.or(under.task_group),
             sensitive: self.sensitive || under.sensitive,
         }
     }
@@ -47,7 +44,6 @@ impl UnbuiltFlags {
             self.image.is_some(),
             self.reactive,
             self.telemetry.is_some(),
-            self.task_group.is_some(),
             self.sensitive,
         ];
         Self::NAMES.into_iter().zip(given).find(|(_, set)| *set).map(|(flag, _)| flag)
@@ -65,22 +61,8 @@ impl UnbuiltFlags {
             spec.lifecycle.get_or_insert_default().r#type = "reactive".to_owned();
         }
         spec.telemetry_mode = self.telemetry.clone().unwrap_or_default();
-        spec.task_group = self.task_group.as_deref().map(parse_task_group);
         spec.sensitive = self.sensitive;
     }
-}
-
-fn split_at_first(text: &str, between: char) -> (String, String) {
-    let (a, b) = text.split_once(between).unwrap_or((text, ""));
-    (a.to_owned(), b.to_owned())
-}
-
-/// `START-END[%CONCURRENCY]`; texts that are not numbers count as 0, which the server refuses.
-fn parse_task_group(text: &str) -> v1::TaskGroup {
-    let (range, concurrency) = split_at_first(text, '%');
-    let (start, end) = split_at_first(&range, '-');
-    let number = |text: &str| text.parse().unwrap_or_default();
-    v1::TaskGroup { start: number(&start), end: number(if end.is_empty() { &start } else { &end }), concurrency: number(&concurrency) }
 }
 
 #[cfg(test)]
@@ -104,7 +86,6 @@ mod tests {
             ("--image=a/b:c", "--image"),
             ("--reactive", "--reactive"),
             ("--telemetry=debug", "--telemetry"),
-            ("--task-group=0-99%20", "--task-group"),
             ("--sensitive", "--sensitive"),
         ] {
             let flags = Line::try_parse_from(["x", typed]).unwrap().flags;
@@ -115,10 +96,5 @@ mod tests {
             assert!(named.starts_with(flags.first_given().unwrap()), "{typed}");
         }
         assert_eq!(UnbuiltFlags::default().first_given(), None);
-    }
-
-    #[test]
-    fn their_values_reach_the_specification() {
-        assert_eq!(parse_task_group("0-99%20"), v1::TaskGroup { start: 0, end: 99, concurrency: 20 });
     }
 }

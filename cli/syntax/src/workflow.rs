@@ -8,9 +8,10 @@
 
 use crate::UsageError;
 use crate::dependency::DependencyError;
-use crate::directives::parse;
+use crate::directives::{Line, parse};
 use crate::directives::words::split_words;
 use crate::flags::SubmitFlags;
+use crate::tasks::TaskFlags;
 use lattice_api::v1;
 use lattice_model::DependencyCondition;
 use lattice_model::config::{self, Spanned};
@@ -38,6 +39,8 @@ pub struct WorkflowStep {
     pub name: String,
     /// Its options; what it depends on is named by steps or ids.
     pub flags: SubmitFlags,
+    /// Its tasks, if it is to be a task group.
+    pub tasks: TaskFlags,
     /// What it runs.
     pub program: StepProgram,
 }
@@ -258,7 +261,7 @@ fn step(
     file: &str,
     line: u64,
     entries: StepEntries,
-    known: &mut BTreeMap<Vec<String>, SubmitFlags>,
+    known: &mut BTreeMap<Vec<String>, Line>,
 ) -> Result<WorkflowStep, UsageError> {
     let place = format!("{file} line {line}");
     let Some(name) = entries.name else {
@@ -300,15 +303,15 @@ fn step(
         Some(command) => command,
         None => return Err(refused(line, "it has neither an entrypoint nor a script")),
     };
-    let flags = match known.get(&words) {
-        Some(flags) => flags.clone(),
+    let Line { flags, tasks } = match known.get(&words) {
+        Some(line) => line.clone(),
         None => {
-            let flags = parse(&place, &marker, words.clone()).map_err(|error| with_line(file, &marker, &entries.others, error))?;
-            known.insert(words, flags.clone());
-            flags
+            let line = parse(&place, &marker, words.clone()).map_err(|error| with_line(file, &marker, &entries.others, error))?;
+            known.insert(words, line.clone());
+            line
         }
     };
-    Ok(WorkflowStep { place, name, flags: SubmitFlags { depends_on: entries.depends_on, ..flags }, program })
+    Ok(WorkflowStep { place, name, flags: SubmitFlags { depends_on: entries.depends_on, ..flags }, tasks, program })
 }
 
 /// The error of the first option that is wrong by itself, which has its line; else the error of all

@@ -2,20 +2,18 @@
 
 use super::adoption::{Manager, NODE, fill, wait_all_running};
 use super::figures::{Figure, Samples, Target};
-use super::subject;
+use super::{metrics, subject};
 use crate::binaries::Binaries;
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
 use crate::gpus::Fault;
 use crate::up::{self, Options};
 use crate::{faults, interrupt, machine};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use lattice_model::gpu_load::GpuLoad;
 use lattice_telemetry::procfs::field;
 use nix::sys::signal::Signal;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -88,7 +86,7 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32
     let began = Instant::now();
     loop {
         interrupt::check()?;
-        let page = scrape(&node.metrics)?;
+        let page = metrics::page(&node.metrics, Some(TOKEN))?;
         let of = |name: &str| page.lines().filter(|line| line.starts_with(name)).count();
         let exported = (of("lattice_allocation_memory_bytes{"), of("lattice_gpu_utilization_ratio{"), of("lattice_allocation_gpu_info{"));
         if exported == (allocations, gpus as usize, (gpus as usize).min(allocations)) {
@@ -113,10 +111,10 @@ fn measure(cluster: &Cluster, binaries: &Binaries, allocations: usize, gpus: u32
 }
 
 /// Percent of one core that a process uses in this time, while it is scraped.
-fn percent(pid: i32, metrics: &str, over: Duration) -> Result<f64> {
+fn percent(pid: i32, address: &str, over: Duration) -> Result<f64> {
     let (began, used) = (Instant::now(), machine::processor_time(pid)?);
     while began.elapsed() < over {
-        scrape(metrics)?;
+        metrics::page(address, Some(TOKEN))?;
         interrupt::check()?;
         std::thread::sleep(SCRAPE_INTERVAL.min(over.saturating_sub(began.elapsed())));
     }
@@ -139,16 +137,4 @@ pub fn processor(allocations: usize, gpus: u32, busy: &Busy, target: impl Fn() -
         Ok(Figure::new(&name, "%", samples, vec![], target()))
     };
     Ok([figure(busy.asleep, "their work asleep")?, figure(busy.awake, "their work running a little every second")?])
-}
-
-fn scrape(address: &str) -> Result<String> {
-    let mut stream = TcpStream::connect(address).with_context(|| address.to_owned())?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    write!(stream, "GET /metrics HTTP/1.0\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, page)) if head.contains(" 200 ") => Ok(page.to_owned()),
-        _ => bail!("{address} answers: {}", answer.chars().take(200).collect::<String>()),
-    }
 }

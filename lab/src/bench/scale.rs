@@ -20,7 +20,7 @@
 mod crowd;
 mod drawing;
 mod load;
-mod memory;
+pub(super) mod memory;
 mod reached;
 mod size;
 mod sockets;

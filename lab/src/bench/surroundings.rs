@@ -2,10 +2,10 @@
 
 use crate::cluster::Cluster;
 use crate::interrupt;
-use crate::lattice::{Lattice, text};
+use crate::lattice::{Lattice, rows, text};
 use crate::machine::is_without_journal;
 use crate::process::until;
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use std::time::Duration;
 
 /// A note that creating files is slow here, and why. A launch creates two files for each rank.
@@ -26,6 +26,18 @@ pub(super) fn hold(lattice: &Lattice, nodes: u32) -> Result<String> {
     let held = held.trim().to_owned();
     wait_running(lattice, &held)?;
     Ok(held)
+}
+
+/// Waits until no node has work, so that the end of one measurement does not slow the next.
+pub(super) fn wait_all_free(lattice: &Lattice) -> Result<()> {
+    let is_free = |node: &serde_json::Value| node["allocations"].as_array().is_some_and(Vec::is_empty);
+    let are_free = until(Duration::from_secs(30), || {
+        interrupt::came().is_some()
+            || lattice.json(&["nodes"]).is_ok_and(|answer| rows(&answer, "nodes").is_some_and(|nodes| nodes.iter().all(is_free)))
+    });
+    interrupt::check()?;
+    ensure!(are_free, "nodes are not free 30 s after the last end");
+    Ok(())
 }
 
 pub(super) fn wait_running(lattice: &Lattice, id: &str) -> Result<()> {

@@ -239,7 +239,7 @@ fn refused(w: &World) {
     for (on, code, piece) in [
         ("ffffffff", 3, "it cannot depend on allocation ffffffff: there is none"),
         ("abc", 2, "at least 4 hexadecimal digits"),
-        (corresponding.as_str(), 2, "task groups, which are not built yet"),
+        (corresponding.as_str(), 2, "corresponding is not built yet"),
         (started.as_str(), 2, "\"started\" is no condition"),
         (twice.as_str(), 2, "is named twice"),
     ] {

@@ -150,7 +150,7 @@ fn sbatch_shape(w: &World) {
 }
 
 fn sbatch_refused(w: &World) {
-    for line in ["--gpus=4", "--output=x.log", "--signal=B:USR1@60", "--begin=16:00", "--array=0-9", "--mystery=1"] {
+    for line in ["--gpus=4", "--output=x.log", "--signal=B:USR1@60", "--begin=16:00", "--mystery=1"] {
         let script = w.script("refused.sh", &format!("#!/bin/sh\n#SBATCH -N 1\n#SBATCH {line}\nexit 0\n"));
         let refused = w.run(&["submit", "-q", &script]);
         assert_eq!(refused.code(), 2, "{line}: {}", refused.err());

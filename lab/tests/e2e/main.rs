@@ -94,6 +94,8 @@ mod stored;
 mod summaries;
 mod supervisor;
 mod survival;
+mod task_commands;
+mod task_groups;
 mod telemetry;
 mod tenants;
 mod topology;
@@ -137,6 +139,7 @@ fn main() -> ExitCode {
         demo::trials(),
         admission::trials(),
         jobs::trials(),
+        task_commands::trials(),
         lifetime::trials(),
         lifecycle::trials(),
         uenv::trials(),
@@ -164,6 +167,7 @@ fn main() -> ExitCode {
         survival::trials(),
         dependencies::trials(),
         dags::trials(),
+        task_groups::trials(),
         outage::trials(),
         checkpoint_uploads::trials(),
         checkpoint_mpi::trials(),

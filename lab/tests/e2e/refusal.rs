@@ -140,7 +140,7 @@ fn claim(w: &World) {
 }
 
 fn not_built(w: &World) {
-    for option in ["--task-group=0-9", "--sensitive", "--image=a/b:c", "--checkpoint=manual", "--checkpoint=dmtcp"] {
+    for option in ["--sensitive", "--image=a/b:c", "--checkpoint=manual", "--checkpoint=dmtcp"] {
         let name = option.split('=').next().unwrap();
         let done = w.run(&["submit", option, "--", "/bin/true"]);
         assert!(

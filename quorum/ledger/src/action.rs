@@ -21,8 +21,8 @@ use super::{
 };
 use lattice_model::conformance::Components;
 use lattice_model::{
-    AllocationId, AllocationSpec, Claim, DagId, DagSubmission, Epoch, Generation, HoldKind, Incarnation, MemberId, NodeId, NodeReport,
-    Preemption, Principal, ReportItem, Revision, SharePolicy, TelemetryMode, Timestamp, When,
+    AllocationId, AllocationSpec, Claim, DagId, DagSubmission, Epoch, Generation, HoldKind, Incarnation, LaneReport, MemberId, NodeId,
+    NodeReport, Preemption, Principal, ReportItem, Revision, SharePolicy, TaskSet, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -392,8 +392,19 @@ commands! { |ledger, context|
     EndWaits { now: Timestamp }
         => 1, Keeps, Member, 256, Ok(ledger.end_waits(context, *now));
 
-    /// The leader's clock: an end has not reached all that depend on it. Each command lets it reach
-    /// some more; this one does nothing else.
+    /// A lane of a task group reports what has ended, and gets what it may run. See
+    /// `lattice_quorum_client::wire::Request::AdvanceLane`.
+    AdvanceLane { id: AllocationId, epoch: Epoch, node: NodeId, report: LaneReport }
+        => 1, Keeps, Member, 256 + report.ended.iter().map(|ended| 16 + tasks_bytes(&ended.tasks)).sum::<usize>(),
+        ledger.advance_lane(context, (*id, *epoch), node, report);
+
+    /// Cancels those of these tasks of a group that have not ended; the others stay as they are
+    /// (success).
+    CancelTasks { id: AllocationId, tasks: TaskSet, by: Principal }
+        => 1, Keeps, User(by, *id), 256 + tasks_bytes(tasks), ledger.cancel_tasks(context, *id, tasks, by);
+
+    /// The leader's clock: an end has not reached all that depend on it, or a task group has lanes to be
+    /// created or ended. Each command goes on with that; this one does nothing else.
     SettleDependents
         => 1, Keeps, Member, 256, Ok(Outcome::Done);
 
@@ -463,6 +474,10 @@ fn submission_bytes(spec: &AllocationSpec, claim: Option<&Claim>) -> usize {
 
 fn claim_bytes(claim: &Claim) -> usize {
     128 + claim.shares.len() * 96
+}
+
+fn tasks_bytes(tasks: &TaskSet) -> usize {
+    tasks.range_count() * 11
 }
 
 fn adoption_bytes(held: &[HeldShare], unreported: &[ReportItem]) -> usize {

@@ -54,6 +54,9 @@ impl Ledger {
         let nodes = spec.nodes_max.map_or_else(|| format!("{} nodes", spec.nodes), |_| spec.nodes_text());
         let detail = format!("{} on {nodes}", spec.name);
         self.record(context, &owner, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
+        if let Some(tasks) = &spec.tasks {
+            self.open_group(context, id, tasks);
+        }
     }
 
     /// Checks whether the submission would be accepted now. Changes nothing.
@@ -129,6 +132,7 @@ impl Ledger {
         self.leave_domain(context, id);
         self.close_services(id);
         self.unfollow_parents(context, id);
+        self.end_tasks(context, id);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         // The checkpoint was meant for another claim, and there will be none.
         allocation.state = if reason.state().is_terminal() { reason.state() } else { AllocationState::Failed };
@@ -183,6 +187,7 @@ impl Ledger {
             | EndReason::OutOfMemory { .. }
             | EndReason::ProbeFailed { .. }
             | EndReason::DependencyUnmet { .. }
+            | EndReason::TasksFailed { .. }
             | EndReason::RunLeaseLapsed { .. } => actor.to_owned(),
         }
     }

@@ -6,8 +6,8 @@ use super::state::dependents::ParentFacts;
 use super::state::node_index::NodeFacts;
 use super::state::user_usage::Counts;
 use super::state::{Domain, DomainKey, Ledger};
-use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, Node, NodeId, Revision, Timestamp};
-use std::collections::BTreeMap;
+use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, LaneOf, Node, NodeId, Revision, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// One command's time and revision, and its effects so far.
@@ -26,6 +26,10 @@ pub(super) struct ApplyContext {
     pub(super) domains_before: BTreeMap<DomainKey, Option<Arc<Domain>>>,
     /// Of allocations that others depend on: what these knew of them before this command changed them.
     pub(super) parents_before: BTreeMap<AllocationId, ParentFacts>,
+    /// Lanes of task groups that this command may have changed since their groups learned of it.
+    pub(super) lanes: BTreeMap<AllocationId, LaneOf>,
+    /// Task groups that this command may have changed since their lanes were created or ended.
+    pub(super) groups: BTreeSet<AllocationId>,
 }
 
 impl ApplyContext {
@@ -40,6 +44,8 @@ impl ApplyContext {
             allocations_before: BTreeMap::new(),
             domains_before: BTreeMap::new(),
             parents_before: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            groups: BTreeSet::new(),
         }
     }
 }

@@ -34,7 +34,7 @@ impl Ledger {
         let result = self.admits(command.action.level()).and_then(|()| command.action.apply(self, &mut context));
         if result.is_ok() {
             self.cancel_steps(&mut context);
-            self.settle_dependents(&mut context);
+            self.settle(&mut context);
         }
         self.count_changed(&mut context);
         self.update_indexes(&mut context);

@@ -195,18 +195,22 @@ impl Ledger {
                 return Err(refused(DependencyRefusal::Itself));
             }
             let excluding = earlier.excluding.get(on).copied().unwrap_or_default();
+            let excludes = *condition == DependencyCondition::Mutex;
             match earlier.parents.get(on) {
-                Some(parents) if *condition == DependencyCondition::Mutex && parents + excluding >= DEPENDENCIES_MAX => {
+                Some(parent) if excludes && (spec.tasks.is_some() || parent.is_task_group) => {
+                    return Err(refused(DependencyRefusal::TaskGroup));
+                }
+                Some(parent) if excludes && parent.parents + excluding >= DEPENDENCIES_MAX => {
                     return Err(refused(DependencyRefusal::TooMany));
                 }
                 Some(_) => {}
-                None => self.admits_dependency(dependency, owner, excluding)?,
+                None => self.admits_dependency(dependency, spec, owner, excluding)?,
             }
-            if *condition == DependencyCondition::Mutex {
+            if excludes {
                 *earlier.excluding.entry(*on).or_default() += 1;
             }
         }
-        earlier.parents.insert(id, spec.depends_on.len());
+        earlier.parents.insert(id, EarlierStep { parents: spec.depends_on.len(), is_task_group: spec.tasks.is_some() });
         Ok(())
     }
 
@@ -322,7 +326,7 @@ impl Ledger {
             Some(allocation) => {
                 let parents = allocation.dependencies.iter().flat_map(|all| &all.parents).filter(|parent| !inner.contains(&parent.on));
                 let others = parents.map(|parent| (parent.on, parent.name.clone())).collect();
-                StepStatus { state: allocation.state, reason: allocation.reason.clone(), others }
+                StepStatus { state: allocation.shown_state(), reason: allocation.reason.clone(), others }
             }
             None => {
                 let state = step.end.map_or(AllocationState::Cancelled, StepEnd::state);
@@ -359,10 +363,15 @@ impl Ledger {
 /// What the steps before one depend on.
 #[derive(Default)]
 struct Earlier {
-    /// Of each step, on how many others it depends.
-    parents: BTreeMap<AllocationId, usize>,
+    parents: BTreeMap<AllocationId, EarlierStep>,
     /// How many steps exclude an allocation.
     excluding: BTreeMap<AllocationId, usize>,
+}
+
+struct EarlierStep {
+    /// On how many others it depends.
+    parents: usize,
+    is_task_group: bool,
 }
 
 /// The record of a DAG that is submitted at this time.

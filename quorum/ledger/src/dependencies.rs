@@ -20,6 +20,7 @@
 
 use super::refusal::{DependencyRefusal, Refusal};
 use super::state::dependents::{ParentFacts, followed_by};
+use super::task_groups::LANES_AT_ONCE_MAX;
 use super::{ApplyContext, Ledger};
 use lattice_model::dependency::DEPENDENCIES_MAX;
 use lattice_model::{
@@ -35,12 +36,18 @@ impl Ledger {
     /// Checks what a submission depends on. It can name only what exists, and an allocation never
     /// depends on anything else later, except by `mutex`. So there are no cycles to look for.
     pub(super) fn admits_dependencies(&self, spec: &AllocationSpec, owner: &Principal) -> Result<(), Refusal> {
-        spec.depends_on.iter().try_for_each(|dependency| self.admits_dependency(dependency, owner, 0))
+        spec.depends_on.iter().try_for_each(|dependency| self.admits_dependency(dependency, spec, owner, 0))
     }
 
     /// Checks one dependency of a submission. `more`: how many other allocations of the submission
     /// exclude the same one.
-    pub(super) fn admits_dependency(&self, dependency: &Dependency, owner: &Principal, more: usize) -> Result<(), Refusal> {
+    pub(super) fn admits_dependency(
+        &self,
+        dependency: &Dependency,
+        spec: &AllocationSpec,
+        owner: &Principal,
+        more: usize,
+    ) -> Result<(), Refusal> {
         let Dependency { on, condition } = dependency;
         let refused = |why| Err(Refusal::Dependency { on: on.to_string(), why });
         let Some(parent) = self.allocations.get(on) else { return refused(DependencyRefusal::Unknown) };
@@ -49,6 +56,10 @@ impl Ledger {
         }
         if !owner.may_act_for(&parent.owner) {
             return refused(DependencyRefusal::NotYours);
+        }
+        // Neither the claim of a lane nor its holdings are the group's.
+        if spec.tasks.is_some() || parent.is_task_group() {
+            return refused(DependencyRefusal::TaskGroup);
         }
         let is_full = more + parent.dependencies.as_ref().map_or(0, |all| all.parents.len()) >= DEPENDENCIES_MAX;
         if is_full && !parent.state.is_terminal() {
@@ -142,31 +153,43 @@ impl Ledger {
     pub(super) fn parent_facts(&self, id: AllocationId) -> Option<ParentFacts> {
         let allocation = self.allocations.get(&id)?;
         let ended = Some(allocation.state).filter(|state| state.is_terminal());
-        Some(ParentFacts { ended, may_run: self.holdings.unfenced_of(id) > 0 })
+        Some(ParentFacts { ended, may_run: self.holdings.unfenced_of(id) > 0 || self.has_lanes(id) })
     }
 
-    /// Whether an end has not reached all that depend on it, or the cancellation of a DAG all of its
-    /// steps: then the next command goes on.
+    /// Whether an end has not reached all that depend on it, a task group has lanes to be created or
+    /// ended, or the cancellation of a DAG has not reached all of its steps: then the next command goes
+    /// on.
     pub fn dependents_are_due(&self) -> bool {
-        !self.unsettled.is_empty() || !self.dags.cancelling.is_empty()
+        !self.unsettled.is_empty() || self.groups_are_due() || !self.dags.cancelling.is_empty()
     }
 
-    /// After a command: settles those that depend on what it changed, and those that earlier commands
-    /// left, up to a number.
-    pub(super) fn settle_dependents(&mut self, context: &mut ApplyContext) {
+    /// After a command: settles what follows from what it changed, and what earlier commands left, up
+    /// to a number. The end of a group is one of a parent, and a child may be a group.
+    pub(super) fn settle(&mut self, context: &mut ApplyContext) {
+        let (mut children, mut lanes) = (SETTLED_AT_ONCE_MAX, LANES_AT_ONCE_MAX);
+        loop {
+            self.settle_groups(context, &mut lanes);
+            self.settle_children(context, &mut children);
+            if context.lanes.is_empty() && context.groups.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Settles at most `left` of those that depend on what was changed.
+    fn settle_children(&mut self, context: &mut ApplyContext, left: &mut usize) {
         self.find_unsettled(context);
-        let mut left = SETTLED_AT_ONCE_MAX;
-        while left > 0 {
+        while *left > 0 {
             let Some((parent, after)) = self.unsettled.first_key_value().map(|(parent, after)| (*parent, *after)) else { return };
-            let children: Vec<AllocationId> = self.dependents.of(parent, after).take(left).collect();
+            let children: Vec<AllocationId> = self.dependents.of(parent, after).take(*left).collect();
             // All of them may have been the last ones: then the next turn finds none.
             match children.last() {
-                Some(last) if children.len() == left => self.unsettled.insert(parent, Some(*last)),
+                Some(last) if children.len() == *left => self.unsettled.insert(parent, Some(*last)),
                 Some(_) | None => self.unsettled.remove(&parent),
             };
-            left -= children.len().max(1);
+            *left -= children.len().max(1);
             for child in children {
-                self.settle(context, parent, child);
+                self.settle_child(context, parent, child);
             }
             self.find_unsettled(context);
         }
@@ -185,7 +208,7 @@ impl Ledger {
     }
 
     /// Brings what a child's record has of this parent up to date.
-    fn settle(&mut self, context: &mut ApplyContext, parent: AllocationId, child: AllocationId) {
+    fn settle_child(&mut self, context: &mut ApplyContext, parent: AllocationId, child: AllocationId) {
         let (Some(facts), Some(record)) = (self.parent_facts(parent), self.allocations.get(&child)) else { return };
         let Some(known) = record.dependencies.as_ref().and_then(|all| all.get(parent)).filter(|_| !record.state.is_terminal()) else {
             return;

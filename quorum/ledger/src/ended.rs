@@ -3,7 +3,8 @@
 //! ```text
 //!   ended ──▶ a node still holds a part of itself for it,
 //!             a node of a recovered quorum may report it,
-//!             or its end has not reached all that depend on it ──▶ kept
+//!             its end has not reached all that depend on it,
+//!             or it is a task group that has lanes ──▶ kept
 //!             otherwise ──▶ droppable, in the order of the ends:
 //!                             all records have more than `ended_memory` ─▶ the oldest of the user with most
 //!                             a user has more than `user_history`       ─▶ the oldest of that user
@@ -26,7 +27,7 @@
 use super::refusal::{ForgottenWork, Refusal};
 use super::state::ended_place::EndedPlace;
 use super::{ApplyContext, EndedLimits, Forgotten, Ledger};
-use crate::record_bytes::allocation_bytes;
+use crate::record_bytes::{allocation_bytes, tasks_bytes};
 use lattice_model::{AllocationId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -138,7 +139,7 @@ impl Ledger {
     /// dropped. The audit log keeps their history.
     pub(super) fn keep_ended(&mut self, context: &mut ApplyContext, id: AllocationId) {
         let Some(allocation) = self.allocations.get(&id) else { return };
-        let (uid, added) = (allocation.owner.uid, allocation_bytes(allocation) as u64);
+        let (uid, added) = (allocation.owner.uid, (allocation_bytes(allocation) + self.tasks_bytes(id)) as u64);
         self.ended.insert(EndedPlace::of(allocation));
         self.fit_ended(context, added);
         let most = self.limits.users.user_history.map_or(usize::MAX, |most| most as usize);
@@ -178,11 +179,16 @@ impl Ledger {
     }
 
     /// Whether its record must be kept: a node holds a part of itself for it, or a node of a recovered
-    /// quorum may still report it as running (without the record, that report would bring it back), or
-    /// others that depend on it have to learn of its end.
+    /// quorum may still report it as running (without the record, that report would bring it back),
+    /// others that depend on it have to learn of its end, or it is a task group that has lanes.
     pub(super) fn is_referred_to(&self, id: AllocationId) -> bool {
         let may_be_reported = self.recovery.as_ref().is_some_and(|recovery| recovery.pending.contains(&id));
-        self.holdings.has_any_of(id) || may_be_reported || self.dependents.has_any_of(id)
+        self.holdings.has_any_of(id) || may_be_reported || self.dependents.has_any_of(id) || self.has_lanes(id)
+    }
+
+    /// Memory of the tasks of a group; 0 of other allocations.
+    pub(super) fn tasks_bytes(&self, id: AllocationId) -> usize {
+        self.task_groups.get(&id).map_or(0, |tasks| tasks_bytes(tasks))
     }
 
     /// Drops the user's oldest ended allocation that nothing refers to; returns whether there was
@@ -204,6 +210,7 @@ impl Ledger {
         let dropped = removed.filter(|a| a.revision == context.revision);
         context.changed.dropped.extend(dropped.map(|a| (place.id, a)));
         self.ended.remove(&place);
+        self.task_groups.remove(&place.id);
         let is_young = context.at.since_ms(place.ended_at) <= self.limits.ended.kept_ms;
         self.forgotten.add(place.ended_at, cause == Cause::Memory && is_young);
         self.count_changed(context);

@@ -25,6 +25,7 @@
 //! * *dependencies*: an end reaches all that depend on it, once, whoever leads then;
 //! * *DAGs*: all of their allocations are submitted, or none, and their graph outlives the records of
 //!   its parts;
+//! * the *tasks* of groups: each ends once, whatever an isolated node still reports;
 //! * *sessions*: after any restart it is known who has an allocation's only terminal;
 //! * *network domains*: no two have the same VNI, and a VNI is not reused while work with it may
 //!   run;
@@ -101,6 +102,7 @@ mod services;
 mod sessions;
 mod signed_head;
 mod state;
+mod task_groups;
 mod task_states;
 mod telemetry;
 mod tenants;
@@ -162,6 +164,10 @@ pub(crate) mod scenarios;
 mod session_scenarios;
 #[cfg(test)]
 mod share_policy_scenarios;
+#[cfg(test)]
+mod task_group_properties;
+#[cfg(test)]
+mod task_group_scenarios;
 #[cfg(test)]
 mod telemetry_scenarios;
 #[cfg(test)]

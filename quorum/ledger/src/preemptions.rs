@@ -147,6 +147,10 @@ impl Ledger {
     /// Ends the current claim; the allocation continues from its latest checkpoint when it gets a
     /// new claim.
     pub(super) fn suspend(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, hold: bool, actor: &str) {
+        // Its tasks go on in another lane.
+        if self.allocations.get(&id).is_some_and(|allocation| allocation.lane.is_some()) {
+            return self.end_for_good(context, id, reason, actor);
+        }
         self.back_to_queue(context, id, reason.clone(), actor);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         if hold || allocation.checkpoint.is_some() {
@@ -220,6 +224,7 @@ impl Ledger {
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
+        Self::not_to_a_lane(allocation)?;
         if !allocation.state.is_without_nodes() {
             return Err(Refusal::NotPending { id, state: allocation.state });
         }

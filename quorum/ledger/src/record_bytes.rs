@@ -12,6 +12,7 @@
 //! processors. A test compares the constants with the real sizes. Changing a constant is a change of
 //! what commands do, and needs a cluster level.
 
+use crate::state::task_groups::GroupTasks;
 use lattice_model::attempt::Attempt;
 use lattice_model::conformance::{Components, Conformance, Drift};
 use lattice_model::dependency::{Dependencies, Dependency, Parent};
@@ -21,8 +22,8 @@ use lattice_model::node::{Hold, HoldReason, Leaving, Wipe, WorkOwner};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
 use lattice_model::{
     Allocation, AllocationSpec, CheckpointRef, Connectivity, Dag, DayUse, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Locality,
-    Node, NodeAddresses, NodeId, PhasesChange, Preemption, Principal, Step, StepOf, SubmittedValues, TelemetryOrder, Tenant, VCluster,
-    WorkUsage,
+    Node, NodeAddresses, NodeId, PhasesChange, Preemption, Principal, Step, StepOf, SubmittedValues, TaskGroup, TelemetryOrder, Tenant,
+    VCluster, WorkUsage,
 };
 use std::path::Path;
 
@@ -47,6 +48,20 @@ const DEPENDENCIES_BYTES: usize = 80;
 const PARENT_BYTES: usize = 144;
 /// A dependency in a specification.
 const DEPENDENCY_BYTES: usize = 32;
+/// What a specification says of its tasks, with its block and those of the lists of indices.
+const TASK_GROUP_BYTES: usize = 128;
+/// A run of indices, with the ordinal of its first one.
+const INDEX_RUN_BYTES: usize = 16;
+/// The tasks of a group, the `Arc` around them, and their entry in the map.
+const GROUP_TASKS_BYTES: usize = 448;
+/// Why something ended, with its block.
+const REASON_BYTES: usize = 128;
+/// A set of tasks in a map, without its ranges.
+const TASK_SET_BYTES: usize = 80;
+/// A range of tasks in a set, a third of whose places are empty.
+const TASK_RANGE_BYTES: usize = 16;
+/// A range of tasks with the lane that leased it.
+const TASK_PLACE_BYTES: usize = 24;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
@@ -148,6 +163,35 @@ pub(crate) fn dag_bytes(dag: &Dag) -> usize {
         STEP_BYTES + text_bytes(name) + list_bytes(depends_on.len() * DEPENDENCY_BYTES)
     };
     DAG_BYTES + text_bytes(name) + principal_bytes(owner) + steps.iter().map(step).sum::<usize>()
+}
+
+/// Memory of the tasks of a group that has ended: it leases nothing any more, and its lanes go.
+pub(crate) fn tasks_bytes(tasks: &GroupTasks) -> usize {
+    let GroupTasks {
+        total: _,
+        waiting: _,
+        waiting_count: _,
+        leases: _,
+        leased_count: _,
+        ended,
+        completed: _,
+        failed: _,
+        cancelled: _,
+        restarted,
+        restarts: _,
+        placed,
+        earlier,
+        lanes: _,
+        revoked: _,
+        failed_lanes: _,
+        stopped,
+        cancelled_by,
+    } = tasks;
+    let sets = ended.values().chain(restarted.values()).chain(earlier.values());
+    let sets: usize = sets.map(|set| TASK_SET_BYTES + set.range_count() * TASK_RANGE_BYTES).sum();
+    let places = placed.range_count() * TASK_PLACE_BYTES;
+    let texts = stopped.as_deref().map_or(0, |why| REASON_BYTES + reason_bytes(why)) + cancelled_by.as_deref().map_or(0, text_bytes);
+    GROUP_TASKS_BYTES + sets + places + texts
 }
 
 /// Memory of a change of share phases.
@@ -286,7 +330,10 @@ pub(crate) fn principal_bytes(Principal { name, uid: _, gid: _, groups }: &Princ
 
 fn reason_bytes(reason: &EndReason) -> usize {
     match reason {
-        EndReason::Exited { code: _ } | EndReason::WalltimeExceeded | EndReason::WalltimeSaved { checkpoint: _ } => 0,
+        EndReason::Exited { code: _ }
+        | EndReason::WalltimeExceeded
+        | EndReason::WalltimeSaved { checkpoint: _ }
+        | EndReason::TasksFailed { failed: _, tasks: _ } => 0,
         EndReason::Cancelled { by } => text_bytes(by),
         EndReason::PrologueFailed { node, why } | EndReason::NodeLost { node, why } | EndReason::ProbeFailed { node, why } => {
             text_bytes(node.as_str()) + text_bytes(why)
@@ -376,6 +423,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         checkpoint: _,
         hold: _,
         depends_on,
+        tasks,
     } = spec;
     let names: usize = [name, tenant, project, vcluster].into_iter().map(|name| text_bytes(name)).sum();
     let wanted = constraints.features.iter().map(String::len).chain(constraints.nodes.iter().map(|node| node.as_str().len()));
@@ -396,8 +444,13 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
     let exposed: usize = expose.iter().map(|port| port.name.len() + port.protocol.len() + 2 * LISTED_BYTES).sum();
     let network = text_bytes(network_domain) + exposed;
     let dependencies = list_bytes(depends_on.iter().map(|Dependency { on: _, condition: _ }| DEPENDENCY_BYTES).sum());
+    let tasks = tasks.as_deref().map_or(0, task_group_bytes);
     let pairs = pairs_bytes(tags) + pairs_bytes(env);
-    names + pairs + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network + dependencies
+    names + pairs + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network + dependencies + tasks
+}
+
+fn task_group_bytes(TaskGroup { indices, concurrent_max: _, failures_max: _ }: &TaskGroup) -> usize {
+    TASK_GROUP_BYTES + indices.runs().len() * INDEX_RUN_BYTES
 }
 
 fn shape_bytes(LaunchShape { distribution, programs, cpus_per_task: _, slurm_env: _ }: &LaunchShape) -> usize {

@@ -12,6 +12,7 @@
 //! only if that node reports it, too.
 
 use super::refusal::{Conflict, Refusal};
+use super::task_groups::{lane_id, spec_as_submitted};
 use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
 use lattice_model::lifecycle::Event;
 use lattice_model::shares::ShareRef;
@@ -80,6 +81,7 @@ impl Ledger {
         let pending = self.allocations.values().filter(|a| a.state.is_without_nodes()).map(|a| a.id).collect();
         let awaited = self.nodes.keys().cloned().collect();
         self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch });
+        self.skip_lane_numbers();
         self.build_indexes();
         let mut context = ApplyContext::new(revision, at);
         let detail = format!("generation {} from a backup of revision {was}", self.generation);
@@ -161,9 +163,10 @@ impl Ledger {
             self.recovery.iter_mut().for_each(|recovery| recovery.pending.clear());
             self.count_changed(context);
         }
-        if !in_vain.is_empty() {
+        if was_waiting {
             in_vain.into_iter().for_each(|id| self.end_unmet(context, id));
-            self.settle_dependents(context);
+            self.resume_groups();
+            self.settle(context);
             self.count_changed(context);
             self.update_indexes(context);
         }
@@ -367,6 +370,7 @@ impl Ledger {
         }
         self.drop_session(context, id, "quorum");
         self.forget_unmet(context, id);
+        self.adopt_group(context, node, share);
         let mut allocation = match self.allocations.get(&id) {
             Some(known) => Allocation::clone(known),
             None => Allocation::submitted(id, share.spec.clone(), share.owner.clone(), context.at),
@@ -382,7 +386,7 @@ impl Ledger {
         allocation.waits_until = None;
         allocation.epoch = epoch;
         allocation.requeue_count = share.requeue_count;
-        allocation.vni = share.vni;
+        (allocation.vni, allocation.lane) = (share.vni, allocation.lane.or(share.lane));
         // The checkpoint that the lost quorum sent with the claim is newer than the backup's, and
         // the claim began from it.
         if share.restore.as_ref().is_some_and(|from| allocation.checkpoint.as_ref().is_none_or(|known| known.epoch <= from.epoch)) {
@@ -407,6 +411,7 @@ impl Ledger {
         let detail = format!("epoch {epoch}, {} nodes", allocation.shares.len());
         self.note_before(context, id);
         self.usage_shrinks(context, id);
+        context.lanes.extend(allocation.lane.map(|lane| (id, lane)));
         self.allocations.insert(id, Arc::new(allocation));
         self.usage_grows(id);
         context.changed.record(id);
@@ -482,7 +487,12 @@ fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), R
         if nodes.len() != share.nodes.len() || !share.spec.may_have(nodes.len()) || !nodes.contains(node) {
             return malformed(format!("node {node} reports allocation {id}, which belongs to other nodes"));
         }
-        share.spec.validate().map_err(|error| Refusal::Malformed { why: format!("allocation {id}: {error}") })?;
+        // A group has no nodes itself, and the id of a lane follows from its place in its group.
+        let is_other_lane = share.lane.is_some_and(|lane| lane_id(lane.group, lane.number) != id);
+        if is_other_lane || share.lane.is_some() != share.spec.tasks.is_some() {
+            return malformed(format!("node {node} reports allocation {id}, which is not the lane of a task group that it names"));
+        }
+        spec_as_submitted(share).validate().map_err(|error| Refusal::Malformed { why: format!("allocation {id}: {error}") })?;
     }
     Ok(())
 }

@@ -148,6 +148,12 @@ pub enum Refusal {
     NotRunning { id: AllocationId, state: AllocationState },
     #[error("allocation {id} stays as it is: {why}")]
     Update { id: AllocationId, why: UpdateRefusal },
+    #[error("allocation {id} is no task group")]
+    NotATaskGroup { id: AllocationId },
+    #[error("allocation {id} is no lane of a task group")]
+    NotALane { id: AllocationId },
+    #[error("allocation {} is lane {number} of task group {}", id.short(), group.short())]
+    LaneOfGroup { id: AllocationId, number: u32, group: AllocationId },
     #[error("allocation {id} is not held for a session")]
     NotASession { id: AllocationId },
     #[error("allocation {id} has session {session} on {node} already, and has one at most")]
@@ -270,6 +276,8 @@ impl Refusal {
             }
             Self::Dependency { why, .. } => return why.remedy(),
             Self::Update { id, why } => why.remedy(*id),
+            Self::NotATaskGroup { .. } => "`lattice submit --task-group` submits one; a lane is named by the id of its group".to_owned(),
+            Self::LaneOfGroup { group, .. } => format!("name the group, {}: its lanes follow it", group.short()),
             Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
             Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
             Self::NoVni(no_vni) => no_vni.remedy().to_owned(),
@@ -331,6 +339,7 @@ impl Refusal {
             | Self::NeedsBoot { .. }
             | Self::NotPending { .. }
             | Self::AwaitsOthers { .. }
+            | Self::NotALane { .. }
             | Self::NotRunning { .. }
             | Self::NotPreemptible { .. }
             | Self::StaleRequeueCount { .. }
@@ -408,6 +417,8 @@ pub enum DependencyRefusal {
     NotYours,
     #[error("{DEPENDENCIES_MAX} others exclude it already, and no more are possible")]
     TooMany,
+    #[error("mutex is between allocations that get nodes themselves, and a task group's tasks run in lanes")]
+    TaskGroup,
 }
 
 impl DependencyRefusal {
@@ -416,6 +427,7 @@ impl DependencyRefusal {
             Self::Unknown => Some("`lattice status` lists what is known; leave out what has ended well".to_owned()),
             Self::NotYours => Some("another user's work can be waited for with success, failure or any".to_owned()),
             Self::TooMany => Some("submit again when some of them have ended".to_owned()),
+            Self::TaskGroup => Some("a task group waits, and is waited for, with success, failure or any".to_owned()),
             Self::Itself => None,
         }
     }

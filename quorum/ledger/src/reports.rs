@@ -154,7 +154,10 @@ impl Ledger {
             EndReason::WalltimeExceeded | EndReason::NodeLost { .. } | EndReason::ProbeFailed { .. } | EndReason::RunLeaseLapsed { .. } => {
             }
             // Decided by the quorum alone.
-            EndReason::DrainDeadline { .. } | EndReason::Requeued { .. } | EndReason::DependencyUnmet { .. } => return,
+            EndReason::DrainDeadline { .. }
+            | EndReason::Requeued { .. }
+            | EndReason::DependencyUnmet { .. }
+            | EndReason::TasksFailed { .. } => return,
             // Only the node of the entry point knows how it ended.
             EndReason::Exited { .. }
             | EndReason::Cancelled { .. }
@@ -227,6 +230,7 @@ pub(super) fn reason_by_node(node: &NodeId, reason: &EndReason) -> EndReason {
         EndReason::DependencyUnmet { on, name, condition, state } => {
             EndReason::DependencyUnmet { on: *on, name: bounded(name), condition: *condition, state: *state }
         }
+        EndReason::TasksFailed { failed, tasks } => EndReason::TasksFailed { failed: *failed, tasks: *tasks },
     }
 }
 

@@ -14,6 +14,7 @@ pub mod removals;
 pub mod revocations;
 pub mod scripts;
 pub mod submission_rates;
+pub mod task_groups;
 pub mod tenant_usage;
 pub mod usage_records;
 pub mod user_limits;
@@ -47,6 +48,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use submission_rates::SubmissionRates;
+use task_groups::GroupTasks;
 use tenant_usage::TenantUsage;
 use usage_records::UsageRecords;
 use user_limits::UserLimits;
@@ -91,6 +93,15 @@ pub struct Ledger {
     /// they have reached.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) unsettled: BTreeMap<AllocationId, Option<AllocationId>>,
+    /// The tasks of each task group.
+    #[serde(default, skip_serializing_if = "OrdMap::is_empty", deserialize_with = "one_by_one")]
+    pub(super) task_groups: OrdMap<AllocationId, Arc<GroupTasks>>,
+    /// Task groups whose lanes are not all created or ended.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) unsettled_groups: BTreeSet<AllocationId>,
+    /// Task groups that need lanes when there are fewer allocations than [`LIVE_MAX`] again.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) crowded_groups: BTreeSet<AllocationId>,
     #[serde(skip)]
     pub(super) scripts: Scripts,
     /// Ended allocations in the order of their end.
@@ -170,6 +181,9 @@ impl Default for Ledger {
             allocation_index: AllocationIndex::default(),
             dependents: Dependents::default(),
             unsettled: BTreeMap::new(),
+            task_groups: OrdMap::new(),
+            unsettled_groups: BTreeSet::new(),
+            crowded_groups: BTreeSet::new(),
             scripts: Scripts::default(),
             ended: OrdSet::new(),
             forgotten: Forgotten::default(),

@@ -73,6 +73,7 @@ impl Ledger {
         if state.is_terminal() {
             return Err(Refusal::Update { id, why: UpdateRefusal::HasEnded { state } });
         }
+        Self::not_to_a_lane(allocation)?;
         let (before, next) = (Arc::clone(&allocation.spec), change.apply_to(&allocation.spec));
         // A repetition whose first answer was lost.
         if next == *before {

@@ -115,8 +115,8 @@ impl Ledger {
         let concerns = |a: &&Arc<Allocation>| a.owner.uid == owner.uid || (!spec.tenant.is_empty() && a.spec.tenant == spec.tenant);
         let mut counted = Counted::default();
         for allocation in self.allocations.values().filter(concerns) {
-            // Whether it may be dropped does not matter here.
-            counted.add(&Counts::of(allocation, false));
+            // How large it is, and whether it may be dropped, does not matter here.
+            counted.add(&Counts::of(allocation, false, || 0));
         }
         self.within_user_limits(&counted, spec, owner, now)
     }

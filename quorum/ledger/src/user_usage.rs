@@ -3,13 +3,13 @@
 use super::state::allocation_index::AllocationFacts;
 use super::state::user_usage::{Counted, Counts, User};
 use super::{ApplyContext, Ledger};
-use lattice_model::AllocationId;
+use lattice_model::{Allocation, AllocationId};
 #[cfg(test)]
 use std::collections::BTreeMap;
 
 impl Ledger {
-    /// Must be called before a command changes, adds or removes the allocation, one of its holdings,
-    /// what depends on it, or what a recovery waits for before it can be placed.
+    /// Must be called before a command changes, adds or removes the allocation, one of its holdings, its
+    /// tasks, what depends on it, or what a recovery waits for before it can be placed.
     pub(super) fn note_before(&self, context: &mut ApplyContext, id: AllocationId) {
         let facts = || self.allocations.get(&id).map(|allocation| AllocationFacts::of(allocation));
         context.allocations_before.entry(id).or_insert_with(facts);
@@ -19,13 +19,24 @@ impl Ledger {
         {
             context.parents_before.insert(id, facts);
         }
+        if let Some(allocation) = self.allocations.get(&id) {
+            if let Some(lane) = allocation.lane {
+                context.lanes.insert(id, lane);
+            } else if allocation.is_task_group() {
+                context.groups.insert(id);
+            }
+        }
         if self.user_usage.0.is_some() {
             context.before.entry(id).or_insert_with(|| self.counts_of(id));
         }
     }
 
     fn counts_of(&self, id: AllocationId) -> Option<Counts> {
-        self.allocations.get(&id).map(|a| Counts::of(a, self.is_referred_to(id)))
+        self.allocations.get(&id).map(|allocation| self.counts(allocation))
+    }
+
+    fn counts(&self, allocation: &Allocation) -> Counts {
+        Counts::of(allocation, self.is_referred_to(allocation.id), || self.tasks_bytes(allocation.id))
     }
 
     /// Counts the changes made by this command so far.
@@ -56,8 +67,8 @@ impl Ledger {
 
     pub(super) fn count_users(&self) -> Counted {
         let mut counted = Counted::default();
-        for (id, allocation) in &self.allocations {
-            counted.add(&Counts::of(allocation, self.is_referred_to(*id)));
+        for allocation in self.allocations.values() {
+            counted.add(&self.counts(allocation));
         }
         counted
     }

@@ -29,6 +29,8 @@ pub struct ListFilter {
     pub tenant: Option<String>,
     /// A node of their current or latest claim.
     pub node: Option<NodeId>,
+    /// The task group whose lanes they are. Without it, lanes are only among what has a `node`.
+    pub lanes_of: Option<AllocationId>,
 }
 
 /// A position in the list of all allocations, newest first.
@@ -153,6 +155,7 @@ impl Ledger {
                 restore: allocation.checkpoint.as_deref().cloned().filter(|c| c.epoch < allocation.epoch),
                 preempt: allocation.preemption.as_deref().cloned().filter(|order| order.stands() && allocation.head() == Some(node)),
                 telemetry: allocation.telemetry.as_deref().cloned(),
+                lane: allocation.lane,
             });
         }
         shares.sort_by_key(|s| s.allocation);
@@ -190,7 +193,7 @@ impl Ledger {
         let place = |a: &Arc<Allocation>| ListCursor { submitted_at: a.submitted_at, id: a.id };
         let wanted = |a: &&Arc<Allocation>| {
             uid.is_none_or(|uid| a.owner.uid == uid)
-                && (states.is_empty() || states.contains(&a.state))
+                && (states.is_empty() || states.contains(&a.shown_state()))
                 && before.is_none_or(|before| place(a) < before)
                 && self.is_let_through(filter, a)
         };
@@ -205,8 +208,14 @@ impl Ledger {
     }
 
     fn is_let_through(&self, filter: &ListFilter, a: &Allocation) -> bool {
-        let ListFilter { user, name, vcluster, tenant, node } = filter;
-        user.as_ref().is_none_or(|user| a.owner.name == *user)
+        let ListFilter { user, name, vcluster, tenant, node, lanes_of } = filter;
+        let is_wanted_lane = match (a.lane, lanes_of) {
+            (Some(lane), Some(group)) => lane.group == *group,
+            (Some(_), None) => node.is_some(),
+            (None, wanted) => wanted.is_none(),
+        };
+        is_wanted_lane
+            && user.as_ref().is_none_or(|user| a.owner.name == *user)
             && name.as_ref().is_none_or(|name| a.spec.name == *name)
             && vcluster.as_ref().is_none_or(|vcluster| self.queue_of(&a.spec.vcluster) == vcluster)
             && tenant.as_ref().is_none_or(|tenant| a.spec.tenant == *tenant)

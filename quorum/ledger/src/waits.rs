@@ -62,6 +62,7 @@ impl Requeue {
             | EndReason::WalltimeSaved { .. }
             | EndReason::Cancelled { .. }
             | EndReason::DependencyUnmet { .. }
+            | EndReason::TasksFailed { .. }
             | EndReason::PrologueFailed { .. } => (false, false),
             EndReason::Preempted { .. }
             | EndReason::Exited { .. }

@@ -10,8 +10,8 @@ use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::shares::PhaseRun;
 use lattice_model::{
-    AllocationState, DayUse, Epoch, Generation, HoldKind, Incarnation, MemberId, NodeState, PhasesChange, Revision, SharePhase, Timestamp,
-    Used, VniPool, When, WorkUsage,
+    AllocationState, DayUse, EndedTasks, Epoch, Generation, HoldKind, Incarnation, LaneReport, MemberId, NodeState, PhasesChange, Revision,
+    SharePhase, TaskOutcome, Timestamp, Used, VniPool, When, WorkUsage,
 };
 use lattice_quorum_client::wire::{
     Answer, AuditFound, Change, ClockAlarm, Conflict, Down, HeldKeys, ListFilter, NodeHealth, Refusal, RefusedClaim, Request, Up,
@@ -73,6 +73,9 @@ fn requests() -> Decoder {
     };
     let create = Request::from(Action::CreateSession { id: allocation.id.0, allocation: allocation.id, by: allocation.owner.clone() });
     let lookup = Request::LookupService { name: "api".into(), tenants: Some(vec!["physics".into()]) };
+    let ended = vec![EndedTasks { outcome: TaskOutcome::Exited(1), tasks: [1, 2, 7].into_iter().collect() }];
+    let report = LaneReport { ended, mean_us: 9 };
+    let advance = Request::AdvanceLane { id: allocation.id, epoch: Epoch(3), node: node(1), report };
     decoder(
         "Request",
         &[
@@ -94,6 +97,8 @@ fn requests() -> Decoder {
             lookup,
             Request::GetUsage { of: UsageOf::Project { tenant: "physics".into(), project: "higgs".into() }, days: Some(9) },
             Request::from(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "r".into() }),
+            advance,
+            Request::GetTasks { id: allocation.id, ordinal: Some(3) },
         ],
     )
 }

@@ -113,6 +113,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::LookupService { .. }
         | Request::GetUsage { .. }
         | Request::GetLimits
+        | Request::GetTasks { .. }
         | Request::RefusedClaim { .. }
         | Request::RenewLease { .. }
         | Request::Members
@@ -148,6 +149,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
             (*action, 0)
         }
         Request::Claims(claims) => return claims_answer(core, caller, claims).await,
+        Request::AdvanceLane { id, epoch, node, report } => (Action::AdvanceLane { id, epoch, node, report }, 0),
         Request::AcquireLease { name, holder, ttl_ms, user } => {
             if user.is_none() && core.leads() && core.reads.pass().await.is_ok() {
                 leasing::held_by_another(core, &name, &holder)?;
@@ -166,6 +168,8 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         Outcome::ContentRefused(refusal) => return Err(refusal),
         Outcome::Leased { token } => Answer::Lease { token, ttl_ms },
         Outcome::KeyAdded { id } => Answer::KeyAdded { id },
+        Outcome::LaneWork(work) => Answer::LaneWork(work),
+        Outcome::TasksCancelled { cancelled, ended } => Answer::TasksCancelled { cancelled, ended },
     })
 }
 
@@ -351,6 +355,8 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::LookupService { .. }
         | Request::GetUsage { .. }
         | Request::GetLimits
+        | Request::GetTasks { .. }
+        | Request::AdvanceLane { .. }
         | Request::Stale(_)
         | Request::AsOperator { .. }
         | Request::Command(_)
@@ -421,6 +427,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_status())),
         Request::GetUsage { of, days } => ledger.usage_report(of, *days, now).map(|report| Answer::Usage(Box::new(report))),
         Request::GetLimits => Ok(Answer::Limits(ledger.limits(now))),
+        Request::GetTasks { id, ordinal } => ledger.task_states(*id, *ordinal).map(|states| Answer::Tasks(Box::new(states))),
         Request::ListDomains { tenants, name } => {
             let found = ledger.domain_statuses(tenants.as_deref(), name.as_deref(), crate::clock::now());
             match name {

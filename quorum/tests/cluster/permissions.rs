@@ -13,8 +13,8 @@ use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::{Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange};
 use lattice_model::{
-    AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Exposed, HoldKind,
-    PreemptCause, Preemption, Principal, TelemetryMode,
+    AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Epoch, Exposed,
+    HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode,
 };
 use lattice_pki::identity::Role;
 use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};
@@ -73,6 +73,8 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::GetNodes => Request::GetNodes { names: BTreeSet::from([holder]) },
         Call::SampleNodes => Request::SampleNodes { count: 1 },
         Call::Claims => Request::Claims(vec![]),
+        Call::AdvanceLane => Request::AdvanceLane { id: of, epoch: Epoch(1), node: holder, report: LaneReport::default() },
+        Call::GetTasks => Request::GetTasks { id: of, ordinal: None },
         Call::AcquireLease => Request::AcquireLease { name: "mine".into(), holder, ttl_ms: 60_000, user: Some(owner()) },
         Call::RenewLease => Request::RenewLease { name: "mine".into(), token: 9, holder, user: Some(owner()) },
         Call::QueryAudit => Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1 },
@@ -159,6 +161,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
     let longer = AllocationChange { walltime: Some(Duration::from_secs(60)), ..AllocationChange::default() };
     let of_users = vec![
         Action::Cancel { id: allocation, by: owner() },
+        Action::CancelTasks { id: allocation, tasks: TaskSet::first(1), by: owner() },
         Action::Preempt { allocation, epoch, by: owner(), order, kill: false },
         Action::RequeueAllocation { allocation, epoch, by: owner(), reason: reason.clone() },
         Action::HoldAllocation { allocation, by: owner() },
@@ -234,6 +237,7 @@ const OF_MEMBERS: &[&str] = &[
     "Wiped",
     "Notified",
     "EndWaits",
+    "AdvanceLane",
     "SettleDependents",
     "EndTelemetry",
     "CheckBudgets",
@@ -412,6 +416,28 @@ async fn every_call_is_granted_or_refused_to_every_role_as_the_table_says() {
             let why = refusal.to_string();
             assert!(if role == Role::Api { why.contains("only members propose") } else { is_refused(&why) }, "as {role}: {why}");
         }
+    }
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_advances_the_lanes_of_its_own_node_alone() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    let advance = |node: &str| Request::AdvanceLane {
+        id: missing_allocation(),
+        epoch: Epoch(1),
+        node: node.parse().unwrap(),
+        report: LaneReport::default(),
+    };
+    for role in [Role::Api, Role::Node] {
+        let client = lab.client(&[1], name(role), role);
+        let answer = client.call(&advance(name(role)), PATIENCE).await;
+        assert!(matches!(&answer, Err(CallError::Refused(Refusal::NoSuchAllocation { .. }))), "its own, as {role}: {answer:?}");
+        let answer = client.call(&advance("n9"), PATIENCE).await;
+        let Err(CallError::Refused(Refusal::Malformed { why })) = answer else { panic!("another's, as {role}: {answer:?}") };
+        assert_eq!(why, format!("{} may not report for the lanes of n9", name(role)));
     }
     member.stop().await;
 }

@@ -15,6 +15,8 @@ pub struct MemoryWatch {
     place: Place,
     /// Kills that were already reported, by launch; in version 1 all under 0.
     reported: BTreeMap<u32, u64>,
+    /// Kills of earlier tasks of a lane, in the group that all of them use.
+    settled: u64,
 }
 
 #[derive(Debug)]
@@ -30,7 +32,7 @@ impl MemoryWatch {
     pub fn of(scope: Option<&Scope>, groups: &[PathBuf]) -> Option<Self> {
         let v2 = scope.filter(|s| s.path().join("memory.events").exists()).map(|s| Place::V2(s.clone()));
         let v1 = || groups.iter().find(|g| g.join("memory.oom_control").exists()).map(|g| Place::V1(g.clone()));
-        v2.or_else(v1).map(|place| Self { place, reported: BTreeMap::new() })
+        v2.or_else(v1).map(|place| Self { place, reported: BTreeMap::new(), settled: 0 })
     }
 
     /// A file that has `EPOLLPRI` when memory was used up somewhere in the scope; version 1 has no such file.
@@ -38,6 +40,18 @@ impl MemoryWatch {
         match &self.place {
             Place::V2(scope) => File::open(scope.path().join("memory.events")).ok(),
             Place::V1(_) => None,
+        }
+    }
+
+    /// The next task of a lane begins in the group of launch 0, which has no process now: kills before this moment do not
+    /// count for it.
+    pub fn settle_tasks(&mut self) {
+        // In version 1 `reported` has every kill so far, and all work shares one count.
+        if let Place::V2(scope) = &self.place
+            && let Some(kills) = read_counter(&scope.launch(0).path().join("memory.events"), "oom_kill")
+        {
+            self.settled = kills;
+            self.reported.remove(&0);
         }
     }
 
@@ -53,6 +67,7 @@ impl MemoryWatch {
                 // The process that triggers the kill of a whole launch is counted twice: the number only shows that
                 // there was a kill.
                 let kills = read_counter(&file("memory.events"), "oom_kill")?;
+                let kills = if launch == 0 { kills.saturating_sub(self.settled) } else { kills };
                 let reported = self.reported.entry(launch).or_default();
                 if kills <= *reported || (whole && *reported > 0) {
                     return None;
@@ -99,4 +114,33 @@ fn read_counter(file: &Path, name: &str) -> Option<u64> {
 /// `max` is not a number.
 fn read_number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kills_of_one_task_of_a_lane_are_not_those_of_the_next() {
+        let dir = std::env::temp_dir().join(format!("lattice-memory-watch-{}", std::process::id()));
+        let scope = Scope::at(dir.clone());
+        let group = scope.launch(0).path().to_owned();
+        fs::create_dir_all(&group).unwrap();
+        fs::write(dir.join("memory.events"), "oom 1\n").unwrap();
+        fs::write(group.join("memory.oom.group"), "1\n").unwrap();
+        let set_kills = |kills: u64| fs::write(group.join("memory.events"), format!("oom_kill {kills}\n")).unwrap();
+        set_kills(0);
+        let mut watch = MemoryWatch::of(Some(&scope), &[]).unwrap();
+        assert_eq!(watch.kill_in(0), None);
+        let kill = Some(MemoryKill { launch: 0, whole: true, had_bytes: None, limit_bytes: None });
+        set_kills(2);
+        assert_eq!(watch.kill_in(0), kill);
+        set_kills(3);
+        assert_eq!(watch.kill_in(0), None, "it was killed whole");
+        watch.settle_tasks();
+        assert_eq!(watch.kill_in(0), None);
+        set_kills(5);
+        assert_eq!(watch.kill_in(0), kill);
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

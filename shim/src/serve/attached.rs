@@ -31,6 +31,11 @@ impl Attached {
         living.chain(ended.map(|(session, outcome, why)| FromShim::AttachEnded { session, outcome, why })).collect()
     }
 
+    /// The pids of the living ones, which are also their sessions.
+    pub fn pids(&self) -> Vec<i32> {
+        self.living.values().map(|living| living.pid).collect()
+    }
+
     /// Hangs up their terminals: an interactive shell does not end by SIGTERM.
     pub fn hang_up(&self) {
         for living in self.living.values() {

@@ -53,6 +53,7 @@ impl Shim {
         let kill_at = now_ms().saturating_add(grace_ms);
         match &mut self.ending {
             Ending::No => {
+                self.settle_ended_task();
                 self.ending = Ending::Terminating { why, kill_at };
                 self.agent.send(&FromShim::Stopping { why });
                 self.give_up_waiting();
@@ -134,6 +135,7 @@ impl Shim {
             }
             Ending::No | Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } | Ending::Quitting { .. } => {}
         }
+        self.check_lane(now);
         self.check_stopped();
     }
 
@@ -174,6 +176,10 @@ impl Shim {
         });
         let hung_up = self.launches.values().filter_map(Launch::hung_up_until);
         let waiting = self.waiting.values().map(|waiting| waiting.until);
+        let lane = match self.ending {
+            Ending::No => self.lane.as_ref().and_then(|lane| lane.due_ms()),
+            Ending::Terminating { .. } | Ending::Killing { .. } | Ending::Stopped { .. } | Ending::Quitting { .. } => None,
+        };
         match walltime
             .into_iter()
             .chain(self.run_lease.ends())
@@ -184,6 +190,7 @@ impl Shim {
             .chain(self.launches.values().filter_map(Launch::ports_paused_until))
             .chain(self.launches.values().filter_map(Launch::calls_retried_at))
             .chain(waiting)
+            .chain(lane)
             .chain(self.log_ring.due())
             .chain(self.leftovers.due())
             .min()

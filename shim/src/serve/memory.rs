@@ -20,17 +20,22 @@ impl Shim {
         if let Some(events) = &mut self.memory_events {
             let _ = events.rewind().and_then(|()| events.read(&mut [0; 1024]));
         }
-        let script = (!matches!(self.script, Script::None)).then_some(0);
+        let script = (!matches!(self.script, Script::None) || self.lane.is_some()).then_some(0);
         for number in script.into_iter().chain(self.launches.keys().copied()).collect::<Vec<_>>() {
             self.look_for_memory_kill(number);
         }
     }
 
     /// Checks whether the kernel has killed processes of this launch (0 is the script) for lack of memory. If so,
-    /// reports it, and ends the rest of the launch; the script is only reported.
+    /// reports it, and ends the rest of the launch; the script is only reported, and a task's log of errors says it.
     pub(super) fn look_for_memory_kill(&mut self, number: u32) {
         let Some(kill) = self.memory.as_mut().and_then(|m| m.kill_in(number)) else { return };
         log_line(&format!("out of memory: {kill}"));
+        if number == 0
+            && let Some(lane) = &mut self.lane
+        {
+            return lane.memory_ran_out(&format!("out of memory: {kill}"));
+        }
         if number == 0 {
             log_files::append_error(&self.dir, 0, 0, &format!("out of memory: {kill}"));
             self.script_kill = Some(kill);

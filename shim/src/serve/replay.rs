@@ -1,6 +1,6 @@
 //! The replay after each connect: all that the shim knows.
 
-use super::{Ending, Script, Shim, Walltime};
+use super::{Ending, Script, Shim, Walltime, now_ms};
 use crate::launch::Happening;
 use lattice_model::LaunchId;
 use lattice_model::input::Taken;
@@ -34,6 +34,9 @@ impl Shim {
                 agent.send(&FromShim::ScriptStarted);
                 agent.send(&FromShim::ScriptEnded { outcome });
             }
+        }
+        for message in self.lane.iter_mut().flat_map(|lane| lane.replay(now_ms())) {
+            agent.send(&message);
         }
         for launch in self.launches.values() {
             let id = launch.id();

@@ -14,7 +14,7 @@ impl Shim {
                 self.launches.iter().flat_map(|(number, launch)| self.work.processes_of_launch(*number, &launch.pids())).collect()
             }
             SignalTarget::Script => {
-                let is_script = |process: &Process| matches!(process, Process::Script);
+                let is_script = |process: &Process| matches!(process, Process::Script | Process::Task);
                 self.processes.iter().filter(|(_, process)| is_script(process)).map(|(pid, _)| *pid).collect()
             }
         };

@@ -5,6 +5,7 @@ mod attach;
 mod bed;
 mod binding;
 mod data;
+mod lane;
 mod mpi;
 mod run_lease;
 mod survival;
@@ -39,6 +40,18 @@ fn main() {
         trial("an_abort_takes_no_grace_from_work_that_is_ended", tree, work::grace_of_an_abort),
         trial("stop_leaves_nothing_not_even_daemons", tree, work::daemons),
         trial("stop_without_scope_leaves_nothing", None, work::daemons_without_scope),
+        trial("tasks_of_a_lane_run_in_order_each_with_its_index_and_output", tree, lane::in_order),
+        trial("silent_tasks_make_no_files", tree, lane::silent),
+        trial("task_that_cannot_start_says_why", tree, lane::not_started),
+        trial("nothing_of_a_task_is_left_when_the_next_begins", tree, lane::leftovers),
+        trial("nothing_of_a_task_is_left_without_scope", None, lane::leftovers_without_scope),
+        trial("task_whose_walltime_is_over_is_ended_and_the_next_begins", tree, lane::walltime),
+        trial("lane_begins_no_task_that_its_walltime_cannot_hold", tree, lane::own_walltime),
+        trial("revoked_task_is_ended_and_never_begins", tree, lane::revoked),
+        trial("tasks_run_on_without_an_agent_and_none_runs_twice", tree, lane::agent_away),
+        trial("shim_killed_leaves_the_ends_of_tasks", tree, lane::killed_shim),
+        trial("task_that_is_stopped_is_not_reported_as_ended", tree, lane::stopped),
+        trial("signal_for_the_script_reaches_the_running_task", tree, lane::signalled),
         trial("run_lease_that_lasts_lets_work_begin_and_go_on", tree, run_lease::lasts),
         trial("run_lease_that_nobody_extends_kills_at_its_end", tree, run_lease::nobody_extends),
         trial("run_lease_that_is_over_is_over_for_a_stopped_shim", tree, run_lease::stopped_shim),

@@ -94,6 +94,9 @@ impl AllocationTask {
         if self.warning.is_none() {
             self.warning = walltime::warn(&self.context, &self.share, &self.dir);
         }
+        if share.lane.is_some() {
+            return self.open_lane(share).await;
+        }
         match &share.spec.entrypoint {
             Entrypoint::Script { .. } => self.send_script(share).await,
             // An earlier run of the agent may have begun the launch; then the shim has it in its

@@ -8,12 +8,13 @@ use crate::local_launch::LocalLaunch;
 use crate::prepare::{Line, held};
 use crate::undo;
 use lattice_agent_common::environment;
-use lattice_model::{Backoff, EndReason, Entrypoint};
+use lattice_model::{Backoff, EndReason, Entrypoint, TaskOutcome, TaskSet};
 use lattice_node::RunLeaseEvent;
 use lattice_node::allocation::TaskEvent;
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::shim::{PROTOCOL_MAJOR, REFUSED_CODE, StopReason, ToShim};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,15 +119,18 @@ impl AllocationTask {
         self.terminals.lost(why);
         let records = self.recorded_ends().await;
         let entry = match &self.share.spec.entrypoint {
-            Entrypoint::Command { argv } if self.phase.is_started() => Some(environment::entry_launch(&self.share, argv.clone())),
+            Entrypoint::Command { argv } if self.phase.is_started() && self.share.lane.is_none() => {
+                Some(environment::entry_launch(&self.share, argv.clone()))
+            }
             Entrypoint::Command { .. } | Entrypoint::Script { .. } => None,
         };
         if let Some(entry) = &entry {
             self.launches.entry(entry.id).or_insert_with(|| LocalLaunch::new(entry.clone()));
         }
-        let mut known = None;
+        let (mut known, mut tasks) = (None, BTreeMap::<TaskOutcome, TaskSet>::new());
         for record in records {
             match record {
+                ExitRecord::Task { ordinal, outcome } => tasks.entry(outcome).or_default().insert(ordinal..=ordinal),
                 ExitRecord::OutOfMemory { launch: None, kill } => self.script_kill = Some(kill),
                 ExitRecord::OutOfMemory { launch: Some(launch), kill } => self.with_launch(launch, |l| l.out_of_memory(kill)),
                 ExitRecord::Script { outcome } if self.is_head() => known = Some(self.script_reason(outcome)),
@@ -151,7 +155,14 @@ impl AllocationTask {
         let reported_by_head = entry.and_then(|e| self.launches.get(&e.id)).is_some_and(|l| l.all_ended(&me));
         if !reported_by_head || known.is_some() {
             let lost = EndReason::NodeLost { node: me, why: why.to_owned() };
-            self.ended(known.unwrap_or(lost)).await;
+            let reason = known.unwrap_or(lost);
+            if self.is_head_of_lane() && !tasks.is_empty() {
+                // The quorum may not answer for a while.
+                self.kill_what_a_shim_left().await;
+                self.lose_lane(tasks, reason).await;
+            } else {
+                self.ended(reason).await;
+            }
         } else if self.is_head() {
             self.begin_entry();
         }

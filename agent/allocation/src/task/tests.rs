@@ -2,10 +2,11 @@
 //! driver.
 
 use super::*;
+use crate::lane_quorum::NotAdvanced;
 use crate::prepare::{Line, PrepareError};
-use crate::test_builders::{Bench, ME};
+use crate::test_builders::{Bench, LaneCall, ME};
 use lattice_model::test_builders::desired_share;
-use lattice_model::{Entrypoint, LaunchSpec};
+use lattice_model::{EndedTasks, Entrypoint, LaneOf, LaneReport, LaneWork, LaunchSpec, TaskGroup, TaskOutcome};
 use lattice_node::LaunchEnd;
 use lattice_registry::{AllocationHandle, SendSignal};
 use lattice_runtime::exits::{ExitRecord, Writer};
@@ -14,6 +15,9 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The number of the launch that [`launch`] returns.
 const NUMBER: u32 = 3;
@@ -28,7 +32,7 @@ struct Work {
     handle: AllocationHandle,
     shim: UnixStream,
     decoder: Decoder<ToShim>,
-    _queue: mpsc::Receiver<Command>,
+    queue: mpsc::Receiver<Command>,
 }
 
 /// Work that runs on this node only.
@@ -42,11 +46,31 @@ fn work(change: impl FnOnce(&mut DesiredShare)) -> Work {
     std::fs::create_dir_all(&handle.dir().0).unwrap();
     let (task, queue) = made.unwrap();
     let (shim, _) = UnixStream::pair().unwrap();
-    Work { bench, task, handle, shim, decoder: Decoder::default(), _queue: queue }
+    Work { bench, task, handle, shim, decoder: Decoder::default(), queue }
 }
 
 fn script(share: &mut DesiredShare) {
     share.spec.entrypoint = Entrypoint::Script { text: "true".into(), args: vec![] };
+}
+
+/// A lane of a group of three tasks.
+fn lane(share: &mut DesiredShare) {
+    script(share);
+    share.spec.tasks = Some(Box::new(TaskGroup::parse("10-30:10").unwrap()));
+    share.spec.walltime = Some(Duration::from_secs(60));
+    share.lane = Some(LaneOf { group: id(9), number: 0, revocations: 0 });
+}
+
+fn leased(tasks: impl IntoIterator<Item = u32>, is_last: bool) -> LaneWork {
+    LaneWork { leased: tasks.into_iter().collect(), is_last }
+}
+
+fn ended(code: i32, tasks: impl IntoIterator<Item = u32>) -> EndedTasks {
+    EndedTasks { outcome: TaskOutcome::Exited(code), tasks: tasks.into_iter().collect() }
+}
+
+fn lane_report(ended: Vec<EndedTasks>) -> LaneReport {
+    LaneReport { ended, mean_us: 5 }
 }
 
 /// A launch of two ranks here, which no entry point began.
@@ -108,6 +132,27 @@ impl Work {
             other => panic!("{other:?}"),
         };
         self.reported().into_iter().map(reason).collect()
+    }
+
+    /// What the lane asks the quorum next.
+    async fn asked(&mut self) -> LaneCall {
+        let call = tokio::time::timeout(PATIENCE, self.bench.lane_calls.recv()).await.expect("it asks");
+        call.expect("its handles live")
+    }
+
+    /// Answers the lane, and lets its task handle the answer. Returns what the shim received.
+    async fn answer(&mut self, call: LaneCall, answer: Result<LaneWork, NotAdvanced>) -> Vec<ToShim> {
+        call.answer.send(answer).unwrap();
+        let command = tokio::time::timeout(PATIENCE, self.queue.recv()).await.expect("the answer is passed on").unwrap();
+        assert!(matches!(command, Command::LaneAdvanced { .. }), "{command:?}");
+        self.task.execute(command).await;
+        self.sent()
+    }
+
+    /// Whether the lane asks nothing now.
+    async fn asks_nothing(&mut self) -> bool {
+        tokio::task::yield_now().await;
+        self.bench.lane_calls.try_recv().is_err()
     }
 
     fn run_state(&self) -> RunState {
@@ -456,4 +501,115 @@ async fn a_launch_is_forgotten_only_after_its_last_rank() {
     work.task.execute(forget()).await;
     work.task.execute(forget()).await;
     assert_eq!(work.sent(), [ToShim::Forget { launch: launch().id }]);
+}
+
+#[tokio::test]
+async fn a_lane_gets_its_tasks_from_the_quorum_one_call_at_a_time() {
+    let mut work = Work::running(lane).await;
+    let call = work.asked().await;
+    assert_eq!((call.lane, call.epoch, &call.report), (id(1), Epoch(1), &LaneReport::default()));
+    let all = leased(0..3, false);
+    assert_eq!(work.answer(call, Ok(all.clone())).await, [ToShim::LeaseTasks { work: all }]);
+    let report = |code: i32, tasks: std::ops::Range<u32>| lane_report(vec![ended(code, tasks)]);
+    work.task.handle_message(FromShim::TasksEnded { report: report(0, 0..1), left: 2 }).await;
+    let call = work.asked().await;
+    assert_eq!(call.report, report(0, 0..1));
+    // While that call is under way, only the newest report waits.
+    work.task.handle_message(FromShim::TasksEnded { report: report(0, 0..2), left: 1 }).await;
+    work.task.handle_message(FromShim::TasksEnded { report: report(0, 0..3), left: 0 }).await;
+    assert!(work.asks_nothing().await);
+    let rest = leased(1..3, true);
+    assert_eq!(work.answer(call, Ok(rest.clone())).await, [ToShim::LeaseTasks { work: rest }]);
+    let call = work.asked().await;
+    assert_eq!(call.report, report(0, 0..3));
+    let none = leased([], true);
+    assert_eq!(work.answer(call, Ok(none.clone())).await, [ToShim::LeaseTasks { work: none }]);
+    assert!(work.asks_nothing().await);
+    work.task.handle_message(FromShim::ScriptEnded { outcome: RankOutcome::Exited { code: 0 } }).await;
+    assert_eq!(work.ends(), [EndReason::Exited { code: 0 }]);
+    assert_eq!(work.handle.activity.borrow().over, BTreeSet::from([0, 1]), "readers may reach the end of its output");
+}
+
+#[tokio::test]
+async fn a_lane_is_opened_again_on_a_new_line_and_its_output_is_not_over() {
+    for command in [false, true] {
+        let mut work = Work::running(|share| {
+            lane(share);
+            if command {
+                share.spec.entrypoint = Entrypoint::Command { argv: vec!["true".into()] };
+            }
+        })
+        .await;
+        std::fs::create_dir_all(work.handle.dir().launch_logs(1)).unwrap();
+        work.connect(false).await;
+        for message in [work.hello(1), FromShim::LaneOpened, FromShim::Synced] {
+            work.task.handle_message(message).await;
+        }
+        let sent = work.sent();
+        let [ToShim::Go { walltime_ms: 60_000 }, ToShim::OpenLane { lane }] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!((lane.indices.to_string().as_str(), lane.walltime_ms), ("10-30:10", Some(30_000)));
+        assert_eq!(lane.program, work.handle.share.spec.entrypoint);
+        assert!(work.handle.activity.borrow().over.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_lane_whose_tasks_are_revoked_asks_what_is_left() {
+    let mut work = Work::running(lane).await;
+    let call = work.asked().await;
+    work.answer(call, Ok(leased(0..3, false))).await;
+    let mut share = work.handle.share.as_ref().clone();
+    share.lane = Some(LaneOf { group: id(9), number: 0, revocations: 1 });
+    work.task.execute(Command::ChangeLane(Box::new(share))).await;
+    let call = work.asked().await;
+    assert_eq!(call.report, LaneReport::default());
+    let left = leased([2], false);
+    assert_eq!(work.answer(call, Ok(left.clone())).await, [ToShim::LeaseTasks { work: left }]);
+}
+
+#[tokio::test]
+async fn an_unanswered_report_is_repeated_and_a_lane_whose_claim_is_over_asks_no_more() {
+    let mut work = Work::running(lane).await;
+    let call = work.asked().await;
+    call.answer.send(Err(NotAdvanced::Unavailable("no leader".into()))).unwrap();
+    let call = work.asked().await;
+    assert_eq!(call.report, LaneReport::default());
+    let sent = work.answer(call, Err(NotAdvanced::ClaimOver("taken from this node".into()))).await;
+    assert_eq!(sent, []);
+    work.task.handle_message(FromShim::TasksEnded { report: lane_report(vec![ended(0, [0])]), left: 0 }).await;
+    assert!(work.asks_nothing().await);
+    assert_eq!(work.reported(), [], "the quorum's list says how it ends");
+}
+
+#[tokio::test]
+async fn the_ends_that_a_lost_shim_recorded_are_reported_before_the_lane_ends() {
+    let lost = || EndReason::NodeLost { node: me(), why: "its shim is gone".into() };
+    let mut work = Work::running(lane).await;
+    let call = work.asked().await;
+    work.answer(call, Ok(leased(0..3, false))).await;
+    let record = |ordinal, code| ExitRecord::Task { ordinal, outcome: TaskOutcome::Exited(code) };
+    work.leave_records(&[record(0, 0), record(1, 4)]);
+    work.task.shim_lost("its shim is gone").await;
+    assert_eq!(work.reported(), []);
+    let call = work.asked().await;
+    assert_eq!(call.report, LaneReport::default(), "it asks what is still leased");
+    work.answer(call, Ok(leased(1..3, false))).await;
+    let call = work.asked().await;
+    assert_eq!(call.report.ended, [ended(4, [1])]);
+    assert_eq!(work.reported(), []);
+    work.answer(call, Ok(leased([2], false))).await;
+    assert_eq!(work.ends(), [lost()]);
+    // Without a recorded end there is nothing to wait for.
+    let mut work = Work::running(lane).await;
+    work.task.shim_lost("its shim is gone").await;
+    assert_eq!(work.ends(), [lost()]);
+}
+
+#[tokio::test]
+async fn launches_in_a_lane_are_numbered_above_the_output_of_its_tasks() {
+    let work = work(lane);
+    for (number, highest) in [(7, 1000), (1002, 1002)] {
+        std::fs::create_dir_all(work.handle.dir().launch_logs(number)).unwrap();
+        assert_eq!(work.handle.highest_launch_number(), highest);
+    }
 }

@@ -1,5 +1,6 @@
 //! `lattice status`, `lattice explain`, `lattice wait`, `lattice cancel` and `lattice logs`.
 
+use crate::tasks::{OneTarget, Target};
 use clap::Args;
 use lattice_api::allocation::state_from_name;
 use lattice_model::AllocationState;
@@ -7,9 +8,9 @@ use std::time::Duration;
 
 #[derive(Args)]
 pub struct Explain {
-    /// The allocation: its id, the beginning of it, or @last
+    /// The allocation: its id, the beginning of it, or @last; or one task of a task group: 'ID[7]'
     #[arg(required_unless_present = "queue")]
-    pub id: Option<String>,
+    pub id: Option<OneTarget>,
     /// Instead of one allocation, all that waits in this vCluster, in the order in which it is served, and why it waits
     #[arg(long, value_name = "VCLUSTER", num_args = 0..=1, default_missing_value = lattice_model::DEFAULT_VCLUSTER, conflicts_with = "id")]
     pub queue: Option<String>,
@@ -17,9 +18,16 @@ pub struct Explain {
 
 #[derive(Args)]
 pub struct Status {
-    /// One allocation: its id, the beginning of it, or @last
+    /// One allocation: its id, the beginning of it, or @last; or one task of a task group: 'ID[7]'
     #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node"])]
-    pub id: Option<String>,
+    pub id: Option<OneTarget>,
+    /// Show the tasks of a task group: a line for each state and exit code. -o wide, json and yaml have a record for each
+    /// range of indices
+    #[arg(long, requires = "id", conflicts_with = "watch")]
+    pub tasks: bool,
+    /// Show the lanes of a task group: the allocations in which its tasks run, one after another
+    #[arg(long, requires = "id", conflicts_with_all = ["tasks", "watch"])]
+    pub lanes: bool,
     /// Allocations of all users, not only yours; the site may hide who owns them
     #[arg(short, long)]
     pub all: bool,
@@ -62,8 +70,9 @@ pub struct StatusFilter {
 }
 
 const WAIT_HELP: &str = "Exit codes: the highest of the programs' own codes (128 + signal); 0 when all
-of them succeeded; 125 when one ended without a code of its program (cancelled,
-walltime over, lost) or Lattice failed; 124 when the timeout was over first.
+of them succeeded; 1 for a task group that is not Completed; 125 when one ended
+without a code of its program (cancelled, walltime over, lost) or Lattice
+failed; 124 when the timeout was over first.
 The allocations continue when this command is ended.";
 
 #[derive(Args)]
@@ -79,9 +88,9 @@ pub struct Wait {
 
 #[derive(Args)]
 pub struct Cancel {
-    /// The allocations
+    /// The allocations; or tasks of a task group, in quotes: 'ID[7]' or 'ID[10-20,30]'
     #[arg(required_unless_present = "all_mine", conflicts_with = "all_mine")]
-    pub ids: Vec<String>,
+    pub ids: Vec<Target>,
     /// All of yours that have not ended
     #[arg(long)]
     pub all_mine: bool,
@@ -94,13 +103,17 @@ const LOGS_NOTE: &str = "\
 The stdout of each rank goes to stdout, and its stderr to stderr. Old output
 comes one rank after the other; the two streams of a rank are in the order in
 which they were written, to about a second. With --follow, new lines come as
-they are written.";
+they are written. Each task of a task group has output of its own; --follow then
+ends with the task.";
 
 #[derive(Args)]
 #[command(after_help = LOGS_NOTE)]
 pub struct Logs {
-    /// The allocation
-    pub id: String,
+    /// The allocation; or one task of a task group: 'ID[7]'
+    pub id: OneTarget,
+    /// Of a task group: the task with this index
+    #[arg(long, value_name = "INDEX", conflicts_with = "rank")]
+    pub task: Option<u32>,
     /// Follow the output until the allocation has ended, then exit with its program's exit code
     #[arg(short, long)]
     pub follow: bool,

@@ -1,6 +1,7 @@
 //! `lattice submit`.
 
 use crate::flags::SubmitFlags;
+use crate::tasks::TaskFlags;
 use clap::Args;
 use std::ffi::OsString;
 
@@ -11,6 +12,9 @@ const SUBMIT_EXAMPLES: &str = "Examples:
       the command line wins over the script's lines
   lattice submit --wait job.sh
       wait until it has ended, and exit with its exit code
+  lattice submit --task-group=0-99%20 sweep.sh
+      100 tasks, at most 20 at the same time, each with its own
+      LATTICE_TASK_INDEX
   make-job | lattice submit - --nodes=4
       a script from standard input
   lattice submit -N 2 --tasks-per-node 8 --uenv ./env.sqfs -- ./simulate in.nml
@@ -27,6 +31,8 @@ A script's lines, before its first command:
 pub struct Submit {
     #[command(flatten)]
     pub flags: SubmitFlags,
+    #[command(flatten)]
+    pub tasks: TaskFlags,
     /// Submit the work held: it gets no nodes until `lattice resume ID`
     #[arg(long, conflicts_with = "wait")]
     pub hold: bool,

@@ -51,7 +51,6 @@ const FILES_ARE_KEPT: &str =
 const BY_NODES: &str = "set nodes, ranks and cores with -N, -n, --ntasks-per-node and -c";
 const NODES_BY_FEATURES: &str = "choose nodes by their features (-C) or their names (-w)";
 const GPUS_BY_NODE: &str = "use --gpus-per-node or --gpus-per-task";
-const NO_ARRAYS: &str = "job arrays are not built yet; submit once for each index, in a loop";
 const NO_TIME: &str =
     "start times are not built yet; submit with `lattice submit --hold`, and run `lattice resume ID` when the job may start";
 const OF_SUBMITTING_COMMAND: &str = "it is an option of the submitting command, not of the job";
@@ -60,7 +59,7 @@ const OF_SUBMITTING_COMMAND: &str = "it is an option of the submitting command, 
 pub const OPTIONS: &[SlurmOption] = &[
     lettered('A', "account", Rule::Value("--tenant")),
     option("acctg-freq", Rule::Harmless(true)),
-    lettered('a', "array", Rule::Refused(NO_ARRAYS)),
+    lettered('a', "array", Rule::Value("--array")),
     option("batch", Rule::Refused(NODES_BY_FEATURES)),
     option("bb", Rule::Refused("burst buffers are not known; --scratch-per-node asks for space on each node")),
     option("bbf", Rule::Refused("burst buffers are not known; --scratch-per-node asks for space on each node")),

@@ -28,7 +28,7 @@ pub enum ValueError {
     AnyDependency,
     #[error("singleton is not supported: name the other jobs, in a line `#LATTICE --depends-on=ID:mutex`")]
     Singleton,
-    #[error("aftercorr is for job arrays, which are not built yet")]
+    #[error("aftercorr is not built yet: write afterok:ID, which waits for all tasks of a job array")]
     Corresponding,
     #[error("after is not supported: jobs wait for the end of others; write afterany:ID")]
     AfterBegin,

@@ -1,5 +1,6 @@
 use super::*;
 use crate::flags::{Export, NodeCount, Requeue};
+use lattice_api::v1;
 use std::time::Duration;
 
 fn flags(lines: &str) -> SubmitFlags {
@@ -84,8 +85,9 @@ fn reading_stops_at_the_first_command() {
 }
 
 /// Each supported option of Slurm with a value, and its translation.
-const SUPPORTED: [(&str, &str); 23] = [
+const SUPPORTED: [(&str, &str); 24] = [
     ("--account=ml", "--tenant=ml"),
+    ("--array=0-9%2", "--array=0-9%2"),
     ("--chdir=/scratch/x", "--chdir=/scratch/x"),
     ("--constraint=gpu&nvme_scratch", "--constraint=gpu&nvme_scratch"),
     ("--cpus-per-task=8", "--cpus-per-task=8"),
@@ -151,10 +153,26 @@ fn short_options_equal_their_long_forms() {
     assert_eq!(read, long);
     assert_eq!((read.ranks, read.layout.cpus_per_task, read.chdir.as_deref()), (Some(8), Some(4), Some("sub")));
     assert!(read.layout.slurm_env, "Slurm's variables are set");
-    for letter in ["-a 0-9", "-G 4", "-b now+1hour", "-o x.log", "-e x.log", "-i x", "-x n1", "-H", "-W", "-q high", "-L m"] {
+    for letter in ["-G 4", "-b now+1hour", "-o x.log", "-e x.log", "-i x", "-x n1", "-H", "-W", "-q high", "-L m"] {
         let failure = super::read("job.sh", &format!("#SBATCH {letter}\n")).unwrap_err();
         assert!(text(&failure).contains("it is not supported"), "{}", text(&failure));
     }
+}
+
+#[test]
+fn a_script_may_be_a_task_group() {
+    let tasks = |lines: &str| read("job.sh", lines).unwrap().tasks.to_message().unwrap();
+    let group = |last, concurrency, max_failures| {
+        Some(v1::TaskGroup { indices: vec![v1::IndexRun { first: 0, last, step: 1 }], concurrency, max_failures })
+    };
+    assert_eq!(tasks("#!/bin/sh\n#SBATCH -N 2\n"), None);
+    for line in ["#SBATCH --array=0-9%2", "#SBATCH -a 0-9%2", "#LATTICE --task-group=0-9%2", "#LATTICE array=0-9%2"] {
+        assert_eq!(tasks(&format!("#!/bin/sh\n{line}\n")), group(9, 2, None), "{line}");
+    }
+    assert_eq!(tasks("#SBATCH --array=0-9\n#LATTICE max-failures=1\n#LATTICE task-group=0-4\n"), group(4, 0, Some(1)));
+    let refused = read("job.sh", "#!/bin/sh\n#SBATCH --array=9-0\n").unwrap_err();
+    assert_eq!(refused.what, "job.sh line 2: #SBATCH: invalid value '9-0' for '--array <LIST[%N]>': \"9-0\" ends before it begins");
+    assert_eq!(read("job.sh", "#SBATCH --array\n").unwrap_err().what, "job.sh line 1: #SBATCH --array: a value is needed");
 }
 
 #[test]

@@ -148,6 +148,7 @@ mod tests {
             restore: None,
             preempt: None,
             telemetry: None,
+            lane: None,
         }
     }
 

@@ -7,7 +7,9 @@ use lattice_ledger::{
     Conflict, DagStatus, DagSummary, DomainStatus, Endpoint, LimitsStatus, Refusal, Revocation, ServiceStatus, TaskStates, TenantStatus,
     UsageReport, VClusterStatus, VniPoolStatus,
 };
-use lattice_model::{Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, LaneWork, MemberId, Node, Revision, Timestamp};
+use lattice_model::{
+    Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, LaneWork, MemberId, Node, Revision, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 
 /// A claim was granted with this epoch.
@@ -40,6 +42,8 @@ pub enum Answer {
     LaneWork(LaneWork),
     /// The tasks of a group.
     Tasks(Box<TaskStates>),
+    /// Of the tasks that were to be cancelled, so many had not ended, and so many had.
+    TasksCancelled { cancelled: u32, ended: u32 },
     /// All nodes.
     Nodes(Vec<Node>),
     /// The lease is held with this fencing token for `ttl_ms` from the moment the request was sent.

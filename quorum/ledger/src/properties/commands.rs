@@ -15,9 +15,9 @@ use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMET
 use lattice_model::end_reason::NotSaved;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, CheckpointId, CheckpointPolicy, CheckpointRef, CheckpointSignal, Claim,
-    Connectivity, Dependency, DependencyCondition, EndReason, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, MemberId, NodeReport,
-    NodeState, OnIsolation, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind, SharePolicy,
-    TelemetryMode, Timestamp, When,
+    Connectivity, Dependency, DependencyCondition, EndReason, EndedTasks, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, LaneReport,
+    MemberId, NodeReport, NodeState, OnIsolation, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind,
+    SharePolicy, TaskGroup, TaskIndices, TaskOutcome, TaskSet, TelemetryMode, Timestamp, When,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,6 +33,11 @@ fn half(of: Resources) -> Resources {
     Resources { cores: of.cores / 2, memory_bytes: of.memory_bytes / 2, gpus: of.gpus / 2 }
 }
 
+/// Whether the allocation with this number is a task group.
+fn is_group(number: u128) -> bool {
+    number % 6 == 5
+}
+
 /// Some allocations depend on earlier ones that exist.
 fn dependencies(ledger: &Ledger, number: u128, owner: u32) -> Vec<Dependency> {
     if number % 4 != 3 || number < 8 {
@@ -42,8 +47,9 @@ fn dependencies(ledger: &Ledger, number: u128, owner: u32) -> Vec<Dependency> {
     let existing = named.into_iter().filter_map(|on| ledger.allocation(on));
     let conditions = DependencyCondition::ALL.into_iter().cycle().skip((number / 4) as usize);
     let dependency = |(parent, condition): (&Arc<Allocation>, DependencyCondition)| {
-        // Users exclude their own work alone.
-        let may = condition != DependencyCondition::Mutex || parent.owner == user(owner);
+        // Users exclude their own work alone, and no task groups.
+        let is_own = parent.owner == user(owner) && !parent.is_task_group() && !is_group(number);
+        let may = condition != DependencyCondition::Mutex || is_own;
         Dependency { on: parent.id, condition: if may { condition } else { DependencyCondition::Any } }
     };
     existing.zip(conditions).map(dependency).collect()
@@ -69,7 +75,12 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let on_isolation = if number % 6 == 1 { OnIsolation::Stop } else { OnIsolation::Continue };
             let checkpoint = (number % 3 == 1).then_some(CheckpointPolicy::by_signal(CheckpointSignal::USR1));
             let launch = EntryLaunch { keeps_on_bad_exit: number % 7 == 3, ..EntryLaunch::default() };
-            let nodes_max = (number % 4 == 1).then_some(nodes + 1);
+            let tasks = is_group(number).then(|| {
+                let indices = TaskIndices::parse("0-11").unwrap();
+                Box::new(TaskGroup { indices, concurrent_max: (number % 4 == 1).then_some(2), failures_max: (number % 4 == 3).then_some(3) })
+            });
+            let nodes = if tasks.is_some() { 1 } else { nodes };
+            let nodes_max = (number % 4 == 1 && tasks.is_none()).then_some(nodes + 1);
             let spec = AllocationSpec {
                 depends_on: dependencies(ledger, number, owner),
                 nodes_max,
@@ -82,6 +93,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 on_isolation,
                 launch,
                 checkpoint,
+                tasks,
                 ..spec(nodes, policy, max)
             };
             Action::Submit { id: id(number), spec: Box::new(spec), owner: user(owner), claim: None }
@@ -95,7 +107,9 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 if queue == VCLUSTER { ledger.lease(&scheduler_lease(queue)).is_some() } else { lease.is_some() }
             };
             let is_eligible = |a: &Allocation| a.awaits().is_none() || stale == 4;
-            let waits = |a: &&Arc<Allocation>| a.state == AllocationState::Pending && stale > 3 && served(a) && is_eligible(a);
+            let waits = |a: &&Arc<Allocation>| {
+                a.state == AllocationState::Pending && !a.is_task_group() && stale > 3 && served(a) && is_eligible(a)
+            };
             let waiting: Vec<_> = ledger.allocations().filter(waits).collect();
             let number = waiting.get(usize::from(nodes[0]) % waiting.len().max(1)).map_or(id(number), |a| a.id);
             let allocation = ledger.allocation(number);
@@ -320,12 +334,12 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             Action::RequeueAllocation { allocation, epoch, by, reason: "x".into() }
         }
         Move::Preempt { id: number, how: 3, hold: true } => {
-            let waits = ledger.allocations().find(|a| a.waits());
+            let waits = ledger.allocations().find(|a| a.waits() && (a.lane.is_none() || number < 3));
             let (allocation, by) = waits.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
             Action::HoldAllocation { allocation, by }
         }
         Move::Preempt { id: number, how: 4, hold } => {
-            let lives = ledger.allocations().find(|a| !a.state.is_terminal() && number > 2);
+            let lives = ledger.allocations().find(|a| !a.state.is_terminal() && (a.lane.is_none() || number == 3) && number > 2);
             let (allocation, by) = lives.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
             let walltime = std::time::Duration::from_secs(if hold { 120 } else { 90_000 });
             let change = AllocationChange {
@@ -348,6 +362,20 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let (name, reason, cause) = (by.name.clone(), "x".to_owned(), PreemptCause::Request);
             let order = Preemption { id: saved(&allocation), by: name, reason, cause, deadline_ms: 1000, hold, failed: None };
             Action::Preempt { allocation, epoch, by, order, kill: number % 2 == 0 }
+        }
+        Move::Tasks { node: number, how: 0 } => {
+            let group = ledger.allocations().find(|a| a.is_task_group() && !a.state.is_terminal());
+            let (group, by) = group.map_or((id(5), user(1)), |a| (a.id, a.owner.clone()));
+            Action::CancelTasks { id: group, tasks: TaskSet::from(vec![(number.into(), u32::from(number) + 1)]), by }
+        }
+        Move::Tasks { node: number, how } => {
+            let is_lane = |of: AllocationId| ledger.allocation(of).is_some_and(|a| a.lane.is_some());
+            let held = ledger.holdings(&node(number)).iter().find(|held| is_lane(held.allocation));
+            let (lane, epoch) = held.map_or((id(5), Epoch(1)), |held| (held.allocation, held.epoch));
+            // Some of these are its own, and some have ended.
+            let ended = EndedTasks { outcome: TaskOutcome::Exited(i32::from(how == 1)), tasks: TaskSet::first(u32::from(how) * 3) };
+            let report = LaneReport { ended: vec![ended], mean_us: 1000 };
+            Action::AdvanceLane { id: lane, epoch, node: node(number), report }
         }
         Move::Telemetry { how: 0, .. } => {
             let due = ledger.telemetry_due(Timestamp(u64::MAX)).into_iter().next();

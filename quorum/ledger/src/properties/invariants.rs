@@ -177,7 +177,11 @@ pub(super) fn invariant_homes_are_kept(ledger: &Ledger, claimed: Option<&Allocat
 /// A record has what its parents are, unless their change has not reached it yet; nothing waits for
 /// what can never come; and two that exclude each other do not have nodes at the same time.
 pub(super) fn invariant_dependencies_are_settled(ledger: &Ledger, claimed: Option<&Allocation>) {
-    let may_run = |id: AllocationId| ledger.nodes().flat_map(|n| ledger.holdings(&n.id)).any(|h| h.allocation == id && !h.fenced);
+    let holds = |id: AllocationId| ledger.nodes().flat_map(|n| ledger.holdings(&n.id)).any(|h| h.allocation == id && !h.fenced);
+    let is_lane = |a: &Allocation, id: AllocationId| a.lane.is_some_and(|lane| lane.group == id);
+    // Of a task group, its lanes are.
+    let has_lanes = |id: AllocationId| ledger.allocations().any(|a| is_lane(a, id) && (!a.state.is_terminal() || holds(a.id)));
+    let may_run = |id: AllocationId| holds(id) || has_lanes(id);
     for child in ledger.allocations().filter(|a| !a.state.is_terminal()) {
         for parent in child.dependencies.iter().flat_map(|all| &all.parents) {
             let Some(record) = ledger.allocation(parent.on) else {
@@ -194,6 +198,32 @@ pub(super) fn invariant_dependencies_are_settled(ledger: &Ledger, claimed: Optio
     }
     let unmet = claimed.into_iter().flat_map(|a| &a.dependencies).flat_map(|all| &all.parents).find(|parent| !parent.is_met());
     assert!(unmet.is_none(), "{claimed:?} was claimed before {unmet:?}");
+}
+
+/// Each task of a group is in one set, what a lane holds may still run, the lanes are within the limit,
+/// and a group has ended when its tasks have.
+pub(super) fn invariant_tasks_are_in_one_place(ledger: &Ledger) {
+    for group in ledger.allocations().filter(|a| a.is_task_group()) {
+        let spec = group.spec.tasks.as_ref().unwrap();
+        let states = ledger.task_states(group.id, None).unwrap();
+        let sets = [&states.waiting, &states.leased].into_iter().chain(states.ended.values());
+        let mut all: Vec<u32> = sets.flat_map(|set| set.iter()).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..spec.indices.count()).collect::<Vec<_>>(), "{group:?}");
+        let tasks = ledger.task_groups.get(&group.id).unwrap();
+        assert_eq!((tasks.waiting_count, tasks.leased_count), (states.waiting.len(), states.leased.len()), "{group:?}");
+        let lanes: Vec<_> = ledger.allocations().filter(|a| a.lane.is_some_and(|lane| lane.group == group.id)).collect();
+        let live = lanes.iter().filter(|a| !a.state.is_terminal()).count();
+        assert!(spec.concurrent_max.is_none_or(|most| live <= most as usize), "{group:?} has {live} lanes");
+        for lane in lanes {
+            let lease = tasks.lease(lane.lane.unwrap().number).filter(|lease| !lease.tasks.is_empty());
+            assert!(lease.is_none() || ledger.holdings.unfenced_of(lane.id) > 0, "{lane:?} holds tasks and is gone");
+        }
+        assert!(!group.state.is_terminal() || tasks.unended_count() == 0, "{group:?}");
+        assert!(group.state.is_terminal() || tasks.unended_count() > 0 || ledger.unsettled_groups.contains(&group.id), "{group:?}");
+    }
+    let groups = ledger.allocations().filter(|a| a.is_task_group()).map(|a| a.id);
+    assert!(ledger.task_groups.keys().copied().eq(groups), "every group has its tasks, and nothing else does");
 }
 
 /// A session is the only one of its allocation, which runs, is kept for it, and has the same owner.

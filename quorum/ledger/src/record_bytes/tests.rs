@@ -2,16 +2,18 @@
 
 use super::*;
 use crate::history::{ChangedPhases, domain_bytes, lease_bytes};
+use crate::state::task_groups::TaskPlaces;
 use crate::{DomainKey, EndedPlace, Lease};
 use lattice_model::claim::{Share, SharePhase};
 use lattice_model::data::DataMount;
 use lattice_model::layout::Program;
 use lattice_model::node::{HoldKind, Leaving, WorkOwner};
 use lattice_model::shares::PhaseRun;
+use lattice_model::task_group::IndexRun;
 use lattice_model::telemetry::TelemetryMode;
 use lattice_model::{
     AllocationId, AllocationState, CheckpointId, DayUse, DependencyCondition, Epoch, Exposed, LocalDomain, NodeId, NodeState, ParentState,
-    PreemptCause, Profile, Resources, Revision, SchedulerKind, Timestamp, Used, test_builders,
+    PreemptCause, Profile, Resources, Revision, SchedulerKind, TaskIndices, TaskOutcome, TaskSet, Timestamp, Used, test_builders,
 };
 use serde::Serialize;
 use std::mem::size_of;
@@ -52,6 +54,10 @@ fn the_constants_are_not_below_the_real_sizes() {
         // Half of the places among those that others depend on are empty.
         ("parent", PARENT_BYTES, size_of::<Parent>() + 2 * size_of::<(AllocationId, AllocationId)>()),
         ("dependency", DEPENDENCY_BYTES, size_of::<Dependency>()),
+        ("task group", TASK_GROUP_BYTES, size_of::<TaskGroup>() + 3 * BLOCK_BYTES),
+        ("tasks of a group", GROUP_TASKS_BYTES, size_of::<GroupTasks>() + arc + 2 * size_of::<(AllocationId, usize)>()),
+        ("reason", REASON_BYTES, size_of::<EndReason>() + BLOCK_BYTES),
+        ("run of indices", INDEX_RUN_BYTES, size_of::<IndexRun>() + size_of::<u32>()),
         ("uenv", IMAGE_BYTES, size_of::<Image>() + BLOCK_BYTES),
         ("probe", PROBE_BYTES, size_of::<LivenessProbe>() + BLOCK_BYTES),
         ("removed node", LISTED_BYTES, size_of::<NodeId>() + BLOCK_BYTES),
@@ -189,6 +195,11 @@ fn long_specs() -> Vec<(&'static str, AllocationSpec)> {
     with("domain", &|s| s.connectivity.network_domain = long());
     let on = |number| Dependency { on: AllocationId(Uuid::from_u128(number)), condition: DependencyCondition::Success };
     with("depends_on", &|s| s.depends_on = (0..256).map(on).collect());
+    with("tasks", &|s| {
+        let runs = (0..500).map(|number| IndexRun { first: number * 9, last: number * 9 + 4, step: 1 });
+        let indices = TaskIndices::new(runs).unwrap();
+        s.tasks = Some(Box::new(TaskGroup { indices, concurrent_max: Some(1), failures_max: Some(1) }));
+    });
     with("exposed", &|s| s.connectivity.expose = vec![Exposed { name: long(), port: 1, protocol: long() }; 9]);
     with("distribution", &|s| s.launch.shape.distribution = Distribution::Explicit(vec![(1, 1); LONG]));
     with("programs", &|s| s.launch.shape.programs = vec![Program { ranks: 1, argv: many().collect() }; 3]);
@@ -252,6 +263,25 @@ fn no_text_and_no_list_of_a_node_is_left_out() {
             more > 50 && estimate + 4 >= node_bytes(&plain()) + more,
             "{what}: {estimate} bytes are estimated, {more} more are in a message"
         );
+    }
+}
+
+#[test]
+fn no_range_of_tasks_is_left_out() {
+    let ranges = |many: u32| TaskSet::from((0..many).map(|number| (number * 3, number * 3 + 1)).collect::<Vec<_>>());
+    let places: Vec<(u32, u32, u32)> = (0..800).map(|number| (number * 3, number * 3 + 1, number)).collect();
+    let plain = serialized(&GroupTasks::default());
+    for (what, tasks) in [
+        ("ended", GroupTasks { ended: [(TaskOutcome::Exited(1), ranges(900))].into(), ..GroupTasks::default() }),
+        ("restarted", GroupTasks { restarted: [(1, ranges(900))].into(), ..GroupTasks::default() }),
+        ("placed", GroupTasks { placed: TaskPlaces::from(places), ..GroupTasks::default() }),
+        ("earlier", GroupTasks { earlier: (0..900).map(|lane| (lane, ranges(1))).collect(), ..GroupTasks::default() }),
+        ("stopped", GroupTasks { stopped: Some(Box::new(unmet(long()))), ..GroupTasks::default() }),
+        ("cancelled_by", GroupTasks { cancelled_by: Some(long()), ..GroupTasks::default() }),
+    ] {
+        let (estimate, real) = (tasks_bytes(&tasks), serialized(&tasks));
+        assert!(real > plain + LONG / 2, "{what}: it is not long");
+        assert!(estimate >= real, "{what}: {estimate} bytes are estimated, it has {real} in a message");
     }
 }
 

@@ -149,15 +149,17 @@ struct Ended {
 
 impl Counts {
     /// `is_referred_to`: whether something needs the record, so that it must not be dropped.
-    pub fn of(allocation: &Allocation, is_referred_to: bool) -> Self {
+    /// `tasks_bytes`: the memory of its tasks, if it is a task group.
+    pub fn of(allocation: &Allocation, is_referred_to: bool, tasks_bytes: impl FnOnce() -> usize) -> Self {
         let ended = allocation.state.is_terminal().then(|| Ended {
             place: EndedPlace::of(allocation),
-            bytes: ended_bytes(allocation) as u64,
+            bytes: (ended_bytes(allocation) + tasks_bytes()) as u64,
             is_referred_to,
         });
         Self {
             uid: allocation.owner.uid,
-            pending_in: allocation.state.is_without_nodes().then(|| allocation.spec.tenant.clone()),
+            // A task group counts once, from its submission to its end, and its lanes do not.
+            pending_in: (allocation.state.is_without_nodes() && allocation.lane.is_none()).then(|| allocation.spec.tenant.clone()),
             holds_nodes: holds_nodes(allocation.state),
             script: allocation.spec.script().cloned(),
             ended,

@@ -12,7 +12,7 @@ use lattice_model::usage::{DAY_MS, WHOLE_NODE};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditRecord, Budget, BudgetMark, BudgetPeriod, Claim, Connectivity, DagId, DagStep, DagSubmission,
     Dependency, DependencyCondition, Epoch, Exposed, HoldKind, Incarnation, NodeReport, NodeUse, ReportItem, Revision, SharePolicy,
-    Timestamp, When,
+    TaskGroup, TaskIndices, Timestamp, When,
 };
 
 /// The revision at which the node was last changed: see the actions below.
@@ -38,6 +38,14 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         spec: Box::new((*allocation.spec).clone()),
     };
     let dag = DagSubmission { name: "flow".into(), env: [("A".to_owned(), "1".to_owned())].into(), steps: vec![step] };
+    let tasks = TaskGroup { indices: TaskIndices::parse("0-9").unwrap(), concurrent_max: Some(2), failures_max: Some(1) };
+    let group = AllocationSpec { tasks: Some(Box::new(tasks)), nodes: 1, ..(*allocation.spec).clone() };
+    let group = Action::Submit {
+        id: AllocationId(uuid::Uuid::from_u128(10)),
+        spec: Box::new(group),
+        owner: allocation.owner.clone(),
+        claim: None,
+    };
     let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(CONFORMED) };
     let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share], after: None, by: None };
     let prepared = ReportItem::Prepared { allocation: id, epoch: Epoch(1) };
@@ -92,6 +100,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::SetVCluster { change: vcluster_change(), by: "u".into() },
         Action::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() },
         Action::Submit { id: AllocationId(uuid::Uuid::from_u128(9)), spec: Box::new(depending), owner: allocation.owner.clone(), claim: None },
+        group,
         Action::SubmitDag { id: DagId(uuid::Uuid::from_u128(10)), owner: allocation.owner, dag: Box::new(dag) },
     ];
     for (index, action) in (1..).zip(actions) {

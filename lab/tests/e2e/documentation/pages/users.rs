@@ -5,7 +5,7 @@ use crate::network;
 
 pub const USERS: Manual = Manual { folder: "how-to/users", plans: "pages/users.rs", pages: &PAGES };
 
-const PAGES: [(&str, Plan); 32] = [
+const PAGES: [(&str, Plan); 33] = [
     ("after-other-work", Plan::Run(page())),
     ("automatic-checkpoints", Plan::Run(Page { script_of: Some("checkpoint-by-signal"), ..page() })),
     (
@@ -100,6 +100,7 @@ const PAGES: [(&str, Plan); 32] = [
     ),
     ("record-files-and-connections", Plan::CannotRun("it needs a kernel that describes its types; opens tests it")),
     ("requeue", Plan::Run(Page { work: "--cores 1 -- sh -c 'echo began; sleep 300'", ..page() })),
+    ("run-many-tasks", Plan::Run(page())),
     ("run-mpi", Plan::CannotRun("it needs an MPI; mpi and mpi4py test it")),
     ("run-ranks", Plan::Run(Page { inside: Some("-w n[1-2]"), ..page() })),
     ("services", Plan::CannotRun("it needs a fixed port of the machine and an HTTP server; services and probe test it")),

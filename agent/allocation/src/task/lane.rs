@@ -1,0 +1,189 @@
+//! A lane of a task group, on its head: passes the ends of its tasks to the quorum, and the
+//! quorum's leases to the shim.
+//!
+//! ```text
+//!   shim ──TasksEnded──▶ Lane ──one call at a time, in a task of its own──▶ quorum
+//!        ◀─LeaseTasks───      ◀──LaneAdvanced──────────────────────────────
+//! ```
+//!
+//! Each report of the shim has all ends that the quorum has not confirmed, so only the newest one
+//! waits while a call is under way.
+
+use super::AllocationTask;
+use super::lane_state::LostLane;
+use crate::handles::Shared;
+use crate::lane_quorum::NotAdvanced;
+use crate::node_environment;
+use lattice_model::{
+    AllocationId, Backoff, DesiredShare, EndReason, EndedTasks, Epoch, LaneReport, LaneWork, TaskOutcome, TaskSet, millis,
+};
+use lattice_registry::Command;
+use lattice_runtime::shim::{LaneSpec, TASK_LAUNCH_MAX, ToShim, task_launch};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// The shortest and longest pause between two tries to reach the quorum.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// The pause before a lane that holds nothing asks again.
+const IDLE_PAUSE: Duration = Duration::from_secs(1);
+
+impl AllocationTask {
+    /// Whether it is a lane whose tasks run here.
+    pub(super) fn is_head_of_lane(&self) -> bool {
+        self.share.lane.is_some() && self.is_head()
+    }
+
+    /// Whether this launch number belongs to the output of tasks that may still write.
+    pub(super) fn is_of_tasks(&self, launch_number: u32) -> bool {
+        self.is_head_of_lane() && !self.lane.is_over && launch_number <= TASK_LAUNCH_MAX
+    }
+
+    /// On the head: has the shim open the lane, which it does once, and asks the quorum for tasks.
+    pub(super) async fn open_lane(&mut self, share: &DesiredShare) {
+        let Some(tasks) = &share.spec.tasks else {
+            tracing::error!(allocation = %share.allocation, "a lane whose group has no tasks: nothing is run");
+            return;
+        };
+        let lane = LaneSpec {
+            indices: tasks.indices.clone(),
+            program: share.spec.entrypoint.clone(),
+            env: node_environment::of_script(share, &self.context),
+            working_dir: share.spec.working_dir.clone(),
+            // The quorum gives a lane twice the walltime of a task.
+            walltime_ms: share.spec.walltime.map(|walltime| millis(walltime / 2)),
+        };
+        self.send(ToShim::OpenLane { lane: Box::new(lane) }).await;
+        self.ask_for_tasks();
+    }
+
+    /// Tasks that the lane holds may have been cancelled.
+    pub(super) fn change_lane(&mut self, share: &DesiredShare) {
+        if self.share.lane != share.lane {
+            Arc::make_mut(&mut self.share).lane = share.lane;
+        }
+        if self.has_begun() {
+            self.ask_for_tasks();
+        }
+    }
+
+    /// The shim reports ends of tasks.
+    pub(super) fn tasks_ended(&mut self, report: LaneReport) {
+        self.lane.mean_us = report.mean_us;
+        self.lane.next = Some(report);
+        self.ask(Duration::ZERO);
+    }
+
+    /// Asks what the lane may run. Reports nothing, unless a report waits.
+    fn ask_for_tasks(&mut self) {
+        let mean_us = self.lane.mean_us;
+        self.lane.next.get_or_insert_with(|| LaneReport { ended: Vec::new(), mean_us });
+        self.ask(Duration::ZERO);
+    }
+
+    /// Sends what is to be reported, unless a call is under way: its answer continues here.
+    fn ask(&mut self, after: Duration) {
+        if !self.is_head_of_lane() || self.lane.is_over || self.lane.is_asking {
+            return;
+        }
+        let Some(report) = self.lane.next.take() else { return };
+        self.lane.is_asking = true;
+        let claim = (self.share.allocation, self.share.epoch);
+        self.context.tasks.spawn(advance(Arc::clone(&self.context), self.own.clone(), claim, report, after));
+    }
+
+    /// The quorum has answered. `None`: the claim is over there.
+    pub(super) async fn lane_advanced(&mut self, work: Option<LaneWork>) {
+        self.lane.is_asking = false;
+        let Some(work) = work else {
+            self.lane.is_over = true;
+            if let Some(lost) = self.lane.lost.take() {
+                self.ended(lost.reason).await;
+            }
+            return;
+        };
+        if self.lane.lost.is_some() {
+            return self.report_lost_lane(&work).await;
+        }
+        let is_idle = work.leased.is_empty() && !work.is_last;
+        self.send(ToShim::LeaseTasks { work }).await;
+        if self.lane.next.is_some() {
+            self.ask(Duration::ZERO);
+        } else if is_idle {
+            self.lane.next = Some(LaneReport { ended: Vec::new(), mean_us: self.lane.mean_us });
+            self.ask(IDLE_PAUSE);
+        }
+    }
+
+    /// The lane has ended in its shim: readers may reach the end of its tasks' output.
+    pub(super) fn lane_ended(&mut self) {
+        if !self.is_head_of_lane() {
+            return;
+        }
+        self.lane.is_over = true;
+        let count = self.share.spec.tasks.as_ref().map_or(0, |tasks| tasks.indices.count());
+        if let Some(last) = count.checked_sub(1) {
+            (task_launch(0)..=task_launch(last)).for_each(|number| self.mark_over(number));
+        }
+    }
+
+    /// The shim of the lane is lost. The ends that it recorded are reported before the lane's end,
+    /// because after that their tasks may run elsewhere.
+    pub(super) async fn lose_lane(&mut self, recorded: BTreeMap<TaskOutcome, TaskSet>, reason: EndReason) {
+        if self.lane.is_over {
+            return self.ended(reason).await;
+        }
+        self.lane.lost = Some(LostLane { recorded, is_reported: false, reason });
+        // The answer shows which of them are still leased.
+        self.lane.next = None;
+        self.ask_for_tasks();
+    }
+
+    async fn report_lost_lane(&mut self, work: &LaneWork) {
+        let Some(mut lost) = self.lane.lost.take() else { return };
+        let leased = lost.recorded.iter().map(|(outcome, tasks)| EndedTasks { outcome: *outcome, tasks: tasks.and(&work.leased) });
+        let ended: Vec<EndedTasks> = leased.filter(|ended| !ended.tasks.is_empty()).collect();
+        if lost.is_reported || ended.is_empty() {
+            self.lane.is_over = true;
+            return self.ended(lost.reason).await;
+        }
+        lost.is_reported = true;
+        self.lane.lost = Some(lost);
+        self.lane.next = Some(LaneReport { ended, mean_us: self.lane.mean_us });
+        self.ask(Duration::ZERO);
+    }
+}
+
+/// Calls the quorum until it answers, and passes the answer on. Ends with the lane's task.
+async fn advance(
+    context: Shared,
+    own: mpsc::WeakSender<Command>,
+    (lane, epoch): (AllocationId, Epoch),
+    report: LaneReport,
+    after: Duration,
+) {
+    if !after.is_zero() {
+        tokio::time::sleep(after).await;
+    }
+    let mut pauses = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
+    loop {
+        let answer = context.lanes.advance(lane, epoch, report.clone()).await;
+        let Some(own) = own.upgrade().filter(|own| !own.is_closed()) else { return };
+        let work = match answer {
+            Ok(work) => Some(work),
+            Err(NotAdvanced::ClaimOver(why)) => {
+                tracing::info!(allocation = %lane, %why, "the lane gets no more tasks");
+                None
+            }
+            Err(NotAdvanced::Unavailable(why)) => {
+                tracing::debug!(allocation = %lane, %why, "the lane's report was not answered; it is sent again");
+                drop(own);
+                tokio::time::sleep(pauses.next_pause()).await;
+                continue;
+            }
+        };
+        let _ = own.send(Command::LaneAdvanced { work }).await;
+        return;
+    }
+}

@@ -1,0 +1,353 @@
+//! Task groups: their tasks, and what users do to single ones. A group has no nodes itself; its *lanes*,
+//! which are allocations, run its tasks.
+
+mod ranges;
+
+pub(super) use ranges::{TaskState, counts};
+
+use super::Api;
+use super::allocations::servable;
+use super::api::QUORUM_TIMEOUT;
+use super::arguments::allocation_id;
+use super::refusal::{status, unexpected};
+use lattice_api::spec::task_indices;
+use lattice_api::v1;
+use lattice_ledger::{Action, TaskStates};
+use lattice_membership::cluster::Cluster;
+use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, TaskGroup, TaskIndices, TaskSet};
+use lattice_quorum_client::wire::{Answer, Request as Ask};
+use std::collections::{BTreeMap, BTreeSet};
+use tonic::{Request, Status};
+
+/// How many ranges an answer has if the caller does not say, and at most.
+const RANGES_DEFAULT: u32 = 1000;
+const RANGES_MAX: u32 = 10_000;
+/// How much of a group's indices an error shows, in characters.
+const INDICES_CHARS_MAX: usize = 60;
+
+pub(super) async fn get(api: &Api, request: Request<v1::GetTasksRequest>) -> Result<v1::GetTasksResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::GetTasksRequest { key, index, limit, stale } = request.into_inner();
+    let group = match api.ask(Ask::GetAllocation { key }, stale).await? {
+        (Answer::Allocation(allocation), _) => *allocation,
+        (other, _) => return Err(unexpected(&other)),
+    };
+    caller.check(group.id, &group.owner)?;
+    let tasks = tasks_of(&group)?;
+    let task = index.map(|index| Ok::<_, Status>((index, ordinal(&group, index)?))).transpose()?;
+    let states = states(api, group.id, task.map(|(_, ordinal)| ordinal), stale).await?;
+    let (ranges, truncated) = match task {
+        Some((index, ordinal)) => (vec![ranges::of_one(index, state(&states, index, ordinal)?, &states)], false),
+        None => {
+            let most = if limit == 0 { RANGES_DEFAULT } else { limit.min(RANGES_MAX) };
+            ranges::ranges(&tasks.indices, &states, most as usize)
+        }
+    };
+    Ok(v1::GetTasksResponse { id: group.id.to_string(), counts: Some(counts(&states)), ranges, truncated })
+}
+
+pub(super) async fn cancel(api: &Api, request: Request<v1::CancelTasksRequest>) -> Result<v1::CancelTasksResponse, Status> {
+    let caller = api.caller(&request).await?;
+    let v1::CancelTasksRequest { key, indices } = request.into_inner();
+    let group = api.allocation(&key).await?;
+    caller.check(group.id, &group.owner)?;
+    let tasks = chosen(&group, &indices)?;
+    let ask = Ask::from(Action::CancelTasks { id: group.id, tasks, by: caller.principal });
+    match api.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
+        Answer::TasksCancelled { cancelled, ended } => Ok(v1::CancelTasksResponse { cancelled, ended }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The new group belongs to the owner of the first one, whoever has it run again.
+pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) -> Result<v1::SubmitResponse, Status> {
+    let user = api.user(&request).await?;
+    let caller = api.caller(&request).await?;
+    let v1::RetryTasksRequest { key, indices, id } = request.into_inner();
+    let id = allocation_id(&id)?;
+    let submitting = api.submitted.begin(id);
+    let group = api.allocation(&key).await?;
+    caller.check(group.id, &group.owner)?;
+    tasks_of(&group)?;
+    let states = states(api, group.id, None, false).await?;
+    let again = if indices.is_empty() { failed(&group, &states)? } else { ended(&group, chosen(&group, &indices)?, &states)? };
+    let spec = spec_again(&group, &again)?;
+    let owner = if user.owns(&group.owner) { user } else { group.owner.clone() };
+    api.may_own_work(&owner)?;
+    let warning = match api.context.work.directory.knows_all() {
+        true => servable(&api.cluster.borrow(), &spec, true)?,
+        false => String::new(),
+    };
+    api.commit_submission(submitting, id, spec, owner).await?;
+    Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None })
+}
+
+/// Adds what only a query of this group tells.
+pub(super) async fn add_counts(api: &Api, group: &Allocation, shown: &mut v1::Allocation, stale: bool) -> Result<(), Status> {
+    let counts = counts(&states(api, group.id, None, stale).await?);
+    if !group.state.is_terminal() && !group.held && group.awaits().is_none() {
+        shown.status_message = format!("{} of {} done", ended_count(&counts), counts.total);
+    }
+    shown.tasks = Some(counts);
+    Ok(())
+}
+
+/// How many tasks have ended.
+pub(super) fn ended_count(counts: &v1::TaskCounts) -> u32 {
+    counts.completed + counts.failed + counts.cancelled
+}
+
+/// The states of a group's tasks; with an `ordinal`, also where that task ran.
+pub(super) async fn states(api: &Api, group: AllocationId, ordinal: Option<u32>, stale: bool) -> Result<TaskStates, Status> {
+    match api.ask(Ask::GetTasks { id: group, ordinal }, stale).await? {
+        (Answer::Tasks(states), _) => Ok(*states),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
+/// The tasks of a group; refused if it is none.
+pub(super) fn tasks_of(allocation: &Allocation) -> Result<&TaskGroup, Status> {
+    let short = allocation.id.short();
+    let text = match (allocation.spec.tasks.as_deref(), allocation.lane) {
+        (Some(tasks), None) => return Ok(tasks),
+        (_, Some(LaneOf { group, number, .. })) => {
+            format!("allocation {short} is lane {number} of task group {0}\nhint: name the group, {0}", group.short())
+        }
+        (None, None) => format!("allocation {short} is no task group\nhint: `lattice submit --task-group` submits one"),
+    };
+    Err(Status::failed_precondition(text))
+}
+
+/// The ordinal of the task with this index.
+pub(super) fn ordinal(group: &Allocation, index: u32) -> Result<u32, Status> {
+    let tasks = tasks_of(group)?;
+    tasks.indices.ordinal_of(index).ok_or_else(|| no_such_task(group, tasks, index))
+}
+
+/// The state of one task.
+pub(super) fn state(states: &TaskStates, index: u32, ordinal: u32) -> Result<TaskState, Status> {
+    TaskState::of(states, ordinal).ok_or_else(|| Status::internal(format!("the quorum has no state of task {index}")))
+}
+
+fn no_such_task(group: &Allocation, tasks: &TaskGroup, index: u32) -> Status {
+    let mut indices = tasks.indices.to_string();
+    if indices.len() > INDICES_CHARS_MAX {
+        indices.truncate(INDICES_CHARS_MAX);
+        indices.push('…');
+    }
+    Status::not_found(format!("task group {} has no task {index}; its indices are {indices}", group.id.short()))
+}
+
+/// The ordinals of the tasks with these indices, all of which must exist.
+fn chosen(group: &Allocation, runs: &[v1::IndexRun]) -> Result<TaskSet, Status> {
+    let tasks = tasks_of(group)?;
+    let indices = task_indices(runs).map_err(|error| Status::invalid_argument(format!("indices: {error}")))?;
+    let ordinals = tasks.indices.ordinals_of(&indices);
+    if ordinals.len() < indices.count() {
+        let mut all = indices.runs().iter().flat_map(|run| (run.first..=run.last).step_by(run.step as usize));
+        let missing = all.find(|index| tasks.indices.ordinal_of(*index).is_none()).unwrap_or_default();
+        return Err(no_such_task(group, tasks, missing));
+    }
+    Ok(ordinals)
+}
+
+/// All that failed; refused if none did.
+fn failed(group: &Allocation, states: &TaskStates) -> Result<TaskSet, Status> {
+    let failed = ranges::failed(states);
+    if failed.is_empty() {
+        let short = group.id.short();
+        let text = format!("no task of group {short} has failed\nhint: `lattice retry {short} --tasks LIST` runs others once more");
+        return Err(Status::failed_precondition(text));
+    }
+    Ok(failed)
+}
+
+/// These tasks; refused if one of them has not ended.
+fn ended(group: &Allocation, chosen: TaskSet, states: &TaskStates) -> Result<TaskSet, Status> {
+    let under_way = [&states.waiting, &states.leased].into_iter().find_map(|tasks| tasks.and(&chosen).iter().next());
+    let Some(ordinal) = under_way else { return Ok(chosen) };
+    let index = tasks_of(group)?.indices.index_of(ordinal).unwrap_or_default();
+    let short = group.id.short();
+    let text = format!("task {index} of group {short} has not ended\nhint: `lattice cancel '{short}[{index}]'` ends it");
+    Err(Status::failed_precondition(text))
+}
+
+/// The spec of a group that has these tasks of another one. What that one depended on does not matter
+/// any more, nor that it was held.
+fn spec_again(group: &Allocation, again: &TaskSet) -> Result<AllocationSpec, Status> {
+    let (tasks, short) = (tasks_of(group)?, group.id.short());
+    let chosen = tasks.indices.indices_of(again);
+    let indices = TaskIndices::new(chosen.iter().flat_map(TaskIndices::runs).copied()).map_err(|error| {
+        Status::failed_precondition(format!(
+            "the tasks to run once more make no group: {error}\nhint: choose fewer with `lattice retry {short} --tasks LIST`"
+        ))
+    })?;
+    let tasks = TaskGroup { indices, ..tasks.clone() };
+    let spec = AllocationSpec::clone(&group.spec);
+    Ok(AllocationSpec { tasks: Some(Box::new(tasks)), depends_on: Vec::new(), hold: false, ..spec })
+}
+
+/// Refuses to do to a task group what needs nodes.
+pub(super) fn refuse_group(allocation: &Allocation) -> Result<(), Status> {
+    if !allocation.is_task_group() {
+        return Ok(());
+    }
+    let short = allocation.id.short();
+    Err(Status::failed_precondition(format!(
+        "allocation {short} is a task group, and has no nodes itself\nhint: name one of its lanes, which have nodes: \
+         `lattice status {short} --tasks` lists its tasks, `lattice status '{short}[INDEX]'` shows the lane of one"
+    )))
+}
+
+/// Refuses to do to a lane what concerns the whole group. `what`: such as "be held".
+pub(super) fn refuse_lane(allocation: &Allocation, what: &str) -> Result<(), Status> {
+    let Some(LaneOf { group, number, .. }) = allocation.lane else { return Ok(()) };
+    let (short, group) = (allocation.id.short(), group.short());
+    Err(Status::failed_precondition(format!(
+        "allocation {short} is lane {number} of task group {group}, and cannot {what} alone\nhint: do it to the group, {group}; \
+         `lattice cancel {short}` ends this lane, and its tasks run in another one"
+    )))
+}
+
+/// Of each of these groups: the lane that begins before its others, of those that this agent knows to wait.
+pub(super) fn first_waiting_lanes<'a>(cluster: &'a Cluster, groups: &BTreeSet<AllocationId>) -> BTreeMap<AllocationId, &'a Allocation> {
+    let mut first: BTreeMap<AllocationId, (u32, &Allocation)> = BTreeMap::new();
+    for allocation in cluster.allocations.values() {
+        let Some(lane) = allocation.lane.filter(|lane| groups.contains(&lane.group) && allocation.waits()) else { continue };
+        let known = first.entry(lane.group).or_insert((lane.number, allocation));
+        if lane.number < known.0 {
+            *known = (lane.number, allocation);
+        }
+    }
+    first.into_iter().map(|(group, (_, lane))| (group, lane)).collect()
+}
+
+/// What a list of work calls an allocation: a lane by its group.
+pub(super) fn work_name(name: &str, lane: Option<LaneOf>) -> String {
+    match lane {
+        Some(LaneOf { group, number, .. }) => format!("{name} (lane {number} of {})", group.short()),
+        None => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{AllocationState, TaskOutcome, test_builders};
+
+    fn id(number: u128) -> AllocationId {
+        AllocationId(uuid::Uuid::from_u128(number << 96))
+    }
+
+    /// A group with the indices 0, 2, 4, … 18.
+    fn group() -> Allocation {
+        let mut group = test_builders::allocation(id(1));
+        test_builders::spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("0-18:2%4").unwrap()));
+        group
+    }
+
+    fn lane() -> Allocation {
+        Allocation { id: id(2), lane: Some(LaneOf { group: id(1), number: 3, revocations: 0 }), ..group() }
+    }
+
+    fn set(ranges: &[(u32, u32)]) -> TaskSet {
+        ranges.to_vec().into()
+    }
+
+    fn states() -> TaskStates {
+        let failed = [(TaskOutcome::Exited(7), set(&[(3, 3)])), (TaskOutcome::Lost, set(&[(5, 5)]))];
+        let ended = failed.into_iter().chain([(TaskOutcome::Exited(0), set(&[(0, 2)]))]).collect();
+        TaskStates { waiting: set(&[(6, 9)]), leased: set(&[(4, 4)]), ended, ..TaskStates::default() }
+    }
+
+    fn refused<T: std::fmt::Debug>(result: Result<T, Status>) -> String {
+        result.unwrap_err().message().to_owned()
+    }
+
+    #[test]
+    fn what_is_no_group_has_no_tasks() {
+        assert_eq!(tasks_of(&group()).unwrap().to_string(), "0-18:2%4");
+        assert_eq!(
+            refused(tasks_of(&lane())),
+            "allocation 00000002 is lane 3 of task group 00000001\nhint: name the group, 00000001"
+        );
+        assert_eq!(
+            refused(tasks_of(&test_builders::allocation(id(1)))),
+            "allocation 00000001 is no task group\nhint: `lattice submit --task-group` submits one"
+        );
+    }
+
+    #[test]
+    fn tasks_are_chosen_by_index_and_all_must_exist() {
+        let run = |first, last, step| v1::IndexRun { first, last, step };
+        assert_eq!(chosen(&group(), &[run(4, 8, 2), run(18, 18, 0)]).unwrap(), set(&[(2, 4), (9, 9)]));
+        let none = "task group 00000001 has no task 5; its indices are 0-18:2";
+        assert_eq!(refused(chosen(&group(), &[run(4, 8, 1)])), none);
+        assert_eq!(refused(ordinal(&group(), 5)), none);
+        assert_eq!(ordinal(&group(), 6).unwrap(), 3);
+        assert!(chosen(&group(), &[]).is_err());
+    }
+
+    #[test]
+    fn the_indices_in_a_refusal_are_bounded() {
+        let mut many = group();
+        let indices = (0..100).map(|n| (n * n).to_string()).collect::<Vec<_>>().join(",");
+        test_builders::spec_of(&mut many).tasks = Some(Box::new(TaskGroup::parse(&indices).unwrap()));
+        let text = refused(ordinal(&many, 5));
+        assert!(text.ends_with('…') && text.chars().count() < 120, "{text}");
+    }
+
+    #[test]
+    fn a_retry_has_the_failed_tasks_or_chosen_ones_that_have_ended() {
+        assert_eq!(failed(&group(), &states()).unwrap(), set(&[(3, 3), (5, 5)]));
+        assert_eq!(
+            refused(failed(&group(), &TaskStates::default())),
+            "no task of group 00000001 has failed\nhint: `lattice retry 00000001 --tasks LIST` runs others once more"
+        );
+        assert_eq!(ended(&group(), set(&[(1, 3)]), &states()).unwrap(), set(&[(1, 3)]));
+        for under_way in [(4, 4), (3, 4)] {
+            let text = "task 8 of group 00000001 has not ended\nhint: `lattice cancel '00000001[8]'` ends it";
+            assert_eq!(refused(ended(&group(), set(&[under_way]), &states())), text);
+        }
+        let mut first = group();
+        test_builders::spec_of(&mut first).hold = true;
+        let spec = spec_again(&first, &set(&[(3, 3), (5, 5)])).unwrap();
+        assert_eq!(spec.tasks.as_ref().unwrap().to_string(), "6,10%4");
+        let before = AllocationSpec { hold: false, tasks: None, ..AllocationSpec::clone(&first.spec) };
+        assert_eq!(AllocationSpec { tasks: None, ..spec }, before);
+        assert!(spec_again(&first, &TaskSet::default()).is_err());
+    }
+
+    #[test]
+    fn a_group_has_no_nodes_and_a_lane_no_life_of_its_own() {
+        let plain = test_builders::allocation(id(1));
+        assert!(refuse_group(&plain).is_ok() && refuse_group(&lane()).is_ok());
+        assert_eq!(
+            refused(refuse_group(&group())),
+            "allocation 00000001 is a task group, and has no nodes itself\nhint: name one of its lanes, which have nodes: \
+             `lattice status 00000001 --tasks` lists its tasks, `lattice status '00000001[INDEX]'` shows the lane of one"
+        );
+        assert!(refuse_lane(&plain, "be held").is_ok() && refuse_lane(&group(), "be held").is_ok());
+        assert_eq!(
+            refused(refuse_lane(&lane(), "be held")),
+            "allocation 00000002 is lane 3 of task group 00000001, and cannot be held alone\nhint: do it to the group, 00000001; \
+             `lattice cancel 00000002` ends this lane, and its tasks run in another one"
+        );
+        assert_eq!(work_name("sweep", lane().lane), "sweep (lane 3 of 00000001)");
+        assert_eq!(work_name("sweep", None), "sweep");
+    }
+
+    #[test]
+    fn the_first_lane_of_a_group_is_the_waiting_one_with_the_lowest_number() {
+        let lane = |at: u128, group: u128, number: u32, state| {
+            let lane = Some(LaneOf { group: id(group), number, revocations: 0 });
+            Allocation { lane, state, ..test_builders::allocation(id(at)) }
+        };
+        let (waits, runs) = (AllocationState::Pending, AllocationState::Running);
+        let plain = test_builders::allocation(id(5));
+        let all = [lane(8, 1, 5, waits), lane(9, 1, 4, waits), lane(7, 1, 3, runs), lane(6, 2, 0, waits), plain];
+        let cluster = Cluster { allocations: all.into_iter().map(|a| (a.id, a)).collect(), ..Cluster::default() };
+        let found = first_waiting_lanes(&cluster, &[id(1), id(3)].into());
+        assert_eq!(found.into_iter().map(|(group, lane)| (group, lane.id)).collect::<Vec<_>>(), [(id(1), id(9))]);
+    }
+}

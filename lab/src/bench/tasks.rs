@@ -1,0 +1,258 @@
+//! `bench tasks`: the tasks of a group that end a second, beside HyperQueue, which has no quorum, and beside bare fork
+//! and exec of as many programs. With `--million`: what a group of a million tasks costs the members.
+//!
+//! One cluster of four agents on this machine, each of which has all processors for its tasks. The group of one agent
+//! is restricted to the first; the others are idle meanwhile. Everything is measured in each round, and whatever was
+//! last in a round is first in the next.
+
+mod hyperqueue;
+mod million;
+
+use self::hyperqueue::HyperQueue;
+use super::figures::{Figure, Report, Samples, Target};
+use super::options::Options;
+use super::surroundings::{slow_files, wait_all_free};
+use crate::binaries::Binaries;
+use crate::cluster::Cluster;
+use crate::down::{self, Guard};
+use crate::lattice::Lattice;
+use crate::machine::{self, Machine};
+use crate::up::{self, Options as UpOptions};
+use crate::{interrupt, process};
+use anyhow::{Context, Result, bail, ensure};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A round takes about a minute.
+const ROUNDS: usize = 5;
+/// Tasks of each group, and of the group before the first that is measured.
+const TASKS: u32 = 10_000;
+const WARM_UP_TASKS: u32 = 200;
+/// The agents of the cluster, and its members: one, beside HyperQueue's one server.
+const AGENTS: u32 = 4;
+const MEMBERS: u32 = 1;
+/// The smallest number of tasks that end a second, relative to HyperQueue's.
+const HYPER_QUEUE_RATIO: f64 = 1.0;
+/// How long all tasks of a group may take.
+const GROUP_LIMIT: Duration = Duration::from_secs(240);
+const ONE_AGENT: &str = "lattice, one agent";
+const ALL_AGENTS: &str = "lattice, four agents";
+const HYPER_QUEUE: &str = "HyperQueue";
+const BARE: &str = "bare fork and exec";
+
+/// Starts the cluster, measures, and removes it again.
+pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
+    options.validate()?;
+    let machine = Machine::look();
+    let binaries = Binaries::beside_lab()?;
+    if !options.no_build {
+        binaries.build()?;
+    }
+    let own = std::env::temp_dir().join(format!("lattice-bench-tasks-{}", std::process::id()));
+    let dir = dir.unwrap_or(&own);
+    interrupt::watch();
+    let before = machine::cpu_pressure();
+    let mut notes = Vec::new();
+    let figures = if options.million {
+        with_cluster(1, million::MEMBERS, dir, options, &mut notes, |cluster, notes| million::measure(cluster, options, notes))?
+    } else {
+        with_cluster(AGENTS, MEMBERS, dir, options, &mut notes, |cluster, notes| measure(cluster, &machine, options, notes))?
+    };
+    let profile = binaries.profile();
+    if profile == "debug" {
+        notes.push("these are debug binaries: run the bench with --release before believing a miss".to_owned());
+    }
+    if !machine.root {
+        notes.push("not root: tasks run without scope and mount, which is less than in a cluster".to_owned());
+    }
+    Ok(Report { bench: "tasks", profile, cpu_pressure: [before, machine::cpu_pressure()], machine, figures, notes })
+}
+
+fn with_cluster(
+    nodes: u32,
+    members: u32,
+    dir: &Path,
+    options: &Options,
+    notes: &mut Vec<String>,
+    measure: impl FnOnce(&Cluster, &mut Vec<String>) -> Result<Vec<Figure>>,
+) -> Result<Vec<Figure>> {
+    let up_options =
+        UpOptions { build: false, agents_dir: options.agents_dir.clone(), grace_seconds: 2, ..UpOptions::new(nodes, members, dir) };
+    let guard = Guard::new(dir);
+    eprintln!("bench: starting the cluster; members: {members}, agents: {nodes}");
+    let cluster = up::up(&up_options.with_audit_as_documented())?;
+    notes.extend(slow_files(&cluster));
+    let measured = measure(&cluster, notes);
+    down::require_gone(&guard.down(Duration::from_secs(10))?)?;
+    measured
+}
+
+/// What is measured in each round.
+struct Contender<'a> {
+    name: &'static str,
+    /// Runs this many tasks; returns how long they took.
+    run: Box<dyn Fn(u32) -> Result<Duration> + 'a>,
+    /// Tasks that ended a second, by round.
+    per_second: Vec<f64>,
+}
+
+impl<'a> Contender<'a> {
+    fn new(name: &'static str, run: impl Fn(u32) -> Result<Duration> + 'a) -> Self {
+        Self { name, run: Box::new(run), per_second: Vec::new() }
+    }
+
+    fn measure(&mut self) -> Result<()> {
+        let took = (self.run)(TASKS).with_context(|| self.name)?;
+        self.per_second.push(f64::from(TASKS) / took.as_secs_f64());
+        Ok(())
+    }
+}
+
+fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
+    let lattice = Lattice::to(cluster, "n1")?;
+    let queue = HyperQueue::start(&cluster.dir.join("hyperqueue"), machine.cores, notes)?;
+    let group = |node: Option<&'static str>| {
+        let lattice = &lattice;
+        move |tasks: u32| run_group(lattice, tasks, node)
+    };
+    let mut contenders = vec![
+        Contender::new(ONE_AGENT, group(Some("n1"))),
+        Contender::new(ALL_AGENTS, group(None)),
+        Contender::new(BARE, |tasks| run_bare(tasks, machine.cores)),
+    ];
+    if let Some(queue) = &queue {
+        contenders.push(Contender::new(HYPER_QUEUE, move |tasks| queue.run(tasks)));
+    }
+    in_turn(&mut contenders, options.rounds.unwrap_or(ROUNDS))?;
+    notes.push(format!(
+        "{TASKS} times /bin/true, each task on one core, {} at once on a node. The time begins with the command that submits them and \
+         waits for their end, `lattice submit --wait` or `hq submit --wait`. The bare ones run one after another in {} threads",
+        machine.cores, machine.cores
+    ));
+    let of = |name: &str| contenders.iter().find(|contender| contender.name == name).map(|contender| contender.per_second.as_slice());
+    let target = Target::RatioAtLeast { peer: HYPER_QUEUE.to_owned(), at_least: HYPER_QUEUE_RATIO };
+    // A target relative to HyperQueue has no meaning without it; a note says why it is not here.
+    let target = Some(target).filter(|_| queue.is_some());
+    let peers = [(HYPER_QUEUE, of(HYPER_QUEUE)), (BARE, of(BARE))];
+    let ours = of(ONE_AGENT).context("no agent was measured")?;
+    let one = compared(&format!("{TASKS} tasks of a group on one node: ended a second"), ours, &peers, target, notes)?;
+    let all = of(ALL_AGENTS).context("the agents were not measured")?;
+    let name = format!("the same on {AGENTS} nodes, all of them this machine");
+    let all = compared(&name, all, &[(ONE_AGENT, of(ONE_AGENT)), (BARE, of(BARE))], None, notes)?;
+    Ok(vec![one, all])
+}
+
+/// Measures each contender once in each round, after a run that does not count.
+fn in_turn(contenders: &mut [Contender], rounds: usize) -> Result<()> {
+    for contender in contenders.iter() {
+        interrupt::check()?;
+        (contender.run)(WARM_UP_TASKS).with_context(|| contender.name)?;
+    }
+    for round in 1..=rounds {
+        for contender in contenders.iter_mut() {
+            interrupt::check()?;
+            contender.measure()?;
+        }
+        contenders.reverse();
+        eprintln!("bench: round {round} of {rounds}");
+    }
+    Ok(())
+}
+
+/// A figure beside those of its peers that were measured. The ratio in each round becomes a note.
+fn compared(name: &str, ours: &[f64], peers: &[(&str, Option<&[f64]>)], target: Option<Target>, notes: &mut Vec<String>) -> Result<Figure> {
+    for (peer, theirs) in peers {
+        let Some(theirs) = theirs else { continue };
+        let ratios: Vec<f64> = ours.iter().zip(*theirs).map(|(ours, theirs)| ours / theirs).collect();
+        let ratio = Samples::of(ratios, 0).context("no round was measured")?;
+        notes.push(format!("{name}: {:.2} of {peer} ({:.2}–{:.2} by round)", ratio.median, ratio.min, ratio.max));
+    }
+    let samples = Samples::of(ours.to_vec(), 0).context("no round was measured")?;
+    let peers = peers.iter().map(|(peer, theirs)| (*peer, theirs.and_then(|theirs| Samples::of(theirs.to_vec(), 0)))).collect();
+    Ok(Figure::new(name, "/s", samples, peers, target))
+}
+
+/// Submits a group, on this node alone if one is given, and waits for its end.
+fn run_group(lattice: &Lattice, tasks: u32, node: Option<&str>) -> Result<Duration> {
+    let group = group_of(tasks);
+    let node: Vec<&str> = node.iter().flat_map(|node| ["-w", *node]).collect();
+    let args = [&["submit", "-q", "--wait", &group, "--cores=1"], &node[..], &["--", "/bin/true"]].concat();
+    let took = time_of(&mut lattice.command(&args))?;
+    // The next group is not to wait for the end of these lanes.
+    wait_all_free(lattice)?;
+    Ok(took)
+}
+
+/// The option for a group of this many tasks.
+fn group_of(tasks: u32) -> String {
+    format!("--task-group=0-{}", tasks.saturating_sub(1))
+}
+
+/// The time of a command that must succeed.
+fn time_of(command: &mut Command) -> Result<Duration> {
+    let done = process::run(command, GROUP_LIMIT)?;
+    interrupt::check()?;
+    ensure!(!done.timed_out, "not ended after {} s", GROUP_LIMIT.as_secs());
+    ensure!(done.code() == 0, "ended with {}: {}", done.code(), done.err().trim());
+    Ok(done.took)
+}
+
+/// The lower bound: as many threads, each of which starts one program after another and waits for it.
+fn run_bare(tasks: u32, threads: usize) -> Result<Duration> {
+    let threads = u32::try_from(threads)?.max(1);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let shares = (0..threads).map(|number| tasks / threads + u32::from(number < tasks % threads));
+        let started: Vec<_> = shares.map(|share| scope.spawn(move || run_one_after_another(share))).collect();
+        started.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a thread that starts programs panicked")))
+    })?;
+    Ok(began.elapsed())
+}
+
+fn run_one_after_another(programs: u32) -> Result<()> {
+    for _ in 0..programs {
+        interrupt::check()?;
+        let status = Command::new("/bin/true").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+        ensure!(status.success(), "/bin/true: {status}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn contenders_take_turns_and_one_that_was_last_is_first() {
+        let order = RefCell::new(Vec::new());
+        let contender = |name: &'static str, ms: u64| {
+            let order = &order;
+            Contender::new(name, move |tasks| {
+                order.borrow_mut().push((name, tasks));
+                Ok(Duration::from_millis(ms))
+            })
+        };
+        let mut contenders = [contender("a", 1_000), contender("b", 2_000)];
+        in_turn(&mut contenders, 2).unwrap();
+        let of = |name: &str| contenders.iter().find(|contender| contender.name == name).unwrap().per_second.clone();
+        assert_eq!((of("a"), of("b")), (vec![10_000.0; 2], vec![5_000.0; 2]));
+        let warm_up = [("a", WARM_UP_TASKS), ("b", WARM_UP_TASKS)];
+        assert_eq!(*order.borrow(), [&warm_up[..], &[("a", TASKS), ("b", TASKS), ("b", TASKS), ("a", TASKS)]].concat());
+    }
+
+    #[test]
+    fn ratios_are_those_of_each_round_and_a_peer_that_is_absent_has_none() {
+        let mut notes = Vec::new();
+        let figure = compared("tasks", &[20.0, 30.0], &[("x", Some(&[10.0, 10.0][..])), ("y", None)], None, &mut notes).unwrap();
+        assert_eq!(figure.peers.iter().map(|peer| peer.name.as_str()).collect::<Vec<_>>(), ["x"]);
+        assert_eq!(notes, ["tasks: 2.50 of x (2.00–3.00 by round)"]);
+    }
+
+    #[test]
+    fn programs_run_one_after_another_in_each_thread() {
+        assert!(run_bare(5, 2).unwrap() > Duration::ZERO);
+        assert_eq!(group_of(10_000), "--task-group=0-9999");
+    }
+}

@@ -1,0 +1,536 @@
+//! Task groups: which lane runs which tasks, and how many lanes there are.
+//!
+//! ```text
+//!   Submit ──▶ group, in no queue ──lanes are created──▶ lane: an allocation like any other ──▶ claim
+//!                 ▲                                        │ AdvanceLane: ends in, tasks out
+//!                 ╰── tasks of a claim that is over ◀──────╯ ended, lost, preempted: never requeued
+//!
+//!   a command changes a lane or a group ──note_before──▶ `lanes`, `groups` of the context
+//!   end of the command: each lane followed ──▶ its group ──▶ lanes created and ended, or the group ends
+//! ```
+//!
+//! The ledger leases tasks to lanes itself, so each task ends once, whatever an isolated node still
+//! reports (decision 88). A lane holds its tasks as long as its head has an unfenced holding under that
+//! claim. Then nothing of the claim can run any more, and what it has not reported waits again.
+//!
+//! One command creates and ends a bounded number of lanes. Groups with more to do stay in
+//! `unsettled_groups`, which is replicated, until the next command; if there is none, the leader's
+//! clock proposes one (`Action::SettleDependents`).
+//!
+//! After a recovery from a backup, the ledger does not know what the lost quorum leased since:
+//!
+//! | a task that | and in the backup | |
+//! |---|---|---|
+//! | ended in a lane that a node still has | waited | the lane's report counts |
+//! | runs in such a lane | waited | is killed there, and runs again |
+//! | ended in a lane that is gone | was leased by it | runs again, which counts as a restart |
+//! | ended in a lane that is gone | waited | runs again |
+//!
+//! So no task is lost, and some run twice. Lanes are created only when every node has reported what it
+//! has, or is away.
+
+use super::refusal::Refusal;
+use super::state::task_groups::{GroupTasks, LanePhase};
+use super::state::user_usage::holds_nodes;
+use super::task_states::{TaskPlace, TaskStates};
+use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
+use lattice_model::task_group::LANE_WALLTIMES;
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, Epoch, LaneOf, LaneReport, LaneWork,
+    NodeId, Principal, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
+};
+use std::borrow::Cow;
+use std::ops::Bound;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// How many lanes one command creates, ends and notifies at most.
+pub(super) const LANES_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 64 };
+/// How many ranges of tasks one command may name.
+const RANGES_MAX: usize = 20_000;
+/// For how long the tasks that a lane holds should last, in microseconds.
+const LEASE_US: u64 = 2_000_000;
+/// A lane whose tasks take at least this long on average holds one at a time, in microseconds.
+const LONG_TASK_US: u64 = 1_000_000;
+/// How many tasks a lane holds at most.
+const LEASED_MAX: u32 = 10_000;
+/// After a recovery, lanes are numbered from this much higher: the lost quorum is assumed not to have
+/// created so many since the backup.
+const NUMBERS_STEP: u32 = 1_000_000;
+
+/// The id of a lane. Lanes of a group differ in the digits that people type, and from the group.
+pub(super) fn lane_id(group: AllocationId, number: u32) -> AllocationId {
+    // An odd factor: different numbers have different products.
+    let digits = number.wrapping_add(1).wrapping_mul(0x9E37_79B1);
+    AllocationId(Uuid::from_u128(group.0.as_u128() ^ (u128::from(digits) << 96)))
+}
+
+/// How many tasks a lane should hold whose tasks take so long on average.
+fn lease_target(mean_us: u64, waiting: u32, running: u32) -> u32 {
+    let long = mean_us == 0 || mean_us >= LONG_TASK_US;
+    let wanted = if long { 1 } else { u32::try_from(LEASE_US / mean_us).unwrap_or(LEASED_MAX).min(LEASED_MAX) };
+    // Near the end, the lanes that have nodes share what is left.
+    wanted.min(waiting / running.max(1).saturating_mul(2) + 1)
+}
+
+/// Whether tasks that a lane held when it ended in this way may have begun there.
+fn may_have_begun_tasks(reason: &EndReason) -> bool {
+    match reason {
+        // It began no task that its walltime did not suffice for, and a preemption is not the tasks' fault.
+        EndReason::Exited { code: 0 }
+        | EndReason::WalltimeExceeded
+        | EndReason::WalltimeSaved { .. }
+        | EndReason::Preempted { .. }
+        | EndReason::PrologueFailed { .. } => false,
+        EndReason::Exited { .. }
+        | EndReason::Cancelled { .. }
+        | EndReason::NodeLost { .. }
+        | EndReason::LaunchAborted { .. }
+        | EndReason::OutOfMemory { .. }
+        | EndReason::ProbeFailed { .. }
+        | EndReason::DrainDeadline { .. }
+        | EndReason::RunLeaseLapsed { .. }
+        | EndReason::Requeued { .. }
+        | EndReason::DependencyUnmet { .. }
+        | EndReason::TasksFailed { .. } => true,
+    }
+}
+
+/// Whether another lane of the group will probably end in the same way: not if its node was lost, or
+/// somebody needed the node.
+fn is_fault_of_group(reason: &EndReason) -> bool {
+    match reason {
+        EndReason::Exited { code } => *code != 0,
+        EndReason::WalltimeExceeded
+        | EndReason::PrologueFailed { .. }
+        | EndReason::LaunchAborted { .. }
+        | EndReason::OutOfMemory { .. }
+        | EndReason::ProbeFailed { .. } => true,
+        EndReason::WalltimeSaved { .. }
+        | EndReason::Preempted { .. }
+        | EndReason::Cancelled { .. }
+        | EndReason::NodeLost { .. }
+        | EndReason::DrainDeadline { .. }
+        | EndReason::RunLeaseLapsed { .. }
+        | EndReason::Requeued { .. }
+        | EndReason::DependencyUnmet { .. }
+        | EndReason::TasksFailed { .. } => false,
+    }
+}
+
+/// The specification from which that of a share was made: the share of a lane has the walltime of
+/// several tasks.
+pub(super) fn spec_as_submitted(share: &DesiredShare) -> Cow<'_, AllocationSpec> {
+    match share.lane {
+        Some(_) => {
+            let walltime = share.spec.walltime.map(|walltime| walltime / LANE_WALLTIMES);
+            Cow::Owned(AllocationSpec { walltime, ..share.spec.clone() })
+        }
+        None => Cow::Borrowed(&share.spec),
+    }
+}
+
+fn named_ranges_are_bounded(count: usize) -> Result<(), Refusal> {
+    if count > RANGES_MAX {
+        let why = format!("{count} separate ranges of tasks: at most {RANGES_MAX} at a time, so name some now and the others later");
+        return Err(Refusal::Malformed { why });
+    }
+    Ok(())
+}
+
+fn failures_max(group: &Allocation) -> Option<u32> {
+    group.spec.tasks.as_ref().and_then(|tasks| tasks.failures_max)
+}
+
+impl Ledger {
+    /// The group was submitted, or adopted, just now.
+    pub(super) fn open_group(&mut self, context: &mut ApplyContext, id: AllocationId, tasks: &TaskGroup) {
+        self.task_groups.insert(id, Arc::new(GroupTasks::new(tasks.indices.count())));
+        context.groups.insert(id);
+    }
+
+    /// The tasks of a group, to be changed by this command.
+    fn tasks_mut(&mut self, context: &mut ApplyContext, group: AllocationId) -> Option<&mut GroupTasks> {
+        self.note_before(context, group);
+        self.task_groups.get_mut(&group).map(Arc::make_mut)
+    }
+
+    /// Whether the allocation has lanes that have not ended, or whose processes may still be there.
+    pub(super) fn has_lanes(&self, id: AllocationId) -> bool {
+        self.task_groups.get(&id).is_some_and(|tasks| !tasks.lanes.are_gone())
+    }
+
+    fn holds_unfenced(&self, node: &NodeId, id: AllocationId, epoch: Epoch) -> bool {
+        self.holdings(node).iter().any(|h| (h.allocation, h.epoch, h.fenced) == (id, epoch, false))
+    }
+
+    /// A lane's head reports what has ended, and gets what it may run.
+    pub(super) fn advance_lane(
+        &mut self,
+        context: &mut ApplyContext,
+        (id, epoch): (AllocationId, Epoch),
+        node: &NodeId,
+        report: &LaneReport,
+    ) -> Result<Outcome, Refusal> {
+        let known = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
+        let Some(LaneOf { group, number, .. }) = known.lane else { return Err(Refusal::NotALane { id }) };
+        named_ranges_are_bounded(report.ended.iter().map(|ended| ended.tasks.range_count()).sum())?;
+        if self.awaits(node) {
+            let why = format!("node {node} has not reported yet what it has since the quorum was recovered");
+            return Err(Refusal::Unavailable { why });
+        }
+        if known.epoch != epoch || !self.holds_unfenced(node, id, epoch) {
+            return Err(Refusal::StaleEpoch { id, seen: epoch, now: known.epoch });
+        }
+        if let Some(head) = known.head().filter(|head| *head != node) {
+            return Err(Refusal::Malformed { why: format!("lane {id} is advanced by its head, {head}, and not by {node}") });
+        }
+        let leader = self.allocations.get(&group).ok_or_else(|| self.no_such_allocation(group))?;
+        let is_asked_back = known.preemption.as_ref().is_some_and(|order| order.stands());
+        let may_lease = self.is_live(id, epoch) && !leader.held && !is_asked_back;
+        let (has_ended, failures_max) = (leader.state.is_terminal(), failures_max(leader));
+        let is_of_lost_quorum = self.recovery.as_ref().is_some_and(|recovery| epoch <= recovery.epochs);
+        if has_ended {
+            return Ok(Outcome::LaneWork(LaneWork { leased: TaskSet::default(), is_last: true }));
+        }
+        let Some(tasks) = self.tasks_mut(context, group) else { return Err(Refusal::NotATaskGroup { id: group }) };
+        tasks.open_lease(number, epoch, node);
+        for ended in &report.ended {
+            match ended.outcome {
+                TaskOutcome::Exited(_) | TaskOutcome::WalltimeExceeded => {
+                    tasks.end_leased(number, ended.outcome, &ended.tasks);
+                    if is_of_lost_quorum {
+                        tasks.end_unknown(number, ended.outcome, &ended.tasks);
+                    }
+                }
+                // Decided by the quorum alone.
+                TaskOutcome::Lost | TaskOutcome::Cancelled => {}
+            }
+        }
+        tasks.stop_if_due(failures_max);
+        if may_lease {
+            let target = lease_target(report.mean_us, tasks.waiting_count(), tasks.lanes_running());
+            tasks.top_up(number, target);
+        }
+        let leased = tasks.lease(number).map(|lease| lease.tasks.clone()).unwrap_or_default();
+        // What other lanes give back later runs in a lane of its own.
+        let is_last = !may_lease || tasks.waiting_count() == 0;
+        Ok(Outcome::LaneWork(LaneWork { leased, is_last }))
+    }
+
+    /// Cancels single tasks of a group.
+    pub(super) fn cancel_tasks(
+        &mut self,
+        context: &mut ApplyContext,
+        id: AllocationId,
+        tasks: &TaskSet,
+        by: &Principal,
+    ) -> Result<Outcome, Refusal> {
+        let group = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
+        if !by.may_act_for(&group.owner) {
+            return Err(Refusal::NotYours { id, owner: group.owner.name.clone() });
+        }
+        let Some(spec) = group.spec.tasks.clone().filter(|_| group.is_task_group()) else { return Err(Refusal::NotATaskGroup { id }) };
+        named_ranges_are_bounded(tasks.range_count())?;
+        let asked = TaskSet::first(spec.indices.count()).and(tasks);
+        let (Some(first), Some(last)) = (asked.ranges().next(), asked.ranges().next_back()) else {
+            let (first, last) = (spec.indices.first(), spec.indices.last());
+            return Err(Refusal::Malformed { why: format!("task group {id} has none of these tasks: its indices are {first} to {last}") });
+        };
+        let Some(known) = self.tasks_mut(context, id) else { return Err(Refusal::NotATaskGroup { id }) };
+        let (cancelled, ended) = known.cancel(&asked);
+        if cancelled > 0 {
+            known.cancelled_by = Some(by.name.clone());
+            let [first, last] = [*first.start(), *last.end()].map(|ordinal| spec.indices.index_of(ordinal).unwrap_or_default());
+            let detail = format!("{cancelled} of its tasks, with indices from {first} to {last}");
+            self.record(context, &by.name, AuditAction::CancelRequested, Subject { allocation: Some(id), node: None }, detail);
+        }
+        Ok(Outcome::TasksCancelled { cancelled, ended })
+    }
+
+    /// The allocation is about to end. If it is a group, its tasks end with it.
+    pub(super) fn end_tasks(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        if self.task_groups.get(&id).is_some_and(|tasks| tasks.unended_count() > 0)
+            && let Some(tasks) = self.tasks_mut(context, id)
+        {
+            tasks.cancel_all();
+        }
+    }
+
+    /// Refuses what is done to a group as a whole if this is one of its lanes.
+    pub(super) fn not_to_a_lane(allocation: &Allocation) -> Result<(), Refusal> {
+        match allocation.lane {
+            Some(LaneOf { group, number, .. }) => Err(Refusal::LaneOfGroup { id: allocation.id, number, group }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a group has lanes to be created or ended: then the next command goes on.
+    pub(super) fn groups_are_due(&self) -> bool {
+        !self.unsettled_groups.is_empty() || (!self.crowded_groups.is_empty() && self.has_room())
+    }
+
+    fn has_room(&self) -> bool {
+        self.allocations.len() - self.ended.len() < LIVE_MAX
+    }
+
+    /// No node may run what the backup does not know: groups get lanes again.
+    pub(super) fn resume_groups(&mut self) {
+        self.unsettled_groups.extend(self.task_groups.keys().copied());
+    }
+
+    /// After a recovery: the lost quorum may have created lanes since the backup.
+    pub(super) fn skip_lane_numbers(&mut self) {
+        for id in self.task_groups.keys().copied().collect::<Vec<_>>() {
+            if let Some(tasks) = self.task_groups.get_mut(&id).map(Arc::make_mut) {
+                tasks.lanes.next = tasks.lanes.next.saturating_add(NUMBERS_STEP);
+            }
+        }
+    }
+
+    /// After a recovery: a node has a lane of a group that the backup lacks. What the lost quorum knew
+    /// of its tasks is gone, so all of them wait.
+    pub(super) fn adopt_group(&mut self, context: &mut ApplyContext, node: &NodeId, share: &DesiredShare) {
+        let (Some(LaneOf { group: id, .. }), Some(tasks)) = (share.lane, share.spec.tasks.as_deref()) else { return };
+        if self.allocations.contains_key(&id) {
+            return;
+        }
+        let (spec, owner) = (spec_as_submitted(share).into_owned(), share.owner.clone());
+        let mut group = Allocation { revision: context.revision, ..Allocation::submitted(id, spec, owner, context.at) };
+        self.scripts.share(&mut Arc::make_mut(&mut group.spec).entrypoint);
+        self.note_before(context, id);
+        self.allocations.insert(id, Arc::new(group));
+        context.changed.record(id);
+        self.open_group(context, id, tasks);
+        let about = Subject { allocation: Some(id), node: Some(node) };
+        self.record(context, &format!("node:{node}"), AuditAction::AllocationAdopted, about, "the task group of a lane".to_owned());
+    }
+
+    /// After a command: brings groups up to date with their lanes, and lanes with their groups, up to
+    /// a number.
+    pub(super) fn settle_groups(&mut self, context: &mut ApplyContext, left: &mut usize) {
+        while let Some((id, lane)) = context.lanes.pop_first() {
+            self.follow_lane(context, id, lane);
+        }
+        self.unsettled_groups.append(&mut context.groups);
+        let mut from = Bound::Unbounded;
+        while *left > 0 {
+            let next = self.unsettled_groups.range((from, Bound::Unbounded)).next().copied();
+            let crowded = |ledger: &mut Self| ledger.has_room().then(|| ledger.crowded_groups.pop_first()).flatten();
+            let Some(group) = next.or_else(|| crowded(self)) else { return };
+            from = Bound::Excluded(group);
+            if self.settle_group(context, group, left) {
+                self.unsettled_groups.remove(&group);
+            } else {
+                self.unsettled_groups.insert(group);
+            }
+        }
+    }
+
+    /// A lane may have changed: its group learns of that.
+    fn follow_lane(&mut self, context: &mut ApplyContext, id: AllocationId, LaneOf { group, number, .. }: LaneOf) {
+        let (Some(tasks), Some(leader)) = (self.task_groups.get(&group), self.allocations.get(&group)) else { return };
+        let record = self.allocations.get(&id).or_else(|| context.changed.dropped.get(&id));
+        let phase = match record {
+            Some(lane) if holds_nodes(lane.state) => LanePhase::Running,
+            Some(lane) if !lane.state.is_terminal() => LanePhase::Waiting,
+            Some(_) | None if self.holdings.unfenced_of(id) > 0 => LanePhase::Leaving,
+            Some(_) | None => LanePhase::Absent,
+        };
+        let (was, lease) = (tasks.lanes.phase(number), tasks.lease(number));
+        let is_over = lease.is_some_and(|lease| !self.holds_unfenced(&lease.head, id, lease.epoch));
+        let started_at = record.filter(|lane| lane.state == AllocationState::Running).and_then(|lane| lane.started_at);
+        let is_start = leader.started_at.is_none() && !leader.state.is_terminal();
+        let ended_now = matches!(was, LanePhase::Waiting | LanePhase::Running) && matches!(phase, LanePhase::Leaving | LanePhase::Absent);
+        let (has_leased, failures_max) = (lease.is_some(), failures_max(leader));
+        let reason = record.and_then(|lane| lane.reason.clone());
+        if let Some(at) = started_at.filter(|_| is_start)
+            && let Some(leader) = self.allocation_mut(context, group)
+        {
+            leader.started_at = Some(at);
+        }
+        if was == phase && !is_over {
+            return;
+        }
+        let Some(tasks) = self.tasks_mut(context, group) else { return };
+        tasks.lanes.set_phase(number, phase);
+        if is_over {
+            tasks.give_back(number, reason.as_ref().is_none_or(may_have_begun_tasks));
+        }
+        if phase == LanePhase::Absent {
+            tasks.revoked.remove(&number);
+        }
+        if let Some(reason) = reason.filter(|reason| ended_now && !has_leased && is_fault_of_group(reason)) {
+            tasks.note_failed_lane(&reason);
+        }
+        tasks.stop_if_due(failures_max);
+    }
+
+    /// Ends the group, or lanes that it does not need, or creates some. Returns whether nothing is left
+    /// to do.
+    fn settle_group(&mut self, context: &mut ApplyContext, id: AllocationId, left: &mut usize) -> bool {
+        let is_notified = self.notify_revoked(context, id, left);
+        let (Some(group), Some(tasks)) = (self.allocations.get(&id).cloned(), self.task_groups.get(&id)) else { return true };
+        if group.state.is_terminal() {
+            return self.end_lanes_of_ended(context, &group, left) && is_notified;
+        }
+        // A node may run tasks that the backup shows as waiting.
+        if self.placing_waits() {
+            return true;
+        }
+        if let Some(reason) = tasks.end_reason() {
+            self.end_for_good(context, id, reason, "quorum");
+            return is_notified;
+        }
+        let may_begin = !group.held && group.dependencies.as_ref().is_none_or(|all| all.are_met());
+        let concurrent_max = group.spec.tasks.as_ref().and_then(|tasks| tasks.concurrent_max);
+        let wanted = if may_begin { tasks.lanes_wanted(concurrent_max) } else { 0 };
+        let waiting = tasks.lanes_waiting();
+        let surplus: Vec<u32> = tasks.lanes.waiting.iter().rev().take(waiting.saturating_sub(wanted) as usize).copied().collect();
+        for number in surplus {
+            if *left == 0 {
+                return false;
+            }
+            *left -= 1;
+            self.end_for_good(context, lane_id(id, number), EndReason::Cancelled { by: "quorum".to_owned() }, "quorum");
+        }
+        self.create_lanes(context, &group, wanted.saturating_sub(waiting), left) && is_notified
+    }
+
+    /// Ends the lanes of a group that has ended. Those of a group whose tasks have all ended find out
+    /// by themselves that nothing is left to run, unless they wait for nodes.
+    fn end_lanes_of_ended(&mut self, context: &mut ApplyContext, group: &Allocation, left: &mut usize) -> bool {
+        let Some(tasks) = self.task_groups.get(&group.id) else { return true };
+        let by = match &group.reason {
+            Some(EndReason::Cancelled { by }) => by.clone(),
+            Some(_) | None => "quorum".to_owned(),
+        };
+        let ends_by_itself = matches!(group.reason, Some(EndReason::Exited { .. } | EndReason::TasksFailed { .. }));
+        let running = tasks.lanes.running.iter().filter(|_| !ends_by_itself);
+        let mut lanes = tasks.lanes.waiting.iter().chain(running).copied();
+        let now: Vec<u32> = lanes.by_ref().take(*left).collect();
+        let is_all = lanes.next().is_none();
+        *left -= now.len();
+        for number in now {
+            self.end_for_good(context, lane_id(group.id, number), EndReason::Cancelled { by: by.clone() }, &by);
+        }
+        is_all
+    }
+
+    /// Tasks that these lanes hold were cancelled: their heads ask what they may still run. Returns
+    /// whether all lanes were notified.
+    fn notify_revoked(&mut self, context: &mut ApplyContext, group: AllocationId, left: &mut usize) -> bool {
+        let Some(tasks) = self.task_groups.get(&group).filter(|tasks| !tasks.revoked.is_empty()) else { return true };
+        let numbers: Vec<u32> = tasks.revoked.iter().take(*left).copied().collect();
+        let is_all = numbers.len() == tasks.revoked.len();
+        *left -= numbers.len();
+        for number in numbers {
+            if let Some(tasks) = self.tasks_mut(context, group) {
+                tasks.revoked.remove(&number);
+            }
+            let id = lane_id(group, number);
+            let Some(lane) = self.allocations.get(&id).filter(|lane| holds_nodes(lane.state)) else { continue };
+            context.changed.desired.extend(lane.nodes().cloned());
+            if let Some(lane) = self.allocation_mut(context, id).and_then(|lane| lane.lane.as_mut()) {
+                lane.revocations = lane.revocations.wrapping_add(1);
+            }
+        }
+        is_all
+    }
+
+    fn create_lanes(&mut self, context: &mut ApplyContext, group: &Allocation, count: u32, left: &mut usize) -> bool {
+        let walltime = group.spec.walltime.map(|walltime| walltime.saturating_mul(LANE_WALLTIMES));
+        let spec = || AllocationSpec {
+            walltime,
+            requeue: RequeuePolicy::Never,
+            requeues_max: 0,
+            depends_on: Vec::new(),
+            hold: false,
+            ..AllocationSpec::clone(&group.spec)
+        };
+        for _ in 0..count {
+            if *left == 0 {
+                return false;
+            }
+            if !self.has_room() {
+                self.crowded_groups.insert(group.id);
+                return true;
+            }
+            *left -= 1;
+            self.create_lane(context, group, spec());
+        }
+        true
+    }
+
+    fn create_lane(&mut self, context: &mut ApplyContext, group: &Allocation, spec: AllocationSpec) {
+        let Some(number) = self.task_groups.get(&group.id).map(|tasks| tasks.lanes.next) else { return };
+        let id = lane_id(group.id, number);
+        // Somebody may have submitted work with this id: then the group has no lane of this number.
+        let is_free = !self.allocations.contains_key(&id);
+        if let Some(tasks) = self.tasks_mut(context, group.id) {
+            tasks.lanes.set_phase(number, if is_free { LanePhase::Waiting } else { LanePhase::Absent });
+        }
+        if !is_free {
+            return;
+        }
+        let lane = Allocation {
+            lane: Some(LaneOf { group: group.id, number, revocations: 0 }),
+            revision: context.revision,
+            // It has its group's place in the queue.
+            ..Allocation::submitted(id, spec, group.owner.clone(), group.queued_at())
+        };
+        self.note_before(context, id);
+        self.allocations.insert(id, Arc::new(lane));
+        context.changed.record(id);
+        let detail = format!("lane {number} of task group {}", group.id);
+        self.record(context, "quorum", AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
+    }
+
+    /// The states of a group's tasks; if `ordinal` is given, also where that task ran.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchAllocation`]; [`Refusal::NotATaskGroup`].
+    pub fn task_states(&self, id: AllocationId, ordinal: Option<u32>) -> Result<TaskStates, Refusal> {
+        if !self.allocations.contains_key(&id) {
+            return Err(self.no_such_allocation(id));
+        }
+        let tasks = self.task_groups.get(&id).ok_or(Refusal::NotATaskGroup { id })?;
+        let place = |number: u32| {
+            let lane = lane_id(id, number);
+            TaskPlace { lane, node: self.allocations.get(&lane).and_then(|lane| lane.head().cloned()) }
+        };
+        let mut leased = TaskSet::default();
+        tasks.leases.values().for_each(|lease| leased.insert_all(&lease.tasks));
+        Ok(TaskStates {
+            waiting: tasks.waiting.clone(),
+            leased,
+            ended: tasks.ended.clone(),
+            restarts: tasks.restarts,
+            lanes_running: tasks.lanes_running(),
+            lanes_waiting: tasks.lanes_waiting(),
+            places: ordinal.into_iter().flat_map(|ordinal| tasks.lanes_of_task(ordinal)).map(place).collect(),
+            task_restarts: ordinal.map_or(0, |ordinal| tasks.restarts_of(ordinal)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn lanes_differ_in_the_digits_that_people_type() {
+        let group = AllocationId(Uuid::from_u128(0x1f0c_9a4e_5b7d_4c39_9a54_0f3c_2b1d_7e88));
+        let ids: BTreeSet<String> = (0..10_000).map(|number| lane_id(group, number).short()).chain([group.short()]).collect();
+        assert_eq!(ids.len(), 10_001);
+        assert_eq!(lane_id(group, 0).to_string(), "813be3ff-5b7d-4c39-9a54-0f3c2b1d7e88");
+    }
+
+    #[test]
+    fn a_lane_holds_work_for_two_seconds() {
+        let many = |mean_us| lease_target(mean_us, 1_000_000, 1);
+        assert_eq!([0, 1, 500, 1000, 400_000, 999_999, 1_000_000, u64::MAX].map(many), [1, 10_000, 4000, 2000, 5, 2, 1, 1]);
+        assert_eq!([0, 1, 7, 100].map(|waiting| lease_target(1000, waiting, 4)), [1, 1, 1, 13]);
+    }
+}

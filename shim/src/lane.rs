@@ -1,0 +1,272 @@
+//! The tasks that a lane of a task group holds, and how far they are. Pure: the caller runs them, and passes the time.
+//!
+//! ```text
+//!   waiting ──begin──▶ running ──end──▶ ended ──reported, and the next lease lacks it──▶ forgotten
+//! ```
+
+use lattice_model::{EndedTasks, LaneReport, LaneWork, TaskOutcome, TaskSet};
+use lattice_runtime::shim::{TASKS_PER_LOG_DIRECTORY, task_launch};
+use std::collections::BTreeMap;
+
+/// The interval between two reports while enough tasks are left, in milliseconds.
+const REPORT_INTERVAL_MS: u64 = 500;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Lane {
+    /// All tasks of the latest lease.
+    leased: TaskSet,
+    /// Those of them that were not begun.
+    waiting: TaskSet,
+    running: Option<u32>,
+    /// Those of `leased` that have ended.
+    ended: BTreeMap<TaskOutcome, TaskSet>,
+    /// Whether no further task will come.
+    is_last: bool,
+    /// Whether no further task may begin.
+    is_closed: bool,
+    /// How many tasks were left when the latest lease came.
+    lease_len: u32,
+    /// Whether it was reported since then that few of them are left.
+    reported_few: bool,
+    /// Whether a task has ended since the latest report.
+    has_news: bool,
+    /// When the latest report was made.
+    reported_at_ms: u64,
+    /// How long the tasks that ended took in total, in microseconds, and how many they were.
+    took_us: u64,
+    took_count: u64,
+}
+
+impl Lane {
+    /// Takes the tasks that the lane holds from now on. Returns whether the running task is not one of them.
+    pub fn lease(&mut self, work: LaneWork) -> bool {
+        self.leased = work.leased;
+        self.is_last = work.is_last;
+        for tasks in self.ended.values_mut() {
+            *tasks = tasks.and(&self.leased);
+        }
+        self.ended.retain(|_, tasks| !tasks.is_empty());
+        self.has_news &= !self.ended.is_empty();
+        self.waiting = self.leased.clone();
+        self.ended.values().for_each(|tasks| self.waiting.remove_all(tasks));
+        if let Some(running) = self.running {
+            self.waiting.remove(running..=running);
+        }
+        self.lease_len = self.left();
+        self.reported_few = false;
+        self.running.is_some_and(|running| !self.leased.contains(running))
+    }
+
+    /// Begins the next task; `None`: there is none, one runs already, or none may begin.
+    pub fn begin(&mut self) -> Option<u32> {
+        if self.is_closed || self.running.is_some() {
+            return None;
+        }
+        let next = self.waiting.ranges().next().map(|range| *range.start())?;
+        self.waiting.remove(next..=next);
+        self.running = Some(next);
+        Some(next)
+    }
+
+    /// The running task has ended. A task that is not leased any more is forgotten.
+    pub fn end(&mut self, outcome: TaskOutcome, took_us: u64) {
+        let Some(task) = self.running.take().filter(|task| self.leased.contains(*task)) else { return };
+        self.ended.entry(outcome).or_default().insert(task..=task);
+        self.has_news = true;
+        self.took_us = self.took_us.saturating_add(took_us);
+        self.took_count += 1;
+    }
+
+    /// Begins no further task from now on: the lane ends when nothing runs and every end is confirmed.
+    pub fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Whether a task of this launch number ([`task_launch`]) waits or runs.
+    pub fn has_tasks_of(&self, launch: u32) -> bool {
+        let first = (launch - 1) * TASKS_PER_LOG_DIRECTORY;
+        let mut all = TaskSet::default();
+        all.insert(first..=first + (TASKS_PER_LOG_DIRECTORY - 1));
+        !self.waiting.and(&all).is_empty() || self.running.is_some_and(|running| task_launch(running) == launch)
+    }
+
+    /// The number of leased tasks that have not ended.
+    fn left(&self) -> u32 {
+        self.waiting.len() + u32::from(self.running.is_some_and(|running| self.leased.contains(running)))
+    }
+
+    /// When to report, in milliseconds of the clock passed to [`Self::report`]; `None`: there is nothing new.
+    pub fn report_due_ms(&self) -> Option<u64> {
+        if !self.has_news {
+            return None;
+        }
+        let nothing_to_run = self.running.is_none() && (self.is_closed || self.waiting.is_empty());
+        let is_urgent = nothing_to_run || (!self.reported_few && self.has_few());
+        Some(if is_urgent { 0 } else { self.reported_at_ms.saturating_add(REPORT_INTERVAL_MS) })
+    }
+
+    /// Whether less than half of the latest lease is left.
+    fn has_few(&self) -> bool {
+        self.left() < self.lease_len.div_ceil(2)
+    }
+
+    /// Every end that is not confirmed, and the number of leased tasks that have not ended.
+    pub fn report(&mut self, now_ms: u64) -> (LaneReport, u32) {
+        self.has_news = false;
+        self.reported_at_ms = now_ms;
+        self.reported_few |= self.has_few();
+        let ended = self.ended.iter().map(|(outcome, tasks)| EndedTasks { outcome: *outcome, tasks: tasks.clone() }).collect();
+        // Zero means that none has ended.
+        let mean_us = self.took_us.checked_div(self.took_count).map_or(0, |mean| mean.max(1));
+        (LaneReport { ended, mean_us }, self.left())
+    }
+
+    /// Whether some end is not confirmed.
+    pub fn has_ended_tasks(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// Whether it has ended: nothing runs, every end is confirmed, and no task will begin.
+    pub fn is_over(&self) -> bool {
+        self.running.is_none() && self.ended.is_empty() && (self.is_closed || (self.is_last && self.leased.is_empty()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DONE: TaskOutcome = TaskOutcome::Exited(0);
+    const FAILED: TaskOutcome = TaskOutcome::Exited(3);
+
+    fn work(tasks: impl IntoIterator<Item = u32>, is_last: bool) -> LaneWork {
+        LaneWork { leased: tasks.into_iter().collect(), is_last }
+    }
+
+    fn ended(outcome: TaskOutcome, tasks: impl IntoIterator<Item = u32>) -> EndedTasks {
+        EndedTasks { outcome, tasks: tasks.into_iter().collect() }
+    }
+
+    /// A lane that holds these tasks.
+    fn lane(tasks: impl IntoIterator<Item = u32>) -> Lane {
+        let mut lane = Lane::default();
+        assert!(!lane.lease(work(tasks, false)));
+        lane
+    }
+
+    fn run(lane: &mut Lane, outcome: TaskOutcome) -> u32 {
+        let task = lane.begin().expect("a task waits");
+        lane.end(outcome, 10);
+        task
+    }
+
+    #[test]
+    fn tasks_run_one_at_a_time_in_ascending_order() {
+        let mut lane = lane([7, 3, 4]);
+        assert_eq!((lane.begin(), lane.begin()), (Some(3), None), "one runs");
+        lane.end(DONE, 5);
+        assert_eq!([run(&mut lane, FAILED), run(&mut lane, DONE)], [4, 7]);
+        assert_eq!(lane.begin(), None);
+        let report = LaneReport { ended: vec![ended(DONE, [3, 7]), ended(FAILED, [4])], mean_us: 8 };
+        assert_eq!(lane.report(0), (report, 0));
+    }
+
+    #[test]
+    fn an_end_is_reported_until_the_lease_lacks_it_and_never_runs_again() {
+        let mut lane = lane([1, 2]);
+        run(&mut lane, DONE);
+        assert_eq!(lane.report(0).0.ended, [ended(DONE, [1])]);
+        // The answer to a report that was made before the end.
+        lane.lease(work([1, 2, 3], false));
+        assert_eq!(lane.begin(), Some(2));
+        assert_eq!(lane.report(0), (LaneReport { ended: vec![ended(DONE, [1])], mean_us: 10 }, 2));
+        lane.lease(work([2, 3], false));
+        assert_eq!(lane.report(0), (LaneReport { ended: vec![], mean_us: 10 }, 2));
+    }
+
+    #[test]
+    fn few_tasks_are_reported_once_and_the_rest_at_intervals() {
+        let mut lane = lane(0..10);
+        lane.report(1000);
+        assert_eq!(lane.report_due_ms(), None);
+        run(&mut lane, DONE);
+        assert_eq!(lane.report_due_ms(), Some(1500));
+        for _ in 0..4 {
+            run(&mut lane, DONE);
+        }
+        assert_eq!(lane.report_due_ms(), Some(1500), "half is left");
+        run(&mut lane, DONE);
+        assert_eq!(lane.report_due_ms(), Some(0));
+        assert_eq!(lane.report(1100).1, 4);
+        run(&mut lane, DONE);
+        assert_eq!(lane.report_due_ms(), Some(1600), "the next lease is on its way");
+        for _ in 0..3 {
+            run(&mut lane, DONE);
+        }
+        assert_eq!(lane.report_due_ms(), Some(0), "nothing is left to run");
+        lane.report(1100);
+        assert_eq!(lane.report_due_ms(), None);
+    }
+
+    #[test]
+    fn a_single_task_is_reported_at_its_end() {
+        let mut lane = lane([5]);
+        lane.begin();
+        assert_eq!(lane.report_due_ms(), None);
+        lane.end(DONE, 0);
+        assert_eq!(lane.report_due_ms(), Some(0));
+        assert_eq!(lane.report(0), (LaneReport { ended: vec![ended(DONE, [5])], mean_us: 1 }, 0));
+    }
+
+    #[test]
+    fn a_revoked_task_is_neither_run_nor_reported() {
+        let mut lane = lane([1, 2, 3]);
+        lane.begin();
+        assert!(!lane.lease(work([1, 3], false)));
+        assert!(lane.lease(work([3], false)), "the running one");
+        assert_eq!(lane.begin(), None, "it still runs");
+        lane.end(TaskOutcome::Cancelled, 10);
+        assert_eq!((lane.report_due_ms(), lane.has_ended_tasks()), (None, false));
+        assert_eq!(lane.begin(), Some(3));
+    }
+
+    #[test]
+    fn it_is_over_when_it_holds_nothing_and_no_task_will_come() {
+        let mut lane = Lane::default();
+        assert!(!lane.is_over(), "nothing was leased yet");
+        lane.lease(work([1], true));
+        lane.begin();
+        lane.end(DONE, 10);
+        assert!(!lane.is_over(), "its end is not confirmed");
+        lane.lease(work([], false));
+        assert!(!lane.is_over(), "a task may come");
+        lane.lease(work([], true));
+        assert!(lane.is_over());
+    }
+
+    #[test]
+    fn a_closed_lane_keeps_what_has_not_begun_and_ends_when_its_ends_are_confirmed() {
+        let mut lane = lane(0..10);
+        lane.report(1000);
+        lane.begin();
+        lane.close();
+        assert_eq!((lane.begin(), lane.is_over()), (None, false));
+        lane.end(DONE, 10);
+        assert_eq!((lane.report_due_ms(), lane.begin(), lane.is_over()), (Some(0), None, false));
+        assert_eq!(lane.report(1100).1, 9);
+        lane.lease(work(1..20, false));
+        assert_eq!((lane.begin(), lane.is_over()), (None, true));
+    }
+
+    #[test]
+    fn a_thousand_is_done_when_none_of_it_waits_or_runs() {
+        let mut lane = lane([998, 1000, 2500]);
+        let of = |lane: &Lane| [1, 2, 3].map(|launch| lane.has_tasks_of(launch));
+        assert_eq!(of(&lane), [true; 3]);
+        lane.begin();
+        assert_eq!(of(&lane), [true; 3]);
+        lane.end(DONE, 10);
+        assert_eq!(of(&lane), [false, true, true]);
+    }
+}

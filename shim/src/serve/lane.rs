@@ -1,0 +1,302 @@
+//! Runs the tasks of a lane of a task group, one after another, without asking the agent in between.
+//! All tasks run in the cgroup of launch 0, where a script would run.
+
+use super::ending::KILL_RETRY_MS;
+use super::open_lane::{Cut, OpenLane, Phase, Task};
+use super::starting::borrowed;
+use super::{Ending, KILLED, Process, Script, Shim, Walltime, now_ms};
+use crate::lane::Lane;
+use crate::launch::Happening;
+use crate::shim_log::log_line;
+use crate::task_output::{TaskOutput, Which};
+use crate::{log_files, script};
+use lattice_model::{Entrypoint, LaneWork, RankOutcome, TaskOutcome, with_causes};
+use lattice_runtime::exits::ExitRecord;
+use lattice_runtime::process::{self, Environment, NotStarted, Program, StartReport};
+use lattice_runtime::shim::{FromShim, LaneSpec, task_launch};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+/// How long a task runs before its output files become log files even if they are empty, in milliseconds.
+const SHORT_TASK_MS: u64 = 200;
+/// The code of a launch that still runs when the task that began it has ended: 128 + SIGTERM.
+const TASK_ENDED_CODE: i32 = 143;
+const TASK_ENDED: &str = "the task that began it has ended";
+
+impl Shim {
+    /// Opens the lane, unless it was opened already. If that fails, it ends as a script that cannot be started.
+    pub(super) fn open_lane(&mut self, spec: LaneSpec) {
+        self.agent.send(&FromShim::LaneOpened);
+        match self.script {
+            Script::None if self.lane.is_none() => {}
+            Script::None | Script::Running(_) => return,
+            Script::Ended(outcome) => return self.agent.send(&FromShim::ScriptEnded { outcome }),
+        }
+        match self.make_lane(spec) {
+            Ok(lane) => self.lane = Some(lane),
+            Err(NotStarted { code, why }) => {
+                log_line(&why);
+                let files = log_files::create_directory(&self.dir, 0).and_then(|()| log_files::create(&self.dir, 0, 0, &self.config.owner));
+                if files.is_ok() {
+                    log_files::append_error(&self.dir, 0, 0, &why);
+                }
+                self.script_ended(RankOutcome::NotStarted { code });
+            }
+        }
+    }
+
+    fn make_lane(&self, spec: LaneSpec) -> Result<OpenLane, NotStarted> {
+        let refused = |why| NotStarted { code: 126, why };
+        if let Some(why) = self.unstartable() {
+            return Err(refused(why.to_string()));
+        }
+        let LaneSpec { indices, program, env, working_dir, walltime_ms } = spec;
+        let (argv, inherit) = match program {
+            Entrypoint::Script { text, args } => {
+                let file = script::write(&self.dir, &text, &self.config.owner)?;
+                (script::argv(&text, &args), vec![OwnedFd::from(file)])
+            }
+            Entrypoint::Command { argv } => (argv, Vec::new()),
+        };
+        let group = self.work.launch_group(0).map_err(|error| refused(with_causes(&error)))?;
+        let env = self.with_gpus(&env);
+        let env = Environment::new(env.iter().map(|(name, value)| (name, value)))?;
+        let (lane, output) = (Lane::default(), TaskOutput::new());
+        Ok(OpenLane { lane, indices, walltime_ms, argv, env, working_dir, group, inherit, output, task: None, start_failed: false })
+    }
+
+    /// The lane holds these tasks from now on.
+    pub(super) fn lease_tasks(&mut self, mut work: LaneWork) {
+        let Some(open) = &mut self.lane else { return };
+        work.leased.remove(open.indices.count()..=u32::MAX);
+        if open.lane.lease(work) {
+            self.cut_task(Cut::Revoked);
+        }
+    }
+
+    /// Ends the running task: SIGTERM now, SIGKILL after the grace.
+    fn cut_task(&mut self, why: Cut) {
+        let kill_at = now_ms().saturating_add(self.config.grace_ms);
+        let Some(task) = self.lane.as_mut().and_then(|open| open.task.as_mut()) else { return };
+        match task.phase {
+            Phase::Running { .. } => {
+                task.phase = Phase::Terminating { why, kill_at };
+                self.work.signal_launch(0, &[task.pid], libc::SIGTERM);
+                // A stopped process reacts to no other signal.
+                self.work.signal_launch(0, &[task.pid], libc::SIGCONT);
+            }
+            Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Clearing { .. } => {}
+        }
+    }
+
+    /// The process of the running task was reaped.
+    pub(super) fn task_ended(&mut self, outcome: RankOutcome) {
+        if outcome == KILLED {
+            self.look_for_memory_kill(0);
+        }
+        let Some(open) = &mut self.lane else { return };
+        let Some(task) = &mut open.task else { return };
+        let failure = task.start.failure();
+        if let Some(failure) = &failure {
+            open.output.note(&failure.why);
+        }
+        let outcome = match task.phase {
+            Phase::Terminating { why, .. } | Phase::Killed { why } => why.outcome(),
+            Phase::Running { .. } | Phase::Clearing { .. } => {
+                TaskOutcome::Exited(failure.map_or(outcome.code(), |failure| i32::from(failure.code)))
+            }
+        };
+        task.phase = Phase::Clearing { outcome, retry_at: 0 };
+    }
+
+    /// Does what is due for the lane: ends tasks whose time is over, clears up behind one, begins the next, reports.
+    pub(super) fn check_lane(&mut self, now: u64) {
+        if self.lane.is_none() {
+            return;
+        }
+        if !matches!(self.ending, Ending::No) {
+            self.abandon_task();
+            return self.report_tasks(u64::MAX);
+        }
+        self.check_task_times(now);
+        if let Some(outcome) = self.ended_task() {
+            if self.is_cleared() {
+                self.finish_task(outcome);
+            } else if let Some(task) = self.lane.as_mut().and_then(|open| open.task.as_mut()) {
+                task.phase = Phase::Clearing { outcome, retry_at: now + KILL_RETRY_MS };
+            }
+        }
+        self.start_task(now);
+        self.report_tasks(now);
+        if self.lane.as_ref().is_some_and(|open| open.lane.is_over())
+            && let Some(open) = self.lane.take()
+        {
+            open.output.remove(&self.dir);
+            self.script_ended(RankOutcome::Exited { code: 0 });
+        }
+    }
+
+    /// All work is about to be ended: the end of a task that has ended by itself still counts.
+    pub(super) fn settle_ended_task(&mut self) {
+        if let Some(outcome) = self.ended_task() {
+            self.finish_task(outcome);
+        }
+        self.report_tasks(u64::MAX);
+    }
+
+    /// The outcome of the task whose process has ended and behind which nothing was cleared yet.
+    fn ended_task(&self) -> Option<TaskOutcome> {
+        match self.lane.as_ref()?.task.as_ref()?.phase {
+            Phase::Clearing { outcome, .. } => Some(outcome),
+            Phase::Running { .. } | Phase::Terminating { .. } | Phase::Killed { .. } => None,
+        }
+    }
+
+    fn check_task_times(&mut self, now: u64) {
+        let Some(open) = &mut self.lane else { return };
+        let Some(task) = &mut open.task else { return };
+        if task.long_at.take_if(|at| *at <= now).is_some() {
+            // It is tried again at the task's end, which says so if it fails.
+            let _ = open.output.move_to_logs(&self.dir, task.ordinal, Which::All);
+        }
+        match task.phase {
+            Phase::Running { until: Some(until) } if until <= now => self.cut_task(Cut::Walltime),
+            Phase::Terminating { why, kill_at } if kill_at <= now => {
+                task.phase = Phase::Killed { why };
+                self.work.signal_launch(0, &[task.pid], libc::SIGKILL);
+            }
+            Phase::Running { .. } | Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Clearing { .. } => {}
+        }
+    }
+
+    /// Whether nothing of the task that has ended is left. Otherwise ends it: launches as if they had aborted, other
+    /// processes at once.
+    fn is_cleared(&mut self) -> bool {
+        if !process::has_child() {
+            return true;
+        }
+        for number in self.waiting.keys().copied().collect::<Vec<_>>() {
+            self.give_up(number, TASK_ENDED);
+        }
+        let living: Vec<u32> = self.launches.iter().filter(|(_, launch)| !launch.has_ended()).map(|(number, _)| *number).collect();
+        for number in &living {
+            self.handle_happenings(*number, vec![Happening::Abort { code: TASK_ENDED_CODE, why: TASK_ENDED.to_owned() }]);
+        }
+        if !living.is_empty() {
+            return false;
+        }
+        let attached = self.attached.pids();
+        if !self.work.has_launch_processes(&attached) {
+            return true;
+        }
+        self.work.kill_launch_processes(&attached);
+        false
+    }
+
+    /// Nothing of the task is left: its end is written to disk.
+    fn finish_task(&mut self, outcome: TaskOutcome) {
+        let Some(open) = &mut self.lane else { return };
+        let Some(task) = open.task.take() else { return };
+        if task.out_of_memory
+            && let Some(memory) = &mut self.memory
+        {
+            memory.settle_tasks();
+        }
+        let took_us = u64::try_from(task.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.note_end(task.ordinal, outcome, took_us);
+    }
+
+    /// Notes the end of the running task, on the disk as well.
+    fn note_end(&mut self, ordinal: u32, outcome: TaskOutcome, took_us: u64) {
+        let Some(open) = &mut self.lane else { return };
+        open.output.end(&self.dir, ordinal);
+        open.lane.end(outcome, took_us);
+        let number = task_launch(ordinal);
+        if !open.lane.has_tasks_of(number) {
+            self.log_ring.over(number);
+        }
+        self.record(&ExitRecord::Task { ordinal, outcome });
+    }
+
+    /// All work is being ended: a task that ends now runs again elsewhere.
+    fn abandon_task(&mut self) {
+        if self.ended_task().is_some()
+            && let Some(open) = &mut self.lane
+            && let Some(task) = open.task.take()
+        {
+            open.output.end(&self.dir, task.ordinal);
+        }
+    }
+
+    /// Begins the next task, if there is one and the allocation's walltime leaves it its own.
+    fn start_task(&mut self, now: u64) {
+        let Walltime::Runs { until, .. } = self.walltime else { return };
+        if self.unstartable().is_some() {
+            return;
+        }
+        let Some(open) = &mut self.lane else { return };
+        open.start_failed = false;
+        if open.task.is_some() {
+            return;
+        }
+        if open.walltime_ms.is_some_and(|walltime_ms| now.saturating_add(walltime_ms) > until) {
+            return open.lane.close();
+        }
+        let Some(ordinal) = open.lane.begin() else { return };
+        self.log_ring.not_over(task_launch(ordinal));
+        let began = Instant::now();
+        match self.spawn_task(ordinal) {
+            Ok((pid, start)) => {
+                self.processes.insert(pid, Process::Task);
+                if let Some(open) = &mut self.lane {
+                    let until = open.walltime_ms.map(|walltime_ms| now.saturating_add(walltime_ms));
+                    let (phase, long_at) = (Phase::Running { until }, Some(now + SHORT_TASK_MS));
+                    open.task = Some(Task { ordinal, pid, start, began, phase, long_at, out_of_memory: false });
+                }
+            }
+            Err(NotStarted { code, why }) => {
+                if let Some(open) = &mut self.lane {
+                    open.output.note(&why);
+                    open.start_failed = true;
+                }
+                self.note_end(ordinal, TaskOutcome::Exited(i32::from(code)), 0);
+            }
+        }
+    }
+
+    fn spawn_task(&mut self, ordinal: u32) -> Result<(i32, StartReport), NotStarted> {
+        let refused = |why: &str| NotStarted { code: 126, why: why.to_owned() };
+        let Some(open) = &mut self.lane else { return Err(refused("there is no lane")) };
+        open.output.begin(&self.dir, &self.config.owner)?;
+        let Some([out, err]) = open.output.files() else { return Err(refused("it has no output files")) };
+        let Some(index) = open.indices.index_of(ordinal) else { return Err(refused("its group has no such task")) };
+        let env = ["LATTICE_TASK_INDEX", "SLURM_ARRAY_TASK_ID"].map(|name| (name.to_owned(), index.to_string()));
+        let child = process::spawn(&Program {
+            argv: &open.argv,
+            env: &env,
+            shared_env: Some(&open.env),
+            working_dir: &open.working_dir,
+            user: Some(&self.config.owner),
+            stdin: self.null.as_fd(),
+            stdout: out.as_fd(),
+            stderr: err.as_fd(),
+            inherit: &open.inherit,
+            cgroup: open.group.as_ref().map(AsFd::as_fd),
+            v1_groups: &borrowed(&self.v1_groups),
+            open_files: self.open_files,
+            binding: None,
+            terminal: false,
+        })?;
+        Ok((child.pid, child.into_start_report()))
+    }
+
+    /// Reports ends of tasks, if a report is due at this time.
+    fn report_tasks(&mut self, now: u64) {
+        if let Some(open) = &mut self.lane
+            && open.lane.report_due_ms().is_some_and(|due| due <= now)
+        {
+            let (report, left) = open.lane.report(now_ms());
+            self.agent.send(&FromShim::TasksEnded { report, left });
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The lane of a task group, and its present task.
+//!
+//! ```text
+//!   Running ──walltime over, or revoked──▶ Terminating ──grace over──▶ Killed
+//!      ╰───────────────────its process ended──────┴──────────────────────┴──▶ Clearing ──nothing of it is left──▶ next
+//! ```
+
+use crate::lane::Lane;
+use crate::task_output::TaskOutput;
+use lattice_model::{TaskIndices, TaskOutcome};
+use lattice_runtime::process::{Environment, StartReport};
+use lattice_runtime::shim::FromShim;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// The lane, and what is the same for all its tasks.
+pub(super) struct OpenLane {
+    pub(super) lane: Lane,
+    pub(super) indices: TaskIndices,
+    pub(super) walltime_ms: Option<u64>,
+    pub(super) argv: Vec<String>,
+    pub(super) env: Environment,
+    pub(super) working_dir: PathBuf,
+    /// The cgroup of launch 0.
+    pub(super) group: Option<OwnedFd>,
+    /// The script.
+    pub(super) inherit: Vec<OwnedFd>,
+    pub(super) output: TaskOutput,
+    pub(super) task: Option<Task>,
+    /// Whether a task could not be started, and the next one must be tried at once.
+    pub(super) start_failed: bool,
+}
+
+/// The task that runs, or that is being cleared away.
+pub(super) struct Task {
+    pub(super) ordinal: u32,
+    pub(super) pid: i32,
+    pub(super) start: StartReport,
+    pub(super) began: Instant,
+    pub(super) phase: Phase,
+    /// When its output files become log files, if it still runs then.
+    pub(super) long_at: Option<u64>,
+    /// Whether the kernel killed some of it for lack of memory.
+    pub(super) out_of_memory: bool,
+}
+
+/// See the module. All times are milliseconds of CLOCK_BOOTTIME.
+#[derive(Clone, Copy)]
+pub(super) enum Phase {
+    Running { until: Option<u64> },
+    Terminating { why: Cut, kill_at: u64 },
+    Killed { why: Cut },
+    Clearing { outcome: TaskOutcome, retry_at: u64 },
+}
+
+/// Why a task is ended before it ends by itself.
+#[derive(Clone, Copy)]
+pub(super) enum Cut {
+    Walltime,
+    Revoked,
+}
+
+impl Cut {
+    pub(super) fn outcome(self) -> TaskOutcome {
+        match self {
+            Self::Walltime => TaskOutcome::WalltimeExceeded,
+            Self::Revoked => TaskOutcome::Cancelled,
+        }
+    }
+}
+
+impl Task {
+    fn due_ms(&self) -> Option<u64> {
+        let phase = match self.phase {
+            Phase::Running { until } => until,
+            Phase::Terminating { kill_at: at, .. } | Phase::Clearing { retry_at: at, .. } => Some(at),
+            Phase::Killed { .. } => None,
+        };
+        phase.into_iter().chain(self.long_at).min()
+    }
+}
+
+impl OpenLane {
+    /// When there is something to do.
+    pub(super) fn due_ms(&self) -> Option<u64> {
+        let task = self.task.as_ref().and_then(Task::due_ms);
+        task.into_iter().chain(self.lane.report_due_ms()).chain(self.start_failed.then_some(0)).min()
+    }
+
+    /// The messages for an agent after a connect.
+    pub(super) fn replay(&mut self, now: u64) -> Vec<FromShim> {
+        let mut messages = vec![FromShim::LaneOpened];
+        if self.lane.has_ended_tasks() {
+            let (report, left) = self.lane.report(now);
+            messages.push(FromShim::TasksEnded { report, left });
+        }
+        messages
+    }
+
+    /// The kernel killed processes of the running task for lack of memory.
+    pub(super) fn memory_ran_out(&mut self, why: &str) {
+        if let Some(task) = &mut self.task {
+            task.out_of_memory = true;
+            self.output.note(why);
+        }
+    }
+}
