@@ -80,7 +80,7 @@ pub struct DagStatus {
 pub struct StepStatus {
     /// The state of its allocation.
     pub state: AllocationState,
-    /// Why it ended or is in the queue again; `None`: it is or does not, or its record was dropped.
+    /// Why it ended, or is in the queue again; `None`: neither, or its record was dropped.
     pub reason: Option<EndReason>,
     /// The name of each allocation that is no step of the DAG and that it depends on, as far as its
     /// record has it.
