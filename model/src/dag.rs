@@ -270,7 +270,8 @@ mod tests {
         let mut spec = test_builders::spec();
         spec.env = [pair("A", "own")].into();
         let step = |takes_env| DagStep { name: "a".into(), allocation, takes_env, spec: Box::new(spec.clone()) };
-        let dag = DagSubmission { name: "d".into(), env: [pair("A", "all"), pair("B", "all")].into(), steps: vec![step(true), step(false)] };
+        let env = [pair("A", "all"), pair("B", "all")].into();
+        let dag = DagSubmission { name: "d".into(), env, steps: vec![step(true), step(false)] };
         assert_eq!(dag.spec_of(&dag.steps[0]).env, [pair("A", "own"), pair("B", "all")].into());
         assert_eq!(dag.spec_of(&dag.steps[1]), spec);
         assert!(dag.bytes_about() > 2 * STEP_BYTES);

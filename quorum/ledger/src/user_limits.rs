@@ -186,7 +186,13 @@ impl Ledger {
         }
     }
 
-    fn dag_within_user_limits(&self, counted: &Counted, specs: &[AllocationSpec], owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
+    fn dag_within_user_limits(
+        &self,
+        counted: &Counted,
+        specs: &[AllocationSpec],
+        owner: &Principal,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
         let limits = self.limits.users;
         let over = |limit, whose: &str, current: u64, requested: u64, most: u32| Refusal::OverUserLimit {
             limit,

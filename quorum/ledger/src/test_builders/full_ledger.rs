@@ -99,7 +99,12 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         // Last, because the claim was made while the node belonged to the default vCluster.
         Action::SetVCluster { change: vcluster_change(), by: "u".into() },
         Action::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() },
-        Action::Submit { id: AllocationId(uuid::Uuid::from_u128(9)), spec: Box::new(depending), owner: allocation.owner.clone(), claim: None },
+        Action::Submit {
+            id: AllocationId(uuid::Uuid::from_u128(9)),
+            spec: Box::new(depending),
+            owner: allocation.owner.clone(),
+            claim: None,
+        },
         group,
         Action::SubmitDag { id: DagId(uuid::Uuid::from_u128(10)), owner: allocation.owner, dag: Box::new(dag) },
     ];
