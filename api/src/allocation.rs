@@ -85,6 +85,8 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         memory_peak_bytes: allocation.usage.as_deref().and_then(|usage| usage.memory_peak_bytes),
         cpu_ms: allocation.usage.as_deref().and_then(|usage| usage.cpu_ms),
         dependencies: Vec::new(),
+        dag: allocation.dag.as_deref().map(|of| of.dag.to_string()).unwrap_or_default(),
+        dag_step: allocation.dag.as_deref().map(|of| of.name.clone()).unwrap_or_default(),
         task_group: group(allocation).map(listed_tasks).unwrap_or_default(),
         tasks: None,
         lane_of: allocation.lane.map(|lane| lane.group.to_string()).unwrap_or_default(),

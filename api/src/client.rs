@@ -6,6 +6,7 @@ use crate::v1::admin_service_client::AdminServiceClient;
 use crate::v1::allocation_service_client::AllocationServiceClient;
 use crate::v1::application_service_client::ApplicationServiceClient;
 use crate::v1::checkpoint_endpoint_client::CheckpointEndpointClient;
+use crate::v1::dag_service_client::DagServiceClient;
 use crate::v1::lease_service_client::LeaseServiceClient;
 use crate::v1::node_service_client::NodeServiceClient;
 use crate::v1::session_service_client::SessionServiceClient;
@@ -155,6 +156,13 @@ impl Client {
     /// Queues and their tenants.
     pub fn vclusters(&self) -> VClusterServiceClient<Signed<Channel>> {
         VClusterServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// DAGs.
+    pub fn dags(&self) -> DagServiceClient<Signed<Channel>> {
+        DagServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }

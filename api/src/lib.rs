@@ -15,6 +15,7 @@
 pub mod allocation;
 pub mod audit;
 pub mod client;
+pub mod dag;
 #[cfg(test)]
 mod fuzz;
 pub mod node;

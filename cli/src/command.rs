@@ -6,6 +6,7 @@ mod cancel;
 mod checkpoint;
 mod compare;
 mod completion;
+mod dag;
 mod diag;
 mod dry_run;
 mod explain;
@@ -76,6 +77,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Metrics(Later(args)) => top::run(session, Top::of(args.id)).await.map(success),
         Command::Completion(Later(args)) => completion::run(&args).map(success),
         Command::Compare(Later(args)) => compare::run(session, args).await.map(success),
+        Command::Dag(Later(args)) => Box::pin(dag::run(session, args.command)).await,
         Command::Usage(Later(args)) => usage::run(session, args).await.map(success),
         Command::Telemetry(Later(args)) => telemetry::run(session, args).await.map(success),
         Command::Diag(Later(args)) => diag::run(session, args).await.map(success),

@@ -50,8 +50,10 @@ use clap::{Parser, ValueEnum};
 use command::mpi_launcher;
 use failure::Failure;
 use handover::{AGENT, QUORUM};
+use lattice_cli_syntax::args::dag::{Dag, DagCommand};
 use lattice_cli_syntax::args::output::Output;
 use lattice_cli_syntax::args::{Cli, Command};
+use lattice_cli_syntax::later::Later;
 use lattice_cli_syntax::mistyped;
 use session::Session;
 use std::ffi::OsString;
@@ -99,6 +101,12 @@ fn run_with_agent(mut cli: Cli) -> Result<u8, Failure> {
             _ => {
                 return Err(Failure::usage("-o per-rank is only for `lattice launch`; `lattice logs --rank N` shows one rank's output"));
             }
+        }
+    }
+    if let Some(Output::Dot) = cli.global.output {
+        match &mut cli.command {
+            Command::Dag(Later(Dag { command: DagCommand::Show(show) })) => show.dot = true,
+            _ => return Err(Failure::usage("-o dot is only for `lattice dag show`")),
         }
     }
     let follows = cli.command.exits_with_program_code();

@@ -25,7 +25,7 @@ impl Format {
             Output::Json => Some(Self::Data(Notation::Json)),
             Output::Yaml => Some(Self::Data(Notation::Yaml)),
             Output::Name => Some(Self::Name),
-            Output::PerRank => None,
+            Output::PerRank | Output::Dot => None,
         }
     }
 }
@@ -45,7 +45,7 @@ impl Width {
     pub fn of(output: Output) -> Self {
         match output {
             Output::Wide => Self::Wide,
-            Output::Table | Output::Json | Output::Yaml | Output::Name | Output::PerRank => Self::Terse,
+            Output::Table | Output::Json | Output::Yaml | Output::Name | Output::PerRank | Output::Dot => Self::Terse,
         }
     }
 }

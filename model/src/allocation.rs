@@ -6,7 +6,7 @@ use crate::checkpoint::CheckpointRef;
 use crate::dependency::Dependencies;
 use crate::end_reason::EndReason;
 use crate::hostlist;
-use crate::ids::{AllocationId, CheckpointId, Epoch, NodeId, Revision};
+use crate::ids::{AllocationId, CheckpointId, DagId, Epoch, NodeId, Revision};
 use crate::preemption::Preemption;
 use crate::principal::Principal;
 use crate::shares::Shares;
@@ -49,6 +49,18 @@ impl SubmittedValues {
     pub fn of(spec: &AllocationSpec) -> Self {
         Self { name: spec.name.clone(), walltime: spec.walltime, preemption_class: spec.preemption_class }
     }
+}
+
+/// The place of a step in its DAG.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepOf {
+    /// The DAG.
+    pub dag: DagId,
+    /// The step's number in it, from 0, in an order in which each step is after those that it depends
+    /// on.
+    pub number: u32,
+    /// The step's name. The allocation's own name may be another one.
+    pub name: String,
 }
 
 /// One allocation as recorded by the quorum. Members have all of them in memory: what few
@@ -119,6 +131,9 @@ pub struct Allocation {
     /// Set if it is a lane: the task group whose tasks it runs, and which lane of it this is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<LaneOf>,
+    /// Set if it is a step of a DAG: which one of which DAG.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dag: Option<Box<StepOf>>,
     /// Set while the work of its current claim is measured in more detail than usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub telemetry: Option<Box<TelemetryOrder>>,
@@ -176,6 +191,7 @@ impl Allocation {
             held,
             dependencies: None,
             lane: None,
+            dag: None,
             telemetry: None,
             usage: None,
             revision: Revision(0),

@@ -173,6 +173,10 @@ actions! {
     AllocationChanged,
     /// The use of a tenant's budget has reached a mark: 80 or 100 %. `detail` is JSON.
     BudgetMarkReached,
+    /// A DAG was submitted: all of its allocations at once.
+    DagSubmitted,
+    /// All allocations of a DAG that have not ended are about to be ended.
+    DagCancelRequested,
 }
 
 impl AuditAction {

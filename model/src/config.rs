@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+pub use serde_saphyr::Spanned;
 use thiserror::Error;
 
 /// An invalid configuration.

@@ -75,6 +75,11 @@ uuid_id! {
     CheckpointId
 }
 uuid_id! {
+    /// One DAG: allocations that were submitted together. The submitting client generates the id, which
+    /// is also the idempotency key of the submission.
+    DagId
+}
+uuid_id! {
     /// The kernel's boot id (`/proc/sys/kernel/random/boot_id`). A different one means that no
     /// process of the earlier boot remains.
     Boot

@@ -247,6 +247,15 @@ impl Core {
                 return Ok(vec![Err(ledger.too_soon(owner, wait_ms))]);
             }
         }
+        if self.leads()
+            && let [Action::SubmitDag { id, owner, .. }] = &actions[..]
+        {
+            let now = self.timekeeper.time();
+            let ledger = self.agreed.ledger();
+            if let Some(wait_ms) = ledger.dag_wait_ms(*id, owner, now) {
+                return Ok(vec![Err(ledger.too_soon(owner, wait_ms))]);
+            }
+        }
         for action in &mut actions {
             if let Action::Register(registration) = action {
                 // Overwrites any value from the member that forwarded it.

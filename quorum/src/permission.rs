@@ -19,7 +19,7 @@
 use lattice_ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
 use lattice_ledger::{Action, Requester};
 use lattice_model::operator_token::EXPORT_AUDIT;
-use lattice_model::{Allocation, AllocationId, NodeId, Principal};
+use lattice_model::{Allocation, AllocationId, DagId, NodeId, Principal};
 use lattice_pki::identity::{Caller, Role};
 use lattice_pki::operator::Operator;
 use lattice_quorum_client::wire::{Refusal, Request};
@@ -177,6 +177,9 @@ table! {
         ListVClusters: No Yes No Itself;
         ListSessions: No Yes No Itself;
         ListAdmissions: No Yes No Itself;
+        CheckDag: No Yes No User;
+        GetDag: No Yes No Itself;
+        ListDags: No Yes No Itself;
     }
     others {
         /// For the node named in the certificate.
@@ -269,7 +272,7 @@ pub fn person(request: &mut Request) -> Result<Person, Refusal> {
     let name = action.name();
     match action.requester() {
         Requester::Member => Err(Refusal::Malformed { why: format!("only members propose {name}: nobody may request it") }),
-        Requester::User(..) | Requester::Owner(_) => Ok(Person::User),
+        Requester::User(..) | Requester::UserOfDag(..) | Requester::Owner(_) => Ok(Person::User),
         Requester::UserOrOperator { methods, .. } => Ok(Person::UserOrOperator(methods)),
         Requester::Operator(_, methods) => Ok(Person::Operator(methods)),
     }
@@ -300,7 +303,13 @@ fn check_operator(request: &mut Request, operator: Option<&Operator>) -> Result<
 /// Sets the requester's name for the audit log, in place of the name that the agent wrote: for an
 /// operator, the name in the token and the machine of the agent; for root, if the work belongs to
 /// another user, root and the machine. Other names stay as the agent wrote them.
-pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Option<&Operator>, is_of_root: impl Fn(AllocationId) -> bool) {
+pub(crate) fn name_person(
+    request: &mut Request,
+    caller: &Caller,
+    operator: Option<&Operator>,
+    is_of_root: impl Fn(AllocationId) -> bool,
+    is_dag_of_root: impl Fn(DagId) -> bool,
+) {
     let at = |name: &str| format!("{name}@{}", caller.name);
     match requester(request) {
         Some(Requester::Operator(by, _)) => {
@@ -310,6 +319,11 @@ pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Opti
         }
         Some(Requester::User(by, allocation)) => {
             if by.is_root() && !is_of_root(allocation) {
+                by.name = at(&by.name);
+            }
+        }
+        Some(Requester::UserOfDag(by, dag)) => {
+            if by.is_root() && !is_dag_of_root(dag) {
                 by.name = at(&by.name);
             }
         }
@@ -330,7 +344,7 @@ pub(crate) fn name_person(request: &mut Request, caller: &Caller, operator: Opti
 /// itself, for example for a lease of the agent.
 pub fn name_of_person(request: &mut Request) -> Option<&str> {
     match requester(request)? {
-        Requester::User(by, _) | Requester::UserOrOperator { by, .. } => Some(&by.name),
+        Requester::User(by, _) | Requester::UserOfDag(by, _) | Requester::UserOrOperator { by, .. } => Some(&by.name),
         Requester::Owner(owner) => owner.map(|owner| owner.name.as_str()),
         Requester::Operator(by, _) => Some(by),
         Requester::Member => None,
@@ -342,9 +356,10 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
     match request {
         Request::Stale(inner) | Request::AsOperator { request: inner, .. } => requester(inner),
         Request::Command(action) => Some(action.requester()),
-        Request::Submit { owner: by, .. } | Request::CheckSubmission { owner: by, .. } | Request::RecordAccess(Access { by, .. }) => {
-            Some(Requester::Owner(Some(by)))
-        }
+        Request::Submit { owner: by, .. }
+        | Request::CheckSubmission { owner: by, .. }
+        | Request::CheckDag { owner: by, .. }
+        | Request::RecordAccess(Access { by, .. }) => Some(Requester::Owner(Some(by))),
         Request::AcquireLease { user, .. } | Request::RenewLease { user, .. } => Some(Requester::Owner(user.as_mut())),
         Request::ChangeMembers(order) => Some(Requester::Operator(&mut order.by.name, &[CHANGE_MEMBERS])),
         Request::GetAllocation { .. }
@@ -376,7 +391,9 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::ListAdmissions
         | Request::Backup
         | Request::ListVClusters
-        | Request::ListSessions => None,
+        | Request::ListSessions
+        | Request::GetDag { .. }
+        | Request::ListDags { .. } => None,
     }
 }
 

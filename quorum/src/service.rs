@@ -160,7 +160,8 @@ impl Quorum for Service {
         let granted = operator.and_then(|operator| {
             let granted = permission::check(&caller, operator.as_ref(), &mut question)?;
             let is_of_root = |id| self.core.agreed.ledger().allocation(id).is_some_and(|a| a.owner.is_root());
-            permission::name_person(&mut question, &caller, operator.as_ref(), is_of_root);
+            let is_dag_of_root = |id| self.core.agreed.ledger().dag(id).is_some_and(|dag| dag.owner.is_root());
+            permission::name_person(&mut question, &caller, operator.as_ref(), is_of_root, is_dag_of_root);
             Ok(granted)
         });
         let answer = match (granted, question) {

@@ -158,7 +158,9 @@ impl AdminService for Api {
         let (sensitive_pool_size, budget_period_days) = (quota_change(asked.sensitive_pool_size), asked.budget_period_days);
         let share_policy = asked.share_policy.as_deref().map(share_policy).transpose()?;
         let ended = EndedLimitsChange { kept_ms: asked.ended_kept_ms, memory_bytes: asked.ended_memory_bytes };
-        self.done(&operator.asks(Action::SetLimits { sensitive_pool_size, users, budget_period_days, share_policy, ended, by })).await?;
+        let dag_size = asked.dag_size;
+        let action = Action::SetLimits { sensitive_pool_size, users, budget_period_days, share_policy, ended, dag_size, by };
+        self.done(&operator.asks(action)).await?;
         self.limits().await.map(Response::new)
     }
 
@@ -277,6 +279,7 @@ impl Api {
                     budget_period_days: now.limits.budget_period.days(),
                     share_policy: now.limits.share_policy.name().to_owned(),
                     ended: Some(ended_to_proto(&now.ended)),
+                    dag_size: now.limits.dag_size.steps(),
                 })
             }
             other => Err(unexpected(&other)),

@@ -11,43 +11,27 @@ use super::status_message::StatusMessages;
 use super::submitted::Submitting;
 use super::watching::AllocationWatch;
 use super::{
-    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, launching, monitoring, output, preempting, signalling,
-    tasks, telemetry, updating, usage,
+    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, monitoring, output, preempting,
+    signalling, tasks, telemetry, updating, usage,
 };
-use lattice_agent_common::config::work::UserImages;
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_ledger::Action;
 use lattice_membership::cluster::Cluster;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, RequeuePolicy, SharePhase,
-    Timestamp, hostlist,
+    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, Principal, RequeuePolicy,
+    SharePhase, Timestamp, hostlist,
 };
 use lattice_node::Event;
 use lattice_placing::ClaimResult;
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, ListCursor, ListFilter, Refusal, Request as Ask};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use tokio::sync::{AcquireError, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-/// How long a submission waits for its turn to read its image.
-const DIGEST_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How many allocations one answer lists at most.
 pub(super) const LIST_MAX: u32 = 1000;
-
-/// Stops reading an image when its caller has gone.
-#[derive(Default)]
-struct CancelOnDrop(Arc<AtomicBool>);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 #[tonic::async_trait]
 impl AllocationService for Api {
@@ -61,30 +45,8 @@ impl AllocationService for Api {
         let submitting = self.submitted.begin(id);
         let mut wire = request.spec.ok_or_else(|| Status::invalid_argument("a specification is needed"))?;
         let image = lattice_api::spec::image_request(&wire).map_err(|e| lattice_api::spec::status(&e))?;
-        if image.is_some() && self.context.setup.images_from_users == UserImages::Refuse {
-            return Err(Status::permission_denied("images are refused here (images.from_users: refuse): submit without --uenv"));
-        }
         if let Some(image) = image {
-            let (user, path) = (owner.clone(), image.path.clone());
-            let turn = async {
-                let own = self.limits.own_digests.of(user.uid).acquire_owned().await?;
-                Ok::<_, AcquireError>((own, Arc::clone(&self.limits.digests).acquire_owned().await?))
-            };
-            let turn = tokio::time::timeout(DIGEST_WAIT_MAX, turn).await;
-            let turn = turn.map_err(|_| Status::unavailable("other images are being read on this node; try again in a moment"))?;
-            let reading = CancelOnDrop::default();
-            let cancelled = Arc::clone(&reading.0);
-            let read = tokio::task::spawn_blocking(move || {
-                let _turn = turn;
-                lattice_runtime::image::digest_as(&user, &path, &cancelled)
-            })
-            .await;
-            let read = read.map_err(|e| Status::internal(e.to_string()))?;
-            let sha256 = read.map_err(|e| Status::failed_precondition(format!("uenv: {e}")))?;
-            if let Some(wanted) = image.sha256.filter(|wanted| *wanted != sha256) {
-                let text = format!("uenv: {} has the digest sha256:{sha256}, not sha256:{wanted}", image.path.display());
-                return Err(Status::failed_precondition(text));
-            }
+            let sha256 = images::digest(self, &owner, image).await?;
             if let Some(environment) = &mut wire.environment {
                 environment.sha256 = sha256;
             }

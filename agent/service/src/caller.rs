@@ -8,7 +8,7 @@ use super::requests::Method;
 use lattice_agent_common::clock::now;
 use lattice_agent_common::config::work::WorkMay;
 use lattice_api::operator::token_of;
-use lattice_model::{AllocationId, OperatorToken, Principal, with_causes};
+use lattice_model::{AllocationId, DagId, OperatorToken, Principal, with_causes};
 use lattice_pki::operator;
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Refusal, Request as Ask};
@@ -121,6 +121,20 @@ pub(super) fn is_operator(user: &Principal) -> bool {
 }
 
 impl Caller {
+    /// As [`Self::check`], for a DAG.
+    pub(super) fn check_dag(&self, dag: DagId, owner: &Principal) -> Result<(), Status> {
+        let may = match self.within {
+            None => self.principal.may_act_for(owner),
+            Some(within) if self.work_may == WorkMay::OwnAllocation => return Err(confined(within)),
+            Some(_) => self.principal.owns(owner),
+        };
+        if may {
+            return Ok(());
+        }
+        let whom = if self.private { "another user" } else { &owner.name };
+        Err(Status::permission_denied(format!("DAG {} belongs to {whom}", dag.short())))
+    }
+
     /// The account, if the process may act as that user.
     fn user(self) -> Result<Principal, Status> {
         match (self.within, self.work_may) {
@@ -195,10 +209,15 @@ mod tests {
         assert_eq!(wide.clone().user().unwrap(), principal(7));
         assert!(wide.check(own, &principal(7)).is_ok() && wide.check(other, &principal(7)).is_ok());
         assert_eq!(wide.check(other, &principal(8)).unwrap_err().message(), "allocation 00000000 belongs to u8");
+        let dag = DagId(uuid::Uuid::from_u128(3));
+        assert!(wide.check_dag(dag, &principal(7)).is_ok());
+        assert_eq!(wide.check_dag(dag, &principal(8)).unwrap_err().message(), "DAG 00000000 belongs to u8");
+        assert!(caller(0, None, WorkMay::AsOwner).check_dag(dag, &principal(8)).is_ok());
         assert_eq!(wide.outside().unwrap_err().code(), tonic::Code::PermissionDenied);
         let narrow = caller(7, Some(own), WorkMay::OwnAllocation);
         assert!(narrow.check(own, &principal(7)).is_ok());
-        for refused in [narrow.check(other, &principal(7)).unwrap_err(), narrow.clone().user().unwrap_err()] {
+        let of_dag = narrow.check_dag(dag, &principal(7)).unwrap_err();
+        for refused in [narrow.check(other, &principal(7)).unwrap_err(), narrow.clone().user().unwrap_err(), of_dag] {
             assert!(refused.message().contains("may act for that one alone"), "{refused}");
         }
         assert_eq!(narrow.outside().unwrap_err().code(), tonic::Code::PermissionDenied);

@@ -31,7 +31,7 @@ pub(super) async fn look_up(api: &Api, viewer: Viewer, named: &mut [v1::Dependen
     Ok(())
 }
 
-async fn whole_id(api: &Api, viewer: Viewer, key: String) -> Result<AllocationId, Status> {
+pub(super) async fn whole_id(api: &Api, viewer: Viewer, key: String) -> Result<AllocationId, Status> {
     let unknown = |on: String| status(&CallError::Refused(Refusal::Dependency { on, why: DependencyRefusal::Unknown }));
     match api.quorum.call(&Ask::GetAllocation { key: key.clone() }, QUORUM_TIMEOUT).await {
         Ok(Answer::Allocation(allocation)) if viewer.sees(allocation.owner.uid) => Ok(allocation.id),

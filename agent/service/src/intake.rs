@@ -17,6 +17,7 @@ use crate::user_shares::UserShares;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use lattice_agent_checkpoint::app_message;
 use lattice_agent_common::user_quota::UserQuota;
+use lattice_model::dag::DAG_BYTES_MAX;
 use lattice_model::spec::{SCRIPT_BYTES_MAX, SPEC_BYTES_MAX};
 use parking_lot::Mutex;
 use std::convert::Infallible;
@@ -44,12 +45,13 @@ const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// fit.
 const VCLUSTER_BYTES_MAX: usize = 1 << 20;
 /// Calls with longer messages, and the limit of each in bytes.
-const LARGER: [(&str, usize); 7] = [
+const LARGER: [(&str, usize); 8] = [
     ("AllocationService/Submit", SCRIPT_BYTES_MAX + 4 * SPEC_BYTES_MAX),
     ("AllocationService/Launch", 8 * SPEC_BYTES_MAX),
     ("AllocationService/LaunchInput", 4 * SPEC_BYTES_MAX),
     ("AllocationService/Attach", 4 * SPEC_BYTES_MAX),
     ("ApplicationService/Done", app_message::MESSAGE_BYTES_MAX),
+    ("DagService/Submit", DAG_BYTES_MAX),
     ("VClusterService/Create", VCLUSTER_BYTES_MAX),
     ("VClusterService/SetConfig", VCLUSTER_BYTES_MAX),
 ];

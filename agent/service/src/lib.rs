@@ -27,6 +27,7 @@ mod checkpoints;
 mod command;
 mod comparing;
 mod connections;
+mod dags;
 mod dependencies;
 mod diagnosing;
 mod explaining;
@@ -34,6 +35,7 @@ mod facts;
 mod feeding;
 mod gossiping;
 mod heads;
+mod images;
 mod intake;
 mod isolation;
 mod launching;
@@ -80,6 +82,7 @@ use lattice_api::MESSAGE_BYTES_MAX;
 use lattice_api::v1::admin_service_server::AdminServiceServer;
 use lattice_api::v1::allocation_service_server::AllocationServiceServer;
 use lattice_api::v1::application_service_server::ApplicationServiceServer;
+use lattice_api::v1::dag_service_server::DagServiceServer;
 use lattice_api::v1::lease_service_server::LeaseServiceServer;
 use lattice_api::v1::node_service_server::NodeServiceServer;
 use lattice_api::v1::session_service_server::SessionServiceServer;
@@ -142,6 +145,7 @@ pub fn serve(
         .add_service(intake.bound(requests.count(SessionServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(VClusterServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(WatchServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(DagServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(AdminServiceServer::new(api).max_encoding_message_size(most))))
         .serve_with_incoming_shutdown(connections::accept(listener, UserQuota::default(), cut), stop.cancelled_owned())
         .boxed()

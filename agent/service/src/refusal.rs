@@ -15,7 +15,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 Some(remedy) => format!("{refusal}\nhint: {remedy}"),
                 None => refusal.to_string(),
             };
-            match refusal {
+            match cause(refusal) {
                 Refusal::NoSuchAllocation { .. }
                 | Refusal::NoSuchNode { .. }
                 | Refusal::NoSuchLease { .. }
@@ -24,11 +24,14 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NoSuchSession { .. }
                 | Refusal::NoSuchService { .. }
                 | Refusal::Dependency { why: DependencyRefusal::Unknown, .. }
+                | Refusal::NoSuchDag { .. }
                 | Refusal::NoSuchDomain { .. } => Status::not_found(text),
-                Refusal::AmbiguousAllocation { .. } | Refusal::Malformed { .. } | Refusal::TooLarge { .. } => {
-                    Status::invalid_argument(text)
-                }
+                Refusal::AmbiguousAllocation { .. }
+                | Refusal::AmbiguousDag { .. }
+                | Refusal::Malformed { .. }
+                | Refusal::TooLarge { .. } => Status::invalid_argument(text),
                 Refusal::NotYours { .. }
+                | Refusal::DagNotYours { .. }
                 | Refusal::LeaseNotYours { .. }
                 | Refusal::Role { .. }
                 | Refusal::CertificateRefused { .. }
@@ -37,6 +40,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::Dependency { why: DependencyRefusal::NotYours, .. }
                 | Refusal::VClusterOfTenant { .. } => Status::permission_denied(text),
                 Refusal::AllocationExists { .. }
+                | Refusal::DagExists { .. }
                 | Refusal::TenantExists { .. }
                 | Refusal::VClusterExists { .. }
                 | Refusal::SessionExists { .. } => Status::already_exists(text),
@@ -45,6 +49,14 @@ pub(super) fn status(error: &CallError) -> Status {
                 _ => Status::failed_precondition(text),
             }
         }
+    }
+}
+
+/// The refusal itself, or the one of the step for which a DAG was refused.
+fn cause(refusal: &Refusal) -> &Refusal {
+    match refusal {
+        Refusal::DagStep { refusal, .. } => refusal,
+        other => other,
     }
 }
 

@@ -28,6 +28,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
         share_policy: args.share_policy.map(|policy| policy.to_model().name().to_owned()),
         ended_kept_ms: args.ended_kept.map(millis),
         ended_memory_bytes: args.ended_memory,
+        dag_size: args.dag_size,
     };
     let limits = if asked == v1::SetLimitsRequest::default() {
         answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?
@@ -50,6 +51,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
             ("Share policy", limits.share_policy.clone()),
             ("Ended work is kept for", ended_kept(&ended)),
             ("Memory of ended work", bytes_text(ended.memory_bytes)),
+            ("Steps of a DAG", limits.dag_size.to_string()),
         ])),
         Format::Data(notation) => notation.print(&serde_json::json!({
             "sensitive_pool_size": limits.sensitive_pool_size,
@@ -64,6 +66,7 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
             "share_policy": limits.share_policy,
             "ended_kept_seconds": ended.kept_ms / 1000,
             "ended_memory_bytes": ended.memory_bytes,
+            "dag_size": limits.dag_size,
         })),
         Format::Name => print_names([shown(limits.sensitive_pool_size).as_str()]),
     }

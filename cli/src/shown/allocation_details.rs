@@ -65,6 +65,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
             "Network",
             domain(a).map(|name| format!("{name}{}", a.vni.map(|vni| format!(" (VNI {vni})")).unwrap_or_default())).unwrap_or_default(),
         ),
+        ("DAG", if a.dag.is_empty() { String::new() } else { format!("{}, step {}", short(&a.dag), a.dag_step) }),
         ("Not enforced", a.network_note.clone()),
         ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
     ];

@@ -62,6 +62,9 @@ pub struct AllocationJson<'a> {
     held: bool,
     /// What it depends on; only if one allocation was requested.
     dependencies: Option<Vec<DependencyJson<'a>>>,
+    /// The DAG whose step it is, and the step's name.
+    dag: Option<&'a str>,
+    dag_step: Option<&'a str>,
     /// Of a task group: its indices and limit, as in `0-99%20`.
     task_group: Option<&'a str>,
     /// Of a task group: how many of its tasks are in each state; only if one allocation was requested.
@@ -167,6 +170,8 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             preemption: filled(&a.preemption),
             held: a.held,
             dependencies: (!a.dependencies.is_empty()).then(|| a.dependencies.iter().map(DependencyJson::from).collect()),
+            dag: filled(&a.dag),
+            dag_step: filled(&a.dag_step),
             task_group: filled(&a.task_group),
             task_counts: a.tasks.as_ref().map(TaskCountsJson::from),
             lane_of: filled(&a.lane_of),
@@ -212,7 +217,7 @@ mod tests {
         let apart =
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
-        let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies"].map(taken);
+        let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies", "dag", "dag_step"].map(taken);
         let of_tasks =
             ["task_group", "task_counts", "lane_of", "lane_number"].map(|field| json.as_object_mut().unwrap().remove(field));
         let null = || Some(serde_json::Value::Null);
@@ -226,7 +231,7 @@ mod tests {
         assert_eq!((&group["task_group"], &group["task_counts"]["total"]), (&"0-9%2".into(), &10.into()));
         assert!(group["ends_by"].is_null(), "its tasks have a walltime each");
         assert_eq!(apart, [null(), Some(serde_json::json!([])), null(), null(), null()]);
-        assert_eq!(none, [null(), null(), Some(5.into()), null()]);
+        assert_eq!(none, [null(), null(), Some(5.into()), null(), null(), null()]);
         let waits = v1::Allocation { expected_start_ms: Some(1_772_704_812_034), ..pending() };
         assert_eq!(serde_json::to_value(AllocationJson::from(&waits)).unwrap()["expected_start"], "2026-03-05T10:00:12.034Z");
         assert_eq!(

@@ -6,6 +6,7 @@ pub mod attach;
 pub mod audit;
 pub mod checkpoint;
 pub mod completion;
+pub mod dag;
 pub mod gossip;
 pub mod launch;
 pub mod lease;
@@ -39,6 +40,7 @@ use audit::Audit;
 use checkpoint::Checkpoint;
 use clap::{Args, ColorChoice, Parser, Subcommand};
 use completion::Completion;
+use dag::Dag;
 use gossip::Gossip;
 use launch::Launch;
 use lease::Lease;
@@ -128,6 +130,8 @@ pub enum Command {
     Signal(Later<Signal>),
     /// Show the output of an allocation
     Logs(Later<Logs>),
+    /// Submit, show and cancel DAGs: allocations that depend on each other, as one file
+    Dag(Later<Dag>),
     /// Show what an allocation uses: processors, memory, network, disks, GPUs
     Top(Later<Top>),
     /// Follow what a running allocation uses, and its alerts, until it ends
@@ -248,6 +252,12 @@ mod tests {
             "checkpoint create 12345 --deadline=90",
             "release 12345",
             "requeue 12345 @last --reason=fan",
+            "dag submit workflow.yaml",
+            "dag submit - --dry-run",
+            "dag list --all --state=running,failed --limit 5",
+            "dag status 1f0c --graph",
+            "dag show 1f0c -o dot",
+            "dag cancel 1f0c 2f0c",
             "update 12345 @last --walltime=90",
             "update 12345 -t +1h",
             "update 12345 -t -30m --preemption-class=4 --name=night-run",

@@ -28,13 +28,14 @@ pub struct Directives {
     pub warnings: Vec<String>,
 }
 
-#[derive(Parser, Default)]
+/// The options of one line, or of a step of a DAG.
+#[derive(Clone, Parser, Default)]
 #[command(no_binary_name = true, disable_help_flag = true, color = ColorChoice::Never)]
-struct Line {
+pub(crate) struct Line {
     #[command(flatten)]
-    flags: SubmitFlags,
+    pub(crate) flags: SubmitFlags,
     #[command(flatten)]
-    tasks: TaskFlags,
+    pub(crate) tasks: TaskFlags,
 }
 
 impl Line {
@@ -91,7 +92,7 @@ fn add_dashes(mut words: Vec<String>) -> Vec<String> {
     words
 }
 
-fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<Line, UsageError> {
+pub(crate) fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<Line, UsageError> {
     Line::try_parse_from(&words).map_err(|error| {
         let context = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),

@@ -5,6 +5,7 @@
 //!   command line ─▶ args ──────────▶ flags ─▶ the values of options: layout, memory, ...
 //!     │  refused ─▶ mistyped            ▲
 //!   script ───────▶ directives ─────────╯
+//!   file of a DAG ▶ workflow ───────────╯
 //! ```
 
 pub mod args;
@@ -23,5 +24,6 @@ pub mod tasks;
 pub mod time;
 mod unbuilt;
 mod usage;
+pub mod workflow;
 
 pub use usage::UsageError;

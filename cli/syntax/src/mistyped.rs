@@ -16,13 +16,12 @@ const SUBMITTING_COMMANDS: [&str; 3] = ["submit", "launch", "session"];
 const TASK_GROUP_OPTIONS: [&str; 4] = ["--task-group", "--array", "-a", "--max-failures"];
 
 /// Documented commands that are not built: a command, or a command and its subcommand.
-const UNBUILT_COMMANDS: [(&str, &str); 13] = [
+const UNBUILT_COMMANDS: [(&str, &str); 12] = [
     ("cache", "`lattice node status NODE` shows a node's images"),
     (
         "history",
         "`lattice status --all --state=completed,failed,cancelled` lists ended work, `lattice node history NODE` shows what happened to a node",
     ),
-    ("dag", "submit each part with `lattice submit --depends-on=ID:success`; `lattice wait` and `lattice cancel` take many ids"),
     ("login", "no login is needed: Lattice knows you by your account on this machine"),
     ("logout", "there is no login to end: Lattice knows you by your account on this machine"),
     (
@@ -198,7 +197,6 @@ mod tests {
             ("session --signal=USR1", "--signal:", "--checkpoint-signal"),
             ("cache list", "`lattice cache` is not built yet", "node status"),
             ("history --days 3", "`lattice history` is not built yet", "lattice status"),
-            ("dag submit x.yaml", "`lattice dag` is not built yet", "lattice wait"),
             ("login", "`lattice login` is not built yet", "no login is needed"),
             ("submit --site=b job.sh", "--site is not built yet", "--endpoint"),
             ("submit --min-nodes=2 job.sh", "--min-nodes is not built yet", "--nodes"),

@@ -26,6 +26,7 @@ mod counting;
 mod crash;
 mod cuts;
 mod daemon_logs;
+mod dags;
 mod data;
 mod debugging;
 mod demo;
@@ -165,6 +166,7 @@ fn main() -> ExitCode {
         pmix::trials(),
         survival::trials(),
         dependencies::trials(),
+        dags::trials(),
         task_groups::trials(),
         outage::trials(),
         checkpoint_uploads::trials(),

@@ -7,7 +7,7 @@
 use super::ended::EndedLimitsChange;
 use super::preemptions::PreemptFor;
 use super::refusal::Refusal;
-use super::requester::Requester::{self, Member, Operator, Owner, User, UserOrOperator};
+use super::requester::Requester::{self, Member, Operator, Owner, User, UserOfDag, UserOrOperator};
 use super::signing::SignedHead;
 use super::state::keyring::Secret;
 use super::tenants::{QuotaChange, TenantChange};
@@ -21,8 +21,8 @@ use super::{
 };
 use lattice_model::conformance::Components;
 use lattice_model::{
-    AllocationId, AllocationSpec, Claim, Epoch, Generation, HoldKind, Incarnation, LaneReport, MemberId, NodeId, NodeReport, Preemption,
-    Principal, ReportItem, Revision, SharePolicy, TaskSet, TelemetryMode, Timestamp, When,
+    AllocationId, AllocationSpec, Claim, DagId, DagSubmission, Epoch, Generation, HoldKind, Incarnation, LaneReport, MemberId, NodeId,
+    NodeReport, Preemption, Principal, ReportItem, Revision, SharePolicy, TaskSet, TelemetryMode, Timestamp, When,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -267,10 +267,12 @@ commands! { |ledger, context|
         share_policy: Option<SharePolicy>,
         #[serde(default, skip_serializing_if = "EndedLimitsChange::is_none")]
         ended: EndedLimitsChange,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dag_size: Option<u32>,
         by: String,
     }
         => 1, New, Operator(by, &["AdminService/SetLimits"]), 256,
-        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days, *share_policy, *ended), by);
+        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days, *share_policy, *ended, *dag_size), by);
 
     /// The leader's clock: this deadline of the node's drain has passed.
     EndDrained { node: NodeId, deadline: Timestamp }
@@ -433,6 +435,16 @@ commands! { |ledger, context|
     RemoveNode { node: NodeId, by: String, reason: String }
         => 1, Keeps, Operator(by, &["NodeService/Remove"]), 256 + reason.len(),
         ledger.remove_node(context, node, by, reason);
+
+    /// Submits all allocations of a DAG, or none. Its id is the idempotency key: repeating the same id
+    /// with the same steps and owner is a success.
+    SubmitDag { id: DagId, owner: Principal, dag: Box<DagSubmission> }
+        => 1, New, Owner(Some(owner)), dag.bytes_about(), ledger.submit_dag(context, *id, owner, dag);
+
+    /// Ends all allocations of a DAG that have not ended. Each command ends some of them; if all have
+    /// ended, nothing changes (success).
+    CancelDag { id: DagId, by: Principal }
+        => 1, Keeps, UserOfDag(by, *id), 256, ledger.cancel_dag(context, *id, by);
 
     /// The ledger's time is [`super::Command::at`] from now on, however long ago the last command
     /// was. A leader proposes this when it has measured that time with a monotonic clock, or, at

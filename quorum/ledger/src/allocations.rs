@@ -31,25 +31,32 @@ impl Ledger {
         // Before its script has records dropped, maybe those of what it depends on.
         let dependencies = self.dependencies_of(spec, context.at);
         self.admits_of_user(context, spec, owner)?;
-        let mut allocation =
-            Allocation { revision: context.revision, ..Allocation::submitted(id, spec.clone(), owner.clone(), context.at) };
-        self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
-        allocation.dependencies = dependencies;
-        self.note_before(context, id);
-        self.allocations.insert(id, Arc::new(allocation));
-        context.changed.record(id);
-        let nodes = spec.nodes_max.map_or_else(|| format!("{} nodes", spec.nodes), |_| spec.nodes_text());
-        let detail = format!("{} on {nodes}", spec.name);
-        self.record(context, &owner.name, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
-        if let Some(tasks) = &spec.tasks {
-            self.open_group(context, id, tasks);
-        }
+        let submitted = Allocation::submitted(id, spec.clone(), owner.clone(), context.at);
+        self.add_submitted(context, Allocation { dependencies, ..submitted });
         self.follow_parents(context, id);
+        self.end_unmet(context, id);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
             // A refused claim changes nothing: the allocation then waits in the queue.
             let _refused = self.claim(context, claim);
         }
         Ok(Outcome::Done)
+    }
+
+    /// Adds an allocation that the ledger admits. It does not follow what it depends on yet.
+    pub(super) fn add_submitted(&mut self, context: &mut ApplyContext, mut allocation: Allocation) {
+        let (id, owner) = (allocation.id, allocation.owner.name.clone());
+        allocation.revision = context.revision;
+        self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
+        let spec = Arc::clone(&allocation.spec);
+        self.note_before(context, id);
+        self.allocations.insert(id, Arc::new(allocation));
+        context.changed.record(id);
+        let nodes = spec.nodes_max.map_or_else(|| format!("{} nodes", spec.nodes), |_| spec.nodes_text());
+        let detail = format!("{} on {nodes}", spec.name);
+        self.record(context, &owner, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
+        if let Some(tasks) = &spec.tasks {
+            self.open_group(context, id, tasks);
+        }
     }
 
     /// Checks whether the submission would be accepted now. Changes nothing.
@@ -62,7 +69,7 @@ impl Ledger {
         self.would_admit_of_user(spec, owner, now.max(self.time))
     }
 
-    fn admits_to_queue(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
+    pub(super) fn admits_to_queue(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
         spec.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         self.admits_to_vcluster(spec)?;
         let live = self.allocations.len() - self.ended.len();
@@ -136,6 +143,7 @@ impl Ledger {
         allocation.reason = Some(reason);
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         self.leave(context, nodes);
+        self.note_step_end(id);
         self.keep_ended(context, id);
         self.record(context, actor, AuditAction::AllocationEnded, Subject { allocation: Some(id), node: None }, detail);
     }

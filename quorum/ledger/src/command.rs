@@ -33,6 +33,7 @@ impl Ledger {
         let was_waiting = self.placing_waits();
         let result = self.admits(command.action.level()).and_then(|()| command.action.apply(self, &mut context));
         if result.is_ok() {
+            self.cancel_steps(&mut context);
             self.settle(&mut context);
         }
         self.count_changed(&mut context);

@@ -36,23 +36,34 @@ impl Ledger {
     /// Checks what a submission depends on. It can name only what exists, and an allocation never
     /// depends on anything else later, except by `mutex`. So there are no cycles to look for.
     pub(super) fn admits_dependencies(&self, spec: &AllocationSpec, owner: &Principal) -> Result<(), Refusal> {
-        for Dependency { on, condition } in &spec.depends_on {
-            let refused = |why| Err(Refusal::Dependency { on: on.to_string(), why });
-            let Some(parent) = self.allocations.get(on) else { return refused(DependencyRefusal::Unknown) };
-            if *condition != DependencyCondition::Mutex {
-                continue;
-            }
-            if !owner.may_act_for(&parent.owner) {
-                return refused(DependencyRefusal::NotYours);
-            }
-            // Neither the claim of a lane nor its holdings are the group's.
-            if spec.tasks.is_some() || parent.is_task_group() {
-                return refused(DependencyRefusal::TaskGroup);
-            }
-            let is_full = parent.dependencies.as_ref().is_some_and(|all| all.parents.len() >= DEPENDENCIES_MAX);
-            if is_full && !parent.state.is_terminal() {
-                return refused(DependencyRefusal::TooMany);
-            }
+        spec.depends_on.iter().try_for_each(|dependency| self.admits_dependency(dependency, spec, owner, 0))
+    }
+
+    /// Checks one dependency of a submission. `more`: how many other allocations of the submission
+    /// exclude the same one.
+    pub(super) fn admits_dependency(
+        &self,
+        dependency: &Dependency,
+        spec: &AllocationSpec,
+        owner: &Principal,
+        more: usize,
+    ) -> Result<(), Refusal> {
+        let Dependency { on, condition } = dependency;
+        let refused = |why| Err(Refusal::Dependency { on: on.to_string(), why });
+        let Some(parent) = self.allocations.get(on) else { return refused(DependencyRefusal::Unknown) };
+        if *condition != DependencyCondition::Mutex {
+            return Ok(());
+        }
+        if !owner.may_act_for(&parent.owner) {
+            return refused(DependencyRefusal::NotYours);
+        }
+        // Neither the claim of a lane nor its holdings are the group's.
+        if spec.tasks.is_some() || parent.is_task_group() {
+            return refused(DependencyRefusal::TaskGroup);
+        }
+        let is_full = more + parent.dependencies.as_ref().map_or(0, |all| all.parents.len()) >= DEPENDENCIES_MAX;
+        if is_full && !parent.state.is_terminal() {
+            return refused(DependencyRefusal::TooMany);
         }
         Ok(())
     }
@@ -70,8 +81,8 @@ impl Ledger {
         (!parents.is_empty()).then(|| Box::new(Dependencies::new(parents, now)))
     }
 
-    /// The allocation was submitted just now: it follows its parents from now on. Ends it if one of them
-    /// has ended in another way than it needs.
+    /// The allocation was submitted just now: it follows its parents from now on. If one of them has
+    /// ended in another way than it needs, it is to be ended ([`Self::end_unmet`]).
     pub(super) fn follow_parents(&mut self, context: &mut ApplyContext, id: AllocationId) {
         let Some(child) = self.allocations.get(&id).filter(|child| child.dependencies.is_some()).cloned() else { return };
         for parent in followed_by(&child) {
@@ -80,7 +91,6 @@ impl Ledger {
         for parent in child.dependencies.iter().flat_map(|all| all.excluded()) {
             self.exclude_mutually(context, parent.on, &child);
         }
-        self.end_unmet(context, id);
     }
 
     /// The allocation, if it has not ended, must not run at the same time as this child, which asked for
@@ -146,10 +156,11 @@ impl Ledger {
         Some(ParentFacts { ended, may_run: self.holdings.unfenced_of(id) > 0 || self.has_lanes(id) })
     }
 
-    /// Whether an end has not reached all that depend on it, or a task group has lanes to be created or
-    /// ended: then the next command goes on.
+    /// Whether an end has not reached all that depend on it, a task group has lanes to be created or
+    /// ended, or the cancellation of a DAG has not reached all of its steps: then the next command goes
+    /// on.
     pub fn dependents_are_due(&self) -> bool {
-        !self.unsettled.is_empty() || self.groups_are_due()
+        !self.unsettled.is_empty() || self.groups_are_due() || !self.dags.cancelling.is_empty()
     }
 
     /// After a command: settles what follows from what it changed, and what earlier commands left, up

@@ -203,7 +203,11 @@ impl Ledger {
 
     fn forget(&mut self, context: &mut ApplyContext, place: EndedPlace, cause: Cause) {
         self.note_before(context, place.id);
-        let dropped = self.allocations.remove(&place.id).filter(|a| a.revision == context.revision);
+        let removed = self.allocations.remove(&place.id);
+        if let Some(of) = removed.as_ref().and_then(|allocation| allocation.dag.as_deref()) {
+            self.dags.release(of.dag);
+        }
+        let dropped = removed.filter(|a| a.revision == context.revision);
         context.changed.dropped.extend(dropped.map(|a| (place.id, a)));
         self.ended.remove(&place);
         self.task_groups.remove(&place.id);

@@ -23,6 +23,8 @@
 //! * *allocations*: an acknowledged submission is never lost, and its latest checkpoint is decided
 //!   once, whatever an isolated attempt still saves;
 //! * *dependencies*: an end reaches all that depend on it, once, whoever leads then;
+//! * *DAGs*: all of their allocations are submitted, or none, and their graph outlives the records of
+//!   its parts;
 //! * the *tasks* of groups: each ends once, whatever an isolated node still reports;
 //! * *sessions*: after any restart it is known who has an allocation's only terminal;
 //! * *network domains*: no two have the same VNI, and a VNI is not reused while work with it may
@@ -71,6 +73,7 @@ mod budgets;
 mod claims;
 mod command;
 mod conformance;
+mod dags;
 mod dependencies;
 mod ended;
 mod fencing;
@@ -123,6 +126,8 @@ mod checkpoint_scenarios;
 mod claim_scenarios;
 #[cfg(test)]
 mod conformance_scenarios;
+#[cfg(test)]
+mod dag_scenarios;
 #[cfg(test)]
 mod dependency_scenarios;
 #[cfg(test)]
@@ -190,6 +195,7 @@ pub use budgets::BudgetNotice;
 pub use claims::{SCHEDULER_LEASE, scheduler_lease};
 pub use command::{Command, ENTRY_LEAP_MS_MAX};
 pub use conformance::DriftLimits;
+pub use dags::{DagCursor, DagFilter, DagStatus, DagSummary, StepStatus};
 pub use ended::{EndedLimitsChange, EndedStatus};
 pub use leases::held;
 pub use level::{LEVEL_KNOWN, LEVEL_MAX};

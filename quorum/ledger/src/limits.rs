@@ -3,7 +3,7 @@
 use super::refusal::Refusal;
 use super::{ApplyContext, ClusterLimits, EndedLimitsChange, EndedStatus, Ledger, Outcome, QuotaChange, Subject, UserLimitsChange};
 use lattice_model::tenant::Excess;
-use lattice_model::{Allocation, AuditAction, BudgetPeriod, Claim, NodeId, Quota, SharePolicy, Timestamp};
+use lattice_model::{Allocation, AuditAction, BudgetPeriod, Claim, DagSize, NodeId, Quota, SharePolicy, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// The cluster-wide limits, and the current usage.
@@ -30,12 +30,13 @@ impl Ledger {
     pub(super) fn set_limits(
         &mut self,
         context: &mut ApplyContext,
-        (sensitive_pool_size, users, budget_period_days, share_policy, ended): (
+        (sensitive_pool_size, users, budget_period_days, share_policy, ended, dag_size): (
             QuotaChange,
             &UserLimitsChange,
             Option<u32>,
             Option<SharePolicy>,
             EndedLimitsChange,
+            Option<u32>,
         ),
         by: &str,
     ) -> Result<Outcome, Refusal> {
@@ -54,8 +55,16 @@ impl Ledger {
         }
         let (ended, ended_text) = ended.over(self.limits.ended)?;
         changes_text += &ended_text;
+        let dag_size = match dag_size.map(DagSize::of_steps) {
+            None => self.limits.dag_size,
+            Some(Ok(size)) => size,
+            Some(Err(invalid)) => return Err(Refusal::Malformed { why: invalid.to_string() }),
+        };
+        if dag_size != self.limits.dag_size {
+            changes_text += &format!(", dag_size {}", dag_size.steps());
+        }
         let sensitive_pool_size = sensitive_pool_size.over(self.limits.sensitive_pool_size);
-        let next = ClusterLimits { sensitive_pool_size, users, budget_period, share_policy, ended };
+        let next = ClusterLimits { sensitive_pool_size, users, budget_period, share_policy, ended, dag_size };
         if next == self.limits {
             return Ok(Outcome::Done);
         }

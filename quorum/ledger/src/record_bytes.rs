@@ -20,8 +20,9 @@ use lattice_model::layout::{Distribution, LaunchShape};
 use lattice_model::node::{Hold, HoldReason, Leaving, Wipe, WorkOwner};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
 use lattice_model::{
-    Allocation, AllocationSpec, CheckpointRef, Connectivity, DayUse, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Locality, Node,
-    NodeAddresses, NodeId, PhasesChange, Preemption, Principal, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster, WorkUsage,
+    Allocation, AllocationSpec, CheckpointRef, Connectivity, Dag, DayUse, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Locality,
+    Node, NodeAddresses, NodeId, PhasesChange, Preemption, Principal, Step, StepOf, SubmittedValues, TaskGroup, TelemetryOrder, Tenant,
+    VCluster, WorkUsage,
 };
 use std::path::Path;
 
@@ -64,6 +65,12 @@ pub(crate) const TASK_PLACE_BYTES: usize = 24;
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
 const SUBMITTED_BYTES: usize = 64;
+/// The place of a step in its DAG, with its block.
+const STEP_OF_BYTES: usize = 64;
+/// A DAG, the `Arc` around it, and its entry in the map.
+const DAG_BYTES: usize = 224;
+/// A step in the record of its DAG.
+const STEP_BYTES: usize = 72;
 /// What work used, with its block.
 const USAGE_BYTES: usize = 64;
 /// A record of use, the `Arc` around it, and its entries in the map and in the order.
@@ -130,6 +137,7 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
         held: _,
         dependencies,
         lane: _,
+        dag,
         telemetry,
         usage,
         revision: _,
@@ -142,8 +150,18 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
     let reason = reason.as_ref().map_or(0, reason_bytes);
     let submitted = submitted_values.as_deref().map_or(0, submitted_bytes);
     let dependencies = dependencies.as_deref().map_or(0, dependencies_bytes);
+    let dag = dag.as_deref().map_or(0, |StepOf { dag: _, number: _, name }| STEP_OF_BYTES + text_bytes(name));
     let lists = shares.len() * SHARE_BYTES + attempts + excluded + dependencies;
-    ALLOCATION_BYTES + spec_bytes(spec) + submitted + principal_bytes(owner) + reason + lists + orders + checkpoint + usage
+    ALLOCATION_BYTES + spec_bytes(spec) + submitted + principal_bytes(owner) + reason + lists + orders + checkpoint + usage + dag
+}
+
+/// Memory of the record of a DAG. How its steps ended changes nothing.
+pub(crate) fn dag_bytes(dag: &Dag) -> usize {
+    let Dag { id: _, name, owner, submitted_at: _, steps, records: _ } = dag;
+    let step = |Step { name, allocation: _, depends_on, end: _ }: &Step| {
+        STEP_BYTES + text_bytes(name) + list_bytes(depends_on.len() * DEPENDENCY_BYTES)
+    };
+    DAG_BYTES + text_bytes(name) + principal_bytes(owner) + steps.iter().map(step).sum::<usize>()
 }
 
 /// Memory of a change of share phases.

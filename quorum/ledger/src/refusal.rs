@@ -9,7 +9,7 @@ use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::tenant::Excess;
 use lattice_model::user_running::TooManyRunning;
-use lattice_model::{AllocationId, AllocationState, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeState, Quota, Timestamp};
+use lattice_model::{AllocationId, AllocationState, DagId, Epoch, HoldKind, Incarnation, MemberId, NodeId, NodeState, Quota, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thiserror::Error;
@@ -189,6 +189,21 @@ pub enum Refusal {
     NotSuspended { id: AllocationId, state: AllocationState },
     #[error("allocation {id} cannot be measured in this mode: {why}")]
     TelemetryMode { id: AllocationId, why: String },
+    #[error("there is no DAG {key}")]
+    NoSuchDag { key: String },
+    #[error("{key} could be any of the DAGs {}: give more digits", candidates.join(", "))]
+    AmbiguousDag { key: String, candidates: Vec<String> },
+    #[error("DAG {id} exists already, with other steps or another owner")]
+    DagExists { id: DagId },
+    #[error("DAG {id} belongs to {owner}")]
+    DagNotYours { id: DagId, owner: String },
+    #[error("DAG exceeds maximum size ({}, limit: {most})", counted(*steps, "allocation"))]
+    DagSize { steps: u64, most: u32 },
+    /// A step cannot be submitted, so none of the DAG is.
+    #[error("step {step:?}: {refusal}")]
+    DagStep { step: String, refusal: Box<Refusal> },
+    #[error("the records {what} would have {bytes} bytes; at most {most} are kept")]
+    DagMemory { what: String, bytes: u64, most: u64 },
     /// `whose`: the user's or tenant's name.
     #[error("{}", over_user_limit(*limit, whose, [*current, *requested, *most], *retry_ms))]
     OverUserLimit {
@@ -204,13 +219,16 @@ pub enum Refusal {
 
 fn over_user_limit(limit: UserLimit, whose: &str, [current, requested, most]: [u64; 3], retry_ms: Option<u64>) -> String {
     let again = retry_ms.map_or_else(String::new, |ms| format!(": try again in {} s", ms.div_ceil(1000)));
+    let more = if requested > 1 { format!("; with {requested} more there would be {}", current + requested) } else { String::new() };
     match limit {
-        UserLimit::Pending => format!("user {whose} has {} waiting, and may have {most}", counted(current, "allocation")),
+        UserLimit::Pending => format!("user {whose} has {} waiting, and may have {most}{more}", counted(current, "allocation")),
         UserLimit::Running => {
             let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
             TooManyRunning { user: whose.to_owned(), running: count(current), most: count(most) }.to_string()
         }
-        UserLimit::TenantPending => format!("tenant {whose:?} has {} waiting, and may have {most}", counted(current, "allocation")),
+        UserLimit::TenantPending => {
+            format!("tenant {whose:?} has {} waiting, and may have {most}{more}", counted(current, "allocation"))
+        }
         UserLimit::SubmissionsPerSecond => {
             format!("user {whose} submits faster than {} a second{again}", counted(most, "allocation"))
         }
@@ -291,6 +309,15 @@ impl Refusal {
                 "ask on a machine whose agent has a certificate of role api: one of role node sees only allocations that have or had a share on its own node".to_owned()
             }
             Self::OverUserLimit { limit, .. } => return remedy_of_user_limit(*limit),
+            Self::NoSuchDag { .. } => {
+                "`lattice dag list` shows yours; a DAG is forgotten together with the last of its allocations".to_owned()
+            }
+            Self::DagSize { .. } => {
+                "split the workflow into smaller DAGs, or ask an operator for a larger limit: `lattice admin limits --dag-size N`".to_owned()
+            }
+            Self::DagStep { refusal, .. } => return refusal.remedy(),
+            Self::DagMemory { .. } => "submit again when some of the DAGs have ended and are forgotten, or submit smaller ones".to_owned(),
+            Self::AmbiguousDag { .. } | Self::DagExists { .. } | Self::DagNotYours { .. } => return None,
             Self::TooMany { .. } => "release or delete what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {
                 "free disk space there, and it continues by itself; or let a member with enough space lead: `lattice quorum transfer-leader`. Running work \

@@ -1,6 +1,6 @@
 //! Who may request a command.
 
-use lattice_model::{AllocationId, Principal};
+use lattice_model::{AllocationId, DagId, Principal};
 
 /// Who may request a command. Every request comes through an agent with the role `api`. The
 /// variants borrow the fields with the requester's name: the answering member writes the verified
@@ -13,6 +13,8 @@ pub enum Requester<'a> {
     /// A user authenticated by the agent, about this allocation. The ledger refuses all except its
     /// owner and root.
     User(&'a mut Principal, AllocationId),
+    /// As [`Self::User`], about all allocations of this DAG.
+    UserOfDag(&'a mut Principal, DagId),
     /// A user authenticated by the agent, about objects that the user owns or will own; the name is
     /// never changed. `None`: the agent is the owner.
     Owner(Option<&'a mut Principal>),

@@ -2,6 +2,7 @@
 
 pub mod allocation_index;
 pub mod budget_marks;
+pub mod dags;
 pub mod dependents;
 pub mod domains;
 pub mod ended_limits;
@@ -24,6 +25,7 @@ use super::audit_chain::AuditHead;
 use super::signed_head::SignedHead;
 use allocation_index::AllocationIndex;
 use budget_marks::BudgetMarks;
+use dags::Dags;
 use dependents::Dependents;
 use domains::DomainIndex;
 pub use domains::{Domain, DomainKey};
@@ -34,7 +36,7 @@ use holdings::Holdings;
 use imbl::{OrdMap, OrdSet};
 use keyring::Keyring;
 use lattice_model::{
-    Allocation, AllocationId, BudgetPeriod, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision,
+    Allocation, AllocationId, BudgetPeriod, DagSize, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision,
     SharePolicy, Tenant, Timestamp, VCluster, VniPool,
 };
 use node_index::NodeIndex;
@@ -160,6 +162,8 @@ pub struct Ledger {
     /// The marks of budgets that are on record.
     #[serde(default, skip_serializing_if = "BudgetMarks::is_empty")]
     pub(super) budget_marks: BudgetMarks,
+    #[serde(default, skip_serializing_if = "Dags::is_empty")]
+    pub(super) dags: Dags,
 }
 
 impl Default for Ledger {
@@ -210,6 +214,7 @@ impl Default for Ledger {
             removed: Removals::default(),
             usage_records: UsageRecords::default(),
             budget_marks: BudgetMarks::default(),
+            dags: Dags::default(),
         }
     }
 }
@@ -325,6 +330,9 @@ pub struct ClusterLimits {
     pub share_policy: SharePolicy,
     /// How long ended allocations are kept, and in how much memory.
     pub ended: EndedLimits,
+    /// How many steps a DAG may have.
+    #[serde(default)]
+    pub dag_size: DagSize,
 }
 
 /// The ways in which notifications are sent.

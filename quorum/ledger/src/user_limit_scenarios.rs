@@ -12,6 +12,7 @@ fn limit(change: UserLimitsChange) -> Action {
         budget_period_days: None,
         share_policy: None,
         ended: EndedLimitsChange::default(),
+        dag_size: None,
         by: "root".into(),
     }
 }

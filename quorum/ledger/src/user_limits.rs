@@ -17,8 +17,9 @@ use super::state::user_usage::{Counted, Counts, Named};
 use super::tenants::QuotaChange;
 use super::{ApplyContext, Ledger, UserLimit, UserLimits};
 use lattice_model::user_running::TooManyRunning;
-use lattice_model::{Allocation, AllocationId, AllocationSpec, Principal, Timestamp};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, DagId, Principal, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The changes to the limits.
@@ -73,6 +74,12 @@ impl Ledger {
     pub fn submission_wait_ms(&self, id: AllocationId, owner: &Principal, now: Timestamp) -> Option<u64> {
         let per_second = self.limits.users.user_submissions_per_second?;
         self.rates.wait_ms(owner.uid, now.max(self.time), per_second).filter(|_| !self.allocations.contains_key(&id))
+    }
+
+    /// As [`Self::submission_wait_ms`], of a DAG.
+    pub fn dag_wait_ms(&self, id: DagId, owner: &Principal, now: Timestamp) -> Option<u64> {
+        let per_second = self.limits.users.user_submissions_per_second?;
+        self.rates.wait_ms(owner.uid, now.max(self.time), per_second).filter(|_| self.dags.get(id).is_none())
     }
 
     /// The refusal of a submission that comes too soon.
@@ -149,6 +156,90 @@ impl Ledger {
         match per_second.and_then(|per_second| self.rates.wait_ms(owner.uid, now, per_second)) {
             Some(retry_ms) => Err(self.too_soon(owner, retry_ms)),
             None => Ok(()),
+        }
+    }
+
+    /// As [`Self::admits_of_user`], for all steps of a DAG. They count as one submission a second,
+    /// because they are one command. Nothing is dropped yet: see [`Self::make_room_for_scripts`].
+    pub(super) fn admits_dag_of_user(
+        &mut self,
+        context: &mut ApplyContext,
+        specs: &[AllocationSpec],
+        owner: &Principal,
+    ) -> Result<(), Refusal> {
+        self.counted(context);
+        if let Some(counted) = &self.user_usage.0 {
+            self.dag_within_user_limits(counted, specs, owner, context.at)?;
+        }
+        if let Some(per_second) = self.limits.users.user_submissions_per_second {
+            self.rates.add(owner.uid, context.at, per_second);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::admits_dag_of_user`], for a dry run: nothing is counted.
+    pub(super) fn would_admit_dag_of_user(&self, specs: &[AllocationSpec], owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
+        match &self.user_usage.0 {
+            Some(counted) => self.dag_within_user_limits(counted, specs, owner, now),
+            // This copy of the ledger has no counts yet.
+            None => self.dag_within_user_limits(&self.count_users(), specs, owner, now),
+        }
+    }
+
+    fn dag_within_user_limits(
+        &self,
+        counted: &Counted,
+        specs: &[AllocationSpec],
+        owner: &Principal,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let limits = self.limits.users;
+        let over = |limit, whose: &str, current: u64, requested: u64, most: u32| Refusal::OverUserLimit {
+            limit,
+            whose: whose.to_owned(),
+            current,
+            requested,
+            most: most.into(),
+            retry_ms: None,
+        };
+        let user = counted.users.get(&owner.uid);
+        let (pending, steps) = (user.map_or(0, |user| u64::from(user.pending)), specs.len() as u64);
+        if let Some(most) = limits.user_pending.filter(|most| pending + steps > u64::from(*most)) {
+            return Err(over(UserLimit::Pending, &owner.name, pending, steps, most));
+        }
+        let (mut of_tenants, mut scripts) = (BTreeMap::<&str, u64>::new(), BTreeSet::<&str>::new());
+        for spec in specs {
+            *of_tenants.entry(spec.tenant.as_str()).or_default() += 1;
+            scripts.extend(spec.script().map(|text| &**text));
+        }
+        for (tenant, steps) in of_tenants {
+            let pending = counted.tenant_pending.get(tenant).copied().map_or(0, u64::from);
+            if let Some(most) = limits.tenant_pending.filter(|most| !tenant.is_empty() && pending + steps > u64::from(*most)) {
+                return Err(over(UserLimit::TenantPending, tenant, pending, steps, most));
+            }
+        }
+        if let Some(most) = limits.user_script_bytes {
+            let is_new = |text: &&&str| user.and_then(|user| user.scripts.get(**text)).is_none_or(|named| named.by_live == 0);
+            let more: usize = scripts.iter().filter(is_new).map(|text| text.len()).sum();
+            let live_bytes = user.map_or(0, |user| user.live_script_bytes);
+            if more > 0 && (live_bytes + more) as u64 > u64::from(most) {
+                return Err(over(UserLimit::ScriptBytes, &owner.name, live_bytes as u64, more as u64, most));
+            }
+        }
+        let per_second = limits.user_submissions_per_second;
+        match per_second.and_then(|per_second| self.rates.wait_ms(owner.uid, now, per_second)) {
+            Some(retry_ms) => Err(self.too_soon(owner, retry_ms)),
+            None => Ok(()),
+        }
+    }
+
+    /// Drops ended work of the user, oldest first, until the user's scripts fit.
+    pub(super) fn make_room_for_scripts(&mut self, context: &mut ApplyContext, uid: u32) {
+        let Some(most) = self.limits.users.user_script_bytes else { return };
+        while self.counted(context).users.get(&uid).is_some_and(|user| user.script_bytes as u64 > u64::from(most)) {
+            if !self.forget_oldest_of(context, uid, Cause::UserLimit) {
+                return;
+            }
         }
     }
 

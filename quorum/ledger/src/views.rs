@@ -14,7 +14,7 @@ use uuid::Uuid;
 /// Smallest number of hexadecimal digits of an id prefix.
 const PREFIX_DIGITS_MIN: usize = 4;
 /// Largest number of candidates listed for an ambiguous prefix.
-const CANDIDATES_MAX: usize = 8;
+pub(super) const CANDIDATES_MAX: usize = 8;
 
 /// Filters for a list of allocations, besides owners and states; a field that is `None` matches
 /// everything.
@@ -167,19 +167,10 @@ impl Ledger {
     /// The allocation with this id, or the only one whose id has this prefix of at least 4
     /// hexadecimal digits.
     pub fn find(&self, key: &str) -> Result<&Arc<Allocation>, Refusal> {
-        let digits: String = key.chars().filter(|c| *c != '-').collect();
-        if digits.len() > 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(Refusal::NoSuchAllocation { key: key.chars().take(64).collect(), forgotten: None });
-        }
+        let no_id = || Refusal::NoSuchAllocation { key: key.chars().take(64).collect(), forgotten: None };
         let none = || self.no_such_allocation(key.chars().take(64).collect::<String>());
-        if digits.len() < PREFIX_DIGITS_MIN {
-            return Err(Refusal::Malformed { why: format!("{key:?}: give at least {PREFIX_DIGITS_MIN} hexadecimal digits of the id") });
-        }
-        let bound = |fill: char| {
-            let text: String = digits.chars().chain(std::iter::repeat(fill)).take(32).collect();
-            Uuid::try_parse(&text).map(AllocationId).map_err(|_| none())
-        };
-        let mut found = self.allocations.range(bound('0')?..=bound('f')?);
+        let (first, last) = id_range(key)?.ok_or_else(no_id)?;
+        let mut found = self.allocations.range(AllocationId(first)..=AllocationId(last));
         let first = found.next().ok_or_else(none)?.1;
         let others: Vec<String> = found.take(CANDIDATES_MAX - 1).map(|(id, _)| id.to_string()).collect();
         if others.is_empty() {
@@ -245,4 +236,20 @@ impl Ledger {
     pub fn allocation_counts(&self) -> Vec<(AllocationState, u32)> {
         self.allocation_index.states.iter().map(|(state, count)| (*state, *count)).collect()
     }
+}
+
+/// The first and the last id with this prefix of at least 4 hexadecimal digits; `None`: no id has it.
+pub(super) fn id_range(key: &str) -> Result<Option<(Uuid, Uuid)>, Refusal> {
+    let digits: String = key.chars().filter(|c| *c != '-').collect();
+    if digits.len() > 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Ok(None);
+    }
+    if digits.len() < PREFIX_DIGITS_MIN {
+        return Err(Refusal::Malformed { why: format!("{key:?}: give at least {PREFIX_DIGITS_MIN} hexadecimal digits of the id") });
+    }
+    let bound = |fill: char| {
+        let text: String = digits.chars().chain(std::iter::repeat(fill)).take(32).collect();
+        Uuid::try_parse(&text).ok()
+    };
+    Ok(bound('0').zip(bound('f')))
 }

@@ -104,6 +104,9 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::ListVClusters
         | Request::ListSessions
         | Request::ListAdmissions
+        | Request::CheckDag { .. }
+        | Request::GetDag { .. }
+        | Request::ListDags { .. }
         | Request::GetVniPool
         | Request::ListDomains { .. }
         | Request::ListServices { .. }
@@ -340,6 +343,9 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::GetNodes { .. }
         | Request::SampleNodes { .. }
         | Request::CheckSubmission { .. }
+        | Request::CheckDag { .. }
+        | Request::GetDag { .. }
+        | Request::ListDags { .. }
         | Request::ListTenants
         | Request::ListVClusters
         | Request::ListSessions
@@ -404,6 +410,16 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         }
         Request::CheckSubmission { spec, owner } => {
             ledger.admits_submission(spec, owner, now).map(|()| Answer::Done { revision: ledger.revision() })
+        }
+        Request::CheckDag { owner, dag } => ledger.admits_dag(owner, dag, now).map(|()| Answer::Done { revision: ledger.revision() }),
+        Request::GetDag { key } => ledger.find_dag(key).map(|dag| Answer::Dag(Box::new(ledger.dag_status(dag)))),
+        Request::ListDags { filter, limit, before } => {
+            let limit = if *limit == 0 { LIST_MAX } else { LIST_MAX.min(*limit) } as usize;
+            // One more than requested, to see whether there are more.
+            let mut dags = ledger.list_dags(filter, limit + 1, *before);
+            let more = dags.len() > limit;
+            dags.truncate(limit);
+            Ok(Answer::DagPage { dags, more })
         }
         Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_statuses())),
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_statuses())),

@@ -13,13 +13,14 @@ use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::{Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange};
 use lattice_model::{
-    AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, Epoch, Exposed, HoldKind, LaneReport, PreemptCause,
-    Preemption, Principal, TaskSet, TelemetryMode,
+    AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Epoch, Exposed,
+    HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode,
 };
 use lattice_pki::identity::Role;
 use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};
 use lattice_quorum_client::wire::{
-    Answer, Change, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations, WatchMessage, WatchRequest,
+    Answer, Change, DagFilter, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations, WatchMessage,
+    WatchRequest,
 };
 use lattice_quorum_client::{CallError, QuorumClient};
 use rustls::pki_types::ServerName;
@@ -100,6 +101,9 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::ListVClusters => Request::ListVClusters,
         Call::ListSessions => Request::ListSessions,
         Call::ListAdmissions => Request::ListAdmissions,
+        Call::CheckDag => Request::CheckDag { owner: owner(), dag: Box::new(dag()) },
+        Call::GetDag => Request::GetDag { key: DagId(id).to_string() },
+        Call::ListDags => Request::ListDags { filter: DagFilter::default(), limit: 1, before: None },
         Call::Session
         | Call::WatchNodes
         | Call::WatchAllocations
@@ -117,6 +121,13 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         | Call::Roster
         | Call::Campaign => return vec![],
     }]
+}
+
+/// A DAG of one step.
+fn dag() -> DagSubmission {
+    let allocation = AllocationId(Uuid::new_v4());
+    let step = DagStep { name: "a".into(), allocation, takes_env: false, spec: Box::new(spec(1)) };
+    DagSubmission { name: "d".into(), env: Default::default(), steps: vec![step] }
 }
 
 /// An allocation that does not exist.
@@ -160,6 +171,9 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::ReleaseLease { name: "other".into(), token: 9, holder: node.clone(), user: Some(owner()) },
         Action::CreateSession { id, allocation, by: owner() },
         Action::DeleteSession { id, allocation, by: owner() },
+        // Without steps it is refused.
+        Action::SubmitDag { id: DagId(id), owner: owner(), dag: Box::new(DagSubmission { steps: vec![], ..dag() }) },
+        Action::CancelDag { id: DagId(id), by: owner() },
     ];
     let of_operators = vec![
         Action::DrainUrgently { node: node.clone(), by: by.clone(), reason: reason.clone(), deadline: None, seed: id },
@@ -176,6 +190,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
             budget_period_days: None,
             share_policy: None,
             ended: Default::default(),
+            dag_size: None,
             by: by.clone(),
         },
         Action::AddKey { secret: Secret([7; 32]), by: by.clone() },
@@ -249,7 +264,11 @@ fn users_ask_for_commands_of_users_and_operators_for_those_of_operators() {
     let (of_users, of_operators) = commands();
     for mut action in of_users {
         let name = action.name();
-        assert!(matches!(action.requester(), Requester::User(..) | Requester::Owner(_) | Requester::UserOrOperator { .. }), "{name}");
+        let is_of_user = match action.requester() {
+            Requester::User(..) | Requester::UserOfDag(..) | Requester::Owner(_) | Requester::UserOrOperator { .. } => true,
+            Requester::Member | Requester::Operator(..) => false,
+        };
+        assert!(is_of_user, "{name}");
     }
     for mut action in of_operators {
         let name = action.name();

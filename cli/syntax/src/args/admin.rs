@@ -8,7 +8,7 @@ use super::trace::Trace;
 use super::ttl::parse_ttl;
 use super::vcluster::VClusterAdmin;
 use clap::{Args, Subcommand, ValueEnum};
-use lattice_model::{BudgetPeriod, SharePolicy};
+use lattice_model::{BudgetPeriod, DagSize, SharePolicy};
 use std::time::Duration;
 
 #[derive(Args)]
@@ -82,6 +82,9 @@ pub struct SetLimits {
     /// oldest work of the user who has most is forgotten
     #[arg(long, value_name = "SIZE", value_parser = crate::memory::parse)]
     pub ended_memory: Option<u64>,
+    /// How many steps a DAG may have (1 to 10000, 1000 at first)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(DagSize::STEPS_MAX)))]
+    pub dag_size: Option<u32>,
 }
 
 /// `--share-policy`.

@@ -20,4 +20,7 @@ pub enum Output {
     /// For launch: the output of each rank, in a file of its own
     #[serde(skip)]
     PerRank,
+    /// For dag show: the graph, for Graphviz
+    #[serde(skip)]
+    Dot,
 }

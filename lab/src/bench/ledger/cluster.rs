@@ -97,6 +97,7 @@ impl Cluster {
             budget_period_days: None,
             share_policy: None,
             ended: EndedLimitsChange::default(),
+            dag_size: None,
             by: by(),
         })?;
         self.act(Action::SetRunLease { ms: 90_000 })?;

@@ -4,8 +4,8 @@ use super::audit_walk::AuditWalk;
 use super::leader_status::{AdmissionsStatus, KeyringStatus, LeaseStatus};
 use super::status::QuorumStatus;
 use lattice_ledger::{
-    Conflict, DomainStatus, Endpoint, LimitsStatus, Refusal, Revocation, ServiceStatus, TaskStates, TenantStatus, UsageReport,
-    VClusterStatus, VniPoolStatus,
+    Conflict, DagStatus, DagSummary, DomainStatus, Endpoint, LimitsStatus, Refusal, Revocation, ServiceStatus, TaskStates, TenantStatus,
+    UsageReport, VClusterStatus, VniPoolStatus,
 };
 use lattice_model::{
     Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, LaneWork, MemberId, Node, Revision, Timestamp,
@@ -99,6 +99,10 @@ pub enum Answer {
     Sessions(Vec<InteractiveSession>),
     /// Nodes that wait for admission, and admitted names that have not registered.
     Admissions(AdmissionsStatus),
+    /// One DAG.
+    Dag(Box<DagStatus>),
+    /// Some DAGs; `more`: further ones follow.
+    DagPage { dags: Vec<DagSummary>, more: bool },
 }
 
 /// A refused claim.

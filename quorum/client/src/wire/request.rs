@@ -1,9 +1,10 @@
 //! Requests from agents to members.
 
 use super::audit_walk::AuditWalk;
-use lattice_ledger::{Access, Action, ListCursor, ListFilter, UsageOf};
+use lattice_ledger::{Access, Action, DagCursor, DagFilter, ListCursor, ListFilter, UsageOf};
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, Epoch, Incarnation, LaneReport, NodeId, OperatorToken, Principal,
+    AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, DagSubmission, Epoch, Incarnation, LaneReport, NodeId, OperatorToken,
+    Principal,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -125,6 +126,14 @@ pub enum Request {
     AsOperator { token: OperatorToken, request: Box<Request> },
     /// Nodes that wait for admission, and admitted names that have not registered.
     ListAdmissions,
+    /// Whether such a DAG would be accepted now (success). Nothing is submitted.
+    CheckDag { owner: Principal, dag: Box<DagSubmission> },
+    /// One DAG with the states of its steps, by its id or a unique prefix of it (at least 4 hexadecimal
+    /// digits).
+    GetDag { key: String },
+    /// DAGs without their steps, newest first, at most `limit` (and 1,000). `before`: only those after
+    /// this position, which is that of the last DAG in the previous answer.
+    ListDags { filter: DagFilter, limit: u32, before: Option<DagCursor> },
 }
 
 impl From<Action> for Request {

@@ -405,7 +405,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 QuotaChange::AtMost(nodes) => Some(if nodes % 2 == 0 { SharePolicy::Tenant } else { SharePolicy::User }),
             };
             let ended = EndedLimitsChange::default();
-            Action::SetLimits { sensitive_pool_size: sensitive, users, budget_period_days: None, share_policy, ended, by: "root".into() }
+            let (dag_size, by) = (None, "root".to_owned());
+            Action::SetLimits { sensitive_pool_size: sensitive, users, budget_period_days: None, share_policy, ended, dag_size, by }
         }
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),

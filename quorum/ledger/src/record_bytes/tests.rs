@@ -47,6 +47,9 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("telemetry order", TELEMETRY_ORDER_BYTES, size_of::<TelemetryOrder>() + BLOCK_BYTES),
         ("submitted values", SUBMITTED_BYTES, size_of::<SubmittedValues>() + BLOCK_BYTES),
         ("usage", USAGE_BYTES, size_of::<WorkUsage>() + BLOCK_BYTES),
+        ("step of a DAG", STEP_OF_BYTES, size_of::<StepOf>() + BLOCK_BYTES),
+        ("DAG", DAG_BYTES, size_of::<Dag>() + arc + 2 * (size_of::<lattice_model::DagId>() + size_of::<usize>())),
+        ("step", STEP_BYTES, size_of::<Step>()),
         ("dependencies", DEPENDENCIES_BYTES, size_of::<Dependencies>() + 2 * BLOCK_BYTES),
         // Half of the places among those that others depend on are empty.
         ("parent", PARENT_BYTES, size_of::<Parent>() + 2 * size_of::<(AllocationId, AllocationId)>()),
@@ -119,6 +122,8 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
         state: ParentState::Leaving(AllocationState::Completed),
     };
     with("dependencies", &|a| a.dependencies = Some(Box::new(Dependencies::new((0..256).map(parent).collect(), Timestamp(1)))));
+    let place = StepOf { dag: lattice_model::DagId(Uuid::from_u128(5)), number: 0, name: long() };
+    with("step of a DAG", &|a| a.dag = Some(Box::new(place.clone())));
     let telemetry =
         TelemetryOrder { id: Uuid::from_u128(3), mode: TelemetryMode::Debug, by: long(), since: Timestamp(1), until: Some(Timestamp(2)) };
     with("telemetry", &|a| a.telemetry = Some(Box::new(telemetry.clone())));
@@ -316,7 +321,18 @@ fn no_text_of_a_small_record_is_left_out() {
         revision: Revision(1),
     };
     let name = long();
+    let depends_on = vec![Dependency { on: AllocationId(Uuid::from_u128(1)), condition: DependencyCondition::Success }; 256];
+    let step = Step { name: long(), allocation: AllocationId(Uuid::from_u128(2)), depends_on, end: None };
+    let dag = Dag {
+        id: lattice_model::DagId(Uuid::from_u128(3)),
+        name: long(),
+        owner: Principal { name: long(), uid: 1, gid: 1, groups: vec![7; 64] },
+        submitted_at: Timestamp(1),
+        steps: vec![step; 3],
+        records: 3,
+    };
     for (what, estimate, real) in [
+        ("DAG", dag_bytes(&dag), serialized(&dag)),
         ("lease", lease_bytes(&name, Some(&lease)), serialized(&(&name, &lease))),
         ("tenant", tenant_bytes(&name, Some(&tenant)), serialized(&(&name, &tenant))),
         ("vCluster", vcluster_bytes(&name, Some(&vcluster)), serialized(&(&name, &vcluster))),

@@ -211,6 +211,7 @@ fn an_adopted_share_counts_under_the_share_policy() {
             budget_period_days: None,
             share_policy: Some(SharePolicy::User),
             ended: EndedLimitsChange::default(),
+            dag_size: None,
             by: "root".into(),
         })
         .unwrap();
@@ -387,6 +388,7 @@ fn what_is_cancelled_during_a_recovery_is_remembered_until_no_node_can_have_it()
         budget_period_days: None,
         share_policy: None,
         ended: EndedLimitsChange::default(),
+        dag_size: None,
         by: "root".into(),
     })
     .unwrap();

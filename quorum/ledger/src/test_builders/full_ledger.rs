@@ -10,8 +10,9 @@ use crate::{
 use lattice_model::claim::ClaimShare;
 use lattice_model::usage::{DAY_MS, WHOLE_NODE};
 use lattice_model::{
-    AllocationId, AllocationSpec, AuditRecord, Budget, BudgetMark, BudgetPeriod, Claim, Connectivity, Dependency, DependencyCondition,
-    Epoch, Exposed, HoldKind, Incarnation, NodeReport, NodeUse, ReportItem, Revision, SharePolicy, TaskGroup, TaskIndices, Timestamp, When,
+    AllocationId, AllocationSpec, AuditRecord, Budget, BudgetMark, BudgetPeriod, Claim, Connectivity, DagId, DagStep, DagSubmission,
+    Dependency, DependencyCondition, Epoch, Exposed, HoldKind, Incarnation, NodeReport, NodeUse, ReportItem, Revision, SharePolicy,
+    TaskGroup, TaskIndices, Timestamp, When,
 };
 
 /// The revision at which the node was last changed: see the actions below.
@@ -30,6 +31,13 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let serving = Action::Submit { id, spec: Box::new(spec), owner: allocation.owner.clone(), claim: None };
     let depends_on = vec![Dependency { on: allocation.id, condition: DependencyCondition::Mutex }];
     let depending = AllocationSpec { depends_on, ..(*allocation.spec).clone() };
+    let step = DagStep {
+        name: "first".into(),
+        allocation: AllocationId(uuid::Uuid::from_u128(11)),
+        takes_env: true,
+        spec: Box::new((*allocation.spec).clone()),
+    };
+    let dag = DagSubmission { name: "flow".into(), env: [("A".to_owned(), "1".to_owned())].into(), steps: vec![step] };
     let tasks = TaskGroup { indices: TaskIndices::parse("0-9").unwrap(), concurrent_max: Some(2), failures_max: Some(1) };
     let group = AllocationSpec { tasks: Some(Box::new(tasks)), nodes: 1, ..(*allocation.spec).clone() };
     let group =
@@ -53,6 +61,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
             budget_period_days: None,
             share_policy: Some(SharePolicy::Tenant),
             ended: EndedLimitsChange { kept_ms: Some(3_600_000), memory_bytes: None },
+            dag_size: None,
             by: "root".into(),
         },
         Action::SetRunLease { ms: 90_000 },
@@ -86,8 +95,14 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         // Last, because the claim was made while the node belonged to the default vCluster.
         Action::SetVCluster { change: vcluster_change(), by: "u".into() },
         Action::Revoke { name: "n1".into(), by: "root".into(), reason: "stolen".into() },
-        Action::Submit { id: AllocationId(uuid::Uuid::from_u128(9)), spec: Box::new(depending), owner: allocation.owner, claim: None },
+        Action::Submit {
+            id: AllocationId(uuid::Uuid::from_u128(9)),
+            spec: Box::new(depending),
+            owner: allocation.owner.clone(),
+            claim: None,
+        },
         group,
+        Action::SubmitDag { id: DagId(uuid::Uuid::from_u128(10)), owner: allocation.owner, dag: Box::new(dag) },
     ];
     for (index, action) in (1..).zip(actions) {
         let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });

@@ -5,7 +5,7 @@ use crate::network;
 
 pub const USERS: Manual = Manual { folder: "how-to/users", plans: "pages/users.rs", pages: &PAGES };
 
-const PAGES: [(&str, Plan); 32] = [
+const PAGES: [(&str, Plan); 33] = [
     ("after-other-work", Plan::Run(page())),
     ("automatic-checkpoints", Plan::Run(Page { script_of: Some("checkpoint-by-signal"), ..page() })),
     (
@@ -23,6 +23,14 @@ const PAGES: [(&str, Plan); 32] = [
                 ("lattice submit --constraint nvme_scratch ", "no node has NVMe"),
                 ("lattice submit -C gpu_type=GH200", "no node has a GH200"),
             ],
+            ..page()
+        }),
+    ),
+    (
+        "dags",
+        Plan::Run(Page {
+            before: &["printf 'allocations:\\n- {name: preprocess, entrypoint: \"true\"}\\n\
+                       - {name: train, entrypoint: \"true\", depends_on: [preprocess: success]}\\n' > workflow.yaml"],
             ..page()
         }),
     ),

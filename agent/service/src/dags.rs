@@ -1,0 +1,373 @@
+//! `DagService`: submissions of whole graphs, their states, and their cancellation.
+//!
+//! ```text
+//!   names, edges ──dag_graph::order──▶ order ─╮
+//!   other allocations ──looked up──▶ ids ─────┼─▶ specifications of the model ──▶ quorum: all steps or none
+//!   images ──read once each──▶ digests ───────╯         any fault: all faults are named, nothing is submitted
+//! ```
+
+use super::Api;
+use super::allocations::{LIST_MAX, servable};
+use super::api::QUORUM_TIMEOUT;
+use super::dependencies::whole_id;
+use super::images;
+use super::privacy::Viewer;
+use super::refusal::{status, unexpected};
+use futures::{StreamExt, stream};
+use lattice_api::dag::{StepNow, counts_to_proto, to_proto};
+use lattice_api::spec::ImageRequest;
+use lattice_api::v1;
+use lattice_api::v1::dag_service_server::DagService;
+use lattice_ledger::Action;
+use lattice_model::dag_graph::{self, GraphFault, NamedStep};
+use lattice_model::{AllocationId, AllocationState, Dag, DagId, DagStep, DagSubmission, Principal, Step, Timestamp};
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{Answer, DagCursor, DagFilter, DagStatus, DagSummary, Refusal, Request as Ask};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+use tonic::{Code, Request, Response, Status};
+
+/// Timeout of a submission: one command makes thousands of allocations.
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(15);
+/// How many faults an answer names.
+const FAULTS_SHOWN_MAX: usize = 20;
+/// How many other allocations the steps of a DAG may name in all.
+const OTHERS_MAX: usize = 1000;
+/// Requests to the quorum at once.
+const LOOKUPS_AT_ONCE: usize = 16;
+
+#[tonic::async_trait]
+impl DagService for Api {
+    async fn submit(&self, request: Request<v1::SubmitDagRequest>) -> Result<Response<v1::SubmitDagResponse>, Status> {
+        let owner = self.user(&request).await?;
+        self.may_own_work(&owner)?;
+        let viewer = Viewer::of(&self.caller(&request).await?);
+        let request = request.into_inner();
+        let dry_run = request.dry_run;
+        let id: DagId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+        let most = self.dag_size().await?;
+        if request.steps.len() > most as usize {
+            return Err(status(&CallError::Refused(Refusal::DagSize { steps: request.steps.len() as u64, most })));
+        }
+        let (submission, warnings) = Submission { api: self, viewer, owner: &owner }.read(request).await?;
+        let ask = match dry_run {
+            true => Ask::CheckDag { owner: owner.clone(), dag: Box::new(submission.clone()) },
+            false => Ask::from(Action::SubmitDag { id, owner: owner.clone(), dag: Box::new(submission.clone()) }),
+        };
+        match self.quorum.call(&ask, SUBMIT_TIMEOUT).await.map_err(|e| status(&e))? {
+            Answer::Done { .. } => {}
+            other => return Err(unexpected(&other)),
+        }
+        let mut dag = submitted(id, &owner, submission);
+        if dry_run {
+            dag.id = String::new();
+        }
+        Ok(Response::new(v1::SubmitDagResponse { dag: Some(dag), warnings }))
+    }
+
+    async fn get(&self, request: Request<v1::GetDagRequest>) -> Result<Response<v1::Dag>, Status> {
+        let caller = self.caller(&request).await?;
+        let v1::GetDagRequest { key, stale } = request.into_inner();
+        let (answer, age_ms) = self.ask(Ask::GetDag { key }, stale).await?;
+        let found = dag_of(answer)?;
+        caller.check_dag(found.dag.id, &found.dag.owner)?;
+        Ok(Response::new(v1::Dag { age_ms, ..shown(found) }))
+    }
+
+    async fn list(&self, request: Request<v1::ListDagsRequest>) -> Result<Response<v1::ListDagsResponse>, Status> {
+        let viewer = Viewer::of(&self.caller(&request).await?);
+        let user = self.user(&request).await?;
+        let request = request.into_inner();
+        let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
+        let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
+        let uid = if request.all_users && viewer.sees_all() { None } else { Some(user.uid) };
+        let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
+        let before = cursor(&request.page_token)?;
+        let filter = DagFilter { uid, user: Some(request.user).filter(|user| !user.is_empty()), states };
+        let question = Ask::ListDags { filter, limit, before };
+        let (dags, more) = match self.quorum.call(&question, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
+            Answer::DagPage { dags, more } => (dags, more),
+            other => return Err(unexpected(&other)),
+        };
+        let next_page_token = dags.last().filter(|_| more).map_or(String::new(), |dag| format!("{}:{}", dag.submitted_at.0, dag.id));
+        Ok(Response::new(v1::ListDagsResponse { dags: dags.iter().map(summary).collect(), next_page_token }))
+    }
+
+    async fn cancel(&self, request: Request<v1::CancelDagRequest>) -> Result<Response<v1::CancelDagResponse>, Status> {
+        let caller = self.caller(&request).await?;
+        let v1::CancelDagRequest { key } = request.into_inner();
+        let (answer, _) = self.ask(Ask::GetDag { key }, false).await?;
+        let DagStatus { dag, .. } = dag_of(answer)?;
+        caller.check_dag(dag.id, &dag.owner)?;
+        let counts = dag.counts();
+        self.done(&Ask::from(Action::CancelDag { id: dag.id, by: caller.principal })).await?;
+        let state = if counts.unended == 0 { counts.state().to_string() } else { String::new() };
+        Ok(Response::new(v1::CancelDagResponse { id: dag.id.to_string(), steps: counts.unended, state }))
+    }
+}
+
+impl Api {
+    /// How many steps a DAG may have.
+    async fn dag_size(&self) -> Result<u32, Status> {
+        match self.quorum.call(&Ask::GetLimits, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
+            Answer::Limits(now) => Ok(now.limits.dag_size.steps()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn dag_of(answer: Answer) -> Result<DagStatus, Status> {
+    match answer {
+        Answer::Dag(found) => Ok(*found),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn shown(found: DagStatus) -> v1::Dag {
+    let now = found.steps.into_iter().map(|step| StepNow { state: step.state.to_string(), reason: step.reason, others: step.others });
+    to_proto(&found.dag, &now.collect::<Vec<_>>())
+}
+
+fn summary(dag: &DagSummary) -> v1::Dag {
+    v1::Dag {
+        id: dag.id.to_string(),
+        name: dag.name.clone(),
+        owner: dag.owner.name.clone(),
+        state: dag.counts.state().to_string(),
+        submitted_at_ms: dag.submitted_at.0,
+        counts: Some(counts_to_proto(dag.counts)),
+        ..Default::default()
+    }
+}
+
+/// A DAG as it was submitted just now.
+fn submitted(id: DagId, owner: &Principal, submission: DagSubmission) -> v1::Dag {
+    let step = |step: DagStep| Step { name: step.name, allocation: step.allocation, depends_on: step.spec.depends_on, end: None };
+    let steps: Vec<Step> = submission.steps.into_iter().map(step).collect();
+    let now = vec![StepNow { state: AllocationState::Pending.to_string(), ..StepNow::default() }; steps.len()];
+    let at = lattice_agent_common::clock::now();
+    to_proto(&Dag { id, name: submission.name, owner: owner.clone(), submitted_at: at, steps, records: 0 }, &now)
+}
+
+fn cursor(token: &str) -> Result<Option<DagCursor>, Status> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let parsed =
+        token.split_once(':').and_then(|(at, id)| Some(DagCursor { submitted_at: Timestamp(at.parse().ok()?), id: id.parse().ok()? }));
+    parsed.map(Some).ok_or_else(|| Status::invalid_argument("page_token: it is not from an earlier answer"))
+}
+
+/// A submission that is being read.
+struct Submission<'a> {
+    api: &'a Api,
+    viewer: Viewer,
+    owner: &'a Principal,
+}
+
+impl Submission<'_> {
+    /// The submission for the quorum, in order, and warnings.
+    async fn read(&self, request: v1::SubmitDagRequest) -> Result<(DagSubmission, Vec<String>), Status> {
+        let v1::SubmitDagRequest { id: _, name, mut steps, env, dry_run: _ } = request;
+        let mut specs = Vec::with_capacity(steps.len());
+        for step in &mut steps {
+            let spec = step.spec.take();
+            specs.push(spec.ok_or_else(|| Status::invalid_argument(format!("step {:?}: a specification is needed", step.name)))?);
+        }
+        let mut faults = Vec::new();
+        let order = self.resolve(&steps, &mut specs, &mut faults).await?;
+        self.read_images(&steps, &mut specs, &mut faults).await?;
+        let (mut made, mut warnings) = (Vec::with_capacity(steps.len()), BTreeSet::new());
+        for (step, spec) in steps.into_iter().zip(specs) {
+            let name = step.name.clone();
+            match self.step(step, spec, &env) {
+                Ok((step, warning)) => {
+                    warnings.extend(Some(warning).filter(|text| !text.is_empty()));
+                    made.push(Some(step));
+                }
+                Err(refused) => {
+                    faults.push(format!("step {name:?}: {}", without_hint(refused.message())));
+                    made.push(None);
+                }
+            }
+        }
+        if !faults.is_empty() {
+            return Err(Status::invalid_argument(faults_text(&faults)));
+        }
+        let steps = order.into_iter().filter_map(|number| made.get_mut(number).and_then(Option::take)).collect();
+        Ok((DagSubmission { name, env: env.into_iter().collect(), steps }, warnings.into_iter().collect()))
+    }
+
+    /// Replaces what the steps depend on by ids. Returns the order of the steps.
+    async fn resolve(
+        &self,
+        steps: &[v1::DagStep],
+        specs: &mut [v1::AllocationSpec],
+        faults: &mut Vec<String>,
+    ) -> Result<Vec<usize>, Status> {
+        let named: Vec<NamedStep<'_>> = steps
+            .iter()
+            .zip(&*specs)
+            .map(|(step, spec)| NamedStep {
+                name: &step.name,
+                depends_on: spec.depends_on.iter().map(|on| on.r#ref.as_str()).collect(),
+            })
+            .collect();
+        let order = dag_graph::order(&named).unwrap_or_else(|found| {
+            faults.extend(found.iter().map(ToString::to_string));
+            Vec::new()
+        });
+        let inner: BTreeMap<&str, &str> = steps.iter().map(|step| (step.name.as_str(), step.id.as_str())).collect();
+        let others: BTreeSet<&str> = named.iter().flat_map(|step| &step.depends_on).copied().filter(|on| !inner.contains_key(on)).collect();
+        let found = self.look_up(others.into_iter().filter(|on| looks_like_id(on)).map(str::to_owned).collect()).await?;
+        let unknown = |step: &NamedStep<'_>, on: &str| !inner.contains_key(on) && !found.contains_key(on) && !step.name.is_empty();
+        for step in &named {
+            let of_step = step.depends_on.iter().filter(|on| unknown(step, on));
+            faults.extend(of_step.map(|on| GraphFault::unknown(step.name, on, &named).to_string()));
+        }
+        let ids: Vec<Vec<String>> = named
+            .iter()
+            .map(|step| {
+                let id = |on: &&str| inner.get(*on).map(|id| (*id).to_owned()).or_else(|| found.get(*on).map(ToString::to_string));
+                // What is unknown is a fault already: nothing becomes of the specification.
+                step.depends_on.iter().map(|on| id(on).unwrap_or_else(|| AllocationId(uuid::Uuid::new_v4()).to_string())).collect()
+            })
+            .collect();
+        drop(named);
+        for (spec, ids) in specs.iter_mut().zip(ids) {
+            for (dependency, id) in spec.depends_on.iter_mut().zip(ids) {
+                dependency.r#ref = id;
+            }
+        }
+        Ok(order)
+    }
+
+    /// The ids of other allocations, by the prefixes that the submitter wrote. Those that the submitter
+    /// may not see, and those that do not exist, are left out.
+    async fn look_up(&self, keys: Vec<String>) -> Result<BTreeMap<String, AllocationId>, Status> {
+        if keys.len() > OTHERS_MAX {
+            let text = format!("the steps depend on {} allocations that are no steps of the DAG; {OTHERS_MAX} are possible", keys.len());
+            return Err(Status::invalid_argument(text));
+        }
+        let asked: Vec<_> = keys.into_iter().map(|key| async move { (key.clone(), whole_id(self.api, self.viewer, key).await) }).collect();
+        let mut answers = stream::iter(asked).buffered(LOOKUPS_AT_ONCE);
+        let mut found = BTreeMap::new();
+        while let Some((key, answer)) = answers.next().await {
+            match answer {
+                Ok(id) => {
+                    found.insert(key, id);
+                }
+                Err(refused) if refused.code() == Code::NotFound => {}
+                Err(refused) => return Err(refused),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Records the digests of the images that the steps name. Each image is read once.
+    async fn read_images(&self, steps: &[v1::DagStep], specs: &mut [v1::AllocationSpec], faults: &mut Vec<String>) -> Result<(), Status> {
+        let mut known: BTreeMap<String, String> = BTreeMap::new();
+        for (step, spec) in steps.iter().zip(specs) {
+            let image: Option<ImageRequest> = match lattice_api::spec::image_request(spec) {
+                Ok(image) => image,
+                Err(error) => {
+                    faults.push(format!("step {:?}: {error}", step.name));
+                    continue;
+                }
+            };
+            let (Some(image), Some(environment)) = (image, &mut spec.environment) else { continue };
+            if !known.contains_key(&environment.uenv) {
+                match images::digest(self.api, self.owner, image).await {
+                    Ok(sha256) => {
+                        known.insert(environment.uenv.clone(), sha256);
+                    }
+                    Err(refused) if refused.code() == Code::Unavailable => return Err(refused),
+                    Err(refused) => {
+                        faults.push(format!("step {:?}: {}", step.name, refused.message()));
+                        // No digest: the reason is named once.
+                        known.insert(environment.uenv.clone(), String::new());
+                    }
+                }
+            }
+            environment.sha256 = known.get(&environment.uenv).cloned().unwrap_or_default();
+            if environment.sha256.is_empty() {
+                spec.environment = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// One step for the quorum, and a warning; an empty text: there is nothing to warn of.
+    fn step(
+        &self,
+        step: v1::DagStep,
+        mut spec: v1::AllocationSpec,
+        env: &HashMap<String, String>,
+    ) -> Result<(DagStep, String), Status> {
+        let v1::DagStep { name, id, spec: _, takes_env, wait_for_nodes } = step;
+        let allocation: AllocationId = id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
+        if takes_env {
+            env.iter().for_each(|(name, value)| {
+                spec.env.entry(name.clone()).or_insert_with(|| value.clone());
+            });
+        }
+        let mut model = lattice_api::spec::to_model(&spec).map_err(|e| lattice_api::spec::status(&e))?;
+        let warning = match self.api.context.work.directory.knows_all() {
+            true => servable(&self.api.cluster.borrow(), &model, wait_for_nodes)?,
+            // The quorum refuses its submissions.
+            false => String::new(),
+        };
+        if takes_env {
+            // The quorum adds them again.
+            model.env.retain(|name, value| env.get(name) != Some(value));
+        }
+        Ok((DagStep { name, allocation, takes_env, spec: Box::new(model) }, warning))
+    }
+}
+
+/// Whether the text may be an id or a prefix of one.
+fn looks_like_id(text: &str) -> bool {
+    (4..=36).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
+}
+
+/// A message of a status without the hint that may follow it.
+fn without_hint(message: &str) -> &str {
+    message.split_once("\nhint: ").map_or(message, |(what, _)| what)
+}
+
+/// All faults of a DAG, or the first ones of many.
+fn faults_text(faults: &[String]) -> String {
+    if let [only] = faults {
+        return format!("the DAG is refused: {only}");
+    }
+    let shown: String = faults.iter().take(FAULTS_SHOWN_MAX).map(|fault| format!("\n  {fault}")).collect();
+    let more = match faults.len().saturating_sub(FAULTS_SHOWN_MAX) {
+        0 => String::new(),
+        more => format!("\n  and {more} more"),
+    };
+    format!("the DAG is refused for {} reasons:{shown}{more}", faults.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_fault_is_a_sentence_and_many_are_a_list_with_an_end() {
+        let faults = |count: usize| (0..count).map(|number| format!("fault {number}")).collect::<Vec<_>>();
+        assert_eq!(faults_text(&faults(1)), "the DAG is refused: fault 0");
+        assert_eq!(faults_text(&faults(2)), "the DAG is refused for 2 reasons:\n  fault 0\n  fault 1");
+        let many = faults_text(&faults(30));
+        assert!(many.starts_with("the DAG is refused for 30 reasons:\n") && many.ends_with("\n  fault 19\n  and 10 more"), "{many}");
+        assert_eq!(without_hint("a\nhint: b"), "a");
+    }
+
+    #[test]
+    fn a_position_in_the_list_survives_its_text() {
+        let id = DagId(uuid::Uuid::from_u128(7));
+        assert_eq!(cursor(&format!("5:{id}")).unwrap(), Some(DagCursor { submitted_at: Timestamp(5), id }));
+        assert_eq!(cursor("").unwrap(), None);
+        assert!(cursor("5").is_err() && cursor("x:y").is_err());
+        assert!(looks_like_id("1f0c") && !looks_like_id("1f0") && !looks_like_id("train"));
+    }
+}

@@ -1,0 +1,388 @@
+//! DAGs: their submission, all or nothing, what becomes of their steps, and their cancellation.
+//!
+//! ```text
+//!   SubmitDag ──every step is admissible──▶ an allocation for each step, and the DAG's record
+//!       ╰──one is not──▶ Refusal::DagStep, nothing is submitted
+//!   a step ends ──▶ how, in the DAG's record          a step's record is dropped ──▶ one less; with the last, the DAG's is dropped
+//!   CancelDag ──▶ `cancelling` ──each command: some steps, the last ones first──▶ all have ended
+//! ```
+//!
+//! The dependencies between the steps are those of their allocations ([`super::dependencies`]). The
+//! record adds what these cannot have: that they were submitted together, under which names, and what
+//! has become of those whose own records have been dropped.
+//!
+//! A step that runs could keep the record of a large DAG for long, so the records of all DAGs have a
+//! bound, and those of one user a smaller one.
+
+use super::refusal::{DependencyRefusal, Refusal};
+use super::views::{CANDIDATES_MAX, id_range};
+use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
+use crate::record_bytes::dag_bytes;
+use lattice_model::count::counted;
+use lattice_model::dag::{DAG_BYTES_MAX, is_dag_name};
+use lattice_model::dependency::DEPENDENCIES_MAX;
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Dag, DagId, DagStep, DagSubmission, Dependency,
+    DependencyCondition, EndReason, Principal, Step, StepCounts, StepEnd, StepOf, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Memory of the records of all DAGs, in bytes.
+const ALL_BYTES_MAX: u64 = 256 << 20;
+/// Memory of the records of one user's DAGs, in bytes.
+const USER_BYTES_MAX: u64 = 64 << 20;
+/// How many steps one command cancels at most.
+const CANCELLED_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };
+
+/// Which DAGs are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DagFilter {
+    /// Those of this user; `None`: of all.
+    pub uid: Option<u32>,
+    /// Those of the user of this name; `None`: of all.
+    pub user: Option<String>,
+    /// Those in one of these states; empty: in any.
+    pub states: Vec<AllocationState>,
+}
+
+/// A position in the list of all DAGs, newest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DagCursor {
+    pub submitted_at: Timestamp,
+    pub id: DagId,
+}
+
+/// A DAG without its steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DagSummary {
+    pub id: DagId,
+    pub name: String,
+    pub owner: Principal,
+    pub submitted_at: Timestamp,
+    /// How many steps have ended in which way.
+    pub counts: StepCounts,
+}
+
+/// A DAG with the states of its steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DagStatus {
+    /// Its record.
+    pub dag: Dag,
+    /// Of each step, in the order of the record.
+    pub steps: Vec<StepStatus>,
+}
+
+/// The state of a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepStatus {
+    /// The state of its allocation.
+    pub state: AllocationState,
+    /// Why it ended, or is in the queue again; `None`: neither, or its record was dropped.
+    pub reason: Option<EndReason>,
+    /// The name of each allocation that is no step of the DAG and that it depends on, as far as its
+    /// record has it.
+    pub others: BTreeMap<AllocationId, String>,
+}
+
+impl Ledger {
+    pub(super) fn submit_dag(
+        &mut self,
+        context: &mut ApplyContext,
+        id: DagId,
+        owner: &Principal,
+        submission: &DagSubmission,
+    ) -> Result<Outcome, Refusal> {
+        if let Some(there) = self.dags.get(id) {
+            let same = self.dag_was_submitted_as(there, owner, submission);
+            return if same { Ok(Outcome::Done) } else { Err(Refusal::DagExists { id }) };
+        }
+        let specs = self.admits_steps(owner, submission)?;
+        let record = Arc::new(record_of(id, owner, submission, context.at));
+        self.admits_record(&record)?;
+        self.admits_dag_of_user(context, &specs, owner)?;
+        for (number, (step, spec)) in (0..).zip(submission.steps.iter().zip(specs)) {
+            // The steps before it exist, and nothing has been dropped yet.
+            let dependencies = self.dependencies_of(&spec, context.at);
+            let dag = Some(Box::new(StepOf { dag: id, number, name: step.name.clone() }));
+            let submitted = Allocation::submitted(step.allocation, spec, owner.clone(), context.at);
+            self.add_submitted(context, Allocation { dependencies, dag, ..submitted });
+        }
+        let detail = format!("DAG {id} ({}) with {}", record.name, counted(record.steps.len(), "step"));
+        self.dags.insert(record);
+        self.record(context, &owner.name, AuditAction::DagSubmitted, Subject::default(), detail);
+        // All of them follow what they depend on before one ends: an end may drop other records.
+        for step in &submission.steps {
+            self.follow_parents(context, step.allocation);
+        }
+        for step in &submission.steps {
+            self.end_unmet(context, step.allocation);
+        }
+        self.make_room_for_scripts(context, owner.uid);
+        Ok(Outcome::Done)
+    }
+
+    /// Checks whether the submission would be accepted now. Changes nothing.
+    ///
+    /// # Errors
+    /// The refusal that the submission would get.
+    pub fn admits_dag(&self, owner: &Principal, submission: &DagSubmission, now: Timestamp) -> Result<(), Refusal> {
+        let specs = self.admits_steps(owner, submission)?;
+        let at = now.max(self.time);
+        self.admits_record(&record_of(DagId(uuid::Uuid::nil()), owner, submission, at))?;
+        self.would_admit_dag_of_user(&specs, owner, at)
+    }
+
+    fn dag_was_submitted_as(&self, there: &Dag, owner: &Principal, submission: &DagSubmission) -> bool {
+        let same = |(step, known): (&DagStep, &Step)| {
+            let is_same = known.name == step.name && known.allocation == step.allocation && known.depends_on == step.spec.depends_on;
+            let spec = || submission.spec_of(step);
+            let record = self.allocations.get(&known.allocation);
+            is_same && record.is_none_or(|allocation| allocation.was_submitted_as(&spec()))
+        };
+        there.owner == *owner
+            && there.name == submission.name
+            && there.steps.len() == submission.steps.len()
+            && submission.steps.iter().zip(&there.steps).all(same)
+    }
+
+    /// The whole specification of each step, if all of them are admissible together.
+    fn admits_steps(&self, owner: &Principal, submission: &DagSubmission) -> Result<Vec<AllocationSpec>, Refusal> {
+        let malformed = |why: String| Err(Refusal::Malformed { why });
+        let (steps, most) = (submission.steps.len(), self.limits.dag_size.steps());
+        if steps > most as usize {
+            return Err(Refusal::DagSize { steps: steps as u64, most });
+        }
+        let bytes = submission.bytes_about();
+        if bytes > DAG_BYTES_MAX {
+            return Err(Refusal::TooLarge { what: "the DAG".to_owned(), bytes: bytes as u64, most: DAG_BYTES_MAX as u64 });
+        }
+        if steps == 0 {
+            return malformed("a DAG without steps".to_owned());
+        }
+        if !is_dag_name(&submission.name) {
+            return malformed("the name of a DAG has 1 to 128 bytes without control characters".to_owned());
+        }
+        if self.allocations.len() - self.ended.len() + steps > LIVE_MAX {
+            return Err(Refusal::TooMany { what: "allocations that have not ended".to_owned(), most: LIVE_MAX as u64 });
+        }
+        let mut names = BTreeSet::new();
+        let mut earlier = Earlier::default();
+        let mut specs = Vec::with_capacity(steps);
+        for step in &submission.steps {
+            if !is_dag_name(&step.name) || !names.insert(&step.name) {
+                return malformed(format!("a name of a step has 1 to 128 bytes, and no other step has it: {:?}", step.name));
+            }
+            let spec = submission.spec_of(step);
+            let admitted = self.admits_step(owner, step.allocation, &spec, &mut earlier);
+            admitted.map_err(|refusal| Refusal::DagStep { step: step.name.clone(), refusal: Box::new(refusal) })?;
+            specs.push(spec);
+        }
+        Ok(specs)
+    }
+
+    fn admits_step(&self, owner: &Principal, id: AllocationId, spec: &AllocationSpec, earlier: &mut Earlier) -> Result<(), Refusal> {
+        if self.allocations.contains_key(&id) || earlier.parents.contains_key(&id) {
+            return Err(Refusal::AllocationExists { id });
+        }
+        self.admits_to_queue(spec)?;
+        for dependency in &spec.depends_on {
+            let Dependency { on, condition } = dependency;
+            let refused = |why| Refusal::Dependency { on: on.to_string(), why };
+            if *on == id {
+                return Err(refused(DependencyRefusal::Itself));
+            }
+            let excluding = earlier.excluding.get(on).copied().unwrap_or_default();
+            let excludes = *condition == DependencyCondition::Mutex;
+            match earlier.parents.get(on) {
+                Some(parent) if excludes && (spec.tasks.is_some() || parent.is_task_group) => {
+                    return Err(refused(DependencyRefusal::TaskGroup));
+                }
+                Some(parent) if excludes && parent.parents + excluding >= DEPENDENCIES_MAX => {
+                    return Err(refused(DependencyRefusal::TooMany));
+                }
+                Some(_) => {}
+                None => self.admits_dependency(dependency, spec, owner, excluding)?,
+            }
+            if excludes {
+                *earlier.excluding.entry(*on).or_default() += 1;
+            }
+        }
+        earlier.parents.insert(id, EarlierStep { parents: spec.depends_on.len(), is_task_group: spec.tasks.is_some() });
+        Ok(())
+    }
+
+    /// Refuses a DAG for whose record there is no memory.
+    fn admits_record(&self, record: &Dag) -> Result<(), Refusal> {
+        let (all, own) = self.dags.bytes(record.owner.uid);
+        let more = dag_bytes(record) as u64;
+        let full = |what: &str, bytes: u64, most: u64| Err(Refusal::DagMemory { what: what.to_owned(), bytes, most });
+        if own + more > USER_BYTES_MAX {
+            return full(&format!("of {}'s DAGs", record.owner.name), own + more, USER_BYTES_MAX);
+        }
+        if all + more > ALL_BYTES_MAX {
+            return full("of all DAGs", all + more, ALL_BYTES_MAX);
+        }
+        Ok(())
+    }
+
+    /// An allocation has ended: how, in the record of its DAG.
+    pub(super) fn note_step_end(&mut self, id: AllocationId) {
+        let Some(allocation) = self.allocations.get(&id) else { return };
+        let Some(StepOf { dag, number, .. }) = allocation.dag.as_deref() else { return };
+        let end = match allocation.state {
+            AllocationState::Completed => StepEnd::Completed,
+            AllocationState::Failed => StepEnd::Failed,
+            AllocationState::Cancelled if self.is_not_needed(allocation) => StepEnd::NotNeeded,
+            AllocationState::Cancelled => StepEnd::Cancelled,
+            AllocationState::Pending | AllocationState::Staging | AllocationState::Running | AllocationState::Suspended => return,
+        };
+        let (dag, number) = (*dag, *number);
+        if let Some(step) = self.dags.step_mut(dag, number) {
+            step.end = Some(end);
+        }
+    }
+
+    /// Whether it was for the failure of something that succeeded, or depends on a step of its DAG that
+    /// was not needed.
+    fn is_not_needed(&self, ended: &Allocation) -> bool {
+        let Some(EndReason::DependencyUnmet { on, condition, state, .. }) = &ended.reason else { return false };
+        if *condition == DependencyCondition::Failure && *state == AllocationState::Completed {
+            return true;
+        }
+        let place = |allocation: &Allocation| allocation.dag.as_deref().map(|of| (of.dag, of.number));
+        let parent = self.allocations.get(on).and_then(|parent| place(parent));
+        let in_same = parent.filter(|(dag, _)| place(ended).is_some_and(|(of, _)| of == *dag));
+        in_same.is_some_and(|(dag, number)| {
+            let step = self.dags.get(dag).and_then(|dag| dag.steps.get(number as usize));
+            step.is_some_and(|step| step.end == Some(StepEnd::NotNeeded))
+        })
+    }
+
+    /// If nothing of it is left to end, nothing changes (success).
+    pub(super) fn cancel_dag(&mut self, context: &mut ApplyContext, id: DagId, by: &Principal) -> Result<Outcome, Refusal> {
+        let Some(dag) = self.dags.get(id) else {
+            return Err(Refusal::NoSuchDag { key: id.to_string() });
+        };
+        if !by.may_act_for(&dag.owner) {
+            return Err(Refusal::DagNotYours { id, owner: dag.owner.name.clone() });
+        }
+        let unended = dag.counts().unended;
+        if unended == 0 || self.dags.cancelling.contains_key(&id) {
+            return Ok(Outcome::Done);
+        }
+        let detail = format!("DAG {id} ({}), {} not ended", dag.name, counted(unended, "step"));
+        self.record(context, &by.name, AuditAction::DagCancelRequested, Subject::default(), detail);
+        self.dags.cancelling.insert(id, by.name.clone());
+        Ok(Outcome::Done)
+    }
+
+    /// After a command: ends steps of DAGs that are being cancelled, up to a number. The last ones come
+    /// first, so that none begins because another one has ended.
+    pub(super) fn cancel_steps(&mut self, context: &mut ApplyContext) {
+        let mut left = CANCELLED_AT_ONCE_MAX;
+        while left > 0 {
+            let Some((id, by)) = self.dags.cancelling.first_key_value().map(|(id, by)| (*id, by.clone())) else { return };
+            let unended = self.dags.get(id).into_iter().flat_map(|dag| dag.steps.iter().rev().filter(|step| step.end.is_none()));
+            let unended: Vec<AllocationId> = unended.map(|step| step.allocation).take(left).collect();
+            if unended.len() < left {
+                self.dags.cancelling.remove(&id);
+            }
+            left -= unended.len().max(1);
+            for allocation in unended {
+                self.end_for_good(context, allocation, EndReason::Cancelled { by: by.clone() }, &by);
+            }
+        }
+    }
+
+    /// One DAG.
+    pub fn dag(&self, id: DagId) -> Option<&Arc<Dag>> {
+        self.dags.get(id)
+    }
+
+    /// The DAG with this id, or the only one whose id has this prefix of at least 4 hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchDag`], [`Refusal::AmbiguousDag`], [`Refusal::Malformed`]
+    pub fn find_dag(&self, key: &str) -> Result<&Arc<Dag>, Refusal> {
+        let none = || Refusal::NoSuchDag { key: key.chars().take(64).collect() };
+        let (first, last) = id_range(key)?.ok_or_else(none)?;
+        let mut found = self.dags.range(DagId(first)..=DagId(last));
+        let dag = found.next().ok_or_else(none)?;
+        let others: Vec<String> = found.take(CANDIDATES_MAX - 1).map(|other| other.id.to_string()).collect();
+        if others.is_empty() {
+            return Ok(dag);
+        }
+        let candidates = std::iter::once(dag.id.to_string()).chain(others).collect();
+        Err(Refusal::AmbiguousDag { key: key.to_owned(), candidates })
+    }
+
+    /// A DAG with the states of its steps.
+    pub fn dag_status(&self, dag: &Dag) -> DagStatus {
+        let inner: BTreeSet<AllocationId> = dag.steps.iter().map(|step| step.allocation).collect();
+        let status = |step: &Step| match self.allocations.get(&step.allocation) {
+            Some(allocation) => {
+                let parents = allocation.dependencies.iter().flat_map(|all| &all.parents).filter(|parent| !inner.contains(&parent.on));
+                let others = parents.map(|parent| (parent.on, parent.name.clone())).collect();
+                StepStatus { state: allocation.shown_state(), reason: allocation.reason.clone(), others }
+            }
+            None => {
+                let state = step.end.map_or(AllocationState::Cancelled, StepEnd::state);
+                StepStatus { state, reason: None, others: BTreeMap::new() }
+            }
+        };
+        DagStatus { dag: dag.clone(), steps: dag.steps.iter().map(status).collect() }
+    }
+
+    /// The newest `limit` DAGs that pass the filter, after this position. `None`: from the beginning of
+    /// the list.
+    pub fn list_dags(&self, filter: &DagFilter, limit: usize, before: Option<DagCursor>) -> Vec<DagSummary> {
+        let DagFilter { uid, user, states } = filter;
+        let place = |dag: &Dag| DagCursor { submitted_at: dag.submitted_at, id: dag.id };
+        let wanted = |dag: &&Arc<Dag>| {
+            uid.is_none_or(|uid| dag.owner.uid == uid)
+                && user.as_ref().is_none_or(|user| dag.owner.name == *user)
+                && before.is_none_or(|before| place(dag) < before)
+                && (states.is_empty() || states.contains(&dag.counts().state()))
+        };
+        let mut found: Vec<&Arc<Dag>> = self.dags.iter().filter(wanted).collect();
+        found.sort_unstable_by_key(|dag| Reverse(place(dag)));
+        let summary = |dag: &Arc<Dag>| DagSummary {
+            id: dag.id,
+            name: dag.name.clone(),
+            owner: dag.owner.clone(),
+            submitted_at: dag.submitted_at,
+            counts: dag.counts(),
+        };
+        found.into_iter().take(limit).map(summary).collect()
+    }
+}
+
+/// What the steps before one depend on.
+#[derive(Default)]
+struct Earlier {
+    parents: BTreeMap<AllocationId, EarlierStep>,
+    /// How many steps exclude an allocation.
+    excluding: BTreeMap<AllocationId, usize>,
+}
+
+struct EarlierStep {
+    /// On how many others it depends.
+    parents: usize,
+    is_task_group: bool,
+}
+
+/// The record of a DAG that is submitted at this time.
+fn record_of(id: DagId, owner: &Principal, submission: &DagSubmission, at: Timestamp) -> Dag {
+    let step = |step: &DagStep| Step {
+        name: step.name.clone(),
+        allocation: step.allocation,
+        depends_on: step.spec.depends_on.clone(),
+        end: None,
+    };
+    let steps: Vec<Step> = submission.steps.iter().map(step).collect();
+    let records = u32::try_from(steps.len()).unwrap_or(u32::MAX);
+    Dag { id, name: submission.name.clone(), owner: owner.clone(), submitted_at: at, steps, records }
+}
