@@ -211,9 +211,8 @@ mod tests {
     #[test]
     fn a_long_cycle_is_shortened_in_its_text() {
         let names: Vec<String> = (0..20).map(|number| format!("s{number}")).collect();
-        let of: Vec<NamedStep<'_>> = (0..20_usize)
-            .map(|number| NamedStep { name: &names[number], depends_on: vec![names[(number + 19) % 20].as_str()] })
-            .collect();
+        let of: Vec<NamedStep<'_>> =
+            (0..20_usize).map(|number| NamedStep { name: &names[number], depends_on: vec![names[(number + 19) % 20].as_str()] }).collect();
         let shown = order(&of).unwrap_err()[0].to_string();
         assert!(shown.ends_with("s0 -> s1 -> s2 -> s3 -> s4 -> s5 -> s6 -> s7 -> s8 -> s9 -> s10 -> s11 -> ... -> s0"), "{shown}");
     }

@@ -208,10 +208,7 @@ impl Submission<'_> {
         let named: Vec<NamedStep<'_>> = steps
             .iter()
             .zip(&*specs)
-            .map(|(step, spec)| NamedStep {
-                name: &step.name,
-                depends_on: spec.depends_on.iter().map(|on| on.r#ref.as_str()).collect(),
-            })
+            .map(|(step, spec)| NamedStep { name: &step.name, depends_on: spec.depends_on.iter().map(|on| on.r#ref.as_str()).collect() })
             .collect();
         let order = dag_graph::order(&named).unwrap_or_else(|found| {
             faults.extend(found.iter().map(ToString::to_string));
@@ -298,12 +295,7 @@ impl Submission<'_> {
     }
 
     /// One step for the quorum, and a warning; an empty text: there is nothing to warn of.
-    fn step(
-        &self,
-        step: v1::DagStep,
-        mut spec: v1::AllocationSpec,
-        env: &HashMap<String, String>,
-    ) -> Result<(DagStep, String), Status> {
+    fn step(&self, step: v1::DagStep, mut spec: v1::AllocationSpec, env: &HashMap<String, String>) -> Result<(DagStep, String), Status> {
         let v1::DagStep { name, id, spec: _, takes_env, wait_for_nodes } = step;
         let allocation: AllocationId = id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
         if takes_env {

@@ -267,10 +267,7 @@ mod tests {
     #[test]
     fn what_is_no_group_has_no_tasks() {
         assert_eq!(tasks_of(&group()).unwrap().to_string(), "0-18:2%4");
-        assert_eq!(
-            refused(tasks_of(&lane())),
-            "allocation 00000002 is lane 3 of task group 00000001\nhint: name the group, 00000001"
-        );
+        assert_eq!(refused(tasks_of(&lane())), "allocation 00000002 is lane 3 of task group 00000001\nhint: name the group, 00000001");
         assert_eq!(
             refused(tasks_of(&test_builders::allocation(id(1)))),
             "allocation 00000001 is no task group\nhint: `lattice submit --task-group` submits one"

@@ -878,6 +878,12 @@ pub struct Allocation {
     /// of a lane: which of the group, from 0
     #[prost(uint32, tag = "89")]
     pub lane_number: u32,
+    /// of a step of a DAG: the DAG's id; empty: it is none
+    #[prost(string, tag = "91")]
+    pub dag: ::prost::alloc::string::String,
+    /// of a step of a DAG: the step's name
+    #[prost(string, tag = "92")]
+    pub dag_step: ::prost::alloc::string::String,
     /// its ended attempts, the oldest first; at most 8
     #[prost(message, repeated, tag = "35")]
     pub attempts: ::prost::alloc::vec::Vec<Attempt>,
@@ -5409,6 +5415,9 @@ pub struct SetLimitsRequest {
     /// 1 MiB to 64 GiB; absent: no change
     #[prost(uint64, optional, tag = "11")]
     pub ended_memory_bytes: ::core::option::Option<u64>,
+    /// 1 to 10,000; absent: no change
+    #[prost(uint32, optional, tag = "12")]
+    pub dag_size: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Limits {
@@ -5447,6 +5456,9 @@ pub struct Limits {
     /// the limits of ended work, and how much of it is kept
     #[prost(message, optional, tag = "11")]
     pub ended: ::core::option::Option<EndedWork>,
+    /// how many steps a DAG may have
+    #[prost(uint32, tag = "12")]
+    pub dag_size: u32,
 }
 /// Times are milliseconds since 1970, by the members' clocks; 0: none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -8643,6 +8655,696 @@ pub mod checkpoint_endpoint_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "lattice.v1.CheckpointEndpoint";
     impl<T> tonic::server::NamedService for CheckpointEndpointServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// At most 4 MiB.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SubmitDagRequest {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// in any order; at most as many as the limit of the cluster
+    #[prost(message, repeated, tag = "3")]
+    pub steps: ::prost::alloc::vec::Vec<DagStep>,
+    /// variables of all steps with `takes_env`; a step's own variables win
+    #[prost(map = "string, string", tag = "4")]
+    pub env: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    /// check the DAG as a submission does, and submit nothing
+    #[prost(bool, tag = "5")]
+    pub dry_run: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DagStep {
+    /// no other step has it
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// of the allocation (UUIDv4)
+    #[prost(string, tag = "2")]
+    pub id: ::prost::alloc::string::String,
+    /// the `ref` of a dependency is the name of a step, or the id of another allocation
+    #[prost(message, optional, tag = "3")]
+    pub spec: ::core::option::Option<AllocationSpec>,
+    #[prost(bool, tag = "4")]
+    pub takes_env: bool,
+    /// as in SubmitRequest
+    #[prost(bool, tag = "5")]
+    pub wait_for_nodes: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SubmitDagResponse {
+    /// as submitted; of a dry run, without an id
+    #[prost(message, optional, tag = "1")]
+    pub dag: ::core::option::Option<Dag>,
+    #[prost(string, repeated, tag = "2")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetDagRequest {
+    /// the id or a unique prefix of it
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    /// accept the state of one member, which may be old
+    #[prost(bool, tag = "2")]
+    pub stale: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Dag {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub owner: ::prost::alloc::string::String,
+    /// Running until all steps have ended; then Failed if one has failed, else Cancelled if one was, else Completed.
+    #[prost(string, tag = "4")]
+    pub state: ::prost::alloc::string::String,
+    /// milliseconds since 1970
+    #[prost(uint64, tag = "5")]
+    pub submitted_at_ms: u64,
+    #[prost(message, optional, tag = "6")]
+    pub counts: ::core::option::Option<StepCounts>,
+    /// each after those that it depends on; empty in a list
+    #[prost(message, repeated, tag = "7")]
+    pub steps: ::prost::alloc::vec::Vec<DagStepStatus>,
+    /// the greatest age of a stale answer
+    #[prost(uint64, optional, tag = "8")]
+    pub age_ms: ::core::option::Option<u64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StepCounts {
+    #[prost(uint32, tag = "1")]
+    pub unended: u32,
+    #[prost(uint32, tag = "2")]
+    pub completed: u32,
+    #[prost(uint32, tag = "3")]
+    pub failed: u32,
+    #[prost(uint32, tag = "4")]
+    pub cancelled: u32,
+    /// cancelled, because they were for the failure of a step that succeeded
+    #[prost(uint32, tag = "5")]
+    pub not_needed: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DagStepStatus {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub allocation: ::prost::alloc::string::String,
+    /// of the allocation
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    /// why it ended, or is in the queue again; empty: none, or forgotten
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+    /// see StepCounts
+    #[prost(bool, tag = "5")]
+    pub not_needed: bool,
+    #[prost(message, repeated, tag = "6")]
+    pub depends_on: ::prost::alloc::vec::Vec<DagEdge>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DagEdge {
+    /// the step that it depends on; empty: an allocation that is no step of the DAG
+    #[prost(string, tag = "1")]
+    pub step: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub allocation: ::prost::alloc::string::String,
+    /// of such an allocation, if it is known
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub condition: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListDagsRequest {
+    #[prost(bool, tag = "1")]
+    pub all_users: bool,
+    /// those of this user alone
+    #[prost(string, tag = "2")]
+    pub user: ::prost::alloc::string::String,
+    /// empty: all
+    #[prost(string, repeated, tag = "3")]
+    pub states: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// 0: 100; at most 1,000
+    #[prost(uint32, tag = "4")]
+    pub limit: u32,
+    /// from an earlier answer
+    #[prost(string, tag = "5")]
+    pub page_token: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListDagsResponse {
+    /// the newest first, without their steps
+    #[prost(message, repeated, tag = "1")]
+    pub dags: ::prost::alloc::vec::Vec<Dag>,
+    /// empty: there are no more
+    #[prost(string, tag = "2")]
+    pub next_page_token: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelDagRequest {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelDagResponse {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// how many had not ended
+    #[prost(uint32, tag = "2")]
+    pub steps: u32,
+    /// if all had ended: of the DAG
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+}
+/// Generated client implementations.
+pub mod dag_service_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// DAGs: allocations that are submitted together, with the dependencies between them.
+    #[derive(Debug, Clone)]
+    pub struct DagServiceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl DagServiceClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> DagServiceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> DagServiceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            DagServiceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// All of its allocations are submitted, or none. Durable when answered. The client makes the id (UUIDv4), which is
+        /// the idempotency key.
+        pub async fn submit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SubmitDagRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SubmitDagResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.DagService/Submit",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.DagService", "Submit"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn get(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetDagRequest>,
+        ) -> std::result::Result<tonic::Response<super::Dag>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.DagService/Get",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("lattice.v1.DagService", "Get"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListDagsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListDagsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.DagService/List",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.DagService", "List"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends all of its allocations that have not ended. Durable when answered; the states of the steps show the progress.
+        pub async fn cancel(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CancelDagRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CancelDagResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.DagService/Cancel",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.DagService", "Cancel"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod dag_service_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with DagServiceServer.
+    #[async_trait]
+    pub trait DagService: std::marker::Send + std::marker::Sync + 'static {
+        /// All of its allocations are submitted, or none. Durable when answered. The client makes the id (UUIDv4), which is
+        /// the idempotency key.
+        async fn submit(
+            &self,
+            request: tonic::Request<super::SubmitDagRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SubmitDagResponse>,
+            tonic::Status,
+        >;
+        async fn get(
+            &self,
+            request: tonic::Request<super::GetDagRequest>,
+        ) -> std::result::Result<tonic::Response<super::Dag>, tonic::Status>;
+        async fn list(
+            &self,
+            request: tonic::Request<super::ListDagsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListDagsResponse>,
+            tonic::Status,
+        >;
+        /// Ends all of its allocations that have not ended. Durable when answered; the states of the steps show the progress.
+        async fn cancel(
+            &self,
+            request: tonic::Request<super::CancelDagRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CancelDagResponse>,
+            tonic::Status,
+        >;
+    }
+    /// DAGs: allocations that are submitted together, with the dependencies between them.
+    #[derive(Debug)]
+    pub struct DagServiceServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> DagServiceServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for DagServiceServer<T>
+    where
+        T: DagService,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/lattice.v1.DagService/Submit" => {
+                    #[allow(non_camel_case_types)]
+                    struct SubmitSvc<T: DagService>(pub Arc<T>);
+                    impl<
+                        T: DagService,
+                    > tonic::server::UnaryService<super::SubmitDagRequest>
+                    for SubmitSvc<T> {
+                        type Response = super::SubmitDagResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SubmitDagRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as DagService>::submit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SubmitSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.DagService/Get" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetSvc<T: DagService>(pub Arc<T>);
+                    impl<T: DagService> tonic::server::UnaryService<super::GetDagRequest>
+                    for GetSvc<T> {
+                        type Response = super::Dag;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetDagRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as DagService>::get(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.DagService/List" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSvc<T: DagService>(pub Arc<T>);
+                    impl<
+                        T: DagService,
+                    > tonic::server::UnaryService<super::ListDagsRequest>
+                    for ListSvc<T> {
+                        type Response = super::ListDagsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListDagsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as DagService>::list(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.DagService/Cancel" => {
+                    #[allow(non_camel_case_types)]
+                    struct CancelSvc<T: DagService>(pub Arc<T>);
+                    impl<
+                        T: DagService,
+                    > tonic::server::UnaryService<super::CancelDagRequest>
+                    for CancelSvc<T> {
+                        type Response = super::CancelDagResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CancelDagRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as DagService>::cancel(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CancelSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for DagServiceServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "lattice.v1.DagService";
+    impl<T> tonic::server::NamedService for DagServiceServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

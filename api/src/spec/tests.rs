@@ -212,11 +212,9 @@ fn dependencies_are_read_and_their_condition_is_success_unless_another_one_is_na
     ] {
         assert_eq!(read(ID, written), Ok(vec![Dependency { on: ID.parse().unwrap(), condition }]));
     }
-    for (on, condition, piece) in [
-        ("1f0c9a4e", "", "is not an id"),
-        (ID, "ok", "\"ok\" is no condition"),
-        (ID, "corresponding", "corresponding is not built yet"),
-    ] {
+    for (on, condition, piece) in
+        [("1f0c9a4e", "", "is not an id"), (ID, "ok", "\"ok\" is no condition"), (ID, "corresponding", "corresponding is not built yet")]
+    {
         let Err(SpecError::Invalid { field: "depends-on", why }) = read(on, condition) else { panic!("{on}:{condition} is accepted") };
         assert!(why.contains(piece), "{why}");
     }

@@ -51,7 +51,11 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
 enum Cancelled {
     Allocation(v1::CancelResponse),
     /// Tasks of the task group that this key names.
-    Tasks { key: String, tasks: TaskIndices, response: v1::CancelTasksResponse },
+    Tasks {
+        key: String,
+        tasks: TaskIndices,
+        response: v1::CancelTasksResponse,
+    },
 }
 
 async fn cancel(client: &Client, key: String, tasks: Option<TaskIndices>) -> Result<Cancelled, Failure> {

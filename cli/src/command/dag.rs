@@ -284,9 +284,7 @@ fn summary(dag: &v1::Dag) -> Value {
 }
 
 fn with_steps(dag: &v1::Dag) -> Value {
-    let edge = |edge: &v1::DagEdge| {
-        json!({ "step": filled(&edge.step), "allocation": edge.allocation, "name": filled(&edge.name), "condition": edge.condition })
-    };
+    let edge = |edge: &v1::DagEdge| json!({ "step": filled(&edge.step), "allocation": edge.allocation, "name": filled(&edge.name), "condition": edge.condition });
     let step = |step: &v1::DagStepStatus| {
         json!({
             "name": step.name,

@@ -65,7 +65,8 @@ async fn tasks(session: &Session, typed: &str, stale: bool) -> Result<(), Failur
     }
     if found.truncated {
         let id = short(&found.id);
-        session.note(&format!("there are more ranges of tasks than these {}; `lattice status '{id}[INDEX]'` shows one", found.ranges.len()));
+        session
+            .note(&format!("there are more ranges of tasks than these {}; `lattice status '{id}[INDEX]'` shows one", found.ranges.len()));
     }
     Ok(())
 }

@@ -218,8 +218,7 @@ mod tests {
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
         let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies", "dag", "dag_step"].map(taken);
-        let of_tasks =
-            ["task_group", "task_counts", "lane_of", "lane_number"].map(|field| json.as_object_mut().unwrap().remove(field));
+        let of_tasks = ["task_group", "task_counts", "lane_of", "lane_number"].map(|field| json.as_object_mut().unwrap().remove(field));
         let null = || Some(serde_json::Value::Null);
         assert_eq!(of_tasks, [null(), null(), null(), null()]);
         let lane = v1::Allocation { lane_of: "2f".into(), lane_number: 0, ..running() };

@@ -406,7 +406,8 @@ INDICES  TASKS  STATE      EXIT CODE  REASON
 
     #[test]
     fn a_task_group_has_its_numbers_in_eighty_columns() {
-        let counts = v1::TaskCounts { total: 100, waiting: 37, running: 20, completed: 42, failed: 1, lanes_running: 20, ..Default::default() };
+        let counts =
+            v1::TaskCounts { total: 100, waiting: 37, running: 20, completed: 42, failed: 1, lanes_running: 20, ..Default::default() };
         let group = v1::Allocation { task_group: "0-99%20".into(), tasks: Some(counts), ..running() };
         let want = "
 100 tasks; `lattice status 1f0c9a4e --tasks` and `--lanes` show more:

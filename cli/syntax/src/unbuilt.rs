@@ -38,14 +38,8 @@ impl UnbuiltFlags {
 
     /// The first of these options that was given.
     pub fn first_given(&self) -> Option<&'static str> {
-        let given = [
-            self.intent.is_some(),
-            self.view.is_some(),
-            self.image.is_some(),
-            self.reactive,
-            self.telemetry.is_some(),
-            self.sensitive,
-        ];
+        let given =
+            [self.intent.is_some(), self.view.is_some(), self.image.is_some(), self.reactive, self.telemetry.is_some(), self.sensitive];
         Self::NAMES.into_iter().zip(given).find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 

@@ -8,8 +8,8 @@
 
 use crate::UsageError;
 use crate::dependency::DependencyError;
-use crate::directives::{Line, parse};
 use crate::directives::words::split_words;
+use crate::directives::{Line, parse};
 use crate::flags::SubmitFlags;
 use crate::tasks::TaskFlags;
 use lattice_api::v1;
@@ -257,12 +257,7 @@ pub fn read(file: &str, text: &str) -> Result<Workflow, UsageError> {
     Ok(Workflow { name: document.name, steps })
 }
 
-fn step(
-    file: &str,
-    line: u64,
-    entries: StepEntries,
-    known: &mut BTreeMap<Vec<String>, Line>,
-) -> Result<WorkflowStep, UsageError> {
+fn step(file: &str, line: u64, entries: StepEntries, known: &mut BTreeMap<Vec<String>, Line>) -> Result<WorkflowStep, UsageError> {
     let place = format!("{file} line {line}");
     let Some(name) = entries.name else {
         return Err(UsageError::new(format!("{place}: a step without a name")).with_hint("begin it with - name: NAME"));

@@ -108,9 +108,8 @@ fn pipeline(w: &World) {
     w.running(&train);
     let graph = w.ok(&["dag", "status", &id[..8], "--graph"]);
     let indent = " ".repeat("preprocess [Completed] → train [Running]".chars().count());
-    let wanted = format!(
-        "preprocess [Completed] → train [Running] → evaluate [Pending] → clean [Pending]\n{indent} ↘ notify-failure [Pending]\n"
-    );
+    let wanted =
+        format!("preprocess [Completed] → train [Running] → evaluate [Pending] → clean [Pending]\n{indent} ↘ notify-failure [Pending]\n");
     assert_eq!(graph, wanted);
     let now = w.status(&train);
     assert_eq!((text(&now, "dag"), text(&now, "dag_step")), (id.clone(), "train".to_owned()));

@@ -187,10 +187,7 @@ fn a_cancelled_dag_ends_from_its_end_and_over_several_commands() {
     assert_eq!(state(&s.ledger, 1), AllocationState::Cancelled);
     assert_eq!(s.ledger.allocation(id(7)).unwrap().reason.as_ref().unwrap().to_string(), "cancelled by u7");
     assert_eq!(s.act(cancel(7)), Ok(Outcome::Done), "nothing of it is left");
-    assert_eq!(
-        s.act(Action::CancelDag { id: dag_id(9), by: user(7) }),
-        Err(Refusal::NoSuchDag { key: dag_id(9).to_string() })
-    );
+    assert_eq!(s.act(Action::CancelDag { id: dag_id(9), by: user(7) }), Err(Refusal::NoSuchDag { key: dag_id(9).to_string() }));
     invariant_indexes_equal_scans(&s.ledger);
 }
 

@@ -376,12 +376,8 @@ struct EarlierStep {
 
 /// The record of a DAG that is submitted at this time.
 fn record_of(id: DagId, owner: &Principal, submission: &DagSubmission, at: Timestamp) -> Dag {
-    let step = |step: &DagStep| Step {
-        name: step.name.clone(),
-        allocation: step.allocation,
-        depends_on: step.spec.depends_on.clone(),
-        end: None,
-    };
+    let step =
+        |step: &DagStep| Step { name: step.name.clone(), allocation: step.allocation, depends_on: step.spec.depends_on.clone(), end: None };
     let steps: Vec<Step> = submission.steps.iter().map(step).collect();
     let records = u32::try_from(steps.len()).unwrap_or(u32::MAX);
     Dag { id, name: submission.name.clone(), owner: owner.clone(), submitted_at: at, steps, records }

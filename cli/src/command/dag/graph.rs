@@ -126,8 +126,7 @@ impl<'a> Graph<'a> {
 
     /// ` after a, b, c and 2 more`.
     fn after(&self, number: usize) -> String {
-        let names: Vec<String> =
-            self.parents[number].iter().take(NAMED_MAX).map(|parent| one_line(&self.steps[*parent].name)).collect();
+        let names: Vec<String> = self.parents[number].iter().take(NAMED_MAX).map(|parent| one_line(&self.steps[*parent].name)).collect();
         let more = match self.parents[number].len().saturating_sub(NAMED_MAX) {
             0 => String::new(),
             more => format!(" and {more} more"),

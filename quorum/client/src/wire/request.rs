@@ -3,8 +3,8 @@
 use super::audit_walk::AuditWalk;
 use lattice_ledger::{Access, Action, DagCursor, DagFilter, ListCursor, ListFilter, UsageOf};
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, DagSubmission, Epoch, Incarnation, LaneReport, NodeId, OperatorToken,
-    Principal,
+    AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, DagSubmission, Epoch, Incarnation, LaneReport, NodeId,
+    OperatorToken, Principal,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
