@@ -606,7 +606,7 @@ fn a_changed_walltime_reaches_running_and_later_work_also_over_a_restart() {
 fn revoked_tasks_reach_the_running_lane_that_holds_them() {
     let with = |revocations, state| {
         let lane = lattice_model::LaneOf { group: alloc(9), number: 0, revocations };
-        DesiredShare { lane: Some(lane), ..share(1, 1, state, 1) }
+        DesiredShare { lane: Some(lane), ..share(1, 1, state, 2) }
     };
     let mut brain = brain();
     let mut step = |event| {

@@ -29,7 +29,7 @@ use watcher::{NodeWatcher, Watcher};
 const NODES: u8 = 4;
 const TENANT: &str = "physics";
 /// Number of histories of which it is checked that they exercise enough.
-const HISTORIES: usize = 60;
+const HISTORIES: usize = 80;
 
 struct History {
     commands: Vec<(Revision, Command)>,

@@ -152,14 +152,14 @@ fn tasks_run_in_lanes_one_after_another_and_the_group_completes() {
     assert_eq!(advance(&mut s, zero, &[(DONE, &[(2, 2)])], LONG_US), work(&[], true));
     assert_eq!(s.state(1), AllocationState::Pending);
     assert_eq!(advance(&mut s, one, &[(DONE, &[(3, 3)])], LONG_US), work(&[], true));
-    assert_eq!(reason(&s, id(1)), "Completed: exit_code 0");
+    assert_eq!(reason(&s, id(1)), "Completed: completed");
     for (number, on, epoch) in [zero, one] {
         ends(&mut s, number, on, epoch, 0);
         releases(&mut s, number, on, epoch);
     }
     let ended = BTreeMap::from([(DONE, tasks(&[(0, 3)]))]);
     assert_eq!(states(&s), TaskStates { ended, ..TaskStates::default() });
-    assert_eq!([0, 1].map(|number| reason(&s, lane(number))), ["Completed: exit_code 0"; 2]);
+    assert_eq!([0, 1].map(|number| reason(&s, lane(number))), ["Completed: completed"; 2]);
     assert_eq!([2, 3].map(|number| reason(&s, lane(number))), ["Cancelled: cancelled by quorum"; 2]);
     assert!(!s.ledger.dependents_are_due());
     check(&s);
@@ -243,7 +243,7 @@ fn what_a_lane_had_not_begun_does_not_count_as_restarted() {
     ends(&mut s, 0, 0, zero.2, 0);
     releases(&mut s, 0, 0, zero.2);
     assert_eq!((states(&s).waiting, states(&s).restarts), (tasks(&[(2, 5)]), 0));
-    assert_eq!((reason(&s, lane(0)), live_lanes(&s)), ("Completed: exit_code 0".to_owned(), vec![1]));
+    assert_eq!((reason(&s, lane(0)), live_lanes(&s)), ("Completed: completed".to_owned(), vec![1]));
     check(&s);
 }
 
@@ -313,7 +313,7 @@ fn single_tasks_are_cancelled_wherever_they_are() {
     assert_eq!(advance(&mut s, zero, &[(DONE, &[(1, 1)])], LONG_US), work(&[(2, 3)], false), "task 1 stays cancelled");
     assert_eq!(s.act(cancel(&[(0, 1)], 7)), Ok(Outcome::TasksCancelled { cancelled: 0, ended: 2 }));
     assert_eq!(s.act(cancel(&[(2, 9)], 7)), Ok(Outcome::TasksCancelled { cancelled: 3, ended: 1 }));
-    assert_eq!(reason(&s, id(1)), "Completed: exit_code 0", "one completed, and the others were not wanted");
+    assert_eq!(reason(&s, id(1)), "Completed: completed", "one completed, and the others were not wanted");
     assert_eq!(s.ledger.desired(&node(0)).shares[0].lane.unwrap().revocations, 2, "what runs there is not wanted any more");
     assert_eq!(advance(&mut s, zero, &[], 0), work(&[], true));
     assert_eq!(s.act(cancel(&[(2, 9)], 7)), Ok(Outcome::TasksCancelled { cancelled: 0, ended: 4 }));

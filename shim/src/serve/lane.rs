@@ -62,7 +62,7 @@ impl Shim {
         let env = self.with_gpus(&env);
         let env = Environment::new(env.iter().map(|(name, value)| (name, value)))?;
         let (lane, output) = (Lane::default(), TaskOutput::new());
-        Ok(OpenLane { lane, indices, walltime_ms, argv, env, working_dir, group, inherit, output, task: None, start_failed: false })
+        Ok(OpenLane { lane, indices, walltime_ms, argv, env, working_dir, group, inherit, output, task: None, start_failed: false, group_killed: false })
     }
 
     /// The lane holds these tasks from now on.
@@ -163,6 +163,7 @@ impl Shim {
             Phase::Running { until: Some(until) } if until <= now => self.cut_task(Cut::Walltime),
             Phase::Terminating { why, kill_at } if kill_at <= now => {
                 task.phase = Phase::Killed { why };
+                open.group_killed = true;
                 self.work.signal_launch(0, &[task.pid], libc::SIGKILL);
             }
             Phase::Running { .. } | Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Clearing { .. } => {}
@@ -189,14 +190,43 @@ impl Shim {
         if !self.work.has_launch_processes(&attached) {
             return true;
         }
+        if let Some(open) = &mut self.lane {
+            open.group_killed = true;
+        }
         self.work.kill_launch_processes(&attached);
         false
+    }
+
+    /// Takes a new cgroup in the place of one that was killed: the kernel kills each process that is born in such a one,
+    /// because it compares the cgroup's count of kills with that of the parent's cgroup (`cgroup_post_fork`). If there is
+    /// none, the lane begins no further task.
+    fn renew_group(&mut self) {
+        let Some(open) = &mut self.lane else { return };
+        if !std::mem::take(&mut open.group_killed) || open.group.is_none() {
+            return;
+        }
+        let removed = self.work.remove_launch(0);
+        match self.work.launch_group(0) {
+            Ok(group) if removed => open.group = group,
+            Ok(_) => {
+                log_line("the cgroup of the tasks could not be removed after it was killed: the lane ends");
+                open.lane.close();
+            }
+            Err(error) => {
+                log_line(&format!("the lane ends: {}", with_causes(&error)));
+                open.lane.close();
+            }
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.settle_tasks();
+        }
     }
 
     /// Nothing of the task is left: its end is written to disk.
     fn finish_task(&mut self, outcome: TaskOutcome) {
         let Some(open) = &mut self.lane else { return };
         let Some(task) = open.task.take() else { return };
+        self.renew_group();
         if task.out_of_memory
             && let Some(memory) = &mut self.memory
         {

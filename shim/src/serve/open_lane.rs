@@ -30,6 +30,8 @@ pub(super) struct OpenLane {
     pub(super) task: Option<Task>,
     /// Whether a task could not be started, and the next one must be tried at once.
     pub(super) start_failed: bool,
+    /// Whether the cgroup was killed as a whole since it was made.
+    pub(super) group_killed: bool,
 }
 
 /// The task that runs, or that is being cleared away.
