@@ -7,6 +7,7 @@ use super::isolation;
 use super::networks::unenforced;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
+use super::servable::servable;
 use super::status_message::StatusMessages;
 use super::submitted::Submitting;
 use super::watching::AllocationWatch;
@@ -17,11 +18,7 @@ use super::{
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
 use lattice_ledger::Action;
-use lattice_membership::cluster::Cluster;
-use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, EndReason, Incarnation, MemoryKill, Node, NodeId, Principal, RequeuePolicy,
-    SharePhase, Timestamp, hostlist,
-};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, AllocationState, Incarnation, Principal, Timestamp};
 use lattice_node::Event;
 use lattice_placing::ClaimResult;
 use lattice_quorum_client::CallError;
@@ -310,22 +307,6 @@ impl AllocationService for Api {
     }
 }
 
-/// Refuses work that the registered nodes could never serve. If its user chose to wait for other
-/// nodes (`waits`), returns a warning instead. An empty text: there is nothing to warn of.
-pub(super) fn servable(cluster: &Cluster, spec: &AllocationSpec, waits: bool) -> Result<String, Status> {
-    // A view that is not up to date refuses nothing; `explain` shows the reason later.
-    if !cluster.fresh {
-        return Ok(String::new());
-    }
-    match lattice_scheduler::misfit(cluster.nodes.values(), &cluster.vclusters, spec) {
-        None => Ok(String::new()),
-        Some(misfit) if waits => Ok(format!("it waits until there are other nodes: it {misfit}")),
-        Some(misfit) => Err(Status::failed_precondition(format!(
-            "no nodes of this cluster could ever serve it: it {misfit}\nhint: ask for what `lattice nodes -o wide` shows, or use --wait-for-nodes to have it wait for other nodes"
-        ))),
-    }
-}
-
 impl Api {
     /// Refuses work of root where the site does.
     pub(super) fn may_own_work(&self, owner: &Principal) -> Result<(), Status> {
@@ -393,60 +374,4 @@ pub(super) fn place(token: &str) -> Result<Option<ListCursor>, Status> {
 /// The token of the page after this one; empty: there is none.
 pub(super) fn next_page_token(page: &[Allocation], more: bool) -> String {
     page.last().filter(|_| more).map_or(String::new(), |a| format!("{}:{}", a.submitted_at.0, a.id))
-}
-
-/// The explanation for an allocation that does not wait for nodes.
-pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> String {
-    let nodes = hostlist::fold(allocation.nodes());
-    match allocation.state {
-        AllocationState::Pending | AllocationState::Suspended if !allocation.held => {
-            allocation.awaits().unwrap_or_else(|| "waits for nodes".to_owned())
-        }
-        AllocationState::Pending => {
-            let awaited = allocation.awaits().map_or_else(String::new, |awaited| format!("; it also {awaited}"));
-            format!("is held; `lattice resume {}` lets it wait for nodes{awaited}", allocation.id.short())
-        }
-        AllocationState::Suspended => {
-            let why = allocation.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
-            let from =
-                allocation.checkpoint.as_ref().map_or_else(|| "its beginning".to_owned(), |c| format!("checkpoint {}", c.id.short()));
-            format!("has given its nodes back{why} and is held; `lattice resume {}` lets it continue from {from}", allocation.id.short())
-        }
-        AllocationState::Staging => {
-            let waited_for = allocation.shares.iter().filter(|s| s.phase == SharePhase::Claimed).map(|s| s.node);
-            let describe = |node: &NodeId| {
-                let unwell = cluster.nodes.get(node).and_then(Node::unclaimable).map(|why| format!(" ({why})"));
-                format!("{node}{}", unwell.unwrap_or_default())
-            };
-            let waited_for: Vec<String> = waited_for.map(describe).collect();
-            format!(
-                "its nodes {nodes} prepare scratch, the site's prologue, image, mounts, scope and shim; not ready yet: {}",
-                waited_for.join(", ")
-            )
-        }
-        AllocationState::Running => match &allocation.preemption {
-            Some(preemption) => format!("runs on {nodes}; {preemption}"),
-            None => format!("runs on {nodes}"),
-        },
-        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
-            let why = allocation.reason.as_ref().map_or_else(String::new, EndReason::to_string);
-            let hint = match &allocation.reason {
-                Some(EndReason::OutOfMemory { kill: MemoryKill { limit_bytes: Some(_), .. }, .. }) => "; ask for more with --mem",
-                Some(EndReason::WalltimeExceeded) => "; ask for more with --walltime",
-                Some(EndReason::Preempted { saved: Err(_), .. }) if allocation.spec.checkpoint.is_none() => {
-                    "; --checkpoint=signal has such work asked to save itself first"
-                }
-                Some(EndReason::Preempted { .. }) if allocation.spec.requeue == RequeuePolicy::Always => "",
-                Some(EndReason::Preempted { .. }) => "; --requeue=always puts such work back into the queue",
-                Some(EndReason::Exited { code: 126 }) => "; 126: the program was found but could not be executed",
-                Some(EndReason::Exited { code: 127 }) => "; 127: the program was not found",
-                Some(EndReason::ProbeFailed { .. }) => "; --requeue=always puts such a service back into the queue",
-                Some(EndReason::NodeLost { .. }) => "; --requeue puts such work back into the queue",
-                Some(EndReason::TasksFailed { .. }) => "; `lattice retry` submits these once more",
-                Some(EndReason::DependencyUnmet { .. }) => "; submit it again when what it depends on is as it must be",
-                Some(_) | None => "",
-            };
-            format!("ended {}: {why}{hint}", allocation.state)
-        }
-    }
 }

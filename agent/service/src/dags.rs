@@ -7,12 +7,13 @@
 //! ```
 
 use super::Api;
-use super::allocations::{LIST_MAX, servable};
+use super::allocations::LIST_MAX;
 use super::api::QUORUM_TIMEOUT;
 use super::dependencies::whole_id;
 use super::images;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
+use super::servable::servable;
 use futures::{StreamExt, stream};
 use lattice_api::dag::{StepNow, counts_to_proto, to_proto};
 use lattice_api::spec::ImageRequest;

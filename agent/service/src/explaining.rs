@@ -1,8 +1,8 @@
 //! `AllocationService.Explain`: why an allocation waits, or what it does. A task group is explained by its
 //! counts and by its first lane that waits.
 
-use super::allocations::status_message;
 use super::networks::unenforced;
+use super::status_message::status_message;
 use super::tasks::{self, counts, ended_count, first_waiting_lanes};
 use super::{Api, checkpoints, isolation};
 use lattice_api::v1;

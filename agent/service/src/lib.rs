@@ -50,6 +50,7 @@ mod preempting;
 mod privacy;
 mod refusal;
 mod requests;
+mod servable;
 mod sessions;
 mod signalling;
 mod status_message;

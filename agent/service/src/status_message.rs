@@ -1,16 +1,16 @@
-//! Short texts for lists: why live allocations are in their state.
+//! Why allocations are in their state: a short text for lists, and a longer one for `explain`.
 
 use super::tasks::first_waiting_lanes;
 use super::{Api, isolation};
 use lattice_api::v1;
 use lattice_membership::cluster::Cluster;
-use lattice_model::{Allocation, AllocationId, AllocationState, SharePhase};
+use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, MemoryKill, Node, NodeId, RequeuePolicy, SharePhase, hostlist};
 use lattice_scheduler::{Outlook, clip};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tonic::Status;
 
-/// The texts, from this agent's view of the cluster.
+/// The short texts, from this agent's view of the cluster.
 pub(super) struct StatusMessages<'a> {
     cluster: &'a Cluster,
     /// `None`: nothing of it waits, or the view does not contain everything that it waits for.
@@ -94,5 +94,61 @@ fn with_nodes(allocation: &Allocation, cluster: &Cluster) -> String {
             }
         }
         AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => String::new(),
+    }
+}
+
+/// The explanation for an allocation that does not wait for nodes.
+pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> String {
+    let nodes = hostlist::fold(allocation.nodes());
+    match allocation.state {
+        AllocationState::Pending | AllocationState::Suspended if !allocation.held => {
+            allocation.awaits().unwrap_or_else(|| "waits for nodes".to_owned())
+        }
+        AllocationState::Pending => {
+            let awaited = allocation.awaits().map_or_else(String::new, |awaited| format!("; it also {awaited}"));
+            format!("is held; `lattice resume {}` lets it wait for nodes{awaited}", allocation.id.short())
+        }
+        AllocationState::Suspended => {
+            let why = allocation.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+            let from =
+                allocation.checkpoint.as_ref().map_or_else(|| "its beginning".to_owned(), |c| format!("checkpoint {}", c.id.short()));
+            format!("has given its nodes back{why} and is held; `lattice resume {}` lets it continue from {from}", allocation.id.short())
+        }
+        AllocationState::Staging => {
+            let waited_for = allocation.shares.iter().filter(|s| s.phase == SharePhase::Claimed).map(|s| s.node);
+            let describe = |node: &NodeId| {
+                let unwell = cluster.nodes.get(node).and_then(Node::unclaimable).map(|why| format!(" ({why})"));
+                format!("{node}{}", unwell.unwrap_or_default())
+            };
+            let waited_for: Vec<String> = waited_for.map(describe).collect();
+            format!(
+                "its nodes {nodes} prepare scratch, the site's prologue, image, mounts, scope and shim; not ready yet: {}",
+                waited_for.join(", ")
+            )
+        }
+        AllocationState::Running => match &allocation.preemption {
+            Some(preemption) => format!("runs on {nodes}; {preemption}"),
+            None => format!("runs on {nodes}"),
+        },
+        AllocationState::Completed | AllocationState::Failed | AllocationState::Cancelled => {
+            let why = allocation.reason.as_ref().map_or_else(String::new, EndReason::to_string);
+            let hint = match &allocation.reason {
+                Some(EndReason::OutOfMemory { kill: MemoryKill { limit_bytes: Some(_), .. }, .. }) => "; ask for more with --mem",
+                Some(EndReason::WalltimeExceeded) => "; ask for more with --walltime",
+                Some(EndReason::Preempted { saved: Err(_), .. }) if allocation.spec.checkpoint.is_none() => {
+                    "; --checkpoint=signal has such work asked to save itself first"
+                }
+                Some(EndReason::Preempted { .. }) if allocation.spec.requeue == RequeuePolicy::Always => "",
+                Some(EndReason::Preempted { .. }) => "; --requeue=always puts such work back into the queue",
+                Some(EndReason::Exited { code: 126 }) => "; 126: the program was found but could not be executed",
+                Some(EndReason::Exited { code: 127 }) => "; 127: the program was not found",
+                Some(EndReason::ProbeFailed { .. }) => "; --requeue=always puts such a service back into the queue",
+                Some(EndReason::NodeLost { .. }) => "; --requeue puts such work back into the queue",
+                Some(EndReason::TasksFailed { .. }) => "; `lattice retry` submits these once more",
+                Some(EndReason::DependencyUnmet { .. }) => "; submit it again when what it depends on is as it must be",
+                Some(_) | None => "",
+            };
+            format!("ended {}: {why}{hint}", allocation.state)
+        }
     }
 }

@@ -6,10 +6,10 @@ mod ranges;
 pub(super) use ranges::{TaskState, counts};
 
 use super::Api;
-use super::allocations::servable;
 use super::api::QUORUM_TIMEOUT;
 use super::arguments::allocation_id;
 use super::refusal::{status, unexpected};
+use super::servable::servable;
 use lattice_api::spec::task_indices;
 use lattice_api::v1;
 use lattice_ledger::{Action, TaskStates};

@@ -5,9 +5,11 @@
 //! is restricted to the first; the others are idle meanwhile. Everything is measured in each round, and whatever was
 //! last in a round is first in the next.
 
+mod commands;
 mod hyperqueue;
 mod million;
 
+use self::commands::{group_of, time_of};
 use self::hyperqueue::HyperQueue;
 use super::figures::{Figure, Report, Samples, Target};
 use super::options::Options;
@@ -15,10 +17,10 @@ use super::surroundings::{slow_files, wait_all_free};
 use crate::binaries::Binaries;
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
+use crate::interrupt;
 use crate::lattice::Lattice;
 use crate::machine::{self, Machine};
 use crate::up::{self, Options as UpOptions};
-use crate::{interrupt, process};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,8 +36,6 @@ const AGENTS: u32 = 4;
 const MEMBERS: u32 = 1;
 /// The smallest number of tasks that end a second, relative to HyperQueue's.
 const HYPER_QUEUE_RATIO: f64 = 1.0;
-/// How long all tasks of a group may take.
-const GROUP_LIMIT: Duration = Duration::from_secs(240);
 const ONE_AGENT: &str = "lattice, one agent";
 const ALL_AGENTS: &str = "lattice, four agents";
 const HYPER_QUEUE: &str = "HyperQueue";
@@ -184,20 +184,6 @@ fn run_group(lattice: &Lattice, tasks: u32, node: Option<&str>) -> Result<Durati
     Ok(took)
 }
 
-/// The option for a group of this many tasks.
-fn group_of(tasks: u32) -> String {
-    format!("--task-group=0-{}", tasks.saturating_sub(1))
-}
-
-/// The time of a command that must succeed.
-fn time_of(command: &mut Command) -> Result<Duration> {
-    let done = process::run(command, GROUP_LIMIT)?;
-    interrupt::check()?;
-    ensure!(!done.timed_out, "not ended after {} s", GROUP_LIMIT.as_secs());
-    ensure!(done.code() == 0, "ended with {}: {}", done.code(), done.err().trim());
-    Ok(done.took)
-}
-
 /// The lower bound: as many threads, each of which starts one program after another and waits for it.
 fn run_bare(tasks: u32, threads: usize) -> Result<Duration> {
     let threads = u32::try_from(threads)?.max(1);
@@ -253,6 +239,5 @@ mod tests {
     #[test]
     fn programs_run_one_after_another_in_each_thread() {
         assert!(run_bare(5, 2).unwrap() > Duration::ZERO);
-        assert_eq!(group_of(10_000), "--task-group=0-9999");
     }
 }

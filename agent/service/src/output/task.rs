@@ -7,7 +7,8 @@
 //! No watch shows what single tasks do, so whoever follows one asks a member of the quorum again and
 //! again. When the task has ended, what is left of its output is read to its end.
 
-use super::{Api, ITEMS_QUEUE_LEN, Selection, gather, is_removable, log_stream, notice, received, streams};
+use super::gathering::{ITEMS_QUEUE_LEN, Selection, gather, is_removable, log_stream, notice, received, streams};
+use crate::Api;
 use crate::access::AccessTarget;
 use crate::caller::Caller;
 use crate::tasks::{self, TaskState};

@@ -1,6 +1,6 @@
 //! HyperQueue on loopback, for comparison: a server and a worker.
 
-use super::time_of;
+use super::commands::time_of;
 use crate::process::{Identity, run, spawn_detached, tail, until};
 use crate::{interrupt, machine};
 use anyhow::{Context, Result, ensure};

@@ -1,6 +1,6 @@
 //! `bench tasks --million`: a group of a million tasks is submitted, runs for a while, and is cancelled.
 
-use super::{group_of, time_of};
+use super::commands::{group_of, time_of};
 use crate::bench::figures::{Figure, Samples, Target};
 use crate::bench::metrics;
 use crate::bench::options::Options;
