@@ -62,7 +62,20 @@ impl Shim {
         let env = self.with_gpus(&env);
         let env = Environment::new(env.iter().map(|(name, value)| (name, value)))?;
         let (lane, output) = (Lane::default(), TaskOutput::new());
-        Ok(OpenLane { lane, indices, walltime_ms, argv, env, working_dir, group, inherit, output, task: None, start_failed: false, group_killed: false })
+        Ok(OpenLane {
+            lane,
+            indices,
+            walltime_ms,
+            argv,
+            env,
+            working_dir,
+            group,
+            inherit,
+            output,
+            task: None,
+            start_failed: false,
+            group_killed: false,
+        })
     }
 
     /// The lane holds these tasks from now on.
