@@ -118,8 +118,8 @@ async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure>
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
     listing::report_age(session, allocation.age_ms);
     let has_ended = state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal());
-    // A task group has no output of its own: each of its tasks has.
-    let has_output = allocation.task_group.is_empty();
+    // A task group and its lanes have no output of their own: each task has.
+    let has_output = allocation.task_group.is_empty() && allocation.lane_of.is_empty();
     let last_stderr = if has_ended && has_output && session.format() != Format::Name {
         LastStderr::read(&client, &allocation).await
     } else {

@@ -287,7 +287,7 @@ pub fn task_text(task: &Task) -> String {
     let why = why.map_or_else(String::new, |why| format!(": {why}"));
     let restarts = match known.restarts {
         0 => String::new(),
-        restarts => format!("It was begun again {}, because its lane was lost or preempted.\n", counted(restarts, "time")),
+        restarts => format!("It was begun again {}, because its lane was lost or ended early.\n", counted(restarts, "time")),
     };
     format!("{}[{}] is {}{why}\n{restarts}", short(&task.group), task.index, known.state)
 }
@@ -462,7 +462,7 @@ Lanes:      2f0c9a4e
             (
                 task("Pending", &[("2f0c9a4e-5b7d", "n1")], 1, None, ""),
                 "1f0c9a4e[7] is Pending: it waits for another lane; the last one was 2f0c9a4e on n1\n\
-                 It was begun again 1 time, because its lane was lost or preempted.\n",
+                 It was begun again 1 time, because its lane was lost or ended early.\n",
             ),
             (
                 task("Running", &[("2f0c9a4e-5b7d", "n1"), ("77ab01cd-5b7d", "n2")], 0, None, ""),
