@@ -12,16 +12,15 @@ use super::refusal::{status, unexpected};
 use super::servable::servable;
 use lattice_api::spec::task_indices;
 use lattice_api::v1;
-use lattice_ledger::{Action, TaskStates};
+use lattice_ledger::{Action, TASK_RANGES_MAX, TaskStates, WhichTasks};
 use lattice_membership::cluster::Cluster;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, TaskGroup, TaskIndices, TaskSet};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Status};
 
-/// How many ranges an answer has if the caller does not say, and at most.
+/// How many ranges an answer has if the caller does not say.
 const RANGES_DEFAULT: u32 = 1000;
-const RANGES_MAX: u32 = 10_000;
 /// How much of a group's indices an error shows, in characters.
 const INDICES_CHARS_MAX: usize = 60;
 
@@ -35,15 +34,14 @@ pub(super) async fn get(api: &Api, request: Request<v1::GetTasksRequest>) -> Res
     caller.check(group.id, &group.owner)?;
     let tasks = tasks_of(&group)?;
     let task = index.map(|index| Ok::<_, Status>((index, ordinal(&group, index)?))).transpose()?;
-    let states = states(api, group.id, task.map(|(_, ordinal)| ordinal), stale).await?;
+    let most = if limit == 0 { RANGES_DEFAULT } else { limit.min(TASK_RANGES_MAX) };
+    let which = task.map_or(WhichTasks::Ranges { most }, |(_, ordinal)| WhichTasks::One(ordinal));
+    let states = states(api, group.id, which, stale).await?;
     let (ranges, truncated) = match task {
         Some((index, ordinal)) => (vec![ranges::of_one(index, state(&states, index, ordinal)?, &states)], false),
-        None => {
-            let most = if limit == 0 { RANGES_DEFAULT } else { limit.min(RANGES_MAX) };
-            ranges::ranges(&tasks.indices, &states, most as usize)
-        }
+        None => ranges::ranges(&tasks.indices, &states, most as usize),
     };
-    Ok(v1::GetTasksResponse { id: group.id.to_string(), counts: Some(counts(&states)), ranges, truncated })
+    Ok(v1::GetTasksResponse { id: group.id.to_string(), counts: Some(counts(&states.counts)), ranges, truncated })
 }
 
 pub(super) async fn cancel(api: &Api, request: Request<v1::CancelTasksRequest>) -> Result<v1::CancelTasksResponse, Status> {
@@ -69,7 +67,7 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
     let group = api.allocation(&key).await?;
     caller.check(group.id, &group.owner)?;
     tasks_of(&group)?;
-    let states = states(api, group.id, None, false).await?;
+    let states = states(api, group.id, WhichTasks::All, false).await?;
     let again = if indices.is_empty() { failed(&group, &states)? } else { ended(&group, chosen(&group, &indices)?, &states)? };
     let spec = spec_again(&group, &again)?;
     let owner = if user.owns(&group.owner) { user } else { group.owner.clone() };
@@ -84,7 +82,7 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
 
 /// Adds what only a query of this group tells.
 pub(super) async fn add_counts(api: &Api, group: &Allocation, shown: &mut v1::Allocation, stale: bool) -> Result<(), Status> {
-    let counts = counts(&states(api, group.id, None, stale).await?);
+    let counts = counts(&states(api, group.id, WhichTasks::Counts, stale).await?.counts);
     if !group.state.is_terminal() && !group.held && group.awaits().is_none() {
         shown.status_message = format!("{} of {} done", ended_count(&counts), counts.total);
     }
@@ -97,9 +95,9 @@ pub(super) fn ended_count(counts: &v1::TaskCounts) -> u32 {
     counts.completed + counts.failed + counts.cancelled
 }
 
-/// The states of a group's tasks; with an `ordinal`, also where that task ran.
-pub(super) async fn states(api: &Api, group: AllocationId, ordinal: Option<u32>, stale: bool) -> Result<TaskStates, Status> {
-    match api.ask(Ask::GetTasks { id: group, ordinal }, stale).await? {
+/// The numbers of a group's tasks, and the states of those that are asked for.
+pub(super) async fn states(api: &Api, group: AllocationId, which: WhichTasks, stale: bool) -> Result<TaskStates, Status> {
+    match api.ask(Ask::GetTasks { id: group, which }, stale).await? {
         (Answer::Tasks(states), _) => Ok(*states),
         (other, _) => Err(unexpected(&other)),
     }

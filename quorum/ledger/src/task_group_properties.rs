@@ -4,7 +4,7 @@
 use super::properties::scans::invariant_indexes_equal_scans;
 use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::task_groups::lane_id;
-use super::{Action, Ledger, ListFilter, Outcome, Refusal, TaskStates};
+use super::{Action, Ledger, ListFilter, Outcome, Refusal, TaskStates, WhichTasks};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, Claim, EndReason, EndedTasks, Epoch, LaneReport, ReportItem, RequeuePolicy,
@@ -122,7 +122,7 @@ impl World {
     }
 
     fn states(&self) -> TaskStates {
-        self.ledger().task_states(id(1), None).unwrap()
+        self.ledger().task_states(id(1), WhichTasks::All).unwrap()
     }
 
     fn all_lanes(&self) -> Vec<Arc<Allocation>> {
@@ -305,7 +305,7 @@ fn a_group_that_nothing_happens_to_completes() {
     let group = TaskGroup::parse("0-39%2").unwrap();
     let (state, states) = play(group, &[]);
     assert_eq!(
-        (state, states.ended, states.restarts),
+        (state, states.ended, states.counts.restarts),
         (AllocationState::Completed, [(TaskOutcome::Exited(0), TaskSet::first(40))].into(), 0)
     );
 }

@@ -5,8 +5,8 @@ use super::properties::scans::invariant_indexes_equal_scans;
 use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::task_groups::lane_id;
 use super::{
-    Action, AllocationChange, DependencyRefusal, EndedLimitsChange, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal, TaskPlace,
-    TaskStates, UserLimitsChange,
+    Action, AllocationChange, DependencyRefusal, EndedLimitsChange, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal, TaskCounts,
+    TaskPlace, TaskStates, UserLimitsChange, WhichTasks,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
@@ -89,7 +89,7 @@ fn work(leased: &[(u32, u32)], is_last: bool) -> Result<LaneWork, Refusal> {
 }
 
 fn states(s: &Story) -> TaskStates {
-    s.ledger.task_states(id(1), None).unwrap()
+    s.ledger.task_states(id(1), WhichTasks::All).unwrap()
 }
 
 fn lanes(s: &Story) -> Vec<Arc<Allocation>> {
@@ -158,7 +158,8 @@ fn tasks_run_in_lanes_one_after_another_and_the_group_completes() {
         releases(&mut s, number, on, epoch);
     }
     let ended = BTreeMap::from([(DONE, tasks(&[(0, 3)]))]);
-    assert_eq!(states(&s), TaskStates { ended, ..TaskStates::default() });
+    let counts = TaskCounts { completed: 4, ..TaskCounts::default() };
+    assert_eq!(states(&s), TaskStates { counts, ended, ..TaskStates::default() });
     assert_eq!([0, 1].map(|number| reason(&s, lane(number))), ["Completed: completed"; 2]);
     assert_eq!([2, 3].map(|number| reason(&s, lane(number))), ["Cancelled: cancelled by quorum"; 2]);
     assert!(!s.ledger.dependents_are_due());
@@ -198,8 +199,8 @@ fn a_lost_node_ends_no_task_and_what_it_held_runs_again() {
     let again = (1, 0, runs(&mut s, 1, 0));
     assert_eq!(advance(&mut s, again, &[], 0), work(&[(0, 0)], false));
     let places = [(0, 1), (1, 0)].map(|(number, on)| TaskPlace { lane: lane(number), node: Some(node(on)) });
-    let of_task = s.ledger.task_states(id(1), Some(0)).unwrap();
-    assert_eq!((of_task.places, of_task.restarts, of_task.task_restarts), (places.to_vec(), 1, 1));
+    let of_task = s.ledger.task_states(id(1), WhichTasks::One(0)).unwrap();
+    assert_eq!((of_task.places, of_task.counts.restarts, of_task.task_restarts), (places.to_vec(), 1, 1));
     assert_eq!(advance(&mut s, again, &[(TaskOutcome::Exited(3), &[(0, 0)])], LONG_US), work(&[(1, 1)], true));
     assert_eq!(advance(&mut s, again, &[(DONE, &[(0, 1)])], LONG_US), work(&[], true), "task 0 has ended before");
     assert_eq!(reason(&s, id(1)), "Failed: tasks_failed: 1 of 2");
@@ -213,7 +214,7 @@ fn a_boot_of_the_node_gives_back_what_the_lane_held() {
     advance(&mut s, zero, &[], 0).unwrap();
     let incarnation = s.ledger.node(&node(0)).unwrap().incarnation.0;
     s.done(Action::Register(registration(0, 2, incarnation, true)));
-    assert_eq!((states(&s).waiting, states(&s).restarts, live_lanes(&s)), (tasks(&[(0, 1)]), 1, vec![1]));
+    assert_eq!((states(&s).waiting, states(&s).counts.restarts, live_lanes(&s)), (tasks(&[(0, 1)]), 1, vec![1]));
     assert!(matches!(advance(&mut s, zero, &[(DONE, &[(0, 0)])], 1), Err(Refusal::StaleEpoch { .. })));
     check(&s);
 }
@@ -228,7 +229,7 @@ fn a_lane_that_was_ended_reports_until_its_node_has_released_it() {
     assert_eq!(advance(&mut s, zero, &[(DONE, &[(0, 0)])], SHORT_US), work(&[(1, 3)], true));
     assert_eq!((states(&s).leased, states(&s).waiting), (tasks(&[(1, 3)]), tasks(&[(4, 5)])));
     releases(&mut s, 0, 0, zero.2);
-    assert_eq!((states(&s).leased, states(&s).waiting, states(&s).restarts), (tasks(&[]), tasks(&[(1, 5)]), 3));
+    assert_eq!((states(&s).leased, states(&s).waiting, states(&s).counts.restarts), (tasks(&[]), tasks(&[(1, 5)]), 3));
     assert!(matches!(advance(&mut s, zero, &[(DONE, &[(1, 1)])], 1), Err(Refusal::StaleEpoch { .. })));
     check(&s);
 }
@@ -242,7 +243,7 @@ fn what_a_lane_had_not_begun_does_not_count_as_restarted() {
     // Its own walltime leaves none for another task.
     ends(&mut s, 0, 0, zero.2, 0);
     releases(&mut s, 0, 0, zero.2);
-    assert_eq!((states(&s).waiting, states(&s).restarts), (tasks(&[(2, 5)]), 0));
+    assert_eq!((states(&s).waiting, states(&s).counts.restarts), (tasks(&[(2, 5)]), 0));
     assert_eq!((reason(&s, lane(0)), live_lanes(&s)), ("Completed: completed".to_owned(), vec![1]));
     check(&s);
 }
@@ -330,8 +331,8 @@ fn what_is_no_task_of_a_group_is_not_cancelled() {
     assert!(matches!(s.act(cancel(id(9), &[(0, 0)])), Err(Refusal::NoSuchAllocation { .. })));
     let none = s.act(cancel(id(1), &[(5, 7)])).unwrap_err().to_string();
     assert_eq!(none, format!("the request is malformed: task group {} has none of these tasks: its indices are 5 to 9", id(1)));
-    assert_eq!(s.ledger.task_states(id(2), None), Err(Refusal::NotATaskGroup { id: id(2) }));
-    assert_eq!(s.ledger.task_states(lane(0), None), Err(Refusal::NotATaskGroup { id: lane(0) }));
+    assert_eq!(s.ledger.task_states(id(2), WhichTasks::Counts), Err(Refusal::NotATaskGroup { id: id(2) }));
+    assert_eq!(s.ledger.task_states(lane(0), WhichTasks::Counts), Err(Refusal::NotATaskGroup { id: lane(0) }));
 }
 
 #[test]
@@ -450,7 +451,7 @@ fn a_preempted_lane_is_not_requeued_and_its_tasks_run_in_another() {
     s.report(0, ReportItem::Ended { allocation: lane(0), epoch, reason });
     assert_eq!(s.ledger.allocation(lane(0)).unwrap().state, AllocationState::Failed);
     releases(&mut s, 0, 0, epoch);
-    assert_eq!((states(&s).waiting, states(&s).restarts, live_lanes(&s)), (tasks(&[(0, 2)]), 0, vec![1]));
+    assert_eq!((states(&s).waiting, states(&s).counts.restarts, live_lanes(&s)), (tasks(&[(0, 2)]), 0, vec![1]));
     check(&s);
 }
 

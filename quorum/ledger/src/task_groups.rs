@@ -32,7 +32,7 @@
 use super::refusal::Refusal;
 use super::state::task_groups::{GroupTasks, LanePhase};
 use super::state::user_usage::holds_nodes;
-use super::task_states::{TaskPlace, TaskStates};
+use super::task_states::{LanesObstacle, TaskPlace, TaskStates, WhichTasks};
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use lattice_model::task_group::LANE_WALLTIMES;
 use lattice_model::{
@@ -486,11 +486,11 @@ impl Ledger {
         self.record(context, "quorum", AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
     }
 
-    /// The states of a group's tasks; if `ordinal` is given, also where that task ran.
+    /// The states of a group's tasks; of one alone also where it ran.
     ///
     /// # Errors
     /// [`Refusal::NoSuchAllocation`]; [`Refusal::NotATaskGroup`].
-    pub fn task_states(&self, id: AllocationId, ordinal: Option<u32>) -> Result<TaskStates, Refusal> {
+    pub fn task_states(&self, id: AllocationId, which: WhichTasks) -> Result<TaskStates, Refusal> {
         if !self.allocations.contains_key(&id) {
             return Err(self.no_such_allocation(id));
         }
@@ -499,18 +499,16 @@ impl Ledger {
             let lane = lane_id(id, number);
             TaskPlace { lane, node: self.allocations.get(&lane).and_then(|lane| lane.head().cloned()) }
         };
-        let mut leased = TaskSet::default();
-        tasks.leases.values().for_each(|lease| leased.insert_all(&lease.tasks));
-        Ok(TaskStates {
-            waiting: tasks.waiting.clone(),
-            leased,
-            ended: tasks.ended.clone(),
-            restarts: tasks.restarts,
-            lanes_running: tasks.lanes_running(),
-            lanes_waiting: tasks.lanes_waiting(),
-            places: ordinal.into_iter().flat_map(|ordinal| tasks.lanes_of_task(ordinal)).map(place).collect(),
-            task_restarts: ordinal.map_or(0, |ordinal| tasks.restarts_of(ordinal)),
-        })
+        let places = match which {
+            WhichTasks::One(ordinal) => tasks.lanes_of_task(ordinal).into_iter().map(place).collect(),
+            WhichTasks::Counts | WhichTasks::Ranges { .. } | WhichTasks::All => Vec::new(),
+        };
+        let obstacle = if self.placing_waits() {
+            Some(LanesObstacle::Recovery)
+        } else {
+            self.crowded_groups.contains(&id).then_some(LanesObstacle::TooManyLive)
+        };
+        Ok(TaskStates { places, obstacle, ..TaskStates::of(tasks, which) })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::access::AccessTarget;
 use crate::caller::Caller;
 use crate::tasks::{self, TaskState};
 use lattice_api::v1;
-use lattice_ledger::{AccessKind, TaskPlace, TaskStates};
+use lattice_ledger::{AccessKind, TaskPlace, TaskStates, WhichTasks};
 use lattice_model::{Allocation, AllocationId, LaneOf, NodeId, Principal};
 use lattice_output::output_index::Position;
 use lattice_runtime::shim::task_launch;
@@ -61,7 +61,7 @@ pub(super) async fn logs(
         return Err(Status::invalid_argument("a task has one output, on the first node of its lane: name neither a rank nor a node"));
     }
     let streams = streams(&request.stream)?;
-    let states = tasks::states(api, group.id, Some(ordinal), false).await?;
+    let states = tasks::states(api, group.id, WhichTasks::One(ordinal), false).await?;
     let former = wanted_lane(index, &states.places, &request)?;
     let slot = log_stream(api, caller.principal.uid)?;
     let whose = AccessTarget { allocation: group.id, owner: &group.owner, node: None };
@@ -185,7 +185,7 @@ impl Task {
                 };
                 out.send(chunk).await.ok()?;
             }
-            match tasks::states(&self.api, self.group, Some(self.ordinal), true).await {
+            match tasks::states(&self.api, self.group, WhichTasks::One(self.ordinal), true).await {
                 Ok(states) => return Some(states),
                 Err(status) if status.code() == Code::Unavailable => {}
                 Err(status) => {
