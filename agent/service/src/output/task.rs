@@ -260,7 +260,9 @@ impl Reading {
                 return;
             }
         }
-        let rest = Selection { follow: false, tail: None, ..selection };
+        // Only the rest of what was begun is sent from its beginning.
+        let tail = selection.tail.filter(|_| selection.received.is_empty());
+        let rest = Selection { follow: false, tail, ..selection };
         gather(api, &[node], &rest, watch::channel(true).1, out).await;
     }
 }
