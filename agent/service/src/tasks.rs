@@ -52,7 +52,7 @@ pub(super) async fn cancel(api: &Api, request: Request<v1::CancelTasksRequest>) 
     let tasks = chosen(&group, &indices)?;
     let ask = Ask::from(Action::CancelTasks { id: group.id, tasks, by: caller.principal });
     match api.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
-        Answer::TasksCancelled { cancelled, ended } => Ok(v1::CancelTasksResponse { cancelled, ended }),
+        Answer::TasksCancelled { cancelled, ended } => Ok(v1::CancelTasksResponse { id: group.id.to_string(), cancelled, ended }),
         other => Err(unexpected(&other)),
     }
 }
