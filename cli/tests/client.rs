@@ -641,7 +641,7 @@ fn a_task_group_is_submitted_shown_and_run_again() {
         assert_eq!(run(dir, &["logs", "1f0c", "--task", "8"]).0, Some(0));
         assert_eq!(run(dir, &["logs", "-f", "1f0c[7]"]).0, Some(3), "the code of the task");
         assert_eq!(*scene.logs_of_task.lock().unwrap(), [Some(7), Some(8), Some(7)]);
-        for option in ["--task=7", "--rank=0"] {
+        for option in ["--task=7", "--rank=0", "--label"] {
             assert_eq!(run(dir, &["logs", "1f0c[7]", option]).0, Some(2), "{option}");
         }
 
