@@ -56,7 +56,7 @@ async fn tasks(session: &Session, typed: &str, stale: bool) -> Result<(), Failur
     let request = v1::GetTasksRequest { key: session.resolve_key(typed)?, index: None, limit: TASK_RANGES_MAX, stale };
     let found = answer(session.connect().await?.allocations().get_tasks(request)).await?;
     match session.format() {
-        Format::Table => print(&tasks_table(&found.ranges, session.table_size()))?,
+        Format::Table => print(&tasks_table(&found.ranges, found.truncated, session.table_size()))?,
         Format::Data(notation) => notation.print(&TasksJson::from(&found))?,
         Format::Name => {
             let names: Vec<String> = found.ranges.iter().map(|range| range_name(&found.id, range)).collect();
