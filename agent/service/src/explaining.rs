@@ -96,6 +96,7 @@ fn progress(counts: &v1::TaskCounts) -> String {
     let failed = if counts.failed == 0 { String::new() } else { format!(" ({} failed)", counts.failed) };
     let running = match (counts.running, counts.lanes_running) {
         (0, 0) => "none runs".to_owned(),
+        (1, lanes) => format!("1 runs or is next in {}", counted(lanes, "lane")),
         (tasks, lanes) => format!("{tasks} run or are next in {}", counted(lanes, "lane")),
     };
     format!("{ended} of {total} tasks have ended{failed}, {} wait, {running}", counts.waiting)
@@ -154,7 +155,7 @@ mod tests {
         let counts = v1::TaskCounts { total: 20, waiting: 9, running: 4, completed: 5, lanes_running: 4, ..Default::default() };
         assert_eq!(progress(&counts), "5 of 20 tasks have ended, 9 wait, 4 run or are next in 4 lanes");
         let counts = v1::TaskCounts { failed: 2, cancelled: 1, running: 1, lanes_running: 1, ..counts };
-        assert_eq!(progress(&counts), "8 of 20 tasks have ended (2 failed), 9 wait, 1 run or are next in 1 lane");
+        assert_eq!(progress(&counts), "8 of 20 tasks have ended (2 failed), 9 wait, 1 runs or is next in 1 lane");
         let counts = v1::TaskCounts { total: 3, waiting: 3, ..Default::default() };
         assert_eq!(progress(&counts), "0 of 3 tasks have ended, 3 wait, none runs");
     }

@@ -160,3 +160,19 @@ pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> Stri
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{TaskGroup, Timestamp, test_builders};
+
+    #[test]
+    fn a_held_group_says_that_its_lanes_go_on() {
+        let mut group = Allocation { held: true, ..test_builders::allocation(AllocationId(uuid::Uuid::from_u128(1 << 96))) };
+        test_builders::spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("0-9").unwrap()));
+        let text = |group: &Allocation| status_message(group, &Cluster::default());
+        assert_eq!(text(&group), "is held; `lattice resume 00000001` lets it wait for nodes");
+        let group = Allocation { started_at: Some(Timestamp(1)), ..group };
+        assert_eq!(text(&group), "is held; `lattice resume 00000001` lets it wait for nodes; tasks that lanes hold still run");
+    }
+}

@@ -231,7 +231,7 @@ pub(super) fn work_name(name: &str, lane: Option<LaneOf>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationState, TaskOutcome, test_builders};
+    use lattice_model::{AllocationState, EndReason, TaskOutcome, test_builders};
 
     fn id(number: u128) -> AllocationId {
         AllocationId(uuid::Uuid::from_u128(number << 96))
@@ -311,6 +311,15 @@ mod tests {
         let before = AllocationSpec { hold: false, tasks: None, ..AllocationSpec::clone(&first.spec) };
         assert_eq!(AllocationSpec { tasks: None, ..spec }, before);
         assert!(spec_again(&first, &TaskSet::default()).is_err());
+    }
+
+    #[test]
+    fn an_ended_lane_says_where_its_tasks_run() {
+        let of_lane = Allocation { state: AllocationState::Failed, reason: Some(EndReason::WalltimeExceeded), ..lane() };
+        let plain = Allocation { lane: None, ..of_lane.clone() };
+        let text = |allocation: &Allocation| crate::status_message::status_message(allocation, &Cluster::default());
+        assert!(text(&plain).ends_with("; ask for more with --walltime"), "{}", text(&plain));
+        assert!(text(&of_lane).ends_with("; its tasks run in another lane"), "{}", text(&of_lane));
     }
 
     #[test]
