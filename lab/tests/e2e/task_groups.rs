@@ -465,7 +465,9 @@ fn refused(w: &World) {
         let malformed = w.run(&[command, &format!("{id}[7")]);
         assert!(malformed.code() == 2 && malformed.err().contains("in quotes"), "{command}: {}", malformed.err());
     }
-    let runs = w.run(&["retry", &id, "--tasks", "0"]);
+    let of_root = w.run(&["retry", &id, "--tasks", "0"]);
+    assert!(of_root.code() == 4 && of_root.err().contains("may have its tasks run once more"), "{}", of_root.err());
+    let runs = w.run_as(NOBODY, &["retry", &id, "--tasks", "0"]);
     assert!(runs.code() == 4 && runs.err().contains("task 0 of group") && runs.err().contains("has not ended"), "{}", runs.err());
     for args in [&["cancel", &task(&id, 9)][..], &["cancel", &id], &["retry", &id], &["logs", &task(&id, 0)]] {
         let done = w.run_as(DAEMON, args);
