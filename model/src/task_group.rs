@@ -8,6 +8,7 @@
 //! tasks from the group, runs them one after another, and reports their ends.
 
 use crate::ids::AllocationId;
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -509,6 +510,8 @@ pub struct LaneOf {
     pub group: AllocationId,
     /// The lane's number in it, from 0.
     pub number: u32,
+    /// Since when the group has its place in the queue, which is that of its lanes.
+    pub queued_at: Timestamp,
     /// How many times tasks that this lane holds were cancelled one by one. If this grows, the lane
     /// asks the quorum what it may still run.
     #[serde(default)]

@@ -6,7 +6,7 @@ use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::task_groups::lane_id;
 use super::{
     Action, AllocationChange, DependencyRefusal, EndedLimitsChange, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal, TaskPlace,
-    TaskStates, UserLimitsChange,
+    TaskStates, UserLimitsChange, WantedLanes,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
@@ -93,7 +93,7 @@ fn states(s: &Story) -> TaskStates {
 }
 
 fn lanes(s: &Story) -> Vec<Arc<Allocation>> {
-    s.ledger.list(None, &[], 0, None, &ListFilter { lanes_of: Some(id(1)), ..ListFilter::default() })
+    s.ledger.list(None, &[], 0, None, &ListFilter { lanes: WantedLanes::Of(id(1)), ..ListFilter::default() })
 }
 
 fn live_lanes(s: &Story) -> Vec<u32> {
@@ -132,7 +132,7 @@ fn tasks_run_in_lanes_one_after_another_and_the_group_completes() {
     assert!(!group.waits() && group.shown_state() == AllocationState::Pending);
     assert_eq!(live_lanes(&s), [0, 1, 2, 3]);
     let first = Arc::clone(s.ledger.allocation(lane(0)).unwrap());
-    assert!(first.waits() && first.submitted_at == group.submitted_at && first.owner == group.owner);
+    assert!(first.waits() && first.queued_at() == group.submitted_at && first.owner == group.owner);
     assert_eq!((first.spec.walltime, first.spec.requeue), (Some(Duration::from_secs(120)), RequeuePolicy::Never));
     let listed = s.ledger.list(None, &[], 0, None, &ListFilter::default());
     assert_eq!(listed.iter().map(|a| a.id).collect::<Vec<_>>(), [id(1)]);

@@ -474,10 +474,10 @@ impl Ledger {
             return;
         }
         let lane = Allocation {
-            lane: Some(LaneOf { group: group.id, number, revocations: 0 }),
-            revision: context.revision,
             // It has its group's place in the queue.
-            ..Allocation::submitted(id, spec, group.owner.clone(), group.queued_at())
+            lane: Some(LaneOf { group: group.id, number, queued_at: group.queued_at(), revocations: 0 }),
+            revision: context.revision,
+            ..Allocation::submitted(id, spec, group.owner.clone(), context.at)
         };
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(lane));
