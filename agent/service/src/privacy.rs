@@ -43,6 +43,9 @@ impl Viewer {
             share: full.share,
             epoch: full.epoch,
             vcluster: full.vcluster,
+            // The ids of a group and its lanes differ only in their beginnings.
+            lane_of: full.lane_of,
+            lane_number: full.lane_number,
             queue_position: full.queue_position,
             held: full.held,
             walltime_seconds: full.walltime_seconds,
