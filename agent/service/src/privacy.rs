@@ -110,6 +110,8 @@ mod tests {
             uenv: "/home/u8/env.sqfs".into(),
             telemetry: "by u8".into(),
             status_message: "waits for u9".into(),
+            lane_of: "group".into(),
+            lane_number: 3,
             submitted_at_ms: 5,
             expected_start_ms: Some(9),
             ..Default::default()
@@ -119,6 +121,8 @@ mod tests {
             id: "id".into(),
             state: "Failed".into(),
             nodes: vec!["n1".into()],
+            lane_of: "group".into(),
+            lane_number: 3,
             submitted_at_ms: 5,
             expected_start_ms: Some(9),
             ..Default::default()

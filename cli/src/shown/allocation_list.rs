@@ -87,6 +87,8 @@ ID        NAME          OWNER  STATE      NODES  WALLTIME  ELAPSED   LEFT  VCLUS
 1f0c9a4e  training-run  ada    Completed  3      72:00:00  00:00:01  —     ml-training  —
 ";
         assert_eq!(allocations_table(&[failed, completed], NOW, true, TERSE), want);
+        let lane = v1::Allocation { lane_of: "2f0c9a4e-5b7d".into(), lane_number: 3, ..running() };
+        assert!(allocations_table(&[lane], NOW, false, TERSE).contains("  training-run (lane 3 of 2f0c9a4e)  "));
         assert_eq!(allocations_table(&[], NOW, false, TERSE), "ID  NAME  STATE  NODES  WALLTIME  ELAPSED  LEFT  VCLUSTER\n");
     }
 

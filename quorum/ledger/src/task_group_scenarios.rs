@@ -136,6 +136,8 @@ fn tasks_run_in_lanes_one_after_another_and_the_group_completes() {
     assert_eq!((first.spec.walltime, first.spec.requeue), (Some(Duration::from_secs(120)), RequeuePolicy::Never));
     let listed = s.ledger.list(None, &[], 0, None, &ListFilter::default());
     assert_eq!(listed.iter().map(|a| a.id).collect::<Vec<_>>(), [id(1)]);
+    let all = ListFilter { lanes: WantedLanes::All, ..ListFilter::default() };
+    assert_eq!((s.ledger.list(None, &[], 0, None, &all).len(), lanes(&s).len()), (5, 4));
 
     let zero = (0, 0, runs(&mut s, 0, 0));
     let group = s.ledger.allocation(id(1)).unwrap();
