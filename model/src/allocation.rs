@@ -239,8 +239,11 @@ impl Allocation {
     }
 
     /// Since when it has its place in the queue: since its submission, or since all that it depends on
-    /// was as it must be for the first time.
+    /// was as it must be for the first time. A lane has the place of its group.
     pub fn queued_at(&self) -> Timestamp {
+        if let Some(lane) = self.lane {
+            return lane.queued_at;
+        }
         self.dependencies.as_ref().and_then(|all| all.eligible_at).unwrap_or(self.submitted_at)
     }
 

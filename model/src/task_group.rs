@@ -8,10 +8,14 @@
 //! tasks from the group, runs them one after another, and reports their ends.
 
 use crate::ids::AllocationId;
+use crate::spec::WALLTIME_MAX;
+use crate::spec_error::SpecError;
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Largest number of tasks in one group.
@@ -27,6 +31,20 @@ pub const TASK_RESTARTS_MAX: u32 = 3;
 pub const LANE_WALLTIMES: u32 = 2;
 /// How many characters of a wrong text an error shows.
 const SHOWN_CHARS_MAX: usize = 40;
+
+/// Refuses a walltime of a task of which a lane could not have several. It is no rule of every
+/// specification: that of a lane has its own walltime beside the tasks.
+///
+/// # Errors
+/// [`SpecError::Invalid`].
+pub fn check_walltime(walltime: Option<Duration>) -> Result<(), SpecError> {
+    let most = WALLTIME_MAX / LANE_WALLTIMES;
+    if walltime.is_some_and(|walltime| walltime > most) {
+        let why = format!("a task may have at most {} days", most.as_secs() / 86_400);
+        return Err(SpecError::Invalid { field: "walltime", why });
+    }
+    Ok(())
+}
 
 /// What a submission says of its tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -509,6 +527,8 @@ pub struct LaneOf {
     pub group: AllocationId,
     /// The lane's number in it, from 0.
     pub number: u32,
+    /// Since when the group has its place in the queue, which is that of its lanes.
+    pub queued_at: Timestamp,
     /// How many times tasks that this lane holds were cancelled one by one. If this grows, the lane
     /// asks the quorum what it may still run.
     #[serde(default)]

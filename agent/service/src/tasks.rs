@@ -14,7 +14,7 @@ use lattice_api::spec::task_indices;
 use lattice_api::v1;
 use lattice_ledger::{Action, TASK_RANGES_MAX, TaskStates, WhichTasks};
 use lattice_membership::cluster::Cluster;
-use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, TaskGroup, TaskIndices, TaskSet};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, Principal, TaskGroup, TaskIndices, TaskSet};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Status};
@@ -57,7 +57,7 @@ pub(super) async fn cancel(api: &Api, request: Request<v1::CancelTasksRequest>) 
     }
 }
 
-/// The new group belongs to the owner of the first one, whoever has it run again.
+/// The caller submits a group of its own, so the first one is the caller's too.
 pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) -> Result<v1::SubmitResponse, Status> {
     let user = api.user(&request).await?;
     let caller = api.caller(&request).await?;
@@ -66,17 +66,17 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
     let submitting = api.submitted.begin(id);
     let group = api.allocation(&key).await?;
     caller.check(group.id, &group.owner)?;
+    is_own(&group, &user)?;
     tasks_of(&group)?;
     let states = states(api, group.id, WhichTasks::All, false).await?;
     let again = if indices.is_empty() { failed(&group, &states)? } else { ended(&group, chosen(&group, &indices)?, &states)? };
     let spec = spec_again(&group, &again)?;
-    let owner = if user.owns(&group.owner) { user } else { group.owner.clone() };
-    api.may_own_work(&owner)?;
+    api.may_own_work(&user)?;
     let warning = match api.context.work.directory.knows_all() {
         true => servable(&api.cluster.borrow(), &spec, true)?,
         false => String::new(),
     };
-    api.commit_submission(submitting, id, spec, owner).await?;
+    api.commit_submission(submitting, id, spec, user).await?;
     Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None })
 }
 
@@ -101,6 +101,18 @@ pub(super) async fn states(api: &Api, group: AllocationId, which: WhichTasks, st
         (Answer::Tasks(states), _) => Ok(*states),
         (other, _) => Err(unexpected(&other)),
     }
+}
+
+/// Refuses a group of another user: what is submitted is the caller's, who would get the tasks.
+fn is_own(group: &Allocation, user: &Principal) -> Result<(), Status> {
+    if user.owns(&group.owner) {
+        return Ok(());
+    }
+    let (short, owner) = (group.id.short(), &group.owner.name);
+    Err(Status::permission_denied(format!(
+        "task group {short} belongs to {owner}, and only {owner} may have its tasks run once more: that is new work of {owner}\n\
+         hint: `sudo -u {owner} lattice retry {short}`"
+    )))
 }
 
 /// The tasks of a group; refused if it is none.
@@ -231,7 +243,7 @@ pub(super) fn work_name(name: &str, lane: Option<LaneOf>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationState, EndReason, TaskOutcome, test_builders};
+    use lattice_model::{AllocationState, EndReason, TaskOutcome, Timestamp, test_builders};
 
     fn id(number: u128) -> AllocationId {
         AllocationId(uuid::Uuid::from_u128(number << 96))
@@ -245,7 +257,7 @@ mod tests {
     }
 
     fn lane() -> Allocation {
-        Allocation { id: id(2), lane: Some(LaneOf { group: id(1), number: 3, revocations: 0 }), ..group() }
+        Allocation { id: id(2), lane: Some(LaneOf { group: id(1), number: 3, queued_at: Timestamp(0), revocations: 0 }), ..group() }
     }
 
     fn set(ranges: &[(u32, u32)]) -> TaskSet {
@@ -269,6 +281,19 @@ mod tests {
         assert_eq!(
             refused(tasks_of(&test_builders::allocation(id(1)))),
             "allocation 00000001 is no task group\nhint: `lattice submit --task-group` submits one"
+        );
+    }
+
+    #[test]
+    fn tasks_run_once_more_for_the_owner_alone() {
+        let mut group = group();
+        let root = Principal { name: "root".to_owned(), uid: 0, ..group.owner.clone() };
+        (group.owner.name, group.owner.uid) = ("ada".to_owned(), 7);
+        assert!(is_own(&group, &group.owner).is_ok());
+        assert_eq!(
+            refused(is_own(&group, &root)),
+            "task group 00000001 belongs to ada, and only ada may have its tasks run once more: that is new work of ada\n\
+             hint: `sudo -u ada lattice retry 00000001`"
         );
     }
 
@@ -344,7 +369,7 @@ mod tests {
     #[test]
     fn the_first_lane_of_a_group_is_the_waiting_one_with_the_lowest_number() {
         let lane = |at: u128, group: u128, number: u32, state| {
-            let lane = Some(LaneOf { group: id(group), number, revocations: 0 });
+            let lane = Some(LaneOf { group: id(group), number, queued_at: Timestamp(0), revocations: 0 });
             Allocation { lane, state, ..test_builders::allocation(id(at)) }
         };
         let (waits, runs) = (AllocationState::Pending, AllocationState::Running);

@@ -228,6 +228,6 @@ pub use urgency::Urgency;
 pub use usage::{BudgetReport, UsageOf, UsageReport};
 pub use user_limits::UserLimitsChange;
 pub use vclusters::{VClusterChange, VClusterStatus, WeightsChange};
-pub use views::{ListCursor, ListFilter, WatchCursor};
+pub use views::{ListCursor, ListFilter, WantedLanes, WatchCursor};
 
 use apply_context::{ApplyContext, Subject};

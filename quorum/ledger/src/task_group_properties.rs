@@ -4,7 +4,7 @@
 use super::properties::scans::invariant_indexes_equal_scans;
 use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::task_groups::lane_id;
-use super::{Action, Ledger, ListFilter, Outcome, Refusal, TaskStates, WhichTasks};
+use super::{Action, Ledger, ListFilter, Outcome, Refusal, TaskStates, WantedLanes, WhichTasks};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, Claim, EndReason, EndedTasks, Epoch, LaneReport, ReportItem, RequeuePolicy,
@@ -126,7 +126,7 @@ impl World {
     }
 
     fn all_lanes(&self) -> Vec<Arc<Allocation>> {
-        self.ledger().list(None, &[], 0, None, &ListFilter { lanes_of: Some(id(1)), ..ListFilter::default() })
+        self.ledger().list(None, &[], 0, None, &ListFilter { lanes: WantedLanes::Of(id(1)), ..ListFilter::default() })
     }
 
     fn live_lanes(&self) -> usize {

@@ -6,7 +6,7 @@ use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::task_groups::lane_id;
 use super::{
     Action, AllocationChange, DependencyRefusal, EndedLimitsChange, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal, TaskCounts,
-    TaskPlace, TaskStates, UserLimitsChange, WhichTasks,
+    TaskPlace, TaskStates, UserLimitsChange, WantedLanes, WhichTasks,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
@@ -93,7 +93,7 @@ fn states(s: &Story) -> TaskStates {
 }
 
 fn lanes(s: &Story) -> Vec<Arc<Allocation>> {
-    s.ledger.list(None, &[], 0, None, &ListFilter { lanes_of: Some(id(1)), ..ListFilter::default() })
+    s.ledger.list(None, &[], 0, None, &ListFilter { lanes: WantedLanes::Of(id(1)), ..ListFilter::default() })
 }
 
 fn live_lanes(s: &Story) -> Vec<u32> {
@@ -132,10 +132,12 @@ fn tasks_run_in_lanes_one_after_another_and_the_group_completes() {
     assert!(!group.waits() && group.shown_state() == AllocationState::Pending);
     assert_eq!(live_lanes(&s), [0, 1, 2, 3]);
     let first = Arc::clone(s.ledger.allocation(lane(0)).unwrap());
-    assert!(first.waits() && first.submitted_at == group.submitted_at && first.owner == group.owner);
+    assert!(first.waits() && first.queued_at() == group.submitted_at && first.owner == group.owner);
     assert_eq!((first.spec.walltime, first.spec.requeue), (Some(Duration::from_secs(120)), RequeuePolicy::Never));
     let listed = s.ledger.list(None, &[], 0, None, &ListFilter::default());
     assert_eq!(listed.iter().map(|a| a.id).collect::<Vec<_>>(), [id(1)]);
+    let all = ListFilter { lanes: WantedLanes::All, ..ListFilter::default() };
+    assert_eq!((s.ledger.list(None, &[], 0, None, &all).len(), lanes(&s).len()), (5, 4));
 
     let zero = (0, 0, runs(&mut s, 0, 0));
     let group = s.ledger.allocation(id(1)).unwrap();
@@ -429,12 +431,50 @@ fn what_is_done_to_a_group_is_not_done_to_one_of_its_lanes() {
     let refused = Err(Refusal::LaneOfGroup { id: lane(0), number: 0, group: id(1) });
     assert_eq!(s.act(Action::HoldAllocation { allocation: lane(0), by: user(7) }), refused);
     let change = AllocationChange { walltime: Some(Duration::from_secs(600)), ..AllocationChange::default() };
-    let update = |allocation| Action::UpdateAllocation { allocation, by: user(7), change: change.clone(), as_operator: false };
-    assert_eq!(s.act(update(lane(0))), refused);
-    s.done(update(id(1)));
+    assert_eq!(s.act(Action::UpdateAllocation { allocation: lane(0), by: user(7), change, as_operator: false }), refused);
     s.done(Action::Cancel { id: lane(0), by: user(7) });
-    let walltime = |s: &Story, number| s.ledger.allocation(lane(number)).unwrap().spec.walltime.unwrap().as_secs();
-    assert_eq!((live_lanes(&s), walltime(&s, 1), walltime(&s, 3)), (vec![1, 2, 3], 120, 1200));
+    assert_eq!(live_lanes(&s), [1, 2, 3]);
+}
+
+fn update(change: AllocationChange) -> Action {
+    Action::UpdateAllocation { allocation: id(1), by: user(7), change, as_operator: false }
+}
+
+#[test]
+fn a_changed_group_has_other_lanes_wait_and_those_with_nodes_keep_what_they_have() {
+    let mut s = story(1, "0-40%4");
+    runs(&mut s, 0, 0);
+    let queued_at = s.ledger.allocation(id(1)).unwrap().queued_at();
+    let change = AllocationChange { walltime: Some(Duration::from_secs(600)), preemption_class: Some(3), ..AllocationChange::default() };
+    s.done(update(change.clone()));
+    assert_eq!(live_lanes(&s), [0, 4, 5, 6]);
+    let of = |s: &Story, number| {
+        let lane = s.ledger.allocation(lane(number)).unwrap();
+        (lane.spec.walltime.unwrap().as_secs(), lane.spec.preemption_class, lane.queued_at())
+    };
+    let class = group("0").preemption_class;
+    assert_eq!([0, 4, 6].map(|number| of(&s, number)), [(120, class, queued_at), (1200, 3, queued_at), (1200, 3, queued_at)]);
+    assert_eq!([1, 3].map(|number| reason(&s, lane(number))), ["Cancelled: cancelled by quorum"; 2]);
+    s.done(update(change));
+    assert_eq!(live_lanes(&s), [0, 4, 5, 6], "a repetition changes nothing");
+    assert_eq!((states(&s).waiting.len(), states(&s).restarts), (41, 0));
+
+    let too_long = AllocationChange { walltime: Some(Duration::from_secs(183 * 86_400)), ..AllocationChange::default() };
+    let why = "walltime: a task may have at most 182 days".to_owned();
+    assert_eq!(s.act(update(too_long)), Err(Refusal::Malformed { why }));
+    check(&s);
+}
+
+#[test]
+fn one_command_ends_and_creates_few_lanes_of_a_changed_group() {
+    let mut s = story(1, "0-99");
+    settle(&mut s);
+    assert_eq!(live_lanes(&s), (0..32).collect::<Vec<_>>());
+    s.done(update(AllocationChange { name: Some("other".to_owned()), ..AllocationChange::default() }));
+    assert_eq!(live_lanes(&s), (8..32).collect::<Vec<_>>());
+    assert!(settle(&mut s) > 6, "32 are ended and 32 created");
+    assert_eq!(live_lanes(&s), (32..64).collect::<Vec<_>>());
+    check(&s);
 }
 
 #[test]

@@ -248,6 +248,16 @@ impl Ledger {
         Ok(Outcome::TasksCancelled { cancelled, ended })
     }
 
+    /// The specification has changed. If it is a group's, its lanes that wait are ended, and others take
+    /// their places in the queue.
+    pub(super) fn outdate_lanes(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        if self.task_groups.contains_key(&id)
+            && let Some(tasks) = self.tasks_mut(context, id)
+        {
+            tasks.lanes.outdate();
+        }
+    }
+
     /// The allocation is about to end. If it is a group, its tasks end with it.
     pub(super) fn end_tasks(&mut self, context: &mut ApplyContext, id: AllocationId) {
         if self.task_groups.get(&id).is_some_and(|tasks| tasks.unended_count() > 0)
@@ -385,16 +395,15 @@ impl Ledger {
         let may_begin = !group.held && group.dependencies.as_ref().is_none_or(|all| all.are_met());
         let concurrent_max = group.spec.tasks.as_ref().and_then(|tasks| tasks.concurrent_max);
         let wanted = if may_begin { tasks.lanes_wanted(concurrent_max) } else { 0 };
-        let waiting = tasks.lanes_waiting();
-        let surplus: Vec<u32> = tasks.lanes.waiting.iter().rev().take(waiting.saturating_sub(wanted) as usize).copied().collect();
-        for number in surplus {
+        let (ending, missing) = tasks.lanes.to_end(wanted);
+        for number in ending {
             if *left == 0 {
                 return false;
             }
             *left -= 1;
             self.end_for_good(context, lane_id(id, number), EndReason::Cancelled { by: "quorum".to_owned() }, "quorum");
         }
-        self.create_lanes(context, &group, wanted.saturating_sub(waiting), left) && is_notified
+        self.create_lanes(context, &group, missing, left) && is_notified
     }
 
     /// Ends the lanes of a group that has ended. Those of a group whose tasks have all ended find out
@@ -474,10 +483,10 @@ impl Ledger {
             return;
         }
         let lane = Allocation {
-            lane: Some(LaneOf { group: group.id, number, revocations: 0 }),
-            revision: context.revision,
             // It has its group's place in the queue.
-            ..Allocation::submitted(id, spec, group.owner.clone(), group.queued_at())
+            lane: Some(LaneOf { group: group.id, number, queued_at: group.queued_at(), revocations: 0 }),
+            revision: context.revision,
+            ..Allocation::submitted(id, spec, group.owner.clone(), context.at)
         };
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(lane));

@@ -14,6 +14,7 @@ use super::lane_state::LostLane;
 use crate::handles::Shared;
 use crate::lane_quorum::NotAdvanced;
 use crate::node_environment;
+use lattice_model::task_group::LANE_WALLTIMES;
 use lattice_model::{
     AllocationId, Backoff, DesiredShare, EndReason, EndedTasks, Epoch, LaneReport, LaneWork, TaskOutcome, TaskSet, millis,
 };
@@ -51,8 +52,7 @@ impl AllocationTask {
             program: share.spec.entrypoint.clone(),
             env: node_environment::of_script(share, &self.context),
             working_dir: share.spec.working_dir.clone(),
-            // The quorum gives a lane twice the walltime of a task.
-            walltime_ms: share.spec.walltime.map(|walltime| millis(walltime / 2)),
+            walltime_ms: share.spec.walltime.map(|walltime| millis(walltime / LANE_WALLTIMES)),
         };
         self.send(ToShim::OpenLane { lane: Box::new(lane) }).await;
         self.ask_for_tasks();

@@ -6,7 +6,7 @@ use crate::lane_quorum::NotAdvanced;
 use crate::prepare::{Line, PrepareError};
 use crate::test_builders::{Bench, LaneCall, ME};
 use lattice_model::test_builders::desired_share;
-use lattice_model::{EndedTasks, Entrypoint, LaneOf, LaneReport, LaneWork, LaunchSpec, TaskGroup, TaskOutcome};
+use lattice_model::{EndedTasks, Entrypoint, LaneOf, LaneReport, LaneWork, LaunchSpec, TaskGroup, TaskOutcome, Timestamp};
 use lattice_node::LaunchEnd;
 use lattice_registry::{AllocationHandle, SendSignal};
 use lattice_runtime::exits::{ExitRecord, Writer};
@@ -58,7 +58,7 @@ fn lane(share: &mut DesiredShare) {
     script(share);
     share.spec.tasks = Some(Box::new(TaskGroup::parse("10-30:10").unwrap()));
     share.spec.walltime = Some(Duration::from_secs(60));
-    share.lane = Some(LaneOf { group: id(9), number: 0, revocations: 0 });
+    share.lane = Some(LaneOf { group: id(9), number: 0, queued_at: Timestamp(0), revocations: 0 });
 }
 
 fn leased(tasks: impl IntoIterator<Item = u32>, is_last: bool) -> LaneWork {
@@ -559,7 +559,7 @@ async fn a_lane_whose_tasks_are_revoked_asks_what_is_left() {
     let call = work.asked().await;
     work.answer(call, Ok(leased(0..3, false))).await;
     let mut share = work.handle.share.as_ref().clone();
-    share.lane = Some(LaneOf { group: id(9), number: 0, revocations: 1 });
+    share.lane = Some(LaneOf { group: id(9), number: 0, queued_at: Timestamp(0), revocations: 1 });
     work.task.execute(Command::ChangeLane(Box::new(share))).await;
     let call = work.asked().await;
     assert_eq!(call.report, LaneReport::default());

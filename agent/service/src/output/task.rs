@@ -290,7 +290,7 @@ fn note(selection: &mut Selection, chunk: &Result<v1::LogChunk, Status>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{TaskGroup, test_builders};
+    use lattice_model::{TaskGroup, Timestamp, test_builders};
 
     fn id(number: u128) -> AllocationId {
         AllocationId(Uuid::from_u128(number << 96))
@@ -308,7 +308,8 @@ mod tests {
             "allocation 00000001 is a task group: each task has an output of its own\n\
              hint: `lattice logs '00000001[INDEX]'` shows one; `lattice status 00000001 --tasks` shows which failed"
         );
-        let lane = Allocation { id: id(2), lane: Some(LaneOf { group: id(1), number: 4, revocations: 0 }), ..group };
+        let lane = Some(LaneOf { group: id(1), number: 4, queued_at: Timestamp(0), revocations: 0 });
+        let lane = Allocation { id: id(2), lane, ..group };
         assert_eq!(
             refused(&lane),
             "allocation 00000002 is lane 4 of task group 00000001: each task has an output of its own\n\

@@ -75,6 +75,8 @@ pub struct LaneLease {
 pub struct Lanes {
     /// The number of the next one.
     pub(crate) next: u32,
+    /// Those with a lower number have an earlier specification of their group.
+    pub(crate) current_from: u32,
     /// Those that wait for nodes.
     pub(crate) waiting: BTreeSet<u32>,
     /// Those that have nodes.
@@ -120,6 +122,20 @@ impl Lanes {
             LanePhase::Leaving => self.leaving.insert(number),
             LanePhase::Absent => false,
         };
+    }
+
+    /// The specification of the group has changed: it is for lanes from the next one on.
+    pub fn outdate(&mut self) {
+        self.current_from = self.next;
+    }
+
+    /// Those to be ended, if `wanted` should wait: all that have an earlier specification, and of the
+    /// others the latest that are too many; and how many are missing then.
+    pub fn to_end(&self, wanted: u32) -> (Vec<u32>, u32) {
+        let (outdated, current) = (self.waiting.range(..self.current_from), self.waiting.range(self.current_from..));
+        let waiting = u32::try_from(current.clone().count()).unwrap_or(u32::MAX);
+        let surplus = current.rev().take(waiting.saturating_sub(wanted) as usize);
+        (outdated.chain(surplus).copied().collect(), wanted.saturating_sub(waiting))
     }
 
     /// Whether there are any.

@@ -1,8 +1,8 @@
 //! Task groups, when the backup does not know what was leased since: no task is lost.
 
 use super::*;
-use crate::ListFilter;
 use crate::task_groups::lane_id;
+use crate::{ListFilter, WantedLanes};
 use lattice_model::{AllocationId, EndedTasks, LaneReport, LaneWork, TaskGroup, TaskOutcome, TaskSet};
 
 fn lane(number: u32) -> AllocationId {
@@ -38,7 +38,7 @@ fn advance(quorum: &mut Quorum, (number, on, epoch): (u32, u8, Epoch), ended: &[
 }
 
 fn live_lanes(quorum: &Quorum) -> Vec<u32> {
-    let lanes = quorum.ledger.list(None, &[], 0, None, &ListFilter { lanes_of: Some(id(1)), ..ListFilter::default() });
+    let lanes = quorum.ledger.list(None, &[], 0, None, &ListFilter { lanes: WantedLanes::Of(id(1)), ..ListFilter::default() });
     let mut numbers: Vec<u32> = lanes.iter().filter(|a| !a.state.is_terminal()).map(|a| a.lane.unwrap().number).collect();
     numbers.sort_unstable();
     numbers
