@@ -1,101 +1,65 @@
-//! HyperQueue on loopback, for comparison: a server and a worker.
+//! HyperQueue on this machine, for comparison: a server and a worker in a process of Python, with the package
+//! `hyperqueue` of PyPI.
 
-use super::commands::time_of;
-use crate::process::{Identity, run, spawn_detached, tail, until};
-use crate::{interrupt, machine};
 use anyhow::{Context, Result, ensure};
-use nix::sys::signal::Signal;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Names the program where it is not on the path.
-const PROGRAM_VARIABLE: &str = "LATTICE_LAB_HQ";
-/// How long its server, and then its worker, may take to start.
-const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long one of its commands may take.
-const ANSWER_LIMIT: Duration = Duration::from_secs(15);
-/// How long its processes may take to end after they were asked to.
-const END_LIMIT: Duration = Duration::from_secs(10);
+/// Names the Python that has the package, where that is not `python3`.
+const PYTHON_VARIABLE: &str = "LATTICE_LAB_HQ_PYTHON";
+const PROGRAM: &str = include_str!("hyperqueue.py");
 
 /// A running HyperQueue; its processes are ended on drop.
 pub struct HyperQueue {
-    program: PathBuf,
-    dir: PathBuf,
-    processes: Vec<Identity>,
+    python: Child,
+    talk: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
 }
 
 impl HyperQueue {
-    /// Starts it in `dir` with a worker of this many processors, if it is installed; otherwise notes that it is not.
-    pub fn start(dir: &Path, cpus: usize, notes: &mut Vec<String>) -> Result<Option<Self>> {
-        let named = std::env::var_os(PROGRAM_VARIABLE).map(PathBuf::from);
-        let Some(program) = named.or_else(|| machine::find("hq")) else {
+    /// Starts it with a worker of this many processors, if it is installed; otherwise notes that it is not.
+    pub fn start(cpus: usize, notes: &mut Vec<String>) -> Result<Option<Self>> {
+        let python = std::env::var_os(PYTHON_VARIABLE).unwrap_or_else(|| "python3".into());
+        let found = Command::new(&python).args(["-c", "import hyperqueue"]).stderr(Stdio::null()).status();
+        if !found.is_ok_and(|status| status.success()) {
             notes.push(format!(
-                "HyperQueue is not here: there is no `hq` on the path, and {PROGRAM_VARIABLE} names none. Nothing is compared with it"
+                "HyperQueue is not here: {} has no package `hyperqueue` ({PYTHON_VARIABLE} names another Python). Nothing is \
+                 compared with it",
+                python.display()
             ));
             return Ok(None);
-        };
+        }
         eprintln!("bench: starting HyperQueue");
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let mut started = Self { program, dir: dir.to_owned(), processes: Vec::new() };
-        let version = started.answer(&["--version"])?;
-        started.spawn("server", &["server", "start", "--host", "127.0.0.1"])?;
-        started.wait_for("server", || started.answer(&["server", "info"]).is_ok())?;
-        let cpus = cpus.to_string();
-        started.spawn("worker", &["worker", "start", "--cpus", &cpus, "--hostname", "localhost"])?;
-        started.wait_for("worker", || started.answer(&["worker", "list"]).is_ok_and(|list| list.contains("RUNNING")))?;
-        notes.push(format!("HyperQueue: {}, one server and one worker with --cpus {cpus}, no journal", version.trim()));
+        let mut command = Command::new(&python);
+        command.args(["-c", PROGRAM, &cpus.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut python = command.spawn().context("cannot start Python")?;
+        let input = python.stdin.take().context("Python has no input")?;
+        let output = python.stdout.take().context("Python has no output")?;
+        let started = Self { python, talk: RefCell::new((input, BufReader::new(output))) };
+        let version = started.read_line()?;
+        notes.push(format!("HyperQueue {version} of PyPI: one server, and one worker with {cpus} cores, without a journal"));
         Ok(Some(started))
     }
 
-    /// Submits an array of this many tasks, and waits for its end.
+    /// Submits a job of this many tasks, and waits for its end. The time is that of the client's calls.
     pub fn run(&self, tasks: u32) -> Result<Duration> {
-        let array = format!("1-{tasks}");
-        time_of(&mut self.command(&["submit", "--wait", "--array", &array, "--stdout", "none", "--stderr", "none", "/bin/true"]))
+        writeln!(self.talk.borrow_mut().0, "{tasks}").context("HyperQueue has ended")?;
+        let seconds: f64 = self.read_line()?.parse().context("HyperQueue answered with no number")?;
+        Duration::try_from_secs_f64(seconds).context("HyperQueue answered with no time")
     }
 
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(args).env("HQ_SERVER_DIR", self.dir.join("server")).current_dir(&self.dir);
-        command
-    }
-
-    fn answer(&self, args: &[&str]) -> Result<String> {
-        let done = run(&mut self.command(args), ANSWER_LIMIT)?;
-        ensure!(done.code() == 0, "`hq {}` ended with {}: {}", args.join(" "), done.code(), done.err().trim());
-        Ok(done.out())
-    }
-
-    fn log(&self, name: &str) -> PathBuf {
-        self.dir.join(format!("{name}.log"))
-    }
-
-    fn spawn(&mut self, name: &str, args: &[&str]) -> Result<()> {
-        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let server = self.dir.join("server").to_string_lossy().into_owned();
-        let process = spawn_detached(&self.program, &args, &[("HQ_SERVER_DIR", &server)], &self.log(name))?;
-        self.processes.push(process);
-        Ok(())
-    }
-
-    fn wait_for(&self, name: &str, is_there: impl Fn() -> bool) -> Result<()> {
-        let started = until(START_LIMIT, || interrupt::came().is_some() || is_there());
-        interrupt::check()?;
-        ensure!(started, "HyperQueue's {name} does not start within {} s:\n{}", START_LIMIT.as_secs(), tail(&self.log(name), 12));
-        Ok(())
+    fn read_line(&self) -> Result<String> {
+        let mut line = String::new();
+        self.talk.borrow_mut().1.read_line(&mut line).context("HyperQueue does not answer")?;
+        ensure!(!line.is_empty(), "HyperQueue has ended");
+        Ok(line.trim().to_owned())
     }
 }
 
 impl Drop for HyperQueue {
     fn drop(&mut self) {
-        // Its own commands end the worker's tasks too.
-        let _ = self.answer(&["worker", "stop", "all"]);
-        let _ = self.answer(&["server", "stop"]);
-        for process in self.processes.iter().rev() {
-            let _ = process.signal(Signal::SIGTERM);
-            if !process.gone_within(END_LIMIT) {
-                let _ = process.kill();
-            }
-        }
+        let _ = self.python.kill();
+        let _ = self.python.wait();
     }
 }
