@@ -157,6 +157,14 @@ fn refused(w: &World) {
     says("unknown", &unknown, 2, "unknown.yaml line 7: step a --nodse: there is no such option\nhint: did you mean --nodes?\n");
     let large = [format!("{}    nodes: 2000\n", step("a", "true", &[])), step("b", "true", &[])];
     says("large", &large, 2, "step \"a\": no nodes of this cluster could ever serve it");
+    // Comparing such texts with each other would take minutes.
+    let (long, other) = ("x".repeat(200_000), "y".repeat(200_000));
+    let name = "error: the DAG is refused: step 1: a name has 1 to 128 bytes without control characters\n";
+    says("long", &[step(&long, "true", &[]), step("b", "true", &[&other])], 2, name);
+    let reference = "error: the DAG is refused: step 2 depends on a text of 200000 bytes; names and ids have 1 to 128 bytes\n";
+    says("text", &[step("a", "true", &[]), step("b", "true", &[&other])], 2, reference);
+    let count = "error: the DAG is refused: step 2 depends on 257 others; at most 256 are possible\n";
+    says("many", &[step("a", "true", &[]), step("b", "true", &["a"; 257])], 2, count);
 
     w.ok(&["admin", "limits", "--dag-size", "2"]);
     let three = files.workflow("three", &["a", "b", "c"].map(|name| step(name, "true", &[])));
