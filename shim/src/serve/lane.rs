@@ -21,6 +21,8 @@ use std::time::Instant;
 const SHORT_TASK_MS: u64 = 200;
 /// The code of a launch that still runs when the task that began it has ended: 128 + SIGTERM.
 const TASK_ENDED_CODE: i32 = 143;
+/// The signal that ends a lane when all work is ended: SIGTERM.
+const STOP_SIGNAL: u8 = 15;
 const TASK_ENDED: &str = "the task that began it has ended";
 
 impl Shim {
@@ -149,12 +151,36 @@ impl Shim {
         }
     }
 
-    /// All work is about to be ended: the end of a task that has ended by itself still counts.
-    pub(super) fn settle_ended_task(&mut self) {
-        if let Some(outcome) = self.ended_task() {
-            self.finish_task(outcome);
+    /// All work is about to be ended: a task that has ended by itself, or whose own walltime is over, has its outcome
+    /// already. If the latter were returned, each lane that begins it could reach its own walltime before the outcome.
+    pub(super) fn settle_task(&mut self, now: u64) {
+        if let Some(outcome) = self.decided_outcome(now)
+            && let Some(task) = self.lane.as_mut().and_then(|open| open.task.take())
+        {
+            self.note_end(task.ordinal, outcome, task.took_us());
         }
         self.report_tasks(u64::MAX);
+    }
+
+    /// The outcome that the present task has, whatever ends its processes.
+    fn decided_outcome(&self, now: u64) -> Option<TaskOutcome> {
+        match self.lane.as_ref()?.task.as_ref()?.phase {
+            Phase::Clearing { outcome, .. } => Some(outcome),
+            Phase::Terminating { why: Cut::Walltime, .. } | Phase::Killed { why: Cut::Walltime } => Some(Cut::Walltime.outcome()),
+            Phase::Running { until } => until.filter(|until| *until <= now).map(|_| Cut::Walltime.outcome()),
+            Phase::Terminating { why: Cut::Revoked, .. } | Phase::Killed { why: Cut::Revoked } => None,
+        }
+    }
+
+    /// All work was ended, and nothing of it is left: the lane ends as a script that SIGTERM ends. It is kept for the
+    /// replay of the ends that are not confirmed.
+    pub(super) fn end_stopped_lane(&mut self) {
+        if self.lane.is_none() {
+            return;
+        }
+        self.abandon_task();
+        self.report_tasks(u64::MAX);
+        self.script_ended(RankOutcome::Signalled { signal: STOP_SIGNAL });
     }
 
     /// The outcome of the task whose process has ended and behind which nothing was cleared yet.
@@ -245,8 +271,7 @@ impl Shim {
         {
             memory.settle_tasks();
         }
-        let took_us = u64::try_from(task.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.note_end(task.ordinal, outcome, took_us);
+        self.note_end(task.ordinal, outcome, task.took_us());
     }
 
     /// Notes the end of the running task, on the disk as well.

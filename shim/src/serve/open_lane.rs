@@ -73,6 +73,11 @@ impl Cut {
 }
 
 impl Task {
+    /// How long it has run, in microseconds.
+    pub(super) fn took_us(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
     fn due_ms(&self) -> Option<u64> {
         let phase = match self.phase {
             Phase::Running { until } => until,

@@ -51,6 +51,8 @@ fn main() {
         trial("tasks_run_on_without_an_agent_and_none_runs_twice", tree, lane::agent_away),
         trial("shim_killed_leaves_the_ends_of_tasks", tree, lane::killed_shim),
         trial("task_that_is_stopped_is_not_reported_as_ended", tree, lane::stopped),
+        trial("task_over_its_walltime_has_ended_so_whatever_stops_the_lane", tree, lane::stopped_after_walltime),
+        trial("shim_that_gets_sigterm_ends_its_lane", tree, lane::terminated_shim),
         trial("signal_for_the_script_reaches_the_running_task", tree, lane::signalled),
         trial("run_lease_that_lasts_lets_work_begin_and_go_on", tree, run_lease::lasts),
         trial("run_lease_that_nobody_extends_kills_at_its_end", tree, run_lease::nobody_extends),
