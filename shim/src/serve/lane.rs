@@ -2,7 +2,7 @@
 //! All tasks run in the cgroup of launch 0, where a script would run.
 
 use super::ending::KILL_RETRY_MS;
-use super::open_lane::{Cut, OpenLane, Phase, Task};
+use super::open_lane::{Cut, OpenLane, Phase, Starts, Task};
 use super::starting::borrowed;
 use super::{Ending, KILLED, Process, Script, Shim, Walltime, now_ms};
 use crate::lane::Lane;
@@ -28,23 +28,29 @@ const TASK_ENDED: &str = "the task that began it has ended";
 impl Shim {
     /// Opens the lane, unless it was opened already. If that fails, it ends as a script that cannot be started.
     pub(super) fn open_lane(&mut self, spec: LaneSpec) {
-        self.agent.send(&FromShim::LaneOpened);
         match self.script {
             Script::None if self.lane.is_none() => {}
-            Script::None | Script::Running(_) => return,
+            Script::None => return self.agent.send(&FromShim::LaneOpened),
+            Script::Running(_) => return,
             Script::Ended(outcome) => return self.agent.send(&FromShim::ScriptEnded { outcome }),
         }
         match self.make_lane(spec) {
-            Ok(lane) => self.lane = Some(lane),
-            Err(NotStarted { code, why }) => {
-                log_line(&why);
-                let files = log_files::create_directory(&self.dir, 0).and_then(|()| log_files::create(&self.dir, 0, 0, &self.config.owner));
-                if files.is_ok() {
-                    log_files::append_error(&self.dir, 0, 0, &why);
-                }
-                self.script_ended(RankOutcome::NotStarted { code });
+            Ok(lane) => {
+                self.lane = Some(lane);
+                self.agent.send(&FromShim::LaneOpened);
             }
+            Err(failure) => self.lane_failed(&failure),
         }
+    }
+
+    /// The lane ends because of its node. The log of errors of launch 0 says why.
+    fn lane_failed(&mut self, NotStarted { code, why }: &NotStarted) {
+        log_line(why);
+        let files = log_files::create_directory(&self.dir, 0).and_then(|()| log_files::create(&self.dir, 0, 0, &self.config.owner));
+        if files.is_ok() {
+            log_files::append_error(&self.dir, 0, 0, why);
+        }
+        self.script_ended(RankOutcome::NotStarted { code: *code });
     }
 
     fn make_lane(&self, spec: LaneSpec) -> Result<OpenLane, NotStarted> {
@@ -75,7 +81,7 @@ impl Shim {
             inherit,
             output,
             task: None,
-            start_failed: false,
+            starts: Starts::default(),
             group_killed: false,
         })
     }
@@ -114,6 +120,7 @@ impl Shim {
         let failure = task.start.failure();
         if let Some(failure) = &failure {
             open.output.note(&failure.why);
+            task.is_started = false;
         }
         let outcome = match task.phase {
             Phase::Terminating { why, .. } | Phase::Killed { why } => why.outcome(),
@@ -147,7 +154,10 @@ impl Shim {
             && let Some(open) = self.lane.take()
         {
             open.output.remove(&self.dir);
-            self.script_ended(RankOutcome::Exited { code: 0 });
+            match open.starts.failure {
+                Some(failure) => self.lane_failed(&failure),
+                None => self.script_ended(RankOutcome::Exited { code: 0 }),
+            }
         }
     }
 
@@ -157,7 +167,7 @@ impl Shim {
         if let Some(outcome) = self.decided_outcome(now)
             && let Some(task) = self.lane.as_mut().and_then(|open| open.task.take())
         {
-            self.note_end(task.ordinal, outcome, task.took_us());
+            self.note_end(&task, outcome);
         }
         self.report_tasks(u64::MAX);
     }
@@ -271,14 +281,15 @@ impl Shim {
         {
             memory.settle_tasks();
         }
-        self.note_end(task.ordinal, outcome, task.took_us());
+        self.note_end(&task, outcome);
     }
 
     /// Notes the end of the running task, on the disk as well.
-    fn note_end(&mut self, ordinal: u32, outcome: TaskOutcome, took_us: u64) {
+    fn note_end(&mut self, task: &Task, outcome: TaskOutcome) {
+        let ordinal = task.ordinal;
         let Some(open) = &mut self.lane else { return };
         open.output.end(&self.dir, ordinal);
-        open.lane.end(outcome, took_us);
+        open.lane.end(outcome, task.took_us());
         let number = task_launch(ordinal);
         if !open.lane.has_tasks_of(number) {
             self.log_ring.over(number);
@@ -303,31 +314,35 @@ impl Shim {
             return;
         }
         let Some(open) = &mut self.lane else { return };
-        open.start_failed = false;
-        if open.task.is_some() {
+        if open.task.is_some() || open.starts.retry_at.is_some_and(|at| at > now) {
             return;
         }
         if open.walltime_ms.is_some_and(|walltime_ms| now.saturating_add(walltime_ms) > until) {
             return open.lane.close();
         }
         let Some(ordinal) = open.lane.begin() else { return };
+        open.starts.retry_at = None;
         self.log_ring.not_over(task_launch(ordinal));
         let began = Instant::now();
         match self.spawn_task(ordinal) {
             Ok((pid, start)) => {
                 self.processes.insert(pid, Process::Task);
                 if let Some(open) = &mut self.lane {
+                    open.starts = Starts::default();
                     let until = open.walltime_ms.map(|walltime_ms| now.saturating_add(walltime_ms));
                     let (phase, long_at) = (Phase::Running { until }, Some(now + SHORT_TASK_MS));
-                    open.task = Some(Task { ordinal, pid, start, began, phase, long_at, out_of_memory: false });
+                    open.task = Some(Task { ordinal, pid, start, began, phase, long_at, out_of_memory: false, is_started: true });
                 }
             }
-            Err(NotStarted { code, why }) => {
+            // There is no process, so the node is at fault, and not the program.
+            Err(failure) => {
+                log_line(&format!("task {ordinal} of the group is not started: {}", failure.why));
                 if let Some(open) = &mut self.lane {
-                    open.output.note(&why);
-                    open.start_failed = true;
+                    open.lane.put_back();
+                    if open.starts.has_given_up(failure, now) {
+                        open.lane.close();
+                    }
                 }
-                self.note_end(ordinal, TaskOutcome::Exited(i32::from(code)), 0);
             }
         }
     }

@@ -112,6 +112,25 @@ pub fn not_started() {
     bed.end();
 }
 
+pub fn node_cannot_start() {
+    let mut bed = Bed::ready(Setting::default());
+    open(&mut bed, Entrypoint::Command { argv: vec!["true".into()] }, "0-9", None);
+    let output = bed.dir.task_output(LogStream::Out);
+    fs::create_dir(&output).unwrap();
+    lease(&mut bed, 0..10, false);
+    let over = RankOutcome::NotStarted { code: 126 };
+    let seen = bed.agent.until("ScriptEnded", |m| *m == FromShim::ScriptEnded { outcome: over });
+    assert!(!seen.iter().any(|m| matches!(m, FromShim::TasksEnded { .. })), "its tasks may run elsewhere: {seen:?}");
+    assert_eq!(exits::read(&bed.dir).unwrap(), [ExitRecord::Script { outcome: over }]);
+    let why = bed.log(0, 0, LogStream::Err);
+    assert!(why.starts_with(&format!("lattice: its output file {}: ", output.display())), "{why}");
+    // It is not opened again.
+    send_lane(&mut bed, Entrypoint::Command { argv: vec!["true".into()] }, "0-9", None);
+    let seen = bed.agent.until("ScriptEnded", |m| *m == FromShim::ScriptEnded { outcome: over });
+    assert!(!seen.contains(&FromShim::LaneOpened), "{seen:?}");
+    bed.end();
+}
+
 fn no_leftovers(setting: Setting) {
     let mut bed = Bed::ready(setting);
     // A task fails if the process that the one before left is more than a zombie.

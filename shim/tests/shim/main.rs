@@ -43,6 +43,7 @@ fn main() {
         trial("tasks_of_a_lane_run_in_order_each_with_its_index_and_output", tree, lane::in_order),
         trial("silent_tasks_make_no_files", tree, lane::silent),
         trial("task_that_cannot_start_says_why", tree, lane::not_started),
+        trial("lane_whose_node_cannot_start_tasks_ends_and_returns_them", tree, lane::node_cannot_start),
         trial("nothing_of_a_task_is_left_when_the_next_begins", tree, lane::leftovers),
         trial("nothing_of_a_task_is_left_without_scope", None, lane::leftovers_without_scope),
         trial("task_whose_walltime_is_over_is_ended_and_the_next_begins", tree, lane::walltime),
