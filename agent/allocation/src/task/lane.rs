@@ -133,6 +133,9 @@ impl AllocationTask {
     /// The quorum does not have the claim. Its list of shares says whether the lane ends here; until
     /// then the lane asks again.
     async fn claim_over(&mut self, report: LaneReport) {
+        if self.lane.claim != Claim::Over {
+            tracing::info!(allocation = %self.share.allocation, "the quorum does not have the claim: the lane gets no tasks now");
+        }
         self.lane.claim = Claim::Over;
         if let Some(lost) = self.lane.lost.take() {
             return self.ended(lost.reason).await;
@@ -220,7 +223,7 @@ async fn advance(
         let answer = match answer {
             Ok(work) => LaneAnswer::Work(work),
             Err(NotAdvanced::ClaimOver(why)) => {
-                tracing::info!(allocation = %lane, %why, "the lane gets no tasks now");
+                tracing::debug!(allocation = %lane, %why, "the lane gets no tasks now");
                 LaneAnswer::ClaimOver { report }
             }
             Err(NotAdvanced::Refused(why)) => {
