@@ -2,7 +2,7 @@
 //! All tasks run in the cgroup of launch 0, where a script would run.
 
 use super::ending::KILL_RETRY_MS;
-use super::open_lane::{Cut, OpenLane, Phase, Starts, Task};
+use super::open_lane::{Cut, OpenLane, Phase, StartResult, Starts, Task};
 use super::starting::borrowed;
 use super::{Ending, KILLED, Process, Script, Shim, Walltime, now_ms};
 use crate::lane::Lane;
@@ -118,9 +118,13 @@ impl Shim {
         let Some(open) = &mut self.lane else { return };
         let Some(task) = &mut open.task else { return };
         let failure = task.start.failure();
-        if let Some(failure) = &failure {
-            open.output.note(&failure.why);
-            task.is_started = false;
+        match &failure {
+            None => {}
+            Some(failure) if task.start.is_fault_of_node() => task.start_result = StartResult::FailedByNode(failure.clone()),
+            Some(failure) => {
+                open.output.note(&failure.why);
+                task.start_result = StartResult::Failed;
+            }
         }
         let outcome = match task.phase {
             Phase::Terminating { why, .. } | Phase::Killed { why } => why.outcome(),
@@ -174,8 +178,12 @@ impl Shim {
 
     /// The outcome that the present task has, whatever ends its processes.
     fn decided_outcome(&self, now: u64) -> Option<TaskOutcome> {
-        match self.lane.as_ref()?.task.as_ref()?.phase {
-            Phase::Clearing { outcome, .. } => Some(outcome),
+        let task = self.lane.as_ref()?.task.as_ref()?;
+        match task.phase {
+            Phase::Clearing { outcome, .. } => match task.start_result {
+                StartResult::Started | StartResult::Failed => Some(outcome),
+                StartResult::FailedByNode(_) => None,
+            },
             Phase::Terminating { why: Cut::Walltime, .. } | Phase::Killed { why: Cut::Walltime } => Some(Cut::Walltime.outcome()),
             Phase::Running { until } => until.filter(|until| *until <= now).map(|_| Cut::Walltime.outcome()),
             Phase::Terminating { why: Cut::Revoked, .. } | Phase::Killed { why: Cut::Revoked } => None,
@@ -274,8 +282,15 @@ impl Shim {
     /// Nothing of the task is left: its end is written to disk.
     fn finish_task(&mut self, outcome: TaskOutcome) {
         let Some(open) = &mut self.lane else { return };
-        let Some(task) = open.task.take() else { return };
+        let Some(mut task) = open.task.take() else { return };
         self.renew_group();
+        match std::mem::replace(&mut task.start_result, StartResult::Started) {
+            StartResult::FailedByNode(failure) => return self.start_failed(task.ordinal, failure),
+            result @ (StartResult::Started | StartResult::Failed) => task.start_result = result,
+        }
+        if let Some(open) = &mut self.lane {
+            open.starts = Starts::default();
+        }
         if task.out_of_memory
             && let Some(memory) = &mut self.memory
         {
@@ -317,32 +332,35 @@ impl Shim {
         if open.task.is_some() || open.starts.retry_at.is_some_and(|at| at > now) {
             return;
         }
+        open.starts.retry_at = None;
         if open.walltime_ms.is_some_and(|walltime_ms| now.saturating_add(walltime_ms) > until) {
             return open.lane.close();
         }
         let Some(ordinal) = open.lane.begin() else { return };
-        open.starts.retry_at = None;
         self.log_ring.not_over(task_launch(ordinal));
         let began = Instant::now();
         match self.spawn_task(ordinal) {
             Ok((pid, start)) => {
                 self.processes.insert(pid, Process::Task);
                 if let Some(open) = &mut self.lane {
-                    open.starts = Starts::default();
                     let until = open.walltime_ms.map(|walltime_ms| now.saturating_add(walltime_ms));
                     let (phase, long_at) = (Phase::Running { until }, Some(now + SHORT_TASK_MS));
-                    open.task = Some(Task { ordinal, pid, start, began, phase, long_at, out_of_memory: false, is_started: true });
+                    open.task =
+                        Some(Task { ordinal, pid, start, began, phase, long_at, out_of_memory: false, start_result: StartResult::Started });
                 }
             }
             // There is no process, so the node is at fault, and not the program.
-            Err(failure) => {
-                log_line(&format!("task {ordinal} of the group is not started: {}", failure.why));
-                if let Some(open) = &mut self.lane {
-                    open.lane.put_back();
-                    if open.starts.has_given_up(failure, now) {
-                        open.lane.close();
-                    }
-                }
+            Err(failure) => self.start_failed(ordinal, failure),
+        }
+    }
+
+    /// A task could not be started for a reason of the node: it waits again. After several in a row the lane ends.
+    fn start_failed(&mut self, ordinal: u32, failure: NotStarted) {
+        log_line(&format!("task {ordinal} of the group is not started: {}", failure.why));
+        if let Some(open) = &mut self.lane {
+            open.lane.put_back();
+            if open.starts.has_given_up(failure, now_ms()) {
+                open.lane.close();
             }
         }
     }

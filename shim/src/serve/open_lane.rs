@@ -73,8 +73,16 @@ pub(super) struct Task {
     pub(super) long_at: Option<u64>,
     /// Whether the kernel killed some of it for lack of memory.
     pub(super) out_of_memory: bool,
-    /// Whether its program was executed, as far as is known.
-    pub(super) is_started: bool,
+    pub(super) start_result: StartResult,
+}
+
+/// Whether the program of a task was executed, as far as is known.
+pub(super) enum StartResult {
+    Started,
+    /// It was not, for a reason of its own: that is the task's outcome.
+    Failed,
+    /// It was not, for this reason of the node: the task waits again.
+    FailedByNode(NotStarted),
 }
 
 /// See the module. All times are milliseconds of CLOCK_BOOTTIME.
@@ -105,7 +113,10 @@ impl Cut {
 impl Task {
     /// How long it has run, in microseconds; `None`: its program was not executed.
     pub(super) fn took_us(&self) -> Option<u64> {
-        self.is_started.then(|| u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX))
+        match self.start_result {
+            StartResult::Started => Some(u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)),
+            StartResult::Failed | StartResult::FailedByNode(_) => None,
+        }
     }
 
     fn due_ms(&self) -> Option<u64> {
