@@ -76,7 +76,8 @@ fn lease_target(mean_us: u64, waiting: u32, running: u32) -> u32 {
 /// Whether tasks that a lane held when it ended in this way may have begun there.
 fn may_have_begun_tasks(reason: &EndReason) -> bool {
     match reason {
-        // It began no task that its walltime did not suffice for, and a preemption is not the tasks' fault.
+        // What it began has ended before its walltime does, or is reported as over its own walltime then. A preemption
+        // is not the tasks' fault.
         EndReason::Exited { code: 0 }
         | EndReason::WalltimeExceeded
         | EndReason::WalltimeSaved { .. }
