@@ -172,13 +172,14 @@ impl Ledger {
         node: &NodeId,
         report: &LaneReport,
     ) -> Result<Outcome, Refusal> {
-        let known = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
-        let Some(LaneOf { group, number, .. }) = known.lane else { return Err(Refusal::NotALane { id }) };
-        named_ranges_are_bounded(report.ended.iter().map(|ended| ended.tasks.range_count()).sum())?;
-        if self.awaits(node) {
+        // Before all else: the backup may lack the lane, or its claim, and the node's report has it.
+        if self.recovery.is_some() && (self.awaits(node) || !self.nodes.contains_key(node)) {
             let why = format!("node {node} has not reported yet what it has since the quorum was recovered");
             return Err(Refusal::Unavailable { why });
         }
+        let known = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
+        let Some(LaneOf { group, number, .. }) = known.lane else { return Err(Refusal::NotALane { id }) };
+        named_ranges_are_bounded(report.ended.iter().map(|ended| ended.tasks.range_count()).sum())?;
         if known.epoch != epoch || !self.holds_unfenced(node, id, epoch) {
             return Err(Refusal::StaleEpoch { id, seen: epoch, now: known.epoch });
         }
