@@ -234,6 +234,23 @@ fn a_lane_that_was_ended_reports_until_its_node_has_released_it() {
 }
 
 #[test]
+fn a_task_of_several_nodes_waits_again_when_all_of_them_are_free_of_it() {
+    let mut s = Story::new(4);
+    s.done(submission(1, AllocationSpec { nodes: 2, ..group("0-3%2") }));
+    let mut both = claim(&s, lane(0), 0);
+    both.shares.extend(claim(&s, lane(0), 1).shares);
+    let Ok(Outcome::Claimed { epoch }) = s.act(Action::Claim(both)) else { panic!("lane 0 waits for nodes") };
+    [0, 1].into_iter().for_each(|on| s.report(on, ReportItem::Prepared { allocation: lane(0), epoch }));
+    assert_eq!(advance(&mut s, (0, 0, epoch), &[], 0), work(&[(0, 0)], false));
+    s.done(Action::Cancel { id: lane(0), by: user(7) });
+    releases(&mut s, 0, 0, epoch);
+    assert_eq!((states(&s).leased, states(&s).restarts), (tasks(&[(0, 0)]), 0), "ranks of it may still run on the other node");
+    releases(&mut s, 0, 1, epoch);
+    assert_eq!((states(&s).waiting, states(&s).restarts), (tasks(&[(0, 3)]), 1));
+    check(&s);
+}
+
+#[test]
 fn what_a_lane_had_not_begun_does_not_count_as_restarted() {
     let mut s = story(1, "0-5%1");
     let zero = (0, 0, runs(&mut s, 0, 0));

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The ledger leases tasks to lanes itself, so each task ends once, whatever an isolated node still
-//! reports (decision 88). A lane holds its tasks as long as its head has an unfenced holding under that
-//! claim. Then nothing of the claim can run any more, and what it has not reported waits again.
+//! reports (decision 88). A lane holds its tasks as long as one of its nodes has an unfenced holding. Then
+//! nothing of the lane can run any more, and what it has not reported waits again.
 //!
 //! One command creates and ends a bounded number of lanes. Groups with more to do stay in
 //! `unsettled_groups`, which is replicated, until the next command; if there is none, the leader's
@@ -195,7 +195,7 @@ impl Ledger {
             return Ok(Outcome::LaneWork(LaneWork { leased: TaskSet::default(), is_last: true }));
         }
         let Some(tasks) = self.tasks_mut(context, group) else { return Err(Refusal::NotATaskGroup { id: group }) };
-        tasks.open_lease(number, epoch, node);
+        tasks.open_lease(number, epoch);
         for ended in &report.ended {
             match ended.outcome {
                 TaskOutcome::Exited(_) | TaskOutcome::WalltimeExceeded => {
@@ -339,7 +339,7 @@ impl Ledger {
             Some(_) | None => LanePhase::Absent,
         };
         let (was, lease) = (tasks.lanes.phase(number), tasks.lease(number));
-        let is_over = lease.is_some_and(|lease| !self.holds_unfenced(&lease.head, id, lease.epoch));
+        let is_over = lease.is_some() && self.holdings.unfenced_of(id) == 0;
         let started_at = record.filter(|lane| lane.state == AllocationState::Running).and_then(|lane| lane.started_at);
         let is_start = group_record.started_at.is_none() && !group_record.state.is_terminal();
         let ended_now = matches!(was, LanePhase::Waiting | LanePhase::Running) && matches!(phase, LanePhase::Leaving | LanePhase::Absent);

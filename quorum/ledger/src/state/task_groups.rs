@@ -12,7 +12,7 @@
 
 use crate::record_bytes::{GROUP_TASKS_BYTES, REASON_BYTES, TASK_PLACE_BYTES, TASK_RANGE_BYTES, TASK_SET_BYTES, reason_bytes, text_bytes};
 use lattice_model::task_group::TASK_RESTARTS_MAX;
-use lattice_model::{EndReason, Epoch, NodeId, TaskOutcome, TaskSet};
+use lattice_model::{EndReason, Epoch, TaskOutcome, TaskSet};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -64,8 +64,6 @@ pub struct GroupTasks {
 pub struct LaneLease {
     /// The epoch of the lane's claim.
     pub(crate) epoch: Epoch,
-    /// The head of that claim.
-    pub(crate) head: NodeId,
     /// The tasks that it has not reported as ended.
     pub(crate) tasks: TaskSet,
 }
@@ -171,12 +169,12 @@ impl GroupTasks {
     }
 
     /// The lane may hold tasks from now on, under this claim.
-    pub fn open_lease(&mut self, lane: u32, epoch: Epoch, head: &NodeId) {
+    pub fn open_lease(&mut self, lane: u32, epoch: Epoch) {
         if self.leases.get(&lane).is_some_and(|lease| lease.epoch != epoch) {
             // Its prologue failed under that claim: nothing had begun.
             self.give_back(lane, false);
         }
-        self.leases.entry(lane).or_insert_with(|| LaneLease { epoch, head: head.clone(), tasks: TaskSet::default() });
+        self.leases.entry(lane).or_insert_with(|| LaneLease { epoch, tasks: TaskSet::default() });
     }
 
     /// The lane holds `target` tasks from now on, or as many as there are.
@@ -475,7 +473,7 @@ mod tests {
 
     fn leased(total: u32, lane: u32, count: u32) -> GroupTasks {
         let mut tasks = GroupTasks::new(total);
-        tasks.open_lease(lane, Epoch(1), &"n1".parse().unwrap());
+        tasks.open_lease(lane, Epoch(1));
         tasks.top_up(lane, count);
         tasks
     }
@@ -484,7 +482,7 @@ mod tests {
     fn a_task_is_begun_again_three_times_and_is_lost_then() {
         let mut tasks = GroupTasks::new(3);
         for lane in 0..4 {
-            tasks.open_lease(lane, Epoch(lane.into()), &"n1".parse().unwrap());
+            tasks.open_lease(lane, Epoch(lane.into()));
             tasks.top_up(lane, 2);
             tasks.give_back(lane, true);
         }
@@ -520,7 +518,7 @@ mod tests {
         assert_eq!([None, Some(20), Some(1)].map(|most| tasks.lanes_wanted(most)), [32, 20, 1]);
         (0..30).for_each(|lane| tasks.lanes.set_phase(lane, LanePhase::Running));
         assert_eq!([None, Some(31), Some(20)].map(|most| tasks.lanes_wanted(most)), [10, 1, 0]);
-        tasks.open_lease(0, Epoch(1), &"n1".parse().unwrap());
+        tasks.open_lease(0, Epoch(1));
         tasks.top_up(0, 37);
         assert_eq!(tasks.lanes_wanted(None), 3, "only three tasks wait");
     }
@@ -546,7 +544,9 @@ mod tests {
                 let told: BTreeMap<u32, u32> = before.into_iter().flat_map(|(range, lane)| range.map(move |task| (task, lane))).collect();
                 let known: BTreeMap<u32, u32> = each.range(first..=first + more).map(|(task, lane)| (*task, *lane)).collect();
                 prop_assert_eq!(told, known);
-                (first..=first + more).for_each(|task| drop(each.insert(task, lane)));
+                (first..=first + more).for_each(|task| {
+                    each.insert(task, lane);
+                });
             }
             for task in 0..60 {
                 prop_assert_eq!(places.lane_of(task), each.get(&task).copied());
