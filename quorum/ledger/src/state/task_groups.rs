@@ -150,7 +150,16 @@ impl GroupTasks {
     /// How many lanes should wait for nodes now.
     pub fn lanes_wanted(&self, concurrent_max: Option<u32>) -> u32 {
         let most = self.unended_count().min(concurrent_max.unwrap_or(u32::MAX));
-        most.saturating_sub(count(&self.lanes.running)).min(self.waiting_count).min(LANES_WAITING_MAX)
+        most.saturating_sub(count(&self.lanes.running))
+            .saturating_sub(self.lanes_left_with_tasks())
+            .min(self.waiting_count)
+            .min(LANES_WAITING_MAX)
+    }
+
+    /// How many lanes have ended and hold tasks still: one may be in its grace period.
+    pub fn lanes_left_with_tasks(&self) -> u32 {
+        let holds = |lane: &&u32| self.leases.get(*lane).is_some_and(|lease| !lease.tasks.is_empty());
+        u32::try_from(self.lanes.leaving.iter().filter(holds).count()).unwrap_or(u32::MAX)
     }
 
     /// How many lanes wait for nodes.
@@ -521,6 +530,10 @@ mod tests {
         tasks.open_lease(0, Epoch(1));
         tasks.top_up(0, 37);
         assert_eq!(tasks.lanes_wanted(None), 3, "only three tasks wait");
+        tasks.lanes.set_phase(0, LanePhase::Leaving);
+        assert_eq!([31, 30].map(|most| tasks.lanes_wanted(Some(most))), [1, 0], "the task of a lane that has ended may still run");
+        tasks.give_back(0, false);
+        assert_eq!([31, 30].map(|most| tasks.lanes_wanted(Some(most))), [2, 1]);
     }
 
     #[test]
