@@ -486,6 +486,18 @@ fn a_group_ends_when_one_lane_after_another_fails_before_it_has_a_task() {
 }
 
 #[test]
+fn lanes_that_the_quorum_did_not_answer_do_not_end_their_group() {
+    let mut s = story(1, "0-5%1");
+    for number in 0..17 {
+        let epoch = runs(&mut s, number, 0);
+        s.report(0, ReportItem::Ended { allocation: lane(number), epoch, reason: EndReason::WalltimeExceeded });
+        releases(&mut s, number, 0, epoch);
+    }
+    assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![17]));
+    check(&s);
+}
+
+#[test]
 fn a_lane_whose_prologue_failed_avoids_that_node() {
     let mut s = story(2, "0-5%1");
     let claim = claim(&s, lane(0), 0);

@@ -101,12 +101,13 @@ fn may_have_begun_tasks(reason: &EndReason) -> bool {
 fn is_fault_of_group(reason: &EndReason) -> bool {
     match reason {
         EndReason::Exited { code } => *code != 0,
-        EndReason::WalltimeExceeded
-        | EndReason::PrologueFailed { .. }
+        EndReason::PrologueFailed { .. }
         | EndReason::LaunchAborted { .. }
         | EndReason::OutOfMemory { .. }
         | EndReason::ProbeFailed { .. } => true,
-        EndReason::WalltimeSaved { .. }
+        // A lane ends by itself before its walltime does, if the quorum answers it.
+        EndReason::WalltimeExceeded
+        | EndReason::WalltimeSaved { .. }
         | EndReason::Preempted { .. }
         | EndReason::Cancelled { .. }
         | EndReason::NodeLost { .. }
