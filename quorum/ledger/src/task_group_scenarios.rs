@@ -486,6 +486,35 @@ fn a_group_ends_when_one_lane_after_another_fails_before_it_has_a_task() {
 }
 
 #[test]
+fn a_group_ends_when_no_task_ends_in_one_failed_lane_after_another() {
+    let mut s = story(1, "0-99%1");
+    for number in 0..16 {
+        assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![number]));
+        let epoch = runs(&mut s, number, 0);
+        advance(&mut s, (number, 0, epoch), &[], 0).unwrap();
+        ends(&mut s, number, 0, epoch, 126);
+        releases(&mut s, number, 0, epoch);
+    }
+    assert_eq!((reason(&s, id(1)), live_lanes(&s)), ("Failed: exit_code 126".to_owned(), vec![]));
+    check(&s);
+}
+
+#[test]
+fn a_lane_in_which_a_task_ended_has_not_failed() {
+    let mut s = story(1, "0-99%1");
+    for number in 0..17 {
+        let epoch = runs(&mut s, number, 0);
+        let this = (number, 0, epoch);
+        assert_eq!(advance(&mut s, this, &[], 0), work(&[(number, number)], false));
+        assert_eq!(advance(&mut s, this, &[(DONE, &[(number, number)])], LONG_US), work(&[(number + 1, number + 1)], false));
+        ends(&mut s, number, 0, epoch, 126);
+        releases(&mut s, number, 0, epoch);
+    }
+    assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![17]));
+    check(&s);
+}
+
+#[test]
 fn lanes_that_the_quorum_did_not_answer_do_not_end_their_group() {
     let mut s = story(1, "0-5%1");
     for number in 0..17 {

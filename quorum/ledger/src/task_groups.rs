@@ -344,7 +344,11 @@ impl Ledger {
         let started_at = record.filter(|lane| lane.state == AllocationState::Running).and_then(|lane| lane.started_at);
         let is_start = group_record.started_at.is_none() && !group_record.state.is_terminal();
         let ended_now = matches!(was, LanePhase::Waiting | LanePhase::Running) && matches!(phase, LanePhase::Leaving | LanePhase::Absent);
-        let (has_leased, failures_max) = (lease.is_some(), failures_max(group_record));
+        // What a lane that has ended holds may end until its claim is over.
+        let holds_tasks = lease.is_some_and(|lease| !lease.tasks.is_empty());
+        let is_idle_end = if holds_tasks { is_over && phase == LanePhase::Absent } else { ended_now };
+        let is_idle_end = is_idle_end && lease.is_none_or(|lease| !lease.has_ended);
+        let failures_max = failures_max(group_record);
         let reason = record.and_then(|lane| lane.reason.clone());
         if let Some(at) = started_at.filter(|_| is_start)
             && let Some(group_record) = self.allocation_mut(context, group)
@@ -362,7 +366,7 @@ impl Ledger {
         if phase == LanePhase::Absent {
             tasks.revoked.remove(&number);
         }
-        if let Some(reason) = reason.filter(|reason| ended_now && !has_leased && is_fault_of_group(reason)) {
+        if let Some(reason) = reason.filter(|reason| is_idle_end && is_fault_of_group(reason)) {
             tasks.note_failed_lane(&reason);
         }
         tasks.stop_if_due(failures_max);

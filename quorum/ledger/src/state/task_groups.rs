@@ -21,7 +21,7 @@ use std::ops::RangeInclusive;
 pub const LANES_WAITING_MAX: u32 = 32;
 /// Of how many lanes a group keeps which tasks they leased that another lane has leased since.
 const EARLIER_LANES_MAX: usize = 1000;
-/// When this many lanes in a row have failed without leasing a task, no other one is created.
+/// When this many lanes in a row have failed and no task has ended in them, no other one is created.
 const FAILED_LANES_MAX: u32 = 16;
 
 /// The tasks of one group.
@@ -51,7 +51,7 @@ pub struct GroupTasks {
     pub(crate) lanes: Lanes,
     /// Lanes that do not know yet that a task which they hold was cancelled.
     pub(crate) revoked: BTreeSet<u32>,
-    /// How many lanes in a row have failed without leasing a task.
+    /// How many lanes in a row have failed and had no task end.
     pub(crate) failed_lanes: u32,
     /// Set if no task is started any more: why.
     pub(crate) stopped: Option<Box<EndReason>>,
@@ -66,6 +66,8 @@ pub struct LaneLease {
     pub(crate) epoch: Epoch,
     /// The tasks that it has not reported as ended.
     pub(crate) tasks: TaskSet,
+    /// Whether it has reported the end of one.
+    pub(crate) has_ended: bool,
 }
 
 /// The lanes of a group whose claims are not over, by their number.
@@ -183,7 +185,7 @@ impl GroupTasks {
             // Its prologue failed under that claim: nothing had begun.
             self.give_back(lane, false);
         }
-        self.leases.entry(lane).or_insert_with(|| LaneLease { epoch, tasks: TaskSet::default() });
+        self.leases.entry(lane).or_insert_with(|| LaneLease { epoch, tasks: TaskSet::default(), has_ended: false });
     }
 
     /// The lane holds `target` tasks from now on, or as many as there are.
@@ -217,6 +219,7 @@ impl GroupTasks {
         lease.tasks.remove_all(&those);
         self.leased_count -= those.len();
         if !those.is_empty() {
+            lease.has_ended = true;
             self.failed_lanes = 0;
         }
         self.add_ended(outcome, &those);
@@ -229,6 +232,10 @@ impl GroupTasks {
         self.waiting_count -= those.len();
         for range in those.ranges() {
             self.place(range, lane);
+        }
+        if let Some(lease) = self.leases.get_mut(&lane).filter(|_| !those.is_empty()) {
+            lease.has_ended = true;
+            self.failed_lanes = 0;
         }
         self.add_ended(outcome, &those);
     }
@@ -331,7 +338,7 @@ impl GroupTasks {
         }
     }
 
-    /// A lane failed for this reason before it leased a task. After too many of them in a row, no task
+    /// A lane failed for this reason, and no task has ended in it. After too many of them in a row, no task
     /// is started any more.
     pub fn note_failed_lane(&mut self, reason: &EndReason) {
         self.failed_lanes += 1;
