@@ -299,16 +299,14 @@ impl GroupTasks {
         let mut cancelled = self.waiting.and(&asked);
         self.waiting.remove_all(&cancelled);
         self.waiting_count -= cancelled.len();
-        let placed: Vec<(RangeInclusive<u32>, u32)> = asked.ranges().flat_map(|range| self.placed.within(&range)).collect();
-        for (part, lane) in placed {
-            let Some(lease) = self.leases.get_mut(&lane) else { continue };
-            let held = lease.tasks.and(&TaskSet::from(vec![part.into_inner()]));
+        for (lane, lease) in &mut self.leases {
+            let held = asked.and(&lease.tasks);
             if held.is_empty() {
                 continue;
             }
             lease.tasks.remove_all(&held);
             self.leased_count -= held.len();
-            self.revoked.insert(lane);
+            self.revoked.insert(*lane);
             cancelled.insert_all(&held);
         }
         self.add_ended(TaskOutcome::Cancelled, &cancelled);
