@@ -58,6 +58,9 @@ const LEASED_MAX: u32 = 10_000;
 /// created so many since the backup.
 const NUMBERS_STEP: u32 = 1_000_000;
 
+/// A node reports no lane of this number or a higher one: so a group does not run out of numbers.
+pub(super) const REPORTED_NUMBERS: u32 = 1 << 31;
+
 /// The id of a lane. Lanes of a group differ in the digits that people type, and from the group.
 pub(super) fn lane_id(group: AllocationId, number: u32) -> AllocationId {
     // An odd factor: different numbers have different products.
@@ -457,6 +460,9 @@ impl Ledger {
         for _ in 0..count {
             if *left == 0 {
                 return false;
+            }
+            if self.task_groups.get(&group.id).is_none_or(|tasks| tasks.lanes.next == u32::MAX) {
+                return true;
             }
             if !self.has_room() {
                 self.crowded_groups.insert(group.id);

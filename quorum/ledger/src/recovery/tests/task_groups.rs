@@ -144,5 +144,12 @@ fn a_share_that_is_no_lane_of_its_group_is_refused() {
     assert!(matches!(now.act(changed(&|held| held.share.lane = None)), Err(Refusal::Malformed { .. })));
     assert!(matches!(now.act(changed(&|held| held.share.spec.tasks = None)), Err(Refusal::Malformed { .. })));
     assert!(matches!(now.act(changed(&|held| held.share.lane.as_mut().unwrap().number = 7)), Err(Refusal::Malformed { .. })));
+    assert!(matches!(now.act(changed(&|held| held.share.owner = user(8))), Err(Refusal::Malformed { .. })));
+    assert_eq!(lane(u32::MAX), id(1));
+    let as_group = |held: &mut HeldShare| {
+        held.share.allocation = id(1);
+        held.share.lane.as_mut().unwrap().number = u32::MAX;
+    };
+    assert!(matches!(now.act(changed(&as_group)), Err(Refusal::Malformed { .. })));
     now.act(changed(&|_| {})).unwrap();
 }
