@@ -133,7 +133,7 @@ fn tasks_run_in_lanes_one_after_another_and_the_group_completes() {
     assert_eq!(live_lanes(&s), [0, 1, 2, 3]);
     let first = Arc::clone(s.ledger.allocation(lane(0)).unwrap());
     assert!(first.waits() && first.submitted_at == group.submitted_at && first.owner == group.owner);
-    assert_eq!((first.spec.walltime, first.spec.requeue), (Some(Duration::from_secs(120)), RequeuePolicy::Never));
+    assert_eq!((first.spec.walltime, first.spec.requeue), (Some(Duration::from_secs(180)), RequeuePolicy::Never));
     let listed = s.ledger.list(None, &[], 0, None, &ListFilter::default());
     assert_eq!(listed.iter().map(|a| a.id).collect::<Vec<_>>(), [id(1)]);
 
@@ -451,7 +451,7 @@ fn what_is_done_to_a_group_is_not_done_to_one_of_its_lanes() {
     s.done(update(id(1)));
     s.done(Action::Cancel { id: lane(0), by: user(7) });
     let walltime = |s: &Story, number| s.ledger.allocation(lane(number)).unwrap().spec.walltime.unwrap().as_secs();
-    assert_eq!((live_lanes(&s), walltime(&s, 1), walltime(&s, 3)), (vec![1, 2, 3], 120, 1200));
+    assert_eq!((live_lanes(&s), walltime(&s, 1), walltime(&s, 3)), (vec![1, 2, 3], 180, 1260));
 }
 
 #[test]

@@ -34,7 +34,7 @@ use super::state::task_groups::{GroupTasks, LanePhase};
 use super::state::user_usage::holds_nodes;
 use super::task_states::{TaskPlace, TaskStates};
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
-use lattice_model::task_group::LANE_WALLTIMES;
+use lattice_model::task_group::{lane_walltime, task_walltime};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, Epoch, LaneOf, LaneReport, LaneWork,
     NodeId, Principal, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
@@ -127,7 +127,7 @@ fn is_fault_of_group(reason: &EndReason) -> bool {
 pub(super) fn spec_as_submitted(share: &DesiredShare) -> Cow<'_, AllocationSpec> {
     match share.lane {
         Some(_) => {
-            let walltime = share.spec.walltime.map(|walltime| walltime / LANE_WALLTIMES);
+            let walltime = share.spec.walltime.map(task_walltime);
             Cow::Owned(AllocationSpec { walltime, ..share.spec.clone() })
         }
         None => Cow::Borrowed(&share.spec),
@@ -448,7 +448,7 @@ impl Ledger {
     }
 
     fn create_lanes(&mut self, context: &mut ApplyContext, group: &Allocation, count: u32, left: &mut usize) -> bool {
-        let walltime = group.spec.walltime.map(|walltime| walltime.saturating_mul(LANE_WALLTIMES));
+        let walltime = group.spec.walltime.map(lane_walltime);
         let spec = || AllocationSpec {
             walltime,
             requeue: RequeuePolicy::Never,
