@@ -378,7 +378,9 @@ impl Ledger {
     fn adopt_allocation(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
-        if !self.allocations.contains_key(&id) && self.allocations.len() - self.ended.len() >= LIVE_MAX {
+        // A lane may bring its group.
+        let more = [Some(id), share.lane.map(|lane| lane.group)].into_iter().flatten().filter(|id| !self.allocations.contains_key(id)).count();
+        if more > 0 && self.allocations.len() - self.ended.len() + more > LIVE_MAX {
             // The node's list will order it to end.
             return;
         }
