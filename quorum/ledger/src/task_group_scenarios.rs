@@ -581,3 +581,33 @@ fn work_that_has_the_id_of_a_lane_is_not_touched() {
     assert_eq!((live_lanes(&s), s.ledger.allocation(lane(1)).unwrap().owner.uid), (vec![0, 2, 3], 8));
     check(&s);
 }
+
+#[test]
+fn the_lanes_of_a_user_that_wait_are_limited_and_each_group_has_one() {
+    let mut s = Story::new(1);
+    (1..4).for_each(|number| s.done(submission(number, group("0-99"))));
+    s.done(Action::Submit { id: id(4), spec: Box::new(group("0-99")), owner: user(8), claim: None });
+    settle(&mut s);
+    let waiting = |s: &Story| [1, 2, 3, 4].map(|number| s.ledger.task_groups.get(&id(number)).unwrap().lanes_waiting());
+    assert_eq!((waiting(&s), s.ledger.lanes_waiting_of[&7]), ([32, 8, 1, 32], 41));
+    check(&s);
+    // What one group does not need any more is the others'.
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    settle(&mut s);
+    let [first, second, third, others] = waiting(&s);
+    assert_eq!((first, second + third, others), (0, 40, 32));
+    check(&s);
+    (2..4).for_each(|number| s.done(Action::Cancel { id: id(number), by: user(7) }));
+    settle(&mut s);
+    assert_eq!((waiting(&s), s.ledger.lanes_waiting_of.get(&7), s.ledger.capped_groups.len()), ([0, 0, 0, 32], None, 0));
+    check(&s);
+}
+
+#[test]
+fn the_lanes_of_a_group_share_one_specification() {
+    let mut s = story(1, "0-99");
+    settle(&mut s);
+    runs(&mut s, 0, 0);
+    let all = lanes(&s);
+    assert_eq!((all.len(), all.iter().all(|lane| Arc::ptr_eq(&lane.spec, &all[0].spec))), (33, true));
+}

@@ -46,6 +46,10 @@ use uuid::Uuid;
 
 /// How many lanes one command creates, ends and notifies at most.
 pub(super) const LANES_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 64 };
+/// While so many lanes of a user wait for nodes, each of the user's groups has one that waits at most.
+const LANES_WAITING_OF_USER_MAX: u32 = if cfg!(test) { 40 } else { 1000 };
+/// Lanes are created while fewer allocations live than this: what people submit has room still.
+const LIVE_WITH_LANES_MAX: usize = LIVE_MAX / 4 * 3;
 /// How many ranges of tasks one command may name.
 const RANGES_MAX: usize = 20_000;
 /// For how long the tasks that a lane holds should last, in microseconds.
@@ -272,11 +276,60 @@ impl Ledger {
 
     /// Whether a group has lanes to be created or ended: then the next command goes on.
     pub(super) fn groups_are_due(&self) -> bool {
-        !self.unsettled_groups.is_empty() || (!self.crowded_groups.is_empty() && self.has_room())
+        let is_crowded = !self.crowded_groups.is_empty() || self.user_with_room().is_some();
+        !self.unsettled_groups.is_empty() || (is_crowded && self.has_room())
     }
 
     fn has_room(&self) -> bool {
-        self.allocations.len() - self.ended.len() < LIVE_MAX
+        self.allocations.len() - self.ended.len() < LIVE_WITH_LANES_MAX
+    }
+
+    fn has_room_of(&self, uid: u32) -> bool {
+        self.lanes_waiting_of.get(&uid).is_none_or(|lanes| *lanes < LANES_WAITING_OF_USER_MAX)
+    }
+
+    /// A user whose groups needed more lanes than waited, and may have more now.
+    fn user_with_room(&self) -> Option<u32> {
+        self.capped_groups.keys().copied().find(|uid| self.has_room_of(*uid))
+    }
+
+    /// A group that lacked lanes because there were too many, if there may be more now.
+    fn pop_crowded(&mut self) -> Option<AllocationId> {
+        if !self.has_room() {
+            return None;
+        }
+        if let Some(group) = self.crowded_groups.pop_first() {
+            return Some(group);
+        }
+        let uid = self.user_with_room()?;
+        let groups = self.capped_groups.get_mut(&uid)?;
+        let group = groups.pop_first();
+        if groups.is_empty() {
+            self.capped_groups.remove(&uid);
+        }
+        group
+    }
+
+    /// Counts the lanes of each user that wait for nodes.
+    pub(super) fn count_waiting_lanes(&mut self) {
+        self.lanes_waiting_of.clear();
+        for (id, tasks) in self.task_groups.iter().filter(|(_, tasks)| tasks.lanes_waiting() > 0) {
+            let Some(group) = self.allocations.get(id) else { continue };
+            *self.lanes_waiting_of.entry(group.owner.uid).or_default() += tasks.lanes_waiting();
+        }
+    }
+
+    /// A lane of this user's group is in this phase from now on.
+    fn set_lane_phase(&mut self, context: &mut ApplyContext, (group, uid): (AllocationId, u32), number: u32, phase: LanePhase) {
+        let Some(tasks) = self.tasks_mut(context, group) else { return };
+        let was = tasks.lanes_waiting();
+        tasks.lanes.set_phase(number, phase);
+        let now = tasks.lanes_waiting();
+        let of_user = self.lanes_waiting_of.entry(uid).or_default();
+        *of_user = (*of_user + now).saturating_sub(was);
+        if *of_user == 0 {
+            self.lanes_waiting_of.remove(&uid);
+        }
     }
 
     /// No node may run what the backup does not know: groups get lanes again.
@@ -321,8 +374,7 @@ impl Ledger {
         let mut from: Bound<AllocationId> = Bound::Unbounded;
         while *left > 0 {
             let next = self.unsettled_groups.range((from, Bound::Unbounded)).next().copied();
-            let crowded = |ledger: &mut Self| ledger.has_room().then(|| ledger.crowded_groups.pop_first()).flatten();
-            let Some(group) = next.or_else(|| crowded(self)) else { return };
+            let Some(group) = next.or_else(|| self.pop_crowded()) else { return };
             from = Bound::Excluded(group);
             if self.settle_group(context, group, left) {
                 self.unsettled_groups.remove(&group);
@@ -351,7 +403,7 @@ impl Ledger {
         let holds_tasks = lease.is_some_and(|lease| !lease.tasks.is_empty());
         let is_idle_end = if holds_tasks { is_over && phase == LanePhase::Absent } else { ended_now };
         let is_idle_end = is_idle_end && lease.is_none_or(|lease| !lease.has_ended);
-        let failures_max = failures_max(group_record);
+        let (failures_max, uid) = (failures_max(group_record), group_record.owner.uid);
         let reason = record.and_then(|lane| lane.reason.clone());
         if let Some(at) = started_at.filter(|_| is_start)
             && let Some(group_record) = self.allocation_mut(context, group)
@@ -361,8 +413,8 @@ impl Ledger {
         if was == phase && !is_over {
             return;
         }
+        self.set_lane_phase(context, (group, uid), number, phase);
         let Some(tasks) = self.tasks_mut(context, group) else { return };
-        tasks.lanes.set_phase(number, phase);
         if is_over {
             tasks.give_back(number, reason.as_ref().is_none_or(may_have_begun_tasks));
         }
@@ -448,15 +500,10 @@ impl Ledger {
     }
 
     fn create_lanes(&mut self, context: &mut ApplyContext, group: &Allocation, count: u32, left: &mut usize) -> bool {
-        let walltime = group.spec.walltime.map(lane_walltime);
-        let spec = || AllocationSpec {
-            walltime,
-            requeue: RequeuePolicy::Never,
-            requeues_max: 0,
-            depends_on: Vec::new(),
-            hold: false,
-            ..AllocationSpec::clone(&group.spec)
-        };
+        if count == 0 {
+            return true;
+        }
+        let (spec, uid) = (self.spec_of_lanes(group), group.owner.uid);
         for _ in 0..count {
             if *left == 0 {
                 return false;
@@ -468,20 +515,43 @@ impl Ledger {
                 self.crowded_groups.insert(group.id);
                 return true;
             }
+            let has_one = self.task_groups.get(&group.id).is_some_and(|tasks| tasks.lanes_waiting() > 0);
+            if has_one && !self.has_room_of(uid) {
+                self.capped_groups.entry(uid).or_default().insert(group.id);
+                return true;
+            }
             *left -= 1;
-            self.create_lane(context, group, spec());
+            self.create_lane(context, group, Arc::clone(&spec));
         }
         true
     }
 
-    fn create_lane(&mut self, context: &mut ApplyContext, group: &Allocation, spec: AllocationSpec) {
+    /// The specification of a group's next lanes: shared with another lane that has the same.
+    fn spec_of_lanes(&self, group: &Allocation) -> Arc<AllocationSpec> {
+        let spec = AllocationSpec {
+            walltime: group.spec.walltime.map(lane_walltime),
+            requeue: RequeuePolicy::Never,
+            requeues_max: 0,
+            depends_on: Vec::new(),
+            hold: false,
+            ..AllocationSpec::clone(&group.spec)
+        };
+        let lanes = self.task_groups.get(&group.id).map(|tasks| &tasks.lanes);
+        let latest = lanes.and_then(|lanes| lanes.waiting.last().or_else(|| lanes.running.last()));
+        let known = latest.and_then(|number| self.allocations.get(&lane_id(group.id, *number)));
+        match known.filter(|lane| *lane.spec == spec) {
+            Some(lane) => Arc::clone(&lane.spec),
+            None => Arc::new(spec),
+        }
+    }
+
+    fn create_lane(&mut self, context: &mut ApplyContext, group: &Allocation, spec: Arc<AllocationSpec>) {
         let Some(number) = self.task_groups.get(&group.id).map(|tasks| tasks.lanes.next) else { return };
         let id = lane_id(group.id, number);
         // Somebody may have submitted work with this id: then the group has no lane of this number.
         let is_free = !self.allocations.contains_key(&id);
-        if let Some(tasks) = self.tasks_mut(context, group.id) {
-            tasks.lanes.set_phase(number, if is_free { LanePhase::Waiting } else { LanePhase::Absent });
-        }
+        let phase = if is_free { LanePhase::Waiting } else { LanePhase::Absent };
+        self.set_lane_phase(context, (group.id, group.owner.uid), number, phase);
         if !is_free {
             return;
         }
