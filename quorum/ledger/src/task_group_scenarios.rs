@@ -611,3 +611,24 @@ fn the_lanes_of_a_group_share_one_specification() {
     let all = lanes(&s);
     assert_eq!((all.len(), all.iter().all(|lane| Arc::ptr_eq(&lane.spec, &all[0].spec))), (33, true));
 }
+
+#[test]
+fn the_tasks_of_a_users_groups_have_limited_memory() {
+    let mut s = Story::new(1);
+    s.done(submission(1, AllocationSpec { hold: true, ..group("0-99999") }));
+    let every_second = |from: u32, count: u32| {
+        let tasks = TaskSet::from((0..count).map(|number| (from + 2 * number, from + 2 * number)).collect::<Vec<_>>());
+        Action::CancelTasks { id: id(1), tasks, by: user(7) }
+    };
+    let many = (0..10).take_while(|step| s.act(every_second(1 + step * 4000, 2000)).is_ok()).count();
+    assert_eq!(many, 4);
+    let one_by_one = (0..1000).take_while(|step| s.act(every_second(16_001 + step * 2, 1)).is_ok()).count();
+    assert!(one_by_one < 1000);
+    assert!(matches!(s.act(every_second(50_001, 1)), Err(Refusal::GroupMemory { .. })));
+    assert!(matches!(s.act(submission(2, group("0-1"))), Err(Refusal::GroupMemory { .. })));
+    s.done(Action::Submit { id: id(3), spec: Box::new(group("0-1")), owner: user(8), claim: None });
+    check(&s);
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    s.done(submission(2, group("0-1")));
+    check(&s);
+}

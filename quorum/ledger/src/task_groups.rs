@@ -33,7 +33,9 @@ use super::refusal::Refusal;
 use super::state::task_groups::{GroupTasks, LanePhase};
 use super::state::user_usage::holds_nodes;
 use super::task_states::{TaskPlace, TaskStates};
+use super::user_limits::admits_group_bytes;
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
+use crate::record_bytes::TASK_RANGE_BYTES;
 use lattice_model::task_group::{lane_walltime, task_walltime};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, Epoch, LaneOf, LaneReport, LaneWork,
@@ -246,6 +248,11 @@ impl Ledger {
             let (first, last) = (spec.indices.first(), spec.indices.last());
             return Err(Refusal::Malformed { why: format!("task group {id} has none of these tasks: its indices are {first} to {last}") });
         };
+        if !group.state.is_terminal() {
+            // A range that is cancelled may part one that waits.
+            let (owner, more) = (group.owner.clone(), 2 * asked.range_count() * TASK_RANGE_BYTES);
+            admits_group_bytes(self.counted(context), &owner, more)?;
+        }
         let Some(known) = self.tasks_mut(context, id) else { return Err(Refusal::NotATaskGroup { id }) };
         let (cancelled, ended) = known.cancel(&asked);
         if cancelled > 0 {

@@ -361,11 +361,12 @@ impl GroupTasks {
         })
     }
 
-    /// Memory once the group has ended: it leases nothing any more, and its lanes go.
+    /// Memory, without what lanes hold, which is bounded by their number. Once the group has ended, it
+    /// leases nothing any more, and its lanes go.
     pub fn bytes(&self) -> usize {
         let Self {
             total: _,
-            waiting: _,
+            waiting,
             waiting_count: _,
             leases: _,
             leased_count: _,
@@ -387,7 +388,7 @@ impl GroupTasks {
         let sets: usize = sets.map(|set| TASK_SET_BYTES + set.range_count() * TASK_RANGE_BYTES).sum();
         let stopped = stopped.as_deref().map_or(0, |why| REASON_BYTES + reason_bytes(why));
         let texts = stopped + cancelled_by.as_deref().map_or(0, text_bytes);
-        GROUP_TASKS_BYTES + sets + placed.0.len() * TASK_PLACE_BYTES + texts
+        GROUP_TASKS_BYTES + waiting.range_count() * TASK_RANGE_BYTES + sets + placed.0.len() * TASK_PLACE_BYTES + texts
     }
 
     /// The lanes that leased a task: the latest one last, the others by their number.
