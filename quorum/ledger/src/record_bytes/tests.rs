@@ -329,6 +329,7 @@ fn no_text_of_a_small_record_is_left_out() {
         name: long(),
         owner: Principal { name: long(), uid: 1, gid: 1, groups: vec![7; 64] },
         submitted_at: Timestamp(1),
+        digest: [255; 32],
         steps: vec![step; 3],
         records: 3,
     };
