@@ -379,7 +379,8 @@ impl Ledger {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
         // A lane may bring its group.
-        let more = [Some(id), share.lane.map(|lane| lane.group)].into_iter().flatten().filter(|id| !self.allocations.contains_key(id)).count();
+        let more =
+            [Some(id), share.lane.map(|lane| lane.group)].into_iter().flatten().filter(|id| !self.allocations.contains_key(id)).count();
         if more > 0 && self.allocations.len() - self.ended.len() + more > LIVE_MAX {
             // The node's list will order it to end.
             return;

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The ledger leases tasks to lanes itself, so each task ends once, whatever an isolated node still
-//! reports (decision 88). A lane holds its tasks as long as one of its nodes has an unfenced holding. Then
-//! nothing of the lane can run any more, and what it has not reported waits again.
+//! reports (decision 88). A lane holds its tasks as long as one of its nodes has an unfenced holding.
+//! Then nothing of the lane can run any more, and what it has not reported waits again.
 //!
 //! One command creates and ends a bounded number of lanes. Groups with more to do stay in
 //! `unsettled_groups`, which is replicated, until the next command; if there is none, the leader's
@@ -48,7 +48,7 @@ use uuid::Uuid;
 
 /// How many lanes one command creates, ends and notifies at most.
 pub(super) const LANES_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 64 };
-/// While so many lanes of a user wait for nodes, each of the user's groups has one that waits at most.
+/// While so many lanes of a user wait for nodes, each of the user's groups has one of them at most.
 const LANES_WAITING_OF_USER_MAX: u32 = if cfg!(test) { 40 } else { 1000 };
 /// Lanes are created while fewer allocations live than this: what people submit has room still.
 const LIVE_WITH_LANES_MAX: usize = LIVE_MAX / 4 * 3;
