@@ -163,11 +163,12 @@ impl Allocation {
 
     /// A newly submitted allocation, not yet at any revision. The ledger adds what it knows of the
     /// allocations that it depends on.
-    pub fn submitted(id: AllocationId, spec: AllocationSpec, owner: Principal, at: Timestamp) -> Self {
+    pub fn submitted(id: AllocationId, spec: impl Into<Arc<AllocationSpec>>, owner: Principal, at: Timestamp) -> Self {
+        let spec: Arc<AllocationSpec> = spec.into();
         let held = spec.hold;
         Self {
             id,
-            spec: Arc::new(spec),
+            spec,
             submitted_values: None,
             owner,
             state: AllocationState::Pending,

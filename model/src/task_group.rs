@@ -27,8 +27,8 @@ pub const INDEX_MAX: u32 = i32::MAX as u32;
 pub const RUNS_MAX: usize = 2000;
 /// How often a task that was lost with its node runs again.
 pub const TASK_RESTARTS_MAX: u32 = 3;
-/// The walltime of a lane, in walltimes of a task.
-pub const LANE_WALLTIMES: u32 = 2;
+/// What the walltime of a lane has beyond two walltimes of a task: time to get the first one.
+pub const LANE_WALLTIME_MARGIN: Duration = Duration::from_secs(60);
 /// How many characters of a wrong text an error shows.
 const SHOWN_CHARS_MAX: usize = 40;
 
@@ -38,12 +38,23 @@ const SHOWN_CHARS_MAX: usize = 40;
 /// # Errors
 /// [`SpecError::Invalid`].
 pub fn check_walltime(walltime: Option<Duration>) -> Result<(), SpecError> {
-    let most = WALLTIME_MAX / LANE_WALLTIMES;
+    let most = task_walltime(WALLTIME_MAX);
     if walltime.is_some_and(|walltime| walltime > most) {
         let why = format!("a task may have at most {} days", most.as_secs() / 86_400);
         return Err(SpecError::Invalid { field: "walltime", why });
     }
     Ok(())
+}
+
+/// The walltime of a lane whose tasks have this one. It begins another task only while a whole walltime
+/// of a task is left.
+pub fn lane_walltime(task: Duration) -> Duration {
+    task.saturating_mul(2).saturating_add(LANE_WALLTIME_MARGIN)
+}
+
+/// The walltime of the tasks of a lane that has this one: see [`lane_walltime`].
+pub fn task_walltime(lane: Duration) -> Duration {
+    lane.saturating_sub(LANE_WALLTIME_MARGIN) / 2
 }
 
 /// What a submission says of its tasks.

@@ -133,7 +133,7 @@ fn tasks_run_in_lanes_one_after_another_and_the_group_completes() {
     assert_eq!(live_lanes(&s), [0, 1, 2, 3]);
     let first = Arc::clone(s.ledger.allocation(lane(0)).unwrap());
     assert!(first.waits() && first.queued_at() == group.submitted_at && first.owner == group.owner);
-    assert_eq!((first.spec.walltime, first.spec.requeue), (Some(Duration::from_secs(120)), RequeuePolicy::Never));
+    assert_eq!((first.spec.walltime, first.spec.requeue), (Some(Duration::from_secs(180)), RequeuePolicy::Never));
     let listed = s.ledger.list(None, &[], 0, None, &ListFilter::default());
     assert_eq!(listed.iter().map(|a| a.id).collect::<Vec<_>>(), [id(1)]);
     let all = ListFilter { lanes: WantedLanes::All, ..ListFilter::default() };
@@ -227,12 +227,30 @@ fn a_lane_that_was_ended_reports_until_its_node_has_released_it() {
     let zero = (0, 0, runs(&mut s, 0, 0));
     assert_eq!(advance(&mut s, zero, &[], SHORT_US), work(&[(0, 3)], false));
     s.done(Action::Cancel { id: lane(0), by: user(7) });
-    assert_eq!(live_lanes(&s), [1], "another one takes its place");
+    assert!(live_lanes(&s).is_empty(), "one of its tasks may run in its grace period, and one runs at a time");
     assert_eq!(advance(&mut s, zero, &[(DONE, &[(0, 0)])], SHORT_US), work(&[(1, 3)], true));
     assert_eq!((states(&s).leased, states(&s).waiting), (tasks(&[(1, 3)]), tasks(&[(4, 5)])));
     releases(&mut s, 0, 0, zero.2);
     assert_eq!((states(&s).leased, states(&s).waiting, states(&s).counts.restarts), (tasks(&[]), tasks(&[(1, 5)]), 3));
+    assert_eq!(live_lanes(&s), [1], "another one takes its place");
     assert!(matches!(advance(&mut s, zero, &[(DONE, &[(1, 1)])], 1), Err(Refusal::StaleEpoch { .. })));
+    check(&s);
+}
+
+#[test]
+fn a_task_of_several_nodes_waits_again_when_all_of_them_are_free_of_it() {
+    let mut s = Story::new(4);
+    s.done(submission(1, AllocationSpec { nodes: 2, ..group("0-3%2") }));
+    let mut both = claim(&s, lane(0), 0);
+    both.shares.extend(claim(&s, lane(0), 1).shares);
+    let Ok(Outcome::Claimed { epoch }) = s.act(Action::Claim(both)) else { panic!("lane 0 waits for nodes") };
+    [0, 1].into_iter().for_each(|on| s.report(on, ReportItem::Prepared { allocation: lane(0), epoch }));
+    assert_eq!(advance(&mut s, (0, 0, epoch), &[], 0), work(&[(0, 0)], false));
+    s.done(Action::Cancel { id: lane(0), by: user(7) });
+    releases(&mut s, 0, 0, epoch);
+    assert_eq!((states(&s).leased, states(&s).counts.restarts), (tasks(&[(0, 0)]), 0), "ranks of it may still run on the other node");
+    releases(&mut s, 0, 1, epoch);
+    assert_eq!((states(&s).waiting, states(&s).counts.restarts), (tasks(&[(0, 3)]), 1));
     check(&s);
 }
 
@@ -453,11 +471,11 @@ fn a_changed_group_has_other_lanes_wait_and_those_with_nodes_keep_what_they_have
         (lane.spec.walltime.unwrap().as_secs(), lane.spec.preemption_class, lane.queued_at())
     };
     let class = group("0").preemption_class;
-    assert_eq!([0, 4, 6].map(|number| of(&s, number)), [(120, class, queued_at), (1200, 3, queued_at), (1200, 3, queued_at)]);
+    assert_eq!([0, 4, 6].map(|number| of(&s, number)), [(180, class, queued_at), (1260, 3, queued_at), (1260, 3, queued_at)]);
     assert_eq!([1, 3].map(|number| reason(&s, lane(number))), ["Cancelled: cancelled by quorum"; 2]);
     s.done(update(change));
     assert_eq!(live_lanes(&s), [0, 4, 5, 6], "a repetition changes nothing");
-    assert_eq!((states(&s).waiting.len(), states(&s).restarts), (41, 0));
+    assert_eq!((states(&s).waiting.len(), states(&s).counts.restarts), (41, 0));
 
     let too_long = AllocationChange { walltime: Some(Duration::from_secs(183 * 86_400)), ..AllocationChange::default() };
     let why = "walltime: a task may have at most 182 days".to_owned();
@@ -505,6 +523,47 @@ fn a_group_ends_when_one_lane_after_another_fails_before_it_has_a_task() {
         releases(&mut s, number, 0, epoch);
     }
     assert_eq!((reason(&s, id(1)), live_lanes(&s)), ("Failed: exit_code 126".to_owned(), vec![]));
+    check(&s);
+}
+
+#[test]
+fn a_group_ends_when_no_task_ends_in_one_failed_lane_after_another() {
+    let mut s = story(1, "0-99%1");
+    for number in 0..16 {
+        assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![number]));
+        let epoch = runs(&mut s, number, 0);
+        advance(&mut s, (number, 0, epoch), &[], 0).unwrap();
+        ends(&mut s, number, 0, epoch, 126);
+        releases(&mut s, number, 0, epoch);
+    }
+    assert_eq!((reason(&s, id(1)), live_lanes(&s)), ("Failed: exit_code 126".to_owned(), vec![]));
+    check(&s);
+}
+
+#[test]
+fn a_lane_in_which_a_task_ended_has_not_failed() {
+    let mut s = story(1, "0-99%1");
+    for number in 0..17 {
+        let epoch = runs(&mut s, number, 0);
+        let this = (number, 0, epoch);
+        assert_eq!(advance(&mut s, this, &[], 0), work(&[(number, number)], false));
+        assert_eq!(advance(&mut s, this, &[(DONE, &[(number, number)])], LONG_US), work(&[(number + 1, number + 1)], false));
+        ends(&mut s, number, 0, epoch, 126);
+        releases(&mut s, number, 0, epoch);
+    }
+    assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![17]));
+    check(&s);
+}
+
+#[test]
+fn lanes_that_the_quorum_did_not_answer_do_not_end_their_group() {
+    let mut s = story(1, "0-5%1");
+    for number in 0..17 {
+        let epoch = runs(&mut s, number, 0);
+        s.report(0, ReportItem::Ended { allocation: lane(number), epoch, reason: EndReason::WalltimeExceeded });
+        releases(&mut s, number, 0, epoch);
+    }
+    assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![17]));
     check(&s);
 }
 
@@ -561,5 +620,56 @@ fn work_that_has_the_id_of_a_lane_is_not_touched() {
     s.done(submission(1, group("0-2")));
     settle(&mut s);
     assert_eq!((live_lanes(&s), s.ledger.allocation(lane(1)).unwrap().owner.uid), (vec![0, 2, 3], 8));
+    check(&s);
+}
+
+#[test]
+fn the_lanes_of_a_user_that_wait_are_limited_and_each_group_has_one() {
+    let mut s = Story::new(1);
+    (1..4).for_each(|number| s.done(submission(number, group("0-99"))));
+    s.done(Action::Submit { id: id(4), spec: Box::new(group("0-99")), owner: user(8), claim: None });
+    settle(&mut s);
+    let waiting = |s: &Story| [1, 2, 3, 4].map(|number| s.ledger.task_groups.get(&id(number)).unwrap().lanes_waiting());
+    assert_eq!((waiting(&s), s.ledger.lanes_waiting_of[&7]), ([32, 8, 1, 32], 41));
+    check(&s);
+    // What one group does not need any more is the others'.
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    settle(&mut s);
+    let [first, second, third, others] = waiting(&s);
+    assert_eq!((first, second + third, others), (0, 40, 32));
+    check(&s);
+    (2..4).for_each(|number| s.done(Action::Cancel { id: id(number), by: user(7) }));
+    settle(&mut s);
+    assert_eq!((waiting(&s), s.ledger.lanes_waiting_of.get(&7), s.ledger.capped_groups.len()), ([0, 0, 0, 32], None, 0));
+    check(&s);
+}
+
+#[test]
+fn the_lanes_of_a_group_share_one_specification() {
+    let mut s = story(1, "0-99");
+    settle(&mut s);
+    runs(&mut s, 0, 0);
+    let all = lanes(&s);
+    assert_eq!((all.len(), all.iter().all(|lane| Arc::ptr_eq(&lane.spec, &all[0].spec))), (33, true));
+}
+
+#[test]
+fn the_tasks_of_a_users_groups_have_limited_memory() {
+    let mut s = Story::new(1);
+    s.done(submission(1, AllocationSpec { hold: true, ..group("0-99999") }));
+    let every_second = |from: u32, count: u32| {
+        let tasks = TaskSet::from((0..count).map(|number| (from + 2 * number, from + 2 * number)).collect::<Vec<_>>());
+        Action::CancelTasks { id: id(1), tasks, by: user(7) }
+    };
+    let many = (0..10).take_while(|step| s.act(every_second(1 + step * 4000, 2000)).is_ok()).count();
+    assert_eq!(many, 4);
+    let one_by_one = (0..1000).take_while(|step| s.act(every_second(16_001 + step * 2, 1)).is_ok()).count();
+    assert!(one_by_one < 1000);
+    assert!(matches!(s.act(every_second(50_001, 1)), Err(Refusal::GroupMemory { .. })));
+    assert!(matches!(s.act(submission(2, group("0-1"))), Err(Refusal::GroupMemory { .. })));
+    s.done(Action::Submit { id: id(3), spec: Box::new(group("0-1")), owner: user(8), claim: None });
+    check(&s);
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    s.done(submission(2, group("0-1")));
     check(&s);
 }
