@@ -34,6 +34,9 @@ impl LaneQuorum for LaneReports {
                 Err(CallError::Refused(
                     refusal @ (Refusal::StaleEpoch { .. } | Refusal::NotRunning { .. } | Refusal::NoSuchAllocation { .. }),
                 )) => Err(NotAdvanced::ClaimOver(refusal.to_string())),
+                Err(CallError::Refused(
+                    refusal @ (Refusal::NotALane { .. } | Refusal::NotATaskGroup { .. } | Refusal::Malformed { .. }),
+                )) => Err(NotAdvanced::Refused(refusal.to_string())),
                 Err(error) => Err(NotAdvanced::Unavailable(with_causes(&error))),
             }
         }

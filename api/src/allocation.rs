@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(to_proto(&sparse).task_group, "0,2,5,9,14,20,27,35,... (11 tasks)");
         assert_eq!(to_proto_in_full(&sparse).task_group, "0,2,5,9,14,20,27,35,44-46%3");
         let group = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e99";
-        runs.lane = Some(LaneOf { group: group.parse().unwrap(), number: 3, revocations: 1 });
+        runs.lane = Some(LaneOf { group: group.parse().unwrap(), number: 3, queued_at: Timestamp(5), revocations: 1 });
         let lane = to_proto(&runs);
         assert_eq!((lane.state.as_str(), lane.task_group.as_str()), ("Pending", ""), "its own state");
         assert_eq!((lane.lane_of.as_str(), lane.lane_number), (group, 3));

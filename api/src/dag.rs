@@ -69,6 +69,7 @@ mod tests {
             name: "flow".into(),
             owner: Principal { name: "ada".into(), uid: 1000, gid: 1000, groups: vec![] },
             submitted_at: Timestamp(5),
+            digest: [0; 32],
             steps: vec![
                 step("a", 1, vec![on(7, DependencyCondition::Any)], Some(StepEnd::Completed)),
                 step("b", 2, vec![on(1, DependencyCondition::Failure)], Some(StepEnd::NotNeeded)),

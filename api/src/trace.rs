@@ -22,15 +22,15 @@ pub fn to_proto(allocation: &Allocation) -> v1::TracedWork {
         lifecycle,
         requeue,
         checkpoint: allocation.spec.checkpoint.is_some(),
-        submitted_at_ms: allocation.queued_at().0,
+        // A lane has its group's place in the queue, and comes only when one before it makes room.
+        submitted_at_ms: allocation.lane.map_or_else(|| allocation.queued_at(), |_| allocation.submitted_at).0,
         ended_at_ms: allocation.ended_at.map_or(0, |at| at.0),
         ran_ms: ran_ms(allocation),
         exit_code: ended.and_then(|reason| reason.exit_code()),
         tasks_per_node: allocation.spec.tasks_per_node,
         gpus_per_task: allocation.spec.binding.gpus_per_task,
         cpus_per_task: allocation.spec.launch.shape.cpus_per_task,
-        // A task group gets no nodes itself.
-        held: allocation.spec.hold || allocation.held || never_queued || allocation.is_task_group(),
+        held: allocation.spec.hold || allocation.held || never_queued,
     }
 }
 
@@ -113,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn a_task_group_is_left_out_and_its_lanes_are_work_like_other_work() {
+    fn a_lane_is_work_like_other_work_and_comes_when_it_was_created() {
         let mut work = allocation();
         let tasks = Some(Box::new(TaskGroup::parse("0-99").unwrap()));
         work.spec = AllocationSpec { tasks, ..AllocationSpec::clone(&work.spec) }.into();
-        assert!(to_proto(&work).held);
-        work.lane = Some(LaneOf { group: work.id, number: 0, revocations: 0 });
+        work.lane = Some(LaneOf { group: work.id, number: 0, queued_at: Timestamp(400), revocations: 0 });
         let lane = to_proto(&work);
-        assert_eq!((lane.held, request(&lane, 1).unwrap()), (false, Request::of(&allocation().spec, 1)));
+        assert_eq!((lane.held, lane.submitted_at_ms), (false, 1000));
+        assert_eq!(request(&lane, 1).unwrap(), Request::of(&allocation().spec, 1));
     }
 
     #[test]

@@ -26,4 +26,4 @@ pub use nodes::{NODE_HEADING, NodeJson, conformance_json, domains_json, domains_
 pub use program::command_line;
 pub use state::live_first;
 pub use tasks::{Task, TaskJson, TasksJson, group_of_spec, group_text, lanes_table, range_name, task_block, task_text, tasks_table};
-pub use values::{disclosed, filled, folded, lease_token, queue, short, time};
+pub use values::{disclosed, filled, folded, lease_token, queue, short, time, work_name};

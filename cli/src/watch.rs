@@ -214,9 +214,14 @@ struct Line {
 impl Watched {
     /// Whether an allocation matches the part of the filter that never changes in its life.
     fn matches_fixed_part(&self, a: &v1::Allocation) -> bool {
-        let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, node: _ }, .. } = self else { return true };
+        let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, node }, until_ended, .. } = self else {
+            return true;
+        };
+        // As in a list: lanes of task groups only where they are asked for.
+        let shows_lanes = *until_ended || node.is_some();
         let is = |wanted: &Option<String>, has: &str| wanted.as_ref().is_none_or(|wanted| wanted == has);
-        is(user, &a.owner) && is(name, &a.name) && is(vcluster, queue(&a.vcluster)) && is(tenant, &a.tenant)
+        let is_shown = shows_lanes || a.lane_of.is_empty();
+        is_shown && is(user, &a.owner) && is(name, &a.name) && is(vcluster, queue(&a.vcluster)) && is(tenant, &a.tenant)
     }
 
     /// Whether it matches the part that can change.
@@ -306,6 +311,24 @@ mod tests {
         assert_eq!(names(&mut shown, &event(vec![allocation("a", "Completed", 1)])), ["a"]);
         assert_eq!(shown.take_gone(&lines(&event(vec![allocation("c", "Pending", 3)]), &Watched::Leases)), ["b"], "how a ended was shown");
         assert_eq!(names(&mut shown, &event(vec![allocation("a", "Completed", 1)])), Vec::<String>::new());
+    }
+
+    #[test]
+    fn lanes_are_shown_where_a_node_or_one_of_them_is_watched() {
+        let lane =
+            v1::Allocation { lane_of: "1f0c9a4e-5b7d".into(), lane_number: 3, name: "sweep".into(), ..allocation("b", "Running", 2) };
+        let event = event(vec![allocation("a", "Pending", 1), lane]);
+        let watched = |node: Option<&str>, until_ended| {
+            let filter = StatusFilter { node: node.map(str::to_owned), ..StatusFilter::default() };
+            let of = Watched::Allocations { states: vec![], filter, until_ended };
+            lines(&event, &of).into_iter().map(|line| line.cells[1].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(watched(None, false), [""]);
+        let with_lane = ["", "sweep (lane 3 of 1f0c9a4e)"];
+        assert_eq!(
+            (watched(None, true), watched(Some("n1"), false)),
+            (with_lane.map(str::to_owned).to_vec(), with_lane.map(str::to_owned).to_vec())
+        );
     }
 
     #[test]

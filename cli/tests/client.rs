@@ -209,7 +209,7 @@ impl AllocationService for Scene {
 
     async fn cancel_tasks(&self, request: Request<v1::CancelTasksRequest>) -> Result<Response<v1::CancelTasksResponse>, Status> {
         self.tasks_cancelled.lock().unwrap().push(request.into_inner());
-        Ok(Response::new(v1::CancelTasksResponse { cancelled: 11, ended: 1 }))
+        Ok(Response::new(v1::CancelTasksResponse { id: ID.into(), cancelled: 11, ended: 1 }))
     }
 
     async fn retry_tasks(&self, request: Request<v1::RetryTasksRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
@@ -641,7 +641,7 @@ fn a_task_group_is_submitted_shown_and_run_again() {
         assert_eq!(run(dir, &["logs", "1f0c", "--task", "8"]).0, Some(0));
         assert_eq!(run(dir, &["logs", "-f", "1f0c[7]"]).0, Some(3), "the code of the task");
         assert_eq!(*scene.logs_of_task.lock().unwrap(), [Some(7), Some(8), Some(7)]);
-        for option in ["--task=7", "--rank=0"] {
+        for option in ["--task=7", "--rank=0", "--label"] {
             assert_eq!(run(dir, &["logs", "1f0c[7]", option]).0, Some(2), "{option}");
         }
 
@@ -651,6 +651,8 @@ fn a_task_group_is_submitted_shown_and_run_again() {
         let asked = scene.tasks_cancelled.lock().unwrap().pop().unwrap();
         let indices = vec![v1::IndexRun { first: 10, last: 20, step: 1 }, v1::IndexRun { first: 30, last: 30, step: 1 }];
         assert_eq!(asked, v1::CancelTasksRequest { key: "1f0c9a4e".into(), indices });
+        let (_, stdout, _) = run(dir, &["cancel", "1f0c9a4e[10-20,30]", "-o", "name"]);
+        assert_eq!(stdout, format!("{ID}[10-20,30]\n"), "the whole id");
 
         let (code, stdout, _) = run(dir, &["retry", "1f0c", "--tasks=1-3", "-o", "name"]);
         let (_, all, _) = run(dir, &["retry", "@last", "--failed"]);

@@ -163,11 +163,12 @@ impl Allocation {
 
     /// A newly submitted allocation, not yet at any revision. The ledger adds what it knows of the
     /// allocations that it depends on.
-    pub fn submitted(id: AllocationId, spec: AllocationSpec, owner: Principal, at: Timestamp) -> Self {
+    pub fn submitted(id: AllocationId, spec: impl Into<Arc<AllocationSpec>>, owner: Principal, at: Timestamp) -> Self {
+        let spec: Arc<AllocationSpec> = spec.into();
         let held = spec.hold;
         Self {
             id,
-            spec: Arc::new(spec),
+            spec,
             submitted_values: None,
             owner,
             state: AllocationState::Pending,
@@ -239,8 +240,11 @@ impl Allocation {
     }
 
     /// Since when it has its place in the queue: since its submission, or since all that it depends on
-    /// was as it must be for the first time.
+    /// was as it must be for the first time. A lane has the place of its group.
     pub fn queued_at(&self) -> Timestamp {
+        if let Some(lane) = self.lane {
+            return lane.queued_at;
+        }
         self.dependencies.as_ref().and_then(|all| all.eligible_at).unwrap_or(self.submitted_at)
     }
 

@@ -179,6 +179,8 @@ pub struct Dag {
     pub owner: Principal,
     /// When the submission was committed.
     pub submitted_at: Timestamp,
+    /// The SHA-256 of the submission: a repetition has the same.
+    pub digest: [u8; 32],
     /// The steps. Each is after those that it depends on.
     pub steps: Vec<Step>,
     /// Of how many steps the allocations' records have not been dropped. If that is none, this record

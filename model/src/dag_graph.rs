@@ -1,12 +1,17 @@
 //! The graph of a DAG as its author wrote it: the order of its steps, and every fault of it.
 
 use crate::config::nearest;
-use crate::dag::is_dag_name;
+use crate::dag::{DAG_NAME_BYTES_MAX, is_dag_name};
+use crate::dependency::DEPENDENCIES_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 /// How many steps of a cycle a text names.
 const NAMED_MAX: usize = 12;
+/// How many cycles are looked for: a graph with one is refused anyway, and each search takes time.
+const CYCLES_MAX: usize = 20;
+/// How many pairs of characters are compared for a similar name, which takes milliseconds.
+const COMPARED_MAX: usize = 1 << 18;
 
 /// A step as its author wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +33,22 @@ pub enum GraphFault {
     Name {
         /// Which step, from 1.
         number: usize,
+    },
+    /// No step has a name of this size, and no allocation has such an id.
+    #[error("step {number} depends on a text of {bytes} bytes; names and ids have 1 to 128 bytes")]
+    Reference {
+        /// Which step, from 1.
+        number: usize,
+        /// The size of the text.
+        bytes: usize,
+    },
+    /// A step depends on too many others.
+    #[error("step {number} depends on {count} others; at most {DEPENDENCIES_MAX} are possible")]
+    Dependencies {
+        /// Which step, from 1.
+        number: usize,
+        /// On how many.
+        count: usize,
     },
     /// Several steps have the same name.
     #[error("{count} steps are named {name:?}: give each a name of its own")]
@@ -61,9 +82,42 @@ pub enum GraphFault {
 impl GraphFault {
     /// A step depends on something that does not exist.
     pub fn unknown(step: &str, on: &str, steps: &[NamedStep<'_>]) -> Self {
-        let meant = nearest(on, steps.iter().map(|known| known.name)).map(str::to_owned);
+        let meant = similar(on, steps).map(str::to_owned);
         Self::Unknown { step: step.to_owned(), on: on.chars().take(80).collect(), meant }
     }
+}
+
+/// The name of a step that this text may have been meant to be, among as many as are compared.
+fn similar<'a>(text: &str, steps: &[NamedStep<'a>]) -> Option<&'a str> {
+    let mut left = COMPARED_MAX;
+    let is_compared = |name: &&str| match left.checked_sub(text.len().saturating_mul(name.len())) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    };
+    nearest(text, steps.iter().map(|step| step.name).take_while(is_compared))
+}
+
+/// Checks the sizes of what the steps name: only a graph within them is looked at as a whole.
+///
+/// # Errors
+/// A step whose name is too long, or that depends on a text of which this is true or on too many.
+pub fn check_sizes(steps: &[NamedStep<'_>]) -> Result<(), GraphFault> {
+    for (number, step) in (1..).zip(steps) {
+        if step.name.len() > DAG_NAME_BYTES_MAX {
+            return Err(GraphFault::Name { number });
+        }
+        let count = step.depends_on.len();
+        if count > DEPENDENCIES_MAX {
+            return Err(GraphFault::Dependencies { number, count });
+        }
+        if let Some(long) = step.depends_on.iter().find(|on| on.len() > DAG_NAME_BYTES_MAX) {
+            return Err(GraphFault::Reference { number, bytes: long.len() });
+        }
+    }
+    Ok(())
 }
 
 /// `a -> b -> a`.
@@ -80,7 +134,7 @@ fn path(steps: &[String]) -> String {
 /// What is no step is not looked up.
 ///
 /// # Errors
-/// All faults: bad names, names of several steps, and for each cycle its steps.
+/// All faults: bad names, names of several steps, and for each of the first cycles its steps.
 pub fn order(steps: &[NamedStep<'_>]) -> Result<Vec<usize>, Vec<GraphFault>> {
     if steps.is_empty() {
         return Err(vec![GraphFault::Empty]);
@@ -106,7 +160,8 @@ pub fn order(steps: &[NamedStep<'_>]) -> Result<Vec<usize>, Vec<GraphFault>> {
 }
 
 /// The numbers in an order in which each is after its parents, the smallest first; and cycles, each
-/// from its smallest number on. A cycle that shares numbers with one that was found is not looked for.
+/// from its smallest number on. A cycle that shares numbers with one that was found is not looked for,
+/// and after [`CYCLES_MAX`] none is.
 fn sort(parents: &[BTreeSet<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); parents.len()];
     let mut missing: Vec<usize> = parents.iter().map(BTreeSet::len).collect();
@@ -118,7 +173,7 @@ fn sort(parents: &[BTreeSet<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     let (mut order, mut cycles) = (Vec::with_capacity(parents.len()), Vec::new());
     loop {
         let Some(next) = ready.pop_first() else {
-            let Some(first) = left.first().copied() else { return (order, cycles) };
+            let Some(first) = left.first().copied().filter(|_| cycles.len() < CYCLES_MAX) else { return (order, cycles) };
             let cycle = cycle_before(first, parents, &left);
             // As if its steps did not depend on each other: others may be at fault, too.
             ready.extend(cycle.iter().copied());
@@ -206,6 +261,42 @@ mod tests {
     fn a_cycle_behind_other_steps_is_found_and_what_follows_it_is_no_fault() {
         let of: [(&str, &[&str]); 5] = [("after", &["y"]), ("x", &["begin", "y"]), ("y", &["x"]), ("begin", &[]), ("last", &["after"])];
         assert_eq!(faults(&of), ["these steps depend on each other: x -> y -> x"]);
+    }
+
+    #[test]
+    fn what_is_larger_than_any_graph_is_refused_before_it_is_looked_at() {
+        let checked = |of: &[(&str, &[&str])]| check_sizes(&steps(of)).map_err(|fault| fault.to_string());
+        let (long, longer) = ("x".repeat(128), "x".repeat(129));
+        let most = vec!["a"; DEPENDENCIES_MAX];
+        assert_eq!(checked(&[("", &[]), (&long, &[&long, ""]), ("b", &most)]), Ok(()));
+        let refused = |text: &str| Err(text.to_owned());
+        assert_eq!(checked(&[("a", &[]), (&longer, &[])]), refused("step 2: a name has 1 to 128 bytes without control characters"));
+        assert_eq!(checked(&[("a", &["b", &longer])]), refused("step 1 depends on a text of 129 bytes; names and ids have 1 to 128 bytes"));
+        let more = vec!["a"; DEPENDENCIES_MAX + 1];
+        assert_eq!(checked(&[("a", &more)]), refused("step 1 depends on 257 others; at most 256 are possible"));
+    }
+
+    #[test]
+    fn a_similar_name_is_looked_for_among_a_bounded_number() {
+        let names: Vec<String> = (0..10_000).map(|number| format!("{number:0>128}")).collect();
+        let filled = |count: usize| {
+            let mut of: Vec<NamedStep<'_>> = names.iter().take(count).map(|name| NamedStep { name, depends_on: vec![] }).collect();
+            of.push(NamedStep { name: "train", depends_on: vec![] });
+            of
+        };
+        assert_eq!(similar("trian", &filled(400)), Some("train"));
+        assert_eq!(similar("trian", &filled(10_000)), None, "it is behind more than is compared");
+    }
+
+    #[test]
+    fn of_many_cycles_the_first_are_found() {
+        let names: Vec<String> = (0..60).map(|number| format!("s{number}")).collect();
+        // Each of two depends on the other.
+        let of: Vec<NamedStep<'_>> =
+            (0..60_usize).map(|number| NamedStep { name: &names[number], depends_on: vec![names[number ^ 1].as_str()] }).collect();
+        let found = order(&of).unwrap_err();
+        assert_eq!(found.len(), CYCLES_MAX);
+        assert_eq!(found[19].to_string(), "these steps depend on each other: s38 -> s39 -> s38");
     }
 
     #[test]

@@ -8,10 +8,14 @@
 //! tasks from the group, runs them one after another, and reports their ends.
 
 use crate::ids::AllocationId;
+use crate::spec::WALLTIME_MAX;
+use crate::spec_error::SpecError;
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Largest number of tasks in one group.
@@ -23,10 +27,35 @@ pub const INDEX_MAX: u32 = i32::MAX as u32;
 pub const RUNS_MAX: usize = 2000;
 /// How often a task that was lost with its node runs again.
 pub const TASK_RESTARTS_MAX: u32 = 3;
-/// The walltime of a lane, in walltimes of a task.
-pub const LANE_WALLTIMES: u32 = 2;
+/// What the walltime of a lane has beyond two walltimes of a task: time to get the first one.
+pub const LANE_WALLTIME_MARGIN: Duration = Duration::from_secs(60);
 /// How many characters of a wrong text an error shows.
 const SHOWN_CHARS_MAX: usize = 40;
+
+/// Refuses a walltime of a task of which a lane could not have several. It is no rule of every
+/// specification: that of a lane has its own walltime beside the tasks.
+///
+/// # Errors
+/// [`SpecError::Invalid`].
+pub fn check_walltime(walltime: Option<Duration>) -> Result<(), SpecError> {
+    let most = task_walltime(WALLTIME_MAX);
+    if walltime.is_some_and(|walltime| walltime > most) {
+        let why = format!("a task may have at most {} days", most.as_secs() / 86_400);
+        return Err(SpecError::Invalid { field: "walltime", why });
+    }
+    Ok(())
+}
+
+/// The walltime of a lane whose tasks have this one. It begins another task only while a whole walltime
+/// of a task is left.
+pub fn lane_walltime(task: Duration) -> Duration {
+    task.saturating_mul(2).saturating_add(LANE_WALLTIME_MARGIN)
+}
+
+/// The walltime of the tasks of a lane that has this one: see [`lane_walltime`].
+pub fn task_walltime(lane: Duration) -> Duration {
+    lane.saturating_sub(LANE_WALLTIME_MARGIN) / 2
+}
 
 /// What a submission says of its tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -509,6 +538,8 @@ pub struct LaneOf {
     pub group: AllocationId,
     /// The lane's number in it, from 0.
     pub number: u32,
+    /// Since when the group has its place in the queue, which is that of its lanes.
+    pub queued_at: Timestamp,
     /// How many times tasks that this lane holds were cancelled one by one. If this grows, the lane
     /// asks the quorum what it may still run.
     #[serde(default)]

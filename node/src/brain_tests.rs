@@ -605,7 +605,7 @@ fn a_changed_walltime_reaches_running_and_later_work_also_over_a_restart() {
 #[test]
 fn revoked_tasks_reach_the_running_lane_that_holds_them() {
     let with = |revocations, state| {
-        let lane = lattice_model::LaneOf { group: alloc(9), number: 0, revocations };
+        let lane = lattice_model::LaneOf { group: alloc(9), number: 0, queued_at: Timestamp(0), revocations };
         DesiredShare { lane: Some(lane), ..share(1, 1, state, 2) }
     };
     let mut brain = brain();

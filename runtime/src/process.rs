@@ -122,6 +122,7 @@ pub struct StartReport {
     program: String,
     working_dir: String,
     user: Option<String>,
+    is_fault_of_node: bool,
 }
 
 impl StartReport {
@@ -131,6 +132,8 @@ impl StartReport {
         let Ok(REPORT_BYTES) = self.report.read(&mut report) else { return None };
         let [stage, errno @ ..] = report;
         let errno = Errno::from_raw(i32::from_le_bytes(errno));
+        self.is_fault_of_node = !matches!(stage, STAGE_DIRECTORY | STAGE_EXEC)
+            || matches!(errno, Errno::EAGAIN | Errno::ENOMEM | Errno::ENFILE | Errno::EIO | Errno::ESTALE);
         let code = if matches!(errno, Errno::ENOENT | Errno::ENOTDIR) { NOT_FOUND } else { NOT_EXECUTABLE };
         let Self { program, working_dir, .. } = self;
         let why = match stage {
@@ -147,6 +150,11 @@ impl StartReport {
             _ => format!("{program}: preparing its descriptors: {}", errno.desc()),
         };
         Some(NotStarted { code, why })
+    }
+
+    /// Whether the reason that [`Self::failure`] gave is the machine's, and not the program's or its directory's.
+    pub fn is_fault_of_node(&self) -> bool {
+        self.is_fault_of_node
     }
 }
 
@@ -301,6 +309,7 @@ pub fn prepare<'a>(program: &Program<'a>) -> Result<Prepared<'a>, NotStarted> {
         program: name.to_owned(),
         working_dir: program.working_dir.display().to_string(),
         user: program.user.map(|u| u.name.clone()),
+        is_fault_of_node: false,
     };
     Ok(Prepared { plan, start, cgroup: program.cgroup, _texts: argv.into_iter().chain(own.0).collect(), _lifted: lifted })
 }

@@ -239,7 +239,8 @@ pub enum ToShim {
     /// [`FromShim::ScriptStarted`] each time.
     StartScript { text: String, args: Vec<String>, env: Vec<(String, String)>, working_dir: PathBuf },
     /// Opens a lane of a task group, unless it is open: its tasks run `program`, one after another. Which of them,
-    /// [`ToShim::LeaseTasks`] says. Answered by [`FromShim::LaneOpened`] each time.
+    /// [`ToShim::LeaseTasks`] says. Answered each time: by [`FromShim::LaneOpened`] once the lane is open, or by
+    /// [`FromShim::ScriptEnded`] if it cannot be opened or has ended.
     OpenLane { lane: Box<LaneSpec> },
     /// All tasks that the lane holds now. Those that have not ended here run in ascending order; one that runs and is
     /// not among them is killed, one that waits is forgotten. When they are none, `is_last` is set and nothing runs,

@@ -450,7 +450,7 @@ impl<'a> Queue<'a> {
         let wanted: f64 = waiting.iter().map(|a| f64::from(a.spec.nodes)).sum();
         let all_nodes = cluster.nodes.len() as f64;
         let urgency = |a: &Allocation| {
-            let waited_s = seconds(now.since_ms(a.submitted_at));
+            let waited_s = seconds(now.since_ms(a.queued_at()));
             waited_s / (waited_s + HALF_URGENT_AFTER_S)
         };
         let first = waiting.into_iter().take(WAITING_CONSIDERED_MAX).map(|a| (a, urgency(a)));

@@ -155,8 +155,12 @@ fn an_explanation_says_what_would_help() {
     assert_eq!(explained(&v, 2).sooner, [Sooner::Walltime(Duration::from_secs(120 * 60))]);
     assert_eq!(explained(&v, 3).sooner, [Sooner::Nodes(2)], "it could never have nine");
     let of_group = v.allocations.get_mut(&id(2)).unwrap();
-    of_group.lane = Some(LaneOf { group: id(50), number: 0, revocations: 0 });
-    assert_eq!(explained(&v, 2).sooner, [Sooner::Walltime(Duration::from_secs(60 * 60))], "a lane has twice the walltime of a task");
+    of_group.lane = Some(LaneOf { group: id(50), number: 0, queued_at: of_group.queued_at(), revocations: 0 });
+    assert_eq!(
+        explained(&v, 2).sooner,
+        [Sooner::Walltime(Duration::from_secs(59 * 60))],
+        "a lane has twice the walltime of a task and a minute"
+    );
     v.allocations.get_mut(&id(2)).unwrap().lane = None;
     v.vclusters.insert("other".into(), vcluster("other", SchedulerKind::HpcBackfill, 1));
     let mut own = node(4, NodeState::Ready);

@@ -3,7 +3,7 @@
 use crate::likeness::Likenesses;
 use crate::plan::{Decision, plan_within};
 use crate::view::View;
-use lattice_model::task_group::LANE_WALLTIMES;
+use lattice_model::task_group::task_walltime;
 use lattice_model::{Allocation, AllocationId, Timestamp, Topology};
 use std::fmt;
 use std::sync::Arc;
@@ -56,11 +56,19 @@ pub fn sooner(view: &View, id: AllocationId, now: Timestamp) -> Vec<Sooner> {
     let mut trial = Trial { view: view.clone(), allocation: allocation.clone(), now, likenesses: Likenesses::default() };
     let mut found = Vec::new();
     found.extend(trial.nodes().map(Sooner::Nodes));
-    let walltimes = if allocation.lane.is_some() { LANE_WALLTIMES } else { 1 };
-    found.extend(trial.walltime().map(|walltime| Sooner::Walltime(walltime / walltimes)));
+    let walltime = match allocation.lane {
+        Some(_) => trial.walltime().map(|lane| whole_minutes(task_walltime(lane))).filter(|task| !task.is_zero()),
+        None => trial.walltime(),
+    };
+    found.extend(walltime.map(Sooner::Walltime));
     found.extend(trial.any_topology());
     found.extend(trial.vcluster().map(Sooner::VCluster));
     found
+}
+
+/// At most this long. Whole minutes are what people write.
+fn whole_minutes(walltime: Duration) -> Duration {
+    Duration::from_secs(walltime.as_secs() / 60 * 60)
 }
 
 struct Trial {

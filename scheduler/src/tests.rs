@@ -701,8 +701,8 @@ fn task_group(n: u64, at: u64) -> Allocation {
 
 /// A lane as the ledger makes it, with the group's time.
 fn lane(n: u64, of: &Allocation, number: u32) -> Allocation {
-    let lane = Some(LaneOf { group: of.id, number, revocations: 0 });
-    Allocation { lane, spec: of.spec.clone(), submitted_at: of.queued_at(), ..pending(n, 1, 0) }
+    let lane = Some(LaneOf { group: of.id, number, queued_at: of.queued_at(), revocations: 0 });
+    Allocation { lane, spec: of.spec.clone(), ..pending(n, 1, 5 * u64::from(number)) }
 }
 
 #[test]

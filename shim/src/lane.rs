@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!   waiting ──begin──▶ running ──end──▶ ended ──reported, and the next lease lacks it──▶ forgotten
+//!      ▲                  │
+//!      ╰──did not run, or was revoked and is leased again
 //! ```
 
 use lattice_model::{EndedTasks, LaneReport, LaneWork, TaskOutcome, TaskSet};
@@ -69,13 +71,28 @@ impl Lane {
         Some(next)
     }
 
-    /// The running task has ended. A task that is not leased any more is forgotten.
-    pub fn end(&mut self, outcome: TaskOutcome, took_us: u64) {
+    /// The running task has ended. `took_us`: how long it ran, in microseconds; `None`: it could not be started. A task
+    /// that is not leased any more is forgotten.
+    pub fn end(&mut self, outcome: TaskOutcome, took_us: Option<u64>) {
+        match outcome {
+            // It was revoked. If it is leased again, the quorum did not cancel it, and ignores this end.
+            TaskOutcome::Cancelled => return self.put_back(),
+            TaskOutcome::Exited(_) | TaskOutcome::WalltimeExceeded | TaskOutcome::Lost => {}
+        }
         let Some(task) = self.running.take().filter(|task| self.leased.contains(*task)) else { return };
         self.ended.entry(outcome).or_default().insert(task..=task);
         self.has_news = true;
-        self.took_us = self.took_us.saturating_add(took_us);
-        self.took_count += 1;
+        if let Some(took_us) = took_us {
+            self.took_us = self.took_us.saturating_add(took_us);
+            self.took_count += 1;
+        }
+    }
+
+    /// The running task did not run: it waits again, if it is still leased.
+    pub fn put_back(&mut self) {
+        if let Some(task) = self.running.take().filter(|task| self.leased.contains(*task)) {
+            self.waiting.insert(task..=task);
+        }
     }
 
     /// Begins no further task from now on: the lane ends when nothing runs and every end is confirmed.
@@ -157,7 +174,7 @@ mod tests {
 
     fn run(lane: &mut Lane, outcome: TaskOutcome) -> u32 {
         let task = lane.begin().expect("a task waits");
-        lane.end(outcome, 10);
+        lane.end(outcome, Some(10));
         task
     }
 
@@ -165,7 +182,7 @@ mod tests {
     fn tasks_run_one_at_a_time_in_ascending_order() {
         let mut lane = lane([7, 3, 4]);
         assert_eq!((lane.begin(), lane.begin()), (Some(3), None), "one runs");
-        lane.end(DONE, 5);
+        lane.end(DONE, Some(5));
         assert_eq!([run(&mut lane, FAILED), run(&mut lane, DONE)], [4, 7]);
         assert_eq!(lane.begin(), None);
         let report = LaneReport { ended: vec![ended(DONE, [3, 7]), ended(FAILED, [4])], mean_us: 8 };
@@ -214,7 +231,7 @@ mod tests {
         let mut lane = lane([5]);
         lane.begin();
         assert_eq!(lane.report_due_ms(), None);
-        lane.end(DONE, 0);
+        lane.end(DONE, Some(0));
         assert_eq!(lane.report_due_ms(), Some(0));
         assert_eq!(lane.report(0), (LaneReport { ended: vec![ended(DONE, [5])], mean_us: 1 }, 0));
     }
@@ -226,9 +243,34 @@ mod tests {
         assert!(!lane.lease(work([1, 3], false)));
         assert!(lane.lease(work([3], false)), "the running one");
         assert_eq!(lane.begin(), None, "it still runs");
-        lane.end(TaskOutcome::Cancelled, 10);
+        lane.end(TaskOutcome::Cancelled, Some(10));
         assert_eq!((lane.report_due_ms(), lane.has_ended_tasks()), (None, false));
         assert_eq!(lane.begin(), Some(3));
+    }
+
+    #[test]
+    fn a_task_that_is_revoked_and_leased_again_runs_again() {
+        let mut lane = lane([1, 2]);
+        lane.begin();
+        assert!(lane.lease(work([2], false)));
+        assert!(!lane.lease(work([1, 2], false)), "while it is ended");
+        lane.end(TaskOutcome::Cancelled, Some(10));
+        assert!(!lane.has_ended_tasks());
+        assert_eq!([run(&mut lane, DONE), run(&mut lane, DONE)], [1, 2]);
+        assert_eq!(lane.report(0), (LaneReport { ended: vec![ended(DONE, [1, 2])], mean_us: 10 }, 0));
+    }
+
+    #[test]
+    fn a_task_that_could_not_be_started_has_no_time() {
+        let mut lane = lane([1, 2, 3]);
+        lane.begin();
+        lane.end(TaskOutcome::Exited(127), None);
+        assert_eq!(lane.report(0).0.mean_us, 0);
+        run(&mut lane, DONE);
+        assert_eq!(lane.report(0).0.mean_us, 10);
+        assert_eq!(lane.begin(), Some(3));
+        lane.put_back();
+        assert_eq!((lane.report(0).1, lane.begin()), (1, Some(3)));
     }
 
     #[test]
@@ -237,7 +279,7 @@ mod tests {
         assert!(!lane.is_over(), "nothing was leased yet");
         lane.lease(work([1], true));
         lane.begin();
-        lane.end(DONE, 10);
+        lane.end(DONE, Some(10));
         assert!(!lane.is_over(), "its end is not confirmed");
         lane.lease(work([], false));
         assert!(!lane.is_over(), "a task may come");
@@ -252,7 +294,7 @@ mod tests {
         lane.begin();
         lane.close();
         assert_eq!((lane.begin(), lane.is_over()), (None, false));
-        lane.end(DONE, 10);
+        lane.end(DONE, Some(10));
         assert_eq!((lane.report_due_ms(), lane.begin(), lane.is_over()), (Some(0), None, false));
         assert_eq!(lane.report(1100).1, 9);
         lane.lease(work(1..20, false));
@@ -266,7 +308,7 @@ mod tests {
         assert_eq!(of(&lane), [true; 3]);
         lane.begin();
         assert_eq!(of(&lane), [true; 3]);
-        lane.end(DONE, 10);
+        lane.end(DONE, Some(10));
         assert_eq!(of(&lane), [false, true, true]);
     }
 }

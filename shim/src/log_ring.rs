@@ -63,7 +63,11 @@ impl LogRing {
     /// Notes how far these files are uploaded.
     pub fn flushed(&mut self, files: &[FlushedLog], now_ms: u64) {
         for file in files {
-            let known = self.files.entry((file.number, file.rank, file.stream)).or_default();
+            let key = (file.number, file.rank, file.stream);
+            if self.over.get(&file.number) == Some(&true) && !self.files.contains_key(&key) {
+                continue;
+            }
+            let known = self.files.entry(key).or_default();
             if file.segment > known.segment {
                 *known = LogFile { segment: file.segment, end: known.end, ..LogFile::default() };
             }
@@ -139,8 +143,8 @@ impl LogRing {
                 Some(looked) => {
                     *looked = true;
                     grown = grown.saturating_add(self.read_lengths_of(number, &launch.path()));
-                    // An allocation may have thousands of launches, and most of their files stay empty.
-                    self.files.retain(|key, file| key.0 != number || file.end > 0);
+                    // There may be millions of files, most of them short; those of one block are never punched.
+                    self.files.retain(|key, file| key.0 != number || file.end > BLOCK_BYTES);
                 }
                 None => grown = grown.saturating_add(self.read_lengths_of(number, &launch.path())),
             }
@@ -289,6 +293,25 @@ mod tests {
         unbounded.look(&dir, 0);
         assert_eq!(unbounded.due(), None);
         fs::remove_dir_all(&dir.0).unwrap();
+    }
+
+    #[test]
+    fn short_files_are_forgotten_when_their_launch_is_over() {
+        with_logs(&std::env::temp_dir(), "short", |dir| {
+            for (rank, bytes) in [(0, BLOCK_BYTES), (1, BLOCK_BYTES + 1), (2, 1)] {
+                fs::write(dir.log(1, rank, LogStream::Out), vec![b'x'; bytes as usize]).unwrap();
+            }
+            let mut ring = LogRing::new(Some(ROOM), 0);
+            ring.look(dir, 0);
+            assert_eq!(ring.files.len(), 3);
+            ring.over(1);
+            ring.look(dir, 10_000);
+            let left = |ring: &LogRing| ring.files.keys().map(|key| key.1).collect::<Vec<_>>();
+            assert_eq!(left(&ring), [1]);
+            let flushed = |rank| FlushedLog { number: 1, rank, stream: LogStream::Out, segment: 0, bytes: 1 };
+            ring.flushed(&[flushed(0), flushed(1), flushed(2)], 10_001);
+            assert_eq!(left(&ring), [1]);
+        });
     }
 
     fn blocks(path: &Path) -> u64 {

@@ -85,7 +85,8 @@ pub struct Shim {
     agent: AgentLink,
     exits: Writer,
     script: Script,
-    /// The lane of a task group, until it ends; then `script` has its end.
+    /// The lane of a task group, until it ends; then `script` has its end. One that was stopped is kept with the ends of
+    /// its tasks, which the agent may not have.
     lane: Option<OpenLane>,
     /// By number.
     launches: BTreeMap<u32, Launch>,

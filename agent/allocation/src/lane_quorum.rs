@@ -16,9 +16,12 @@ pub trait LaneQuorum: Send + Sync {
 /// Why a lane got no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotAdvanced {
-    /// Its claim is over: no later question will be answered.
+    /// The quorum does not have its claim: it is over, or a recovered quorum has not adopted it yet.
     #[error("{0}")]
     ClaimOver(String),
+    /// No later question will be answered.
+    #[error("{0}")]
+    Refused(String),
     /// It may ask again later.
     #[error("{0}")]
     Unavailable(String),

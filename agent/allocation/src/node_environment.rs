@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use crate::test_builders::{Bench, ME};
     use lattice_model::test_builders::desired_share;
-    use lattice_model::{AllocationId, LaneOf, TaskGroup};
+    use lattice_model::{AllocationId, LaneOf, TaskGroup, Timestamp};
 
     fn share() -> DesiredShare {
         let mut share = desired_share("00000000-0000-4000-8000-000000000001".parse().unwrap());
@@ -109,7 +109,7 @@ mod tests {
         let group: AllocationId = "8f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
         share.spec.tasks = Some(Box::new(TaskGroup::parse("10-98:2%5").unwrap()));
         assert_eq!(of_tasks(&share), [], "it is no lane");
-        share.lane = Some(LaneOf { group, number: 3, revocations: 0 });
+        share.lane = Some(LaneOf { group, number: 3, queued_at: Timestamp(0), revocations: 0 });
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let texts = |pairs: &[(&str, &str)]| pairs.iter().map(owned).collect::<Vec<_>>();
         let ours = [

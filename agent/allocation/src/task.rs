@@ -112,6 +112,7 @@ impl AllocationTask {
                 command = queue.recv() => {
                     let Some(command) = command else { return };
                     if let Command::Undo = command {
+                        self.confirm_ends(&mut queue).await;
                         self.undo().await;
                         return;
                     }
@@ -193,7 +194,7 @@ impl AllocationTask {
             Command::Start(share) => self.start(share).await,
             Command::ChangeWalltime(share) => self.change_walltime(&share).await,
             Command::ChangeLane(share) => self.change_lane(&share),
-            Command::LaneAdvanced { work } => self.lane_advanced(work).await,
+            Command::LaneAdvanced { answer } => self.lane_advanced(answer).await,
             Command::Stop => self.stop().await,
             Command::Attach { launch, to_head } => self.attach(*launch, to_head).await,
             Command::FromHead { launch, message } => self.obey_head(launch, message).await,
@@ -239,7 +240,8 @@ impl AllocationTask {
                 self.handle_phase(TaskEvent::Ready { result: failed.map_or(Ok(()), |why| Err(NotPrepared::Shim(why))) }).await;
             }
             FromShim::Going => {}
-            FromShim::ScriptStarted | FromShim::LaneOpened => self.began(),
+            FromShim::ScriptStarted => self.began(),
+            FromShim::LaneOpened => self.lane_opened(),
             FromShim::TasksEnded { report, .. } => self.tasks_ended(report),
             FromShim::RunLease { until_ms } => self.handle_lease(RunLeaseEvent::Reported { until_ms }).await,
             FromShim::RunLeaseLapsed => self.handle_lease(RunLeaseEvent::Lapsed).await,

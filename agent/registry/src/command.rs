@@ -2,11 +2,22 @@
 
 use lattice_mesh::launch::{ToHead, ToPart};
 use lattice_mesh::terminal::ToTerminal;
-use lattice_model::{Assignment, DesiredShare, LaneWork, LaunchId, LaunchSpec, RankOutcome};
+use lattice_model::{Assignment, DesiredShare, LaneReport, LaneWork, LaunchId, LaunchSpec, RankOutcome};
 use lattice_node::LaunchEnd;
 use lattice_runtime::shim::{FlushedLog, SignalTarget};
 use std::path::PathBuf;
 use tokio::sync::{mpsc, oneshot};
+
+/// The quorum's answer to a lane of a task group.
+#[derive(Debug)]
+pub enum LaneAnswer {
+    /// What the lane may run now.
+    Work(LaneWork),
+    /// The quorum does not have the claim, so it did not take the report.
+    ClaimOver { report: LaneReport },
+    /// It refuses this lane for good.
+    Refused,
+}
 
 /// A command to an allocation's task.
 #[derive(Debug)]
@@ -48,10 +59,9 @@ pub enum Command {
         launch: LaunchId,
         message: ToTerminal,
     },
-    /// The quorum's answer to the lane, `None` if it refused to answer this claim; sent by the task
-    /// that asked.
+    /// The quorum's answer to the lane; sent by the task that asked.
     LaneAdvanced {
-        work: Option<LaneWork>,
+        answer: LaneAnswer,
     },
     /// The launch of an inline command has ended; sent by the task that waits for that.
     EntryEnded {

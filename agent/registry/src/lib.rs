@@ -4,7 +4,7 @@
 pub mod access;
 mod command;
 
-pub use command::{Command, OpenTerminal, SendSignal, TerminalEvent};
+pub use command::{Command, LaneAnswer, OpenTerminal, SendSignal, TerminalEvent};
 
 use lattice_agent_common::clock::now;
 use lattice_mesh::launch::{ToHead, ToPart};

@@ -22,7 +22,7 @@ use lattice_model::{Allocation, AllocationId, AllocationSpec, AllocationState, I
 use lattice_node::Event;
 use lattice_placing::ClaimResult;
 use lattice_quorum_client::CallError;
-use lattice_quorum_client::wire::{Answer, ListCursor, ListFilter, Refusal, Request as Ask};
+use lattice_quorum_client::wire::{Answer, ListCursor, ListFilter, Refusal, Request as Ask, WantedLanes};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -106,13 +106,20 @@ impl AllocationService for Api {
         let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
         let before = place(&request.page_token)?;
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
+        let node = given(request.node).map(|node| node_id(&node)).transpose()?;
+        let lanes = match given(request.lanes_of) {
+            Some(group) => WantedLanes::Of(allocation_id(&group)?),
+            // What is on a node are lanes, and not their groups.
+            None if node.is_some() => WantedLanes::All,
+            None => WantedLanes::LeftOut,
+        };
         let filter = ListFilter {
             user: given(request.user),
             name: given(request.name),
             vcluster: given(request.vcluster),
             tenant: given(request.tenant),
-            node: given(request.node).map(|node| node_id(&node)).transpose()?,
-            lanes_of: given(request.lanes_of).map(|group| allocation_id(&group)).transpose()?,
+            node,
+            lanes,
         };
         let question = Ask::ListAllocations { uid, states, limit, before, filter };
         let (all, more, age_ms) = match self.ask(question, request.stale).await? {

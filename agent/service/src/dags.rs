@@ -21,6 +21,7 @@ use lattice_api::v1;
 use lattice_api::v1::dag_service_server::DagService;
 use lattice_ledger::Action;
 use lattice_model::dag_graph::{self, GraphFault, NamedStep};
+use lattice_model::spec::SPEC_BYTES_MAX;
 use lattice_model::{AllocationId, AllocationState, Dag, DagId, DagStep, DagSubmission, Principal, Step, Timestamp};
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, DagCursor, DagFilter, DagStatus, DagSummary, Refusal, Request as Ask};
@@ -169,13 +170,17 @@ struct Submission<'a> {
 impl Submission<'_> {
     /// The submission for the quorum, in order, and warnings.
     async fn read(&self, request: v1::SubmitDagRequest) -> Result<(DagSubmission, Vec<String>), Status> {
-        let v1::SubmitDagRequest { id: _, name, mut steps, env, dry_run: _ } = request;
-        let mut specs = Vec::with_capacity(steps.len());
-        for step in &mut steps {
-            let spec = step.spec.take();
-            specs.push(spec.ok_or_else(|| Status::invalid_argument(format!("step {:?}: a specification is needed", step.name)))?);
+        let v1::SubmitDagRequest { id: _, name, mut steps, mut env, dry_run: _ } = request;
+        if !steps.iter().any(|step| step.takes_env) {
+            env.clear();
         }
-        let mut faults = Vec::new();
+        check_env(&env)?;
+        let mut specs = Vec::with_capacity(steps.len());
+        for (number, step) in (1..).zip(&mut steps) {
+            let spec = step.spec.take();
+            specs.push(spec.ok_or_else(|| Status::invalid_argument(format!("step {number}: a specification is needed")))?);
+        }
+        let mut faults = Faults::default();
         let order = self.resolve(&steps, &mut specs, &mut faults).await?;
         self.read_images(&steps, &mut specs, &mut faults).await?;
         let (mut made, mut warnings) = (Vec::with_capacity(steps.len()), BTreeSet::new());
@@ -187,32 +192,31 @@ impl Submission<'_> {
                     made.push(Some(step));
                 }
                 Err(refused) => {
-                    faults.push(format!("step {name:?}: {}", without_hint(refused.message())));
+                    faults.add(|| format!("step {name:?}: {}", without_hint(refused.message())));
                     made.push(None);
                 }
             }
+            // Each copies the environment of all steps: other requests go on between them.
+            tokio::task::yield_now().await;
         }
-        if !faults.is_empty() {
-            return Err(Status::invalid_argument(faults_text(&faults)));
-        }
+        faults.none()?;
         let steps = order.into_iter().filter_map(|number| made.get_mut(number).and_then(Option::take)).collect();
         Ok((DagSubmission { name, env: env.into_iter().collect(), steps }, warnings.into_iter().collect()))
     }
 
     /// Replaces what the steps depend on by ids. Returns the order of the steps.
-    async fn resolve(
-        &self,
-        steps: &[v1::DagStep],
-        specs: &mut [v1::AllocationSpec],
-        faults: &mut Vec<String>,
-    ) -> Result<Vec<usize>, Status> {
+    async fn resolve(&self, steps: &[v1::DagStep], specs: &mut [v1::AllocationSpec], faults: &mut Faults) -> Result<Vec<usize>, Status> {
         let named: Vec<NamedStep<'_>> = steps
             .iter()
             .zip(&*specs)
             .map(|(step, spec)| NamedStep { name: &step.name, depends_on: spec.depends_on.iter().map(|on| on.r#ref.as_str()).collect() })
             .collect();
+        if let Err(fault) = dag_graph::check_sizes(&named) {
+            faults.add(|| fault.to_string());
+            faults.none()?;
+        }
         let order = dag_graph::order(&named).unwrap_or_else(|found| {
-            faults.extend(found.iter().map(ToString::to_string));
+            found.iter().for_each(|fault| faults.add(|| fault.to_string()));
             Vec::new()
         });
         let inner: BTreeMap<&str, &str> = steps.iter().map(|step| (step.name.as_str(), step.id.as_str())).collect();
@@ -221,21 +225,15 @@ impl Submission<'_> {
         let unknown = |step: &NamedStep<'_>, on: &str| !inner.contains_key(on) && !found.contains_key(on) && !step.name.is_empty();
         for step in &named {
             let of_step = step.depends_on.iter().filter(|on| unknown(step, on));
-            faults.extend(of_step.map(|on| GraphFault::unknown(step.name, on, &named).to_string()));
+            of_step.for_each(|on| faults.add(|| GraphFault::unknown(step.name, on, &named).to_string()));
         }
-        let ids: Vec<Vec<String>> = named
-            .iter()
-            .map(|step| {
-                let id = |on: &&str| inner.get(*on).map(|id| (*id).to_owned()).or_else(|| found.get(*on).map(ToString::to_string));
-                // What is unknown is a fault already: nothing becomes of the specification.
-                step.depends_on.iter().map(|on| id(on).unwrap_or_else(|| AllocationId(uuid::Uuid::new_v4()).to_string())).collect()
-            })
-            .collect();
+        let id = |on: &&str| inner.get(*on).map(|id| (*id).to_owned()).or_else(|| found.get(*on).map(ToString::to_string));
+        let ids: Vec<Vec<Option<String>>> = named.iter().map(|step| step.depends_on.iter().map(id).collect()).collect();
         drop(named);
         for (spec, ids) in specs.iter_mut().zip(ids) {
-            for (dependency, id) in spec.depends_on.iter_mut().zip(ids) {
-                dependency.r#ref = id;
-            }
+            let edges = std::mem::take(&mut spec.depends_on).into_iter().zip(ids);
+            // What is unknown is a fault already: nothing becomes of the specification.
+            spec.depends_on = edges.filter_map(|(edge, id)| Some(v1::Dependency { r#ref: id?, ..edge })).collect();
         }
         Ok(order)
     }
@@ -263,13 +261,13 @@ impl Submission<'_> {
     }
 
     /// Records the digests of the images that the steps name. Each image is read once.
-    async fn read_images(&self, steps: &[v1::DagStep], specs: &mut [v1::AllocationSpec], faults: &mut Vec<String>) -> Result<(), Status> {
+    async fn read_images(&self, steps: &[v1::DagStep], specs: &mut [v1::AllocationSpec], faults: &mut Faults) -> Result<(), Status> {
         let mut known: BTreeMap<String, String> = BTreeMap::new();
         for (step, spec) in steps.iter().zip(specs) {
             let image: Option<ImageRequest> = match lattice_api::spec::image_request(spec) {
                 Ok(image) => image,
                 Err(error) => {
-                    faults.push(format!("step {:?}: {error}", step.name));
+                    faults.add(|| format!("step {:?}: {error}", step.name));
                     continue;
                 }
             };
@@ -281,7 +279,7 @@ impl Submission<'_> {
                     }
                     Err(refused) if refused.code() == Code::Unavailable => return Err(refused),
                     Err(refused) => {
-                        faults.push(format!("step {:?}: {}", step.name, refused.message()));
+                        faults.add(|| format!("step {:?}: {}", step.name, refused.message()));
                         // No digest: the reason is named once.
                         known.insert(environment.uenv.clone(), String::new());
                     }
@@ -328,17 +326,53 @@ fn without_hint(message: &str) -> &str {
     message.split_once("\nhint: ").map_or(message, |(what, _)| what)
 }
 
-/// All faults of a DAG, or the first ones of many.
-fn faults_text(faults: &[String]) -> String {
-    if let [only] = faults {
-        return format!("the DAG is refused: {only}");
+/// Refuses an environment of all steps that no specification could contain, before it is copied into
+/// each of them.
+fn check_env(env: &HashMap<String, String>) -> Result<(), Status> {
+    // As a specification counts them.
+    let bytes: usize = env.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+    if bytes > SPEC_BYTES_MAX {
+        let text = format!("the environment of the steps has {bytes} bytes; {SPEC_BYTES_MAX} are possible");
+        return Err(Status::invalid_argument(text + "\nhint: unset variables, or write export: none in each step"));
     }
-    let shown: String = faults.iter().take(FAULTS_SHOWN_MAX).map(|fault| format!("\n  {fault}")).collect();
-    let more = match faults.len().saturating_sub(FAULTS_SHOWN_MAX) {
-        0 => String::new(),
-        more => format!("\n  and {more} more"),
-    };
-    format!("the DAG is refused for {} reasons:{shown}{more}", faults.len())
+    Ok(())
+}
+
+/// What is wrong with a DAG: the first faults, and how many there are.
+#[derive(Default)]
+struct Faults {
+    shown: Vec<String>,
+    count: usize,
+}
+
+impl Faults {
+    /// One more. Its text is made only if it will be shown.
+    fn add(&mut self, text: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.shown.len() < FAULTS_SHOWN_MAX {
+            self.shown.push(text());
+        }
+    }
+
+    /// Checks that there is none.
+    ///
+    /// # Errors
+    /// All of them, as far as they are shown: the DAG is refused.
+    fn none(&self) -> Result<(), Status> {
+        if self.count == 0 { Ok(()) } else { Err(Status::invalid_argument(self.text())) }
+    }
+
+    fn text(&self) -> String {
+        if let [only] = &self.shown[..] {
+            return format!("the DAG is refused: {only}");
+        }
+        let shown: String = self.shown.iter().map(|fault| format!("\n  {fault}")).collect();
+        let more = match self.count.saturating_sub(self.shown.len()) {
+            0 => String::new(),
+            more => format!("\n  and {more} more"),
+        };
+        format!("the DAG is refused for {} reasons:{shown}{more}", self.count)
+    }
 }
 
 #[cfg(test)]
@@ -347,12 +381,39 @@ mod tests {
 
     #[test]
     fn one_fault_is_a_sentence_and_many_are_a_list_with_an_end() {
-        let faults = |count: usize| (0..count).map(|number| format!("fault {number}")).collect::<Vec<_>>();
-        assert_eq!(faults_text(&faults(1)), "the DAG is refused: fault 0");
-        assert_eq!(faults_text(&faults(2)), "the DAG is refused for 2 reasons:\n  fault 0\n  fault 1");
-        let many = faults_text(&faults(30));
+        let text = |count: usize| {
+            let mut faults = Faults::default();
+            (0..count).for_each(|number| faults.add(|| format!("fault {number}")));
+            faults.text()
+        };
+        assert_eq!(text(1), "the DAG is refused: fault 0");
+        assert_eq!(text(2), "the DAG is refused for 2 reasons:\n  fault 0\n  fault 1");
+        let many = text(30);
         assert!(many.starts_with("the DAG is refused for 30 reasons:\n") && many.ends_with("\n  fault 19\n  and 10 more"), "{many}");
+        assert!(Faults::default().none().is_ok());
         assert_eq!(without_hint("a\nhint: b"), "a");
+    }
+
+    #[test]
+    fn the_texts_of_faults_that_are_not_shown_are_not_made() {
+        let (mut faults, mut made) = (Faults::default(), 0);
+        for _ in 0..1_000_000 {
+            faults.add(|| {
+                made += 1;
+                String::new()
+            });
+        }
+        assert_eq!((made, faults.count), (FAULTS_SHOWN_MAX, 1_000_000));
+        let refused = faults.none().unwrap_err();
+        assert!(refused.code() == Code::InvalidArgument && refused.message().ends_with("\n  and 999980 more"), "{refused}");
+    }
+
+    #[test]
+    fn an_environment_that_no_specification_could_contain_is_refused() {
+        let env = |bytes: usize| HashMap::from([("A".to_owned(), "x".repeat(bytes - 9))]);
+        assert!(check_env(&env(SPEC_BYTES_MAX)).is_ok());
+        let refused = check_env(&env(SPEC_BYTES_MAX + 1)).unwrap_err();
+        assert_eq!(without_hint(refused.message()), "the environment of the steps has 65537 bytes; 65536 are possible");
     }
 
     #[test]

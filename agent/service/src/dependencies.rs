@@ -48,7 +48,7 @@ pub(super) fn add_states(dependencies: &mut [v1::DependencyStatus], cluster: &Cl
     for dependency in dependencies.iter_mut().filter(|dependency| dependency.state.is_empty()) {
         let Ok(id) = dependency.id.parse::<AllocationId>() else { continue };
         if let Some(allocation) = cluster.allocations.get(&id) {
-            dependency.state = allocation.state.to_string();
+            dependency.state = allocation.shown_state().to_string();
         }
     }
 }
@@ -56,19 +56,21 @@ pub(super) fn add_states(dependencies: &mut [v1::DependencyStatus], cluster: &Cl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{Allocation, AllocationState, test_builders};
+    use lattice_model::{Allocation, AllocationState, TaskGroup, Timestamp, test_builders};
 
     #[test]
     fn what_has_not_ended_has_the_state_that_the_agent_sees() {
         let id = |number: u128| AllocationId(uuid::Uuid::from_u128(number));
         let runs = Allocation { state: AllocationState::Running, ..test_builders::allocation(id(1)) };
-        let cluster = Cluster { allocations: [(runs.id, runs)].into_iter().collect(), ..Cluster::default() };
+        let mut group = Allocation { started_at: Some(Timestamp(1)), ..test_builders::allocation(id(3)) };
+        test_builders::spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("0-9").unwrap()));
+        let cluster = Cluster { allocations: [(runs.id, runs), (group.id, group)].into_iter().collect(), ..Cluster::default() };
         let shown = |number: u128, state: &str| {
             let (id, state) = (id(number).to_string(), state.to_owned());
             v1::DependencyStatus { id, state, ..Default::default() }
         };
-        let mut dependencies = [shown(1, ""), shown(2, ""), shown(1, "Failed")];
+        let mut dependencies = [shown(1, ""), shown(2, ""), shown(1, "Failed"), shown(3, "")];
         add_states(&mut dependencies, &cluster);
-        assert_eq!(dependencies, [shown(1, "Running"), shown(2, ""), shown(1, "Failed")]);
+        assert_eq!(dependencies, [shown(1, "Running"), shown(2, ""), shown(1, "Failed"), shown(3, "Running")]);
     }
 }

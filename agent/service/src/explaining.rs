@@ -6,6 +6,8 @@ use super::status_message::status_message;
 use super::tasks::{self, counts, ended_count, first_waiting_lanes};
 use super::{Api, checkpoints, isolation};
 use lattice_api::v1;
+use lattice_ledger::{LIVE_MAX, LanesObstacle, WhichTasks};
+use lattice_model::count::counted;
 use lattice_model::{Allocation, NodeId};
 use lattice_scheduler::{Explanation, Score, Term, WhyNot};
 use tonic::{Request, Status};
@@ -56,7 +58,8 @@ fn knows_too_little() -> Status {
 
 /// A task group: its counts, and why its first lane waits.
 async fn group(api: &Api, group: &Allocation) -> Result<v1::ExplainResponse, Status> {
-    let counts = counts(&tasks::states(api, group.id, None, false).await?);
+    let states = tasks::states(api, group.id, WhichTasks::Counts, false).await?;
+    let counts = counts(&states.counts);
     let shown = v1::Allocation { tasks: Some(counts), ..lattice_api::allocation::to_proto(group) };
     let cluster = api.context.work.directory.with_nodes_of(group).await;
     if group.state.is_terminal() || group.held || group.awaits().is_some() {
@@ -65,7 +68,7 @@ async fn group(api: &Api, group: &Allocation) -> Result<v1::ExplainResponse, Sta
     }
     let progress = progress(&counts);
     if counts.lanes_waiting == 0 {
-        let summary = format!("{progress}; none of its lanes waits");
+        let summary = progress + &no_lane_waits(group, &counts, states.obstacle);
         return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
     }
     let Some(lane) = first_waiting_lanes(&cluster, &[group.id].into()).remove(&group.id) else {
@@ -91,11 +94,29 @@ async fn group(api: &Api, group: &Allocation) -> Result<v1::ExplainResponse, Sta
 fn progress(counts: &v1::TaskCounts) -> String {
     let (ended, total) = (ended_count(counts), counts.total);
     let failed = if counts.failed == 0 { String::new() } else { format!(" ({} failed)", counts.failed) };
-    let lanes = match counts.lanes_running {
-        1 => "1 lane runs and holds".to_owned(),
-        lanes => format!("{lanes} lanes run and hold"),
+    let running = match (counts.running, counts.lanes_running) {
+        (0, 0) => "none runs".to_owned(),
+        (1, lanes) => format!("1 runs or is next in {}", counted(lanes, "lane")),
+        (tasks, lanes) => format!("{tasks} run or are next in {}", counted(lanes, "lane")),
     };
-    format!("{ended} of {total} tasks have ended{failed}, {} wait; {lanes} {} of the others", counts.waiting, counts.running)
+    format!("{ended} of {total} tasks have ended{failed}, {} wait, {running}", counts.waiting)
+}
+
+/// Why a group whose tasks wait has no lane that does.
+fn no_lane_waits(group: &Allocation, counts: &v1::TaskCounts, obstacle: Option<LanesObstacle>) -> String {
+    let most = group.spec.tasks.as_ref().and_then(|tasks| tasks.concurrent_max).filter(|most| counts.lanes_running >= *most);
+    match (obstacle, most) {
+        _ if counts.waiting == 0 => String::new(),
+        (Some(LanesObstacle::Recovery), _) => {
+            "; it gets no other lane until each node has reported what it runs since the quorum was recovered from a backup, or is away"
+                .to_owned()
+        }
+        (_, Some(most)) => format!("; no more than {most} may run at the same time"),
+        (Some(LanesObstacle::TooManyLive), None) => {
+            format!("; it gets no other lane while {LIVE_MAX} allocations of the cluster have not ended")
+        }
+        (None, None) => "; none of its lanes waits".to_owned(),
+    }
 }
 
 /// What is known of an allocation that waits.
@@ -127,12 +148,31 @@ fn answer(why: Explanation, shown: &v1::Allocation) -> v1::ExplainResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::{AllocationId, TaskGroup, test_builders};
 
     #[test]
     fn the_progress_of_a_group_is_one_clause() {
         let counts = v1::TaskCounts { total: 20, waiting: 9, running: 4, completed: 5, lanes_running: 4, ..Default::default() };
-        assert_eq!(progress(&counts), "5 of 20 tasks have ended, 9 wait; 4 lanes run and hold 4 of the others");
+        assert_eq!(progress(&counts), "5 of 20 tasks have ended, 9 wait, 4 run or are next in 4 lanes");
         let counts = v1::TaskCounts { failed: 2, cancelled: 1, running: 1, lanes_running: 1, ..counts };
-        assert_eq!(progress(&counts), "8 of 20 tasks have ended (2 failed), 9 wait; 1 lane runs and holds 1 of the others");
+        assert_eq!(progress(&counts), "8 of 20 tasks have ended (2 failed), 9 wait, 1 runs or is next in 1 lane");
+        let counts = v1::TaskCounts { total: 3, waiting: 3, ..Default::default() };
+        assert_eq!(progress(&counts), "0 of 3 tasks have ended, 3 wait, none runs");
+    }
+
+    #[test]
+    fn a_group_without_a_lane_that_waits_says_why() {
+        let mut group = test_builders::allocation(AllocationId(uuid::Uuid::from_u128(1)));
+        test_builders::spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("0-19%4").unwrap()));
+        let counts = |waiting, lanes_running| v1::TaskCounts { total: 20, waiting, lanes_running, ..Default::default() };
+        let of = |waiting, lanes, obstacle| no_lane_waits(&group, &counts(waiting, lanes), obstacle);
+        assert_eq!(of(0, 4, None), "");
+        assert_eq!(of(9, 4, None), "; no more than 4 may run at the same time");
+        assert_eq!(of(9, 3, None), "; none of its lanes waits");
+        let crowded = "; it gets no other lane while 200000 allocations of the cluster have not ended";
+        assert_eq!(of(9, 3, Some(LanesObstacle::TooManyLive)), crowded);
+        let recovery =
+            "; it gets no other lane until each node has reported what it runs since the quorum was recovered from a backup, or is away";
+        assert_eq!(of(9, 4, Some(LanesObstacle::Recovery)), recovery);
     }
 }

@@ -43,6 +43,9 @@ impl Viewer {
             share: full.share,
             epoch: full.epoch,
             vcluster: full.vcluster,
+            // The ids of a group and its lanes differ only in their beginnings.
+            lane_of: full.lane_of,
+            lane_number: full.lane_number,
             queue_position: full.queue_position,
             held: full.held,
             walltime_seconds: full.walltime_seconds,
@@ -107,6 +110,8 @@ mod tests {
             uenv: "/home/u8/env.sqfs".into(),
             telemetry: "by u8".into(),
             status_message: "waits for u9".into(),
+            lane_of: "group".into(),
+            lane_number: 3,
             submitted_at_ms: 5,
             expected_start_ms: Some(9),
             ..Default::default()
@@ -116,6 +121,8 @@ mod tests {
             id: "id".into(),
             state: "Failed".into(),
             nodes: vec!["n1".into()],
+            lane_of: "group".into(),
+            lane_number: 3,
             submitted_at_ms: 5,
             expected_start_ms: Some(9),
             ..Default::default()

@@ -106,7 +106,10 @@ pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> Stri
         }
         AllocationState::Pending => {
             let awaited = allocation.awaits().map_or_else(String::new, |awaited| format!("; it also {awaited}"));
-            format!("is held; `lattice resume {}` lets it wait for nodes{awaited}", allocation.id.short())
+            // Only a task group runs while it is held: by lanes that have nodes.
+            let runs = allocation.shown_state() == AllocationState::Running;
+            let held = if runs { "; tasks that lanes hold still run" } else { "" };
+            format!("is held; `lattice resume {}` lets it wait for nodes{awaited}{held}", allocation.id.short())
         }
         AllocationState::Suspended => {
             let why = allocation.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
@@ -134,6 +137,11 @@ pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> Stri
             let why = allocation.reason.as_ref().map_or_else(String::new, EndReason::to_string);
             let hint = match &allocation.reason {
                 Some(EndReason::OutOfMemory { kill: MemoryKill { limit_bytes: Some(_), .. }, .. }) => "; ask for more with --mem",
+                Some(EndReason::WalltimeExceeded | EndReason::Preempted { .. } | EndReason::NodeLost { .. })
+                    if allocation.lane.is_some() =>
+                {
+                    "; its tasks run in another lane"
+                }
                 Some(EndReason::WalltimeExceeded) => "; ask for more with --walltime",
                 Some(EndReason::Preempted { saved: Err(_), .. }) if allocation.spec.checkpoint.is_none() => {
                     "; --checkpoint=signal has such work asked to save itself first"
@@ -150,5 +158,21 @@ pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> Stri
             };
             format!("ended {}: {why}{hint}", allocation.state)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::{TaskGroup, Timestamp, test_builders};
+
+    #[test]
+    fn a_held_group_says_that_its_lanes_go_on() {
+        let mut group = Allocation { held: true, ..test_builders::allocation(AllocationId(uuid::Uuid::from_u128(1 << 96))) };
+        test_builders::spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("0-9").unwrap()));
+        let text = |group: &Allocation| status_message(group, &Cluster::default());
+        assert_eq!(text(&group), "is held; `lattice resume 00000001` lets it wait for nodes");
+        let group = Allocation { started_at: Some(Timestamp(1)), ..group };
+        assert_eq!(text(&group), "is held; `lattice resume 00000001` lets it wait for nodes; tasks that lanes hold still run");
     }
 }

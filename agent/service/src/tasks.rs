@@ -12,16 +12,15 @@ use super::refusal::{status, unexpected};
 use super::servable::servable;
 use lattice_api::spec::task_indices;
 use lattice_api::v1;
-use lattice_ledger::{Action, TaskStates};
+use lattice_ledger::{Action, TASK_RANGES_MAX, TaskStates, WhichTasks};
 use lattice_membership::cluster::Cluster;
-use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, TaskGroup, TaskIndices, TaskSet};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, Principal, TaskGroup, TaskIndices, TaskSet};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Status};
 
-/// How many ranges an answer has if the caller does not say, and at most.
+/// How many ranges an answer has if the caller does not say.
 const RANGES_DEFAULT: u32 = 1000;
-const RANGES_MAX: u32 = 10_000;
 /// How much of a group's indices an error shows, in characters.
 const INDICES_CHARS_MAX: usize = 60;
 
@@ -35,15 +34,14 @@ pub(super) async fn get(api: &Api, request: Request<v1::GetTasksRequest>) -> Res
     caller.check(group.id, &group.owner)?;
     let tasks = tasks_of(&group)?;
     let task = index.map(|index| Ok::<_, Status>((index, ordinal(&group, index)?))).transpose()?;
-    let states = states(api, group.id, task.map(|(_, ordinal)| ordinal), stale).await?;
+    let most = if limit == 0 { RANGES_DEFAULT } else { limit.min(TASK_RANGES_MAX) };
+    let which = task.map_or(WhichTasks::Ranges { most }, |(_, ordinal)| WhichTasks::One(ordinal));
+    let states = states(api, group.id, which, stale).await?;
     let (ranges, truncated) = match task {
         Some((index, ordinal)) => (vec![ranges::of_one(index, state(&states, index, ordinal)?, &states)], false),
-        None => {
-            let most = if limit == 0 { RANGES_DEFAULT } else { limit.min(RANGES_MAX) };
-            ranges::ranges(&tasks.indices, &states, most as usize)
-        }
+        None => ranges::ranges(&tasks.indices, &states, most as usize),
     };
-    Ok(v1::GetTasksResponse { id: group.id.to_string(), counts: Some(counts(&states)), ranges, truncated })
+    Ok(v1::GetTasksResponse { id: group.id.to_string(), counts: Some(counts(&states.counts)), ranges, truncated })
 }
 
 pub(super) async fn cancel(api: &Api, request: Request<v1::CancelTasksRequest>) -> Result<v1::CancelTasksResponse, Status> {
@@ -54,12 +52,12 @@ pub(super) async fn cancel(api: &Api, request: Request<v1::CancelTasksRequest>) 
     let tasks = chosen(&group, &indices)?;
     let ask = Ask::from(Action::CancelTasks { id: group.id, tasks, by: caller.principal });
     match api.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
-        Answer::TasksCancelled { cancelled, ended } => Ok(v1::CancelTasksResponse { cancelled, ended }),
+        Answer::TasksCancelled { cancelled, ended } => Ok(v1::CancelTasksResponse { id: group.id.to_string(), cancelled, ended }),
         other => Err(unexpected(&other)),
     }
 }
 
-/// The new group belongs to the owner of the first one, whoever has it run again.
+/// The caller submits a group of its own, so the first one is the caller's too.
 pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) -> Result<v1::SubmitResponse, Status> {
     let user = api.user(&request).await?;
     let caller = api.caller(&request).await?;
@@ -68,23 +66,23 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
     let submitting = api.submitted.begin(id);
     let group = api.allocation(&key).await?;
     caller.check(group.id, &group.owner)?;
+    is_own(&group, &user)?;
     tasks_of(&group)?;
-    let states = states(api, group.id, None, false).await?;
+    let states = states(api, group.id, WhichTasks::All, false).await?;
     let again = if indices.is_empty() { failed(&group, &states)? } else { ended(&group, chosen(&group, &indices)?, &states)? };
     let spec = spec_again(&group, &again)?;
-    let owner = if user.owns(&group.owner) { user } else { group.owner.clone() };
-    api.may_own_work(&owner)?;
+    api.may_own_work(&user)?;
     let warning = match api.context.work.directory.knows_all() {
         true => servable(&api.cluster.borrow(), &spec, true)?,
         false => String::new(),
     };
-    api.commit_submission(submitting, id, spec, owner).await?;
+    api.commit_submission(submitting, id, spec, user).await?;
     Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None })
 }
 
 /// Adds what only a query of this group tells.
 pub(super) async fn add_counts(api: &Api, group: &Allocation, shown: &mut v1::Allocation, stale: bool) -> Result<(), Status> {
-    let counts = counts(&states(api, group.id, None, stale).await?);
+    let counts = counts(&states(api, group.id, WhichTasks::Counts, stale).await?.counts);
     if !group.state.is_terminal() && !group.held && group.awaits().is_none() {
         shown.status_message = format!("{} of {} done", ended_count(&counts), counts.total);
     }
@@ -97,12 +95,24 @@ pub(super) fn ended_count(counts: &v1::TaskCounts) -> u32 {
     counts.completed + counts.failed + counts.cancelled
 }
 
-/// The states of a group's tasks; with an `ordinal`, also where that task ran.
-pub(super) async fn states(api: &Api, group: AllocationId, ordinal: Option<u32>, stale: bool) -> Result<TaskStates, Status> {
-    match api.ask(Ask::GetTasks { id: group, ordinal }, stale).await? {
+/// The numbers of a group's tasks, and the states of those that are asked for.
+pub(super) async fn states(api: &Api, group: AllocationId, which: WhichTasks, stale: bool) -> Result<TaskStates, Status> {
+    match api.ask(Ask::GetTasks { id: group, which }, stale).await? {
         (Answer::Tasks(states), _) => Ok(*states),
         (other, _) => Err(unexpected(&other)),
     }
+}
+
+/// Refuses a group of another user: what is submitted is the caller's, who would get the tasks.
+fn is_own(group: &Allocation, user: &Principal) -> Result<(), Status> {
+    if user.owns(&group.owner) {
+        return Ok(());
+    }
+    let (short, owner) = (group.id.short(), &group.owner.name);
+    Err(Status::permission_denied(format!(
+        "task group {short} belongs to {owner}, and only {owner} may have its tasks run once more: that is new work of {owner}\n\
+         hint: `sudo -u {owner} lattice retry {short}`"
+    )))
 }
 
 /// The tasks of a group; refused if it is none.
@@ -233,7 +243,7 @@ pub(super) fn work_name(name: &str, lane: Option<LaneOf>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationState, TaskOutcome, test_builders};
+    use lattice_model::{AllocationState, EndReason, TaskOutcome, Timestamp, test_builders};
 
     fn id(number: u128) -> AllocationId {
         AllocationId(uuid::Uuid::from_u128(number << 96))
@@ -247,7 +257,7 @@ mod tests {
     }
 
     fn lane() -> Allocation {
-        Allocation { id: id(2), lane: Some(LaneOf { group: id(1), number: 3, revocations: 0 }), ..group() }
+        Allocation { id: id(2), lane: Some(LaneOf { group: id(1), number: 3, queued_at: Timestamp(0), revocations: 0 }), ..group() }
     }
 
     fn set(ranges: &[(u32, u32)]) -> TaskSet {
@@ -271,6 +281,19 @@ mod tests {
         assert_eq!(
             refused(tasks_of(&test_builders::allocation(id(1)))),
             "allocation 00000001 is no task group\nhint: `lattice submit --task-group` submits one"
+        );
+    }
+
+    #[test]
+    fn tasks_run_once_more_for_the_owner_alone() {
+        let mut group = group();
+        let root = Principal { name: "root".to_owned(), uid: 0, ..group.owner.clone() };
+        (group.owner.name, group.owner.uid) = ("ada".to_owned(), 7);
+        assert!(is_own(&group, &group.owner).is_ok());
+        assert_eq!(
+            refused(is_own(&group, &root)),
+            "task group 00000001 belongs to ada, and only ada may have its tasks run once more: that is new work of ada\n\
+             hint: `sudo -u ada lattice retry 00000001`"
         );
     }
 
@@ -316,6 +339,15 @@ mod tests {
     }
 
     #[test]
+    fn an_ended_lane_says_where_its_tasks_run() {
+        let of_lane = Allocation { state: AllocationState::Failed, reason: Some(EndReason::WalltimeExceeded), ..lane() };
+        let plain = Allocation { lane: None, ..of_lane.clone() };
+        let text = |allocation: &Allocation| crate::status_message::status_message(allocation, &Cluster::default());
+        assert!(text(&plain).ends_with("; ask for more with --walltime"), "{}", text(&plain));
+        assert!(text(&of_lane).ends_with("; its tasks run in another lane"), "{}", text(&of_lane));
+    }
+
+    #[test]
     fn a_group_has_no_nodes_and_a_lane_no_life_of_its_own() {
         let plain = test_builders::allocation(id(1));
         assert!(refuse_group(&plain).is_ok() && refuse_group(&lane()).is_ok());
@@ -337,7 +369,7 @@ mod tests {
     #[test]
     fn the_first_lane_of_a_group_is_the_waiting_one_with_the_lowest_number() {
         let lane = |at: u128, group: u128, number: u32, state| {
-            let lane = Some(LaneOf { group: id(group), number, revocations: 0 });
+            let lane = Some(LaneOf { group: id(group), number, queued_at: Timestamp(0), revocations: 0 });
             Allocation { lane, state, ..test_builders::allocation(id(at)) }
         };
         let (waits, runs) = (AllocationState::Pending, AllocationState::Running);

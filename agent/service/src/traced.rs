@@ -10,7 +10,7 @@ use lattice_api::v1;
 use lattice_model::trace::TRACE_BYTES_MAX;
 use lattice_model::with_causes;
 use lattice_output::log_store::{ClusterTraceUpload, LogStore, StoreError};
-use lattice_quorum_client::wire::{Answer, ListFilter, Request as Ask};
+use lattice_quorum_client::wire::{Answer, ListFilter, Request as Ask, WantedLanes};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -28,7 +28,7 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTracedWorkRequest>)
     let v1::ListTracedWorkRequest { limit, page_token } = request.into_inner();
     let limit = if limit == 0 { PAGE_LEN_DEFAULT } else { limit.min(LIST_MAX) };
     let before = place(&page_token)?;
-    let filter = ListFilter { user: None, name: None, vcluster: None, tenant: None, node: None, lanes_of: None };
+    let filter = ListFilter { lanes: WantedLanes::All, ..ListFilter::default() };
     let question = Ask::ListAllocations { uid: None, states: Vec::new(), limit, before, filter };
     let (all, more) = match api.ask(question, false).await? {
         (Answer::AllocationPage { allocations, more }, _) => (allocations, more),
@@ -36,7 +36,8 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTracedWorkRequest>)
     };
     Ok(v1::ListTracedWorkResponse {
         next_page_token: next_page_token(&all, more),
-        work: all.iter().map(lattice_api::trace::to_proto).collect(),
+        // A task group gets no nodes itself: its lanes do.
+        work: all.iter().filter(|a| !a.is_task_group()).map(lattice_api::trace::to_proto).collect(),
         checkpoint_bytes_per_second: api.cluster.borrow().checkpoint_bytes_per_second,
     })
 }

@@ -40,6 +40,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         id: allocation.id.to_string(),
         state: allocation.shown_state().to_string(),
         walltime_seconds: walltime.or(before).map_or(0, |walltime| walltime.as_secs()),
+        is_task_group: allocation.is_task_group(),
     })
 }
 

@@ -1,8 +1,7 @@
 //! Task groups.
 
 use crate::v1;
-use lattice_model::spec::WALLTIME_MAX;
-use lattice_model::task_group::{LANE_WALLTIMES, NoSuchIndices};
+use lattice_model::task_group::{NoSuchIndices, check_walltime};
 use lattice_model::{AllocationSpec, IndexRun, RequeuePolicy, SpecError, TaskGroup, TaskIndices};
 
 pub(super) fn to_model(group: &v1::TaskGroup) -> Result<TaskGroup, SpecError> {
@@ -16,8 +15,8 @@ pub(super) fn to_model(group: &v1::TaskGroup) -> Result<TaskGroup, SpecError> {
     })
 }
 
-/// Not rules of the model: the specification of a lane has twice the walltime, and updates and recovery
-/// check specifications again.
+/// Not rules of the model: the specification of a lane has more than twice the walltime, and updates and
+/// recovery check specifications again.
 pub(super) fn check(model: &AllocationSpec) -> Result<(), SpecError> {
     if model.tasks.is_none() {
         return Ok(());
@@ -27,12 +26,7 @@ pub(super) fn check(model: &AllocationSpec) -> Result<(), SpecError> {
         let why = "always is not for a task group: leave it out, and run the tasks that failed once more with `lattice retry`";
         return Err(SpecError::Invalid { field: "requeue", why: why.to_owned() });
     }
-    let most = WALLTIME_MAX / LANE_WALLTIMES;
-    if model.walltime.is_some_and(|walltime| walltime > most) {
-        let why = format!("a task may have at most {} days", most.as_secs() / 86_400);
-        return Err(SpecError::Invalid { field: "walltime", why });
-    }
-    Ok(())
+    check_walltime(model.walltime)
 }
 
 pub(super) fn from_model(group: &TaskGroup) -> v1::TaskGroup {

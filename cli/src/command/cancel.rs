@@ -50,9 +50,8 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
 /// What was cancelled.
 enum Cancelled {
     Allocation(v1::CancelResponse),
-    /// Tasks of the task group that this key names.
+    /// Tasks of a task group.
     Tasks {
-        key: String,
         tasks: TaskIndices,
         response: v1::CancelTasksResponse,
     },
@@ -62,9 +61,9 @@ async fn cancel(client: &Client, key: String, tasks: Option<TaskIndices>) -> Res
     let Some(tasks) = tasks else {
         return answer(client.allocations().cancel(v1::CancelRequest { key })).await.map(Cancelled::Allocation);
     };
-    let request = v1::CancelTasksRequest { key: key.clone(), indices: index_runs(&tasks) };
+    let request = v1::CancelTasksRequest { key, indices: index_runs(&tasks) };
     let response = answer(client.allocations().cancel_tasks(request)).await?;
-    Ok(Cancelled::Tasks { key, tasks, response })
+    Ok(Cancelled::Tasks { tasks, response })
 }
 
 async fn list_own(client: &Client, states: &[AllocationState]) -> Result<Vec<Target>, Failure> {
@@ -83,12 +82,12 @@ fn line(cancelled: &Cancelled) -> String {
         Cancelled::Allocation(v1::CancelResponse { id, state }) => {
             format!("Allocation {} had ended before: it is {state}\n", short(id))
         }
-        Cancelled::Tasks { key, response, .. } => {
+        Cancelled::Tasks { response, .. } => {
             let ended = match response.ended {
                 0 => String::new(),
                 ended => format!("; {ended} had ended before"),
             };
-            format!("Cancelled {} of task group {}{ended}\n", counted(response.cancelled, "task"), short(key))
+            format!("Cancelled {} of task group {}{ended}\n", counted(response.cancelled, "task"), short(&response.id))
         }
     }
 }
@@ -96,15 +95,15 @@ fn line(cancelled: &Cancelled) -> String {
 fn name(cancelled: &Cancelled) -> String {
     match cancelled {
         Cancelled::Allocation(response) => response.id.clone(),
-        Cancelled::Tasks { key, tasks, .. } => format!("{key}[{tasks}]"),
+        Cancelled::Tasks { tasks, response } => format!("{}[{tasks}]", response.id),
     }
 }
 
 fn json(cancelled: &Cancelled) -> serde_json::Value {
     match cancelled {
         Cancelled::Allocation(response) => serde_json::json!({ "id": response.id, "state": response.state }),
-        Cancelled::Tasks { key, tasks, response } => {
-            serde_json::json!({ "id": key, "tasks": tasks.to_string(), "cancelled": response.cancelled, "ended": response.ended })
+        Cancelled::Tasks { tasks, response } => {
+            serde_json::json!({ "id": response.id, "tasks": tasks.to_string(), "cancelled": response.cancelled, "ended": response.ended })
         }
     }
 }
@@ -119,9 +118,8 @@ mod tests {
         assert_eq!(line(&allocation("Cancelled")), "Allocation 1f0c9a4e is cancelled\n");
         assert_eq!(line(&allocation("Failed")), "Allocation 1f0c9a4e had ended before: it is Failed\n");
         let tasks = |cancelled, ended| Cancelled::Tasks {
-            key: "1f0c9a4e-5b7d".into(),
             tasks: TaskIndices::parse("10-20,30").unwrap(),
-            response: v1::CancelTasksResponse { cancelled, ended },
+            response: v1::CancelTasksResponse { id: "1f0c9a4e-5b7d".into(), cancelled, ended },
         };
         assert_eq!(line(&tasks(12, 0)), "Cancelled 12 tasks of task group 1f0c9a4e\n");
         assert_eq!(line(&tasks(1, 11)), "Cancelled 1 task of task group 1f0c9a4e; 11 had ended before\n");

@@ -4,11 +4,11 @@ mod graph;
 
 use crate::failure::Failure;
 use crate::listing::report_age;
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, Width, print, print_names};
 use crate::request::{self, Program, Surroundings};
 use crate::session::{Session, answer};
 use crate::shown::{filled, short, time};
-use crate::table::{Table, block};
+use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::dag::{CancelDags, DagCommand, DagStatus, ListDags, ShowDag, SubmitDag};
@@ -26,6 +26,14 @@ use std::path::Path;
 
 /// DAGs of one page.
 const PAGE_LEN_MAX: u32 = 1000;
+/// How many of those that a step depends on are named on a screen.
+const NAMED_MAX: usize = 3;
+
+/// How the tables are made narrower.
+const LIST_FIT: Fit<'_> =
+    Fit { left_out: &[], shortened: &[("NAME", 8), ("OWNER", 8)], wrapped: &[("STEPS", 12)], left_out_last: &["SUBMITTED"] };
+const STATES_FIT: Fit<'_> = Fit { left_out: &[], shortened: &[("STEP", 24)], wrapped: &[("REASON", 16)], left_out_last: &[] };
+const EDGES_FIT: Fit<'_> = Fit { left_out: &[], shortened: &[("STEP", 24)], wrapped: &[("DEPENDS ON", 24)], left_out_last: &[] };
 
 pub async fn run(session: &Session, command: DagCommand) -> Result<u8, Failure> {
     let success = |()| 0;
@@ -136,7 +144,7 @@ async fn list(session: &Session, args: ListDags) -> Result<(), Failure> {
         request.page_token = page.next_page_token;
     };
     match session.format() {
-        Format::Table => print(&table(&dags, request.all_users))?,
+        Format::Table => print(&table(&dags, request.all_users, session.table_size()))?,
         Format::Data(notation) => notation.print(&dags.iter().map(summary).collect::<Vec<_>>())?,
         Format::Name => print_names(dags.iter().map(|dag| dag.id.as_str()))?,
     }
@@ -156,7 +164,7 @@ async fn status(session: &Session, args: DagStatus) -> Result<(), Failure> {
     report_age(session, dag.age_ms);
     match session.format() {
         Format::Table if args.graph => print(&graph::text(&dag)),
-        Format::Table => print(&format!("{}\n{}", head(&dag), states_table(&dag))),
+        Format::Table => print(&format!("{}\n{}", head(&dag), states_table(&dag, session.table_size()))),
         Format::Data(notation) => notation.print(&with_steps(&dag)),
         Format::Name => print_names(dag.steps.iter().map(|step| step.allocation.as_str())),
     }
@@ -170,7 +178,7 @@ async fn show(session: &Session, args: ShowDag) -> Result<(), Failure> {
     }
     match session.format() {
         Format::Table if args.graph => print(&graph::text(&dag)),
-        Format::Table => print(&format!("{}\n{}", head(&dag), edges_table(&dag))),
+        Format::Table => print(&format!("{}\n{}", head(&dag), edges_table(&dag, session.table_size()))),
         Format::Data(notation) => notation.print(&with_steps(&dag)),
         Format::Name => print_names(dag.steps.iter().map(|step| step.name.as_str())),
     }
@@ -221,14 +229,14 @@ fn progress(counts: v1::StepCounts) -> String {
     parts.join(", ")
 }
 
-fn table(dags: &[v1::Dag], with_owner: bool) -> String {
+fn table(dags: &[v1::Dag], with_owner: bool, size: TableSize) -> String {
     let mut table = Table::new(&["DAG", "NAME", "OWNER", "STATE", "STEPS", "SUBMITTED"]);
     for dag in dags {
         let owner = if with_owner { dag.owner.clone() } else { String::new() };
         let submitted = time(dag.submitted_at_ms).unwrap_or_default();
         table.row(vec![short(&dag.id).to_owned(), dag.name.clone(), owner, dag.state.clone(), progress(counts(dag)), submitted]);
     }
-    table.text(&["OWNER"])
+    table.on_screen(&["OWNER"], &LIST_FIT, size)
 }
 
 fn head(dag: &v1::Dag) -> String {
@@ -242,22 +250,28 @@ fn head(dag: &v1::Dag) -> String {
     ])
 }
 
-fn states_table(dag: &v1::Dag) -> String {
+fn states_table(dag: &v1::Dag, size: TableSize) -> String {
     let mut table = Table::new(&["STEP", "ID", "STATE", "REASON"]);
     for step in &dag.steps {
         let reason = if step.not_needed { "not needed".to_owned() } else { step.reason.clone() };
         table.row(vec![step.name.clone(), short(&step.allocation).to_owned(), step.state.clone(), reason]);
     }
-    table.text(&["REASON"])
+    table.on_screen(&["REASON"], &STATES_FIT, size)
 }
 
-fn edges_table(dag: &v1::Dag) -> String {
+fn edges_table(dag: &v1::Dag, size: TableSize) -> String {
+    let most = if size.width == Width::Terse && size.columns.is_some() { NAMED_MAX } else { usize::MAX };
     let mut table = Table::new(&["STEP", "ID", "DEPENDS ON"]);
     for step in &dag.steps {
-        let on = step.depends_on.iter().map(|edge| format!("{} of {}", edge.condition, parent(edge))).collect::<Vec<_>>().join(", ");
+        let edges = step.depends_on.iter().take(most).map(|edge| format!("{} of {}", edge.condition, parent(edge)));
+        let more = match step.depends_on.len().saturating_sub(most) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let on = edges.collect::<Vec<_>>().join(", ") + &more;
         table.row(vec![step.name.clone(), short(&step.allocation).to_owned(), on]);
     }
-    table.text(&["DEPENDS ON"])
+    table.on_screen(&["DEPENDS ON"], &EDGES_FIT, size)
 }
 
 /// The step that an edge comes from, or the allocation.
@@ -351,19 +365,46 @@ train   2f0c9a4e  Completed  —
 eval    3f0c9a4e  Pending    —
 notify  4f0c9a4e  Cancelled  not needed
 ";
-        assert_eq!(states_table(&sample()), states);
+        assert_eq!(states_table(&sample(), TableSize::default()), states);
         let edges = "\
 STEP    ID        DEPENDS ON
 train   2f0c9a4e  any of 5f0c9a4e (data), success of 6f0c9a4e
 eval    3f0c9a4e  success of train
 notify  4f0c9a4e  failure of train
 ";
-        assert_eq!(edges_table(&sample()), edges);
+        assert_eq!(edges_table(&sample(), TableSize::default()), edges);
         let list = "\
 DAG       NAME  STATE    STEPS                                   SUBMITTED
 1f0c9a4e  flow  Running  1 completed, 1 not needed, 1 not ended  2026-03-05T10:00:00.000Z
 ";
-        assert_eq!(table(&[sample()], false), list);
+        assert_eq!(table(&[sample()], false, TableSize::default()), list);
+    }
+
+    #[test]
+    fn on_a_screen_no_line_is_wider() {
+        let screen = TableSize { width: Width::Terse, columns: Some(80) };
+        let list = "\
+DAG       NAME  STATE    STEPS                          SUBMITTED
+1f0c9a4e  flow  Running  1 completed, 1 not needed, 1   2026-03-05T10:00:00.000Z
+                         not ended
+";
+        assert_eq!(table(&[sample()], false, screen), list);
+        let mut dag = sample();
+        dag.name = "n".repeat(128);
+        dag.owner = "o".repeat(32);
+        dag.state = "Cancelled".into();
+        dag.steps[0].name = "s".repeat(128);
+        dag.steps[1].reason = format!("dependency_unmet: success of 2f0c9a4e ({}), which is Failed", "s".repeat(128));
+        dag.steps[1].depends_on = vec![edge("train", "2f0c9a4e-5b7d", "", "any"); 256];
+        let (states, edges) = (states_table(&dag, screen), edges_table(&dag, screen));
+        for text in [&table(std::slice::from_ref(&dag), true, screen), &states, &edges] {
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        }
+        assert!(table(std::slice::from_ref(&dag), true, screen).contains("2026-03-05T10:00:00.000Z"));
+        assert!(edges.contains("any of train, any of train, any of train"), "{edges}");
+        assert!(edges.contains("253 more"), "{edges}");
+        assert_eq!(edges_table(&dag, TableSize { width: Width::Wide, columns: Some(80) }).matches("any of train").count(), 256);
+        assert_eq!(edges_table(&dag, TableSize::default()).matches("any of train").count(), 256);
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
     if task.is_some() && args.rank.is_some() {
         return Err(Failure::usage("a task has no ranks of its own: --rank is for other work").hint("leave --rank out"));
     }
+    if args.label && (task.is_some() || args.task.is_some()) {
+        return Err(Failure::usage("a task has one output: --label is for ranks").hint("leave --label out"));
+    }
     let request = v1::LogsRequest {
         key: session.resolve_key(&key)?,
         follow: args.follow,

@@ -56,7 +56,7 @@ async fn tasks(session: &Session, typed: &str, stale: bool) -> Result<(), Failur
     let request = v1::GetTasksRequest { key: session.resolve_key(typed)?, index: None, limit: TASK_RANGES_MAX, stale };
     let found = answer(session.connect().await?.allocations().get_tasks(request)).await?;
     match session.format() {
-        Format::Table => print(&tasks_table(&found.ranges, session.table_size()))?,
+        Format::Table => print(&tasks_table(&found.ranges, found.truncated, session.table_size()))?,
         Format::Data(notation) => notation.print(&TasksJson::from(&found))?,
         Format::Name => {
             let names: Vec<String> = found.ranges.iter().map(|range| range_name(&found.id, range)).collect();
@@ -118,8 +118,8 @@ async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure>
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
     listing::report_age(session, allocation.age_ms);
     let has_ended = state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal());
-    // A task group has no output of its own: each of its tasks has.
-    let has_output = allocation.task_group.is_empty();
+    // A task group and its lanes have no output of their own: each task has.
+    let has_output = allocation.task_group.is_empty() && allocation.lane_of.is_empty();
     let last_stderr = if has_ended && has_output && session.format() != Format::Name {
         LastStderr::read(&client, &allocation).await
     } else {

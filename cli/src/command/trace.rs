@@ -133,7 +133,8 @@ impl Captured {
         let mut all = Vec::new();
         let checkpoint_bytes_per_second = loop {
             let page = answer(client.admin().list_traced_work(request.clone())).await?;
-            let is_last = page.work.is_empty() || page.next_page_token.is_empty();
+            // A page of task groups alone has no work, and others follow it.
+            let is_last = page.next_page_token.is_empty();
             all.extend(page.work);
             if is_last {
                 break page.checkpoint_bytes_per_second;

@@ -15,7 +15,7 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     let Update { ids, changes: Changes { walltime, preemption_class, name } } = args;
     let walltime = walltime.map(new_walltime).transpose()?;
     let client = session.connect().await?;
-    let (mut done, mut walltimes, mut exit) = (Vec::new(), BTreeMap::new(), 0);
+    let (mut done, mut now, mut exit) = (Vec::new(), BTreeMap::new(), 0);
     for typed in ids {
         let asked = match session.resolve_key(&typed) {
             Ok(key) => {
@@ -25,16 +25,18 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
             Err(failure) => Err(failure),
         };
         match asked {
-            Ok(v1::UpdateAllocationResponse { id, state, walltime_seconds }) => {
-                walltimes.insert(id.clone(), walltime_seconds);
+            Ok(v1::UpdateAllocationResponse { id, state, walltime_seconds, is_task_group }) => {
+                now.insert(id.clone(), (walltime_seconds, is_task_group));
                 done.push((id, state));
             }
             Err(failure) => exit = report_failure(failure, exit),
         }
     }
     let changed = |id: &String| {
-        let walltime_seconds = walltime.and_then(|_| walltimes.get(id).copied());
-        changed_text(walltime_seconds, preemption_class, name.as_deref())
+        let (walltime_seconds, is_task_group) = now.get(id).copied().unzip();
+        let changed = changed_text(walltime.and(walltime_seconds), preemption_class, name.as_deref());
+        let but = if is_task_group == Some(true) { "; lanes of it that have nodes keep what they had" } else { "" };
+        changed + but
     };
     print_done(session, &done, |(id, _)| format!("Allocation {} has {}\n", short(id), changed(id)))?;
     Ok(exit)

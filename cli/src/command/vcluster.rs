@@ -9,7 +9,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{self, Session, answer};
 use crate::shown::counts::nodes_wanted;
-use crate::shown::{AllocationJson, allocations_table, filled, folded, short};
+use crate::shown::{AllocationJson, allocations_table, filled, folded, short, work_name};
 use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -163,7 +163,7 @@ fn queue_table(queue: &v1::VClusterQueueResponse, size: TableSize) -> String {
         let class = a.class_in_queue.map(|class| class.to_string()).unwrap_or_default();
         let score = a.score.map(|score| format!("{score:.3}")).unwrap_or_default();
         let (owner, nodes) = (a.owner.clone(), nodes_wanted(a));
-        table.row(vec![place, short(&a.id).to_owned(), a.name.clone(), owner, nodes, class, score, a.status_message.clone()]);
+        table.row(vec![place, short(&a.id).to_owned(), work_name(a), owner, nodes, class, score, a.status_message.clone()]);
     }
     let left_out = (queue.waiting as usize).saturating_sub(queue.allocations.len());
     let text = table.on_screen(&["OWNER", "CLASS", "SCORE", "REASON"], &QUEUE_FIT, size);

@@ -40,7 +40,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Nodes", nodes),
         ("Share", a.share.as_ref().map(|s| format!("{} of each node", amount(s))).unwrap_or_default()),
         ("Topology", a.topology.clone()),
-        ("Tasks", tasks_of(a)),
+        ("Tasks", if has_one_rank(a) { String::new() } else { tasks_of(a) }),
         ("Task group", group_list(a)),
         ("Lane", if a.lane_of.is_empty() { String::new() } else { format!("{} of task group {}", a.lane_number, short(&a.lane_of)) }),
         ("Walltime", if a.task_group.is_empty() { walltime(a) } else { format!("{} for each task", walltime(a)) }),
@@ -70,6 +70,12 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
     ];
     block(&[&rows[..], &dependencies(a)[..]].concat())
+}
+
+/// Whether each task of a task group is one process: the number of its ranks would be read as that of the tasks.
+fn has_one_rank(a: &v1::Allocation) -> bool {
+    let nodes = a.nodes_requested.max(a.nodes_requested_max);
+    !a.task_group.is_empty() && a.ranks == 0 && nodes <= 1 && a.tasks_per_node <= 1
 }
 
 /// A line for each allocation that it depends on.
@@ -152,6 +158,9 @@ vCluster:   ml-training
         let shown = |a: &v1::Allocation| allocation_block(a, &LastStderr::default(), NOW);
         let group = shown(&v1::Allocation { task_group: "0-99%20".into(), ..running() });
         assert!(group.contains("Task group:  0-99%20\n") && group.contains("Walltime:    72:00:00 for each task\n"), "{group}");
+        assert!(group.contains("Tasks:       2 on each node, 6 in all\n"), "{group}");
+        let one = v1::Allocation { nodes: vec![], nodes_requested: 1, tasks_per_node: 1, task_group: "0-99".into(), ..running() };
+        assert!(!shown(&one).contains("Tasks:"), "{}", shown(&one));
         let lane = shown(&v1::Allocation { lane_of: "2f0c9a4e-5b7d".into(), lane_number: 3, ..running() });
         assert!(lane.contains("Lane:       3 of task group 2f0c9a4e\n") && lane.contains("Walltime:   72:00:00\n"), "{lane}");
     }

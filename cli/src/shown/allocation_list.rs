@@ -2,7 +2,7 @@
 
 use super::counts::{node_count, nodes_wanted};
 use super::state::reason;
-use super::values::{filled, folded, queue, short};
+use super::values::{filled, folded, queue, short, work_name};
 use super::walltime::{elapsed, left, walltime};
 use crate::output::{TableSize, Width};
 use crate::table::{Fit, Table, shortened};
@@ -29,7 +29,7 @@ pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners:
     for a in allocations {
         let mut cells = vec![
             short(&a.id).to_owned(),
-            a.name.clone(),
+            work_name(a),
             if owners || is_wide { a.owner.clone() } else { String::new() },
             a.state.clone(),
             node_count(a),
@@ -56,7 +56,7 @@ pub const ALLOCATION_HEADING: &[&str] = &["ID", "NAME", "OWNER", "STATE", "NODES
 pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
     let nodes = if a.nodes.is_empty() { nodes_wanted(a) } else { folded(&a.nodes) };
     let queue = queue(&a.vcluster).to_owned();
-    vec![short(&a.id).to_owned(), a.name.clone(), a.owner.clone(), a.state.clone(), nodes, walltime(a), queue, reason(a)]
+    vec![short(&a.id).to_owned(), work_name(a), a.owner.clone(), a.state.clone(), nodes, walltime(a), queue, reason(a)]
 }
 
 #[cfg(test)]
@@ -87,6 +87,8 @@ ID        NAME          OWNER  STATE      NODES  WALLTIME  ELAPSED   LEFT  VCLUS
 1f0c9a4e  training-run  ada    Completed  3      72:00:00  00:00:01  —     ml-training  —
 ";
         assert_eq!(allocations_table(&[failed, completed], NOW, true, TERSE), want);
+        let lane = v1::Allocation { lane_of: "2f0c9a4e-5b7d".into(), lane_number: 3, ..running() };
+        assert!(allocations_table(&[lane], NOW, false, TERSE).contains("  training-run (lane 3 of 2f0c9a4e)  "));
         assert_eq!(allocations_table(&[], NOW, false, TERSE), "ID  NAME  STATE  NODES  WALLTIME  ELAPSED  LEFT  VCLUSTER\n");
     }
 

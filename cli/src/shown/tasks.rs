@@ -133,8 +133,9 @@ struct StateLine {
     indices: Vec<String>,
 }
 
-/// The tasks of a group: a line for each state and exit code, or if wide for each range of indices.
-pub fn tasks_table(ranges: &[v1::TaskRange], size: TableSize) -> String {
+/// The tasks of a group: a line for each state and exit code, or if wide for each range of indices. `truncated`:
+/// there are more ranges, so a state may have more tasks.
+pub fn tasks_table(ranges: &[v1::TaskRange], truncated: bool, size: TableSize) -> String {
     if size.width == Width::Wide {
         let mut table = Table::new(&["INDICES", "TASKS", "STATE", "EXIT CODE", "REASON"]);
         for range in ranges {
@@ -158,7 +159,8 @@ pub fn tasks_table(ranges: &[v1::TaskRange], size: TableSize) -> String {
     }
     let mut table = Table::new(&["STATE", "TASKS", "INDICES"]);
     for line in lines {
-        table.row(vec![line.state, line.tasks.to_string(), line.indices.join(", ")]);
+        let (least, more) = if truncated { ("at least ", ", …") } else { ("", "") };
+        table.row(vec![line.state, format!("{least}{}", line.tasks), line.indices.join(", ") + more]);
     }
     table.on_screen(&[], &TASKS_FIT, size)
 }
@@ -287,7 +289,7 @@ pub fn task_text(task: &Task) -> String {
     let why = why.map_or_else(String::new, |why| format!(": {why}"));
     let restarts = match known.restarts {
         0 => String::new(),
-        restarts => format!("It was begun again {}, because its lane was lost or preempted.\n", counted(restarts, "time")),
+        restarts => format!("It was begun again {}, because its lane was lost or ended early.\n", counted(restarts, "time")),
     };
     format!("{}[{}] is {}{why}\n{restarts}", short(&task.group), task.index, known.state)
 }
@@ -349,8 +351,14 @@ Failed (walltime_exceeded)  1      64
 Cancelled                   5      65-69
 Pending                     30     70-99
 ";
-        assert_eq!(tasks_table(&ranges(), TERSE), want);
-        assert_eq!(tasks_table(&[], TERSE), "STATE  TASKS  INDICES\n");
+        assert_eq!(tasks_table(&ranges(), false, TERSE), want);
+        assert_eq!(tasks_table(&[], false, TERSE), "STATE  TASKS  INDICES\n");
+        let want = "\
+STATE       TASKS        INDICES
+Completed   at least 42  0-41, …
+Failed (1)  at least 1   42, …
+";
+        assert_eq!(tasks_table(&ranges()[..2], true, TERSE), want);
         let scattered: Vec<_> = (0..20).map(|at| range(at * 10, at * 10, "Completed", Some(0), "")).collect();
         let want = "\
 STATE      TASKS  INDICES
@@ -359,7 +367,7 @@ Completed  20     0, 10, 20, 30, 40, 50,
                   110, 120, 130, 140, 150,
                   160, 170, 180, 190
 ";
-        assert_eq!(tasks_table(&scattered, TableSize { width: Width::Terse, columns: Some(42) }), want);
+        assert_eq!(tasks_table(&scattered, false, TableSize { width: Width::Terse, columns: Some(42) }), want);
     }
 
     #[test]
@@ -370,7 +378,7 @@ INDICES  TASKS  STATE      EXIT CODE  REASON
 42       1      Failed     1          exit_code 1
 43-62    20     Running    —          —
 ";
-        assert_eq!(tasks_table(&ranges()[..3], TableSize { width: Width::Wide, columns: Some(20) }), want);
+        assert_eq!(tasks_table(&ranges()[..3], false, TableSize { width: Width::Wide, columns: Some(20) }), want);
         let counts = Some(v1::TaskCounts { total: 3, completed: 2, failed: 1, lanes_running: 2, ..Default::default() });
         let mut odd = range(0, 8, "Completed", Some(0), "completed");
         odd.indices = Some(v1::IndexRun { first: 0, last: 8, step: 2 });
@@ -462,7 +470,7 @@ Lanes:      2f0c9a4e
             (
                 task("Pending", &[("2f0c9a4e-5b7d", "n1")], 1, None, ""),
                 "1f0c9a4e[7] is Pending: it waits for another lane; the last one was 2f0c9a4e on n1\n\
-                 It was begun again 1 time, because its lane was lost or preempted.\n",
+                 It was begun again 1 time, because its lane was lost or ended early.\n",
             ),
             (
                 task("Running", &[("2f0c9a4e-5b7d", "n1"), ("77ab01cd-5b7d", "n2")], 0, None, ""),

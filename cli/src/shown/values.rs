@@ -29,6 +29,14 @@ pub fn disclosed<'a>(name: &'a str, owner: &str) -> Option<&'a str> {
     (!owner.is_empty()).then_some(name)
 }
 
+/// What a list that may have lanes of task groups calls an allocation: a lane by its group.
+pub fn work_name(a: &v1::Allocation) -> String {
+    if a.lane_of.is_empty() || a.name.is_empty() {
+        return a.name.clone();
+    }
+    format!("{} (lane {} of {})", a.name, a.lane_number, short(&a.lane_of))
+}
+
 /// Node names as a hostlist; unchanged if one of them cannot be parsed.
 pub fn folded(names: &[String]) -> String {
     match names.iter().map(|name| name.parse::<NodeId>()).collect::<Result<Vec<_>, _>>() {

@@ -70,7 +70,7 @@ struct Document {
 #[derive(Default)]
 struct StepEntries {
     name: Option<String>,
-    depends_on: Vec<v1::Dependency>,
+    depends_on: Option<Vec<v1::Dependency>>,
     others: Vec<Entry>,
 }
 
@@ -86,6 +86,8 @@ struct Entry {
 enum Value {
     Nothing,
     Flag(bool),
+    /// A whole number in decimal digits, however it was written.
+    Number(String),
     Text(String),
     List(Vec<Value>),
     Pairs(Vec<(String, String)>),
@@ -119,11 +121,11 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<Value, E> {
-        Ok(Value::Text(number.to_string()))
+        Ok(Value::Number(number.to_string()))
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
-        Ok(Value::Text(number.to_string()))
+        Ok(Value::Number(number.to_string()))
     }
 
     // Its digits would not be those that were written.
@@ -225,7 +227,9 @@ impl<'de> Visitor<'de> for StepVisitor {
                 }
                 "depends-on" => {
                     let all: Vec<DependencyEntry> = map.next_value()?;
-                    step.depends_on = all.into_iter().map(|entry| entry.0).collect();
+                    if step.depends_on.replace(all.into_iter().map(|entry| entry.0).collect()).is_some() {
+                        return Err(A::Error::custom("a step has depends_on or depends-on, not both"));
+                    }
                 }
                 plain => {
                     let value: Spanned<Value> = map.next_value()?;
@@ -277,12 +281,12 @@ fn step(file: &str, line: u64, entries: StepEntries, known: &mut BTreeMap<Vec<St
             }
             ("entrypoint", Value::List(list)) if !list.is_empty() => match texts(list) {
                 Some(argv) => program = Some(StepProgram::Command(argv)),
-                None => return Err(refused(*line, "entrypoint: a program and its arguments, each a text")),
+                None => return Err(refused(*line, "entrypoint: a program and its arguments, each a text; write numbers in quotes")),
             },
             ("script", Value::Text(path)) => program = Some(StepProgram::Script { path: path.clone(), args: Vec::new() }),
             ("args", Value::List(list)) => match texts(list) {
                 Some(texts) => args = texts,
-                None => return Err(refused(*line, "args: a list of texts")),
+                None => return Err(refused(*line, "args: a list of texts; write numbers in quotes")),
             },
             ("entrypoint" | "script" | "args", _) => {
                 return Err(refused(*line, &format!("{key} has another form, as `lattice dag --help` shows")));
@@ -306,7 +310,7 @@ fn step(file: &str, line: u64, entries: StepEntries, known: &mut BTreeMap<Vec<St
             line
         }
     };
-    Ok(WorkflowStep { place, name, flags: SubmitFlags { depends_on: entries.depends_on, ..flags }, tasks, program })
+    Ok(WorkflowStep { place, name, flags: SubmitFlags { depends_on: entries.depends_on.unwrap_or_default(), ..flags }, tasks, program })
 }
 
 /// The error of the first option that is wrong by itself, which has its line; else the error of all
@@ -325,20 +329,26 @@ fn option_words(key: &str, value: &Value) -> Result<Vec<String>, String> {
         Value::Nothing => Err(format!("{key} has no value")),
         Value::Flag(true) => Ok(vec![format!("--{key}")]),
         Value::Flag(false) => Ok(Vec::new()),
-        Value::Text(text) => Ok(vec![format!("--{key}={text}")]),
-        Value::List(list) => match texts(list) {
-            Some(texts) => Ok(texts.into_iter().map(|text| format!("--{key}={text}")).collect()),
-            None => Err(format!("{key}: a list of texts or numbers is expected")),
-        },
+        Value::Number(text) | Value::Text(text) => Ok(vec![format!("--{key}={text}")]),
+        Value::List(list) => {
+            let word = |item: &Value| match item {
+                Value::Number(text) | Value::Text(text) => Ok(format!("--{key}={text}")),
+                Value::Nothing | Value::Flag(_) | Value::List(_) | Value::Pairs(_) => {
+                    Err(format!("{key}: a list of texts or numbers is expected"))
+                }
+            };
+            list.iter().map(word).collect()
+        }
         Value::Pairs(pairs) => Ok(pairs.iter().map(|(name, value)| format!("--{key}={name}={value}")).collect()),
     }
 }
 
-/// The texts of a list; `None`: it contains something else.
+/// The texts of a list; `None`: it contains something else. A number is no text here: a program would
+/// get other digits than those that were written, such as 255 for 0xFF.
 fn texts(list: &[Value]) -> Option<Vec<String>> {
     let text = |value: &Value| match value {
         Value::Text(text) => Some(text.clone()),
-        Value::Nothing | Value::Flag(_) | Value::List(_) | Value::Pairs(_) => None,
+        Value::Nothing | Value::Flag(_) | Value::Number(_) | Value::List(_) | Value::Pairs(_) => None,
     };
     list.iter().map(text).collect()
 }
@@ -402,6 +412,8 @@ allocations:
         assert!(with("    script: y.sh\n").contains("line 4: step a: give an entrypoint or a script"));
         assert!(with("    depends_on:\n      - b: maybe\n").contains("\"maybe\" is no condition"));
         assert!(with("    depends_on:\n      - b: success\n        c: any\n").contains("a dash of its own"));
+        let twice = with("    depends_on: [b]\n    depends-on: [c]\n");
+        assert!(twice.contains("a step has depends_on or depends-on, not both"), "{twice}");
     }
 
     #[test]
@@ -410,6 +422,21 @@ allocations:
         assert!(refused("allocations:\n  - name: a\n").contains("step a: it has neither an entrypoint nor a script"));
         assert!(refused("allocations:\n  - name: a\n    entrypoint: \"'x\"\n").contains("entrypoint: a '"));
         assert!(refused("steps: []\n").contains("steps"), "{}", refused("steps: []\n"));
+    }
+
+    #[test]
+    fn a_program_gets_the_digits_that_were_written() {
+        let step = |lines: &str| format!("allocations:\n  - name: a\n{lines}");
+        for number in ["0xFF", "12", "-1"] {
+            let entrypoint = refused(&step(&format!("    entrypoint: [./sim, {number}]\n")));
+            let wanted = "w.yaml line 3: step a: entrypoint: a program and its arguments, each a text; write numbers in quotes";
+            assert_eq!(entrypoint, wanted, "{number}");
+        }
+        let args = refused(&step("    script: sim.sh\n    args: [5]\n"));
+        assert_eq!(args, "w.yaml line 4: step a: args: a list of texts; write numbers in quotes");
+        let kept = read("w.yaml", &step("    entrypoint: [./sim, \"0xFF\"]\n    nodes: 4\n")).unwrap();
+        assert_eq!(kept.steps[0].program, StepProgram::Command(vec!["./sim".into(), "0xFF".into()]));
+        assert_eq!(kept.steps[0].flags.nodes.map(|nodes| nodes.least), Some(4));
     }
 
     /// A billion laughs.

@@ -128,6 +128,11 @@ fn pipeline(w: &World) {
     assert_eq!(lines, ["preprocess", "train", "clean", "notify"]);
     let shown = w.ok(&["dag", "show", &id]);
     assert!(shown.contains("success of train") && shown.contains("any of evaluate"), "{shown}");
+    for args in [&["dag", "list"][..], &["dag", "status", &id], &["dag", "show", &id]] {
+        let narrow = w.lattice.command(args).env("COLUMNS", "80").output().unwrap();
+        let shown = String::from_utf8(narrow.stdout).unwrap();
+        assert!(shown.contains("train") && shown.lines().all(|line| line.chars().count() <= 80), "{args:?}: {shown}");
+    }
     let audit = w.ok(&["audit", "query", "--type", "DagSubmitted"]);
     assert!(audit.contains(&format!("DAG {id} (training-pipeline) with 5 steps")), "{audit}");
 }
@@ -157,6 +162,19 @@ fn refused(w: &World) {
     says("unknown", &unknown, 2, "unknown.yaml line 7: step a --nodse: there is no such option\nhint: did you mean --nodes?\n");
     let large = [format!("{}    nodes: 2000\n", step("a", "true", &[])), step("b", "true", &[])];
     says("large", &large, 2, "step \"a\": no nodes of this cluster could ever serve it");
+    // Comparing such texts with each other would take minutes.
+    let (long, other) = ("x".repeat(200_000), "y".repeat(200_000));
+    let name = "error: the DAG is refused: step 1: a name has 1 to 128 bytes without control characters\n";
+    says("long", &[step(&long, "true", &[]), step("b", "true", &[&other])], 2, name);
+    let reference = "error: the DAG is refused: step 2 depends on a text of 200000 bytes; names and ids have 1 to 128 bytes\n";
+    says("text", &[step("a", "true", &[]), step("b", "true", &[&other])], 2, reference);
+    let count = "error: the DAG is refused: step 2 depends on 257 others; at most 256 are possible\n";
+    says("many", &[step("a", "true", &[]), step("b", "true", &["a"; 257])], 2, count);
+    let file = files.workflow("env", &[step("a", "true", &[])]);
+    let with_env = w.lattice.command(&["dag", "submit", file.as_str()]).env("LARGE", "x".repeat(70_000)).output().unwrap();
+    let said = String::from_utf8(with_env.stderr).unwrap();
+    assert_eq!(with_env.status.code(), Some(2), "{said}");
+    assert!(said.contains("error: the environment of the steps has ") && said.contains("; 65536 are possible\nhint: unset "), "{said}");
 
     w.ok(&["admin", "limits", "--dag-size", "2"]);
     let three = files.workflow("three", &["a", "b", "c"].map(|name| step(name, "true", &[])));

@@ -47,6 +47,9 @@ fn captures_and_replays(w: &World) {
     for walltime in ["2m", "3m"] {
         w.completed(&w.submit(&["--name", "secret-work", "-N", "2", "--walltime", walltime, "--", "/bin/sleep", "1"]));
     }
+    let group = w.submit(&["--name", "secret-work", "--task-group=0-2", "--walltime", "2m", "--", "/bin/true"]);
+    w.completed(&group);
+    let lanes = w.ok(&["status", &group, "--lanes", "-o", "name"]);
     let waits = w.submit(&["--name", "secret-work", "--hold", "--walltime", "4m", "--", "/bin/true"]);
     let captured = w.run(&["admin", "trace", "capture", "--days", "1", "--file", &trace]);
     w.ok(&["cancel", &waits]);
@@ -59,6 +62,8 @@ fn captures_and_replays(w: &World) {
     assert!(["secret-work", "/bin/sleep", "root"].iter().all(|word| !text.contains(word)), "{text}");
     let of = |id: &str| text.lines().filter(|line| line.contains(id)).count();
     assert_eq!(of(&waits), 0, "it is held: {text}");
+    assert_eq!((of(&group), lanes.lines().count()), (0, 3), "its lanes get nodes: {text}");
+    assert!(lanes.lines().all(|lane| of(lane) > 0), "{lanes}{text}");
     let header = text.lines().next().unwrap();
     assert!(header.contains("\"budget_period_days\":90") && header.contains("\"checkpoint_bytes_per_second\":"), "{header}");
 

@@ -32,6 +32,7 @@ pub fn trials() -> Vec<Trial> {
         TASK_GROUPS.test("only_the_tasks_of_a_lost_node_run_again", &[], node_lost),
         TASK_GROUPS.test("a_leaders_death_repeats_and_loses_no_task", &[], leader_killed),
         TASK_GROUPS.test("a_million_tasks_cost_little_to_submit_and_to_cancel", &[], million),
+        TASK_GROUPS.test("a_changed_group_keeps_the_lanes_that_have_nodes_and_others_wait", &[], changed),
         TASK_GROUPS.test("what_is_no_task_and_another_users_tasks_are_refused", &[], refused),
     ]
 }
@@ -429,6 +430,36 @@ fn million(w: &World) {
     w.assert_nothing_left();
 }
 
+fn changed(w: &World) {
+    let sweep = Sweep::new();
+    // More tasks than run at once.
+    let id = submit(w, "0-39", &["--walltime=5m"], &sweep.script("", &sweep.waits("go")));
+    w.wait("lanes to run", || count(w, &id, "lanes_running") > 0);
+    let lanes = || {
+        let all = w.lattice.json(&["status", &id, "--lanes"]).unwrap();
+        let lane = |lane: &Value| (text(lane, "id"), text(lane, "state"), lane["walltime_seconds"].as_u64());
+        all.as_array().unwrap().iter().map(lane).collect::<Vec<_>>()
+    };
+    let in_state = |lanes: &[(String, String, Option<u64>)], wanted: &str| {
+        let all = lanes.iter().filter(|(_, state, _)| state == wanted);
+        all.map(|(id, _, walltime)| (id.clone(), *walltime)).collect::<Vec<_>>()
+    };
+    let ran = in_state(&lanes(), "Running");
+    let said = w.ok(&["update", &id, "--walltime", "10m"]);
+    let short = &id[..8];
+    assert_eq!(said, format!("Allocation {short} has a walltime of 00:10:00; lanes of it that have nodes keep what they had\n"));
+    let after = lanes();
+    // A lane has twice the walltime of a task.
+    assert!(!ran.is_empty() && ran.iter().all(|lane| lane.1 == Some(600)), "{ran:?}");
+    let (runs, waits) = (in_state(&after, "Running"), in_state(&after, "Pending"));
+    assert!(ran.iter().all(|lane| runs.contains(lane)), "{ran:?} {after:?}");
+    assert!(!waits.is_empty() && waits.iter().all(|lane| lane.1 == Some(1200)), "{after:?}");
+    let refused = w.run(&["update", &id, "--walltime", "7200h"]);
+    assert!(refused.code() != 0 && refused.err().contains("a task may have at most 182 days"), "{}", refused.err());
+    w.ok(&["cancel", &id]);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+}
+
 fn refused(w: &World) {
     let before = w.lattice.allocations().unwrap().len();
     for (indices, piece) in [
@@ -465,7 +496,9 @@ fn refused(w: &World) {
         let malformed = w.run(&[command, &format!("{id}[7")]);
         assert!(malformed.code() == 2 && malformed.err().contains("in quotes"), "{command}: {}", malformed.err());
     }
-    let runs = w.run(&["retry", &id, "--tasks", "0"]);
+    let of_root = w.run(&["retry", &id, "--tasks", "0"]);
+    assert!(of_root.code() == 4 && of_root.err().contains("may have its tasks run once more"), "{}", of_root.err());
+    let runs = w.run_as(NOBODY, &["retry", &id, "--tasks", "0"]);
     assert!(runs.code() == 4 && runs.err().contains("task 0 of group") && runs.err().contains("has not ended"), "{}", runs.err());
     for args in [&["cancel", &task(&id, 9)][..], &["cancel", &id], &["retry", &id], &["logs", &task(&id, 0)]] {
         let done = w.run_as(DAEMON, args);

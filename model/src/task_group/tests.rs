@@ -284,3 +284,11 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_walltime_of_a_lane_is_that_of_two_tasks_and_a_minute() {
+    let seconds = [1, 60, 86_400].map(Duration::from_secs);
+    assert_eq!(seconds.map(lane_walltime), [62, 180, 172_860].map(Duration::from_secs));
+    assert_eq!(seconds.map(lane_walltime).map(task_walltime), seconds);
+    assert_eq!(task_walltime(Duration::from_secs(59)), Duration::ZERO);
+}

@@ -26,6 +26,7 @@ use lattice_model::{
     DependencyCondition, EndReason, Principal, Step, StepCounts, StepEnd, StepOf, Timestamp,
 };
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -96,11 +97,12 @@ impl Ledger {
         submission: &DagSubmission,
     ) -> Result<Outcome, Refusal> {
         if let Some(there) = self.dags.get(id) {
-            let same = self.dag_was_submitted_as(there, owner, submission);
+            // The whole specifications of its steps may be much larger than the submission.
+            let same = there.owner == *owner && there.digest == digest_of(submission)?;
             return if same { Ok(Outcome::Done) } else { Err(Refusal::DagExists { id }) };
         }
         let specs = self.admits_steps(owner, submission)?;
-        let record = Arc::new(record_of(id, owner, submission, context.at));
+        let record = Arc::new(Dag { digest: digest_of(submission)?, ..record_of(id, owner, submission, context.at) });
         self.admits_record(&record)?;
         self.admits_dag_of_user(context, &specs, owner)?;
         for (number, (step, spec)) in (0..).zip(submission.steps.iter().zip(specs)) {
@@ -133,19 +135,6 @@ impl Ledger {
         let at = now.max(self.time);
         self.admits_record(&record_of(DagId(uuid::Uuid::nil()), owner, submission, at))?;
         self.would_admit_dag_of_user(&specs, owner, at)
-    }
-
-    fn dag_was_submitted_as(&self, there: &Dag, owner: &Principal, submission: &DagSubmission) -> bool {
-        let same = |(step, known): (&DagStep, &Step)| {
-            let is_same = known.name == step.name && known.allocation == step.allocation && known.depends_on == step.spec.depends_on;
-            let spec = || submission.spec_of(step);
-            let record = self.allocations.get(&known.allocation);
-            is_same && record.is_none_or(|allocation| allocation.was_submitted_as(&spec()))
-        };
-        there.owner == *owner
-            && there.name == submission.name
-            && there.steps.len() == submission.steps.len()
-            && submission.steps.iter().zip(&there.steps).all(same)
     }
 
     /// The whole specification of each step, if all of them are admissible together.
@@ -374,11 +363,16 @@ struct EarlierStep {
     is_task_group: bool,
 }
 
-/// The record of a DAG that is submitted at this time.
+fn digest_of(submission: &DagSubmission) -> Result<[u8; 32], Refusal> {
+    let bytes = rmp_serde::to_vec_named(submission).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+    Ok(Sha256::digest(bytes).into())
+}
+
+/// The record of a DAG that is submitted at this time, without the digest of the submission.
 fn record_of(id: DagId, owner: &Principal, submission: &DagSubmission, at: Timestamp) -> Dag {
     let step =
         |step: &DagStep| Step { name: step.name.clone(), allocation: step.allocation, depends_on: step.spec.depends_on.clone(), end: None };
     let steps: Vec<Step> = submission.steps.iter().map(step).collect();
     let records = u32::try_from(steps.len()).unwrap_or(u32::MAX);
-    Dag { id, name: submission.name.clone(), owner: owner.clone(), submitted_at: at, steps, records }
+    Dag { id, name: submission.name.clone(), owner: owner.clone(), submitted_at: at, digest: [0; 32], steps, records }
 }

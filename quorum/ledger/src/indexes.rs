@@ -105,6 +105,7 @@ impl Ledger {
                 self.usage.add(allocation);
             }
         }
+        self.count_waiting_lanes();
         self.domain_index = DomainIndex::default();
         self.holdings.vnis.free_all();
         for (key, domain) in &self.domains {

@@ -221,13 +221,13 @@ pub use state::{
     Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, EndedLimits, Forgotten, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger,
     NODES_MAX, NotifyChannel, Recovery,
 };
-pub use task_states::{TaskPlace, TaskStates};
+pub use task_states::{LanesObstacle, TASK_RANGES_MAX, TaskCounts, TaskPlace, TaskStates, WhichTasks};
 pub use tenants::{QuotaChange, SoftLimitsChange, TenantChange, TenantStatus};
 pub use updates::AllocationChange;
 pub use urgency::Urgency;
 pub use usage::{BudgetReport, UsageOf, UsageReport};
 pub use user_limits::UserLimitsChange;
 pub use vclusters::{VClusterChange, VClusterStatus, WeightsChange};
-pub use views::{ListCursor, ListFilter, WatchCursor};
+pub use views::{ListCursor, ListFilter, WantedLanes, WatchCursor};
 
 use apply_context::{ApplyContext, Subject};

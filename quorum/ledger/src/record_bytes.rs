@@ -68,7 +68,7 @@ const SUBMITTED_BYTES: usize = 64;
 /// The place of a step in its DAG, with its block.
 const STEP_OF_BYTES: usize = 64;
 /// A DAG, the `Arc` around it, and its entry in the map.
-const DAG_BYTES: usize = 224;
+const DAG_BYTES: usize = 256;
 /// A step in the record of its DAG.
 const STEP_BYTES: usize = 72;
 /// What work used, with its block.
@@ -157,7 +157,7 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
 
 /// Memory of the record of a DAG. How its steps ended changes nothing.
 pub(crate) fn dag_bytes(dag: &Dag) -> usize {
-    let Dag { id: _, name, owner, submitted_at: _, steps, records: _ } = dag;
+    let Dag { id: _, name, owner, submitted_at: _, digest: _, steps, records: _ } = dag;
     let step = |Step { name, allocation: _, depends_on, end: _ }: &Step| {
         STEP_BYTES + text_bytes(name) + list_bytes(depends_on.len() * DEPENDENCY_BYTES)
     };

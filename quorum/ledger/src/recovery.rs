@@ -12,7 +12,7 @@
 //! only if that node reports it, too.
 
 use super::refusal::{Conflict, Refusal};
-use super::task_groups::{lane_id, spec_as_submitted};
+use super::task_groups::{REPORTED_NUMBERS, lane_id, spec_as_submitted};
 use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
 use lattice_model::lifecycle::Event;
 use lattice_model::shares::ShareRef;
@@ -191,6 +191,7 @@ impl Ledger {
             return Ok(Outcome::Done);
         };
         well_formed(node, held, recovery.epochs)?;
+        self.are_of_their_groups(node, held)?;
         let ends: Vec<(AllocationId, Epoch, &EndReason)> = unreported
             .iter()
             .filter_map(|item| match item {
@@ -254,6 +255,19 @@ impl Ledger {
         context.changed.desired.insert(node.clone());
         context.changed.nodes.insert(node.clone());
         Ok(Outcome::Done)
+    }
+
+    /// Refuses lanes of what is no task group, or of another user's.
+    fn are_of_their_groups(&self, node: &NodeId, held: &[HeldShare]) -> Result<(), Refusal> {
+        for HeldShare { share, .. } in held {
+            let Some(group) = share.lane.and_then(|lane| self.allocations.get(&lane.group)) else { continue };
+            if !group.is_task_group() || group.owner != share.owner {
+                let (id, of, owner) = (share.allocation, group.id, &share.owner.name);
+                let why = format!("node {node} reports allocation {id} of {owner} as a lane of {of}, which is no task group of theirs");
+                return Err(Refusal::Malformed { why });
+            }
+        }
+        Ok(())
     }
 
     fn ended_since(&mut self, context: &mut ApplyContext, id: AllocationId, node: &NodeId) {
@@ -364,7 +378,10 @@ impl Ledger {
     fn adopt_allocation(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
-        if !self.allocations.contains_key(&id) && self.allocations.len() - self.ended.len() >= LIVE_MAX {
+        // A lane may bring its group.
+        let more =
+            [Some(id), share.lane.map(|lane| lane.group)].into_iter().flatten().filter(|id| !self.allocations.contains_key(id)).count();
+        if more > 0 && self.allocations.len() - self.ended.len() + more > LIVE_MAX {
             // The node's list will order it to end.
             return;
         }
@@ -488,7 +505,7 @@ fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), R
             return malformed(format!("node {node} reports allocation {id}, which belongs to other nodes"));
         }
         // A group has no nodes itself, and the id of a lane follows from its place in its group.
-        let is_other_lane = share.lane.is_some_and(|lane| lane_id(lane.group, lane.number) != id);
+        let is_other_lane = share.lane.is_some_and(|lane| lane.number >= REPORTED_NUMBERS || lane_id(lane.group, lane.number) != id);
         if is_other_lane || share.lane.is_some() != share.spec.tasks.is_some() {
             return malformed(format!("node {node} reports allocation {id}, which is not the lane of a task group that it names"));
         }

@@ -204,6 +204,8 @@ pub enum Refusal {
     DagStep { step: String, refusal: Box<Refusal> },
     #[error("the records {what} would have {bytes} bytes; at most {most} are kept")]
     DagMemory { what: String, bytes: u64, most: u64 },
+    #[error("the tasks of {whose}'s groups that have not ended would take {bytes} bytes of memory; at most {most} are kept")]
+    GroupMemory { whose: String, bytes: u64, most: u64 },
     /// `whose`: the user's or tenant's name.
     #[error("{}", over_user_limit(*limit, whose, [*current, *requested, *most], *retry_ms))]
     OverUserLimit {
@@ -317,6 +319,10 @@ impl Refusal {
             }
             Self::DagStep { refusal, .. } => return refusal.remedy(),
             Self::DagMemory { .. } => "submit again when some of the DAGs have ended and are forgotten, or submit smaller ones".to_owned(),
+            Self::GroupMemory { .. } => {
+                "cancel whole groups, or submit again when some have ended: separate ranges of tasks take memory, and ended groups do not count"
+                    .to_owned()
+            }
             Self::AmbiguousDag { .. } | Self::DagExists { .. } | Self::DagNotYours { .. } => return None,
             Self::TooMany { .. } => "release or delete what is not needed any more".to_owned(),
             Self::DiskFull { .. } => {

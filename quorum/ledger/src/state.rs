@@ -99,9 +99,15 @@ pub struct Ledger {
     /// Task groups whose lanes are not all created or ended.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) unsettled_groups: BTreeSet<AllocationId>,
-    /// Task groups that need lanes when there are fewer allocations than [`LIVE_MAX`] again.
+    /// Task groups that need lanes when so few allocations live that lanes are created again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) crowded_groups: BTreeSet<AllocationId>,
+    /// Task groups that need lanes when fewer lanes of their user wait, by the user.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) capped_groups: BTreeMap<u32, BTreeSet<AllocationId>>,
+    /// How many lanes of each user wait for nodes; users without any are absent.
+    #[serde(skip)]
+    pub(super) lanes_waiting_of: BTreeMap<u32, u32>,
     #[serde(skip)]
     pub(super) scripts: Scripts,
     /// Ended allocations in the order of their end.
@@ -184,6 +190,8 @@ impl Default for Ledger {
             task_groups: OrdMap::new(),
             unsettled_groups: BTreeSet::new(),
             crowded_groups: BTreeSet::new(),
+            capped_groups: BTreeMap::new(),
+            lanes_waiting_of: BTreeMap::new(),
             scripts: Scripts::default(),
             ended: OrdSet::new(),
             forgotten: Forgotten::default(),

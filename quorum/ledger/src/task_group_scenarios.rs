@@ -5,8 +5,8 @@ use super::properties::scans::invariant_indexes_equal_scans;
 use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::task_groups::lane_id;
 use super::{
-    Action, AllocationChange, DependencyRefusal, EndedLimitsChange, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal, TaskPlace,
-    TaskStates, UserLimitsChange,
+    Action, AllocationChange, DependencyRefusal, EndedLimitsChange, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal, TaskCounts,
+    TaskPlace, TaskStates, UserLimitsChange, WantedLanes, WhichTasks,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
@@ -89,11 +89,11 @@ fn work(leased: &[(u32, u32)], is_last: bool) -> Result<LaneWork, Refusal> {
 }
 
 fn states(s: &Story) -> TaskStates {
-    s.ledger.task_states(id(1), None).unwrap()
+    s.ledger.task_states(id(1), WhichTasks::All).unwrap()
 }
 
 fn lanes(s: &Story) -> Vec<Arc<Allocation>> {
-    s.ledger.list(None, &[], 0, None, &ListFilter { lanes_of: Some(id(1)), ..ListFilter::default() })
+    s.ledger.list(None, &[], 0, None, &ListFilter { lanes: WantedLanes::Of(id(1)), ..ListFilter::default() })
 }
 
 fn live_lanes(s: &Story) -> Vec<u32> {
@@ -132,10 +132,12 @@ fn tasks_run_in_lanes_one_after_another_and_the_group_completes() {
     assert!(!group.waits() && group.shown_state() == AllocationState::Pending);
     assert_eq!(live_lanes(&s), [0, 1, 2, 3]);
     let first = Arc::clone(s.ledger.allocation(lane(0)).unwrap());
-    assert!(first.waits() && first.submitted_at == group.submitted_at && first.owner == group.owner);
-    assert_eq!((first.spec.walltime, first.spec.requeue), (Some(Duration::from_secs(120)), RequeuePolicy::Never));
+    assert!(first.waits() && first.queued_at() == group.submitted_at && first.owner == group.owner);
+    assert_eq!((first.spec.walltime, first.spec.requeue), (Some(Duration::from_secs(180)), RequeuePolicy::Never));
     let listed = s.ledger.list(None, &[], 0, None, &ListFilter::default());
     assert_eq!(listed.iter().map(|a| a.id).collect::<Vec<_>>(), [id(1)]);
+    let all = ListFilter { lanes: WantedLanes::All, ..ListFilter::default() };
+    assert_eq!((s.ledger.list(None, &[], 0, None, &all).len(), lanes(&s).len()), (5, 4));
 
     let zero = (0, 0, runs(&mut s, 0, 0));
     let group = s.ledger.allocation(id(1)).unwrap();
@@ -158,7 +160,8 @@ fn tasks_run_in_lanes_one_after_another_and_the_group_completes() {
         releases(&mut s, number, on, epoch);
     }
     let ended = BTreeMap::from([(DONE, tasks(&[(0, 3)]))]);
-    assert_eq!(states(&s), TaskStates { ended, ..TaskStates::default() });
+    let counts = TaskCounts { completed: 4, ..TaskCounts::default() };
+    assert_eq!(states(&s), TaskStates { counts, ended, ..TaskStates::default() });
     assert_eq!([0, 1].map(|number| reason(&s, lane(number))), ["Completed: completed"; 2]);
     assert_eq!([2, 3].map(|number| reason(&s, lane(number))), ["Cancelled: cancelled by quorum"; 2]);
     assert!(!s.ledger.dependents_are_due());
@@ -198,8 +201,8 @@ fn a_lost_node_ends_no_task_and_what_it_held_runs_again() {
     let again = (1, 0, runs(&mut s, 1, 0));
     assert_eq!(advance(&mut s, again, &[], 0), work(&[(0, 0)], false));
     let places = [(0, 1), (1, 0)].map(|(number, on)| TaskPlace { lane: lane(number), node: Some(node(on)) });
-    let of_task = s.ledger.task_states(id(1), Some(0)).unwrap();
-    assert_eq!((of_task.places, of_task.restarts, of_task.task_restarts), (places.to_vec(), 1, 1));
+    let of_task = s.ledger.task_states(id(1), WhichTasks::One(0)).unwrap();
+    assert_eq!((of_task.places, of_task.counts.restarts, of_task.task_restarts), (places.to_vec(), 1, 1));
     assert_eq!(advance(&mut s, again, &[(TaskOutcome::Exited(3), &[(0, 0)])], LONG_US), work(&[(1, 1)], true));
     assert_eq!(advance(&mut s, again, &[(DONE, &[(0, 1)])], LONG_US), work(&[], true), "task 0 has ended before");
     assert_eq!(reason(&s, id(1)), "Failed: tasks_failed: 1 of 2");
@@ -213,7 +216,7 @@ fn a_boot_of_the_node_gives_back_what_the_lane_held() {
     advance(&mut s, zero, &[], 0).unwrap();
     let incarnation = s.ledger.node(&node(0)).unwrap().incarnation.0;
     s.done(Action::Register(registration(0, 2, incarnation, true)));
-    assert_eq!((states(&s).waiting, states(&s).restarts, live_lanes(&s)), (tasks(&[(0, 1)]), 1, vec![1]));
+    assert_eq!((states(&s).waiting, states(&s).counts.restarts, live_lanes(&s)), (tasks(&[(0, 1)]), 1, vec![1]));
     assert!(matches!(advance(&mut s, zero, &[(DONE, &[(0, 0)])], 1), Err(Refusal::StaleEpoch { .. })));
     check(&s);
 }
@@ -224,12 +227,30 @@ fn a_lane_that_was_ended_reports_until_its_node_has_released_it() {
     let zero = (0, 0, runs(&mut s, 0, 0));
     assert_eq!(advance(&mut s, zero, &[], SHORT_US), work(&[(0, 3)], false));
     s.done(Action::Cancel { id: lane(0), by: user(7) });
-    assert_eq!(live_lanes(&s), [1], "another one takes its place");
+    assert!(live_lanes(&s).is_empty(), "one of its tasks may run in its grace period, and one runs at a time");
     assert_eq!(advance(&mut s, zero, &[(DONE, &[(0, 0)])], SHORT_US), work(&[(1, 3)], true));
     assert_eq!((states(&s).leased, states(&s).waiting), (tasks(&[(1, 3)]), tasks(&[(4, 5)])));
     releases(&mut s, 0, 0, zero.2);
-    assert_eq!((states(&s).leased, states(&s).waiting, states(&s).restarts), (tasks(&[]), tasks(&[(1, 5)]), 3));
+    assert_eq!((states(&s).leased, states(&s).waiting, states(&s).counts.restarts), (tasks(&[]), tasks(&[(1, 5)]), 3));
+    assert_eq!(live_lanes(&s), [1], "another one takes its place");
     assert!(matches!(advance(&mut s, zero, &[(DONE, &[(1, 1)])], 1), Err(Refusal::StaleEpoch { .. })));
+    check(&s);
+}
+
+#[test]
+fn a_task_of_several_nodes_waits_again_when_all_of_them_are_free_of_it() {
+    let mut s = Story::new(4);
+    s.done(submission(1, AllocationSpec { nodes: 2, ..group("0-3%2") }));
+    let mut both = claim(&s, lane(0), 0);
+    both.shares.extend(claim(&s, lane(0), 1).shares);
+    let Ok(Outcome::Claimed { epoch }) = s.act(Action::Claim(both)) else { panic!("lane 0 waits for nodes") };
+    [0, 1].into_iter().for_each(|on| s.report(on, ReportItem::Prepared { allocation: lane(0), epoch }));
+    assert_eq!(advance(&mut s, (0, 0, epoch), &[], 0), work(&[(0, 0)], false));
+    s.done(Action::Cancel { id: lane(0), by: user(7) });
+    releases(&mut s, 0, 0, epoch);
+    assert_eq!((states(&s).leased, states(&s).counts.restarts), (tasks(&[(0, 0)]), 0), "ranks of it may still run on the other node");
+    releases(&mut s, 0, 1, epoch);
+    assert_eq!((states(&s).waiting, states(&s).counts.restarts), (tasks(&[(0, 3)]), 1));
     check(&s);
 }
 
@@ -242,7 +263,7 @@ fn what_a_lane_had_not_begun_does_not_count_as_restarted() {
     // Its own walltime leaves none for another task.
     ends(&mut s, 0, 0, zero.2, 0);
     releases(&mut s, 0, 0, zero.2);
-    assert_eq!((states(&s).waiting, states(&s).restarts), (tasks(&[(2, 5)]), 0));
+    assert_eq!((states(&s).waiting, states(&s).counts.restarts), (tasks(&[(2, 5)]), 0));
     assert_eq!((reason(&s, lane(0)), live_lanes(&s)), ("Completed: completed".to_owned(), vec![1]));
     check(&s);
 }
@@ -330,8 +351,8 @@ fn what_is_no_task_of_a_group_is_not_cancelled() {
     assert!(matches!(s.act(cancel(id(9), &[(0, 0)])), Err(Refusal::NoSuchAllocation { .. })));
     let none = s.act(cancel(id(1), &[(5, 7)])).unwrap_err().to_string();
     assert_eq!(none, format!("the request is malformed: task group {} has none of these tasks: its indices are 5 to 9", id(1)));
-    assert_eq!(s.ledger.task_states(id(2), None), Err(Refusal::NotATaskGroup { id: id(2) }));
-    assert_eq!(s.ledger.task_states(lane(0), None), Err(Refusal::NotATaskGroup { id: lane(0) }));
+    assert_eq!(s.ledger.task_states(id(2), WhichTasks::Counts), Err(Refusal::NotATaskGroup { id: id(2) }));
+    assert_eq!(s.ledger.task_states(lane(0), WhichTasks::Counts), Err(Refusal::NotATaskGroup { id: lane(0) }));
 }
 
 #[test]
@@ -428,12 +449,50 @@ fn what_is_done_to_a_group_is_not_done_to_one_of_its_lanes() {
     let refused = Err(Refusal::LaneOfGroup { id: lane(0), number: 0, group: id(1) });
     assert_eq!(s.act(Action::HoldAllocation { allocation: lane(0), by: user(7) }), refused);
     let change = AllocationChange { walltime: Some(Duration::from_secs(600)), ..AllocationChange::default() };
-    let update = |allocation| Action::UpdateAllocation { allocation, by: user(7), change: change.clone(), as_operator: false };
-    assert_eq!(s.act(update(lane(0))), refused);
-    s.done(update(id(1)));
+    assert_eq!(s.act(Action::UpdateAllocation { allocation: lane(0), by: user(7), change, as_operator: false }), refused);
     s.done(Action::Cancel { id: lane(0), by: user(7) });
-    let walltime = |s: &Story, number| s.ledger.allocation(lane(number)).unwrap().spec.walltime.unwrap().as_secs();
-    assert_eq!((live_lanes(&s), walltime(&s, 1), walltime(&s, 3)), (vec![1, 2, 3], 120, 1200));
+    assert_eq!(live_lanes(&s), [1, 2, 3]);
+}
+
+fn update(change: AllocationChange) -> Action {
+    Action::UpdateAllocation { allocation: id(1), by: user(7), change, as_operator: false }
+}
+
+#[test]
+fn a_changed_group_has_other_lanes_wait_and_those_with_nodes_keep_what_they_have() {
+    let mut s = story(1, "0-40%4");
+    runs(&mut s, 0, 0);
+    let queued_at = s.ledger.allocation(id(1)).unwrap().queued_at();
+    let change = AllocationChange { walltime: Some(Duration::from_secs(600)), preemption_class: Some(3), ..AllocationChange::default() };
+    s.done(update(change.clone()));
+    assert_eq!(live_lanes(&s), [0, 4, 5, 6]);
+    let of = |s: &Story, number| {
+        let lane = s.ledger.allocation(lane(number)).unwrap();
+        (lane.spec.walltime.unwrap().as_secs(), lane.spec.preemption_class, lane.queued_at())
+    };
+    let class = group("0").preemption_class;
+    assert_eq!([0, 4, 6].map(|number| of(&s, number)), [(180, class, queued_at), (1260, 3, queued_at), (1260, 3, queued_at)]);
+    assert_eq!([1, 3].map(|number| reason(&s, lane(number))), ["Cancelled: cancelled by quorum"; 2]);
+    s.done(update(change));
+    assert_eq!(live_lanes(&s), [0, 4, 5, 6], "a repetition changes nothing");
+    assert_eq!((states(&s).waiting.len(), states(&s).counts.restarts), (41, 0));
+
+    let too_long = AllocationChange { walltime: Some(Duration::from_secs(183 * 86_400)), ..AllocationChange::default() };
+    let why = "walltime: a task may have at most 182 days".to_owned();
+    assert_eq!(s.act(update(too_long)), Err(Refusal::Malformed { why }));
+    check(&s);
+}
+
+#[test]
+fn one_command_ends_and_creates_few_lanes_of_a_changed_group() {
+    let mut s = story(1, "0-99");
+    settle(&mut s);
+    assert_eq!(live_lanes(&s), (0..32).collect::<Vec<_>>());
+    s.done(update(AllocationChange { name: Some("other".to_owned()), ..AllocationChange::default() }));
+    assert_eq!(live_lanes(&s), (8..32).collect::<Vec<_>>());
+    assert!(settle(&mut s) > 6, "32 are ended and 32 created");
+    assert_eq!(live_lanes(&s), (32..64).collect::<Vec<_>>());
+    check(&s);
 }
 
 #[test]
@@ -450,7 +509,7 @@ fn a_preempted_lane_is_not_requeued_and_its_tasks_run_in_another() {
     s.report(0, ReportItem::Ended { allocation: lane(0), epoch, reason });
     assert_eq!(s.ledger.allocation(lane(0)).unwrap().state, AllocationState::Failed);
     releases(&mut s, 0, 0, epoch);
-    assert_eq!((states(&s).waiting, states(&s).restarts, live_lanes(&s)), (tasks(&[(0, 2)]), 0, vec![1]));
+    assert_eq!((states(&s).waiting, states(&s).counts.restarts, live_lanes(&s)), (tasks(&[(0, 2)]), 0, vec![1]));
     check(&s);
 }
 
@@ -464,6 +523,47 @@ fn a_group_ends_when_one_lane_after_another_fails_before_it_has_a_task() {
         releases(&mut s, number, 0, epoch);
     }
     assert_eq!((reason(&s, id(1)), live_lanes(&s)), ("Failed: exit_code 126".to_owned(), vec![]));
+    check(&s);
+}
+
+#[test]
+fn a_group_ends_when_no_task_ends_in_one_failed_lane_after_another() {
+    let mut s = story(1, "0-99%1");
+    for number in 0..16 {
+        assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![number]));
+        let epoch = runs(&mut s, number, 0);
+        advance(&mut s, (number, 0, epoch), &[], 0).unwrap();
+        ends(&mut s, number, 0, epoch, 126);
+        releases(&mut s, number, 0, epoch);
+    }
+    assert_eq!((reason(&s, id(1)), live_lanes(&s)), ("Failed: exit_code 126".to_owned(), vec![]));
+    check(&s);
+}
+
+#[test]
+fn a_lane_in_which_a_task_ended_has_not_failed() {
+    let mut s = story(1, "0-99%1");
+    for number in 0..17 {
+        let epoch = runs(&mut s, number, 0);
+        let this = (number, 0, epoch);
+        assert_eq!(advance(&mut s, this, &[], 0), work(&[(number, number)], false));
+        assert_eq!(advance(&mut s, this, &[(DONE, &[(number, number)])], LONG_US), work(&[(number + 1, number + 1)], false));
+        ends(&mut s, number, 0, epoch, 126);
+        releases(&mut s, number, 0, epoch);
+    }
+    assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![17]));
+    check(&s);
+}
+
+#[test]
+fn lanes_that_the_quorum_did_not_answer_do_not_end_their_group() {
+    let mut s = story(1, "0-5%1");
+    for number in 0..17 {
+        let epoch = runs(&mut s, number, 0);
+        s.report(0, ReportItem::Ended { allocation: lane(number), epoch, reason: EndReason::WalltimeExceeded });
+        releases(&mut s, number, 0, epoch);
+    }
+    assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![17]));
     check(&s);
 }
 
@@ -520,5 +620,56 @@ fn work_that_has_the_id_of_a_lane_is_not_touched() {
     s.done(submission(1, group("0-2")));
     settle(&mut s);
     assert_eq!((live_lanes(&s), s.ledger.allocation(lane(1)).unwrap().owner.uid), (vec![0, 2, 3], 8));
+    check(&s);
+}
+
+#[test]
+fn the_lanes_of_a_user_that_wait_are_limited_and_each_group_has_one() {
+    let mut s = Story::new(1);
+    (1..4).for_each(|number| s.done(submission(number, group("0-99"))));
+    s.done(Action::Submit { id: id(4), spec: Box::new(group("0-99")), owner: user(8), claim: None });
+    settle(&mut s);
+    let waiting = |s: &Story| [1, 2, 3, 4].map(|number| s.ledger.task_groups.get(&id(number)).unwrap().lanes_waiting());
+    assert_eq!((waiting(&s), s.ledger.lanes_waiting_of[&7]), ([32, 8, 1, 32], 41));
+    check(&s);
+    // What one group does not need any more is the others'.
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    settle(&mut s);
+    let [first, second, third, others] = waiting(&s);
+    assert_eq!((first, second + third, others), (0, 40, 32));
+    check(&s);
+    (2..4).for_each(|number| s.done(Action::Cancel { id: id(number), by: user(7) }));
+    settle(&mut s);
+    assert_eq!((waiting(&s), s.ledger.lanes_waiting_of.get(&7), s.ledger.capped_groups.len()), ([0, 0, 0, 32], None, 0));
+    check(&s);
+}
+
+#[test]
+fn the_lanes_of_a_group_share_one_specification() {
+    let mut s = story(1, "0-99");
+    settle(&mut s);
+    runs(&mut s, 0, 0);
+    let all = lanes(&s);
+    assert_eq!((all.len(), all.iter().all(|lane| Arc::ptr_eq(&lane.spec, &all[0].spec))), (33, true));
+}
+
+#[test]
+fn the_tasks_of_a_users_groups_have_limited_memory() {
+    let mut s = Story::new(1);
+    s.done(submission(1, AllocationSpec { hold: true, ..group("0-99999") }));
+    let every_second = |from: u32, count: u32| {
+        let tasks = TaskSet::from((0..count).map(|number| (from + 2 * number, from + 2 * number)).collect::<Vec<_>>());
+        Action::CancelTasks { id: id(1), tasks, by: user(7) }
+    };
+    let many = (0..10).take_while(|step| s.act(every_second(1 + step * 4000, 2000)).is_ok()).count();
+    assert_eq!(many, 4);
+    let one_by_one = (0..1000).take_while(|step| s.act(every_second(16_001 + step * 2, 1)).is_ok()).count();
+    assert!(one_by_one < 1000);
+    assert!(matches!(s.act(every_second(50_001, 1)), Err(Refusal::GroupMemory { .. })));
+    assert!(matches!(s.act(submission(2, group("0-1"))), Err(Refusal::GroupMemory { .. })));
+    s.done(Action::Submit { id: id(3), spec: Box::new(group("0-1")), owner: user(8), claim: None });
+    check(&s);
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    s.done(submission(2, group("0-1")));
     check(&s);
 }

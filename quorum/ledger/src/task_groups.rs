@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The ledger leases tasks to lanes itself, so each task ends once, whatever an isolated node still
-//! reports (decision 88). A lane holds its tasks as long as its head has an unfenced holding under that
-//! claim. Then nothing of the claim can run any more, and what it has not reported waits again.
+//! reports (decision 88). A lane holds its tasks as long as one of its nodes has an unfenced holding.
+//! Then nothing of the lane can run any more, and what it has not reported waits again.
 //!
 //! One command creates and ends a bounded number of lanes. Groups with more to do stay in
 //! `unsettled_groups`, which is replicated, until the next command; if there is none, the leader's
@@ -32,9 +32,11 @@
 use super::refusal::Refusal;
 use super::state::task_groups::{GroupTasks, LanePhase};
 use super::state::user_usage::holds_nodes;
-use super::task_states::{TaskPlace, TaskStates};
+use super::task_states::{LanesObstacle, TaskPlace, TaskStates, WhichTasks};
+use super::user_limits::admits_group_bytes;
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
-use lattice_model::task_group::LANE_WALLTIMES;
+use crate::record_bytes::TASK_RANGE_BYTES;
+use lattice_model::task_group::{lane_walltime, task_walltime};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, Epoch, LaneOf, LaneReport, LaneWork,
     NodeId, Principal, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
@@ -46,6 +48,10 @@ use uuid::Uuid;
 
 /// How many lanes one command creates, ends and notifies at most.
 pub(super) const LANES_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 64 };
+/// While so many lanes of a user wait for nodes, each of the user's groups has one of them at most.
+const LANES_WAITING_OF_USER_MAX: u32 = if cfg!(test) { 40 } else { 1000 };
+/// Lanes are created while fewer allocations live than this: what people submit has room still.
+const LIVE_WITH_LANES_MAX: usize = LIVE_MAX / 4 * 3;
 /// How many ranges of tasks one command may name.
 const RANGES_MAX: usize = 20_000;
 /// For how long the tasks that a lane holds should last, in microseconds.
@@ -57,6 +63,9 @@ const LEASED_MAX: u32 = 10_000;
 /// After a recovery, lanes are numbered from this much higher: the lost quorum is assumed not to have
 /// created so many since the backup.
 const NUMBERS_STEP: u32 = 1_000_000;
+
+/// A node reports no lane of this number or a higher one: so a group does not run out of numbers.
+pub(super) const REPORTED_NUMBERS: u32 = 1 << 31;
 
 /// The id of a lane. Lanes of a group differ in the digits that people type, and from the group.
 pub(super) fn lane_id(group: AllocationId, number: u32) -> AllocationId {
@@ -76,7 +85,8 @@ fn lease_target(mean_us: u64, waiting: u32, running: u32) -> u32 {
 /// Whether tasks that a lane held when it ended in this way may have begun there.
 fn may_have_begun_tasks(reason: &EndReason) -> bool {
     match reason {
-        // It began no task that its walltime did not suffice for, and a preemption is not the tasks' fault.
+        // What it began has ended before its walltime does, or is reported as over its own walltime then. A preemption
+        // is not the tasks' fault.
         EndReason::Exited { code: 0 }
         | EndReason::WalltimeExceeded
         | EndReason::WalltimeSaved { .. }
@@ -101,12 +111,13 @@ fn may_have_begun_tasks(reason: &EndReason) -> bool {
 fn is_fault_of_group(reason: &EndReason) -> bool {
     match reason {
         EndReason::Exited { code } => *code != 0,
-        EndReason::WalltimeExceeded
-        | EndReason::PrologueFailed { .. }
+        EndReason::PrologueFailed { .. }
         | EndReason::LaunchAborted { .. }
         | EndReason::OutOfMemory { .. }
         | EndReason::ProbeFailed { .. } => true,
-        EndReason::WalltimeSaved { .. }
+        // A lane ends by itself before its walltime does, if the quorum answers it.
+        EndReason::WalltimeExceeded
+        | EndReason::WalltimeSaved { .. }
         | EndReason::Preempted { .. }
         | EndReason::Cancelled { .. }
         | EndReason::NodeLost { .. }
@@ -123,7 +134,7 @@ fn is_fault_of_group(reason: &EndReason) -> bool {
 pub(super) fn spec_as_submitted(share: &DesiredShare) -> Cow<'_, AllocationSpec> {
     match share.lane {
         Some(_) => {
-            let walltime = share.spec.walltime.map(|walltime| walltime / LANE_WALLTIMES);
+            let walltime = share.spec.walltime.map(task_walltime);
             Cow::Owned(AllocationSpec { walltime, ..share.spec.clone() })
         }
         None => Cow::Borrowed(&share.spec),
@@ -172,13 +183,14 @@ impl Ledger {
         node: &NodeId,
         report: &LaneReport,
     ) -> Result<Outcome, Refusal> {
-        let known = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
-        let Some(LaneOf { group, number, .. }) = known.lane else { return Err(Refusal::NotALane { id }) };
-        named_ranges_are_bounded(report.ended.iter().map(|ended| ended.tasks.range_count()).sum())?;
-        if self.awaits(node) {
+        // Before all else: the backup may lack the lane, or its claim, and the node's report has it.
+        if self.recovery.is_some() && (self.awaits(node) || !self.nodes.contains_key(node)) {
             let why = format!("node {node} has not reported yet what it has since the quorum was recovered");
             return Err(Refusal::Unavailable { why });
         }
+        let known = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
+        let Some(LaneOf { group, number, .. }) = known.lane else { return Err(Refusal::NotALane { id }) };
+        named_ranges_are_bounded(report.ended.iter().map(|ended| ended.tasks.range_count()).sum())?;
         if known.epoch != epoch || !self.holds_unfenced(node, id, epoch) {
             return Err(Refusal::StaleEpoch { id, seen: epoch, now: known.epoch });
         }
@@ -194,7 +206,7 @@ impl Ledger {
             return Ok(Outcome::LaneWork(LaneWork { leased: TaskSet::default(), is_last: true }));
         }
         let Some(tasks) = self.tasks_mut(context, group) else { return Err(Refusal::NotATaskGroup { id: group }) };
-        tasks.open_lease(number, epoch, node);
+        tasks.open_lease(number, epoch);
         for ended in &report.ended {
             match ended.outcome {
                 TaskOutcome::Exited(_) | TaskOutcome::WalltimeExceeded => {
@@ -237,6 +249,11 @@ impl Ledger {
             let (first, last) = (spec.indices.first(), spec.indices.last());
             return Err(Refusal::Malformed { why: format!("task group {id} has none of these tasks: its indices are {first} to {last}") });
         };
+        if !group.state.is_terminal() {
+            // A range that is cancelled may part one that waits.
+            let (owner, more) = (group.owner.clone(), 2 * asked.range_count() * TASK_RANGE_BYTES);
+            admits_group_bytes(self.counted(context), &owner, more)?;
+        }
         let Some(known) = self.tasks_mut(context, id) else { return Err(Refusal::NotATaskGroup { id }) };
         let (cancelled, ended) = known.cancel(&asked);
         if cancelled > 0 {
@@ -246,6 +263,16 @@ impl Ledger {
             self.record(context, &by.name, AuditAction::CancelRequested, Subject { allocation: Some(id), node: None }, detail);
         }
         Ok(Outcome::TasksCancelled { cancelled, ended })
+    }
+
+    /// The specification has changed. If it is a group's, its lanes that wait are ended, and others take
+    /// their places in the queue.
+    pub(super) fn outdate_lanes(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        if self.task_groups.contains_key(&id)
+            && let Some(tasks) = self.tasks_mut(context, id)
+        {
+            tasks.lanes.outdate();
+        }
     }
 
     /// The allocation is about to end. If it is a group, its tasks end with it.
@@ -267,11 +294,60 @@ impl Ledger {
 
     /// Whether a group has lanes to be created or ended: then the next command goes on.
     pub(super) fn groups_are_due(&self) -> bool {
-        !self.unsettled_groups.is_empty() || (!self.crowded_groups.is_empty() && self.has_room())
+        let is_crowded = !self.crowded_groups.is_empty() || self.user_with_room().is_some();
+        !self.unsettled_groups.is_empty() || (is_crowded && self.has_room())
     }
 
     fn has_room(&self) -> bool {
-        self.allocations.len() - self.ended.len() < LIVE_MAX
+        self.allocations.len() - self.ended.len() < LIVE_WITH_LANES_MAX
+    }
+
+    fn has_room_of(&self, uid: u32) -> bool {
+        self.lanes_waiting_of.get(&uid).is_none_or(|lanes| *lanes < LANES_WAITING_OF_USER_MAX)
+    }
+
+    /// A user whose groups needed more lanes than waited, and may have more now.
+    fn user_with_room(&self) -> Option<u32> {
+        self.capped_groups.keys().copied().find(|uid| self.has_room_of(*uid))
+    }
+
+    /// A group that lacked lanes because there were too many, if there may be more now.
+    fn pop_crowded(&mut self) -> Option<AllocationId> {
+        if !self.has_room() {
+            return None;
+        }
+        if let Some(group) = self.crowded_groups.pop_first() {
+            return Some(group);
+        }
+        let uid = self.user_with_room()?;
+        let groups = self.capped_groups.get_mut(&uid)?;
+        let group = groups.pop_first();
+        if groups.is_empty() {
+            self.capped_groups.remove(&uid);
+        }
+        group
+    }
+
+    /// Counts the lanes of each user that wait for nodes.
+    pub(super) fn count_waiting_lanes(&mut self) {
+        self.lanes_waiting_of.clear();
+        for (id, tasks) in self.task_groups.iter().filter(|(_, tasks)| tasks.lanes_waiting() > 0) {
+            let Some(group) = self.allocations.get(id) else { continue };
+            *self.lanes_waiting_of.entry(group.owner.uid).or_default() += tasks.lanes_waiting();
+        }
+    }
+
+    /// A lane of this user's group is in this phase from now on.
+    fn set_lane_phase(&mut self, context: &mut ApplyContext, (group, uid): (AllocationId, u32), number: u32, phase: LanePhase) {
+        let Some(tasks) = self.tasks_mut(context, group) else { return };
+        let was = tasks.lanes_waiting();
+        tasks.lanes.set_phase(number, phase);
+        let now = tasks.lanes_waiting();
+        let of_user = self.lanes_waiting_of.entry(uid).or_default();
+        *of_user = (*of_user + now).saturating_sub(was);
+        if *of_user == 0 {
+            self.lanes_waiting_of.remove(&uid);
+        }
     }
 
     /// No node may run what the backup does not know: groups get lanes again.
@@ -316,8 +392,7 @@ impl Ledger {
         let mut from: Bound<AllocationId> = Bound::Unbounded;
         while *left > 0 {
             let next = self.unsettled_groups.range((from, Bound::Unbounded)).next().copied();
-            let crowded = |ledger: &mut Self| ledger.has_room().then(|| ledger.crowded_groups.pop_first()).flatten();
-            let Some(group) = next.or_else(|| crowded(self)) else { return };
+            let Some(group) = next.or_else(|| self.pop_crowded()) else { return };
             from = Bound::Excluded(group);
             if self.settle_group(context, group, left) {
                 self.unsettled_groups.remove(&group);
@@ -338,11 +413,15 @@ impl Ledger {
             Some(_) | None => LanePhase::Absent,
         };
         let (was, lease) = (tasks.lanes.phase(number), tasks.lease(number));
-        let is_over = lease.is_some_and(|lease| !self.holds_unfenced(&lease.head, id, lease.epoch));
+        let is_over = lease.is_some() && self.holdings.unfenced_of(id) == 0;
         let started_at = record.filter(|lane| lane.state == AllocationState::Running).and_then(|lane| lane.started_at);
         let is_start = group_record.started_at.is_none() && !group_record.state.is_terminal();
         let ended_now = matches!(was, LanePhase::Waiting | LanePhase::Running) && matches!(phase, LanePhase::Leaving | LanePhase::Absent);
-        let (has_leased, failures_max) = (lease.is_some(), failures_max(group_record));
+        // What a lane that has ended holds may end until its claim is over.
+        let holds_tasks = lease.is_some_and(|lease| !lease.tasks.is_empty());
+        let is_idle_end = if holds_tasks { is_over && phase == LanePhase::Absent } else { ended_now };
+        let is_idle_end = is_idle_end && lease.is_none_or(|lease| !lease.has_ended);
+        let (failures_max, uid) = (failures_max(group_record), group_record.owner.uid);
         let reason = record.and_then(|lane| lane.reason.clone());
         if let Some(at) = started_at.filter(|_| is_start)
             && let Some(group_record) = self.allocation_mut(context, group)
@@ -352,15 +431,15 @@ impl Ledger {
         if was == phase && !is_over {
             return;
         }
+        self.set_lane_phase(context, (group, uid), number, phase);
         let Some(tasks) = self.tasks_mut(context, group) else { return };
-        tasks.lanes.set_phase(number, phase);
         if is_over {
             tasks.give_back(number, reason.as_ref().is_none_or(may_have_begun_tasks));
         }
         if phase == LanePhase::Absent {
             tasks.revoked.remove(&number);
         }
-        if let Some(reason) = reason.filter(|reason| ended_now && !has_leased && is_fault_of_group(reason)) {
+        if let Some(reason) = reason.filter(|reason| is_idle_end && is_fault_of_group(reason)) {
             tasks.note_failed_lane(&reason);
         }
         tasks.stop_if_due(failures_max);
@@ -385,16 +464,15 @@ impl Ledger {
         let may_begin = !group.held && group.dependencies.as_ref().is_none_or(|all| all.are_met());
         let concurrent_max = group.spec.tasks.as_ref().and_then(|tasks| tasks.concurrent_max);
         let wanted = if may_begin { tasks.lanes_wanted(concurrent_max) } else { 0 };
-        let waiting = tasks.lanes_waiting();
-        let surplus: Vec<u32> = tasks.lanes.waiting.iter().rev().take(waiting.saturating_sub(wanted) as usize).copied().collect();
-        for number in surplus {
+        let (ending, missing) = tasks.lanes.to_end(wanted);
+        for number in ending {
             if *left == 0 {
                 return false;
             }
             *left -= 1;
             self.end_for_good(context, lane_id(id, number), EndReason::Cancelled { by: "quorum".to_owned() }, "quorum");
         }
-        self.create_lanes(context, &group, wanted.saturating_sub(waiting), left) && is_notified
+        self.create_lanes(context, &group, missing, left) && is_notified
     }
 
     /// Ends the lanes of a group that has ended. Those of a group whose tasks have all ended find out
@@ -439,45 +517,66 @@ impl Ledger {
     }
 
     fn create_lanes(&mut self, context: &mut ApplyContext, group: &Allocation, count: u32, left: &mut usize) -> bool {
-        let walltime = group.spec.walltime.map(|walltime| walltime.saturating_mul(LANE_WALLTIMES));
-        let spec = || AllocationSpec {
-            walltime,
+        if count == 0 {
+            return true;
+        }
+        let (spec, uid) = (self.spec_of_lanes(group), group.owner.uid);
+        for _ in 0..count {
+            if *left == 0 {
+                return false;
+            }
+            if self.task_groups.get(&group.id).is_none_or(|tasks| tasks.lanes.next == u32::MAX) {
+                return true;
+            }
+            if !self.has_room() {
+                self.crowded_groups.insert(group.id);
+                return true;
+            }
+            let has_one = self.task_groups.get(&group.id).is_some_and(|tasks| tasks.lanes_waiting() > 0);
+            if has_one && !self.has_room_of(uid) {
+                self.capped_groups.entry(uid).or_default().insert(group.id);
+                return true;
+            }
+            *left -= 1;
+            self.create_lane(context, group, Arc::clone(&spec));
+        }
+        true
+    }
+
+    /// The specification of a group's next lanes: shared with another lane that has the same.
+    fn spec_of_lanes(&self, group: &Allocation) -> Arc<AllocationSpec> {
+        let spec = AllocationSpec {
+            walltime: group.spec.walltime.map(lane_walltime),
             requeue: RequeuePolicy::Never,
             requeues_max: 0,
             depends_on: Vec::new(),
             hold: false,
             ..AllocationSpec::clone(&group.spec)
         };
-        for _ in 0..count {
-            if *left == 0 {
-                return false;
-            }
-            if !self.has_room() {
-                self.crowded_groups.insert(group.id);
-                return true;
-            }
-            *left -= 1;
-            self.create_lane(context, group, spec());
+        let lanes = self.task_groups.get(&group.id).map(|tasks| &tasks.lanes);
+        let latest = lanes.and_then(|lanes| lanes.waiting.last().or_else(|| lanes.running.last()));
+        let known = latest.and_then(|number| self.allocations.get(&lane_id(group.id, *number)));
+        match known.filter(|lane| *lane.spec == spec) {
+            Some(lane) => Arc::clone(&lane.spec),
+            None => Arc::new(spec),
         }
-        true
     }
 
-    fn create_lane(&mut self, context: &mut ApplyContext, group: &Allocation, spec: AllocationSpec) {
+    fn create_lane(&mut self, context: &mut ApplyContext, group: &Allocation, spec: Arc<AllocationSpec>) {
         let Some(number) = self.task_groups.get(&group.id).map(|tasks| tasks.lanes.next) else { return };
         let id = lane_id(group.id, number);
         // Somebody may have submitted work with this id: then the group has no lane of this number.
         let is_free = !self.allocations.contains_key(&id);
-        if let Some(tasks) = self.tasks_mut(context, group.id) {
-            tasks.lanes.set_phase(number, if is_free { LanePhase::Waiting } else { LanePhase::Absent });
-        }
+        let phase = if is_free { LanePhase::Waiting } else { LanePhase::Absent };
+        self.set_lane_phase(context, (group.id, group.owner.uid), number, phase);
         if !is_free {
             return;
         }
         let lane = Allocation {
-            lane: Some(LaneOf { group: group.id, number, revocations: 0 }),
-            revision: context.revision,
             // It has its group's place in the queue.
-            ..Allocation::submitted(id, spec, group.owner.clone(), group.queued_at())
+            lane: Some(LaneOf { group: group.id, number, queued_at: group.queued_at(), revocations: 0 }),
+            revision: context.revision,
+            ..Allocation::submitted(id, spec, group.owner.clone(), context.at)
         };
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(lane));
@@ -486,11 +585,11 @@ impl Ledger {
         self.record(context, "quorum", AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
     }
 
-    /// The states of a group's tasks; if `ordinal` is given, also where that task ran.
+    /// The states of a group's tasks; of one alone also where it ran.
     ///
     /// # Errors
     /// [`Refusal::NoSuchAllocation`]; [`Refusal::NotATaskGroup`].
-    pub fn task_states(&self, id: AllocationId, ordinal: Option<u32>) -> Result<TaskStates, Refusal> {
+    pub fn task_states(&self, id: AllocationId, which: WhichTasks) -> Result<TaskStates, Refusal> {
         if !self.allocations.contains_key(&id) {
             return Err(self.no_such_allocation(id));
         }
@@ -499,18 +598,16 @@ impl Ledger {
             let lane = lane_id(id, number);
             TaskPlace { lane, node: self.allocations.get(&lane).and_then(|lane| lane.head().cloned()) }
         };
-        let mut leased = TaskSet::default();
-        tasks.leases.values().for_each(|lease| leased.insert_all(&lease.tasks));
-        Ok(TaskStates {
-            waiting: tasks.waiting.clone(),
-            leased,
-            ended: tasks.ended.clone(),
-            restarts: tasks.restarts,
-            lanes_running: tasks.lanes_running(),
-            lanes_waiting: tasks.lanes_waiting(),
-            places: ordinal.into_iter().flat_map(|ordinal| tasks.lanes_of_task(ordinal)).map(place).collect(),
-            task_restarts: ordinal.map_or(0, |ordinal| tasks.restarts_of(ordinal)),
-        })
+        let places = match which {
+            WhichTasks::One(ordinal) => tasks.lanes_of_task(ordinal).into_iter().map(place).collect(),
+            WhichTasks::Counts | WhichTasks::Ranges { .. } | WhichTasks::All => Vec::new(),
+        };
+        let obstacle = if self.placing_waits() {
+            Some(LanesObstacle::Recovery)
+        } else {
+            self.crowded_groups.contains(&id).then_some(LanesObstacle::TooManyLive)
+        };
+        Ok(TaskStates { places, obstacle, ..TaskStates::of(tasks, which) })
     }
 }
 

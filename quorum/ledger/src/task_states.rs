@@ -1,24 +1,73 @@
 //! What is known of the tasks of a group: the answer to a query.
 
+use super::state::task_groups::GroupTasks;
 use lattice_model::{AllocationId, NodeId, TaskOutcome, TaskSet};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
-/// The tasks of one group, by state. Each task is in exactly one of the sets.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskStates {
-    /// Those that no lane has leased.
-    pub waiting: TaskSet,
-    /// Those that lanes have leased: they run there, or are next.
-    pub leased: TaskSet,
-    /// Those that have ended, by outcome.
-    pub ended: BTreeMap<TaskOutcome, TaskSet>,
+/// Largest number of ranges in the answer to [`WhichTasks::Ranges`].
+pub const TASK_RANGES_MAX: u32 = 10_000;
+
+/// Which tasks of a group are asked for. A group may have as many ranges as tasks, so what is asked
+/// again and again is never all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WhichTasks {
+    /// None: only how many are in each state.
+    Counts,
+    /// The one with this ordinal, and where it ran.
+    One(u32),
+    /// The first ranges of tasks in the same state, at most this many and [`TASK_RANGES_MAX`].
+    Ranges { most: u32 },
+    /// All: some of them are to run once more.
+    All,
+}
+
+/// How many tasks of a group are in each state, and how many lanes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskCounts {
+    /// Tasks that no lane has leased.
+    pub waiting: u32,
+    /// Tasks that lanes have leased.
+    pub leased: u32,
+    /// Tasks that have succeeded.
+    pub completed: u32,
+    /// Tasks that have failed.
+    pub failed: u32,
+    /// Tasks that were cancelled.
+    pub cancelled: u32,
     /// How many times a task was begun again, in all.
     pub restarts: u32,
     /// How many lanes have nodes.
     pub lanes_running: u32,
     /// How many lanes wait for nodes.
     pub lanes_waiting: u32,
+}
+
+/// Why a group gets no other lane now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LanesObstacle {
+    /// After a recovery, some nodes have not reported yet what they run.
+    Recovery,
+    /// The cluster has as many allocations that have not ended as it takes.
+    TooManyLive,
+}
+
+/// The tasks of one group that were asked for, by state. Each is in exactly one of the sets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskStates {
+    /// The numbers of all tasks.
+    pub counts: TaskCounts,
+    /// Why no other lane is created now, if that is so.
+    pub obstacle: Option<LanesObstacle>,
+    /// Those that no lane has leased.
+    pub waiting: TaskSet,
+    /// Those that lanes have leased: they run there, or are next.
+    pub leased: TaskSet,
+    /// Those that have ended, by outcome.
+    pub ended: BTreeMap<TaskOutcome, TaskSet>,
+    /// If ranges were asked for: whether there are more.
+    pub is_cut: bool,
     /// If one task was asked for: where it was leased, the latest last.
     pub places: Vec<TaskPlace>,
     /// If one task was asked for: how many times it was begun again.
@@ -32,4 +81,105 @@ pub struct TaskPlace {
     pub lane: AllocationId,
     /// Its head node; `None`: its record was dropped.
     pub node: Option<NodeId>,
+}
+
+impl TaskStates {
+    /// What the record of a group itself tells: all but places and the obstacle.
+    pub(super) fn of(tasks: &GroupTasks, which: WhichTasks) -> Self {
+        match which {
+            WhichTasks::Counts => Self { counts: counts(tasks), ..Self::default() },
+            WhichTasks::One(ordinal) => {
+                let one = |set: &TaskSet| if set.contains(ordinal) { TaskSet::from(vec![(ordinal, ordinal)]) } else { TaskSet::default() };
+                Self { task_restarts: tasks.restarts_of(ordinal), ..Self::picked(tasks, one) }
+            }
+            WhichTasks::Ranges { most } => Self::first_ranges(tasks, most.min(TASK_RANGES_MAX) as usize),
+            WhichTasks::All => Self::picked(tasks, TaskSet::clone),
+        }
+    }
+
+    /// The tasks that `pick` takes out of each set.
+    fn picked(tasks: &GroupTasks, pick: impl Fn(&TaskSet) -> TaskSet) -> Self {
+        let mut leased = TaskSet::default();
+        tasks.leases.values().for_each(|lease| leased.insert_all(&pick(&lease.tasks)));
+        let ended = tasks.ended.iter().map(|(outcome, set)| (*outcome, pick(set))).filter(|(_, set)| !set.is_empty()).collect();
+        Self { counts: counts(tasks), waiting: pick(&tasks.waiting), leased, ended, ..Self::default() }
+    }
+
+    fn first_ranges(tasks: &GroupTasks, most: usize) -> Self {
+        // Adjacent tasks are one range, whichever lanes have leased them.
+        let mut leased = TaskSet::default();
+        tasks.leases.values().for_each(|lease| leased.insert_all(&lease.tasks));
+        let sets = [&tasks.waiting, &leased].into_iter().chain(tasks.ended.values());
+        let mut firsts: Vec<u32> = sets.flat_map(|set| set.ranges().take(most + 1).map(|range| *range.start())).collect();
+        firsts.sort_unstable();
+        // Ranges do not overlap, so those that begin before this one also end before it.
+        let next = firsts.get(most).copied();
+        let before = |set: &TaskSet| {
+            let ranges = set.ranges().take_while(|range| next.is_none_or(|next| *range.start() < next));
+            TaskSet::from(ranges.map(RangeInclusive::into_inner).collect::<Vec<_>>())
+        };
+        Self { is_cut: next.is_some(), ..Self::picked(tasks, before) }
+    }
+}
+
+fn counts(tasks: &GroupTasks) -> TaskCounts {
+    TaskCounts {
+        waiting: tasks.waiting_count,
+        leased: tasks.leased_count,
+        completed: tasks.completed,
+        failed: tasks.failed,
+        cancelled: tasks.cancelled,
+        restarts: tasks.restarts,
+        lanes_running: tasks.lanes_running(),
+        lanes_waiting: tasks.lanes_waiting(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DONE: TaskOutcome = TaskOutcome::Exited(0);
+
+    fn set(ranges: &[(u32, u32)]) -> TaskSet {
+        ranges.to_vec().into()
+    }
+
+    /// Two lanes have leased the tasks 0 to 5, of which every second one has ended; 6 to 9 wait.
+    fn some() -> GroupTasks {
+        let mut tasks = GroupTasks::new(10);
+        for lane in [0, 1] {
+            tasks.open_lease(lane, lattice_model::Epoch(1), &"n1".parse().unwrap());
+            tasks.top_up(lane, 3);
+        }
+        tasks.end_leased(0, DONE, &set(&[(1, 1)]));
+        tasks.end_leased(1, TaskOutcome::Exited(1), &set(&[(5, 5)]));
+        tasks
+    }
+
+    #[test]
+    fn an_answer_has_the_tasks_that_were_asked_for_and_the_numbers_of_all() {
+        let tasks = some();
+        let counts = TaskCounts { waiting: 4, leased: 4, completed: 1, failed: 1, ..TaskCounts::default() };
+        let none = TaskStates { counts, ..TaskStates::default() };
+        assert_eq!(TaskStates::of(&tasks, WhichTasks::Counts), none);
+        let ended = |ranges: &[(TaskOutcome, (u32, u32))]| ranges.iter().map(|(outcome, range)| (*outcome, set(&[*range]))).collect();
+        let one = |ordinal| TaskStates::of(&tasks, WhichTasks::One(ordinal));
+        assert_eq!(one(1), TaskStates { ended: ended(&[(DONE, (1, 1))]), ..none.clone() });
+        assert_eq!(one(4), TaskStates { leased: set(&[(4, 4)]), ..none.clone() });
+        assert_eq!(one(9), TaskStates { waiting: set(&[(9, 9)]), ..none.clone() });
+        assert_eq!(one(10), none);
+        let all = TaskStates {
+            waiting: set(&[(6, 9)]),
+            leased: set(&[(0, 0), (2, 4)]),
+            ended: ended(&[(DONE, (1, 1)), (TaskOutcome::Exited(1), (5, 5))]),
+            ..none.clone()
+        };
+        assert_eq!(TaskStates::of(&tasks, WhichTasks::All), all);
+        let first = |most| TaskStates::of(&tasks, WhichTasks::Ranges { most });
+        assert_eq!((first(5), first(u32::MAX)), (all.clone(), all.clone()));
+        let (leased, is_cut) = (all.leased.clone(), true);
+        assert_eq!(first(3), TaskStates { leased, is_cut, ended: ended(&[(DONE, (1, 1))]), ..none.clone() });
+        assert_eq!(first(0), TaskStates { is_cut, ..none });
+    }
 }

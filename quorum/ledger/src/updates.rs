@@ -8,6 +8,9 @@
 //! An allocation with nodes keeps at least a minute of its walltime. If nodes of it are lent, it stays
 //! work to which they are lent.
 //!
+//! A task group gets no nodes itself. Its lanes that have nodes keep what they have, and others take the
+//! places of those that wait.
+//!
 //! The specification contains the current values, which its nodes, the scheduler and its next claims
 //! use. The submitted values are stored beside it, so that a repeated submission is still recognised
 //! as the same.
@@ -16,6 +19,7 @@ use super::refusal::{Refusal, UpdateRefusal};
 use super::state::user_usage::holds_nodes;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::duration::clock_text;
+use lattice_model::task_group::check_walltime;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, NodeId, Principal, SubmittedValues, Timestamp,
 };
@@ -79,7 +83,8 @@ impl Ledger {
         if next == *before {
             return Ok(Outcome::Done);
         }
-        next.validate().map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        let task_walltime = next.walltime.filter(|_| allocation.is_task_group());
+        next.validate().and_then(|()| check_walltime(task_walltime)).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         if next.preemption_class != before.preemption_class {
             self.admits_class(&next)?;
         }
@@ -90,6 +95,7 @@ impl Ledger {
             self.record(context, &by.name, action, Subject { allocation: Some(id), node: None }, detail);
         }
         self.replace_spec(context, id, next);
+        self.outdate_lanes(context, id);
         Ok(Outcome::Done)
     }
 

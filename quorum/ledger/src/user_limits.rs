@@ -16,11 +16,24 @@ use super::refusal::Refusal;
 use super::state::user_usage::{Counted, Counts, Named};
 use super::tenants::QuotaChange;
 use super::{ApplyContext, Ledger, UserLimit, UserLimits};
+use crate::record_bytes::GROUP_TASKS_BYTES;
 use lattice_model::user_running::TooManyRunning;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, DagId, Principal, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Memory of the tasks of one user's groups that have not ended, in bytes.
+const USER_GROUP_BYTES_MAX: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
+
+/// Refuses what would add so many bytes to the tasks of a user's groups.
+pub(super) fn admits_group_bytes(counted: &Counted, owner: &Principal, more: usize) -> Result<(), Refusal> {
+    let bytes = counted.users.get(&owner.uid).map_or(0, |user| user.live_group_bytes) + more as u64;
+    if bytes > USER_GROUP_BYTES_MAX {
+        return Err(Refusal::GroupMemory { whose: owner.name.clone(), bytes, most: USER_GROUP_BYTES_MAX });
+    }
+    Ok(())
+}
 
 /// The changes to the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,8 +128,8 @@ impl Ledger {
         let concerns = |a: &&Arc<Allocation>| a.owner.uid == owner.uid || (!spec.tenant.is_empty() && a.spec.tenant == spec.tenant);
         let mut counted = Counted::default();
         for allocation in self.allocations.values().filter(concerns) {
-            // How large it is, and whether it may be dropped, does not matter here.
-            counted.add(&Counts::of(allocation, false, || 0));
+            // Whether it may be dropped does not matter here.
+            counted.add(&Counts::of(allocation, false, || self.tasks_bytes(allocation.id)));
         }
         self.within_user_limits(&counted, spec, owner, now)
     }
@@ -138,6 +151,9 @@ impl Ledger {
             }
             None => (0, 0, Named::default()),
         };
+        if spec.tasks.is_some() {
+            admits_group_bytes(counted, owner, GROUP_TASKS_BYTES)?;
+        }
         let tenant_pending = counted.tenant_pending.get(&spec.tenant).copied().unwrap_or_default();
         if let Some(most) = limits.user_pending.filter(|most| pending >= *most) {
             return Err(over(UserLimit::Pending, &owner.name, pending.into(), 1, most));
@@ -202,6 +218,10 @@ impl Ledger {
             most: most.into(),
             retry_ms: None,
         };
+        let groups = specs.iter().filter(|spec| spec.tasks.is_some()).count();
+        if groups > 0 {
+            admits_group_bytes(counted, owner, groups * GROUP_TASKS_BYTES)?;
+        }
         let user = counted.users.get(&owner.uid);
         let (pending, steps) = (user.map_or(0, |user| u64::from(user.pending)), specs.len() as u64);
         if let Some(most) = limits.user_pending.filter(|most| pending + steps > u64::from(*most)) {

@@ -29,8 +29,20 @@ pub struct ListFilter {
     pub tenant: Option<String>,
     /// A node of their current or latest claim.
     pub node: Option<NodeId>,
-    /// The task group whose lanes they are. Without it, lanes are only among what has a `node`.
-    pub lanes_of: Option<AllocationId>,
+    /// Which lanes of task groups there are among them.
+    pub lanes: WantedLanes,
+}
+
+/// Which lanes a list of allocations has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WantedLanes {
+    /// None.
+    #[default]
+    LeftOut,
+    /// All of them, among everything else.
+    All,
+    /// Those of this task group, and nothing else.
+    Of(AllocationId),
 }
 
 /// A position in the list of all allocations, newest first.
@@ -208,13 +220,13 @@ impl Ledger {
     }
 
     fn is_let_through(&self, filter: &ListFilter, a: &Allocation) -> bool {
-        let ListFilter { user, name, vcluster, tenant, node, lanes_of } = filter;
-        let is_wanted_lane = match (a.lane, lanes_of) {
-            (Some(lane), Some(group)) => lane.group == *group,
-            (Some(_), None) => node.is_some(),
-            (None, wanted) => wanted.is_none(),
+        let ListFilter { user, name, vcluster, tenant, node, lanes } = filter;
+        let is_wanted = match *lanes {
+            WantedLanes::LeftOut => a.lane.is_none(),
+            WantedLanes::All => true,
+            WantedLanes::Of(group) => a.lane.is_some_and(|lane| lane.group == group),
         };
-        is_wanted_lane
+        is_wanted
             && user.as_ref().is_none_or(|user| a.owner.name == *user)
             && name.as_ref().is_none_or(|name| a.spec.name == *name)
             && vcluster.as_ref().is_none_or(|vcluster| self.queue_of(&a.spec.vcluster) == vcluster)

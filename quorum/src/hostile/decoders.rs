@@ -5,7 +5,7 @@ use crate::service::{Forward, Forwarded};
 use lattice_api::pack::{from_bytes, to_bytes};
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::test_builders::{allocation, command, components, full_ledger, node, vcluster_change};
-use lattice_ledger::{Action, AuditHead, ClusterLimits, UsageOf};
+use lattice_ledger::{Action, AuditHead, ClusterLimits, UsageOf, WhichTasks};
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::shares::PhaseRun;
@@ -98,7 +98,7 @@ fn requests() -> Decoder {
             Request::GetUsage { of: UsageOf::Project { tenant: "physics".into(), project: "higgs".into() }, days: Some(9) },
             Request::from(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "r".into() }),
             advance,
-            Request::GetTasks { id: allocation.id, ordinal: Some(3) },
+            Request::GetTasks { id: allocation.id, which: WhichTasks::Ranges { most: 3 } },
         ],
     )
 }

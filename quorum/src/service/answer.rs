@@ -427,7 +427,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_status())),
         Request::GetUsage { of, days } => ledger.usage_report(of, *days, now).map(|report| Answer::Usage(Box::new(report))),
         Request::GetLimits => Ok(Answer::Limits(ledger.limits(now))),
-        Request::GetTasks { id, ordinal } => ledger.task_states(*id, *ordinal).map(|states| Answer::Tasks(Box::new(states))),
+        Request::GetTasks { id, which } => ledger.task_states(*id, *which).map(|states| Answer::Tasks(Box::new(states))),
         Request::ListDomains { tenants, name } => {
             let found = ledger.domain_statuses(tenants.as_deref(), name.as_deref(), crate::clock::now());
             match name {

@@ -7,7 +7,7 @@ use crate::core::{AskLeader, Core};
 use crate::permission::{self, Call, is_of_node};
 use lattice_model::{AllocationState, NodeId};
 use lattice_pki::identity::Caller;
-use lattice_quorum_client::wire::{Answer, ListCursor, ListFilter, Refusal, Request};
+use lattice_quorum_client::wire::{Answer, ListCursor, ListFilter, Refusal, Request, WantedLanes};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(super) fn allocation(caller: &Caller, answer: Result<Answer, Refusal>) -> Re
 /// The tenants whose work is on the node now.
 pub(super) async fn tenants(core: &Arc<Core>, caller: &Caller, ask_leader: AskLeader) -> Result<BTreeSet<String>, Refusal> {
     let node: NodeId = caller.name.parse().map_err(|_| permission::refused(Call::ListServices, caller))?;
-    let filter = ListFilter { node: Some(node), ..ListFilter::default() };
+    let filter = ListFilter { node: Some(node), lanes: WantedLanes::All, ..ListFilter::default() };
     let states = vec![AllocationState::Staging, AllocationState::Running];
     let mut tenants = BTreeSet::new();
     let mut before = None;

@@ -11,7 +11,9 @@ use lattice_api::v1::quorum_client::QuorumClient as Grpc;
 use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
-use lattice_ledger::{Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange};
+use lattice_ledger::{
+    Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange, WhichTasks,
+};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Epoch, Exposed,
     HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode,
@@ -74,7 +76,7 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::SampleNodes => Request::SampleNodes { count: 1 },
         Call::Claims => Request::Claims(vec![]),
         Call::AdvanceLane => Request::AdvanceLane { id: of, epoch: Epoch(1), node: holder, report: LaneReport::default() },
-        Call::GetTasks => Request::GetTasks { id: of, ordinal: None },
+        Call::GetTasks => Request::GetTasks { id: of, which: WhichTasks::Counts },
         Call::AcquireLease => Request::AcquireLease { name: "mine".into(), holder, ttl_ms: 60_000, user: Some(owner()) },
         Call::RenewLease => Request::RenewLease { name: "mine".into(), token: 9, holder, user: Some(owner()) },
         Call::QueryAudit => Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1 },

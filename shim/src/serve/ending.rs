@@ -50,10 +50,11 @@ impl Shim {
     }
 
     pub(super) fn stop(&mut self, why: StopReason, grace_ms: u64) {
-        let kill_at = now_ms().saturating_add(grace_ms);
+        let now = now_ms();
+        let kill_at = now.saturating_add(grace_ms);
         match &mut self.ending {
             Ending::No => {
-                self.settle_ended_task();
+                self.settle_task(now);
                 self.ending = Ending::Terminating { why, kill_at };
                 self.agent.send(&FromShim::Stopping { why });
                 self.give_up_waiting();
@@ -84,6 +85,7 @@ impl Shim {
     pub(super) fn check_stopped(&mut self) {
         let (Ending::Terminating { why, .. } | Ending::Killing { why, .. }) = self.ending else { return };
         if self.has_nothing_left() {
+            self.end_stopped_lane();
             self.ending = Ending::Stopped { why };
             self.record(&ExitRecord::Stopped { why });
             self.agent.send(&FromShim::Stopped { why });

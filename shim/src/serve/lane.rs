@@ -2,7 +2,7 @@
 //! All tasks run in the cgroup of launch 0, where a script would run.
 
 use super::ending::KILL_RETRY_MS;
-use super::open_lane::{Cut, OpenLane, Phase, Task};
+use super::open_lane::{Cut, OpenLane, Phase, StartResult, Starts, Task};
 use super::starting::borrowed;
 use super::{Ending, KILLED, Process, Script, Shim, Walltime, now_ms};
 use crate::lane::Lane;
@@ -21,28 +21,36 @@ use std::time::Instant;
 const SHORT_TASK_MS: u64 = 200;
 /// The code of a launch that still runs when the task that began it has ended: 128 + SIGTERM.
 const TASK_ENDED_CODE: i32 = 143;
+/// The signal that ends a lane when all work is ended: SIGTERM.
+const STOP_SIGNAL: u8 = 15;
 const TASK_ENDED: &str = "the task that began it has ended";
 
 impl Shim {
     /// Opens the lane, unless it was opened already. If that fails, it ends as a script that cannot be started.
     pub(super) fn open_lane(&mut self, spec: LaneSpec) {
-        self.agent.send(&FromShim::LaneOpened);
         match self.script {
             Script::None if self.lane.is_none() => {}
-            Script::None | Script::Running(_) => return,
+            Script::None => return self.agent.send(&FromShim::LaneOpened),
+            Script::Running(_) => return,
             Script::Ended(outcome) => return self.agent.send(&FromShim::ScriptEnded { outcome }),
         }
         match self.make_lane(spec) {
-            Ok(lane) => self.lane = Some(lane),
-            Err(NotStarted { code, why }) => {
-                log_line(&why);
-                let files = log_files::create_directory(&self.dir, 0).and_then(|()| log_files::create(&self.dir, 0, 0, &self.config.owner));
-                if files.is_ok() {
-                    log_files::append_error(&self.dir, 0, 0, &why);
-                }
-                self.script_ended(RankOutcome::NotStarted { code });
+            Ok(lane) => {
+                self.lane = Some(lane);
+                self.agent.send(&FromShim::LaneOpened);
             }
+            Err(failure) => self.lane_failed(&failure),
         }
+    }
+
+    /// The lane ends because of its node. The log of errors of launch 0 says why.
+    fn lane_failed(&mut self, NotStarted { code, why }: &NotStarted) {
+        log_line(why);
+        let files = log_files::create_directory(&self.dir, 0).and_then(|()| log_files::create(&self.dir, 0, 0, &self.config.owner));
+        if files.is_ok() {
+            log_files::append_error(&self.dir, 0, 0, why);
+        }
+        self.script_ended(RankOutcome::NotStarted { code: *code });
     }
 
     fn make_lane(&self, spec: LaneSpec) -> Result<OpenLane, NotStarted> {
@@ -73,7 +81,7 @@ impl Shim {
             inherit,
             output,
             task: None,
-            start_failed: false,
+            starts: Starts::default(),
             group_killed: false,
         })
     }
@@ -110,8 +118,13 @@ impl Shim {
         let Some(open) = &mut self.lane else { return };
         let Some(task) = &mut open.task else { return };
         let failure = task.start.failure();
-        if let Some(failure) = &failure {
-            open.output.note(&failure.why);
+        match &failure {
+            None => {}
+            Some(failure) if task.start.is_fault_of_node() => task.start_result = StartResult::FailedByNode(failure.clone()),
+            Some(failure) => {
+                open.output.note(&failure.why);
+                task.start_result = StartResult::Failed;
+            }
         }
         let outcome = match task.phase {
             Phase::Terminating { why, .. } | Phase::Killed { why } => why.outcome(),
@@ -145,16 +158,47 @@ impl Shim {
             && let Some(open) = self.lane.take()
         {
             open.output.remove(&self.dir);
-            self.script_ended(RankOutcome::Exited { code: 0 });
+            match open.starts.failure {
+                Some(failure) => self.lane_failed(&failure),
+                None => self.script_ended(RankOutcome::Exited { code: 0 }),
+            }
         }
     }
 
-    /// All work is about to be ended: the end of a task that has ended by itself still counts.
-    pub(super) fn settle_ended_task(&mut self) {
-        if let Some(outcome) = self.ended_task() {
-            self.finish_task(outcome);
+    /// All work is about to be ended: a task that has ended by itself, or whose own walltime is over, has its outcome
+    /// already. If the latter were returned, each lane that begins it could reach its own walltime before the outcome.
+    pub(super) fn settle_task(&mut self, now: u64) {
+        if let Some(outcome) = self.decided_outcome(now)
+            && let Some(task) = self.lane.as_mut().and_then(|open| open.task.take())
+        {
+            self.note_end(&task, outcome);
         }
         self.report_tasks(u64::MAX);
+    }
+
+    /// The outcome that the present task has, whatever ends its processes.
+    fn decided_outcome(&self, now: u64) -> Option<TaskOutcome> {
+        let task = self.lane.as_ref()?.task.as_ref()?;
+        match task.phase {
+            Phase::Clearing { outcome, .. } => match task.start_result {
+                StartResult::Started | StartResult::Failed => Some(outcome),
+                StartResult::FailedByNode(_) => None,
+            },
+            Phase::Terminating { why: Cut::Walltime, .. } | Phase::Killed { why: Cut::Walltime } => Some(Cut::Walltime.outcome()),
+            Phase::Running { until } => until.filter(|until| *until <= now).map(|_| Cut::Walltime.outcome()),
+            Phase::Terminating { why: Cut::Revoked, .. } | Phase::Killed { why: Cut::Revoked } => None,
+        }
+    }
+
+    /// All work was ended, and nothing of it is left: the lane ends as a script that SIGTERM ends. It is kept for the
+    /// replay of the ends that are not confirmed.
+    pub(super) fn end_stopped_lane(&mut self) {
+        if self.lane.is_none() {
+            return;
+        }
+        self.abandon_task();
+        self.report_tasks(u64::MAX);
+        self.script_ended(RankOutcome::Signalled { signal: STOP_SIGNAL });
     }
 
     /// The outcome of the task whose process has ended and behind which nothing was cleared yet.
@@ -238,22 +282,29 @@ impl Shim {
     /// Nothing of the task is left: its end is written to disk.
     fn finish_task(&mut self, outcome: TaskOutcome) {
         let Some(open) = &mut self.lane else { return };
-        let Some(task) = open.task.take() else { return };
+        let Some(mut task) = open.task.take() else { return };
         self.renew_group();
+        match std::mem::replace(&mut task.start_result, StartResult::Started) {
+            StartResult::FailedByNode(failure) => return self.start_failed(task.ordinal, failure),
+            result @ (StartResult::Started | StartResult::Failed) => task.start_result = result,
+        }
+        if let Some(open) = &mut self.lane {
+            open.starts = Starts::default();
+        }
         if task.out_of_memory
             && let Some(memory) = &mut self.memory
         {
             memory.settle_tasks();
         }
-        let took_us = u64::try_from(task.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.note_end(task.ordinal, outcome, took_us);
+        self.note_end(&task, outcome);
     }
 
     /// Notes the end of the running task, on the disk as well.
-    fn note_end(&mut self, ordinal: u32, outcome: TaskOutcome, took_us: u64) {
+    fn note_end(&mut self, task: &Task, outcome: TaskOutcome) {
+        let ordinal = task.ordinal;
         let Some(open) = &mut self.lane else { return };
         open.output.end(&self.dir, ordinal);
-        open.lane.end(outcome, took_us);
+        open.lane.end(outcome, task.took_us());
         let number = task_launch(ordinal);
         if !open.lane.has_tasks_of(number) {
             self.log_ring.over(number);
@@ -278,10 +329,10 @@ impl Shim {
             return;
         }
         let Some(open) = &mut self.lane else { return };
-        open.start_failed = false;
-        if open.task.is_some() {
+        if open.task.is_some() || open.starts.retry_at.is_some_and(|at| at > now) {
             return;
         }
+        open.starts.retry_at = None;
         if open.walltime_ms.is_some_and(|walltime_ms| now.saturating_add(walltime_ms) > until) {
             return open.lane.close();
         }
@@ -294,15 +345,22 @@ impl Shim {
                 if let Some(open) = &mut self.lane {
                     let until = open.walltime_ms.map(|walltime_ms| now.saturating_add(walltime_ms));
                     let (phase, long_at) = (Phase::Running { until }, Some(now + SHORT_TASK_MS));
-                    open.task = Some(Task { ordinal, pid, start, began, phase, long_at, out_of_memory: false });
+                    open.task =
+                        Some(Task { ordinal, pid, start, began, phase, long_at, out_of_memory: false, start_result: StartResult::Started });
                 }
             }
-            Err(NotStarted { code, why }) => {
-                if let Some(open) = &mut self.lane {
-                    open.output.note(&why);
-                    open.start_failed = true;
-                }
-                self.note_end(ordinal, TaskOutcome::Exited(i32::from(code)), 0);
+            // There is no process, so the node is at fault, and not the program.
+            Err(failure) => self.start_failed(ordinal, failure),
+        }
+    }
+
+    /// A task could not be started for a reason of the node: it waits again. After several in a row the lane ends.
+    fn start_failed(&mut self, ordinal: u32, failure: NotStarted) {
+        log_line(&format!("task {ordinal} of the group is not started: {}", failure.why));
+        if let Some(open) = &mut self.lane {
+            open.lane.put_back();
+            if open.starts.has_given_up(failure, now_ms()) {
+                open.lane.close();
             }
         }
     }

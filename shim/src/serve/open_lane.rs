@@ -8,11 +8,16 @@
 use crate::lane::Lane;
 use crate::task_output::TaskOutput;
 use lattice_model::{TaskIndices, TaskOutcome};
-use lattice_runtime::process::{Environment, StartReport};
+use lattice_runtime::process::{Environment, NotStarted, StartReport};
 use lattice_runtime::shim::FromShim;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Instant;
+
+/// How many tries to start a task may fail in a row for a reason of the node, before the lane ends.
+const STARTS_FAILED_MAX: u32 = 3;
+/// The pause after such a failure, in milliseconds.
+const START_RETRY_MS: u64 = 500;
 
 /// The lane, and what is the same for all its tasks.
 pub(super) struct OpenLane {
@@ -28,10 +33,33 @@ pub(super) struct OpenLane {
     pub(super) inherit: Vec<OwnedFd>,
     pub(super) output: TaskOutput,
     pub(super) task: Option<Task>,
-    /// Whether a task could not be started, and the next one must be tried at once.
-    pub(super) start_failed: bool,
+    pub(super) starts: Starts,
     /// Whether the cgroup was killed as a whole since it was made.
     pub(super) group_killed: bool,
+}
+
+/// The latest tries to start a task that failed for a reason of the node, such as a full disk.
+#[derive(Default)]
+pub(super) struct Starts {
+    failed_count: u32,
+    /// When to try again.
+    pub(super) retry_at: Option<u64>,
+    /// Why the lane ends: too many failed in a row.
+    pub(super) failure: Option<NotStarted>,
+}
+
+impl Starts {
+    /// One failed. Returns whether it was the last try.
+    pub(super) fn has_given_up(&mut self, failure: NotStarted, now: u64) -> bool {
+        self.failed_count += 1;
+        let is_last = self.failed_count >= STARTS_FAILED_MAX;
+        if is_last {
+            self.failure = Some(failure);
+        } else {
+            self.retry_at = Some(now.saturating_add(START_RETRY_MS));
+        }
+        is_last
+    }
 }
 
 /// The task that runs, or that is being cleared away.
@@ -45,6 +73,16 @@ pub(super) struct Task {
     pub(super) long_at: Option<u64>,
     /// Whether the kernel killed some of it for lack of memory.
     pub(super) out_of_memory: bool,
+    pub(super) start_result: StartResult,
+}
+
+/// Whether the program of a task was executed, as far as is known.
+pub(super) enum StartResult {
+    Started,
+    /// It was not, for a reason of its own: that is the task's outcome.
+    Failed,
+    /// It was not, for this reason of the node: the task waits again.
+    FailedByNode(NotStarted),
 }
 
 /// See the module. All times are milliseconds of CLOCK_BOOTTIME.
@@ -73,6 +111,14 @@ impl Cut {
 }
 
 impl Task {
+    /// How long it has run, in microseconds; `None`: its program was not executed.
+    pub(super) fn took_us(&self) -> Option<u64> {
+        match self.start_result {
+            StartResult::Started => Some(u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)),
+            StartResult::Failed | StartResult::FailedByNode(_) => None,
+        }
+    }
+
     fn due_ms(&self) -> Option<u64> {
         let phase = match self.phase {
             Phase::Running { until } => until,
@@ -87,7 +133,7 @@ impl OpenLane {
     /// When there is something to do.
     pub(super) fn due_ms(&self) -> Option<u64> {
         let task = self.task.as_ref().and_then(Task::due_ms);
-        task.into_iter().chain(self.lane.report_due_ms()).chain(self.start_failed.then_some(0)).min()
+        task.into_iter().chain(self.lane.report_due_ms()).chain(self.starts.retry_at).min()
     }
 
     /// The messages for an agent after a connect.

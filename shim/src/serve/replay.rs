@@ -27,6 +27,10 @@ impl Shim {
         if let Some(kill) = self.script_kill {
             agent.send(&FromShim::OutOfMemory { launch: None, kill });
         }
+        // The ends of a lane's tasks go before its own end.
+        for message in self.lane.iter_mut().flat_map(|lane| lane.replay(now_ms())) {
+            agent.send(&message);
+        }
         match self.script {
             Script::None => {}
             Script::Running(_) => agent.send(&FromShim::ScriptStarted),
@@ -34,9 +38,6 @@ impl Shim {
                 agent.send(&FromShim::ScriptStarted);
                 agent.send(&FromShim::ScriptEnded { outcome });
             }
-        }
-        for message in self.lane.iter_mut().flat_map(|lane| lane.replay(now_ms())) {
-            agent.send(&message);
         }
         for launch in self.launches.values() {
             let id = launch.id();

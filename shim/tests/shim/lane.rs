@@ -1,7 +1,7 @@
 //! Lanes of task groups.
 
 use crate::bed::{Bed, PATIENCE, Setting, eventually};
-use lattice_model::{Entrypoint, LaneWork, RankOutcome, TaskIndices, TaskOutcome, TaskSet};
+use lattice_model::{EndedTasks, Entrypoint, LaneWork, RankOutcome, TaskIndices, TaskOutcome, TaskSet};
 use lattice_runtime::exits::{self, ExitRecord};
 use lattice_runtime::shim::{FromShim, LaneSpec, LogStream, SignalTarget, StopReason, ToShim, connect_shim};
 use std::collections::BTreeMap;
@@ -112,6 +112,25 @@ pub fn not_started() {
     bed.end();
 }
 
+pub fn node_cannot_start() {
+    let mut bed = Bed::ready(Setting::default());
+    open(&mut bed, Entrypoint::Command { argv: vec!["true".into()] }, "0-9", None);
+    let output = bed.dir.task_output(LogStream::Out);
+    fs::create_dir(&output).unwrap();
+    lease(&mut bed, 0..10, false);
+    let over = RankOutcome::NotStarted { code: 126 };
+    let seen = bed.agent.until("ScriptEnded", |m| *m == FromShim::ScriptEnded { outcome: over });
+    assert!(!seen.iter().any(|m| matches!(m, FromShim::TasksEnded { .. })), "its tasks may run elsewhere: {seen:?}");
+    assert_eq!(exits::read(&bed.dir).unwrap(), [ExitRecord::Script { outcome: over }]);
+    let why = bed.log(0, 0, LogStream::Err);
+    assert!(why.starts_with(&format!("lattice: its output file {}: ", output.display())), "{why}");
+    // It is not opened again.
+    send_lane(&mut bed, Entrypoint::Command { argv: vec!["true".into()] }, "0-9", None);
+    let seen = bed.agent.until("ScriptEnded", |m| *m == FromShim::ScriptEnded { outcome: over });
+    assert!(!seen.contains(&FromShim::LaneOpened), "{seen:?}");
+    bed.end();
+}
+
 fn no_leftovers(setting: Setting) {
     let mut bed = Bed::ready(setting);
     // A task fails if the process that the one before left is more than a zombie.
@@ -207,6 +226,9 @@ pub fn killed_shim() {
     bed.scope().whole().remove().unwrap();
 }
 
+/// The end of a lane whose work was ended.
+const STOPPED_LANE: ExitRecord = ExitRecord::Script { outcome: RankOutcome::Signalled { signal: 15 } };
+
 pub fn stopped() {
     let mut bed = Bed::ready(Setting::default());
     open(&mut bed, script(FIRST_STAYS), "0-9", None);
@@ -214,9 +236,50 @@ pub fn stopped() {
     bed.wait_log(1, 0, "up");
     bed.agent.send(&ToShim::Stop { why: StopReason::Requested, grace_ms: 5000 });
     let seen = bed.agent.until("Stopped", |m| matches!(m, FromShim::Stopped { .. }));
-    assert!(!seen.iter().any(|m| matches!(m, FromShim::TasksEnded { .. } | FromShim::ScriptEnded { .. })), "{seen:?}");
-    assert_eq!(exits::read(&bed.dir).unwrap(), [ExitRecord::Stopped { why: StopReason::Requested }]);
+    assert!(!seen.iter().any(|m| matches!(m, FromShim::TasksEnded { .. })), "{seen:?}");
+    assert_eq!(exits::read(&bed.dir).unwrap(), [STOPPED_LANE, ExitRecord::Stopped { why: StopReason::Requested }]);
     assert_eq!((written(&bed, "order").as_str(), bed.log(1, 0, LogStream::Out).as_str()), ("0\n", "up\n"));
+    bed.quit();
+}
+
+pub fn stopped_after_walltime() {
+    let mut bed = Bed::ready(Setting::default());
+    let text = "#!/bin/sh\ntrap 'echo cut' TERM\necho up\nwhile :; do sleep 0.01; done\n";
+    open(&mut bed, script(text), "0-1", Some(400));
+    lease(&mut bed, [0], false);
+    bed.wait_log(1, 0, "cut");
+    bed.agent.send(&ToShim::Stop { why: StopReason::Requested, grace_ms: 100 });
+    let seen = bed.agent.until("Stopped", |m| matches!(m, FromShim::Stopped { .. }));
+    let report = seen.iter().find_map(|m| match m {
+        FromShim::TasksEnded { report, .. } => Some(&report.ended),
+        _ => None,
+    });
+    let ended = EndedTasks { outcome: TaskOutcome::WalltimeExceeded, tasks: TaskSet::first(1) };
+    assert_eq!(report, Some(&vec![ended]), "{seen:?}");
+    let records = exits::read(&bed.dir).unwrap();
+    assert_eq!(records, [task(0, TaskOutcome::WalltimeExceeded), STOPPED_LANE, ExitRecord::Stopped { why: StopReason::Requested }]);
+    bed.quit();
+}
+
+pub fn terminated_shim() {
+    let mut bed = Bed::ready(Setting::default());
+    let text = "#!/bin/sh\n[ $LATTICE_TASK_INDEX = 1 ] || exit 6\necho up\nexec sleep 1000\n";
+    open(&mut bed, script(text), "0-9", None);
+    lease(&mut bed, 0..10, false);
+    bed.wait_log(1, 1, "up");
+    // SAFETY: our own child, not reaped yet.
+    unsafe { libc::kill(bed.pid, libc::SIGTERM) };
+    let over = FromShim::ScriptEnded { outcome: RankOutcome::Signalled { signal: 15 } };
+    let seen = bed.agent.until("Stopped", |m| matches!(m, FromShim::Stopped { .. }));
+    assert!(seen.contains(&over), "{seen:?}");
+    let records = exits::read(&bed.dir).unwrap();
+    assert_eq!(records, [task(0, TaskOutcome::Exited(6)), STOPPED_LANE, ExitRecord::Stopped { why: StopReason::Requested }]);
+    // No lease has confirmed the end of the first task: it is reported again, before the end of the lane.
+    bed.reconnect();
+    let replay = bed.agent.synced();
+    let reported = replay.iter().position(|m| matches!(m, FromShim::TasksEnded { .. }));
+    let ended = replay.iter().position(|m| *m == over);
+    assert!(reported.is_some() && reported < ended, "{replay:?}");
     bed.quit();
 }
 

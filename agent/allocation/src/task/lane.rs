@@ -10,14 +10,15 @@
 //! waits while a call is under way.
 
 use super::AllocationTask;
-use super::lane_state::LostLane;
+use super::lane_state::{Claim, LostLane};
 use crate::handles::Shared;
 use crate::lane_quorum::NotAdvanced;
 use crate::node_environment;
+use lattice_model::task_group::task_walltime;
 use lattice_model::{
     AllocationId, Backoff, DesiredShare, EndReason, EndedTasks, Epoch, LaneReport, LaneWork, TaskOutcome, TaskSet, millis,
 };
-use lattice_registry::Command;
+use lattice_registry::{Command, LaneAnswer};
 use lattice_runtime::shim::{LaneSpec, TASK_LAUNCH_MAX, ToShim, task_launch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +29,10 @@ use tokio::sync::mpsc;
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The pause before a lane that holds nothing asks again.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
+/// How long the removal of a lane waits for the quorum to confirm ends of tasks.
+const CONFIRM_WAIT: Duration = Duration::from_secs(5);
+/// The exit code of a lane that the quorum refuses, as of a script that cannot be started.
+const REFUSED_LANE_CODE: i32 = 126;
 
 impl AllocationTask {
     /// Whether it is a lane whose tasks run here.
@@ -37,10 +42,10 @@ impl AllocationTask {
 
     /// Whether this launch number belongs to the output of tasks that may still write.
     pub(super) fn is_of_tasks(&self, launch_number: u32) -> bool {
-        self.is_head_of_lane() && !self.lane.is_over && launch_number <= TASK_LAUNCH_MAX
+        self.is_head_of_lane() && self.lane.is_open && launch_number <= TASK_LAUNCH_MAX
     }
 
-    /// On the head: has the shim open the lane, which it does once, and asks the quorum for tasks.
+    /// On the head: has the shim open the lane, which it does once.
     pub(super) async fn open_lane(&mut self, share: &DesiredShare) {
         let Some(tasks) = &share.spec.tasks else {
             tracing::error!(allocation = %share.allocation, "a lane whose group has no tasks: nothing is run");
@@ -51,10 +56,15 @@ impl AllocationTask {
             program: share.spec.entrypoint.clone(),
             env: node_environment::of_script(share, &self.context),
             working_dir: share.spec.working_dir.clone(),
-            // The quorum gives a lane twice the walltime of a task.
-            walltime_ms: share.spec.walltime.map(|walltime| millis(walltime / 2)),
+            walltime_ms: share.spec.walltime.map(|lane| millis(task_walltime(lane))),
         };
         self.send(ToShim::OpenLane { lane: Box::new(lane) }).await;
+    }
+
+    /// The shim has opened the lane, or has it open still. A lane that cannot be opened gets no tasks.
+    pub(super) fn lane_opened(&mut self) {
+        self.began();
+        self.lane.is_open = true;
         self.ask_for_tasks();
     }
 
@@ -63,7 +73,7 @@ impl AllocationTask {
         if self.share.lane != share.lane {
             Arc::make_mut(&mut self.share).lane = share.lane;
         }
-        if self.has_begun() {
+        if self.lane.is_open {
             self.ask_for_tasks();
         }
     }
@@ -84,29 +94,33 @@ impl AllocationTask {
 
     /// Sends what is to be reported, unless a call is under way: its answer continues here.
     fn ask(&mut self, after: Duration) {
-        if !self.is_head_of_lane() || self.lane.is_over || self.lane.is_asking {
+        if !self.is_head_of_lane() || self.lane.claim == Claim::Refused || self.lane.is_asking {
             return;
         }
         let Some(report) = self.lane.next.take() else { return };
         self.lane.is_asking = true;
+        self.lane.is_reporting = !report.ended.is_empty();
         let claim = (self.share.allocation, self.share.epoch);
         self.context.tasks.spawn(advance(Arc::clone(&self.context), self.own.clone(), claim, report, after));
     }
 
-    /// The quorum has answered. `None`: the claim is over there.
-    pub(super) async fn lane_advanced(&mut self, work: Option<LaneWork>) {
-        self.lane.is_asking = false;
-        let Some(work) = work else {
-            self.lane.is_over = true;
-            if let Some(lost) = self.lane.lost.take() {
-                self.ended(lost.reason).await;
+    /// The quorum has answered.
+    pub(super) async fn lane_advanced(&mut self, answer: LaneAnswer) {
+        (self.lane.is_asking, self.lane.is_reporting) = (false, false);
+        let work = match answer {
+            LaneAnswer::Work(work) => work,
+            LaneAnswer::ClaimOver { report } => return self.claim_over(report).await,
+            LaneAnswer::Refused => {
+                self.lane.claim = Claim::Refused;
+                let reason = self.lane.lost.take().map_or(EndReason::Exited { code: REFUSED_LANE_CODE }, |lost| lost.reason);
+                return self.ended(reason).await;
             }
-            return;
         };
+        self.lane.claim = Claim::Live;
         if self.lane.lost.is_some() {
             return self.report_lost_lane(&work).await;
         }
-        let is_idle = work.leased.is_empty() && !work.is_last;
+        let is_idle = self.lane.is_open && work.leased.is_empty() && !work.is_last;
         self.send(ToShim::LeaseTasks { work }).await;
         if self.lane.next.is_some() {
             self.ask(Duration::ZERO);
@@ -116,12 +130,45 @@ impl AllocationTask {
         }
     }
 
+    /// The quorum does not have the claim. Its list of shares says whether the lane ends here; until
+    /// then the lane asks again.
+    async fn claim_over(&mut self, report: LaneReport) {
+        if self.lane.claim != Claim::Over {
+            tracing::info!(allocation = %self.share.allocation, "the quorum does not have the claim: the lane gets no tasks now");
+        }
+        self.lane.claim = Claim::Over;
+        if let Some(lost) = self.lane.lost.take() {
+            return self.ended(lost.reason).await;
+        }
+        let next = self.lane.next.get_or_insert(report);
+        if self.lane.is_open || !next.ended.is_empty() {
+            self.ask(RETRY_PAUSES.1);
+        }
+    }
+
+    /// Before the lane is removed here, and with it the file that has the ends of its tasks: waits
+    /// until the quorum has confirmed those that are known, at most for [`CONFIRM_WAIT`].
+    pub(super) async fn confirm_ends(&mut self, queue: &mut mpsc::Receiver<Command>) {
+        let confirmed = async {
+            while self.lane.has_unconfirmed_ends() {
+                let Some(command) = queue.recv().await else { return };
+                // The allocation is over: no other command matters any more.
+                if let Command::LaneAdvanced { answer } = command {
+                    self.lane_advanced(answer).await;
+                }
+            }
+        };
+        if tokio::time::timeout(CONFIRM_WAIT, confirmed).await.is_err() {
+            tracing::warn!(allocation = %self.share.allocation, "the quorum did not confirm the ends of tasks: they run again");
+        }
+    }
+
     /// The lane has ended in its shim: readers may reach the end of its tasks' output.
     pub(super) fn lane_ended(&mut self) {
         if !self.is_head_of_lane() {
             return;
         }
-        self.lane.is_over = true;
+        self.lane.is_open = false;
         let count = self.share.spec.tasks.as_ref().map_or(0, |tasks| tasks.indices.count());
         if let Some(last) = count.checked_sub(1) {
             (task_launch(0)..=task_launch(last)).for_each(|number| self.mark_over(number));
@@ -131,8 +178,9 @@ impl AllocationTask {
     /// The shim of the lane is lost. The ends that it recorded are reported before the lane's end,
     /// because after that their tasks may run elsewhere.
     pub(super) async fn lose_lane(&mut self, recorded: BTreeMap<TaskOutcome, TaskSet>, reason: EndReason) {
-        if self.lane.is_over {
-            return self.ended(reason).await;
+        match self.lane.claim {
+            Claim::Live => {}
+            Claim::Over | Claim::Refused => return self.ended(reason).await,
         }
         self.lane.lost = Some(LostLane { recorded, is_reported: false, reason });
         // The answer shows which of them are still leased.
@@ -145,7 +193,6 @@ impl AllocationTask {
         let leased = lost.recorded.iter().map(|(outcome, tasks)| EndedTasks { outcome: *outcome, tasks: tasks.and(&work.leased) });
         let ended: Vec<EndedTasks> = leased.filter(|ended| !ended.tasks.is_empty()).collect();
         if lost.is_reported || ended.is_empty() {
-            self.lane.is_over = true;
             return self.ended(lost.reason).await;
         }
         lost.is_reported = true;
@@ -165,16 +212,23 @@ async fn advance(
 ) {
     if !after.is_zero() {
         tokio::time::sleep(after).await;
+        if own.upgrade().is_none_or(|own| own.is_closed()) {
+            return;
+        }
     }
     let mut pauses = Backoff::new(RETRY_PAUSES.0, RETRY_PAUSES.1);
     loop {
         let answer = context.lanes.advance(lane, epoch, report.clone()).await;
         let Some(own) = own.upgrade().filter(|own| !own.is_closed()) else { return };
-        let work = match answer {
-            Ok(work) => Some(work),
+        let answer = match answer {
+            Ok(work) => LaneAnswer::Work(work),
             Err(NotAdvanced::ClaimOver(why)) => {
-                tracing::info!(allocation = %lane, %why, "the lane gets no more tasks");
-                None
+                tracing::debug!(allocation = %lane, %why, "the lane gets no tasks now");
+                LaneAnswer::ClaimOver { report }
+            }
+            Err(NotAdvanced::Refused(why)) => {
+                tracing::warn!(allocation = %lane, %why, "the quorum refuses the lane, which ends therefore");
+                LaneAnswer::Refused
             }
             Err(NotAdvanced::Unavailable(why)) => {
                 tracing::debug!(allocation = %lane, %why, "the lane's report was not answered; it is sent again");
@@ -183,7 +237,7 @@ async fn advance(
                 continue;
             }
         };
-        let _ = own.send(Command::LaneAdvanced { work }).await;
+        let _ = own.send(Command::LaneAdvanced { answer }).await;
         return;
     }
 }

@@ -117,6 +117,7 @@ impl AllocationTask {
     pub(super) async fn shim_lost(&mut self, why: &str) {
         self.context.adoption.lost(self.share.allocation);
         self.terminals.lost(why);
+        self.lane.is_open = false;
         let records = self.recorded_ends().await;
         let entry = match &self.share.spec.entrypoint {
             Entrypoint::Command { argv } if self.phase.is_started() && self.share.lane.is_none() => {

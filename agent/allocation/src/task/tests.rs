@@ -5,8 +5,9 @@ use super::*;
 use crate::lane_quorum::NotAdvanced;
 use crate::prepare::{Line, PrepareError};
 use crate::test_builders::{Bench, LaneCall, ME};
+use lattice_model::task_group::lane_walltime;
 use lattice_model::test_builders::desired_share;
-use lattice_model::{EndedTasks, Entrypoint, LaneOf, LaneReport, LaneWork, LaunchSpec, TaskGroup, TaskOutcome};
+use lattice_model::{EndedTasks, Entrypoint, LaneOf, LaneReport, LaneWork, LaunchSpec, TaskGroup, TaskOutcome, Timestamp};
 use lattice_node::LaunchEnd;
 use lattice_registry::{AllocationHandle, SendSignal};
 use lattice_runtime::exits::{ExitRecord, Writer};
@@ -57,8 +58,8 @@ fn script(share: &mut DesiredShare) {
 fn lane(share: &mut DesiredShare) {
     script(share);
     share.spec.tasks = Some(Box::new(TaskGroup::parse("10-30:10").unwrap()));
-    share.spec.walltime = Some(Duration::from_secs(60));
-    share.lane = Some(LaneOf { group: id(9), number: 0, revocations: 0 });
+    share.spec.walltime = Some(lane_walltime(Duration::from_secs(30)));
+    share.lane = Some(LaneOf { group: id(9), number: 0, queued_at: Timestamp(0), revocations: 0 });
 }
 
 fn leased(tasks: impl IntoIterator<Item = u32>, is_last: bool) -> LaneWork {
@@ -104,6 +105,14 @@ impl Work {
         assert_eq!(work.reported(), [Event::Prepared { allocation, epoch, result: Ok(()) }]);
         work.task.execute(Command::Start(Box::new(work.handle.share.as_ref().clone()))).await;
         work.sent();
+        work
+    }
+
+    /// A lane that its shim has opened.
+    async fn with_lane() -> Self {
+        let mut work = Self::running(lane).await;
+        assert!(work.asks_nothing().await, "it is not open");
+        work.task.handle_message(FromShim::LaneOpened).await;
         work
     }
 
@@ -505,7 +514,7 @@ async fn a_launch_is_forgotten_only_after_its_last_rank() {
 
 #[tokio::test]
 async fn a_lane_gets_its_tasks_from_the_quorum_one_call_at_a_time() {
-    let mut work = Work::running(lane).await;
+    let mut work = Work::with_lane().await;
     let call = work.asked().await;
     assert_eq!((call.lane, call.epoch, &call.report), (id(1), Epoch(1), &LaneReport::default()));
     let all = leased(0..3, false);
@@ -546,7 +555,7 @@ async fn a_lane_is_opened_again_on_a_new_line_and_its_output_is_not_over() {
             work.task.handle_message(message).await;
         }
         let sent = work.sent();
-        let [ToShim::Go { walltime_ms: 60_000 }, ToShim::OpenLane { lane }] = &sent[..] else { panic!("{sent:?}") };
+        let [ToShim::Go { walltime_ms: 120_000 }, ToShim::OpenLane { lane }] = &sent[..] else { panic!("{sent:?}") };
         assert_eq!((lane.indices.to_string().as_str(), lane.walltime_ms), ("10-30:10", Some(30_000)));
         assert_eq!(lane.program, work.handle.share.spec.entrypoint);
         assert!(work.handle.activity.borrow().over.is_empty());
@@ -555,11 +564,11 @@ async fn a_lane_is_opened_again_on_a_new_line_and_its_output_is_not_over() {
 
 #[tokio::test]
 async fn a_lane_whose_tasks_are_revoked_asks_what_is_left() {
-    let mut work = Work::running(lane).await;
+    let mut work = Work::with_lane().await;
     let call = work.asked().await;
     work.answer(call, Ok(leased(0..3, false))).await;
     let mut share = work.handle.share.as_ref().clone();
-    share.lane = Some(LaneOf { group: id(9), number: 0, revocations: 1 });
+    share.lane = Some(LaneOf { group: id(9), number: 0, queued_at: Timestamp(0), revocations: 1 });
     work.task.execute(Command::ChangeLane(Box::new(share))).await;
     let call = work.asked().await;
     assert_eq!(call.report, LaneReport::default());
@@ -568,8 +577,8 @@ async fn a_lane_whose_tasks_are_revoked_asks_what_is_left() {
 }
 
 #[tokio::test]
-async fn an_unanswered_report_is_repeated_and_a_lane_whose_claim_is_over_asks_no_more() {
-    let mut work = Work::running(lane).await;
+async fn an_unanswered_report_is_repeated_and_a_lane_whose_claim_is_over_asks_after_a_pause() {
+    let mut work = Work::with_lane().await;
     let call = work.asked().await;
     call.answer.send(Err(NotAdvanced::Unavailable("no leader".into()))).unwrap();
     let call = work.asked().await;
@@ -579,12 +588,51 @@ async fn an_unanswered_report_is_repeated_and_a_lane_whose_claim_is_over_asks_no
     work.task.handle_message(FromShim::TasksEnded { report: lane_report(vec![ended(0, [0])]), left: 0 }).await;
     assert!(work.asks_nothing().await);
     assert_eq!(work.reported(), [], "the quorum's list says how it ends");
+    // A recovered quorum has adopted the lane meanwhile.
+    let call = work.asked().await;
+    assert_eq!(call.report, LaneReport::default());
+    work.answer(call, Ok(leased([0], true))).await;
+    let call = work.asked().await;
+    assert_eq!(call.report.ended, [ended(0, [0])]);
+}
+
+#[tokio::test]
+async fn a_lane_that_the_quorum_refuses_ends() {
+    let mut work = Work::with_lane().await;
+    let call = work.asked().await;
+    work.answer(call, Err(NotAdvanced::Refused("it is not a lane".into()))).await;
+    assert_eq!(work.ends(), [EndReason::Exited { code: 126 }]);
+    work.task.handle_message(FromShim::TasksEnded { report: lane_report(vec![ended(0, [0])]), left: 0 }).await;
+    assert!(work.asks_nothing().await);
+}
+
+#[tokio::test]
+async fn the_removal_of_a_lane_waits_until_its_ends_are_confirmed() {
+    let mut work = Work::with_lane().await;
+    let call = work.asked().await;
+    work.answer(call, Ok(leased(0..2, false))).await;
+    work.task.handle_message(FromShim::TasksEnded { report: lane_report(vec![ended(0, [0])]), left: 1 }).await;
+    let first = work.asked().await;
+    let both = lane_report(vec![ended(0, [0, 1])]);
+    work.task.handle_message(FromShim::TasksEnded { report: both.clone(), left: 0 }).await;
+    work.task.handle_message(FromShim::ScriptEnded { outcome: RankOutcome::Signalled { signal: 15 } }).await;
+    assert!(work.task.lane.has_unconfirmed_ends());
+    let Work { bench, task, queue, .. } = &mut work;
+    let quorum = async {
+        first.answer.send(Ok(leased([1], false))).unwrap();
+        let second = bench.lane_calls.recv().await.unwrap();
+        assert_eq!(second.report, both);
+        second.answer.send(Ok(leased([], false))).unwrap();
+    };
+    tokio::time::timeout(PATIENCE, async { tokio::join!(task.confirm_ends(queue), quorum) }).await.unwrap();
+    assert!(!work.task.lane.has_unconfirmed_ends());
+    assert!(work.asks_nothing().await, "it has ended");
 }
 
 #[tokio::test]
 async fn the_ends_that_a_lost_shim_recorded_are_reported_before_the_lane_ends() {
     let lost = || EndReason::NodeLost { node: me(), why: "its shim is gone".into() };
-    let mut work = Work::running(lane).await;
+    let mut work = Work::with_lane().await;
     let call = work.asked().await;
     work.answer(call, Ok(leased(0..3, false))).await;
     let record = |ordinal, code| ExitRecord::Task { ordinal, outcome: TaskOutcome::Exited(code) };

@@ -13,7 +13,7 @@ use crate::access::AccessTarget;
 use crate::caller::Caller;
 use crate::tasks::{self, TaskState};
 use lattice_api::v1;
-use lattice_ledger::{AccessKind, TaskPlace, TaskStates};
+use lattice_ledger::{AccessKind, TaskPlace, TaskStates, WhichTasks};
 use lattice_model::{Allocation, AllocationId, LaneOf, NodeId, Principal};
 use lattice_output::output_index::Position;
 use lattice_runtime::shim::task_launch;
@@ -61,7 +61,7 @@ pub(super) async fn logs(
         return Err(Status::invalid_argument("a task has one output, on the first node of its lane: name neither a rank nor a node"));
     }
     let streams = streams(&request.stream)?;
-    let states = tasks::states(api, group.id, Some(ordinal), false).await?;
+    let states = tasks::states(api, group.id, WhichTasks::One(ordinal), false).await?;
     let former = wanted_lane(index, &states.places, &request)?;
     let slot = log_stream(api, caller.principal.uid)?;
     let whose = AccessTarget { allocation: group.id, owner: &group.owner, node: None };
@@ -185,7 +185,7 @@ impl Task {
                 };
                 out.send(chunk).await.ok()?;
             }
-            match tasks::states(&self.api, self.group, Some(self.ordinal), true).await {
+            match tasks::states(&self.api, self.group, WhichTasks::One(self.ordinal), true).await {
                 Ok(states) => return Some(states),
                 Err(status) if status.code() == Code::Unavailable => {}
                 Err(status) => {
@@ -260,7 +260,9 @@ impl Reading {
                 return;
             }
         }
-        let rest = Selection { follow: false, tail: None, ..selection };
+        // Only the rest of what was begun is sent from its beginning.
+        let tail = selection.tail.filter(|_| selection.received.is_empty());
+        let rest = Selection { follow: false, tail, ..selection };
         gather(api, &[node], &rest, watch::channel(true).1, out).await;
     }
 }
@@ -288,7 +290,7 @@ fn note(selection: &mut Selection, chunk: &Result<v1::LogChunk, Status>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{TaskGroup, test_builders};
+    use lattice_model::{TaskGroup, Timestamp, test_builders};
 
     fn id(number: u128) -> AllocationId {
         AllocationId(Uuid::from_u128(number << 96))
@@ -306,7 +308,8 @@ mod tests {
             "allocation 00000001 is a task group: each task has an output of its own\n\
              hint: `lattice logs '00000001[INDEX]'` shows one; `lattice status 00000001 --tasks` shows which failed"
         );
-        let lane = Allocation { id: id(2), lane: Some(LaneOf { group: id(1), number: 4, revocations: 0 }), ..group };
+        let lane = Some(LaneOf { group: id(1), number: 4, queued_at: Timestamp(0), revocations: 0 });
+        let lane = Allocation { id: id(2), lane, ..group };
         assert_eq!(
             refused(&lane),
             "allocation 00000002 is lane 4 of task group 00000001: each task has an output of its own\n\

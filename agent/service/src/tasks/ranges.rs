@@ -2,7 +2,7 @@
 
 use lattice_api::spec::index_run;
 use lattice_api::v1;
-use lattice_ledger::{TaskPlace, TaskStates};
+use lattice_ledger::{TaskCounts, TaskPlace, TaskStates};
 use lattice_model::task_group::IndexRun;
 use lattice_model::{AllocationState, TaskIndices, TaskOutcome, TaskSet};
 
@@ -73,27 +73,10 @@ impl TaskState {
 }
 
 /// How many tasks are in each state.
-pub(crate) fn counts(states: &TaskStates) -> v1::TaskCounts {
-    let (mut completed, mut failed, mut cancelled) = (0, 0, 0);
-    for (outcome, tasks) in &states.ended {
-        match outcome {
-            TaskOutcome::Exited(0) => completed += tasks.len(),
-            TaskOutcome::Cancelled => cancelled += tasks.len(),
-            TaskOutcome::Exited(_) | TaskOutcome::WalltimeExceeded | TaskOutcome::Lost => failed += tasks.len(),
-        }
-    }
-    let (waiting, running) = (states.waiting.len(), states.leased.len());
-    v1::TaskCounts {
-        total: waiting + running + completed + failed + cancelled,
-        waiting,
-        running,
-        completed,
-        failed,
-        cancelled,
-        restarts: states.restarts,
-        lanes_running: states.lanes_running,
-        lanes_waiting: states.lanes_waiting,
-    }
+pub(crate) fn counts(counts: &TaskCounts) -> v1::TaskCounts {
+    let TaskCounts { waiting, leased, completed, failed, cancelled, restarts, lanes_running, lanes_waiting } = *counts;
+    let total = waiting + leased + completed + failed + cancelled;
+    v1::TaskCounts { total, waiting, running: leased, completed, failed, cancelled, restarts, lanes_running, lanes_waiting }
 }
 
 /// The tasks that failed.
@@ -103,7 +86,8 @@ pub(super) fn failed(states: &TaskStates) -> TaskSet {
     failed
 }
 
-/// The first `most` ranges of tasks in the same state, by index; and whether there are more.
+/// The first `most` ranges of tasks in the same state, by index; and whether there are more. A range of
+/// ordinals is at least one of indices, so no more of the former are needed.
 pub(super) fn ranges(indices: &TaskIndices, states: &TaskStates, most: usize) -> (Vec<v1::TaskRange>, bool) {
     let ended = states.ended.iter().map(|(outcome, tasks)| (TaskState::Ended(*outcome), tasks));
     let sets = [(TaskState::Waiting, &states.waiting), (TaskState::Leased, &states.leased)].into_iter().chain(ended);
@@ -125,7 +109,7 @@ pub(super) fn ranges(indices: &TaskIndices, states: &TaskStates, most: usize) ->
             found.push(state.range(*run));
         }
     }
-    (found, false)
+    (found, states.is_cut)
 }
 
 /// One task, with the lanes that ran it.
@@ -159,11 +143,7 @@ mod tests {
                 (TaskOutcome::Cancelled, set(&[(13, 14)])),
             ]
             .into(),
-            restarts: 2,
-            lanes_running: 3,
-            lanes_waiting: 1,
-            places: Vec::new(),
-            task_restarts: 0,
+            ..TaskStates::default()
         }
     }
 
@@ -193,6 +173,8 @@ mod tests {
         assert_eq!((texts(&found), truncated), (wanted.map(str::to_owned).to_vec(), false));
         let (found, truncated) = ranges(&indices, &some(), 8);
         assert_eq!((found.len(), truncated), (8, false));
+        let (found, truncated) = ranges(&indices, &TaskStates { is_cut: true, ..some() }, 100);
+        assert_eq!((found.len(), truncated), (8, true));
         let (found, truncated) = ranges(&indices, &some(), 2);
         assert_eq!((texts(&found), truncated), (wanted[..2].iter().map(|text| (*text).to_owned()).collect(), true));
     }
@@ -218,7 +200,9 @@ mod tests {
             lanes_running: 3,
             lanes_waiting: 1,
         };
-        assert_eq!(counts(&some()), wanted);
+        let known =
+            TaskCounts { waiting: 5, leased: 3, completed: 8, failed: 2, cancelled: 2, restarts: 2, lanes_running: 3, lanes_waiting: 1 };
+        assert_eq!(counts(&known), wanted);
         assert_eq!(failed(&some()), set(&[(4, 4), (9, 9)]));
     }
 

@@ -9,16 +9,18 @@
 //! would be wider than a screen, or very long, is a list by level instead: each step is one level below the lowest of
 //! those that it depends on.
 
-use crate::table::one_line;
+use super::NAMED_MAX;
+use crate::output::{TableSize, Width};
+use crate::table::{entry, one_line};
 use lattice_api::v1;
 use std::collections::BTreeMap;
 
-/// The widest line of a drawing, in characters.
+/// The widest line, in characters.
 const COLUMNS_MAX: usize = 80;
+/// Where the lines of a list end.
+const SIZE: TableSize = TableSize { width: Width::Terse, columns: Some(COLUMNS_MAX) };
 /// The most edges of a drawing.
 const EDGES_MAX: usize = 500;
-/// How many of those that a step depends on a list names.
-const NAMED_MAX: usize = 3;
 
 /// The graph drawn, or as a list by level if it is too large for that.
 pub fn text(dag: &v1::Dag) -> String {
@@ -119,7 +121,7 @@ impl<'a> Graph<'a> {
         let mut text = String::new();
         for (level, numbers) in (1..).zip(&levels) {
             text += &format!("Level {level}\n");
-            numbers.iter().for_each(|number| text += &format!("  {}{}\n", self.label(*number), self.after(*number)));
+            numbers.iter().for_each(|number| text += &entry("  ", &(self.label(*number) + &self.after(*number)), SIZE));
         }
         text
     }
@@ -195,9 +197,23 @@ preprocess [Completed] → train [Running] → evaluate [Pending]
         ]);
         let want = format!(
             "Level 1\n  {long} [Completed]\nLevel 2\n  b [Running] after {long}\n  c [Running] after {long}\n  d [Running] after {long}\n  \
-             e [Running] after {long}\nLevel 3\n  another-long-name-of-a-step [Pending] after {long}, b, c and 2 more\n"
+             e [Running] after {long}\nLevel 3\n  another-long-name-of-a-step [Pending] after\n    {long}, b, c and 2 more\n"
         );
         assert_eq!(text(&of), want);
+    }
+
+    #[test]
+    fn no_line_is_wider_than_a_screen_whatever_the_names_are() {
+        let names = [1, 2, 3].map(|number| number.to_string().repeat(128));
+        let of = dag(&[
+            (&names[0], "Cancelled", &[]),
+            (&names[1], "Cancelled", &[&names[0]]),
+            (&names[2], "Cancelled", &[&names[0], &names[1]]),
+        ]);
+        let listed = text(&of);
+        assert!(listed.lines().all(|line| line.chars().count() <= COLUMNS_MAX), "{listed}");
+        let first = format!("Level 1\n  {}\n    {} [Cancelled]\n", "1".repeat(76), "1".repeat(52));
+        assert!(listed.starts_with(&first), "{listed}");
     }
 
     #[test]

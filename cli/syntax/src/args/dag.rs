@@ -31,7 +31,8 @@ A file:
         - train: failure
 
 A step has a name (or id), an entrypoint (a program and its arguments) or a
-script, and the options of `lattice submit` under their long names.";
+script, and options of `lattice submit` under their long names; --hold, --wait
+and --dry-run are not among them.";
 
 #[derive(Args)]
 #[command(after_help = DAG_EXAMPLES)]

@@ -1,7 +1,7 @@
 //! Requests from agents to members.
 
 use super::audit_walk::AuditWalk;
-use lattice_ledger::{Access, Action, DagCursor, DagFilter, ListCursor, ListFilter, UsageOf};
+use lattice_ledger::{Access, Action, DagCursor, DagFilter, ListCursor, ListFilter, UsageOf, WhichTasks};
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, DagSubmission, Epoch, Incarnation, LaneReport, NodeId,
     OperatorToken, Principal,
@@ -53,9 +53,9 @@ pub enum Request {
     /// [`super::Answer::LaneWork`]. From the agent of the lane's head, `node`, under the lane's
     /// present epoch. A repetition changes nothing.
     AdvanceLane { id: AllocationId, epoch: Epoch, node: NodeId, report: LaneReport },
-    /// The states of a task group's tasks, or where one of them ran: answered with
+    /// The numbers of a task group's tasks, and the states of those that are asked for: answered with
     /// [`super::Answer::Tasks`].
-    GetTasks { id: AllocationId, ordinal: Option<u32> },
+    GetTasks { id: AllocationId, which: WhichTasks },
     /// Acquires a lease for `ttl_ms`, for the agent of `holder` or for a user on that node.
     /// Idempotent for the same holder and user: the token stays.
     AcquireLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> },

@@ -273,6 +273,7 @@ fn no_range_of_tasks_is_left_out() {
     let plain = serialized(&GroupTasks::default());
     for (what, tasks) in [
         ("ended", GroupTasks { ended: [(TaskOutcome::Exited(1), ranges(900))].into(), ..GroupTasks::default() }),
+        ("waiting", GroupTasks { waiting: ranges(900), ..GroupTasks::default() }),
         ("restarted", GroupTasks { restarted: [(1, ranges(900))].into(), ..GroupTasks::default() }),
         ("placed", GroupTasks { placed: TaskPlaces::from(places), ..GroupTasks::default() }),
         ("earlier", GroupTasks { earlier: (0..900).map(|lane| (lane, ranges(1))).collect(), ..GroupTasks::default() }),
@@ -328,6 +329,7 @@ fn no_text_of_a_small_record_is_left_out() {
         name: long(),
         owner: Principal { name: long(), uid: 1, gid: 1, groups: vec![7; 64] },
         submitted_at: Timestamp(1),
+        digest: [255; 32],
         steps: vec![step; 3],
         records: 3,
     };

@@ -12,7 +12,7 @@
 
 use crate::record_bytes::{GROUP_TASKS_BYTES, REASON_BYTES, TASK_PLACE_BYTES, TASK_RANGE_BYTES, TASK_SET_BYTES, reason_bytes, text_bytes};
 use lattice_model::task_group::TASK_RESTARTS_MAX;
-use lattice_model::{EndReason, Epoch, NodeId, TaskOutcome, TaskSet};
+use lattice_model::{EndReason, Epoch, TaskOutcome, TaskSet};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -21,7 +21,7 @@ use std::ops::RangeInclusive;
 pub const LANES_WAITING_MAX: u32 = 32;
 /// Of how many lanes a group keeps which tasks they leased that another lane has leased since.
 const EARLIER_LANES_MAX: usize = 1000;
-/// When this many lanes in a row have failed without leasing a task, no other one is created.
+/// When this many lanes in a row have failed and no task has ended in them, no other one is created.
 const FAILED_LANES_MAX: u32 = 16;
 
 /// The tasks of one group.
@@ -51,7 +51,7 @@ pub struct GroupTasks {
     pub(crate) lanes: Lanes,
     /// Lanes that do not know yet that a task which they hold was cancelled.
     pub(crate) revoked: BTreeSet<u32>,
-    /// How many lanes in a row have failed without leasing a task.
+    /// How many lanes in a row have failed and had no task end.
     pub(crate) failed_lanes: u32,
     /// Set if no task is started any more: why.
     pub(crate) stopped: Option<Box<EndReason>>,
@@ -64,10 +64,10 @@ pub struct GroupTasks {
 pub struct LaneLease {
     /// The epoch of the lane's claim.
     pub(crate) epoch: Epoch,
-    /// The head of that claim.
-    pub(crate) head: NodeId,
     /// The tasks that it has not reported as ended.
     pub(crate) tasks: TaskSet,
+    /// Whether it has reported the end of one.
+    pub(crate) has_ended: bool,
 }
 
 /// The lanes of a group whose claims are not over, by their number.
@@ -75,6 +75,8 @@ pub struct LaneLease {
 pub struct Lanes {
     /// The number of the next one.
     pub(crate) next: u32,
+    /// Those with a lower number have an earlier specification of their group.
+    pub(crate) current_from: u32,
     /// Those that wait for nodes.
     pub(crate) waiting: BTreeSet<u32>,
     /// Those that have nodes.
@@ -122,6 +124,20 @@ impl Lanes {
         };
     }
 
+    /// The specification of the group has changed: it is for lanes from the next one on.
+    pub fn outdate(&mut self) {
+        self.current_from = self.next;
+    }
+
+    /// Those to be ended, if `wanted` should wait: all that have an earlier specification, and of the
+    /// others the latest that are too many; and how many are missing then.
+    pub fn to_end(&self, wanted: u32) -> (Vec<u32>, u32) {
+        let (outdated, current) = (self.waiting.range(..self.current_from), self.waiting.range(self.current_from..));
+        let waiting = u32::try_from(current.clone().count()).unwrap_or(u32::MAX);
+        let surplus = current.rev().take(waiting.saturating_sub(wanted) as usize);
+        (outdated.chain(surplus).copied().collect(), wanted.saturating_sub(waiting))
+    }
+
     /// Whether there are any.
     pub fn are_gone(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty() && self.leaving.is_empty()
@@ -152,7 +168,16 @@ impl GroupTasks {
     /// How many lanes should wait for nodes now.
     pub fn lanes_wanted(&self, concurrent_max: Option<u32>) -> u32 {
         let most = self.unended_count().min(concurrent_max.unwrap_or(u32::MAX));
-        most.saturating_sub(count(&self.lanes.running)).min(self.waiting_count).min(LANES_WAITING_MAX)
+        most.saturating_sub(count(&self.lanes.running))
+            .saturating_sub(self.lanes_left_with_tasks())
+            .min(self.waiting_count)
+            .min(LANES_WAITING_MAX)
+    }
+
+    /// How many lanes have ended and hold tasks still: one may be in its grace period.
+    pub fn lanes_left_with_tasks(&self) -> u32 {
+        let holds = |lane: &&u32| self.leases.get(*lane).is_some_and(|lease| !lease.tasks.is_empty());
+        u32::try_from(self.lanes.leaving.iter().filter(holds).count()).unwrap_or(u32::MAX)
     }
 
     /// How many lanes wait for nodes.
@@ -171,12 +196,12 @@ impl GroupTasks {
     }
 
     /// The lane may hold tasks from now on, under this claim.
-    pub fn open_lease(&mut self, lane: u32, epoch: Epoch, head: &NodeId) {
+    pub fn open_lease(&mut self, lane: u32, epoch: Epoch) {
         if self.leases.get(&lane).is_some_and(|lease| lease.epoch != epoch) {
             // Its prologue failed under that claim: nothing had begun.
             self.give_back(lane, false);
         }
-        self.leases.entry(lane).or_insert_with(|| LaneLease { epoch, head: head.clone(), tasks: TaskSet::default() });
+        self.leases.entry(lane).or_insert_with(|| LaneLease { epoch, tasks: TaskSet::default(), has_ended: false });
     }
 
     /// The lane holds `target` tasks from now on, or as many as there are.
@@ -210,6 +235,7 @@ impl GroupTasks {
         lease.tasks.remove_all(&those);
         self.leased_count -= those.len();
         if !those.is_empty() {
+            lease.has_ended = true;
             self.failed_lanes = 0;
         }
         self.add_ended(outcome, &those);
@@ -222,6 +248,10 @@ impl GroupTasks {
         self.waiting_count -= those.len();
         for range in those.ranges() {
             self.place(range, lane);
+        }
+        if let Some(lease) = self.leases.get_mut(&lane).filter(|_| !those.is_empty()) {
+            lease.has_ended = true;
+            self.failed_lanes = 0;
         }
         self.add_ended(outcome, &those);
     }
@@ -285,16 +315,14 @@ impl GroupTasks {
         let mut cancelled = self.waiting.and(&asked);
         self.waiting.remove_all(&cancelled);
         self.waiting_count -= cancelled.len();
-        let placed: Vec<(RangeInclusive<u32>, u32)> = asked.ranges().flat_map(|range| self.placed.within(&range)).collect();
-        for (part, lane) in placed {
-            let Some(lease) = self.leases.get_mut(&lane) else { continue };
-            let held = lease.tasks.and(&TaskSet::from(vec![part.into_inner()]));
+        for (lane, lease) in &mut self.leases {
+            let held = asked.and(&lease.tasks);
             if held.is_empty() {
                 continue;
             }
             lease.tasks.remove_all(&held);
             self.leased_count -= held.len();
-            self.revoked.insert(lane);
+            self.revoked.insert(*lane);
             cancelled.insert_all(&held);
         }
         self.add_ended(TaskOutcome::Cancelled, &cancelled);
@@ -324,8 +352,8 @@ impl GroupTasks {
         }
     }
 
-    /// A lane failed for this reason before it leased a task. After too many of them in a row, no task
-    /// is started any more.
+    /// A lane failed for this reason, and no task has ended in it. After too many of them in a row, no
+    /// task is started any more.
     pub fn note_failed_lane(&mut self, reason: &EndReason) {
         self.failed_lanes += 1;
         if self.failed_lanes >= FAILED_LANES_MAX {
@@ -349,11 +377,12 @@ impl GroupTasks {
         })
     }
 
-    /// Memory once the group has ended: it leases nothing any more, and its lanes go.
+    /// Memory, without what lanes hold, which is bounded by their number. Once the group has ended, it
+    /// leases nothing any more, and its lanes go.
     pub fn bytes(&self) -> usize {
         let Self {
             total: _,
-            waiting: _,
+            waiting,
             waiting_count: _,
             leases: _,
             leased_count: _,
@@ -375,7 +404,7 @@ impl GroupTasks {
         let sets: usize = sets.map(|set| TASK_SET_BYTES + set.range_count() * TASK_RANGE_BYTES).sum();
         let stopped = stopped.as_deref().map_or(0, |why| REASON_BYTES + reason_bytes(why));
         let texts = stopped + cancelled_by.as_deref().map_or(0, text_bytes);
-        GROUP_TASKS_BYTES + sets + placed.0.len() * TASK_PLACE_BYTES + texts
+        GROUP_TASKS_BYTES + waiting.range_count() * TASK_RANGE_BYTES + sets + placed.0.len() * TASK_PLACE_BYTES + texts
     }
 
     /// The lanes that leased a task: the latest one last, the others by their number.
@@ -475,7 +504,7 @@ mod tests {
 
     fn leased(total: u32, lane: u32, count: u32) -> GroupTasks {
         let mut tasks = GroupTasks::new(total);
-        tasks.open_lease(lane, Epoch(1), &"n1".parse().unwrap());
+        tasks.open_lease(lane, Epoch(1));
         tasks.top_up(lane, count);
         tasks
     }
@@ -484,7 +513,7 @@ mod tests {
     fn a_task_is_begun_again_three_times_and_is_lost_then() {
         let mut tasks = GroupTasks::new(3);
         for lane in 0..4 {
-            tasks.open_lease(lane, Epoch(lane.into()), &"n1".parse().unwrap());
+            tasks.open_lease(lane, Epoch(lane.into()));
             tasks.top_up(lane, 2);
             tasks.give_back(lane, true);
         }
@@ -520,9 +549,13 @@ mod tests {
         assert_eq!([None, Some(20), Some(1)].map(|most| tasks.lanes_wanted(most)), [32, 20, 1]);
         (0..30).for_each(|lane| tasks.lanes.set_phase(lane, LanePhase::Running));
         assert_eq!([None, Some(31), Some(20)].map(|most| tasks.lanes_wanted(most)), [10, 1, 0]);
-        tasks.open_lease(0, Epoch(1), &"n1".parse().unwrap());
+        tasks.open_lease(0, Epoch(1));
         tasks.top_up(0, 37);
         assert_eq!(tasks.lanes_wanted(None), 3, "only three tasks wait");
+        tasks.lanes.set_phase(0, LanePhase::Leaving);
+        assert_eq!([31, 30].map(|most| tasks.lanes_wanted(Some(most))), [1, 0], "the task of a lane that has ended may still run");
+        tasks.give_back(0, false);
+        assert_eq!([31, 30].map(|most| tasks.lanes_wanted(Some(most))), [2, 1]);
     }
 
     #[test]
@@ -546,7 +579,9 @@ mod tests {
                 let told: BTreeMap<u32, u32> = before.into_iter().flat_map(|(range, lane)| range.map(move |task| (task, lane))).collect();
                 let known: BTreeMap<u32, u32> = each.range(first..=first + more).map(|(task, lane)| (*task, *lane)).collect();
                 prop_assert_eq!(told, known);
-                (first..=first + more).for_each(|task| drop(each.insert(task, lane)));
+                (first..=first + more).for_each(|task| {
+                    each.insert(task, lane);
+                });
             }
             for task in 0..60 {
                 prop_assert_eq!(places.lane_of(task), each.get(&task).copied());

@@ -57,6 +57,8 @@ pub struct User {
     pub script_bytes: usize,
     /// Total size of the scripts of allocations that have not ended, in bytes.
     pub live_script_bytes: usize,
+    /// Memory of the tasks of groups that have not ended, in bytes.
+    pub live_group_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,6 +102,7 @@ impl User {
 
     fn add(&mut self, counts: &Counts) {
         self.running += u32::from(counts.holds_nodes);
+        self.live_group_bytes += counts.live_group_bytes;
         self.pending += u32::from(counts.pending_in.is_some());
         if let Some(ended) = &counts.ended {
             self.ended += 1;
@@ -115,6 +118,7 @@ impl User {
 
     fn remove(&mut self, counts: &Counts) {
         self.running -= u32::from(counts.holds_nodes);
+        self.live_group_bytes -= counts.live_group_bytes;
         self.pending -= u32::from(counts.pending_in.is_some());
         if let Some(ended) = &counts.ended {
             self.ended -= 1;
@@ -135,6 +139,8 @@ pub struct Counts {
     pending_in: Option<String>,
     holds_nodes: bool,
     script: Option<Arc<str>>,
+    /// Memory of its tasks, if it is a task group that has not ended.
+    live_group_bytes: u64,
     /// `None`: it has not ended.
     ended: Option<Ended>,
 }
@@ -151,9 +157,10 @@ impl Counts {
     /// `is_referred_to`: whether something needs the record, so that it must not be dropped.
     /// `tasks_bytes`: the memory of its tasks, if it is a task group.
     pub fn of(allocation: &Allocation, is_referred_to: bool, tasks_bytes: impl FnOnce() -> usize) -> Self {
+        let group_bytes = if allocation.is_task_group() { tasks_bytes() as u64 } else { 0 };
         let ended = allocation.state.is_terminal().then(|| Ended {
             place: EndedPlace::of(allocation),
-            bytes: (ended_bytes(allocation) + tasks_bytes()) as u64,
+            bytes: ended_bytes(allocation) as u64 + group_bytes,
             is_referred_to,
         });
         Self {
@@ -162,6 +169,7 @@ impl Counts {
             pending_in: (allocation.state.is_without_nodes() && allocation.lane.is_none()).then(|| allocation.spec.tenant.clone()),
             holds_nodes: holds_nodes(allocation.state),
             script: allocation.spec.script().cloned(),
+            live_group_bytes: if ended.is_none() { group_bytes } else { 0 },
             ended,
         }
     }

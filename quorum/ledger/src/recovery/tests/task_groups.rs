@@ -1,8 +1,8 @@
 //! Task groups, when the backup does not know what was leased since: no task is lost.
 
 use super::*;
-use crate::ListFilter;
 use crate::task_groups::lane_id;
+use crate::{ListFilter, WantedLanes};
 use lattice_model::{AllocationId, EndedTasks, LaneReport, LaneWork, TaskGroup, TaskOutcome, TaskSet};
 
 fn lane(number: u32) -> AllocationId {
@@ -38,7 +38,7 @@ fn advance(quorum: &mut Quorum, (number, on, epoch): (u32, u8, Epoch), ended: &[
 }
 
 fn live_lanes(quorum: &Quorum) -> Vec<u32> {
-    let lanes = quorum.ledger.list(None, &[], 0, None, &ListFilter { lanes_of: Some(id(1)), ..ListFilter::default() });
+    let lanes = quorum.ledger.list(None, &[], 0, None, &ListFilter { lanes: WantedLanes::Of(id(1)), ..ListFilter::default() });
     let mut numbers: Vec<u32> = lanes.iter().filter(|a| !a.state.is_terminal()).map(|a| a.lane.unwrap().number).collect();
     numbers.sort_unstable();
     numbers
@@ -116,6 +116,9 @@ fn a_group_that_the_backup_lacks_is_adopted_with_a_lane() {
     submit_group(&mut quorum, "5-8%1");
     let zero = (0, 0, run_lane(&mut quorum, 0, 0));
     advance(&mut quorum, zero, &[]).unwrap();
+    // Its agent may ask before the node has reported, and goes on asking only if it may ask again.
+    assert!(matches!(advance(&mut now, zero, &[]), Err(Refusal::Unavailable { .. })));
+    assert!(matches!(advance(&mut now, (0, 9, zero.2), &[]), Err(Refusal::Unavailable { .. })), "nor has a node that the backup lacks");
     (0..3).for_each(|n| now.return_node(n, 1, quorum.held(n)));
     let group = now.ledger.allocation(id(1)).unwrap();
     assert!(group.is_task_group() && group.shown_state() == AllocationState::Running);
@@ -141,5 +144,12 @@ fn a_share_that_is_no_lane_of_its_group_is_refused() {
     assert!(matches!(now.act(changed(&|held| held.share.lane = None)), Err(Refusal::Malformed { .. })));
     assert!(matches!(now.act(changed(&|held| held.share.spec.tasks = None)), Err(Refusal::Malformed { .. })));
     assert!(matches!(now.act(changed(&|held| held.share.lane.as_mut().unwrap().number = 7)), Err(Refusal::Malformed { .. })));
+    assert!(matches!(now.act(changed(&|held| held.share.owner = user(8))), Err(Refusal::Malformed { .. })));
+    assert_eq!(lane(u32::MAX), id(1));
+    let as_group = |held: &mut HeldShare| {
+        held.share.allocation = id(1);
+        held.share.lane.as_mut().unwrap().number = u32::MAX;
+    };
+    assert!(matches!(now.act(changed(&as_group)), Err(Refusal::Malformed { .. })));
     now.act(changed(&|_| {})).unwrap();
 }
