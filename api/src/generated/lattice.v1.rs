@@ -585,7 +585,7 @@ pub struct TaskCounts {
     pub failed: u32,
     #[prost(uint32, tag = "6")]
     pub cancelled: u32,
-    /// how many times a task was begun again because its lane was lost or preempted
+    /// how many times a task was begun again because its lane was lost or ended early
     #[prost(uint32, tag = "7")]
     pub restarts: u32,
     #[prost(uint32, tag = "8")]
@@ -623,13 +623,16 @@ pub struct CancelTasksRequest {
     #[prost(message, repeated, tag = "2")]
     pub indices: ::prost::alloc::vec::Vec<IndexRun>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelTasksResponse {
+    /// of the group
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
     /// tasks that had not ended
-    #[prost(uint32, tag = "1")]
+    #[prost(uint32, tag = "2")]
     pub cancelled: u32,
     /// tasks that had ended before: nothing was changed
-    #[prost(uint32, tag = "2")]
+    #[prost(uint32, tag = "3")]
     pub ended: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -702,7 +705,7 @@ pub struct ListAllocationsRequest {
     pub tenant: ::prost::alloc::string::String,
     #[prost(string, tag = "75")]
     pub node: ::prost::alloc::string::String,
-    /// the lanes of this task group (its whole id); empty: everything that is no lane
+    /// The lanes of this task group (its whole id). Empty: everything that is no lane, and on a node also lanes.
     #[prost(string, tag = "76")]
     pub lanes_of: ::prost::alloc::string::String,
 }
@@ -1059,6 +1062,9 @@ pub struct UpdateAllocationResponse {
     /// that it has now; 0: a service, which has none
     #[prost(uint64, tag = "3")]
     pub walltime_seconds: u64,
+    /// then its lanes that have nodes keep what they had
+    #[prost(bool, tag = "4")]
+    pub is_task_group: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HoldAllocationRequest {
@@ -4624,7 +4630,7 @@ pub struct StoreTraceResponse {
     #[prost(string, tag = "1")]
     pub url: ::prost::alloc::string::String,
 }
-/// Times are milliseconds since 1970; 0: none.
+/// Times are milliseconds since 1970; 0: none. A task group gets no nodes itself: its lanes are traced.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TracedWork {
     #[prost(string, tag = "1")]
@@ -4663,8 +4669,7 @@ pub struct TracedWork {
     pub gpus_per_task: u32,
     #[prost(uint32, tag = "15")]
     pub cpus_per_task: u32,
-    /// It was submitted with a hold, or is held, or never came into its queue because of what it depends on, or it is a
-    /// task group, which gets no nodes itself.
+    /// It was submitted with a hold, or is held, or never came into its queue because of what it depends on.
     #[prost(bool, tag = "16")]
     pub held: bool,
 }
