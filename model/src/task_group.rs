@@ -29,8 +29,8 @@ pub const LANE_WALLTIME_MARGIN: Duration = Duration::from_secs(60);
 /// How many characters of a wrong text an error shows.
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// The walltime of a lane whose tasks have this one. It begins another task only while a whole walltime
-/// of a task is left.
+/// The walltime of a lane whose tasks have this one. It begins another task only while a whole
+/// walltime of a task is left.
 pub fn lane_walltime(task: Duration) -> Duration {
     task.saturating_mul(2).saturating_add(LANE_WALLTIME_MARGIN)
 }
