@@ -15,8 +15,8 @@ pub(super) fn to_model(group: &v1::TaskGroup) -> Result<TaskGroup, SpecError> {
     })
 }
 
-/// Not rules of the model: the specification of a lane has more than twice the walltime, and updates and
-/// recovery check specifications again.
+/// Not rules of the model: the specification of a lane has more than twice the walltime, and updates
+/// and recovery check specifications again.
 pub(super) fn check(model: &AllocationSpec) -> Result<(), SpecError> {
     if model.tasks.is_none() {
         return Ok(());

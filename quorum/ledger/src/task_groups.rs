@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The ledger leases tasks to lanes itself, so each task ends once, whatever an isolated node still
-//! reports (decision 88). A lane holds its tasks as long as one of its nodes has an unfenced holding.
-//! Then nothing of the lane can run any more, and what it has not reported waits again.
+//! reports (decision 88). A lane holds its tasks as long as one of its nodes has an unfenced
+//! holding. Then nothing of the lane can run any more, and what it has not reported waits again.
 //!
 //! One command creates and ends a bounded number of lanes. Groups with more to do stay in
 //! `unsettled_groups`, which is replicated, until the next command; if there is none, the leader's

@@ -149,7 +149,7 @@ mod tests {
     fn some() -> GroupTasks {
         let mut tasks = GroupTasks::new(10);
         for lane in [0, 1] {
-            tasks.open_lease(lane, lattice_model::Epoch(1), &"n1".parse().unwrap());
+            tasks.open_lease(lane, lattice_model::Epoch(1));
             tasks.top_up(lane, 3);
         }
         tasks.end_leased(0, DONE, &set(&[(1, 1)]));

@@ -4,7 +4,7 @@ use super::TENANT;
 use crate::keyring::{CONFIGURED, Keyring};
 use crate::signing::SignedHead;
 use crate::state::usage_records::Consumer;
-use crate::{Applied, LEVEL_KNOWN, Ledger};
+use crate::{Applied, LEVEL_KNOWN, Ledger, WhichTasks};
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, BudgetPeriod, DependencyCondition, Epoch, HoldKind, Node, NodeState,
     OnIsolation, ParentState,
@@ -205,7 +205,7 @@ pub(super) fn invariant_dependencies_are_settled(ledger: &Ledger, claimed: Optio
 pub(super) fn invariant_tasks_are_in_one_place(ledger: &Ledger) {
     for group in ledger.allocations().filter(|a| a.is_task_group()) {
         let spec = group.spec.tasks.as_ref().unwrap();
-        let states = ledger.task_states(group.id, None).unwrap();
+        let states = ledger.task_states(group.id, WhichTasks::All).unwrap();
         let sets = [&states.waiting, &states.leased].into_iter().chain(states.ended.values());
         let mut all: Vec<u32> = sets.flat_map(|set| set.iter()).collect();
         all.sort_unstable();

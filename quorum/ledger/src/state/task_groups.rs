@@ -352,8 +352,8 @@ impl GroupTasks {
         }
     }
 
-    /// A lane failed for this reason, and no task has ended in it. After too many of them in a row, no
-    /// task is started any more.
+    /// A lane failed for this reason, and no task has ended in it. After too many of them in a row,
+    /// no task is started any more.
     pub fn note_failed_lane(&mut self, reason: &EndReason) {
         self.failed_lanes += 1;
         if self.failed_lanes >= FAILED_LANES_MAX {
@@ -377,8 +377,8 @@ impl GroupTasks {
         })
     }
 
-    /// Memory, without what lanes hold, which is bounded by their number. Once the group has ended, it
-    /// leases nothing any more, and its lanes go.
+    /// Memory, without what lanes hold, which is bounded by their number. Once the group has ended,
+    /// it leases nothing any more, and its lanes go.
     pub fn bytes(&self) -> usize {
         let Self {
             total: _,

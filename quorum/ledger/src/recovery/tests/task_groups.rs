@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::task_groups::lane_id;
-use crate::{ListFilter, WantedLanes};
+use crate::{ListFilter, WantedLanes, WhichTasks};
 use lattice_model::{AllocationId, EndedTasks, LaneReport, LaneWork, TaskGroup, TaskOutcome, TaskSet};
 
 fn lane(number: u32) -> AllocationId {
@@ -64,9 +64,9 @@ fn a_lane_that_goes_on_reports_what_the_backup_shows_as_waiting() {
     assert_eq!(advance(&mut now, zero, &[(0, 2)]), work(&[(3, 3)], false));
     assert_eq!(advance(&mut now, zero, &[(3, 3)]), work(&[(4, 4)], true));
     assert_eq!(advance(&mut now, zero, &[(4, 4)]), work(&[], true));
-    let ended = now.ledger.task_states(id(1), None).unwrap();
+    let ended = now.ledger.task_states(id(1), WhichTasks::All).unwrap();
     assert_eq!(
-        (now.state(1), ended.restarts, ended.ended[&TaskOutcome::Exited(0)].clone()),
+        (now.state(1), ended.counts.restarts, ended.ended[&TaskOutcome::Exited(0)].clone()),
         (AllocationState::Completed, 0, tasks(&[(0, 4)]))
     );
 }
@@ -79,8 +79,8 @@ fn what_a_lane_that_is_gone_held_in_the_backup_runs_again() {
     assert_eq!(advance(&mut quorum, zero, &[]), work(&[(0, 0)], false));
     let mut now = quorum.backup().recovered();
     (0..3).for_each(|n| now.return_node(n, 1, vec![]));
-    let states = now.ledger.task_states(id(1), None).unwrap();
-    assert_eq!((states.waiting, states.restarts), (tasks(&[(0, 2)]), 1));
+    let states = now.ledger.task_states(id(1), WhichTasks::All).unwrap();
+    assert_eq!((states.waiting, states.counts.restarts), (tasks(&[(0, 2)]), 1));
     // Numbers of lanes that the lost quorum may have used are not used again.
     assert_eq!(live_lanes(&now), [1_000_001]);
 }
