@@ -6,7 +6,7 @@ use super::status_message::status_message;
 use super::tasks::{self, counts, ended_count, first_waiting_lanes};
 use super::{Api, checkpoints, isolation};
 use lattice_api::v1;
-use lattice_ledger::{LIVE_MAX, LanesObstacle, WhichTasks};
+use lattice_ledger::{LIVE_WITH_LANES_MAX, LanesObstacle, WhichTasks};
 use lattice_model::count::counted;
 use lattice_model::{Allocation, NodeId};
 use lattice_scheduler::{Explanation, Score, Term, WhyNot};
@@ -113,7 +113,7 @@ fn no_lane_waits(group: &Allocation, counts: &v1::TaskCounts, obstacle: Option<L
         }
         (_, Some(most)) => format!("; no more than {most} may run at the same time"),
         (Some(LanesObstacle::TooManyLive), None) => {
-            format!("; it gets no other lane while {LIVE_MAX} allocations of the cluster have not ended")
+            format!("; it gets no other lane while {LIVE_WITH_LANES_MAX} allocations of the cluster have not ended")
         }
         (None, None) => "; none of its lanes waits".to_owned(),
     }
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(of(0, 4, None), "");
         assert_eq!(of(9, 4, None), "; no more than 4 may run at the same time");
         assert_eq!(of(9, 3, None), "; none of its lanes waits");
-        let crowded = "; it gets no other lane while 200000 allocations of the cluster have not ended";
+        let crowded = "; it gets no other lane while 150000 allocations of the cluster have not ended";
         assert_eq!(of(9, 3, Some(LanesObstacle::TooManyLive)), crowded);
         let recovery =
             "; it gets no other lane until each node has reported what it runs since the quorum was recovered from a backup, or is away";

@@ -137,11 +137,12 @@ pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> Stri
             let why = allocation.reason.as_ref().map_or_else(String::new, EndReason::to_string);
             let hint = match &allocation.reason {
                 Some(EndReason::OutOfMemory { kill: MemoryKill { limit_bytes: Some(_), .. }, .. }) => "; ask for more with --mem",
-                Some(EndReason::WalltimeExceeded | EndReason::Preempted { .. } | EndReason::NodeLost { .. })
-                    if allocation.lane.is_some() =>
-                {
-                    "; its tasks run in another lane"
-                }
+                Some(
+                    EndReason::WalltimeExceeded
+                    | EndReason::Preempted { .. }
+                    | EndReason::NodeLost { .. }
+                    | EndReason::Exited { code: 126 | 127 },
+                ) if allocation.lane.is_some() => "; its tasks run in another lane",
                 Some(EndReason::WalltimeExceeded) => "; ask for more with --walltime",
                 Some(EndReason::Preempted { saved: Err(_), .. }) if allocation.spec.checkpoint.is_none() => {
                     "; --checkpoint=signal has such work asked to save itself first"

@@ -449,11 +449,11 @@ fn changed(w: &World) {
     let short = &id[..8];
     assert_eq!(said, format!("Allocation {short} has a walltime of 00:10:00; lanes of it that have nodes keep what they had\n"));
     let after = lanes();
-    // A lane has twice the walltime of a task.
-    assert!(!ran.is_empty() && ran.iter().all(|lane| lane.1 == Some(600)), "{ran:?}");
+    // A lane has twice the walltime of a task, and a minute.
+    assert!(!ran.is_empty() && ran.iter().all(|lane| lane.1 == Some(660)), "{ran:?}");
     let (runs, waits) = (in_state(&after, "Running"), in_state(&after, "Pending"));
     assert!(ran.iter().all(|lane| runs.contains(lane)), "{ran:?} {after:?}");
-    assert!(!waits.is_empty() && waits.iter().all(|lane| lane.1 == Some(1200)), "{after:?}");
+    assert!(!waits.is_empty() && waits.iter().all(|lane| lane.1 == Some(1260)), "{after:?}");
     let refused = w.run(&["update", &id, "--walltime", "7200h"]);
     assert!(refused.code() != 0 && refused.err().contains("a task may have at most 182 days"), "{}", refused.err());
     w.ok(&["cancel", &id]);

@@ -523,6 +523,7 @@ fn a_group_ends_when_one_lane_after_another_fails_before_it_has_a_task() {
         releases(&mut s, number, 0, epoch);
     }
     assert_eq!((reason(&s, id(1)), live_lanes(&s)), ("Failed: exit_code 126".to_owned(), vec![]));
+    assert_eq!((states(&s).counts.restarts, states(&s).counts.failed), (0, 0), "none of them ran");
     check(&s);
 }
 
@@ -537,6 +538,7 @@ fn a_group_ends_when_no_task_ends_in_one_failed_lane_after_another() {
         releases(&mut s, number, 0, epoch);
     }
     assert_eq!((reason(&s, id(1)), live_lanes(&s)), ("Failed: exit_code 126".to_owned(), vec![]));
+    assert_eq!((states(&s).counts.restarts, states(&s).counts.failed), (0, 0), "none of them ran");
     check(&s);
 }
 

@@ -51,7 +51,7 @@ pub(super) const LANES_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 64 };
 /// While so many lanes of a user wait for nodes, each of the user's groups has one of them at most.
 const LANES_WAITING_OF_USER_MAX: u32 = if cfg!(test) { 40 } else { 1000 };
 /// Lanes are created while fewer allocations live than this: what people submit has room still.
-const LIVE_WITH_LANES_MAX: usize = LIVE_MAX / 4 * 3;
+pub const LIVE_WITH_LANES_MAX: usize = LIVE_MAX / 4 * 3;
 /// How many ranges of tasks one command may name.
 const RANGES_MAX: usize = 20_000;
 /// For how long the tasks that a lane holds should last, in microseconds.
@@ -86,8 +86,8 @@ fn lease_target(mean_us: u64, waiting: u32, running: u32) -> u32 {
 fn may_have_begun_tasks(reason: &EndReason) -> bool {
     match reason {
         // What it began has ended before its walltime does, or is reported as over its own walltime then. A preemption
-        // is not the tasks' fault.
-        EndReason::Exited { code: 0 }
+        // is not the tasks' fault. With 126 or 127 the shim ends a lane whose node cannot start tasks.
+        EndReason::Exited { code: 0 | 126 | 127 }
         | EndReason::WalltimeExceeded
         | EndReason::WalltimeSaved { .. }
         | EndReason::Preempted { .. }
@@ -110,7 +110,8 @@ fn may_have_begun_tasks(reason: &EndReason) -> bool {
 /// somebody needed the node.
 fn is_fault_of_group(reason: &EndReason) -> bool {
     match reason {
-        EndReason::Exited { code } => *code != 0,
+        // 143: somebody sent SIGTERM to the shim.
+        EndReason::Exited { code } => !matches!(code, 0 | 143),
         EndReason::PrologueFailed { .. }
         | EndReason::LaunchAborted { .. }
         | EndReason::OutOfMemory { .. }
@@ -249,8 +250,9 @@ impl Ledger {
             let (first, last) = (spec.indices.first(), spec.indices.last());
             return Err(Refusal::Malformed { why: format!("task group {id} has none of these tasks: its indices are {first} to {last}") });
         };
-        if !group.state.is_terminal() {
-            // A range that is cancelled may part one that waits.
+        if !group.state.is_terminal() && asked.range_count() > 1 {
+            // Each range that is cancelled may part one that waits. One range alone may be cancelled always: so there is a
+            // way to have less.
             let (owner, more) = (group.owner.clone(), 2 * asked.range_count() * TASK_RANGE_BYTES);
             admits_group_bytes(self.counted(context), &owner, more)?;
         }

@@ -136,9 +136,10 @@ impl OpenLane {
         task.into_iter().chain(self.lane.report_due_ms()).chain(self.starts.retry_at).min()
     }
 
-    /// The messages for an agent after a connect.
-    pub(super) fn replay(&mut self, now: u64) -> Vec<FromShim> {
-        let mut messages = vec![FromShim::LaneOpened];
+    /// The messages for an agent after a connect. `has_ended`: the end of the lane itself follows, and it may get no
+    /// tasks.
+    pub(super) fn replay(&mut self, now: u64, has_ended: bool) -> Vec<FromShim> {
+        let mut messages = if has_ended { Vec::new() } else { vec![FromShim::LaneOpened] };
         if self.lane.has_ended_tasks() {
             let (report, left) = self.lane.report(now);
             messages.push(FromShim::TasksEnded { report, left });

@@ -28,7 +28,8 @@ impl Shim {
             agent.send(&FromShim::OutOfMemory { launch: None, kill });
         }
         // The ends of a lane's tasks go before its own end.
-        for message in self.lane.iter_mut().flat_map(|lane| lane.replay(now_ms())) {
+        let has_ended = !matches!(self.script, Script::None);
+        for message in self.lane.iter_mut().flat_map(|lane| lane.replay(now_ms(), has_ended)) {
             agent.send(&message);
         }
         match self.script {

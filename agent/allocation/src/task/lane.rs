@@ -31,8 +31,8 @@ const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// How long the removal of a lane waits for the quorum to confirm ends of tasks.
 const CONFIRM_WAIT: Duration = Duration::from_secs(5);
-/// The exit code of a lane that the quorum refuses, as of a script that cannot be started.
-const REFUSED_LANE_CODE: i32 = 126;
+/// The exit code of a lane that the quorum refuses.
+const REFUSED_LANE_CODE: i32 = 1;
 
 impl AllocationTask {
     /// Whether it is a lane whose tasks run here.

@@ -601,7 +601,7 @@ async fn a_lane_that_the_quorum_refuses_ends() {
     let mut work = Work::with_lane().await;
     let call = work.asked().await;
     work.answer(call, Err(NotAdvanced::Refused("it is not a lane".into()))).await;
-    assert_eq!(work.ends(), [EndReason::Exited { code: 126 }]);
+    assert_eq!(work.ends(), [EndReason::Exited { code: 1 }]);
     work.task.handle_message(FromShim::TasksEnded { report: lane_report(vec![ended(0, [0])]), left: 0 }).await;
     assert!(work.asks_nothing().await);
 }
