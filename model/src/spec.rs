@@ -20,7 +20,7 @@ use crate::preemption::{CLASS_MAX, UNSAVED_CLASS_MAX};
 use crate::probe::LivenessProbe;
 use crate::resources::Resources;
 use crate::spec_error::SpecError;
-use crate::task_group::TaskGroup;
+use crate::task_group::{TaskGroup, task_walltime};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -197,6 +197,20 @@ impl OnIsolation {
             Self::Stop => "stop",
         }
     }
+}
+
+/// Refuses a walltime of a task of which a lane could not have several. It is no rule of every
+/// specification: that of a lane has its own walltime beside the tasks.
+///
+/// # Errors
+/// [`SpecError::Invalid`].
+pub fn check_task_walltime(walltime: Option<Duration>) -> Result<(), SpecError> {
+    let most = task_walltime(WALLTIME_MAX);
+    if walltime.is_some_and(|walltime| walltime > most) {
+        let why = format!("a task may have at most {} days", most.as_secs() / 86_400);
+        return Err(invalid("walltime", why));
+    }
+    Ok(())
 }
 
 fn invalid(field: &'static str, why: impl Into<String>) -> SpecError {

@@ -8,8 +8,6 @@
 //! tasks from the group, runs them one after another, and reports their ends.
 
 use crate::ids::AllocationId;
-use crate::spec::WALLTIME_MAX;
-use crate::spec_error::SpecError;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -31,20 +29,6 @@ pub const TASK_RESTARTS_MAX: u32 = 3;
 pub const LANE_WALLTIME_MARGIN: Duration = Duration::from_secs(60);
 /// How many characters of a wrong text an error shows.
 const SHOWN_CHARS_MAX: usize = 40;
-
-/// Refuses a walltime of a task of which a lane could not have several. It is no rule of every
-/// specification: that of a lane has its own walltime beside the tasks.
-///
-/// # Errors
-/// [`SpecError::Invalid`].
-pub fn check_walltime(walltime: Option<Duration>) -> Result<(), SpecError> {
-    let most = task_walltime(WALLTIME_MAX);
-    if walltime.is_some_and(|walltime| walltime > most) {
-        let why = format!("a task may have at most {} days", most.as_secs() / 86_400);
-        return Err(SpecError::Invalid { field: "walltime", why });
-    }
-    Ok(())
-}
 
 /// The walltime of a lane whose tasks have this one. It begins another task only while a whole walltime
 /// of a task is left.

@@ -1,7 +1,8 @@
 //! Task groups.
 
 use crate::v1;
-use lattice_model::task_group::{NoSuchIndices, check_walltime};
+use lattice_model::spec::check_task_walltime;
+use lattice_model::task_group::NoSuchIndices;
 use lattice_model::{AllocationSpec, IndexRun, RequeuePolicy, SpecError, TaskGroup, TaskIndices};
 
 pub(super) fn to_model(group: &v1::TaskGroup) -> Result<TaskGroup, SpecError> {
@@ -26,7 +27,7 @@ pub(super) fn check(model: &AllocationSpec) -> Result<(), SpecError> {
         let why = "always is not for a task group: leave it out, and run the tasks that failed once more with `lattice retry`";
         return Err(SpecError::Invalid { field: "requeue", why: why.to_owned() });
     }
-    check_walltime(model.walltime)
+    check_task_walltime(model.walltime)
 }
 
 pub(super) fn from_model(group: &TaskGroup) -> v1::TaskGroup {

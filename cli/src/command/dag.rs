@@ -26,8 +26,6 @@ use std::path::Path;
 
 /// DAGs of one page.
 const PAGE_LEN_MAX: u32 = 1000;
-/// How many of those that a step depends on are named on a screen.
-const NAMED_MAX: usize = 3;
 
 /// How the tables are made narrower.
 const LIST_FIT: Fit<'_> =
@@ -260,7 +258,7 @@ fn states_table(dag: &v1::Dag, size: TableSize) -> String {
 }
 
 fn edges_table(dag: &v1::Dag, size: TableSize) -> String {
-    let most = if size.width == Width::Terse && size.columns.is_some() { NAMED_MAX } else { usize::MAX };
+    let most = if size.width == Width::Terse && size.columns.is_some() { graph::NAMED_MAX } else { usize::MAX };
     let mut table = Table::new(&["STEP", "ID", "DEPENDS ON"]);
     for step in &dag.steps {
         let edges = step.depends_on.iter().take(most).map(|edge| format!("{} of {}", edge.condition, parent(edge)));

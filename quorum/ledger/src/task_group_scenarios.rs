@@ -11,7 +11,7 @@ use super::{
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, Dependency, DependencyCondition, EndReason, EndedTasks,
-    Epoch, LaneReport, LaneWork, NodeState, ReportItem, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
+    Entrypoint, Epoch, LaneReport, LaneWork, NodeState, ReportItem, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -240,7 +240,8 @@ fn a_lane_that_was_ended_reports_until_its_node_has_released_it() {
 #[test]
 fn a_task_of_several_nodes_waits_again_when_all_of_them_are_free_of_it() {
     let mut s = Story::new(4);
-    s.done(submission(1, AllocationSpec { nodes: 2, ..group("0-3%2") }));
+    let entrypoint = Entrypoint::Script { text: "#!/bin/sh\ntrue\n".into(), args: Vec::new() };
+    s.done(submission(1, AllocationSpec { nodes: 2, entrypoint, ..group("0-3%2") }));
     let mut both = claim(&s, lane(0), 0);
     both.shares.extend(claim(&s, lane(0), 1).shares);
     let Ok(Outcome::Claimed { epoch }) = s.act(Action::Claim(both)) else { panic!("lane 0 waits for nodes") };

@@ -42,7 +42,7 @@ use lattice_model::{
     NodeId, Principal, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
 };
 use std::borrow::Cow;
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -250,11 +250,17 @@ impl Ledger {
             let (first, last) = (spec.indices.first(), spec.indices.last());
             return Err(Refusal::Malformed { why: format!("task group {id} has none of these tasks: its indices are {first} to {last}") });
         };
-        if !group.state.is_terminal() && asked.range_count() > 1 {
-            // Each range that is cancelled may part one that waits. One range alone may be cancelled always: so there is a
-            // way to have less.
-            let (owner, more) = (group.owner.clone(), 2 * asked.range_count() * TASK_RANGE_BYTES);
-            admits_group_bytes(self.counted(context), &owner, more)?;
+        // A range that is cancelled from the middle of one that waits makes two more. Others are cancelled always: so there is
+        // a way to have less.
+        let waiting = self.task_groups.get(&id).map(|tasks| &tasks.waiting);
+        let parts = |range: &RangeInclusive<u32>| {
+            let beside = [range.start().checked_sub(1), range.end().checked_add(1)];
+            waiting.is_some_and(|waiting| beside.iter().all(|task| task.is_some_and(|task| waiting.contains(task))))
+        };
+        let parting = asked.ranges().filter(parts).count();
+        if parting > 0 {
+            let owner = group.owner.clone();
+            admits_group_bytes(self.counted(context), &owner, 2 * parting * TASK_RANGE_BYTES)?;
         }
         let Some(known) = self.tasks_mut(context, id) else { return Err(Refusal::NotATaskGroup { id }) };
         let (cancelled, ended) = known.cancel(&asked);

@@ -19,7 +19,7 @@ use super::refusal::{Refusal, UpdateRefusal};
 use super::state::user_usage::holds_nodes;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::duration::clock_text;
-use lattice_model::task_group::check_walltime;
+use lattice_model::spec::check_task_walltime;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, NodeId, Principal, SubmittedValues, Timestamp,
 };
@@ -84,7 +84,7 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         let task_walltime = next.walltime.filter(|_| allocation.is_task_group());
-        next.validate().and_then(|()| check_walltime(task_walltime)).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
+        next.validate().and_then(|()| check_task_walltime(task_walltime)).map_err(|error| Refusal::Malformed { why: error.to_string() })?;
         if next.preemption_class != before.preemption_class {
             self.admits_class(&next)?;
         }

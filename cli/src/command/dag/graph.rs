@@ -9,12 +9,13 @@
 //! would be wider than a screen, or very long, is a list by level instead: each step is one level below the lowest of
 //! those that it depends on.
 
-use super::NAMED_MAX;
 use crate::output::{TableSize, Width};
 use crate::table::{entry, one_line};
 use lattice_api::v1;
 use std::collections::BTreeMap;
 
+/// How many of those that a step depends on are named on a screen.
+pub const NAMED_MAX: usize = 3;
 /// The widest line, in characters.
 const COLUMNS_MAX: usize = 80;
 /// Where the lines of a list end.
