@@ -148,6 +148,7 @@ fn submitted(id: DagId, owner: &Principal, submission: DagSubmission) -> v1::Dag
     let steps: Vec<Step> = submission.steps.into_iter().map(step).collect();
     let now = vec![StepNow { state: AllocationState::Pending.to_string(), ..StepNow::default() }; steps.len()];
     let at = lattice_agent_common::clock::now();
+    // The digest is the ledger's: it is not shown.
     to_proto(&Dag { id, name: submission.name, owner: owner.clone(), submitted_at: at, steps, records: 0, digest: [0; 32] }, &now)
 }
 

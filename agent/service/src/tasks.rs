@@ -80,7 +80,7 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
     Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None })
 }
 
-/// Adds what only a query of this group tells.
+/// Adds what only a query of this group answers.
 pub(super) async fn add_counts(api: &Api, group: &Allocation, shown: &mut v1::Allocation, stale: bool) -> Result<(), Status> {
     let counts = counts(&states(api, group.id, WhichTasks::Counts, stale).await?.counts);
     if !group.state.is_terminal() && !group.held && group.awaits().is_none() {

@@ -84,7 +84,7 @@ pub struct TaskPlace {
 }
 
 impl TaskStates {
-    /// What the record of a group itself tells: all but places and the obstacle.
+    /// What is in the record of a group itself: all but places and the obstacle.
     pub(super) fn of(tasks: &GroupTasks, which: WhichTasks) -> Self {
         match which {
             WhichTasks::Counts => Self { counts: counts(tasks), ..Self::default() },

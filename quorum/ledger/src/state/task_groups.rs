@@ -576,9 +576,9 @@ mod tests {
             let (mut places, mut each) = (TaskPlaces::default(), BTreeMap::<u32, u32>::new());
             for (first, more, lane) in leases {
                 let before = places.set(first..=first + more, lane);
-                let told: BTreeMap<u32, u32> = before.into_iter().flat_map(|(range, lane)| range.map(move |task| (task, lane))).collect();
+                let replaced: BTreeMap<u32, u32> = before.into_iter().flat_map(|(range, lane)| range.map(move |task| (task, lane))).collect();
                 let known: BTreeMap<u32, u32> = each.range(first..=first + more).map(|(task, lane)| (*task, *lane)).collect();
-                prop_assert_eq!(told, known);
+                prop_assert_eq!(replaced, known);
                 (first..=first + more).for_each(|task| {
                     each.insert(task, lane);
                 });
