@@ -9,6 +9,7 @@ use crate::hostlist;
 use crate::ids::{AllocationId, CheckpointId, DagId, Epoch, NodeId, Revision};
 use crate::preemption::Preemption;
 use crate::principal::Principal;
+use crate::scaling::{ReplicaOf, ScalingState};
 use crate::shares::Shares;
 use crate::spec::{AllocationSpec, PREEMPTION_CLASS_DEFAULT};
 use crate::task_group::LaneOf;
@@ -131,6 +132,12 @@ pub struct Allocation {
     /// Set if it is a lane: the task group whose tasks it runs, and which lane of it this is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<LaneOf>,
+    /// Set if it is a replica: the scaled service of which it is one, and its number there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<Box<ReplicaOf>>,
+    /// Of a scaled service: how many replicas it has and should have, and what its loop found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<Box<ScalingState>>,
     /// Set if it is a step of a DAG: which one of which DAG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dag: Option<Box<StepOf>>,
@@ -192,6 +199,8 @@ impl Allocation {
             held,
             dependencies: None,
             lane: None,
+            replica: None,
+            scaling: None,
             dag: None,
             telemetry: None,
             usage: None,
@@ -220,17 +229,28 @@ impl Allocation {
         self.spec.tasks.is_some() && self.lane.is_none()
     }
 
-    /// Its state for people. A task group is Running from the start of its first lane on.
+    /// Whether it is a scaled service. It gets no nodes itself: its replicas do.
+    pub fn is_scaled_service(&self) -> bool {
+        self.spec.scaling.is_some() && self.replica.is_none()
+    }
+
+    /// Whether other allocations, which the ledger creates, get the nodes for it: the lanes of a task
+    /// group, or the replicas of a scaled service.
+    pub fn is_group(&self) -> bool {
+        self.is_task_group() || self.is_scaled_service()
+    }
+
+    /// Its state for people. A group is Running from the start of its first lane or replica on.
     pub fn shown_state(&self) -> AllocationState {
         match self.state {
-            AllocationState::Pending if self.is_task_group() && self.started_at.is_some() => AllocationState::Running,
+            AllocationState::Pending if self.is_group() && self.started_at.is_some() => AllocationState::Running,
             state => state,
         }
     }
 
     /// Whether it is waiting for nodes.
     pub fn waits(&self) -> bool {
-        !self.is_task_group() && self.state.is_without_nodes() && !self.held && self.dependencies.as_ref().is_none_or(|all| all.are_met())
+        !self.is_group() && self.state.is_without_nodes() && !self.held && self.dependencies.as_ref().is_none_or(|all| all.are_met())
     }
 
     /// What it waits for before it is in its queue, in a sentence without its subject; `None`: for no

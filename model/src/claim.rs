@@ -7,6 +7,7 @@ use crate::node_list::NodeList;
 use crate::preemption::Preemption;
 use crate::principal::Principal;
 use crate::resources::Resources;
+use crate::scaling::ReplicaOf;
 use crate::spec::AllocationSpec;
 use crate::task_group::LaneOf;
 use crate::telemetry::TelemetryOrder;
@@ -104,6 +105,9 @@ pub struct DesiredShare {
     /// Set if it is a lane of a task group: it runs the group's tasks, one after another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<LaneOf>,
+    /// Set if it is a replica of a scaled service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<ReplicaOf>,
 }
 
 /// Everything that one node must do. A list with an older (generation, revision) than the latest

@@ -48,6 +48,8 @@ pub enum PreemptCause {
     Priority,
     /// Work of the vCluster that lent its nodes needs them.
     Reclaim,
+    /// It is a replica of a scaled service that needs fewer: it leaves, and does not come back.
+    ScaleDown,
 }
 
 impl PreemptCause {
@@ -56,7 +58,7 @@ impl PreemptCause {
     /// deadline; for other work, only what begins anew is ended without having saved itself.
     pub fn ends_unsaved(self, can_save: bool) -> bool {
         match self {
-            Self::Request => true,
+            Self::Request | Self::ScaleDown => true,
             Self::Priority | Self::Reclaim => !can_save,
             Self::Drain => false,
         }
@@ -68,6 +70,8 @@ impl PreemptCause {
             Self::Drain => 0,
             Self::Priority | Self::Reclaim => 1,
             Self::Request => 2,
+            // It ends for good, whoever else needs its nodes.
+            Self::ScaleDown => 3,
         }
     }
 }
@@ -79,6 +83,7 @@ impl fmt::Display for PreemptCause {
             Self::Drain => "drain",
             Self::Priority => "priority",
             Self::Reclaim => "reclaim",
+            Self::ScaleDown => "scale-down",
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The specification of an allocation: what a user requests. The protobuf conversion checks it and
 //! refuses fields that are not implemented yet, by name.
 
+mod scaling;
 mod tasks;
 
 use crate::binding::RankBinding;
@@ -19,6 +20,7 @@ use crate::node_ranks::NodeRanks;
 use crate::preemption::{CLASS_MAX, UNSAVED_CLASS_MAX};
 use crate::probe::LivenessProbe;
 use crate::resources::Resources;
+use crate::scaling::Scaling;
 use crate::spec_error::SpecError;
 use crate::task_group::{TaskGroup, task_walltime};
 use serde::{Deserialize, Serialize};
@@ -37,6 +39,8 @@ pub const NODES_MAX: u32 = 100_000;
 const _: () = assert!(NODES_MAX as usize <= crate::hostlist::NAMES_MAX);
 /// Largest number of requeues for one allocation.
 pub const REQUEUES_MAX: u32 = 100;
+/// How many bytes of a specification say how it scales, at most: the text of a metric and some numbers.
+const SCALING_BYTES_MAX: usize = 1024;
 /// The preemption class of work that specifies none.
 pub const PREEMPTION_CLASS_DEFAULT: u8 = 5;
 /// The longest walltime: 365 days.
@@ -138,6 +142,9 @@ pub struct AllocationSpec {
     /// Set if it is a task group: the entry point runs once for each task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Box<TaskGroup>>,
+    /// Set if it is a scaled service: the entry point runs in each of its replicas, on a node each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<Box<Scaling>>,
 }
 
 /// The program of an allocation.
@@ -253,6 +260,7 @@ impl AllocationSpec {
             hold: false,
             depends_on: Vec::new(),
             tasks: None,
+            scaling: None,
         }
     }
 
@@ -344,6 +352,7 @@ impl AllocationSpec {
         self.validate_nodelist()?;
         self.validate_dependencies()?;
         self.validate_tasks()?;
+        self.validate_scaling()?;
         self.data.validate()?;
         self.connectivity.validate()?;
         if let Some(probe) = &self.liveness_probe {
@@ -571,6 +580,7 @@ impl AllocationSpec {
             + self.launch.shape.bytes()
             + self.depends_on.len() * 40
             + self.tasks.as_ref().map_or(0, |tasks| tasks.bytes())
+            + self.scaling.as_ref().map_or(0, |_| SCALING_BYTES_MAX)
             + self.name.len()
             + self.working_dir.as_os_str().len()
             + self.submit_dir.as_ref().map_or(0, |dir| dir.as_os_str().len())

@@ -168,6 +168,7 @@ impl Ledger {
                 preempt: allocation.preemption.as_deref().cloned().filter(|order| order.stands() && allocation.head() == Some(node)),
                 telemetry: allocation.telemetry.as_deref().cloned(),
                 lane: allocation.lane,
+                replica: allocation.replica.as_deref().copied(),
             });
         }
         shares.sort_by_key(|s| s.allocation);

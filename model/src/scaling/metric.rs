@@ -1,0 +1,219 @@
+//! Which metric decides how many replicas a service has.
+
+use crate::ids::AllocationId;
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+use thiserror::Error;
+
+/// The longest text of a metric, in characters.
+pub const METRIC_CHARS_MAX: usize = 512;
+/// The label by which the series of an allocation are known: its id.
+const ALLOCATION: &str = "allocation";
+
+/// A metric of a service's replicas.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ScaleMetric {
+    /// How busy the GPUs of a replica are, from 0 to 1: the mean over the replicas.
+    GpuUtilization,
+    /// Used part of the processors that a replica has, from 0 to 1: the mean over the replicas.
+    CpuUtilization,
+    /// TCP connections that a replica accepts each second: the mean over the replicas.
+    RequestRate,
+    /// TCP connections to a replica that wait to be accepted: the mean over the replicas.
+    QueueDepth,
+    /// Series of the metrics store: the mean over those of the replicas.
+    Stored(Selector),
+}
+
+/// A selector of series in the metrics store, such as `queue_length{queue="new"}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selector {
+    name: String,
+    /// Label, operator, value.
+    matchers: Vec<(String, &'static str, String)>,
+}
+
+/// Why a text names no metric.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoSuchMetric {
+    /// It is too long.
+    #[error("more than {METRIC_CHARS_MAX} characters")]
+    TooLong,
+    /// It is malformed.
+    #[error(
+        "{0:?} is neither gpu_utilization, cpu_utilization, request_rate, queue_depth nor a selector of series such as queue_length{{queue=\"new\"}}: of a larger query make a recording rule, and name that"
+    )]
+    Malformed(String),
+    /// It names the label that is added.
+    #[error("leave the label allocation out: it is added, so that only series of the service's own replicas count")]
+    NamesAllocation,
+}
+
+/// The metrics that need no store, by name.
+const BUILT_IN: [(&str, ScaleMetric); 4] = [
+    ("gpu_utilization", ScaleMetric::GpuUtilization),
+    ("cpu_utilization", ScaleMetric::CpuUtilization),
+    ("request_rate", ScaleMetric::RequestRate),
+    ("queue_depth", ScaleMetric::QueueDepth),
+];
+
+/// The operators of matchers; of two that begin alike, the longer one comes first.
+const OPERATORS: [&str; 4] = ["=~", "!~", "!=", "="];
+
+impl Selector {
+    /// The PromQL expression of the mean over all series that this selects and that belong to one of
+    /// these allocations.
+    pub fn mean_of(&self, allocations: &[AllocationId]) -> String {
+        let mut text = format!("avg({}{{", self.name);
+        for (label, operator, value) in &self.matchers {
+            let _ = write!(text, "{label}{operator}{value:?},");
+        }
+        let ids: Vec<String> = allocations.iter().map(ToString::to_string).collect();
+        let _ = write!(text, "{ALLOCATION}=~\"{}\"}})", ids.join("|"));
+        text
+    }
+
+    /// The part of a text that is left after the matchers, which begin after `{`.
+    fn read(text: &str) -> Option<Self> {
+        let name_end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':')).unwrap_or(text.len());
+        let (name, rest) = text.split_at(name_end);
+        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+            return None;
+        }
+        let mut selector = Self { name: name.to_owned(), matchers: Vec::new() };
+        let rest = rest.trim();
+        if rest.is_empty() {
+            return Some(selector);
+        }
+        let mut rest = rest.strip_prefix('{')?.trim_start();
+        while !rest.starts_with('}') {
+            let label_end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))?;
+            let (label, after) = rest.split_at(label_end);
+            if label.is_empty() || label.starts_with(|c: char| c.is_ascii_digit()) {
+                return None;
+            }
+            let after = after.trim_start();
+            let operator = *OPERATORS.iter().find(|operator| after.starts_with(**operator))?;
+            let (value, after) = quoted(after[operator.len()..].trim_start())?;
+            selector.matchers.push((label.to_owned(), operator, value));
+            rest = after.trim_start();
+            match rest.strip_prefix(',') {
+                Some(next) => rest = next.trim_start(),
+                None if rest.starts_with('}') => {}
+                None => return None,
+            }
+        }
+        rest.strip_prefix('}').filter(|after| after.trim().is_empty()).map(|_| selector)
+    }
+}
+
+/// The contents of the text in quotes with which this begins, and what follows. Printable ASCII without
+/// quotes alone: then it is written in PromQL as it is here.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+    let (value, after) = text[1..].split_once(quote)?;
+    let is_plain = value.chars().all(|c| (c == ' ' || c.is_ascii_graphic()) && !matches!(c, '"' | '\'' | '\\'));
+    is_plain.then(|| (value.to_owned(), after))
+}
+
+impl FromStr for ScaleMetric {
+    type Err = NoSuchMetric;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchMetric> {
+        let text = text.trim();
+        if text.chars().count() > METRIC_CHARS_MAX {
+            return Err(NoSuchMetric::TooLong);
+        }
+        if let Some((_, metric)) = BUILT_IN.iter().find(|(name, _)| *name == text) {
+            return Ok(metric.clone());
+        }
+        let selector = Selector::read(text).ok_or_else(|| NoSuchMetric::Malformed(text.chars().take(40).collect()))?;
+        if selector.matchers.iter().any(|(label, _, _)| label == ALLOCATION) {
+            return Err(NoSuchMetric::NamesAllocation);
+        }
+        Ok(Self::Stored(selector))
+    }
+}
+
+impl TryFrom<String> for ScaleMetric {
+    type Error = NoSuchMetric;
+
+    fn try_from(text: String) -> Result<Self, NoSuchMetric> {
+        text.parse()
+    }
+}
+
+impl From<ScaleMetric> for String {
+    fn from(metric: ScaleMetric) -> Self {
+        metric.to_string()
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        for (number, (label, operator, value)) in self.matchers.iter().enumerate() {
+            write!(f, "{}{label}{operator}{value:?}", if number == 0 { '{' } else { ',' })?;
+        }
+        f.write_str(if self.matchers.is_empty() { "" } else { "}" })
+    }
+}
+
+impl fmt::Display for ScaleMetric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GpuUtilization => f.write_str("gpu_utilization"),
+            Self::CpuUtilization => f.write_str("cpu_utilization"),
+            Self::RequestRate => f.write_str("request_rate"),
+            Self::QueueDepth => f.write_str("queue_depth"),
+            Self::Stored(selector) => selector.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    fn read(text: &str) -> Result<String, NoSuchMetric> {
+        text.parse::<ScaleMetric>().map(|metric| metric.to_string())
+    }
+
+    #[test]
+    fn a_metric_is_built_in_or_selects_series() {
+        for text in ["gpu_utilization", "cpu_utilization", "request_rate", "queue_depth", "up", "a:b_5m", "q{queue=\"new\",x!=\"1\"}"] {
+            assert_eq!(read(text).as_deref(), Ok(text));
+        }
+        assert_eq!(read(" q { job = 'my app' , x =~ \"a|b\", } ").as_deref(), Ok("q{job=\"my app\",x=~\"a|b\"}"));
+        assert_eq!(read("q{}").as_deref(), Ok("q"));
+        for bad in [
+            "",
+            "1x",
+            "sum(q)",
+            "q{",
+            "q{a}",
+            "q{a=}",
+            "q{a=\"1}",
+            "q{a=\"1\"} or up",
+            "q{a=\"x\\\"\"}",
+            "q[5m]",
+            "q{a==\"1\"}",
+            "q{a=\"1\" b=\"2\"}",
+        ] {
+            assert!(matches!(read(bad), Err(NoSuchMetric::Malformed(_))), "{bad}");
+        }
+        assert_eq!(read("q{allocation=\"other\"}"), Err(NoSuchMetric::NamesAllocation));
+        assert_eq!(read(&"a".repeat(METRIC_CHARS_MAX + 1)), Err(NoSuchMetric::TooLong));
+    }
+
+    #[test]
+    fn a_query_asks_for_series_of_the_replicas_alone() {
+        let ScaleMetric::Stored(selector) = "q{queue='new'}".parse().unwrap() else { panic!() };
+        let ids = [1, 2].map(|n| AllocationId(Uuid::from_u128(n)));
+        let expected = "avg(q{queue=\"new\",allocation=~\"00000000-0000-0000-0000-000000000001|00000000-0000-0000-0000-000000000002\"})";
+        assert_eq!(selector.mean_of(&ids), expected);
+    }
+}

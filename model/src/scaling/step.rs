@@ -1,0 +1,336 @@
+//! One step of the loop that scales a service.
+//!
+//! ```text
+//!              ┌── above the target ──for up_window──▶ one more, up to replicas_max
+//!   a look ────┼── within
+//!              ├── below the floor ──for down_window──▶ one less, down to replicas_min
+//!              └── no value: nothing changes, and the windows begin anew
+//! ```
+//!
+//! After a change nothing happens for the cooldown, and the windows begin anew. Nothing is added while
+//! a replica that was added before still waits for nodes: the metric does not show it yet. The ledger
+//! checks each step again, by its own clock.
+
+use super::amount::Amount;
+use super::policy::{ScalePolicy, Scaling};
+use super::state::{ALTERNATIONS_ALERT, Look, MISSING_ALERT, Reading, ScaleChange, ScalingState};
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// What the loop asks the ledger for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// To note that the metric is somewhere else than it was.
+    Note {
+        /// The metric's value, or why it has none.
+        found: Result<Amount, String>,
+    },
+    /// To want this number of replicas from now on.
+    Want {
+        /// The number, one more or one less than is wanted.
+        replicas: u32,
+        /// The metric's value.
+        value: Amount,
+    },
+}
+
+/// Why nothing changes although the metric asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The metric asks for no change.
+    Fits,
+    /// The metric has no value.
+    Missing,
+    /// It has not been there for long enough: this many milliseconds are left.
+    Window(u64),
+    /// The last change is too recent: this many milliseconds are left.
+    Cooldown(u64),
+    /// There are as many replicas as there may be.
+    AtMost,
+    /// There are as few replicas as there may be.
+    AtLeast,
+    /// Replicas that are wanted already have no nodes yet.
+    NotYet,
+}
+
+/// The ledger does not take a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// The service does not scale by itself.
+    #[error("it does not scale by itself")]
+    NoPolicy,
+    /// More than one replica at once, or none.
+    #[error("{wanted} replicas are wanted: the loop changes this by one")]
+    NotByOne {
+        /// The wanted number.
+        wanted: u32,
+    },
+    /// The metric does not ask for it.
+    #[error("the metric does not ask for that now")]
+    NotAsked,
+}
+
+/// Where a value is.
+fn look(policy: &ScalePolicy, value: Amount) -> Look {
+    if value > policy.target {
+        Look::Above
+    } else if value < policy.floor() {
+        Look::Below
+    } else {
+        Look::Within
+    }
+}
+
+impl Reading {
+    /// This look, made at `at`, after an earlier one.
+    pub fn after(earlier: Option<&Self>, policy: &ScalePolicy, found: &Result<Amount, String>, at: Timestamp) -> Self {
+        let missing = earlier.map_or(0, |earlier| earlier.missing);
+        match found {
+            Ok(value) => {
+                let look = look(policy, *value);
+                match earlier.filter(|earlier| earlier.look == look) {
+                    Some(earlier) => Self { value: Some(*value), ..earlier.clone() },
+                    None => Self { look, since: at, value: Some(*value), why: String::new(), missing: 0 },
+                }
+            }
+            Err(why) => {
+                let since = earlier.filter(|earlier| earlier.look == Look::Missing).map_or(at, |earlier| earlier.since);
+                let missing = missing.saturating_add(1).min(MISSING_ALERT);
+                Self { look: Look::Missing, since, value: None, why: why.clone(), missing }
+            }
+        }
+    }
+}
+
+/// What the metric, as it was found last, asks for at this time: the wanted number of replicas, or why
+/// there is no change.
+fn asked(scaling: &Scaling, policy: &ScalePolicy, state: &ScalingState, now: Timestamp) -> Result<u32, Wait> {
+    let Some(reading) = &state.reading else { return Err(Wait::Missing) };
+    let (window_ms, wanted) = match reading.look {
+        Look::Missing => return Err(Wait::Missing),
+        Look::Within => return Err(Wait::Fits),
+        Look::Above if state.wanted >= scaling.replicas_max => return Err(Wait::AtMost),
+        Look::Above if state.running < state.wanted => return Err(Wait::NotYet),
+        Look::Above => (policy.up_window_ms, state.wanted + 1),
+        Look::Below if state.wanted <= scaling.replicas_min => return Err(Wait::AtLeast),
+        Look::Below => (policy.down_window_ms, state.wanted - 1),
+    };
+    let left = |ms: u64, since: Timestamp| Some(ms.saturating_sub(now.since_ms(since))).filter(|left| *left > 0);
+    if let Some(left) = state.change.as_ref().and_then(|change| left(policy.cooldown_ms, change.at)) {
+        return Err(Wait::Cooldown(left));
+    }
+    left(window_ms, reading.since).map_or(Ok(wanted), |left| Err(Wait::Window(left)))
+}
+
+/// What to ask the ledger for after a look at the metric, if anything, or why nothing. `state` is what the
+/// ledger knows, and `now` a time of this machine's clock.
+pub fn next(scaling: &Scaling, state: &ScalingState, found: Result<Amount, String>, now: Timestamp) -> Result<Step, Wait> {
+    let Some(policy) = &scaling.policy else { return Err(Wait::Fits) };
+    let reading = Reading::after(state.reading.as_ref(), policy, &found, now);
+    let is_news = match &state.reading {
+        None => true,
+        Some(known) => known.look != reading.look || known.missing != reading.missing,
+    };
+    if is_news {
+        return Ok(Step::Note { found });
+    }
+    let replicas = asked(scaling, policy, state, now)?;
+    found.map(|value| Step::Want { replicas, value }).map_err(|_| Wait::Missing)
+}
+
+/// Whether the ledger takes a step, by its own clock.
+///
+/// # Errors
+/// [`Refused`]: nothing changes.
+pub fn check(scaling: &Scaling, state: &ScalingState, step: &Step, now: Timestamp) -> Result<(), Refused> {
+    let policy = scaling.policy.as_ref().ok_or(Refused::NoPolicy)?;
+    match step {
+        Step::Note { .. } => Ok(()),
+        Step::Want { replicas, .. } if replicas.abs_diff(state.wanted) != 1 => Err(Refused::NotByOne { wanted: state.wanted }),
+        Step::Want { replicas, .. } => match asked(scaling, policy, state, now) {
+            Ok(wanted) if wanted == *replicas => Ok(()),
+            Ok(_) | Err(_) => Err(Refused::NotAsked),
+        },
+    }
+}
+
+impl ScalingState {
+    /// Takes a step that was checked, at this time.
+    pub fn take(&mut self, scaling: &Scaling, step: Step, now: Timestamp) {
+        match (step, &scaling.policy) {
+            (Step::Note { found }, Some(policy)) => {
+                self.reading = Some(Reading::after(self.reading.as_ref(), policy, &found, now));
+            }
+            (Step::Want { replicas, value }, Some(_)) => self.set_wanted(replicas, None, Some(value), now),
+            (Step::Note { .. } | Step::Want { .. }, None) => {}
+        }
+    }
+
+    /// This number of replicas is wanted from now on: asked for by this user, or by the loop because of
+    /// this value. The windows begin anew.
+    pub fn set_wanted(&mut self, replicas: u32, by: Option<String>, value: Option<Amount>, now: Timestamp) {
+        let is_up = |change: &ScaleChange| change.to > change.from;
+        let change = ScaleChange { at: now, from: self.wanted, to: replicas, by, value };
+        self.alternations = match self.change.as_ref().filter(|last| last.by.is_none() && change.by.is_none()) {
+            Some(last) if is_up(last) != is_up(&change) => self.alternations.saturating_add(1),
+            Some(_) | None => 0,
+        };
+        self.wanted = replicas;
+        self.change = Some(change);
+        if let Some(reading) = &mut self.reading {
+            reading.since = now;
+        }
+    }
+
+    /// What the loop waits for, as the metric was found last: for people. `None`: it would make a
+    /// change with its next look.
+    pub fn waits_for(&self, scaling: &Scaling, now: Timestamp) -> Option<Wait> {
+        asked(scaling, scaling.policy.as_ref()?, self, now).err()
+    }
+
+    /// Whether its number of replicas goes up and down all the time.
+    pub fn oscillates(&self) -> bool {
+        self.alternations >= ALTERNATIONS_ALERT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scaling::{Drain, ScaleMetric};
+    use proptest::prelude::*;
+
+    fn scaling() -> Scaling {
+        let policy = ScalePolicy::new(ScaleMetric::CpuUtilization, "0.8".parse().unwrap());
+        Scaling { replicas_min: 2, replicas_max: 6, policy: Some(policy), drain: Drain::default() }
+    }
+
+    /// A service in virtual time, with the ledger's part of each step.
+    struct Trial {
+        scaling: Scaling,
+        state: ScalingState,
+        now: Timestamp,
+    }
+
+    impl Trial {
+        fn new() -> Self {
+            Self { scaling: scaling(), state: ScalingState { wanted: 2, running: 2, ..ScalingState::default() }, now: Timestamp(1_000_000) }
+        }
+
+        /// A look each minute for this many minutes: the numbers of wanted replicas.
+        fn look(&mut self, minutes: u32, found: Result<f64, &str>) -> Vec<u32> {
+            let found = found.map(|value| Amount::of(value).unwrap()).map_err(str::to_owned);
+            let mut wanted = Vec::new();
+            for _ in 0..minutes {
+                self.now = Timestamp(self.now.0 + 60_000);
+                if let Ok(step) = next(&self.scaling, &self.state, found.clone(), self.now) {
+                    check(&self.scaling, &self.state, &step, self.now).unwrap();
+                    self.state.take(&self.scaling, step, self.now);
+                    self.state.running = self.state.wanted;
+                }
+                wanted.push(self.state.wanted);
+            }
+            wanted
+        }
+    }
+
+    #[test]
+    fn a_busy_service_grows_by_one_after_the_window_and_each_cooldown() {
+        let mut trial = Trial::new();
+        assert_eq!(trial.look(12, Ok(0.95)), [2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6]);
+        assert_eq!(trial.look(9, Ok(0.95)), [6; 9], "as many as there may be");
+        assert_eq!(trial.state.waits_for(&trial.scaling, trial.now), Some(Wait::AtMost));
+    }
+
+    #[test]
+    fn an_idle_service_shrinks_slowly_down_to_its_least() {
+        let mut trial = Trial::new();
+        trial.state.wanted = 4;
+        trial.state.running = 4;
+        assert_eq!(trial.look(6, Ok(0.1)), [4, 4, 4, 4, 4, 3]);
+        assert_eq!(trial.look(5, Ok(0.1)), [3, 3, 3, 3, 2]);
+        assert_eq!(trial.look(9, Ok(0.1)), [2; 9]);
+        assert_eq!(trial.look(9, Ok(0.6)), [2; 9], "within");
+    }
+
+    #[test]
+    fn a_short_peak_and_a_missing_metric_change_nothing() {
+        let mut trial = Trial::new();
+        trial.look(2, Ok(0.95));
+        trial.look(1, Ok(0.7));
+        assert_eq!(trial.look(2, Ok(0.95)), [2, 2], "the window has begun anew");
+        assert_eq!(trial.look(9, Err("the store does not answer")), [2; 9]);
+        assert_eq!(trial.state.reading.as_ref().map(|r| (r.look, r.missing)), Some((Look::Missing, MISSING_ALERT)));
+        assert_eq!(trial.look(3, Ok(0.95)), [2, 2, 3], "it goes on when the metric is there again");
+    }
+
+    #[test]
+    fn nothing_is_added_while_a_replica_waits_for_nodes() {
+        let mut trial = Trial::new();
+        trial.look(3, Ok(0.95));
+        trial.state.running = 2;
+        let before = trial.state.clone();
+        let found = Ok(Amount::of(0.95).unwrap());
+        trial.state.take(&trial.scaling, Step::Note { found: found.clone() }, trial.now);
+        trial.now = Timestamp(trial.now.0 + 3_600_000);
+        assert_eq!(next(&trial.scaling, &trial.state, found.clone(), trial.now), Err(Wait::NotYet));
+        assert_eq!(check(&trial.scaling, &before, &Step::Want { replicas: 4, value: Amount(0) }, trial.now), Err(Refused::NotAsked));
+    }
+
+    #[test]
+    fn the_ledger_takes_no_step_that_its_own_clock_does_not_allow() {
+        let mut trial = Trial::new();
+        trial.look(2, Ok(0.95));
+        let step = |replicas| Step::Want { replicas, value: Amount(0) };
+        let at = |ms: u64| Timestamp(trial.now.0 + ms);
+        let check = |step: &Step, now| check(&trial.scaling, &trial.state, step, now);
+        assert_eq!(check(&step(3), at(59_999)), Err(Refused::NotAsked));
+        assert_eq!(check(&step(3), at(60_000)), Ok(()));
+        assert_eq!(check(&step(4), at(60_000)), Err(Refused::NotByOne { wanted: 2 }));
+        assert_eq!(check(&step(1), at(60_000)), Err(Refused::NotAsked));
+        assert_eq!(check(&step(2), at(60_000)), Err(Refused::NotByOne { wanted: 2 }));
+    }
+
+    #[test]
+    fn a_service_that_goes_up_and_down_all_the_time_is_told() {
+        let mut trial = Trial::new();
+        trial.state.wanted = 3;
+        trial.state.running = 3;
+        for _ in 0..3 {
+            assert!(!trial.state.oscillates());
+            trial.look(4, Ok(0.95));
+            trial.look(7, Ok(0.1));
+        }
+        assert!(trial.state.oscillates(), "{:?}", trial.state);
+        let by_hand = ScaleChange { by: Some("ada".into()), ..trial.state.change.clone().unwrap() };
+        trial.state.set_wanted(3, by_hand.by, None, trial.now);
+        assert!(!trial.state.oscillates(), "somebody has looked after it");
+    }
+
+    proptest! {
+        /// Whatever the metric does, changes are by one, within the bounds and a cooldown apart.
+        #[test]
+        fn changes_are_by_one_within_bounds_and_a_cooldown_apart(
+            looks in prop::collection::vec((1..200_000_u64, prop::option::of(0.0..2.0_f64)), 1..200)
+        ) {
+            let mut trial = Trial::new();
+            let mut changed_at: Option<Timestamp> = None;
+            for (ms, value) in looks {
+                trial.now = Timestamp(trial.now.0 + ms);
+                let found = value.and_then(Amount::of).ok_or_else(|| "away".to_owned());
+                let Ok(step) = next(&trial.scaling, &trial.state, found, trial.now) else { continue };
+                prop_assert_eq!(check(&trial.scaling, &trial.state, &step, trial.now), Ok(()));
+                let before = trial.state.wanted;
+                trial.state.take(&trial.scaling, step, trial.now);
+                let after = trial.state.wanted;
+                trial.state.running = after;
+                prop_assert!(before.abs_diff(after) <= 1 && (2..=6).contains(&after));
+                if before != after {
+                    prop_assert!(changed_at.is_none_or(|at| trial.now.since_ms(at) >= 180_000));
+                    changed_at = Some(trial.now);
+                }
+            }
+        }
+    }
+}
