@@ -328,6 +328,7 @@ impl Request {
             depends_on: _,
             // Of a task group its lanes are traced.
             tasks: _,
+            scaling: _,
         } = spec;
         let requeues = match requeue {
             RequeuePolicy::Always => *requeues_max,

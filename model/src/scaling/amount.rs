@@ -20,7 +20,7 @@ pub struct NoAmount(pub String);
 
 impl Amount {
     /// The largest one: a million millions.
-    pub const MAX: Self = Self(SCALE * SCALE);
+    pub const MAX: Self = Self(SCALE * SCALE * SCALE);
 
     /// The nearest one to a number; a larger number is [`Self::MAX`]. `None`: it is negative, or no number.
     pub fn of(number: f64) -> Option<Self> {
