@@ -77,7 +77,7 @@ fn advance(
     mean_us: u64,
 ) -> Result<LaneWork, Refusal> {
     let ended = ended.iter().map(|(outcome, ranges)| EndedTasks { outcome: *outcome, tasks: tasks(ranges) }).collect();
-    let advance = Action::AdvanceLane { id: lane(number), epoch, node: node(on), report: LaneReport { ended, mean_us } };
+    let advance = Action::AdvanceLane { id: lane(number), epoch, node: node(on), report: LaneReport { ended, mean_us, returned: None } };
     match s.act(advance)? {
         Outcome::LaneWork(work) => Ok(work),
         other => panic!("{other:?}"),
@@ -85,7 +85,7 @@ fn advance(
 }
 
 fn work(leased: &[(u32, u32)], is_last: bool) -> Result<LaneWork, Refusal> {
-    Ok(LaneWork { leased: tasks(leased), is_last })
+    Ok(LaneWork { leased: tasks(leased), is_last, returns: 0 })
 }
 
 fn states(s: &Story) -> TaskStates {
