@@ -141,6 +141,8 @@ mod hold_scenarios;
 #[cfg(test)]
 mod keyring_scenarios;
 #[cfg(test)]
+mod lane_scenarios;
+#[cfg(test)]
 mod lease_scenarios;
 #[cfg(test)]
 mod network_scenarios;
