@@ -601,7 +601,8 @@ pub struct LaneReturn {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneWork {
     /// All tasks that the lane holds and that have not been reported as ended, to be run in
-    /// ascending order. One that it held before and that is no longer here was cancelled.
+    /// ascending order. One that it held before and that is no longer here was cancelled, or was
+    /// returned.
     pub leased: TaskSet,
     /// No further task will come: when those leased have ended and were reported, the lane ends.
     pub is_last: bool,
