@@ -15,10 +15,10 @@ pub struct StepNow {
     pub others: BTreeMap<AllocationId, String>,
 }
 
-/// Encodes how many steps have ended in which way.
+/// Encodes how many steps have ended in which way. People are shown all steps that are Failed in one number.
 pub fn counts_to_proto(counts: StepCounts) -> v1::StepCounts {
-    let StepCounts { unended, completed, failed, cancelled, not_needed } = counts;
-    v1::StepCounts { unended, completed, failed, cancelled, not_needed }
+    let StepCounts { unended, completed, failed, caught, cancelled, not_needed } = counts;
+    v1::StepCounts { unended, completed, failed: failed + caught, cancelled, not_needed }
 }
 
 /// Encodes a DAG with its steps. `now`: what is known of each step, in the same order.
@@ -63,7 +63,8 @@ mod tests {
     fn edges_name_steps_and_other_allocations() {
         let id = |number: u128| AllocationId(uuid::Uuid::from_u128(number));
         let on = |number, condition| Dependency { on: id(number), condition };
-        let step = |name: &str, number, depends_on, end| Step { name: name.into(), allocation: id(number), depends_on, end };
+        let step =
+            |name: &str, number, depends_on, end| Step { name: name.into(), allocation: id(number), depends_on, is_caught: false, end };
         let dag = Dag {
             id: DagId(uuid::Uuid::from_u128(9)),
             name: "flow".into(),

@@ -25,5 +25,7 @@ pub use ended_work::{ended_kept, ended_work, ended_work_json};
 pub use nodes::{NODE_HEADING, NodeJson, conformance_json, domains_json, domains_text, node_row, nodes_table, with_exit};
 pub use program::command_line;
 pub use state::live_first;
-pub use tasks::{Task, TaskJson, TasksJson, group_of_spec, group_text, lanes_table, range_name, task_block, task_text, tasks_table};
+pub use tasks::{
+    Task, TaskJson, TasksJson, group_rows, group_text, index_run, lanes_table, range_name, task_block, task_text, tasks_table,
+};
 pub use values::{disclosed, filled, folded, lease_token, queue, short, time, work_name};

@@ -135,12 +135,14 @@ impl DagSubmission {
 pub enum StepEnd {
     /// It is Completed.
     Completed,
-    /// It is Failed.
+    /// It is Failed, and no other step was there for that.
     Failed,
+    /// It is Failed, and another step was there for that: see [`Step::is_caught`].
+    Caught,
     /// It is Cancelled.
     Cancelled,
-    /// It is Cancelled, because it was for the failure of a step that succeeded, or depends on such a
-    /// step.
+    /// It is Cancelled, because it was for the failure of a step that succeeded, or for the success of
+    /// one whose failure is caught, or depends on such a step.
     NotNeeded,
 }
 
@@ -149,7 +151,7 @@ impl StepEnd {
     pub fn state(self) -> AllocationState {
         match self {
             Self::Completed => AllocationState::Completed,
-            Self::Failed => AllocationState::Failed,
+            Self::Failed | Self::Caught => AllocationState::Failed,
             Self::Cancelled | Self::NotNeeded => AllocationState::Cancelled,
         }
     }
@@ -164,6 +166,8 @@ pub struct Step {
     pub allocation: AllocationId,
     /// What it depends on: steps of the DAG before it, and other allocations.
     pub depends_on: Vec<Dependency>,
+    /// Whether its failure is caught: another step waits for that, or for its end in any way.
+    pub is_caught: bool,
     /// How it ended; `None`: it has not ended.
     pub end: Option<StepEnd>,
 }
@@ -197,6 +201,7 @@ impl Dag {
                 None => &mut counts.unended,
                 Some(StepEnd::Completed) => &mut counts.completed,
                 Some(StepEnd::Failed) => &mut counts.failed,
+                Some(StepEnd::Caught) => &mut counts.caught,
                 Some(StepEnd::Cancelled) => &mut counts.cancelled,
                 Some(StepEnd::NotNeeded) => &mut counts.not_needed,
             };
@@ -215,6 +220,8 @@ pub struct StepCounts {
     pub completed: u32,
     /// See [`StepEnd::Failed`].
     pub failed: u32,
+    /// See [`StepEnd::Caught`].
+    pub caught: u32,
     /// See [`StepEnd::Cancelled`].
     pub cancelled: u32,
     /// See [`StepEnd::NotNeeded`].
@@ -224,12 +231,13 @@ pub struct StepCounts {
 impl StepCounts {
     /// The number of all steps.
     pub fn all(self) -> u32 {
-        let Self { unended, completed, failed, cancelled, not_needed } = self;
-        unended + completed + failed + cancelled + not_needed
+        let Self { unended, completed, failed, caught, cancelled, not_needed } = self;
+        unended + completed + failed + caught + cancelled + not_needed
     }
 
-    /// The state of the DAG: Running until all steps have ended; then Failed if one has failed, else
-    /// Cancelled if one was, else Completed. Steps that were not needed do not count.
+    /// The state of the DAG: Running until all steps have ended; then Failed if one has failed and no
+    /// other step was there for that, else Cancelled if one was, else Completed. Steps that were not
+    /// needed do not count.
     pub fn state(self) -> AllocationState {
         if self.unended > 0 {
             AllocationState::Running
@@ -248,21 +256,21 @@ mod tests {
     use super::*;
     use crate::test_builders;
 
-    fn counts(unended: u32, completed: u32, failed: u32, cancelled: u32, not_needed: u32) -> StepCounts {
-        StepCounts { unended, completed, failed, cancelled, not_needed }
+    fn counts(unended: u32, completed: u32, failed: u32, caught: u32, cancelled: u32, not_needed: u32) -> StepCounts {
+        StepCounts { unended, completed, failed, caught, cancelled, not_needed }
     }
 
     #[test]
     fn the_state_follows_from_how_the_steps_ended() {
         for (of, state) in [
-            (counts(1, 1, 1, 1, 1), AllocationState::Running),
-            (counts(0, 1, 1, 1, 1), AllocationState::Failed),
-            (counts(0, 1, 0, 1, 1), AllocationState::Cancelled),
-            (counts(0, 1, 0, 0, 1), AllocationState::Completed),
+            (counts(1, 1, 1, 1, 1, 1), AllocationState::Running),
+            (counts(0, 1, 1, 1, 1, 1), AllocationState::Failed),
+            (counts(0, 1, 0, 1, 1, 1), AllocationState::Cancelled),
+            (counts(0, 1, 0, 1, 0, 1), AllocationState::Completed),
         ] {
             assert_eq!(of.state(), state, "{of:?}");
         }
-        assert_eq!(counts(1, 2, 3, 4, 5).all(), 15);
+        assert_eq!(counts(1, 2, 3, 4, 5, 6).all(), 21);
     }
 
     #[test]

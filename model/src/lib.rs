@@ -118,7 +118,7 @@ pub use share_policy::{ShareOwner, SharePolicy};
 pub use shares::Shares;
 pub use spec::{AllocationSpec, Entrypoint, Image, OnIsolation, RequeuePolicy};
 pub use spec_error::SpecError;
-pub use task_group::{EndedTasks, IndexRun, LaneOf, LaneReport, LaneWork, TaskGroup, TaskIndices, TaskOutcome, TaskSet};
+pub use task_group::{EndedTasks, IndexRun, LaneOf, LaneReport, LaneReturn, LaneWork, TaskGroup, TaskIndices, TaskOutcome, TaskSet};
 pub use telemetry::{TelemetryMode, TelemetryOrder};
 pub use tenant::{Quota, Tenant};
 pub use time::Timestamp;

@@ -581,18 +581,33 @@ pub struct EndedTasks {
 pub struct LaneReport {
     /// What has ended since. Repetitions are ignored.
     pub ended: Vec<EndedTasks>,
-    /// How long a task takes here on average, in microseconds; 0: none has ended yet.
+    /// How long the latest tasks took here on average, in microseconds; 0: none has ended yet.
     pub mean_us: u64,
+    /// What it returns before it has begun it, because the task that runs takes long. With this it asks
+    /// for no other task.
+    pub returned: Option<LaneReturn>,
+}
+
+/// Tasks that a lane returns: it has begun none of them, and begins none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneReturn {
+    /// [`LaneWork::returns`] of the lane's latest answer: so a repetition that arrives late is ignored.
+    pub number: u32,
+    /// Which.
+    pub tasks: TaskSet,
 }
 
 /// What a lane may run: the answer to its report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneWork {
     /// All tasks that the lane holds and that have not been reported as ended, to be run in
-    /// ascending order. One that it held before and that is no longer here was cancelled.
+    /// ascending order. One that it held before and that is no longer here was cancelled, or was
+    /// returned.
     pub leased: TaskSet,
     /// No further task will come: when those leased have ended and were reported, the lane ends.
     pub is_last: bool,
+    /// How many times the lane has returned tasks under its claim: the number of the next return.
+    pub returns: u32,
 }
 
 #[cfg(test)]

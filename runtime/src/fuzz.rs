@@ -6,8 +6,8 @@ use crate::shim::{Decoder, FromShim, LaneSpec, StopReason, ToShim, encode};
 use lattice_fuzz::{Target, numbered};
 use lattice_model::call::{Call, CallKind, Service};
 use lattice_model::{
-    AllocationId, EndedTasks, Entrypoint, Epoch, LaneReport, LaneWork, LaunchId, LaunchSpec, NodeRanks, RankOutcome, TaskIndices,
-    TaskOutcome, TaskSet,
+    AllocationId, EndedTasks, Entrypoint, Epoch, LaneReport, LaneReturn, LaneWork, LaunchId, LaunchSpec, NodeRanks, RankOutcome,
+    TaskIndices, TaskOutcome, TaskSet,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -75,7 +75,7 @@ fn shim_frames() {
         ToShim::StartScript { text: "#!/bin/sh\n".into(), args: vec!["a".into()], env: vec![], working_dir: "/".into() },
         ToShim::StartLaunch { launch: spec() },
         ToShim::OpenLane { lane: Box::new(lane()) },
-        ToShim::LeaseTasks { work: LaneWork { leased: TaskSet::first(9), is_last: true } },
+        ToShim::LeaseTasks { work: LaneWork { leased: TaskSet::first(9), is_last: true, returns: 1 } },
         ToShim::Call { launch: launch(), call: call.clone() },
         ToShim::Stop { why: StopReason::Requested, grace_ms: 30_000 },
         ToShim::Quit,
@@ -88,7 +88,10 @@ fn shim_frames() {
         FromShim::Fence { launch: launch(), number: 1, blob: vec![1, 2, 3] },
         FromShim::Absent { launch: launch(), ranks: vec![1, 2] },
         FromShim::LaneOpened,
-        FromShim::TasksEnded { report: LaneReport { ended: vec![ended()], mean_us: 7 }, left: 2 },
+        FromShim::TasksEnded {
+            report: LaneReport { ended: vec![ended()], mean_us: 7, returned: Some(LaneReturn { number: 1, tasks: TaskSet::first(3) }) },
+            left: 2,
+        },
         FromShim::Call { launch: launch(), call },
         FromShim::Aborted { launch: launch(), code: 1, why: "why".into() },
         FromShim::Stopped { why: StopReason::Walltime },

@@ -114,7 +114,7 @@ impl Plan<'_> {
         let wanted = planned.allocation.spec.nodes as usize;
         clip(match &planned.decision {
             Decision::TooFewNodes => match self.excluded(planned) {
-                Some((excluded, _)) => format!("{} excluded: prologue failed", counted(excluded, "node")),
+                Some((excluded, _)) => format!("{} excluded: could not begin", counted(excluded, "node")),
                 None if borrows(&self.state.view.vclusters, self.queues[planned.queue].name) => {
                     format!("waits to borrow: {} of {wanted} are its own", self.classes.all[planned.class].possible())
                 }

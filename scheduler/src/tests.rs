@@ -133,7 +133,7 @@ fn gossip_state_and_exclusion_only_subtract() {
     let why = explain(&v, &v.allocations[&id(1)]);
     let texts: Vec<String> = why.nodes.iter().map(|(n, w)| format!("{n} {w}")).collect();
     assert_eq!(texts[..2], ["n1 is not seen alive by gossip", "n2 is Degraded"]);
-    let excluded = "n3 is excluded until 1970-01-01T00:01:00.000Z, because its prologue failed for this allocation (no image)";
+    let excluded = "n3 is excluded until 1970-01-01T00:01:00.000Z, because this allocation could not begin there (no image)";
     assert!(texts[2].starts_with(excluded), "{}", texts[2]);
     // With too few other nodes it waits for the excluded ones, and those behind it do not wait for
     // it.
@@ -141,7 +141,7 @@ fn gossip_state_and_exclusion_only_subtract() {
     v.allocations.insert(id(2), pending(2, 1, 20));
     assert_eq!(placed(&v), [(id(2), vec!["n3".into()])]);
     let why = explain(&v, &v.allocations[&id(1)]).summary;
-    assert!(why.contains("it waits for n3, whose prologue failed, until 1970-01-01T00:01:00.000Z"), "{why}");
+    assert!(why.contains("it waits for n3, where it could not begin, until 1970-01-01T00:01:00.000Z"), "{why}");
     exclude(&mut v, None);
     assert_eq!(explain(&v, &v.allocations[&id(1)]).nodes.len(), 2, "it may be taken again");
     // Each allocation that waits has a reason.
@@ -620,7 +620,7 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
     let of = |n: u64| outlook.get(&id(n)).map(|expected| (expected.place, expected.reason.as_str()));
     assert_eq!(of(9), None, "it does not wait");
     assert_eq!(of(3), Some((None, "wants 100 nodes, 3 could serve")));
-    assert_eq!(of(5), Some((None, "2 nodes excluded: prologue failed")));
+    assert_eq!(of(5), Some((None, "2 nodes excluded: could not begin")));
     assert_eq!(of(1), Some((Some(1), "starts ~01:01Z: next, 2 of 3 free")));
     assert_eq!(of(2), Some((Some(2), "starts ~01:02Z: 1 ahead")));
     assert_eq!(of(4), Some((Some(3), "starts ~01:02Z: 2 ahead")));

@@ -38,7 +38,8 @@ pub enum WhyNot {
         /// What the node holds, in words: [`lattice_model::SharePolicy::keeps_apart`].
         work: &'static str,
     },
-    /// Its prologue failed for this allocation. The exclusion ends at `until`, or earlier if the
+    /// This allocation could not begin there: its prologue failed, or the tasks of its group could not be
+    /// started. The exclusion ends at `until`, or earlier if the
     /// node is repaired.
     Excluded {
         /// Why it failed.
@@ -63,7 +64,7 @@ impl std::fmt::Display for WhyNot {
             Self::Lacks(what) => f.write_str(what),
             Self::Excluded { why, until } => write!(
                 f,
-                "is excluded until {until}, because its prologue failed for this allocation ({why}); it is used before that once its checks \
+                "is excluded until {until}, because this allocation could not begin there ({why}); it is used before that once its checks \
                  are ok again, it has booted, or a hold of it is lifted"
             ),
         }
@@ -102,5 +103,5 @@ pub(crate) fn excluded(view: &View, allocation: &Allocation) -> Option<(usize, S
     let excluded = || allocation.excluded.iter().filter(|e| view.nodes.contains_key(&e.node)).filter_map(|e| Some((&e.node, e.until?)));
     let first = excluded().map(|(_, until)| until).min()?;
     let nodes = hostlist::fold(excluded().map(|(node, _)| node));
-    Some((excluded().count(), format!("{nodes}, whose prologue failed, until {first} or until the trouble there is over")))
+    Some((excluded().count(), format!("{nodes}, where it could not begin, until {first} or until the trouble there is over")))
 }

@@ -2,16 +2,19 @@
 //!
 //! ```text
 //!   waiting ──begin──▶ running ──end──▶ ended ──reported, and the next lease lacks it──▶ forgotten
-//!      ▲                  │
-//!      ╰──did not run, or was revoked and is leased again
+//!    │ ▲                  │
+//!    │ ╰──did not run, or was revoked and is leased again
+//!    ╰──return──▶ returned, until an answer shows that the quorum knows ──▶ forgotten
 //! ```
 
-use lattice_model::{EndedTasks, LaneReport, LaneWork, TaskOutcome, TaskSet};
+use lattice_model::{EndedTasks, LaneReport, LaneReturn, LaneWork, TaskOutcome, TaskSet};
 use lattice_runtime::shim::{TASKS_PER_LOG_DIRECTORY, task_launch};
 use std::collections::BTreeMap;
 
 /// The interval between two reports while enough tasks are left, in milliseconds.
 const REPORT_INTERVAL_MS: u64 = 500;
+/// After this many tasks, those before them count half as much towards the average time.
+const MEAN_TASKS: u64 = 64;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -20,6 +23,12 @@ pub struct Lane {
     leased: TaskSet,
     /// Those of them that were not begun.
     waiting: TaskSet,
+    /// Those of them that are returned: they are not begun, whatever happens to the return.
+    returned: TaskSet,
+    /// The number of the present return, or of the next one.
+    return_number: u32,
+    /// Whether the present return was not reported under its number.
+    is_return_due: bool,
     running: Option<u32>,
     /// Those of `leased` that have ended.
     ended: BTreeMap<TaskOutcome, TaskSet>,
@@ -35,7 +44,7 @@ pub struct Lane {
     has_news: bool,
     /// When the latest report was made.
     reported_at_ms: u64,
-    /// How long the tasks that ended took in total, in microseconds, and how many they were.
+    /// How long the latest tasks that ended took in total, in microseconds, and how many they were.
     took_us: u64,
     took_count: u64,
 }
@@ -50,7 +59,9 @@ impl Lane {
         }
         self.ended.retain(|_, tasks| !tasks.is_empty());
         self.has_news &= !self.ended.is_empty();
+        self.follow_return(work.returns);
         self.waiting = self.leased.clone();
+        self.waiting.remove_all(&self.returned);
         self.ended.values().for_each(|tasks| self.waiting.remove_all(tasks));
         if let Some(running) = self.running {
             self.waiting.remove(running..=running);
@@ -58,6 +69,24 @@ impl Lane {
         self.lease_len = self.left();
         self.reported_few = false;
         self.running.is_some_and(|running| !self.leased.contains(running))
+    }
+
+    /// The quorum has accepted this many returns. One that was recovered from a backup may know fewer
+    /// than before: then the present one is reported once more, under the number that it expects.
+    fn follow_return(&mut self, accepted: u32) {
+        let is_accepted = accepted == self.return_number.wrapping_add(1);
+        self.returned = if is_accepted { TaskSet::default() } else { self.returned.and(&self.leased) };
+        self.is_return_due = !self.returned.is_empty() && (self.is_return_due || accepted != self.return_number);
+        self.return_number = accepted;
+    }
+
+    /// The running task takes long: returns those that were not begun, so that other lanes can run them. Does nothing
+    /// while an earlier return is not accepted.
+    pub fn return_waiting(&mut self) {
+        if self.running.is_some() && !self.waiting.is_empty() && self.returned.is_empty() {
+            self.returned = std::mem::take(&mut self.waiting);
+            self.is_return_due = true;
+        }
     }
 
     /// Begins the next task; `None`: there is none, one runs already, or none may begin.
@@ -83,6 +112,9 @@ impl Lane {
         self.ended.entry(outcome).or_default().insert(task..=task);
         self.has_news = true;
         if let Some(took_us) = took_us {
+            if self.took_count >= MEAN_TASKS {
+                (self.took_us, self.took_count) = (self.took_us / 2, self.took_count / 2);
+            }
             self.took_us = self.took_us.saturating_add(took_us);
             self.took_count += 1;
         }
@@ -115,11 +147,11 @@ impl Lane {
 
     /// When to report, in milliseconds of the clock passed to [`Self::report`]; `None`: there is nothing new.
     pub fn report_due_ms(&self) -> Option<u64> {
-        if !self.has_news {
+        if !self.has_news && !self.is_return_due {
             return None;
         }
         let nothing_to_run = self.running.is_none() && (self.is_closed || self.waiting.is_empty());
-        let is_urgent = nothing_to_run || (!self.reported_few && self.has_few());
+        let is_urgent = self.is_return_due || nothing_to_run || (!self.reported_few && self.has_few());
         Some(if is_urgent { 0 } else { self.reported_at_ms.saturating_add(REPORT_INTERVAL_MS) })
     }
 
@@ -128,20 +160,22 @@ impl Lane {
         self.left() < self.lease_len.div_ceil(2)
     }
 
-    /// Every end that is not confirmed, and the number of leased tasks that have not ended.
+    /// Every end that is not confirmed and what is returned, and the number of leased tasks that are to run here and
+    /// have not ended.
     pub fn report(&mut self, now_ms: u64) -> (LaneReport, u32) {
-        self.has_news = false;
+        (self.has_news, self.is_return_due) = (false, false);
         self.reported_at_ms = now_ms;
         self.reported_few |= self.has_few();
         let ended = self.ended.iter().map(|(outcome, tasks)| EndedTasks { outcome: *outcome, tasks: tasks.clone() }).collect();
         // Zero means that none has ended.
         let mean_us = self.took_us.checked_div(self.took_count).map_or(0, |mean| mean.max(1));
-        (LaneReport { ended, mean_us }, self.left())
+        let returned = (!self.returned.is_empty()).then(|| LaneReturn { number: self.return_number, tasks: self.returned.clone() });
+        (LaneReport { ended, mean_us, returned }, self.left())
     }
 
-    /// Whether some end is not confirmed.
-    pub fn has_ended_tasks(&self) -> bool {
-        !self.ended.is_empty()
+    /// Whether some end or return is not confirmed.
+    pub fn has_unconfirmed(&self) -> bool {
+        !self.ended.is_empty() || !self.returned.is_empty()
     }
 
     /// Whether it has ended: nothing runs, every end is confirmed, and no task will begin.
@@ -158,7 +192,11 @@ mod tests {
     const FAILED: TaskOutcome = TaskOutcome::Exited(3);
 
     fn work(tasks: impl IntoIterator<Item = u32>, is_last: bool) -> LaneWork {
-        LaneWork { leased: tasks.into_iter().collect(), is_last }
+        LaneWork { leased: tasks.into_iter().collect(), is_last, returns: 0 }
+    }
+
+    fn ends(ended: Vec<EndedTasks>, mean_us: u64) -> LaneReport {
+        LaneReport { ended, mean_us, returned: None }
     }
 
     fn ended(outcome: TaskOutcome, tasks: impl IntoIterator<Item = u32>) -> EndedTasks {
@@ -185,7 +223,7 @@ mod tests {
         lane.end(DONE, Some(5));
         assert_eq!([run(&mut lane, FAILED), run(&mut lane, DONE)], [4, 7]);
         assert_eq!(lane.begin(), None);
-        let report = LaneReport { ended: vec![ended(DONE, [3, 7]), ended(FAILED, [4])], mean_us: 8 };
+        let report = ends(vec![ended(DONE, [3, 7]), ended(FAILED, [4])], 8);
         assert_eq!(lane.report(0), (report, 0));
     }
 
@@ -197,9 +235,9 @@ mod tests {
         // The answer to a report that was made before the end.
         lane.lease(work([1, 2, 3], false));
         assert_eq!(lane.begin(), Some(2));
-        assert_eq!(lane.report(0), (LaneReport { ended: vec![ended(DONE, [1])], mean_us: 10 }, 2));
+        assert_eq!(lane.report(0), (ends(vec![ended(DONE, [1])], 10), 2));
         lane.lease(work([2, 3], false));
-        assert_eq!(lane.report(0), (LaneReport { ended: vec![], mean_us: 10 }, 2));
+        assert_eq!(lane.report(0), (ends(vec![], 10), 2));
     }
 
     #[test]
@@ -233,7 +271,7 @@ mod tests {
         assert_eq!(lane.report_due_ms(), None);
         lane.end(DONE, Some(0));
         assert_eq!(lane.report_due_ms(), Some(0));
-        assert_eq!(lane.report(0), (LaneReport { ended: vec![ended(DONE, [5])], mean_us: 1 }, 0));
+        assert_eq!(lane.report(0), (ends(vec![ended(DONE, [5])], 1), 0));
     }
 
     #[test]
@@ -244,7 +282,7 @@ mod tests {
         assert!(lane.lease(work([3], false)), "the running one");
         assert_eq!(lane.begin(), None, "it still runs");
         lane.end(TaskOutcome::Cancelled, Some(10));
-        assert_eq!((lane.report_due_ms(), lane.has_ended_tasks()), (None, false));
+        assert_eq!((lane.report_due_ms(), lane.has_unconfirmed()), (None, false));
         assert_eq!(lane.begin(), Some(3));
     }
 
@@ -255,9 +293,63 @@ mod tests {
         assert!(lane.lease(work([2], false)));
         assert!(!lane.lease(work([1, 2], false)), "while it is ended");
         lane.end(TaskOutcome::Cancelled, Some(10));
-        assert!(!lane.has_ended_tasks());
+        assert!(!lane.has_unconfirmed());
         assert_eq!([run(&mut lane, DONE), run(&mut lane, DONE)], [1, 2]);
-        assert_eq!(lane.report(0), (LaneReport { ended: vec![ended(DONE, [1, 2])], mean_us: 10 }, 0));
+        assert_eq!(lane.report(0), (ends(vec![ended(DONE, [1, 2])], 10), 0));
+    }
+
+    #[test]
+    fn tasks_behind_a_long_one_are_returned_and_not_begun_here() {
+        let mut lane = lane(0..5);
+        lane.return_waiting();
+        assert_eq!((lane.report_due_ms(), lane.begin()), (None, Some(0)), "without a task that takes long, nothing is returned");
+        lane.return_waiting();
+        assert_eq!(lane.report_due_ms(), Some(0));
+        let returned = |number, tasks: std::ops::Range<u32>| Some(LaneReturn { number, tasks: tasks.collect() });
+        assert_eq!(lane.report(1000), (LaneReport { returned: returned(0, 1..5), ..LaneReport::default() }, 1));
+        assert_eq!((lane.report_due_ms(), lane.has_unconfirmed()), (None, true));
+        // The answer to an earlier report.
+        lane.lease(work(0..7, false));
+        lane.return_waiting();
+        lane.end(DONE, Some(10));
+        assert_eq!(lane.begin(), Some(5));
+        assert_eq!(lane.report(1000).0, LaneReport { returned: returned(0, 1..5), ..ends(vec![ended(DONE, [0])], 10) });
+        // Accepted; one of them is leased again.
+        lane.lease(LaneWork { returns: 1, ..work([2, 5, 6], false) });
+        assert_eq!((lane.has_unconfirmed(), lane.report_due_ms()), (false, None));
+        lane.return_waiting();
+        assert_eq!(lane.report(1000).0.returned, Some(LaneReturn { number: 1, tasks: [2, 6].into_iter().collect() }));
+        // Somebody has cancelled them.
+        lane.lease(LaneWork { returns: 1, ..work([5], false) });
+        assert_eq!((lane.has_unconfirmed(), lane.report_due_ms(), lane.begin()), (false, None, None));
+    }
+
+    #[test]
+    fn a_return_that_a_recovered_quorum_does_not_know_is_reported_once_more() {
+        let mut lane = lane(0..3);
+        lane.lease(LaneWork { returns: 7, ..work(0..3, false) });
+        lane.begin();
+        lane.return_waiting();
+        assert_eq!(lane.report(1000).0.returned.map(|returned| returned.number), Some(7));
+        lane.lease(LaneWork { returns: 4, ..work(0..3, false) });
+        assert_eq!((lane.report_due_ms(), lane.report(1000).0.returned.map(|returned| returned.number)), (Some(0), Some(4)));
+        lane.lease(LaneWork { returns: 5, ..work(0..1, false) });
+        assert!(!lane.has_unconfirmed());
+    }
+
+    #[test]
+    fn the_average_time_is_that_of_the_latest_tasks() {
+        let mut lane = lane(0..2000);
+        let took = |lane: &mut Lane, count: u32, us: u64| {
+            for _ in 0..count {
+                lane.begin();
+                lane.end(DONE, Some(us));
+            }
+            lane.report(0).0.mean_us
+        };
+        assert_eq!(took(&mut lane, 500, 1000), 1000);
+        let (one, some) = (took(&mut lane, 1, 600_000_000), took(&mut lane, 1000, 1000));
+        assert!(one > 1_000_000 && some < 2000, "{one} {some}");
     }
 
     #[test]

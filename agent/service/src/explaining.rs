@@ -6,7 +6,7 @@ use super::status_message::status_message;
 use super::tasks::{self, counts, ended_count, first_waiting_lanes};
 use super::{Api, checkpoints, isolation};
 use lattice_api::v1;
-use lattice_ledger::{LIVE_WITH_LANES_MAX, LanesObstacle, WhichTasks};
+use lattice_ledger::{LANES_WAITING_OF_USER_MAX, LIVE_WITH_LANES_MAX, LanesObstacle, WhichTasks};
 use lattice_model::count::counted;
 use lattice_model::{Allocation, NodeId};
 use lattice_scheduler::{Explanation, Score, Term, WhyNot};
@@ -86,7 +86,8 @@ async fn group(api: &Api, group: &Allocation) -> Result<v1::ExplainResponse, Sta
         score: expected.score,
         ..shown
     };
-    let summary = format!("{progress}; its next lane, {}, waits: {}", lane.id.short(), of_lane.summary);
+    let few = few_lanes_wait(&counts, states.obstacle);
+    let summary = format!("{progress}; its next lane, {}, waits: {}{few}", lane.id.short(), of_lane.summary);
     Ok(v1::ExplainResponse { allocation: Some(allocation), summary, ..of_lane })
 }
 
@@ -102,6 +103,16 @@ fn progress(counts: &v1::TaskCounts) -> String {
     format!("{ended} of {total} tasks have ended{failed}, {} wait, {running}", counts.waiting)
 }
 
+/// Why no more than one of a group's lanes waits, if that is so.
+fn few_lanes_wait(counts: &v1::TaskCounts, obstacle: Option<LanesObstacle>) -> String {
+    match obstacle {
+        Some(LanesObstacle::TooManyOfUser) if counts.waiting > 1 => {
+            format!("; it gets no other lane while {LANES_WAITING_OF_USER_MAX} lanes of its owner wait for nodes")
+        }
+        Some(LanesObstacle::TooManyOfUser | LanesObstacle::Recovery | LanesObstacle::TooManyLive) | None => String::new(),
+    }
+}
+
 /// Why a group whose tasks wait has no lane that does.
 fn no_lane_waits(group: &Allocation, counts: &v1::TaskCounts, obstacle: Option<LanesObstacle>) -> String {
     let most = group.spec.tasks.as_ref().and_then(|tasks| tasks.concurrent_max).filter(|most| counts.lanes_running >= *most);
@@ -115,7 +126,8 @@ fn no_lane_waits(group: &Allocation, counts: &v1::TaskCounts, obstacle: Option<L
         (Some(LanesObstacle::TooManyLive), None) => {
             format!("; it gets no other lane while {LIVE_WITH_LANES_MAX} allocations of the cluster have not ended")
         }
-        (None, None) => "; none of its lanes waits".to_owned(),
+        // Each of the user's groups has one that waits, or gets it in a moment.
+        (Some(LanesObstacle::TooManyOfUser) | None, None) => "; none of its lanes waits".to_owned(),
     }
 }
 
@@ -174,5 +186,10 @@ mod tests {
         let recovery =
             "; it gets no other lane until each node has reported what it runs since the quorum was recovered from a backup, or is away";
         assert_eq!(of(9, 4, Some(LanesObstacle::Recovery)), recovery);
+        assert_eq!(of(9, 3, Some(LanesObstacle::TooManyOfUser)), "; none of its lanes waits");
+        let few = |waiting, obstacle| few_lanes_wait(&counts(waiting, 1), obstacle);
+        let capped = "; it gets no other lane while 1000 lanes of its owner wait for nodes";
+        assert_eq!(few(9, Some(LanesObstacle::TooManyOfUser)), capped);
+        assert_eq!([few(1, Some(LanesObstacle::TooManyOfUser)), few(9, None)], ["", ""]);
     }
 }

@@ -12,7 +12,7 @@ use super::refusal::{status, unexpected};
 use super::servable::servable;
 use lattice_api::spec::task_indices;
 use lattice_api::v1;
-use lattice_ledger::{Action, TASK_RANGES_MAX, TaskStates, WhichTasks};
+use lattice_ledger::{Action, LanesObstacle, TASK_RANGES_MAX, TaskStates, WhichTasks};
 use lattice_membership::cluster::Cluster;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, Principal, TaskGroup, TaskIndices, TaskSet};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
@@ -82,12 +82,23 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
 
 /// Adds what only a query of this group answers.
 pub(super) async fn add_counts(api: &Api, group: &Allocation, shown: &mut v1::Allocation, stale: bool) -> Result<(), Status> {
-    let counts = counts(&states(api, group.id, WhichTasks::Counts, stale).await?.counts);
+    let TaskStates { counts: known, obstacle, .. } = states(api, group.id, WhichTasks::Counts, stale).await?;
+    let counts = counts(&known);
     if !group.state.is_terminal() && !group.held && group.awaits().is_none() {
-        shown.status_message = format!("{} of {} done", ended_count(&counts), counts.total);
+        let obstacle = obstacle.filter(|_| counts.waiting > 0).map_or("", obstacle_brief);
+        shown.status_message = format!("{} of {} done{obstacle}", ended_count(&counts), counts.total);
     }
     shown.tasks = Some(counts);
     Ok(())
+}
+
+/// Why a group gets no other lane now, in few words behind its progress.
+fn obstacle_brief(obstacle: LanesObstacle) -> &'static str {
+    match obstacle {
+        LanesObstacle::Recovery => "; nodes report first",
+        LanesObstacle::TooManyLive => "; the cluster is full of work",
+        LanesObstacle::TooManyOfUser => "; many lanes of its owner wait",
+    }
 }
 
 /// How many tasks have ended.

@@ -8750,7 +8750,7 @@ pub struct StepCounts {
     pub failed: u32,
     #[prost(uint32, tag = "4")]
     pub cancelled: u32,
-    /// cancelled, because they were for the failure of a step that succeeded
+    /// cancelled: for the failure of a step that succeeded, or the success of one that failed and is caught
     #[prost(uint32, tag = "5")]
     pub not_needed: u32,
 }

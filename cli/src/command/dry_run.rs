@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Format, print};
 use crate::session::Session;
-use crate::shown::{command_line, counts, filled, group_of_spec, short};
+use crate::shown::{command_line, counts, filled, group_rows, index_run, short};
 use crate::table::block;
 use lattice_api::v1;
 use lattice_api::v1::entrypoint::What;
@@ -70,31 +70,34 @@ fn text(spec: &v1::AllocationSpec) -> String {
         Some(What::Command(command)) => (String::new(), command_line(&command.argv)),
         None => (String::new(), String::new()),
     };
+    let ranks_text = counts::tasks(spec.tasks_per_node.max(1), ranks, fixed_nodes(&resources));
+    // Nodes, ranks and walltime of a group are those of each of its tasks.
+    let (each, ranks_label) = if spec.task_group.is_some() { (" for each task", "Ranks") } else { ("", "Tasks") };
     let environment = spec.environment.clone().unwrap_or_default();
     let uenv = filled(&environment.uenv).map(|uenv| format!("{uenv} (sha256 {})", environment.sha256)).unwrap_or_default();
-    block(&[
-        ("Name", spec.name.clone()),
-        ("Script", script),
-        ("Command", command),
-        ("Directory", spec.working_dir.clone()),
-        ("Nodes", format!("{}{named}", counts::range(resources.nodes, resources.nodes_max))),
+    let mut rows = vec![("Name", spec.name.clone()), ("Script", script), ("Command", command), ("Directory", spec.working_dir.clone())];
+    rows.extend(spec.task_group.iter().flat_map(group_rows));
+    rows.extend([
+        ("Nodes", format!("{}{named}{each}", counts::range(resources.nodes, resources.nodes_max))),
         ("Share", if share.is_empty() { "whole nodes".to_owned() } else { format!("{} of each node", share.join(", ")) }),
-        ("Tasks", counts::tasks(spec.tasks_per_node.max(1), ranks, fixed_nodes(&resources))),
-        ("Task group", spec.task_group.as_ref().map(group_of_spec).unwrap_or_default()),
+        (ranks_label, format!("{ranks_text}{each}")),
         ("Topology", resources.topology.clone()),
         ("Constraints", constraints(&resources).join(", ")),
-        ("Walltime", walltime),
+        ("Walltime", format!("{walltime}{each}")),
         ("Tenant", spec.tenant.clone()),
         ("vCluster", spec.vcluster.clone()),
         ("Uenv", uenv),
         ("Held", if spec.hold { "until `lattice resume`".to_owned() } else { String::new() }),
         ("Depends on", depends_on(spec).join(", ")),
-    ])
+    ]);
+    block(&rows)
 }
 
 fn task_group_json(group: &v1::TaskGroup) -> serde_json::Value {
     let run = |run: &v1::IndexRun| json!({ "first": run.first, "last": run.last, "step": run.step.max(1) });
+    let tasks = group.indices.iter().map(|run| u64::from(index_run(run).count())).sum::<u64>();
     json!({
+        "tasks": tasks,
         "indices": group.indices.iter().map(run).collect::<Vec<_>>(),
         "concurrency": (group.concurrency > 0).then_some(group.concurrency),
         "max_failures": group.max_failures,
@@ -134,4 +137,44 @@ fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
         "held": spec.hold,
         "depends_on": spec.depends_on.iter().map(|d| json!({ "id": d.r#ref, "condition": d.condition })).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(task_group: Option<v1::TaskGroup>) -> v1::AllocationSpec {
+        let what = Some(What::Command(v1::entrypoint::Command { argv: vec!["./sim".into()] }));
+        v1::AllocationSpec {
+            name: "sweep".into(),
+            resources: Some(v1::ResourceRequest { nodes: 2, ..Default::default() }),
+            lifecycle: Some(v1::Lifecycle { walltime_seconds: 5400, ..Default::default() }),
+            entrypoint: Some(v1::Entrypoint { what }),
+            tasks_per_node: 3,
+            task_group,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_group_is_shown_with_its_tasks_and_what_each_of_them_gets() {
+        let indices = vec![v1::IndexRun { first: 0, last: 99, step: 1 }, v1::IndexRun { first: 200, last: 208, step: 4 }];
+        let group = v1::TaskGroup { indices, concurrency: 20, max_failures: Some(3) };
+        let want = "\
+Name:           sweep
+Command:        ./sim
+Tasks:          103, with indices 0-99,200-208:4
+At a time:      at most 20 tasks
+Failures:       when more than 3 tasks have failed, no other begins
+Nodes:          2 for each task
+Share:          whole nodes
+Ranks:          3 on each node, 6 in all for each task
+Walltime:       01:30:00 for each task
+";
+        let squeezed = |text: &str| text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
+        assert_eq!(squeezed(&text(&spec(Some(group.clone())))), squeezed(want));
+        assert_eq!(data(&spec(Some(group)))["task_group"]["tasks"], 103);
+        let single = text(&spec(None));
+        assert!(single.contains("3 on each node, 6 in all\n") && !single.contains("for each task"), "{single}");
+    }
 }

@@ -48,24 +48,29 @@ pub fn group_list(a: &v1::Allocation) -> String {
     shortened(&a.task_group, LIST_CHARS_MAX)
 }
 
-/// The same of a specification, with the number of tasks.
-pub fn group_of_spec(group: &v1::TaskGroup) -> String {
-    let runs: Vec<IndexRun> = group.indices.iter().map(bounded).collect();
+/// What a specification says of its tasks, in rows with labels; an empty row is not shown.
+pub fn group_rows(group: &v1::TaskGroup) -> [(&'static str, String); 3] {
+    let runs: Vec<IndexRun> = group.indices.iter().map(index_run).collect();
     let tasks: u64 = runs.iter().map(|run| u64::from(run.count())).sum();
     let list = runs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let limit = if group.concurrency == 0 { String::new() } else { format!("%{}", group.concurrency) };
-    let failures = group.max_failures.map_or_else(String::new, |most| format!("; at most {most} may fail"));
-    format!("{} ({}{failures})", shortened(&format!("{list}{limit}"), LIST_CHARS_MAX), counted(tasks, "task"))
+    let (noun, limit) = (if tasks == 1 { "index" } else { "indices" }, group.concurrency);
+    let limit = if limit == 0 { String::new() } else { format!("at most {}", counted(limit, "task")) };
+    let failures = group.max_failures.map_or_else(String::new, |most| match most {
+        0 => "when a task has failed, no other begins".to_owned(),
+        1 => "when more than 1 task has failed, no other begins".to_owned(),
+        most => format!("when more than {most} tasks have failed, no other begins"),
+    });
+    [("Tasks", format!("{tasks}, with {noun} {}", shortened(&list, LIST_CHARS_MAX))), ("At a time", limit), ("Failures", failures)]
 }
 
 /// A run of indices as the model has it: an agent's numbers must not exceed the bounds of that type.
-fn bounded(run: &v1::IndexRun) -> IndexRun {
+pub fn index_run(run: &v1::IndexRun) -> IndexRun {
     let first = run.first.min(INDEX_MAX);
     IndexRun { first, last: run.last.clamp(first, INDEX_MAX), step: run.step.max(1) }
 }
 
 fn run_of(range: &v1::TaskRange) -> IndexRun {
-    bounded(&range.indices.unwrap_or_default())
+    index_run(&range.indices.unwrap_or_default())
 }
 
 /// How many tasks of a task group are in each state, below a heading that says how to see more; empty for other work.
@@ -435,9 +440,11 @@ WAITING  RUNNING  COMPLETED  FAILED  CANCELLED  RESTARTS  LANES
     fn a_specification_names_its_tasks() {
         let runs = vec![v1::IndexRun { first: 0, last: 99, step: 1 }, v1::IndexRun { first: 200, last: 208, step: 4 }];
         let group = v1::TaskGroup { indices: runs, concurrency: 20, max_failures: Some(3) };
-        assert_eq!(group_of_spec(&group), "0-99,200-208:4%20 (103 tasks; at most 3 may fail)");
+        let rows = |group: &v1::TaskGroup| group_rows(group).map(|(_, text)| text);
+        let failures = "when more than 3 tasks have failed, no other begins";
+        assert_eq!(rows(&group), ["103, with indices 0-99,200-208:4", "at most 20 tasks", failures]);
         let one = v1::TaskGroup { indices: vec![v1::IndexRun { first: 7, last: 7, step: 0 }], ..Default::default() };
-        assert_eq!(group_of_spec(&one), "7 (1 task)");
+        assert_eq!(rows(&one), ["1, with index 7", "", ""]);
     }
 
     #[test]

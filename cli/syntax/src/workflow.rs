@@ -4,7 +4,13 @@
 //!   YAML ──▶ entries with their lines ──▶ words such as --nodes=4 ──▶ the parser of a script's lines ──▶ flags
 //! ```
 //!
+//! Options may also be in sections, as the design documents have them (`resources: {nodes: 4}`): [`sections`] makes
+//! options of these.
+//!
 //! Whether the steps are a graph is checked by the agent, which knows the other allocations that they may name.
+
+mod sections;
+mod values;
 
 use crate::UsageError;
 use crate::dependency::DependencyError;
@@ -17,9 +23,10 @@ use lattice_model::DependencyCondition;
 use lattice_model::config::{self, Spanned};
 use lattice_model::dag::DagSize;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use std::collections::BTreeMap;
 use std::fmt;
+use values::{Entry, Node, Value};
 
 /// A file of steps.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,6 +70,15 @@ pub enum StepProgram {
 #[serde(deny_unknown_fields)]
 struct Document {
     name: Option<String>,
+    allocations: Option<Vec<Spanned<StepEntries>>>,
+    dag: Option<Steps>,
+}
+
+/// The steps in a section of their own, as the design documents also have them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Steps {
+    name: Option<String>,
     allocations: Vec<Spanned<StepEntries>>,
 }
 
@@ -71,87 +87,8 @@ struct Document {
 struct StepEntries {
     name: Option<String>,
     depends_on: Option<Vec<v1::Dependency>>,
+    sections: Vec<(String, Spanned<Node>)>,
     others: Vec<Entry>,
-}
-
-/// An option, or what a step runs.
-struct Entry {
-    key: String,
-    line: u64,
-    value: Value,
-}
-
-/// A value of an option.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Value {
-    Nothing,
-    Flag(bool),
-    /// A whole number in decimal digits, however it was written.
-    Number(String),
-    Text(String),
-    List(Vec<Value>),
-    Pairs(Vec<(String, String)>),
-}
-
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(ValueVisitor)
-    }
-}
-
-struct ValueVisitor;
-
-impl<'de> Visitor<'de> for ValueVisitor {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, a number, true, false, or a list of these")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Nothing)
-    }
-
-    fn visit_none<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Nothing)
-    }
-
-    fn visit_bool<E: Error>(self, flag: bool) -> Result<Value, E> {
-        Ok(Value::Flag(flag))
-    }
-
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Value, E> {
-        Ok(Value::Number(number.to_string()))
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
-        Ok(Value::Number(number.to_string()))
-    }
-
-    // Its digits would not be those that were written.
-    fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
-        Err(E::custom(format!("{number} is read as a number with a fraction: write it in quotes")))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::Text(text.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element()? {
-            list.push(item);
-        }
-        Ok(Value::List(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut pairs = Vec::new();
-        while let Some(pair) = map.next_entry()? {
-            pairs.push(pair);
-        }
-        Ok(Value::Pairs(pairs))
-    }
 }
 
 /// What a step depends on: `- NAME: CONDITION`, `- NAME`, or `{ref: NAME, condition: CONDITION}`.
@@ -231,6 +168,9 @@ impl<'de> Visitor<'de> for StepVisitor {
                         return Err(A::Error::custom("a step has depends_on or depends-on, not both"));
                     }
                 }
+                section if sections::NAMES.contains(&section) => {
+                    step.sections.push((section.to_owned(), map.next_value()?));
+                }
                 plain => {
                     let value: Spanned<Value> = map.next_value()?;
                     step.others.push(Entry { key: plain.to_owned(), line: value.referenced.line(), value: value.value });
@@ -247,27 +187,49 @@ impl<'de> Visitor<'de> for StepVisitor {
 /// No YAML of this form, or an unknown or invalid option. The error names its line and a remedy.
 pub fn read(file: &str, text: &str) -> Result<Workflow, UsageError> {
     let document: Document = config::parse(file, text).map_err(|error| UsageError::new(error.to_string()))?;
+    let (name, allocations) = match document {
+        Document { name, allocations: Some(allocations), dag: None } => (name, allocations),
+        Document { name: None, allocations: None, dag: Some(Steps { name, allocations }) } => (name, allocations),
+        Document { allocations: None, dag: None, .. } => {
+            return Err(UsageError::new(format!("{file}: it has no steps")).with_hint("list them under allocations:"));
+        }
+        Document { dag: Some(_), .. } => {
+            let what = format!("{file}: beside dag:, which has the steps, there is nothing else");
+            return Err(UsageError::new(what).with_hint("write its name and its allocations under dag:"));
+        }
+    };
     let most = DagSize::STEPS_MAX as usize;
-    if document.allocations.len() > most {
-        let what = format!("{file}: it has {} steps; a DAG can have {most} at most", document.allocations.len());
+    if allocations.len() > most {
+        let what = format!("{file}: it has {} steps; a DAG can have {most} at most", allocations.len());
         return Err(UsageError::new(what).with_hint("split the workflow into smaller DAGs"));
     }
     // Many steps have the same options, and parsing them takes time.
     let mut known = BTreeMap::new();
-    let mut steps = Vec::with_capacity(document.allocations.len());
-    for entries in document.allocations {
+    let mut steps = Vec::with_capacity(allocations.len());
+    for entries in allocations {
         steps.push(step(file, entries.referenced.line(), entries.value, &mut known)?);
     }
-    Ok(Workflow { name: document.name, steps })
+    Ok(Workflow { name, steps })
 }
 
-fn step(file: &str, line: u64, entries: StepEntries, known: &mut BTreeMap<Vec<String>, Line>) -> Result<WorkflowStep, UsageError> {
+fn step(file: &str, line: u64, mut entries: StepEntries, known: &mut BTreeMap<Vec<String>, Line>) -> Result<WorkflowStep, UsageError> {
     let place = format!("{file} line {line}");
     let Some(name) = entries.name else {
         return Err(UsageError::new(format!("{place}: a step without a name")).with_hint("begin it with - name: NAME"));
     };
     let marker = format!("step {name}");
     let refused = |line: u64, what: &str| UsageError::new(format!("{file} line {line}: {marker}: {what}"));
+    for (section, Spanned { value: node, referenced, .. }) in std::mem::take(&mut entries.sections) {
+        let options =
+            sections::options(&section, referenced.line(), node).map_err(|sections::Refused { line, what }| refused(line, &what))?;
+        for option in options {
+            let is_there = |entry: &Entry| entry.key == option.key;
+            if !sections::may_be_repeated(&option.key) && entries.others.iter().any(is_there) {
+                return Err(refused(option.line, &format!("{} is given twice, once in {section}", option.key)));
+            }
+            entries.others.push(option);
+        }
+    }
     let (mut program, mut args, mut words) = (None, Vec::new(), Vec::new());
     for Entry { key, line, value } in &entries.others {
         match (key.as_str(), value) {
@@ -356,6 +318,7 @@ fn texts(list: &[Value]) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flags::TopologyGroups;
 
     fn refused(text: &str) -> String {
         let error = read("w.yaml", text).unwrap_err();
@@ -414,6 +377,83 @@ allocations:
         assert!(with("    depends_on:\n      - b: success\n        c: any\n").contains("a dash of its own"));
         let twice = with("    depends_on: [b]\n    depends-on: [c]\n");
         assert!(twice.contains("a step has depends_on or depends-on, not both"), "{twice}");
+    }
+
+    #[test]
+    fn the_sections_of_the_design_documents_are_read() {
+        let text = "\
+dag:
+  allocations:
+    - id: \"stage-data\"
+      entrypoint: \"python stage.py\"
+      resources: { nodes: 1 }
+      lifecycle: { type: \"bounded\", walltime: \"2h\" }
+    - id: \"train\"
+      tenant: ml-team
+      entrypoint: \"torchrun train.py\"
+      resources:
+        nodes: {min: 32, max: 128}
+        constraints: { topology: \"tight\", gpu_type: GH200, features: [nvme_scratch, ib], require_unified_memory: true }
+      lifecycle: { type: \"bounded\", walltime: \"72h\", preemption_class: 2 }
+      data:
+        mounts:
+          - {source: /sets/imagenet, target: /data/input, access: read-only}
+        defaults: false
+      connectivity:
+        network_domain: ml-workspace
+        expose:
+          - {name: metrics, port: 9090}
+      telemetry: { mode: prod }
+      depends_on: [{ ref: \"stage-data\", condition: \"success\" }]
+    - id: serve
+      entrypoint: ./serve
+      resources: {nodes: 2-4, tasks_per_node: 2}
+      lifecycle: {type: unbounded}
+";
+        let read = read("w.yaml", text).unwrap();
+        let [stage, train, serve] = &read.steps[..] else { panic!("{read:?}") };
+        assert_eq!((stage.flags.nodes.map(|n| n.least), stage.flags.walltime.map(|t| t.as_secs())), (Some(1), Some(7200)));
+        let flags = &train.flags;
+        assert_eq!(flags.nodes.map(|nodes| (nodes.least, nodes.most)), Some((32, Some(128))));
+        assert_eq!(flags.constraint, ["gpu_type=GH200", "nvme_scratch", "ib", "require_unified_memory"]);
+        assert_eq!(
+            (flags.topology, flags.preemption_class, flags.tenant.as_deref()),
+            (Some(TopologyGroups::Tight), Some(2), Some("ml-team"))
+        );
+        let mount = &flags.data.data_mount[0];
+        assert_eq!((mount.source.as_str(), mount.target.as_str(), mount.access.as_str()), ("/sets/imagenet", "/data/input", "read-only"));
+        assert!(flags.data.no_data_defaults);
+        assert_eq!(flags.network.network_domain.as_deref(), Some("ml-workspace"));
+        assert_eq!((flags.network.expose[0].name.as_str(), flags.network.expose[0].port), ("metrics", 9090));
+        assert_eq!((serve.flags.service, serve.flags.tasks_per_node, serve.flags.nodes.and_then(|n| n.most)), (true, Some(2), Some(4)));
+    }
+
+    #[test]
+    fn what_a_section_does_not_have_is_refused_by_its_name_and_line() {
+        let with = |lines: &str| refused(&format!("allocations:\n  - name: a\n    entrypoint: x\n{lines}"));
+        for (lines, wanted) in [
+            ("    resources: {nodse: 4}\n", "line 4: step a: resources has no nodse: it has nodes, constraints,"),
+            ("    resources:\n      nodes: 1\n      constraints: {colour: red}\n", "line 6: step a: resources.constraints has no colour"),
+            ("    resources: 4\n", "line 4: step a: resources: names with values are expected"),
+            ("    resources: {nodes: {min: 1}}\n", "line 4: step a: resources.nodes: write a number, N-MAX"),
+            ("    resources:\n      nodes: many\n", "line 5: step a: invalid value 'many'"),
+            ("    nodes: 2\n    resources: {nodes: 4}\n", "line 5: step a: nodes is given twice, once in resources"),
+            ("    lifecycle: {type: reactive}\n", "line 4: step a: lifecycle.type reactive is not built yet"),
+            (
+                "    lifecycle:\n      type: bounded\n      scale_policy: {min: 4}\n",
+                "line 6: step a: lifecycle.scale_policy is not built yet",
+            ),
+            ("    environment: {image: a/b}\n", "line 4: step a: environment.image is not built yet"),
+            ("    data:\n      mounts: [{source: /a, target: /b, tier_hint: hot}]\n", "step a: data.mounts.tier_hint is not built yet"),
+            ("    data: {mounts: [{source: /a}]}\n", "line 4: step a: data.mounts: a mount has a source and a target"),
+            ("    connectivity: {expose: [{name: a}]}\n", "line 4: step a: connectivity.expose: a port is missing"),
+            ("    checkpoint: {strategy: auto}\n", "line 4: step a: checkpoint.strategy is not built yet"),
+            ("    telemetry: {mode: debug}\n", "line 4: step a: telemetry.mode debug is not built yet"),
+        ] {
+            let error = with(lines);
+            assert!(error.contains(wanted), "{wanted}: {error}");
+        }
+        assert!(refused("name: a\ndag: {allocations: []}\n").contains("under dag:"));
     }
 
     #[test]

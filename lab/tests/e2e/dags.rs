@@ -119,8 +119,13 @@ fn pipeline(w: &World) {
 
     files.open("go");
     let over = ended(w, &id);
-    assert_eq!(text(&over, "state"), "Failed", "{over}");
+    assert_eq!(
+        (text(&over, "state").as_str(), &over["counts"]["failed"]),
+        ("Completed", &1.into()),
+        "notify-failure was there for it: {over}"
+    );
     let evaluate = step_of(&over, "evaluate");
+    assert_eq!(evaluate["not_needed"], true, "{over}");
     let reason = format!("dependency_unmet: success of {} (train), which is Failed", &train[..8]);
     assert_eq!((text(evaluate, "state").as_str(), text(evaluate, "reason")), ("Cancelled", reason));
     let mut lines = files.lines();

@@ -157,7 +157,7 @@ fn refused_for_a_while(w: &World) {
     let mut explanation = String::new();
     w.wait("the reason to name the node and the time", || {
         explanation = w.ok(&["explain", &id]);
-        explanation.contains("No space left") && explanation.contains(&format!("it waits for {NODE}, whose prologue failed, until 20"))
+        explanation.contains("No space left") && explanation.contains(&format!("it waits for {NODE}, where it could not begin, until 20"))
     });
     assert!(explanation.contains("is excluded until 20") && explanation.contains("once its checks are ok again"), "{explanation}");
     // The work behind it does not wait.

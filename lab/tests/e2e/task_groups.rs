@@ -1,6 +1,7 @@
 //! Task groups: many tasks of one submission, each of which runs once, whatever happens meanwhile.
 
 use crate::harness::{DAEMON, Folder, Group, NOBODY, World, ended};
+use crate::watches::Watching;
 use lattice_lab::lattice::text;
 use lattice_lab::{faults, machine};
 use libtest_mimic::Trial;
@@ -29,6 +30,8 @@ pub fn trials() -> Vec<Trial> {
         TASK_GROUPS.test("a_task_ends_at_its_walltime_and_leaves_nothing_behind", &[], walltime),
         TASK_GROUPS.test("a_group_waits_for_other_work_and_other_work_for_it", &[], dependencies),
         TASK_GROUPS.test("an_agent_killed_under_its_tasks_repeats_none_of_them", &[], agent_killed),
+        TASK_GROUPS.test("tasks_behind_a_long_one_run_in_another_lane", &[], long_task),
+        TASK_GROUPS.test("a_group_is_watched_to_its_end_in_lines_of_its_own", &[], watched),
         TASK_GROUPS.test("only_the_tasks_of_a_lost_node_run_again", &[], node_lost),
         TASK_GROUPS.test("a_leaders_death_repeats_and_loses_no_task", &[], leader_killed),
         TASK_GROUPS.test("a_million_tasks_cost_little_to_submit_and_to_cancel", &[], million),
@@ -209,6 +212,10 @@ fn command(w: &World) {
     for index in [3, 5, 6] {
         w.wait("its output", || w.log(&task(&id, index)) == format!("{index} {index}\nerror\n"));
     }
+    let dry = w.ok(&["submit", "--dry-run", "--array=0-99%20", "--max-failures=3", "--walltime=90m", "--", "/bin/true"]);
+    for line in ["100, with indices 0-99\n", "at most 20 tasks\n", "more than 3 tasks have failed", "01:30:00 for each task\n"] {
+        assert!(dry.contains(line), "{line}: {dry}");
+    }
     let fails = w.run(&["submit", "--wait", "-q", "--array=1-3", "--", "/bin/false"]);
     assert_eq!(fails.code(), 1, "{}", fails.err());
 }
@@ -368,6 +375,38 @@ fn agent_killed(w: &World) {
     assert_eq!((sweep.begun(), sweep.ended(), count(w, &id, "restarts")), (all.clone(), all, 0));
     assert_eq!(tasks(w, &id), ["Completed 24 0-23"]);
     w.assert_nothing_left();
+}
+
+/// A lane that has leased many short tasks meets one that takes long.
+fn long_task(w: &World) {
+    let sweep = Sweep::new();
+    let waits = format!("test $LATTICE_TASK_INDEX != 50 || {{ {}; }}", sweep.waits("go"));
+    let id = submit(w, "0-399%2", &[], &sweep.script("", &waits));
+    w.wait("all others to end", || sweep.ended().len() >= 399);
+    let others: Vec<u32> = (0..400).filter(|index| *index != 50).collect();
+    assert_eq!(sweep.ended(), others);
+    sweep.open("go");
+    w.completed(&id);
+    let all: Vec<u32> = (0..400).collect();
+    assert_eq!((sweep.begun(), sweep.ended(), count(w, &id, "restarts")), (all.clone(), all, 0));
+    assert_eq!(tasks(w, &id), ["Completed 400 0-399"]);
+    w.assert_nothing_left();
+}
+
+fn watched(w: &World) {
+    let sweep = Sweep::new();
+    let id = submit(w, "0-11", &["--hold"], &sweep.script("", &sweep.waits("go")));
+    let mut watching = Watching::begin(w, "group", &["status", &id, "--watch", "-o", "json"], None);
+    w.wait("the group to be shown", || !watching.lines().is_empty());
+    w.ok(&["resume", &id]);
+    w.wait("it to run", || watching.lines().iter().any(|line| text(line, "state") == "Running"));
+    sweep.open("go");
+    assert_eq!(watching.ended(), Some(0), "{}", watching.err());
+    let lines = watching.lines();
+    assert!(lines.iter().all(|line| text(line, "id") == id), "its lanes have no lines: {lines:?}");
+    let mut states: Vec<String> = lines.iter().map(|line| text(line, "state")).collect();
+    states.dedup();
+    assert_eq!(states, ["Pending", "Running", "Completed"], "{lines:?}");
 }
 
 fn node_lost(w: &World) {

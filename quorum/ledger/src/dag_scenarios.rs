@@ -77,10 +77,40 @@ fn a_failure_runs_its_branch_and_the_other_branch_is_cancelled() {
     assert_eq!(s.act(submission(1, other)), Err(Refusal::DagExists { id: dag_id(1) }));
 
     runs_and_exits(&mut s, 1, 3);
-    assert_eq!(ends(&s.ledger, 1), [Some(StepEnd::Failed), Some(StepEnd::Cancelled), None, None]);
+    assert_eq!(ends(&s.ledger, 1), [Some(StepEnd::Caught), Some(StepEnd::NotNeeded), None, None]);
     runs_and_exits(&mut s, 3, 0);
     runs_and_exits(&mut s, 4, 0);
+    assert_eq!(state(&s.ledger, 1), AllocationState::Completed, "the failure was caught");
+    invariant_indexes_equal_scans(&s.ledger);
+}
+
+#[test]
+fn a_dag_has_failed_if_a_step_failed_and_no_other_step_was_there_for_that() {
+    let mut s = Story::new(1);
+    // The end of 2 is caught, and the failure of 1 is not.
+    s.done(submission(1, dag(&[(1, &[]), (2, &[(1, Success)]), (3, &[(2, Any)])])));
+    runs_and_exits(&mut s, 1, 1);
+    runs_and_exits(&mut s, 3, 0);
+    assert_eq!(ends(&s.ledger, 1), [Some(StepEnd::Failed), Some(StepEnd::Cancelled), Some(StepEnd::Completed)]);
     assert_eq!(state(&s.ledger, 1), AllocationState::Failed);
+    // What is there for a failure fails itself.
+    s.done(submission(2, dag(&[(11, &[]), (12, &[(11, Failure)])])));
+    runs_and_exits(&mut s, 11, 1);
+    assert_eq!(state(&s.ledger, 2), AllocationState::Running);
+    runs_and_exits(&mut s, 12, 1);
+    assert_eq!((ends(&s.ledger, 2), state(&s.ledger, 2)), (vec![Some(StepEnd::Caught), Some(StepEnd::Failed)], AllocationState::Failed));
+    // Somebody cancels the step that was there for it.
+    s.done(submission(3, dag(&[(21, &[]), (22, &[(21, Any)])])));
+    runs_and_exits(&mut s, 21, 1);
+    s.done(Action::Cancel { id: id(22), by: user(7) });
+    assert_eq!(state(&s.ledger, 3), AllocationState::Cancelled);
+    // Work that is no step of the DAG does not catch its failures.
+    s.done(submission(4, dag(&[(31, &[])])));
+    let depends_on = vec![Dependency { on: id(31), condition: Failure }];
+    let other = AllocationSpec { depends_on, ..spec(1, RequeuePolicy::Never, 0) };
+    s.done(Action::Submit { id: id(32), spec: Box::new(other), owner: user(7), claim: None });
+    runs_and_exits(&mut s, 31, 1);
+    assert_eq!(state(&s.ledger, 4), AllocationState::Failed);
     invariant_indexes_equal_scans(&s.ledger);
 }
 

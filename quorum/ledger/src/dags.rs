@@ -223,6 +223,7 @@ impl Ledger {
         let Some(StepOf { dag, number, .. }) = allocation.dag.as_deref() else { return };
         let end = match allocation.state {
             AllocationState::Completed => StepEnd::Completed,
+            AllocationState::Failed if self.dags.step(*dag, *number).is_some_and(|step| step.is_caught) => StepEnd::Caught,
             AllocationState::Failed => StepEnd::Failed,
             AllocationState::Cancelled if self.is_not_needed(allocation) => StepEnd::NotNeeded,
             AllocationState::Cancelled => StepEnd::Cancelled,
@@ -235,7 +236,7 @@ impl Ledger {
     }
 
     /// Whether it was for the failure of something that succeeded, or depends on a step of its DAG that
-    /// was not needed.
+    /// was not needed, or whose failure is caught.
     fn is_not_needed(&self, ended: &Allocation) -> bool {
         let Some(EndReason::DependencyUnmet { on, condition, state, .. }) = &ended.reason else { return false };
         if *condition == DependencyCondition::Failure && *state == AllocationState::Completed {
@@ -245,8 +246,8 @@ impl Ledger {
         let parent = self.allocations.get(on).and_then(|parent| place(parent));
         let in_same = parent.filter(|(dag, _)| place(ended).is_some_and(|(of, _)| of == *dag));
         in_same.is_some_and(|(dag, number)| {
-            let step = self.dags.get(dag).and_then(|dag| dag.steps.get(number as usize));
-            step.is_some_and(|step| step.end == Some(StepEnd::NotNeeded))
+            let end = self.dags.step(dag, number).and_then(|step| step.end);
+            matches!(end, Some(StepEnd::NotNeeded | StepEnd::Caught))
         })
     }
 
@@ -370,8 +371,16 @@ fn digest_of(submission: &DagSubmission) -> Result<[u8; 32], Refusal> {
 
 /// The record of a DAG that is submitted at this time, without the digest of the submission.
 fn record_of(id: DagId, owner: &Principal, submission: &DagSubmission, at: Timestamp) -> Dag {
-    let step =
-        |step: &DagStep| Step { name: step.name.clone(), allocation: step.allocation, depends_on: step.spec.depends_on.clone(), end: None };
+    let edges = submission.steps.iter().flat_map(|step| &step.spec.depends_on);
+    let catching = edges.filter(|edge| matches!(edge.condition, DependencyCondition::Failure | DependencyCondition::Any));
+    let caught: BTreeSet<AllocationId> = catching.map(|edge| edge.on).collect();
+    let step = |step: &DagStep| Step {
+        name: step.name.clone(),
+        allocation: step.allocation,
+        depends_on: step.spec.depends_on.clone(),
+        is_caught: caught.contains(&step.allocation),
+        end: None,
+    };
     let steps: Vec<Step> = submission.steps.iter().map(step).collect();
     let records = u32::try_from(steps.len()).unwrap_or(u32::MAX);
     Dag { id, name: submission.name.clone(), owner: owner.clone(), submitted_at: at, digest: [0; 32], steps, records }

@@ -158,7 +158,7 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
 /// Memory of the record of a DAG. How its steps ended changes nothing.
 pub(crate) fn dag_bytes(dag: &Dag) -> usize {
     let Dag { id: _, name, owner, submitted_at: _, digest: _, steps, records: _ } = dag;
-    let step = |Step { name, allocation: _, depends_on, end: _ }: &Step| {
+    let step = |Step { name, allocation: _, depends_on, is_caught: _, end: _ }: &Step| {
         STEP_BYTES + text_bytes(name) + list_bytes(depends_on.len() * DEPENDENCY_BYTES)
     };
     DAG_BYTES + text_bytes(name) + principal_bytes(owner) + steps.iter().map(step).sum::<usize>()

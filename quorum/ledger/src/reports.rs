@@ -5,8 +5,10 @@ use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::lifecycle::Event;
 use lattice_model::{
-    AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, NodeId, NodeReport, ReportItem, SharePhase, WorkUsage,
+    Allocation, AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, LaneOf, NodeId, NodeReport, ReportItem,
+    SharePhase, WorkUsage,
 };
+use std::collections::BTreeSet;
 
 /// An allocation ends when its prologue has failed on this many nodes since it last ran.
 const PROLOGUE_FAILED_NODES_MAX: usize = 3;
@@ -113,6 +115,12 @@ impl Ledger {
         let actor = format!("node:{node}");
         self.record(context, &actor, AuditAction::PrologueFailed, about, why.clone());
         let failed_nodes = self.exclude(context, id, node, &why);
+        let lane = self.allocations.get(&id).filter(|allocation| allocation.lane.is_some());
+        // A lane also avoids the nodes at which other lanes of its group failed: they do not count.
+        let failed_nodes = lane.map_or(failed_nodes, |lane| failed_prologues(lane, node));
+        if let Some(LaneOf { group, .. }) = lane.and_then(|lane| lane.lane) {
+            self.avoid_node(context, group, node, &why);
+        }
         let reason = EndReason::PrologueFailed { node: node.clone(), why };
         if failed_nodes >= PROLOGUE_FAILED_NODES_MAX {
             self.end(context, id, reason, &actor);
@@ -131,9 +139,7 @@ impl Ledger {
         epoch: Epoch,
         checkpoint: &CheckpointRef,
     ) {
-        let known = |a: &lattice_model::Allocation| {
-            a.head() == Some(node) && a.spec.checkpoint.is_some() && a.checkpoint.as_deref() != Some(checkpoint)
-        };
+        let known = |a: &Allocation| a.head() == Some(node) && a.spec.checkpoint.is_some() && a.checkpoint.as_deref() != Some(checkpoint);
         if !self.takes_part(node, id, epoch) || checkpoint.epoch != epoch || !self.allocations.get(&id).is_some_and(|a| known(a)) {
             return;
         }
@@ -232,6 +238,16 @@ pub(super) fn reason_by_node(node: &NodeId, reason: &EndReason) -> EndReason {
         }
         EndReason::TasksFailed { failed, tasks } => EndReason::TasksFailed { failed: *failed, tasks: *tasks },
     }
+}
+
+/// On how many nodes the prologue of a lane has failed, if it has just failed on this one. A lane never
+/// begins twice.
+fn failed_prologues(lane: &Allocation, node: &NodeId) -> usize {
+    let earlier = lane.attempts.iter().filter_map(|attempt| {
+        let EndReason::PrologueFailed { node, .. } = &attempt.reason else { return None };
+        Some(node)
+    });
+    earlier.chain([node]).collect::<BTreeSet<_>>().len()
 }
 
 fn bounded(text: &str) -> String {

@@ -7,8 +7,8 @@ use super::task_groups::lane_id;
 use super::{Action, Ledger, ListFilter, Outcome, Refusal, TaskStates, WantedLanes, WhichTasks};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, Claim, EndReason, EndedTasks, Epoch, LaneReport, ReportItem, RequeuePolicy,
-    TaskGroup, TaskIndices, TaskOutcome, TaskSet,
+    Allocation, AllocationId, AllocationSpec, AllocationState, Claim, EndReason, EndedTasks, Epoch, LaneReport, LaneReturn, LaneWork,
+    ReportItem, RequeuePolicy, TaskGroup, TaskIndices, TaskOutcome, TaskSet,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,6 +31,12 @@ enum Move {
         fails: bool,
         mean_us: u64,
         lost: bool,
+    },
+    /// The lane there decides to return all but the first of what it holds. Its reports say so until an
+    /// answer shows that the quorum knows.
+    Return {
+        on: u8,
+        keeps: u32,
     },
     /// An earlier report arrives once more.
     Repeat {
@@ -69,6 +75,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         6 => on.clone().prop_map(|on| Move::Claim { on }),
         12 => (on.clone(), 0..6u32, prop::bool::weighted(0.2), prop_oneof![Just(0u64), Just(1000), Just(600_000)], prop::bool::weighted(0.2))
             .prop_map(|(on, runs, fails, mean_us, lost)| Move::Advance { on, runs, fails, mean_us, lost }),
+        4 => (on.clone(), 0..3u32).prop_map(|(on, keeps)| Move::Return { on, keeps }),
         3 => any::<usize>().prop_map(|which| Move::Repeat { which }),
         2 => (on.clone(), 0..2i32).prop_map(|(on, code)| Move::End { on, code }),
         4 => on.clone().prop_map(|on| Move::Release { on }),
@@ -96,6 +103,18 @@ struct Lane {
     id: AllocationId,
     epoch: Epoch,
     held: TaskSet,
+    /// What it returns, and begins no more; and the number of its next return.
+    returning: TaskSet,
+    returns: u32,
+}
+
+impl Lane {
+    /// What it may begin.
+    fn runnable(&self) -> TaskSet {
+        let mut tasks = self.held.clone();
+        tasks.remove_all(&self.returning);
+        tasks
+    }
 }
 
 struct World {
@@ -134,7 +153,7 @@ impl World {
     }
 
     /// Applies a lane's report. Ends of tasks that it holds under a claim which is not over are final.
-    fn report(&mut self, action: Action) -> Option<TaskSet> {
+    fn report(&mut self, action: Action) -> Option<LaneWork> {
         let Action::AdvanceLane { id: lane, epoch, report, .. } = &action else { panic!("{action:?} is no report") };
         let before = self.ledger().task_groups.get(&id(1)).unwrap();
         let number = self.ledger().allocation(*lane).and_then(|lane| lane.lane).map(|lane| lane.number);
@@ -150,7 +169,7 @@ impl World {
                 for (task, outcome) in ended {
                     assert!(self.ended.insert(task, outcome).is_none(), "task {task} ended twice");
                 }
-                Some(work.leased)
+                Some(work)
             }
             Ok(other) => panic!("{other:?}"),
             Err(Refusal::StaleEpoch { .. }) => None,
@@ -165,22 +184,28 @@ impl World {
         let claim = Claim { allocation: lane.id, requeue_count: 0, lease_token: self.s.token, shares, after: None, by: None };
         if let Ok(Outcome::Claimed { epoch }) = self.s.act(Action::Claim(claim)) {
             self.s.report(on, ReportItem::Prepared { allocation: lane.id, epoch });
-            self.lanes.insert(on, Lane { id: lane.id, epoch, held: TaskSet::default() });
+            self.lanes.insert(on, Lane { id: lane.id, epoch, held: TaskSet::default(), returning: TaskSet::default(), returns: 0 });
         }
     }
 
     fn advance(&mut self, on: u8, runs: u32, outcome: TaskOutcome, mean_us: u64, lost: bool) {
         let Some(lane) = self.lanes.get_mut(&on) else { return };
-        let done = lane.held.take_first(runs);
-        let report = LaneReport { ended: vec![EndedTasks { outcome, tasks: done }], mean_us };
+        let done = lane.runnable().take_first(runs);
+        lane.held.remove_all(&done);
+        let returned = (!lane.returning.is_empty()).then(|| LaneReturn { number: lane.returns, tasks: lane.returning.clone() });
+        let report = LaneReport { ended: vec![EndedTasks { outcome, tasks: done }], mean_us, returned };
         let action = Action::AdvanceLane { id: lane.id, epoch: lane.epoch, node: node(on), report };
         self.sent.push_back(action.clone());
         if self.sent.len() > 8 {
             self.sent.pop_front();
         }
         let answer = self.report(action);
-        if let (Some(leased), Some(lane), false) = (answer, self.lanes.get_mut(&on), lost) {
-            lane.held = leased;
+        if let (Some(work), Some(lane), false) = (answer, self.lanes.get_mut(&on), lost) {
+            if work.returns == lane.returns + 1 {
+                lane.returning = TaskSet::default();
+            }
+            lane.returning = lane.returning.and(&work.leased);
+            (lane.held, lane.returns) = (work.leased, work.returns);
         }
     }
 
@@ -197,6 +222,13 @@ impl World {
             Move::Claim { on } => self.claim(on),
             Move::Advance { on, runs, fails, mean_us, lost } => {
                 self.advance(on, runs, TaskOutcome::Exited(i32::from(fails)), mean_us, lost);
+            }
+            Move::Return { on, keeps } => {
+                if let Some(lane) = self.lanes.get_mut(&on).filter(|lane| lane.returning.is_empty()) {
+                    let mut rest = lane.held.clone();
+                    drop(rest.take_first(keeps));
+                    lane.returning = rest;
+                }
             }
             Move::Repeat { which } => {
                 if let Some(action) = which.checked_rem(self.sent.len()).and_then(|at| self.sent.get(at)).cloned() {
@@ -257,6 +289,16 @@ impl World {
             let holds = tasks.lease(place.number).is_some_and(|lease| !lease.tasks.is_empty());
             let may_run = self.ledger().holdings.unfenced_of(lane.id) > 0;
             assert!(!holds || may_run, "{lane:?} holds tasks and is gone");
+        }
+        // So no task runs in two lanes, whichever answers were lost.
+        for lane in self.lanes.values() {
+            let number = self.ledger().allocation(lane.id).and_then(|lane| lane.lane).map(|lane| lane.number);
+            let lease = number.and_then(|number| tasks.lease(number)).filter(|lease| lease.epoch == lane.epoch);
+            let Some(lease) = lease else { continue };
+            let mut others = lane.runnable();
+            others.remove_all(&lease.tasks);
+            states.ended.values().for_each(|ended| others.remove_all(ended));
+            assert!(others.is_empty(), "{lane:?} may begin {others:?}, which it does not hold");
         }
         let has_ended = self.ledger().allocation(id(1)).unwrap().state.is_terminal();
         assert_eq!(has_ended, tasks.unended_count() == 0);

@@ -5,8 +5,8 @@ use super::properties::scans::invariant_indexes_equal_scans;
 use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::task_groups::lane_id;
 use super::{
-    Action, AllocationChange, DependencyRefusal, EndedLimitsChange, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal, TaskCounts,
-    TaskPlace, TaskStates, UserLimitsChange, WantedLanes, WhichTasks,
+    Action, AllocationChange, DependencyRefusal, EndedLimitsChange, LanesObstacle, ListFilter, NodeStateChange, Outcome, QuotaChange,
+    Refusal, TaskCounts, TaskPlace, TaskStates, UserLimitsChange, WantedLanes, WhichTasks,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
@@ -17,11 +17,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-const DONE: TaskOutcome = TaskOutcome::Exited(0);
+pub(super) const DONE: TaskOutcome = TaskOutcome::Exited(0);
 /// The average of tasks that a lane holds one at a time, in microseconds.
-const LONG_US: u64 = 5_000_000;
+pub(super) const LONG_US: u64 = 5_000_000;
 /// The average of tasks of which a lane would hold 2,000, in microseconds.
-const SHORT_US: u64 = 1000;
+pub(super) const SHORT_US: u64 = 1000;
 
 fn group(text: &str) -> AllocationSpec {
     let tasks = Some(Box::new(TaskGroup::parse(text).unwrap()));
@@ -33,62 +33,62 @@ fn submission(number: u128, spec: AllocationSpec) -> Action {
 }
 
 /// A story with group 1, which has these tasks.
-fn story(nodes: u8, tasks: &str) -> Story {
+pub(super) fn story(nodes: u8, tasks: &str) -> Story {
     let mut s = Story::new(nodes);
     s.done(submission(1, group(tasks)));
     s
 }
 
 /// A lane of group 1.
-fn lane(number: u32) -> AllocationId {
+pub(super) fn lane(number: u32) -> AllocationId {
     lane_id(id(1), number)
 }
 
-fn tasks(ranges: &[(u32, u32)]) -> TaskSet {
+pub(super) fn tasks(ranges: &[(u32, u32)]) -> TaskSet {
     TaskSet::from(ranges.to_vec())
 }
 
-fn claim(s: &Story, allocation: AllocationId, on: u8) -> Claim {
+pub(super) fn claim(s: &Story, allocation: AllocationId, on: u8) -> Claim {
     let hold_revision = s.ledger.node(&node(on)).unwrap().hold_revision;
     let shares = vec![ClaimShare { node: node(on), resources: SIZE, hold_revision }];
     Claim { allocation, requeue_count: 0, lease_token: s.token, shares, after: None, by: None }
 }
 
 /// The lane gets a node, and runs there.
-fn runs(s: &mut Story, number: u32, on: u8) -> Epoch {
+pub(super) fn runs(s: &mut Story, number: u32, on: u8) -> Epoch {
     let claim = claim(s, lane(number), on);
     let Ok(Outcome::Claimed { epoch }) = s.act(Action::Claim(claim)) else { panic!("lane {number} waits for nodes") };
     s.report(on, ReportItem::Prepared { allocation: lane(number), epoch });
     epoch
 }
 
-fn ends(s: &mut Story, number: u32, on: u8, epoch: Epoch, code: i32) {
+pub(super) fn ends(s: &mut Story, number: u32, on: u8, epoch: Epoch, code: i32) {
     s.report(on, ReportItem::Ended { allocation: lane(number), epoch, reason: EndReason::Exited { code } });
 }
 
-fn releases(s: &mut Story, number: u32, on: u8, epoch: Epoch) {
+pub(super) fn releases(s: &mut Story, number: u32, on: u8, epoch: Epoch) {
     s.report(on, ReportItem::Released { allocation: lane(number), epoch, usage: None });
 }
 
-fn advance(
+pub(super) fn advance(
     s: &mut Story,
     (number, on, epoch): (u32, u8, Epoch),
     ended: &[(TaskOutcome, &[(u32, u32)])],
     mean_us: u64,
 ) -> Result<LaneWork, Refusal> {
     let ended = ended.iter().map(|(outcome, ranges)| EndedTasks { outcome: *outcome, tasks: tasks(ranges) }).collect();
-    let advance = Action::AdvanceLane { id: lane(number), epoch, node: node(on), report: LaneReport { ended, mean_us } };
+    let advance = Action::AdvanceLane { id: lane(number), epoch, node: node(on), report: LaneReport { ended, mean_us, returned: None } };
     match s.act(advance)? {
         Outcome::LaneWork(work) => Ok(work),
         other => panic!("{other:?}"),
     }
 }
 
-fn work(leased: &[(u32, u32)], is_last: bool) -> Result<LaneWork, Refusal> {
-    Ok(LaneWork { leased: tasks(leased), is_last })
+pub(super) fn work(leased: &[(u32, u32)], is_last: bool) -> Result<LaneWork, Refusal> {
+    Ok(LaneWork { leased: tasks(leased), is_last, returns: 0 })
 }
 
-fn states(s: &Story) -> TaskStates {
+pub(super) fn states(s: &Story) -> TaskStates {
     s.ledger.task_states(id(1), WhichTasks::All).unwrap()
 }
 
@@ -96,7 +96,7 @@ fn lanes(s: &Story) -> Vec<Arc<Allocation>> {
     s.ledger.list(None, &[], 0, None, &ListFilter { lanes: WantedLanes::Of(id(1)), ..ListFilter::default() })
 }
 
-fn live_lanes(s: &Story) -> Vec<u32> {
+pub(super) fn live_lanes(s: &Story) -> Vec<u32> {
     let live = lanes(s).into_iter().filter(|lane| !lane.state.is_terminal());
     let mut numbers: Vec<u32> = live.map(|lane| lane.lane.unwrap().number).collect();
     numbers.sort_unstable();
@@ -118,7 +118,7 @@ fn settle(s: &mut Story) -> usize {
     commands
 }
 
-fn check(s: &Story) {
+pub(super) fn check(s: &Story) {
     invariant_indexes_equal_scans(&s.ledger);
     assert!(s.ledger.has_right_counts());
     let restored: super::Ledger = rmp_serde::from_slice(&rmp_serde::to_vec_named(&s.ledger).unwrap()).unwrap();
@@ -634,6 +634,9 @@ fn the_lanes_of_a_user_that_wait_are_limited_and_each_group_has_one() {
     settle(&mut s);
     let waiting = |s: &Story| [1, 2, 3, 4].map(|number| s.ledger.task_groups.get(&id(number)).unwrap().lanes_waiting());
     assert_eq!((waiting(&s), s.ledger.lanes_waiting_of[&7]), ([32, 8, 1, 32], 41));
+    let obstacles = [1, 2, 3, 4].map(|number| s.ledger.task_states(id(number), WhichTasks::Counts).unwrap().obstacle);
+    let capped = Some(LanesObstacle::TooManyOfUser);
+    assert_eq!(obstacles, [None, capped, capped, None]);
     check(&s);
     // What one group does not need any more is the others'.
     s.done(Action::Cancel { id: id(1), by: user(7) });

@@ -49,7 +49,7 @@ use uuid::Uuid;
 /// How many lanes one command creates, ends and notifies at most.
 pub(super) const LANES_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 64 };
 /// While so many lanes of a user wait for nodes, each of the user's groups has one of them at most.
-const LANES_WAITING_OF_USER_MAX: u32 = if cfg!(test) { 40 } else { 1000 };
+pub const LANES_WAITING_OF_USER_MAX: u32 = if cfg!(test) { 40 } else { 1000 };
 /// Lanes are created while fewer allocations live than this: what people submit has room still.
 pub const LIVE_WITH_LANES_MAX: usize = LIVE_MAX / 4 * 3;
 /// How many ranges of tasks one command may name.
@@ -60,6 +60,8 @@ const LEASE_US: u64 = 2_000_000;
 const LONG_TASK_US: u64 = 1_000_000;
 /// How many tasks a lane holds at most.
 const LEASED_MAX: u32 = 10_000;
+/// How many nodes at which its lanes failed a group knows at most.
+const AVOIDED_NODES_MAX: usize = 64;
 /// After a recovery, lanes are numbered from this much higher: the lost quorum is assumed not to have
 /// created so many since the backup.
 const NUMBERS_STEP: u32 = 1_000_000;
@@ -142,6 +144,12 @@ pub(super) fn spec_as_submitted(share: &DesiredShare) -> Cow<'_, AllocationSpec>
     }
 }
 
+/// The node at which a lane could not start tasks, and why the group's other lanes avoid it.
+fn unable_node(lane: &Allocation) -> Option<(NodeId, String)> {
+    let Some(reason @ EndReason::Exited { code: 126 | 127 }) = &lane.reason else { return None };
+    Some((lane.head()?.clone(), format!("lane {} of its task group could not start tasks there: {reason}", lane.id.short())))
+}
+
 fn named_ranges_are_bounded(count: usize) -> Result<(), Refusal> {
     if count > RANGES_MAX {
         let why = format!("{count} separate ranges of tasks: at most {RANGES_MAX} at a time, so name some now and the others later");
@@ -191,7 +199,8 @@ impl Ledger {
         }
         let known = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
         let Some(LaneOf { group, number, .. }) = known.lane else { return Err(Refusal::NotALane { id }) };
-        named_ranges_are_bounded(report.ended.iter().map(|ended| ended.tasks.range_count()).sum())?;
+        let named = report.ended.iter().map(|ended| &ended.tasks).chain(report.returned.iter().map(|returned| &returned.tasks));
+        named_ranges_are_bounded(named.map(TaskSet::range_count).sum())?;
         if known.epoch != epoch || !self.holds_unfenced(node, id, epoch) {
             return Err(Refusal::StaleEpoch { id, seen: epoch, now: known.epoch });
         }
@@ -204,7 +213,7 @@ impl Ledger {
         let (has_ended, failures_max) = (group_record.state.is_terminal(), failures_max(group_record));
         let is_of_lost_quorum = self.recovery.as_ref().is_some_and(|recovery| epoch <= recovery.epochs);
         if has_ended {
-            return Ok(Outcome::LaneWork(LaneWork { leased: TaskSet::default(), is_last: true }));
+            return Ok(Outcome::LaneWork(LaneWork { leased: TaskSet::default(), is_last: true, returns: 0 }));
         }
         let Some(tasks) = self.tasks_mut(context, group) else { return Err(Refusal::NotATaskGroup { id: group }) };
         tasks.open_lease(number, epoch);
@@ -220,15 +229,18 @@ impl Ledger {
                 TaskOutcome::Lost | TaskOutcome::Cancelled => {}
             }
         }
+        if let Some(returned) = &report.returned {
+            tasks.accept_return(number, returned);
+        }
         tasks.stop_if_due(failures_max);
-        if may_lease {
+        if may_lease && report.returned.is_none() {
             let target = lease_target(report.mean_us, tasks.waiting_count(), tasks.lanes_running());
             tasks.top_up(number, target);
         }
-        let leased = tasks.lease(number).map(|lease| lease.tasks.clone()).unwrap_or_default();
+        let (leased, returns) = tasks.lease(number).map(|lease| (lease.tasks.clone(), lease.returns)).unwrap_or_default();
         // What other lanes give back later runs in a lane of its own.
         let is_last = !may_lease || tasks.waiting_count() == 0;
-        Ok(Outcome::LaneWork(LaneWork { leased, is_last }))
+        Ok(Outcome::LaneWork(LaneWork { leased, is_last, returns }))
     }
 
     /// Cancels single tasks of a group.
@@ -431,6 +443,7 @@ impl Ledger {
         let is_idle_end = is_idle_end && lease.is_none_or(|lease| !lease.has_ended);
         let (failures_max, uid) = (failures_max(group_record), group_record.owner.uid);
         let reason = record.and_then(|lane| lane.reason.clone());
+        let unable = record.filter(|_| ended_now).and_then(|lane| unable_node(lane));
         if let Some(at) = started_at.filter(|_| is_start)
             && let Some(group_record) = self.allocation_mut(context, group)
         {
@@ -440,6 +453,9 @@ impl Ledger {
             return;
         }
         self.set_lane_phase(context, (group, uid), number, phase);
+        if let Some((node, why)) = unable {
+            self.avoid_node(context, group, &node, &why);
+        }
         let Some(tasks) = self.tasks_mut(context, group) else { return };
         if is_over {
             tasks.give_back(number, reason.as_ref().is_none_or(may_have_begun_tasks));
@@ -451,6 +467,28 @@ impl Ledger {
             tasks.note_failed_lane(&reason);
         }
         tasks.stop_if_due(failures_max);
+    }
+
+    /// A lane of this group failed at that node: the lanes that wait avoid it for a while, and so do the
+    /// next ones. If no other node could serve them, they wait until the exclusion ends.
+    pub(super) fn avoid_node(&mut self, context: &mut ApplyContext, group: AllocationId, node: &NodeId, why: &str) {
+        if self.allocations.get(&group).is_none_or(|record| record.state.is_terminal()) {
+            return;
+        }
+        self.exclude(context, group, node, why);
+        let Some(record) = self.allocation_mut(context, group) else { return };
+        let surplus = record.excluded.len().saturating_sub(AVOIDED_NODES_MAX);
+        record.excluded.drain(..surplus);
+        let avoided = record.excluded.clone();
+        let waiting: Vec<u32> = self.task_groups.get(&group).into_iter().flat_map(|tasks| &tasks.lanes.waiting).copied().collect();
+        for number in waiting {
+            let id = lane_id(group, number);
+            if self.allocations.get(&id).is_some_and(|lane| lane.state.is_without_nodes())
+                && let Some(lane) = self.allocation_mut(context, id)
+            {
+                lane.excluded.clone_from(&avoided);
+            }
+        }
     }
 
     /// Ends the group, or lanes that it does not need, or creates some. Returns whether nothing is left
@@ -583,6 +621,7 @@ impl Ledger {
         let lane = Allocation {
             // It has its group's place in the queue.
             lane: Some(LaneOf { group: group.id, number, queued_at: group.queued_at(), revocations: 0 }),
+            excluded: group.excluded.clone(),
             revision: context.revision,
             ..Allocation::submitted(id, spec, group.owner.clone(), context.at)
         };
@@ -610,10 +649,14 @@ impl Ledger {
             WhichTasks::One(ordinal) => tasks.lanes_of_task(ordinal).into_iter().map(place).collect(),
             WhichTasks::Counts | WhichTasks::Ranges { .. } | WhichTasks::All => Vec::new(),
         };
+        let of_user = || self.allocations.get(&id).map(|group| group.owner.uid);
+        let is_capped = |uid: &u32| self.capped_groups.get(uid).is_some_and(|groups| groups.contains(&id)) && !self.has_room_of(*uid);
         let obstacle = if self.placing_waits() {
             Some(LanesObstacle::Recovery)
+        } else if self.crowded_groups.contains(&id) {
+            Some(LanesObstacle::TooManyLive)
         } else {
-            self.crowded_groups.contains(&id).then_some(LanesObstacle::TooManyLive)
+            of_user().filter(is_capped).map(|_| LanesObstacle::TooManyOfUser)
         };
         Ok(TaskStates { places, obstacle, ..TaskStates::of(tasks, which) })
     }

@@ -51,6 +51,8 @@ pub enum LanesObstacle {
     Recovery,
     /// The cluster has as many allocations that have not ended as it takes.
     TooManyLive,
+    /// As many lanes of its user wait as may: each of the user's groups has one that does, at most.
+    TooManyOfUser,
 }
 
 /// The tasks of one group that were asked for, by state. Each is in exactly one of the sets.

@@ -74,7 +74,7 @@ fn requests() -> Decoder {
     let create = Request::from(Action::CreateSession { id: allocation.id.0, allocation: allocation.id, by: allocation.owner.clone() });
     let lookup = Request::LookupService { name: "api".into(), tenants: Some(vec!["physics".into()]) };
     let ended = vec![EndedTasks { outcome: TaskOutcome::Exited(1), tasks: [1, 2, 7].into_iter().collect() }];
-    let report = LaneReport { ended, mean_us: 9 };
+    let report = LaneReport { ended, mean_us: 9, returned: None };
     let advance = Request::AdvanceLane { id: allocation.id, epoch: Epoch(3), node: node(1), report };
     decoder(
         "Request",

@@ -19,6 +19,9 @@ use std::time::Instant;
 
 /// How long a task runs before its output files become log files even if they are empty, in milliseconds.
 const SHORT_TASK_MS: u64 = 200;
+/// How long a task runs before the lane returns those that wait behind it, so that other lanes can run them, in
+/// milliseconds: more than twice as long as all that a lane holds should last.
+const SLOW_TASK_MS: u64 = 5000;
 /// The code of a launch that still runs when the task that began it has ended: 128 + SIGTERM.
 const TASK_ENDED_CODE: i32 = 143;
 /// The signal that ends a lane when all work is ended: SIGTERM.
@@ -216,6 +219,10 @@ impl Shim {
             // It is tried again at the task's end, which says so if it fails.
             let _ = open.output.move_to_logs(&self.dir, task.ordinal, Which::All);
         }
+        task.slow_at = task.slow_at.filter(|at| *at > now);
+        if task.slow_at.is_none() {
+            open.lane.return_waiting();
+        }
         match task.phase {
             Phase::Running { until: Some(until) } if until <= now => self.cut_task(Cut::Walltime),
             Phase::Terminating { why, kill_at } if kill_at <= now => {
@@ -344,9 +351,17 @@ impl Shim {
                 self.processes.insert(pid, Process::Task);
                 if let Some(open) = &mut self.lane {
                     let until = open.walltime_ms.map(|walltime_ms| now.saturating_add(walltime_ms));
-                    let (phase, long_at) = (Phase::Running { until }, Some(now + SHORT_TASK_MS));
-                    open.task =
-                        Some(Task { ordinal, pid, start, began, phase, long_at, out_of_memory: false, start_result: StartResult::Started });
+                    open.task = Some(Task {
+                        ordinal,
+                        pid,
+                        start,
+                        began,
+                        phase: Phase::Running { until },
+                        long_at: Some(now + SHORT_TASK_MS),
+                        slow_at: Some(now + SLOW_TASK_MS),
+                        out_of_memory: false,
+                        start_result: StartResult::Started,
+                    });
                 }
             }
             // There is no process, so the node is at fault, and not the program.

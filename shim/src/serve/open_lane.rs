@@ -71,6 +71,8 @@ pub(super) struct Task {
     pub(super) phase: Phase,
     /// When its output files become log files, if it still runs then.
     pub(super) long_at: Option<u64>,
+    /// When it has run for so long that those behind it are returned; `None`: since then.
+    pub(super) slow_at: Option<u64>,
     /// Whether the kernel killed some of it for lack of memory.
     pub(super) out_of_memory: bool,
     pub(super) start_result: StartResult,
@@ -125,7 +127,7 @@ impl Task {
             Phase::Terminating { kill_at: at, .. } | Phase::Clearing { retry_at: at, .. } => Some(at),
             Phase::Killed { .. } => None,
         };
-        phase.into_iter().chain(self.long_at).min()
+        phase.into_iter().chain(self.long_at).chain(self.slow_at).min()
     }
 }
 
@@ -140,7 +142,7 @@ impl OpenLane {
     /// tasks.
     pub(super) fn replay(&mut self, now: u64, has_ended: bool) -> Vec<FromShim> {
         let mut messages = if has_ended { Vec::new() } else { vec![FromShim::LaneOpened] };
-        if self.lane.has_ended_tasks() {
+        if self.lane.has_unconfirmed() {
             let (report, left) = self.lane.report(now);
             messages.push(FromShim::TasksEnded { report, left });
         }

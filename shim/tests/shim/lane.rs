@@ -36,14 +36,14 @@ fn send_lane(bed: &mut Bed, program: Entrypoint, indices: &str, walltime_ms: Opt
 
 fn lease(bed: &mut Bed, tasks: impl IntoIterator<Item = u32>, is_last: bool) {
     let leased = tasks.into_iter().collect();
-    bed.agent.send(&ToShim::LeaseTasks { work: LaneWork { leased, is_last } });
+    bed.agent.send(&ToShim::LeaseTasks { work: LaneWork { leased, is_last, returns: 0 } });
 }
 
 /// Leases these tasks, confirms the ends that are reported, and returns them when the lane has ended.
 fn run(bed: &mut Bed, tasks: impl IntoIterator<Item = u32>) -> BTreeMap<u32, TaskOutcome> {
     let mut left: TaskSet = tasks.into_iter().collect();
     let mut outcomes = BTreeMap::new();
-    bed.agent.send(&ToShim::LeaseTasks { work: LaneWork { leased: left.clone(), is_last: true } });
+    bed.agent.send(&ToShim::LeaseTasks { work: LaneWork { leased: left.clone(), is_last: true, returns: 0 } });
     loop {
         match bed.agent.next().expect("the shim went away") {
             FromShim::TasksEnded { report, .. } => {
@@ -52,7 +52,7 @@ fn run(bed: &mut Bed, tasks: impl IntoIterator<Item = u32>) -> BTreeMap<u32, Tas
                     outcomes.extend(ended_now.iter().map(|task| (task, ended.outcome)));
                     left.remove_all(&ended_now);
                 }
-                bed.agent.send(&ToShim::LeaseTasks { work: LaneWork { leased: left.clone(), is_last: true } });
+                bed.agent.send(&ToShim::LeaseTasks { work: LaneWork { leased: left.clone(), is_last: true, returns: 0 } });
             }
             FromShim::ScriptEnded { outcome } => {
                 assert_eq!((outcome, left.is_empty()), (RankOutcome::Exited { code: 0 }, true));

@@ -88,7 +88,7 @@ impl AllocationTask {
     /// Asks what the lane may run. Reports nothing, unless a report waits.
     fn ask_for_tasks(&mut self) {
         let mean_us = self.lane.mean_us;
-        self.lane.next.get_or_insert_with(|| LaneReport { ended: Vec::new(), mean_us });
+        self.lane.next.get_or_insert_with(|| LaneReport { mean_us, ..LaneReport::default() });
         self.ask(Duration::ZERO);
     }
 
@@ -125,7 +125,7 @@ impl AllocationTask {
         if self.lane.next.is_some() {
             self.ask(Duration::ZERO);
         } else if is_idle {
-            self.lane.next = Some(LaneReport { ended: Vec::new(), mean_us: self.lane.mean_us });
+            self.lane.next = Some(LaneReport { mean_us: self.lane.mean_us, ..LaneReport::default() });
             self.ask(IDLE_PAUSE);
         }
     }
@@ -197,7 +197,7 @@ impl AllocationTask {
         }
         lost.is_reported = true;
         self.lane.lost = Some(lost);
-        self.lane.next = Some(LaneReport { ended, mean_us: self.lane.mean_us });
+        self.lane.next = Some(LaneReport { ended, mean_us: self.lane.mean_us, returned: None });
         self.ask(Duration::ZERO);
     }
 }

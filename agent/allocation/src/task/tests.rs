@@ -63,7 +63,7 @@ fn lane(share: &mut DesiredShare) {
 }
 
 fn leased(tasks: impl IntoIterator<Item = u32>, is_last: bool) -> LaneWork {
-    LaneWork { leased: tasks.into_iter().collect(), is_last }
+    LaneWork { leased: tasks.into_iter().collect(), is_last, returns: 0 }
 }
 
 fn ended(code: i32, tasks: impl IntoIterator<Item = u32>) -> EndedTasks {
@@ -71,7 +71,7 @@ fn ended(code: i32, tasks: impl IntoIterator<Item = u32>) -> EndedTasks {
 }
 
 fn lane_report(ended: Vec<EndedTasks>) -> LaneReport {
-    LaneReport { ended, mean_us: 5 }
+    LaneReport { ended, mean_us: 5, returned: None }
 }
 
 /// A launch of two ranks here, which no entry point began.

@@ -260,9 +260,8 @@ impl Reading {
                 return;
             }
         }
-        // Only the rest of what was begun is sent from its beginning.
-        let tail = selection.tail.filter(|_| selection.received.is_empty());
-        let rest = Selection { follow: false, tail, ..selection };
+        // `tail` is for a stream of which nothing was received: others continue where they were.
+        let rest = Selection { follow: false, ..selection };
         gather(api, &[node], &rest, watch::channel(true).1, out).await;
     }
 }

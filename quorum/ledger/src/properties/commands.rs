@@ -16,8 +16,8 @@ use lattice_model::end_reason::NotSaved;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, CheckpointId, CheckpointPolicy, CheckpointRef, CheckpointSignal, Claim,
     Connectivity, Dependency, DependencyCondition, EndReason, EndedTasks, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, LaneReport,
-    MemberId, NodeReport, NodeState, OnIsolation, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision, SchedulerKind,
-    SharePolicy, TaskGroup, TaskIndices, TaskOutcome, TaskSet, TelemetryMode, Timestamp, When,
+    LaneReturn, MemberId, NodeReport, NodeState, OnIsolation, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision,
+    SchedulerKind, SharePolicy, TaskGroup, TaskIndices, TaskOutcome, TaskSet, TelemetryMode, Timestamp, When,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -376,9 +376,10 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let is_lane = |of: AllocationId| ledger.allocation(of).is_some_and(|a| a.lane.is_some());
             let held = ledger.holdings(&node(number)).iter().find(|held| is_lane(held.allocation));
             let (lane, epoch) = held.map_or((id(5), Epoch(1)), |held| (held.allocation, held.epoch));
+            let returned = (how == 2).then(|| LaneReturn { number: 0, tasks: TaskSet::from(vec![(2, 9)]) });
             // Some of these are its own, and some have ended.
             let ended = EndedTasks { outcome: TaskOutcome::Exited(i32::from(how == 1)), tasks: TaskSet::first(u32::from(how) * 3) };
-            let report = LaneReport { ended: vec![ended], mean_us: 1000 };
+            let report = LaneReport { ended: vec![ended], mean_us: 1000, returned };
             Action::AdvanceLane { id: lane, epoch, node: node(number), report }
         }
         Move::Telemetry { how: 0, .. } => {

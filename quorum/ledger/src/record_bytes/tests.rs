@@ -323,7 +323,7 @@ fn no_text_of_a_small_record_is_left_out() {
     };
     let name = long();
     let depends_on = vec![Dependency { on: AllocationId(Uuid::from_u128(1)), condition: DependencyCondition::Success }; 256];
-    let step = Step { name: long(), allocation: AllocationId(Uuid::from_u128(2)), depends_on, end: None };
+    let step = Step { name: long(), allocation: AllocationId(Uuid::from_u128(2)), depends_on, is_caught: false, end: None };
     let dag = Dag {
         id: lattice_model::DagId(Uuid::from_u128(3)),
         name: long(),

@@ -49,6 +49,11 @@ impl Dags {
         self.records.get(&id)
     }
 
+    /// The step with this number.
+    pub fn step(&self, dag: DagId, number: u32) -> Option<&Step> {
+        self.records.get(&dag)?.steps.get(number as usize)
+    }
+
     /// All of them, by id.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Dag>> {
         self.records.values()

@@ -3,6 +3,7 @@
 //! ```text
 //!   waiting ──a lane leases it──▶ leased ──the lane reports its end──▶ ended
 //!      ▲                            │  │
+//!      ├── returned before it began ┤  │
 //!      │ nothing of the lane's      │  ╰─ cancelled, or returned too often ──▶ ended
 //!      ╰──── claim may run any more ╯
 //! ```
@@ -12,7 +13,7 @@
 
 use crate::record_bytes::{GROUP_TASKS_BYTES, REASON_BYTES, TASK_PLACE_BYTES, TASK_RANGE_BYTES, TASK_SET_BYTES, reason_bytes, text_bytes};
 use lattice_model::task_group::TASK_RESTARTS_MAX;
-use lattice_model::{EndReason, Epoch, TaskOutcome, TaskSet};
+use lattice_model::{EndReason, Epoch, LaneReturn, TaskOutcome, TaskSet};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -68,6 +69,8 @@ pub struct LaneLease {
     pub(crate) tasks: TaskSet,
     /// Whether it has reported the end of one.
     pub(crate) has_ended: bool,
+    /// How many times it has returned tasks.
+    pub(crate) returns: u32,
 }
 
 /// The lanes of a group whose claims are not over, by their number.
@@ -201,7 +204,7 @@ impl GroupTasks {
             // Its prologue failed under that claim: nothing had begun.
             self.give_back(lane, false);
         }
-        self.leases.entry(lane).or_insert_with(|| LaneLease { epoch, tasks: TaskSet::default(), has_ended: false });
+        self.leases.entry(lane).or_insert_with(|| LaneLease { epoch, tasks: TaskSet::default(), has_ended: false, returns: 0 });
     }
 
     /// The lane holds `target` tasks from now on, or as many as there are.
@@ -239,6 +242,18 @@ impl GroupTasks {
             self.failed_lanes = 0;
         }
         self.add_ended(outcome, &those);
+    }
+
+    /// The lane returns those of these tasks that it holds: it has not begun them. A repetition of an
+    /// earlier return changes nothing, because the lane may hold some of them again.
+    pub fn accept_return(&mut self, lane: u32, LaneReturn { number, tasks }: &LaneReturn) {
+        let Some(lease) = self.leases.get_mut(&lane).filter(|lease| lease.returns == *number) else { return };
+        lease.returns = lease.returns.wrapping_add(1);
+        let those = lease.tasks.and(tasks);
+        lease.tasks.remove_all(&those);
+        self.leased_count -= those.len();
+        self.waiting_count += those.len();
+        self.waiting.insert_all(&those);
     }
 
     /// Those of these tasks that wait have ended in this lane, which leased them from the lost quorum.
@@ -531,6 +546,21 @@ mod tests {
         tasks.give_back(0, false);
         assert_eq!((tasks.restarts, tasks.restarted.len(), tasks.completed), (0, 0, 1));
         assert_eq!((tasks.waiting.clone(), tasks.leased_count), (set(&[(1, 4)]), 0));
+    }
+
+    #[test]
+    fn what_a_lane_returns_waits_and_a_repetition_changes_nothing() {
+        let mut tasks = leased(10, 0, 8);
+        let returned = |number, ranges| LaneReturn { number, tasks: set(ranges) };
+        tasks.accept_return(0, &returned(0, &[(3, 9)]));
+        let held = |tasks: &GroupTasks| (tasks.lease(0).unwrap().tasks.clone(), tasks.leased_count, tasks.lease(0).unwrap().returns);
+        assert_eq!((held(&tasks), tasks.waiting.clone(), tasks.waiting_count), ((set(&[(0, 2)]), 3, 1), set(&[(3, 9)]), 7));
+        tasks.top_up(0, 5);
+        tasks.accept_return(0, &returned(0, &[(3, 9)]));
+        assert_eq!(held(&tasks), (set(&[(0, 4)]), 5, 1), "it holds two of them again");
+        tasks.accept_return(0, &returned(1, &[(4, 4)]));
+        tasks.accept_return(9, &returned(0, &[(0, 0)]));
+        assert_eq!((held(&tasks), tasks.restarts, tasks.waiting_count), ((set(&[(0, 3)]), 4, 2), 0, 6));
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn run_lane(quorum: &mut Quorum, number: u32, on: u8) -> Epoch {
 
 fn advance(quorum: &mut Quorum, (number, on, epoch): (u32, u8, Epoch), ended: &[(u32, u32)]) -> Result<LaneWork, Refusal> {
     let ended = vec![EndedTasks { outcome: TaskOutcome::Exited(0), tasks: tasks(ended) }];
-    let report = LaneReport { ended, mean_us: 5_000_000 };
+    let report = LaneReport { ended, mean_us: 5_000_000, returned: None };
     match quorum.act(Action::AdvanceLane { id: lane(number), epoch, node: node(on), report })? {
         Outcome::LaneWork(work) => Ok(work),
         other => panic!("{other:?}"),
@@ -45,7 +45,7 @@ fn live_lanes(quorum: &Quorum) -> Vec<u32> {
 }
 
 fn work(leased: &[(u32, u32)], is_last: bool) -> Result<LaneWork, Refusal> {
-    Ok(LaneWork { leased: tasks(leased), is_last })
+    Ok(LaneWork { leased: tasks(leased), is_last, returns: 0 })
 }
 
 #[test]
