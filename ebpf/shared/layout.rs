@@ -27,12 +27,13 @@ pub const SENT_BYTES: usize = SINGLE + 6;
 pub const SENT_PACKETS: usize = SINGLE + 7;
 pub const TCP_RETRANSMITS: usize = SINGLE + 8;
 pub const TCP_CONNECTS: usize = SINGLE + 9;
-pub const OOM_KILLS: usize = SINGLE + 10;
-pub const PROCESSES_STARTED: usize = SINGLE + 11;
-pub const PROCESSES_EXITED: usize = SINGLE + 12;
+pub const TCP_ACCEPTS: usize = SINGLE + 10;
+pub const OOM_KILLS: usize = SINGLE + 11;
+pub const PROCESSES_STARTED: usize = SINGLE + 12;
+pub const PROCESSES_EXITED: usize = SINGLE + 13;
 
 /// Requests by device: a slot for each of the first devices that a processor sees of an allocation, one for the rest.
-pub const DEVICES: usize = SINGLE + 13;
+pub const DEVICES: usize = SINGLE + 14;
 pub const DEVICES_MAX: usize = 8;
 /// The words of a slot: [`device_id`], which is 0 in a free slot, and the device's counters.
 pub const DEVICE: usize = 0;

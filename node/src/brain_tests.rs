@@ -546,6 +546,28 @@ fn work_that_cannot_save_itself_ends_or_goes_on_by_the_latest_request() {
 }
 
 #[test]
+fn a_replica_that_must_leave_ends_saved_or_not_unless_it_has_ended_by_itself() {
+    let asked = || {
+        let mut b = brain();
+        running(&mut b, 1);
+        assert_eq!(names(&step(&mut b, list(2, vec![preempted(7, PreemptCause::ScaleDown, 1)]))), ["preempt"]);
+        b
+    };
+    let stayed = || NotSaved("it stayed".to_owned());
+    for (event, as_reported) in [(saved(7, Ok(7)), Ok(checkpoint(7))), (saved(7, Err("it stayed")), Err(stayed()))] {
+        let mut b = asked();
+        assert_eq!(names(&step(&mut b, event)), ["report", "stop"]);
+        let reason = EndReason::Preempted { by: "root".into(), why: "needed".into(), saved: as_reported };
+        assert_eq!(b.reports().last().unwrap().item, ReportItem::Ended { allocation: alloc(1), epoch: Epoch(1), reason });
+    }
+    let mut b = asked();
+    let (allocation, epoch, reason) = (alloc(1), Epoch(1), EndReason::Exited { code: 0 });
+    assert_eq!(names(&step(&mut b, Event::Ended { allocation, epoch, reason: reason.clone() })), ["report", "stop"]);
+    assert_eq!(names(&step(&mut b, saved(7, Err("it stayed")))), [""; 0]);
+    assert_eq!(b.reports().last().unwrap().item, ReportItem::Ended { allocation, epoch, reason });
+}
+
+#[test]
 fn unreported_health_is_stored_in_order_and_bounded() {
     let health_change = |at: u64| Event::UnreportedHealth { at: Timestamp(at), text: format!("not well: {at}") };
     let mut b = brain();

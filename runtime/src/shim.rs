@@ -195,6 +195,11 @@ impl ShimDir {
         self.0.join("walltime-awaits")
     }
 
+    /// When a replica of a scaled service was asked to leave, on its head.
+    pub fn drain(&self) -> PathBuf {
+        self.0.join("drain")
+    }
+
     /// The directory of one launch's log files: an allocation may have thousands of launches, and a reader of one needs
     /// no other.
     pub fn launch_logs(&self, launch_number: u32) -> PathBuf {

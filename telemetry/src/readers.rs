@@ -9,13 +9,15 @@
 //!
 //! A reader adds the values that no earlier reader had. Counting by eBPF needs programs in the kernel, which belong to
 //! the agent: the agent provides that [`Reader`]. All values are in the kernel's memory, so no reader waits for a disk
-//! or a network. Only ports of adapters (`fabric`) may wait, for the adapter's firmware: they are read separately.
+//! or a network. Only ports of adapters (`fabric`) may wait, for the adapter's firmware: they are read separately. The
+//! listening sockets of the node (`listeners`) are listed once for all work.
 
 mod devices;
 pub mod fabric;
 mod group;
 mod host;
 mod launches;
+mod listeners;
 mod parts;
 mod polled_file;
 mod procfs;
@@ -29,13 +31,14 @@ mod v2;
 pub use group::{CgroupPaths, Group, PROCESSES_MAX};
 pub use host::Host;
 pub use launches::{LAUNCHES_MAX, Part, Parts};
+pub use listeners::{AcceptQueues, Listeners};
 pub use polled_file::Text;
 pub use rapl::{Domain, Rapl};
 pub use reader::Reader;
 pub use reclaim::Reclaim;
 pub use rest::Signs;
 
-use crate::usage::{Source, Usage};
+use crate::usage::{Measure, Source, Usage};
 use rest::Rest;
 use std::time::{Duration, Instant};
 
@@ -112,6 +115,12 @@ impl Meter {
         Some(Look { usage, at, took: at.elapsed() })
     }
 
+    /// Adds how many connections wait to be accepted by the work, among those that wait on the node.
+    pub fn add_accept_queue(&self, queues: Option<&AcceptQueues>, usage: &mut Usage) {
+        let waiting = queues.and_then(|queues| self.group.sum_of_cgroups(|cgroup| queues.of(cgroup)));
+        usage.offer(Measure::AcceptQueue, waiting.map(|waiting| waiting as f64), Source::SockDiag);
+    }
+
     /// The use of each launch's ranks, at the last measurement or later. `None`: it cannot be read now, or not on this
     /// machine.
     pub fn parts(&mut self, text: &mut Text) -> Option<&Parts> {
@@ -127,7 +136,6 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::usage::Measure;
     use std::fs;
     use std::path::PathBuf;
     use std::sync::Arc;
@@ -207,6 +215,27 @@ mod tests {
         for (measure, value) in expected.into_iter().chain([(Measure::IoWritten, 8.0), (Measure::OomKills, 1.0)]) {
             assert_eq!(usage.get(measure), Some((value, Source::CgroupV2)), "{measure:?}");
         }
+    }
+
+    #[test]
+    fn connections_that_wait_are_those_of_all_directories_of_the_work() {
+        let tree = Tree::new("accepts");
+        tree.put("work/cgroup.procs", "");
+        tree.put("work/launch-1/cgroup.procs", "");
+        tree.put("other/cgroup.procs", "");
+        let mut meter = Meter::new(CgroupPaths { v2: Some(tree.0.join("work")), v1: Vec::new() }, None);
+        let queued = |meter: &Meter, queues: Option<&AcceptQueues>| {
+            let mut usage = Usage::default();
+            meter.add_accept_queue(queues, &mut usage);
+            usage.get(Measure::AcceptQueue)
+        };
+        let inode = |path: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(tree.0.join(path)).unwrap());
+        let queues = AcceptQueues::for_test([(inode("work"), 2), (inode("work/launch-1"), 3), (inode("other"), 7)]);
+        assert_eq!(queued(&meter, Some(&queues)), None, "its directories are not known yet");
+        meter.read(&mut Text::default()).unwrap();
+        assert_eq!(queued(&meter, Some(&queues)), Some((5.0, Source::SockDiag)));
+        assert_eq!(queued(&meter, Some(&AcceptQueues::default())), Some((0.0, Source::SockDiag)), "it does not listen");
+        assert_eq!(queued(&meter, None), None, "this kernel does not say");
     }
 
     #[test]

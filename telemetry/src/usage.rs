@@ -33,6 +33,8 @@ pub enum Measure {
     PacketsSent,
     TcpRetransmits,
     TcpConnects,
+    TcpAccepts,
+    AcceptQueue,
     ProcessesStarted,
     ProcessesExited,
     EnergyCpu,
@@ -41,7 +43,7 @@ pub enum Measure {
 
 impl Measure {
     /// All measures, in the order of their numbers.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 32] = [
         Self::CpuUser,
         Self::CpuSystem,
         Self::Memory,
@@ -68,6 +70,8 @@ impl Measure {
         Self::PacketsSent,
         Self::TcpRetransmits,
         Self::TcpConnects,
+        Self::TcpAccepts,
+        Self::AcceptQueue,
         Self::ProcessesStarted,
         Self::ProcessesExited,
         Self::EnergyCpu,
@@ -103,6 +107,8 @@ impl Measure {
             Self::PacketsSent => (&family::NETWORK_PACKETS, &["sent"]),
             Self::TcpRetransmits => (&family::TCP_RETRANSMITS, &[]),
             Self::TcpConnects => (&family::TCP_CONNECTS, &[]),
+            Self::TcpAccepts => (&family::TCP_ACCEPTS, &[]),
+            Self::AcceptQueue => (&family::ACCEPT_QUEUE, &[]),
             Self::ProcessesStarted => (&family::PROCESSES_STARTED, &[]),
             Self::ProcessesExited => (&family::PROCESSES_EXITED, &[]),
             Self::EnergyCpu => (&family::ENERGY, &["cpu"]),
@@ -139,6 +145,8 @@ impl Measure {
             Self::PacketsSent => "packets_sent",
             Self::TcpRetransmits => "tcp_retransmits",
             Self::TcpConnects => "tcp_connects",
+            Self::TcpAccepts => "tcp_accepts",
+            Self::AcceptQueue => "accept_queue",
             Self::ProcessesStarted => "processes_started",
             Self::ProcessesExited => "processes_exited",
             Self::EnergyCpu => "energy_cpu",
@@ -193,6 +201,8 @@ pub enum Source {
     Ebpf,
     /// The allocation's processes one by one, from the cgroup's list.
     Procfs,
+    /// The kernel's list of the node's sockets, by cgroup (sock_diag(7)).
+    SockDiag,
     /// The processors' energy meters, counted entirely for the work.
     Rapl,
     /// A share of these by processor time: an estimate.
@@ -209,6 +219,7 @@ impl Source {
             Self::CgroupV1 => "cgroup1",
             Self::Ebpf => "ebpf",
             Self::Procfs => "procfs",
+            Self::SockDiag => "sock_diag",
             Self::Rapl => "rapl",
             Self::RaplShare => "rapl_share",
             Self::Gpu => "gpu",

@@ -21,7 +21,7 @@
 //! | a lane's call to the quorum, at most one per lane | when it is answered, or with the allocation's task | one command to the allocation's task |
 //! | one that waits for the entry point's launch | with the launch | one command to the allocation's task |
 //! | one at the end of walltime | when it has reported to the driver, after the grace at most | |
-//! | a preemption, one per request | when it has reported to the driver | |
+//! | a preemption or a replica's leaving, one per request | when it has reported to the driver, or the work is being ended | |
 //! | one that reaps a shim, one per shim that this agent started | with the shim | |
 //!
 //! Tasks that end with the allocation's task are aborted with it. All others, and the allocation's
@@ -36,6 +36,7 @@ pub mod preemption;
 #[cfg(any(test, feature = "test-builders"))]
 pub mod test_builders;
 
+mod draining;
 mod final_usage;
 mod find;
 mod link;

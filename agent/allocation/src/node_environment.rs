@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use crate::test_builders::{Bench, ME};
     use lattice_model::test_builders::desired_share;
-    use lattice_model::{AllocationId, LaneOf, TaskGroup, Timestamp};
+    use lattice_model::{AllocationId, LaneOf, ReplicaOf, TaskGroup, Timestamp};
 
     fn share() -> DesiredShare {
         let mut share = desired_share("00000000-0000-4000-8000-000000000001".parse().unwrap());
@@ -129,6 +129,21 @@ mod tests {
             ("SLURM_ARRAY_TASK_STEP", "2"),
         ];
         assert_eq!(of_tasks(&share), texts(&[ours, slurms].concat()));
+    }
+
+    #[tokio::test]
+    async fn a_replica_has_its_service_and_number_and_other_work_has_none() {
+        let (bench, mut share) = (Bench::new(), share());
+        let names = ["LATTICE_SERVICE_ID", "LATTICE_REPLICA"];
+        let of = |share: &DesiredShare| {
+            let env: BTreeMap<String, String> = of_script(share, &bench.handles).into_iter().collect();
+            names.map(|name| env.get(name).cloned())
+        };
+        share.spec.env.extend(names.map(|name| (name.to_owned(), "outer".to_owned())));
+        assert_eq!(of(&share), [None, None], "it was submitted by a replica");
+        let service = "8f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
+        share.replica = Some(ReplicaOf { service: service.parse().unwrap(), number: 3 });
+        assert_eq!(of(&share), [service, "3"].map(|value| Some(value.to_owned())));
     }
 
     #[tokio::test]

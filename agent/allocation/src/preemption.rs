@@ -11,17 +11,21 @@
 //! its own state file. A restarted agent asks for the same checkpoint again, and gets the existing
 //! one.
 //!
+//! A replica that its service no longer needs leaves in the same way. If it cannot save itself, it
+//! first has some time to end by itself ([`crate::draining`]).
+//!
 //! Work is ended if its store has not answered for 20 s: a store that is busy for seconds is not
 //! down, and an operator who needs the nodes should not wait longer. Of two requests the shorter
 //! deadline counts.
 
+use crate::draining;
 use crate::handles::Shared;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::{BeginError, broker};
 use lattice_agent_common::node_view::NodeView;
 use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
 use lattice_model::end_reason::NotSaved;
-use lattice_model::{AllocationId, CheckpointId, DesiredShare, Epoch, Preemption};
+use lattice_model::{AllocationId, CheckpointId, DesiredShare, Epoch, PreemptCause, Preemption};
 use lattice_node::Event;
 use lattice_registry::{NotRunning, RunState};
 use lattice_runtime::failpoint::{self, Point};
@@ -49,6 +53,8 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 enum SaveError {
     #[error("it was submitted without --checkpoint")]
     NoPolicy,
+    #[error("it had {} s to leave, and did not end by itself", .grace_ms.div_ceil(1000))]
+    StillHere { grace_ms: u64 },
     #[error(transparent)]
     NotRunning(#[from] NotRunning),
     #[error(transparent)]
@@ -72,12 +78,12 @@ pub fn begin(context: &Shared, share: DesiredShare) {
 async fn run(context: Shared, share: DesiredShare) {
     let Some(order) = share.preempt.clone() else { return };
     failpoint::pass(Point::PreemptBegun);
-    tracing::info!(allocation = %share.allocation, by = %order.by, reason = %order.reason, "work must give its nodes back: it is asked to save itself");
+    tracing::info!(allocation = %share.allocation, by = %order.by, cause = %order.cause, reason = %order.reason, "work must give its nodes back: it is asked to save itself, or to leave");
     let begun = Instant::now();
     let Some(saved) = saved(&context, &share, &order).await else { return };
     context.checkpoint.checkpoints.counts().preempted(&share, &order, saved.is_ok(), begun.elapsed());
     if let Err(why) = &saved {
-        tracing::warn!(allocation = %share.allocation, %why, "it could not save itself");
+        tracing::warn!(allocation = %share.allocation, %why, "it has not saved itself");
     }
     failpoint::pass(Point::PreemptSaved);
     let (allocation, epoch, request) = (share.allocation, share.epoch, order.id);
@@ -89,7 +95,13 @@ async fn run(context: Shared, share: DesiredShare) {
 /// another reason.
 async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<Result<CheckpointId, SaveError>> {
     if share.spec.checkpoint.is_none() {
-        return Some(Err(SaveError::NoPolicy));
+        return match order.cause {
+            PreemptCause::Request | PreemptCause::Drain | PreemptCause::Priority | PreemptCause::Reclaim => Some(Err(SaveError::NoPolicy)),
+            PreemptCause::ScaleDown => {
+                let is_over = draining::is_time_over(context, share, order).await;
+                is_over.then_some(Err(SaveError::StillHere { grace_ms: order.deadline_ms }))
+            }
+        };
     }
     let begun = Instant::now();
     let mut limit = Limit::of(context, share, order);
@@ -261,7 +273,7 @@ async fn follow(
 mod tests {
     use super::*;
     use crate::test_builders::Bench;
-    use lattice_model::{CheckpointPolicy, PreemptCause, test_builders};
+    use lattice_model::{CheckpointPolicy, test_builders};
     use lattice_node::{Local, Phase};
     use std::future::{pending, ready};
 
@@ -351,5 +363,24 @@ mod tests {
         share.spec.checkpoint = Some(CheckpointPolicy::default());
         run(Arc::clone(&bench.handles), share).await;
         assert!(bench.events.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_replica_that_stays_for_its_whole_time_has_not_saved_itself() {
+        let mut bench = Bench::new();
+        let mut share = test_builders::desired_share(AllocationId(Uuid::from_u128(1)));
+        let id = CheckpointId(Uuid::from_u128(7));
+        let (by, reason) = ("scaling".to_owned(), String::new());
+        share.preempt = Some(Preemption { id, by, reason, cause: PreemptCause::ScaleDown, deadline_ms: 1, hold: false, failed: None });
+        run(Arc::clone(&bench.handles), share.clone()).await;
+        assert!(bench.events.try_recv().is_err(), "it is not here any more");
+        let mut ends = None;
+        let handle = bench.handles.allocations.ensure(&bench.handles.setup.state_dir, &share, |made| ends = Some(made));
+        std::fs::create_dir_all(&handle.dir().0).unwrap();
+        ends.as_ref().unwrap().senders.run_state.send_replace(RunState::Running);
+        run(Arc::clone(&bench.handles), share.clone()).await;
+        let (allocation, epoch) = (share.allocation, share.epoch);
+        let saved = Err(NotSaved("it had 1 s to leave, and did not end by itself".to_owned()));
+        assert_eq!(bench.events.try_recv(), Ok(Event::Saved { allocation, epoch, request: id, saved }));
     }
 }

@@ -1,5 +1,6 @@
 //! Probes a service, and reports when it is dead. [`ProbeWatch`] decides what a result means.
 
+use crate::draining;
 use crate::handles::Shared;
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LivenessProbe, NodeId, ProbeCheck};
 use lattice_node::{Event, ProbeWatch, Verdict};
@@ -42,6 +43,10 @@ async fn probing(context: Shared, share: Arc<DesiredShare>, probe: LivenessProbe
             Ok(outcome) => outcome,
             Err(_) => Err(ProbeError::Timeout(probe.timeout)),
         };
+        // A replica that leaves may refuse connections while it completes what it has.
+        if draining::is_leaving(&context, &share) {
+            return;
+        }
         let outcome = outcome.map_err(|error| error.to_string());
         let verdict = watch.probed(began.elapsed(), outcome.as_ref().copied().map_err(String::as_str));
         let text = match &verdict {
@@ -121,7 +126,10 @@ fn describe(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::test_builders;
+    use crate::test_builders::Bench;
+    use lattice_agent_common::node_view::NodeView;
+    use lattice_model::{PreemptCause, Preemption, test_builders};
+    use lattice_node::{Local, Phase};
     use tokio::net::TcpListener;
 
     #[test]
@@ -184,6 +192,30 @@ mod tests {
         assert!(make(&probe).await.is_ok());
         drop(service);
         assert_eq!(make(&probe).await.unwrap_err().to_string(), "connection refused");
+    }
+
+    #[tokio::test]
+    async fn a_replica_that_leaves_is_not_ended_by_its_probe() {
+        let mut bench = Bench::new();
+        let share = test_builders::desired_share("00000000-0000-4000-8000-000000000001".parse().unwrap());
+        let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let soon = Duration::from_millis(1);
+        let refused = probe(service.local_addr().unwrap().port(), ProbeCheck::Tcp);
+        drop(service);
+        let refused = LivenessProbe { initial_delay: soon, period: soon, ..refused };
+        let probed =
+            || probing(Arc::clone(&bench.handles), Arc::new(share.clone()), refused.clone(), watch::Sender::new(Detail::default()));
+        tokio::time::timeout(Duration::from_secs(10), probed()).await.expect("one failure is enough");
+        let (by, reason) = ("scaling".to_owned(), String::new());
+        let (id, cause) = ("00000000-0000-4000-8000-000000000007".parse().unwrap(), PreemptCause::ScaleDown);
+        let order = Preemption { id, by, reason, cause, deadline_ms: 60_000, hold: false, failed: None };
+        let leaving = DesiredShare { preempt: Some(order), ..share.clone() };
+        let local = Local { share: leaving, phase: Phase::Running, assignment: None };
+        bench.view.send_replace(Arc::new(NodeView { locals: vec![local], ..NodeView::default() }));
+        tokio::time::timeout(Duration::from_secs(10), probed()).await.expect("it is probed no more");
+        let ended = bench.events.try_recv();
+        assert!(matches!(ended, Ok(Event::Ended { reason: EndReason::ProbeFailed { .. }, .. })), "{ended:?}");
+        assert!(bench.events.try_recv().is_err(), "only the one that was not asked to leave");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Metrics of checkpoints and preemptions whose head was this node, and of the broker if this agent
 //! is it.
 
-use lattice_model::{DEFAULT_VCLUSTER, DesiredShare, Preemption, RequeuePolicy};
+use lattice_model::{DEFAULT_VCLUSTER, DesiredShare, PreemptCause, Preemption, RequeuePolicy};
 use lattice_node::CheckpointEnd;
 use lattice_telemetry::catalogue::agent as family;
 use lattice_telemetry::histogram::Histogram;
@@ -61,8 +61,12 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Records a preemption: how long the work took to save itself, and whether it did.
+    /// Records a preemption: how long the work took to save itself, and whether it did. A replica
+    /// that leaves because its service needs fewer does not count.
     pub fn preempted(&self, share: &DesiredShare, order: &Preemption, saved: bool, took: Duration) {
+        if order.cause == PreemptCause::ScaleDown {
+            return;
+        }
         let spec = &share.spec;
         if saved {
             self.seconds.observe(took);

@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 
 /// Where a uenv is mounted.
 pub const UENV_MOUNT: &str = "/user-environment";
+/// The id of the scaled service of which this is a replica, and the replica's number.
+const SERVICE: &str = "LATTICE_SERVICE_ID";
+const REPLICA: &str = "LATTICE_REPLICA";
 
 /// `LATTICE_*` and the variables that every program expects, on top of the user's own.
 pub fn base(share: &DesiredShare) -> BTreeMap<String, String> {
@@ -42,6 +45,14 @@ pub fn base(share: &DesiredShare) -> BTreeMap<String, String> {
         set("LATTICE_UENV_MOUNT", UENV_MOUNT.to_owned());
     }
     env.extend(of_task_group(share));
+    // Work submitted from within a replica is none.
+    for name in [SERVICE, REPLICA] {
+        env.remove(name);
+    }
+    if let Some(replica) = share.replica {
+        env.insert(SERVICE.to_owned(), replica.service.to_string());
+        env.insert(REPLICA.to_owned(), replica.number.to_string());
+    }
     if share.spec.launch.shape.slurm_env {
         env.extend(slurm_job(share));
     }

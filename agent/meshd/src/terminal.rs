@@ -23,7 +23,7 @@ pub mod over_mesh;
 use crate::context::{Context, Shared};
 use lattice_allocation::node_environment;
 use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal, size};
-use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, NodeId, Principal};
+use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, NodeId, PreemptCause, Principal};
 use lattice_node::{CheckpointEnd, Checkpointing};
 use lattice_registry::{AllocationHandle, NotRunning, OpenTerminal, RunState, TerminalEvent};
 use lattice_runtime::failpoint::{self, Point};
@@ -360,6 +360,10 @@ async fn preempted(context: Shared, share: Arc<DesiredShare>) -> Option<String> 
         let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (allocation, epoch));
         local.and_then(|local| local.share.preempt.clone())
     };
+    // It does not come back.
+    if order.as_ref().is_some_and(|order| order.cause == PreemptCause::ScaleDown) {
+        return None;
+    }
     let whole = |view: watch::Receiver<Checkpointing>| matches!(view.borrow().end(), Some(CheckpointEnd::Complete { .. }));
     if let Some(order) = order
         && context.work.checkpoint.checkpoints.last(allocation, epoch).is_some_and(whole)

@@ -17,7 +17,7 @@ use disks::Names;
 use lattice_ebpf::layout::{
     BLOCK_READ, BLOCK_READ_BYTES, BLOCK_WRITE, BLOCK_WRITTEN_BYTES, DEVICE, DEVICE_WORDS, DEVICES, DEVICES_OTHER, HISTOGRAM_WORDS, ON_CPU,
     OOM_KILLS, PROCESSES_EXITED, PROCESSES_STARTED, RANGE_SHIFT, RANGES, RECEIVED_BYTES, RECEIVED_PACKETS, RUN_QUEUE, SENT_BYTES,
-    SENT_PACKETS, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, TCP_CONNECTS, TCP_RETRANSMITS, WORDS,
+    SENT_PACKETS, SWITCHES_INVOLUNTARY, SWITCHES_VOLUNTARY, TCP_ACCEPTS, TCP_CONNECTS, TCP_RETRANSMITS, WORDS,
 };
 use lattice_ebpf::{Auditing, Clocked, Counts, LoadError, Probe, Probes, processors};
 use lattice_model::{AllocationId, Epoch, with_causes};
@@ -42,7 +42,7 @@ use uuid::Uuid;
 /// The file with the counts.
 const FILE: &str = "kernel-counts";
 /// The file's first bytes; the last of them is the version of the layout of the words.
-const MAGIC: [u8; 8] = *b"lattkc\0\x03";
+const MAGIC: [u8; 8] = *b"lattkc\0\x04";
 const RECORD_BYTES: usize = 16 + 8 + 8 + WORDS * 8 + 4;
 /// Largest number of records that are read: more than a node runs at once.
 const RECORDS_MAX: usize = 4096;
@@ -63,7 +63,7 @@ const fn bounds<const N: usize>(step: usize) -> [f64; N] {
 }
 
 /// The program that each counter needs, the counter's index, and its measure.
-const COUNTERS: [(&str, usize, Measure); 13] = [
+const COUNTERS: [(&str, usize, Measure); 14] = [
     ("sched_switch", SWITCHES_VOLUNTARY, Measure::SwitchesVoluntary),
     ("sched_switch", SWITCHES_INVOLUNTARY, Measure::SwitchesInvoluntary),
     ("block_rq_complete", BLOCK_READ_BYTES, Measure::BlockRead),
@@ -74,6 +74,7 @@ const COUNTERS: [(&str, usize, Measure); 13] = [
     ("packets_sent", SENT_PACKETS, Measure::PacketsSent),
     ("tcp_retransmit_skb", TCP_RETRANSMITS, Measure::TcpRetransmits),
     ("inet_sock_set_state", TCP_CONNECTS, Measure::TcpConnects),
+    ("inet_sock_set_state", TCP_ACCEPTS, Measure::TcpAccepts),
     ("mark_victim", OOM_KILLS, Measure::OomKills),
     ("sched_process_fork", PROCESSES_STARTED, Measure::ProcessesStarted),
     ("sched_process_exit", PROCESSES_EXITED, Measure::ProcessesExited),

@@ -256,7 +256,8 @@ impl Tracked {
         }
         self.before = self.last.replace((at, Arc::clone(&self.usage)));
         self.at_ms = at_ms;
-        let rates = [Measure::IoRead, Measure::IoWritten, Measure::NetworkReceived, Measure::NetworkSent].map(|measure| self.rate(measure));
+        let rates = [Measure::IoRead, Measure::IoWritten, Measure::NetworkReceived, Measure::NetworkSent, Measure::TcpAccepts];
+        let rates = rates.map(|measure| self.rate(measure));
         self.histories.take(at_ms, self.cpu_rate(), rates, &self.usage);
     }
 
@@ -325,6 +326,8 @@ impl Tracked {
         add("network_received_bytes", "bytes/s", &rate(Measure::NetworkReceived), Some(&histories.received));
         add("network_sent_bytes", "bytes/s", &rate(Measure::NetworkSent), Some(&histories.sent));
         add("tcp_retransmits", "1/s", &rate(Measure::TcpRetransmits), None);
+        add("connections_accepted", "1/s", &rate(Measure::TcpAccepts), Some(&histories.connections_accepted));
+        add("accept_queue", "count", &get(Measure::AcceptQueue), Some(&histories.accept_queue));
         add("switches_voluntary", "1/s", &rate(Measure::SwitchesVoluntary), None);
         add("switches_involuntary", "1/s", &rate(Measure::SwitchesInvoluntary), None);
         add("run_queue_p99", "seconds", &p99(Distribution::RunQueue), None);

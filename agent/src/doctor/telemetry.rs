@@ -13,13 +13,13 @@ use lattice_runtime::cgroup::Slice;
 use lattice_runtime::cgroup::controllers::Controllers;
 use lattice_runtime::topology::{Files, GpuLoadReader, SimulatedGpu};
 use lattice_telemetry::push;
-use lattice_telemetry::readers::{CgroupPaths, Meter, Rapl, Text};
+use lattice_telemetry::readers::{CgroupPaths, Listeners, Meter, Rapl, Text};
 use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Timeout of the connection to the program that listens at the metrics port, and of each read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,7 +43,9 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
         v1: groups.iter().map(|group| group.path()).collect(),
     };
     let counted = places.v2.is_some().then(|| kernel.reader((probe, Epoch(1))));
-    let usage = Meter::new(places, counted).read(&mut Text::default()).unwrap_or_default();
+    let mut meter = Meter::new(places, counted);
+    let mut usage = meter.read(&mut Text::default()).unwrap_or_default();
+    meter.add_accept_queue(Listeners::default().look(Instant::now()).as_ref(), &mut usage);
     // The next agent would sweep what is left.
     let _left = controllers.remove(probe, Duration::from_secs(1));
     let _left = scope.map(|scope| scope.whole().remove());

@@ -2,15 +2,17 @@
 
 use crate::cgroup::{level, of_socket};
 use crate::counts::Counts;
-use crate::counts::layout::{RECEIVED_BYTES, RECEIVED_PACKETS, SENT_BYTES, SENT_PACKETS, TCP_CONNECTS, TCP_RETRANSMITS};
+use crate::counts::layout::{RECEIVED_BYTES, RECEIVED_PACKETS, SENT_BYTES, SENT_PACKETS, TCP_ACCEPTS, TCP_CONNECTS, TCP_RETRANSMITS};
 use aya_ebpf::helpers::generated::bpf_skb_ancestor_cgroup_id;
 use aya_ebpf::macros::{cgroup_skb, raw_tracepoint};
 use aya_ebpf::programs::{RawTracePointContext, SkBuffContext};
 
 /// The return value that lets the packet pass.
 const PASS: i32 = 1;
-/// `TCP_SYN_SENT` of the kernel's states.
+/// `TCP_ESTABLISHED`, `TCP_SYN_SENT` and `TCP_SYN_RECV` of the kernel's states.
+const ESTABLISHED: i32 = 1;
 const SYN_SENT: i32 = 2;
+const SYN_RECV: i32 = 3;
 
 #[cgroup_skb(egress)]
 pub fn packets_sent(ctx: SkBuffContext) -> i32 {
@@ -46,14 +48,20 @@ pub fn tcp_retransmit_skb(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// `inet_sock_set_state(const struct sock *sk, const int oldstate, const int newstate)`
+/// `inet_sock_set_state(const struct sock *sk, const int oldstate, const int newstate)`. The socket of a connection that
+/// arrives has the cgroup of the listening one, and goes through `SYN_RECV`: it is then the listener's to accept.
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub fn inet_sock_set_state(ctx: RawTracePointContext) -> i32 {
-    let state: i32 = ctx.arg(2);
-    if state == SYN_SENT
-        && let Some(counts) = of_socket(ctx.arg(0)).and_then(Counts::of)
-    {
-        counts.add(TCP_CONNECTS, 1);
+    let (before, after): (i32, i32) = (ctx.arg(1), ctx.arg(2));
+    let word = if after == SYN_SENT {
+        TCP_CONNECTS
+    } else if before == SYN_RECV && after == ESTABLISHED {
+        TCP_ACCEPTS
+    } else {
+        return 0;
+    };
+    if let Some(counts) = of_socket(ctx.arg(0)).and_then(Counts::of) {
+        counts.add(word, 1);
     }
     0
 }

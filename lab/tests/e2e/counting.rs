@@ -231,13 +231,18 @@ fn connected(w: &World) {
     let node = node_of(w, &id);
     let connects = || of(&Page::agent(w, &node), &id, "lattice_allocation_tcp_connects_total", &[]);
     w.wait("its connections", || connects() >= 40.0);
-    // Accepted connections are not included.
-    assert_eq!(connects(), 40.0);
+    let accepts = || of(&Page::agent(w, &node), &id, "lattice_allocation_tcp_accepts_total", &[]);
+    w.wait("its accepted connections", || accepts() >= 40.0);
+    // Each end of a connection counts once.
+    assert_eq!((connects(), accepts()), (40.0, 40.0));
+    let top = w.lattice.json(&["top", &id]).unwrap();
+    assert_eq!(measured(&top["nodes"][0], "connections_accepted")["source"], "ebpf", "{top}");
     w.ok(&["cancel", &id]);
     w.ended(&id);
 }
 
-/// Connections to a listener with a full queue: the kernel repeats the SYN after a second, and after two more.
+/// Connections to a listener with a full queue: the kernel repeats the SYN after a second, and after two more. One
+/// connection waits to be accepted.
 fn sent_again(w: &World) {
     counting(w);
     let path = w.dir.join("again.py");
@@ -253,6 +258,11 @@ fn sent_again(w: &World) {
     let again = |id: &str| of(&Page::agent(w, &node_of(w, id)), id, "lattice_allocation_tcp_retransmits_total", &[]);
     w.wait("what was sent again", || again(&id) >= 3.0);
     assert_eq!(again(&calm), 0.0, "it is counted for the allocation that does it");
+    let queue = |id: &str| Page::agent(w, &node_of(w, id)).find("lattice_allocation_accept_queue", &[("allocation", id)]);
+    w.wait("the connection that nobody accepts", || [&id, &calm].iter().all(|id| queue(id) == Some(1.0)));
+    let top = w.lattice.json(&["top", &calm]).unwrap();
+    let queue = measured(&top["nodes"][0], "accept_queue");
+    assert_eq!((queue["now"].as_f64(), queue["source"].as_str()), (Some(1.0), Some("sock_diag")), "{top}");
     [&id, &calm].iter().for_each(|id| {
         w.ok(&["cancel", id]);
         w.ended(id);

@@ -34,6 +34,8 @@ pub const MEASURES: &[(&str, &str)] = &[
     ("network_received_bytes", "bytes/s"),
     ("network_sent_bytes", "bytes/s"),
     ("tcp_retransmits", "1/s"),
+    ("connections_accepted", "1/s"),
+    ("accept_queue", "count"),
     ("switches_voluntary", "1/s"),
     ("switches_involuntary", "1/s"),
     ("run_queue_p99", "seconds"),

@@ -60,6 +60,10 @@ families! {
         "Retransmissions by TCP for the work: one for each buffer, which may have several segments.";
     TCP_CONNECTS = Counter "lattice_allocation_tcp_connects_total", Count, ["allocation"], Agent, EBPF,
         "TCP connections that the work began, including those that failed.";
+    TCP_ACCEPTS = Counter "lattice_allocation_tcp_accepts_total", Count, ["allocation"], Agent, EBPF,
+        "TCP connections that arrived at listening sockets of the work and were established, whether the work has accepted them yet or not; loopback counts.";
+    ACCEPT_QUEUE = Gauge "lattice_allocation_accept_queue", Count, ["allocation"], Agent, "sock_diag, by the cgroup of each listening socket",
+        "Established TCP connections that wait to be accepted by the work, over all of its listening sockets in the node's network; 0 for work that does not listen.";
     PROCESSES_STARTED = Counter "lattice_allocation_processes_started_total", Count, ["allocation"], Agent, EBPF,
         "Processes of the work that began.";
     PROCESSES_EXITED = Counter "lattice_allocation_processes_exited_total", Count, ["allocation"], Agent, EBPF,

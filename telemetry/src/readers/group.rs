@@ -60,6 +60,13 @@ impl Group {
         self.paths.v2.as_ref().and(self.top.as_ref()).map(|top| top.inode)
     }
 
+    /// The sum of a number that each directory in the v2 tree has, by its inode. `None`: there is no such tree, or not
+    /// all directories are known.
+    pub(super) fn sum_of_cgroups(&self, of: impl Fn(u64) -> u64) -> Option<u64> {
+        self.paths.v2.as_ref()?;
+        self.top.as_ref().filter(|_| self.whole).map(|top| top.sum(&of))
+    }
+
     /// Its processes; `None` where they cannot be listed, or are too many.
     pub fn processes(&self) -> Option<&[i32]> {
         self.whole.then_some(self.processes.as_slice())
@@ -153,6 +160,11 @@ impl Directory {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The sum over it and all below.
+    fn sum(&self, of: &impl Fn(u64) -> u64) -> u64 {
+        self.within.iter().fold(of(self.inode), |sum, below| sum.saturating_add(below.sum(of)))
     }
 
     /// Microseconds of processor time in it and below, and the number of processes directly in it.

@@ -3,7 +3,7 @@
 use lattice_model::millis;
 use lattice_telemetry::catalogue::{Family, allocation as family};
 use lattice_telemetry::sample::Samples;
-use lattice_telemetry::usage::{Distribution, Source, Usage};
+use lattice_telemetry::usage::{Distribution, Measure, Source, Usage};
 use lattice_telemetry::window::latency::LatencyHistory;
 use lattice_telemetry::window::smoothing::Smoothing;
 use lattice_telemetry::window::{History, PROD_MS, Summary, Whole};
@@ -40,6 +40,8 @@ pub(super) struct Histories {
     pub io_written: History,
     pub received: History,
     pub sent: History,
+    pub connections_accepted: History,
+    pub accept_queue: History,
     /// Durations of block device requests, reads and writes together.
     io_latency: LatencyHistory,
 }
@@ -47,20 +49,29 @@ pub(super) struct Histories {
 impl Histories {
     pub(super) fn new() -> Self {
         let history = || History::new(PROD_MS, WINDOWS_MAX);
-        let [cpu_cores, memory, io_read, io_written, received, sent] = std::array::from_fn(|_| history());
+        let [cpu_cores, memory, io_read, io_written, received, sent, connections_accepted, accept_queue] =
+            std::array::from_fn(|_| history());
         // It only needs what is exported.
         let io_latency = LatencyHistory::new(PROD_MS, Smoothing::Cubic.windows());
-        Self { cpu_cores, memory, io_read, io_written, received, sent, io_latency }
+        Self { cpu_cores, memory, io_read, io_written, received, sent, connections_accepted, accept_queue, io_latency }
     }
 
     /// Adds the numbers of a look: cores, and the rates of reading, writing, receiving and sending
-    /// in bytes a second. Memory is added separately.
-    pub(super) fn take(&mut self, at_ms: u64, cores: Option<(f64, Source)>, rates: [Option<(f64, Source)>; 4], usage: &Usage) {
-        let [read, written, received, sent] = rates;
-        let Self { cpu_cores, io_read, io_written, received: in_, sent: out, .. } = self;
-        for (history, rate) in [(cpu_cores, cores), (io_read, read), (io_written, written), (in_, received), (out, sent)] {
-            if let Some((rate, _)) = rate {
-                history.push(at_ms, rate);
+    /// in bytes a second, and of accepted connections. Memory is added separately.
+    pub(super) fn take(&mut self, at_ms: u64, cores: Option<(f64, Source)>, rates: [Option<(f64, Source)>; 5], usage: &Usage) {
+        let [read, written, received, sent, accepted] = rates;
+        let queued = usage.get(Measure::AcceptQueue);
+        for (history, now) in [
+            (&mut self.cpu_cores, cores),
+            (&mut self.io_read, read),
+            (&mut self.io_written, written),
+            (&mut self.received, received),
+            (&mut self.sent, sent),
+            (&mut self.connections_accepted, accepted),
+            (&mut self.accept_queue, queued),
+        ] {
+            if let Some((now, _)) = now {
+                history.push(at_ms, now);
             }
         }
         let [reads, writes] =
@@ -73,8 +84,9 @@ impl Histories {
 
     /// Closes the histories: nothing more follows.
     pub(super) fn close(&mut self, smoothing: Smoothing) {
-        let Self { cpu_cores, memory, io_read, io_written, received, sent, io_latency } = self;
-        [cpu_cores, memory, io_read, io_written, received, sent].into_iter().for_each(|history| history.close(smoothing));
+        let Self { cpu_cores, memory, io_read, io_written, received, sent, connections_accepted, accept_queue, io_latency } = self;
+        let histories = [cpu_cores, memory, io_read, io_written, received, sent, connections_accepted, accept_queue];
+        histories.into_iter().for_each(|history| history.close(smoothing));
         io_latency.close(smoothing);
     }
 

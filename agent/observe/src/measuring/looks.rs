@@ -10,7 +10,7 @@ use crate::measuring::energy::Energy;
 use crate::traces::Recorder;
 use lattice_model::{AllocationId, DesiredShare, TelemetryMode, millis};
 use lattice_registry::AllocationHandle;
-use lattice_telemetry::readers::{CgroupPaths, Meter, Pass, Reclaim, Text};
+use lattice_telemetry::readers::{CgroupPaths, Listeners, Meter, Pass, Reclaim, Text};
 use nix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -52,6 +52,7 @@ struct Looks<'a> {
     meters: BTreeMap<Key, Meter>,
     text: Text,
     reclaim: Reclaim,
+    listeners: Listeners,
     /// The same moment by the monotonic clock and the wall clock. So windows of different nodes are
     /// aligned, and setting the wall clock moves no window of this agent.
     began: (Instant, u64),
@@ -76,6 +77,7 @@ impl<'a> Looks<'a> {
             meters: BTreeMap::new(),
             text: Text::default(),
             reclaim: Reclaim::default(),
+            listeners: Listeners::default(),
             began,
             next_idle: began.0,
             network: NetworkErrors::default(),
@@ -163,6 +165,7 @@ impl<'a> Looks<'a> {
     fn look(&mut self, allocations: &[AllocationHandle], now: Instant, looks_at_launches: bool) {
         let Self { measuring, handles, .. } = *self;
         let scanned = if allocations.is_empty() { None } else { self.reclaim.scanned(&mut self.text) };
+        let queues = if allocations.is_empty() { None } else { self.listeners.look(now) };
         let mut pass = Pass { processes_left: PROCESSES_MAX, scanned };
         let mut looks = Vec::new();
         self.energy.look(now, !allocations.is_empty(), &mut self.text);
@@ -175,6 +178,7 @@ impl<'a> Looks<'a> {
             if let Some(mut look) = meter.look(&mut self.text, &mut pass) {
                 let mine = gpus.as_deref().and_then(|looked| gpu_numbers::mine(looked, share.allocation));
                 self.energy.add(share, mine.as_ref(), &mut look.usage);
+                meter.add_accept_queue(queues.as_ref(), &mut look.usage);
                 let at_ms = self.began.1 + millis(look.at - self.began.0);
                 let parts = if looks_at_launches { meter.parts(&mut self.text).cloned() } else { None };
                 looks.push((Arc::clone(share), look, mine, at_ms, parts));

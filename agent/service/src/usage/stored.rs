@@ -43,6 +43,7 @@ pub static PUSHED: &[Pushed] = &[
     Pushed { name: "threads", unit: "count", family: &family::THREADS, stats: None },
     window("network_received_bytes", "bytes/s", &family::NETWORK_RECEIVED_RATE),
     window("network_sent_bytes", "bytes/s", &family::NETWORK_SENT_RATE),
+    Pushed { name: "accept_queue", unit: "count", family: &family::ACCEPT_QUEUE, stats: None },
     Pushed { name: "io_latency_p99", unit: "seconds", family: &family::IO_LATENCY, stats: Some(["p99", "p99"]) },
     window("gpu_utilization", "ratio", &family::GPU_UTILIZATION),
     window("gpu_memory_used", "bytes", &family::GPU_MEMORY_USED),
