@@ -5,15 +5,16 @@
 //! ```
 //!
 //! Each request is a connection of its own to a [`crate::http_server`]. A client uses a list for a short time only: a
-//! replica that is not on the newest list goes on for a while, and not for ever. Every request that is not answered with
-//! 200 counts as failed, and so does a list without endpoints.
+//! replica that is not on the newest list goes on for a while, and not for ever. A replica is listed as soon as it runs,
+//! perhaps before it listens, so an endpoint counts once it has accepted a connection. From then on every request that is
+//! not answered with 200 has failed, and so has a list without endpoints.
 
 use crate::networks::Networks;
 use anyhow::{Context, Result, ensure};
 use lattice_api::client::Client;
 use lattice_api::v1;
-use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -56,6 +57,8 @@ pub struct Report {
     pub failed: u64,
     /// Why: the first of them.
     pub failures: Vec<String>,
+    /// How many connections were refused by endpoints that had never accepted one since they were listed.
+    pub not_yet: u64,
     /// How many each replica answered, by what it says in its answers.
     pub replicas: BTreeMap<String, u64>,
     /// How long answers took from the beginning of the connection, ascending; the first million.
@@ -79,6 +82,8 @@ struct Shared {
 
 struct List {
     endpoints: Vec<String>,
+    /// Those that have accepted a connection since they were listed.
+    ready: BTreeSet<String>,
     /// When its lookup began: what was removed before is not in it.
     asked: Instant,
 }
@@ -198,8 +203,22 @@ impl Shared {
         }
         // Until there are endpoints, the load has not begun.
         if !endpoints.is_empty() || list.is_some() {
-            *list = Some(List { endpoints, asked });
+            let mut ready = list.take().map(|list| list.ready).unwrap_or_default();
+            ready.retain(|endpoint| endpoints.contains(endpoint));
+            *list = Some(List { endpoints, ready, asked });
         }
+    }
+
+    /// Notes that an endpoint accepts connections.
+    fn note_ready(&self, endpoint: &str) {
+        if let Some(list) = lock(&self.list).as_mut().filter(|list| !list.ready.contains(endpoint)) {
+            list.ready.insert(endpoint.to_owned());
+        }
+    }
+
+    /// Whether an endpoint was listed, and has never accepted a connection.
+    fn is_not_yet_ready(&self, endpoint: &str) -> bool {
+        lock(&self.list).as_ref().is_some_and(|list| list.endpoints.iter().any(|one| one == endpoint) && !list.ready.contains(endpoint))
     }
 
     /// Where the next request goes; `None`: no list may be used at present.
@@ -219,7 +238,19 @@ impl Shared {
             };
             let demand = *lock(&self.demand);
             let began = Instant::now();
-            match request(&endpoint, demand.burn_ms) {
+            let answer = match connect(&endpoint) {
+                Ok(stream) => {
+                    self.note_ready(&endpoint);
+                    request(stream, &endpoint, demand.burn_ms)
+                }
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused && self.is_not_yet_ready(&endpoint) => {
+                    lock(&self.report).not_yet += 1;
+                    thread::sleep(LIST_POLL);
+                    continue;
+                }
+                Err(error) => Err(anyhow::Error::new(error).context("connecting")),
+            };
+            match answer {
                 Ok(replica) => self.count(replica, began.elapsed()),
                 Err(error) => self.fail(format!("{endpoint}, after {} ms: {error:#}", began.elapsed().as_millis())),
             }
@@ -245,12 +276,16 @@ impl Shared {
     }
 }
 
-/// One request on a connection of its own. Returns the body: which replica answered.
-fn request(endpoint: &str, burn_ms: u32) -> Result<String> {
-    let address: SocketAddr = endpoint.parse().with_context(|| format!("{endpoint:?} is no address"))?;
-    let mut stream = TcpStream::connect_timeout(&address, REQUEST_MAX).context("connecting")?;
+fn connect(endpoint: &str) -> io::Result<TcpStream> {
+    let address: SocketAddr = endpoint.parse().map_err(|e| io::Error::new(ErrorKind::InvalidInput, e))?;
+    let stream = TcpStream::connect_timeout(&address, REQUEST_MAX)?;
     stream.set_read_timeout(Some(REQUEST_MAX))?;
     stream.set_write_timeout(Some(REQUEST_MAX))?;
+    Ok(stream)
+}
+
+/// The only request on a connection. Returns the body: which replica answered.
+fn request(mut stream: TcpStream, endpoint: &str, burn_ms: u32) -> Result<String> {
     let line = format!("GET /burn/{burn_ms} HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n");
     stream.write_all(line.as_bytes()).context("writing")?;
     let mut answer = String::new();
@@ -276,7 +311,7 @@ mod tests {
             assert!(read > 0);
             stream.write_all(answer.as_bytes()).unwrap();
         });
-        let result = request(&endpoint, 0);
+        let result = request(connect(&endpoint).unwrap(), &endpoint, 0);
         server.join().unwrap();
         result
     }
@@ -288,8 +323,8 @@ mod tests {
             assert!(answered(bad).is_err(), "{bad:?}");
         }
         let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        assert!(request(&nobody, 0).is_err());
-        assert!(request("no address", 0).is_err());
+        assert_eq!(connect(&nobody).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(connect("no address").unwrap_err().kind(), ErrorKind::InvalidInput);
     }
 
     #[test]
@@ -305,6 +340,9 @@ mod tests {
         shared.take_list(Vec::new(), Instant::now());
         assert_eq!((shared.next_endpoint(), lock(&shared.report).failed), (None, 0), "it has not begun");
         shared.take_list(vec!["a".to_owned(), "b".to_owned()], Instant::now());
+        shared.note_ready("a");
+        shared.take_list(vec!["a".to_owned(), "b".to_owned()], Instant::now());
+        assert_eq!(["a", "b", "c"].map(|one| shared.is_not_yet_ready(one)), [false, true, false]);
         let turns: Vec<String> = (0..3).filter_map(|_| shared.next_endpoint()).collect();
         assert!(turns == ["a", "b", "a"] || turns == ["b", "a", "b"], "{turns:?}");
         shared.take_list(Vec::new(), Instant::now());
@@ -312,6 +350,7 @@ mod tests {
         let old = Instant::now().checked_sub(LIST_AGE_MAX).unwrap();
         shared.take_list(vec!["a".to_owned()], old);
         assert_eq!(shared.next_endpoint(), None);
+        assert!(shared.is_not_yet_ready("a"), "it was not listed meanwhile");
     }
 
     #[test]

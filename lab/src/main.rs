@@ -6,8 +6,8 @@ use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
 use lattice_lab::quorum::agent_process;
 use lattice_lab::{
-    asked, bench, demo, down, endpoint, fabric, faults, fences, gpus, http_server, interrupt, lattice, networks, replay, ring, sim, streams,
-    torture, up,
+    asked, bench, demo, down, endpoint, fabric, faults, fences, gpus, http_server, interrupt, lattice, networks, replay, ring, sim,
+    streams, torture, up,
 };
 use lattice_model::gpu_load::GpuLoad;
 use std::path::PathBuf;
