@@ -205,6 +205,8 @@ fn by_hand(w: &World) {
     for outside in ["0", "4"] {
         refused(w, &["scale", &id, outside], "1 to 3");
     }
+    let timed = ["submit", "--reactive", "--min-nodes=1", "--max-nodes=3", "--walltime=1h", "--", "/bin/true"];
+    refused(w, &timed, "--walltime");
     let other = w.submit(&["--cores=1", "--walltime=5m", "--", "/bin/sleep", "300"]);
     refused(w, &["scale", &other, "2"], "no scaled service");
     let of_nobody = w.run_as(NOBODY, &["scale", &id, "2"]);
