@@ -24,6 +24,7 @@
 //! | [`fences`], [`streams`], [`pmi1`] | ranks that enter fences, their baseline, and PMI-1 for both |
 //! | [`asked`] | work that is asked to save itself, and records when it noticed |
 //! | [`endpoint`] | an example of work that is asked at its own port |
+//! | [`http_server`], [`http_load`] | a replica of a service, and clients that find it by its name |
 //! | [`quorum`] | members without agents, on faulty hosts, and simulated agents |
 //! | [`history`] | whether one order explains what clients saw |
 //! | [`sim`] | thousands of agents' gossip, and their fences, in virtual time |
@@ -47,6 +48,8 @@ pub mod faults;
 pub mod fences;
 pub mod gpus;
 pub mod history;
+pub mod http_load;
+pub mod http_server;
 pub mod hub;
 pub mod image;
 pub mod interrupt;

@@ -6,7 +6,8 @@ use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
 use lattice_lab::quorum::agent_process;
 use lattice_lab::{
-    asked, bench, demo, down, endpoint, fabric, faults, fences, gpus, interrupt, lattice, networks, replay, ring, sim, streams, torture, up,
+    asked, bench, demo, down, endpoint, fabric, faults, fences, gpus, http_server, interrupt, lattice, networks, replay, ring, sim,
+    streams, torture, up,
 };
 use lattice_model::gpu_load::GpuLoad;
 use std::path::PathBuf;
@@ -68,6 +69,8 @@ enum Command {
     Asked(asked::Options),
     /// Be an application that is asked through its own port to save its state (for `lattice submit --checkpoint-port`)
     Endpoint(endpoint::Options),
+    /// Be one replica of a service that scales: an HTTP server that leaves at SIGUSR1 once requests have ceased
+    HttpServer(http_server::Options),
     /// Be some of the simulated agents of `bench scale`
     #[command(hide = true)]
     SimulatedAgents(agent_process::Options),
@@ -382,6 +385,7 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::Metrics => print!("{}", lattice_telemetry::reference::page()),
         Command::Asked(options) => asked::run(&options)?,
         Command::Endpoint(options) => endpoint::run(&options)?,
+        Command::HttpServer(options) => http_server::run(&options)?,
         Command::SimulatedAgents(options) => agent_process::run(&options)?,
         Command::PingPong(options) => options.run()?,
         Command::Load(options) => options.run()?,

@@ -87,6 +87,7 @@ mod recovery;
 mod refusal;
 mod replays;
 mod revocation;
+mod scaled_services;
 mod services;
 mod sessions;
 mod signals;
@@ -132,6 +133,7 @@ fn main() -> ExitCode {
         priorities::trials(),
         replays::trials(),
         telemetry::trials(),
+        scaled_services::trials(),
         checkpoint::trials(),
         wireup::trials(),
         crash::trials(),

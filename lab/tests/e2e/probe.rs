@@ -164,8 +164,6 @@ fn services(w: &World) {
     w.assert_nothing_left();
     let done = w.run(&["submit", "--service", "--walltime", "1h", "--", "/bin/true"]);
     assert!(done.code() == 2 && done.err().contains("--walltime"), "{}", done.err());
-    let done = w.run(&["submit", "--reactive", "--", "/bin/true"]);
-    assert!(done.code() == 4 && done.err().contains("--reactive"), "{}", done.err());
 }
 
 fn nonsense(w: &World) {

@@ -182,7 +182,6 @@ fn unbuilt(w: &World) {
     for (line, expected) in [
         ("login", "`lattice login` is not built yet"),
         ("submit --site=b x.sh", "--site is not built yet"),
-        ("submit --min-nodes=2 x.sh", "--min-nodes is not built yet"),
         ("submit --uenv prgenv-gnu/24.11:v1 -- true", "names in a registry are not built yet"),
     ] {
         let refused = w.run(&line.split(' ').collect::<Vec<_>>());

@@ -5,7 +5,7 @@ use crate::network;
 
 pub const USERS: Manual = Manual { folder: "how-to/users", plans: "pages/users.rs", pages: &PAGES };
 
-const PAGES: [(&str, Plan); 33] = [
+const PAGES: [(&str, Plan); 34] = [
     ("after-other-work", Plan::Run(page())),
     ("automatic-checkpoints", Plan::Run(Page { script_of: Some("checkpoint-by-signal"), ..page() })),
     (
@@ -103,6 +103,17 @@ const PAGES: [(&str, Plan); 33] = [
     ("run-many-tasks", Plan::Run(page())),
     ("run-mpi", Plan::CannotRun("it needs an MPI; mpi and mpi4py test it")),
     ("run-ranks", Plan::Run(Page { inside: Some("-w n[1-2]"), ..page() })),
+    (
+        "scale-a-service",
+        Plan::Run(Page {
+            before: &["printf '#!/bin/sh\\nexec sleep 300\\n' > serve.sh; chmod +x serve.sh"],
+            but: &[
+                ("lattice logs ", "the replica may not have begun; scaled_services tests it"),
+                ("lattice service lookup ", "no replica may run yet; scaled_services tests it"),
+            ],
+            ..page()
+        }),
+    ),
     ("services", Plan::CannotRun("it needs a fixed port of the machine and an HTTP server; services and probe test it")),
     ("software-environments", Plan::CannotRun("it needs an image and loop devices; uenv tests it")),
     ("submit", Plan::Run(page())),
