@@ -22,6 +22,7 @@ mod subject;
 mod surroundings;
 mod tasks;
 mod telemetry;
+mod turns;
 
 use anyhow::{Result, ensure};
 use std::path::Path;
