@@ -39,6 +39,7 @@ nightly:
     cargo run --release -p lattice-lab -- bench ledger
     cargo run --release -p lattice-lab -- bench nodes
     cargo run --release -p lattice-lab -- bench queue
+    cargo run --release -p lattice-lab -- bench dags
     cargo run --release -p lattice-lab -- bench tasks
     cargo run --release -p lattice-lab -- bench tasks --million
     cargo run --release -p lattice-lab -- bench scale --nodes 100,1000,3000

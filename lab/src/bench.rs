@@ -4,6 +4,7 @@
 mod adoption;
 mod busy;
 mod checkpoint;
+mod dags;
 mod fence;
 mod figures;
 mod launch;
@@ -22,6 +23,7 @@ mod subject;
 mod surroundings;
 mod tasks;
 mod telemetry;
+mod turns;
 
 use anyhow::{Result, ensure};
 use std::path::Path;
@@ -44,6 +46,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
     ensure!(options.svg.is_none() || draws, "--svg is of `bench scale` and `bench scheduler` alone");
     let report = match name {
         Name::Checkpoint => checkpoint::run(dir, options)?,
+        Name::Dags => dags::run(dir, options)?,
         Name::Launch => launch::run(dir, options)?,
         Name::Ledger => ledger::run(options)?,
         Name::Mpi => mpi::run(dir, options)?,
@@ -69,6 +72,8 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
 pub enum Name {
     /// Checkpoints: how long until work notices the request, has saved, and its nodes are free
     Checkpoint,
+    /// DAGs: allocations in chains and layers compared with the same without edges, and how soon a step follows another
+    Dags,
     /// Starting work: inside an allocation, and a whole job
     Launch,
     /// The ledger: what applying each kind of command costs at 10,000 nodes and 100,000 allocations, in this process

@@ -55,15 +55,20 @@ impl Lattice {
 
     /// Runs it; any exit code but 0 is an error with its output.
     pub fn ok<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Result<String> {
-        let finished = self.run(args, ANSWER_LIMIT)?;
+        self.timed(args, ANSWER_LIMIT).map(|(_, output)| output)
+    }
+
+    /// The same with another limit; also returns how long it took.
+    pub fn timed<S: AsRef<std::ffi::OsStr>>(&self, args: &[S], limit: Duration) -> Result<(Duration, String)> {
+        let finished = self.run(args, limit)?;
         let line = || args.iter().map(|a| a.as_ref().to_string_lossy()).collect::<Vec<_>>().join(" ");
         if finished.timed_out {
-            bail!("`lattice {}` did not end within {} s", line(), ANSWER_LIMIT.as_secs());
+            bail!("`lattice {}` did not end within {} s", line(), limit.as_secs());
         }
         if finished.code() != 0 {
             bail!("`lattice {}` ended with {}: {}", line(), finished.code(), finished.err().trim());
         }
-        Ok(finished.out())
+        Ok((finished.took, finished.out()))
     }
 
     /// Runs it with `-o json` and parses the answer.

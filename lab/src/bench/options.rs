@@ -3,14 +3,14 @@
 use anyhow::{Result, bail, ensure};
 use std::path::PathBuf;
 
-/// The number of rounds if none was given; `queue` and `tasks` have their own.
+/// The number of rounds if none was given; `dags`, `queue` and `tasks` have their own.
 const ROUNDS: usize = 15;
 
 /// How much is measured.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Number of rounds (`nodes` and `scale` have none); each measures everything once, in a different order [default:
-    /// 3 for `queue`, 5 for `tasks` (3 with --million), 15 for the others]
+    /// 3 for `queue`, 5 for `dags` and `tasks` (3 with --million), 15 for the others]
     #[arg(long)]
     pub rounds: Option<usize>,
     /// Number of agents, 8 to 64 (for `nodes`, and for the fences of `mpi`) [default: 64]; or the sizes, smallest first
@@ -23,8 +23,8 @@ pub struct Options {
     /// Do not build the binaries first.
     #[arg(long)]
     pub no_build: bool,
-    /// The folder for the agents' state (for `launch`, `mpi`, `queue`, `runtime` and `tasks`) [default: in the cluster's
-    /// folder]
+    /// The folder for the agents' state (for `dags`, `launch`, `mpi`, `queue`, `runtime` and `tasks`) [default: in the
+    /// cluster's folder]
     #[arg(long, value_name = "DIR")]
     pub agents_dir: Option<PathBuf>,
     /// Measure a group of a million tasks, in place of the comparison with HyperQueue (for `tasks`).

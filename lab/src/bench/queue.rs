@@ -21,12 +21,13 @@ use self::trials::Small;
 use super::figures::{Figure, Report, Samples, Target};
 use super::options::Options;
 use super::slurm::{self, Shape, Slurm};
-use super::surroundings::slow_files;
+use super::surroundings::{all_cores, slow_files};
+use super::turns::in_turn;
 use crate::binaries::Binaries;
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
 use crate::interrupt;
-use crate::lattice::{Lattice, rows};
+use crate::lattice::Lattice;
 use crate::machine::{self, Machine};
 use crate::up::{self, Options as UpOptions};
 use anyhow::{Context, Result};
@@ -163,7 +164,7 @@ impl Bench<'_> {
     /// The small jobs.
     fn small(&mut self, cluster: &Cluster) -> Result<Vec<Figure>> {
         let lattice = unlimited(cluster)?;
-        let cores = node_cores(&lattice)?;
+        let cores = all_cores(&lattice)?;
         let shape = Shape { nodes: 1, cpus: cores, lines: SCHEDULING };
         let slurm = slurm::start(cluster, &self.machine, self.options, &shape, &mut self.notes)?;
         let systems = systems_of(&lattice, slurm.as_ref());
@@ -225,29 +226,6 @@ fn systems_of<'a>(lattice: &'a Lattice, slurm: Option<&'a Slurm>) -> Vec<&'a dyn
     systems
 }
 
-/// Measures each system once in each round. The one that was last in a round is first in the next. The result has the
-/// measurements of each system, in the order of `systems`.
-fn in_turn<T>(
-    systems: &[&dyn System],
-    rounds: usize,
-    what: &str,
-    mut measure: impl FnMut(&dyn System, &str) -> Result<T>,
-) -> Result<Vec<Vec<T>>> {
-    let mut measured: Vec<Vec<T>> = systems.iter().map(|_| Vec::new()).collect();
-    for round in 1..=rounds {
-        let mut turns: Vec<_> = systems.iter().zip(&mut measured).collect();
-        if round % 2 == 0 {
-            turns.reverse();
-        }
-        for (system, values) in turns {
-            interrupt::check()?;
-            values.push(measure(*system, &format!("round-{round}"))?);
-        }
-        eprintln!("bench: {what}: round {round} of {rounds}");
-    }
-    Ok(measured)
-}
-
 /// One value of each measurement.
 fn each<T>(measured: &[Vec<T>], value: fn(&T) -> f64) -> Vec<Vec<f64>> {
     measured.iter().map(|of_system| of_system.iter().map(value).collect()).collect()
@@ -258,14 +236,6 @@ fn unlimited(cluster: &Cluster) -> Result<Lattice> {
     let lattice = Lattice::to(cluster, "n1")?;
     lattice.ok(&["admin", "limits", "--user-submissions-per-second", "none"])?;
     Ok(lattice)
-}
-
-/// The cores of the only node.
-fn node_cores(lattice: &Lattice) -> Result<u32> {
-    let answer = lattice.json(&["nodes"])?;
-    let node = rows(&answer, "nodes").and_then(|nodes| nodes.first()).context("`lattice nodes -o json` shows no node")?;
-    let cores = node["cores"].as_u64().with_context(|| format!("a node without its number of cores: {node}"))?;
-    Ok(u32::try_from(cores)?)
 }
 
 #[cfg(test)]
@@ -300,18 +270,6 @@ mod tests {
         fn completed_count(&self, _trial: &str) -> Result<usize> {
             Ok(0)
         }
-    }
-
-    #[test]
-    fn systems_take_turns_and_each_keeps_its_own_values() {
-        let (a, b) = (Fake("a"), Fake("b"));
-        let mut order = Vec::new();
-        let measured = in_turn(&[&a, &b], 3, "nothing", |system, trial| {
-            order.push(format!("{} {trial}", system.name()));
-            Ok(order.len())
-        });
-        assert_eq!(measured.unwrap(), [vec![1, 4, 5], vec![2, 3, 6]]);
-        assert_eq!(order, ["a round-1", "b round-1", "b round-2", "a round-2", "a round-3", "b round-3"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::interrupt;
 use crate::lattice::{Lattice, rows, text};
 use crate::machine::is_without_journal;
 use crate::process::until;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::time::Duration;
 
 /// A note that creating files is slow here, and why. A launch creates two files for each rank.
@@ -38,6 +38,15 @@ pub(super) fn wait_all_free(lattice: &Lattice) -> Result<()> {
     interrupt::check()?;
     ensure!(are_free, "nodes are not free 30 s after the last end");
     Ok(())
+}
+
+/// The cores of all nodes together.
+pub(super) fn all_cores(lattice: &Lattice) -> Result<u32> {
+    let answer = lattice.json(&["nodes"])?;
+    let nodes = rows(&answer, "nodes").context("`lattice nodes -o json` is not a list")?;
+    let of = |node: &serde_json::Value| node["cores"].as_u64().with_context(|| format!("a node without its number of cores: {node}"));
+    let cores: u64 = nodes.iter().map(of).sum::<Result<u64>>()?;
+    Ok(u32::try_from(cores)?)
 }
 
 pub(super) fn wait_running(lattice: &Lattice, id: &str) -> Result<()> {

@@ -11,9 +11,10 @@ mod million;
 
 use self::commands::{group_of, time_of};
 use self::hyperqueue::HyperQueue;
-use super::figures::{Figure, Report, Samples, Target};
+use super::figures::{Figure, Report, Target};
 use super::options::Options;
 use super::surroundings::{slow_files, wait_all_free};
+use super::turns::{compared, in_turn};
 use crate::binaries::Binaries;
 use crate::cluster::Cluster;
 use crate::down::{self, Guard};
@@ -93,19 +94,17 @@ struct Contender<'a> {
     name: &'static str,
     /// Runs this many tasks; returns how long they took.
     run: Box<dyn Fn(u32) -> Result<Duration> + 'a>,
-    /// Tasks that ended a second, by round.
-    per_second: Vec<f64>,
 }
 
 impl<'a> Contender<'a> {
     fn new(name: &'static str, run: impl Fn(u32) -> Result<Duration> + 'a) -> Self {
-        Self { name, run: Box::new(run), per_second: Vec::new() }
+        Self { name, run: Box::new(run) }
     }
 
-    fn measure(&mut self) -> Result<()> {
-        let took = (self.run)(TASKS).with_context(|| self.name)?;
-        self.per_second.push(f64::from(TASKS) / took.as_secs_f64());
-        Ok(())
+    /// Runs this many tasks; returns how many of them ended a second.
+    fn per_second(&self, tasks: u32) -> Result<f64> {
+        let took = (self.run)(tasks).with_context(|| self.name)?;
+        Ok(f64::from(tasks) / took.as_secs_f64())
     }
 }
 
@@ -124,53 +123,33 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
     if let Some(queue) = &queue {
         contenders.push(Contender::new(HYPER_QUEUE, move |tasks| queue.run(tasks)));
     }
-    in_turn(&mut contenders, options.rounds.unwrap_or(ROUNDS))?;
+    for contender in &contenders {
+        interrupt::check()?;
+        contender.per_second(WARM_UP_TASKS)?;
+    }
+    let subjects: Vec<&Contender> = contenders.iter().collect();
+    let rounds = options.rounds.unwrap_or(ROUNDS);
+    let measured = in_turn(&subjects, rounds, "tasks", |contender, _| contender.per_second(TASKS))?;
     notes.push(format!(
-        "{TASKS} times /bin/true, each task on one core, {} at once on a node. The time begins with the command that submits them and \
-         waits for their end, `lattice submit --wait`, or with HyperQueue's own client. The bare ones run one after another in {} threads",
+        "{TASKS} times /bin/true, each task on one core, {} at once on a node. The time is that of the command that submits them and waits \
+         for their end, `lattice submit --wait`, or that from the submission by HyperQueue's own client until the server, which is asked \
+         every 20 ms, says that all have ended. The bare ones run one after another in {} threads",
         machine.cores, machine.cores
     ));
-    let of = |name: &str| contenders.iter().find(|contender| contender.name == name).map(|contender| contender.per_second.as_slice());
+    let of = |name: &str| {
+        let mut all = contenders.iter().zip(&measured);
+        all.find(|(contender, _)| contender.name == name).map(|(_, per_second)| per_second.as_slice())
+    };
     let target = Target::RatioAtLeast { peer: HYPER_QUEUE.to_owned(), at_least: HYPER_QUEUE_RATIO };
     // A target relative to HyperQueue has no meaning without it; a note says why it is not here.
     let target = Some(target).filter(|_| queue.is_some());
     let peers = [(HYPER_QUEUE, of(HYPER_QUEUE)), (BARE, of(BARE))];
     let ours = of(ONE_AGENT).context("no agent was measured")?;
-    let one = compared(&format!("{TASKS} tasks of a group on one node: ended a second"), ours, &peers, target, notes)?;
+    let one = compared(&format!("{TASKS} tasks of a group on one node: ended a second"), "/s", ours, &peers, target, notes)?;
     let all = of(ALL_AGENTS).context("the agents were not measured")?;
     let name = format!("the same on {AGENTS} nodes, all of them this machine");
-    let all = compared(&name, all, &[(ONE_AGENT, of(ONE_AGENT)), (BARE, of(BARE))], None, notes)?;
+    let all = compared(&name, "/s", all, &[(ONE_AGENT, of(ONE_AGENT)), (BARE, of(BARE))], None, notes)?;
     Ok(vec![one, all])
-}
-
-/// Measures each contender once in each round, after a run that does not count.
-fn in_turn(contenders: &mut [Contender], rounds: usize) -> Result<()> {
-    for contender in contenders.iter() {
-        interrupt::check()?;
-        (contender.run)(WARM_UP_TASKS).with_context(|| contender.name)?;
-    }
-    for round in 1..=rounds {
-        for contender in contenders.iter_mut() {
-            interrupt::check()?;
-            contender.measure()?;
-        }
-        contenders.reverse();
-        eprintln!("bench: round {round} of {rounds}");
-    }
-    Ok(())
-}
-
-/// A figure beside those of its peers that were measured. The ratio in each round becomes a note.
-fn compared(name: &str, ours: &[f64], peers: &[(&str, Option<&[f64]>)], target: Option<Target>, notes: &mut Vec<String>) -> Result<Figure> {
-    for (peer, theirs) in peers {
-        let Some(theirs) = theirs else { continue };
-        let ratios: Vec<f64> = ours.iter().zip(*theirs).map(|(ours, theirs)| ours / theirs).collect();
-        let ratio = Samples::of(ratios, 0).context("no round was measured")?;
-        notes.push(format!("{name}: {:.2} of {peer} ({:.2}–{:.2} by round)", ratio.median, ratio.min, ratio.max));
-    }
-    let samples = Samples::of(ours.to_vec(), 0).context("no round was measured")?;
-    let peers = peers.iter().map(|(peer, theirs)| (*peer, theirs.and_then(|theirs| Samples::of(theirs.to_vec(), 0)))).collect();
-    Ok(Figure::new(name, "/s", samples, peers, target))
 }
 
 /// Submits a group, on this node alone if one is given, and waits for its end.
@@ -208,32 +187,13 @@ fn run_one_after_another(programs: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::RefCell;
 
     #[test]
-    fn contenders_take_turns_and_one_that_was_last_is_first() {
-        let order = RefCell::new(Vec::new());
-        let contender = |name: &'static str, ms: u64| {
-            let order = &order;
-            Contender::new(name, move |tasks| {
-                order.borrow_mut().push((name, tasks));
-                Ok(Duration::from_millis(ms))
-            })
-        };
-        let mut contenders = [contender("a", 1_000), contender("b", 2_000)];
-        in_turn(&mut contenders, 2).unwrap();
-        let of = |name: &str| contenders.iter().find(|contender| contender.name == name).unwrap().per_second.clone();
-        assert_eq!((of("a"), of("b")), (vec![10_000.0; 2], vec![5_000.0; 2]));
-        let warm_up = [("a", WARM_UP_TASKS), ("b", WARM_UP_TASKS)];
-        assert_eq!(*order.borrow(), [&warm_up[..], &[("a", TASKS), ("b", TASKS), ("b", TASKS), ("a", TASKS)]].concat());
-    }
-
-    #[test]
-    fn ratios_are_those_of_each_round_and_a_peer_that_is_absent_has_none() {
-        let mut notes = Vec::new();
-        let figure = compared("tasks", &[20.0, 30.0], &[("x", Some(&[10.0, 10.0][..])), ("y", None)], None, &mut notes).unwrap();
-        assert_eq!(figure.peers.iter().map(|peer| peer.name.as_str()).collect::<Vec<_>>(), ["x"]);
-        assert_eq!(notes, ["tasks: 2.50 of x (2.00–3.00 by round)"]);
+    fn the_rate_is_that_of_the_tasks_that_were_run() {
+        let contender = Contender::new("a", |tasks| Ok(Duration::from_millis(u64::from(tasks) * 4)));
+        assert_eq!((contender.per_second(20).unwrap(), contender.per_second(1000).unwrap()), (250.0, 250.0));
+        let failing = Contender::new("b", |_| bail!("it is away"));
+        assert_eq!(format!("{:#}", failing.per_second(1).unwrap_err()), "b: it is away");
     }
 
     #[test]

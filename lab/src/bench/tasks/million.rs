@@ -9,7 +9,7 @@ use crate::bench::surroundings::wait_all_free;
 use crate::cluster::Cluster;
 use crate::interrupt;
 use crate::lattice::Lattice;
-use crate::process::{run, until};
+use crate::process::until;
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -90,7 +90,7 @@ fn body(first: &Path) -> String {
 fn run_job(cluster: &Cluster, lattice: &Lattice, name: &str) -> Result<Job> {
     let first = cluster.dir.join(name);
     let sent_s = now_s()?;
-    let (submit_ms, id) = answered(lattice, &["submit", "-q", "-o", "name", "--cores=1", "--", "/bin/sh", "-c", &body(&first)])?;
+    let (submit_ms, id) = submit(lattice, &[], &first)?;
     let first_ms = (written_s(&first)? - sent_s) * 1e3;
     lattice.ended_within(&id, LIMIT)?;
     wait_all_free(lattice)?;
@@ -103,7 +103,7 @@ fn run_group(cluster: &Cluster, lattice: &Lattice, name: &str) -> Result<Cost> {
     let commits = applied(cluster)?;
     let mut growth = Growth::begin(cluster.members.iter().filter_map(|m| m.daemon.process.as_ref()).map(|p| p.pid).collect());
     let (group, sent_s) = (group_of(TASKS), now_s()?);
-    let (submit_ms, id) = answered(lattice, &["submit", "-q", "-o", "name", &group, "--cores=1", "--", "/bin/sh", "-c", &body(&first)])?;
+    let (submit_ms, id) = submit(lattice, &[&group], &first)?;
     let first_s = written_s(&first)?;
     let began = Instant::now();
     while began.elapsed() < RUN_TIME {
@@ -113,6 +113,7 @@ fn run_group(cluster: &Cluster, lattice: &Lattice, name: &str) -> Result<Cost> {
     }
     let ran_s = now_s()? - first_s;
     let cancel_ms = time_of(&mut lattice.command(&["cancel", &id]))?.as_secs_f64() * 1e3;
+    growth.look();
     let ended = lattice.ended_within(&id, LIMIT)?;
     let completed =
         ended["task_counts"]["completed"].as_u64().with_context(|| format!("a group without its number of completed tasks: {ended}"))?;
@@ -131,11 +132,12 @@ fn run_group(cluster: &Cluster, lattice: &Lattice, name: &str) -> Result<Cost> {
     })
 }
 
-/// Runs a command that must succeed; returns its time in milliseconds, and the line that it prints.
-fn answered(lattice: &Lattice, args: &[&str]) -> Result<(f64, String)> {
-    let done = run(&mut lattice.command(args), LIMIT)?;
-    ensure!(!done.timed_out && done.code() == 0, "`lattice {}` ended with {}: {}", args.join(" "), done.code(), done.err().trim());
-    Ok((done.took.as_secs_f64() * 1e3, done.out().trim().to_owned()))
+/// Submits work with these options; returns the command's time in milliseconds, and the id of the work.
+fn submit(lattice: &Lattice, options: &[&str], first: &Path) -> Result<(f64, String)> {
+    let body = body(first);
+    let command = [&["submit", "-q", "-o", "name", "--cores=1"], options, &["--", "/bin/sh", "-c", &body]].concat();
+    let (took, id) = lattice.timed(&command, LIMIT)?;
+    Ok((took.as_secs_f64() * 1e3, id.trim().to_owned()))
 }
 
 /// The time that the first task writes, in seconds since 1970.
