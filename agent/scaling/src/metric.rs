@@ -12,7 +12,6 @@ use lattice_telemetry::push::StoreError;
 use lattice_telemetry::query::{Query, QueryError};
 use lattice_telemetry::window::PROD_MS;
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
