@@ -30,6 +30,8 @@ const ALLOWED: &[(&str, &str)] = &[
     ("output", "model runtime objects agent-common mesh"),
     ("registry", "model node runtime pki agent-common mesh output"),
     ("placing", "model scheduler telemetry ledger quorum-client agent-common membership"),
+    // `ledger` is for the command alone.
+    ("scaling", "model telemetry ledger quorum-client agent-common mesh membership placing observe"),
     ("launch", "model node pmi pki agent-common mesh membership machine registry"),
     (
         "agent-checkpoint",
@@ -51,7 +53,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ),
     (
         "agent",
-        "model node gossip runtime objects telemetry ebpf pki quorum-client quorum agent-common mesh membership machine output registry placing launch agent-checkpoint observe allocation meshd service",
+        "model node gossip runtime objects telemetry ebpf pki quorum-client quorum agent-common mesh membership machine output registry placing launch agent-checkpoint observe allocation meshd service scaling",
     ),
     ("cli-syntax", "model api"),
     ("cli", "model api cli-syntax"),

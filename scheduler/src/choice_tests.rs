@@ -67,7 +67,8 @@ proptest! {
         let mut state = State::of(&v, NOW);
         for (node, cores, from, long) in &held {
             let (start_ms, amount) = (NOW.0 + from * 60_000, Resources { cores: *cores, memory_bytes: 0, gpus: 0 });
-            let span = Span { start_ms, end_ms: start_ms + long * 60_000, amount, by: id(9), who: 0, has_end: true, is_planned: true };
+            let (end_ms, by) = (start_ms + long * 60_000, id(9));
+            let span = Span { start_ms, end_ms, amount, by, who: 0, replica_of: None, has_end: true, is_planned: true };
             state.plan(node.index(nodes.len()), span);
         }
         let mut classes = Classes::default();

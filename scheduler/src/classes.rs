@@ -4,8 +4,9 @@ use crate::grouping;
 use crate::locality;
 use crate::misfit;
 use crate::node_set::NodeSet;
+use crate::replicas::service_of;
 use crate::state::{Part, State};
-use lattice_model::{Allocation, Resources, Topology};
+use lattice_model::{Allocation, AllocationId, Resources, Topology};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -13,13 +14,30 @@ use std::rc::Rc;
 /// For each kind of node, whether it can serve.
 pub type Kinds = Rc<[bool]>;
 
-/// Work that is equal in all that decides which nodes could ever serve it, and beside whom.
+/// Beside what on a node a share may be. The same for all that want whole nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Beside {
+    /// Whose it is: see [`crate::owners::Owners`].
+    who: u32,
+    /// The service of which it is a replica, if it is one.
+    replica_of: Option<AllocationId>,
+}
+
+impl Beside {
+    fn of(state: &State<'_>, allocation: &Allocation) -> Self {
+        if allocation.spec.share.is_none() {
+            return Self { who: 0, replica_of: None };
+        }
+        Self { who: state.owners.number(allocation), replica_of: service_of(allocation) }
+    }
+}
+
+/// Work that is equal in all that decides which nodes could ever serve it, and beside what.
 #[derive(Clone)]
 pub struct Class<'a> {
     /// One of its allocations.
     like: &'a Allocation,
-    /// Whose their shares are: see [`crate::owners::Owners`]. The same for all that want whole nodes.
-    who: u32,
+    beside: Beside,
     /// The nodes that could ever serve it: they are registered, in its vCluster, schedulable, large
     /// enough, with the constraints that it asks for, and not now excluded for it.
     pub candidates: Rc<NodeSet>,
@@ -41,7 +59,8 @@ impl Class<'_> {
         let spec = &self.like.spec;
         spec.share?;
         let of_kinds = || state.kinds.iter().map(|node| spec.amount_of(&state.nodes[*node].size)).collect();
-        Some(Part { amount: self.amounts.get_or_init(of_kinds)[state.kind[node]], who: self.who })
+        let Beside { who, replica_of } = self.beside;
+        Some(Part { amount: self.amounts.get_or_init(of_kinds)[state.kind[node]], who, replica_of })
     }
 
     /// How many of its candidates could serve one allocation together.
@@ -69,8 +88,8 @@ impl Class<'_> {
 #[derive(Default)]
 pub struct Classes<'a> {
     pub all: Vec<Class<'a>>,
-    /// By what work asks for ([`Likenesses`]): whose its shares are, and the class.
-    by_likeness: Vec<Vec<(u32, usize)>>,
+    /// By what work asks for ([`Likenesses`]): beside what it may be, and the class.
+    by_likeness: Vec<Vec<(Beside, usize)>>,
     /// Sets of candidates by the kinds of nodes that can serve. Classes share them.
     by_kinds: BTreeMap<Kinds, Rc<NodeSet>>,
     /// See [`Class::reach`], by kinds, and whether one conformance group is required.
@@ -80,18 +99,18 @@ pub struct Classes<'a> {
 impl<'a> Classes<'a> {
     /// The class of an allocation of which this is the number of what it asks for.
     pub fn of(&mut self, state: &State<'a>, allocation: &'a Allocation, likeness: usize) -> usize {
-        let who = if allocation.spec.share.is_some() { state.owners.number(allocation) } else { 0 };
+        let beside = Beside::of(state, allocation);
         if self.by_likeness.len() <= likeness {
             self.by_likeness.resize_with(likeness + 1, Vec::new);
         }
         let alike = &mut self.by_likeness[likeness];
-        if let Some((_, class)) = alike.iter().find(|(whose, _)| *whose == who) {
+        if let Some((_, class)) = alike.iter().find(|(of_class, _)| *of_class == beside) {
             return *class;
         }
         let of_others = alike.first().map(|(_, class)| *class);
-        alike.push((who, self.all.len()));
+        alike.push((beside, self.all.len()));
         if let Some(other) = of_others {
-            self.all.push(Class { like: allocation, who, ..self.all[other].clone() });
+            self.all.push(Class { like: allocation, beside, ..self.all[other].clone() });
             return self.all.len() - 1;
         }
         let (candidates, kinds) = self.candidates(state, allocation);
@@ -103,7 +122,7 @@ impl<'a> Classes<'a> {
         let of_first_node = || candidates.iter().next().map_or(0, |node| state.nodes[node].size.memory_bytes);
         let memory_bytes = allocation.spec.share.map_or_else(of_first_node, |share| share.memory_bytes);
         let fitness_within = fitness_within(state, allocation, &candidates);
-        self.all.push(Class { like: allocation, who, candidates, kinds, reach, amounts: OnceCell::new(), fitness_within, memory_bytes });
+        self.all.push(Class { like: allocation, beside, candidates, kinds, reach, amounts: OnceCell::new(), fitness_within, memory_bytes });
         self.all.len() - 1
     }
 

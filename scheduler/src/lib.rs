@@ -32,6 +32,7 @@ mod outlook;
 mod owners;
 mod plan;
 mod quotas;
+mod replicas;
 mod reserve;
 mod score;
 mod settling;
@@ -86,6 +87,8 @@ mod borrowing_tests;
 mod choice_tests;
 #[cfg(test)]
 mod grouping_tests;
+#[cfg(test)]
+mod replicas_tests;
 #[cfg(test)]
 mod score_tests;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! In which order waiting work is served: by class and score, or by the time at which it came into the
 //! queue. That is the time of its submission, or for work that depends on other work, when that was as
-//! it must be. A lane has the time of its task group, so lanes of a group come one after another.
+//! it must be. A lane has the time of its task group, and a replica that of its service, so those of
+//! one group or service come one after another.
 
 use crate::classes::Classes;
 use crate::likeness::Likenesses;
@@ -66,11 +67,11 @@ impl<'a> Ordered<'a> {
             let mut waiting = std::mem::take(&mut waiting[queue]);
             let (scheduler, weights) = (view.scheduler_of(name), view.weights_of(name));
             match &weights {
-                None => waiting.sort_by_key(|w| age(w.allocation)),
+                None => waiting.sort_by_cached_key(|w| age(view, w.allocation)),
                 Some(weights) => waiting.sort_by_cached_key(|w| {
                     let score = scorer.score(w.allocation, &classes.all[w.class], weights);
                     // The bits of numbers that are not negative are in the order of the numbers.
-                    (Reverse(score.class), score.is_over_budget(), Reverse(score.total().to_bits()), age(w.allocation))
+                    (Reverse(score.class), score.is_over_budget(), Reverse(score.total().to_bits()), age(view, w.allocation))
                 }),
             }
             queues.push(Queue { name, scheduler, weights, waiting });
@@ -87,7 +88,7 @@ impl<'a> Ordered<'a> {
             return queue.waiting.iter().map(|waiting| (0, *waiting)).collect();
         }
         type Place = (Reverse<u8>, Age);
-        let place = |allocation: &Allocation| (Reverse(self.state.view.effective_class(allocation)), age(allocation));
+        let place = |allocation: &Allocation| (Reverse(self.state.view.effective_class(allocation)), age(self.state.view, allocation));
         let first = |queue: usize, at: usize| Some((place(self.queues[queue].waiting.get(at)?.allocation), queue, at));
         let mut next: BTreeSet<(Place, usize, usize)> = (0..self.queues.len()).filter_map(|queue| first(queue, 0)).collect();
         let mut merged = Vec::with_capacity(self.queues.iter().map(|queue| queue.waiting.len()).sum());
@@ -106,10 +107,14 @@ pub fn waiting_in<'a>(view: &'a View, vcluster: &str, now: Timestamp) -> Vec<&'a
 }
 
 /// When it came into its queue. Of what came at the same time, the id decides, and among the lanes
-/// of a task group the number of the lane.
+/// of a task group or the replicas of a service their numbers.
 type Age = (Timestamp, AllocationId, u32);
 
-fn age(allocation: &Allocation) -> Age {
-    let (id, number) = allocation.lane.map_or((allocation.id, 0), |lane| (lane.group, lane.number));
-    (allocation.queued_at(), id, number)
+fn age(view: &View, allocation: &Allocation) -> Age {
+    if let Some(lane) = allocation.lane {
+        return (allocation.queued_at(), lane.group, lane.number);
+    }
+    let Some(replica) = &allocation.replica else { return (allocation.queued_at(), allocation.id, 0) };
+    let service = view.allocations.get(&replica.service);
+    (service.unwrap_or(allocation).queued_at(), replica.service, replica.number)
 }

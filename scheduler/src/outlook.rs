@@ -96,6 +96,20 @@ impl Plan<'_> {
         Some((apart.len(), if are_alike { first } else { "work of others" }))
     }
 
+    /// Whether nodes in service have enough free for a replica, and each of these has a replica of the
+    /// same service already.
+    fn has_replicas_everywhere(&self, planned: &Planned<'_>) -> bool {
+        let class = &self.classes.all[planned.class];
+        let has_replica = |node: usize| {
+            let part = class.part(&self.state, node)?;
+            let service = part.replica_of?;
+            let has_room = self.state.service[node] == Service::Up && self.state.has_amount_in_view(node, &part.amount);
+            has_room.then(|| self.state.held_in_view(node).any(|span| span.replica_of == Some(service)))
+        };
+        let mut with_room = class.candidates.iter().filter_map(has_replica).peekable();
+        with_room.peek().is_some() && with_room.all(|has_replica| has_replica)
+    }
+
     /// The excluded nodes, if there would be enough nodes with them.
     fn excluded(&self, planned: &Planned<'_>) -> Option<(usize, String)> {
         let allocation = planned.allocation;
@@ -137,6 +151,9 @@ impl Plan<'_> {
         let is_behind = planned.ahead > 0 && self.is_fifo(planned);
         if let Some((_, work)) = self.kept_apart(planned).filter(|_| !is_behind && reservation.awaited.is_empty()) {
             return start.map_or_else(|| format!("waits for {work}"), |start| format!("starts ~{}: {work}", self.clock(start)));
+        }
+        if start.is_none() && !is_behind && reservation.awaited.is_empty() && self.has_replicas_everywhere(planned) {
+            return "each free node has a replica of it".to_owned();
         }
         match (start, planned.ahead) {
             (Some(start), 0) => format!("starts ~{}: next, {} of {wanted} free", self.clock(start), self.count_free(planned)),
@@ -204,7 +221,8 @@ impl Plan<'_> {
         };
         let delays = free >= planned.allocation.spec.nodes as usize && !is_fifo;
         let delays = if delays { "; if it began now, it could delay work ahead of it" } else { "" };
-        format!("{line}; {expectation}{delays}{}", self.kept_apart_clause(planned))
+        let replicas = if self.has_replicas_everywhere(planned) { "; each node that is free has a replica of it already" } else { "" };
+        format!("{line}; {expectation}{delays}{replicas}{}", self.kept_apart_clause(planned))
     }
 
     /// What [`Self::kept_apart`] finds, as the end of a sentence.

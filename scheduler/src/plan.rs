@@ -15,6 +15,7 @@ use crate::classes::Classes;
 use crate::headroom::{Headroom, Obstacle};
 use crate::likeness::Likenesses;
 use crate::order::{Ordered, Queue, Waiting};
+use crate::replicas::service_of;
 use crate::reserve::{self, Found, Reservation};
 use crate::score::{Score, Scorer};
 use crate::state::{Span, State, duration_ms};
@@ -387,9 +388,10 @@ impl<'a> Planner<'a> {
 
     fn hold(&mut self, allocation: &Allocation, nodes: &[usize], start_ms: u64, end_ms: u64) {
         let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.owners.number(allocation));
+        let replica_of = service_of(allocation);
         for node in nodes {
             let amount = allocation.spec.amount_of(&self.state.nodes[*node].size);
-            self.state.plan(*node, Span { start_ms, end_ms, amount, by: allocation.id, who, has_end, is_planned: true });
+            self.state.plan(*node, Span { start_ms, end_ms, amount, by: allocation.id, who, replica_of, has_end, is_planned: true });
         }
     }
 }

@@ -58,6 +58,8 @@ pub fn sooner(view: &View, id: AllocationId, now: Timestamp) -> Vec<Sooner> {
     found.extend(trial.nodes().map(Sooner::Nodes));
     let walltime = match allocation.lane {
         Some(_) => trial.walltime().map(|lane| whole_minutes(task_walltime(lane))).filter(|task| !task.is_zero()),
+        // A service that scales has none.
+        None if allocation.replica.is_some() => None,
         None => trial.walltime(),
     };
     found.extend(walltime.map(Sooner::Walltime));

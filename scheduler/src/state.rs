@@ -2,6 +2,7 @@
 
 use crate::node_set::NodeSet;
 use crate::owners::Owners;
+use crate::replicas::service_of;
 use crate::untouched::{Likeness, Untouched};
 use crate::view::View;
 use lattice_model::spec::WALLTIME_MAX;
@@ -38,6 +39,8 @@ pub struct Span {
     pub by: AllocationId,
     /// Whose it is: see [`Owners`].
     pub who: u32,
+    /// The service of which it is a replica, if it is one.
+    pub replica_of: Option<AllocationId>,
     /// Whether the work has a walltime.
     pub has_end: bool,
     /// Whether it is of this plan: the work does not hold it yet.
@@ -51,6 +54,16 @@ pub struct Part {
     /// Whose it would be: see [`Owners`]. Nothing of anybody else may hold a part of the node at the
     /// same time.
     pub who: u32,
+    /// The service of which it would be a replica, if it is one. No other replica of it may hold a part
+    /// of the node at the same time.
+    pub replica_of: Option<AllocationId>,
+}
+
+impl Span {
+    /// Whether this part may not be held at the same time, however much of the node is free.
+    fn keeps_off(&self, part: &Part) -> bool {
+        self.who != part.who || (part.replica_of.is_some() && self.replica_of == part.replica_of)
+    }
 }
 
 /// Whether a node can take work now.
@@ -157,11 +170,11 @@ impl<'a> State<'a> {
         for allocation in view.allocations.values().filter(|a| !a.state.is_without_nodes()) {
             let end_ms = expected_end_ms(allocation, self.now_ms);
             let has_end = allocation.spec.walltime.is_some() || allocation.state.is_terminal();
-            let who = self.owners.number(allocation);
+            let (who, replica_of) = (self.owners.number(allocation), service_of(allocation));
             for share in allocation.shares.iter().filter(|share| share.phase != SharePhase::Released) {
                 let Some(node) = self.index.get(share.node).copied() else { continue };
                 let (start_ms, amount, by) = (self.now_ms, share.resources, allocation.id);
-                self.hold(node, Span { start_ms, end_ms, amount, by, who, has_end, is_planned: false });
+                self.hold(node, Span { start_ms, end_ms, amount, by, who, replica_of, has_end, is_planned: false });
             }
         }
         for node in 0..self.nodes.len() {
@@ -175,7 +188,8 @@ impl<'a> State<'a> {
                 let ended = record.map(|a| a.attempts.last().map_or(self.now_ms, |attempt| attempt.ended_at.0));
                 let (start_ms, end_ms) = (self.now_ms, overdue_end_ms(ended.unwrap_or_default(), self.now_ms));
                 let (amount, by, who) = (leaving.resources, leaving.allocation, self.owners.number_of_leaving(leaving));
-                self.hold(node, Span { start_ms, end_ms, amount, by, who, has_end: true, is_planned: false });
+                let replica_of = record.and_then(service_of);
+                self.hold(node, Span { start_ms, end_ms, amount, by, who, replica_of, has_end: true, is_planned: false });
             }
         }
     }
@@ -218,22 +232,22 @@ impl<'a> State<'a> {
     /// The same, counting only spans for which `counts` is true.
     pub fn is_free_beside(&self, node: usize, part: Option<&Part>, until_ms: u64, counts: impl Fn(&Span) -> bool) -> bool {
         let mut spans = self.spans[node].iter().filter(|span| counts(span));
-        let Some(Part { amount, who }) = part else { return spans.all(|span| span.start_ms >= until_ms) };
-        if spans.clone().any(|span| span.who != *who && span.start_ms < until_ms) {
+        let Some(part) = part else { return spans.all(|span| span.start_ms >= until_ms) };
+        if spans.clone().any(|span| span.keeps_off(part) && span.start_ms < until_ms) {
             return false;
         }
         let later = spans.clone().map(|span| span.start_ms).filter(|start_ms| (self.now_ms + 1..until_ms).contains(start_ms));
         let mut times = std::iter::once(self.now_ms).chain(later);
-        times.all(|at_ms| free_at_ms(&self.nodes[node].size, spans.clone(), at_ms).holds(amount))
+        times.all(|at_ms| free_at_ms(&self.nodes[node].size, spans.clone(), at_ms).holds(&part.amount))
     }
 
     /// Whether so much of the node is free now, without the work of this plan.
     pub fn is_free_in_view(&self, node: usize, part: Option<&Part>) -> bool {
         let Some(part) = part else { return self.held_in_view(node).next().is_none() };
-        self.has_amount_in_view(node, &part.amount) && self.held_in_view(node).all(|span| span.who == part.who)
+        self.has_amount_in_view(node, &part.amount) && !self.held_in_view(node).any(|span| span.keeps_off(part))
     }
 
-    /// The same for an amount, whoever holds the rest.
+    /// The same for an amount, whoever and whatever holds the rest.
     pub fn has_amount_in_view(&self, node: usize, amount: &Resources) -> bool {
         let held = self.held_in_view(node).fold(Resources::default(), |sum, span| sum.plus(&span.amount));
         self.nodes[node].size.minus(&held).holds(amount)
@@ -250,11 +264,11 @@ impl<'a> State<'a> {
     pub fn free_from_ms(&self, node: usize, part: Option<&Part>, ends: bool) -> u64 {
         let counts = |span: &&Span| !(ends && span.is_planned && !self.is_known_start(span.start_ms));
         let mut spans = self.spans[node].iter().filter(counts);
-        let Some(Part { amount, who }) = part else { return spans.next().map_or(self.now_ms, |span| span.end_ms) };
+        let Some(part) = part else { return spans.next().map_or(self.now_ms, |span| span.end_ms) };
         let mut held = Resources::default();
         for span in spans {
             held = held.plus(&span.amount);
-            if span.who != *who || !self.nodes[node].size.minus(&held).holds(amount) {
+            if span.keeps_off(part) || !self.nodes[node].size.minus(&held).holds(&part.amount) {
                 return span.end_ms;
             }
         }

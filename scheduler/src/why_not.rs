@@ -2,6 +2,7 @@
 
 use crate::holdings::Holdings;
 use crate::owners::kept_apart;
+use crate::replicas::replica_there;
 use crate::view::View;
 use lattice_model::{Allocation, AllocationId, Exclusion, Node, Resources, Timestamp, VCluster, hostlist};
 
@@ -38,6 +39,8 @@ pub enum WhyNot {
         /// What the node holds, in words: [`lattice_model::SharePolicy::keeps_apart`].
         work: &'static str,
     },
+    /// Enough of it is free, and another replica of the same service has a part of it.
+    Replica(AllocationId),
     /// This allocation could not begin there: its prologue failed, or the tasks of its group could not be
     /// started. The exclusion ends at `until`, or earlier if the
     /// node is repaired.
@@ -61,6 +64,7 @@ impl std::fmt::Display for WhyNot {
             Self::Reserved { by, from: None } => write!(f, "is kept for allocation {}, whose start is not known", by.short()),
             Self::Full { free, wanted } => write!(f, "has too little free: {}", wanted.short_of(free)),
             Self::Apart { by, work } => write!(f, "holds {work} (allocation {}), and the share policy keeps the two apart", by.short()),
+            Self::Replica(by) => write!(f, "has a replica of the same service already (allocation {})", by.short()),
             Self::Lacks(what) => f.write_str(what),
             Self::Excluded { why, until } => write!(
                 f,
@@ -90,6 +94,9 @@ pub(crate) fn why_not(view: &View, held: &Holdings, node: &Node, allocation: &Al
         Some((by, part)) if allocation.spec.share.is_none() || part == node.size => return Some(WhyNot::Taken(by)),
         Some(_) | None if !free.holds(&wanted) => return Some(WhyNot::Full { free, wanted }),
         Some(_) | None => {}
+    }
+    if let Some(by) = replica_there(view, allocation, held.holders(&node.id)) {
+        return Some(WhyNot::Replica(by));
     }
     if let Some((by, work)) = kept_apart(view, allocation, node, held.holders(&node.id)) {
         return Some(WhyNot::Apart { by, work });

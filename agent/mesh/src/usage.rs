@@ -1,7 +1,9 @@
 //! The wire form of what an allocation's work uses on a node.
 
 use super::frame::FrameError;
+use lattice_model::{Allocation, Principal, millis};
 use rkyv::{Archive, Deserialize, Serialize};
+use std::time::Duration;
 
 /// How many numbers one node may send, and the longest name, in bytes.
 const SHOWN_MAX: usize = 128;
@@ -17,6 +19,20 @@ pub struct UsageOpen {
     /// The user for whom the calling agent vouches.
     pub uid: u32,
     pub user: String,
+}
+
+impl UsageOpen {
+    /// Asks for what an allocation's current claim uses, for a user who may see it, over a time span
+    /// that ends now.
+    pub fn of(user: &Principal, allocation: &Allocation, duration: Duration) -> Self {
+        Self {
+            allocation: *allocation.id.0.as_bytes(),
+            epoch: allocation.epoch.0,
+            duration_ms: millis(duration),
+            uid: user.uid,
+            user: user.name.clone(),
+        }
+    }
 }
 
 /// The answer to [`UsageOpen`].

@@ -103,17 +103,23 @@ impl Placing {
     }
 }
 
+/// The token of a queue's lease, if this agent holds it.
+pub fn own_token(leases: &Leases, queue: &str, now: Instant) -> Option<u64> {
+    leases.get(queue).filter(|lease| lease.ours && now < lease.until).map(|lease| lease.token)
+}
+
 /// Whether the lease of the default queue is this agent's.
 fn leads(leases: &Leases, now: Instant) -> bool {
-    leases.get(DEFAULT_VCLUSTER).is_some_and(|lease| lease.ours && now < lease.until)
+    own_token(leases, DEFAULT_VCLUSTER, now).is_some()
 }
 
 /// The token to claim nodes with for a new allocation, unless it must wait.
 fn newcomer_token(cluster: &Cluster, leases: &Leases, spec: &AllocationSpec, now: Instant) -> Option<u64> {
     let queue = cluster.queue_named(&spec.vcluster);
     let token = leases.get(queue).filter(|lease| now < lease.until)?.token;
-    // The quorum knows what it depends on, and makes the lanes of a task group.
-    let gets_none_yet = spec.hold || !spec.depends_on.is_empty() || spec.tasks.is_some();
+    // The quorum knows what it depends on, and makes the lanes of a task group and the replicas of a
+    // service.
+    let gets_none_yet = spec.hold || !spec.depends_on.is_empty() || spec.tasks.is_some() || spec.scaling.is_some();
     let waits = gets_none_yet || !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue);
     (!waits).then_some(token)
 }
@@ -436,7 +442,7 @@ async fn preempt(quorum: &QuorumClient, lease_token: u64, preempted: PreemptedFo
 mod tests {
     use super::*;
     use lattice_model::test_builders::{self, node};
-    use lattice_model::{AllocationState, Dependency, DependencyCondition, SchedulerKind, TaskGroup, Timestamp, VCluster};
+    use lattice_model::{AllocationState, Dependency, DependencyCondition, Drain, Scaling, SchedulerKind, TaskGroup, Timestamp, VCluster};
 
     pub(crate) const OTHER: &str = "gpu";
 
@@ -477,6 +483,10 @@ mod tests {
         }
     }
 
+    fn scaling() -> Scaling {
+        Scaling { replicas_min: 1, replicas_max: 2, policy: None, drain: Drain::default() }
+    }
+
     fn refused(refusal: Refusal) -> Result<Answer, CallError> {
         Err(CallError::Refused(refusal))
     }
@@ -512,6 +522,8 @@ mod tests {
         let later = now + Duration::from_millis(1);
         let of = |name: &str, lease| Leases::from([(name.to_owned(), lease)]);
         assert!(leads(&of(DEFAULT_VCLUSTER, lease(true, later)), now));
+        assert_eq!(own_token(&of(OTHER, lease(true, later)), OTHER, now), Some(7));
+        assert_eq!(own_token(&of(OTHER, lease(false, later)), OTHER, now), None);
         for leases in [
             Leases::new(),
             of(DEFAULT_VCLUSTER, lease(false, later)),
@@ -550,6 +562,8 @@ mod tests {
         assert_eq!(newcomer_token(&cluster(vec![]), &leases, &AllocationSpec { depends_on, ..spec.clone() }, now), None);
         let tasks = Some(Box::new(TaskGroup::parse("0-9").unwrap()));
         assert_eq!(newcomer_token(&cluster(vec![]), &leases, &AllocationSpec { tasks, ..spec.clone() }, now), None);
+        let scaling = Some(Box::new(scaling()));
+        assert_eq!(newcomer_token(&cluster(vec![]), &leases, &AllocationSpec { scaling, ..spec.clone() }, now), None);
         assert_eq!(newcomer_token(&cluster(vec![]), &leases, &spec, until), None, "the lease has ended");
         assert_eq!(newcomer_token(&cluster(vec![]), &Leases::new(), &spec, now), None);
     }
@@ -596,7 +610,9 @@ mod tests {
         let held = Allocation { held: true, ..pending(5, "") };
         let mut group = pending(6, "");
         test_builders::spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("0-9").unwrap()));
-        let view = cluster(vec![pending(1, ""), pending(2, "unknown"), pending(3, OTHER), running, held, group]);
+        let mut service = pending(7, "");
+        test_builders::spec_of(&mut service).scaling = Some(Box::new(scaling()));
+        let view = cluster(vec![pending(1, ""), pending(2, "unknown"), pending(3, OTHER), running, held, group, service]);
         assert_eq!(depths(&view, &[(DEFAULT_VCLUSTER, 7)].into()), [(DEFAULT_VCLUSTER, 2)].into());
         let both = [(DEFAULT_VCLUSTER, 7), (OTHER, 8)].into();
         assert_eq!(depths(&view, &both), [(DEFAULT_VCLUSTER, 2), (OTHER, 1)].into());

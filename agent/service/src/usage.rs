@@ -10,11 +10,11 @@ pub(super) use stored::{PUSHED, Pushed};
 
 use super::Api;
 use super::tasks::refuse_group;
-use asking::{NODES_AT_ONCE_MAX, open};
+use asking::NODES_AT_ONCE_MAX;
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use lattice_mesh::gpu_usage::{WireGpu, WireGpus};
-use lattice_mesh::usage::{Shown, WireUsage};
+use lattice_mesh::usage::{Shown, UsageOpen, WireUsage};
 use lattice_model::{Allocation, AllocationState, NodeId, Principal, millis};
 use lattice_observe::measuring::devices::gpus_of_node;
 use lattice_observe::measuring::{self, DURATION_MAX, UsageError};
@@ -67,7 +67,7 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
 pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation, duration: Duration) -> Vec<v1::NodeUsage> {
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
-        let open = open(user, allocation, duration);
+        let open = UsageOpen::of(user, allocation, duration);
         async move {
             let address = api.mesh_address(&node).await;
             match measuring::of_node(&api.context.work.measuring, &node, address, open).await {
@@ -89,7 +89,7 @@ async fn add_gpus(api: &Api, user: &Principal, allocation: &Allocation, nodes: &
     let answered = allocation.nodes().cloned().zip(nodes.iter_mut()).filter(|(_, usage)| usage.error.is_empty());
     let (all, usages): (Vec<NodeId>, Vec<&mut v1::NodeUsage>) = answered.unzip();
     let asked = all.into_iter().map(|node| {
-        let open = open(user, allocation, Duration::ZERO);
+        let open = UsageOpen::of(user, allocation, Duration::ZERO);
         async move {
             let address = api.mesh_address(&node).await;
             gpus_of_node(&api.context.work.measuring, &node, address, open).await

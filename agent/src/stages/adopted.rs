@@ -31,6 +31,8 @@ use lattice_observe::traces::Traces;
 use lattice_placing as placing;
 use lattice_placing::{Placing, Rounds};
 use lattice_quorum_client::wire::NodeHealth;
+use lattice_scaling as scaling;
+use lattice_scaling::ScalingCounts;
 use lattice_service as service;
 use lattice_service::user_shares::UserShares;
 use lattice_telemetry::sample::Collect;
@@ -106,20 +108,24 @@ impl Adopted {
         tasks.spawn(peers.run(me.clone(), quorum.clone(), membership.clone(), cluster.clone(), stop.child_token()));
         tasks.spawn(facts::follow(context.machine.facts.clone(), offer, membership.clone(), stop.child_token()));
         let (held, leases) = watch::channel(placing::Leases::new());
-        let (rounds, requests) = (Rounds::default(), service::Requests::default());
+        let (rounds, scaled, requests) = (Rounds::default(), ScalingCounts::default(), service::Requests::default());
+        let past = Arc::new(service::past(&config));
         let placing = Placing { leases, cluster: cluster.clone(), membership: membership.clone(), rounds: rounds.clone() };
         let idle_leases = if config.has(Role::Scheduler) {
             let (me, lease_ms) = (me.clone(), config.scheduler_lease_ms);
             tasks.spawn(placing::run(me, quorum.clone(), placing.clone(), lease_ms, held, stop.child_token()));
             let handles = Arc::clone(&context.work.checkpoint);
             tasks.spawn(checkpoint::broker::run(handles, quorum.clone(), placing.clone(), stop.child_token()));
+            let measuring = context.work.measuring.clone();
+            let source = scaling::Metrics { measuring, store: Arc::clone(&past), cluster: cluster.clone() };
+            tasks.spawn(scaling::run(source, quorum.clone(), placing.clone(), scaled.clone(), stop.child_token()));
             None
         } else {
             Some(held)
         };
         tasks.spawn(audit::run(Arc::clone(&context), stop.child_token()));
         tasks.spawn(traces.flush(context.work.problems.clone(), stop.child_token()));
-        let counted: Vec<Box<dyn Collect>> = vec![Box::new(rounds), Box::new(requests.clone())];
+        let counted: Vec<Box<dyn Collect>> = vec![Box::new(rounds), Box::new(scaled), Box::new(requests.clone())];
         let counted = (self.journal_counts, counted);
         metrics::begin(&config, &context, &membership, &session, counted, &mut degraded, (&tasks, &stop)).await;
         let api = service::Api {
@@ -140,7 +146,7 @@ impl Adopted {
                 log_streams: UserQuota::default(),
                 log_streams_max: config.logs.max_concurrent,
             },
-            past: service::Past { store: Arc::new(service::past(&config)), tail: service::stored_tail(&config) },
+            past: service::Past { store: past, tail: service::stored_tail(&config) },
             degraded: Arc::new(degraded),
             started_at: clock::now(),
             submitted: service::Submitted::default(),

@@ -4,6 +4,7 @@ use super::family::families;
 
 const API: &str = "the API on the agent's socket";
 const SCHEDULER: &str = "the scheduler, for queues whose lease this agent has";
+const SCALING: &str = "the loop that scales services, for queues whose lease this agent has";
 
 families! {
     API_REQUESTS = Counter "lattice_api_requests_total", Count, ["method", "status"], Agent, API,
@@ -22,6 +23,16 @@ families! {
         "Claims proposed to the quorum from here, by result: accepted, rejected, unanswered.";
     PLACEMENTS = Counter "lattice_scheduling_placements_total", Count, ["vcluster"], Agent, "the scheduler, and submissions with a claim",
         "Allocations that got nodes by a claim from here.";
+    SCALING_LOOKS = Counter "lattice_scaling_looks_total", Count, ["result"], Agent, SCALING,
+        "Looks at the metrics by which services scale, by what came of them: unchanged, noted, up, down, refused, unanswered, dropped.";
+    SCALING_STEPS = Counter "lattice_scaling_steps_total", Count, ["direction"], Agent, SCALING,
+        "Changes of the wanted number of replicas that the quorum took, by direction: up, down.";
+    SCALING_METRIC_FAILURES = Counter "lattice_autoscaling_metric_query_failures_total", Count, [], Agent, SCALING,
+        "Looks at metrics by which services scale that found no value.";
+    SCALING_SERVICES = Gauge "lattice_scaling_services", Count, ["state"], Agent, SCALING,
+        "Services that scale by themselves in queues that are served here, by state: missing (several looks in a row found no value), oscillating, ok.";
+    SCALING_SERVICES_BELOW_MIN = Gauge "lattice_scaling_services_below_min", Count, [], Agent, SCALING,
+        "Services that scale, in queues that are served here, of which fewer replicas have nodes than there must be at least; not those that are held or wait for other work.";
     HEARTBEAT_SECONDS = Histogram "lattice_agent_heartbeat_latency_seconds", Seconds, [], Agent, "the session with the quorum",
         "From a heartbeat to the leader's acknowledgement.";
     STARTUP_SECONDS = Histogram "lattice_agent_allocation_startup_seconds", Seconds, [], Agent, "the allocations' tasks",

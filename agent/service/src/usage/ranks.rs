@@ -1,10 +1,11 @@
 //! What each rank of an allocation's launches does, as reported by the agents of its nodes.
 
 use super::Api;
-use super::asking::{NODES_AT_ONCE_MAX, open};
+use super::asking::NODES_AT_ONCE_MAX;
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use lattice_mesh::ranks::{WireRank, WireRanks};
+use lattice_mesh::usage::UsageOpen;
 use lattice_meshd::diagnosis::{DiagnosisError, ranks};
 use lattice_model::{Allocation, Principal};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 pub(super) async fn of_all_nodes(api: &Api, user: &Principal, allocation: &Allocation) -> Vec<Result<WireRanks, DiagnosisError>> {
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
-        let open = open(user, allocation, Duration::ZERO);
+        let open = UsageOpen::of(user, allocation, Duration::ZERO);
         async move { ranks::of_node(&api.context, &node, api.mesh_address(&node).await, open).await }
     });
     stream::iter(asked).buffered(NODES_AT_ONCE_MAX).collect().await

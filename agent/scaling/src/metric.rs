@@ -1,0 +1,248 @@
+//! Where the value of a service's metric comes from: the agents of its replicas, or the metrics store.
+
+use crate::services::Service;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use lattice_agent_common::clock;
+use lattice_membership::cluster::Cluster;
+use lattice_mesh::usage::{UsageOpen, WireUsage};
+use lattice_model::scaling::Selector;
+use lattice_model::{Allocation, Amount, NodeId, Resources, ScaleMetric, with_causes};
+use lattice_observe::measuring::{self, Measuring, UsageError};
+use lattice_telemetry::push::StoreError;
+use lattice_telemetry::query::{Query, QueryError};
+use lattice_telemetry::window::PROD_MS;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::watch;
+
+/// How many replicas of a service are asked at once.
+const REPLICAS_AT_ONCE_MAX: usize = 64;
+/// An older measurement of a replica is none.
+const AGE_MAX: Duration = Duration::from_secs(60);
+/// The longest reason that is noted, in characters.
+const WHY_CHARS_MAX: usize = 200;
+
+/// Where the values of metrics come from.
+pub trait Source: Send + Sync + 'static {
+    /// The mean of this metric over the replicas of a service that run, of which there is at least one;
+    /// numbers that are measured all the time are the mean over the last `interval`.
+    fn value(&self, metric: &ScaleMetric, service: &Service, interval: Duration) -> impl Future<Output = Result<f64, NoValue>> + Send;
+}
+
+/// A replica and its node, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    number: u32,
+    node: NodeId,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "replica {} on {}", self.number, self.node)
+    }
+}
+
+/// Why a metric has no value.
+#[derive(Debug, Error)]
+pub enum NoValue {
+    #[error("none of its replicas runs")]
+    NoReplica,
+    #[error("no answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+    #[error("it is {0}, which is no number from 0 on")]
+    OddNumber(f64),
+    #[error("{0}")]
+    Unanswered(Place, #[source] UsageError),
+    #[error("{place}: its agent does not measure {name} there")]
+    NotMeasured { place: Place, name: &'static str },
+    #[error("{place}: its last measurement is {age_s} s old")]
+    OldMeasurement { place: Place, age_s: u64 },
+    #[error("{0}: its share has no cores")]
+    NoCores(Place),
+    #[error("this agent has no metrics store")]
+    NoStore,
+    #[error("this agent cannot use its metrics store: {0}")]
+    UnusableStore(String),
+    #[error(transparent)]
+    Store(#[from] QueryError),
+    #[error("the store at {url} has no series of its replicas")]
+    NoSeries { url: String },
+}
+
+/// What a look at a service's metric finds: its value, or why it has none, in words of at most
+/// 200 characters. It takes no longer than `timeout`.
+pub async fn look(
+    source: &impl Source,
+    metric: &ScaleMetric,
+    service: &Service,
+    interval: Duration,
+    timeout: Duration,
+) -> Result<Amount, String> {
+    let value = async {
+        if service.replicas.is_empty() {
+            return Err(NoValue::NoReplica);
+        }
+        let value = tokio::time::timeout(timeout, source.value(metric, service, interval)).await;
+        let value = value.map_err(|_| NoValue::Timeout(timeout))??;
+        Amount::of(value).ok_or(NoValue::OddNumber(value))
+    };
+    value.await.map_err(|error| {
+        let plain: String = with_causes(&error).chars().map(|c| if c.is_control() { ' ' } else { c }).take(WHY_CHARS_MAX).collect();
+        tracing::debug!(allocation = %service.record.id, why = %plain, "the metric by which it scales has no value");
+        plain
+    })
+}
+
+/// The agents of the replicas, and the metrics store of this agent.
+pub struct Metrics {
+    /// Asks the agents.
+    pub measuring: Measuring,
+    /// The store, if one is configured, or why it cannot be used.
+    pub store: Arc<Result<Option<Query>, StoreError>>,
+    /// The mesh addresses of nodes.
+    pub cluster: watch::Receiver<Arc<Cluster>>,
+}
+
+impl Source for Metrics {
+    async fn value(&self, metric: &ScaleMetric, service: &Service, interval: Duration) -> Result<f64, NoValue> {
+        let number = match metric {
+            ScaleMetric::CpuUtilization => Number { name: "cpu_cores", is_per_core: true },
+            ScaleMetric::GpuUtilization => Number { name: "gpu_utilization", is_per_core: false },
+            ScaleMetric::RequestRate => Number { name: "connections_accepted", is_per_core: false },
+            ScaleMetric::QueueDepth => Number { name: "accept_queue", is_per_core: false },
+            ScaleMetric::Stored(selector) => return self.of_store(selector, service).await,
+        };
+        let mut asking = Vec::with_capacity(service.replicas.len());
+        for replica in &service.replicas {
+            asking.push(self.of_replica(number, service, replica, interval));
+        }
+        let values: Vec<f64> = stream::iter(asking).buffered(REPLICAS_AT_ONCE_MAX).try_collect().await?;
+        Ok(values.iter().sum::<f64>() / values.len().max(1) as f64)
+    }
+}
+
+impl Metrics {
+    /// The number of one replica, as its agent measures it. It is asked for as the service's owner, who
+    /// may see it.
+    async fn of_replica(&self, number: Number, service: &Service, replica: &Allocation, interval: Duration) -> Result<f64, NoValue> {
+        let Some(share) = replica.shares.iter().next() else { return Err(NoValue::NoReplica) };
+        let place = Place { number: replica.replica.as_ref().map_or(0, |replica| replica.number), node: share.node.clone() };
+        let open = UsageOpen::of(&service.record.owner, replica, interval);
+        let address = self.cluster.borrow().nodes.get(share.node).map(|node| node.addresses.mesh.clone());
+        match measuring::of_node(&self.measuring, share.node, address, open).await {
+            Ok(usage) => number.of(&usage, place, &share.resources, interval),
+            Err(error) => Err(NoValue::Unanswered(place, error)),
+        }
+    }
+
+    /// The mean of the store's series of all replicas.
+    async fn of_store(&self, selector: &Selector, service: &Service) -> Result<f64, NoValue> {
+        let store = match &*self.store {
+            Ok(Some(store)) => store,
+            Ok(None) => return Err(NoValue::NoStore),
+            Err(error) => return Err(NoValue::UnusableStore(with_causes(error))),
+        };
+        let ids: Vec<_> = service.replicas.iter().map(|replica| replica.id).collect();
+        let value = store.at(&selector.mean_of(&ids), clock::now().0 as f64 / 1e3).await?;
+        value.ok_or_else(|| NoValue::NoSeries { url: store.url() })
+    }
+}
+
+/// A number of what an allocation uses of a node, and whether it counts for each core of its share.
+#[derive(Clone, Copy)]
+struct Number {
+    name: &'static str,
+    is_per_core: bool,
+}
+
+impl Number {
+    /// Its mean over the interval, if it is recorded and the interval is not shorter than a recorded
+    /// window; otherwise the newest one.
+    fn of(self, usage: &WireUsage, place: Place, share: &Resources, interval: Duration) -> Result<f64, NoValue> {
+        let age = Duration::from_millis(usage.age_ms);
+        if age > AGE_MAX {
+            return Err(NoValue::OldMeasurement { place, age_s: age.as_secs() });
+        }
+        let Some(shown) = usage.shown.iter().find(|shown| shown.name == self.name) else {
+            return Err(NoValue::NotMeasured { place, name: self.name });
+        };
+        let value = shown.mean.filter(|_| interval >= Duration::from_millis(PROD_MS)).unwrap_or(shown.now);
+        match (self.is_per_core, share.cores) {
+            (false, _) => Ok(value),
+            (true, 0) => Err(NoValue::NoCores(place)),
+            (true, cores) => Ok(value / f64::from(cores)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::tests::{replica, service};
+    use lattice_mesh::usage::Shown;
+
+    const CPU: Number = Number { name: "cpu_cores", is_per_core: true };
+    const QUEUE: Number = Number { name: "accept_queue", is_per_core: false };
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn usage(age_ms: u64, name: &str, now: f64, mean: Option<f64>) -> WireUsage {
+        let shown = Shown { name: name.into(), unit: String::new(), source: "cgroup2".into(), now, mean, max: mean };
+        WireUsage { age_ms, shown: vec![shown] }
+    }
+
+    fn of(number: Number, usage: &WireUsage, cores: u32, interval: Duration) -> Result<f64, String> {
+        let place = Place { number: 3, node: "n7".parse().unwrap() };
+        let share = Resources { cores, ..Resources::default() };
+        number.of(usage, place, &share, interval).map_err(|error| with_causes(&error))
+    }
+
+    #[test]
+    fn a_replica_is_as_busy_as_the_cores_of_its_share() {
+        assert_eq!(of(CPU, &usage(900, "cpu_cores", 3.0, None), 4, MINUTE), Ok(0.75));
+        assert_eq!(of(CPU, &usage(900, "cpu_cores", 3.0, Some(1.0)), 4, MINUTE), Ok(0.25), "the mean over the interval");
+        assert_eq!(of(CPU, &usage(900, "cpu_cores", 3.0, Some(1.0)), 4, Duration::from_secs(1)), Ok(0.75), "no window is as short");
+        assert_eq!(of(QUEUE, &usage(900, "accept_queue", 3.0, None), 4, MINUTE), Ok(3.0));
+    }
+
+    #[test]
+    fn what_is_not_measured_has_no_value_and_says_where() {
+        let reason = |number, usage: &WireUsage, cores| of(number, usage, cores, MINUTE).unwrap_err();
+        let other = usage(900, "threads", 3.0, None);
+        assert_eq!(reason(QUEUE, &other, 4), "replica 3 on n7: its agent does not measure accept_queue there");
+        assert_eq!(reason(CPU, &usage(900, "cpu_cores", 3.0, None), 0), "replica 3 on n7: its share has no cores");
+        assert_eq!(reason(CPU, &usage(61_000, "cpu_cores", 3.0, None), 4), "replica 3 on n7: its last measurement is 61 s old");
+        let gone = NoValue::Unanswered(Place { number: 0, node: "n1".parse().unwrap() }, UsageError::OddGpuReadings);
+        assert_eq!(with_causes(&gone), "replica 0 on n1: its drivers report what cannot be shown");
+    }
+
+    /// A site's own source of values.
+    enum Elsewhere {
+        Value(f64),
+        Silent,
+    }
+
+    impl Source for Elsewhere {
+        async fn value(&self, _: &ScaleMetric, _: &Service, _: Duration) -> Result<f64, NoValue> {
+            match self {
+                Self::Value(value) => Ok(*value),
+                Self::Silent => std::future::pending().await,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_look_finds_a_number_or_why_there_is_none_in_time() {
+        let record = service(1, "queue_depth");
+        let one = Arc::new(replica(11, &record, 0));
+        let mut service = Service { record: Arc::new(record), replicas: vec![one] };
+        let timeout = Duration::from_millis(1);
+        let found = async |source: Elsewhere, service: &Service| look(&source, &ScaleMetric::QueueDepth, service, MINUTE, timeout).await;
+        assert_eq!(found(Elsewhere::Value(1.5), &service).await, Ok(Amount(1_500_000)));
+        assert_eq!(found(Elsewhere::Value(f64::NAN), &service).await, Err("it is NaN, which is no number from 0 on".to_owned()));
+        assert_eq!(found(Elsewhere::Silent, &service).await, Err("no answer within 0 s".to_owned()));
+        service.replicas.clear();
+        assert_eq!(found(Elsewhere::Value(1.5), &service).await, Err("none of its replicas runs".to_owned()));
+    }
+}
