@@ -83,6 +83,10 @@ pub struct Allocation {
     pub reason: Option<EndReason>,
     /// When the submission was committed; a requeue does not change it.
     pub submitted_at: Timestamp,
+    /// The number of the audit record of its submission: of two allocations, that with the smaller one
+    /// was submitted before. 0: of a lane.
+    #[serde(default)]
+    pub submission: u64,
     /// When nodes were last claimed for it.
     pub claimed_at: Option<Timestamp>,
     /// When it last began to run.
@@ -174,6 +178,7 @@ impl Allocation {
             state: AllocationState::Pending,
             reason: None,
             submitted_at: at,
+            submission: 0,
             claimed_at: None,
             started_at: None,
             ended_at: None,
@@ -218,6 +223,12 @@ impl Allocation {
     /// Whether it is a task group. It gets no nodes itself: its lanes do.
     pub fn is_task_group(&self) -> bool {
         self.spec.tasks.is_some() && self.lane.is_none()
+    }
+
+    /// Whether it has begun to run under any of its claims.
+    pub fn has_ever_begun(&self) -> bool {
+        let earlier = self.requeue_count > 0 || self.attempts.iter().any(|attempt| attempt.started_at.is_some());
+        self.started_at.is_some() || earlier
     }
 
     /// Its state for people. A task group is Running from the start of its first lane on.

@@ -92,7 +92,7 @@ pub use conformance::Conformance;
 pub use constraint::{Constraints, Topology};
 pub use dag::{Dag, DagSize, DagStep, DagSubmission, Step, StepCounts, StepEnd};
 pub use data::{Data, DataMount};
-pub use dependency::{Dependencies, Dependency, DependencyCondition, Parent, ParentState};
+pub use dependency::{Dependencies, Dependency, DependencyCondition, Parent, ParentFacts, ParentState};
 pub use duration::millis;
 pub use end_reason::EndReason;
 pub use ids::{AllocationId, Boot, CheckpointId, DagId, Epoch, Generation, Incarnation, LaunchId, MemberId, NodeId, Revision};

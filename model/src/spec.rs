@@ -135,6 +135,9 @@ pub struct AllocationSpec {
     /// [`DEPENDENCIES_MAX`], each allocation once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<Dependency>,
+    /// Whether it gets nodes only when all that its user submitted before under the same name is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub singleton: bool,
     /// Set if it is a task group: the entry point runs once for each task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Box<TaskGroup>>,
@@ -252,6 +255,7 @@ impl AllocationSpec {
             checkpoint: None,
             hold: false,
             depends_on: Vec::new(),
+            singleton: false,
             tasks: None,
         }
     }
