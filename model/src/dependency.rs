@@ -27,6 +27,9 @@ use thiserror::Error;
 
 /// Largest number of allocations that one may depend on.
 pub const DEPENDENCIES_MAX: usize = 256;
+/// How many task groups that have not ended may have tasks that correspond to those of one: each end
+/// of a task there costs as many changes.
+pub const FOLLOWERS_MAX: usize = 16;
 /// How many of them a text names.
 const NAMED_MAX: usize = 3;
 /// What users write for work that waits for all earlier work of its user with its name.
@@ -306,13 +309,14 @@ impl Dependencies {
     /// What is waited for, in a sentence without its subject; `None`: nothing.
     pub fn sentence(&self) -> Option<String> {
         let predecessor = self.predecessor.map(|id| format!("{}, an earlier one of this name, to end", id.short()));
-        waits_for(predecessor.into_iter().chain(self.parents.iter().filter(|parent| !parent.is_met()).map(Parent::awaited)))
+        let unmet = self.parents.iter().filter(|parent| !parent.is_met()).map(Parent::awaited);
+        listed(predecessor.into_iter().chain(unmet)).map(|all| format!("waits for {all}"))
     }
 
-    /// Which groups' tasks some tasks of this group may wait for, in a sentence without its subject;
-    /// `None`: none.
-    pub fn tasks_sentence(&self) -> Option<String> {
-        waits_for(self.parents.iter().filter(|parent| parent.awaits_tasks()).map(|parent| format!("the same tasks of {}", parent.label())))
+    /// The groups for whose tasks some tasks of this group may wait, such as `1f0c9a4e (prep)`; `None`:
+    /// there are none.
+    pub fn corresponding(&self) -> Option<String> {
+        listed(self.parents.iter().filter(|parent| parent.awaits_tasks()).map(Parent::label))
     }
 
     fn note_eligible(&mut self, now: Timestamp) {
@@ -322,14 +326,14 @@ impl Dependencies {
     }
 }
 
-/// A sentence with the first of these parts, and how many more there are; `None`: there are none.
-fn waits_for(all: impl Iterator<Item = String>) -> Option<String> {
+/// The first of these parts, and how many more there are; `None`: there are none.
+fn listed(all: impl Iterator<Item = String>) -> Option<String> {
     let all: Vec<String> = all.collect();
     let more = all.len().saturating_sub(NAMED_MAX);
     let mut parts: Vec<String> = all.into_iter().take(NAMED_MAX).collect();
     parts.extend((more > 0).then(|| format!("{more} more")));
     let last = parts.pop()?;
-    Some(if parts.is_empty() { format!("waits for {last}") } else { format!("waits for {} and {last}", parts.join(", ")) })
+    Some(if parts.is_empty() { last } else { format!("{} and {last}", parts.join(", ")) })
 }
 
 #[cfg(test)]
@@ -422,9 +426,9 @@ mod tests {
         let other = parent(1, DependencyCondition::Corresponding, ParentState::Unended);
         let mut all = Dependencies::new(vec![other.clone()], NOW);
         assert_eq!((all.are_met(), all.eligible_at, all.sentence()), (true, Some(NOW), None));
-        assert_eq!(all.tasks_sentence().as_deref(), Some("waits for the same tasks of 00000001 (job1)"));
+        assert_eq!(all.corresponding().as_deref(), Some("00000001 (job1)"));
         all.set_state(other.on, ParentState::Ended(AllocationState::Failed), NOW);
-        assert_eq!((all.tasks_sentence(), all.impossible()), (None, None));
+        assert_eq!((all.corresponding(), all.impossible()), (None, None));
     }
 
     #[test]

@@ -82,12 +82,23 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
 
 /// Adds what only a query of this group answers.
 pub(super) async fn add_counts(api: &Api, group: &Allocation, shown: &mut v1::Allocation, stale: bool) -> Result<(), Status> {
-    let counts = counts(&states(api, group.id, WhichTasks::Counts, stale).await?.counts);
+    let known = states(api, group.id, WhichTasks::Counts, stale).await?.counts;
+    let counts = counts(&known);
     if !group.state.is_terminal() && !group.held && group.awaits().is_none() {
-        shown.status_message = format!("{} of {} done", ended_count(&counts), counts.total);
+        shown.status_message = format!("{} of {} done", ended_count(&counts), counts.total) + &awaiting_text(group, known.awaiting);
     }
     shown.tasks = Some(counts);
     Ok(())
+}
+
+/// For which groups' tasks so many tasks of this group wait; empty: none does.
+pub(super) fn awaiting_text(group: &Allocation, awaiting: u32) -> String {
+    let of = group.dependencies.as_ref().and_then(|all| all.corresponding());
+    match (awaiting, of) {
+        (0, _) | (_, None) => String::new(),
+        (1, Some(of)) => format!("; 1 waits for the same task of {of}"),
+        (_, Some(of)) => format!("; {awaiting} wait for the same tasks of {of}"),
+    }
 }
 
 /// How many tasks have ended.
@@ -194,7 +205,7 @@ fn spec_again(group: &Allocation, again: &TaskSet) -> Result<AllocationSpec, Sta
     })?;
     let tasks = TaskGroup { indices, ..tasks.clone() };
     let spec = AllocationSpec::clone(&group.spec);
-    Ok(AllocationSpec { tasks: Some(Box::new(tasks)), depends_on: Vec::new(), hold: false, ..spec })
+    Ok(AllocationSpec { tasks: Some(Box::new(tasks)), depends_on: Vec::new(), singleton: false, hold: false, ..spec })
 }
 
 /// Refuses to do to a task group what needs nodes.

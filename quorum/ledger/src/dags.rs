@@ -14,6 +14,7 @@
 //! A step that runs could keep the record of a large DAG for long, so the records of all DAGs have a
 //! bound, and those of one user a smaller one.
 
+use super::corresponding::may_correspond;
 use super::refusal::{DependencyRefusal, Refusal};
 use super::views::{CANDIDATES_MAX, id_range};
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
@@ -107,10 +108,10 @@ impl Ledger {
         self.admits_dag_of_user(context, &specs, owner)?;
         for (number, (step, spec)) in (0..).zip(submission.steps.iter().zip(specs)) {
             // The steps before it exist, and nothing has been dropped yet.
-            let dependencies = self.dependencies_of(&spec, context.at);
+            let (dependencies, awaited) = (self.dependencies_of(&spec, owner, context.at), self.tasks_awaited(&spec));
             let dag = Some(Box::new(StepOf { dag: id, number, name: step.name.clone() }));
             let submitted = Allocation::submitted(step.allocation, spec, owner.clone(), context.at);
-            self.add_submitted(context, Allocation { dependencies, dag, ..submitted });
+            self.add_submitted(context, Allocation { dependencies, dag, ..submitted }, &awaited);
         }
         let detail = format!("DAG {id} ({}) with {}", record.name, counted(record.steps.len(), "step"));
         self.dags.insert(record);
@@ -183,20 +184,23 @@ impl Ledger {
             if *on == id {
                 return Err(refused(DependencyRefusal::Itself));
             }
-            let excluding = earlier.excluding.get(on).copied().unwrap_or_default();
             let excludes = *condition == DependencyCondition::Mutex;
+            let corresponds = *condition == DependencyCondition::Corresponding;
+            let of_same_kind = if corresponds { &mut earlier.following } else { &mut earlier.excluding };
+            let more = of_same_kind.get(on).copied().unwrap_or_default();
+            if excludes || corresponds {
+                *of_same_kind.entry(*on).or_default() += 1;
+            }
             match earlier.parents.get(on) {
                 Some(parent) if excludes && (spec.tasks.is_some() || parent.is_task_group) => {
                     return Err(refused(DependencyRefusal::TaskGroup));
                 }
-                Some(parent) if excludes && parent.parents + excluding >= DEPENDENCIES_MAX => {
+                Some(parent) if excludes && parent.parents + more >= DEPENDENCIES_MAX => {
                     return Err(refused(DependencyRefusal::TooMany));
                 }
+                Some(parent) if corresponds => may_correspond(spec.tasks.is_some(), parent.is_task_group, more).map_err(refused)?,
                 Some(_) => {}
-                None => self.admits_dependency(dependency, spec, owner, excluding)?,
-            }
-            if excludes {
-                *earlier.excluding.entry(*on).or_default() += 1;
+                None => self.admits_dependency(dependency, spec, owner, more)?,
             }
         }
         earlier.parents.insert(id, EarlierStep { parents: spec.depends_on.len(), is_task_group: spec.tasks.is_some() });
@@ -355,6 +359,8 @@ struct Earlier {
     parents: BTreeMap<AllocationId, EarlierStep>,
     /// How many steps exclude an allocation.
     excluding: BTreeMap<AllocationId, usize>,
+    /// How many steps have tasks that correspond to those of a task group.
+    following: BTreeMap<AllocationId, usize>,
 }
 
 struct EarlierStep {

@@ -5,7 +5,7 @@ use super::scenarios::{Story, id, node, prepared, released, spec, user};
 use super::{Action, DependencyRefusal, EndedLimitsChange, Ledger, NodeStateChange, Outcome, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::dependency::{
     DEPENDENCIES_MAX,
-    DependencyCondition::{self, Any, Failure, Mutex, Success},
+    DependencyCondition::{self, After, Any, Corresponding, Failure, Mutex, Success},
 };
 use lattice_model::{
     AllocationSpec, AllocationState, AuditAction, Dependency, EndReason, Entrypoint, Epoch, NodeState, Parent, ParentState, ReportItem,
@@ -291,7 +291,7 @@ fn a_submission_whose_script_has_its_parent_forgotten_depends_on_it() {
 type Workflow = Vec<(Vec<(usize, DependencyCondition)>, bool)>;
 
 fn a_workflow() -> impl Strategy<Value = Workflow> {
-    let edge = (any::<prop::sample::Index>(), prop::sample::select(vec![Success, Failure, Any]));
+    let edge = (any::<prop::sample::Index>(), prop::sample::select(vec![Success, Failure, Any, After]));
     prop::collection::vec((prop::collection::vec(edge, 0..3), any::<bool>()), 1..8).prop_map(|parts| {
         let part = |(number, (edges, fails)): (usize, (Vec<(prop::sample::Index, DependencyCondition)>, bool))| {
             let mut named = BTreeSet::new();
@@ -310,7 +310,7 @@ fn expected(workflow: &Workflow) -> Vec<AllocationState> {
         let is_met = |(on, condition): &(usize, DependencyCondition)| match condition {
             Success => states[*on] == AllocationState::Completed,
             Failure => states[*on] == AllocationState::Failed,
-            Any | Mutex => true,
+            Any | Mutex | After | Corresponding => true,
         };
         let runs = edges.iter().all(is_met);
         states.push(match (runs, fails) {

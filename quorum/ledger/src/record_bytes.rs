@@ -28,7 +28,7 @@ use std::path::Path;
 
 /// An allocation with its spec, the `Arc`s around both, and its entries in the indexes of
 /// allocations.
-const ALLOCATION_BYTES: usize = 1600;
+const ALLOCATION_BYTES: usize = 1616;
 /// A share with the name of its node. Not counted one by one: there may be 10,000 of them, and a
 /// change of one must not cost the number of all.
 const SHARE_BYTES: usize = 144;
@@ -41,7 +41,7 @@ const CHECKPOINT_BYTES: usize = 80;
 /// A preemption order, with its block.
 const PREEMPTION_BYTES: usize = 144;
 /// What it depends on, with its block and that of the list.
-const DEPENDENCIES_BYTES: usize = 80;
+const DEPENDENCIES_BYTES: usize = 96;
 /// An allocation that it depends on, with its place in the list, and its place among those that others
 /// depend on.
 const PARENT_BYTES: usize = 144;
@@ -119,6 +119,7 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
         state: _,
         reason,
         submitted_at: _,
+        submission: _,
         claimed_at: _,
         started_at: _,
         ended_at: _,
@@ -322,7 +323,7 @@ pub(crate) fn reason_bytes(reason: &EndReason) -> usize {
     }
 }
 
-fn dependencies_bytes(Dependencies { parents, eligible_at: _ }: &Dependencies) -> usize {
+fn dependencies_bytes(Dependencies { parents, predecessor: _, eligible_at: _ }: &Dependencies) -> usize {
     let parent = |Parent { on: _, condition: _, name, asked_for_it: _, state: _ }: &Parent| PARENT_BYTES + text_bytes(name);
     DEPENDENCIES_BYTES + parents.iter().map(parent).sum::<usize>()
 }
@@ -394,6 +395,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         checkpoint: _,
         hold: _,
         depends_on,
+        singleton: _,
         tasks,
     } = spec;
     let names: usize = [name, tenant, project, vcluster].into_iter().map(|name| text_bytes(name)).sum();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::history::{ChangedPhases, domain_bytes, lease_bytes};
+use crate::state::correspondence::Correspondence;
 use crate::state::task_groups::{GroupTasks, TaskPlaces};
 use crate::{DomainKey, EndedPlace, Lease};
 use lattice_model::claim::{Share, SharePhase};
@@ -271,6 +272,11 @@ fn no_range_of_tasks_is_left_out() {
     let ranges = |many: u32| TaskSet::from((0..many).map(|number| (number * 3, number * 3 + 1)).collect::<Vec<_>>());
     let places: Vec<(u32, u32, u32)> = (0..800).map(|number| (number * 3, number * 3 + 1, number)).collect();
     let plain = serialized(&GroupTasks::default());
+    let awaiting = |tasks: &TaskSet| {
+        let mut all = Correspondence::default();
+        all.await_tasks(AllocationId(Uuid::from_u128(1)), tasks, tasks);
+        all
+    };
     for (what, tasks) in [
         ("ended", GroupTasks { ended: [(TaskOutcome::Exited(1), ranges(900))].into(), ..GroupTasks::default() }),
         ("waiting", GroupTasks { waiting: ranges(900), ..GroupTasks::default() }),
@@ -278,6 +284,7 @@ fn no_range_of_tasks_is_left_out() {
         ("placed", GroupTasks { placed: TaskPlaces::from(places), ..GroupTasks::default() }),
         ("earlier", GroupTasks { earlier: (0..900).map(|lane| (lane, ranges(1))).collect(), ..GroupTasks::default() }),
         ("stopped", GroupTasks { stopped: Some(Box::new(unmet(long()))), ..GroupTasks::default() }),
+        ("awaited", GroupTasks { correspondence: Some(Box::new(awaiting(&ranges(900)))), ..GroupTasks::default() }),
         ("cancelled_by", GroupTasks { cancelled_by: Some(long()), ..GroupTasks::default() }),
     ] {
         let (estimate, real) = (tasks.bytes(), serialized(&tasks));
