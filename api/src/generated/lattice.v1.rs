@@ -467,8 +467,10 @@ pub struct Dependency {
     #[prost(string, tag = "1")]
     pub r#ref: ::prost::alloc::string::String,
     /// When this allocation may begin: when that one is Completed ("success", the default), is Failed ("failure"), has
-    /// ended in any way ("any"), or has no nodes ("mutex": the two never run at the same time; only for work of the same
-    /// user). "corresponding" (later).
+    /// ended in any way ("any"), has begun or ended ("after"), or has no nodes ("mutex": the two never run at the same
+    /// time; only for work of the same user). "corresponding" is between two task groups: each task may begin when the
+    /// task of the same index of that group has succeeded. "singleton", without a ref: when all that the user submitted
+    /// before under the same name is gone.
     #[prost(string, tag = "2")]
     pub condition: ::prost::alloc::string::String,
 }
@@ -901,7 +903,7 @@ pub struct DependencyStatus {
     pub id: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// as in Dependency
+    /// as in Dependency; of "singleton", it is the latest earlier one that is not gone
     #[prost(string, tag = "3")]
     pub condition: ::prost::alloc::string::String,
     /// of that allocation; empty: it has not ended, and this agent knows no more

@@ -114,7 +114,7 @@ pub fn build_specification(
     Ok(spec)
 }
 
-/// The dependency with what only this program knows: `@last`.
+/// The dependency with what only this program knows: `@last`. A singleton names nothing.
 fn dependency(named: &v1::Dependency, settings: &Settings) -> Result<v1::Dependency, Failure> {
     Ok(v1::Dependency { r#ref: last::resolve(&named.r#ref, &settings.endpoints)?, condition: named.condition.clone() })
 }
