@@ -16,6 +16,7 @@ use crate::telemetry::TelemetryOrder;
 use crate::time::Timestamp;
 use crate::work_usage::WorkUsage;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,12 +43,14 @@ pub struct SubmittedValues {
     pub walltime: Option<Duration>,
     /// The preemption class.
     pub preemption_class: u8,
+    /// The tags.
+    pub tags: BTreeMap<String, String>,
 }
 
 impl SubmittedValues {
     /// Of a spec as it was submitted.
     pub fn of(spec: &AllocationSpec) -> Self {
-        Self { name: spec.name.clone(), walltime: spec.walltime, preemption_class: spec.preemption_class }
+        Self { name: spec.name.clone(), walltime: spec.walltime, preemption_class: spec.preemption_class, tags: spec.tags.clone() }
     }
 }
 
@@ -213,8 +216,8 @@ impl Allocation {
     /// Whether `spec` is the spec that was submitted.
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
         match self.submitted_values.as_deref().cloned() {
-            Some(SubmittedValues { name, walltime, preemption_class }) => {
-                AllocationSpec { name, walltime, preemption_class, ..AllocationSpec::clone(&self.spec) } == *spec
+            Some(SubmittedValues { name, walltime, preemption_class, tags }) => {
+                AllocationSpec { name, walltime, preemption_class, tags, ..AllocationSpec::clone(&self.spec) } == *spec
             }
             None => *self.spec == *spec,
         }

@@ -491,7 +491,7 @@ fn automatic() -> impl Strategy<Value = Option<Automatic>> {
 prop_compose! {
     fn model_spec()(
         labels in ("[a-zä]{1,20}", text(), text(), text()),
-        tags in env(),
+        tags in prop::collection::btree_map("[a-zä.]{1,9}", "[a-zä= ]{0,9}", 0..6),
         share in prop::option::of((0..512u32, 0..=u64::MAX, 0..8u32)),
         (nodes, tasks_per_node, seconds, binding) in (1..=100_000u32, 1..=4096u32, prop::option::of(1..=31_536_000u64), binding()),
         entrypoint in entrypoint(),

@@ -96,6 +96,9 @@ pub struct SubmitFlags {
     /// A name for people [default: the name of the script or the program]
     #[arg(short = 'J', long, alias = "job-name", value_name = "NAME", overrides_with = "name")]
     pub name: Option<String>,
+    /// A label for people, by which `lattice status --tag` finds it; may be given more than once, and with commas
+    #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag)]
+    pub tags: Vec<(String, String)>,
     /// When it is put back into the queue instead of ending as Failed; --requeue without WHEN: on_node_failure
     /// [default: on_node_failure; for a --service: always; for a launch or session: never]
     #[arg(
@@ -200,6 +203,7 @@ impl SubmitFlags {
             pmi: self.pmi.or(under.pmi),
             export: self.export.or(under.export),
             name: self.name.or(under.name),
+            tags: [under.tags, self.tags].concat(),
             requeue: self.requeue.or(under.requeue),
             max_requeues: self.max_requeues.or(under.max_requeues),
             depends_on: [under.depends_on, self.depends_on].concat(),
@@ -295,6 +299,7 @@ impl SubmitFlags {
             ("--service", self.service),
             ("--uenv", self.uenv.is_some()),
             ("--name", self.name.is_some()),
+            ("--tag", !self.tags.is_empty()),
             ("--requeue", self.requeue.is_some()),
             ("--max-requeues", self.max_requeues.is_some()),
             ("--depends-on", !self.depends_on.is_empty()),
@@ -502,6 +507,24 @@ fn parse_assignment(text: &str) -> Result<(String, String), AssignmentError> {
     }
 }
 
+/// The text is no tag.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("write NAME=VALUE, such as campaign=42")]
+pub(crate) struct TagError;
+
+/// Parses a tag and its value.
+pub(crate) fn parse_tag(text: &str) -> Result<(String, String), TagError> {
+    parse_tag_change(text).and_then(|(name, value)| if value.is_empty() { Err(TagError) } else { Ok((name, value)) })
+}
+
+/// Parses a tag and its new value; an empty one removes the tag.
+pub(crate) fn parse_tag_change(text: &str) -> Result<(String, String), TagError> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(TagError),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -575,6 +598,16 @@ mod tests {
         let of = |flags: SubmitFlags| (flags.service, flags.walltime.map(|time| time.as_secs()));
         assert_eq!(of(flags("--service").merge_over(flags("--walltime=60s"))), (true, None));
         assert_eq!(of(flags("--walltime=60s").merge_over(flags("--service"))), (false, Some(60)));
+    }
+
+    #[test]
+    fn tags_add_up_and_have_values() {
+        let tags = |flags: SubmitFlags| flags.tags.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+        assert_eq!(tags(flags("--tag=a=1,b=2 --tags c=x=y")), ["a=1", "b=2", "c=x=y"]);
+        assert_eq!(tags(flags("--tag=a=2").merge_over(flags("--tag=a=1"))), ["a=1", "a=2"], "the last one wins");
+        for bad in ["--tag=a", "--tag==1", "--tag=a="] {
+            assert!(Line::try_parse_from(["x", bad]).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub(crate) const TASK_PLACE_BYTES: usize = 24;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
-const SUBMITTED_BYTES: usize = 64;
+const SUBMITTED_BYTES: usize = 96;
 /// The place of a step in its DAG, with its block.
 const STEP_OF_BYTES: usize = 64;
 /// A DAG, the `Arc` around it, and its entry in the map.
@@ -328,8 +328,8 @@ fn dependencies_bytes(Dependencies { parents, predecessor: _, eligible_at: _ }: 
     DEPENDENCIES_BYTES + parents.iter().map(parent).sum::<usize>()
 }
 
-fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _ }: &SubmittedValues) -> usize {
-    SUBMITTED_BYTES + text_bytes(name)
+fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _, tags }: &SubmittedValues) -> usize {
+    SUBMITTED_BYTES + text_bytes(name) + pairs_bytes(tags)
 }
 
 fn attempt_bytes(attempt: &Attempt) -> usize {

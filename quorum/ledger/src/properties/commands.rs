@@ -355,6 +355,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 name: hold.then(|| format!("name{number}")),
                 walltime: Some(walltime),
                 preemption_class: Some(number as u8 % 11),
+                tags: [("t".to_owned(), if hold { "1".to_owned() } else { String::new() })].into(),
             };
             Action::UpdateAllocation { allocation, by, change, as_operator: number % 2 == 0 }
         }
