@@ -236,6 +236,7 @@ mod tests {
             condition,
             name: format!("job{number}"),
             asked_for_it: false,
+            output: None,
             state,
         };
         let parents = vec![

@@ -228,6 +228,11 @@ impl Allocation {
         self.spec.tasks.is_some() && self.lane.is_none()
     }
 
+    /// The name under which those that depend on it find its output: of its step, if it is one of a DAG.
+    pub fn output_name(&self) -> &str {
+        self.dag.as_deref().map_or(&self.spec.name, |step| &step.name)
+    }
+
     /// Whether it has begun to run under any of its claims.
     pub fn has_ever_begun(&self) -> bool {
         let earlier = self.requeue_count > 0 || self.attempts.iter().any(|attempt| attempt.started_at.is_some());

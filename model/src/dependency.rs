@@ -181,6 +181,24 @@ impl ParentState {
     }
 }
 
+/// Where the output directory of an allocation is, for those that depend on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputPlace {
+    /// The name of its step, if it is one of a DAG, else that of the allocation.
+    pub name: String,
+    /// The allocation's tenant.
+    pub tenant: String,
+    /// The allocation's project.
+    pub project: String,
+}
+
+/// The variable in which work finds the output directory of what has this name and on which it
+/// depends. Characters that a variable may not have become `_`.
+pub fn output_variable(name: &str) -> String {
+    let plain = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+    "LATTICE_PARENT_OUTPUT_".chars().chain(plain).collect()
+}
+
 /// An allocation that another one depends on, in the record of that other one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
@@ -193,6 +211,9 @@ pub struct Parent {
     /// Whether it asked for this, by naming the allocation with `mutex`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asked_for_it: bool,
+    /// Where its output directory is; `None`: it has none, or it is none of this one's owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Box<OutputPlace>>,
     /// What is known of it.
     pub state: ParentState,
 }
@@ -345,7 +366,7 @@ mod tests {
 
     fn parent(number: u128, condition: DependencyCondition, state: ParentState) -> Parent {
         let on = AllocationId(Uuid::from_u128(number << 96));
-        Parent { on, condition, name: format!("job{number}"), asked_for_it: false, state }
+        Parent { on, condition, name: format!("job{number}"), asked_for_it: false, output: None, state }
     }
 
     #[test]
@@ -395,6 +416,13 @@ mod tests {
             let found = (judged(condition, ended, true), judged(condition, ended, false));
             assert_eq!(found, (while_it_may_run, then), "{condition} {ended:?}");
         }
+    }
+
+    #[test]
+    fn a_name_becomes_a_variable() {
+        let variables = ["train", "Pre-process 2", "data.set_é", ""].map(output_variable);
+        let wanted = ["train", "Pre_process_2", "data_set__", ""].map(|end| format!("LATTICE_PARENT_OUTPUT_{end}"));
+        assert_eq!(variables, wanted);
     }
 
     #[test]

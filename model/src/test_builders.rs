@@ -47,6 +47,7 @@ pub fn desired_share(allocation: AllocationId) -> DesiredShare {
         preempt: None,
         telemetry: None,
         lane: None,
+        parents: Vec::new(),
     }
 }
 

@@ -655,7 +655,7 @@ fn claimed(view: &View) -> Vec<AllocationId> {
 }
 
 fn parent(n: u64, condition: DependencyCondition, state: ParentState) -> Parent {
-    Parent { on: id(n), condition, name: format!("job{n}"), asked_for_it: false, state }
+    Parent { on: id(n), condition, name: format!("job{n}"), asked_for_it: false, output: None, state }
 }
 
 #[test]

@@ -15,13 +15,14 @@
 //! bound, and those of one user a smaller one.
 
 use super::corresponding::may_correspond;
+use super::dependencies::has_output_for;
 use super::refusal::{DependencyRefusal, Refusal};
 use super::views::{CANDIDATES_MAX, id_range};
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use crate::record_bytes::dag_bytes;
 use lattice_model::count::counted;
 use lattice_model::dag::{DAG_BYTES_MAX, is_dag_name};
-use lattice_model::dependency::DEPENDENCIES_MAX;
+use lattice_model::dependency::{DEPENDENCIES_MAX, output_variable};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Dag, DagId, DagStep, DagSubmission, Dependency,
     DependencyCondition, EndReason, Principal, Step, StepCounts, StepEnd, StepOf, Timestamp,
@@ -166,14 +167,15 @@ impl Ledger {
                 return malformed(format!("a name of a step has 1 to 128 bytes, and no other step has it: {:?}", step.name));
             }
             let spec = submission.spec_of(step);
-            let admitted = self.admits_step(owner, step.allocation, &spec, &mut earlier);
+            let admitted = self.admits_step(owner, step, &spec, &mut earlier);
             admitted.map_err(|refusal| Refusal::DagStep { step: step.name.clone(), refusal: Box::new(refusal) })?;
             specs.push(spec);
         }
         Ok(specs)
     }
 
-    fn admits_step(&self, owner: &Principal, id: AllocationId, spec: &AllocationSpec, earlier: &mut Earlier) -> Result<(), Refusal> {
+    fn admits_step(&self, owner: &Principal, step: &DagStep, spec: &AllocationSpec, earlier: &mut Earlier) -> Result<(), Refusal> {
+        let id = step.allocation;
         if self.allocations.contains_key(&id) || earlier.parents.contains_key(&id) {
             return Err(Refusal::AllocationExists { id });
         }
@@ -203,7 +205,25 @@ impl Ledger {
                 None => self.admits_dependency(dependency, spec, owner, more)?,
             }
         }
-        earlier.parents.insert(id, EarlierStep { parents: spec.depends_on.len(), is_task_group: spec.tasks.is_some() });
+        self.outputs_have_names(owner, spec, earlier)?;
+        let (name, parents) = (step.name.clone(), spec.depends_on.len());
+        earlier.parents.insert(id, EarlierStep { name, parents, is_task_group: spec.tasks.is_some() });
+        Ok(())
+    }
+
+    /// Refuses a step that would find the outputs of two others in the same variable.
+    fn outputs_have_names(&self, owner: &Principal, spec: &AllocationSpec, earlier: &Earlier) -> Result<(), Refusal> {
+        let mut named: BTreeMap<String, &str> = BTreeMap::new();
+        for Dependency { on, .. } in spec.depends_on.iter().filter(|on| on.condition != DependencyCondition::Mutex) {
+            let other = self.allocations.get(on).filter(|parent| has_output_for(parent, owner)).map(|parent| parent.output_name());
+            let Some(name) = earlier.parents.get(on).map(|step| step.name.as_str()).or(other) else { continue };
+            let variable = output_variable(name);
+            if let Some(first) = named.get(&variable) {
+                let why = format!("it depends on {first:?} and {name:?}, and would find the outputs of both in ${variable}: rename one");
+                return Err(Refusal::Malformed { why });
+            }
+            named.insert(variable, name);
+        }
         Ok(())
     }
 
@@ -364,6 +384,7 @@ struct Earlier {
 }
 
 struct EarlierStep {
+    name: String,
     /// On how many others it depends.
     parents: usize,
     is_task_group: bool,

@@ -28,8 +28,8 @@ use super::task_groups::LANES_AT_ONCE_MAX;
 use super::{ApplyContext, Ledger};
 use lattice_model::dependency::DEPENDENCIES_MAX;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, Dependencies, Dependency, DependencyCondition, EndReason, Parent, ParentFacts, ParentState,
-    Principal, Timestamp,
+    Allocation, AllocationId, AllocationSpec, Dependencies, Dependency, DependencyCondition, EndReason, OutputPlace, Parent, ParentFacts,
+    ParentOutput, ParentState, Principal, Timestamp,
 };
 
 /// How many children one command settles at most: as many as the largest workflow of the documents has
@@ -83,10 +83,12 @@ impl Ledger {
     pub(super) fn dependencies_of(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Option<Box<Dependencies>> {
         let parent = |dependency: &Dependency| {
             let Dependency { on, condition } = *dependency;
-            let name = self.allocations.get(&on)?.spec.name.clone();
-            let facts = self.parent_facts(on)?;
-            let state = ParentState::of(condition, facts);
-            Some(Parent { on, condition, name, asked_for_it: false, state })
+            let parent = self.allocations.get(&on)?;
+            let name = parent.spec.name.clone();
+            let output = Some(parent).filter(|parent| condition != DependencyCondition::Mutex && has_output_for(parent, owner));
+            let output = output.map(|parent| Box::new(output_place(parent)));
+            let state = ParentState::of(condition, self.parent_facts(on)?);
+            Some(Parent { on, condition, name, asked_for_it: false, output, state })
         };
         let parents: Vec<Parent> = spec.depends_on.iter().filter_map(parent).collect();
         let depends = spec.singleton || !parents.is_empty();
@@ -114,13 +116,23 @@ impl Ledger {
         }
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         let (condition, state) = (DependencyCondition::Mutex, ParentState::Unended);
-        let asking = Parent { on: child.id, condition, name: child.spec.name.clone(), asked_for_it: true, state };
+        let asking = Parent { on: child.id, condition, name: child.spec.name.clone(), asked_for_it: true, output: None, state };
         // Until now it depended on nothing.
         let eligible_at = Some(allocation.submitted_at);
         let none = || Box::new(Dependencies { eligible_at, ..Dependencies::default() });
         let all = allocation.dependencies.get_or_insert_with(none);
         all.parents.push(asking);
         self.follow(context, child.id, id);
+    }
+
+    /// The output directories of what an allocation depends on. A lane has those of its group.
+    pub(super) fn parent_outputs(&self, allocation: &Allocation) -> Vec<ParentOutput> {
+        let dependencies = match allocation.lane {
+            Some(lane) => self.allocations.get(&lane.group).and_then(|group| group.dependencies.as_deref()),
+            None => allocation.dependencies.as_deref(),
+        };
+        let parents = dependencies.into_iter().flat_map(|all| &all.parents);
+        parents.filter_map(|parent| Some(ParentOutput { id: parent.on, place: parent.output.as_deref()?.clone() })).collect()
     }
 
     fn follow(&mut self, context: &mut ApplyContext, parent: AllocationId, child: AllocationId) {
@@ -285,6 +297,16 @@ impl Ledger {
             None => Ok(()),
         }
     }
+}
+
+/// Whether an allocation has an output directory that work of this user may read.
+pub(super) fn has_output_for(parent: &Allocation, owner: &Principal) -> bool {
+    parent.spec.data.defaults && parent.owner.uid == owner.uid
+}
+
+fn output_place(parent: &Allocation) -> OutputPlace {
+    let AllocationSpec { tenant, project, .. } = &*parent.spec;
+    OutputPlace { name: parent.output_name().to_owned(), tenant: tenant.clone(), project: project.clone() }
 }
 
 /// Refuses nodes for an allocation that does not wait for any now.

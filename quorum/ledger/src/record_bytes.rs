@@ -14,7 +14,7 @@
 
 use lattice_model::attempt::Attempt;
 use lattice_model::conformance::{Components, Conformance, Drift};
-use lattice_model::dependency::{Dependencies, Dependency, Parent};
+use lattice_model::dependency::{Dependencies, Dependency, OutputPlace, Parent};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::layout::{Distribution, LaunchShape};
 use lattice_model::node::{Hold, HoldReason, Leaving, Wipe, WorkOwner};
@@ -45,6 +45,8 @@ const DEPENDENCIES_BYTES: usize = 96;
 /// An allocation that it depends on, with its place in the list, and its place among those that others
 /// depend on.
 const PARENT_BYTES: usize = 144;
+/// Where the output directory of an allocation is, with its block.
+const OUTPUT_PLACE_BYTES: usize = 96;
 /// A dependency in a specification.
 const DEPENDENCY_BYTES: usize = 32;
 /// What a specification says of its tasks, with its block and those of the lists of indices.
@@ -324,7 +326,12 @@ pub(crate) fn reason_bytes(reason: &EndReason) -> usize {
 }
 
 fn dependencies_bytes(Dependencies { parents, predecessor: _, eligible_at: _ }: &Dependencies) -> usize {
-    let parent = |Parent { on: _, condition: _, name, asked_for_it: _, state: _ }: &Parent| PARENT_BYTES + text_bytes(name);
+    let place = |OutputPlace { name, tenant, project }: &OutputPlace| {
+        OUTPUT_PLACE_BYTES + [name, tenant, project].into_iter().map(|text| text_bytes(text)).sum::<usize>()
+    };
+    let parent = |Parent { on: _, condition: _, name, asked_for_it: _, output, state: _ }: &Parent| {
+        PARENT_BYTES + text_bytes(name) + output.as_deref().map_or(0, place)
+    };
     DEPENDENCIES_BYTES + parents.iter().map(parent).sum::<usize>()
 }
 

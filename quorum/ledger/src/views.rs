@@ -172,6 +172,7 @@ impl Ledger {
                 preempt: allocation.preemption.as_deref().cloned().filter(|order| order.stands() && allocation.head() == Some(node)),
                 telemetry: allocation.telemetry.as_deref().cloned(),
                 lane: allocation.lane,
+                parents: self.parent_outputs(allocation),
             });
         }
         shares.sort_by_key(|s| s.allocation);

@@ -149,6 +149,7 @@ mod tests {
             preempt: None,
             telemetry: None,
             lane: None,
+            parents: Vec::new(),
         }
     }
 

@@ -54,6 +54,7 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("dependencies", DEPENDENCIES_BYTES, size_of::<Dependencies>() + 2 * BLOCK_BYTES),
         // Half of the places among those that others depend on are empty.
         ("parent", PARENT_BYTES, size_of::<Parent>() + 2 * size_of::<(AllocationId, AllocationId)>()),
+        ("output place", OUTPUT_PLACE_BYTES, size_of::<OutputPlace>() + BLOCK_BYTES),
         ("dependency", DEPENDENCY_BYTES, size_of::<Dependency>()),
         ("task group", TASK_GROUP_BYTES, size_of::<TaskGroup>() + 3 * BLOCK_BYTES),
         ("tasks of a group", GROUP_TASKS_BYTES, size_of::<GroupTasks>() + arc + 2 * size_of::<(AllocationId, usize)>()),
@@ -121,6 +122,7 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
         condition: DependencyCondition::Mutex,
         name: "x".repeat(40),
         asked_for_it: true,
+        output: Some(Box::new(OutputPlace { name: "x".repeat(40), tenant: "x".repeat(40), project: "x".repeat(40) })),
         state: ParentState::Leaving(AllocationState::Completed),
     };
     with("dependencies", &|a| a.dependencies = Some(Box::new(Dependencies::new((0..256).map(parent).collect(), Timestamp(1)))));
