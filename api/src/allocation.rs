@@ -1,8 +1,9 @@
 //! Allocations in the form that users see.
 
 use crate::v1;
+use lattice_model::dependency::SINGLETON;
 use lattice_model::time::Timestamp;
-use lattice_model::{Allocation, AllocationState, Attempt, EndReason, Entrypoint, Parent, TaskGroup};
+use lattice_model::{Allocation, AllocationId, AllocationState, Attempt, EndReason, Entrypoint, Parent, TaskGroup};
 use thiserror::Error;
 
 /// Every state, in the order of an allocation's life.
@@ -87,6 +88,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         dependencies: Vec::new(),
         dag: allocation.dag.as_deref().map(|of| of.dag.to_string()).unwrap_or_default(),
         dag_step: allocation.dag.as_deref().map(|of| of.name.clone()).unwrap_or_default(),
+        tags: spec.tags.clone().into_iter().collect(),
         task_group: group(allocation).map(listed_tasks).unwrap_or_default(),
         tasks: None,
         lane_of: allocation.lane.map(|lane| lane.group.to_string()).unwrap_or_default(),
@@ -135,7 +137,9 @@ pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     let mut shown = to_proto(allocation);
     shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();
     shown.task_group = group(allocation).map(TaskGroup::to_string).unwrap_or_default();
-    shown.dependencies = allocation.dependencies.iter().flat_map(|all| &all.parents).map(dependency).collect();
+    let predecessor = allocation.dependencies.as_ref().and_then(|all| all.predecessor).filter(|_| !allocation.state.is_terminal());
+    let parents = allocation.dependencies.iter().flat_map(|all| &all.parents).map(dependency);
+    shown.dependencies = parents.chain(predecessor.map(|on| of_singleton(on, &allocation.spec.name))).collect();
     match &allocation.spec.entrypoint {
         Entrypoint::Script { text, args } => {
             shown.script = text.to_string();
@@ -154,6 +158,12 @@ fn dependency(parent: &Parent) -> v1::DependencyStatus {
         state: parent.state.ended().map(|state| state.to_string()).unwrap_or_default(),
         met: parent.is_met(),
     }
+}
+
+/// What a singleton waits for.
+fn of_singleton(predecessor: AllocationId, name: &str) -> v1::DependencyStatus {
+    let (id, name, condition) = (predecessor.to_string(), name.to_owned(), SINGLETON.to_owned());
+    v1::DependencyStatus { id, name, condition, state: String::new(), met: false }
 }
 
 /// The state with this name, in upper or lower case: `Running`, `running`.
@@ -226,6 +236,7 @@ mod tests {
             condition,
             name: format!("job{number}"),
             asked_for_it: false,
+            output: None,
             state,
         };
         let parents = vec![

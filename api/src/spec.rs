@@ -17,6 +17,7 @@ mod tasks;
 mod unbuilt;
 
 pub use binding::binding_request;
+pub use dependency::{is_singleton, singleton};
 pub use image::{ImageRequest, image_request, parse_image};
 pub use shape::shape_request;
 pub use share::amount;
@@ -79,6 +80,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
     // 0: it is not a range.
     let nodes_max = Some(nodes_max).filter(|most| *most != 0 && *most != nodes);
     let launch = shape::to_model(spec.launch.as_ref())?;
+    let (depends_on, singleton) = dependency::all_to_model(&spec.depends_on)?;
     if let Some(share) = share.as_mut().filter(|s| s.cores == 0 && **s != Resources::default()) {
         share.cores = launch.shape.cpus_per_task.saturating_mul(tasks_per_node);
     }
@@ -114,7 +116,8 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         on_isolation: lifecycle::on_isolation_to_model(&spec.on_isolation)?,
         checkpoint: checkpoint::to_model(spec.checkpoint.as_ref())?,
         hold: spec.hold,
-        depends_on: spec.depends_on.iter().map(dependency::to_model).collect::<Result<_, _>>()?,
+        depends_on,
+        singleton,
         tasks: spec.task_group.as_ref().map(tasks::to_model).transpose()?.map(Box::new),
     };
     model.validate()?;
@@ -180,7 +183,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         on_isolation: spec.on_isolation.name().to_owned(),
         checkpoint: checkpoint::from_model(spec.checkpoint.as_ref()),
         hold: spec.hold,
-        depends_on: spec.depends_on.iter().map(dependency::from_model).collect(),
+        depends_on: dependency::all_from_model(spec),
         task_group: spec.tasks.as_deref().map(tasks::from_model),
         ..Default::default()
     }

@@ -127,7 +127,7 @@ mod tests {
     fn work_that_depends_on_other_work_is_submitted_when_it_comes_into_its_queue() {
         let on = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e99".parse().unwrap();
         let (condition, state) = (DependencyCondition::Any, ParentState::Unended);
-        let parent = Parent { on, condition, name: "secret-parent".to_owned(), asked_for_it: false, state };
+        let parent = Parent { on, condition, name: "secret-parent".to_owned(), asked_for_it: false, output: None, state };
         let mut work = allocation();
         work.dependencies = Some(Box::new(Dependencies::new(vec![parent], Timestamp(1000))));
         assert!(to_proto(&work).held, "when it could begin is not known");

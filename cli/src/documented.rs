@@ -69,7 +69,9 @@ fn submission(flags: &SubmitFlags, program: Program, task_group: Option<v1::Task
     spec.task_group = task_group;
     // The agent looks the ids up.
     for (number, dependency) in (1..).zip(&mut spec.depends_on) {
-        dependency.r#ref = uuid::Uuid::from_u128(number).to_string();
+        if !lattice_api::spec::is_singleton(dependency) {
+            dependency.r#ref = uuid::Uuid::from_u128(number).to_string();
+        }
     }
     lattice_api::spec::to_model(&spec).map(drop).map_err(|error| lattice_api::spec::status(&error).into())
 }

@@ -214,7 +214,7 @@ struct Line {
 impl Watched {
     /// Whether an allocation matches the part of the filter that never changes in its life.
     fn matches_fixed_part(&self, a: &v1::Allocation) -> bool {
-        let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, node }, until_ended, .. } = self else {
+        let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, node, tags: _ }, until_ended, .. } = self else {
             return true;
         };
         // As in a list: lanes of task groups only where they are asked for.
@@ -229,6 +229,7 @@ impl Watched {
         let Self::Allocations { states, filter, .. } = self else { return true };
         (states.is_empty() || state.is_some_and(|state| states.contains(&state)))
             && filter.node.as_ref().is_none_or(|node| a.nodes.contains(node))
+            && filter.tags.iter().all(|(tag, value)| a.tags.get(tag) == Some(value))
     }
 }
 

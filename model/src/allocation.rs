@@ -17,6 +17,7 @@ use crate::telemetry::TelemetryOrder;
 use crate::time::Timestamp;
 use crate::work_usage::WorkUsage;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,12 +44,14 @@ pub struct SubmittedValues {
     pub walltime: Option<Duration>,
     /// The preemption class.
     pub preemption_class: u8,
+    /// The tags.
+    pub tags: BTreeMap<String, String>,
 }
 
 impl SubmittedValues {
     /// Of a spec as it was submitted.
     pub fn of(spec: &AllocationSpec) -> Self {
-        Self { name: spec.name.clone(), walltime: spec.walltime, preemption_class: spec.preemption_class }
+        Self { name: spec.name.clone(), walltime: spec.walltime, preemption_class: spec.preemption_class, tags: spec.tags.clone() }
     }
 }
 
@@ -84,6 +87,10 @@ pub struct Allocation {
     pub reason: Option<EndReason>,
     /// When the submission was committed; a requeue does not change it.
     pub submitted_at: Timestamp,
+    /// The number of the audit record of its submission: of two allocations, that with the smaller one
+    /// was submitted before. 0: of a lane.
+    #[serde(default)]
+    pub submission: u64,
     /// When nodes were last claimed for it.
     pub claimed_at: Option<Timestamp>,
     /// When it last began to run.
@@ -181,6 +188,7 @@ impl Allocation {
             state: AllocationState::Pending,
             reason: None,
             submitted_at: at,
+            submission: 0,
             claimed_at: None,
             started_at: None,
             ended_at: None,
@@ -217,8 +225,8 @@ impl Allocation {
     /// Whether `spec` is the spec that was submitted.
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
         match self.submitted_values.as_deref().cloned() {
-            Some(SubmittedValues { name, walltime, preemption_class }) => {
-                AllocationSpec { name, walltime, preemption_class, ..AllocationSpec::clone(&self.spec) } == *spec
+            Some(SubmittedValues { name, walltime, preemption_class, tags }) => {
+                AllocationSpec { name, walltime, preemption_class, tags, ..AllocationSpec::clone(&self.spec) } == *spec
             }
             None => *self.spec == *spec,
         }
@@ -227,6 +235,17 @@ impl Allocation {
     /// Whether it is a task group. It gets no nodes itself: its lanes do.
     pub fn is_task_group(&self) -> bool {
         self.spec.tasks.is_some() && self.lane.is_none()
+    }
+
+    /// The name under which those that depend on it find its output: of its step, if it is one of a DAG.
+    pub fn output_name(&self) -> &str {
+        self.dag.as_deref().map_or(&self.spec.name, |step| &step.name)
+    }
+
+    /// Whether it has begun to run under any of its claims.
+    pub fn has_ever_begun(&self) -> bool {
+        let earlier = self.requeue_count > 0 || self.attempts.iter().any(|attempt| attempt.started_at.is_some());
+        self.started_at.is_some() || earlier
     }
 
     /// Whether it is a scaled service. It gets no nodes itself: its replicas do.

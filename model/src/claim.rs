@@ -2,6 +2,7 @@
 
 use crate::allocation_state::AllocationState;
 use crate::checkpoint::CheckpointRef;
+use crate::dependency::OutputPlace;
 use crate::ids::{AllocationId, Epoch, Generation, NodeId, Revision};
 use crate::node_list::NodeList;
 use crate::preemption::Preemption;
@@ -108,6 +109,18 @@ pub struct DesiredShare {
     /// Set if it is a replica of a scaled service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ReplicaOf>,
+    /// The output directories of what it depends on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parents: Vec<ParentOutput>,
+}
+
+/// The output directory of an allocation on which another one depends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParentOutput {
+    /// The allocation.
+    pub id: AllocationId,
+    /// Where its directory is.
+    pub place: OutputPlace,
 }
 
 /// Everything that one node must do. A list with an older (generation, revision) than the latest

@@ -43,6 +43,10 @@ pub const REQUEUES_MAX: u32 = 100;
 const SCALING_BYTES_MAX: usize = 1024;
 /// The preemption class of work that specifies none.
 pub const PREEMPTION_CLASS_DEFAULT: u8 = 5;
+/// Largest number of tags of one allocation.
+pub const TAGS_MAX: usize = 64;
+/// Largest size of a tag's name, and of its value, in bytes.
+pub const TAG_BYTES_MAX: usize = 128;
 /// The longest walltime: 365 days.
 pub const WALLTIME_MAX: Duration = Duration::from_secs(365 * 86_400);
 
@@ -139,6 +143,9 @@ pub struct AllocationSpec {
     /// [`DEPENDENCIES_MAX`], each allocation once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<Dependency>,
+    /// Whether it gets nodes only when all that its user submitted before under the same name is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub singleton: bool,
     /// Set if it is a task group: the entry point runs once for each task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Box<TaskGroup>>,
@@ -259,6 +266,7 @@ impl AllocationSpec {
             checkpoint: None,
             hold: false,
             depends_on: Vec::new(),
+            singleton: false,
             tasks: None,
             scaling: None,
         }
@@ -282,6 +290,7 @@ impl AllocationSpec {
                 return Err(invalid(field, "at most 128 bytes without control characters"));
             }
         }
+        self.validate_tags()?;
         if self.nodes == 0 || self.nodes > NODES_MAX {
             return Err(invalid("nodes", format!("{} given; 1 to {NODES_MAX} are possible", self.nodes)));
         }
@@ -437,6 +446,22 @@ impl AllocationSpec {
                 "cpus-per-task",
                 format!("its tasks want {} of each node, and --cores asks for {}", counted(cores, "core"), share.cores),
             )),
+            None => Ok(()),
+        }
+    }
+
+    fn validate_tags(&self) -> Result<(), SpecError> {
+        if self.tags.len() > TAGS_MAX {
+            return Err(invalid("tag", format!("{} tags given; at most {TAGS_MAX} are possible", self.tags.len())));
+        }
+        let is_text = |text: &String| text.len() <= TAG_BYTES_MAX && !text.chars().any(char::is_control);
+        let bad = |(name, value): &(&String, &String)| name.is_empty() || name.contains('=') || !is_text(name) || !is_text(value);
+        match self.tags.iter().find(bad) {
+            Some((name, _)) => {
+                let name: String = name.chars().take(40).collect();
+                let why = format!("{name:?}: name and value have at most {TAG_BYTES_MAX} bytes without control characters, the name no =");
+                Err(invalid("tag", why))
+            }
             None => Ok(()),
         }
     }
@@ -690,6 +715,10 @@ mod tests {
         refused(&|s| drop(s.env.insert("A=B".into(), String::new())), "env");
         refused(&|s| drop(s.env.insert("A".into(), "x".repeat(SPEC_BYTES_MAX))), "env");
         refused(&|s| s.name = "a\nb".into(), "name");
+        for (name, value) in [("", "a"), ("a=b", "c"), ("a", "b\n"), ("a", "x".repeat(TAG_BYTES_MAX + 1).as_str())] {
+            refused(&|s| drop(s.tags.insert(name.to_owned(), value.to_owned())), "tag");
+        }
+        refused(&|s| s.tags = (0..=TAGS_MAX).map(|number| (number.to_string(), String::new())).collect(), "tag");
         let on = |number| Dependency { on: AllocationId(Uuid::from_u128(number)), condition: DependencyCondition::Any };
         refused(&|s| s.depends_on = vec![on(1), on(2), on(1)], "depends-on");
         refused(&|s| s.depends_on = (0..=DEPENDENCIES_MAX as u128).map(on).collect(), "depends-on");

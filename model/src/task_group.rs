@@ -275,6 +275,15 @@ impl TaskIndices {
         self.firsts[at] + if index > run.last { run.count() } else { (index - run.first).div_ceil(run.step) }
     }
 
+    /// The ordinals among `others` of the tasks with the same indices as these ordinals here. Costs the
+    /// number of ranges if all indices are the same, or have no steps; otherwise that of the tasks.
+    pub fn corresponding_in(&self, others: &TaskIndices, ordinals: &TaskSet) -> TaskSet {
+        if self == others {
+            return ordinals.clone();
+        }
+        self.indices_of(ordinals).map_or_else(TaskSet::default, |indices| others.ordinals_of(&indices))
+    }
+
     /// The indices of these ordinals, however many runs they are; `None`: there are none.
     pub fn indices_of(&self, ordinals: &TaskSet) -> Option<TaskIndices> {
         let mut runs: Vec<IndexRun> = Vec::new();
@@ -541,6 +550,8 @@ pub enum TaskOutcome {
     Lost,
     /// It was cancelled, or its group was.
     Cancelled,
+    /// The task of the same index of another group did not succeed, and this one waited for that.
+    Unmet,
 }
 
 impl TaskOutcome {
@@ -549,9 +560,13 @@ impl TaskOutcome {
         self == Self::Exited(0)
     }
 
-    /// Whether it counts as failed. A cancelled one does not.
+    /// Whether it counts as failed. A cancelled one does not, nor one that never began.
     pub fn is_failure(self) -> bool {
-        !self.is_success() && self != Self::Cancelled
+        match self {
+            Self::Exited(code) => code != 0,
+            Self::WalltimeExceeded | Self::Lost => true,
+            Self::Cancelled | Self::Unmet => false,
+        }
     }
 }
 
@@ -563,6 +578,7 @@ impl fmt::Display for TaskOutcome {
             Self::WalltimeExceeded => f.write_str("walltime_exceeded"),
             Self::Lost => f.write_str("node_lost"),
             Self::Cancelled => f.write_str("cancelled"),
+            Self::Unmet => f.write_str("dependency_unmet"),
         }
     }
 }

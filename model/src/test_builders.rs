@@ -48,6 +48,7 @@ pub fn desired_share(allocation: AllocationId) -> DesiredShare {
         telemetry: None,
         lane: None,
         replica: None,
+        parents: Vec::new(),
     }
 }
 

@@ -326,6 +326,7 @@ impl Request {
             checkpoint,
             hold: _,
             depends_on: _,
+            singleton: _,
             // Of a task group its lanes are traced.
             tasks: _,
             scaling: _,

@@ -646,7 +646,7 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
 }
 
 fn depending(mut allocation: Allocation, parents: Vec<Parent>, eligible_at: Option<u64>) -> Allocation {
-    allocation.dependencies = Some(Box::new(Dependencies { parents, eligible_at: eligible_at.map(Timestamp) }));
+    allocation.dependencies = Some(Box::new(Dependencies { parents, predecessor: None, eligible_at: eligible_at.map(Timestamp) }));
     allocation
 }
 
@@ -655,7 +655,7 @@ fn claimed(view: &View) -> Vec<AllocationId> {
 }
 
 fn parent(n: u64, condition: DependencyCondition, state: ParentState) -> Parent {
-    Parent { on: id(n), condition, name: format!("job{n}"), asked_for_it: false, state }
+    Parent { on: id(n), condition, name: format!("job{n}"), asked_for_it: false, output: None, state }
 }
 
 #[test]

@@ -106,7 +106,7 @@ impl Lane {
         match outcome {
             // It was revoked. If it is leased again, the quorum did not cancel it, and ignores this end.
             TaskOutcome::Cancelled => return self.put_back(),
-            TaskOutcome::Exited(_) | TaskOutcome::WalltimeExceeded | TaskOutcome::Lost => {}
+            TaskOutcome::Exited(_) | TaskOutcome::WalltimeExceeded | TaskOutcome::Lost | TaskOutcome::Unmet => {}
         }
         let Some(task) = self.running.take().filter(|task| self.leased.contains(*task)) else { return };
         self.ended.entry(outcome).or_default().insert(task..=task);

@@ -10,7 +10,8 @@
 
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::config::data::is_system;
-use lattice_model::{AllocationId, DesiredShare, Principal};
+use lattice_model::dependency::output_variable;
+use lattice_model::{AllocationId, DesiredShare, OutputPlace, ParentOutput, Principal};
 use lattice_runtime::data_mounts::{Mount, Source};
 use lattice_runtime::mounts::{self, MountError};
 use lattice_runtime::project_quota;
@@ -19,6 +20,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fchmod, fstat};
 use nix::unistd::{Gid, Uid, fchown};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -225,10 +227,23 @@ impl DataPlane {
         if self.output_dir.as_os_str().is_empty() {
             return;
         }
-        let (tenant, project) = (directory_name(&share.spec.tenant), directory_name(&share.spec.project));
-        let path = self.output_dir.join(tenant).join(project).join(share.allocation.to_string());
+        let path = self.output_path(&share.spec.tenant, &share.spec.project, share.allocation);
         planned.env.push(("LATTICE_OUTPUT".to_owned(), path.display().to_string()));
         planned.output = Some(path);
+        let mut parents: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+        for ParentOutput { id, place: OutputPlace { name, tenant, project } } in &share.parents {
+            parents.entry(output_variable(name)).or_default().push(self.output_path(tenant, project, *id));
+        }
+        for (variable, paths) in parents {
+            // Of several with one name, none is the one that is meant.
+            if let [path] = &paths[..] {
+                planned.env.push((variable, path.display().to_string()));
+            }
+        }
+    }
+
+    fn output_path(&self, tenant: &str, project: &str, allocation: AllocationId) -> PathBuf {
+        self.output_dir.join(directory_name(tenant)).join(directory_name(project)).join(allocation.to_string())
     }
 
     fn plan_scratch(&self, allocation: AllocationId, wanted: Option<u64>, planned: &mut Planned) -> Result<(), DataPlaneError> {
@@ -487,6 +502,20 @@ mod tests {
         assert_eq!(disk.plan(&without).unwrap(), Planned::default());
         without.spec.data.scratch_bytes = Some(5);
         assert_eq!(disk.plan(&without).unwrap().mounts.len(), 1, "scratch that is asked for is given");
+    }
+
+    #[test]
+    fn the_output_of_a_parent_is_found_by_its_name_if_no_other_has_it() {
+        let parent = |number: u128, name: &str| {
+            let place = OutputPlace { name: name.to_owned(), tenant: String::new(), project: "p".to_owned() };
+            ParentOutput { id: AllocationId(uuid::Uuid::from_u128(number)), place }
+        };
+        let mut share = share();
+        share.parents = vec![parent(1, "pre process"), parent(2, "a-b"), parent(3, "a.b")];
+        let env = plane(Scratch::None("none".to_owned())).environment(&share);
+        let of_parents: Vec<_> = env.iter().filter(|(name, _)| name.starts_with("LATTICE_PARENT")).collect();
+        let path = format!("/out/default/p/{}", share.parents[0].id);
+        assert_eq!(of_parents, [&("LATTICE_PARENT_OUTPUT_pre_process".to_owned(), path)]);
     }
 
     #[test]

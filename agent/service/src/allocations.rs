@@ -102,6 +102,7 @@ impl AllocationService for Api {
         let states = states.map_err(|e| Status::invalid_argument(e.to_string()))?;
         // A filter must not reveal what is hidden either.
         let by_hidden = [&request.user, &request.name, &request.tenant, &request.lanes_of].iter().any(|text| !text.is_empty());
+        let by_hidden = by_hidden || !request.tags.is_empty();
         let uid = if request.all_users && (viewer.sees_all() || !by_hidden) { None } else { Some(user.uid) };
         let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
         let before = place(&request.page_token)?;
@@ -119,6 +120,7 @@ impl AllocationService for Api {
             vcluster: given(request.vcluster),
             tenant: given(request.tenant),
             node,
+            tags: request.tags.into_iter().collect(),
             lanes,
         };
         let question = Ask::ListAllocations { uid, states, limit, before, filter };

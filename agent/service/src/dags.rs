@@ -16,7 +16,7 @@ use super::refusal::{status, unexpected};
 use super::servable::servable;
 use futures::{StreamExt, stream};
 use lattice_api::dag::{StepNow, counts_to_proto, to_proto};
-use lattice_api::spec::ImageRequest;
+use lattice_api::spec::{ImageRequest, is_singleton, singleton};
 use lattice_api::v1;
 use lattice_api::v1::dag_service_server::DagService;
 use lattice_ledger::Action;
@@ -207,6 +207,8 @@ impl Submission<'_> {
 
     /// Replaces what the steps depend on by ids. Returns the order of the steps.
     async fn resolve(&self, steps: &[v1::DagStep], specs: &mut [v1::AllocationSpec], faults: &mut Faults) -> Result<Vec<usize>, Status> {
+        // A singleton names nothing.
+        let singletons: Vec<bool> = specs.iter_mut().map(take_singleton).collect();
         let named: Vec<NamedStep<'_>> = steps
             .iter()
             .zip(&*specs)
@@ -231,10 +233,11 @@ impl Submission<'_> {
         let id = |on: &&str| inner.get(*on).map(|id| (*id).to_owned()).or_else(|| found.get(*on).map(ToString::to_string));
         let ids: Vec<Vec<Option<String>>> = named.iter().map(|step| step.depends_on.iter().map(id).collect()).collect();
         drop(named);
-        for (spec, ids) in specs.iter_mut().zip(ids) {
+        for ((spec, ids), is_singleton) in specs.iter_mut().zip(ids).zip(singletons) {
             let edges = std::mem::take(&mut spec.depends_on).into_iter().zip(ids);
             // What is unknown is a fault already: nothing becomes of the specification.
-            spec.depends_on = edges.filter_map(|(edge, id)| Some(v1::Dependency { r#ref: id?, ..edge })).collect();
+            let edges = edges.filter_map(|(edge, id)| Some(v1::Dependency { r#ref: id?, ..edge }));
+            spec.depends_on = edges.chain(is_singleton.then(singleton)).collect();
         }
         Ok(order)
     }
@@ -315,6 +318,13 @@ impl Submission<'_> {
         }
         Ok((DagStep { name, allocation, takes_env, spec: Box::new(model) }, warning))
     }
+}
+
+/// Takes out of what a step depends on that it is a singleton. Returns whether it is one.
+fn take_singleton(spec: &mut v1::AllocationSpec) -> bool {
+    let before = spec.depends_on.len();
+    spec.depends_on.retain(|dependency| !is_singleton(dependency));
+    spec.depends_on.len() < before
 }
 
 /// Whether the text may be an id or a prefix of one.

@@ -5,6 +5,7 @@ use super::api::QUORUM_TIMEOUT;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use futures::{StreamExt, TryStreamExt, stream};
+use lattice_api::spec::is_singleton;
 use lattice_api::v1;
 use lattice_ledger::DependencyRefusal;
 use lattice_membership::cluster::Cluster;
@@ -17,15 +18,17 @@ use tonic::Status;
 /// Requests to the quorum at once.
 const LOOKUPS_AT_ONCE: usize = 16;
 
-/// Replaces prefixes of ids by the whole ids. What the submitter may not see does not exist for them.
+/// Replaces prefixes of ids by the whole ids. What the submitter may not see does not exist for them. A
+/// singleton names none.
 pub(super) async fn look_up(api: &Api, viewer: Viewer, named: &mut [v1::Dependency]) -> Result<(), Status> {
     // So many are refused by the conversion.
     if named.len() > DEPENDENCIES_MAX {
         return Ok(());
     }
+    let named: Vec<&mut v1::Dependency> = named.iter_mut().filter(|dependency| !is_singleton(dependency)).collect();
     let asked: Vec<_> = named.iter().map(|dependency| whole_id(api, viewer, dependency.r#ref.clone())).collect();
     let ids: Vec<AllocationId> = stream::iter(asked).buffered(LOOKUPS_AT_ONCE).try_collect().await?;
-    for (dependency, id) in named.iter_mut().zip(ids) {
+    for (dependency, id) in named.into_iter().zip(ids) {
         dependency.r#ref = id.to_string();
     }
     Ok(())

@@ -66,9 +66,10 @@ async fn group(api: &Api, group: &Allocation) -> Result<v1::ExplainResponse, Sta
         let summary = status_message(group, &cluster);
         return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
     }
-    let progress = progress(&counts);
+    let awaiting = states.counts.awaiting;
+    let progress = progress(&counts) + &tasks::awaiting_text(group, awaiting);
     if counts.lanes_waiting == 0 {
-        let summary = progress + &no_lane_waits(group, &counts, states.obstacle);
+        let summary = progress + &no_lane_waits(group, &counts, awaiting, states.obstacle);
         return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
     }
     let Some(lane) = first_waiting_lanes(&cluster, &[group.id].into()).remove(&group.id) else {
@@ -113,11 +114,12 @@ fn few_lanes_wait(counts: &v1::TaskCounts, obstacle: Option<LanesObstacle>) -> S
     }
 }
 
-/// Why a group whose tasks wait has no lane that does.
-fn no_lane_waits(group: &Allocation, counts: &v1::TaskCounts, obstacle: Option<LanesObstacle>) -> String {
+/// Why a group whose tasks wait has no lane that does. `awaiting`: how many of the tasks wait for those of
+/// other groups.
+fn no_lane_waits(group: &Allocation, counts: &v1::TaskCounts, awaiting: u32, obstacle: Option<LanesObstacle>) -> String {
     let most = group.spec.tasks.as_ref().and_then(|tasks| tasks.concurrent_max).filter(|most| counts.lanes_running >= *most);
     match (obstacle, most) {
-        _ if counts.waiting == 0 => String::new(),
+        _ if counts.waiting <= awaiting => String::new(),
         (Some(LanesObstacle::Recovery), _) => {
             "; it gets no other lane until each node has reported what it runs since the quorum was recovered from a backup, or is away"
                 .to_owned()
@@ -177,8 +179,9 @@ mod tests {
         let mut group = test_builders::allocation(AllocationId(uuid::Uuid::from_u128(1)));
         test_builders::spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("0-19%4").unwrap()));
         let counts = |waiting, lanes_running| v1::TaskCounts { total: 20, waiting, lanes_running, ..Default::default() };
-        let of = |waiting, lanes, obstacle| no_lane_waits(&group, &counts(waiting, lanes), obstacle);
+        let of = |waiting, lanes, obstacle| no_lane_waits(&group, &counts(waiting, lanes), 0, obstacle);
         assert_eq!(of(0, 4, None), "");
+        assert_eq!(no_lane_waits(&group, &counts(9, 3), 9, None), "", "they wait for tasks of another group");
         assert_eq!(of(9, 4, None), "; no more than 4 may run at the same time");
         assert_eq!(of(9, 3, None), "; none of its lanes waits");
         let crowded = "; it gets no other lane while 150000 allocations of the cluster have not ended";

@@ -85,8 +85,9 @@ pub(super) async fn add_counts(api: &Api, group: &Allocation, shown: &mut v1::Al
     let TaskStates { counts: known, obstacle, .. } = states(api, group.id, WhichTasks::Counts, stale).await?;
     let counts = counts(&known);
     if !group.state.is_terminal() && !group.held && group.awaits().is_none() {
-        let obstacle = obstacle.filter(|_| counts.waiting > 0).map_or("", obstacle_brief);
-        shown.status_message = format!("{} of {} done{obstacle}", ended_count(&counts), counts.total);
+        let obstacle = obstacle.filter(|_| counts.waiting > known.awaiting).map_or("", obstacle_brief);
+        let awaiting = awaiting_text(group, known.awaiting);
+        shown.status_message = format!("{} of {} done{obstacle}{awaiting}", ended_count(&counts), counts.total);
     }
     shown.tasks = Some(counts);
     Ok(())
@@ -98,6 +99,16 @@ fn obstacle_brief(obstacle: LanesObstacle) -> &'static str {
         LanesObstacle::Recovery => "; nodes report first",
         LanesObstacle::TooManyLive => "; the cluster is full of work",
         LanesObstacle::TooManyOfUser => "; many lanes of its owner wait",
+    }
+}
+
+/// For which groups' tasks so many tasks of this group wait; empty: none does.
+pub(super) fn awaiting_text(group: &Allocation, awaiting: u32) -> String {
+    let of = group.dependencies.as_ref().and_then(|all| all.corresponding());
+    match (awaiting, of) {
+        (0, _) | (_, None) => String::new(),
+        (1, Some(of)) => format!("; 1 waits for the same task of {of}"),
+        (_, Some(of)) => format!("; {awaiting} wait for the same tasks of {of}"),
     }
 }
 
@@ -205,7 +216,7 @@ fn spec_again(group: &Allocation, again: &TaskSet) -> Result<AllocationSpec, Sta
     })?;
     let tasks = TaskGroup { indices, ..tasks.clone() };
     let spec = AllocationSpec::clone(&group.spec);
-    Ok(AllocationSpec { tasks: Some(Box::new(tasks)), depends_on: Vec::new(), hold: false, ..spec })
+    Ok(AllocationSpec { tasks: Some(Box::new(tasks)), depends_on: Vec::new(), singleton: false, hold: false, ..spec })
 }
 
 /// Refuses to do to a task group what needs nodes.

@@ -1,5 +1,5 @@
-//! `AllocationService.Update`: changes the walltime, the preemption class or the name of submitted work. The quorum
-//! checks the change.
+//! `AllocationService.Update`: changes the walltime, the preemption class, the name or the tags of submitted work. The
+//! quorum checks the change.
 
 use super::Api;
 use super::tasks::refuse_lane;
@@ -15,9 +15,9 @@ use tonic::{Request, Status};
 pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationRequest>) -> Result<v1::UpdateAllocationResponse, Status> {
     let caller = api.caller(&request).await?;
     let operator = if request.metadata().contains_key(METADATA) { Some(api.operator(&request).await?) } else { None };
-    let v1::UpdateAllocationRequest { key, walltime, preemption_class, name } = request.into_inner();
-    if walltime.is_none() && preemption_class.is_none() && name.is_none() {
-        return Err(Status::invalid_argument("nothing is to be changed: give a walltime, a preemption class or a name"));
+    let v1::UpdateAllocationRequest { key, walltime, preemption_class, name, tags } = request.into_inner();
+    if walltime.is_none() && preemption_class.is_none() && name.is_none() && tags.is_empty() {
+        return Err(Status::invalid_argument("nothing is to be changed: give a walltime, a preemption class, a name or tags"));
     }
     let too_high = |_| Status::invalid_argument("preemption_class: it must be 0 to 10");
     let preemption_class = preemption_class.map(u8::try_from).transpose().map_err(too_high)?;
@@ -28,7 +28,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     refuse_lane(&allocation, "be changed")?;
     let before = allocation.spec.walltime;
     let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
-    let change = AllocationChange { name, walltime, preemption_class };
+    let change = AllocationChange { name, walltime, preemption_class, tags: tags.into_iter().collect() };
     let as_operator = operator.is_some();
     let ask = Ask::from(Action::UpdateAllocation { allocation: allocation.id, by: caller.principal, change, as_operator });
     let ask = match operator {

@@ -467,8 +467,10 @@ pub struct Dependency {
     #[prost(string, tag = "1")]
     pub r#ref: ::prost::alloc::string::String,
     /// When this allocation may begin: when that one is Completed ("success", the default), is Failed ("failure"), has
-    /// ended in any way ("any"), or has no nodes ("mutex": the two never run at the same time; only for work of the same
-    /// user). "corresponding" (later).
+    /// ended in any way ("any"), has begun or ended ("after"), or has no nodes ("mutex": the two never run at the same
+    /// time; only for work of the same user). "corresponding" is between two task groups: each task may begin when the
+    /// task of the same index of that group has succeeded. "singleton", without a ref: when all that the user submitted
+    /// before under the same name is gone.
     #[prost(string, tag = "2")]
     pub condition: ::prost::alloc::string::String,
 }
@@ -679,7 +681,7 @@ pub struct GetAllocationRequest {
     #[prost(bool, tag = "2")]
     pub stale: bool,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListAllocationsRequest {
     #[prost(bool, tag = "1")]
     pub all_users: bool,
@@ -708,6 +710,12 @@ pub struct ListAllocationsRequest {
     /// The lanes of this task group (its whole id). Empty: everything that is no lane, and on a node also lanes.
     #[prost(string, tag = "76")]
     pub lanes_of: ::prost::alloc::string::String,
+    /// only those that have all of these tags with these values
+    #[prost(map = "string, string", tag = "77")]
+    pub tags: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListAllocationsResponse {
@@ -887,6 +895,12 @@ pub struct Allocation {
     /// of a step of a DAG: the step's name
     #[prost(string, tag = "92")]
     pub dag_step: ::prost::alloc::string::String,
+    /// labels of its user
+    #[prost(map = "string, string", tag = "93")]
+    pub tags: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
     /// its ended attempts, the oldest first; at most 8
     #[prost(message, repeated, tag = "35")]
     pub attempts: ::prost::alloc::vec::Vec<Attempt>,
@@ -901,7 +915,7 @@ pub struct DependencyStatus {
     pub id: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// as in Dependency
+    /// as in Dependency; of "singleton", it is the latest earlier one that is not gone
     #[prost(string, tag = "3")]
     pub condition: ::prost::alloc::string::String,
     /// of that allocation; empty: it has not ended, and this agent knows no more
@@ -1029,7 +1043,7 @@ pub mod signal_response {
     }
 }
 /// At least one change; the rest stays as it is.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct UpdateAllocationRequest {
     #[prost(string, tag = "1")]
     pub key: ::prost::alloc::string::String,
@@ -1038,6 +1052,12 @@ pub struct UpdateAllocationRequest {
     pub preemption_class: ::core::option::Option<u32>,
     #[prost(string, optional, tag = "5")]
     pub name: ::core::option::Option<::prost::alloc::string::String>,
+    /// these tags get these values, the others stay; an empty value removes the tag
+    #[prost(map = "string, string", tag = "6")]
+    pub tags: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
     #[prost(oneof = "update_allocation_request::Walltime", tags = "2, 3")]
     pub walltime: ::core::option::Option<update_allocation_request::Walltime>,
 }

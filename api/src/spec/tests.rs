@@ -209,15 +209,24 @@ fn dependencies_are_read_and_their_condition_is_success_unless_another_one_is_na
         ("failure", DependencyCondition::Failure),
         ("any", DependencyCondition::Any),
         ("mutex", DependencyCondition::Mutex),
+        ("after", DependencyCondition::After),
+        ("corresponding", DependencyCondition::Corresponding),
     ] {
         assert_eq!(read(ID, written), Ok(vec![Dependency { on: ID.parse().unwrap(), condition }]));
     }
-    for (on, condition, piece) in
-        [("1f0c9a4e", "", "is not an id"), (ID, "ok", "\"ok\" is no condition"), (ID, "corresponding", "corresponding is not built yet")]
-    {
+    for (on, condition, piece) in [
+        ("1f0c9a4e", "", "is not an id"),
+        (ID, "ok", "\"ok\" is no condition"),
+        (ID, "after+5", "no delay is possible"),
+        (ID, "singleton", "write singleton alone"),
+        ("", "any", "is not an id"),
+    ] {
         let Err(SpecError::Invalid { field: "depends-on", why }) = read(on, condition) else { panic!("{on}:{condition} is accepted") };
         assert!(why.contains(piece), "{why}");
     }
+    let both = vec![singleton(), v1::Dependency { r#ref: ID.into(), condition: String::new() }];
+    let model = to_model(&v1::AllocationSpec { depends_on: both, ..minimal() }).unwrap();
+    assert_eq!((model.singleton, model.depends_on.len()), (true, 1));
 }
 
 /// A group of tasks with these indices: first, last, step.
@@ -482,7 +491,7 @@ fn automatic() -> impl Strategy<Value = Option<Automatic>> {
 prop_compose! {
     fn model_spec()(
         labels in ("[a-zä]{1,20}", text(), text(), text()),
-        tags in env(),
+        tags in prop::collection::btree_map("[a-zä.]{1,9}", "[a-zä= ]{0,9}", 0..6),
         share in prop::option::of((0..512u32, 0..=u64::MAX, 0..8u32)),
         (nodes, tasks_per_node, seconds, binding) in (1..=100_000u32, 1..=4096u32, prop::option::of(1..=31_536_000u64), binding()),
         entrypoint in entrypoint(),
@@ -557,6 +566,7 @@ prop_compose! {
             sensitive: false,
             hold: preemption_class % 2 == 1,
             depends_on,
+            singleton: requeues_max % 4 == 1,
             tasks,
         }
     }

@@ -5,6 +5,7 @@ use crate::output::{Format, print};
 use crate::session::Session;
 use crate::shown::{command_line, counts, filled, group_rows, index_run, short};
 use crate::table::block;
+use lattice_api::spec::is_singleton;
 use lattice_api::v1;
 use lattice_api::v1::entrypoint::What;
 use lattice_model::duration::clock_text;
@@ -51,7 +52,18 @@ fn constraints(resources: &v1::ResourceRequest) -> Vec<String> {
 }
 
 fn depends_on(spec: &v1::AllocationSpec) -> Vec<String> {
-    spec.depends_on.iter().map(|dependency| format!("{} ({})", short(&dependency.r#ref), dependency.condition)).collect()
+    let shown = |dependency: &v1::Dependency| match is_singleton(dependency) {
+        true => dependency.condition.clone(),
+        false => format!("{} ({})", short(&dependency.r#ref), dependency.condition),
+    };
+    spec.depends_on.iter().map(shown).collect()
+}
+
+fn depends_on_json(dependency: &v1::Dependency) -> serde_json::Value {
+    match is_singleton(dependency) {
+        true => json!({ "condition": dependency.condition }),
+        false => json!({ "id": dependency.r#ref, "condition": dependency.condition }),
+    }
 }
 
 fn text(spec: &v1::AllocationSpec) -> String {
@@ -135,7 +147,7 @@ fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
         "uenv_sha256": spec.environment.as_ref().and_then(|environment| filled(&environment.sha256)),
         "task_group": spec.task_group.as_ref().map(task_group_json),
         "held": spec.hold,
-        "depends_on": spec.depends_on.iter().map(|d| json!({ "id": d.r#ref, "condition": d.condition })).collect::<Vec<_>>(),
+        "depends_on": spec.depends_on.iter().map(depends_on_json).collect::<Vec<_>>(),
     })
 }
 

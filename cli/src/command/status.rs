@@ -154,6 +154,7 @@ async fn list(session: &Session, args: Status) -> Result<(), Failure> {
         vcluster: args.filter.vcluster.unwrap_or_default(),
         tenant: args.filter.tenant.unwrap_or_default(),
         node: args.filter.node.unwrap_or_default(),
+        tags: args.filter.tags.into_iter().collect(),
         ..Default::default()
     };
     let (live, ended): (Vec<AllocationState>, Vec<_>) =

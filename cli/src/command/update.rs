@@ -12,14 +12,21 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
-    let Update { ids, changes: Changes { walltime, preemption_class, name } } = args;
+    let Update { ids, changes: Changes { walltime, preemption_class, name, tags } } = args;
     let walltime = walltime.map(new_walltime).transpose()?;
+    let tags: BTreeMap<String, String> = tags.into_iter().collect();
     let client = session.connect().await?;
     let (mut done, mut now, mut exit) = (Vec::new(), BTreeMap::new(), 0);
     for typed in ids {
         let asked = match session.resolve_key(&typed) {
             Ok(key) => {
-                let request = v1::UpdateAllocationRequest { key, walltime, preemption_class, name: name.clone() };
+                let request = v1::UpdateAllocationRequest {
+                    key,
+                    walltime,
+                    preemption_class,
+                    name: name.clone(),
+                    tags: tags.clone().into_iter().collect(),
+                };
                 answer(client.allocations().update(request)).await
             }
             Err(failure) => Err(failure),
@@ -34,7 +41,7 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     }
     let changed = |id: &String| {
         let (walltime_seconds, is_task_group) = now.get(id).copied().unzip();
-        let changed = changed_text(walltime.and(walltime_seconds), preemption_class, name.as_deref());
+        let changed = changed_text(walltime.and(walltime_seconds), preemption_class, name.as_deref(), &tags);
         let but = if is_task_group == Some(true) { "; lanes of it that have nodes keep what they had" } else { "" };
         changed + but
     };
@@ -52,11 +59,20 @@ fn new_walltime(typed: NewWalltime) -> Result<Walltime, Failure> {
 }
 
 /// What it has now, of what was to be changed.
-fn changed_text(walltime_seconds: Option<u64>, preemption_class: Option<u32>, name: Option<&str>) -> String {
+fn changed_text(
+    walltime_seconds: Option<u64>,
+    preemption_class: Option<u32>,
+    name: Option<&str>,
+    tags: &BTreeMap<String, String>,
+) -> String {
     let walltime = walltime_seconds.map(|seconds| format!("a walltime of {}", clock_text(Duration::from_secs(seconds))));
     let class = preemption_class.map(|class| format!("preemption class {class}"));
     let name = name.map(|name| format!("the name {name}"));
-    [walltime, class, name].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    let tags = tags.iter().map(|(tag, value)| match value.is_empty() {
+        true => format!("no tag {tag}"),
+        false => format!("the tag {tag}={value}"),
+    });
+    [walltime, class, name].into_iter().flatten().chain(tags).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -65,9 +81,13 @@ mod tests {
 
     #[test]
     fn what_was_changed_is_printed_as_it_is_now() {
-        assert_eq!(changed_text(Some(5400), None, None), "a walltime of 01:30:00");
-        assert_eq!(changed_text(Some(5400), Some(7), Some("night run")), "a walltime of 01:30:00, preemption class 7, the name night run");
-        assert_eq!(changed_text(None, Some(0), None), "preemption class 0");
+        let none = BTreeMap::new();
+        assert_eq!(changed_text(Some(5400), None, None, &none), "a walltime of 01:30:00");
+        let all = changed_text(Some(5400), Some(7), Some("night run"), &none);
+        assert_eq!(all, "a walltime of 01:30:00, preemption class 7, the name night run");
+        assert_eq!(changed_text(None, Some(0), None, &none), "preemption class 0");
+        let tags = [("a", "1"), ("b", "")].map(|(tag, value)| (tag.to_owned(), value.to_owned())).into();
+        assert_eq!(changed_text(None, None, None, &tags), "the tag a=1, no tag b");
     }
 
     #[test]

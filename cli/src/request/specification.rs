@@ -70,6 +70,7 @@ pub fn build_specification(
         name: flags.name.clone().unwrap_or_else(|| displayable_name(&default_name)),
         tenant: or(&flags.tenant, &settings.tenant),
         project: or(&flags.project, ""),
+        tags: flags.tags.iter().cloned().collect(),
         vcluster: or(&flags.vcluster, &settings.vcluster),
         environment: uenv.map(|uenv| v1::Environment { uenv, ..Default::default() }),
         entrypoint: what.map(|what| v1::Entrypoint { what: Some(what) }),
@@ -114,7 +115,7 @@ pub fn build_specification(
     Ok(spec)
 }
 
-/// The dependency with what only this program knows: `@last`.
+/// The dependency with what only this program knows: `@last`. A singleton names nothing.
 fn dependency(named: &v1::Dependency, settings: &Settings) -> Result<v1::Dependency, Failure> {
     Ok(v1::Dependency { r#ref: last::resolve(&named.r#ref, &settings.endpoints)?, condition: named.condition.clone() })
 }

@@ -25,6 +25,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
     let rows = [
         ("ID", a.id.clone()),
         ("Name", a.name.clone()),
+        ("Tags", tags(a)),
         ("Owner", a.owner.clone()),
         ("State", a.state.clone()),
         ("Message", status_message(a)),
@@ -70,6 +71,13 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
     ];
     block(&[&rows[..], &dependencies(a)[..]].concat())
+}
+
+/// Its tags, by their names.
+fn tags(a: &v1::Allocation) -> String {
+    let mut all: Vec<String> = a.tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    all.sort_unstable();
+    all.join(", ")
 }
 
 /// Whether each task of a task group is one process: the number of its ranks would be read as that of the tasks.

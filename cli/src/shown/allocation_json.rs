@@ -10,6 +10,7 @@ use super::walltime::ends_by_ms;
 use crate::last_stderr::{LastStderr, LastStderrLine};
 use lattice_api::v1;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// An allocation as JSON. Times are RFC 3339 in UTC, or null.
 #[derive(Serialize)]
@@ -65,6 +66,8 @@ pub struct AllocationJson<'a> {
     /// The DAG whose step it is, and the step's name.
     dag: Option<&'a str>,
     dag_step: Option<&'a str>,
+    /// Labels of its user.
+    tags: BTreeMap<&'a str, &'a str>,
     /// Of a task group: its indices and limit, as in `0-99%20`.
     task_group: Option<&'a str>,
     /// Of a task group: how many of its tasks are in each state; only if one allocation was requested.
@@ -172,6 +175,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             dependencies: (!a.dependencies.is_empty()).then(|| a.dependencies.iter().map(DependencyJson::from).collect()),
             dag: filled(&a.dag),
             dag_step: filled(&a.dag_step),
+            tags: a.tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
             task_group: filled(&a.task_group),
             task_counts: a.tasks.as_ref().map(TaskCountsJson::from),
             lane_of: filled(&a.lane_of),
@@ -218,6 +222,10 @@ mod tests {
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
         let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies", "dag", "dag_step"].map(taken);
+        assert_eq!(json.as_object_mut().unwrap().remove("tags"), Some(serde_json::json!({})));
+        let tagged = v1::Allocation { tags: [("campaign".to_owned(), "42".to_owned())].into(), ..running() };
+        let tagged = serde_json::to_value(AllocationJson::from(&tagged)).unwrap();
+        assert_eq!(tagged["tags"], serde_json::json!({"campaign": "42"}));
         let of_tasks = ["task_group", "task_counts", "lane_of", "lane_number"].map(|field| json.as_object_mut().unwrap().remove(field));
         let null = || Some(serde_json::Value::Null);
         assert_eq!(of_tasks, [null(), null(), null(), null()]);

@@ -1,29 +1,40 @@
 //! Values of `--depends-on`.
 
+use lattice_api::spec::singleton;
 use lattice_api::v1;
 use lattice_model::DependencyCondition;
-use lattice_model::dependency::NoSuchCondition;
+use lattice_model::dependency::{NoSuchCondition, SINGLETON};
 use thiserror::Error;
 
 /// The text does not say what work depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DependencyError {
-    #[error("write ID or ID:CONDITION, such as 1f0c9a4e or 1f0c9a4e:failure")]
+    #[error("write ID or ID:CONDITION, such as 1f0c9a4e or 1f0c9a4e:failure, or singleton")]
     NoId,
     #[error(transparent)]
     Condition(#[from] NoSuchCondition),
 }
 
-/// Parses `ID` or `ID:CONDITION`. The id may be a prefix, or `@last`: the agent looks it up.
+/// Parses `ID`, `ID:CONDITION` or `singleton`. The id may be a prefix, or `@last`: the agent looks it up.
 pub fn parse_dependency(text: &str) -> Result<v1::Dependency, DependencyError> {
-    let (id, condition) = match text.split_once(':') {
-        Some((id, condition)) => (id, condition.parse::<DependencyCondition>()?),
-        None => (text, DependencyCondition::Success),
+    match text.split_once(':') {
+        Some((id, condition)) => named(id, Some(condition)),
+        None => named(text, None),
+    }
+}
+
+/// A dependency on what is named so; without a condition, on its success. The name `singleton` alone means
+/// no other allocation.
+pub fn named(name: &str, condition: Option<&str>) -> Result<v1::Dependency, DependencyError> {
+    let condition = match condition {
+        None if name == SINGLETON => return Ok(singleton()),
+        None => DependencyCondition::Success,
+        Some(condition) => condition.parse()?,
     };
-    if id.is_empty() {
+    if name.is_empty() {
         return Err(DependencyError::NoId);
     }
-    Ok(v1::Dependency { r#ref: id.to_owned(), condition: condition.name().to_owned() })
+    Ok(v1::Dependency { r#ref: name.to_owned(), condition: condition.name().to_owned() })
 }
 
 #[cfg(test)]
@@ -33,12 +44,13 @@ mod tests {
     #[test]
     fn an_id_without_a_condition_is_to_succeed() {
         let read = |text: &str| parse_dependency(text).map(|read| format!("{} {}", read.r#ref, read.condition));
-        let all = ["1f0c", "@last:any", "1f0c:failure", "a:mutex"].map(|text| read(text).unwrap());
-        assert_eq!(all, ["1f0c success", "@last any", "1f0c failure", "a mutex"]);
+        let all = ["1f0c", "@last:any", "1f0c:failure", "a:mutex", "a:after", "a:corresponding"].map(|text| read(text).unwrap());
+        assert_eq!(all, ["1f0c success", "@last any", "1f0c failure", "a mutex", "a after", "a corresponding"]);
+        assert_eq!(read("singleton").unwrap(), " singleton");
         assert_eq!(read(":any"), Err(DependencyError::NoId));
         assert_eq!(read(""), Err(DependencyError::NoId));
         let refused = |text: &str| read(text).unwrap_err().to_string();
         assert!(refused("1f0c:ok").starts_with("\"ok\" is no condition") && refused("1f0c:").starts_with("\"\" is no condition"));
-        assert!(refused("1f0c:corresponding").contains("corresponding is not built yet"));
+        assert!(refused("1f0c:after+5").contains("no delay is possible") && refused("1f0c:singleton").contains("write singleton alone"));
     }
 }

@@ -96,6 +96,9 @@ pub struct SubmitFlags {
     /// A name for people [default: the name of the script or the program]
     #[arg(short = 'J', long, alias = "job-name", value_name = "NAME", overrides_with = "name")]
     pub name: Option<String>,
+    /// A label for people, by which `lattice status --tag` finds it; may be given more than once, and with commas
+    #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag)]
+    pub tags: Vec<(String, String)>,
     /// When it is put back into the queue instead of ending as Failed; --requeue without WHEN: on_node_failure
     /// [default: on_node_failure; for a --service: always; for a launch or session: never]
     #[arg(
@@ -111,8 +114,10 @@ pub struct SubmitFlags {
     #[arg(long, alias = "max_requeues", value_name = "N", overrides_with = "max_requeues", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub max_requeues: Option<u32>,
     /// Begin only when other allocations are as they must be: ID or ID:CONDITION, separated by commas. The condition is
-    /// success, failure, any (its end) or mutex (it has no nodes: the two never run at the same time). If one can never be
-    /// met, this allocation ends as Cancelled [default CONDITION: success]
+    /// success, failure, any (its end), after (its beginning), mutex (it has no nodes: the two never run at the same time)
+    /// or corresponding (of two task groups: each task waits for the success of that with the same index). If one can
+    /// never be met, this allocation ends as Cancelled. singleton: when all that you submitted before under the same name
+    /// is gone [default CONDITION: success]
     #[arg(long, alias = "depends_on", value_name = "ID[:CONDITION]", value_delimiter = ',', value_parser = parse_dependency)]
     pub depends_on: Vec<v1::Dependency>,
     /// What it does on a node that is cut off from the cluster [default: continue]
@@ -198,6 +203,7 @@ impl SubmitFlags {
             pmi: self.pmi.or(under.pmi),
             export: self.export.or(under.export),
             name: self.name.or(under.name),
+            tags: [under.tags, self.tags].concat(),
             requeue: self.requeue.or(under.requeue),
             max_requeues: self.max_requeues.or(under.max_requeues),
             depends_on: [under.depends_on, self.depends_on].concat(),
@@ -293,6 +299,7 @@ impl SubmitFlags {
             ("--service", self.service),
             ("--uenv", self.uenv.is_some()),
             ("--name", self.name.is_some()),
+            ("--tag", !self.tags.is_empty()),
             ("--requeue", self.requeue.is_some()),
             ("--max-requeues", self.max_requeues.is_some()),
             ("--depends-on", !self.depends_on.is_empty()),
@@ -500,6 +507,24 @@ fn parse_assignment(text: &str) -> Result<(String, String), AssignmentError> {
     }
 }
 
+/// The text is no tag.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("write NAME=VALUE, such as campaign=42")]
+pub(crate) struct TagError;
+
+/// Parses a tag and its value.
+pub(crate) fn parse_tag(text: &str) -> Result<(String, String), TagError> {
+    parse_tag_change(text).and_then(|(name, value)| if value.is_empty() { Err(TagError) } else { Ok((name, value)) })
+}
+
+/// Parses a tag and its new value; an empty one removes the tag.
+pub(crate) fn parse_tag_change(text: &str) -> Result<(String, String), TagError> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(TagError),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -576,12 +601,23 @@ mod tests {
     }
 
     #[test]
+    fn tags_add_up_and_have_values() {
+        let tags = |flags: SubmitFlags| flags.tags.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+        assert_eq!(tags(flags("--tag=a=1,b=2 --tags c=x=y")), ["a=1", "b=2", "c=x=y"]);
+        assert_eq!(tags(flags("--tag=a=2").merge_over(flags("--tag=a=1"))), ["a=1", "a=2"], "the last one wins");
+        for bad in ["--tag=a", "--tag==1", "--tag=a="] {
+            assert!(Line::try_parse_from(["x", bad]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn dependencies_add_up() {
         let named = |flags: SubmitFlags| flags.depends_on.into_iter().map(|d| format!("{}:{}", d.r#ref, d.condition)).collect::<Vec<_>>();
         assert_eq!(named(flags("--depends-on=1f0c,2f0c:any --depends-on 3f0c:mutex")), ["1f0c:success", "2f0c:any", "3f0c:mutex"]);
         let both = flags("--depends-on=1f0c").merge_over(flags("--depends_on=2f0c:failure"));
         assert_eq!(both.first_allocation_option(), Some("--depends-on"));
         assert_eq!(named(both), ["2f0c:failure", "1f0c:success"]);
+        assert_eq!(named(flags("--depends-on=singleton,1f0c:after")), [":singleton", "1f0c:after"]);
         assert!(Line::try_parse_from(["x", "--depends-on=1f0c:ok"]).is_err());
     }
 

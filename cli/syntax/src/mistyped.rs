@@ -138,7 +138,10 @@ fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> Usa
             Rule::Memory => error.with_hint("use --mem"),
             Rule::Gres | Rule::GpusPerNode => error.with_hint("use --gpus=N for each node, and --constraint gpu_type=KIND for their kind"),
             Rule::Export => error.with_hint("use --export and --env"),
-            Rule::Dependency => error.with_hint("use --depends-on=ID:success for afterok, ID:failure for afternotok, ID:any for afterany"),
+            Rule::Dependency => error.with_hint(
+                "use --depends-on=ID:success for afterok, ID:failure for afternotok, ID:any for afterany, ID:after for after, \
+                 ID:corresponding for aftercorr, and singleton as it is",
+            ),
         };
     }
     match suggested.filter(|suggested| !UnbuiltFlags::NAMES.contains(&suggested.as_str())) {

@@ -13,13 +13,12 @@ mod sections;
 mod values;
 
 use crate::UsageError;
-use crate::dependency::DependencyError;
+use crate::dependency::named;
 use crate::directives::words::split_words;
 use crate::directives::{Line, parse};
 use crate::flags::SubmitFlags;
 use crate::tasks::TaskFlags;
 use lattice_api::v1;
-use lattice_model::DependencyCondition;
 use lattice_model::config::{self, Spanned};
 use lattice_model::dag::DagSize;
 use serde::Deserialize;
@@ -91,7 +90,7 @@ struct StepEntries {
     others: Vec<Entry>,
 }
 
-/// What a step depends on: `- NAME: CONDITION`, `- NAME`, or `{ref: NAME, condition: CONDITION}`.
+/// What a step depends on: `- NAME: CONDITION`, `- NAME`, `{ref: NAME, condition: CONDITION}`, or `- singleton`.
 struct DependencyEntry(v1::Dependency);
 
 impl<'de> Deserialize<'de> for DependencyEntry {
@@ -110,7 +109,7 @@ impl<'de> Visitor<'de> for DependencyVisitor {
     }
 
     fn visit_str<E: Error>(self, name: &str) -> Result<v1::Dependency, E> {
-        dependency(name.to_owned(), None).map_err(E::custom)
+        named(name, None).map_err(E::custom)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<v1::Dependency, A::Error> {
@@ -118,23 +117,15 @@ impl<'de> Visitor<'de> for DependencyVisitor {
         while let Some((key, value)) = map.next_entry()? {
             pairs.insert(key, value);
         }
-        let (named, condition) = match pairs.remove("ref") {
-            Some(named) => (named, pairs.remove("condition")),
-            None => pairs.pop_first().map(|(named, condition)| (named, Some(condition))).unwrap_or_default(),
+        let (name, condition) = match pairs.remove("ref") {
+            Some(name) => (name, pairs.remove("condition")),
+            None => pairs.pop_first().map(|(name, condition)| (name, Some(condition))).unwrap_or_default(),
         };
         if let Some((key, _)) = pairs.first_key_value() {
             return Err(A::Error::custom(format!("{key:?}: begin each dependency with a dash of its own, such as - preprocess: success")));
         }
-        dependency(named, condition).map_err(A::Error::custom)
+        named(&name, condition.as_deref()).map_err(A::Error::custom)
     }
-}
-
-fn dependency(named: String, condition: Option<String>) -> Result<v1::Dependency, DependencyError> {
-    if named.is_empty() {
-        return Err(DependencyError::NoId);
-    }
-    let condition = condition.map_or(Ok(DependencyCondition::Success), |name| name.parse())?;
-    Ok(v1::Dependency { r#ref: named, condition: condition.name().to_owned() })
 }
 
 impl<'de> Deserialize<'de> for StepEntries {
@@ -348,6 +339,7 @@ allocations:
     depends_on:
       - train
       - {ref: 1f0c9a4e, condition: any}
+      - singleton
 ";
         let read = read("w.yaml", text).unwrap();
         assert_eq!(read.name.as_deref(), Some("training-pipeline"));
@@ -360,7 +352,8 @@ allocations:
         assert_eq!((second.flags.tasks_per_node, second.flags.exclusive), (Some(4), true));
         assert_eq!(second.flags.env, [("A".to_owned(), "b".to_owned())]);
         let on = |step: &WorkflowStep| step.flags.depends_on.iter().map(|d| format!("{}:{}", d.r#ref, d.condition)).collect::<Vec<_>>();
-        assert_eq!((on(second), on(third)), (vec!["preprocess:success".into()], vec!["train:success".into(), "1f0c9a4e:any".into()]));
+        assert_eq!(on(second), ["preprocess:success"]);
+        assert_eq!(on(third), ["train:success", "1f0c9a4e:any", ":singleton"]);
         assert_eq!(third.program, StepProgram::Script { path: "report.sh".into(), args: vec!["-v".into()] });
     }
 

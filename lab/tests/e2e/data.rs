@@ -194,8 +194,12 @@ fn home_and_output(w: &World) {
     fs::create_dir_all(&home).unwrap();
     fs::write(home.join("settings"), "of the site\n").unwrap();
     let script = "cat /root/settings; echo result > $LATTICE_OUTPUT/result; echo $LATTICE_OUTPUT";
-    let id = w.submit(&["--tenant", "physics", "--project", "../x", "--", "/bin/sh", "-c", script]);
+    let id = w.submit(&["--name", "prep-data", "--tenant", "physics", "--project", "../x", "--", "/bin/sh", "-c", script]);
     w.completed(&id);
+    let reads = "cat $LATTICE_PARENT_OUTPUT_prep_data/result";
+    let child = w.submit(&["--depends-on", &id, "--", "/bin/sh", "-c", reads]);
+    w.completed(&child);
+    assert_eq!(w.ok(&["logs", &child]), "result\n");
     let output = w.dir.join("output/physics/_._x").join(&id);
     assert_eq!(w.ok(&["logs", &id]), format!("of the site\n{}\n", output.display()));
     assert_eq!(fs::read_to_string(output.join("result")).unwrap(), "result\n");

@@ -31,6 +31,7 @@ mod data;
 mod debugging;
 mod demo;
 mod dependencies;
+mod dependency_kinds;
 mod deploy;
 mod devices;
 mod disks;
@@ -168,6 +169,7 @@ fn main() -> ExitCode {
         pmix::trials(),
         survival::trials(),
         dependencies::trials(),
+        dependency_kinds::trials(),
         dags::trials(),
         task_groups::trials(),
         outage::trials(),

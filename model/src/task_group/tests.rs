@@ -165,11 +165,11 @@ fn ordinals_are_found_by_index_and_indices_by_ordinal() {
 
 #[test]
 fn the_outcome_of_a_task_is_one_of_success_failure_and_cancelled() {
-    use TaskOutcome::{Cancelled, Exited, Lost, WalltimeExceeded};
-    let all = [Exited(0), Exited(1), Exited(137), WalltimeExceeded, Lost, Cancelled];
-    assert_eq!(all.map(TaskOutcome::is_success), [true, false, false, false, false, false]);
-    assert_eq!(all.map(TaskOutcome::is_failure), [false, true, true, true, true, false]);
-    let shown = ["completed", "exit_code 1", "exit_code 137", "walltime_exceeded", "node_lost", "cancelled"];
+    use TaskOutcome::{Cancelled, Exited, Lost, Unmet, WalltimeExceeded};
+    let all = [Exited(0), Exited(1), Exited(137), WalltimeExceeded, Lost, Cancelled, Unmet];
+    assert_eq!(all.map(TaskOutcome::is_success), [true, false, false, false, false, false, false]);
+    assert_eq!(all.map(TaskOutcome::is_failure), [false, true, true, true, true, false, false]);
+    let shown = ["completed", "exit_code 1", "exit_code 137", "walltime_exceeded", "node_lost", "cancelled", "dependency_unmet"];
     assert_eq!(all.map(|outcome| outcome.to_string()), shown);
 }
 
@@ -273,7 +273,10 @@ proptest! {
         let both = indices.ordinals_of(&other);
         let want: Vec<u32> = model.intersection(&named).copied().collect();
         prop_assert_eq!(both.iter().filter_map(|ordinal| indices.index_of(ordinal)).collect::<Vec<_>>(), want.clone());
-        prop_assert_eq!(indices.indices_of(&both).map(|found| each(&found)).unwrap_or_default(), want);
+        prop_assert_eq!(indices.indices_of(&both).map(|found| each(&found)).unwrap_or_default(), want.clone());
+        let back = indices.corresponding_in(&other, &TaskSet::first(indices.count()));
+        prop_assert_eq!(other.indices_of(&back).map(|found| each(&found)).unwrap_or_default(), want);
+        prop_assert_eq!(indices.corresponding_in(&indices, &both), both.clone());
         prop_assert_eq!(indices.indices_of(&TaskSet::first(indices.count())).map(|found| each(&found)), Some(each(&indices)));
     }
 

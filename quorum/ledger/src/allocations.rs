@@ -1,5 +1,6 @@
 //! Allocations: submission and end.
 
+use super::corresponding::AwaitedTasks;
 use super::preemptions::may_have_begun;
 use super::refusal::{DependencyRefusal, Refusal};
 use super::waits::Requeue;
@@ -29,10 +30,10 @@ impl Ledger {
         self.admits_to_queue(spec)?;
         self.admits_dependencies(spec, owner)?;
         // Before its script has records dropped, maybe those of what it depends on.
-        let dependencies = self.dependencies_of(spec, context.at);
+        let (dependencies, awaited) = (self.dependencies_of(spec, owner, context.at), self.tasks_awaited(spec));
         self.admits_of_user(context, spec, owner)?;
         let submitted = Allocation::submitted(id, spec.clone(), owner.clone(), context.at);
-        self.add_submitted(context, Allocation { dependencies, ..submitted });
+        self.add_submitted(context, Allocation { dependencies, ..submitted }, &awaited);
         self.follow_parents(context, id);
         self.end_unmet(context, id);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
@@ -43,19 +44,24 @@ impl Ledger {
     }
 
     /// Adds an allocation that the ledger admits. It does not follow what it depends on yet.
-    pub(super) fn add_submitted(&mut self, context: &mut ApplyContext, mut allocation: Allocation) {
+    pub(super) fn add_submitted(&mut self, context: &mut ApplyContext, mut allocation: Allocation, awaited: &[AwaitedTasks]) {
         let (id, owner) = (allocation.id, allocation.owner.name.clone());
-        allocation.revision = context.revision;
+        (allocation.revision, allocation.submission) = (context.revision, self.audit.seq + 1);
         self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
         let spec = Arc::clone(&allocation.spec);
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(allocation));
         context.changed.record(id);
+        // At once: the steps of a DAG are submitted one after another.
+        if let Some(place) = self.name_place(id) {
+            self.names.insert(place);
+        }
         let nodes = spec.nodes_max.map_or_else(|| format!("{} nodes", spec.nodes), |_| spec.nodes_text());
         let detail = format!("{} on {nodes}", spec.name);
         self.record(context, &owner, AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
         if let Some(tasks) = &spec.tasks {
             self.open_group(context, id, tasks);
+            self.await_tasks(context, id, awaited);
         }
     }
 
@@ -132,6 +138,7 @@ impl Ledger {
         self.leave_domain(context, id);
         self.close_services(id);
         self.unfollow_parents(context, id);
+        self.unfollow_tasks(context, id);
         self.end_tasks(context, id);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         // The checkpoint was meant for another claim, and there will be none.

@@ -2,11 +2,11 @@
 
 use super::outcome::Changed;
 use super::state::allocation_index::AllocationFacts;
-use super::state::dependents::ParentFacts;
+use super::state::names::NamePlace;
 use super::state::node_index::NodeFacts;
 use super::state::user_usage::Counts;
 use super::state::{Domain, DomainKey, Ledger};
-use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, LaneOf, Node, NodeId, Revision, Timestamp};
+use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, LaneOf, Node, NodeId, ParentFacts, Revision, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -26,6 +26,9 @@ pub(super) struct ApplyContext {
     pub(super) domains_before: BTreeMap<DomainKey, Option<Arc<Domain>>>,
     /// Of allocations that others depend on: what these knew of them before this command changed them.
     pub(super) parents_before: BTreeMap<AllocationId, ParentFacts>,
+    /// The places of allocations among those of their user and name before this command changed them;
+    /// `None`: they had none.
+    pub(super) names_before: BTreeMap<AllocationId, Option<NamePlace>>,
     /// Lanes of task groups that this command may have changed since their groups learned of it.
     pub(super) lanes: BTreeMap<AllocationId, LaneOf>,
     /// Task groups that this command may have changed since their lanes were created or ended.
@@ -44,6 +47,7 @@ impl ApplyContext {
             allocations_before: BTreeMap::new(),
             domains_before: BTreeMap::new(),
             parents_before: BTreeMap::new(),
+            names_before: BTreeMap::new(),
             lanes: BTreeMap::new(),
             groups: BTreeSet::new(),
         }

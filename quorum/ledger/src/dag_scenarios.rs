@@ -1,7 +1,7 @@
 //! Scenarios of DAGs.
 
 use super::properties::scans::invariant_indexes_equal_scans;
-use super::scenarios::{Story, id, prepared, released, spec, user};
+use super::scenarios::{Story, id, node, prepared, released, spec, user};
 use super::{Action, DagCursor, DagFilter, EndedLimitsChange, Ledger, Outcome, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::DependencyCondition::{self, Any, Failure, Mutex, Success};
 use lattice_model::{
@@ -56,6 +56,26 @@ fn refused(s: &mut Story, number: u128, dag: DagSubmission) -> String {
     assert_eq!((&dry, s.ledger.allocations().count()), (&refusal, before), "nothing was submitted");
     assert!(s.ledger.dag(dag_id(number)).is_none());
     refusal.to_string()
+}
+
+#[test]
+fn a_step_finds_each_output_under_a_name_of_its_own() {
+    let mut s = Story::new(1);
+    let named = |names: [&str; 3]| {
+        let mut dag = dag(&[(1, &[]), (2, &[]), (3, &[(1, Any), (2, Any)])]);
+        dag.steps.iter_mut().zip(names).for_each(|(step, name)| step.name = name.to_owned());
+        dag
+    };
+    let refused = s.act(submission(9, named(["a-b", "a_b", "c"]))).unwrap_err().to_string();
+    assert!(refused.contains("\"a-b\" and \"a_b\"") && refused.contains("$LATTICE_PARENT_OUTPUT_a_b"), "{refused}");
+    s.done(submission(9, named(["a", "b", "c"])));
+    for number in [1, 2] {
+        s.done(Action::Cancel { id: id(number), by: user(7) });
+    }
+    s.claimed(3, &[0]);
+    let parents = s.ledger.desired(&node(0)).shares[0].parents.clone();
+    let parents: Vec<_> = parents.into_iter().map(|parent| (parent.id, parent.place.name)).collect();
+    assert_eq!(parents, [(id(1), "a".to_owned()), (id(2), "b".to_owned())]);
 }
 
 #[test]

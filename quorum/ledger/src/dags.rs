@@ -14,13 +14,15 @@
 //! A step that runs could keep the record of a large DAG for long, so the records of all DAGs have a
 //! bound, and those of one user a smaller one.
 
+use super::corresponding::may_correspond;
+use super::dependencies::has_output_for;
 use super::refusal::{DependencyRefusal, Refusal};
 use super::views::{CANDIDATES_MAX, id_range};
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use crate::record_bytes::dag_bytes;
 use lattice_model::count::counted;
 use lattice_model::dag::{DAG_BYTES_MAX, is_dag_name};
-use lattice_model::dependency::DEPENDENCIES_MAX;
+use lattice_model::dependency::{DEPENDENCIES_MAX, output_variable};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Dag, DagId, DagStep, DagSubmission, Dependency,
     DependencyCondition, EndReason, Principal, Step, StepCounts, StepEnd, StepOf, Timestamp,
@@ -107,10 +109,10 @@ impl Ledger {
         self.admits_dag_of_user(context, &specs, owner)?;
         for (number, (step, spec)) in (0..).zip(submission.steps.iter().zip(specs)) {
             // The steps before it exist, and nothing has been dropped yet.
-            let dependencies = self.dependencies_of(&spec, context.at);
+            let (dependencies, awaited) = (self.dependencies_of(&spec, owner, context.at), self.tasks_awaited(&spec));
             let dag = Some(Box::new(StepOf { dag: id, number, name: step.name.clone() }));
             let submitted = Allocation::submitted(step.allocation, spec, owner.clone(), context.at);
-            self.add_submitted(context, Allocation { dependencies, dag, ..submitted });
+            self.add_submitted(context, Allocation { dependencies, dag, ..submitted }, &awaited);
         }
         let detail = format!("DAG {id} ({}) with {}", record.name, counted(record.steps.len(), "step"));
         self.dags.insert(record);
@@ -165,14 +167,15 @@ impl Ledger {
                 return malformed(format!("a name of a step has 1 to 128 bytes, and no other step has it: {:?}", step.name));
             }
             let spec = submission.spec_of(step);
-            let admitted = self.admits_step(owner, step.allocation, &spec, &mut earlier);
+            let admitted = self.admits_step(owner, step, &spec, &mut earlier);
             admitted.map_err(|refusal| Refusal::DagStep { step: step.name.clone(), refusal: Box::new(refusal) })?;
             specs.push(spec);
         }
         Ok(specs)
     }
 
-    fn admits_step(&self, owner: &Principal, id: AllocationId, spec: &AllocationSpec, earlier: &mut Earlier) -> Result<(), Refusal> {
+    fn admits_step(&self, owner: &Principal, step: &DagStep, spec: &AllocationSpec, earlier: &mut Earlier) -> Result<(), Refusal> {
+        let id = step.allocation;
         if self.allocations.contains_key(&id) || earlier.parents.contains_key(&id) {
             return Err(Refusal::AllocationExists { id });
         }
@@ -183,23 +186,44 @@ impl Ledger {
             if *on == id {
                 return Err(refused(DependencyRefusal::Itself));
             }
-            let excluding = earlier.excluding.get(on).copied().unwrap_or_default();
             let excludes = *condition == DependencyCondition::Mutex;
+            let corresponds = *condition == DependencyCondition::Corresponding;
+            let of_same_kind = if corresponds { &mut earlier.following } else { &mut earlier.excluding };
+            let more = of_same_kind.get(on).copied().unwrap_or_default();
+            if excludes || corresponds {
+                *of_same_kind.entry(*on).or_default() += 1;
+            }
             match earlier.parents.get(on) {
                 Some(parent) if excludes && (spec.tasks.is_some() || parent.is_task_group) => {
                     return Err(refused(DependencyRefusal::TaskGroup));
                 }
-                Some(parent) if excludes && parent.parents + excluding >= DEPENDENCIES_MAX => {
+                Some(parent) if excludes && parent.parents + more >= DEPENDENCIES_MAX => {
                     return Err(refused(DependencyRefusal::TooMany));
                 }
+                Some(parent) if corresponds => may_correspond(spec.tasks.is_some(), parent.is_task_group, more).map_err(refused)?,
                 Some(_) => {}
-                None => self.admits_dependency(dependency, spec, owner, excluding)?,
-            }
-            if excludes {
-                *earlier.excluding.entry(*on).or_default() += 1;
+                None => self.admits_dependency(dependency, spec, owner, more)?,
             }
         }
-        earlier.parents.insert(id, EarlierStep { parents: spec.depends_on.len(), is_task_group: spec.tasks.is_some() });
+        self.outputs_have_names(owner, spec, earlier)?;
+        let (name, parents) = (step.name.clone(), spec.depends_on.len());
+        earlier.parents.insert(id, EarlierStep { name, parents, is_task_group: spec.tasks.is_some() });
+        Ok(())
+    }
+
+    /// Refuses a step that would find the outputs of two others in the same variable.
+    fn outputs_have_names(&self, owner: &Principal, spec: &AllocationSpec, earlier: &Earlier) -> Result<(), Refusal> {
+        let mut named: BTreeMap<String, &str> = BTreeMap::new();
+        for Dependency { on, .. } in spec.depends_on.iter().filter(|on| on.condition != DependencyCondition::Mutex) {
+            let other = self.allocations.get(on).filter(|parent| has_output_for(parent, owner)).map(|parent| parent.output_name());
+            let Some(name) = earlier.parents.get(on).map(|step| step.name.as_str()).or(other) else { continue };
+            let variable = output_variable(name);
+            if let Some(first) = named.get(&variable) {
+                let why = format!("it depends on {first:?} and {name:?}, and would find the outputs of both in ${variable}: rename one");
+                return Err(Refusal::Malformed { why });
+            }
+            named.insert(variable, name);
+        }
         Ok(())
     }
 
@@ -356,9 +380,12 @@ struct Earlier {
     parents: BTreeMap<AllocationId, EarlierStep>,
     /// How many steps exclude an allocation.
     excluding: BTreeMap<AllocationId, usize>,
+    /// How many steps have tasks that correspond to those of a task group.
+    following: BTreeMap<AllocationId, usize>,
 }
 
 struct EarlierStep {
+    name: String,
     /// On how many others it depends.
     parents: usize,
     is_task_group: bool,

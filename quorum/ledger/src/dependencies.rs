@@ -15,17 +15,21 @@
 //! A child's record keeps what it needs of its parents. So a parent is kept only until all that depend
 //! on it are settled.
 //!
+//! Which tasks of a group wait for tasks of another one: [`super::corresponding`]. What a singleton
+//! waits for: [`super::singletons`].
+//!
 //! `mutex` is recorded on both sides, because either may be claimed first. A claim asks the holdings
 //! and not the records, which may not be settled yet.
 
+use super::corresponding::may_correspond;
 use super::refusal::{DependencyRefusal, Refusal};
-use super::state::dependents::{ParentFacts, followed_by};
+use super::state::dependents::followed_by;
 use super::task_groups::LANES_AT_ONCE_MAX;
 use super::{ApplyContext, Ledger};
 use lattice_model::dependency::DEPENDENCIES_MAX;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, Dependencies, Dependency, DependencyCondition, EndReason, Parent, ParentState, Principal,
-    Timestamp,
+    Allocation, AllocationId, AllocationSpec, Dependencies, Dependency, DependencyCondition, EndReason, OutputPlace, Parent, ParentFacts,
+    ParentOutput, ParentState, Principal, Timestamp,
 };
 
 /// How many children one command settles at most: as many as the largest workflow of the documents has
@@ -40,7 +44,7 @@ impl Ledger {
     }
 
     /// Checks one dependency of a submission. `more`: how many other allocations of the submission
-    /// exclude the same one.
+    /// exclude the same one, or correspond to it.
     pub(super) fn admits_dependency(
         &self,
         dependency: &Dependency,
@@ -51,8 +55,15 @@ impl Ledger {
         let Dependency { on, condition } = dependency;
         let refused = |why| Err(Refusal::Dependency { on: on.to_string(), why });
         let Some(parent) = self.allocations.get(on) else { return refused(DependencyRefusal::Unknown) };
-        if *condition != DependencyCondition::Mutex {
-            return Ok(());
+        match condition {
+            DependencyCondition::Mutex => {}
+            DependencyCondition::Corresponding => {
+                let followers = more + self.task_groups.get(on).map_or(0, |tasks| tasks.follower_count());
+                return may_correspond(spec.tasks.is_some(), parent.is_task_group(), followers).or_else(refused);
+            }
+            DependencyCondition::Success | DependencyCondition::Failure | DependencyCondition::Any | DependencyCondition::After => {
+                return Ok(());
+            }
         }
         if !owner.may_act_for(&parent.owner) {
             return refused(DependencyRefusal::NotYours);
@@ -68,17 +79,20 @@ impl Ledger {
         Ok(())
     }
 
-    /// The dependencies of an allocation that is being submitted.
-    pub(super) fn dependencies_of(&self, spec: &AllocationSpec, now: Timestamp) -> Option<Box<Dependencies>> {
+    /// The dependencies of an allocation that this user is submitting.
+    pub(super) fn dependencies_of(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Option<Box<Dependencies>> {
         let parent = |dependency: &Dependency| {
             let Dependency { on, condition } = *dependency;
-            let name = self.allocations.get(&on)?.spec.name.clone();
-            let facts = self.parent_facts(on)?;
-            let state = ParentState::of(condition, facts.ended, facts.may_run);
-            Some(Parent { on, condition, name, asked_for_it: false, state })
+            let parent = self.allocations.get(&on)?;
+            let name = parent.spec.name.clone();
+            let output = Some(parent).filter(|parent| condition != DependencyCondition::Mutex && has_output_for(parent, owner));
+            let output = output.map(|parent| Box::new(output_place(parent)));
+            let state = ParentState::of(condition, self.parent_facts(on)?);
+            Some(Parent { on, condition, name, asked_for_it: false, output, state })
         };
         let parents: Vec<Parent> = spec.depends_on.iter().filter_map(parent).collect();
-        (!parents.is_empty()).then(|| Box::new(Dependencies::new(parents, now)))
+        let depends = spec.singleton || !parents.is_empty();
+        depends.then(|| Box::new(Dependencies::of(parents, self.predecessor_of(spec, owner), now)))
     }
 
     /// The allocation was submitted just now: it follows its parents from now on. If one of them has
@@ -87,6 +101,7 @@ impl Ledger {
         let Some(child) = self.allocations.get(&id).filter(|child| child.dependencies.is_some()).cloned() else { return };
         for parent in followed_by(&child) {
             self.follow(context, parent, id);
+            self.follow_tasks(context, parent, id);
         }
         for parent in child.dependencies.iter().flat_map(|all| all.excluded()) {
             self.exclude_mutually(context, parent.on, &child);
@@ -101,12 +116,23 @@ impl Ledger {
         }
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         let (condition, state) = (DependencyCondition::Mutex, ParentState::Unended);
-        let asking = Parent { on: child.id, condition, name: child.spec.name.clone(), asked_for_it: true, state };
+        let asking = Parent { on: child.id, condition, name: child.spec.name.clone(), asked_for_it: true, output: None, state };
         // Until now it depended on nothing.
         let eligible_at = Some(allocation.submitted_at);
-        let all = allocation.dependencies.get_or_insert_with(|| Box::new(Dependencies { parents: Vec::new(), eligible_at }));
+        let none = || Box::new(Dependencies { eligible_at, ..Dependencies::default() });
+        let all = allocation.dependencies.get_or_insert_with(none);
         all.parents.push(asking);
         self.follow(context, child.id, id);
+    }
+
+    /// The output directories of what an allocation depends on. A lane has those of its group.
+    pub(super) fn parent_outputs(&self, allocation: &Allocation) -> Vec<ParentOutput> {
+        let dependencies = match allocation.lane {
+            Some(lane) => self.allocations.get(&lane.group).and_then(|group| group.dependencies.as_deref()),
+            None => allocation.dependencies.as_deref(),
+        };
+        let parents = dependencies.into_iter().flat_map(|all| &all.parents);
+        parents.filter_map(|parent| Some(ParentOutput { id: parent.on, place: parent.output.as_deref()?.clone() })).collect()
     }
 
     fn follow(&mut self, context: &mut ApplyContext, parent: AllocationId, child: AllocationId) {
@@ -142,10 +168,11 @@ impl Ledger {
         if let Some(allocation) = self.allocation_mut(context, id)
             && let Some(all) = allocation.dependencies.take()
         {
-            let Dependencies { mut parents, eligible_at } = *all;
+            let Dependencies { mut parents, predecessor, eligible_at } = *all;
             parents.retain(|parent| !unmet.contains(&parent.on));
             let eligible_at = eligible_at.or(Some(now));
-            allocation.dependencies = (!parents.is_empty()).then(|| Box::new(Dependencies { parents, eligible_at }));
+            let depends = allocation.spec.singleton || !parents.is_empty();
+            allocation.dependencies = depends.then(|| Box::new(Dependencies { parents, predecessor, eligible_at }));
         }
     }
 
@@ -153,24 +180,28 @@ impl Ledger {
     pub(super) fn parent_facts(&self, id: AllocationId) -> Option<ParentFacts> {
         let allocation = self.allocations.get(&id)?;
         let ended = Some(allocation.state).filter(|state| state.is_terminal());
-        Some(ParentFacts { ended, may_run: self.holdings.unfenced_of(id) > 0 || self.has_lanes(id) })
+        let may_run = self.holdings.unfenced_of(id) > 0 || self.has_lanes(id);
+        Some(ParentFacts { ended, may_run, has_begun: allocation.has_ever_begun() })
     }
 
-    /// Whether an end has not reached all that depend on it, a task group has lanes to be created or
+    /// Whether an end, or that of a task, has not reached all that depend on it, a task group has lanes to be created or
     /// ended, or the cancellation of a DAG has not reached all of its steps: then the next command goes
     /// on.
     pub fn dependents_are_due(&self) -> bool {
-        !self.unsettled.is_empty() || self.groups_are_due() || !self.dags.cancelling.is_empty()
+        !self.unsettled.is_empty() || !self.unsettled_tasks.is_empty() || self.groups_are_due() || !self.dags.cancelling.is_empty()
     }
 
     /// After a command: settles what follows from what it changed, and what earlier commands left, up
     /// to a number. The end of a group is one of a parent, and a child may be a group.
     pub(super) fn settle(&mut self, context: &mut ApplyContext) {
-        let (mut children, mut lanes) = (SETTLED_AT_ONCE_MAX, LANES_AT_ONCE_MAX);
+        let (mut children, mut followers, mut lanes) = (SETTLED_AT_ONCE_MAX, SETTLED_AT_ONCE_MAX, LANES_AT_ONCE_MAX);
         loop {
+            self.follow_lanes(context);
+            self.settle_tasks(context, &mut followers);
             self.settle_groups(context, &mut lanes);
             self.settle_children(context, &mut children);
-            if context.lanes.is_empty() && context.groups.is_empty() {
+            self.settle_names(context);
+            if context.lanes.is_empty() && context.groups.is_empty() && context.names_before.is_empty() {
                 return;
             }
         }
@@ -200,8 +231,11 @@ impl Ledger {
         for (id, before) in std::mem::take(&mut context.parents_before) {
             let Some(now) = self.parent_facts(id).filter(|now| *now != before) else { continue };
             let excludes = |allocation: &Allocation| allocation.dependencies.iter().any(|all| all.excluded().next().is_some());
-            // Before its end, only those that must not run beside it have to know something.
-            if now.ended.is_some() || self.allocations.get(&id).is_some_and(|allocation| excludes(allocation)) {
+            // Before its end, only those have to know something that must not run beside it, or begin after it has.
+            if now.ended.is_some()
+                || (now.has_begun && !before.has_begun)
+                || self.allocations.get(&id).is_some_and(|allocation| excludes(allocation))
+            {
                 self.unsettled.insert(id, None);
             }
         }
@@ -213,7 +247,7 @@ impl Ledger {
         let Some(known) = record.dependencies.as_ref().and_then(|all| all.get(parent)).filter(|_| !record.state.is_terminal()) else {
             return;
         };
-        let state = ParentState::of(known.condition, facts.ended, facts.may_run);
+        let state = ParentState::of(known.condition, facts);
         if state == known.state {
             return;
         }
@@ -222,7 +256,7 @@ impl Ledger {
             && let Some(all) = &mut allocation.dependencies
         {
             all.set_state(parent, state, now);
-            if all.parents.is_empty() {
+            if all.parents.is_empty() && !allocation.spec.singleton {
                 allocation.dependencies = None;
             }
         }
@@ -263,6 +297,16 @@ impl Ledger {
             None => Ok(()),
         }
     }
+}
+
+/// Whether an allocation has an output directory that work of this user may read.
+pub(super) fn has_output_for(parent: &Allocation, owner: &Principal) -> bool {
+    parent.spec.data.defaults && parent.owner.uid == owner.uid
+}
+
+fn output_place(parent: &Allocation) -> OutputPlace {
+    let AllocationSpec { tenant, project, .. } = &*parent.spec;
+    OutputPlace { name: parent.output_name().to_owned(), tenant: tenant.clone(), project: project.clone() }
 }
 
 /// Refuses nodes for an allocation that does not wait for any now.

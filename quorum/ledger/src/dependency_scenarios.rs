@@ -5,7 +5,7 @@ use super::scenarios::{Story, id, node, prepared, released, spec, user};
 use super::{Action, DependencyRefusal, EndedLimitsChange, Ledger, NodeStateChange, Outcome, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::dependency::{
     DEPENDENCIES_MAX,
-    DependencyCondition::{self, Any, Failure, Mutex, Success},
+    DependencyCondition::{self, After, Any, Corresponding, Failure, Mutex, Success},
 };
 use lattice_model::{
     AllocationSpec, AllocationState, AuditAction, Dependency, EndReason, Entrypoint, Epoch, NodeState, Parent, ParentState, ReportItem,
@@ -180,6 +180,30 @@ fn a_claim_asks_what_others_hold_and_not_what_is_recorded_of_them() {
 }
 
 #[test]
+fn a_beginning_is_waited_for_once_and_a_requeue_does_not_take_it_back() {
+    let mut s = Story::new(2);
+    s.submit(1, 1, RequeuePolicy::Always, 3);
+    depends(&mut s, 2, &[(1, After)]);
+    depends(&mut s, 3, &[(1, Success)]);
+    assert_eq!(awaited(&s, 2).as_deref(), Some("waits for 00000001 (a) to begin"));
+    let epoch = s.claimed(1, &[0]);
+    assert!(!waits(&s, 2), "its node prepares it");
+    s.report(0, prepared(1, epoch));
+    assert_eq!([2, 3].map(|number| waits(&s, number)), [true, false]);
+    assert_eq!(parents(&s, 2)[0].state, ParentState::Begun);
+    exits(&mut s, 1, 0, epoch, 1);
+    assert_eq!((s.state(1), waits(&s, 2)), (AllocationState::Pending, true));
+    depends(&mut s, 4, &[(1, After)]);
+    assert!(waits(&s, 4), "it has begun before");
+    // An end without a beginning counts, too.
+    s.submit(5, 1, RequeuePolicy::Never, 0);
+    depends(&mut s, 6, &[(5, After)]);
+    s.done(Action::Cancel { id: id(5), by: user(7) });
+    assert!(waits(&s, 6));
+    invariant_indexes_equal_scans(&s.ledger);
+}
+
+#[test]
 fn submissions_that_cannot_depend_on_something_are_refused_and_change_nothing() {
     let mut s = Story::new(0);
     s.submit(1, 1, RequeuePolicy::Never, 0);
@@ -291,7 +315,7 @@ fn a_submission_whose_script_has_its_parent_forgotten_depends_on_it() {
 type Workflow = Vec<(Vec<(usize, DependencyCondition)>, bool)>;
 
 fn a_workflow() -> impl Strategy<Value = Workflow> {
-    let edge = (any::<prop::sample::Index>(), prop::sample::select(vec![Success, Failure, Any]));
+    let edge = (any::<prop::sample::Index>(), prop::sample::select(vec![Success, Failure, Any, After]));
     prop::collection::vec((prop::collection::vec(edge, 0..3), any::<bool>()), 1..8).prop_map(|parts| {
         let part = |(number, (edges, fails)): (usize, (Vec<(prop::sample::Index, DependencyCondition)>, bool))| {
             let mut named = BTreeSet::new();
@@ -310,7 +334,7 @@ fn expected(workflow: &Workflow) -> Vec<AllocationState> {
         let is_met = |(on, condition): &(usize, DependencyCondition)| match condition {
             Success => states[*on] == AllocationState::Completed,
             Failure => states[*on] == AllocationState::Failed,
-            Any | Mutex => true,
+            Any | Mutex | After | Corresponding => true,
         };
         let runs = edges.iter().all(is_met);
         states.push(match (runs, fails) {

@@ -3,7 +3,7 @@
 //! ```text
 //!   ended ──▶ a node still holds a part of itself for it,
 //!             a node of a recovered quorum may report it,
-//!             its end has not reached all that depend on it,
+//!             its end, or that of its tasks, has not reached all that depend on it,
 //!             or it is a task group that has lanes ──▶ kept
 //!             otherwise ──▶ droppable, in the order of the ends:
 //!                             all records have more than `ended_memory` ─▶ the oldest of the user with most
@@ -180,10 +180,12 @@ impl Ledger {
 
     /// Whether its record must be kept: a node holds a part of itself for it, or a node of a recovered
     /// quorum may still report it as running (without the record, that report would bring it back),
-    /// others that depend on it have to learn of its end, or it is a task group that has lanes.
+    /// others that depend on it have to learn of its end or of those of its tasks, or it is a task group
+    /// that has lanes.
     pub(super) fn is_referred_to(&self, id: AllocationId) -> bool {
         let may_be_reported = self.recovery.as_ref().is_some_and(|recovery| recovery.pending.contains(&id));
-        self.holdings.has_any_of(id) || may_be_reported || self.dependents.has_any_of(id) || self.has_lanes(id)
+        let has_news = self.task_groups.get(&id).is_some_and(|tasks| tasks.has_news());
+        self.holdings.has_any_of(id) || may_be_reported || self.dependents.has_any_of(id) || self.has_lanes(id) || has_news
     }
 
     /// Memory of the tasks of a group; 0 of other allocations.

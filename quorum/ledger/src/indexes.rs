@@ -12,6 +12,7 @@
 use super::state::allocation_index::{AllocationFacts, AllocationIndex};
 use super::state::dependents::Dependents;
 use super::state::domains::DomainIndex;
+use super::state::names::Names;
 use super::state::node_index::{NodeFacts, NodeIndex};
 use super::state::tenant_usage::TenantUsage;
 use super::state::usage_records::Consumer;
@@ -105,6 +106,9 @@ impl Ledger {
                 self.usage.add(allocation);
             }
         }
+        let places: Vec<_> = self.allocations.keys().filter_map(|id| self.name_place(*id)).collect();
+        self.names = Names::default();
+        places.into_iter().for_each(|place| self.names.insert(place));
         self.count_waiting_lanes();
         self.domain_index = DomainIndex::default();
         self.holdings.vnis.free_all();

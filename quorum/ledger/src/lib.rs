@@ -25,6 +25,7 @@
 //! * *dependencies*: an end reaches all that depend on it, once, whoever leads then;
 //! * *DAGs*: all of their allocations are submitted, or none, and their graph outlives the records of
 //!   its parts;
+//! * *names* of live work: no singleton begins beside earlier work of its user with its name;
 //! * the *tasks* of groups: each ends once, whatever an isolated node still reports;
 //! * *sessions*: after any restart it is known who has an allocation's only terminal;
 //! * *network domains*: no two have the same VNI, and a VNI is not reused while work with it may
@@ -73,6 +74,7 @@ mod budgets;
 mod claims;
 mod command;
 mod conformance;
+mod corresponding;
 mod dags;
 mod dependencies;
 mod ended;
@@ -101,6 +103,7 @@ mod revocations;
 mod services;
 mod sessions;
 mod signed_head;
+mod singletons;
 mod state;
 mod task_groups;
 mod task_states;
@@ -126,6 +129,8 @@ mod checkpoint_scenarios;
 mod claim_scenarios;
 #[cfg(test)]
 mod conformance_scenarios;
+#[cfg(test)]
+mod corresponding_scenarios;
 #[cfg(test)]
 mod dag_scenarios;
 #[cfg(test)]
@@ -166,6 +171,8 @@ pub(crate) mod scenarios;
 mod session_scenarios;
 #[cfg(test)]
 mod share_policy_scenarios;
+#[cfg(test)]
+mod singleton_scenarios;
 #[cfg(test)]
 mod task_group_properties;
 #[cfg(test)]

@@ -17,8 +17,9 @@ use invariants::{
     invariant_no_claim_exceeds_a_quota, invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
     invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_removed_nodes_are_gone,
     invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs,
-    invariant_tasks_are_in_one_place, invariant_the_audit_checkpoint_moves_forward, invariant_users_run_what_they_may, invariant_waits_end,
-    invariant_what_is_dropped_is_said_to_be_forgotten, invariant_what_stops_is_claimed_when_it_is_over,
+    invariant_singletons_wait_for_earlier_ones, invariant_tasks_are_in_one_place, invariant_the_audit_checkpoint_moves_forward,
+    invariant_users_run_what_they_may, invariant_waits_end, invariant_what_is_dropped_is_said_to_be_forgotten,
+    invariant_what_stops_is_claimed_when_it_is_over,
 };
 use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, RequeuePolicy, Revision, Timestamp};
 use moves::{Move, a_move};
@@ -80,6 +81,7 @@ fn play_with(moves: &[Move], kept: QuotaChange) -> History {
         invariant_sessions_are_of_what_runs(&ledger);
         invariant_tasks_are_in_one_place(&ledger);
         invariant_dependencies_are_settled(&ledger, claimed.map(|a| &**a));
+        invariant_singletons_wait_for_earlier_ones(&ledger, claimed.map(|a| &**a));
         invariant_what_stops_is_claimed_when_it_is_over(&before, claimed.map(|a| &**a), &ledger);
         invariant_homes_are_kept(&ledger, claimed.map(|a| &**a));
         invariant_each_domain_has_a_number_of_its_own(&ledger);

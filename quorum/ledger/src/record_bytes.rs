@@ -14,7 +14,7 @@
 
 use lattice_model::attempt::Attempt;
 use lattice_model::conformance::{Components, Conformance, Drift};
-use lattice_model::dependency::{Dependencies, Dependency, Parent};
+use lattice_model::dependency::{Dependencies, Dependency, OutputPlace, Parent};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::layout::{Distribution, LaunchShape};
 use lattice_model::node::{Hold, HoldReason, Leaving, Wipe, WorkOwner};
@@ -28,7 +28,7 @@ use std::path::Path;
 
 /// An allocation with its spec, the `Arc`s around both, and its entries in the indexes of
 /// allocations.
-const ALLOCATION_BYTES: usize = 1600;
+const ALLOCATION_BYTES: usize = 1616;
 /// A share with the name of its node. Not counted one by one: there may be 10,000 of them, and a
 /// change of one must not cost the number of all.
 const SHARE_BYTES: usize = 144;
@@ -41,10 +41,12 @@ const CHECKPOINT_BYTES: usize = 80;
 /// A preemption order, with its block.
 const PREEMPTION_BYTES: usize = 144;
 /// What it depends on, with its block and that of the list.
-const DEPENDENCIES_BYTES: usize = 80;
+const DEPENDENCIES_BYTES: usize = 96;
 /// An allocation that it depends on, with its place in the list, and its place among those that others
 /// depend on.
 const PARENT_BYTES: usize = 144;
+/// Where the output directory of an allocation is, with its block.
+const OUTPUT_PLACE_BYTES: usize = 96;
 /// A dependency in a specification.
 const DEPENDENCY_BYTES: usize = 32;
 /// What a specification says of its tasks, with its block and those of the lists of indices.
@@ -64,7 +66,7 @@ pub(crate) const TASK_PLACE_BYTES: usize = 24;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
-const SUBMITTED_BYTES: usize = 64;
+const SUBMITTED_BYTES: usize = 96;
 /// The place of a step in its DAG, with its block.
 const STEP_OF_BYTES: usize = 64;
 /// A DAG, the `Arc` around it, and its entry in the map.
@@ -119,6 +121,7 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
         state: _,
         reason,
         submitted_at: _,
+        submission: _,
         claimed_at: _,
         started_at: _,
         ended_at: _,
@@ -322,13 +325,18 @@ pub(crate) fn reason_bytes(reason: &EndReason) -> usize {
     }
 }
 
-fn dependencies_bytes(Dependencies { parents, eligible_at: _ }: &Dependencies) -> usize {
-    let parent = |Parent { on: _, condition: _, name, asked_for_it: _, state: _ }: &Parent| PARENT_BYTES + text_bytes(name);
+fn dependencies_bytes(Dependencies { parents, predecessor: _, eligible_at: _ }: &Dependencies) -> usize {
+    let place = |OutputPlace { name, tenant, project }: &OutputPlace| {
+        OUTPUT_PLACE_BYTES + [name, tenant, project].into_iter().map(|text| text_bytes(text)).sum::<usize>()
+    };
+    let parent = |Parent { on: _, condition: _, name, asked_for_it: _, output, state: _ }: &Parent| {
+        PARENT_BYTES + text_bytes(name) + output.as_deref().map_or(0, place)
+    };
     DEPENDENCIES_BYTES + parents.iter().map(parent).sum::<usize>()
 }
 
-fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _ }: &SubmittedValues) -> usize {
-    SUBMITTED_BYTES + text_bytes(name)
+fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _, tags }: &SubmittedValues) -> usize {
+    SUBMITTED_BYTES + text_bytes(name) + pairs_bytes(tags)
 }
 
 fn attempt_bytes(attempt: &Attempt) -> usize {
@@ -394,6 +402,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         checkpoint: _,
         hold: _,
         depends_on,
+        singleton: _,
         tasks,
     } = spec;
     let names: usize = [name, tenant, project, vcluster].into_iter().map(|name| text_bytes(name)).sum();

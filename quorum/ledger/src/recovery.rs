@@ -390,7 +390,10 @@ impl Ledger {
         self.adopt_group(context, node, share);
         let mut allocation = match self.allocations.get(&id) {
             Some(known) => Allocation::clone(known),
-            None => Allocation::submitted(id, share.spec.clone(), share.owner.clone(), context.at),
+            None => {
+                let submission = self.audit.seq + 1;
+                Allocation { submission, ..Allocation::submitted(id, share.spec.clone(), share.owner.clone(), context.at) }
+            }
         };
         let amount = |of: &NodeId| match self.nodes.get(of) {
             Some(there) if of != node => share.spec.amount_of(&there.size),

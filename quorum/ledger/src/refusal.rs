@@ -3,7 +3,7 @@
 use super::state::user_limits::UserLimit;
 use crate::shortage::Shortage;
 use lattice_model::count::counted;
-use lattice_model::dependency::DEPENDENCIES_MAX;
+use lattice_model::dependency::{DEPENDENCIES_MAX, FOLLOWERS_MAX};
 use lattice_model::duration::{clock_text, units_text};
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
@@ -425,15 +425,20 @@ pub enum DependencyRefusal {
     TooMany,
     #[error("mutex is between allocations that get nodes themselves, and a task group's tasks run in lanes")]
     TaskGroup,
+    #[error("corresponding is between two task groups, and one of the two is none")]
+    NotTaskGroups,
+    #[error("the tasks of {FOLLOWERS_MAX} other groups correspond to its tasks already, and no more are possible")]
+    TooManyFollowers,
 }
 
 impl DependencyRefusal {
     fn remedy(self) -> Option<String> {
         match self {
             Self::Unknown => Some("`lattice status` lists what is known; leave out what has ended well".to_owned()),
-            Self::NotYours => Some("another user's work can be waited for with success, failure or any".to_owned()),
-            Self::TooMany => Some("submit again when some of them have ended".to_owned()),
-            Self::TaskGroup => Some("a task group waits, and is waited for, with success, failure or any".to_owned()),
+            Self::NotYours => Some("another user's work can be waited for with the other conditions".to_owned()),
+            Self::TooMany | Self::TooManyFollowers => Some("submit again when some of them have ended".to_owned()),
+            Self::NotTaskGroups => Some("use success, which waits until all of it has succeeded".to_owned()),
+            Self::TaskGroup => Some("a task group waits, and is waited for, with success, failure, any or after".to_owned()),
             Self::Itself => None,
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod allocation_index;
 pub mod budget_marks;
+pub mod correspondence;
 pub mod dags;
 pub mod dependents;
 pub mod domains;
@@ -9,6 +10,7 @@ pub mod ended_limits;
 pub mod ended_place;
 pub mod holdings;
 pub mod keyring;
+pub mod names;
 pub mod node_index;
 pub mod removals;
 pub mod revocations;
@@ -39,6 +41,7 @@ use lattice_model::{
     Allocation, AllocationId, BudgetPeriod, DagSize, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision,
     SharePolicy, Tenant, Timestamp, VCluster, VniPool,
 };
+use names::Names;
 use node_index::NodeIndex;
 use removals::Removals;
 use revocations::Revocations;
@@ -89,6 +92,8 @@ pub struct Ledger {
     pub(super) allocation_index: AllocationIndex,
     #[serde(skip)]
     pub(super) dependents: Dependents,
+    #[serde(skip)]
+    pub(super) names: Names,
     /// Allocations whose changes have not reached all that depend on them: each with the last one that
     /// they have reached.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -99,6 +104,9 @@ pub struct Ledger {
     /// Task groups whose lanes are not all created or ended.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) unsettled_groups: BTreeSet<AllocationId>,
+    /// Task groups of whose ended tasks others, which wait for these, have to learn.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) unsettled_tasks: BTreeSet<AllocationId>,
     /// Task groups that need lanes when so few allocations live that lanes are created again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) crowded_groups: BTreeSet<AllocationId>,
@@ -186,9 +194,11 @@ impl Default for Ledger {
             allocations: OrdMap::new(),
             allocation_index: AllocationIndex::default(),
             dependents: Dependents::default(),
+            names: Names::default(),
             unsettled: BTreeMap::new(),
             task_groups: OrdMap::new(),
             unsettled_groups: BTreeSet::new(),
+            unsettled_tasks: BTreeSet::new(),
             crowded_groups: BTreeSet::new(),
             capped_groups: BTreeMap::new(),
             lanes_waiting_of: BTreeMap::new(),

@@ -29,6 +29,7 @@
 //! So no task is lost, and some run twice. Lanes are created only when every node has reported what it
 //! has, or is away.
 
+use super::corresponding::unmet_reason;
 use super::refusal::Refusal;
 use super::state::task_groups::{GroupTasks, LanePhase};
 use super::state::user_usage::holds_nodes;
@@ -170,7 +171,7 @@ impl Ledger {
     }
 
     /// The tasks of a group, to be changed by this command.
-    fn tasks_mut(&mut self, context: &mut ApplyContext, group: AllocationId) -> Option<&mut GroupTasks> {
+    pub(super) fn tasks_mut(&mut self, context: &mut ApplyContext, group: AllocationId) -> Option<&mut GroupTasks> {
         self.note_before(context, group);
         self.task_groups.get_mut(&group).map(Arc::make_mut)
     }
@@ -226,7 +227,7 @@ impl Ledger {
                     }
                 }
                 // Decided by the quorum alone.
-                TaskOutcome::Lost | TaskOutcome::Cancelled => {}
+                TaskOutcome::Lost | TaskOutcome::Cancelled | TaskOutcome::Unmet => {}
             }
         }
         if let Some(returned) = &report.returned {
@@ -264,10 +265,10 @@ impl Ledger {
         };
         // A range that is cancelled from the middle of one that waits makes two more. Others are cancelled always: so there is
         // a way to have less.
-        let waiting = self.task_groups.get(&id).map(|tasks| &tasks.waiting);
+        let known = self.task_groups.get(&id);
         let parts = |range: &RangeInclusive<u32>| {
             let beside = [range.start().checked_sub(1), range.end().checked_add(1)];
-            waiting.is_some_and(|waiting| beside.iter().all(|task| task.is_some_and(|task| waiting.contains(task))))
+            known.is_some_and(|known| beside.iter().all(|task| task.is_some_and(|task| known.is_unleased(task))))
         };
         let parting = asked.ranges().filter(parts).count();
         if parting > 0 {
@@ -392,7 +393,8 @@ impl Ledger {
             return;
         }
         let (spec, owner) = (spec_as_submitted(share).into_owned(), share.owner.clone());
-        let mut group = Allocation { revision: context.revision, ..Allocation::submitted(id, spec, owner, context.at) };
+        let (revision, submission) = (context.revision, self.audit.seq + 1);
+        let mut group = Allocation { revision, submission, ..Allocation::submitted(id, spec, owner, context.at) };
         self.scripts.share(&mut Arc::make_mut(&mut group.spec).entrypoint);
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(group));
@@ -402,12 +404,15 @@ impl Ledger {
         self.record(context, &format!("node:{node}"), AuditAction::AllocationAdopted, about, "the task group of a lane".to_owned());
     }
 
-    /// After a command: brings groups up to date with their lanes, and lanes with their groups, up to
-    /// a number.
-    pub(super) fn settle_groups(&mut self, context: &mut ApplyContext, left: &mut usize) {
+    /// After a command: brings groups up to date with their lanes.
+    pub(super) fn follow_lanes(&mut self, context: &mut ApplyContext) {
         while let Some((id, lane)) = context.lanes.pop_first() {
             self.follow_lane(context, id, lane);
         }
+    }
+
+    /// After a command: brings lanes up to date with their groups, up to a number.
+    pub(super) fn settle_groups(&mut self, context: &mut ApplyContext, left: &mut usize) {
         self.unsettled_groups.append(&mut context.groups);
         let mut from: Bound<AllocationId> = Bound::Unbounded;
         while *left > 0 {
@@ -504,6 +509,8 @@ impl Ledger {
             return true;
         }
         if let Some(reason) = tasks.end_reason() {
+            let unmet = if tasks.is_unmet() { unmet_reason(self, &group) } else { None };
+            let reason = unmet.unwrap_or(reason);
             self.end_for_good(context, id, reason, "quorum");
             return is_notified;
         }
@@ -596,6 +603,7 @@ impl Ledger {
             requeue: RequeuePolicy::Never,
             requeues_max: 0,
             depends_on: Vec::new(),
+            singleton: false,
             hold: false,
             ..AllocationSpec::clone(&group.spec)
         };

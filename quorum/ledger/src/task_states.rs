@@ -28,6 +28,8 @@ pub enum WhichTasks {
 pub struct TaskCounts {
     /// Tasks that no lane has leased.
     pub waiting: u32,
+    /// Those of them that wait for tasks of other groups, and are not leased before.
+    pub awaiting: u32,
     /// Tasks that lanes have leased.
     pub leased: u32,
     /// Tasks that have succeeded.
@@ -104,14 +106,16 @@ impl TaskStates {
         let mut leased = TaskSet::default();
         tasks.leases.values().for_each(|lease| leased.insert_all(&pick(&lease.tasks)));
         let ended = tasks.ended.iter().map(|(outcome, set)| (*outcome, pick(set))).filter(|(_, set)| !set.is_empty()).collect();
-        Self { counts: counts(tasks), waiting: pick(&tasks.waiting), leased, ended, ..Self::default() }
+        let mut waiting = pick(&tasks.waiting);
+        tasks.awaiting().iter().for_each(|awaiting| waiting.insert_all(&pick(awaiting)));
+        Self { counts: counts(tasks), waiting, leased, ended, ..Self::default() }
     }
 
     fn first_ranges(tasks: &GroupTasks, most: usize) -> Self {
         // Adjacent tasks are one range, whichever lanes have leased them.
         let mut leased = TaskSet::default();
         tasks.leases.values().for_each(|lease| leased.insert_all(&lease.tasks));
-        let sets = [&tasks.waiting, &leased].into_iter().chain(tasks.ended.values());
+        let sets = [&tasks.waiting, &leased].into_iter().chain(tasks.awaiting()).chain(tasks.ended.values());
         let mut firsts: Vec<u32> = sets.flat_map(|set| set.ranges().take(most + 1).map(|range| *range.start())).collect();
         firsts.sort_unstable();
         // Ranges do not overlap, so those that begin before this one also end before it.
@@ -126,7 +130,8 @@ impl TaskStates {
 
 fn counts(tasks: &GroupTasks) -> TaskCounts {
     TaskCounts {
-        waiting: tasks.waiting_count,
+        waiting: tasks.waiting_count + tasks.awaiting_count(),
+        awaiting: tasks.awaiting_count(),
         leased: tasks.leased_count,
         completed: tasks.completed,
         failed: tasks.failed,
@@ -157,6 +162,16 @@ mod tests {
         tasks.end_leased(0, DONE, &set(&[(1, 1)]));
         tasks.end_leased(1, TaskOutcome::Exited(1), &set(&[(5, 5)]));
         tasks
+    }
+
+    #[test]
+    fn tasks_that_wait_for_others_wait() {
+        let mut tasks = some();
+        tasks.await_tasks(AllocationId(uuid::Uuid::from_u128(1)), &set(&[(7, 8)]));
+        let all = TaskStates::of(&tasks, WhichTasks::All);
+        assert_eq!((all.waiting.clone(), all.counts.waiting, all.counts.awaiting), (set(&[(6, 9)]), 4, 2));
+        let first = TaskStates::of(&tasks, WhichTasks::Ranges { most: u32::MAX });
+        assert_eq!((first.waiting, first.is_cut), (all.waiting, false));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Scenarios of changed allocations: who may change what, by how much, and which nodes learn of it.
 
 use super::scenarios::{Story, id, node, spec, user};
-use super::{Action, AllocationChange, Outcome, QuotaChange, SoftLimitsChange, TenantChange};
+use super::{Action, AllocationChange, ListFilter, Outcome, QuotaChange, SoftLimitsChange, TenantChange};
 use crate::{Refusal, UpdateRefusal};
 use lattice_model::{AllocationSpec, AllocationState, AuditAction, Epoch, ReportItem, RequeuePolicy};
 use std::time::Duration;
@@ -142,10 +142,14 @@ fn named(s: &Story) -> (String, u8) {
 fn what_waits_gets_any_name_and_class_that_a_submission_may_have() {
     let mut s = waiting();
     let submitted = (*s.ledger.allocation(id(1)).unwrap().spec).clone();
-    let change = AllocationChange { name: Some("later".into()), walltime: Some(minutes(30)), preemption_class: Some(10) };
+    let tags = [("campaign".to_owned(), "42".to_owned())].into();
+    let change = AllocationChange { name: Some("later".into()), walltime: Some(minutes(30)), preemption_class: Some(10), tags };
     let records = s.acted(update(7, change.clone()));
     let records: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str(), r.detail.as_str())).collect();
-    let others = format!("name later instead of {}, preemption class 10 instead of 5 while Pending", submitted.name);
+    let others = format!(
+        "name later instead of {}, preemption class 10 instead of 5, tags campaign=42 instead of none while Pending",
+        submitted.name
+    );
     let shorter = "00:30:00 instead of 01:00:00 while Pending";
     assert_eq!(records, [(AuditAction::WalltimeChanged, "u7", shorter), (AuditAction::AllocationChanged, "u7", others.as_str())]);
     assert_eq!((named(&s), walltime(&s)), (("later".to_owned(), 10), Some(minutes(30))));
@@ -159,6 +163,32 @@ fn what_waits_gets_any_name_and_class_that_a_submission_may_have() {
     s.done(set_class(0, 6));
     // A repeated submission with the original values is still recognised.
     assert_eq!(s.act(Action::Submit { id: id(1), spec: Box::new(submitted), owner: user(7), claim: None }), Ok(Outcome::Done));
+}
+
+fn tag(by: u32, tags: &[(&str, &str)]) -> Action {
+    let tags = tags.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    update(by, AllocationChange { tags, ..AllocationChange::default() })
+}
+
+#[test]
+fn tags_are_set_one_by_one_and_an_empty_value_removes_one_also_while_it_runs() {
+    let mut s = waiting();
+    run(&mut s);
+    let tags = |s: &Story| {
+        let spec = &s.ledger.allocation(id(1)).unwrap().spec;
+        spec.tags.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+    };
+    s.done(tag(7, &[("a", "1"), ("b", "2")]));
+    s.done(tag(7, &[("a", ""), ("c", "3"), ("d", "")]));
+    assert_eq!(tags(&s), ["b=2", "c=3"]);
+    assert!(matches!(s.act(tag(8, &[("b", "")])), Err(Refusal::NotYours { .. })));
+    assert!(matches!(s.act(tag(7, &[("x", "a\n")])), Err(Refusal::Malformed { .. })));
+    assert_eq!(tags(&s), ["b=2", "c=3"]);
+    let filter = |name: &str, value: &str| {
+        let tags = [(name.to_owned(), value.to_owned())].into();
+        s.ledger.list(None, &[], 0, None, &ListFilter { tags, ..ListFilter::default() }).len()
+    };
+    assert_eq!([filter("b", "2"), filter("b", "3"), filter("a", "1")], [1, 0, 0]);
 }
 
 #[test]
@@ -193,7 +223,7 @@ fn the_class_of_what_runs_is_lowered_by_its_owner_and_raised_by_operators() {
     s.done(set_class(0, 9));
     assert_eq!(named(&s).1, 9);
     // With both, nothing changes if one is refused.
-    let both = AllocationChange { name: Some("both".into()), walltime: Some(minutes(90)), preemption_class: None };
+    let both = AllocationChange { name: Some("both".into()), walltime: Some(minutes(90)), ..AllocationChange::default() };
     let before = s.ledger.allocation(id(1)).cloned();
     assert_eq!(why(s.act(update(7, both))), UpdateRefusal::LongerWithNodes { state });
     assert_eq!(s.ledger.allocation(id(1)).cloned(), before);

@@ -1,9 +1,9 @@
-//! Changes of an allocation after its submission: of its name, walltime and preemption class.
+//! Changes of an allocation after its submission: of its name, tags, walltime and preemption class.
 //!
 //! | the allocation | its owner may set | an operator may set |
 //! |---|---|---|
 //! | waits for nodes, or is held | any value that a submission may have | the same |
-//! | has nodes | any name, a shorter walltime, a lower class | the same, and a longer walltime, a higher class |
+//! | has nodes | any name and tags, a shorter walltime, a lower class | the same, and a longer walltime, a higher class |
 //!
 //! An allocation with nodes keeps at least a minute of its walltime. If nodes of it are lent, it stays
 //! work to which they are lent.
@@ -24,11 +24,14 @@ use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, NodeId, Principal, SubmittedValues, Timestamp,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// An allocation with nodes keeps at least this much of its remaining walltime.
 const LEFT_MIN: Duration = Duration::from_secs(60);
+/// How many tags an audit record names.
+const TAGS_SHOWN_MAX: usize = 8;
 
 /// A change of an allocation; `None`: it keeps its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,17 +45,29 @@ pub struct AllocationChange {
     /// Its preemption class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemption_class: Option<u8>,
+    /// The tags that get other values; an empty value removes the tag. The others stay.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
 }
 
 impl AllocationChange {
     /// Its approximate size in the log, in bytes.
     pub fn bytes_about(&self) -> usize {
-        256 + self.name.as_ref().map_or(0, String::len)
+        let tags: usize = self.tags.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+        256 + self.name.as_ref().map_or(0, String::len) + tags
     }
 
     fn apply_to(&self, spec: &AllocationSpec) -> AllocationSpec {
+        let mut tags = spec.tags.clone();
+        for (name, value) in &self.tags {
+            match value.is_empty() {
+                true => drop(tags.remove(name)),
+                false => drop(tags.insert(name.clone(), value.clone())),
+            }
+        }
         AllocationSpec {
             name: self.name.clone().unwrap_or_else(|| spec.name.clone()),
+            tags,
             walltime: self.walltime.or(spec.walltime),
             preemption_class: self.preemption_class.unwrap_or(spec.preemption_class),
             ..spec.clone()
@@ -172,10 +187,26 @@ fn details(before: &AllocationSpec, next: &AllocationSpec, state: AllocationStat
     if next.preemption_class != before.preemption_class {
         others.push(format!("preemption class {} instead of {}", next.preemption_class, before.preemption_class));
     }
+    if next.tags != before.tags {
+        others.push(format!("tags {} instead of {}", tags_text(&next.tags), tags_text(&before.tags)));
+    }
     if !others.is_empty() {
         details.push((AuditAction::AllocationChanged, format!("{} while {state}", others.join(", "))));
     }
     details
+}
+
+/// The first tags, and how many more there are.
+fn tags_text(tags: &BTreeMap<String, String>) -> String {
+    if tags.is_empty() {
+        return "none".to_owned();
+    }
+    let shown: Vec<String> = tags.iter().take(TAGS_SHOWN_MAX).map(|(name, value)| format!("{name}={value}")).collect();
+    let more = match tags.len().saturating_sub(shown.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    shown.join(",") + &more
 }
 
 fn walltime_text(walltime: Option<Duration>) -> String {

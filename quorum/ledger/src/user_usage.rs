@@ -13,6 +13,7 @@ impl Ledger {
     pub(super) fn note_before(&self, context: &mut ApplyContext, id: AllocationId) {
         let facts = || self.allocations.get(&id).map(|allocation| AllocationFacts::of(allocation));
         context.allocations_before.entry(id).or_insert_with(facts);
+        context.names_before.entry(id).or_insert_with(|| self.name_place(id));
         if !context.parents_before.contains_key(&id)
             && self.dependents.has_any_of(id)
             && let Some(facts) = self.parent_facts(id)

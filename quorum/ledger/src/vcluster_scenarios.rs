@@ -222,7 +222,7 @@ fn work_with_lent_nodes_stays_work_that_they_are_lent_to() {
     claim_under(&mut s, token, 2, &[2]).unwrap();
     let update = |number, walltime_s: Option<u64>, preemption_class| {
         let walltime = walltime_s.map(std::time::Duration::from_secs);
-        let change = AllocationChange { name: None, walltime, preemption_class };
+        let change = AllocationChange { walltime, preemption_class, ..AllocationChange::default() };
         Action::UpdateAllocation { allocation: id(number), by: user(0), change, as_operator: true }
     };
     for (walltime_s, class) in [(Some(3601), None), (None, Some(10)), (Some(3600), Some(7))] {

@@ -7,6 +7,7 @@ use lattice_model::{
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -29,6 +30,9 @@ pub struct ListFilter {
     pub tenant: Option<String>,
     /// A node of their current or latest claim.
     pub node: Option<NodeId>,
+    /// Tags that they have, with these values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
     /// Which lanes of task groups there are among them.
     pub lanes: WantedLanes,
 }
@@ -169,6 +173,7 @@ impl Ledger {
                 telemetry: allocation.telemetry.as_deref().cloned(),
                 lane: allocation.lane,
                 replica: allocation.replica.as_deref().copied(),
+                parents: self.parent_outputs(allocation),
             });
         }
         shares.sort_by_key(|s| s.allocation);
@@ -221,7 +226,7 @@ impl Ledger {
     }
 
     fn is_let_through(&self, filter: &ListFilter, a: &Allocation) -> bool {
-        let ListFilter { user, name, vcluster, tenant, node, lanes } = filter;
+        let ListFilter { user, name, vcluster, tenant, node, tags, lanes } = filter;
         let is_wanted = match *lanes {
             WantedLanes::LeftOut => a.lane.is_none(),
             WantedLanes::All => true,
@@ -233,6 +238,7 @@ impl Ledger {
             && vcluster.as_ref().is_none_or(|vcluster| self.queue_of(&a.spec.vcluster) == vcluster)
             && tenant.as_ref().is_none_or(|tenant| a.spec.tenant == *tenant)
             && node.as_ref().is_none_or(|node| a.shares.rank_of(node).is_some())
+            && tags.iter().all(|(tag, value)| a.spec.tags.get(tag) == Some(value))
     }
 
     /// The number of nodes in each state.

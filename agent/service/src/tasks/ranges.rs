@@ -57,7 +57,9 @@ impl TaskState {
     fn exit_code(self) -> Option<i32> {
         match self {
             Self::Ended(TaskOutcome::Exited(code)) => Some(code),
-            Self::Ended(TaskOutcome::WalltimeExceeded | TaskOutcome::Lost | TaskOutcome::Cancelled) | Self::Waiting | Self::Leased => None,
+            Self::Ended(TaskOutcome::WalltimeExceeded | TaskOutcome::Lost | TaskOutcome::Cancelled | TaskOutcome::Unmet)
+            | Self::Waiting
+            | Self::Leased => None,
         }
     }
 
@@ -74,7 +76,7 @@ impl TaskState {
 
 /// How many tasks are in each state.
 pub(crate) fn counts(counts: &TaskCounts) -> v1::TaskCounts {
-    let TaskCounts { waiting, leased, completed, failed, cancelled, restarts, lanes_running, lanes_waiting } = *counts;
+    let TaskCounts { waiting, awaiting: _, leased, completed, failed, cancelled, restarts, lanes_running, lanes_waiting } = *counts;
     let total = waiting + leased + completed + failed + cancelled;
     v1::TaskCounts { total, waiting, running: leased, completed, failed, cancelled, restarts, lanes_running, lanes_waiting }
 }
@@ -200,8 +202,17 @@ mod tests {
             lanes_running: 3,
             lanes_waiting: 1,
         };
-        let known =
-            TaskCounts { waiting: 5, leased: 3, completed: 8, failed: 2, cancelled: 2, restarts: 2, lanes_running: 3, lanes_waiting: 1 };
+        let known = TaskCounts {
+            waiting: 5,
+            awaiting: 1,
+            leased: 3,
+            completed: 8,
+            failed: 2,
+            cancelled: 2,
+            restarts: 2,
+            lanes_running: 3,
+            lanes_waiting: 1,
+        };
         assert_eq!(counts(&known), wanted);
         assert_eq!(failed(&some()), set(&[(4, 4), (9, 9)]));
     }

@@ -1,5 +1,6 @@
 //! `lattice status`, `lattice explain`, `lattice wait`, `lattice cancel` and `lattice logs`.
 
+use crate::flags::parse_tag;
 use crate::tasks::{OneTarget, Target};
 use clap::Args;
 use lattice_api::allocation::state_from_name;
@@ -19,7 +20,7 @@ pub struct Explain {
 #[derive(Args)]
 pub struct Status {
     /// One allocation: its id, the beginning of it, or @last; or one task of a task group: 'ID[7]'
-    #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node"])]
+    #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node", "tags"])]
     pub id: Option<OneTarget>,
     /// Show the tasks of a task group: a line for each state and exit code. -o wide, json and yaml have a record for each
     /// range of indices
@@ -67,6 +68,9 @@ pub struct StatusFilter {
     /// Only those that have this node, or had it at their end
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
+    /// Only those with this tag and value; may be given more than once, and with commas: all of them must hold
+    #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag)]
+    pub tags: Vec<(String, String)>,
 }
 
 const WAIT_HELP: &str = "Exit codes: the highest of the programs' own codes (128 + signal); 0 when all

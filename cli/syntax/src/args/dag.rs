@@ -30,6 +30,9 @@ A file:
       depends_on:
         - train: failure
 
+What a step depends on: NAME (its success), NAME: CONDITION, or singleton; the
+conditions are those of `lattice submit --depends-on`.
+
 A step has a name (or id), an entrypoint (a program and its arguments) or a
 script, and options of `lattice submit` under their long names; --hold, --wait
 and --dry-run are not among them.";

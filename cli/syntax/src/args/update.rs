@@ -1,6 +1,6 @@
 //! `lattice update`.
 
-use crate::flags::{TimeError, parse_walltime};
+use crate::flags::{TimeError, parse_tag_change, parse_walltime};
 use clap::Args;
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,12 +12,14 @@ const UPDATE_HELP: &str = "Examples:
       30 minutes less than now; work that runs is ended then, with SIGTERM and
       its grace
   lattice update 1f0c9a4e --preemption-class 4 --name night-run
+  lattice update 1f0c9a4e --tag campaign=42,quality=
+      the tag campaign is 42, and there is no tag quality
 
 The owner may change all of this while the work waits for nodes or is held.
 While it has nodes, the owner may shorten the walltime, to at least a minute
-more than the work has run, lower the class, and change the name. Operators may
-also lengthen the walltime and raise the class then. If one change is refused,
-nothing changes.
+more than the work has run, lower the class, and change name and tags. Operators
+may also lengthen the walltime and raise the class then. If one change is
+refused, nothing changes.
 
 Of a task group, all of this can be changed until it has ended, and holds for
 the lanes that get nodes from then on. Lanes that have nodes keep what they
@@ -52,6 +54,9 @@ pub struct Changes {
     /// A name for people
     #[arg(short = 'J', long, alias = "job-name", value_name = "NAME")]
     pub name: Option<String>,
+    /// A label, and its new value; NAME= removes it. May be given more than once, and with commas; other tags stay
+    #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag_change)]
+    pub tags: Vec<(String, String)>,
 }
 
 /// A walltime, whole or as a difference to the present one.
@@ -113,11 +118,12 @@ mod tests {
     #[test]
     fn at_least_one_change_is_needed_and_all_are_possible() {
         let missing = parsed(&["1"]).unwrap_err();
-        assert!(["--walltime", "--preemption-class", "--name"].iter().all(|option| missing.contains(option)), "{missing}");
+        assert!(["--walltime", "--preemption-class", "--name", "--tag"].iter().all(|option| missing.contains(option)), "{missing}");
         assert!(parsed(&["--name", "x"]).is_err(), "of what?");
         assert!(parsed(&["1", "--preemption-class", "11"]).is_err());
-        let Update { ids, changes } = parsed(&["1", "2", "-t", "+1h", "--priority", "7", "-J", "x"]).unwrap();
-        let Changes { walltime, preemption_class, name } = changes;
+        let Update { ids, changes } = parsed(&["1", "2", "-t", "+1h", "--priority", "7", "-J", "x", "--tags", "a=1,b="]).unwrap();
+        let Changes { walltime, preemption_class, name, tags } = changes;
+        assert_eq!(tags, [("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())]);
         assert_eq!(ids, ["1", "2"]);
         let hour = NewWalltime::Longer(Duration::from_secs(3600));
         assert_eq!((walltime, preemption_class, name.as_deref()), (Some(hour), Some(7), Some("x")));

@@ -2,6 +2,7 @@
 
 use crate::memory::{self, MemoryError};
 use lattice_model::DependencyCondition;
+use lattice_model::dependency::SINGLETON;
 use lattice_model::duration::DurationError;
 use thiserror::Error;
 
@@ -22,16 +23,14 @@ pub enum ValueError {
     SeveralKinds,
     #[error("{0}: write {0}=VALUE; a script's line may have only ALL, NONE and variables with their values")]
     Unassigned(String),
-    #[error("{0:?} is not supported: write afterok:ID, afternotok:ID or afterany:ID, with ids of Lattice")]
+    #[error(
+        "{0:?} is not supported: write afterok:ID, afternotok:ID, afterany:ID, after:ID or aftercorr:ID, with ids of Lattice, or singleton"
+    )]
     Dependency(String),
     #[error("`?` is not supported: all jobs of the list count, with commas between them")]
     AnyDependency,
-    #[error("singleton is not supported: name the other jobs, in a line `#LATTICE --depends-on=ID:mutex`")]
-    Singleton,
-    #[error("aftercorr is not built yet: write afterok:ID, which waits for all tasks of a job array")]
-    Corresponding,
-    #[error("after is not supported: jobs wait for the end of others; write afterany:ID")]
-    AfterBegin,
+    #[error("{0:?}: no delay is possible; write after:ID, and let the job wait by itself, such as with `sleep`")]
+    Delay(String),
 }
 
 /// `--mem`: per node; a bare number is MiB.
@@ -95,7 +94,8 @@ pub fn translate_export(value: &str) -> Result<Vec<String>, ValueError> {
     Ok(words)
 }
 
-/// `--dependency`: a list of `afterok:ID[:ID...]`, `afternotok:ID` and `afterany:ID`.
+/// `--dependency`: a list of `afterok:ID[:ID...]`, `afternotok:ID`, `afterany:ID`, `after:ID`, `aftercorr:ID` and
+/// `singleton`.
 pub fn translate_dependency(value: &str) -> Result<Vec<String>, ValueError> {
     if value.contains('?') {
         return Err(ValueError::AnyDependency);
@@ -103,14 +103,18 @@ pub fn translate_dependency(value: &str) -> Result<Vec<String>, ValueError> {
     let mut named = Vec::new();
     for part in value.split(',') {
         let unknown = || ValueError::Dependency(part.to_owned());
+        if part == SINGLETON {
+            named.push(part.to_owned());
+            continue;
+        }
         let (kind, ids) = part.split_once(':').unwrap_or((part, ""));
         let condition = match kind {
             "afterok" => DependencyCondition::Success,
             "afternotok" => DependencyCondition::Failure,
             "afterany" => DependencyCondition::Any,
-            "singleton" => return Err(ValueError::Singleton),
-            "aftercorr" => return Err(ValueError::Corresponding),
-            "after" => return Err(ValueError::AfterBegin),
+            "aftercorr" => DependencyCondition::Corresponding,
+            "after" if ids.contains('+') => return Err(ValueError::Delay(part.to_owned())),
+            "after" => DependencyCondition::After,
             _ => return Err(unknown()),
         };
         for id in ids.split(':') {
@@ -168,11 +172,14 @@ mod tests {
             joined(translate_dependency("afterok:1f0c:2f0c,afternotok:3f0c,afterany:4f0c")).as_deref(),
             Ok("--depends-on=1f0c:success,2f0c:success,3f0c:failure,4f0c:any")
         );
+        assert_eq!(
+            joined(translate_dependency("singleton,after:1f0c:2f0c,aftercorr:3f0c")).as_deref(),
+            Ok("--depends-on=singleton,1f0c:after,2f0c:after,3f0c:corresponding")
+        );
         for (value, refused) in [
             ("afterok:1f0c?afterok:2f0c", ValueError::AnyDependency),
-            ("singleton", ValueError::Singleton),
-            ("aftercorr:1f0c", ValueError::Corresponding),
-            ("after:1f0c+5", ValueError::AfterBegin),
+            ("after:1f0c+5", ValueError::Delay("after:1f0c+5".into())),
+            ("singleton:1f0c", ValueError::Dependency("singleton:1f0c".into())),
             ("expand:1f0c", ValueError::Dependency("expand:1f0c".into())),
             ("1f0c", ValueError::Dependency("1f0c".into())),
             ("afterok", ValueError::Dependency("afterok".into())),

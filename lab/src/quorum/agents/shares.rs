@@ -150,6 +150,7 @@ mod tests {
             telemetry: None,
             lane: None,
             replica: None,
+            parents: Vec::new(),
         }
     }
 

@@ -47,9 +47,13 @@ fn dependencies(ledger: &Ledger, number: u128, owner: u32) -> Vec<Dependency> {
     let existing = named.into_iter().filter_map(|on| ledger.allocation(on));
     let conditions = DependencyCondition::ALL.into_iter().cycle().skip((number / 4) as usize);
     let dependency = |(parent, condition): (&Arc<Allocation>, DependencyCondition)| {
-        // Users exclude their own work alone, and no task groups.
-        let is_own = parent.owner == user(owner) && !parent.is_task_group() && !is_group(number);
-        let may = condition != DependencyCondition::Mutex || is_own;
+        let groups = [parent.is_task_group(), is_group(number)];
+        let may = match condition {
+            // Users exclude their own work alone, and no task groups.
+            DependencyCondition::Mutex => parent.owner == user(owner) && groups == [false, false],
+            DependencyCondition::Corresponding => groups == [true, true],
+            DependencyCondition::Success | DependencyCondition::Failure | DependencyCondition::Any | DependencyCondition::After => true,
+        };
         Dependency { on: parent.id, condition: if may { condition } else { DependencyCondition::Any } }
     };
     existing.zip(conditions).map(dependency).collect()
@@ -87,6 +91,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let nodes_max = (number % 4 == 1 && tasks.is_none()).then_some(nodes + 1);
             let spec = AllocationSpec {
                 depends_on: dependencies(ledger, number, owner),
+                singleton: number % 9 == 2,
                 nodes_max,
                 share,
                 tenant,
@@ -350,6 +355,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 name: hold.then(|| format!("name{number}")),
                 walltime: Some(walltime),
                 preemption_class: Some(number as u8 % 11),
+                tags: [("t".to_owned(), if hold { "1".to_owned() } else { String::new() })].into(),
             };
             Action::UpdateAllocation { allocation, by, change, as_operator: number % 2 == 0 }
         }

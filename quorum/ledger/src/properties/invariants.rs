@@ -3,11 +3,12 @@
 use super::TENANT;
 use crate::keyring::{CONFIGURED, Keyring};
 use crate::signing::SignedHead;
+use crate::state::task_groups::GroupTasks;
 use crate::state::usage_records::Consumer;
 use crate::{Applied, LEVEL_KNOWN, Ledger, WhichTasks};
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, BudgetPeriod, DependencyCondition, Epoch, HoldKind, Node, NodeState,
-    OnIsolation, ParentState,
+    OnIsolation, ParentFacts, ParentState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -189,8 +190,11 @@ pub(super) fn invariant_dependencies_are_settled(ledger: &Ledger, claimed: Optio
                 continue;
             };
             let ended = Some(record.state).filter(|state| state.is_terminal());
-            let is = ParentState::of(parent.condition, ended, may_run(parent.on));
-            assert!(parent.state == is || ledger.unsettled.contains_key(&parent.on), "{parent:?} of {child:?} is {is:?}");
+            let facts = ParentFacts { ended, may_run: may_run(parent.on), has_begun: record.has_ever_begun() };
+            let is = ParentState::of(parent.condition, facts);
+            // What has begun once may have been requeued, and be forgotten to have begun.
+            let is_right = parent.state == is || parent.state == ParentState::Begun;
+            assert!(is_right || ledger.unsettled.contains_key(&parent.on), "{parent:?} of {child:?} is {is:?}");
             let is_excluded = parent.condition == DependencyCondition::Mutex && may_run(parent.on);
             assert!(!is_excluded || !may_run(child.id), "{child:?} runs beside {}", parent.on);
             assert!(!child.state.is_without_nodes() || !parent.is_impossible(), "{child:?} waits in vain");
@@ -211,7 +215,9 @@ pub(super) fn invariant_tasks_are_in_one_place(ledger: &Ledger) {
         all.sort_unstable();
         assert_eq!(all, (0..spec.indices.count()).collect::<Vec<_>>(), "{group:?}");
         let tasks = ledger.task_groups.get(&group.id).unwrap();
-        assert_eq!((tasks.waiting_count, tasks.leased_count), (states.waiting.len(), states.leased.len()), "{group:?}");
+        let waiting = tasks.waiting_count + tasks.awaiting_count();
+        assert_eq!((waiting, tasks.leased_count), (states.waiting.len(), states.leased.len()), "{group:?}");
+        tasks_wait_for_what_they_correspond_to(ledger, group, tasks);
         let lanes: Vec<_> = ledger.allocations().filter(|a| a.lane.is_some_and(|lane| lane.group == group.id)).collect();
         let live = lanes.iter().filter(|a| !a.state.is_terminal()).count();
         assert!(spec.concurrent_max.is_none_or(|most| live <= most as usize), "{group:?} has {live} lanes");
@@ -229,6 +235,39 @@ pub(super) fn invariant_tasks_are_in_one_place(ledger: &Ledger) {
     assert_eq!(ledger.lanes_waiting_of, waiting, "the lanes of each user that wait");
     let groups = ledger.allocations().filter(|a| a.is_task_group()).map(|a| a.id);
     assert!(ledger.task_groups.keys().copied().eq(groups), "every group has its tasks, and nothing else does");
+}
+
+/// A task that waits for tasks of other groups has a counterpart that has not ended, or of whose end
+/// the group does not know yet; and nothing else keeps a task from being leased.
+fn tasks_wait_for_what_they_correspond_to(ledger: &Ledger, group: &Allocation, tasks: &GroupTasks) {
+    let of_group = |on: AllocationId| Some((ledger.allocation(on)?.spec.tasks.clone()?, ledger.task_groups.get(&on)?));
+    let parents = group.spec.depends_on.iter().filter(|on| on.condition == DependencyCondition::Corresponding);
+    let parents: Vec<_> = parents.filter_map(|on| Some((on.on, of_group(on.on)?))).collect();
+    let own = &group.spec.tasks.as_ref().unwrap().indices;
+    for ordinal in 0..own.count() {
+        let index = own.index_of(ordinal).unwrap();
+        let unended = parents.iter().filter(|(on, (spec, of))| {
+            let other = spec.indices.ordinal_of(index).filter(|other| !of.ended.values().any(|ended| ended.contains(*other)));
+            other.is_some() || ledger.unsettled_tasks.contains(on)
+        });
+        let waits = tasks.awaiting().is_some_and(|awaiting| awaiting.contains(ordinal));
+        assert!(!waits || unended.count() > 0, "task {index} of {group:?} waits in vain");
+    }
+}
+
+/// A singleton that waits has a predecessor, which is the latest of the earlier ones that are not gone.
+pub(super) fn invariant_singletons_wait_for_earlier_ones(ledger: &Ledger, claimed: Option<&Allocation>) {
+    let is_gone = |a: &Allocation| ledger.name_place(a.id).is_none();
+    for singleton in ledger.allocations().filter(|a| a.spec.singleton && a.lane.is_none() && !a.state.is_terminal()) {
+        let is_earlier = |a: &&Arc<Allocation>| {
+            let is_alike = a.owner.uid == singleton.owner.uid && a.spec.name == singleton.spec.name && a.lane.is_none();
+            is_alike && a.submission < singleton.submission && !is_gone(a)
+        };
+        let latest = ledger.allocations().filter(is_earlier).max_by_key(|a| a.submission).map(|a| a.id);
+        let known = singleton.dependencies.as_ref().and_then(|all| all.predecessor);
+        assert_eq!(known, latest, "{singleton:?}");
+        assert!(claimed.is_none_or(|a| a.id != singleton.id) || known.is_none(), "{singleton:?} was claimed before {known:?} was gone");
+    }
 }
 
 /// A session is the only one of its allocation, which runs, is kept for it, and has the same owner.

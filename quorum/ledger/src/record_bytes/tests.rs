@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::history::{ChangedPhases, domain_bytes, lease_bytes};
+use crate::state::correspondence::Correspondence;
 use crate::state::task_groups::{GroupTasks, TaskPlaces};
 use crate::{DomainKey, EndedPlace, Lease};
 use lattice_model::claim::{Share, SharePhase};
@@ -53,6 +54,7 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("dependencies", DEPENDENCIES_BYTES, size_of::<Dependencies>() + 2 * BLOCK_BYTES),
         // Half of the places among those that others depend on are empty.
         ("parent", PARENT_BYTES, size_of::<Parent>() + 2 * size_of::<(AllocationId, AllocationId)>()),
+        ("output place", OUTPUT_PLACE_BYTES, size_of::<OutputPlace>() + BLOCK_BYTES),
         ("dependency", DEPENDENCY_BYTES, size_of::<Dependency>()),
         ("task group", TASK_GROUP_BYTES, size_of::<TaskGroup>() + 3 * BLOCK_BYTES),
         ("tasks of a group", GROUP_TASKS_BYTES, size_of::<GroupTasks>() + arc + 2 * size_of::<(AllocationId, usize)>()),
@@ -97,8 +99,9 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
     };
     with("owner", &|a| a.owner.name = long());
     with("groups", &|a| a.owner.groups = vec![7; LONG]);
-    let submitted = SubmittedValues { name: long(), walltime: Some(Duration::from_secs(1)), preemption_class: 5 };
-    with("submitted name", &|a| a.submitted_values = Some(Box::new(submitted.clone())));
+    let tags = (0..500).map(|number| (format!("name{number}"), "1".to_owned())).collect();
+    let submitted = SubmittedValues { name: long(), walltime: Some(Duration::from_secs(1)), preemption_class: 5, tags };
+    with("submitted name and tags", &|a| a.submitted_values = Some(Box::new(submitted.clone())));
     let resources = Resources { cores: 1, memory_bytes: 1 << 40, gpus: 1 };
     let share = |number: usize| Share { node: format!("{number:063}").parse().unwrap(), resources, phase: SharePhase::Prepared };
     with("shares", &|a| a.shares = (0..200).map(share).collect());
@@ -119,6 +122,7 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
         condition: DependencyCondition::Mutex,
         name: "x".repeat(40),
         asked_for_it: true,
+        output: Some(Box::new(OutputPlace { name: "x".repeat(40), tenant: "x".repeat(40), project: "x".repeat(40) })),
         state: ParentState::Leaving(AllocationState::Completed),
     };
     with("dependencies", &|a| a.dependencies = Some(Box::new(Dependencies::new((0..256).map(parent).collect(), Timestamp(1)))));
@@ -271,6 +275,11 @@ fn no_range_of_tasks_is_left_out() {
     let ranges = |many: u32| TaskSet::from((0..many).map(|number| (number * 3, number * 3 + 1)).collect::<Vec<_>>());
     let places: Vec<(u32, u32, u32)> = (0..800).map(|number| (number * 3, number * 3 + 1, number)).collect();
     let plain = serialized(&GroupTasks::default());
+    let awaiting = |tasks: &TaskSet| {
+        let mut all = Correspondence::default();
+        all.await_tasks(AllocationId(Uuid::from_u128(1)), tasks, tasks);
+        all
+    };
     for (what, tasks) in [
         ("ended", GroupTasks { ended: [(TaskOutcome::Exited(1), ranges(900))].into(), ..GroupTasks::default() }),
         ("waiting", GroupTasks { waiting: ranges(900), ..GroupTasks::default() }),
@@ -278,6 +287,7 @@ fn no_range_of_tasks_is_left_out() {
         ("placed", GroupTasks { placed: TaskPlaces::from(places), ..GroupTasks::default() }),
         ("earlier", GroupTasks { earlier: (0..900).map(|lane| (lane, ranges(1))).collect(), ..GroupTasks::default() }),
         ("stopped", GroupTasks { stopped: Some(Box::new(unmet(long()))), ..GroupTasks::default() }),
+        ("awaited", GroupTasks { correspondence: Some(Box::new(awaiting(&ranges(900)))), ..GroupTasks::default() }),
         ("cancelled_by", GroupTasks { cancelled_by: Some(long()), ..GroupTasks::default() }),
     ] {
         let (estimate, real) = (tasks.bytes(), serialized(&tasks));

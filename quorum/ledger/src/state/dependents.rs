@@ -2,7 +2,7 @@
 //! those that wait when a snapshot is read, and then kept up to date with them.
 
 use imbl::OrdSet;
-use lattice_model::{Allocation, AllocationId, AllocationState};
+use lattice_model::{Allocation, AllocationId};
 use std::ops::Bound;
 use uuid::Uuid;
 
@@ -49,13 +49,4 @@ impl Dependents {
 pub fn followed_by(child: &Allocation) -> impl Iterator<Item = AllocationId> {
     let all = child.dependencies.iter().filter(move |_| !child.state.is_terminal()).flat_map(|all| &all.parents);
     all.filter(|parent| !parent.state.is_final()).map(|parent| parent.on)
-}
-
-/// What those that depend on an allocation need to know of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParentFacts {
-    /// Its final state; `None`: it has not ended.
-    pub ended: Option<AllocationState>,
-    /// Whether it has nodes, or something of its last claim may still run.
-    pub may_run: bool,
 }

@@ -1,6 +1,8 @@
 //! The tasks of a group, and its lanes.
 //!
 //! ```text
+//!   awaiting ──the task of the same index of another group succeeds──▶ waiting, otherwise ──▶ ended
+//!
 //!   waiting ──a lane leases it──▶ leased ──the lane reports its end──▶ ended
 //!      ▲                            │  │
 //!      ├── returned before it began ┤  │
@@ -11,9 +13,10 @@
 //! Each task is in exactly one of these sets. They are kept as ranges with their counts, so that what
 //! changes costs the ranges that it touches, and not the size of the group.
 
+use super::correspondence::{Correspondence, EndedNews};
 use crate::record_bytes::{GROUP_TASKS_BYTES, REASON_BYTES, TASK_PLACE_BYTES, TASK_RANGE_BYTES, TASK_SET_BYTES, reason_bytes, text_bytes};
 use lattice_model::task_group::TASK_RESTARTS_MAX;
-use lattice_model::{EndReason, Epoch, LaneReturn, TaskOutcome, TaskSet};
+use lattice_model::{AllocationId, EndReason, Epoch, LaneReturn, TaskOutcome, TaskSet};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -58,6 +61,9 @@ pub struct GroupTasks {
     pub(crate) stopped: Option<Box<EndReason>>,
     /// Who cancelled tasks last.
     pub(crate) cancelled_by: Option<String>,
+    /// Set if tasks wait for those of other groups, or those of other groups for these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) correspondence: Option<Box<Correspondence>>,
 }
 
 /// What a lane holds.
@@ -163,14 +169,29 @@ impl GroupTasks {
         self.waiting_count
     }
 
+    /// How many wait for tasks of other groups.
+    pub fn awaiting_count(&self) -> u32 {
+        self.correspondence.as_ref().map_or(0, |all| all.awaiting_count)
+    }
+
+    /// Those that wait for tasks of other groups; `None`: none do.
+    pub fn awaiting(&self) -> Option<&TaskSet> {
+        self.correspondence.as_ref().map(|all| &all.awaiting)
+    }
+
+    /// Whether the task has neither ended nor been leased.
+    pub fn is_unleased(&self, task: u32) -> bool {
+        self.waiting.contains(task) || self.awaiting().is_some_and(|awaiting| awaiting.contains(task))
+    }
+
     /// How many have not ended.
     pub fn unended_count(&self) -> u32 {
-        self.waiting_count + self.leased_count
+        self.waiting_count + self.leased_count + self.awaiting_count()
     }
 
     /// How many lanes should wait for nodes now.
     pub fn lanes_wanted(&self, concurrent_max: Option<u32>) -> u32 {
-        let most = self.unended_count().min(concurrent_max.unwrap_or(u32::MAX));
+        let most = (self.waiting_count + self.leased_count).min(concurrent_max.unwrap_or(u32::MAX));
         most.saturating_sub(count(&self.lanes.running))
             .saturating_sub(self.lanes_left_with_tasks())
             .min(self.waiting_count)
@@ -258,9 +279,11 @@ impl GroupTasks {
 
     /// Those of these tasks that wait have ended in this lane, which leased them from the lost quorum.
     pub fn end_unknown(&mut self, lane: u32, outcome: TaskOutcome, tasks: &TaskSet) {
-        let those = self.waiting.and(tasks);
+        let mut those = self.waiting.and(tasks);
         self.waiting.remove_all(&those);
         self.waiting_count -= those.len();
+        // What they waited for has come in the lost quorum.
+        those.insert_all(&self.take_awaiting(tasks));
         for range in those.ranges() {
             self.place(range, lane);
         }
@@ -284,6 +307,81 @@ impl GroupTasks {
         };
         *counted += tasks.len();
         self.ended.entry(outcome).or_default().insert_all(tasks);
+        if let Some(all) = &mut self.correspondence {
+            all.note_ended(outcome.is_success(), tasks);
+        }
+    }
+
+    /// Of these tasks, those that have not ended wait for the tasks of the same index of that group.
+    pub fn await_tasks(&mut self, of: AllocationId, tasks: &TaskSet) {
+        let moved = self.waiting.and(tasks);
+        self.waiting.remove_all(&moved);
+        self.waiting_count -= moved.len();
+        self.correspondence.get_or_insert_with(Box::default).await_tasks(of, tasks, &moved);
+    }
+
+    /// Whether tasks wait for tasks of that group.
+    pub fn awaits(&self, of: AllocationId) -> bool {
+        self.correspondence.as_ref().is_some_and(|all| all.awaits(of))
+    }
+
+    /// The tasks of that group that have the same indices as these have succeeded.
+    pub fn meet(&mut self, of: AllocationId, tasks: &TaskSet) {
+        let Some(all) = &mut self.correspondence else { return };
+        let ready = all.meet(of, tasks);
+        self.waiting_count += ready.len();
+        self.waiting.insert_all(&ready);
+    }
+
+    /// The tasks of that group that have the same indices as these have ended without success: those
+    /// that wait for them never begin.
+    pub fn give_up(&mut self, of: AllocationId, tasks: &TaskSet) {
+        let Some(all) = &mut self.correspondence else { return };
+        let those = all.give_up(of, tasks);
+        self.add_ended(TaskOutcome::Unmet, &those);
+    }
+
+    /// These tasks never begin, unless they have been leased.
+    pub fn end_unmet(&mut self, tasks: &TaskSet) {
+        let mut those = self.waiting.and(tasks);
+        self.waiting.remove_all(&those);
+        self.waiting_count -= those.len();
+        those.insert_all(&self.take_awaiting(tasks));
+        self.add_ended(TaskOutcome::Unmet, &those);
+    }
+
+    /// Tasks of that group wait for tasks of this one.
+    pub fn add_follower(&mut self, group: AllocationId) {
+        self.correspondence.get_or_insert_with(Box::default).add_follower(group);
+    }
+
+    /// Nothing of that group waits any more.
+    pub fn remove_follower(&mut self, group: AllocationId) {
+        if let Some(all) = &mut self.correspondence {
+            all.remove_follower(group);
+            if all.is_over() {
+                self.correspondence = None;
+            }
+        }
+    }
+
+    /// How many groups have tasks that wait for tasks of this one.
+    pub fn follower_count(&self) -> usize {
+        self.correspondence.as_ref().map_or(0, |all| all.follower_count())
+    }
+
+    /// Whether groups that follow have to learn of ended tasks.
+    pub fn has_news(&self) -> bool {
+        self.correspondence.as_ref().is_some_and(|all| all.has_news())
+    }
+
+    /// What groups that follow have to learn, and which these are. It is theirs from now on.
+    pub fn take_news(&mut self) -> (EndedNews, Vec<AllocationId>) {
+        self.correspondence.as_mut().map(|all| all.take_news()).unwrap_or_default()
+    }
+
+    fn take_awaiting(&mut self, tasks: &TaskSet) -> TaskSet {
+        self.correspondence.as_mut().map_or_else(TaskSet::default, |all| all.take(tasks))
     }
 
     /// The lane holds nothing any more: what it has not reported waits again. `is_counted`: some of it
@@ -330,6 +428,7 @@ impl GroupTasks {
         let mut cancelled = self.waiting.and(&asked);
         self.waiting.remove_all(&cancelled);
         self.waiting_count -= cancelled.len();
+        cancelled.insert_all(&self.take_awaiting(&asked));
         for (lane, lease) in &mut self.leases {
             let held = asked.and(&lease.tasks);
             if held.is_empty() {
@@ -355,8 +454,11 @@ impl GroupTasks {
     }
 
     fn cancel_waiting(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting);
+        let mut waiting = std::mem::take(&mut self.waiting);
         self.waiting_count = 0;
+        if let Some(all) = &mut self.correspondence {
+            waiting.insert_all(&all.take_all());
+        }
         self.add_ended(TaskOutcome::Cancelled, &waiting);
     }
 
@@ -392,6 +494,12 @@ impl GroupTasks {
         })
     }
 
+    /// Whether no task has run, because none of those that they waited for succeeded.
+    pub fn is_unmet(&self) -> bool {
+        let is_other = |outcome: &TaskOutcome| *outcome != TaskOutcome::Unmet;
+        self.unended_count() == 0 && self.stopped.is_none() && !self.ended.is_empty() && !self.ended.keys().any(is_other)
+    }
+
     /// Memory, without what lanes hold, which is bounded by their number. Once the group has ended,
     /// it leases nothing any more, and its lanes go.
     pub fn bytes(&self) -> usize {
@@ -414,12 +522,14 @@ impl GroupTasks {
             failed_lanes: _,
             stopped,
             cancelled_by,
+            correspondence,
         } = self;
         let sets = ended.values().chain(restarted.values()).chain(earlier.values());
         let sets: usize = sets.map(|set| TASK_SET_BYTES + set.range_count() * TASK_RANGE_BYTES).sum();
         let stopped = stopped.as_deref().map_or(0, |why| REASON_BYTES + reason_bytes(why));
         let texts = stopped + cancelled_by.as_deref().map_or(0, text_bytes);
-        GROUP_TASKS_BYTES + waiting.range_count() * TASK_RANGE_BYTES + sets + placed.0.len() * TASK_PLACE_BYTES + texts
+        let corresponding = correspondence.as_ref().map_or(0, |all| all.bytes());
+        GROUP_TASKS_BYTES + waiting.range_count() * TASK_RANGE_BYTES + sets + placed.0.len() * TASK_PLACE_BYTES + texts + corresponding
     }
 
     /// The lanes that leased a task: the latest one last, the others by their number.
@@ -598,6 +708,36 @@ mod tests {
         tasks.note_failed_lane(&why);
         tasks.stop_if_due(None);
         assert_eq!((tasks.cancelled, tasks.end_reason()), (2, Some(why)));
+    }
+
+    #[test]
+    fn tasks_that_wait_for_others_are_leased_when_these_have_succeeded() {
+        let (of, mut tasks) = (AllocationId(uuid::Uuid::from_u128(5)), GroupTasks::new(10));
+        tasks.await_tasks(of, &set(&[(0, 7)]));
+        assert_eq!((tasks.waiting_count, tasks.awaiting_count(), tasks.unended_count(), tasks.lanes_wanted(None)), (2, 8, 10, 2));
+        tasks.open_lease(0, Epoch(1));
+        tasks.top_up(0, 9);
+        assert_eq!(tasks.lease(0).unwrap().tasks, set(&[(8, 9)]));
+        tasks.meet(of, &set(&[(2, 3), (9, 9)]));
+        assert_eq!((tasks.waiting.clone(), tasks.awaiting_count()), (set(&[(2, 3)]), 6));
+        tasks.give_up(of, &set(&[(3, 4)]));
+        assert_eq!(tasks.ended, BTreeMap::from([(TaskOutcome::Unmet, set(&[(4, 4)]))]));
+        assert_eq!((tasks.cancel(&set(&[(0, 0), (4, 4)])), tasks.cancelled), ((1, 1), 2));
+        assert!(tasks.is_unleased(1) && tasks.is_unleased(2) && !tasks.is_unleased(4) && !tasks.is_unleased(8));
+        tasks.stopped = Some(Box::new(EndReason::Exited { code: 126 }));
+        tasks.stop_if_due(None);
+        assert_eq!((tasks.waiting_count, tasks.awaiting_count(), tasks.leased_count, tasks.cancelled), (0, 0, 2, 8));
+    }
+
+    #[test]
+    fn a_group_none_of_whose_tasks_could_begin_is_unmet() {
+        let (of, mut tasks) = (AllocationId(uuid::Uuid::from_u128(5)), GroupTasks::new(2));
+        tasks.await_tasks(of, &set(&[(0, 1)]));
+        tasks.give_up(of, &set(&[(0, 0)]));
+        assert!(!tasks.is_unmet() && tasks.end_reason().is_none());
+        tasks.give_up(of, &set(&[(0, 1)]));
+        assert!(tasks.is_unmet() && tasks.end_reason().is_some());
+        assert!(!GroupTasks::new(0).is_unmet());
     }
 
     proptest! {
