@@ -6,7 +6,7 @@ use super::state::dependents::ParentFacts;
 use super::state::node_index::NodeFacts;
 use super::state::user_usage::Counts;
 use super::state::{Domain, DomainKey, Ledger};
-use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, LaneOf, Node, NodeId, Revision, Timestamp};
+use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, LaneOf, Node, NodeId, ReplicaOf, Revision, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -28,7 +28,10 @@ pub(super) struct ApplyContext {
     pub(super) parents_before: BTreeMap<AllocationId, ParentFacts>,
     /// Lanes of task groups that this command may have changed since their groups learned of it.
     pub(super) lanes: BTreeMap<AllocationId, LaneOf>,
-    /// Task groups that this command may have changed since their lanes were created or ended.
+    /// Replicas of scaled services that this command may have changed since their services learned of it.
+    pub(super) replicas: BTreeMap<AllocationId, ReplicaOf>,
+    /// Task groups and scaled services that this command may have changed since their lanes or replicas
+    /// were created or ended.
     pub(super) groups: BTreeSet<AllocationId>,
 }
 
@@ -45,6 +48,7 @@ impl ApplyContext {
             domains_before: BTreeMap::new(),
             parents_before: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            replicas: BTreeMap::new(),
             groups: BTreeSet::new(),
         }
     }

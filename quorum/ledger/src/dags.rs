@@ -14,6 +14,7 @@
 //! A step that runs could keep the record of a large DAG for long, so the records of all DAGs have a
 //! bound, and those of one user a smaller one.
 
+use super::dependencies::is_group;
 use super::refusal::{DependencyRefusal, Refusal};
 use super::views::{CANDIDATES_MAX, id_range};
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
@@ -186,8 +187,8 @@ impl Ledger {
             let excluding = earlier.excluding.get(on).copied().unwrap_or_default();
             let excludes = *condition == DependencyCondition::Mutex;
             match earlier.parents.get(on) {
-                Some(parent) if excludes && (spec.tasks.is_some() || parent.is_task_group) => {
-                    return Err(refused(DependencyRefusal::TaskGroup));
+                Some(parent) if excludes && (is_group(spec) || parent.is_group) => {
+                    return Err(refused(DependencyRefusal::Group));
                 }
                 Some(parent) if excludes && parent.parents + excluding >= DEPENDENCIES_MAX => {
                     return Err(refused(DependencyRefusal::TooMany));
@@ -199,7 +200,7 @@ impl Ledger {
                 *earlier.excluding.entry(*on).or_default() += 1;
             }
         }
-        earlier.parents.insert(id, EarlierStep { parents: spec.depends_on.len(), is_task_group: spec.tasks.is_some() });
+        earlier.parents.insert(id, EarlierStep { parents: spec.depends_on.len(), is_group: is_group(spec) });
         Ok(())
     }
 
@@ -360,7 +361,8 @@ struct Earlier {
 struct EarlierStep {
     /// On how many others it depends.
     parents: usize,
-    is_task_group: bool,
+    /// See [`is_group`].
+    is_group: bool,
 }
 
 fn digest_of(submission: &DagSubmission) -> Result<[u8; 32], Refusal> {

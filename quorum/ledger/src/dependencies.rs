@@ -57,9 +57,9 @@ impl Ledger {
         if !owner.may_act_for(&parent.owner) {
             return refused(DependencyRefusal::NotYours);
         }
-        // Neither the claim of a lane nor its holdings are the group's.
-        if spec.tasks.is_some() || parent.is_task_group() {
-            return refused(DependencyRefusal::TaskGroup);
+        // Neither the claim of a lane or replica nor its holdings are those of its group or service.
+        if is_group(spec) || parent.is_group() {
+            return refused(DependencyRefusal::Group);
         }
         let is_full = more + parent.dependencies.as_ref().map_or(0, |all| all.parents.len()) >= DEPENDENCIES_MAX;
         if is_full && !parent.state.is_terminal() {
@@ -156,9 +156,9 @@ impl Ledger {
         Some(ParentFacts { ended, may_run: self.holdings.unfenced_of(id) > 0 || self.has_lanes(id) })
     }
 
-    /// Whether an end has not reached all that depend on it, a task group has lanes to be created or
-    /// ended, or the cancellation of a DAG has not reached all of its steps: then the next command goes
-    /// on.
+    /// Whether an end has not reached all that depend on it, a task group or scaled service has lanes or
+    /// replicas to be created or ended, or the cancellation of a DAG has not reached all of its steps: then
+    /// the next command goes on.
     pub fn dependents_are_due(&self) -> bool {
         !self.unsettled.is_empty() || self.groups_are_due() || !self.dags.cancelling.is_empty()
     }
@@ -170,7 +170,7 @@ impl Ledger {
         loop {
             self.settle_groups(context, &mut lanes);
             self.settle_children(context, &mut children);
-            if context.lanes.is_empty() && context.groups.is_empty() {
+            if context.lanes.is_empty() && context.replicas.is_empty() && context.groups.is_empty() {
                 return;
             }
         }
@@ -263,6 +263,11 @@ impl Ledger {
             None => Ok(()),
         }
     }
+}
+
+/// Whether this submits a task group or a scaled service, which get no nodes themselves.
+pub(super) fn is_group(spec: &AllocationSpec) -> bool {
+    spec.tasks.is_some() || spec.scaling.is_some()
 }
 
 /// Refuses nodes for an allocation that does not wait for any now.
