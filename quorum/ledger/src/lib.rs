@@ -161,6 +161,8 @@ mod requeue_scenarios;
 #[cfg(test)]
 mod revocation_scenarios;
 #[cfg(test)]
+mod scaled_service_properties;
+#[cfg(test)]
 mod scaled_service_scenarios;
 #[cfg(test)]
 pub(crate) mod scenarios;

@@ -4,11 +4,11 @@
 use super::preemptions::PreemptFor;
 use super::properties::invariants::invariant_replicas_are_as_wanted;
 use super::properties::scans::invariant_indexes_equal_scans;
-use super::scenarios::{SIZE, Story, id, node, spec, user};
+use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::task_groups::lane_id;
 use super::{
     Action, AllocationChange, DependencyRefusal, EndedLimitsChange, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal,
-    ScalingStep, UpdateRefusal, UserLimitsChange, WantedLanes,
+    Registration, ScalingStep, UpdateRefusal, UserLimitsChange, WantedLanes,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::CHECKPOINTS;
@@ -260,45 +260,22 @@ fn however_a_replica_ends_that_was_asked_to_leave_it_is_cancelled() {
         let mut s = Story::new(2);
         for number in 0..2 {
             let features = vec![CHECKPOINTS.to_owned()];
-            s.done(Action::Register(super::Registration { features, ..super::scenarios::registration(number, 1, 1, false) }));
+            s.done(Action::Register(Registration { features, ..registration(number, 1, 1, false) }));
         }
         let policy = Some(CheckpointPolicy::by_signal(CheckpointSignal::USR1));
         s.done(submission(1, AllocationSpec { checkpoint: policy, requeue: RequeuePolicy::Always, requeues_max: 9, ..service(1, 2) }));
         s.done(scale(2, 7));
-        let epoch = runs(&mut s, 0, 0);
-        runs(&mut s, 1, 1);
-        s.report(
-            0,
-            ReportItem::Checkpointed {
-                allocation: replica(0),
-                epoch,
-                checkpoint: CheckpointRef { id: checkpoint, epoch, step: None, bytes: 1 },
-            },
-        );
-        let leaves = runs_and_leaves(&mut s);
-        assert_eq!(leaves, 1, "the latest one");
-        let (number, on, epoch) = (1, 1, record(&s, replica(1)).epoch);
-        s.report(
-            on,
-            ReportItem::Checkpointed {
-                allocation: replica(number),
-                epoch,
-                checkpoint: CheckpointRef { id: checkpoint, epoch, step: None, bytes: 1 },
-            },
-        );
-        s.report(on, ReportItem::Ended { allocation: replica(number), epoch, reason: reason_there.clone() });
-        assert_eq!(reason(&s, replica(number)), "Cancelled: cancelled by u7", "{reason_there}");
-        releases(&mut s, number, on, epoch);
+        runs(&mut s, 0, 0);
+        let epoch = runs(&mut s, 1, 1);
+        s.done(scale(1, 7));
+        let made = CheckpointRef { id: checkpoint, epoch, step: None, bytes: 1 };
+        s.report(1, ReportItem::Checkpointed { allocation: replica(1), epoch, checkpoint: made });
+        s.report(1, ReportItem::Ended { allocation: replica(1), epoch, reason: reason_there.clone() });
+        assert_eq!(reason(&s, replica(1)), "Cancelled: cancelled by u7", "{reason_there}");
+        releases(&mut s, 1, 1, epoch);
         assert_eq!((live(&s), counts(&s), state(&s).early_ends), (vec![0], (1, 0, 1, 0), 0), "{reason_there}");
         check(&s);
     }
-}
-
-/// Scales to one replica. Returns the number of the one that leaves.
-fn runs_and_leaves(s: &mut Story) -> u32 {
-    s.done(scale(1, 7));
-    let leaving = replicas(s).into_iter().find(|replica| replica.preemption.is_some()).unwrap();
-    leaving.replica.as_ref().unwrap().number
 }
 
 #[test]
@@ -421,7 +398,8 @@ fn the_loop_changes_the_number_by_one_under_the_lease_of_the_queue() {
     s.pass(300_000);
     assert_eq!(step(&mut s, want(1)), Ok(Outcome::Done));
     let order = record(&s, replica(1)).preemption.clone().unwrap();
-    assert_eq!((order.by.as_str(), order.reason), ("scaling", format!("service {} needs 1 replica now", id(1).short())));
+    let expected = format!("service {} needs 1 replica now", id(1).short());
+    assert_eq!((order.by.as_str(), order.reason.as_str()), ("scaling", expected.as_str()));
     ends(&mut s, 1, 1, epoch, 0);
     assert_eq!(reason(&s, replica(1)), "Cancelled: cancelled by scaling");
     check(&s);
