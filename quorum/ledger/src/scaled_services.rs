@@ -17,7 +17,7 @@
 //! | a replica | then |
 //! |---|---|
 //! | waits, and is one too many | ends at once |
-//! | runs, and is one too many | gets an order to leave: it is out of the service registry from then on, and ends for good, however it ends |
+//! | runs, and is one too many | must leave: it is out of the service registry at once, and ends for good, however it ends |
 //! | is requeued, or was preempted | waits again, with the same number |
 //! | ends otherwise for good | another one takes its place, with a number of its own |
 //!
