@@ -177,6 +177,8 @@ actions! {
     DagSubmitted,
     /// All allocations of a DAG that have not ended are about to be ended.
     DagCancelRequested,
+    /// A scaled service gets another number of replicas.
+    AllocationScaled,
 }
 
 impl AuditAction {

@@ -8,6 +8,7 @@ use super::ended::EndedLimitsChange;
 use super::preemptions::PreemptFor;
 use super::refusal::Refusal;
 use super::requester::Requester::{self, Member, Operator, Owner, User, UserOfDag, UserOrOperator};
+use super::scaled_services::ScalingStep;
 use super::signing::SignedHead;
 use super::state::keyring::Secret;
 use super::tenants::{QuotaChange, TenantChange};
@@ -20,6 +21,7 @@ use super::{
     VniPoolChange, holds, level,
 };
 use lattice_model::conformance::Components;
+use lattice_model::scaling::Step;
 use lattice_model::{
     AllocationId, AllocationSpec, Claim, DagId, DagSubmission, Epoch, Generation, HoldKind, Incarnation, LaneReport, MemberId, NodeId,
     NodeReport, Preemption, Principal, ReportItem, Revision, SharePolicy, TaskSet, TelemetryMode, Timestamp, When,
@@ -403,8 +405,19 @@ commands! { |ledger, context|
     CancelTasks { id: AllocationId, tasks: TaskSet, by: Principal }
         => 1, Keeps, User(by, *id), 256 + tasks_bytes(tasks), ledger.cancel_tasks(context, *id, tasks, by);
 
-    /// The leader's clock: an end has not reached all that depend on it, or a task group has lanes to be
-    /// created or ended. Each command goes on with that; this one does nothing else.
+    /// A scaled service has this number of replicas from now on, within the bounds of its submission. If as
+    /// many are wanted already, nothing changes (success).
+    Scale { id: AllocationId, replicas: u32, by: Principal }
+        => 1, New, User(by, *id), 256, ledger.scale(context, *id, *replicas, by);
+
+    /// The loop of a scaled service has looked at its metric. The ledger checks by its own clock whether
+    /// another number of replicas may be wanted.
+    StepScaling(order: ScalingStep)
+        => 1, New, Owner(None), 256 + step_bytes(&order.step), ledger.step_scaling(context, order);
+
+    /// The leader's clock: an end has not reached all that depend on it, or a task group or scaled service
+    /// has lanes or replicas to be created or ended. Each command goes on with that; this one does nothing
+    /// else.
     SettleDependents
         => 1, Keeps, Member, 256, Ok(Outcome::Done);
 
@@ -478,6 +491,13 @@ fn claim_bytes(claim: &Claim) -> usize {
 
 fn tasks_bytes(tasks: &TaskSet) -> usize {
     tasks.range_count() * 11
+}
+
+fn step_bytes(step: &Step) -> usize {
+    match step {
+        Step::Note { found: Err(why) } => why.len(),
+        Step::Note { found: Ok(_) } | Step::Want { .. } => 0,
+    }
 }
 
 fn adoption_bytes(held: &[HeldShare], unreported: &[ReportItem]) -> usize {

@@ -3,6 +3,7 @@
 use super::corresponding::AwaitedTasks;
 use super::preemptions::may_have_begun;
 use super::refusal::{DependencyRefusal, Refusal};
+use super::state::scaled_services::is_asked_to_leave;
 use super::waits::Requeue;
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use lattice_model::{
@@ -63,6 +64,9 @@ impl Ledger {
             self.open_group(context, id, tasks);
             self.await_tasks(context, id, awaited);
         }
+        if let Some(scaling) = &spec.scaling {
+            self.open_service(context, id, scaling);
+        }
     }
 
     /// Checks whether the submission would be accepted now. Changes nothing.
@@ -102,7 +106,8 @@ impl Ledger {
     }
 
     /// Ends the allocation's current claim for `reason`: requeues it if its policy says so, else
-    /// ends it. Its holdings stay until the nodes report them as released.
+    /// ends it. A replica that was asked to leave is never requeued. Its holdings stay until the nodes
+    /// report them as released.
     pub(super) fn end(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str) {
         let begun = self.allocations.get(&id).is_some_and(|allocation| may_have_begun(allocation));
         self.end_begun(context, id, reason, actor, begun);
@@ -111,7 +116,8 @@ impl Ledger {
     /// As [`Self::end`], if it is known whether its work has begun under the claim.
     pub(super) fn end_begun(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str, begun: bool) {
         let Some(allocation) = self.allocations.get(&id).filter(|a| !a.state.is_terminal()) else { return };
-        let Some(requeue) = Requeue::of(allocation, &reason, begun, context.at) else {
+        let requeue = Requeue::of(allocation, &reason, begun, context.at);
+        let Some(requeue) = requeue.filter(|_| !is_asked_to_leave(allocation)) else {
             return self.end_for_good(context, id, reason, actor);
         };
         let Requeue { is_counted, quick, waits_until } = requeue;
@@ -127,11 +133,12 @@ impl Ledger {
         self.record(context, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
     }
 
-    /// Ends the allocation for `reason`, regardless of its policy.
+    /// Ends the allocation for `reason`, regardless of its policy. A replica that was asked to leave is
+    /// cancelled by who asked, however it ends.
     pub(super) fn end_for_good(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, actor: &str) {
-        if self.allocations.get(&id).is_none_or(|a| a.state.is_terminal()) {
-            return;
-        }
+        let Some(allocation) = self.allocations.get(&id).filter(|allocation| !allocation.state.is_terminal()) else { return };
+        let order = allocation.preemption.as_deref().filter(|_| is_asked_to_leave(allocation));
+        let reason = order.map_or(reason, |order| EndReason::Cancelled { by: order.by.clone() });
         let at = context.at;
         self.drop_session(context, id, actor);
         self.usage_shrinks(context, id);

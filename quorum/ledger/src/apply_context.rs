@@ -6,7 +6,9 @@ use super::state::names::NamePlace;
 use super::state::node_index::NodeFacts;
 use super::state::user_usage::Counts;
 use super::state::{Domain, DomainKey, Ledger};
-use lattice_model::{Allocation, AllocationId, AuditAction, AuditRecord, LaneOf, Node, NodeId, ParentFacts, Revision, Timestamp};
+use lattice_model::{
+    Allocation, AllocationId, AuditAction, AuditRecord, LaneOf, Node, NodeId, ParentFacts, ReplicaOf, Revision, Timestamp,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -31,7 +33,10 @@ pub(super) struct ApplyContext {
     pub(super) names_before: BTreeMap<AllocationId, Option<NamePlace>>,
     /// Lanes of task groups that this command may have changed since their groups learned of it.
     pub(super) lanes: BTreeMap<AllocationId, LaneOf>,
-    /// Task groups that this command may have changed since their lanes were created or ended.
+    /// Replicas of scaled services that this command may have changed since their services learned of it.
+    pub(super) replicas: BTreeMap<AllocationId, ReplicaOf>,
+    /// Task groups and scaled services that this command may have changed since their lanes or replicas
+    /// were created or ended.
     pub(super) groups: BTreeSet<AllocationId>,
 }
 
@@ -49,6 +54,7 @@ impl ApplyContext {
             parents_before: BTreeMap::new(),
             names_before: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            replicas: BTreeMap::new(),
             groups: BTreeSet::new(),
         }
     }

@@ -141,7 +141,7 @@ impl Ledger {
             };
             return against(holder.map(|h| h.allocation), why);
         }
-        let (holder, why) = self.kept_apart(allocation, &share.node)?;
+        let (holder, why) = self.replica_beside(allocation, &share.node).or_else(|| self.kept_apart(allocation, &share.node))?;
         against(Some(holder), why)
     }
 

@@ -15,7 +15,7 @@
 //! bound, and those of one user a smaller one.
 
 use super::corresponding::may_correspond;
-use super::dependencies::has_output_for;
+use super::dependencies::{has_output_for, is_group};
 use super::refusal::{DependencyRefusal, Refusal};
 use super::views::{CANDIDATES_MAX, id_range};
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
@@ -194,8 +194,8 @@ impl Ledger {
                 *of_same_kind.entry(*on).or_default() += 1;
             }
             match earlier.parents.get(on) {
-                Some(parent) if excludes && (spec.tasks.is_some() || parent.is_task_group) => {
-                    return Err(refused(DependencyRefusal::TaskGroup));
+                Some(parent) if excludes && (is_group(spec) || parent.is_group) => {
+                    return Err(refused(DependencyRefusal::Group));
                 }
                 Some(parent) if excludes && parent.parents + more >= DEPENDENCIES_MAX => {
                     return Err(refused(DependencyRefusal::TooMany));
@@ -207,7 +207,7 @@ impl Ledger {
         }
         self.outputs_have_names(owner, spec, earlier)?;
         let (name, parents) = (step.name.clone(), spec.depends_on.len());
-        earlier.parents.insert(id, EarlierStep { name, parents, is_task_group: spec.tasks.is_some() });
+        earlier.parents.insert(id, EarlierStep { name, parents, is_task_group: spec.tasks.is_some(), is_group: is_group(spec) });
         Ok(())
     }
 
@@ -389,6 +389,8 @@ struct EarlierStep {
     /// On how many others it depends.
     parents: usize,
     is_task_group: bool,
+    /// See [`is_group`].
+    is_group: bool,
 }
 
 fn digest_of(submission: &DagSubmission) -> Result<[u8; 32], Refusal> {

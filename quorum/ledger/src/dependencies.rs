@@ -68,9 +68,9 @@ impl Ledger {
         if !owner.may_act_for(&parent.owner) {
             return refused(DependencyRefusal::NotYours);
         }
-        // Neither the claim of a lane nor its holdings are the group's.
-        if spec.tasks.is_some() || parent.is_task_group() {
-            return refused(DependencyRefusal::TaskGroup);
+        // Neither the claim of a lane or replica nor its holdings are those of its group or service.
+        if is_group(spec) || parent.is_group() {
+            return refused(DependencyRefusal::Group);
         }
         let is_full = more + parent.dependencies.as_ref().map_or(0, |all| all.parents.len()) >= DEPENDENCIES_MAX;
         if is_full && !parent.state.is_terminal() {
@@ -184,9 +184,9 @@ impl Ledger {
         Some(ParentFacts { ended, may_run, has_begun: allocation.has_ever_begun() })
     }
 
-    /// Whether an end, or that of a task, has not reached all that depend on it, a task group has lanes to be created or
-    /// ended, or the cancellation of a DAG has not reached all of its steps: then the next command goes
-    /// on.
+    /// Whether an end, or that of a task, has not reached all that depend on it, a task group or scaled
+    /// service has lanes or replicas to be created or ended, or the cancellation of a DAG has not reached
+    /// all of its steps: then the next command goes on.
     pub fn dependents_are_due(&self) -> bool {
         !self.unsettled.is_empty() || !self.unsettled_tasks.is_empty() || self.groups_are_due() || !self.dags.cancelling.is_empty()
     }
@@ -201,7 +201,8 @@ impl Ledger {
             self.settle_groups(context, &mut lanes);
             self.settle_children(context, &mut children);
             self.settle_names(context);
-            if context.lanes.is_empty() && context.groups.is_empty() && context.names_before.is_empty() {
+            let are_followed = context.lanes.is_empty() && context.replicas.is_empty();
+            if are_followed && context.groups.is_empty() && context.names_before.is_empty() {
                 return;
             }
         }
@@ -307,6 +308,11 @@ pub(super) fn has_output_for(parent: &Allocation, owner: &Principal) -> bool {
 fn output_place(parent: &Allocation) -> OutputPlace {
     let AllocationSpec { tenant, project, .. } = &*parent.spec;
     OutputPlace { name: parent.output_name().to_owned(), tenant: tenant.clone(), project: project.clone() }
+}
+
+/// Whether this submits a task group or a scaled service, which get no nodes themselves.
+pub(super) fn is_group(spec: &AllocationSpec) -> bool {
+    spec.tasks.is_some() || spec.scaling.is_some()
 }
 
 /// Refuses nodes for an allocation that does not wait for any now.

@@ -4,7 +4,7 @@
 //!   ended ──▶ a node still holds a part of itself for it,
 //!             a node of a recovered quorum may report it,
 //!             its end, or that of its tasks, has not reached all that depend on it,
-//!             or it is a task group that has lanes ──▶ kept
+//!             or it is a task group that has lanes, or a service that has replicas ──▶ kept
 //!             otherwise ──▶ droppable, in the order of the ends:
 //!                             all records have more than `ended_memory` ─▶ the oldest of the user with most
 //!                             a user has more than `user_history`       ─▶ the oldest of that user
@@ -181,7 +181,7 @@ impl Ledger {
     /// Whether its record must be kept: a node holds a part of itself for it, or a node of a recovered
     /// quorum may still report it as running (without the record, that report would bring it back),
     /// others that depend on it have to learn of its end or of those of its tasks, or it is a task group
-    /// that has lanes.
+    /// that has lanes, or a scaled service that has replicas.
     pub(super) fn is_referred_to(&self, id: AllocationId) -> bool {
         let may_be_reported = self.recovery.as_ref().is_some_and(|recovery| recovery.pending.contains(&id));
         let has_news = self.task_groups.get(&id).is_some_and(|tasks| tasks.has_news());
@@ -213,6 +213,7 @@ impl Ledger {
         context.changed.dropped.extend(dropped.map(|a| (place.id, a)));
         self.ended.remove(&place);
         self.task_groups.remove(&place.id);
+        self.scaled_services.remove(&place.id);
         let is_young = context.at.since_ms(place.ended_at) <= self.limits.ended.kept_ms;
         self.forgotten.add(place.ended_at, cause == Cause::Memory && is_young);
         self.count_changed(context);

@@ -27,6 +27,7 @@
 //!   its parts;
 //! * *names* of live work: no singleton begins beside earlier work of its user with its name;
 //! * the *tasks* of groups: each ends once, whatever an isolated node still reports;
+//! * *scaled services*: each has as many replicas as are wanted, whoever runs its loop;
 //! * *sessions*: after any restart it is known who has an allocation's only terminal;
 //! * *network domains*: no two have the same VNI, and a VNI is not reused while work with it may
 //!   run;
@@ -100,6 +101,7 @@ mod reports;
 mod requester;
 mod requeues;
 mod revocations;
+mod scaled_services;
 mod services;
 mod sessions;
 mod signed_head;
@@ -166,6 +168,10 @@ mod requeue_scenarios;
 #[cfg(test)]
 mod revocation_scenarios;
 #[cfg(test)]
+mod scaled_service_properties;
+#[cfg(test)]
+mod scaled_service_scenarios;
+#[cfg(test)]
 pub(crate) mod scenarios;
 #[cfg(test)]
 mod session_scenarios;
@@ -219,6 +225,7 @@ pub use refusal::{Conflict, DependencyRefusal, ForgottenWork, Refusal, RemovalRe
 pub use registration::{NodeStateChange, Registration};
 pub use requester::Requester;
 pub use revocations::REVOCATIONS_MAX;
+pub use scaled_services::ScalingStep;
 pub use services::{Endpoint, ServiceStatus};
 pub use state::budget_marks::ReachedMark;
 pub use state::ended_place::EndedPlace;

@@ -15,6 +15,7 @@ use super::claims::scheduler_lease;
 use super::dependencies::only_in_queue;
 use super::holds::{Ends, reason_is_well_formed};
 use super::refusal::Refusal;
+use super::state::scaled_services::is_asked_to_leave;
 use super::waits::Requeue;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
@@ -68,6 +69,10 @@ impl Ledger {
         {
             return Err(Refusal::NotPreemptible { id, why });
         }
+        // Its service would lack a replica until somebody resumes this one.
+        if order.hold && allocation.replica.is_some() {
+            Self::not_to_a_part(allocation)?;
+        }
         // A repetition after it has released its nodes because of this order, with or without a
         // checkpoint, and runs elsewhere.
         if allocation.preempted_by == Some(order.id) {
@@ -104,8 +109,9 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Records the order for work that has nodes.
-    fn begin_preemption(&mut self, context: &mut ApplyContext, id: AllocationId, order: Preemption) {
+    /// Records the order for work that has nodes. A replica that must leave is out of the service registry
+    /// from now on.
+    pub(super) fn begin_preemption(&mut self, context: &mut ApplyContext, id: AllocationId, order: Preemption) {
         let Some(allocation) = self.allocations.get(&id) else { return };
         let (by, reason) = (order.by.clone(), order.reason.clone());
         let runs = may_have_begun(allocation);
@@ -124,7 +130,12 @@ impl Ledger {
             return;
         }
         let head = allocation.head().cloned();
-        let has_until = format!("{} ms to save itself", order.deadline_ms);
+        let has_until = match order.cause {
+            PreemptCause::ScaleDown => format!("{} ms to leave", order.deadline_ms),
+            PreemptCause::Request | PreemptCause::Drain | PreemptCause::Priority | PreemptCause::Reclaim => {
+                format!("{} ms to save itself", order.deadline_ms)
+            }
+        };
         let how = if !runs { "it had not begun".to_owned() } else { has_until };
         let hold = if order.hold { ", then it is held" } else { "" };
         let about = Subject { allocation: Some(id), node: None };
@@ -133,6 +144,9 @@ impl Ledger {
         if let Some(next) = next {
             if let Some(allocation) = self.allocation_mut(context, id) {
                 allocation.preemption = Some(Box::new(next));
+            }
+            if self.allocations.get(&id).is_some_and(|allocation| is_asked_to_leave(allocation)) {
+                self.close_services(id);
             }
             context.changed.desired.extend(head);
         } else {
@@ -147,10 +161,12 @@ impl Ledger {
     /// Ends the current claim; the allocation continues from its latest checkpoint when it gets a
     /// new claim.
     pub(super) fn suspend(&mut self, context: &mut ApplyContext, id: AllocationId, reason: EndReason, hold: bool, actor: &str) {
-        // Its tasks go on in another lane.
-        if self.allocations.get(&id).is_some_and(|allocation| allocation.lane.is_some()) {
+        // The tasks of a lane go on in another one, and a replica that was asked to leave does not come back.
+        if self.allocations.get(&id).is_some_and(|allocation| allocation.lane.is_some() || is_asked_to_leave(allocation)) {
             return self.end_for_good(context, id, reason, actor);
         }
+        // Nobody resumes a replica: its service has as many as it needs.
+        let hold = hold && self.allocations.get(&id).is_some_and(|allocation| allocation.replica.is_none());
         self.back_to_queue(context, id, reason.clone(), actor);
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         if hold || allocation.checkpoint.is_some() {
@@ -224,7 +240,7 @@ impl Ledger {
         if !by.may_act_for(&allocation.owner) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
-        Self::not_to_a_lane(allocation)?;
+        Self::not_to_a_part(allocation)?;
         if !allocation.state.is_without_nodes() {
             return Err(Refusal::NotPending { id, state: allocation.state });
         }
@@ -362,6 +378,9 @@ impl Ledger {
 
 /// Why only its owner may preempt it; `None`: others may, too.
 fn exempt(allocation: &Allocation) -> Option<String> {
+    if is_asked_to_leave(allocation) {
+        return Some("it leaves already, because its service needs fewer replicas".to_owned());
+    }
     if allocation.spec.sensitive {
         return Some("it is sensitive, and such work is never preempted; its owner or `lattice cancel` ends it".to_owned());
     }
@@ -393,7 +412,7 @@ pub(super) fn may_have_begun(allocation: &Allocation) -> bool {
 
 /// The id of the checkpoint that an urgent drain requests from a claim: the same for a repeated
 /// request. Another claim makes another checkpoint, if its node is drained by the same request.
-fn checkpoint_of(seed: Uuid, allocation: AllocationId, epoch: Epoch) -> CheckpointId {
+pub(super) fn checkpoint_of(seed: Uuid, allocation: AllocationId, epoch: Epoch) -> CheckpointId {
     let number = seed.as_u128() ^ allocation.0.as_u128() ^ (u128::from(epoch.0) << 80);
     CheckpointId(uuid::Builder::from_custom_bytes(number.to_be_bytes()).into_uuid())
 }

@@ -1,7 +1,7 @@
 //! Property tests: random histories of commands, and invariants checked after each of them.
 
 mod commands;
-mod invariants;
+pub(crate) mod invariants;
 mod moves;
 pub(crate) mod scans;
 mod watcher;
@@ -16,8 +16,9 @@ use invariants::{
     invariant_gossip_keys_follow_each_other, invariant_holds_hold, invariant_homes_are_kept, invariant_leases_are_fenced,
     invariant_no_claim_exceeds_a_quota, invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
     invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_removed_nodes_are_gone,
-    invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs,
-    invariant_singletons_wait_for_earlier_ones, invariant_tasks_are_in_one_place, invariant_the_audit_checkpoint_moves_forward,
+    invariant_replicas_are_as_wanted, invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs,
+    invariant_sessions_are_of_what_runs, invariant_singletons_wait_for_earlier_ones, invariant_tasks_are_in_one_place,
+    invariant_the_audit_checkpoint_moves_forward,
     invariant_users_run_what_they_may, invariant_waits_end, invariant_what_is_dropped_is_said_to_be_forgotten,
     invariant_what_stops_is_claimed_when_it_is_over,
 };
@@ -80,6 +81,7 @@ fn play_with(moves: &[Move], kept: QuotaChange) -> History {
         invariant_holds_hold(&before, &ledger, claimed.map(|a| &**a));
         invariant_sessions_are_of_what_runs(&ledger);
         invariant_tasks_are_in_one_place(&ledger);
+        invariant_replicas_are_as_wanted(&ledger);
         invariant_dependencies_are_settled(&ledger, claimed.map(|a| &**a));
         invariant_singletons_wait_for_earlier_ones(&ledger, claimed.map(|a| &**a));
         invariant_what_stops_is_claimed_when_it_is_over(&before, claimed.map(|a| &**a), &ledger);
@@ -268,6 +270,8 @@ fn histories_are_not_idle() {
     };
     let with_use = histories.iter().filter(|history| history.states.last().is_some_and(|last| !last.usage_records.is_empty())).count();
     assert!(with_use > 0, "use is recorded in {with_use} of {HISTORIES} histories: they exercise little");
+    let scaled = recorded(AuditAction::AllocationScaled);
+    assert!(scaled > 0, "{scaled} services scaled in {HISTORIES} histories exercise little");
     let removed = recorded(AuditAction::NodeRemoved);
     assert!(removed > 3, "{removed} nodes removed in {HISTORIES} histories exercise little");
     for state in NodeState::ALL {

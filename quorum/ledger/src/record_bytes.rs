@@ -19,10 +19,11 @@ use lattice_model::end_reason::NotSaved;
 use lattice_model::layout::{Distribution, LaunchShape};
 use lattice_model::node::{Hold, HoldReason, Leaving, Wipe, WorkOwner};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
+use lattice_model::scaling::{Reading, ScaleChange};
 use lattice_model::{
-    Allocation, AllocationSpec, CheckpointRef, Connectivity, Dag, DayUse, EndReason, EntryLaunch, Entrypoint, Exclusion, Image, Locality,
-    Node, NodeAddresses, NodeId, PhasesChange, Preemption, Principal, Step, StepOf, SubmittedValues, TaskGroup, TelemetryOrder, Tenant,
-    VCluster, WorkUsage,
+    Allocation, AllocationSpec, CheckpointRef, Connectivity, Dag, DayUse, Drain, EndReason, EntryLaunch, Entrypoint, Exclusion, Image,
+    Locality, Node, NodeAddresses, NodeId, PhasesChange, Preemption, Principal, ReplicaOf, ScaleMetric, ScalePolicy, Scaling, ScalingState,
+    Step, StepOf, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster, WorkUsage,
 };
 use std::path::Path;
 
@@ -63,6 +64,15 @@ pub(crate) const TASK_SET_BYTES: usize = 80;
 pub(crate) const TASK_RANGE_BYTES: usize = 16;
 /// A range of tasks with the lane that leased it.
 pub(crate) const TASK_PLACE_BYTES: usize = 24;
+/// What a specification says of how it scales, with its block.
+const SCALING_BYTES: usize = 160;
+/// A matcher of a metric's labels, with the blocks of its two texts, in a list a part of whose places is empty.
+const MATCHER_BYTES: usize = 160;
+/// The place of a replica in its service, with its block.
+const REPLICA_BYTES: usize = 48;
+/// What is known of a scaled service, with its block; its replicas, the `Arc` around them, and their entry
+/// in the map.
+const SCALED_SERVICE_BYTES: usize = 352;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
@@ -140,6 +150,8 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
         held: _,
         dependencies,
         lane: _,
+        replica,
+        scaling,
         dag,
         telemetry,
         usage,
@@ -154,8 +166,19 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
     let submitted = submitted_values.as_deref().map_or(0, submitted_bytes);
     let dependencies = dependencies.as_deref().map_or(0, dependencies_bytes);
     let dag = dag.as_deref().map_or(0, |StepOf { dag: _, number: _, name }| STEP_OF_BYTES + text_bytes(name));
+    let replica = replica.as_deref().map_or(0, |ReplicaOf { service: _, number: _ }| REPLICA_BYTES);
+    let parts = dag + replica + scaling.as_deref().map_or(0, scaling_state_bytes);
     let lists = shares.len() * SHARE_BYTES + attempts + excluded + dependencies;
-    ALLOCATION_BYTES + spec_bytes(spec) + submitted + principal_bytes(owner) + reason + lists + orders + checkpoint + usage + dag
+    ALLOCATION_BYTES + spec_bytes(spec) + submitted + principal_bytes(owner) + reason + lists + orders + checkpoint + usage + parts
+}
+
+/// Memory of what is known of a scaled service, without the numbers of its replicas: once it has ended,
+/// they go.
+fn scaling_state_bytes(state: &ScalingState) -> usize {
+    let ScalingState { wanted: _, waiting: _, running: _, leaving: _, reading, change, alternations: _, early_ends: _ } = state;
+    let found = |Reading { look: _, since: _, value: _, why, missing: _ }: &Reading| text_bytes(why);
+    let changed = |ScaleChange { at: _, from: _, to: _, by, value: _ }: &ScaleChange| by.as_deref().map_or(0, text_bytes);
+    SCALED_SERVICE_BYTES + reading.as_ref().map_or(0, found) + change.as_ref().map_or(0, changed)
 }
 
 /// Memory of the record of a DAG. How its steps ended changes nothing.
@@ -404,6 +427,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         depends_on,
         singleton: _,
         tasks,
+        scaling,
     } = spec;
     let names: usize = [name, tenant, project, vcluster].into_iter().map(|name| text_bytes(name)).sum();
     let wanted = constraints.features.iter().map(String::len).chain(constraints.nodes.iter().map(|node| node.as_str().len()));
@@ -424,13 +448,30 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
     let exposed: usize = expose.iter().map(|port| port.name.len() + port.protocol.len() + 2 * LISTED_BYTES).sum();
     let network = text_bytes(network_domain) + exposed;
     let dependencies = list_bytes(depends_on.iter().map(|Dependency { on: _, condition: _ }| DEPENDENCY_BYTES).sum());
-    let tasks = tasks.as_deref().map_or(0, task_group_bytes);
+    let tasks = tasks.as_deref().map_or(0, task_group_bytes) + scaling.as_deref().map_or(0, scaling_bytes);
     let pairs = pairs_bytes(tags) + pairs_bytes(env);
     names + pairs + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network + dependencies + tasks
 }
 
 fn task_group_bytes(TaskGroup { indices, concurrent_max: _, failures_max: _ }: &TaskGroup) -> usize {
     TASK_GROUP_BYTES + indices.runs().len() * INDEX_RUN_BYTES
+}
+
+fn scaling_bytes(Scaling { replicas_min: _, replicas_max: _, policy, drain: Drain { signal: _, grace_ms: _ } }: &Scaling) -> usize {
+    let of_metric = |metric: &ScaleMetric| match metric {
+        ScaleMetric::GpuUtilization | ScaleMetric::CpuUtilization | ScaleMetric::RequestRate | ScaleMetric::QueueDepth => 0,
+        ScaleMetric::Stored(selector) => {
+            let text = selector.to_string();
+            // There is a comma between two matchers; there may be others in their values.
+            text_bytes(&text) + (text.matches(',').count() + 1) * MATCHER_BYTES
+        }
+    };
+    let of_policy = |policy: &ScalePolicy| {
+        let ScalePolicy { metric, target: _, interval_ms: _, up_window_ms: _, down_window_ms: _, down_threshold: _, cooldown_ms: _ } =
+            policy;
+        of_metric(metric)
+    };
+    SCALING_BYTES + policy.as_ref().map_or(0, of_policy)
 }
 
 fn shape_bytes(LaunchShape { distribution, programs, cpus_per_task: _, slurm_env: _ }: &LaunchShape) -> usize {

@@ -12,13 +12,14 @@
 //! only if that node reports it, too.
 
 use super::refusal::{Conflict, Refusal};
+use super::state::scaled_services::is_asked_to_leave;
 use super::task_groups::{REPORTED_NUMBERS, lane_id, spec_as_submitted};
 use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
 use lattice_model::lifecycle::Event;
 use lattice_model::shares::ShareRef;
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, AuditRecord, CheckpointRef, DesiredShare, EndReason, Epoch, Generation,
-    Incarnation, NodeId, ReportItem, Revision, Share, SharePhase, Timestamp,
+    Incarnation, NodeId, PreemptCause, ReportItem, Revision, Share, SharePhase, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -257,15 +258,34 @@ impl Ledger {
         Ok(Outcome::Done)
     }
 
-    /// Refuses lanes of what is no task group, or of another user's.
+    /// Refuses lanes of what is no task group and replicas of what is no scaled service, or of another
+    /// user's.
     fn are_of_their_groups(&self, node: &NodeId, held: &[HeldShare]) -> Result<(), Refusal> {
         for HeldShare { share, .. } in held {
+            self.is_of_its_service(node, share)?;
             let Some(group) = share.lane.and_then(|lane| self.allocations.get(&lane.group)) else { continue };
             if !group.is_task_group() || group.owner != share.owner {
                 let (id, of, owner) = (share.allocation, group.id, &share.owner.name);
                 let why = format!("node {node} reports allocation {id} of {owner} as a lane of {of}, which is no task group of theirs");
                 return Err(Refusal::Malformed { why });
             }
+        }
+        Ok(())
+    }
+
+    fn is_of_its_service(&self, node: &NodeId, share: &DesiredShare) -> Result<(), Refusal> {
+        let id = share.allocation;
+        // An id may be that of a replica by chance, or because somebody chose it.
+        if self.allocations.get(&id).is_some_and(|known| known.replica.as_deref() != share.replica.as_ref()) {
+            return Err(Refusal::Malformed {
+                why: format!("node {node} reports allocation {id} as another replica than it is, or as none"),
+            });
+        }
+        let Some(service) = share.replica.and_then(|replica| self.allocations.get(&replica.service)) else { return Ok(()) };
+        if !service.is_scaled_service() || service.owner != share.owner {
+            let (of, owner) = (service.id, &share.owner.name);
+            let why = format!("node {node} reports allocation {id} of {owner} as a replica of {of}, which is no scaled service of theirs");
+            return Err(Refusal::Malformed { why });
         }
         Ok(())
     }
@@ -364,13 +384,20 @@ impl Ledger {
         }
     }
 
-    /// Adopts the preemption order that its head received.
+    /// Adopts the preemption order that its head received. That a replica must leave comes before any other.
     fn adopt_preemption(&mut self, context: &mut ApplyContext, share: &DesiredShare) {
         if let Some(order) = &share.preempt
             && self.is_live(share.allocation, share.epoch)
             && let Some(allocation) = self.allocation_mut(context, share.allocation)
         {
-            allocation.preemption.get_or_insert_with(|| Box::new(order.clone()));
+            if order.cause == PreemptCause::ScaleDown {
+                allocation.preemption = Some(Box::new(order.clone()));
+            } else {
+                allocation.preemption.get_or_insert_with(|| Box::new(order.clone()));
+            }
+            if is_asked_to_leave(allocation) {
+                self.close_services(share.allocation);
+            }
         }
     }
 
@@ -378,9 +405,9 @@ impl Ledger {
     fn adopt_allocation(&mut self, context: &mut ApplyContext, node: &NodeId, held: &HeldShare) {
         let share = &held.share;
         let (id, epoch) = (share.allocation, share.epoch);
-        // A lane may bring its group.
-        let more =
-            [Some(id), share.lane.map(|lane| lane.group)].into_iter().flatten().filter(|id| !self.allocations.contains_key(id)).count();
+        // A lane may bring its group, and a replica its service.
+        let whole = share.lane.map(|lane| lane.group).or(share.replica.map(|replica| replica.service));
+        let more = [Some(id), whole].into_iter().flatten().filter(|id| !self.allocations.contains_key(id)).count();
         if more > 0 && self.allocations.len() - self.ended.len() + more > LIVE_MAX {
             // The node's list will order it to end.
             return;
@@ -388,6 +415,7 @@ impl Ledger {
         self.drop_session(context, id, "quorum");
         self.forget_unmet(context, id);
         self.adopt_group(context, node, share);
+        self.adopt_service(context, node, share);
         let mut allocation = match self.allocations.get(&id) {
             Some(known) => Allocation::clone(known),
             None => {
@@ -407,6 +435,7 @@ impl Ledger {
         allocation.epoch = epoch;
         allocation.requeue_count = share.requeue_count;
         (allocation.vni, allocation.lane) = (share.vni, allocation.lane.or(share.lane));
+        allocation.replica = share.replica.map(Box::new);
         // The checkpoint that the lost quorum sent with the claim is newer than the backup's, and
         // the claim began from it.
         if share.restore.as_ref().is_some_and(|from| allocation.checkpoint.as_ref().is_none_or(|known| known.epoch <= from.epoch)) {
@@ -432,6 +461,7 @@ impl Ledger {
         self.note_before(context, id);
         self.usage_shrinks(context, id);
         context.lanes.extend(allocation.lane.map(|lane| (id, lane)));
+        context.replicas.extend(share.replica.map(|replica| (id, replica)));
         self.allocations.insert(id, Arc::new(allocation));
         self.usage_grows(id);
         context.changed.record(id);
@@ -511,6 +541,10 @@ fn well_formed(node: &NodeId, held: &[HeldShare], epochs: Epoch) -> Result<(), R
         let is_other_lane = share.lane.is_some_and(|lane| lane.number >= REPORTED_NUMBERS || lane_id(lane.group, lane.number) != id);
         if is_other_lane || share.lane.is_some() != share.spec.tasks.is_some() {
             return malformed(format!("node {node} reports allocation {id}, which is not the lane of a task group that it names"));
+        }
+        let is_other_replica = share.replica.is_some_and(|of| of.number >= REPORTED_NUMBERS || lane_id(of.service, of.number) != id);
+        if is_other_replica || share.replica.is_some() != share.spec.scaling.is_some() {
+            return malformed(format!("node {node} reports allocation {id}, which is not the replica of a scaled service that it names"));
         }
         spec_as_submitted(share).validate().map_err(|error| Refusal::Malformed { why: format!("allocation {id}: {error}") })?;
     }

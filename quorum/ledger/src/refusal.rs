@@ -154,6 +154,15 @@ pub enum Refusal {
     NotALane { id: AllocationId },
     #[error("allocation {} is lane {number} of task group {}", id.short(), group.short())]
     LaneOfGroup { id: AllocationId, number: u32, group: AllocationId },
+    #[error("allocation {} is replica {number} of scaled service {}", id.short(), service.short())]
+    ReplicaOfService { id: AllocationId, number: u32, service: AllocationId },
+    #[error("allocation {id} is no scaled service")]
+    NotScaled { id: AllocationId },
+    #[error("service {id} has {least} to {most} replicas, and {asked} were asked for")]
+    ReplicasOutOfBounds { id: AllocationId, asked: u32, least: u32, most: u32 },
+    /// The loop asked for a change that the ledger does not make.
+    #[error("service {id} keeps its number of replicas: {why}")]
+    ScalingStep { id: AllocationId, why: String },
     #[error("allocation {id} is not held for a session")]
     NotASession { id: AllocationId },
     #[error("allocation {id} has session {session} on {node} already, and has one at most")]
@@ -280,6 +289,11 @@ impl Refusal {
             Self::Update { id, why } => why.remedy(*id),
             Self::NotATaskGroup { .. } => "`lattice submit --task-group` submits one; a lane is named by the id of its group".to_owned(),
             Self::LaneOfGroup { group, .. } => format!("name the group, {}: its lanes follow it", group.short()),
+            Self::ReplicaOfService { service, .. } => format!("name the service, {}: its replicas follow it", service.short()),
+            Self::NotScaled { .. } => "`lattice submit --reactive` submits one; it is scaled by its own id, not by that of a replica".to_owned(),
+            Self::ReplicasOutOfBounds { least, most, .. } => {
+                format!("ask for {least} to {most}, or submit the service again with other --min-nodes and --max-nodes")
+            }
             Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
             Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
             Self::NoVni(no_vni) => no_vni.remedy().to_owned(),
@@ -346,6 +360,7 @@ impl Refusal {
             | Self::NotPending { .. }
             | Self::AwaitsOthers { .. }
             | Self::NotALane { .. }
+            | Self::ScalingStep { .. }
             | Self::NotRunning { .. }
             | Self::NotPreemptible { .. }
             | Self::StaleRequeueCount { .. }
@@ -423,8 +438,8 @@ pub enum DependencyRefusal {
     NotYours,
     #[error("{DEPENDENCIES_MAX} others exclude it already, and no more are possible")]
     TooMany,
-    #[error("mutex is between allocations that get nodes themselves, and a task group's tasks run in lanes")]
-    TaskGroup,
+    #[error("mutex is between allocations that get nodes themselves: task groups have lanes for that, and scaled services replicas")]
+    Group,
     #[error("corresponding is between two task groups, and one of the two is none")]
     NotTaskGroups,
     #[error("the tasks of {FOLLOWERS_MAX} other groups correspond to its tasks already, and no more are possible")]
@@ -438,7 +453,9 @@ impl DependencyRefusal {
             Self::NotYours => Some("another user's work can be waited for with the other conditions".to_owned()),
             Self::TooMany | Self::TooManyFollowers => Some("submit again when some of them have ended".to_owned()),
             Self::NotTaskGroups => Some("use success, which waits until all of it has succeeded".to_owned()),
-            Self::TaskGroup => Some("a task group waits, and is waited for, with success, failure, any or after".to_owned()),
+            Self::Group => {
+                Some("task groups and scaled services wait, and are waited for, with success, failure, any or after".to_owned())
+            }
             Self::Itself => None,
         }
     }

@@ -1,6 +1,7 @@
 //! Reports from agents, applied in sequence within an incarnation.
 
 use super::refusal::Refusal;
+use super::state::scaled_services::is_asked_to_leave;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::lifecycle::Event;
@@ -122,7 +123,8 @@ impl Ledger {
             self.avoid_node(context, group, node, &why);
         }
         let reason = EndReason::PrologueFailed { node: node.clone(), why };
-        if failed_nodes >= PROLOGUE_FAILED_NODES_MAX {
+        let leaves = self.allocations.get(&id).is_some_and(|allocation| is_asked_to_leave(allocation));
+        if leaves || failed_nodes >= PROLOGUE_FAILED_NODES_MAX {
             self.end(context, id, reason, &actor);
         } else {
             self.back_to_queue(context, id, reason, &actor);
@@ -250,7 +252,8 @@ fn failed_prologues(lane: &Allocation, node: &NodeId) -> usize {
     earlier.chain([node]).collect::<BTreeSet<_>>().len()
 }
 
-fn bounded(text: &str) -> String {
+/// The beginning of a text that comes from an agent.
+pub(super) fn bounded(text: &str) -> String {
     let mut end = text.len().min(WHY_BYTES_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -7,6 +7,7 @@
 use super::holds::reason_is_well_formed;
 use super::preemptions::may_have_begun;
 use super::refusal::Refusal;
+use super::state::scaled_services::is_asked_to_leave;
 use super::waits::Requeue;
 use super::{ApplyContext, Ledger, Outcome};
 use lattice_model::{AllocationId, AllocationState, EndReason, Epoch, Principal, RequeuePolicy};
@@ -38,6 +39,9 @@ impl Ledger {
             // lost.
             let is_over = allocation.attempts.iter().any(|attempt| attempt.epoch == epoch);
             return if is_over { Ok(Outcome::Done) } else { Err(Refusal::NotRunning { id, state }) };
+        }
+        if is_asked_to_leave(allocation) {
+            return Err(Refusal::NotRequeueable { id, why: "it leaves, because its service needs fewer replicas".to_owned() });
         }
         let ended = EndReason::Requeued { by: by.name.clone(), why: reason.to_owned() };
         if Requeue::of(allocation, &ended, may_have_begun(allocation), context.at).is_none() {

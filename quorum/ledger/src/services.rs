@@ -1,9 +1,11 @@
 //! Services: the ports that allocations expose while they run.
 //!
 //! An endpoint is not stored. It is derived from the allocation and its nodes' addresses, and
-//! exists from the commit that makes the allocation Running to the commit that ends that state.
+//! exists from the commit that makes the allocation Running to the commit that ends that state, or by
+//! which a replica is asked to leave.
 
 use super::Ledger;
+use super::state::scaled_services::is_asked_to_leave;
 use lattice_model::{Allocation, AllocationId, AllocationState, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,7 +40,7 @@ impl Ledger {
         }
     }
 
-    /// The allocation stops to run.
+    /// The allocation stops to run, or is a replica that must leave.
     pub(super) fn close_services(&mut self, id: AllocationId) {
         self.offering.remove(&id);
     }
@@ -100,7 +102,8 @@ impl Ledger {
     }
 }
 
-/// Whether it runs and exposes services.
+/// Whether it runs, exposes services, and is no replica that was asked to leave.
 pub(super) fn offers(allocation: &Allocation) -> bool {
-    allocation.state == AllocationState::Running && !allocation.spec.connectivity.expose.is_empty()
+    let exposes = !allocation.spec.connectivity.expose.is_empty();
+    allocation.state == AllocationState::Running && exposes && !is_asked_to_leave(allocation)
 }

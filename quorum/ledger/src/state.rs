@@ -14,6 +14,7 @@ pub mod names;
 pub mod node_index;
 pub mod removals;
 pub mod revocations;
+pub mod scaled_services;
 pub mod scripts;
 pub mod submission_rates;
 pub mod task_groups;
@@ -45,6 +46,7 @@ use names::Names;
 use node_index::NodeIndex;
 use removals::Removals;
 use revocations::Revocations;
+use scaled_services::ServiceReplicas;
 use scripts::Scripts;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -101,19 +103,22 @@ pub struct Ledger {
     /// The tasks of each task group.
     #[serde(default, skip_serializing_if = "OrdMap::is_empty", deserialize_with = "one_by_one")]
     pub(super) task_groups: OrdMap<AllocationId, Arc<GroupTasks>>,
-    /// Task groups whose lanes are not all created or ended.
+    /// The replicas of each scaled service.
+    #[serde(default, skip_serializing_if = "OrdMap::is_empty", deserialize_with = "one_by_one")]
+    pub(super) scaled_services: OrdMap<AllocationId, Arc<ServiceReplicas>>,
+    /// Task groups and scaled services whose lanes or replicas are not all created or ended.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) unsettled_groups: BTreeSet<AllocationId>,
     /// Task groups of whose ended tasks others, which wait for these, have to learn.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) unsettled_tasks: BTreeSet<AllocationId>,
-    /// Task groups that need lanes when so few allocations live that lanes are created again.
+    /// Those that need some when so few allocations live that they are created again.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) crowded_groups: BTreeSet<AllocationId>,
-    /// Task groups that need lanes when fewer lanes of their user wait, by the user.
+    /// Those that need some when fewer of their user wait, by the user.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) capped_groups: BTreeMap<u32, BTreeSet<AllocationId>>,
-    /// How many lanes of each user wait for nodes; users without any are absent.
+    /// How many lanes and replicas of each user wait for nodes; users without any are absent.
     #[serde(skip)]
     pub(super) lanes_waiting_of: BTreeMap<u32, u32>,
     #[serde(skip)]
@@ -197,6 +202,7 @@ impl Default for Ledger {
             names: Names::default(),
             unsettled: BTreeMap::new(),
             task_groups: OrdMap::new(),
+            scaled_services: OrdMap::new(),
             unsettled_groups: BTreeSet::new(),
             unsettled_tasks: BTreeSet::new(),
             crowded_groups: BTreeSet::new(),

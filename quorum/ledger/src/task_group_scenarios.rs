@@ -438,7 +438,7 @@ fn a_group_waits_for_others_and_is_waited_for() {
 fn mutex_is_not_for_groups() {
     let mut s = story(1, "0-1");
     let on = |number| vec![Dependency { on: id(number), condition: DependencyCondition::Mutex }];
-    let refused = |number: u128| Err(Refusal::Dependency { on: id(number).to_string(), why: DependencyRefusal::TaskGroup });
+    let refused = |number: u128| Err(Refusal::Dependency { on: id(number).to_string(), why: DependencyRefusal::Group });
     assert_eq!(s.act(submission(2, AllocationSpec { depends_on: on(1), ..spec(1, RequeuePolicy::Never, 0) })), refused(1));
     s.submit(2, 1, RequeuePolicy::Never, 0);
     assert_eq!(s.act(submission(3, AllocationSpec { depends_on: on(2), ..group("0-1") })), refused(2));

@@ -13,7 +13,8 @@
 //! reports (decision 88). A lane holds its tasks as long as one of its nodes has an unfenced
 //! holding. Then nothing of the lane can run any more, and what it has not reported waits again.
 //!
-//! One command creates and ends a bounded number of lanes. Groups with more to do stay in
+//! One command creates and ends a bounded number of lanes and of the replicas of scaled services, which
+//! [`super::scaled_services`] creates and ends. Groups and services with more to do stay in
 //! `unsettled_groups`, which is replicated, until the next command; if there is none, the leader's
 //! clock proposes one (`Action::SettleDependents`).
 //!
@@ -40,18 +41,20 @@ use crate::record_bytes::TASK_RANGE_BYTES;
 use lattice_model::task_group::{lane_walltime, task_walltime};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, Epoch, LaneOf, LaneReport, LaneWork,
-    NodeId, Principal, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
+    NodeId, Principal, ReplicaOf, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
 };
 use std::borrow::Cow;
 use std::ops::{Bound, RangeInclusive};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// How many lanes one command creates, ends and notifies at most.
+/// How many lanes and replicas one command creates, ends and notifies at most.
 pub(super) const LANES_AT_ONCE_MAX: usize = if cfg!(test) { 8 } else { 64 };
-/// While so many lanes of a user wait for nodes, each of the user's groups has one of them at most.
+/// While so many lanes and replicas of a user wait for nodes, each of the user's groups and services has
+/// one of them at most.
 pub const LANES_WAITING_OF_USER_MAX: u32 = if cfg!(test) { 40 } else { 1000 };
-/// Lanes are created while fewer allocations live than this: what people submit has room still.
+/// Lanes and replicas are created while fewer allocations live than this: what people submit has room
+/// still.
 pub const LIVE_WITH_LANES_MAX: usize = LIVE_MAX / 4 * 3;
 /// How many ranges of tasks one command may name.
 const RANGES_MAX: usize = 20_000;
@@ -63,14 +66,15 @@ const LONG_TASK_US: u64 = 1_000_000;
 const LEASED_MAX: u32 = 10_000;
 /// How many nodes at which its lanes failed a group knows at most.
 const AVOIDED_NODES_MAX: usize = 64;
-/// After a recovery, lanes are numbered from this much higher: the lost quorum is assumed not to have
-/// created so many since the backup.
+/// After a recovery, lanes and replicas are numbered from this much higher: the lost quorum is assumed not
+/// to have created so many since the backup.
 const NUMBERS_STEP: u32 = 1_000_000;
 
-/// A node reports no lane of this number or a higher one: so a group does not run out of numbers.
+/// A node reports no lane or replica of this number or a higher one: so there are always numbers left.
 pub(super) const REPORTED_NUMBERS: u32 = 1 << 31;
 
-/// The id of a lane. Lanes of a group differ in the digits that people type, and from the group.
+/// The id of a lane of a group, or of a replica of a scaled service. Those of one group differ in the
+/// digits that people type, and from the group.
 pub(super) fn lane_id(group: AllocationId, number: u32) -> AllocationId {
     // An odd factor: different numbers have different products.
     let digits = number.wrapping_add(1).wrapping_mul(0x9E37_79B1);
@@ -176,9 +180,12 @@ impl Ledger {
         self.task_groups.get_mut(&group).map(Arc::make_mut)
     }
 
-    /// Whether the allocation has lanes that have not ended, or whose processes may still be there.
+    /// Whether the allocation has lanes or replicas that have not ended, or whose processes may still be
+    /// there.
     pub(super) fn has_lanes(&self, id: AllocationId) -> bool {
-        self.task_groups.get(&id).is_some_and(|tasks| !tasks.lanes.are_gone())
+        let lanes = self.task_groups.get(&id).map(|tasks| &tasks.lanes);
+        let lanes = lanes.or_else(|| self.scaled_services.get(&id).map(|replicas| &replicas.lanes));
+        lanes.is_some_and(|lanes| !lanes.are_gone())
     }
 
     fn holds_unfenced(&self, node: &NodeId, id: AllocationId, epoch: Epoch) -> bool {
@@ -286,14 +293,15 @@ impl Ledger {
         Ok(Outcome::TasksCancelled { cancelled, ended })
     }
 
-    /// The specification has changed. If it is a group's, its lanes that wait are ended, and others take
-    /// their places in the queue.
+    /// The specification has changed. If it is a group's or a scaled service's, its lanes or replicas that
+    /// wait are ended, and others take their places.
     pub(super) fn outdate_lanes(&mut self, context: &mut ApplyContext, id: AllocationId) {
         if self.task_groups.contains_key(&id)
             && let Some(tasks) = self.tasks_mut(context, id)
         {
             tasks.lanes.outdate();
         }
+        self.outdate_replicas(context, id);
     }
 
     /// The allocation is about to end. If it is a group, its tasks end with it.
@@ -305,15 +313,18 @@ impl Ledger {
         }
     }
 
-    /// Refuses what is done to a group as a whole if this is one of its lanes.
-    pub(super) fn not_to_a_lane(allocation: &Allocation) -> Result<(), Refusal> {
-        match allocation.lane {
-            Some(LaneOf { group, number, .. }) => Err(Refusal::LaneOfGroup { id: allocation.id, number, group }),
-            None => Ok(()),
+    /// Refuses what is done to a group or scaled service as a whole if this is one of its lanes or replicas.
+    pub(super) fn not_to_a_part(allocation: &Allocation) -> Result<(), Refusal> {
+        let id = allocation.id;
+        match (allocation.lane, allocation.replica.as_deref()) {
+            (Some(LaneOf { group, number, .. }), _) => Err(Refusal::LaneOfGroup { id, number, group }),
+            (None, Some(ReplicaOf { service, number })) => Err(Refusal::ReplicaOfService { id, number: *number, service: *service }),
+            (None, None) => Ok(()),
         }
     }
 
-    /// Whether a group has lanes to be created or ended: then the next command goes on.
+    /// Whether a group has lanes, or a scaled service has replicas, to be created or ended: then the next
+    /// command goes on.
     pub(super) fn groups_are_due(&self) -> bool {
         let is_crowded = !self.crowded_groups.is_empty() || self.user_with_room().is_some();
         !self.unsettled_groups.is_empty() || (is_crowded && self.has_room())
@@ -349,12 +360,37 @@ impl Ledger {
         group
     }
 
-    /// Counts the lanes of each user that wait for nodes.
+    /// Whether this user's group or scaled service may get another lane or replica that waits now. If not, it
+    /// gets it when there are fewer. `has_one`: whether one of it waits already.
+    pub(super) fn admits_waiting(&mut self, group: AllocationId, uid: u32, has_one: bool) -> bool {
+        if !self.has_room() {
+            self.crowded_groups.insert(group);
+            return false;
+        }
+        if has_one && !self.has_room_of(uid) {
+            self.capped_groups.entry(uid).or_default().insert(group);
+            return false;
+        }
+        true
+    }
+
+    /// Counts the lanes and replicas of each user that wait for nodes.
     pub(super) fn count_waiting_lanes(&mut self) {
         self.lanes_waiting_of.clear();
-        for (id, tasks) in self.task_groups.iter().filter(|(_, tasks)| tasks.lanes_waiting() > 0) {
+        let lanes = self.task_groups.iter().map(|(id, tasks)| (id, tasks.lanes_waiting()));
+        let replicas = self.scaled_services.iter().map(|(id, replicas)| (id, replicas.counts().waiting));
+        for (id, waiting) in lanes.chain(replicas).filter(|(_, waiting)| *waiting > 0) {
             let Some(group) = self.allocations.get(id) else { continue };
-            *self.lanes_waiting_of.entry(group.owner.uid).or_default() += tasks.lanes_waiting();
+            *self.lanes_waiting_of.entry(group.owner.uid).or_default() += waiting;
+        }
+    }
+
+    /// So many lanes of a group, or replicas of a service, of this user waited for nodes, and so many do now.
+    pub(super) fn count_waiting(&mut self, uid: u32, was: u32, now: u32) {
+        let of_user = self.lanes_waiting_of.entry(uid).or_default();
+        *of_user = (*of_user + now).saturating_sub(was);
+        if *of_user == 0 {
+            self.lanes_waiting_of.remove(&uid);
         }
     }
 
@@ -364,23 +400,24 @@ impl Ledger {
         let was = tasks.lanes_waiting();
         tasks.lanes.set_phase(number, phase);
         let now = tasks.lanes_waiting();
-        let of_user = self.lanes_waiting_of.entry(uid).or_default();
-        *of_user = (*of_user + now).saturating_sub(was);
-        if *of_user == 0 {
-            self.lanes_waiting_of.remove(&uid);
-        }
+        self.count_waiting(uid, was, now);
     }
 
-    /// No node may run what the backup does not know: groups get lanes again.
+    /// No node may run what the backup does not know: groups get lanes again, and services replicas.
     pub(super) fn resume_groups(&mut self) {
-        self.unsettled_groups.extend(self.task_groups.keys().copied());
+        self.unsettled_groups.extend(self.task_groups.keys().chain(self.scaled_services.keys()).copied());
     }
 
-    /// After a recovery: the lost quorum may have created lanes since the backup.
+    /// After a recovery: the lost quorum may have created lanes and replicas since the backup.
     pub(super) fn skip_lane_numbers(&mut self) {
         for id in self.task_groups.keys().copied().collect::<Vec<_>>() {
             if let Some(tasks) = self.task_groups.get_mut(&id).map(Arc::make_mut) {
                 tasks.lanes.next = tasks.lanes.next.saturating_add(NUMBERS_STEP);
+            }
+        }
+        for id in self.scaled_services.keys().copied().collect::<Vec<_>>() {
+            if let Some(replicas) = self.scaled_services.get_mut(&id).map(Arc::make_mut) {
+                replicas.lanes.next = replicas.lanes.next.saturating_add(NUMBERS_STEP);
             }
         }
     }
@@ -404,14 +441,19 @@ impl Ledger {
         self.record(context, &format!("node:{node}"), AuditAction::AllocationAdopted, about, "the task group of a lane".to_owned());
     }
 
-    /// After a command: brings groups up to date with their lanes.
+    /// After a command: brings groups up to date with their lanes, and scaled services with their
+    /// replicas.
     pub(super) fn follow_lanes(&mut self, context: &mut ApplyContext) {
         while let Some((id, lane)) = context.lanes.pop_first() {
             self.follow_lane(context, id, lane);
         }
+        while let Some((id, replica)) = context.replicas.pop_first() {
+            self.follow_replica(context, id, replica);
+        }
     }
 
-    /// After a command: brings lanes up to date with their groups, up to a number.
+    /// After a command: brings lanes up to date with their groups, and replicas with their services, up to
+    /// a number.
     pub(super) fn settle_groups(&mut self, context: &mut ApplyContext, left: &mut usize) {
         self.unsettled_groups.append(&mut context.groups);
         let mut from: Bound<AllocationId> = Bound::Unbounded;
@@ -419,7 +461,9 @@ impl Ledger {
             let next = self.unsettled_groups.range((from, Bound::Unbounded)).next().copied();
             let Some(group) = next.or_else(|| self.pop_crowded()) else { return };
             from = Bound::Excluded(group);
-            if self.settle_group(context, group, left) {
+            let is_service = self.scaled_services.contains_key(&group);
+            let is_settled = if is_service { self.settle_service(context, group, left) } else { self.settle_group(context, group, left) };
+            if is_settled {
                 self.unsettled_groups.remove(&group);
             } else {
                 self.unsettled_groups.insert(group);
@@ -581,13 +625,8 @@ impl Ledger {
             if self.task_groups.get(&group.id).is_none_or(|tasks| tasks.lanes.next == u32::MAX) {
                 return true;
             }
-            if !self.has_room() {
-                self.crowded_groups.insert(group.id);
-                return true;
-            }
             let has_one = self.task_groups.get(&group.id).is_some_and(|tasks| tasks.lanes_waiting() > 0);
-            if has_one && !self.has_room_of(uid) {
-                self.capped_groups.entry(uid).or_default().insert(group.id);
+            if !self.admits_waiting(group.id, uid, has_one) {
                 return true;
             }
             *left -= 1;

@@ -210,7 +210,9 @@ impl Ledger {
             return if name.is_empty() || self.tenants.is_empty() { Ok(()) } else { Err(self.no_such_tenant(name)) };
         };
         self.admits_class(spec)?;
-        match tenant.excess(Demand { nodes: 0, more_nodes: spec.nodes, allocations: 0 }) {
+        // The replicas of a service are on as many nodes.
+        let more_nodes = spec.scaling.as_ref().map_or(spec.nodes, |scaling| scaling.replicas_min);
+        match tenant.excess(Demand { nodes: 0, more_nodes, allocations: 0 }) {
             Some(excess) => Err(Refusal::Quota(excess)),
             None => Ok(()),
         }

@@ -8,8 +8,8 @@
 //! An allocation with nodes keeps at least a minute of its walltime. If nodes of it are lent, it stays
 //! work to which they are lent.
 //!
-//! A task group gets no nodes itself. Its lanes that have nodes keep what they have, and others take the
-//! places of those that wait.
+//! A task group or scaled service gets no nodes itself. Its lanes or replicas that have nodes keep what
+//! they have, and others take the places of those that wait.
 //!
 //! The specification contains the current values, which its nodes, the scheduler and its next claims
 //! use. The submitted values are stored beside it, so that a repeated submission is still recognised
@@ -92,7 +92,7 @@ impl Ledger {
         if state.is_terminal() {
             return Err(Refusal::Update { id, why: UpdateRefusal::HasEnded { state } });
         }
-        Self::not_to_a_lane(allocation)?;
+        Self::not_to_a_part(allocation)?;
         let (before, next) = (Arc::clone(&allocation.spec), change.apply_to(&allocation.spec));
         // A repetition whose first answer was lost.
         if next == *before {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 impl Ledger {
     /// Must be called before a command changes, adds or removes the allocation, one of its holdings, its
-    /// tasks, what depends on it, or what a recovery waits for before it can be placed.
+    /// tasks, its replicas, what depends on it, or what a recovery waits for before it can be placed.
     pub(super) fn note_before(&self, context: &mut ApplyContext, id: AllocationId) {
         let facts = || self.allocations.get(&id).map(|allocation| AllocationFacts::of(allocation));
         context.allocations_before.entry(id).or_insert_with(facts);
@@ -23,7 +23,9 @@ impl Ledger {
         if let Some(allocation) = self.allocations.get(&id) {
             if let Some(lane) = allocation.lane {
                 context.lanes.insert(id, lane);
-            } else if allocation.is_task_group() {
+            } else if let Some(replica) = allocation.replica.as_deref() {
+                context.replicas.insert(id, *replica);
+            } else if allocation.is_group() {
                 context.groups.insert(id);
             }
         }

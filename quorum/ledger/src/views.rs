@@ -33,11 +33,11 @@ pub struct ListFilter {
     /// Tags that they have, with these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
-    /// Which lanes of task groups there are among them.
+    /// Which lanes of task groups and replicas of scaled services there are among them.
     pub lanes: WantedLanes,
 }
 
-/// Which lanes a list of allocations has.
+/// Which lanes and replicas a list of allocations has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WantedLanes {
     /// None.
@@ -45,7 +45,7 @@ pub enum WantedLanes {
     LeftOut,
     /// All of them, among everything else.
     All,
-    /// Those of this task group, and nothing else.
+    /// Those of this task group or scaled service, and nothing else.
     Of(AllocationId),
 }
 
@@ -228,9 +228,11 @@ impl Ledger {
     fn is_let_through(&self, filter: &ListFilter, a: &Allocation) -> bool {
         let ListFilter { user, name, vcluster, tenant, node, tags, lanes } = filter;
         let is_wanted = match *lanes {
-            WantedLanes::LeftOut => a.lane.is_none(),
+            WantedLanes::LeftOut => a.lane.is_none() && a.replica.is_none(),
             WantedLanes::All => true,
-            WantedLanes::Of(group) => a.lane.is_some_and(|lane| lane.group == group),
+            WantedLanes::Of(group) => {
+                a.lane.is_some_and(|lane| lane.group == group) || a.replica.as_deref().is_some_and(|replica| replica.service == group)
+            }
         };
         is_wanted
             && user.as_ref().is_none_or(|user| a.owner.name == *user)

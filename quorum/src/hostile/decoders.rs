@@ -5,13 +5,14 @@ use crate::service::{Forward, Forwarded};
 use lattice_api::pack::{from_bytes, to_bytes};
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::test_builders::{allocation, command, components, full_ledger, node, vcluster_change};
-use lattice_ledger::{Action, AuditHead, ClusterLimits, UsageOf, WhichTasks};
+use lattice_ledger::{Action, AuditHead, ClusterLimits, ScalingStep, UsageOf, WhichTasks};
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
+use lattice_model::scaling::Step;
 use lattice_model::shares::PhaseRun;
 use lattice_model::{
-    AllocationState, DayUse, EndedTasks, Epoch, Generation, HoldKind, Incarnation, LaneReport, MemberId, NodeState, PhasesChange, Revision,
-    SharePhase, TaskOutcome, Timestamp, Used, VniPool, When, WorkUsage,
+    AllocationState, Amount, DayUse, EndedTasks, Epoch, Generation, HoldKind, Incarnation, LaneReport, MemberId, NodeState, PhasesChange,
+    Revision, SharePhase, TaskOutcome, Timestamp, Used, VniPool, When, WorkUsage,
 };
 use lattice_quorum_client::wire::{
     Answer, AuditFound, Change, ClockAlarm, Conflict, Down, HeldKeys, ListFilter, NodeHealth, Refusal, RefusedClaim, Request, Up,
@@ -75,6 +76,9 @@ fn requests() -> Decoder {
     let lookup = Request::LookupService { name: "api".into(), tenants: Some(vec!["physics".into()]) };
     let ended = vec![EndedTasks { outcome: TaskOutcome::Exited(1), tasks: [1, 2, 7].into_iter().collect() }];
     let report = LaneReport { ended, mean_us: 9, returned: None };
+    let found =
+        |found| Request::from(Action::StepScaling(ScalingStep { service: allocation.id, lease_token: 3, step: Step::Note { found } }));
+    let more = Step::Want { replicas: 3, value: Amount(950_000) };
     let advance = Request::AdvanceLane { id: allocation.id, epoch: Epoch(3), node: node(1), report };
     decoder(
         "Request",
@@ -98,6 +102,10 @@ fn requests() -> Decoder {
             Request::GetUsage { of: UsageOf::Project { tenant: "physics".into(), project: "higgs".into() }, days: Some(9) },
             Request::from(Action::ConfirmDead { node: node(1), by: "root".into(), reason: "r".into() }),
             advance,
+            Request::from(Action::Scale { id: allocation.id, replicas: 3, by: allocation.owner.clone() }),
+            found(Ok(Amount(7))),
+            found(Err("no series".into())),
+            Request::from(Action::StepScaling(ScalingStep { service: allocation.id, lease_token: 3, step: more })),
             Request::GetTasks { id: allocation.id, which: WhichTasks::Ranges { most: 3 } },
         ],
     )
@@ -151,6 +159,8 @@ fn streams() -> Vec<Decoder> {
     let changes = vec![
         Change::Allocation(Box::new(allocation.clone())),
         Change::Allocation(ledger.allocations().find(|a| !a.shares.is_empty()).map(|a| Box::new((**a).clone())).unwrap()),
+        Change::Allocation(ledger.allocations().find(|a| a.scaling.is_some()).map(|a| Box::new((**a).clone())).unwrap()),
+        Change::Allocation(ledger.allocations().find(|a| a.replica.is_some()).map(|a| Box::new((**a).clone())).unwrap()),
         Change::Phases(Box::new(PhasesChange {
             id: allocation.id,
             epoch: Epoch(1),

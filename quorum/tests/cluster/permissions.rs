@@ -164,6 +164,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
     let of_users = vec![
         Action::Cancel { id: allocation, by: owner() },
         Action::CancelTasks { id: allocation, tasks: TaskSet::first(1), by: owner() },
+        Action::Scale { id: allocation, replicas: 2, by: owner() },
         Action::Preempt { allocation, epoch, by: owner(), order, kill: false },
         Action::RequeueAllocation { allocation, epoch, by: owner(), reason: reason.clone() },
         Action::HoldAllocation { allocation, by: owner() },
@@ -248,7 +249,7 @@ const OF_MEMBERS: &[&str] = &[
 ];
 
 /// An agent requests it for itself, under a lease that it has.
-const OF_SCHEDULERS: [&str; 1] = ["PreemptFor"];
+const OF_SCHEDULERS: [&str; 2] = ["PreemptFor", "StepScaling"];
 
 #[test]
 fn every_command_is_requested_here_or_proposed_only_by_members() {

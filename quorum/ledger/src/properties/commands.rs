@@ -8,16 +8,18 @@ use crate::signing::SignedHead;
 use crate::state::user_usage::holds_nodes;
 use crate::{
     Access, AccessKind, Action, AllocationChange, EndedLimitsChange, Ledger, NodeStateChange, NotifyChannel, QuotaChange, Registration,
-    SCHEDULER_LEASE, TenantChange, UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
+    SCHEDULER_LEASE, ScalingStep, TenantChange, UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
 use lattice_model::end_reason::NotSaved;
+use lattice_model::scaling::Step;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, CheckpointId, CheckpointPolicy, CheckpointRef, CheckpointSignal, Claim,
-    Connectivity, Dependency, DependencyCondition, EndReason, EndedTasks, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation, LaneReport,
-    LaneReturn, MemberId, NodeReport, NodeState, OnIsolation, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources, Revision,
-    SchedulerKind, SharePolicy, TaskGroup, TaskIndices, TaskOutcome, TaskSet, TelemetryMode, Timestamp, When,
+    Allocation, AllocationId, AllocationSpec, AllocationState, Amount, CheckpointId, CheckpointPolicy, CheckpointRef, CheckpointSignal,
+    Claim, Connectivity, Dependency, DependencyCondition, Drain, EndReason, EndedTasks, EntryLaunch, Epoch, Exposed, HoldKind, Incarnation,
+    LaneReport, LaneReturn, MemberId, NodeReport, NodeState, OnIsolation, PreemptCause, Preemption, ReportItem, RequeuePolicy, Resources,
+    Revision, ScaleMetric, ScalePolicy, Scaling, SchedulerKind, SharePolicy, TaskGroup, TaskIndices, TaskOutcome, TaskSet, TelemetryMode,
+    Timestamp, When,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,6 +40,17 @@ fn is_group(number: u128) -> bool {
     number % 6 == 5
 }
 
+/// Whether the allocation with this number is a scaled service.
+fn is_service(number: u128) -> bool {
+    number % 8 == 6
+}
+
+fn scaling() -> Scaling {
+    let policy = ScalePolicy::new(ScaleMetric::CpuUtilization, Amount(500_000));
+    let policy = ScalePolicy { interval_ms: 1000, up_window_ms: 1000, down_window_ms: 1000, cooldown_ms: 1000, ..policy };
+    Scaling { replicas_min: 1, replicas_max: 3, policy: Some(policy), drain: Drain::default() }
+}
+
 /// Some allocations depend on earlier ones that exist.
 fn dependencies(ledger: &Ledger, number: u128, owner: u32) -> Vec<Dependency> {
     if number % 4 != 3 || number < 8 {
@@ -48,15 +61,21 @@ fn dependencies(ledger: &Ledger, number: u128, owner: u32) -> Vec<Dependency> {
     let conditions = DependencyCondition::ALL.into_iter().cycle().skip((number / 4) as usize);
     let dependency = |(parent, condition): (&Arc<Allocation>, DependencyCondition)| {
         let groups = [parent.is_task_group(), is_group(number)];
+        let are_plain = !parent.is_group() && !is_group(number) && !is_service(number);
         let may = match condition {
-            // Users exclude their own work alone, and no task groups.
-            DependencyCondition::Mutex => parent.owner == user(owner) && groups == [false, false],
+            // Users exclude their own work alone, and no task groups and scaled services.
+            DependencyCondition::Mutex => parent.owner == user(owner) && are_plain,
             DependencyCondition::Corresponding => groups == [true, true],
             DependencyCondition::Success | DependencyCondition::Failure | DependencyCondition::Any | DependencyCondition::After => true,
         };
         Dependency { on: parent.id, condition: if may { condition } else { DependencyCondition::Any } }
     };
     existing.zip(conditions).map(dependency).collect()
+}
+
+/// Whether it is no lane and no replica.
+fn is_whole(allocation: &Allocation) -> bool {
+    allocation.lane.is_none() && allocation.replica.is_none()
 }
 
 pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
@@ -75,7 +94,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let port = |port| Exposed { name: "api".into(), port, protocol: "tcp".into() };
             let expose = (number % 3 == 0).then(|| port(80)).into_iter().collect();
             let connectivity = Connectivity { network_domain, expose };
-            let (session, sensitive) = (number % 2 == 0, number % 5 == 0);
+            let scaling = is_service(number).then(|| Box::new(scaling()));
+            let (session, sensitive) = (number % 2 == 0 && scaling.is_none(), number % 5 == 0);
             let on_isolation = if number % 6 == 1 { OnIsolation::Stop } else { OnIsolation::Continue };
             let checkpoint = (number % 3 == 1).then_some(CheckpointPolicy::by_signal(CheckpointSignal::USR1));
             let launch = EntryLaunch { keeps_on_bad_exit: number % 7 == 3, ..EntryLaunch::default() };
@@ -87,9 +107,11 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                     failures_max: (number % 4 == 3).then_some(3),
                 })
             });
-            let nodes = if tasks.is_some() { 1 } else { nodes };
+            let nodes = if tasks.is_some() || scaling.is_some() { 1 } else { nodes };
             let nodes_max = (number % 4 == 1 && tasks.is_none()).then_some(nodes + 1);
+            let plain = spec(nodes, policy, max);
             let spec = AllocationSpec {
+                walltime: plain.walltime.filter(|_| scaling.is_none()),
                 depends_on: dependencies(ledger, number, owner),
                 singleton: number % 9 == 2,
                 nodes_max,
@@ -103,7 +125,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 launch,
                 checkpoint,
                 tasks,
-                ..spec(nodes, policy, max)
+                scaling,
+                ..plain
             };
             Action::Submit { id: id(number), spec: Box::new(spec), owner: user(owner), claim: None }
         }
@@ -116,9 +139,8 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 if queue == VCLUSTER { ledger.lease(&scheduler_lease(queue)).is_some() } else { lease.is_some() }
             };
             let is_eligible = |a: &Allocation| a.awaits().is_none() || stale == 4;
-            let waits = |a: &&Arc<Allocation>| {
-                a.state == AllocationState::Pending && !a.is_task_group() && stale > 3 && served(a) && is_eligible(a)
-            };
+            let waits =
+                |a: &&Arc<Allocation>| a.state == AllocationState::Pending && !a.is_group() && stale > 3 && served(a) && is_eligible(a);
             let waiting: Vec<_> = ledger.allocations().filter(waits).collect();
             let number = waiting.get(usize::from(nodes[0]) % waiting.len().max(1)).map_or(id(number), |a| a.id);
             let allocation = ledger.allocation(number);
@@ -343,17 +365,18 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             Action::RequeueAllocation { allocation, epoch, by, reason: "x".into() }
         }
         Move::Preempt { id: number, how: 3, hold: true } => {
-            let waits = ledger.allocations().find(|a| a.waits() && (a.lane.is_none() || number < 3));
+            let waits = ledger.allocations().find(|a| a.waits() && (is_whole(a) || number < 3));
             let (allocation, by) = waits.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
             Action::HoldAllocation { allocation, by }
         }
         Move::Preempt { id: number, how: 4, hold } => {
-            let lives = ledger.allocations().find(|a| !a.state.is_terminal() && (a.lane.is_none() || number == 3) && number > 2);
+            let lives = ledger.allocations().find(|a| !a.state.is_terminal() && (is_whole(a) || number == 3) && number > 2);
+            let is_service = lives.is_some_and(|a| a.is_scaled_service());
             let (allocation, by) = lives.map_or((id(number), user(1)), |a| (a.id, a.owner.clone()));
             let walltime = std::time::Duration::from_secs(if hold { 120 } else { 90_000 });
             let change = AllocationChange {
                 name: hold.then(|| format!("name{number}")),
-                walltime: Some(walltime),
+                walltime: Some(walltime).filter(|_| !is_service),
                 preemption_class: Some(number as u8 % 11),
                 tags: [("t".to_owned(), if hold { "1".to_owned() } else { String::new() })].into(),
             };
@@ -387,6 +410,17 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             let ended = EndedTasks { outcome: TaskOutcome::Exited(i32::from(how == 1)), tasks: TaskSet::first(u32::from(how) * 3) };
             let report = LaneReport { ended: vec![ended], mean_us: 1000, returned };
             Action::AdvanceLane { id: lane, epoch, node: node(number), report }
+        }
+        Move::Scale { replicas, how } => {
+            let service = ledger.allocations().find(|a| a.is_scaled_service() && !a.state.is_terminal());
+            let (service, by) = service.map_or((id(6), user(1)), |a| (a.id, a.owner.clone()));
+            let step = match how {
+                0..4 => return Action::Scale { id: service, replicas, by },
+                4 => Step::Note { found: Err("away".to_owned()) },
+                5 | 6 => Step::Note { found: Ok(Amount(u64::from(replicas) * 300_000)) },
+                _ => Step::Want { replicas, value: Amount(1) },
+            };
+            Action::StepScaling(ScalingStep { service, lease_token: token + u64::from(how == 8), step })
         }
         Move::Telemetry { how: 0, .. } => {
             let due = ledger.telemetry_due(Timestamp(u64::MAX)).into_iter().next();

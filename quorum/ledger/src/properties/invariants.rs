@@ -3,6 +3,7 @@
 use super::TENANT;
 use crate::keyring::{CONFIGURED, Keyring};
 use crate::signing::SignedHead;
+use crate::state::scaled_services::is_asked_to_leave;
 use crate::state::task_groups::GroupTasks;
 use crate::state::usage_records::Consumer;
 use crate::{Applied, LEVEL_KNOWN, Ledger, WhichTasks};
@@ -179,8 +180,10 @@ pub(super) fn invariant_homes_are_kept(ledger: &Ledger, claimed: Option<&Allocat
 /// what can never come; and two that exclude each other do not have nodes at the same time.
 pub(super) fn invariant_dependencies_are_settled(ledger: &Ledger, claimed: Option<&Allocation>) {
     let holds = |id: AllocationId| ledger.nodes().flat_map(|n| ledger.holdings(&n.id)).any(|h| h.allocation == id && !h.fenced);
-    let is_lane = |a: &Allocation, id: AllocationId| a.lane.is_some_and(|lane| lane.group == id);
-    // Of a task group, its lanes are.
+    let is_lane = |a: &Allocation, id: AllocationId| {
+        a.lane.is_some_and(|lane| lane.group == id) || a.replica.as_deref().is_some_and(|replica| replica.service == id)
+    };
+    // Of a task group, its lanes are, and of a scaled service its replicas.
     let has_lanes = |id: AllocationId| ledger.allocations().any(|a| is_lane(a, id) && (!a.state.is_terminal() || holds(a.id)));
     let may_run = |id: AllocationId| holds(id) || has_lanes(id);
     for child in ledger.allocations().filter(|a| !a.state.is_terminal()) {
@@ -268,6 +271,43 @@ pub(super) fn invariant_singletons_wait_for_earlier_ones(ledger: &Ledger, claime
         assert_eq!(known, latest, "{singleton:?}");
         assert!(claimed.is_none_or(|a| a.id != singleton.id) || known.is_none(), "{singleton:?} was claimed before {known:?} was gone");
     }
+}
+
+/// A service has the replicas that are counted in its record, on a node each, and as many as are wanted
+/// unless something prevents that.
+pub(crate) fn invariant_replicas_are_as_wanted(ledger: &Ledger) {
+    for service in ledger.allocations().filter(|a| a.is_scaled_service()) {
+        let (spec, state) = (service.spec.scaling.as_ref().unwrap(), service.scaling.as_ref().unwrap());
+        let is_its = |a: &Allocation| a.replica.as_deref().is_some_and(|replica| replica.service == service.id);
+        let replicas: Vec<_> = ledger.allocations().filter(|a| is_its(a)).collect();
+        let count = |wanted: &dyn Fn(&Allocation) -> bool| u32::try_from(replicas.iter().filter(|a| wanted(a)).count()).unwrap();
+        let has_nodes = |a: &Allocation| matches!(a.state, AllocationState::Staging | AllocationState::Running);
+        let may_run = |a: &Allocation| a.state.is_terminal() && ledger.holdings.unfenced_of(a.id) > 0;
+        let waiting = count(&|a| a.state.is_without_nodes());
+        let running = count(&|a| has_nodes(a) && !is_asked_to_leave(a));
+        let leaving = count(&|a| (has_nodes(a) && is_asked_to_leave(a)) || may_run(a));
+        assert_eq!((state.waiting, state.running, state.leaving), (waiting, running, leaving), "{service:?}");
+        let numbers = ledger.scaled_services.get(&service.id).unwrap().counts();
+        assert_eq!((numbers.waiting, numbers.running, numbers.leaving), (waiting, running, leaving), "{service:?}");
+        assert!(replicas.iter().all(|a| !a.held), "nobody would resume a replica of {service:?}");
+        for known in ledger.nodes() {
+            let there: BTreeSet<AllocationId> = ledger.holdings(&known.id).iter().map(|held| held.allocation).collect();
+            let of_it = replicas.iter().filter(|a| there.contains(&a.id)).count();
+            assert!(of_it <= 1, "{} has {of_it} replicas of {service:?}", known.id);
+        }
+        let is_capped = ledger.capped_groups.values().any(|groups| groups.contains(&service.id));
+        let is_due = is_capped || ledger.unsettled_groups.contains(&service.id);
+        if service.state.is_terminal() {
+            assert!(is_due || waiting + running == 0, "{service:?} has ended");
+            continue;
+        }
+        assert!((spec.replicas_min..=spec.replicas_max).contains(&state.wanted) && waiting + running <= spec.replicas_max, "{service:?}");
+        let may_begin = !service.held && service.dependencies.as_ref().is_none_or(|all| all.are_met());
+        let wanted = if may_begin { state.wanted } else { running };
+        assert!(is_due || running <= state.wanted && waiting + running == wanted, "{service:?}");
+    }
+    let services = ledger.allocations().filter(|a| a.is_scaled_service()).map(|a| a.id);
+    assert!(ledger.scaled_services.keys().copied().eq(services), "every service has its replicas, and nothing else does");
 }
 
 /// A session is the only one of its allocation, which runs, is kept for it, and has the same owner.

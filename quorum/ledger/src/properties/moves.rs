@@ -134,6 +134,11 @@ pub(super) enum Move {
         node: u8,
         how: u8,
     },
+    /// A user scales a service; or its loop takes a step, sometimes under a stale lease.
+    Scale {
+        replicas: u32,
+        how: u8,
+    },
     /// Changes an allocation's measurement mode; or its time is over.
     Telemetry {
         id: u128,
@@ -225,6 +230,7 @@ pub(super) fn a_move() -> impl Strategy<Value = Move> {
         1 => (0..300u64).prop_map(|upto| Move::Notified { upto }),
         4 => (0..IDS, any::<bool>(), 0..8u8).prop_map(|(id, hold, how)| Move::Preempt { id, hold, how }),
         3 => (0..NODES, 0..6u8).prop_map(|(node, how)| Move::Tasks { node, how }),
+        3 => (0..5u32, 0..10u8).prop_map(|(replicas, how)| Move::Scale { replicas, how }),
         2 => (0..IDS, 0..6u8).prop_map(|(id, how)| Move::Telemetry { id, how }),
         1 => (0..NODES, prop_oneof![Just(200_000u64), 0..9000u64], 0..4u8).prop_map(|(node, silent_ms, how)| Move::Fence { node, silent_ms, how }),
         1 => prop_oneof![

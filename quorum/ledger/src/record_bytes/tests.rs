@@ -3,18 +3,21 @@
 use super::*;
 use crate::history::{ChangedPhases, domain_bytes, lease_bytes};
 use crate::state::correspondence::Correspondence;
+use crate::state::scaled_services::ServiceReplicas;
 use crate::state::task_groups::{GroupTasks, TaskPlaces};
 use crate::{DomainKey, EndedPlace, Lease};
 use lattice_model::claim::{Share, SharePhase};
 use lattice_model::data::DataMount;
 use lattice_model::layout::Program;
 use lattice_model::node::{HoldKind, Leaving, WorkOwner};
+use lattice_model::scaling::Look;
 use lattice_model::shares::PhaseRun;
 use lattice_model::task_group::IndexRun;
 use lattice_model::telemetry::TelemetryMode;
 use lattice_model::{
-    AllocationId, AllocationState, CheckpointId, DayUse, DependencyCondition, Epoch, Exposed, LocalDomain, NodeId, NodeState, ParentState,
-    PreemptCause, Profile, Resources, Revision, SchedulerKind, TaskIndices, TaskOutcome, TaskSet, Timestamp, Used, test_builders,
+    AllocationId, AllocationState, Amount, CheckpointId, DayUse, DependencyCondition, Epoch, Exposed, LocalDomain, NodeId, NodeState,
+    ParentState, PreemptCause, Profile, Resources, Revision, SchedulerKind, TaskIndices, TaskOutcome, TaskSet, Timestamp, Used,
+    test_builders,
 };
 use serde::Serialize;
 use std::mem::size_of;
@@ -58,6 +61,13 @@ fn the_constants_are_not_below_the_real_sizes() {
         ("dependency", DEPENDENCY_BYTES, size_of::<Dependency>()),
         ("task group", TASK_GROUP_BYTES, size_of::<TaskGroup>() + 3 * BLOCK_BYTES),
         ("tasks of a group", GROUP_TASKS_BYTES, size_of::<GroupTasks>() + arc + 2 * size_of::<(AllocationId, usize)>()),
+        ("scaling", SCALING_BYTES, size_of::<Scaling>() + BLOCK_BYTES),
+        ("replica", REPLICA_BYTES, size_of::<ReplicaOf>() + BLOCK_BYTES),
+        (
+            "scaled service",
+            SCALED_SERVICE_BYTES,
+            size_of::<ScalingState>() + BLOCK_BYTES + size_of::<ServiceReplicas>() + arc + 2 * size_of::<(AllocationId, usize)>(),
+        ),
         ("reason", REASON_BYTES, size_of::<EndReason>() + BLOCK_BYTES),
         ("run of indices", INDEX_RUN_BYTES, size_of::<IndexRun>() + size_of::<u32>()),
         ("uenv", IMAGE_BYTES, size_of::<Image>() + BLOCK_BYTES),
@@ -128,6 +138,10 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
     with("dependencies", &|a| a.dependencies = Some(Box::new(Dependencies::new((0..256).map(parent).collect(), Timestamp(1)))));
     let place = StepOf { dag: lattice_model::DagId(Uuid::from_u128(5)), number: 0, name: long() };
     with("step of a DAG", &|a| a.dag = Some(Box::new(place.clone())));
+    let found = Reading { look: Look::Missing, since: Timestamp(1), value: None, why: long(), missing: 3 };
+    with("scaling, why", &|a| a.scaling = Some(Box::new(ScalingState { reading: Some(found.clone()), ..ScalingState::default() })));
+    let change = ScaleChange { at: Timestamp(1), from: 1, to: 2, by: Some(long()), value: None };
+    with("scaling, by", &|a| a.scaling = Some(Box::new(ScalingState { change: Some(change.clone()), ..ScalingState::default() })));
     let telemetry =
         TelemetryOrder { id: Uuid::from_u128(3), mode: TelemetryMode::Debug, by: long(), since: Timestamp(1), until: Some(Timestamp(2)) };
     with("telemetry", &|a| a.telemetry = Some(Box::new(telemetry.clone())));
@@ -224,6 +238,21 @@ fn no_text_and_no_list_of_an_allocation_is_left_out() {
         // have in a message.
         assert!(estimate <= ALLOCATION_BYTES + 20 * real, "{what}: {estimate} bytes are estimated, it has {real} in a message");
     }
+}
+
+/// A metric is shorter than what the test above takes for long.
+#[test]
+fn each_matcher_of_a_metric_is_counted() {
+    let service = |metric: &str| {
+        let policy = ScalePolicy::new(metric.parse().unwrap(), Amount(1));
+        let scaling = Scaling { replicas_min: 1, replicas_max: 2, policy: Some(policy), drain: Drain::default() };
+        spec_bytes(&AllocationSpec { scaling: Some(Box::new(scaling)), ..test_builders::spec() })
+    };
+    let matchers: Vec<String> = (0..50).map(|number| format!("l{number}=\"v\"")).collect();
+    let real = 50 * (size_of::<(String, &str, String)>() + 2 * BLOCK_BYTES + 4);
+    let counted = service(&format!("q{{{}}}", matchers.join(","))) - service("q");
+    assert!((real..3 * real).contains(&counted), "{counted} bytes are estimated, it has {real}");
+    assert!(service("q") > service("queue_depth"));
 }
 
 #[test]

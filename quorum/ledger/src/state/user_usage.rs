@@ -158,6 +158,7 @@ impl Counts {
     /// `tasks_bytes`: the memory of its tasks, if it is a task group.
     pub fn of(allocation: &Allocation, is_referred_to: bool, tasks_bytes: impl FnOnce() -> usize) -> Self {
         let group_bytes = if allocation.is_task_group() { tasks_bytes() as u64 } else { 0 };
+        let is_part = allocation.lane.is_some() || allocation.replica.is_some();
         let ended = allocation.state.is_terminal().then(|| Ended {
             place: EndedPlace::of(allocation),
             bytes: ended_bytes(allocation) as u64 + group_bytes,
@@ -165,8 +166,8 @@ impl Counts {
         });
         Self {
             uid: allocation.owner.uid,
-            // A task group counts once, from its submission to its end, and its lanes do not.
-            pending_in: (allocation.state.is_without_nodes() && allocation.lane.is_none()).then(|| allocation.spec.tenant.clone()),
+            // A task group or scaled service counts once, from its submission to its end, and its parts do not.
+            pending_in: (allocation.state.is_without_nodes() && !is_part).then(|| allocation.spec.tenant.clone()),
             holds_nodes: holds_nodes(allocation.state),
             script: allocation.spec.script().cloned(),
             live_group_bytes: if ended.is_none() { group_bytes } else { 0 },

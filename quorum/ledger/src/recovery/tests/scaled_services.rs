@@ -1,0 +1,176 @@
+//! Scaled services, when the lost quorum has changed their replicas since the backup.
+
+use super::*;
+use crate::properties::invariants::invariant_replicas_are_as_wanted;
+use crate::task_groups::lane_id;
+use crate::{ListFilter, WantedLanes};
+use lattice_model::{AllocationId, Drain, PreemptCause, ReplicaOf, Scaling, ScalingState};
+
+fn replica(number: u32) -> AllocationId {
+    lane_id(id(1), number)
+}
+
+/// A service that exposes a port.
+fn submit_service(quorum: &mut Quorum, least: u32, most: u32) {
+    let scaling = Scaling { replicas_min: least, replicas_max: most, policy: None, drain: Drain::default() };
+    let api = Exposed { name: "api".into(), port: 80, protocol: "tcp".into() };
+    let connectivity = Connectivity { expose: vec![api], ..Connectivity::default() };
+    let plain = spec(1, RequeuePolicy::Never, 0);
+    let spec = Box::new(AllocationSpec { scaling: Some(Box::new(scaling)), walltime: None, connectivity, ..plain });
+    quorum.act(Action::Submit { id: id(1), spec, owner: user(7), claim: None }).unwrap();
+}
+
+fn scale(quorum: &mut Quorum, replicas: u32) {
+    quorum.act(Action::Scale { id: id(1), replicas, by: user(7) }).unwrap();
+}
+
+fn run_replica(quorum: &mut Quorum, number: u32, on: u8) -> Epoch {
+    let hold_revision = quorum.ledger.node(&node(on)).unwrap().hold_revision;
+    let shares = vec![ClaimShare { node: node(on), resources: SIZE, hold_revision }];
+    let claim = Claim { allocation: replica(number), requeue_count: 0, lease_token: quorum.token, shares, after: None, by: None };
+    let Ok(Outcome::Claimed { epoch }) = quorum.act(Action::Claim(claim)) else { panic!("replica {number} waits for nodes") };
+    quorum.report(on, ReportItem::Prepared { allocation: replica(number), epoch });
+    epoch
+}
+
+fn live(quorum: &Quorum) -> Vec<u32> {
+    let replicas = quorum.ledger.list(None, &[], 0, None, &ListFilter { lanes: WantedLanes::Of(id(1)), ..ListFilter::default() });
+    let live = replicas.iter().filter(|a| !a.state.is_terminal());
+    let mut numbers: Vec<u32> = live.map(|a| a.replica.as_ref().unwrap().number).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Wanted, waiting, running and leaving replicas.
+fn counts(quorum: &Quorum) -> (u32, u32, u32, u32) {
+    let service = quorum.ledger.allocation(id(1)).unwrap();
+    let ScalingState { wanted, waiting, running, leaving, .. } = service.scaling.as_deref().unwrap();
+    (*wanted, *waiting, *running, *leaving)
+}
+
+#[test]
+fn replicas_that_the_backup_lacks_are_adopted_and_wanted() {
+    let mut quorum = three_nodes();
+    submit_service(&mut quorum, 1, 3);
+    run_replica(&mut quorum, 0, 0);
+    let mut now = quorum.backup().recovered();
+    scale(&mut quorum, 3);
+    run_replica(&mut quorum, 1, 1);
+    run_replica(&mut quorum, 2, 2);
+    (0..3).for_each(|n| now.return_node(n, 1, quorum.held(n)));
+    assert_eq!((live(&now), counts(&now)), (vec![0, 1, 2], (3, 0, 3, 0)));
+    assert_eq!(now.ledger.endpoints("api", None, 9).len(), 3);
+    invariant_replicas_are_as_wanted(&now.ledger);
+    // Numbers that the lost quorum may have used are not used again.
+    now.act(Action::Cancel { id: replica(1), by: user(7) }).unwrap();
+    assert_eq!(live(&now), [0, 2, 1_000_001]);
+}
+
+#[test]
+fn no_replica_is_created_or_asked_to_leave_before_every_node_has_reported() {
+    let mut quorum = three_nodes();
+    submit_service(&mut quorum, 1, 3);
+    scale(&mut quorum, 2);
+    run_replica(&mut quorum, 0, 0);
+    run_replica(&mut quorum, 1, 1);
+    let mut now = quorum.backup().recovered();
+    now.return_node(0, 1, vec![]);
+    assert_eq!((live(&now), counts(&now)), (vec![1], (2, 0, 1, 0)), "replica 0 is gone");
+    scale(&mut now, 1);
+    now.return_node(1, 1, quorum.held(1));
+    scale(&mut now, 3);
+    assert_eq!((live(&now), counts(&now)), (vec![1], (3, 0, 1, 0)));
+    now.return_node(2, 1, vec![]);
+    assert_eq!((live(&now), counts(&now)), (vec![1, 1_000_002, 1_000_003], (3, 2, 1, 0)));
+    invariant_replicas_are_as_wanted(&now.ledger);
+}
+
+#[test]
+fn a_replica_that_the_lost_quorum_asked_to_leave_leaves() {
+    let mut quorum = three_nodes();
+    submit_service(&mut quorum, 1, 3);
+    scale(&mut quorum, 2);
+    run_replica(&mut quorum, 0, 0);
+    let epoch = run_replica(&mut quorum, 1, 1);
+    let mut now = quorum.backup().recovered();
+    scale(&mut quorum, 1);
+    assert!(quorum.held(1)[0].share.preempt.as_ref().is_some_and(|order| order.cause == PreemptCause::ScaleDown));
+    (0..3).for_each(|n| now.return_node(n, 1, quorum.held(n)));
+    // The backup wants two.
+    assert_eq!((live(&now), counts(&now)), (vec![0, 1, 1_000_002], (2, 1, 1, 1)));
+    assert_eq!(now.ledger.endpoints("api", None, 9).len(), 1);
+    now.report(1, ReportItem::Ended { allocation: replica(1), epoch, reason: EndReason::Exited { code: 1 } });
+    assert_eq!(now.ledger.allocation(replica(1)).unwrap().reason, Some(EndReason::Cancelled { by: "u7".into() }));
+    invariant_replicas_are_as_wanted(&now.ledger);
+}
+
+#[test]
+fn a_service_that_the_backup_lacks_is_adopted_with_its_replicas() {
+    let mut quorum = three_nodes();
+    let mut now = quorum.backup().recovered();
+    submit_service(&mut quorum, 1, 2);
+    scale(&mut quorum, 2);
+    run_replica(&mut quorum, 0, 0);
+    run_replica(&mut quorum, 1, 1);
+    (0..3).for_each(|n| now.return_node(n, 1, quorum.held(n)));
+    let service = now.ledger.allocation(id(1)).unwrap();
+    assert!(service.is_scaled_service() && service.shown_state() == AllocationState::Running && service.owner == user(7));
+    assert_eq!((live(&now), counts(&now)), (vec![0, 1], (2, 0, 2, 0)));
+    assert_eq!(now.ledger.allocation(replica(1)).unwrap().replica.as_deref(), Some(&ReplicaOf { service: id(1), number: 1 }));
+    invariant_replicas_are_as_wanted(&now.ledger);
+}
+
+#[test]
+fn a_share_that_is_no_replica_of_its_service_is_refused() {
+    let mut quorum = three_nodes();
+    submit_service(&mut quorum, 1, 2);
+    run_replica(&mut quorum, 0, 0);
+    let mut now = quorum.backup().recovered();
+    let Ok(Outcome::Registered { incarnation, .. }) = now.act(Action::Register(registration(0, 1, 1, false))) else {
+        panic!("the node is known")
+    };
+    let changed = |change: &dyn Fn(&mut HeldShare)| {
+        let mut held = quorum.held(0);
+        change(&mut held[0]);
+        Action::Adopt { node: node(0), incarnation, held, unreported: vec![] }
+    };
+    let plain = |held: &mut HeldShare| (held.share.replica, held.share.spec.scaling) = (None, None);
+    let as_service = |held: &mut HeldShare| {
+        held.share.allocation = id(1);
+        held.share.replica.as_mut().unwrap().number = u32::MAX;
+    };
+    let of_another = |held: &mut HeldShare| {
+        held.share.replica = Some(ReplicaOf { service: id(2), number: 0 });
+        held.share.allocation = id(2);
+    };
+    let refused: [&dyn Fn(&mut HeldShare); 7] = [
+        &|held| held.share.replica = None,
+        &|held| held.share.spec.scaling = None,
+        &plain,
+        &|held| held.share.replica.as_mut().unwrap().number = 7,
+        &|held| held.share.owner = user(8),
+        &as_service,
+        &of_another,
+    ];
+    for change in refused {
+        assert!(matches!(now.act(changed(change)), Err(Refusal::Malformed { .. })));
+    }
+    now.act(changed(&|_| {})).unwrap();
+}
+
+#[test]
+fn a_replica_of_what_is_no_service_is_refused() {
+    let mut quorum = three_nodes();
+    let mut now = quorum.backup();
+    // In the backup, the id of the service is that of other work.
+    now.submit(1, 1);
+    let mut now = now.recovered();
+    submit_service(&mut quorum, 1, 2);
+    run_replica(&mut quorum, 0, 0);
+    let Ok(Outcome::Registered { incarnation, .. }) = now.act(Action::Register(registration(0, 1, 1, false))) else {
+        panic!("the node is known")
+    };
+    let adopt = Action::Adopt { node: node(0), incarnation, held: quorum.held(0), unreported: vec![] };
+    let Err(Refusal::Malformed { why }) = now.act(adopt) else { panic!("allocation 1 is no service") };
+    assert!(why.contains("no scaled service"), "{why}");
+}

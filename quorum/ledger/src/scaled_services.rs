@@ -1,0 +1,484 @@
+//! Scaled services: how many replicas there should be, and which ones begin and leave.
+//!
+//! ```text
+//!   Scale (a user) ──╮
+//!   StepScaling ─────┴▶ `wanted` of the service ──end of the command──▶ replicas created: each an allocation like any other
+//!   (the agent with the scheduler's lease)                          ╰──▶ those too many: the waiting ones end, the latest first;
+//!                                                                        then the running ones are asked to leave
+//!   a command changes a replica ──note_before──▶ `replicas` of the context
+//!   end of the command: each replica followed ──▶ the counts in the record of its service ──▶ as above
+//! ```
+//!
+//! A service gets no nodes itself and is in no queue, like a task group; [`super::task_groups`] says how
+//! much one command does, and how many lanes and replicas of a user wait. What everybody may know of a
+//! service is in its record ([`ScalingState`]), so a watcher needs nothing else. The numbers of its
+//! replicas are in `scaled_services`.
+//!
+//! | a replica | then |
+//! |---|---|
+//! | waits, and is one too many | ends at once |
+//! | runs, and is one too many | must leave: it is out of the service registry at once, and ends for good, however it ends |
+//! | is requeued, or was preempted | waits again, with the same number |
+//! | ends otherwise for good | another one takes its place, with a number of its own |
+//!
+//! A replica that ends by itself soon after it has begun would be replaced for ever. So the service
+//! ends with the third one in a row. A replica that was created after such an end and has run for a
+//! while interrupts the row.
+//!
+//! After a recovery from a backup, no replica is created or asked to leave before every node has reported
+//! what it has. What the lost quorum had in addition is adopted, and wanted.
+
+use super::claims::scheduler_lease;
+use super::preemptions::checkpoint_of;
+use super::refusal::{Refusal, UpdateRefusal};
+use super::reports::bounded;
+use super::state::scaled_services::{ReplicaCounts, ServiceReplicas, is_asked_to_leave};
+use super::state::task_groups::LanePhase;
+use super::state::user_usage::holds_nodes;
+use super::task_groups::lane_id;
+use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_model::count::counted;
+use lattice_model::scaling::{Step, check};
+use lattice_model::{
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, NodeId, PreemptCause, Preemption,
+    Principal, ReplicaOf, Scaling, ScalingState, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Who changes the number of replicas if no user does, in records.
+const SCALING: &str = "scaling";
+/// With so many early ends of its replicas in a row, a service ends.
+const EARLY_ENDS_MAX: u32 = 3;
+/// A replica that has run for this long, in milliseconds, does not end early.
+const RUNS_MS: u64 = 10 * 60_000;
+
+/// A step of the loop that scales a service, from the agent with the lease for the queue of the service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalingStep {
+    /// The service.
+    pub service: AllocationId,
+    /// The token of the lease for its queue.
+    pub lease_token: u64,
+    /// What the loop found, or asks for.
+    pub step: Step,
+}
+
+/// Whether a replica that ends for this reason has ended by itself.
+fn is_own_end(reason: &EndReason) -> bool {
+    match reason {
+        EndReason::Exited { .. }
+        | EndReason::PrologueFailed { .. }
+        | EndReason::LaunchAborted { .. }
+        | EndReason::OutOfMemory { .. }
+        | EndReason::ProbeFailed { .. } => true,
+        EndReason::WalltimeExceeded
+        | EndReason::WalltimeSaved { .. }
+        | EndReason::Cancelled { .. }
+        | EndReason::NodeLost { .. }
+        | EndReason::DrainDeadline { .. }
+        | EndReason::RunLeaseLapsed { .. }
+        | EndReason::Preempted { .. }
+        | EndReason::Requeued { .. }
+        | EndReason::DependencyUnmet { .. }
+        | EndReason::TasksFailed { .. } => false,
+    }
+}
+
+/// How a replica ended that was not asked to leave.
+struct ReplicaEnd {
+    reason: EndReason,
+    /// For how long it had run, in milliseconds.
+    ran_ms: u64,
+}
+
+impl ReplicaEnd {
+    /// `None`: it has not ended.
+    fn of(replica: &Allocation) -> Option<Self> {
+        let reason = replica.reason.clone().filter(|_| replica.state.is_terminal())?;
+        let ran_ms = replica.started_at.zip(replica.ended_at).map_or(0, |(started_at, ended_at)| ended_at.since_ms(started_at));
+        Some(Self { reason, ran_ms })
+    }
+}
+
+/// What a service that has not ended was submitted with, and what is known of it.
+fn scaled(service: &Allocation) -> Result<(&Scaling, &ScalingState), Refusal> {
+    let id = service.id;
+    Ledger::not_to_a_part(service)?;
+    let (Some(scaling), Some(known)) = (service.spec.scaling.as_deref(), service.scaling.as_deref()) else {
+        return Err(Refusal::NotScaled { id });
+    };
+    if service.state.is_terminal() {
+        return Err(Refusal::Update { id, why: UpdateRefusal::HasEnded { state: service.state } });
+    }
+    Ok((scaling, known))
+}
+
+/// The step, with a text of bounded length.
+fn bounded_step(step: &Step) -> Step {
+    match step {
+        Step::Note { found } => Step::Note { found: found.clone().map_err(|why| bounded(&why)) },
+        Step::Want { replicas, value } => Step::Want { replicas: *replicas, value: *value },
+    }
+}
+
+fn change_text(from: u32, to: u32) -> String {
+    format!("{} instead of {from}", counted(to, "replica"))
+}
+
+impl Ledger {
+    /// The service was submitted, or adopted, just now.
+    pub(super) fn open_service(&mut self, context: &mut ApplyContext, id: AllocationId, scaling: &Scaling) {
+        self.note_before(context, id);
+        self.scaled_services.insert(id, Arc::new(ServiceReplicas::default()));
+        if let Some(service) = self.allocation_mut(context, id) {
+            service.scaling = Some(Box::new(ScalingState { wanted: scaling.replicas_min, ..ScalingState::default() }));
+        }
+    }
+
+    /// A user wants this number of replicas.
+    pub(super) fn scale(
+        &mut self,
+        context: &mut ApplyContext,
+        id: AllocationId,
+        replicas: u32,
+        by: &Principal,
+    ) -> Result<Outcome, Refusal> {
+        let service = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
+        if !by.may_act_for(&service.owner) {
+            return Err(Refusal::NotYours { id, owner: service.owner.name.clone() });
+        }
+        let (scaling, known) = scaled(service)?;
+        let (least, most) = (scaling.replicas_min, scaling.replicas_max);
+        if !(least..=most).contains(&replicas) {
+            return Err(Refusal::ReplicasOutOfBounds { id, asked: replicas, least, most });
+        }
+        if replicas == known.wanted {
+            return Ok(Outcome::Done);
+        }
+        let detail = change_text(known.wanted, replicas);
+        self.change_scaling(context, id, |state, at| state.set_wanted(replicas, Some(by.name.clone()), None, at));
+        self.record(context, &by.name, AuditAction::AllocationScaled, Subject { allocation: Some(id), node: None }, detail);
+        Ok(Outcome::Done)
+    }
+
+    /// The loop of the service has found something, or asks for one replica more or less. By the agent with
+    /// the lease of its queue.
+    pub(super) fn step_scaling(&mut self, context: &mut ApplyContext, order: &ScalingStep) -> Result<Outcome, Refusal> {
+        let ScalingStep { service: id, lease_token, step } = order;
+        let id = *id;
+        let service = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
+        let name = scheduler_lease(self.queue_of(&service.spec.vcluster));
+        if self.leases.get(&name).is_none_or(|lease| lease.token != *lease_token) {
+            return Err(Refusal::StaleLease { name, token: *lease_token });
+        }
+        let (scaling, known) = scaled(service)?;
+        check(scaling, known, step, context.at).map_err(|why| Refusal::ScalingStep { id, why: why.to_string() })?;
+        let mut next = known.clone();
+        next.take(scaling, bounded_step(step), context.at);
+        // The same has been noted before.
+        if next == *known {
+            return Ok(Outcome::Done);
+        }
+        let metric = scaling.policy.as_ref().map_or_else(String::new, |policy| policy.metric.to_string());
+        let detail = match step {
+            Step::Note { .. } => None,
+            Step::Want { replicas, value } => Some(format!("{}: {metric} is {value}", change_text(known.wanted, *replicas))),
+        };
+        self.change_scaling(context, id, |state, _| *state = next);
+        if let Some(detail) = detail {
+            self.record(context, SCALING, AuditAction::AllocationScaled, Subject { allocation: Some(id), node: None }, detail);
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn change_scaling(&mut self, context: &mut ApplyContext, id: AllocationId, change: impl FnOnce(&mut ScalingState, Timestamp)) {
+        let at = context.at;
+        if let Some(state) = self.allocation_mut(context, id).and_then(|service| service.scaling.as_deref_mut()) {
+            change(state, at);
+        }
+    }
+
+    /// The replicas of a service, to be changed by this command.
+    fn replicas_mut(&mut self, context: &mut ApplyContext, service: AllocationId) -> Option<&mut ServiceReplicas> {
+        self.note_before(context, service);
+        self.scaled_services.get_mut(&service).map(Arc::make_mut)
+    }
+
+    /// The specification has changed. If it is a scaled service's, its replicas that wait are ended, and
+    /// others take their places.
+    pub(super) fn outdate_replicas(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        if self.scaled_services.contains_key(&id)
+            && let Some(replicas) = self.replicas_mut(context, id)
+        {
+            replicas.lanes.outdate();
+        }
+    }
+
+    /// Another replica of the service that has a part of this node, or leaves it; and why both are not there
+    /// together.
+    pub(super) fn replica_beside(&self, allocation: &Allocation, node: &NodeId) -> Option<(AllocationId, String)> {
+        let service = allocation.replica.as_deref()?.service;
+        let others = self.holdings(node).iter().filter(|held| held.allocation != allocation.id);
+        others.filter_map(|held| self.allocations.get(&held.allocation)).find_map(|other| {
+            let of = other.replica.as_deref().filter(|of| of.service == service)?;
+            let why = format!("has replica {} of the same service, allocation {}: each of them has a node of its own", of.number, other.id);
+            Some((other.id, why))
+        })
+    }
+
+    /// A replica of the service is in this phase from now on.
+    fn set_replica_phase(&mut self, context: &mut ApplyContext, service: AllocationId, number: u32, phase: LanePhase) {
+        let Some(replicas) = self.replicas_mut(context, service) else { return };
+        let was = replicas.counts();
+        replicas.lanes.set_phase(number, phase);
+        let now = replicas.counts();
+        if was == now {
+            return;
+        }
+        if let Some(uid) = self.allocations.get(&service).map(|service| service.owner.uid) {
+            self.count_waiting(uid, was.waiting, now.waiting);
+        }
+        let ReplicaCounts { waiting, running, leaving } = now;
+        self.change_scaling(context, service, |state, _| (state.waiting, state.running, state.leaving) = (waiting, running, leaving));
+    }
+
+    /// A replica may have changed: its service learns of that.
+    pub(super) fn follow_replica(&mut self, context: &mut ApplyContext, id: AllocationId, of: ReplicaOf) {
+        let ReplicaOf { service, number } = of;
+        let (Some(replicas), Some(service_record)) = (self.scaled_services.get(&service), self.allocations.get(&service)) else { return };
+        let record = self.allocations.get(&id).or_else(|| context.changed.dropped.get(&id));
+        let phase = match record {
+            Some(replica) if holds_nodes(replica.state) && is_asked_to_leave(replica) => LanePhase::Leaving,
+            Some(replica) if holds_nodes(replica.state) => LanePhase::Running,
+            Some(replica) if !replica.state.is_terminal() => LanePhase::Waiting,
+            Some(_) | None if self.holdings.unfenced_of(id) > 0 => LanePhase::Leaving,
+            Some(_) | None => LanePhase::Absent,
+        };
+        let was = replicas.lanes.phase(number);
+        let started_at = record.filter(|replica| replica.state == AllocationState::Running).and_then(|replica| replica.started_at);
+        let is_start = service_record.started_at.is_none() && !service_record.state.is_terminal();
+        let of_lost_quorum = record.zip(self.recovery.as_ref()).is_some_and(|(replica, recovery)| replica.epoch <= recovery.epochs);
+        let is_adopted = of_lost_quorum && phase == LanePhase::Running && was != LanePhase::Running;
+        let end = match was {
+            LanePhase::Waiting | LanePhase::Running => record.and_then(|replica| ReplicaEnd::of(replica)),
+            LanePhase::Leaving | LanePhase::Absent => None,
+        };
+        if let Some(at) = started_at.filter(|_| is_start)
+            && let Some(service) = self.allocation_mut(context, service)
+        {
+            service.started_at = Some(at);
+        }
+        if was == phase {
+            return;
+        }
+        self.set_replica_phase(context, service, number, phase);
+        if is_adopted {
+            self.want_adopted(context, service);
+        }
+        if let Some(end) = end {
+            self.note_replica_end(context, of, end);
+        }
+    }
+
+    /// A replica has ended for good and was not asked to leave. With too many early ends in a row, its
+    /// service ends.
+    fn note_replica_end(&mut self, context: &mut ApplyContext, of: ReplicaOf, end: ReplicaEnd) {
+        let ReplicaOf { service, number } = of;
+        let Some(known) = self.allocations.get(&service).filter(|service| !service.state.is_terminal()) else { return };
+        let before = known.scaling.as_ref().map_or(0, |state| state.early_ends);
+        let is_early = is_own_end(&end.reason) && end.ran_ms < RUNS_MS;
+        let early_ends = if end.ran_ms >= RUNS_MS {
+            0
+        } else if !is_early {
+            before
+        } else if self.has_newer_that_runs(service, context.at) {
+            1
+        } else {
+            before.saturating_add(1)
+        };
+        if is_early && let Some(replicas) = self.replicas_mut(context, service) {
+            replicas.note_early_end(number);
+        }
+        if early_ends != before {
+            self.change_scaling(context, service, |state, _| state.early_ends = early_ends);
+        }
+        if early_ends >= EARLY_ENDS_MAX {
+            self.end_for_good(context, service, end.reason, "quorum");
+        }
+    }
+
+    /// Whether a replica that was created after the last early end has run for a while.
+    fn has_newer_that_runs(&self, service: AllocationId, now: Timestamp) -> bool {
+        let runs = |number: u32| {
+            let started_at = self.allocations.get(&lane_id(service, number)).and_then(|replica| replica.started_at);
+            started_at.is_some_and(|started_at| now.since_ms(started_at) >= RUNS_MS)
+        };
+        self.scaled_services.get(&service).is_some_and(|replicas| replicas.running_since_early_end().any(runs))
+    }
+
+    /// After a recovery: a node has a replica that the backup lacks. The lost quorum wanted it.
+    fn want_adopted(&mut self, context: &mut ApplyContext, service: AllocationId) {
+        let most = self.allocations.get(&service).and_then(|service| service.spec.scaling.as_ref()).map_or(0, |s| s.replicas_max);
+        self.change_scaling(context, service, |state, _| state.wanted = state.wanted.max(state.running.min(most)));
+    }
+
+    /// After a recovery: a node has a replica of a service that the backup lacks.
+    pub(super) fn adopt_service(&mut self, context: &mut ApplyContext, node: &NodeId, share: &DesiredShare) {
+        let (Some(ReplicaOf { service: id, .. }), Some(scaling)) = (share.replica, share.spec.scaling.as_deref()) else { return };
+        if self.allocations.contains_key(&id) {
+            return;
+        }
+        let submitted = Allocation::submitted(id, share.spec.clone(), share.owner.clone(), context.at);
+        let mut service = Allocation { revision: context.revision, ..submitted };
+        self.scripts.share(&mut Arc::make_mut(&mut service.spec).entrypoint);
+        self.note_before(context, id);
+        self.allocations.insert(id, Arc::new(service));
+        context.changed.record(id);
+        self.open_service(context, id, scaling);
+        let about = Subject { allocation: Some(id), node: Some(node) };
+        self.record(context, &format!("node:{node}"), AuditAction::AllocationAdopted, about, "the scaled service of a replica".to_owned());
+    }
+
+    /// Creates replicas of a service, or ends those that it does not need. Returns whether nothing is left
+    /// to do.
+    pub(super) fn settle_service(&mut self, context: &mut ApplyContext, id: AllocationId, left: &mut usize) -> bool {
+        let Some(service) = self.allocations.get(&id).cloned() else { return true };
+        if service.state.is_terminal() {
+            return self.end_replicas_of_ended(context, &service, left);
+        }
+        // A node may have replicas that the backup lacks.
+        if self.placing_waits() {
+            return true;
+        }
+        let (Some(state), Some(replicas)) = (service.scaling.as_deref(), self.scaled_services.get(&id)) else { return true };
+        let (wanted, running) = (state.wanted, replicas.counts().running);
+        let may_begin = !service.held && service.dependencies.as_ref().is_none_or(|all| all.are_met());
+        let (ending, missing) = replicas.lanes.to_end(if may_begin { wanted.saturating_sub(running) } else { 0 });
+        let leaving: Vec<u32> = replicas.lanes.running.iter().rev().take(running.saturating_sub(wanted) as usize).copied().collect();
+        for number in ending {
+            if *left == 0 {
+                return false;
+            }
+            *left -= 1;
+            self.end_for_good(context, lane_id(id, number), EndReason::Cancelled { by: "quorum".to_owned() }, "quorum");
+        }
+        for number in leaving {
+            if *left == 0 {
+                return false;
+            }
+            *left -= 1;
+            self.ask_to_leave(context, &service, number);
+        }
+        self.create_replicas(context, &service, missing, left)
+    }
+
+    /// A replica that runs is one too many.
+    fn ask_to_leave(&mut self, context: &mut ApplyContext, service: &Allocation, number: u32) {
+        let id = lane_id(service.id, number);
+        let (Some(replica), Some(state)) = (self.allocations.get(&id), service.scaling.as_deref()) else { return };
+        let Some(drain) = replica.spec.scaling.as_ref().map(|scaling| scaling.drain) else { return };
+        let by = state.change.as_ref().and_then(|change| change.by.clone()).unwrap_or_else(|| SCALING.to_owned());
+        let order = Preemption {
+            id: checkpoint_of(service.id.0, id, replica.epoch),
+            by,
+            reason: format!("service {} needs {} now", service.id.short(), counted(state.wanted, "replica")),
+            cause: PreemptCause::ScaleDown,
+            deadline_ms: drain.grace_ms,
+            hold: false,
+            failed: None,
+        };
+        self.begin_preemption(context, id, order);
+        self.set_replica_phase(context, service.id, number, LanePhase::Leaving);
+    }
+
+    /// Ends the replicas of a service that has ended.
+    fn end_replicas_of_ended(&mut self, context: &mut ApplyContext, service: &Allocation, left: &mut usize) -> bool {
+        let Some(replicas) = self.scaled_services.get(&service.id) else { return true };
+        let by = match &service.reason {
+            Some(EndReason::Cancelled { by }) => by.clone(),
+            Some(_) | None => "quorum".to_owned(),
+        };
+        let lives = |id: &AllocationId| self.allocations.get(id).is_some_and(|replica| !replica.state.is_terminal());
+        let numbers = replicas.lanes.waiting.iter().chain(&replicas.lanes.running).chain(&replicas.lanes.leaving);
+        let mut live = numbers.map(|number| lane_id(service.id, *number)).filter(lives);
+        let now: Vec<AllocationId> = live.by_ref().take(*left).collect();
+        let is_all = live.next().is_none();
+        *left -= now.len();
+        for id in now {
+            self.end_for_good(context, id, EndReason::Cancelled { by: by.clone() }, &by);
+        }
+        is_all
+    }
+
+    fn create_replicas(&mut self, context: &mut ApplyContext, service: &Allocation, count: u32, left: &mut usize) -> bool {
+        if count == 0 {
+            return true;
+        }
+        let spec = self.spec_of_replicas(service);
+        for _ in 0..count {
+            if *left == 0 {
+                return false;
+            }
+            let Some(replicas) = self.scaled_services.get(&service.id).filter(|replicas| replicas.lanes.next < u32::MAX) else {
+                return true;
+            };
+            let has_one = replicas.counts().waiting > 0;
+            if !self.admits_waiting(service.id, service.owner.uid, has_one) {
+                return true;
+            }
+            *left -= 1;
+            self.create_replica(context, service, Arc::clone(&spec));
+        }
+        true
+    }
+
+    /// The specification of a service's next replicas: shared with another one that has the same.
+    fn spec_of_replicas(&self, service: &Allocation) -> Arc<AllocationSpec> {
+        let spec = AllocationSpec { depends_on: Vec::new(), hold: false, ..AllocationSpec::clone(&service.spec) };
+        let lanes = self.scaled_services.get(&service.id).map(|replicas| &replicas.lanes);
+        let latest = lanes.and_then(|lanes| lanes.waiting.last().or_else(|| lanes.running.last()));
+        let known = latest.and_then(|number| self.allocations.get(&lane_id(service.id, *number)));
+        match known.filter(|replica| *replica.spec == spec) {
+            Some(replica) => Arc::clone(&replica.spec),
+            None => Arc::new(spec),
+        }
+    }
+
+    fn create_replica(&mut self, context: &mut ApplyContext, service: &Allocation, spec: Arc<AllocationSpec>) {
+        let Some(number) = self.scaled_services.get(&service.id).map(|replicas| replicas.lanes.next) else { return };
+        let id = lane_id(service.id, number);
+        // Somebody may have submitted work with this id: then the service has no replica of this number.
+        let is_free = !self.allocations.contains_key(&id);
+        let phase = if is_free { LanePhase::Waiting } else { LanePhase::Absent };
+        self.set_replica_phase(context, service.id, number, phase);
+        if !is_free {
+            return;
+        }
+        let replica = Allocation {
+            replica: Some(Box::new(ReplicaOf { service: service.id, number })),
+            revision: context.revision,
+            ..Allocation::submitted(id, spec, service.owner.clone(), context.at)
+        };
+        self.note_before(context, id);
+        self.allocations.insert(id, Arc::new(replica));
+        context.changed.record(id);
+        let detail = format!("replica {number} of scaled service {}", service.id);
+        self.record(context, "quorum", AuditAction::AllocationSubmitted, Subject { allocation: Some(id), node: None }, detail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::Amount;
+
+    #[test]
+    fn a_step_has_a_bounded_text() {
+        let long = Step::Note { found: Err("x".repeat(10_000)) };
+        assert!(matches!(bounded_step(&long), Step::Note { found: Err(why) } if why.len() < 1000));
+        for step in [Step::Note { found: Ok(Amount(7)) }, Step::Want { replicas: 3, value: Amount(1) }] {
+            assert_eq!(bounded_step(&step), step);
+        }
+    }
+}

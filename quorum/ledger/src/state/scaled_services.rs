@@ -1,0 +1,74 @@
+//! The replicas of a scaled service, as numbers: see [`Lanes`], which they share with task groups.
+
+use super::task_groups::Lanes;
+use lattice_model::{Allocation, PreemptCause};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// The replicas of one scaled service whose claims are not over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceReplicas {
+    /// By their number. Those that were asked to leave are leaving, whether they have ended or not.
+    pub(crate) lanes: Lanes,
+    /// The highest number of those that have ended by themselves soon after they had begun; `None`: none
+    /// has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) early_number: Option<u32>,
+}
+
+/// How many replicas of a service are in each phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaCounts {
+    pub waiting: u32,
+    /// Those that have nodes and were not asked to leave.
+    pub running: u32,
+    pub leaving: u32,
+}
+
+fn count(numbers: &BTreeSet<u32>) -> u32 {
+    u32::try_from(numbers.len()).unwrap_or(u32::MAX)
+}
+
+impl ServiceReplicas {
+    /// How many there are.
+    pub fn counts(&self) -> ReplicaCounts {
+        let Lanes { next: _, current_from: _, waiting, running, leaving } = &self.lanes;
+        ReplicaCounts { waiting: count(waiting), running: count(running), leaving: count(leaving) }
+    }
+
+    /// Those with nodes that were created after the last one that ended early.
+    pub fn running_since_early_end(&self) -> impl Iterator<Item = u32> {
+        let from = self.early_number.map_or(0, |number| number.saturating_add(1));
+        self.lanes.running.range(from..).copied()
+    }
+
+    /// The replica of this number has ended early.
+    pub fn note_early_end(&mut self, number: u32) {
+        self.early_number = self.early_number.max(Some(number));
+    }
+}
+
+/// Whether it is a replica that was asked to leave: its service needs fewer.
+pub fn is_asked_to_leave(allocation: &Allocation) -> bool {
+    let order = allocation.preemption.as_deref().filter(|_| allocation.replica.is_some());
+    order.is_some_and(|order| order.stands() && order.cause == PreemptCause::ScaleDown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::task_groups::LanePhase;
+    use super::*;
+
+    #[test]
+    fn those_created_after_the_last_early_end_are_newer() {
+        let mut replicas = ServiceReplicas::default();
+        (0..4).for_each(|number| replicas.lanes.set_phase(number, LanePhase::Running));
+        replicas.lanes.set_phase(4, LanePhase::Waiting);
+        replicas.lanes.set_phase(5, LanePhase::Leaving);
+        assert_eq!(replicas.counts(), ReplicaCounts { waiting: 1, running: 4, leaving: 1 });
+        assert_eq!(replicas.running_since_early_end().collect::<Vec<_>>(), [0, 1, 2, 3]);
+        replicas.note_early_end(2);
+        replicas.note_early_end(1);
+        assert_eq!(replicas.running_since_early_end().collect::<Vec<_>>(), [3]);
+    }
+}
