@@ -19,8 +19,8 @@ mod unbuilt;
 
 pub use binding::binding_request;
 pub use image::{ImageRequest, image_request, parse_image};
-pub use scaling::scaling_request;
 pub(crate) use scaling::from_model as scaling_to_proto;
+pub use scaling::scaling_request;
 pub use shape::shape_request;
 pub use share::amount;
 pub use tasks::{index_run, task_indices};

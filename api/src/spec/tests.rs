@@ -6,8 +6,8 @@ use lattice_model::layout::Program;
 use lattice_model::spec::{Entrypoint, NODES_MAX, OnIsolation, RequeuePolicy};
 use lattice_model::{
     Amount, Automatic, CheckpointMethod, CheckpointPolicy, CheckpointSignal, Connectivity, Constraints, Data, DataMount, Dependency,
-    DependencyCondition, Distribution, Drain, EntryLaunch, Exposed, IndexRun, LaunchShape, LivenessProbe, ProbeCheck, ScalePolicy,
-    Scaling, SignalTo, TaskGroup, TaskIndices,
+    DependencyCondition, Distribution, Drain, EntryLaunch, Exposed, IndexRun, LaunchShape, LivenessProbe, ProbeCheck, ScalePolicy, Scaling,
+    SignalTo, TaskGroup, TaskIndices,
 };
 use proptest::prelude::*;
 
@@ -516,7 +516,8 @@ fn task_group() -> impl Strategy<Value = Option<TaskGroup>> {
 }
 
 fn scaling() -> impl Strategy<Value = Option<Scaling>> {
-    let metric = prop::sample::select(vec!["gpu_utilization", "cpu_utilization", "request_rate", "queue_depth", "q{job=\"a b\",x=~\"a|b\"}"]);
+    let metric =
+        prop::sample::select(vec!["gpu_utilization", "cpu_utilization", "request_rate", "queue_depth", "q{job=\"a b\",x=~\"a|b\"}"]);
     let times = prop::array::uniform4(1000..=86_400_000_u64);
     let policy = (metric, 1..=1_000_000_000_000_u64, 1..1_000_000_u64, times).prop_map(|(metric, target, down_threshold, times)| {
         let [interval_ms, up_window_ms, down_window_ms, cooldown_ms] = times;
