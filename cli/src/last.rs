@@ -85,10 +85,13 @@ fn forget_oldest(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The key to send to one of these agents: `typed`, or for `@last` the id of this terminal session's last submission to
-/// them.
+/// The key to send to one of these agents: `typed`, in which `@last` is the id of this terminal session's last submission
+/// to them; it may be followed by the number of a replica, as in `@last[3]`.
 pub fn resolve(typed: &str, endpoints: &[String]) -> Result<String, Failure> {
-    if typed == "@last" { recall(endpoints) } else { Ok(typed.to_owned()) }
+    match typed.strip_prefix("@last") {
+        Some(replica) if replica.is_empty() || replica.starts_with('[') => Ok(recall(endpoints)? + replica),
+        Some(_) | None => Ok(typed.to_owned()),
+    }
 }
 
 /// The newest id that this terminal session stored for one of these agents.

@@ -11,6 +11,7 @@ use crate::dependency::DependencyError;
 use crate::directives::words::split_words;
 use crate::directives::{Line, parse};
 use crate::flags::SubmitFlags;
+use crate::scaling::ScalingFlags;
 use crate::tasks::TaskFlags;
 use lattice_api::v1;
 use lattice_model::DependencyCondition;
@@ -41,6 +42,8 @@ pub struct WorkflowStep {
     pub flags: SubmitFlags,
     /// Its tasks, if it is to be a task group.
     pub tasks: TaskFlags,
+    /// How it scales, if it is to be a service that does.
+    pub scaling: ScalingFlags,
     /// What it runs.
     pub program: StepProgram,
 }
@@ -302,7 +305,7 @@ fn step(file: &str, line: u64, entries: StepEntries, known: &mut BTreeMap<Vec<St
         Some(command) => command,
         None => return Err(refused(line, "it has neither an entrypoint nor a script")),
     };
-    let Line { flags, tasks } = match known.get(&words) {
+    let Line { flags, tasks, scaling } = match known.get(&words) {
         Some(line) => line.clone(),
         None => {
             let line = parse(&place, &marker, words.clone()).map_err(|error| with_line(file, &marker, &entries.others, error))?;
@@ -310,7 +313,8 @@ fn step(file: &str, line: u64, entries: StepEntries, known: &mut BTreeMap<Vec<St
             line
         }
     };
-    Ok(WorkflowStep { place, name, flags: SubmitFlags { depends_on: entries.depends_on.unwrap_or_default(), ..flags }, tasks, program })
+    let flags = SubmitFlags { depends_on: entries.depends_on.unwrap_or_default(), ..flags };
+    Ok(WorkflowStep { place, name, flags, tasks, scaling, program })
 }
 
 /// The error of the first option that is wrong by itself, which has its line; else the error of all
@@ -414,6 +418,25 @@ allocations:
         assert!(with("    depends_on:\n      - b: success\n        c: any\n").contains("a dash of its own"));
         let twice = with("    depends_on: [b]\n    depends-on: [c]\n");
         assert!(twice.contains("a step has depends_on or depends-on, not both"), "{twice}");
+    }
+
+    #[test]
+    fn a_step_may_be_a_service_that_scales() {
+        let text = "\
+allocations:
+  - name: serve
+    script: serve.sh
+    reactive: true
+    min_nodes: 2
+    max-nodes: 6
+    scale_metric: 'q{a=\"b\"}'
+    scale_target: \"0.8\"
+    scale_up_window: 90s
+";
+        let scaling = read("w.yaml", text).unwrap().steps[0].scaling.to_message().unwrap().unwrap();
+        let policy = scaling.policy.unwrap();
+        assert_eq!((scaling.replicas_min, scaling.replicas_max, policy.metric.as_str()), (2, 6, "q{a=\"b\"}"));
+        assert_eq!((policy.target.as_str(), policy.up_window_ms), ("0.8", 90_000));
     }
 
     #[test]
