@@ -148,6 +148,16 @@ mod tests {
     }
 
     #[test]
+    fn only_the_whole_name_is_replaced() {
+        for key in ["1f0c", "1f0c[3]", "@lastly", "@las", ""] {
+            assert_eq!(resolve(key, &[]).ok().as_deref(), Some(key));
+        }
+        for last in ["@last", "@last[3]"] {
+            assert_eq!(resolve(last, &[]).unwrap_err().exit(), Exit::NotFound as u8, "{last}: there are no agents");
+        }
+    }
+
+    #[test]
     fn the_number_of_remembered_submissions_is_bounded() {
         let dir = Dir(std::env::temp_dir().join(format!("lattice-last-{}", uuid::Uuid::new_v4())));
         for n in 0..u32::try_from(REMEMBERED_MAX).unwrap() + 5 {

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Format, print};
 use crate::session::Session;
-use crate::shown::{command_line, counts, filled, group_of_spec, short};
+use crate::shown::{ScalingJson, command_line, counts, filled, group_of_spec, rows_of_spec, short};
 use crate::table::block;
 use lattice_api::v1;
 use lattice_api::v1::entrypoint::What;
@@ -72,14 +72,18 @@ fn text(spec: &v1::AllocationSpec) -> String {
     };
     let environment = spec.environment.clone().unwrap_or_default();
     let uenv = filled(&environment.uenv).map(|uenv| format!("{uenv} (sha256 {})", environment.sha256)).unwrap_or_default();
-    block(&[
-        ("Name", spec.name.clone()),
-        ("Script", script),
-        ("Command", command),
-        ("Directory", spec.working_dir.clone()),
-        ("Nodes", format!("{}{named}", counts::range(resources.nodes, resources.nodes_max))),
+    let is_scaled = lifecycle.scaling.is_some();
+    let (nodes, tasks) = if is_scaled {
+        (String::new(), counts::tasks(spec.tasks_per_node.max(1), ranks, None))
+    } else {
+        let nodes = format!("{}{named}", counts::range(resources.nodes, resources.nodes_max));
+        (nodes, counts::tasks(spec.tasks_per_node.max(1), ranks, fixed_nodes(&resources)))
+    };
+    let head = [("Name", spec.name.clone()), ("Script", script), ("Command", command), ("Directory", spec.working_dir.clone())];
+    let rows = [
+        ("Nodes", nodes),
         ("Share", if share.is_empty() { "whole nodes".to_owned() } else { format!("{} of each node", share.join(", ")) }),
-        ("Tasks", counts::tasks(spec.tasks_per_node.max(1), ranks, fixed_nodes(&resources))),
+        ("Tasks", tasks),
         ("Task group", spec.task_group.as_ref().map(group_of_spec).unwrap_or_default()),
         ("Topology", resources.topology.clone()),
         ("Constraints", constraints(&resources).join(", ")),
@@ -89,7 +93,8 @@ fn text(spec: &v1::AllocationSpec) -> String {
         ("Uenv", uenv),
         ("Held", if spec.hold { "until `lattice resume`".to_owned() } else { String::new() }),
         ("Depends on", depends_on(spec).join(", ")),
-    ])
+    ];
+    block(&[&head[..], &rows_of_spec(lifecycle.scaling.as_ref())[..], &rows[..]].concat())
 }
 
 fn task_group_json(group: &v1::TaskGroup) -> serde_json::Value {
@@ -131,6 +136,7 @@ fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
         "uenv": spec.environment.as_ref().and_then(|environment| filled(&environment.uenv)),
         "uenv_sha256": spec.environment.as_ref().and_then(|environment| filled(&environment.sha256)),
         "task_group": spec.task_group.as_ref().map(task_group_json),
+        "scaling": ScalingJson::of(lifecycle.scaling.as_ref()),
         "held": spec.hold,
         "depends_on": spec.depends_on.iter().map(|d| json!({ "id": d.r#ref, "condition": d.condition })).collect::<Vec<_>>(),
     })
