@@ -28,7 +28,7 @@ pub async fn find_numbered(client: &Client, key: String, index: u32, stale: bool
     }
 }
 
-/// Whether it is a service that scales.
+/// Whether it is a scaled service.
 ///
 /// # Errors
 /// As [`find_numbered`].

@@ -66,7 +66,7 @@ struct Scene {
     logs_of_task: Arc<Mutex<Vec<Option<u32>>>>,
     tasks_cancelled: Arc<Mutex<Vec<v1::CancelTasksRequest>>>,
     retried: Arc<Mutex<Vec<v1::RetryTasksRequest>>>,
-    /// Its allocation is a service that scales; the first two of a list are replicas of it.
+    /// Its allocation is a scaled service; the first two of a list are replicas of it.
     is_scaled: bool,
     /// The keys of logs.
     logs_of: Arc<Mutex<Vec<String>>>,
@@ -722,7 +722,7 @@ fn a_service_that_scales_is_submitted_scaled_and_shown_by_its_replicas() {
     });
     served(Scene::default(), |dir| {
         let (code, _, stderr) = run(dir, &["status", "1f0c", "--replicas"]);
-        assert!(code == Some(4) && stderr.contains("is no service that scales"), "{code:?} {stderr}");
+        assert!(code == Some(4) && stderr.contains("is no scaled service"), "{code:?} {stderr}");
     });
 }
 

@@ -14,7 +14,7 @@ pub(super) fn replica_key(key: &str) -> Result<Option<(&str, u32)>, Status> {
     let number = rest.strip_suffix(']').filter(|_| !service.is_empty()).and_then(|number| number.parse().ok());
     number.map(|number| Some((service, number))).ok_or_else(|| {
         let shown: String = key.chars().take(60).collect();
-        Status::invalid_argument(format!("{shown:?} is no key: a replica of a service that scales is named as in '1f0c9a4e[3]'"))
+        Status::invalid_argument(format!("{shown:?} is no key: a replica of a scaled service is named as in '1f0c9a4e[3]'"))
     })
 }
 

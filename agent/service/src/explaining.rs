@@ -1,5 +1,5 @@
 //! `AllocationService.Explain`: why an allocation waits, or what it does. A task group is explained by its
-//! counts and by its first lane that waits, a service that scales by what its loop waits for and by its
+//! counts and by its first lane that waits, a scaled service by what its loop waits for and by its
 //! first replica that waits.
 
 use super::groups::first_waiting;
@@ -28,7 +28,7 @@ pub(super) async fn explain(api: &Api, request: Request<v1::ExplainRequest>) -> 
     }
 }
 
-/// An allocation that is neither a task group nor a service that scales.
+/// An allocation that is neither a task group nor a scaled service.
 async fn single(api: &Api, allocation: &Allocation) -> Result<v1::ExplainResponse, Status> {
     let waits = allocation.waits();
     let directory = &api.context.work.directory;
@@ -91,7 +91,7 @@ async fn group(api: &Api, group: &Allocation) -> Result<v1::ExplainResponse, Sta
     Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() })
 }
 
-/// A service that scales: how many replicas it has, what its loop waits for, and why its first replica
+/// A scaled service: how many replicas it has, what its loop waits for, and why its first replica
 /// that waits does so.
 async fn service(api: &Api, service: &Allocation) -> Result<v1::ExplainResponse, Status> {
     let shown = lattice_api::allocation::to_proto(service);
@@ -115,7 +115,7 @@ async fn service(api: &Api, service: &Allocation) -> Result<v1::ExplainResponse,
     Ok(v1::ExplainResponse { allocation: Some(shown), summary: explanation + unknown, ..Default::default() })
 }
 
-/// Of a task group or a service that scales: the lane or replica that begins before its others, and its
+/// Of a task group or a scaled service: the lane or replica that begins before its others, and its
 /// explanation, in which the group or service takes its place. `None`: this agent knows of none that waits.
 async fn of_first_waiting<'a>(
     api: &Api,

@@ -1,4 +1,4 @@
-//! What is the same for task groups and for services that scale. Both get no nodes themselves: the
+//! What is the same for task groups and for scaled services. Both get no nodes themselves: the
 //! *lanes* of a group, and the *replicas* of a service, are allocations that do.
 
 use lattice_membership::cluster::Cluster;
@@ -16,7 +16,7 @@ pub(super) fn refuse_group(allocation: &Allocation) -> Result<(), Status> {
         )
     } else if allocation.is_scaled_service() {
         format!(
-            "allocation {short} is a service that scales, and has no nodes itself\nhint: name one of its replicas, which have nodes, \
+            "allocation {short} is a scaled service, and has no nodes itself\nhint: name one of its replicas, which have nodes, \
              as in '{short}[0]': `lattice status {short} --replicas` lists them"
         )
     } else {
@@ -137,7 +137,7 @@ mod tests {
         assert!(refuse_group(&replica()).is_ok() && refuse_part(&service(), "be held").is_ok());
         assert_eq!(
             refused(refuse_group(&service())),
-            "allocation 00000003 is a service that scales, and has no nodes itself\nhint: name one of its replicas, which have nodes, \
+            "allocation 00000003 is a scaled service, and has no nodes itself\nhint: name one of its replicas, which have nodes, \
              as in '00000003[0]': `lattice status 00000003 --replicas` lists them"
         );
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Services that scale: how many replicas are wanted, and, for people, how many there are and what the
+//! Scaled services: how many replicas are wanted, and, for people, how many there are and what the
 //! loop waits for. All of it is in the service's own record.
 
 use super::Api;
@@ -12,7 +12,7 @@ use lattice_quorum_client::wire::Request as Ask;
 use std::time::Duration;
 use tonic::{Request, Status};
 
-/// `AllocationService.Scale`. The quorum checks the bounds, and that it is a service that scales.
+/// `AllocationService.Scale`. The quorum checks the bounds, and that it is a scaled service.
 pub(super) async fn scale(api: &Api, request: Request<v1::ScaleRequest>) -> Result<v1::ScaleResponse, Status> {
     let caller = api.caller(&request).await?;
     let v1::ScaleRequest { key, replicas } = request.into_inner();

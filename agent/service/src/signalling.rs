@@ -99,7 +99,7 @@ pub(super) async fn requeue(api: &Api, request: Request<v1::RequeueRequest>) -> 
     }
     if allocation.is_scaled_service() {
         let text = format!(
-            "allocation {short} is a service that scales: a replica that ends is replaced by itself\n\
+            "allocation {short} is a scaled service: a replica that ends is replaced by itself\n\
              hint: `lattice cancel '{short}[N]'` ends replica N, and another one takes its place"
         );
         return Err(Status::failed_precondition(text));

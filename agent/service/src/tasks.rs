@@ -1,5 +1,5 @@
 //! Task groups: their tasks, and what users do to single ones. A group has no nodes itself; its *lanes*,
-//! which are allocations, run its tasks. What also holds for services that scale is in `groups`.
+//! which are allocations, run its tasks. What also holds for scaled services is in `groups`.
 
 mod ranges;
 
@@ -122,7 +122,7 @@ pub(super) fn tasks_of(allocation: &Allocation) -> Result<&TaskGroup, Status> {
             format!("allocation {short} is lane {number} of task group {0}\nhint: name the group, {0}", group.short())
         }
         (None, None) if allocation.spec.scaling.is_some() => {
-            format!("allocation {short} belongs to a service that scales: it has replicas, and no tasks\nhint: `lattice status {short}`")
+            format!("allocation {short} belongs to a scaled service: it has replicas, and no tasks\nhint: `lattice status {short}`")
         }
         (None, None) => format!("allocation {short} is no task group\nhint: `lattice submit --task-group` submits one"),
     };
@@ -246,7 +246,7 @@ mod tests {
         test_builders::spec_of(&mut service).scaling = Some(Box::new(scaling));
         assert_eq!(
             refused(tasks_of(&service)),
-            "allocation 00000001 belongs to a service that scales: it has replicas, and no tasks\nhint: `lattice status 00000001`"
+            "allocation 00000001 belongs to a scaled service: it has replicas, and no tasks\nhint: `lattice status 00000001`"
         );
     }
 

@@ -44,7 +44,7 @@ pub(super) fn to_model(lifecycle: Option<&v1::Lifecycle>) -> Result<Lifecycle, S
         }
         (REACTIVE, 0) => None,
         (REACTIVE, _) => {
-            let why = "a service that scales has no walltime: leave out --walltime or --reactive".to_owned();
+            let why = "a scaled service has no walltime: leave out --walltime or --reactive".to_owned();
             return Err(SpecError::Invalid { field: "walltime", why });
         }
         (_, seconds) => Some(Duration::from_secs(seconds)),

@@ -1,4 +1,4 @@
-//! Services that scale.
+//! Scaled services.
 
 use crate::v1;
 use lattice_model::checkpoint::{CheckpointSignal, NoSuchSignal, SignalTo};

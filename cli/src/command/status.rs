@@ -116,7 +116,7 @@ async fn replicas(session: &Session, typed: &str, stale: bool) -> Result<(), Fai
     let service = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
     if !is_scaled(&service) {
         let id = short(&service.id);
-        return Err(Failure::new(Exit::Refused, format!("allocation {id} is no service that scales: it has no replicas"))
+        return Err(Failure::new(Exit::Refused, format!("allocation {id} is no scaled service: it has no replicas"))
             .hint(format!("`lattice status {id}` shows it")));
     }
     let (live, ended): (Vec<AllocationState>, Vec<_>) = STATES.into_iter().partition(|state| !state.is_terminal());
@@ -170,7 +170,7 @@ async fn one(session: &Session, client: &Client, key: String, stale: bool) -> Re
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
     listing::report_age(session, allocation.age_ms);
     let has_ended = state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal());
-    // A task group and its lanes have no output of their own: each task has. Nor has a service that scales: its replicas
+    // A task group and its lanes have no output of their own: each task has. Nor has a scaled service: its replicas
     // have.
     let has_output = allocation.task_group.is_empty() && allocation.lane_of.is_empty() && !is_scaled(&allocation);
     let last_stderr = if has_ended && has_output && session.format() != Format::Name {

@@ -116,7 +116,7 @@ pub fn build_specification(
     Ok(spec)
 }
 
-/// Makes it the specification of a service that scales, if the options say so.
+/// Makes it the specification of a scaled service, if the options say so.
 pub fn apply_scaling(spec: &mut v1::AllocationSpec, flags: &SubmitFlags, scaling: &ScalingFlags) -> Result<(), Failure> {
     let Some(scaling) = scaling.to_message()? else { return Ok(()) };
     let lifecycle = spec.lifecycle.get_or_insert_default();

@@ -3,7 +3,7 @@
 use super::amounts::AmountJson;
 use super::attempts::AttemptJson;
 use super::network::{domain, exposed};
-use super::scaling::{ReplicasJson, ScalingJson};
+use super::scaling::{ScalingJson, ScalingStateJson};
 use super::state::end_reason;
 use super::tasks::TaskCountsJson;
 use super::values::{disclosed, filled, time};
@@ -73,9 +73,9 @@ pub struct AllocationJson<'a> {
     /// Of a lane: its task group, and which lane of it this is.
     lane_of: Option<&'a str>,
     lane_number: Option<u32>,
-    /// Of a service that scales: what its submission says of that, and how many replicas it has.
+    /// Of a scaled service: what its submission says of that, and how many replicas it has.
     scaling: Option<ScalingJson>,
-    replicas: Option<ReplicasJson<'a>>,
+    scaling_state: Option<ScalingStateJson<'a>>,
     /// Of a replica: its service, and its number there.
     replica_of: Option<&'a str>,
     replica_number: Option<u32>,
@@ -184,7 +184,7 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             lane_of: filled(&a.lane_of),
             lane_number: filled(&a.lane_of).map(|_| a.lane_number),
             scaling: ScalingJson::of(a.scaling.as_ref()),
-            replicas: a.scaling_state.as_ref().map(ReplicasJson::from),
+            scaling_state: a.scaling_state.as_ref().map(ScalingStateJson::from),
             replica_of: filled(&a.replica_of),
             replica_number: filled(&a.replica_of).map(|_| a.replica_number),
             telemetry: filled(&a.telemetry),
@@ -230,12 +230,13 @@ mod tests {
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
         let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies", "dag", "dag_step"].map(taken);
         let of_tasks = ["task_group", "task_counts", "lane_of", "lane_number"].map(|field| json.as_object_mut().unwrap().remove(field));
-        let of_replicas = ["scaling", "replicas", "replica_of", "replica_number"].map(|field| json.as_object_mut().unwrap().remove(field));
+        let of_replicas =
+            ["scaling", "scaling_state", "replica_of", "replica_number"].map(|field| json.as_object_mut().unwrap().remove(field));
         let null = || Some(serde_json::Value::Null);
         assert_eq!(of_tasks, [null(), null(), null(), null()]);
         assert_eq!(of_replicas, [null(), null(), null(), null()]);
         let scaled = serde_json::to_value(AllocationJson::from(&service())).unwrap();
-        assert_eq!((&scaled["scaling"]["replicas_max"], &scaled["replicas"]["running"]), (&6.into(), &3.into()));
+        assert_eq!((&scaled["scaling"]["replicas_max"], &scaled["scaling_state"]["running"]), (&6.into(), &3.into()));
         let replica = v1::Allocation { replica_of: "2f".into(), replica_number: 0, ..running() };
         let replica = serde_json::to_value(AllocationJson::from(&replica)).unwrap();
         assert_eq!((&replica["replica_of"], &replica["replica_number"]), (&"2f".into(), &0.into()));

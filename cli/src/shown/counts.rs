@@ -7,7 +7,7 @@ pub fn range(least: u32, most: u32) -> String {
     if most > least { format!("{least}-{most}") } else { least.to_string() }
 }
 
-/// The number of nodes that it asks for; of a service that scales, the number that it has, in its replicas.
+/// The number of nodes that it asks for; of a scaled service, the number that it has, in its replicas.
 pub fn nodes_wanted(a: &v1::Allocation) -> String {
     match &a.scaling_state {
         Some(state) => state.running.to_string(),

@@ -27,7 +27,7 @@ pub fn running() -> v1::Allocation {
     }
 }
 
-/// A service that scales.
+/// A scaled service.
 pub fn service() -> v1::Allocation {
     let policy = v1::ScalePolicy { metric: "cpu_utilization".into(), target: "0.8".into(), ..Default::default() };
     let drain = Some(v1::Drain { signal: "USR1".into(), grace_ms: None });

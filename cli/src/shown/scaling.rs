@@ -1,4 +1,4 @@
-//! Services that scale: how many replicas one has, where its metric is, and the list of its replicas.
+//! Scaled services: how many replicas one has, where its metric is, and the list of its replicas.
 
 use super::state::reason;
 use super::values::{filled, folded, short, time};
@@ -16,19 +16,18 @@ use lattice_model::time::Timestamp;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Characters of a metric's name, and of the reason why it has no value, in a block of rows.
+/// Characters of a metric's name in a block of rows.
 const METRIC_CHARS_MAX: usize = 40;
-const WHY_CHARS_MAX: usize = 60;
 
 /// How the table of replicas is made narrower.
 const REPLICAS_FIT: Fit<'_> = Fit { left_out: &["ELAPSED"], shortened: &[], wrapped: &[("NODE", 8), ("REASON", 16)], left_out_last: &[] };
 
-/// Whether it is a service that scales.
+/// Whether it is a scaled service.
 pub fn is_scaled(a: &v1::Allocation) -> bool {
     a.scaling.is_some()
 }
 
-/// How many of the wanted replicas have nodes; `None`: it is no service that scales, or it has ended.
+/// How many of the wanted replicas have nodes; `None`: it is no scaled service, or it has ended.
 pub fn replicas_text(a: &v1::Allocation) -> Option<String> {
     let state = a.scaling_state.as_ref().filter(|_| !has_ended(a))?;
     Some(format!("{} of {}", state.running, counted(state.wanted, "replica")))
@@ -43,7 +42,7 @@ fn request(a: &v1::Allocation) -> Option<Scaling> {
     a.scaling.as_ref().and_then(|scaling| scaling_request(scaling).ok())
 }
 
-/// Rows about a service that scales; none for other work.
+/// Rows about a scaled service; none for other work.
 pub fn scaling_rows(a: &v1::Allocation) -> Vec<(&'static str, String)> {
     let Some(scaling) = request(a) else { return Vec::new() };
     let absent = v1::ScalingState::default();
@@ -93,7 +92,7 @@ fn reading_rows(policy: &ScalePolicy, reading: Option<&v1::MetricReading>) -> Ve
         "above" => vec![("Metric", format!("above {target}{since}{value}"))],
         "below" => vec![("Metric", format!("below {floor}{since}{value}"))],
         "within" => vec![("Metric", format!("{floor} to {target}{since}{value}"))],
-        look => vec![("Metric", format!("{look}{since}")), ("", shortened(&reading.why, WHY_CHARS_MAX))],
+        look => vec![("Metric", format!("{look}{since}")), ("", reading.why.clone())],
     }
 }
 
@@ -108,7 +107,7 @@ fn change_text(change: &v1::ScaleChange) -> String {
     format!("{} to {} at {at}{why}", change.from, change.to)
 }
 
-/// Where to see more of a service that scales; empty for other work.
+/// Where to see more of a scaled service; empty for other work.
 pub fn service_text(a: &v1::Allocation) -> String {
     if !is_scaled(a) {
         return String::new();
@@ -141,7 +140,7 @@ pub fn living_replicas_first(replicas: &mut [v1::Allocation]) {
     });
 }
 
-/// Rows about a specification of a service that scales.
+/// Rows about a specification of a scaled service.
 pub fn rows_of_spec(scaling: Option<&v1::Scaling>) -> Vec<(&'static str, String)> {
     let Some(scaling) = scaling.and_then(|scaling| scaling_request(scaling).ok()) else { return Vec::new() };
     let text = |ms: u64| units_text(Duration::from_millis(ms));
@@ -185,7 +184,7 @@ pub struct PolicyJson {
 }
 
 impl ScalingJson {
-    /// `None`: it is no service that scales.
+    /// `None`: it is no scaled service.
     pub fn of(scaling: Option<&v1::Scaling>) -> Option<Self> {
         let Scaling { replicas_min, replicas_max, policy, drain } = scaling_request(scaling?).ok()?;
         let policy = policy.map(|policy| PolicyJson {
@@ -203,7 +202,7 @@ impl ScalingJson {
 
 /// The replicas of a service, and what its loop found, as JSON.
 #[derive(Serialize)]
-pub struct ReplicasJson<'a> {
+pub struct ScalingStateJson<'a> {
     wanted: u32,
     waiting: u32,
     running: u32,
@@ -224,7 +223,10 @@ pub struct ReadingJson<'a> {
     since: Option<String>,
     /// Its value then.
     value: Option<f64>,
-    why_missing: Option<&'a str>,
+    /// Why it had none.
+    why: Option<&'a str>,
+    /// How many looks in a row had none, counted up to 3.
+    missing: u32,
 }
 
 /// A change of the wanted number of replicas, as JSON.
@@ -238,7 +240,7 @@ pub struct ChangeJson<'a> {
     value: Option<f64>,
 }
 
-impl<'a> From<&'a v1::ScalingState> for ReplicasJson<'a> {
+impl<'a> From<&'a v1::ScalingState> for ScalingStateJson<'a> {
     fn from(state: &'a v1::ScalingState) -> Self {
         Self {
             wanted: state.wanted,
@@ -249,7 +251,8 @@ impl<'a> From<&'a v1::ScalingState> for ReplicasJson<'a> {
                 look: &reading.look,
                 since: time(reading.since_ms),
                 value: reading.value,
-                why_missing: filled(&reading.why),
+                why: filled(&reading.why),
+                missing: reading.missing,
             }),
             change: state.change.as_ref().map(|change| ChangeJson {
                 at: time(change.at_ms),
@@ -292,9 +295,9 @@ Last change:  3 to 4 at 2026-03-05T10:00:11.000Z (the metric was 0.93)
         };
         let missing = with(|state| {
             let reading = state.reading.as_mut().unwrap();
-            (reading.look, reading.value, reading.why) = ("missing".into(), None, format!("the store {}", "x".repeat(90)));
+            (reading.look, reading.value, reading.why) = ("missing".into(), None, "the store is away".into());
         });
-        assert!(missing.contains("Metric:       missing since 2026-03-05T10:00:12.000Z\n              the store xxx"), "{missing}");
+        assert!(missing.contains("Metric:       missing since 2026-03-05T10:00:12.000Z\n              the store is away\n"), "{missing}");
         let within = with(|state| state.reading.as_mut().unwrap().look = "within".into());
         assert!(within.contains("Metric:       0.4 to 0.8 since 2026-03-05T10:00:12.000Z (0.91 then)\n"), "{within}");
         assert!(with(|state| state.reading = None).contains("Metric:       not looked at yet\n"));
@@ -373,12 +376,12 @@ Drain:      SIGUSR1, then 30 seconds
                 },
             })
         );
-        let json = serde_json::to_value(service().scaling_state.as_ref().map(ReplicasJson::from)).unwrap();
+        let json = serde_json::to_value(service().scaling_state.as_ref().map(ScalingStateJson::from)).unwrap();
         assert_eq!(
             json,
             serde_json::json!({
                 "wanted": 4, "waiting": 1, "running": 3, "leaving": 2, "alternations": 0, "early_ends": 0,
-                "reading": { "look": "above", "since": "2026-03-05T10:00:12.000Z", "value": 0.91, "why_missing": null },
+                "reading": { "look": "above", "since": "2026-03-05T10:00:12.000Z", "value": 0.91, "why": null, "missing": 0 },
                 "change": { "at": "2026-03-05T10:00:11.000Z", "from": 3, "to": 4, "by": null, "value": 0.93 },
             })
         );

@@ -67,7 +67,7 @@ use watching::{Compare, Diag, Watch};
 /// Runs work on the machines of a cluster
 ///
 /// What you submit is an allocation. Name it by its id, by a unique prefix of its id, or by @last: the one that was
-/// submitted last in this terminal session. Behind it, [3] names replica 3 of a service that scales, or task 3 of a task
+/// submitted last in this terminal session. Behind it, [3] names replica 3 of a scaled service, or task 3 of a task
 /// group. Every command asks the agent of this machine, or the one that --endpoint names.
 #[derive(Parser)]
 #[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES)]
@@ -128,7 +128,7 @@ pub enum Command {
     Requeue(Later<Requeue>),
     /// Run the failed tasks of a task group again, or some of its tasks, as a new task group
     Retry(Later<Retry>),
-    /// Set how many replicas of a service that scales are wanted
+    /// Set how many replicas of a scaled service are wanted
     Scale(Later<Scale>),
     /// Send a signal to the ranks of running allocations, on all of their nodes
     Signal(Later<Signal>),

@@ -16,7 +16,7 @@ const SUBMITTING_COMMANDS: [&str; 3] = ["submit", "launch", "session"];
 /// The options of task groups, which only `submit` has.
 const TASK_GROUP_OPTIONS: [&str; 4] = ["--task-group", "--array", "-a", "--max-failures"];
 
-/// What other systems call the bounds of a service that scales.
+/// What other systems call the bounds of a scaled service.
 const REPLICA_OPTIONS: [&str; 3] = ["--replicas", "--min-replicas", "--max-replicas"];
 
 /// Documented commands that are not built: a command, or a command and its subcommand.
@@ -130,12 +130,12 @@ fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> Usa
     }
     let scales = ScalingFlags::NAMES.contains(&option) || REPLICA_OPTIONS.contains(&option);
     if command != "submit" && scales {
-        return UsageError::new(format!("{option}: `lattice {command}` has no replicas: only a submission is a service that scales"))
+        return UsageError::new(format!("{option}: `lattice {command}` has no replicas: only a submission is a scaled service"))
             .with_hint("`lattice submit --reactive --min-nodes=1 --max-nodes=8 SCRIPT` runs a script in 1 to 8 replicas");
     }
     let error = UsageError::new(format!("{option}: `lattice {command}` has no such option"));
     if scales {
-        return error.with_hint("a service that scales has --reactive --min-nodes=N --max-nodes=M: replicas on a node each");
+        return error.with_hint("a scaled service has --reactive --min-nodes=N --max-nodes=M: replicas on a node each");
     }
     if let (Some(known), _) = sbatch::find_option(option) {
         return match known.rule {

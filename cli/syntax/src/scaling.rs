@@ -1,4 +1,4 @@
-//! The options of a submission that make it a service that scales.
+//! The options of a submission that make it a scaled service.
 
 use crate::UsageError;
 use crate::flags::{TimeError, parse_positive};
@@ -9,11 +9,11 @@ use lattice_model::signal::WorkSignal;
 use lattice_model::{Amount, ScaleMetric, millis};
 use std::time::Duration;
 
-/// The options of a submission that make it a service that scales. They are not in `SubmitFlags`, because a launch or a
+/// The options of a submission that make it a scaled service. They are not in `SubmitFlags`, because a launch or a
 /// session has no replicas.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScalingFlags {
-    /// Run it as a service that scales: in replicas on a node each, of which --scale-metric or `lattice scale` adds some
+    /// Run it as a scaled service: in replicas on a node each, of which --scale-metric or `lattice scale` adds some
     /// or takes some away. It has no walltime
     #[arg(long)]
     pub reactive: bool,
@@ -117,7 +117,7 @@ impl ScalingFlags {
         if !self.reactive {
             return match self.given().next() {
                 None => Ok(None),
-                Some(option) => Err(UsageError::new(format!("{option} is for services that scale, and this work is none"))
+                Some(option) => Err(UsageError::new(format!("{option} is for scaled services, and this work is none"))
                     .with_hint(format!("add --reactive, or leave {option} out"))),
             };
         }
@@ -237,9 +237,9 @@ mod tests {
     fn half_of_what_belongs_together_is_refused_with_the_other_half() {
         assert_eq!(
             refused("--max-nodes=3"),
-            "--max-nodes is for services that scale, and this work is none | add --reactive, or leave --max-nodes out"
+            "--max-nodes is for scaled services, and this work is none | add --reactive, or leave --max-nodes out"
         );
-        assert!(refused("--drain-grace=3").starts_with("--drain-grace is for services that scale"));
+        assert!(refused("--drain-grace=3").starts_with("--drain-grace is for scaled services"));
         for line in ["--reactive", "--reactive --min-nodes=1", "--reactive --max-nodes=2"] {
             assert!(refused(line).ends_with("say both, such as --min-nodes=1 --max-nodes=8"), "{line}");
         }

@@ -1,5 +1,5 @@
 //! Task groups on the command line: the options that make one, and its tasks behind its id, as in `ID[7]`. The same
-//! brackets name a replica of a service that scales.
+//! brackets name a replica of a scaled service.
 
 use crate::UsageError;
 use clap::Args;

@@ -44,7 +44,7 @@ pub(super) fn refuse_without_index(allocation: &Allocation) -> Result<(), Status
              hint: `lattice logs '{short}[INDEX]'` shows one; `lattice status {short} --tasks` shows which failed"
         ),
         None if allocation.is_scaled_service() => format!(
-            "allocation {short} is a service that scales: each replica has an output of its own\n\
+            "allocation {short} is a scaled service: each replica has an output of its own\n\
              hint: name a replica, as in `lattice logs '{short}[0]'`; `lattice status {short} --replicas` lists them"
         ),
         None => return Ok(()),

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 #[derive(Args)]
 pub struct Explain {
-    /// The allocation: its id, the beginning of it, or @last; or one task of a task group, or one replica of a service
-    /// that scales: 'ID[7]'
+    /// The allocation: its id, the beginning of it, or @last; or one task of a task group, or one replica of a scaled
+    /// service: 'ID[7]'
     #[arg(required_unless_present = "queue")]
     pub id: Option<OneTarget>,
     /// Instead of one allocation, all that waits in this vCluster, in the order in which it is served, and why it waits
@@ -19,8 +19,8 @@ pub struct Explain {
 
 #[derive(Args)]
 pub struct Status {
-    /// One allocation: its id, the beginning of it, or @last; or one task of a task group, or one replica of a service
-    /// that scales: 'ID[7]'
+    /// One allocation: its id, the beginning of it, or @last; or one task of a task group, or one replica of a scaled
+    /// service: 'ID[7]'
     #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node"])]
     pub id: Option<OneTarget>,
     /// Show the tasks of a task group: a line for each state and exit code. -o wide, json and yaml have a record for each
@@ -30,7 +30,7 @@ pub struct Status {
     /// Show the lanes of a task group: the allocations in which its tasks run, one after another
     #[arg(long, requires = "id", conflicts_with_all = ["tasks", "watch"])]
     pub lanes: bool,
-    /// Show the replicas of a service that scales: the allocations that run it
+    /// Show the replicas of a scaled service: the allocations that run it
     #[arg(long, requires = "id", conflicts_with_all = ["tasks", "lanes", "watch"])]
     pub replicas: bool,
     /// Allocations of all users, not only yours; the site may hide who owns them
@@ -114,7 +114,7 @@ ends with the task.";
 #[derive(Args)]
 #[command(after_help = LOGS_NOTE)]
 pub struct Logs {
-    /// The allocation; or one task of a task group, or one replica of a service that scales: 'ID[7]'
+    /// The allocation; or one task of a task group, or one replica of a scaled service: 'ID[7]'
     pub id: OneTarget,
     /// Of a task group: the task with this index
     #[arg(long, value_name = "INDEX", conflicts_with = "rank")]

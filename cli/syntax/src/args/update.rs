@@ -19,7 +19,7 @@ more than the work has run, lower the class, and change the name. Operators may
 also lengthen the walltime and raise the class then. If one change is refused,
 nothing changes.
 
-Of a task group or a service that scales, all of this can be changed until it
+Of a task group or a scaled service, all of this can be changed until it
 has ended, and holds for the lanes or replicas that get nodes from then on.
 Those that have nodes keep what they had.
 
