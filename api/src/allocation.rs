@@ -2,6 +2,7 @@
 
 use crate::v1;
 use lattice_model::dependency::SINGLETON;
+use lattice_model::scaling::{Amount, Reading, ScaleChange, ScalingState};
 use lattice_model::time::Timestamp;
 use lattice_model::{Allocation, AllocationId, AllocationState, Attempt, EndReason, Entrypoint, Parent, TaskGroup};
 use thiserror::Error;
@@ -93,11 +94,37 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         tasks: None,
         lane_of: allocation.lane.map(|lane| lane.group.to_string()).unwrap_or_default(),
         lane_number: allocation.lane.map_or(0, |lane| lane.number),
+        replica_of: allocation.replica.as_deref().map(|replica| replica.service.to_string()).unwrap_or_default(),
+        replica_number: allocation.replica.as_deref().map_or(0, |replica| replica.number),
+        scaling: spec.scaling.as_deref().filter(|_| allocation.is_scaled_service()).map(crate::spec::scaling_to_proto),
+        scaling_state: allocation.scaling.as_deref().map(scaling_state),
         command: Vec::new(),
         working_dir: String::new(),
         script: String::new(),
         attempts: allocation.attempts.iter().map(attempt).collect(),
         attempt: allocation.attempt_number(),
+    }
+}
+
+fn scaling_state(state: &ScalingState) -> v1::ScalingState {
+    let ScalingState { wanted, waiting, running, leaving, reading, change, alternations, early_ends } = state;
+    v1::ScalingState {
+        wanted: *wanted,
+        waiting: *waiting,
+        running: *running,
+        leaving: *leaving,
+        reading: reading.as_ref().map(|reading| {
+            let Reading { look, since, value, why, missing } = reading;
+            let value = value.map(Amount::as_f64);
+            v1::MetricReading { look: look.to_string(), since_ms: since.0, value, why: why.clone(), missing: *missing }
+        }),
+        change: change.as_ref().map(|change| {
+            let ScaleChange { at, from, to, by, value } = change;
+            let by = by.clone().unwrap_or_default();
+            v1::ScaleChange { at_ms: at.0, from: *from, to: *to, by, value: value.map(Amount::as_f64) }
+        }),
+        alternations: *alternations,
+        early_ends: *early_ends,
     }
 }
 
@@ -178,7 +205,11 @@ pub fn state_from_name(name: &str) -> Result<AllocationState, UnknownState> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationSpec, Dependencies, DependencyCondition, Epoch, LaneOf, MemoryKill, ParentState, Principal, Revision};
+    use lattice_model::scaling::Look;
+    use lattice_model::{
+        AllocationSpec, Dependencies, DependencyCondition, Drain, Epoch, LaneOf, MemoryKill, ParentState, Principal, ReplicaOf, Revision,
+        Scaling,
+    };
 
     fn allocation(state: AllocationState, reason: Option<EndReason>) -> Allocation {
         let spec = v1::AllocationSpec {
@@ -278,6 +309,28 @@ mod tests {
         let lane = to_proto(&runs);
         assert_eq!((lane.state.as_str(), lane.task_group.as_str()), ("Pending", ""), "its own state");
         assert_eq!((lane.lane_of.as_str(), lane.lane_number), (group, 3));
+    }
+
+    #[test]
+    fn a_service_shows_how_it_scales_and_a_replica_names_its_service() {
+        let mut service = allocation(AllocationState::Pending, None);
+        let scaling = Scaling { replicas_min: 2, replicas_max: 6, policy: None, drain: Drain::default() };
+        service.spec = AllocationSpec { scaling: Some(Box::new(scaling)), ..AllocationSpec::clone(&service.spec) }.into();
+        let reading = Reading { look: Look::Above, since: Timestamp(7), value: Some(Amount(910_000)), why: String::new(), missing: 0 };
+        let change = ScaleChange { at: Timestamp(6), from: 2, to: 3, by: Some("ada".into()), value: None };
+        let (reading, change) = (Some(reading), Some(change));
+        service.scaling = Some(Box::new(ScalingState { wanted: 3, running: 2, waiting: 1, reading, change, ..ScalingState::default() }));
+        let shown = to_proto(&service);
+        assert_eq!((shown.state.as_str(), shown.scaling.map(|s| (s.replicas_min, s.replicas_max))), ("Running", Some((2, 6))));
+        let state = shown.scaling_state.unwrap();
+        assert_eq!((state.wanted, state.running, state.waiting, state.leaving), (3, 2, 1, 0));
+        let reading = state.reading.unwrap();
+        assert_eq!((reading.look.as_str(), reading.value, reading.since_ms), ("above", Some(0.91), 7));
+        assert_eq!(state.change, Some(v1::ScaleChange { at_ms: 6, from: 2, to: 3, by: "ada".into(), value: None }));
+        let of = ReplicaOf { service: service.id, number: 3 };
+        let replica = to_proto(&Allocation { replica: Some(Box::new(of)), scaling: None, ..service.clone() });
+        assert_eq!((replica.replica_of, replica.replica_number, replica.state.as_str()), (service.id.to_string(), 3, "Pending"));
+        assert_eq!((replica.scaling, replica.scaling_state), (None, None));
     }
 
     #[test]

@@ -37,7 +37,12 @@ fn specs() -> Vec<Vec<u8>> {
     let run = v1::IndexRun { first: 0, last: 98, step: 2 };
     let group = v1::TaskGroup { indices: vec![run], concurrency: 20, max_failures: Some(3) };
     let grouped = v1::AllocationSpec { task_group: Some(group), ..plain[1].clone() };
-    plain.iter().chain([&full, &grouped]).map(Message::encode_to_vec).collect()
+    let policy = v1::ScalePolicy { metric: "q{a=\"b\"}".into(), target: "0.8".into(), ..Default::default() };
+    let drain = v1::Drain { signal: "USR1".into(), grace_ms: Some(9) };
+    let scaling = v1::Scaling { replicas_min: 1, replicas_max: 4, policy: Some(policy), drain: Some(drain) };
+    let lifecycle = v1::Lifecycle { r#type: "reactive".into(), scaling: Some(scaling), ..Default::default() };
+    let scaled = v1::AllocationSpec { lifecycle: Some(lifecycle), ..plain[0].clone() };
+    plain.iter().chain([&full, &grouped, &scaled]).map(Message::encode_to_vec).collect()
 }
 
 fn record() -> Vec<u8> {

@@ -8,9 +8,10 @@ mod data;
 mod dependency;
 mod entrypoint;
 mod image;
-mod lifecycle;
+pub(crate) mod lifecycle;
 mod probe;
 mod pty;
+mod scaling;
 mod shape;
 mod share;
 mod tasks;
@@ -19,6 +20,8 @@ mod unbuilt;
 pub use binding::binding_request;
 pub use dependency::{is_singleton, singleton};
 pub use image::{ImageRequest, image_request, parse_image};
+pub(crate) use scaling::from_model as scaling_to_proto;
+pub use scaling::scaling_request;
 pub use shape::shape_request;
 pub use share::amount;
 pub use tasks::{index_run, task_indices};
@@ -119,6 +122,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         depends_on,
         singleton,
         tasks: spec.task_group.as_ref().map(tasks::to_model).transpose()?.map(Box::new),
+        scaling: lifecycle.scaling.map(Box::new),
     };
     model.validate()?;
     // Not a rule of the model: the ledger applies submissions of earlier versions again.
@@ -128,6 +132,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         return Err(SpecError::Invalid { field: "requeue", why: why.to_owned() });
     }
     tasks::check(&model)?;
+    scaling::check(&model)?;
     stdin_check(&model)?;
     Ok(model)
 }
@@ -167,7 +172,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
             topology: topology_name(&spec.constraints),
             ..share::from_model(spec.nodes, spec.share.as_ref())
         }),
-        lifecycle: Some(lifecycle::from_model(spec.walltime, spec.preemption_class)),
+        lifecycle: Some(lifecycle::from_model(spec)),
         tasks_per_node: spec.tasks_per_node,
         binding: binding::from_model(&spec.binding),
         launch: shape::from_model(&spec.launch),

@@ -19,7 +19,8 @@ pub fn to_proto(allocation: &Allocation) -> v1::TracedWork {
         tenant,
         vcluster,
         resources,
-        lifecycle,
+        // A replica of a service is placed and runs as a service does.
+        lifecycle: lifecycle.map(spec::lifecycle::without_scaling),
         requeue,
         checkpoint: allocation.spec.checkpoint.is_some(),
         // A lane has its group's place in the queue, and comes only when one before it makes room.
@@ -75,8 +76,8 @@ mod tests {
     use super::*;
     use lattice_model::trace::Span;
     use lattice_model::{
-        AllocationSpec, AllocationState, Attempt, Dependencies, DependencyCondition, EndReason, Epoch, LaneOf, Parent, ParentState,
-        Principal, TaskGroup, Timestamp,
+        AllocationSpec, AllocationState, Attempt, Dependencies, DependencyCondition, Drain, EndReason, Epoch, LaneOf, Parent, ParentState,
+        Principal, ReplicaOf, Scaling, TaskGroup, Timestamp,
     };
     use std::path::Path;
 
@@ -121,6 +122,16 @@ mod tests {
         let lane = to_proto(&work);
         assert_eq!((lane.held, lane.submitted_at_ms), (false, 1000));
         assert_eq!(request(&lane, 1).unwrap(), Request::of(&allocation().spec, 1));
+    }
+
+    #[test]
+    fn a_replica_is_work_like_any_service() {
+        let mut work = allocation();
+        let scaling = Scaling { replicas_min: 1, replicas_max: 4, policy: None, drain: Drain::default() };
+        let service = AllocationSpec { walltime: None, nodes: 1, ..AllocationSpec::clone(&work.spec) };
+        work.spec = AllocationSpec { scaling: Some(Box::new(scaling)), ..service.clone() }.into();
+        work.replica = Some(Box::new(ReplicaOf { service: work.id, number: 0 }));
+        assert_eq!(request(&to_proto(&work), 1).unwrap(), Request::of(&service, 1));
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod preempt;
 mod quorum;
 mod retry;
 mod revocations;
+mod scale;
 mod service;
 pub mod session;
 mod signal;
@@ -69,6 +70,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Update(Later(args)) => update::run(session, args).await,
         Command::Requeue(Later(args)) => signal::requeue(session, args).await,
         Command::Retry(Later(args)) => retry::run(session, args).await.map(success),
+        Command::Scale(Later(args)) => scale::run(session, args).await.map(success),
         Command::Signal(Later(args)) => signal::signal(session, args).await,
         Command::Logs(Later(args)) => logs::run(session, args).await,
         Command::Top(Later(args)) => top::run(session, args).await.map(success),

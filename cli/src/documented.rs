@@ -10,6 +10,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use lattice_api::v1;
 use lattice_cli_syntax::args::admin::AdminCommand;
+use lattice_cli_syntax::args::submit::Submit;
 use lattice_cli_syntax::args::vcluster::AdminVCluster;
 use lattice_cli_syntax::args::{Cli, Command};
 use lattice_cli_syntax::directives::words::split_words;
@@ -32,17 +33,20 @@ fn outcome(line: &str) -> Result<(), Failure> {
     };
     match command {
         Command::Submit(submit) => {
-            let task_group = submit.0.tasks.to_message()?;
-            submission(&submit.0.flags, Program::Command(vec!["true".to_owned()]), task_group)
+            let Submit { flags, tasks, scaling, .. } = submit.0;
+            let mut spec = specification(&flags, Program::Command(vec!["true".to_owned()]))?;
+            spec.task_group = tasks.to_message()?;
+            request::apply_scaling(&mut spec, &flags, &scaling)?;
+            check(spec)
         }
         Command::Launch(launch) if launch.0.alloc.is_some() => {
             assert_eq!(launch.0.flags.first_allocation_option(), None, "{line}");
             Ok(())
         }
-        Command::Launch(launch) => submission(&launch.0.flags, Program::Command(launch.0.command), None),
+        Command::Launch(launch) => check(specification(&launch.0.flags, Program::Command(launch.0.command))?),
         Command::Session(open) if open.0.command.is_none() => {
             session::check_walltime(&open.0.flags)?;
-            submission(&open.0.flags, Program::Session, None)
+            check(specification(&open.0.flags, Program::Session)?)
         }
         Command::Admin(admin) => match admin.0.command {
             AdminCommand::VCluster(admin) => {
@@ -55,7 +59,7 @@ fn outcome(line: &str) -> Result<(), Failure> {
     }
 }
 
-fn submission(flags: &SubmitFlags, program: Program, task_group: Option<v1::TaskGroup>) -> Result<(), Failure> {
+fn specification(flags: &SubmitFlags, program: Program) -> Result<v1::AllocationSpec, Failure> {
     let settings = Settings {
         endpoints: Vec::new(),
         tenant: "physics".into(),
@@ -65,8 +69,11 @@ fn submission(flags: &SubmitFlags, program: Program, task_group: Option<v1::Task
         width: Width::Terse,
     };
     let around = Surroundings { env: HashMap::new(), dir: "/project".into() };
-    let mut spec = request::build_specification(flags, program, &settings, around)?;
-    spec.task_group = task_group;
+    request::build_specification(flags, program, &settings, around)
+}
+
+/// Checks a specification as the agent does.
+fn check(mut spec: v1::AllocationSpec) -> Result<(), Failure> {
     // The agent looks the ids up.
     for (number, dependency) in (1..).zip(&mut spec.depends_on) {
         if !lattice_api::spec::is_singleton(dependency) {

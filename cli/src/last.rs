@@ -85,10 +85,13 @@ fn forget_oldest(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The key to send to one of these agents: `typed`, or for `@last` the id of this terminal session's last submission to
-/// them.
+/// The key to send to one of these agents: `typed`, in which `@last` is the id of this terminal session's last submission
+/// to them; it may be followed by the number of a replica, as in `@last[3]`.
 pub fn resolve(typed: &str, endpoints: &[String]) -> Result<String, Failure> {
-    if typed == "@last" { recall(endpoints) } else { Ok(typed.to_owned()) }
+    match typed.strip_prefix("@last") {
+        Some(replica) if replica.is_empty() || replica.starts_with('[') => Ok(recall(endpoints)? + replica),
+        Some(_) | None => Ok(typed.to_owned()),
+    }
 }
 
 /// The newest id that this terminal session stored for one of these agents.
@@ -142,6 +145,16 @@ mod tests {
         assert_eq!(of("a", &["unix:/1"]), Some(id(4)));
         symlink("no id", dir.0.join(entry_name("c", "unix:/1"))).unwrap();
         assert_eq!(of("c", &["unix:/1"]), None);
+    }
+
+    #[test]
+    fn only_the_whole_name_is_replaced() {
+        for key in ["1f0c", "1f0c[3]", "@lastly", "@las", ""] {
+            assert_eq!(resolve(key, &[]).ok().as_deref(), Some(key));
+        }
+        for last in ["@last", "@last[3]"] {
+            assert_eq!(resolve(last, &[]).unwrap_err().exit(), Exit::NotFound as u8, "{last}: there are no agents");
+        }
     }
 
     #[test]

@@ -6,5 +6,5 @@ mod specification;
 mod surroundings;
 
 pub use program::{Program, STDIN, is_piped, nothing_to_run, read_script};
-pub use specification::build_specification;
+pub use specification::{apply_scaling, build_specification};
 pub use surroundings::{Surroundings, task_variables};

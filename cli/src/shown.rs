@@ -12,6 +12,7 @@ mod nodes;
 mod program;
 #[cfg(test)]
 mod samples;
+mod scaling;
 mod state;
 mod tasks;
 mod values;
@@ -24,6 +25,7 @@ pub use attempts::attempts_text;
 pub use ended_work::{ended_kept, ended_work, ended_work_json};
 pub use nodes::{NODE_HEADING, NodeJson, conformance_json, domains_json, domains_text, node_row, nodes_table, with_exit};
 pub use program::command_line;
+pub use scaling::{ScalingJson, is_scaled, living_replicas_first, replicas_table, rows_of_spec, service_text};
 pub use state::live_first;
 pub use tasks::{
     Task, TaskJson, TasksJson, group_rows, group_text, index_run, lanes_table, range_name, task_block, task_text, tasks_table,

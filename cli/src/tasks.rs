@@ -1,10 +1,46 @@
-//! Asks for one task of a task group.
+//! Asks what a number in brackets behind an id names, as in `ID[7]`: a task of a task group, or a replica of a service that
+//! scales. Asks for one task.
 
 use crate::failure::{Exit, Failure};
 use crate::session::answer;
-use crate::shown::{Task, short};
+use crate::shown::{Task, is_scaled, short};
 use lattice_api::client::Client;
 use lattice_api::v1;
+
+/// What `ID[NUMBER]` names.
+pub enum Numbered {
+    /// The task with this index, of the group with this key.
+    Task { key: String, index: u32 },
+    /// The replica with this key.
+    Replica { key: String },
+}
+
+/// What a number in brackets behind this key names. An allocation that has neither tasks nor replicas is taken for a task
+/// group: the agent says that it is none.
+///
+/// # Errors
+/// The agent refuses, or there is no such allocation.
+pub async fn find_numbered(client: &Client, key: String, index: u32, stale: bool) -> Result<Numbered, Failure> {
+    if has_replicas(client, &key, stale).await? {
+        Ok(Numbered::Replica { key: replica_key(&key, index) })
+    } else {
+        Ok(Numbered::Task { key, index })
+    }
+}
+
+/// Whether it is a scaled service.
+///
+/// # Errors
+/// As [`find_numbered`].
+pub async fn has_replicas(client: &Client, key: &str, stale: bool) -> Result<bool, Failure> {
+    let request = v1::GetAllocationRequest { key: key.to_owned(), stale };
+    answer(client.allocations().get(request)).await.map(|allocation| is_scaled(&allocation))
+}
+
+/// The key of a replica, which the agent looks up.
+pub fn replica_key(service: &str, number: u32) -> String {
+    format!("{service}[{number}]")
+}
 
 /// The task with this index.
 ///

@@ -217,10 +217,10 @@ impl Watched {
         let Self::Allocations { filter: StatusFilter { user, name, vcluster, tenant, node, tags: _ }, until_ended, .. } = self else {
             return true;
         };
-        // As in a list: lanes of task groups only where they are asked for.
-        let shows_lanes = *until_ended || node.is_some();
+        // As in a list: lanes of task groups, and replicas of services, only where they are asked for.
+        let shows_parts = *until_ended || node.is_some();
         let is = |wanted: &Option<String>, has: &str| wanted.as_ref().is_none_or(|wanted| wanted == has);
-        let is_shown = shows_lanes || a.lane_of.is_empty();
+        let is_shown = shows_parts || (a.lane_of.is_empty() && a.replica_of.is_empty());
         is_shown && is(user, &a.owner) && is(name, &a.name) && is(vcluster, queue(&a.vcluster)) && is(tenant, &a.tenant)
     }
 
@@ -315,21 +315,20 @@ mod tests {
     }
 
     #[test]
-    fn lanes_are_shown_where_a_node_or_one_of_them_is_watched() {
+    fn lanes_and_replicas_are_shown_where_a_node_or_one_of_them_is_watched() {
         let lane =
             v1::Allocation { lane_of: "1f0c9a4e-5b7d".into(), lane_number: 3, name: "sweep".into(), ..allocation("b", "Running", 2) };
-        let event = event(vec![allocation("a", "Pending", 1), lane]);
+        let replica =
+            v1::Allocation { replica_of: "1f0c9a4e-5b7d".into(), replica_number: 3, name: "serve".into(), ..allocation("c", "Running", 3) };
+        let event = event(vec![allocation("a", "Pending", 1), lane, replica]);
         let watched = |node: Option<&str>, until_ended| {
             let filter = StatusFilter { node: node.map(str::to_owned), ..StatusFilter::default() };
             let of = Watched::Allocations { states: vec![], filter, until_ended };
             lines(&event, &of).into_iter().map(|line| line.cells[1].clone()).collect::<Vec<_>>()
         };
         assert_eq!(watched(None, false), [""]);
-        let with_lane = ["", "sweep (lane 3 of 1f0c9a4e)"];
-        assert_eq!(
-            (watched(None, true), watched(Some("n1"), false)),
-            (with_lane.map(str::to_owned).to_vec(), with_lane.map(str::to_owned).to_vec())
-        );
+        let with_parts = ["", "sweep (lane 3 of 1f0c9a4e)", "serve (replica 3 of 1f0c9a4e)"].map(str::to_owned).to_vec();
+        assert_eq!((watched(None, true), watched(Some("n1"), false)), (with_parts.clone(), with_parts));
     }
 
     #[test]

@@ -66,6 +66,11 @@ struct Scene {
     logs_of_task: Arc<Mutex<Vec<Option<u32>>>>,
     tasks_cancelled: Arc<Mutex<Vec<v1::CancelTasksRequest>>>,
     retried: Arc<Mutex<Vec<v1::RetryTasksRequest>>>,
+    /// Its allocation is a scaled service; the first two of a list are replicas of it.
+    is_scaled: bool,
+    /// The keys of logs.
+    logs_of: Arc<Mutex<Vec<String>>>,
+    scaled: Arc<Mutex<Vec<v1::ScaleRequest>>>,
     /// Logs and the state stay open after their first message until this is true.
     held: Option<Arc<watch::Sender<bool>>>,
 }
@@ -82,6 +87,7 @@ impl Scene {
             tasks_per_node: 2,
             task_group: if self.is_group { "0-9%2" } else { "" }.into(),
             tasks: self.is_group.then(|| v1::TaskCounts { total: 10, completed: 9, failed: 1, ..Default::default() }),
+            scaling: self.is_scaled.then(|| v1::Scaling { replicas_min: 1, replicas_max: 4, ..Default::default() }),
             ..Default::default()
         }
     }
@@ -144,6 +150,11 @@ impl AllocationService for Scene {
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
         let key = request.into_inner().key;
+        if let Some(number) = key.strip_prefix("1f0c[").and_then(|rest| rest.strip_suffix(']')).filter(|_| self.is_scaled) {
+            let replica =
+                v1::Allocation { replica_of: ID.into(), replica_number: number.parse().unwrap(), ..Scene::default().allocation(ID) };
+            return Ok(Response::new(replica));
+        }
         let submitted = self.submitted.lock().unwrap().iter().any(|s| s.id == key);
         if submitted || (key.len() >= 4 && ID.starts_with(&key)) {
             return Ok(Response::new(self.allocation(if submitted { &key } else { ID })));
@@ -163,6 +174,9 @@ impl AllocationService for Scene {
             allocation.state = "Pending".into();
             allocation.status_message = format!("behind {at} submitted before it");
             allocation.queue_position = [2, 1][at];
+        }
+        for (allocation, number) in allocations.iter_mut().zip([7, 0]).filter(|_| self.is_scaled) {
+            (allocation.replica_of, allocation.replica_number, allocation.scaling) = (ID.into(), number, None);
         }
         allocations.retain(|a| asked.states.is_empty() || asked.states.contains(&a.state));
         allocations.truncate(asked.limit as usize);
@@ -219,6 +233,11 @@ impl AllocationService for Scene {
         Ok(Response::new(v1::SubmitResponse { id, warning: String::new(), checked: None }))
     }
 
+    async fn scale(&self, request: Request<v1::ScaleRequest>) -> Result<Response<v1::ScaleResponse>, Status> {
+        self.scaled.lock().unwrap().push(request.into_inner());
+        Ok(Response::new(v1::ScaleResponse { id: ID.into(), before: 3, metric: String::new() }))
+    }
+
     async fn explain(&self, _: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
         Err(Status::internal("not asked here"))
     }
@@ -226,6 +245,7 @@ impl AllocationService for Scene {
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
         let request = request.into_inner();
         self.logs_of_task.lock().unwrap().push(request.task);
+        self.logs_of.lock().unwrap().push(request.key.clone());
         self.resumed.lock().unwrap().extend(request.received);
         if let Some(held) = &self.held {
             return Ok(held_between(held, chunk(0, false, b"first\n"), chunk(0, false, b"last\n")));
@@ -661,6 +681,48 @@ fn a_task_group_is_submitted_shown_and_run_again() {
         assert_eq!((asked[0].key.as_str(), &asked[0].indices), ("1f0c", &vec![v1::IndexRun { first: 1, last: 3, step: 1 }]));
         assert_eq!((&asked[1].key, &asked[1].indices), (&asked[0].id, &Vec::new()), "all that failed");
         assert_eq!(all, format!("Submitted allocation {}\n", &asked[1].id[..8]));
+    });
+}
+
+#[test]
+fn a_service_that_scales_is_submitted_scaled_and_shown_by_its_replicas() {
+    let scene = Scene { is_scaled: true, some_wait: true, ..Default::default() };
+    served(scene.clone(), |dir| {
+        let policy = ["--scale-metric=cpu_utilization", "--scale-target=0.8"];
+        let line = [&["submit", "--reactive", "--min-nodes=1", "--max-nodes=4"][..], &policy, &["--", "true"]].concat();
+        assert_eq!(run(dir, &line).0, Some(0));
+        let sent = scene.submitted.lock().unwrap().pop().unwrap().spec.unwrap().lifecycle.unwrap();
+        assert_eq!((sent.r#type.as_str(), sent.walltime_seconds), ("reactive", 0));
+        assert_eq!(
+            sent.scaling.unwrap().policy.map(|policy| (policy.metric, policy.target)),
+            Some(("cpu_utilization".into(), "0.8".into()))
+        );
+
+        let (code, stdout, stderr) = run(dir, &["scale", "1f0c", "4"]);
+        assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), "4 replicas are wanted of service 1f0c9a4e; 3 before\n", ""));
+        assert_eq!(*scene.scaled.lock().unwrap(), [v1::ScaleRequest { key: "1f0c".into(), replicas: 4 }]);
+
+        let (_, stdout, _) = run(dir, &["status", "1f0c"]);
+        assert!(stdout.contains("1 to 4") && stdout.contains("`lattice status 1f0c9a4e --replicas` lists its replicas"), "{stdout}");
+        let (code, stdout, _) = run(dir, &["status", "1f0c", "--replicas", "-o", "name"]);
+        assert_eq!(code, Some(0));
+        let ids: Vec<&str> = stdout.lines().map(|line| &line[..8]).collect();
+        assert_eq!(ids, ["10000000", "20000000", "30000000"], "those that wait, by number, and then the ended one");
+        assert!(scene.listed.lock().unwrap().iter().all(|asked| asked.lanes_of == ID));
+        let (_, stdout, _) = run(dir, &["status", "1f0c[3]"]);
+        assert!(stdout.contains("3 of service 1f0c9a4e\n"), "{stdout}");
+
+        assert_eq!(run(dir, &["logs", "1f0c[3]", "--rank=0"]).0, Some(0), "a replica has ranks");
+        assert_eq!((scene.logs_of.lock().unwrap().pop(), scene.logs_of_task.lock().unwrap().pop()), (Some("1f0c[3]".into()), Some(None)));
+        assert_eq!(run(dir, &["cancel", "1f0c[3,5-6]"]).0, Some(0));
+        assert_eq!(*scene.cancelled.lock().unwrap(), ["1f0c[3]", "1f0c[5]", "1f0c[6]"]);
+        assert!(scene.tasks_cancelled.lock().unwrap().is_empty());
+        let (code, _, stderr) = run(dir, &["cancel", "1f0c[0-9999]"]);
+        assert!(code == Some(2) && stderr.contains("`lattice cancel 1f0c` ends the whole service"), "{code:?} {stderr}");
+    });
+    served(Scene::default(), |dir| {
+        let (code, _, stderr) = run(dir, &["status", "1f0c", "--replicas"]);
+        assert!(code == Some(4) && stderr.contains("is no scaled service"), "{code:?} {stderr}");
     });
 }
 

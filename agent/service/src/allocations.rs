@@ -13,7 +13,7 @@ use super::submitted::Submitting;
 use super::watching::AllocationWatch;
 use super::{
     Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, monitoring, output, preempting,
-    signalling, tasks, telemetry, updating, usage,
+    scaling, signalling, tasks, telemetry, updating, usage,
 };
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -68,10 +68,7 @@ impl AllocationService for Api {
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
         let caller = self.caller(&request).await?;
         let v1::GetAllocationRequest { key, stale } = request.into_inner();
-        let (allocation, age_ms) = match self.ask(Ask::GetAllocation { key }, stale).await? {
-            (Answer::Allocation(allocation), age_ms) => (*allocation, age_ms),
-            (other, _) => return Err(unexpected(&other)),
-        };
+        let (allocation, age_ms) = self.find_allocation(&key, stale).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
         let status_messages = StatusMessages::of(&cluster, self, std::iter::once(&allocation)).await?;
@@ -110,7 +107,7 @@ impl AllocationService for Api {
         let node = given(request.node).map(|node| node_id(&node)).transpose()?;
         let lanes = match given(request.lanes_of) {
             Some(group) => WantedLanes::Of(allocation_id(&group)?),
-            // What is on a node are lanes, and not their groups.
+            // What is on a node are lanes and replicas, and not their groups and services.
             None if node.is_some() => WantedLanes::All,
             None => WantedLanes::LeftOut,
         };
@@ -193,6 +190,10 @@ impl AllocationService for Api {
 
     async fn retry_tasks(&self, request: Request<v1::RetryTasksRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
         tasks::retry(self, request).await.map(Response::new)
+    }
+
+    async fn scale(&self, request: Request<v1::ScaleRequest>) -> Result<Response<v1::ScaleResponse>, Status> {
+        scaling::scale(self, request).await.map(Response::new)
     }
 
     async fn preempt(&self, request: Request<v1::PreemptRequest>) -> Result<Response<v1::PreemptResponse>, Status> {
@@ -333,8 +334,10 @@ impl Api {
         spec: AllocationSpec,
         owner: Principal,
     ) -> Result<(), Status> {
-        // A task group gets no nodes itself: its lanes do, as soon as a scheduler's watch shows them.
-        let claim = if spec.tasks.is_some() { None } else { self.placing.newcomer(id, &spec, &owner) };
+        // Neither a task group nor a scaled service gets nodes itself: their lanes and replicas do, as soon as a
+        // scheduler's watch shows them.
+        let is_group = spec.tasks.is_some() || spec.scaling.is_some();
+        let claim = if is_group { None } else { self.placing.newcomer(id, &spec, &owner) };
         let life = Incarnation(self.context.work.view.borrow().incarnation);
         let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_named(&spec.vcluster).to_owned());
         let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life) };

@@ -1,5 +1,6 @@
 //! What all handlers share: the handles of this agent, and the common requests to the quorum.
 
+use super::arguments::replica_key;
 use super::heads::Heads;
 use super::measurement_reads::MeasurementReads;
 use super::outlooks::Outlooks;
@@ -9,6 +10,7 @@ use crate::user_shares::UserShares;
 use lattice_agent_common::config::work::WorkMay;
 use lattice_agent_common::session_state::SessionState;
 use lattice_agent_common::user_quota::UserQuota;
+use lattice_ledger::lane_id;
 use lattice_membership::Membership;
 use lattice_membership::cluster::Cluster;
 use lattice_meshd::context::Shared;
@@ -25,7 +27,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::Stream;
 use tokio_util::task::TaskTracker;
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// Timeout of one request to the quorum; then the caller gets the status `unavailable`.
 pub(super) const QUORUM_TIMEOUT: Duration = Duration::from_secs(3);
@@ -111,11 +113,37 @@ impl Api {
         }
     }
 
-    /// One allocation, by id or prefix, from the quorum.
+    /// One allocation, by id or prefix, from the quorum; or a replica, by its service and its number,
+    /// as `ID[3]`.
     pub(super) async fn allocation(&self, key: &str) -> Result<Allocation, Status> {
-        match self.quorum.call(&Ask::GetAllocation { key: key.to_owned() }, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
-            Answer::Allocation(allocation) => Ok(*allocation),
-            other => Err(unexpected(&other)),
+        self.find_allocation(key, false).await.map(|(allocation, _)| allocation)
+    }
+
+    /// As [`Self::allocation`]. If `stale`, one member answers from its own state; also returns the
+    /// greatest age of that answer, in milliseconds.
+    pub(super) async fn find_allocation(&self, key: &str, stale: bool) -> Result<(Allocation, Option<u64>), Status> {
+        let Some((service, number)) = replica_key(key)? else { return self.get_allocation(key.to_owned(), stale).await };
+        let (service, _) = self.get_allocation(service.to_owned(), stale).await?;
+        let short = service.id.short();
+        let none = || {
+            Status::not_found(format!(
+                "allocation {short} has no replica {number}\nhint: `lattice status {short} --replicas` lists those of a service that \
+                 scales; of a task group, `lattice status '{short}[{number}]'` shows a task, and the lanes that ran it"
+            ))
+        };
+        if !service.is_scaled_service() {
+            return Err(none());
+        }
+        match self.get_allocation(lane_id(service.id, number).to_string(), stale).await {
+            Err(status) if status.code() == Code::NotFound => Err(none()),
+            found => found,
+        }
+    }
+
+    async fn get_allocation(&self, key: String, stale: bool) -> Result<(Allocation, Option<u64>), Status> {
+        match self.ask(Ask::GetAllocation { key }, stale).await? {
+            (Answer::Allocation(allocation), age_ms) => Ok((*allocation, age_ms)),
+            (other, _) => Err(unexpected(&other)),
         }
     }
 

@@ -5,7 +5,7 @@
 //! on running work.
 
 use super::Api;
-use super::tasks::refuse_group;
+use super::groups::refuse_group;
 use super::usage::{PUSHED, Pushed, of_all_nodes};
 use lattice_agent_common::clock::now;
 use lattice_agent_common::config::AgentConfig;

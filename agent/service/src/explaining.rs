@@ -1,12 +1,15 @@
 //! `AllocationService.Explain`: why an allocation waits, or what it does. A task group is explained by its
-//! counts and by its first lane that waits.
+//! counts and by its first lane that waits, a scaled service by what its loop waits for and by its
+//! first replica that waits.
 
+use super::groups::first_waiting;
 use super::networks::unenforced;
 use super::status_message::status_message;
-use super::tasks::{self, counts, ended_count, first_waiting_lanes};
-use super::{Api, checkpoints, isolation};
+use super::tasks::{self, counts, ended_count};
+use super::{Api, checkpoints, isolation, scaling};
 use lattice_api::v1;
 use lattice_ledger::{LANES_WAITING_OF_USER_MAX, LIVE_WITH_LANES_MAX, LanesObstacle, WhichTasks};
+use lattice_membership::cluster::Cluster;
 use lattice_model::count::counted;
 use lattice_model::{Allocation, NodeId};
 use lattice_scheduler::{Explanation, Score, Term, WhyNot};
@@ -16,11 +19,17 @@ pub(super) async fn explain(api: &Api, request: Request<v1::ExplainRequest>) -> 
     let caller = api.caller(&request).await?;
     let allocation = api.allocation(&request.into_inner().key).await?;
     caller.check(allocation.id, &allocation.owner)?;
-    if allocation.is_task_group() { group(api, &allocation).await } else { without_tasks(api, &allocation).await }
+    if allocation.is_task_group() {
+        group(api, &allocation).await
+    } else if allocation.is_scaled_service() {
+        service(api, &allocation).await
+    } else {
+        single(api, &allocation).await
+    }
 }
 
-/// An allocation that is no task group.
-async fn without_tasks(api: &Api, allocation: &Allocation) -> Result<v1::ExplainResponse, Status> {
+/// An allocation that is neither a task group nor a scaled service.
+async fn single(api: &Api, allocation: &Allocation) -> Result<v1::ExplainResponse, Status> {
     let waits = allocation.waits();
     let directory = &api.context.work.directory;
     if waits && !directory.knows_all() {
@@ -72,24 +81,60 @@ async fn group(api: &Api, group: &Allocation) -> Result<v1::ExplainResponse, Sta
         let summary = progress + &no_lane_waits(group, &counts, awaiting, states.obstacle);
         return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
     }
-    let Some(lane) = first_waiting_lanes(&cluster, &[group.id].into()).remove(&group.id) else {
-        if !api.context.work.directory.knows_all() {
-            return Err(knows_too_little());
-        }
-        let summary = format!("{progress}; {} of its lanes wait for nodes", counts.lanes_waiting);
+    if let Some((lane, of_lane)) = of_first_waiting(api, &cluster, group, &shown).await? {
+        let few = few_lanes_wait(&counts, states.obstacle);
+        let summary = format!("{progress}; its next lane, {}, waits: {}{few}", lane.id.short(), of_lane.summary);
+        return Ok(v1::ExplainResponse { summary, ..of_lane });
+    }
+    if !api.context.work.directory.knows_all() {
+        return Err(knows_too_little());
+    }
+    let summary = format!("{progress}; {} of its lanes wait for nodes", counts.lanes_waiting);
+    Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() })
+}
+
+/// A scaled service: how many replicas it has, what its loop waits for, and why its first replica
+/// that waits does so.
+async fn service(api: &Api, service: &Allocation) -> Result<v1::ExplainResponse, Status> {
+    let shown = lattice_api::allocation::to_proto(service);
+    let cluster = api.context.work.directory.with_nodes_of(service).await;
+    if service.state.is_terminal() || service.held || service.awaits().is_some() {
+        let summary = status_message(service, &cluster);
         return Ok(v1::ExplainResponse { allocation: Some(shown), summary, ..Default::default() });
+    }
+    let explanation = scaling::explanation(service, lattice_agent_common::clock::now());
+    if let Some((replica, of_replica)) = of_first_waiting(api, &cluster, service, &shown).await? {
+        let number = replica.replica.as_deref().map_or(0, |of| of.number);
+        let summary = format!("{explanation}\nReplica {number}, {}, waits: {}", replica.id.short(), of_replica.summary);
+        return Ok(v1::ExplainResponse { summary, ..of_replica });
+    }
+    let waits = service.scaling.as_deref().is_some_and(|state| state.waiting > 0);
+    let unknown = if waits && !api.context.work.directory.knows_all() {
+        "\nThis node's agent does not know what the waiting replicas wait for: ask one whose certificate has the role api."
+    } else {
+        ""
     };
-    let of_lane = Box::pin(without_tasks(api, lane)).await?;
-    let expected = of_lane.allocation.unwrap_or_default();
+    Ok(v1::ExplainResponse { allocation: Some(shown), summary: explanation + unknown, ..Default::default() })
+}
+
+/// Of a task group or a scaled service: the lane or replica that begins before its others, and its
+/// explanation, in which the group or service takes its place. `None`: this agent knows of none that waits.
+async fn of_first_waiting<'a>(
+    api: &Api,
+    cluster: &'a Cluster,
+    group: &Allocation,
+    shown: &v1::Allocation,
+) -> Result<Option<(&'a Allocation, v1::ExplainResponse)>, Status> {
+    let Some(first) = first_waiting(cluster, &[group.id].into()).remove(&group.id) else { return Ok(None) };
+    let of_first = Box::pin(single(api, first)).await?;
+    let expected = of_first.allocation.unwrap_or_default();
     let allocation = v1::Allocation {
         expected_start_ms: expected.expected_start_ms,
         class_in_queue: expected.class_in_queue,
         score: expected.score,
-        ..shown
+        ..shown.clone()
     };
-    let few = few_lanes_wait(&counts, states.obstacle);
-    let summary = format!("{progress}; its next lane, {}, waits: {}{few}", lane.id.short(), of_lane.summary);
-    Ok(v1::ExplainResponse { allocation: Some(allocation), summary, ..of_lane })
+    Ok(Some((first, v1::ExplainResponse { allocation: Some(allocation), ..of_first })))
 }
 
 /// How far a group is.

@@ -10,7 +10,7 @@
 //! moment they are sent in.
 
 use super::Api;
-use super::tasks::refuse_group;
+use super::groups::refuse_group;
 use super::usage::measured;
 use super::watching::AllocationWatch;
 use lattice_agent_common::clock::now;

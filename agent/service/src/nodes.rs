@@ -5,9 +5,9 @@ use super::admissions;
 use super::api::{QUORUM_TIMEOUT, Streamed};
 use super::arguments::node_id;
 use super::gossiping::liveness;
+use super::groups::work_name;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
-use super::tasks::work_name;
 use lattice_agent_common::config::conformance::OWN;
 use lattice_agent_common::session_state::{self, SessionState};
 use lattice_api::v1;
@@ -77,7 +77,7 @@ impl NodeService for Api {
                     epoch: local.share.epoch.0,
                     phase: phase(local.phase).to_owned(),
                     owner: local.share.owner.name.clone(),
-                    name: work_name(&local.share.spec.name, local.share.lane),
+                    name: work_name(&local.share.spec.name, local.share.lane, local.share.replica),
                     shim_pid: detail.shim_pid.unwrap_or(0),
                     detail: detail.text,
                     cpus: local.assignment.as_ref().map(|a| IndexSet(a.cpus.clone()).to_string()).unwrap_or_default(),
@@ -255,7 +255,7 @@ fn wait_for(allocation: &Allocation) -> v1::NodeWait {
     v1::NodeWait {
         allocation: allocation.id.to_string(),
         owner: allocation.owner.name.clone(),
-        name: work_name(&allocation.spec.name, allocation.lane),
+        name: work_name(&allocation.spec.name, allocation.lane, allocation.replica.as_deref().copied()),
         since_ms: allocation.started_at.or(allocation.claimed_at).map_or(0, |at| at.0),
         ends_ms: allocation.started_at.zip(walltime_ms).map_or(0, |(at, ms)| at.0.saturating_add(ms)),
         ended: false,
@@ -293,7 +293,7 @@ impl Api {
         match self.quorum.call(&Ask::GetAllocation { key: id.to_string() }, QUORUM_TIMEOUT).await {
             Ok(Answer::Allocation(known)) => {
                 wait.owner = known.owner.name.clone();
-                wait.name = work_name(&known.spec.name, known.lane);
+                wait.name = work_name(&known.spec.name, known.lane, known.replica.as_deref().copied());
                 // If it was requeued, the end of its earlier claim is not stored.
                 wait.since_ms = known.ended_at.filter(|_| known.epoch == epoch).map_or(0, |at| at.0);
                 wait = viewer.wait(&known.owner, wait);

@@ -1,7 +1,7 @@
 //! Preemption and resumption of work, by its owner or by operators.
 
 use super::Api;
-use super::tasks::{refuse_group, refuse_lane};
+use super::groups::{refuse_group, refuse_part};
 use lattice_api::v1;
 use lattice_ledger::Action;
 use lattice_model::checkpoint::DEADLINE_MS;
@@ -23,7 +23,7 @@ pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> 
     caller.check(allocation.id, &allocation.owner)?;
     refuse_group(&allocation)?;
     if hold {
-        refuse_lane(&allocation, "be held")?;
+        refuse_part(&allocation, "be held")?;
     }
     let short = allocation.id.short();
     match allocation.state {
@@ -46,7 +46,7 @@ pub(super) async fn hold(api: &Api, request: Request<v1::HoldAllocationRequest>)
     let caller = api.caller(&request).await?;
     let allocation = api.allocation(&request.into_inner().key).await?;
     caller.check(allocation.id, &allocation.owner)?;
-    refuse_lane(&allocation, "be held")?;
+    refuse_part(&allocation, "be held")?;
     if !allocation.state.is_without_nodes() {
         let short = allocation.id.short();
         let hint = if allocation.state.is_terminal() {

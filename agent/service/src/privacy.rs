@@ -43,9 +43,11 @@ impl Viewer {
             share: full.share,
             epoch: full.epoch,
             vcluster: full.vcluster,
-            // The ids of a group and its lanes differ only in their beginnings.
+            // The ids of a group and its lanes, or of a service and its replicas, differ only in their beginnings.
             lane_of: full.lane_of,
             lane_number: full.lane_number,
+            replica_of: full.replica_of,
+            replica_number: full.replica_number,
             queue_position: full.queue_position,
             held: full.held,
             walltime_seconds: full.walltime_seconds,
@@ -112,6 +114,10 @@ mod tests {
             status_message: "waits for u9".into(),
             lane_of: "group".into(),
             lane_number: 3,
+            replica_of: "service".into(),
+            replica_number: 4,
+            scaling: Some(v1::Scaling { replicas_max: 4, ..Default::default() }),
+            scaling_state: Some(v1::ScalingState { wanted: 3, ..Default::default() }),
             submitted_at_ms: 5,
             expected_start_ms: Some(9),
             ..Default::default()
@@ -123,6 +129,8 @@ mod tests {
             nodes: vec!["n1".into()],
             lane_of: "group".into(),
             lane_number: 3,
+            replica_of: "service".into(),
+            replica_number: 4,
             submitted_at_ms: 5,
             expected_start_ms: Some(9),
             ..Default::default()

@@ -2,13 +2,14 @@
 
 use super::Api;
 use super::access::AccessTarget;
-use super::tasks::refuse_lane;
+use super::groups::refuse_part;
 use super::usage::runs;
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;
 use lattice_ledger::{AccessKind, Action};
 use lattice_mesh::signal::{SignalOpen, WireSignalTarget};
 use lattice_meshd::signalling;
+use lattice_model::ReplicaOf;
 use lattice_model::signal::WorkSignal;
 use lattice_quorum_client::wire::Request as Ask;
 use tonic::{Request, Status};
@@ -79,12 +80,27 @@ pub(super) async fn requeue(api: &Api, request: Request<v1::RequeueRequest>) -> 
     let v1::RequeueRequest { key, reason } = request.into_inner();
     let allocation = api.allocation(&key).await?;
     caller.check(allocation.id, &allocation.owner)?;
-    refuse_lane(&allocation, "be requeued")?;
     let short = allocation.id.short();
+    if let Some(ReplicaOf { service, number }) = allocation.replica.as_deref() {
+        let text = format!(
+            "allocation {short} is replica {number} of service {}: replicas are replaced and not requeued by hand\n\
+             hint: `lattice cancel {short}` ends it, and another one takes its place",
+            service.short()
+        );
+        return Err(Status::failed_precondition(text));
+    }
+    refuse_part(&allocation, "be requeued")?;
     if allocation.is_task_group() {
         let text = format!(
             "allocation {short} is a task group: its tasks run again by themselves if they lose their node\n\
              hint: `lattice retry {short}` submits those that failed once more"
+        );
+        return Err(Status::failed_precondition(text));
+    }
+    if allocation.is_scaled_service() {
+        let text = format!(
+            "allocation {short} is a scaled service: a replica that ends is replaced by itself\n\
+             hint: `lattice cancel '{short}[N]'` ends replica N, and another one takes its place"
         );
         return Err(Status::failed_precondition(text));
     }

@@ -1,10 +1,12 @@
 //! Why allocations are in their state: a short text for lists, and a longer one for `explain`.
 
-use super::tasks::first_waiting_lanes;
-use super::{Api, isolation};
+use super::groups::first_waiting;
+use super::{Api, isolation, scaling};
 use lattice_api::v1;
 use lattice_membership::cluster::Cluster;
-use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, MemoryKill, Node, NodeId, RequeuePolicy, SharePhase, hostlist};
+use lattice_model::{
+    Allocation, AllocationId, AllocationState, EndReason, MemoryKill, Node, NodeId, PreemptCause, RequeuePolicy, SharePhase, hostlist,
+};
 use lattice_scheduler::{Outlook, clip};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +17,8 @@ pub(super) struct StatusMessages<'a> {
     cluster: &'a Cluster,
     /// `None`: nothing of it waits, or the view does not contain everything that it waits for.
     outlook: Option<Arc<Outlook>>,
-    /// Of each task group among them: its first lane that waits.
-    lanes: BTreeMap<AllocationId, &'a Allocation>,
+    /// Of each task group and scaled service among them: its first lane or replica that waits.
+    parts: BTreeMap<AllocationId, &'a Allocation>,
 }
 
 impl<'a> StatusMessages<'a> {
@@ -27,21 +29,21 @@ impl<'a> StatusMessages<'a> {
     pub async fn of(cluster: &'a Cluster, api: &Api, allocations: impl Iterator<Item = &Allocation>) -> Result<Self, Status> {
         let (mut waiting, mut groups) = (Vec::new(), BTreeSet::new());
         for allocation in allocations.filter(|a| !a.state.is_terminal()) {
-            if allocation.is_task_group() {
+            if allocation.is_group() {
                 groups.insert(allocation.id);
             } else if allocation.waits() {
                 waiting.push(allocation.id);
             }
         }
-        let lanes = if groups.is_empty() { BTreeMap::new() } else { first_waiting_lanes(cluster, &groups) };
-        waiting.extend(lanes.values().map(|lane| lane.id));
+        let parts = if groups.is_empty() { BTreeMap::new() } else { first_waiting(cluster, &groups) };
+        waiting.extend(parts.values().map(|part| part.id));
         let outlook = if api.context.work.directory.knows_all() && !waiting.is_empty() {
             let outlook = api.outlooks.on(cluster, api.membership.gossiped(), &waiting).await;
             Some(outlook.map_err(|error| Status::internal(error.to_string()))?)
         } else {
             None
         };
-        Ok(Self { cluster, outlook, lanes })
+        Ok(Self { cluster, outlook, parts })
     }
 
     /// Why an allocation that was shown cannot begin whatever nodes are free, in a sentence.
@@ -49,10 +51,19 @@ impl<'a> StatusMessages<'a> {
         self.outlook.as_ref()?.get(&allocation.id)?.obstacle.as_deref()
     }
 
-    /// Why the first lane of a task group waits.
-    fn lane_reason(&self, group: &Allocation) -> Option<&str> {
-        let lane = self.lanes.get(&group.id)?;
-        Some(&self.outlook.as_ref()?.get(&lane.id)?.reason)
+    /// Why the first lane of a task group, or the first replica of a scaled service, waits.
+    fn part_reason(&self, group: &Allocation) -> Option<&str> {
+        let part = self.parts.get(&group.id)?;
+        Some(&self.outlook.as_ref()?.get(&part.id)?.reason)
+    }
+
+    /// What a task group or a scaled service that is neither held nor waits for others does.
+    fn group_message(&self, group: &Allocation) -> String {
+        let reason = self.part_reason(group);
+        match group.scaling.as_deref().filter(|_| !group.state.is_terminal()) {
+            Some(state) => scaling::brief(state, reason),
+            None => reason.map(|reason| format!("lanes wait: {reason}")).unwrap_or_default(),
+        }
     }
 
     /// An allocation as a list shows it.
@@ -69,8 +80,7 @@ impl<'a> StatusMessages<'a> {
             }
         } else {
             let text = with_nodes(allocation, self.cluster);
-            let of_lane = || self.lane_reason(allocation).map(|reason| format!("lanes wait: {reason}")).unwrap_or_default();
-            shown.status_message = clip(if text.is_empty() { of_lane() } else { text });
+            shown.status_message = clip(if text.is_empty() { self.group_message(allocation) } else { text });
         }
         shown
     }
@@ -88,6 +98,9 @@ fn with_nodes(allocation: &Allocation, cluster: &Cluster) -> String {
             let prepared = allocation.shares.len() - allocation.shares.count(SharePhase::Claimed);
             match allocation.state {
                 _ if !silent.is_empty() => silent,
+                _ if allocation.preemption.as_ref().is_some_and(|order| order.cause == PreemptCause::ScaleDown) => {
+                    "leaves: fewer replicas are wanted".to_owned()
+                }
                 _ if allocation.preemption.is_some() => "gives its nodes back".to_owned(),
                 AllocationState::Staging => format!("preparing, {prepared} of {} ready", allocation.shares.len()),
                 _ => String::new(),
@@ -106,9 +119,12 @@ pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> Stri
         }
         AllocationState::Pending => {
             let awaited = allocation.awaits().map_or_else(String::new, |awaited| format!("; it also {awaited}"));
-            // Only a task group runs while it is held: by lanes that have nodes.
-            let runs = allocation.shown_state() == AllocationState::Running;
-            let held = if runs { "; tasks that lanes hold still run" } else { "" };
+            // Only groups and services run while they are held: by lanes and replicas that have nodes.
+            let held = match allocation.shown_state() == AllocationState::Running {
+                true if allocation.is_scaled_service() => "; replicas that have nodes still run",
+                true => "; tasks that lanes hold still run",
+                false => "",
+            };
             format!("is held; `lattice resume {}` lets it wait for nodes{awaited}{held}", allocation.id.short())
         }
         AllocationState::Suspended => {
@@ -143,6 +159,8 @@ pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> Stri
                     | EndReason::NodeLost { .. }
                     | EndReason::Exited { code: 126 | 127 },
                 ) if allocation.lane.is_some() => "; its tasks run in another lane",
+                Some(EndReason::Cancelled { .. }) => "",
+                Some(_) if allocation.replica.is_some() => "; another replica takes its place while the service goes on",
                 Some(EndReason::WalltimeExceeded) => "; ask for more with --walltime",
                 Some(EndReason::Preempted { saved: Err(_), .. }) if allocation.spec.checkpoint.is_none() => {
                     "; --checkpoint=signal has such work asked to save itself first"
@@ -165,7 +183,7 @@ pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{TaskGroup, Timestamp, test_builders};
+    use lattice_model::{Drain, ReplicaOf, Scaling, TaskGroup, Timestamp, test_builders};
 
     #[test]
     fn a_held_group_says_that_its_lanes_go_on() {
@@ -175,5 +193,21 @@ mod tests {
         assert_eq!(text(&group), "is held; `lattice resume 00000001` lets it wait for nodes");
         let group = Allocation { started_at: Some(Timestamp(1)), ..group };
         assert_eq!(text(&group), "is held; `lattice resume 00000001` lets it wait for nodes; tasks that lanes hold still run");
+        let mut service = Allocation { spec: test_builders::allocation(group.id).spec, ..group };
+        let scaling = Scaling { replicas_min: 1, replicas_max: 4, policy: None, drain: Drain::default() };
+        test_builders::spec_of(&mut service).scaling = Some(Box::new(scaling));
+        assert_eq!(text(&service), "is held; `lattice resume 00000001` lets it wait for nodes; replicas that have nodes still run");
+    }
+    #[test]
+    fn an_ended_replica_is_replaced_unless_somebody_ended_it() {
+        let plain = Allocation { state: AllocationState::Failed, ..test_builders::allocation(AllocationId(uuid::Uuid::from_u128(1))) };
+        let replica = Some(Box::new(ReplicaOf { service: AllocationId(uuid::Uuid::from_u128(2)), number: 0 }));
+        let replica = Allocation { replica, ..plain.clone() };
+        let text = |of: &Allocation, reason| status_message(&Allocation { reason: Some(reason), ..of.clone() }, &Cluster::default());
+        let failed = || EndReason::Exited { code: 127 };
+        assert!(text(&plain, failed()).ends_with("; 127: the program was not found"));
+        assert!(text(&replica, failed()).ends_with("; another replica takes its place while the service goes on"));
+        let cancelled = EndReason::Cancelled { by: "ada".to_owned() };
+        assert!(text(&replica, cancelled).ends_with("ada"));
     }
 }

@@ -3,7 +3,7 @@
 use super::Api;
 use super::access::AccessTarget;
 use super::caller::Caller;
-use super::tasks::refuse_group;
+use super::groups::refuse_group;
 use lattice_model::{Allocation, AllocationId, AllocationState, Epoch, NodeId, Principal};
 use thiserror::Error;
 use tonic::Status;

@@ -1,5 +1,5 @@
 //! Task groups: their tasks, and what users do to single ones. A group has no nodes itself; its *lanes*,
-//! which are allocations, run its tasks.
+//! which are allocations, run its tasks. What also holds for scaled services is in `groups`.
 
 mod ranges;
 
@@ -13,10 +13,8 @@ use super::servable::servable;
 use lattice_api::spec::task_indices;
 use lattice_api::v1;
 use lattice_ledger::{Action, LanesObstacle, TASK_RANGES_MAX, TaskStates, WhichTasks};
-use lattice_membership::cluster::Cluster;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, Principal, TaskGroup, TaskIndices, TaskSet};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
-use std::collections::{BTreeMap, BTreeSet};
 use tonic::{Request, Status};
 
 /// How many ranges an answer has if the caller does not say.
@@ -145,6 +143,9 @@ pub(super) fn tasks_of(allocation: &Allocation) -> Result<&TaskGroup, Status> {
         (_, Some(LaneOf { group, number, .. })) => {
             format!("allocation {short} is lane {number} of task group {0}\nhint: name the group, {0}", group.short())
         }
+        (None, None) if allocation.spec.scaling.is_some() => {
+            format!("allocation {short} belongs to a scaled service: it has replicas, and no tasks\nhint: `lattice status {short}`")
+        }
         (None, None) => format!("allocation {short} is no task group\nhint: `lattice submit --task-group` submits one"),
     };
     Err(Status::failed_precondition(text))
@@ -219,53 +220,11 @@ fn spec_again(group: &Allocation, again: &TaskSet) -> Result<AllocationSpec, Sta
     Ok(AllocationSpec { tasks: Some(Box::new(tasks)), depends_on: Vec::new(), singleton: false, hold: false, ..spec })
 }
 
-/// Refuses to do to a task group what needs nodes.
-pub(super) fn refuse_group(allocation: &Allocation) -> Result<(), Status> {
-    if !allocation.is_task_group() {
-        return Ok(());
-    }
-    let short = allocation.id.short();
-    Err(Status::failed_precondition(format!(
-        "allocation {short} is a task group, and has no nodes itself\nhint: name one of its lanes, which have nodes: \
-         `lattice status {short} --tasks` lists its tasks, `lattice status '{short}[INDEX]'` shows the lane of one"
-    )))
-}
-
-/// Refuses to do to a lane what concerns the whole group. `what`: such as "be held".
-pub(super) fn refuse_lane(allocation: &Allocation, what: &str) -> Result<(), Status> {
-    let Some(LaneOf { group, number, .. }) = allocation.lane else { return Ok(()) };
-    let (short, group) = (allocation.id.short(), group.short());
-    Err(Status::failed_precondition(format!(
-        "allocation {short} is lane {number} of task group {group}, and cannot {what} alone\nhint: do it to the group, {group}; \
-         `lattice cancel {short}` ends this lane, and its tasks run in another one"
-    )))
-}
-
-/// Of each of these groups: the lane that begins before its others, of those that this agent knows to wait.
-pub(super) fn first_waiting_lanes<'a>(cluster: &'a Cluster, groups: &BTreeSet<AllocationId>) -> BTreeMap<AllocationId, &'a Allocation> {
-    let mut first: BTreeMap<AllocationId, (u32, &Allocation)> = BTreeMap::new();
-    for allocation in cluster.allocations.values() {
-        let Some(lane) = allocation.lane.filter(|lane| groups.contains(&lane.group) && allocation.waits()) else { continue };
-        let known = first.entry(lane.group).or_insert((lane.number, allocation));
-        if lane.number < known.0 {
-            *known = (lane.number, allocation);
-        }
-    }
-    first.into_iter().map(|(group, (_, lane))| (group, lane)).collect()
-}
-
-/// What a list of work calls an allocation: a lane by its group.
-pub(super) fn work_name(name: &str, lane: Option<LaneOf>) -> String {
-    match lane {
-        Some(LaneOf { group, number, .. }) => format!("{name} (lane {number} of {})", group.short()),
-        None => name.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{AllocationState, EndReason, TaskOutcome, Timestamp, test_builders};
+    use lattice_membership::cluster::Cluster;
+    use lattice_model::{AllocationState, Drain, EndReason, Scaling, TaskOutcome, Timestamp, test_builders};
 
     fn id(number: u128) -> AllocationId {
         AllocationId(uuid::Uuid::from_u128(number << 96))
@@ -303,6 +262,13 @@ mod tests {
         assert_eq!(
             refused(tasks_of(&test_builders::allocation(id(1)))),
             "allocation 00000001 is no task group\nhint: `lattice submit --task-group` submits one"
+        );
+        let mut service = test_builders::allocation(id(1));
+        let scaling = Scaling { replicas_min: 1, replicas_max: 2, policy: None, drain: Drain::default() };
+        test_builders::spec_of(&mut service).scaling = Some(Box::new(scaling));
+        assert_eq!(
+            refused(tasks_of(&service)),
+            "allocation 00000001 belongs to a scaled service: it has replicas, and no tasks\nhint: `lattice status 00000001`"
         );
     }
 
@@ -367,38 +333,5 @@ mod tests {
         let text = |allocation: &Allocation| crate::status_message::status_message(allocation, &Cluster::default());
         assert!(text(&plain).ends_with("; ask for more with --walltime"), "{}", text(&plain));
         assert!(text(&of_lane).ends_with("; its tasks run in another lane"), "{}", text(&of_lane));
-    }
-
-    #[test]
-    fn a_group_has_no_nodes_and_a_lane_no_life_of_its_own() {
-        let plain = test_builders::allocation(id(1));
-        assert!(refuse_group(&plain).is_ok() && refuse_group(&lane()).is_ok());
-        assert_eq!(
-            refused(refuse_group(&group())),
-            "allocation 00000001 is a task group, and has no nodes itself\nhint: name one of its lanes, which have nodes: \
-             `lattice status 00000001 --tasks` lists its tasks, `lattice status '00000001[INDEX]'` shows the lane of one"
-        );
-        assert!(refuse_lane(&plain, "be held").is_ok() && refuse_lane(&group(), "be held").is_ok());
-        assert_eq!(
-            refused(refuse_lane(&lane(), "be held")),
-            "allocation 00000002 is lane 3 of task group 00000001, and cannot be held alone\nhint: do it to the group, 00000001; \
-             `lattice cancel 00000002` ends this lane, and its tasks run in another one"
-        );
-        assert_eq!(work_name("sweep", lane().lane), "sweep (lane 3 of 00000001)");
-        assert_eq!(work_name("sweep", None), "sweep");
-    }
-
-    #[test]
-    fn the_first_lane_of_a_group_is_the_waiting_one_with_the_lowest_number() {
-        let lane = |at: u128, group: u128, number: u32, state| {
-            let lane = Some(LaneOf { group: id(group), number, queued_at: Timestamp(0), revocations: 0 });
-            Allocation { lane, state, ..test_builders::allocation(id(at)) }
-        };
-        let (waits, runs) = (AllocationState::Pending, AllocationState::Running);
-        let plain = test_builders::allocation(id(5));
-        let all = [lane(8, 1, 5, waits), lane(9, 1, 4, waits), lane(7, 1, 3, runs), lane(6, 2, 0, waits), plain];
-        let cluster = Cluster { allocations: all.into_iter().map(|a| (a.id, a)).collect(), ..Cluster::default() };
-        let found = first_waiting_lanes(&cluster, &[id(1), id(3)].into());
-        assert_eq!(found.into_iter().map(|(group, lane)| (group, lane.id)).collect::<Vec<_>>(), [(id(1), id(9))]);
     }
 }

@@ -1,7 +1,7 @@
 //! How closely an allocation's work is measured, set by its owner or by operators.
 
 use super::Api;
-use super::tasks::refuse_group;
+use super::groups::refuse_group;
 use lattice_api::v1;
 use lattice_ledger::Action;
 use lattice_model::telemetry::{CLOSELY_MS, CLOSELY_MS_DEFAULT, NoMode};

@@ -36,8 +36,8 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTracedWorkRequest>)
     };
     Ok(v1::ListTracedWorkResponse {
         next_page_token: next_page_token(&all, more),
-        // A task group gets no nodes itself: its lanes do.
-        work: all.iter().filter(|a| !a.is_task_group()).map(lattice_api::trace::to_proto).collect(),
+        // Task groups and scaled services get no nodes themselves: their lanes and replicas do.
+        work: all.iter().filter(|a| !a.is_group()).map(lattice_api::trace::to_proto).collect(),
         checkpoint_bytes_per_second: api.cluster.borrow().checkpoint_bytes_per_second,
     })
 }

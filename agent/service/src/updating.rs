@@ -2,7 +2,7 @@
 //! quorum checks the change.
 
 use super::Api;
-use super::tasks::refuse_lane;
+use super::groups::refuse_part;
 use lattice_api::operator::METADATA;
 use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
@@ -25,7 +25,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     if operator.is_none() {
         caller.check(allocation.id, &allocation.owner)?;
     }
-    refuse_lane(&allocation, "be changed")?;
+    refuse_part(&allocation, "be changed")?;
     let before = allocation.spec.walltime;
     let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
     let change = AllocationChange { name, walltime, preemption_class, tags: tags.into_iter().collect() };
@@ -41,6 +41,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         state: allocation.shown_state().to_string(),
         walltime_seconds: walltime.or(before).map_or(0, |walltime| walltime.as_secs()),
         is_task_group: allocation.is_task_group(),
+        is_scaled: allocation.is_scaled_service(),
     })
 }
 

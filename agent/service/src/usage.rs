@@ -9,7 +9,7 @@ pub use stored::tail;
 pub(super) use stored::{PUSHED, Pushed};
 
 use super::Api;
-use super::tasks::refuse_group;
+use super::groups::refuse_group;
 use asking::NODES_AT_ONCE_MAX;
 use futures::stream::{self, StreamExt};
 use lattice_api::v1;

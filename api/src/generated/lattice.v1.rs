@@ -383,7 +383,7 @@ pub struct ResourceRequest {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Lifecycle {
-    /// "bounded" (default), "unbounded"; "reactive" (later)
+    /// "bounded" (default), "unbounded", "reactive"
     #[prost(string, tag = "1")]
     pub r#type: ::prost::alloc::string::String,
     /// only with "bounded"
@@ -395,6 +395,65 @@ pub struct Lifecycle {
     /// unset: 5
     #[prost(bool, tag = "4")]
     pub preemption_class_set: bool,
+    /// only with "reactive", which needs it
+    #[prost(message, optional, tag = "5")]
+    pub scaling: ::core::option::Option<Scaling>,
+}
+/// A scaled service: the entry point runs in each of its replicas, which are allocations with one node each.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Scaling {
+    /// 1 to 1,000; it begins with as many
+    #[prost(uint32, tag = "1")]
+    pub replicas_min: u32,
+    /// replicas_min to 1,000
+    #[prost(uint32, tag = "2")]
+    pub replicas_max: u32,
+    /// when their number changes by itself; absent: only by Scale
+    #[prost(message, optional, tag = "3")]
+    pub policy: ::core::option::Option<ScalePolicy>,
+    /// absent: as with no field of it set
+    #[prost(message, optional, tag = "4")]
+    pub drain: ::core::option::Option<Drain>,
+}
+/// When the number of replicas changes by itself, by one at a time. Times are 1 s to 24 h. Numbers are decimal digits
+/// with at most 6 after the point, such as 0.8.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScalePolicy {
+    /// gpu_utilization, cpu_utilization (0 to 1), request_rate (connections each second), queue_depth (connections that
+    /// wait): the mean over the replicas; or a selector of series of the metrics store, such as queue_length{queue="new"}:
+    /// the mean over those of the replicas.
+    #[prost(string, tag = "1")]
+    pub metric: ::prost::alloc::string::String,
+    /// above this for the whole up window, another replica is wanted
+    #[prost(string, tag = "2")]
+    pub target: ::prost::alloc::string::String,
+    /// how often the metric is looked at; 0: 60 s
+    #[prost(uint64, tag = "3")]
+    pub interval_ms: u64,
+    /// 0: 2 minutes
+    #[prost(uint64, tag = "4")]
+    pub up_window_ms: u64,
+    /// 0: 5 minutes
+    #[prost(uint64, tag = "5")]
+    pub down_window_ms: u64,
+    /// Below this part of the target for the whole down window, one replica less is wanted. More than 0 and less than 1;
+    /// empty: 0.5
+    #[prost(string, tag = "6")]
+    pub down_threshold: ::prost::alloc::string::String,
+    /// how long no change follows another one; 0: 3 minutes
+    #[prost(uint64, tag = "7")]
+    pub cooldown_ms: u64,
+}
+/// How a replica leaves: it is out of the service registry, has some time, and is then ended like work that is
+/// cancelled.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Drain {
+    /// a name or number, such as USR1, that it gets when it must leave; empty: none
+    #[prost(string, tag = "1")]
+    pub signal: ::prost::alloc::string::String,
+    /// its time, at most an hour; unset: 30 s
+    #[prost(uint64, optional, tag = "2")]
+    pub grace_ms: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Requeue {
@@ -648,6 +707,26 @@ pub struct RetryTasksRequest {
     #[prost(string, tag = "3")]
     pub id: ::prost::alloc::string::String,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScaleRequest {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    /// the wanted number, within the bounds of the service
+    #[prost(uint32, tag = "2")]
+    pub replicas: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScaleResponse {
+    /// of the service
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// the number that was wanted before
+    #[prost(uint32, tag = "2")]
+    pub before: u32,
+    /// the metric by which the number may change again; empty: it changes only by Scale
+    #[prost(string, tag = "3")]
+    pub metric: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitRequest {
     #[prost(string, tag = "1")]
@@ -672,7 +751,8 @@ pub struct SubmitResponse {
     #[prost(message, optional, tag = "3")]
     pub checked: ::core::option::Option<AllocationSpec>,
 }
-/// `key` everywhere: an id or a unique prefix of at least 4 hexadecimal digits.
+/// `key` everywhere: an id or a unique prefix of at least 4 hexadecimal digits. Of a scaled service, a number in
+/// brackets behind it names a replica, as in 1f0c9a4e\[3\].
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetAllocationRequest {
     #[prost(string, tag = "1")]
@@ -707,7 +787,8 @@ pub struct ListAllocationsRequest {
     pub tenant: ::prost::alloc::string::String,
     #[prost(string, tag = "75")]
     pub node: ::prost::alloc::string::String,
-    /// The lanes of this task group (its whole id). Empty: everything that is no lane, and on a node also lanes.
+    /// The lanes of this task group, or the replicas of this scaled service (its whole id). Empty: everything that is
+    /// neither a lane nor a replica, and on a node also these.
     #[prost(string, tag = "76")]
     pub lanes_of: ::prost::alloc::string::String,
     /// only those that have all of these tags with these values
@@ -889,6 +970,18 @@ pub struct Allocation {
     /// of a lane: which of the group, from 0
     #[prost(uint32, tag = "89")]
     pub lane_number: u32,
+    /// of a replica of a scaled service: the service's id; empty: it is none
+    #[prost(string, tag = "93")]
+    pub replica_of: ::prost::alloc::string::String,
+    /// of a replica: its number, from 0; no other one ever has the same
+    #[prost(uint32, tag = "94")]
+    pub replica_number: u32,
+    /// of a scaled service: as submitted; absent: it is none
+    #[prost(message, optional, tag = "95")]
+    pub scaling: ::core::option::Option<Scaling>,
+    /// of a scaled service
+    #[prost(message, optional, tag = "96")]
+    pub scaling_state: ::core::option::Option<ScalingState>,
     /// of a step of a DAG: the DAG's id; empty: it is none
     #[prost(string, tag = "91")]
     pub dag: ::prost::alloc::string::String,
@@ -907,6 +1000,67 @@ pub struct Allocation {
     /// the number of its present or last attempt, from 1; absent: it waits for a claim
     #[prost(uint32, optional, tag = "36")]
     pub attempt: ::core::option::Option<u32>,
+}
+/// How many replicas a scaled service has and should have, and what its loop found. Times are milliseconds since 1970.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ScalingState {
+    #[prost(uint32, tag = "1")]
+    pub wanted: u32,
+    /// for nodes
+    #[prost(uint32, tag = "2")]
+    pub waiting: u32,
+    /// have nodes, and were not asked to leave
+    #[prost(uint32, tag = "3")]
+    pub running: u32,
+    /// were asked to leave, or have ended and may still have processes
+    #[prost(uint32, tag = "4")]
+    pub leaving: u32,
+    /// what the loop found last; absent: it has not looked yet
+    #[prost(message, optional, tag = "5")]
+    pub reading: ::core::option::Option<MetricReading>,
+    /// the last change of `wanted`; absent: there was none
+    #[prost(message, optional, tag = "6")]
+    pub change: ::core::option::Option<ScaleChange>,
+    /// changes in a row by the loop that went in turn up and down
+    #[prost(uint32, tag = "7")]
+    pub alternations: u32,
+    /// replicas in a row that ended by themselves soon after they had begun
+    #[prost(uint32, tag = "8")]
+    pub early_ends: u32,
+}
+/// Where the metric of a scaled service is, for as long as that does not change.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MetricReading {
+    /// above, within, below, missing
+    #[prost(string, tag = "1")]
+    pub look: ::prost::alloc::string::String,
+    /// since when, without a change of the number of replicas
+    #[prost(uint64, tag = "2")]
+    pub since_ms: u64,
+    /// its value when that was noted; absent: it had none
+    #[prost(double, optional, tag = "3")]
+    pub value: ::core::option::Option<f64>,
+    /// why it has no value
+    #[prost(string, tag = "4")]
+    pub why: ::prost::alloc::string::String,
+    /// looks in a row without a value, counted up to 3
+    #[prost(uint32, tag = "5")]
+    pub missing: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ScaleChange {
+    #[prost(uint64, tag = "1")]
+    pub at_ms: u64,
+    #[prost(uint32, tag = "2")]
+    pub from: u32,
+    #[prost(uint32, tag = "3")]
+    pub to: u32,
+    /// the user who asked for it; empty: the loop
+    #[prost(string, tag = "4")]
+    pub by: ::prost::alloc::string::String,
+    /// of the metric, if the loop asked for it
+    #[prost(double, optional, tag = "5")]
+    pub value: ::core::option::Option<f64>,
 }
 /// An allocation that another one depends on.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1085,6 +1239,9 @@ pub struct UpdateAllocationResponse {
     /// then its lanes that have nodes keep what they had
     #[prost(bool, tag = "4")]
     pub is_task_group: bool,
+    /// then its replicas that have nodes keep what they had
+    #[prost(bool, tag = "5")]
+    pub is_scaled: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HoldAllocationRequest {
@@ -2234,6 +2391,29 @@ pub mod allocation_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AllocationService", "RetryTasks"));
             self.inner.unary(req, path, codec).await
         }
+        /// Sets how many replicas of a scaled service are wanted. Durable when answered; the quorum then creates replicas, or
+        /// asks surplus ones to leave.
+        pub async fn scale(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ScaleRequest>,
+        ) -> std::result::Result<tonic::Response<super::ScaleResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AllocationService/Scale",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AllocationService", "Scale"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Asks the allocation to save itself and to give its nodes back. Durable when answered; the allocation's state shows
         /// the progress.
         pub async fn preempt(
@@ -2884,6 +3064,12 @@ pub mod allocation_service_server {
             &self,
             request: tonic::Request<super::RetryTasksRequest>,
         ) -> std::result::Result<tonic::Response<super::SubmitResponse>, tonic::Status>;
+        /// Sets how many replicas of a scaled service are wanted. Durable when answered; the quorum then creates replicas, or
+        /// asks surplus ones to leave.
+        async fn scale(
+            &self,
+            request: tonic::Request<super::ScaleRequest>,
+        ) -> std::result::Result<tonic::Response<super::ScaleResponse>, tonic::Status>;
         /// Asks the allocation to save itself and to give its nodes back. Durable when answered; the allocation's state shows
         /// the progress.
         async fn preempt(
@@ -3506,6 +3692,50 @@ pub mod allocation_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RetryTasksSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AllocationService/Scale" => {
+                    #[allow(non_camel_case_types)]
+                    struct ScaleSvc<T: AllocationService>(pub Arc<T>);
+                    impl<
+                        T: AllocationService,
+                    > tonic::server::UnaryService<super::ScaleRequest> for ScaleSvc<T> {
+                        type Response = super::ScaleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ScaleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AllocationService>::scale(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ScaleSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

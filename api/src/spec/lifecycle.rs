@@ -1,26 +1,29 @@
-//! Walltime, preemption class, requeues, and what happens on isolation.
+//! Walltime, preemption class, requeues, how a service scales, and what happens on isolation.
 
-use super::Duration;
+use super::{Duration, scaling};
 use crate::v1;
-use lattice_model::SpecError;
 use lattice_model::spec::{OnIsolation, PREEMPTION_CLASS_DEFAULT, RequeuePolicy};
+use lattice_model::{AllocationSpec, Scaling, SpecError};
 
 /// Number of requeues when the message has 0.
 const REQUEUES_DEFAULT: u32 = 3;
 const BOUNDED: &str = "bounded";
 const UNBOUNDED: &str = "unbounded";
+const REACTIVE: &str = "reactive";
 
 pub(super) struct Lifecycle {
     /// `None`: a service.
     pub walltime: Option<Duration>,
     pub preemption_class: u8,
+    /// Only of a scaled service.
+    pub scaling: Option<Scaling>,
 }
 
 /// [`super::unbuilt::refuse`] has already checked `type`. A missing walltime stays 0, which
 /// validation refuses by name.
 pub(super) fn to_model(lifecycle: Option<&v1::Lifecycle>) -> Result<Lifecycle, SpecError> {
     let Some(lifecycle) = lifecycle else {
-        return Ok(Lifecycle { walltime: Some(Duration::ZERO), preemption_class: PREEMPTION_CLASS_DEFAULT });
+        return Ok(Lifecycle { walltime: Some(Duration::ZERO), preemption_class: PREEMPTION_CLASS_DEFAULT, scaling: None });
     };
     let preemption_class = if lifecycle.preemption_class_set {
         u8::try_from(lifecycle.preemption_class).map_err(|_| SpecError::Invalid {
@@ -39,18 +42,44 @@ pub(super) fn to_model(lifecycle: Option<&v1::Lifecycle>) -> Result<Lifecycle, S
             let why = "a service has no walltime: leave out --walltime or --service".to_owned();
             return Err(SpecError::Invalid { field: "walltime", why });
         }
+        (REACTIVE, 0) => None,
+        (REACTIVE, _) => {
+            let why = "a scaled service has no walltime: leave out --walltime or --reactive".to_owned();
+            return Err(SpecError::Invalid { field: "walltime", why });
+        }
         (_, seconds) => Some(Duration::from_secs(seconds)),
     };
-    Ok(Lifecycle { walltime, preemption_class })
+    let invalid = |why: &str| SpecError::Invalid { field: "reactive", why: why.to_owned() };
+    let scaling = match (lifecycle.r#type.as_str(), &lifecycle.scaling) {
+        (REACTIVE, Some(scaling)) => Some(scaling::scaling_request(scaling)?),
+        (REACTIVE, None) => return Err(invalid("say how many replicas there may be, with --min-nodes and --max-nodes")),
+        (_, Some(_)) => return Err(invalid("only a service of this type has replicas: add --reactive")),
+        (_, None) => None,
+    };
+    Ok(Lifecycle { walltime, preemption_class, scaling })
 }
 
-pub(super) fn from_model(walltime: Option<Duration>, preemption_class: u8) -> v1::Lifecycle {
+pub(super) fn from_model(spec: &AllocationSpec) -> v1::Lifecycle {
+    let r#type = match (&spec.scaling, spec.walltime) {
+        (Some(_), _) => REACTIVE,
+        (None, Some(_)) => BOUNDED,
+        (None, None) => UNBOUNDED,
+    };
     v1::Lifecycle {
-        r#type: if walltime.is_some() { BOUNDED } else { UNBOUNDED }.to_owned(),
-        walltime_seconds: walltime.map_or(0, |time| time.as_secs()),
-        preemption_class: preemption_class.into(),
+        r#type: r#type.to_owned(),
+        walltime_seconds: spec.walltime.map_or(0, |time| time.as_secs()),
+        preemption_class: spec.preemption_class.into(),
         preemption_class_set: true,
+        scaling: spec.scaling.as_deref().map(scaling::from_model),
     }
+}
+
+/// The same of a service that does not scale; other work is not changed.
+pub(crate) fn without_scaling(lifecycle: v1::Lifecycle) -> v1::Lifecycle {
+    if lifecycle.scaling.is_none() {
+        return lifecycle;
+    }
+    v1::Lifecycle { r#type: UNBOUNDED.to_owned(), scaling: None, ..lifecycle }
 }
 
 /// Without a policy, a session is never requeued, because a user is waiting at its terminal; a

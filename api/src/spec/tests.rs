@@ -5,9 +5,9 @@ use lattice_model::launch::TerminalSize;
 use lattice_model::layout::Program;
 use lattice_model::spec::{Entrypoint, NODES_MAX, OnIsolation, RequeuePolicy};
 use lattice_model::{
-    Automatic, CheckpointMethod, CheckpointPolicy, CheckpointSignal, Connectivity, Constraints, Data, DataMount, Dependency,
-    DependencyCondition, Distribution, EntryLaunch, Exposed, IndexRun, LaunchShape, LivenessProbe, ProbeCheck, SignalTo, TaskGroup,
-    TaskIndices,
+    Amount, Automatic, CheckpointMethod, CheckpointPolicy, CheckpointSignal, Connectivity, Constraints, Data, DataMount, Dependency,
+    DependencyCondition, Distribution, Drain, EntryLaunch, Exposed, IndexRun, LaunchShape, LivenessProbe, ProbeCheck, ScalePolicy, Scaling,
+    SignalTo, TaskGroup, TaskIndices,
 };
 use proptest::prelude::*;
 
@@ -144,7 +144,7 @@ fn defaults_are_applied() {
     let mut message = minimal();
     message.requeue = Some(v1::Requeue { policy: "on_node_failure".into(), max: 0 });
     message.lifecycle =
-        Some(v1::Lifecycle { r#type: "bounded".into(), walltime_seconds: 9, preemption_class: 0, preemption_class_set: true });
+        Some(v1::Lifecycle { r#type: "bounded".into(), walltime_seconds: 9, preemption_class_set: true, ..Default::default() });
     message.liveness_probe = probed("http", 80, "");
     message.data = Some(v1::Data { scratch_per_node: "500GB".into(), ..Default::default() });
     message.telemetry_mode = "prod".into();
@@ -173,11 +173,10 @@ fn defaults_are_applied() {
 #[test]
 fn options_that_are_not_built_are_refused_by_name() {
     type Change = fn(&mut v1::AllocationSpec);
-    let cases: [(&str, Change); 12] = [
+    let cases: [(&str, Change); 11] = [
         ("--intent", |s| s.intent = "train".into()),
         ("--view", |s| s.environment = Some(v1::Environment { view: "default".into(), ..Default::default() })),
         ("--image", |s| s.environment = Some(v1::Environment { image: "a/b:c".into(), ..Default::default() })),
-        ("--reactive", |s| s.lifecycle.as_mut().unwrap().r#type = "reactive".into()),
         ("--data-mount s3://", |s| s.data = Some(mounted("s3://a/b", "", ""))),
         ("--data-mount nfs://", |s| s.data = Some(mounted("nfs://home/x", "", ""))),
         ("--data-mount tier_hint", |s| s.data = Some(mounted("/a", "", "hot"))),
@@ -289,6 +288,47 @@ fn what_is_no_task_group_is_refused_with_a_remedy() {
     refused(&with(&|s| s.requeue = Some(v1::Requeue { policy: "always".into(), max: 0 })), "requeue", "`lattice retry`");
     refused(&with(&|s| drop(s.env.insert("LATTICE_TASK_INDEX".into(), "7".into()))), "env", "leave it out");
     refused(&with(&|s| s.lifecycle.as_mut().unwrap().walltime_seconds = 183 * 86_400), "walltime", "at most 182 days");
+}
+
+fn scaled() -> v1::AllocationSpec {
+    let policy = v1::ScalePolicy { metric: "cpu_utilization".into(), target: "0.8".into(), ..Default::default() };
+    let scaling = v1::Scaling { replicas_min: 2, replicas_max: 6, policy: Some(policy), drain: None };
+    let lifecycle = v1::Lifecycle { r#type: "reactive".into(), scaling: Some(scaling), ..Default::default() };
+    let resources = Some(v1::ResourceRequest { nodes: 1, ..Default::default() });
+    v1::AllocationSpec { lifecycle: Some(lifecycle), resources, ..minimal() }
+}
+
+#[test]
+fn a_service_that_scales_has_no_walltime_and_begins_again_after_any_failure() {
+    let model = to_model(&scaled()).unwrap();
+    assert_eq!((model.walltime, model.requeue), (None, RequeuePolicy::Always));
+    let scaling = model.scaling.as_ref().unwrap();
+    assert_eq!((scaling.replicas_min, scaling.replicas_max, scaling.policy.as_ref().unwrap().target), (2, 6, Amount(800_000)));
+    assert_eq!(from_model(&model).lifecycle.unwrap().r#type, "reactive");
+}
+
+#[test]
+fn what_is_no_service_that_scales_is_refused_with_a_remedy() {
+    let refused = |change: &dyn Fn(&mut v1::AllocationSpec), field: &str, piece: &str| {
+        let mut spec = scaled();
+        change(&mut spec);
+        match to_model(&spec) {
+            Err(SpecError::Invalid { field: named, why }) => assert!(named == field && why.contains(piece), "{named}: {why}"),
+            other => panic!("{piece}: {other:?}"),
+        }
+    };
+    refused(&|s| s.lifecycle.as_mut().unwrap().scaling = None, "reactive", "--min-nodes");
+    refused(&|s| s.lifecycle.as_mut().unwrap().r#type = "unbounded".into(), "reactive", "add --reactive");
+    refused(&|s| s.lifecycle.as_mut().unwrap().walltime_seconds = 60, "walltime", "leave out --walltime");
+    refused(&|s| s.resources.as_mut().unwrap().nodes = 2, "reactive", "--min-nodes");
+    refused(&|s| s.resources.as_mut().unwrap().nodelist = vec!["n1".into()], "nodelist", "another node");
+    refused(&|s| s.pty = Some(v1::TerminalSize { rows: 24, columns: 80 }), "reactive", "--pty");
+    refused(&|s| s.lifecycle.as_mut().unwrap().scaling.as_mut().unwrap().replicas_min = 0, "min-nodes", "the least comes first");
+    let grouped = |s: &mut v1::AllocationSpec| {
+        let indices = vec![v1::IndexRun { first: 0, last: 9, step: 1 }];
+        s.task_group = Some(v1::TaskGroup { indices, ..Default::default() });
+    };
+    refused(&grouped, "task-group", "--walltime");
 }
 
 #[test]
@@ -484,6 +524,33 @@ fn task_group() -> impl Strategy<Value = Option<TaskGroup>> {
     prop::option::of(group.prop_map(|(indices, (concurrent_max, failures_max))| TaskGroup { indices, concurrent_max, failures_max }))
 }
 
+fn scaling() -> impl Strategy<Value = Option<Scaling>> {
+    let metric =
+        prop::sample::select(vec!["gpu_utilization", "cpu_utilization", "request_rate", "queue_depth", "q{job=\"a b\",x=~\"a|b\"}"]);
+    let times = prop::array::uniform4(1000..=86_400_000_u64);
+    let policy = (metric, 1..=1_000_000_000_000_u64, 1..1_000_000_u64, times).prop_map(|(metric, target, down_threshold, times)| {
+        let [interval_ms, up_window_ms, down_window_ms, cooldown_ms] = times;
+        ScalePolicy {
+            interval_ms,
+            up_window_ms,
+            down_window_ms,
+            down_threshold: Amount(down_threshold),
+            cooldown_ms,
+            ..ScalePolicy::new(metric.parse().unwrap(), Amount(target))
+        }
+    });
+    let signal = prop::option::of(prop::sample::select(signals()).prop_map(|signal| u8::try_from(signal.number()).unwrap()));
+    let drain = (signal, 0..=3_600_000_u64).prop_map(|(signal, grace_ms)| Drain { signal, grace_ms });
+    let replicas = (1..=1000_u32).prop_flat_map(|least| (Just(least), least..=1000));
+    let scaling = (replicas, prop::option::of(policy), drain).prop_map(|((replicas_min, replicas_max), policy, drain)| Scaling {
+        replicas_min,
+        replicas_max,
+        policy,
+        drain,
+    });
+    prop::option::weighted(0.25, scaling)
+}
+
 fn automatic() -> impl Strategy<Value = Option<Automatic>> {
     prop::option::of(prop_oneof![Just(Automatic::CostBased), (1..=2_592_000u64).prop_map(|seconds| Automatic::Every { seconds })])
 }
@@ -516,9 +583,11 @@ prop_compose! {
         connectivity in connectivity(),
         constraints in (prop::collection::btree_set("[a-z_]{1,9}(=[A-Za-z0-9]{1,9})?", 0..4), 0..9u32, 0..2000u64),
         session in prop::bool::weighted(0.2),
-        (launch, depends_on, tasks) in (launch(), dependencies(), task_group()),
+        (launch, depends_on, tasks, scaling) in (launch(), dependencies(), task_group(), scaling()),
     ) -> AllocationSpec {
         let (name, tenant, project, vcluster) = labels;
+        // Each replica has one node and no end.
+        let (nodes, seconds, pty) = if scaling.is_some() { (1, None, None) } else { (nodes, seconds, pty) };
         let own = binding.gpus_per_task * tasks_per_node;
         let share = share.map(|(cores, memory_bytes, gpus)| (cores, memory_bytes, gpus.max(own)));
         let session = session && seconds.is_some() && requeue != RequeuePolicy::Always;
@@ -546,13 +615,13 @@ prop_compose! {
             launch.shape.cpus_per_task = 0;
         }
         let (features, gpus, gib) = constraints;
-        let listed = if gib % 3 == 1 && nodes < 100 { nodes } else { 0 };
+        let listed = if gib % 3 == 1 && nodes < 100 && scaling.is_none() { nodes } else { 0 };
         let named = (1..=listed).map(|n| format!("n{n}").parse().unwrap()).collect();
         let topology = if gib % 2 == 0 { Topology::Tight } else { Topology::Any };
         let (same_numa, cxl_memory) = (gib % 5 < 2, share.is_none() && gib % 7 < 3);
         let constraints =
             Constraints { features, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, topology, same_numa, cxl_memory };
-        let is_range = listed == 0 && gpus % 2 == 0 && nodes < NODES_MAX && (launch.ranks == 0 || launch.ranks > nodes);
+        let is_range = scaling.is_none() && listed == 0 && gpus % 2 == 0 && nodes < NODES_MAX && (launch.ranks == 0 || launch.ranks > nodes);
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes,
             nodes_max: is_range.then_some(nodes + 1), tasks_per_node, binding,
@@ -568,6 +637,7 @@ prop_compose! {
             depends_on,
             singleton: requeues_max % 4 == 1,
             tasks,
+            scaling: scaling.map(Box::new),
         }
     }
 }

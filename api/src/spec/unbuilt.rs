@@ -4,7 +4,7 @@ use crate::v1;
 use lattice_model::SpecError;
 
 /// Refuses the first such field that is set, and an unknown lifecycle or telemetry mode. Values
-/// that describe the current behaviour are accepted (`bounded`, `unbounded`, `prod`).
+/// that describe the current behaviour are accepted (`prod`).
 pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
     // Destructured, so that a new field of the message is a compile error until it is listed here.
     let v1::AllocationSpec {
@@ -44,7 +44,6 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         not_built("--image", !image.is_empty())?;
     }
     let kind = lifecycle.as_ref().map_or("", |l| l.r#type.as_str());
-    not_built("--reactive", kind == "reactive")?;
     one_of("lifecycle", kind, &["bounded", "unbounded", "reactive"])?;
     not_built("--telemetry", matches!(telemetry_mode.as_str(), "debug" | "audit"))?;
     one_of("telemetry", telemetry_mode, &["prod", "debug", "audit"])?;

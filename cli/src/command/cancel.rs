@@ -5,11 +5,13 @@ use crate::listing;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
+use crate::tasks::{has_replicas, replica_key};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::allocations::Cancel;
 use lattice_cli_syntax::tasks::{Target, index_runs};
 use lattice_model::count::counted;
+use lattice_model::scaling::REPLICAS_MAX;
 use lattice_model::{AllocationState, TaskIndices};
 
 /// The states of work that has not ended.
@@ -25,14 +27,16 @@ pub async fn run(session: &Session, args: Cancel) -> Result<u8, Failure> {
     for Target { key, tasks } in targets {
         let done = match session.resolve_key(&key) {
             Ok(key) => cancel(&client, key, tasks).await,
-            Err(failure) => Err(failure),
+            Err(failure) => vec![Err(failure)],
         };
-        match done {
-            Ok(done) => cancelled.push(done),
-            Err(failure) => {
-                let code = failure.exit();
-                failure.report();
-                exit = if exit == 0 { code } else { exit };
+        for done in done {
+            match done {
+                Ok(done) => cancelled.push(done),
+                Err(failure) => {
+                    let code = failure.exit();
+                    failure.report();
+                    exit = if exit == 0 { code } else { exit };
+                }
             }
         }
     }
@@ -57,13 +61,37 @@ enum Cancelled {
     },
 }
 
-async fn cancel(client: &Client, key: String, tasks: Option<TaskIndices>) -> Result<Cancelled, Failure> {
-    let Some(tasks) = tasks else {
-        return answer(client.allocations().cancel(v1::CancelRequest { key })).await.map(Cancelled::Allocation);
-    };
+/// What was cancelled, or why not: several results for several replicas of a service.
+async fn cancel(client: &Client, key: String, numbers: Option<TaskIndices>) -> Vec<Result<Cancelled, Failure>> {
+    let Some(numbers) = numbers else { return vec![cancel_one(client, key).await] };
+    match has_replicas(client, &key, false).await {
+        Ok(true) => cancel_replicas(client, &key, &numbers).await,
+        Ok(false) => vec![cancel_tasks(client, key, numbers).await],
+        Err(failure) => vec![Err(failure)],
+    }
+}
+
+async fn cancel_one(client: &Client, key: String) -> Result<Cancelled, Failure> {
+    answer(client.allocations().cancel(v1::CancelRequest { key })).await.map(Cancelled::Allocation)
+}
+
+async fn cancel_tasks(client: &Client, key: String, tasks: TaskIndices) -> Result<Cancelled, Failure> {
     let request = v1::CancelTasksRequest { key, indices: index_runs(&tasks) };
     let response = answer(client.allocations().cancel_tasks(request)).await?;
     Ok(Cancelled::Tasks { tasks, response })
+}
+
+/// Cancels replicas of a service, one by one; others take their places.
+async fn cancel_replicas(client: &Client, service: &str, numbers: &TaskIndices) -> Vec<Result<Cancelled, Failure>> {
+    if numbers.count() > REPLICAS_MAX {
+        let what = format!("{service}[{numbers}]: no service has more than {REPLICAS_MAX} replicas");
+        return vec![Err(Failure::usage(what).hint(format!("`lattice cancel {service}` ends the whole service")))];
+    }
+    let mut done = Vec::new();
+    for number in numbers.runs().iter().flat_map(|run| (run.first..=run.last).step_by(run.step as usize)) {
+        done.push(cancel_one(client, replica_key(service, number)).await);
+    }
+    done
 }
 
 async fn list_own(client: &Client, states: &[AllocationState]) -> Result<Vec<Target>, Failure> {

@@ -94,10 +94,10 @@ fn read_file(path: &OsStr) -> Result<(String, String), Failure> {
 
 /// A step as `lattice submit` would submit it, under its name.
 fn message(session: &Session, step: WorkflowStep, around: &Surroundings) -> Result<v1::DagStep, Failure> {
-    let WorkflowStep { place, name, flags, tasks, program } = step;
+    let WorkflowStep { place, name, flags, tasks, scaling, program } = step;
     let about = |failure: Failure| failure.about(&format!("{place}: step {name}"));
-    let (flags, tasks, program) = match program {
-        StepProgram::Command(argv) => (flags, tasks, Program::Command(argv)),
+    let (flags, tasks, scaling, program) = match program {
+        StepProgram::Command(argv) => (flags, tasks, scaling, Program::Command(argv)),
         StepProgram::Script { path, args } => {
             let program = request::read_script(OsStr::new(&path), args).map_err(about)?;
             let Program::Script { name: script, text, .. } = &program else { unreachable!("a script was read") };
@@ -105,7 +105,8 @@ fn message(session: &Session, step: WorkflowStep, around: &Surroundings) -> Resu
             for warning in &parsed.warnings {
                 session.warn(warning);
             }
-            (flags.merge_over(parsed.flags), tasks.merge_over(parsed.tasks), program)
+            let (flags, tasks, scaling) = parsed.under(flags, tasks, scaling);
+            (flags, tasks, scaling, program)
         }
     };
     let flags = SubmitFlags { name: Some(flags.name.clone().unwrap_or_else(|| name.clone())), ..flags };
@@ -114,6 +115,7 @@ fn message(session: &Session, step: WorkflowStep, around: &Surroundings) -> Resu
     let here = Surroundings { env, dir: around.dir.clone() };
     let mut spec = request::build_specification(&flags, program, &session.settings, here).map_err(about)?;
     spec.task_group = tasks.to_message().map_err(|error| about(error.into()))?;
+    request::apply_scaling(&mut spec, &flags, &scaling).map_err(about)?;
     if takes_env {
         // The agent adds them again: they are in the message once for all steps.
         spec.env.retain(|name, value| around.env.get(name) != Some(value));

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Format, print};
 use crate::session::Session;
-use crate::shown::{command_line, counts, filled, group_rows, index_run, short};
+use crate::shown::{ScalingJson, command_line, counts, filled, group_rows, index_run, rows_of_spec, short};
 use crate::table::block;
 use lattice_api::spec::is_singleton;
 use lattice_api::v1;
@@ -87,12 +87,19 @@ fn text(spec: &v1::AllocationSpec) -> String {
     let (each, ranks_label) = if spec.task_group.is_some() { (" for each task", "Ranks") } else { ("", "Tasks") };
     let environment = spec.environment.clone().unwrap_or_default();
     let uenv = filled(&environment.uenv).map(|uenv| format!("{uenv} (sha256 {})", environment.sha256)).unwrap_or_default();
+    let is_scaled = lifecycle.scaling.is_some();
+    let (nodes, ranks_text) = if is_scaled {
+        (String::new(), counts::tasks(spec.tasks_per_node.max(1), ranks, None))
+    } else {
+        (format!("{}{named}{each}", counts::range(resources.nodes, resources.nodes_max)), format!("{ranks_text}{each}"))
+    };
     let mut rows = vec![("Name", spec.name.clone()), ("Script", script), ("Command", command), ("Directory", spec.working_dir.clone())];
     rows.extend(spec.task_group.iter().flat_map(group_rows));
+    rows.extend(rows_of_spec(lifecycle.scaling.as_ref()));
     rows.extend([
-        ("Nodes", format!("{}{named}{each}", counts::range(resources.nodes, resources.nodes_max))),
+        ("Nodes", nodes),
         ("Share", if share.is_empty() { "whole nodes".to_owned() } else { format!("{} of each node", share.join(", ")) }),
-        (ranks_label, format!("{ranks_text}{each}")),
+        (ranks_label, ranks_text),
         ("Topology", resources.topology.clone()),
         ("Constraints", constraints(&resources).join(", ")),
         ("Walltime", format!("{walltime}{each}")),
@@ -146,6 +153,7 @@ fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
         "uenv": spec.environment.as_ref().and_then(|environment| filled(&environment.uenv)),
         "uenv_sha256": spec.environment.as_ref().and_then(|environment| filled(&environment.sha256)),
         "task_group": spec.task_group.as_ref().map(task_group_json),
+        "scaling": ScalingJson::of(lifecycle.scaling.as_ref()),
         "held": spec.hold,
         "depends_on": spec.depends_on.iter().map(depends_on_json).collect::<Vec<_>>(),
     })

@@ -6,7 +6,7 @@ use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{AllocationJson, Task, TaskJson, attempts_text, filled, group_text, short, task_text, time};
 use crate::table::Table;
-use crate::tasks::fetch_task;
+use crate::tasks::{Numbered, fetch_task, find_numbered};
 use lattice_api::v1;
 use lattice_cli_syntax::args::allocations::Explain;
 use lattice_cli_syntax::tasks::OneTarget;
@@ -20,9 +20,15 @@ pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
     };
     let key = session.resolve_key(&key)?;
     let client = session.connect().await?;
-    let task = match task {
-        Some(index) => Some(Box::pin(fetch_task(&client, &key, index, false)).await?),
-        None => None,
+    let (key, task) = match task {
+        None => (key, None),
+        Some(index) => match find_numbered(&client, key, index, false).await? {
+            Numbered::Replica { key } => (key, None),
+            Numbered::Task { key, index } => {
+                let task = Box::pin(fetch_task(&client, &key, index, false)).await?;
+                (key, Some(task))
+            }
+        },
     };
     let explained = answer(client.allocations().explain(v1::ExplainRequest { key })).await?;
     let allocation = explained.allocation.clone().unwrap_or_default();

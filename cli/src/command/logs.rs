@@ -10,7 +10,7 @@ use crate::label::Marks;
 use crate::retries::Retries;
 use crate::session::{Session, now};
 use crate::shown::Task;
-use crate::tasks::fetch_task;
+use crate::tasks::{Numbered, fetch_task, find_numbered};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::allocations::Logs;
@@ -34,6 +34,17 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
     if task.is_some() && args.task.is_some() {
         return Err(Failure::usage("the task is named twice, behind the id and by --task").hint("leave one of them out"));
     }
+    let since_ms = args.since.as_deref().map(|text| parse_past("--since", text, now())).transpose()?;
+    let until_ms = args.until.as_deref().map(|text| parse_past("--until", text, now())).transpose()?;
+    let key = session.resolve_key(&key)?;
+    let client = session.connect().await?;
+    let (key, task) = match task {
+        None => (key, None),
+        Some(index) => match find_numbered(&client, key, index, false).await? {
+            Numbered::Task { key, index } => (key, Some(index)),
+            Numbered::Replica { key } => (key, None),
+        },
+    };
     if task.is_some() && args.rank.is_some() {
         return Err(Failure::usage("a task has no ranks of its own: --rank is for other work").hint("leave --rank out"));
     }
@@ -41,22 +52,21 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
         return Err(Failure::usage("a task has one output: --label is for ranks").hint("leave --label out"));
     }
     let request = v1::LogsRequest {
-        key: session.resolve_key(&key)?,
+        key,
         follow: args.follow,
         stream: stream.to_owned(),
         rank: args.rank,
         node: args.node.unwrap_or_default(),
         received: Vec::new(),
         tail: args.tail,
-        since_ms: args.since.as_deref().map(|text| parse_past("--since", text, now())).transpose()?,
-        until_ms: args.until.as_deref().map(|text| parse_past("--until", text, now())).transpose()?,
+        since_ms,
+        until_ms,
         being_submitted: false,
         attempt: args.attempt,
         previous: args.previous,
         timestamps: args.timestamps,
         task: task.or(args.task),
     };
-    let client = session.connect().await?;
     let mut screen = Screen::new(Marks { time: args.timestamps, rank: args.label });
     if let Some(index) = request.task.filter(|_| args.follow) {
         return Box::pin(follow_task(session, client, &request, screen, index)).await;

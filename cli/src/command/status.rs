@@ -6,12 +6,13 @@ use crate::listing;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer, now};
 use crate::shown::{
-    AllocationJson, TaskJson, TasksJson, allocation_block, allocations_table, attempts_text, group_text, lanes_table, live_first,
-    range_name, short, task_block, tasks_table,
+    AllocationJson, TaskJson, TasksJson, allocation_block, allocations_table, attempts_text, group_text, is_scaled, lanes_table,
+    live_first, living_replicas_first, range_name, replicas_table, service_text, short, task_block, tasks_table,
 };
-use crate::tasks::fetch_task;
+use crate::tasks::{Numbered, fetch_task, find_numbered};
 use crate::watch::{self, Watched};
 use lattice_api::allocation::{STATES, state_from_name};
+use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_cli_syntax::args::allocations::Status;
@@ -27,23 +28,34 @@ pub async fn run(session: &Session, args: Status) -> Result<(), Failure> {
     if args.watch {
         return watch(session, args).await;
     }
-    let of_group = args.tasks || args.lanes;
+    let of_all = args.tasks || args.lanes || args.replicas;
     match args.id {
-        Some(OneTarget { task: Some(_), .. }) if of_group => {
-            Err(Failure::usage("--tasks and --lanes are about a whole task group").hint("leave the index behind the id out"))
+        Some(OneTarget { task: Some(_), .. }) if of_all => {
+            Err(Failure::usage("--tasks, --lanes and --replicas are about a whole task group or service")
+                .hint("leave the index behind the id out"))
         }
-        Some(OneTarget { key, task: Some(index) }) => Box::pin(task(session, &key, index, args.stale)).await,
+        Some(OneTarget { key, task: Some(index) }) => {
+            let key = session.resolve_key(&key)?;
+            let client = session.connect().await?;
+            match find_numbered(&client, key, index, args.stale).await? {
+                Numbered::Task { key, index } => Box::pin(task(session, &client, &key, index, args.stale)).await,
+                Numbered::Replica { key } => one(session, &client, key, args.stale).await,
+            }
+        }
         Some(OneTarget { key, task: None }) if args.tasks => Box::pin(tasks(session, &key, args.stale)).await,
         Some(OneTarget { key, task: None }) if args.lanes => Box::pin(lanes(session, &key, args.stale)).await,
-        Some(OneTarget { key, task: None }) => one(session, &key, args.stale).await,
+        Some(OneTarget { key, task: None }) if args.replicas => Box::pin(replicas(session, &key, args.stale)).await,
+        Some(OneTarget { key, task: None }) => {
+            let key = session.resolve_key(&key)?;
+            one(session, &session.connect().await?, key, args.stale).await
+        }
         None => list(session, args).await,
     }
 }
 
 /// One task of a task group.
-async fn task(session: &Session, typed: &str, index: u32, stale: bool) -> Result<(), Failure> {
-    let key = session.resolve_key(typed)?;
-    let task = fetch_task(&session.connect().await?, &key, index, stale).await?;
+async fn task(session: &Session, client: &Client, key: &str, index: u32, stale: bool) -> Result<(), Failure> {
+    let task = fetch_task(client, key, index, stale).await?;
     match session.format() {
         Format::Table => print(&task_block(&task)),
         Format::Data(notation) => notation.print(&TaskJson::from(&task)),
@@ -97,11 +109,53 @@ async fn lanes(session: &Session, typed: &str, stale: bool) -> Result<(), Failur
     Ok(())
 }
 
+/// The replicas of a service: living ones by their number, then ended ones.
+async fn replicas(session: &Session, typed: &str, stale: bool) -> Result<(), Failure> {
+    let key = session.resolve_key(typed)?;
+    let client = session.connect().await?;
+    let service = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
+    if !is_scaled(&service) {
+        let id = short(&service.id);
+        return Err(Failure::new(Exit::Refused, format!("allocation {id} is no scaled service: it has no replicas"))
+            .hint(format!("`lattice status {id}` shows it")));
+    }
+    let (live, ended): (Vec<AllocationState>, Vec<_>) = STATES.into_iter().partition(|state| !state.is_terminal());
+    let of = |states: &[AllocationState]| v1::ListAllocationsRequest {
+        lanes_of: service.id.clone(),
+        all_users: true,
+        stale,
+        states: states.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    };
+    // As many as may be wanted at most; of ended ones there may be many more.
+    let mut found = listing::fetch_all(&client, of(&live), usize::MAX).await?;
+    let most = if session.format() == Format::Table { TABLE_ROWS_MAX } else { usize::MAX };
+    let before = listing::fetch_all(&client, of(&ended), most.saturating_sub(found.allocations.len())).await?;
+    found.allocations.extend(before.allocations);
+    listing::report_age(session, found.age_ms.max(before.age_ms));
+    living_replicas_first(&mut found.allocations);
+    match session.format() {
+        Format::Table => print(&replicas_table(&found.allocations, now(), session.table_size()))?,
+        Format::Data(notation) => notation.print(&found.allocations.iter().map(AllocationJson::from).collect::<Vec<_>>())?,
+        Format::Name => print_names(found.allocations.iter().map(|replica| replica.id.as_str()))?,
+    }
+    if before.more {
+        session.note("earlier replicas, which have ended, are not shown; -o json shows all");
+    }
+    Ok(())
+}
+
 async fn watch(session: &Session, args: Status) -> Result<(), Failure> {
     let key = match &args.id {
         Some(OneTarget { key, task: Some(index) }) => {
-            return Err(Failure::usage("one task of a task group cannot be watched")
-                .hint(format!("`lattice logs -f '{key}[{index}]'` follows it to its end")));
+            let resolved = session.resolve_key(key)?;
+            match find_numbered(&session.connect().await?, resolved, *index, false).await? {
+                Numbered::Replica { key } => key,
+                Numbered::Task { .. } => {
+                    return Err(Failure::usage("one task of a task group cannot be watched")
+                        .hint(format!("`lattice logs -f '{key}[{index}]'` follows it to its end")));
+                }
+            }
         }
         Some(OneTarget { key, task: None }) => session.resolve_key(key)?,
         None => String::new(),
@@ -112,23 +166,22 @@ async fn watch(session: &Session, args: Status) -> Result<(), Failure> {
     watch::run(session, What::Allocations(wanted), watched).await
 }
 
-async fn one(session: &Session, typed: &str, stale: bool) -> Result<(), Failure> {
-    let key = session.resolve_key(typed)?;
-    let client = session.connect().await?;
+async fn one(session: &Session, client: &Client, key: String, stale: bool) -> Result<(), Failure> {
     let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key, stale })).await?;
     listing::report_age(session, allocation.age_ms);
     let has_ended = state_from_name(&allocation.state).is_ok_and(|state| state.is_terminal());
-    // A task group and its lanes have no output of their own: each task has.
-    let has_output = allocation.task_group.is_empty() && allocation.lane_of.is_empty();
+    // A task group and its lanes have no output of their own: each task has. Nor has a scaled service: its replicas
+    // have.
+    let has_output = allocation.task_group.is_empty() && allocation.lane_of.is_empty() && !is_scaled(&allocation);
     let last_stderr = if has_ended && has_output && session.format() != Format::Name {
-        LastStderr::read(&client, &allocation).await
+        LastStderr::read(client, &allocation).await
     } else {
         LastStderr::default()
     };
     match session.format() {
         Format::Table => {
             let block = allocation_block(&allocation, &last_stderr, now());
-            print(&(block + &group_text(&allocation) + &attempts_text(&allocation)))
+            print(&(block + &group_text(&allocation) + &service_text(&allocation) + &attempts_text(&allocation)))
         }
         Format::Data(notation) => notation.print(&AllocationJson::of_one(&allocation, &last_stderr)),
         Format::Name => print_names([allocation.id.as_str()]),

@@ -13,7 +13,7 @@ use lattice_cli_syntax::directives;
 
 pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
     let piped = args.script.is_none() && args.rest.is_empty() && request::is_piped();
-    let (flags, tasks, program) = match args.script.or_else(|| piped.then(|| STDIN.into())) {
+    let (flags, tasks, scaling, program) = match args.script.or_else(|| piped.then(|| STDIN.into())) {
         Some(script) => {
             let program = request::read_script(&script, [args.args, args.rest].concat())?;
             let Program::Script { name, text, .. } = &program else { unreachable!("a script was read") };
@@ -21,14 +21,16 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
             for warning in &parsed.warnings {
                 session.warn(warning);
             }
-            (args.flags.merge_over(parsed.flags), args.tasks.merge_over(parsed.tasks), program)
+            let (flags, tasks, scaling) = parsed.under(args.flags, args.tasks, args.scaling);
+            (flags, tasks, scaling, program)
         }
         None if args.rest.is_empty() => return Err(request::nothing_to_run()),
-        None => (args.flags, args.tasks, Program::Command(args.rest)),
+        None => (args.flags, args.tasks, args.scaling, Program::Command(args.rest)),
     };
     let around = Surroundings::read(flags.export)?;
     let (hold, task_group) = (args.hold, tasks.to_message()?);
-    let spec = v1::AllocationSpec { hold, task_group, ..request::build_specification(&flags, program, &session.settings, around)? };
+    let mut spec = v1::AllocationSpec { hold, task_group, ..request::build_specification(&flags, program, &session.settings, around)? };
+    request::apply_scaling(&mut spec, &flags, &scaling)?;
     let client = session.connect().await?;
     if args.dry_run {
         let submission = v1::SubmitRequest {

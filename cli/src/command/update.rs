@@ -32,18 +32,22 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
             Err(failure) => Err(failure),
         };
         match asked {
-            Ok(v1::UpdateAllocationResponse { id, state, walltime_seconds, is_task_group }) => {
-                now.insert(id.clone(), (walltime_seconds, is_task_group));
+            Ok(v1::UpdateAllocationResponse { id, state, walltime_seconds, is_task_group, is_scaled }) => {
+                let parts = match (is_task_group, is_scaled) {
+                    (true, _) => "; lanes of it that have nodes keep what they had",
+                    (false, true) => "; replicas of it that have nodes keep what they had",
+                    (false, false) => "",
+                };
+                now.insert(id.clone(), (walltime_seconds, parts));
                 done.push((id, state));
             }
             Err(failure) => exit = report_failure(failure, exit),
         }
     }
     let changed = |id: &String| {
-        let (walltime_seconds, is_task_group) = now.get(id).copied().unzip();
+        let (walltime_seconds, parts) = now.get(id).copied().unzip();
         let changed = changed_text(walltime.and(walltime_seconds), preemption_class, name.as_deref(), &tags);
-        let but = if is_task_group == Some(true) { "; lanes of it that have nodes keep what they had" } else { "" };
-        changed + but
+        changed + parts.unwrap_or_default()
     };
     print_done(session, &done, |(id, _)| format!("Allocation {} has {}\n", short(id), changed(id)))?;
     Ok(exit)

@@ -10,6 +10,7 @@ use crate::settings::Settings;
 use lattice_api::v1;
 use lattice_cli_syntax::flags::SubmitFlags;
 use lattice_cli_syntax::layout;
+use lattice_cli_syntax::scaling::ScalingFlags;
 use lattice_cli_syntax::shape::{Shape, complete_shape};
 use lattice_model::NodeId;
 use std::path::Path;
@@ -92,6 +93,7 @@ pub fn build_specification(
             walltime_seconds: flags.walltime.map_or(if flags.service { 0 } else { WALLTIME_SECONDS_DEFAULT }, |time| time.as_secs()),
             preemption_class: flags.given_preemption_class().unwrap_or_default(),
             preemption_class_set: flags.given_preemption_class().is_some(),
+            scaling: None,
         }),
         tasks_per_node: fits.tasks_per_node,
         binding: flags.binding.to_message(),
@@ -113,6 +115,19 @@ pub fn build_specification(
     };
     flags.unbuilt.apply(&mut spec);
     Ok(spec)
+}
+
+/// Makes it the specification of a scaled service, if the options say so.
+pub fn apply_scaling(spec: &mut v1::AllocationSpec, flags: &SubmitFlags, scaling: &ScalingFlags) -> Result<(), Failure> {
+    let Some(scaling) = scaling.to_message()? else { return Ok(()) };
+    let lifecycle = spec.lifecycle.get_or_insert_default();
+    lifecycle.r#type = "reactive".to_owned();
+    if flags.walltime.is_none() {
+        // Not the default of other work: such a service has none.
+        lifecycle.walltime_seconds = 0;
+    }
+    lifecycle.scaling = Some(scaling);
+    Ok(())
 }
 
 /// The dependency with what only this program knows: `@last`. A singleton names nothing.
@@ -150,9 +165,17 @@ fn displayable_name(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::output::{Format, Width};
+    use clap::Parser;
+    use lattice_cli_syntax::args::submit::Submit;
     use lattice_cli_syntax::flags::NodeCount;
     use lattice_model::launch::{PMI_PORT_ASKED, PMI_PORT_VARIABLE};
     use std::collections::HashMap;
+
+    #[derive(Parser)]
+    struct SubmitLine {
+        #[command(flatten)]
+        submit: Submit,
+    }
 
     fn specify(flags: &SubmitFlags, program: Program) -> Result<v1::AllocationSpec, Failure> {
         let settings = Settings {
@@ -185,6 +208,21 @@ mod tests {
             (1, 1, Some(3600), 5)
         );
         assert_eq!(model.working_dir, Path::new("/project"));
+    }
+
+    #[test]
+    fn a_service_that_scales_has_no_walltime_unless_one_is_given_which_is_refused() {
+        let line = ["x", "--reactive", "--min-nodes=2", "--max-nodes=6", "true"];
+        let Submit { scaling, .. } = SubmitLine::try_parse_from(line).unwrap().submit;
+        let with = |walltime: Option<u64>| {
+            let flags = SubmitFlags { walltime: walltime.map(std::time::Duration::from_secs), ..Default::default() };
+            let mut spec = specified(&flags, Program::Command(vec!["true".into()]));
+            apply_scaling(&mut spec, &flags, &scaling).unwrap();
+            lattice_api::spec::to_model(&spec)
+        };
+        let model = with(None).unwrap();
+        assert_eq!((model.walltime, model.nodes, model.scaling.map(|scaling| scaling.replicas_max)), (None, 1, Some(6)));
+        assert!(with(Some(60)).unwrap_err().to_string().contains("leave out --walltime"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::amounts::amount;
 use super::counts::{nodes_wanted, tasks_of};
 use super::network::{domain, exposed};
 use super::program::{command, script};
+use super::scaling::{is_scaled, scaling_rows};
 use super::state::reason;
 use super::tasks::group_list;
 use super::values::{folded, queue, short, time};
@@ -18,11 +19,16 @@ use lattice_model::time::Timestamp;
 
 /// Everything about one allocation.
 pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp) -> String {
-    let nodes =
-        if a.nodes.is_empty() { format!("{} wanted", nodes_wanted(a)) } else { format!("{} ({})", folded(&a.nodes), a.nodes.len()) };
+    let nodes = if is_scaled(a) {
+        String::new()
+    } else if a.nodes.is_empty() {
+        format!("{} wanted", nodes_wanted(a))
+    } else {
+        format!("{} ({})", folded(&a.nodes), a.nodes.len())
+    };
     let uenv = if a.uenv.is_empty() { String::new() } else { format!("{} (sha256 {})", a.uenv, a.uenv_sha256) };
     let ended = last_stderr(stderr);
-    let rows = [
+    let head = [
         ("ID", a.id.clone()),
         ("Name", a.name.clone()),
         ("Tags", tags(a)),
@@ -30,6 +36,8 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("State", a.state.clone()),
         ("Message", status_message(a)),
         ("Reason", reason(a)),
+    ];
+    let rows = [
         ("Exit code", a.exit_code.map(|code| code.to_string()).unwrap_or_default()),
         ("Last stderr", ended.first().cloned().unwrap_or_default()),
         ("", ended.get(1).cloned().unwrap_or_default()),
@@ -42,6 +50,10 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Share", a.share.as_ref().map(|s| format!("{} of each node", amount(s))).unwrap_or_default()),
         ("Topology", a.topology.clone()),
         ("Tasks", if has_one_rank(a) { String::new() } else { tasks_of(a) }),
+        (
+            "Replica",
+            if a.replica_of.is_empty() { String::new() } else { format!("{} of service {}", a.replica_number, short(&a.replica_of)) },
+        ),
         ("Task group", group_list(a)),
         ("Lane", if a.lane_of.is_empty() { String::new() } else { format!("{} of task group {}", a.lane_number, short(&a.lane_of)) }),
         ("Walltime", if a.task_group.is_empty() { walltime(a) } else { format!("{} for each task", walltime(a)) }),
@@ -70,7 +82,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Not enforced", a.network_note.clone()),
         ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
     ];
-    block(&[&rows[..], &dependencies(a)[..]].concat())
+    block(&[&head[..], &scaling_rows(a)[..], &rows[..], &dependencies(a)[..]].concat())
 }
 
 /// Its tags, by their names.
@@ -80,10 +92,11 @@ fn tags(a: &v1::Allocation) -> String {
     all.join(", ")
 }
 
-/// Whether each task of a task group is one process: the number of its ranks would be read as that of the tasks.
+/// Whether each task of a task group, or each replica of a service, is one process: the number of its ranks would be read
+/// as that of the tasks or replicas.
 fn has_one_rank(a: &v1::Allocation) -> bool {
     let nodes = a.nodes_requested.max(a.nodes_requested_max);
-    !a.task_group.is_empty() && a.ranks == 0 && nodes <= 1 && a.tasks_per_node <= 1
+    (!a.task_group.is_empty() || is_scaled(a)) && a.ranks == 0 && nodes <= 1 && a.tasks_per_node <= 1
 }
 
 /// A line for each allocation that it depends on.
@@ -139,7 +152,7 @@ fn checkpoint(c: &v1::CheckpointRef) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{NOW, running};
+    use super::super::samples::{NOW, running, service};
     use super::*;
 
     #[test]
@@ -171,6 +184,32 @@ vCluster:   ml-training
         assert!(!shown(&one).contains("Tasks:"), "{}", shown(&one));
         let lane = shown(&v1::Allocation { lane_of: "2f0c9a4e-5b7d".into(), lane_number: 3, ..running() });
         assert!(lane.contains("Lane:       3 of task group 2f0c9a4e\n") && lane.contains("Walltime:   72:00:00\n"), "{lane}");
+    }
+
+    #[test]
+    fn a_service_that_scales_is_shown_by_its_replicas() {
+        let want = "\
+ID:           1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88
+Name:         serve
+Owner:        ada
+State:        Running
+Message:      3 of 4 replicas
+Replicas:     3 run, 1 waits for a node, 2 leave; 4 wanted (2 to 6)
+Scales by:    cpu_utilization: more above 0.8, fewer below 0.4
+Metric:       above 0.8 since 2026-03-05T10:00:12.000Z (0.91 then)
+Last change:  3 to 4 at 2026-03-05T10:00:11.000Z (the metric was 0.93)
+Walltime:     service
+Elapsed:      14:23:01
+Submitted:    2026-03-05T10:00:00.000Z
+Claimed:      2026-03-05T10:00:01.000Z
+Started:      2026-03-05T10:00:12.000Z
+vCluster:     ml-training
+";
+        let service = v1::Allocation { status_message: "3 of 4 replicas".into(), ..service() };
+        assert_eq!(allocation_block(&service, &LastStderr::default(), NOW), want);
+        let replica = v1::Allocation { replica_of: "2f0c9a4e-5b7d".into(), replica_number: 3, ..running() };
+        let shown = allocation_block(&replica, &LastStderr::default(), NOW);
+        assert!(shown.contains("Replica:    3 of service 2f0c9a4e\n") && shown.contains("Nodes:      n[1-3] (3)\n"), "{shown}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::amounts::AmountJson;
 use super::attempts::AttemptJson;
 use super::network::{domain, exposed};
+use super::scaling::{ScalingJson, ScalingStateJson};
 use super::state::end_reason;
 use super::tasks::TaskCountsJson;
 use super::values::{disclosed, filled, time};
@@ -75,6 +76,12 @@ pub struct AllocationJson<'a> {
     /// Of a lane: its task group, and which lane of it this is.
     lane_of: Option<&'a str>,
     lane_number: Option<u32>,
+    /// Of a scaled service: what its submission says of that, and how many replicas it has.
+    scaling: Option<ScalingJson>,
+    scaling_state: Option<ScalingStateJson<'a>>,
+    /// Of a replica: its service, and its number there.
+    replica_of: Option<&'a str>,
+    replica_number: Option<u32>,
     /// While its work is measured more closely: how, until when, and who requested it.
     telemetry: Option<&'a str>,
     /// For a living allocation, in a few words: why it waits, or what is wrong while it runs.
@@ -180,6 +187,10 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             task_counts: a.tasks.as_ref().map(TaskCountsJson::from),
             lane_of: filled(&a.lane_of),
             lane_number: filled(&a.lane_of).map(|_| a.lane_number),
+            scaling: ScalingJson::of(a.scaling.as_ref()),
+            scaling_state: a.scaling_state.as_ref().map(ScalingStateJson::from),
+            replica_of: filled(&a.replica_of),
+            replica_number: filled(&a.replica_of).map(|_| a.replica_number),
             telemetry: filled(&a.telemetry),
             status_message: filled(&a.status_message),
             queue_position: (a.queue_position > 0).then_some(a.queue_position),
@@ -209,7 +220,7 @@ impl<'a> AllocationJson<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{pending, running};
+    use super::super::samples::{pending, running, service};
     use super::*;
 
     #[test]
@@ -227,8 +238,16 @@ mod tests {
         let tagged = serde_json::to_value(AllocationJson::from(&tagged)).unwrap();
         assert_eq!(tagged["tags"], serde_json::json!({"campaign": "42"}));
         let of_tasks = ["task_group", "task_counts", "lane_of", "lane_number"].map(|field| json.as_object_mut().unwrap().remove(field));
+        let of_replicas =
+            ["scaling", "scaling_state", "replica_of", "replica_number"].map(|field| json.as_object_mut().unwrap().remove(field));
         let null = || Some(serde_json::Value::Null);
         assert_eq!(of_tasks, [null(), null(), null(), null()]);
+        assert_eq!(of_replicas, [null(), null(), null(), null()]);
+        let scaled = serde_json::to_value(AllocationJson::from(&service())).unwrap();
+        assert_eq!((&scaled["scaling"]["replicas_max"], &scaled["scaling_state"]["running"]), (&6.into(), &3.into()));
+        let replica = v1::Allocation { replica_of: "2f".into(), replica_number: 0, ..running() };
+        let replica = serde_json::to_value(AllocationJson::from(&replica)).unwrap();
+        assert_eq!((&replica["replica_of"], &replica["replica_number"]), (&"2f".into(), &0.into()));
         let lane = v1::Allocation { lane_of: "2f".into(), lane_number: 0, ..running() };
         let lane = serde_json::to_value(AllocationJson::from(&lane)).unwrap();
         assert_eq!((&lane["lane_of"], &lane["lane_number"]), (&"2f".into(), &0.into()));

@@ -1,6 +1,7 @@
 //! Lists of allocations, as `status` and the queues show them, and their lines in a watch.
 
 use super::counts::{node_count, nodes_wanted};
+use super::scaling::replicas_text;
 use super::state::reason;
 use super::values::{filled, folded, queue, short, work_name};
 use super::walltime::{elapsed, left, walltime};
@@ -56,12 +57,13 @@ pub const ALLOCATION_HEADING: &[&str] = &["ID", "NAME", "OWNER", "STATE", "NODES
 pub fn allocation_row(a: &v1::Allocation) -> Vec<String> {
     let nodes = if a.nodes.is_empty() { nodes_wanted(a) } else { folded(&a.nodes) };
     let queue = queue(&a.vcluster).to_owned();
-    vec![short(&a.id).to_owned(), work_name(a), a.owner.clone(), a.state.clone(), nodes, walltime(a), queue, reason(a)]
+    let why = Some(reason(a)).filter(|reason| !reason.is_empty()).or_else(|| replicas_text(a)).unwrap_or_default();
+    vec![short(&a.id).to_owned(), work_name(a), a.owner.clone(), a.state.clone(), nodes, walltime(a), queue, why]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::samples::{NOW, pending, running};
+    use super::super::samples::{NOW, pending, running, service};
     use super::*;
 
     const TERSE: TableSize = TableSize { width: Width::Terse, columns: None };
@@ -89,6 +91,15 @@ ID        NAME          OWNER  STATE      NODES  WALLTIME  ELAPSED   LEFT  VCLUS
         assert_eq!(allocations_table(&[failed, completed], NOW, true, TERSE), want);
         let lane = v1::Allocation { lane_of: "2f0c9a4e-5b7d".into(), lane_number: 3, ..running() };
         assert!(allocations_table(&[lane], NOW, false, TERSE).contains("  training-run (lane 3 of 2f0c9a4e)  "));
+        let replica = v1::Allocation { replica_of: "2f0c9a4e-5b7d".into(), replica_number: 3, ..running() };
+        assert!(allocations_table(&[replica], NOW, false, TERSE).contains("  training-run (replica 3 of 2f0c9a4e)  "));
+        let service = v1::Allocation { status_message: "3 of 4 replicas: wants 1 node, 0 are free".into(), ..service() };
+        let want = "\
+ID        NAME   STATE    NODES  WALLTIME  ELAPSED   LEFT  VCLUSTER     REASON
+1f0c9a4e  serve  Running  3      service   14:23:01  —     ml-training  3 of 4 replicas: wants 1 node, 0 are free
+";
+        assert_eq!(allocations_table(&[service.clone()], NOW, false, TERSE), want);
+        assert_eq!(allocation_row(&service).last().map(String::as_str), Some("3 of 4 replicas"));
         assert_eq!(allocations_table(&[], NOW, false, TERSE), "ID  NAME  STATE  NODES  WALLTIME  ELAPSED  LEFT  VCLUSTER\n");
     }
 

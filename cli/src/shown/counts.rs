@@ -7,9 +7,12 @@ pub fn range(least: u32, most: u32) -> String {
     if most > least { format!("{least}-{most}") } else { least.to_string() }
 }
 
-/// The number of nodes that it asks for.
+/// The number of nodes that it asks for; of a scaled service, the number that it has, in its replicas.
 pub fn nodes_wanted(a: &v1::Allocation) -> String {
-    range(a.nodes_requested, a.nodes_requested_max)
+    match &a.scaling_state {
+        Some(state) => state.running.to_string(),
+        None => range(a.nodes_requested, a.nodes_requested_max),
+    }
 }
 
 /// The number of its nodes, or of those that it asks for.

@@ -29,12 +29,15 @@ pub fn disclosed<'a>(name: &'a str, owner: &str) -> Option<&'a str> {
     (!owner.is_empty()).then_some(name)
 }
 
-/// What a list that may have lanes of task groups calls an allocation: a lane by its group.
+/// What a list that may have lanes of task groups and replicas of services calls an allocation: a lane by its group, a
+/// replica by its service.
 pub fn work_name(a: &v1::Allocation) -> String {
-    if a.lane_of.is_empty() || a.name.is_empty() {
-        return a.name.clone();
+    match (filled(&a.lane_of), filled(&a.replica_of)) {
+        _ if a.name.is_empty() => String::new(),
+        (Some(group), _) => format!("{} (lane {} of {})", a.name, a.lane_number, short(group)),
+        (None, Some(service)) => format!("{} (replica {} of {})", a.name, a.replica_number, short(service)),
+        (None, None) => a.name.clone(),
     }
-    format!("{} (lane {} of {})", a.name, a.lane_number, short(&a.lane_of))
 }
 
 /// Node names as a hostlist; unchanged if one of them cannot be parsed.

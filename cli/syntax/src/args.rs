@@ -18,6 +18,7 @@ pub mod preempt;
 pub mod quorum;
 pub mod rest;
 pub mod retry;
+pub mod scale;
 pub mod service;
 pub mod session;
 pub mod signal;
@@ -51,6 +52,7 @@ use preempt::{Hold, Preempt, Resume};
 use quorum::Quorum;
 use rest::Rest;
 use retry::Retry;
+use scale::Scale;
 use service::Service;
 use session::InteractiveSession;
 use signal::{Requeue, Signal};
@@ -65,8 +67,8 @@ use watching::{Compare, Diag, Watch};
 /// Runs work on the machines of a cluster
 ///
 /// What you submit is an allocation. Name it by its id, by a unique prefix of its id, or by @last: the one that was
-/// submitted last in this terminal session. Every command asks the agent of this machine, or the one that --endpoint
-/// names.
+/// submitted last in this terminal session. Behind it, [3] names replica 3 of a scaled service, or task 3 of a task
+/// group. Every command asks the agent of this machine, or the one that --endpoint names.
 #[derive(Parser)]
 #[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -126,6 +128,8 @@ pub enum Command {
     Requeue(Later<Requeue>),
     /// Run the failed tasks of a task group again, or some of its tasks, as a new task group
     Retry(Later<Retry>),
+    /// Set how many replicas of a scaled service are wanted
+    Scale(Later<Scale>),
     /// Send a signal to the ranks of running allocations, on all of their nodes
     Signal(Later<Signal>),
     /// Show the output of an allocation
@@ -235,6 +239,12 @@ mod tests {
             "submit --nodes=64 --walltime=72h --uenv=/prgenv-gnu.sqfs -- torchrun train.py",
             "submit --task-group=0-99%20 script.sh",
             "submit --array 1,5,9 --max-failures=3 script.sh",
+            "submit --reactive --min-nodes=1 --max-nodes=8 --scale-metric=gpu_utilization --scale-target=0.8 serve.sh",
+            "submit --reactive --min-nodes 1 --max-nodes 2 --drain-signal=USR1 --drain-grace=1m serve.sh",
+            "scale 1f0c 4",
+            "scale @last 4 -o json",
+            "status 1f0c --replicas",
+            "top 1f0c[3]",
             "submit --depends-on=12345:success script.sh",
             "submit --depends-on 12345,@last:any script.sh",
             "launch --depends-on=12345 hostname",
@@ -426,6 +436,10 @@ mod tests {
             ("explain 1[7,8]", "write one index"),
             ("logs 1[0-9]", "write one index"),
             ("logs 1 --task 7 --rank 0", "cannot be used"),
+            ("status 1 --tasks --replicas", "cannot be used"),
+            ("status --replicas", "required"),
+            ("scale 1f0c", "required"),
+            ("scale 1f0c many", "invalid digit"),
             ("retry", "required"),
             ("retry 1[7]", "--tasks=10-20,30"),
             ("retry 1 --failed --tasks=1", "cannot be used"),

@@ -12,6 +12,7 @@ pub mod words;
 
 use crate::UsageError;
 use crate::flags::SubmitFlags;
+use crate::scaling::ScalingFlags;
 use crate::tasks::TaskFlags;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, Parser};
@@ -24,6 +25,8 @@ pub struct Directives {
     pub flags: SubmitFlags,
     /// Its tasks, if it is to be a task group.
     pub tasks: TaskFlags,
+    /// How it scales, if it is to be a service that does.
+    pub scaling: ScalingFlags,
     /// Warnings about ignored options, for people.
     pub warnings: Vec<String>,
 }
@@ -36,12 +39,33 @@ pub(crate) struct Line {
     pub(crate) flags: SubmitFlags,
     #[command(flatten)]
     pub(crate) tasks: TaskFlags,
+    #[command(flatten)]
+    pub(crate) scaling: ScalingFlags,
 }
 
 impl Line {
     /// Merges the options of two lines: a value of `self` wins over one of `under`.
-    fn merge_over(self, under: Self) -> Self {
-        Self { flags: self.flags.merge_over(under.flags), tasks: self.tasks.merge_over(under.tasks) }
+    fn merge_over(self, mut under: Self) -> Self {
+        // `--walltime` and `--reactive` exclude each other: `self` decides.
+        if self.scaling.reactive {
+            under.flags.walltime = None;
+        } else if self.flags.walltime.is_some() {
+            under.scaling = ScalingFlags::default();
+        }
+        Self {
+            flags: self.flags.merge_over(under.flags),
+            tasks: self.tasks.merge_over(under.tasks),
+            scaling: self.scaling.merge_over(under.scaling),
+        }
+    }
+}
+
+impl Directives {
+    /// The options of a submission, or of a step of a DAG, with those of its script: a value of the former wins.
+    pub fn under(self, flags: SubmitFlags, tasks: TaskFlags, scaling: ScalingFlags) -> (SubmitFlags, TaskFlags, ScalingFlags) {
+        let of_script = Line { flags: self.flags, tasks: self.tasks, scaling: self.scaling };
+        let Line { flags, tasks, scaling } = Line { flags, tasks, scaling }.merge_over(of_script);
+        (flags, tasks, scaling)
     }
 }
 
@@ -71,8 +95,8 @@ pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
             slurm.flags.layout.slurm_env = true;
         }
     }
-    let Line { flags, tasks } = lattice.merge_over(slurm);
-    Ok(Directives { flags, tasks, warnings })
+    let Line { flags, tasks, scaling } = lattice.merge_over(slurm);
+    Ok(Directives { flags, tasks, scaling, warnings })
 }
 
 /// The rest of a line that begins with this marker as a separate word.

@@ -490,7 +490,8 @@ pub(crate) fn parse_walltime(text: &str) -> Result<Duration, TimeError> {
     parse_positive(text, BareNumber::Minutes)
 }
 
-fn parse_positive(text: &str, bare: BareNumber) -> Result<Duration, TimeError> {
+/// Parses a duration that is not 0.
+pub(crate) fn parse_positive(text: &str, bare: BareNumber) -> Result<Duration, TimeError> {
     let time = duration::parse(text, bare)?;
     if time.is_zero() { Err(TimeError::Zero) } else { Ok(time) }
 }

@@ -19,6 +19,7 @@ pub mod layout;
 mod memory;
 pub mod mistyped;
 mod network;
+pub mod scaling;
 pub mod shape;
 pub mod tasks;
 pub mod time;

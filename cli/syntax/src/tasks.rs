@@ -1,4 +1,5 @@
-//! Task groups on the command line: the options that make one, and its tasks behind its id, as in `ID[7]`.
+//! Task groups on the command line: the options that make one, and its tasks behind its id, as in `ID[7]`. The same
+//! brackets name a replica of a scaled service.
 
 use crate::UsageError;
 use clap::Args;
@@ -58,32 +59,32 @@ pub fn index_runs(indices: &TaskIndices) -> Vec<v1::IndexRun> {
     indices.runs().iter().map(|run| v1::IndexRun { first: run.first, last: run.last, step: run.step }).collect()
 }
 
-/// An allocation, or some tasks of a task group: `ID` or `ID[LIST]`.
+/// An allocation, or some tasks of a task group or replicas of a service: `ID` or `ID[LIST]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The id, the beginning of one, or `@last`.
     pub key: String,
-    /// The tasks; `None`: all of it.
+    /// The tasks or replicas; `None`: all of it.
     pub tasks: Option<TaskIndices>,
 }
 
-/// An allocation, or one task of a task group: `ID` or `ID[INDEX]`.
+/// An allocation, or one task of a task group or replica of a service: `ID` or `ID[INDEX]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OneTarget {
     /// The id, the beginning of one, or `@last`.
     pub key: String,
-    /// The index of the task; `None`: all of it.
+    /// The index of the task, or the number of the replica; `None`: all of it.
     pub task: Option<u32>,
 }
 
 /// The text names no allocation and no tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TargetError {
-    #[error("tasks of a task group are written as '1f0c9a4e[7]' or '1f0c9a4e[10-20,30]', in quotes")]
+    #[error("tasks of a task group, and replicas of a service, are written as '1f0c9a4e[7]' or '1f0c9a4e[10-20,30]', in quotes")]
     Malformed,
     #[error(transparent)]
     Indices(#[from] NoSuchIndices),
-    #[error("one task can be named here: write one index, as in '1f0c9a4e[7]'")]
+    #[error("one task or replica can be named here: write one index, as in '1f0c9a4e[7]'")]
     Several,
     #[error("a whole task group is named here, and its tasks with --tasks, as in --tasks=10-20,30")]
     WithTasks,

@@ -13,8 +13,6 @@ pub struct UnbuiltFlags {
     #[arg(long, hide = true)]
     image: Option<String>,
     #[arg(long, hide = true)]
-    reactive: bool,
-    #[arg(long, hide = true)]
     telemetry: Option<String>,
     #[arg(long, hide = true)]
     sensitive: bool,
@@ -22,7 +20,7 @@ pub struct UnbuiltFlags {
 
 impl UnbuiltFlags {
     /// The names of all these options.
-    pub const NAMES: [&str; 6] = ["--intent", "--view", "--image", "--reactive", "--telemetry", "--sensitive"];
+    pub const NAMES: [&str; 5] = ["--intent", "--view", "--image", "--telemetry", "--sensitive"];
 
     /// Merges two sets of options: a value of `self` wins over one of `under`.
     pub fn merge_over(self, under: Self) -> Self {
@@ -30,7 +28,6 @@ impl UnbuiltFlags {
             intent: self.intent.or(under.intent),
             view: self.view.or(under.view),
             image: self.image.or(under.image),
-            reactive: self.reactive || under.reactive,
             telemetry: self.telemetry.or(under.telemetry),
             sensitive: self.sensitive || under.sensitive,
         }
@@ -38,8 +35,7 @@ impl UnbuiltFlags {
 
     /// The first of these options that was given.
     pub fn first_given(&self) -> Option<&'static str> {
-        let given =
-            [self.intent.is_some(), self.view.is_some(), self.image.is_some(), self.reactive, self.telemetry.is_some(), self.sensitive];
+        let given = [self.intent.is_some(), self.view.is_some(), self.image.is_some(), self.telemetry.is_some(), self.sensitive];
         Self::NAMES.into_iter().zip(given).find(|(_, set)| *set).map(|(flag, _)| flag)
     }
 
@@ -50,9 +46,6 @@ impl UnbuiltFlags {
             let environment = spec.environment.get_or_insert_default();
             environment.view = self.view.clone().unwrap_or_default();
             environment.image = self.image.clone().unwrap_or_default();
-        }
-        if self.reactive {
-            spec.lifecycle.get_or_insert_default().r#type = "reactive".to_owned();
         }
         spec.telemetry_mode = self.telemetry.clone().unwrap_or_default();
         spec.sensitive = self.sensitive;
@@ -78,7 +71,6 @@ mod tests {
             ("--intent=train", "--intent"),
             ("--view=default", "--view"),
             ("--image=a/b:c", "--image"),
-            ("--reactive", "--reactive"),
             ("--telemetry=debug", "--telemetry"),
             ("--sensitive", "--sensitive"),
         ] {

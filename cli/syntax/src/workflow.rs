@@ -17,6 +17,7 @@ use crate::dependency::named;
 use crate::directives::words::split_words;
 use crate::directives::{Line, parse};
 use crate::flags::SubmitFlags;
+use crate::scaling::ScalingFlags;
 use crate::tasks::TaskFlags;
 use lattice_api::v1;
 use lattice_model::config::{self, Spanned};
@@ -47,6 +48,8 @@ pub struct WorkflowStep {
     pub flags: SubmitFlags,
     /// Its tasks, if it is to be a task group.
     pub tasks: TaskFlags,
+    /// How it scales, if it is to be a service that does.
+    pub scaling: ScalingFlags,
     /// What it runs.
     pub program: StepProgram,
 }
@@ -255,7 +258,7 @@ fn step(file: &str, line: u64, mut entries: StepEntries, known: &mut BTreeMap<Ve
         Some(command) => command,
         None => return Err(refused(line, "it has neither an entrypoint nor a script")),
     };
-    let Line { flags, tasks } = match known.get(&words) {
+    let Line { flags, tasks, scaling } = match known.get(&words) {
         Some(line) => line.clone(),
         None => {
             let line = parse(&place, &marker, words.clone()).map_err(|error| with_line(file, &marker, &entries.others, error))?;
@@ -263,7 +266,8 @@ fn step(file: &str, line: u64, mut entries: StepEntries, known: &mut BTreeMap<Ve
             line
         }
     };
-    Ok(WorkflowStep { place, name, flags: SubmitFlags { depends_on: entries.depends_on.unwrap_or_default(), ..flags }, tasks, program })
+    let flags = SubmitFlags { depends_on: entries.depends_on.unwrap_or_default(), ..flags };
+    Ok(WorkflowStep { place, name, flags, tasks, scaling, program })
 }
 
 /// The error of the first option that is wrong by itself, which has its line; else the error of all
@@ -431,10 +435,10 @@ dag:
             ("    resources: {nodes: {min: 1}}\n", "line 4: step a: resources.nodes: write a number, N-MAX"),
             ("    resources:\n      nodes: many\n", "line 5: step a: invalid value 'many'"),
             ("    nodes: 2\n    resources: {nodes: 4}\n", "line 5: step a: nodes is given twice, once in resources"),
-            ("    lifecycle: {type: reactive}\n", "line 4: step a: lifecycle.type reactive is not built yet"),
+            ("    lifecycle: {type: elastic}\n", "line 4: step a: lifecycle.type elastic: write bounded, unbounded or reactive"),
             (
-                "    lifecycle:\n      type: bounded\n      scale_policy: {min: 4}\n",
-                "line 6: step a: lifecycle.scale_policy is not built yet",
+                "    lifecycle:\n      type: reactive\n      scale_policy: {least: 4}\n",
+                "line 6: step a: lifecycle.scale_policy has no least: it has min, max, metric, target",
             ),
             ("    environment: {image: a/b}\n", "line 4: step a: environment.image is not built yet"),
             ("    data:\n      mounts: [{source: /a, target: /b, tier_hint: hot}]\n", "step a: data.mounts.tier_hint is not built yet"),
@@ -447,6 +451,38 @@ dag:
             assert!(error.contains(wanted), "{wanted}: {error}");
         }
         assert!(refused("name: a\ndag: {allocations: []}\n").contains("under dag:"));
+    }
+
+    #[test]
+    fn a_service_that_scales_is_read_in_both_forms_of_the_design_documents() {
+        let long = "    lifecycle:\n      type: reactive\n      min_nodes: 2\n      max_nodes: 6\n      metric: q\n      target: \"0.8\"\n";
+        let short = "    lifecycle: {type: reactive, scale_policy: {min: 2, max: 6, metric: q, target: \"0.8\"}}\n";
+        for form in [long, short] {
+            let read = read("w.yaml", &format!("allocations:\n  - name: a\n    entrypoint: x\n{form}")).unwrap();
+            let scaling = read.steps[0].scaling.to_message().unwrap().unwrap();
+            let policy = scaling.policy.unwrap();
+            assert_eq!((scaling.replicas_min, scaling.replicas_max), (2, 6));
+            assert_eq!((policy.metric.as_str(), policy.target.as_str()), ("q", "0.8"));
+        }
+    }
+
+    #[test]
+    fn a_step_may_be_a_service_that_scales() {
+        let text = "\
+allocations:
+  - name: serve
+    script: serve.sh
+    reactive: true
+    min_nodes: 2
+    max-nodes: 6
+    scale_metric: 'q{a=\"b\"}'
+    scale_target: \"0.8\"
+    scale_up_window: 90s
+";
+        let scaling = read("w.yaml", text).unwrap().steps[0].scaling.to_message().unwrap().unwrap();
+        let policy = scaling.policy.unwrap();
+        assert_eq!((scaling.replicas_min, scaling.replicas_max, policy.metric.as_str()), (2, 6, "q{a=\"b\"}"));
+        assert_eq!((policy.target.as_str(), policy.up_window_ms), ("0.8", 90_000));
     }
 
     #[test]

@@ -28,7 +28,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 type Out = mpsc::Sender<Result<v1::LogChunk, Status>>;
 
-/// Refuses to show the output of what has many tasks without one of them being named.
+/// Refuses to show the output of what has many tasks or replicas without one of them being named.
 pub(super) fn refuse_without_index(allocation: &Allocation) -> Result<(), Status> {
     let short = allocation.id.short();
     let text = match allocation.lane {
@@ -42,6 +42,10 @@ pub(super) fn refuse_without_index(allocation: &Allocation) -> Result<(), Status
         None if allocation.is_task_group() => format!(
             "allocation {short} is a task group: each task has an output of its own\n\
              hint: `lattice logs '{short}[INDEX]'` shows one; `lattice status {short} --tasks` shows which failed"
+        ),
+        None if allocation.is_scaled_service() => format!(
+            "allocation {short} is a scaled service: each replica has an output of its own\n\
+             hint: name a replica, as in `lattice logs '{short}[0]'`; `lattice status {short} --replicas` lists them"
         ),
         None => return Ok(()),
     };

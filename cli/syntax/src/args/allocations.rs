@@ -9,7 +9,8 @@ use std::time::Duration;
 
 #[derive(Args)]
 pub struct Explain {
-    /// The allocation: its id, the beginning of it, or @last; or one task of a task group: 'ID[7]'
+    /// The allocation: its id, the beginning of it, or @last; or one task of a task group, or one replica of a scaled
+    /// service: 'ID[7]'
     #[arg(required_unless_present = "queue")]
     pub id: Option<OneTarget>,
     /// Instead of one allocation, all that waits in this vCluster, in the order in which it is served, and why it waits
@@ -19,7 +20,8 @@ pub struct Explain {
 
 #[derive(Args)]
 pub struct Status {
-    /// One allocation: its id, the beginning of it, or @last; or one task of a task group: 'ID[7]'
+    /// One allocation: its id, the beginning of it, or @last; or one task of a task group, or one replica of a scaled
+    /// service: 'ID[7]'
     #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node", "tags"])]
     pub id: Option<OneTarget>,
     /// Show the tasks of a task group: a line for each state and exit code. -o wide, json and yaml have a record for each
@@ -29,6 +31,9 @@ pub struct Status {
     /// Show the lanes of a task group: the allocations in which its tasks run, one after another
     #[arg(long, requires = "id", conflicts_with_all = ["tasks", "watch"])]
     pub lanes: bool,
+    /// Show the replicas of a scaled service: the allocations that run it
+    #[arg(long, requires = "id", conflicts_with_all = ["tasks", "lanes", "watch"])]
+    pub replicas: bool,
     /// Allocations of all users, not only yours; the site may hide who owns them
     #[arg(short, long)]
     pub all: bool,
@@ -92,7 +97,7 @@ pub struct Wait {
 
 #[derive(Args)]
 pub struct Cancel {
-    /// The allocations; or tasks of a task group, in quotes: 'ID[7]' or 'ID[10-20,30]'
+    /// The allocations; or tasks of a task group, or replicas of a service, in quotes: 'ID[7]' or 'ID[10-20,30]'
     #[arg(required_unless_present = "all_mine", conflicts_with = "all_mine")]
     pub ids: Vec<Target>,
     /// All of yours that have not ended
@@ -113,7 +118,7 @@ ends with the task.";
 #[derive(Args)]
 #[command(after_help = LOGS_NOTE)]
 pub struct Logs {
-    /// The allocation; or one task of a task group: 'ID[7]'
+    /// The allocation; or one task of a task group, or one replica of a scaled service: 'ID[7]'
     pub id: OneTarget,
     /// Of a task group: the task with this index
     #[arg(long, value_name = "INDEX", conflicts_with = "rank")]

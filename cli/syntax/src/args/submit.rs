@@ -1,6 +1,7 @@
 //! `lattice submit`.
 
 use crate::flags::SubmitFlags;
+use crate::scaling::ScalingFlags;
 use crate::tasks::TaskFlags;
 use clap::Args;
 use std::ffi::OsString;
@@ -15,6 +16,10 @@ const SUBMIT_EXAMPLES: &str = "Examples:
   lattice submit --task-group=0-99%20 sweep.sh
       100 tasks, at most 20 at the same time, each with its own
       LATTICE_TASK_INDEX
+  lattice submit --reactive --min-nodes=2 --max-nodes=6 serve.sh \\
+      --scale-metric=cpu_utilization --scale-target=0.8
+      a service in 2 to 6 replicas, more while they use more than 80 % of
+      their processors
   make-job | lattice submit - --nodes=4
       a script from standard input
   lattice submit -N 2 --tasks-per-node 8 --uenv ./env.sqfs -- ./simulate in.nml
@@ -33,6 +38,8 @@ pub struct Submit {
     pub flags: SubmitFlags,
     #[command(flatten)]
     pub tasks: TaskFlags,
+    #[command(flatten)]
+    pub scaling: ScalingFlags,
     /// Submit the work held: it gets no nodes until `lattice resume ID`
     #[arg(long, conflicts_with = "wait")]
     pub hold: bool,

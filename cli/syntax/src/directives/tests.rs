@@ -176,6 +176,23 @@ fn a_script_may_be_a_task_group() {
 }
 
 #[test]
+fn a_script_may_be_a_service_that_scales_unless_it_gets_a_walltime() {
+    let script = || read("job.sh", "#SBATCH --time=60\n#LATTICE reactive\n#LATTICE min-nodes=1 max-nodes=4\n").unwrap();
+    assert_eq!(script().flags.walltime, None);
+    let bounds = |scaling: ScalingFlags| scaling.to_message().unwrap().map(|scaling| (scaling.replicas_min, scaling.replicas_max));
+    assert_eq!(bounds(script().scaling), Some((1, 4)));
+    let under = |script: Directives, over: SubmitFlags| script.under(over, TaskFlags::default(), ScalingFlags::default());
+    let (flags, _, scaling) = under(script(), SubmitFlags { nodes: nodes(1), ..Default::default() });
+    assert_eq!((flags.nodes, bounds(scaling)), (nodes(1), Some((1, 4))));
+    let walltime = Some(Duration::from_secs(60));
+    let (flags, _, scaling) = under(script(), SubmitFlags { walltime, ..Default::default() });
+    assert_eq!((flags.walltime, scaling), (walltime, ScalingFlags::default()));
+    let timed = read("job.sh", "#LATTICE walltime=1h\n").unwrap();
+    let reactive = parse("here", "", vec!["--reactive".to_owned()]).unwrap().scaling;
+    assert_eq!(timed.under(SubmitFlags::default(), TaskFlags::default(), reactive).0.walltime, None);
+}
+
+#[test]
 fn unknown_options_and_values_are_refused_with_their_line() {
     for (line, expected) in [
         ("--gibberish=1", "job.sh line 2: #SBATCH --gibberish=1: there is no such option"),

@@ -12,7 +12,7 @@ const OPTIONS: [(&str, &[&str]); 5] = [
         "resources",
         &["tasks-per-node", "ntasks", "nodelist", "exclusive", "cores", "cpus", "mem", "memory", "memory-gb", "gpus", "topology"],
     ),
-    ("lifecycle", &["walltime", "preemption-class"]),
+    ("lifecycle", &["walltime", "preemption-class", "min-nodes", "max-nodes"]),
     ("data", &["scratch-per-node"]),
     ("connectivity", &["network-domain"]),
     ("environment", &["uenv"]),
@@ -21,15 +21,14 @@ const OPTIONS: [(&str, &[&str]); 5] = [
 /// Parts that become options of another form, by section.
 const TRANSLATED: [(&str, &[&str]); 5] = [
     ("resources", &["nodes", "constraints"]),
-    ("lifecycle", &["type"]),
+    ("lifecycle", &["type", "metric", "target", "scale-policy"]),
     ("data", &["mounts", "defaults"]),
     ("connectivity", &["expose"]),
     ("telemetry", &["mode"]),
 ];
 
 /// Documented parts that are not built.
-const NOT_BUILT: [(&str, &str); 4] =
-    [("lifecycle", "scale-policy"), ("environment", "image"), ("environment", "view"), ("checkpoint", "strategy")];
+const NOT_BUILT: [(&str, &str); 3] = [("environment", "image"), ("environment", "view"), ("checkpoint", "strategy")];
 
 /// Constraints with a value. Others are features: `features: [nvme_scratch]`.
 const VALUED_CONSTRAINTS: [&str; 2] = ["gpu_type", "gpu_count"];
@@ -72,6 +71,9 @@ pub(super) fn options(section: &str, line: u64, node: Node) -> Result<Vec<Entry>
             ("resources", "nodes") => found.push(option("nodes", line, nodes(line, node)?)),
             ("resources", "constraints") => found.extend(constraints(line, node)?),
             ("lifecycle", "type") => found.extend(lifecycle(line, &text(line, "lifecycle.type", node)?)?),
+            ("lifecycle", "metric") => found.push(option("scale-metric", line, Value::Text(text(line, "lifecycle.metric", node)?))),
+            ("lifecycle", "target") => found.push(option("scale-target", line, Value::Text(text(line, "lifecycle.target", node)?))),
+            ("lifecycle", "scale-policy") => found.extend(scale_policy(line, node)?),
             ("data", "mounts") => {
                 for mount in items(line, "data.mounts", node)? {
                     found.push(option("data-mount", mount.line, self::mount(mount.line, mount.node)?));
@@ -209,9 +211,17 @@ fn lifecycle(line: u64, kind: &str) -> Result<Option<Entry>, Refused> {
     match kind {
         "bounded" => Ok(None),
         "unbounded" => Ok(Some(option("service", line, Value::Flag(true)))),
-        "reactive" => refused(line, "lifecycle.type reactive is not built yet"),
-        other => refused(line, format!("lifecycle.type {other}: write bounded or unbounded")),
+        "reactive" => Ok(Some(option("reactive", line, Value::Flag(true)))),
+        other => refused(line, format!("lifecycle.type {other}: write bounded, unbounded or reactive")),
     }
+}
+
+/// How a service scales: `{min: 4, max: 16, metric: cpu_utilization, target: "0.8"}`.
+fn scale_policy(line: u64, node: Node) -> Result<Vec<Entry>, Refused> {
+    let given = fields(line, "lifecycle.scale_policy", node, ["min", "max", "metric", "target"])?;
+    let options = ["min-nodes", "max-nodes", "scale-metric", "scale-target"];
+    let given = options.into_iter().zip(given).filter_map(|(name, value)| Some((name, value?)));
+    Ok(given.map(|(name, value)| option(name, line, Value::Text(value))).collect())
 }
 
 /// `SOURCE:TARGET[:ACCESS]`
