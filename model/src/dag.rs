@@ -10,13 +10,13 @@
 //! of each, also when an allocation's own record has been dropped.
 
 use crate::allocation_state::AllocationState;
-use crate::dependency::Dependency;
+use crate::dependency::{Dependency, DependencyCondition};
 use crate::ids::{AllocationId, DagId};
 use crate::principal::Principal;
 use crate::spec::AllocationSpec;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 /// Largest size of a submission, in bytes: what an agent accepts from one user at a time.
@@ -108,6 +108,13 @@ pub struct DagSubmission {
 }
 
 impl DagSubmission {
+    /// The allocations whose failure another step waits for, or whose end in any way.
+    pub fn caught(&self) -> BTreeSet<AllocationId> {
+        let edges = self.steps.iter().flat_map(|step| &step.spec.depends_on);
+        let catching = edges.filter(|edge| matches!(edge.condition, DependencyCondition::Failure | DependencyCondition::Any));
+        catching.map(|edge| edge.on).collect()
+    }
+
     /// The whole specification of one of its steps.
     pub fn spec_of(&self, step: &DagStep) -> AllocationSpec {
         let mut spec = AllocationSpec::clone(&step.spec);

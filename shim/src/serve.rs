@@ -231,7 +231,6 @@ impl Shim {
             exits,
             script: Script::None,
             lane: None,
-            replica: None,
             launches: BTreeMap::new(),
             waiting: BTreeMap::new(),
             directories: BTreeMap::new(),

@@ -144,7 +144,11 @@ fn summary(dag: &DagSummary) -> v1::Dag {
 
 /// A DAG as it was submitted just now.
 fn submitted(id: DagId, owner: &Principal, submission: DagSubmission) -> v1::Dag {
-    let step = |step: DagStep| Step { name: step.name, allocation: step.allocation, depends_on: step.spec.depends_on, end: None };
+    let caught = submission.caught();
+    let step = |DagStep { name, allocation, spec, .. }: DagStep| {
+        let is_caught = caught.contains(&allocation);
+        Step { name, allocation, depends_on: spec.depends_on, is_caught, end: None }
+    };
     let steps: Vec<Step> = submission.steps.into_iter().map(step).collect();
     let now = vec![StepNow { state: AllocationState::Pending.to_string(), ..StepNow::default() }; steps.len()];
     let at = lattice_agent_common::clock::now();

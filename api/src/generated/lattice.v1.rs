@@ -989,7 +989,7 @@ pub struct Allocation {
     #[prost(string, tag = "92")]
     pub dag_step: ::prost::alloc::string::String,
     /// labels of its user
-    #[prost(map = "string, string", tag = "93")]
+    #[prost(map = "string, string", tag = "97")]
     pub tags: ::std::collections::HashMap<
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,

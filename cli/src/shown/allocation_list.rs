@@ -98,7 +98,7 @@ ID        NAME          OWNER  STATE      NODES  WALLTIME  ELAPSED   LEFT  VCLUS
 ID        NAME   STATE    NODES  WALLTIME  ELAPSED   LEFT  VCLUSTER     REASON
 1f0c9a4e  serve  Running  3      service   14:23:01  —     ml-training  3 of 4 replicas: wants 1 node, 0 are free
 ";
-        assert_eq!(allocations_table(&[service.clone()], NOW, false, TERSE), want);
+        assert_eq!(allocations_table(std::slice::from_ref(&service), NOW, false, TERSE), want);
         assert_eq!(allocation_row(&service).last().map(String::as_str), Some("3 of 4 replicas"));
         assert_eq!(allocations_table(&[], NOW, false, TERSE), "ID  NAME  STATE  NODES  WALLTIME  ELAPSED  LEFT  VCLUSTER\n");
     }

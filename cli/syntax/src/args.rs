@@ -104,6 +104,7 @@ pub struct Global {
 }
 
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, and it is not kept")]
 pub enum Command {
     /// Put a script or a command into the queue
     Submit(Later<Submit>),

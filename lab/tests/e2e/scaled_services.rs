@@ -216,7 +216,7 @@ fn by_hand(w: &World) {
     // The registry has no replica that was asked to leave.
     w.ok(&["scale", &id, "1"]);
     let first = text(&replicas[0], "id");
-    assert_eq!(registered(w, "hand").into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [first.clone()]);
+    assert_eq!(registered(w, "hand").into_iter().map(|(id, _)| id).collect::<Vec<_>>(), std::slice::from_ref(&first));
     wait_replicas(w, &id, "hand", 1);
     for number in [1, 2] {
         assert_eq!(text(&w.ended(&replica(&id, number)), "state"), "Cancelled");

@@ -95,7 +95,7 @@ fn lane(s: &mut Story, number: u128, on: u8) -> Option<Lane> {
 /// What the lane holds ends in this way, and it gets another task. `None`: it has ended, and left its node.
 fn ended(s: &mut Story, lane: Lane, outcome: TaskOutcome) -> Option<Lane> {
     let Lane { id: allocation, epoch, on, held } = lane;
-    let report = LaneReport { ended: vec![EndedTasks { outcome, tasks: held }], mean_us: 0 };
+    let report = LaneReport { ended: vec![EndedTasks { outcome, tasks: held }], mean_us: 0, returned: None };
     if let Ok(Outcome::LaneWork(work)) = s.act(Action::AdvanceLane { id: allocation, epoch, node: node(on), report })
         && !(work.is_last && work.leased.is_empty())
     {

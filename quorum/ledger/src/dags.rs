@@ -400,9 +400,7 @@ fn digest_of(submission: &DagSubmission) -> Result<[u8; 32], Refusal> {
 
 /// The record of a DAG that is submitted at this time, without the digest of the submission.
 fn record_of(id: DagId, owner: &Principal, submission: &DagSubmission, at: Timestamp) -> Dag {
-    let edges = submission.steps.iter().flat_map(|step| &step.spec.depends_on);
-    let catching = edges.filter(|edge| matches!(edge.condition, DependencyCondition::Failure | DependencyCondition::Any));
-    let caught: BTreeSet<AllocationId> = catching.map(|edge| edge.on).collect();
+    let caught = submission.caught();
     let step = |step: &DagStep| Step {
         name: step.name.clone(),
         allocation: step.allocation,

@@ -237,7 +237,7 @@ pub use state::{
     Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, EndedLimits, Forgotten, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger,
     NODES_MAX, NotifyChannel, Recovery,
 };
-pub use task_groups::{LANES_WAITING_OF_USER_MAX, LIVE_WITH_LANES_MAX};
+pub use task_groups::{LANES_WAITING_OF_USER_MAX, LIVE_WITH_LANES_MAX, lane_id};
 pub use task_states::{LanesObstacle, TASK_RANGES_MAX, TaskCounts, TaskPlace, TaskStates, WhichTasks};
 pub use tenants::{QuotaChange, SoftLimitsChange, TenantChange, TenantStatus};
 pub use updates::AllocationChange;

@@ -18,9 +18,8 @@ use invariants::{
     invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_removed_nodes_are_gone,
     invariant_replicas_are_as_wanted, invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs,
     invariant_sessions_are_of_what_runs, invariant_singletons_wait_for_earlier_ones, invariant_tasks_are_in_one_place,
-    invariant_the_audit_checkpoint_moves_forward,
-    invariant_users_run_what_they_may, invariant_waits_end, invariant_what_is_dropped_is_said_to_be_forgotten,
-    invariant_what_stops_is_claimed_when_it_is_over,
+    invariant_the_audit_checkpoint_moves_forward, invariant_users_run_what_they_may, invariant_waits_end,
+    invariant_what_is_dropped_is_said_to_be_forgotten, invariant_what_stops_is_claimed_when_it_is_over,
 };
 use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, RequeuePolicy, Revision, Timestamp};
 use moves::{Move, a_move};

@@ -453,9 +453,7 @@ impl DependencyRefusal {
             Self::NotYours => Some("another user's work can be waited for with the other conditions".to_owned()),
             Self::TooMany | Self::TooManyFollowers => Some("submit again when some of them have ended".to_owned()),
             Self::NotTaskGroups => Some("use success, which waits until all of it has succeeded".to_owned()),
-            Self::Group => {
-                Some("task groups and scaled services wait, and are waited for, with success, failure, any or after".to_owned())
-            }
+            Self::Group => Some("task groups and scaled services wait, and are waited for, with success, failure, any or after".to_owned()),
             Self::Itself => None,
         }
     }

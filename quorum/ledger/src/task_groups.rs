@@ -75,7 +75,7 @@ pub(super) const REPORTED_NUMBERS: u32 = 1 << 31;
 
 /// The id of a lane of a group, or of a replica of a scaled service. Those of one group differ in the
 /// digits that people type, and from the group.
-pub(super) fn lane_id(group: AllocationId, number: u32) -> AllocationId {
+pub fn lane_id(group: AllocationId, number: u32) -> AllocationId {
     // An odd factor: different numbers have different products.
     let digits = number.wrapping_add(1).wrapping_mul(0x9E37_79B1);
     AllocationId(Uuid::from_u128(group.0.as_u128() ^ (u128::from(digits) << 96)))

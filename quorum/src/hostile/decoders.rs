@@ -257,7 +257,7 @@ fn of_members() -> Vec<Decoder> {
             "Forward",
             &[
                 Forward::Propose(vec![command().action, Action::SealWithKey { id: 1 }, Action::RetireKey { id: 0 }]),
-                Forward::Answer(Request::ListNodes),
+                Forward::Answer(Box::new(Request::ListNodes)),
             ],
         ),
         decoder("Forwarded", &[Forwarded::Unserved("why".into())]),

@@ -51,7 +51,7 @@ const SERVICES_MAX: usize = 10_000;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Forward {
     Propose(Vec<Action>),
-    Answer(Request),
+    Answer(Box<Request>),
 }
 
 /// The leader's answer to a [`Forward`].
@@ -277,7 +277,7 @@ pub(crate) fn ask_leader(core: Arc<Core>, request: Request) -> BoxFuture<'static
 pub(crate) async fn by_leader(core: &Arc<Core>, request: Request) -> Result<Answer, Refusal> {
     match leader_elsewhere(core) {
         None => answer_here(core, request).await,
-        Some(leader) => match pass_on(core, leader, &Forward::Answer(request)).await.map_err(unserved)? {
+        Some(leader) => match pass_on(core, leader, &Forward::Answer(Box::new(request))).await.map_err(unserved)? {
             Forwarded::Answered(answer) => *answer,
             Forwarded::Unserved(why) => Err(Refusal::Unavailable { why }),
             Forwarded::Proposed(_) => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
@@ -292,7 +292,7 @@ pub(super) async fn forwarded(core: &Arc<Core>, forward: Forward) -> Forwarded {
             Ok(results) => Forwarded::Proposed(results),
             Err(why) => Forwarded::Unserved(unserved(why).to_string()),
         },
-        Forward::Answer(request) => Forwarded::Answered(Box::new(answer_here(core, request).await)),
+        Forward::Answer(request) => Forwarded::Answered(Box::new(answer_here(core, *request).await)),
     }
 }
 
