@@ -478,6 +478,8 @@ fn a_service_waits_for_others_and_while_it_is_held() {
     let first = record(&s, replica(0));
     assert!(first.spec.depends_on.is_empty() && !first.held);
     runs(&mut s, 0, 0);
+    let parents: Vec<_> = s.ledger.desired(&node(0)).shares[0].parents.iter().map(|parent| parent.id).collect();
+    assert_eq!(parents, [id(2)], "it finds the outputs of what its service depends on");
     s.done(Action::HoldAllocation { allocation: id(1), by: user(7) });
     assert_eq!((live(&s), counts(&s)), (vec![0], (2, 0, 1, 0)), "what runs goes on, and nothing begins");
     check(&s);
