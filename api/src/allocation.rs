@@ -107,7 +107,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
 }
 
 fn scaling_state(state: &ScalingState) -> v1::ScalingState {
-    let ScalingState { wanted, waiting, running, leaving, reading, change, alternations, early_ends } = state;
+    let ScalingState { wanted, waiting, running, serving: _, leaving, reading, change, alternations, early_ends } = state;
     v1::ScalingState {
         wanted: *wanted,
         waiting: *waiting,

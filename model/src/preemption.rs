@@ -109,7 +109,12 @@ impl Preemption {
 impl fmt::Display for Preemption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.failed {
-            None => write!(f, "being preempted by {}: {}; saves itself as checkpoint {}", self.by, self.reason, self.id.short()),
+            None => match self.cause {
+                PreemptCause::ScaleDown => write!(f, "leaves its service, asked by {}: {}", self.by, self.reason),
+                PreemptCause::Request | PreemptCause::Drain | PreemptCause::Priority | PreemptCause::Reclaim => {
+                    write!(f, "being preempted by {}: {}; saves itself as checkpoint {}", self.by, self.reason, self.id.short())
+                }
+            },
             Some(why) => write!(f, "goes on, since it could not save itself when {} asked ({}): {why}", self.by, self.reason),
         }
     }
@@ -123,6 +128,12 @@ mod tests {
     fn asked(number: u128, cause: PreemptCause, hold: bool) -> Preemption {
         let id = CheckpointId(Uuid::from_u128(number));
         Preemption { id, by: format!("user {number}"), reason: "x".into(), cause, deadline_ms: 1000, hold, failed: None }
+    }
+
+    #[test]
+    fn a_replica_that_leaves_is_not_shown_as_preempted() {
+        assert_eq!(asked(1, PreemptCause::ScaleDown, false).to_string(), "leaves its service, asked by user 1: x");
+        assert!(asked(1, PreemptCause::Drain, false).to_string().starts_with("being preempted by user 1: x; saves itself as checkpoint "));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct ScalingState {
     pub waiting: u32,
     /// How many have nodes and were not asked to leave.
     pub running: u32,
+    /// How many of those that have nodes run, i.e. have begun.
+    pub serving: u32,
     /// How many were asked to leave, or have ended and may still have processes.
     pub leaving: u32,
     /// What the loop found last; `None`: it has not looked yet.

@@ -11,17 +11,21 @@
 //! ```
 //!
 //! A group's tasks end once, so each end is news once. The news has only the ranges that ended since, so
-//! a command costs what it changed, and not the size of a group. One command delivers a bounded number
-//! of them; groups with more stay in `unsettled_tasks`, which is replicated, until the next command.
+//! a command costs what it changed, and not the size of a group. One command delivers a bounded part of
+//! it; groups with more stay in `unsettled_tasks`, which is replicated, until the next command.
 
-use super::refusal::DependencyRefusal;
+use super::refusal::{DependencyRefusal, Refusal};
 use super::state::correspondence::EndedNews;
 use super::{ApplyContext, Ledger};
 use lattice_model::dependency::FOLLOWERS_MAX;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, Dependency, DependencyCondition, EndReason, TaskGroup, TaskSet,
+    Allocation, AllocationId, AllocationSpec, AllocationState, Dependency, DependencyCondition, EndReason, TaskGroup, TaskIndices, TaskSet,
 };
 use std::sync::Arc;
+
+/// How many ranges of ended tasks one command delivers at most, counted once for each group that gets
+/// them. Where the indices of two groups differ and have steps, each task counts as a range.
+pub(super) const NEWS_AT_ONCE_MAX: usize = if cfg!(test) { 16 } else { 20_000 };
 
 /// What a submitted group has to know of the tasks of a group that it follows.
 pub(super) struct AwaitedTasks {
@@ -43,6 +47,37 @@ pub(super) fn may_correspond(is_group: bool, parent_is_group: bool, followers: u
         return Err(DependencyRefusal::TooManyFollowers);
     }
     Ok(())
+}
+
+/// Refuses a submission whose tasks wait for those of too many groups.
+pub(super) fn follows_few(spec: &AllocationSpec) -> Result<(), Refusal> {
+    let mut followed = spec.depends_on.iter().filter(|dependency| dependency.condition == DependencyCondition::Corresponding);
+    match followed.nth(FOLLOWERS_MAX) {
+        Some(one_more) => Err(Refusal::Dependency { on: one_more.on.to_string(), why: DependencyRefusal::TooManyFollowed }),
+        None => Ok(()),
+    }
+}
+
+/// Whether finding the tasks of another group that correspond to some of these costs as much as these
+/// are, and not only their ranges.
+fn is_walked(indices: &TaskIndices, others: &TaskIndices) -> bool {
+    indices != others && indices.runs().iter().any(|run| run.step > 1)
+}
+
+/// What it costs to find the tasks of another group that correspond to these: see [`NEWS_AT_ONCE_MAX`].
+fn delivery_cost(indices: &TaskIndices, others: &TaskIndices, news: &EndedNews) -> usize {
+    let sets = [&news.succeeded, &news.others];
+    let tasks = sets.iter().fold(0_usize, |sum, set| sum.saturating_add(set.len() as usize));
+    let ranges: usize = sets.iter().map(|set| set.range_count()).sum();
+    let cost = if indices == others {
+        ranges
+    } else if is_walked(indices, others) {
+        tasks
+    } else {
+        // A range may have the indices of several runs.
+        ranges + indices.runs().len().min(tasks)
+    };
+    cost.max(1)
 }
 
 /// What its tasks wait for, if none of them has run, and none will.
@@ -117,32 +152,56 @@ impl Ledger {
         }
     }
 
-    /// After a command: delivers the news of ended tasks, to at most `left` groups.
+    /// After a command: delivers the news of ended tasks, at a cost of about `left`: see
+    /// [`NEWS_AT_ONCE_MAX`].
     pub(super) fn settle_tasks(&mut self, context: &mut ApplyContext, left: &mut usize) {
         let has_news = |id: &&AllocationId| self.task_groups.get(*id).is_some_and(|tasks| tasks.has_news());
         let found: Vec<AllocationId> = context.groups.iter().filter(has_news).copied().collect();
         self.unsettled_tasks.extend(found);
         while *left > 0 {
             let Some(of) = self.unsettled_tasks.pop_first() else { return };
-            let Some((news, followers)) = self.tasks_mut(context, of).map(|tasks| tasks.take_news()) else { continue };
-            *left = left.saturating_sub(followers.len().max(1));
             let Some(spec) = self.allocations.get(&of).map(|group| Arc::clone(&group.spec)) else { continue };
+            let followers = self.task_groups.get(&of).map(|tasks| tasks.followers()).unwrap_or_default();
+            let ranges_max = (*left / followers.len().max(1)).max(1);
+            let is_walked = followers.iter().any(|id| self.is_walked_for(&spec, *id));
+            let tasks_max = if is_walked { u32::try_from(ranges_max).unwrap_or(u32::MAX) } else { u32::MAX };
+            let taken = self.tasks_mut(context, of).map(|tasks| (tasks.take_news(ranges_max, tasks_max), tasks.has_news()));
+            let Some((news, has_more)) = taken else { continue };
+            if has_more {
+                self.unsettled_tasks.insert(of);
+            }
+            *left -= 1;
             for id in followers {
-                self.deliver(context, (of, &spec), id, &news);
+                let cost = self.deliver(context, (of, &spec), id, &news);
+                *left = left.saturating_sub(cost);
             }
         }
     }
 
-    /// A group learns which tasks of that group have ended.
-    fn deliver(&mut self, context: &mut ApplyContext, (of, spec): (AllocationId, &AllocationSpec), id: AllocationId, news: &EndedNews) {
+    /// Whether each task of a group with this specification is looked at for that follower.
+    fn is_walked_for(&self, spec: &AllocationSpec, follower: AllocationId) -> bool {
+        let own = self.allocations.get(&follower).and_then(|group| group.spec.tasks.as_deref());
+        own.zip(spec.tasks.as_deref()).is_some_and(|(own, others)| is_walked(&others.indices, &own.indices))
+    }
+
+    /// A group learns which tasks of that group have ended. Returns what that cost.
+    fn deliver(
+        &mut self,
+        context: &mut ApplyContext,
+        (of, spec): (AllocationId, &AllocationSpec),
+        id: AllocationId,
+        news: &EndedNews,
+    ) -> usize {
         let own = self.allocations.get(&id).and_then(|group| group.spec.tasks.as_deref());
-        let (Some(own), Some(others)) = (own, spec.tasks.as_deref()) else { return };
+        let (Some(own), Some(others)) = (own, spec.tasks.as_deref()) else { return 0 };
+        let cost = delivery_cost(&others.indices, &own.indices, news);
         let [succeeded, unmet] = [&news.succeeded, &news.others].map(|tasks| others.indices.corresponding_in(&own.indices, tasks));
-        let Some(tasks) = self.tasks_mut(context, id) else { return };
+        let Some(tasks) = self.tasks_mut(context, id) else { return cost };
         tasks.give_up(of, &unmet);
         tasks.meet(of, &succeeded);
         if tasks.has_news() {
             self.unsettled_tasks.insert(id);
         }
+        cost
     }
 }

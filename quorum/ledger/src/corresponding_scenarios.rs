@@ -180,6 +180,8 @@ fn only_task_groups_correspond_and_a_bounded_number_of_them() {
     submit(&mut s, 2, "0-1", &[]);
     let single = AllocationSpec { tasks: None, ..group(&indices, &[2]) };
     assert_eq!(why(s.act(submission(3, single))), DependencyRefusal::NotTaskGroups);
+    let of_another = Action::Submit { id: id(3), spec: Box::new(group(&indices, &[2])), owner: user(8), claim: None };
+    assert_eq!(why(s.act(of_another)), DependencyRefusal::NotYours);
     for number in 0..FOLLOWERS_MAX as u128 {
         submit(&mut s, 100 + number, "0-1", &[2]);
     }
@@ -188,6 +190,41 @@ fn only_task_groups_correspond_and_a_bounded_number_of_them() {
     assert!(Refusal::Dependency { on: "x".to_owned(), why: refused }.remedy().is_some());
     s.done(Action::Cancel { id: id(100), by: user(7) });
     submit(&mut s, 3, "0-1", &[2]);
+    check(&s);
+}
+
+#[test]
+fn a_group_corresponds_to_a_bounded_number_of_others() {
+    let mut s = Story::new(0);
+    let all: Vec<u128> = (1..=FOLLOWERS_MAX as u128 + 1).collect();
+    for number in &all {
+        submit(&mut s, *number, "0-1", &[]);
+    }
+    let indices = TaskIndices::parse("0-1").unwrap();
+    let refusal = Refusal::Dependency { on: id(FOLLOWERS_MAX as u128 + 1).to_string(), why: DependencyRefusal::TooManyFollowed };
+    assert_eq!(s.act(submission(100, group(&indices, &all))), Err(refusal));
+    submit(&mut s, 100, "0-1", &all[1..]);
+    check(&s);
+}
+
+#[test]
+fn many_ends_are_delivered_in_several_commands() {
+    let mut s = Story::new(0);
+    submit(&mut s, 1, "0-198:2", &[]);
+    submit(&mut s, 2, "0-99", &[1]);
+    cancel_tasks(&mut s, 1, &[(0, 98)]);
+    assert_eq!(unmet(&s, 2).len(), 16, "one command looks at so many tasks");
+    check(&s);
+    assert!(settle(&mut s) > 4);
+    assert_eq!(unmet(&s, 2), (0..50).map(|task| 2 * task).collect::<TaskSet>());
+    check(&s);
+
+    submit(&mut s, 3, "0-99", &[]);
+    submit(&mut s, 4, "0-99", &[3]);
+    let every_other: Vec<(u32, u32)> = (0..40).map(|task| (2 * task, 2 * task)).collect();
+    cancel_tasks(&mut s, 3, &every_other);
+    assert!(unmet(&s, 4).len() < 40 && settle(&mut s) > 1, "one command delivers a bounded number of ranges");
+    assert_eq!(unmet(&s, 4), set(&every_other));
     check(&s);
 }
 

@@ -14,7 +14,7 @@
 //! A step that runs could keep the record of a large DAG for long, so the records of all DAGs have a
 //! bound, and those of one user a smaller one.
 
-use super::corresponding::may_correspond;
+use super::corresponding::{follows_few, may_correspond};
 use super::dependencies::{has_output_for, is_group};
 use super::refusal::{DependencyRefusal, Refusal};
 use super::views::{CANDIDATES_MAX, id_range};
@@ -180,6 +180,7 @@ impl Ledger {
             return Err(Refusal::AllocationExists { id });
         }
         self.admits_to_queue(spec)?;
+        follows_few(spec)?;
         for dependency in &spec.depends_on {
             let Dependency { on, condition } = dependency;
             let refused = |why| Refusal::Dependency { on: on.to_string(), why };

@@ -21,7 +21,7 @@
 //! `mutex` is recorded on both sides, because either may be claimed first. A claim asks the holdings
 //! and not the records, which may not be settled yet.
 
-use super::corresponding::may_correspond;
+use super::corresponding::{NEWS_AT_ONCE_MAX, follows_few, may_correspond};
 use super::refusal::{DependencyRefusal, Refusal};
 use super::state::dependents::followed_by;
 use super::task_groups::LANES_AT_ONCE_MAX;
@@ -40,6 +40,7 @@ impl Ledger {
     /// Checks what a submission depends on. It can name only what exists, and an allocation never
     /// depends on anything else later, except by `mutex`. So there are no cycles to look for.
     pub(super) fn admits_dependencies(&self, spec: &AllocationSpec, owner: &Principal) -> Result<(), Refusal> {
+        follows_few(spec)?;
         spec.depends_on.iter().try_for_each(|dependency| self.admits_dependency(dependency, spec, owner, 0))
     }
 
@@ -58,6 +59,9 @@ impl Ledger {
         match condition {
             DependencyCondition::Mutex => {}
             DependencyCondition::Corresponding => {
+                if !owner.may_act_for(&parent.owner) {
+                    return refused(DependencyRefusal::NotYours);
+                }
                 let followers = more + self.task_groups.get(on).map_or(0, |tasks| tasks.follower_count());
                 return may_correspond(spec.tasks.is_some(), parent.is_task_group(), followers).or_else(refused);
             }
@@ -125,10 +129,12 @@ impl Ledger {
         self.follow(context, child.id, id);
     }
 
-    /// The output directories of what an allocation depends on. A lane has those of its group.
+    /// The output directories of what an allocation depends on. A lane has those of its group, and a
+    /// replica those of its service.
     pub(super) fn parent_outputs(&self, allocation: &Allocation) -> Vec<ParentOutput> {
-        let dependencies = match allocation.lane {
-            Some(lane) => self.allocations.get(&lane.group).and_then(|group| group.dependencies.as_deref()),
+        let whole = allocation.lane.map(|lane| lane.group).or(allocation.replica.as_deref().map(|replica| replica.service));
+        let dependencies = match whole {
+            Some(whole) => self.allocations.get(&whole).and_then(|whole| whole.dependencies.as_deref()),
             None => allocation.dependencies.as_deref(),
         };
         let parents = dependencies.into_iter().flat_map(|all| &all.parents);
@@ -194,10 +200,10 @@ impl Ledger {
     /// After a command: settles what follows from what it changed, and what earlier commands left, up
     /// to a number. The end of a group is one of a parent, and a child may be a group.
     pub(super) fn settle(&mut self, context: &mut ApplyContext) {
-        let (mut children, mut followers, mut lanes) = (SETTLED_AT_ONCE_MAX, SETTLED_AT_ONCE_MAX, LANES_AT_ONCE_MAX);
+        let (mut children, mut news, mut lanes) = (SETTLED_AT_ONCE_MAX, NEWS_AT_ONCE_MAX, LANES_AT_ONCE_MAX);
         loop {
             self.follow_lanes(context);
-            self.settle_tasks(context, &mut followers);
+            self.settle_tasks(context, &mut news);
             self.settle_groups(context, &mut lanes);
             self.settle_children(context, &mut children);
             self.settle_names(context);

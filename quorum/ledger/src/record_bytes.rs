@@ -175,7 +175,7 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
 /// Memory of what is known of a scaled service, without the numbers of its replicas: once it has ended,
 /// they go.
 fn scaling_state_bytes(state: &ScalingState) -> usize {
-    let ScalingState { wanted: _, waiting: _, running: _, leaving: _, reading, change, alternations: _, early_ends: _ } = state;
+    let ScalingState { wanted: _, waiting: _, running: _, serving: _, leaving: _, reading, change, alternations: _, early_ends: _ } = state;
     let found = |Reading { look: _, since: _, value: _, why, missing: _ }: &Reading| text_bytes(why);
     let changed = |ScaleChange { at: _, from: _, to: _, by, value: _ }: &ScaleChange| by.as_deref().map_or(0, text_bytes);
     SCALED_SERVICE_BYTES + reading.as_ref().map_or(0, found) + change.as_ref().map_or(0, changed)

@@ -81,7 +81,7 @@ impl Ledger {
         }
         let pending = self.allocations.values().filter(|a| a.state.is_without_nodes()).map(|a| a.id).collect();
         let awaited = self.nodes.keys().cloned().collect();
-        self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch });
+        self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch, adopting: Some(BTreeSet::new()) });
         self.skip_lane_numbers();
         self.build_indexes();
         let mut context = ApplyContext::new(revision, at);
@@ -166,6 +166,7 @@ impl Ledger {
         }
         if was_waiting {
             in_vain.into_iter().for_each(|id| self.end_unmet(context, id));
+            self.want_adopted(context);
             self.resume_groups();
             self.settle(context);
             self.count_changed(context);
@@ -193,10 +194,15 @@ impl Ledger {
         };
         well_formed(node, held, recovery.epochs)?;
         self.are_of_their_groups(node, held)?;
+        // The node's list will order them to end.
+        let strangers: BTreeSet<AllocationId> =
+            held.iter().map(|held| &held.share).filter(|share| self.is_stranger(share)).map(|share| share.allocation).collect();
         let ends: Vec<(AllocationId, Epoch, &EndReason)> = unreported
             .iter()
             .filter_map(|item| match item {
-                ReportItem::Ended { allocation, epoch, reason } if *epoch <= recovery.epochs => Some((*allocation, *epoch, reason)),
+                ReportItem::Ended { allocation, epoch, reason } if *epoch <= recovery.epochs && !strangers.contains(allocation) => {
+                    Some((*allocation, *epoch, reason))
+                }
                 ReportItem::Ended { .. }
                 | ReportItem::Prepared { .. }
                 | ReportItem::PrepareFailed { .. }
@@ -212,7 +218,7 @@ impl Ledger {
             recovery.awaited.remove(node);
         }
         let believed = self.replace_holdings(context, node, held);
-        for held in held {
+        for held in held.iter().filter(|held| !strangers.contains(&held.share.allocation)) {
             let ended = ends.iter().any(|(id, epoch, _)| (*id, *epoch) == (held.share.allocation, held.share.epoch));
             self.adopt_share(context, node, held, ended);
         }
@@ -220,6 +226,7 @@ impl Ledger {
         for item in unreported {
             if let ReportItem::Checkpointed { allocation, epoch, checkpoint } = item
                 && *epoch <= epochs
+                && !strangers.contains(allocation)
             {
                 self.checkpointed(context, node, *allocation, *epoch, checkpoint);
             }
@@ -275,8 +282,8 @@ impl Ledger {
 
     fn is_of_its_service(&self, node: &NodeId, share: &DesiredShare) -> Result<(), Refusal> {
         let id = share.allocation;
-        // An id may be that of a replica by chance, or because somebody chose it.
-        if self.allocations.get(&id).is_some_and(|known| known.replica.as_deref() != share.replica.as_ref()) {
+        let is_other = |known: &Allocation| known.epoch == share.epoch && known.replica.as_deref() != share.replica.as_ref();
+        if self.allocations.get(&id).is_some_and(|known| is_other(known)) {
             return Err(Refusal::Malformed {
                 why: format!("node {node} reports allocation {id} as another replica than it is, or as none"),
             });
@@ -288,6 +295,13 @@ impl Ledger {
             return Err(Refusal::Malformed { why });
         }
         Ok(())
+    }
+
+    /// Whether the allocation is a replica in one of both, the node's report or the ledger, and another one
+    /// or none in the other: somebody has submitted work with this id since the backup, or had before the
+    /// lost quorum created the replica.
+    fn is_stranger(&self, share: &DesiredShare) -> bool {
+        self.allocations.get(&share.allocation).is_some_and(|known| known.replica.as_deref() != share.replica.as_ref())
     }
 
     fn ended_since(&mut self, context: &mut ApplyContext, id: AllocationId, node: &NodeId) {
@@ -416,6 +430,10 @@ impl Ledger {
         self.forget_unmet(context, id);
         self.adopt_group(context, node, share);
         self.adopt_service(context, node, share);
+        // The lost quorum let the group or service begin, too.
+        if let Some(whole) = whole.filter(|whole| self.allocations.get(whole).is_some_and(|whole| !whole.state.is_terminal())) {
+            self.forget_unmet(context, whole);
+        }
         let mut allocation = match self.allocations.get(&id) {
             Some(known) => Allocation::clone(known),
             None => {

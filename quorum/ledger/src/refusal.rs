@@ -434,7 +434,7 @@ pub enum DependencyRefusal {
     Unknown,
     #[error("it is the allocation itself")]
     Itself,
-    #[error("it is another user's, and mutex keeps both from running")]
+    #[error("it is another user's, and mutex and corresponding change what both of them do")]
     NotYours,
     #[error("{DEPENDENCIES_MAX} others exclude it already, and no more are possible")]
     TooMany,
@@ -444,6 +444,8 @@ pub enum DependencyRefusal {
     NotTaskGroups,
     #[error("the tasks of {FOLLOWERS_MAX} other groups correspond to its tasks already, and no more are possible")]
     TooManyFollowers,
+    #[error("the tasks of a group correspond to those of {FOLLOWERS_MAX} others at most")]
+    TooManyFollowed,
 }
 
 impl DependencyRefusal {
@@ -452,6 +454,7 @@ impl DependencyRefusal {
             Self::Unknown => Some("`lattice status` lists what is known; leave out what has ended well".to_owned()),
             Self::NotYours => Some("another user's work can be waited for with the other conditions".to_owned()),
             Self::TooMany | Self::TooManyFollowers => Some("submit again when some of them have ended".to_owned()),
+            Self::TooManyFollowed => Some("have one group correspond to some of them, and this one to that group".to_owned()),
             Self::NotTaskGroups => Some("use success, which waits until all of it has succeeded".to_owned()),
             Self::Group => Some("task groups and scaled services wait, and are waited for, with success, failure, any or after".to_owned()),
             Self::Itself => None,

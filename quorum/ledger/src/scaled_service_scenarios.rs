@@ -279,7 +279,7 @@ fn however_a_replica_ends_that_was_asked_to_leave_it_is_cancelled() {
 }
 
 #[test]
-fn a_replica_that_leaves_before_its_prologue_fails_does_not_wait_again() {
+fn a_replica_that_is_one_too_many_while_it_is_prepared_ends_at_once() {
     let mut s = story(2, service(1, 2));
     s.done(scale(2, 7));
     runs(&mut s, 0, 0);
@@ -287,9 +287,26 @@ fn a_replica_that_leaves_before_its_prologue_fails_does_not_wait_again() {
     s.done_claim(claim);
     let epoch = record(&s, replica(1)).epoch;
     s.done(scale(1, 7));
-    assert_eq!(counts(&s), (1, 0, 1, 1));
-    s.report(1, ReportItem::PrepareFailed { allocation: replica(1), epoch, why: "disk".into() });
     assert_eq!((reason(&s, replica(1)), live(&s)), ("Cancelled: cancelled by u7".to_owned(), vec![0]));
+    assert_eq!((counts(&s), state(&s).early_ends), ((1, 0, 1, 1), 0), "its node may still have something of it");
+    check(&s);
+    releases(&mut s, 1, 1, epoch);
+    assert_eq!((live(&s), counts(&s)), (vec![0], (1, 0, 1, 0)));
+    check(&s);
+}
+
+#[test]
+fn a_replica_serves_when_it_has_begun() {
+    let mut s = story(1, service(1, 2));
+    let claim = claim(&s, 0, 0);
+    s.done_claim(claim);
+    assert_eq!((state(&s).running, state(&s).serving), (1, 0));
+    check(&s);
+    let epoch = record(&s, replica(0)).epoch;
+    s.report(0, ReportItem::Prepared { allocation: replica(0), epoch });
+    assert_eq!((state(&s).running, state(&s).serving), (1, 1));
+    ends(&mut s, 0, 0, epoch, 1);
+    assert_eq!((state(&s).running, state(&s).serving), (0, 0));
     check(&s);
 }
 
@@ -461,11 +478,34 @@ fn a_service_waits_for_others_and_while_it_is_held() {
     let first = record(&s, replica(0));
     assert!(first.spec.depends_on.is_empty() && !first.held);
     runs(&mut s, 0, 0);
+    let parents: Vec<_> = s.ledger.desired(&node(0)).shares[0].parents.iter().map(|parent| parent.id).collect();
+    assert_eq!(parents, [id(2)], "it finds the outputs of what its service depends on");
     s.done(Action::HoldAllocation { allocation: id(1), by: user(7) });
     assert_eq!((live(&s), counts(&s)), (vec![0], (2, 0, 1, 0)), "what runs goes on, and nothing begins");
     check(&s);
     s.done(Action::Resume { allocation: id(1), by: user(7) });
     assert_eq!((live(&s), counts(&s)), (vec![0, 2], (2, 1, 1, 0)));
+    check(&s);
+}
+
+#[test]
+fn singletons_wait_for_earlier_services_and_never_for_replicas() {
+    let singleton = |spec: AllocationSpec| AllocationSpec { singleton: true, ..spec };
+    let plain = || spec(1, RequeuePolicy::Never, 0);
+    let mut s = Story::new(1);
+    for number in [2, 3] {
+        s.done(submission(number, singleton(plain())));
+    }
+    s.done(submission(1, singleton(service(1, 2))));
+    s.done(submission(4, singleton(plain())));
+    assert!(live(&s).is_empty(), "others of this name are before the service");
+    s.done(Action::Cancel { id: id(3), by: user(7) });
+    s.done(Action::Cancel { id: id(2), by: user(7) });
+    assert!(record(&s, replica(0)).waits() && !record(&s, id(4)).waits());
+    // Another service of this name comes later than the singleton.
+    s.done(submission(5, service(1, 2)));
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    assert!(record(&s, id(4)).waits(), "replicas of later services are not before it");
     check(&s);
 }
 
@@ -516,6 +556,38 @@ fn a_changed_service_has_other_replicas_wait_and_those_with_nodes_keep_what_they
     assert_eq!([of(0), of(2)], [("a".to_owned(), service(1, 1).preemption_class), ("other".to_owned(), 3)]);
     let longer = AllocationChange { walltime: Some(Duration::from_secs(600)), ..AllocationChange::default() };
     assert!(matches!(s.act(update(longer)), Err(Refusal::Malformed { .. })), "it has no end");
+    check(&s);
+}
+
+#[test]
+fn a_suspended_replica_keeps_what_it_has_saved() {
+    let mut s = Story::new(2);
+    for number in 0..2 {
+        let features = vec![CHECKPOINTS.to_owned()];
+        s.done(Action::Register(Registration { features, ..registration(number, 1, 1, false) }));
+    }
+    let policy = Some(CheckpointPolicy::by_signal(CheckpointSignal::USR1));
+    s.done(submission(1, AllocationSpec { checkpoint: policy, ..service(1, 2) }));
+    s.done(scale(2, 7));
+    let epoch = runs(&mut s, 1, 1);
+    let made = CheckpointId(Uuid::from_u128(5));
+    let (by, reason_there, cause) = ("u7".to_owned(), "x".to_owned(), PreemptCause::Request);
+    let order = Preemption { id: made, by, reason: reason_there, cause, deadline_ms: 1000, hold: false, failed: None };
+    s.done(Action::Preempt { allocation: replica(1), epoch, by: user(7), order, kill: false });
+    s.report(
+        1,
+        ReportItem::Checkpointed { allocation: replica(1), epoch, checkpoint: CheckpointRef { id: made, epoch, step: None, bytes: 1 } },
+    );
+    let saved = EndReason::Preempted { by: "x".into(), why: "x".into(), saved: Ok(made) };
+    s.report(1, ReportItem::Ended { allocation: replica(1), epoch, reason: saved });
+    releases(&mut s, 1, 1, epoch);
+    assert_eq!((record(&s, replica(1)).state, counts(&s)), (AllocationState::Suspended, (2, 2, 0, 0)));
+    let change = AllocationChange { name: Some("other".into()), ..AllocationChange::default() };
+    s.done(Action::UpdateAllocation { allocation: id(1), by: user(7), change, as_operator: false });
+    assert_eq!(live(&s), [1, 2], "only what has never begun is replaced");
+    check(&s);
+    s.done(scale(1, 7));
+    assert_eq!((live(&s), counts(&s)), (vec![1], (1, 1, 0, 0)), "the one without a checkpoint is too many");
     check(&s);
 }
 

@@ -16,7 +16,7 @@
 //!
 //! | a replica | then |
 //! |---|---|
-//! | waits, and is one too many | ends at once |
+//! | waits or is being prepared, and is one too many | ends at once |
 //! | runs, and is one too many | must leave: it is out of the service registry at once, and ends for good, however it ends |
 //! | is requeued, or was preempted | waits again, with the same number |
 //! | ends otherwise for good | another one takes its place, with a number of its own |
@@ -26,7 +26,8 @@
 //! while interrupts the row.
 //!
 //! After a recovery from a backup, no replica is created or asked to leave before every node has reported
-//! what it has. What the lost quorum had in addition is adopted, and wanted.
+//! what it has. What the lost quorum had in addition is adopted. When all have reported, the service wants
+//! what then runs, unless somebody has changed its number since.
 
 use super::claims::scheduler_lease;
 use super::preemptions::checkpoint_of;
@@ -44,6 +45,7 @@ use lattice_model::{
     Principal, ReplicaOf, Scaling, ScalingState, Timestamp,
 };
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// Who changes the number of replicas if no user does, in records.
@@ -157,6 +159,7 @@ impl Ledger {
             return Ok(Outcome::Done);
         }
         let detail = change_text(known.wanted, replicas);
+        self.forget_adopted(id);
         self.change_scaling(context, id, |state, at| state.set_wanted(replicas, Some(by.name.clone()), None, at));
         self.record(context, &by.name, AuditAction::AllocationScaled, Subject { allocation: Some(id), node: None }, detail);
         Ok(Outcome::Done)
@@ -187,6 +190,7 @@ impl Ledger {
         };
         self.change_scaling(context, id, |state, _| *state = next);
         if let Some(detail) = detail {
+            self.forget_adopted(id);
             self.record(context, SCALING, AuditAction::AllocationScaled, Subject { allocation: Some(id), node: None }, detail);
         }
         Ok(Outcome::Done)
@@ -205,8 +209,8 @@ impl Ledger {
         self.scaled_services.get_mut(&service).map(Arc::make_mut)
     }
 
-    /// The specification has changed. If it is a scaled service's, its replicas that wait are ended, and
-    /// others take their places.
+    /// The specification has changed. If it is a scaled service's, its replicas that wait and have never
+    /// begun are ended, and others take their places.
     pub(super) fn outdate_replicas(&mut self, context: &mut ApplyContext, id: AllocationId) {
         if self.scaled_services.contains_key(&id)
             && let Some(replicas) = self.replicas_mut(context, id)
@@ -227,11 +231,17 @@ impl Ledger {
         })
     }
 
-    /// A replica of the service is in this phase from now on.
-    fn set_replica_phase(&mut self, context: &mut ApplyContext, service: AllocationId, number: u32, phase: LanePhase) {
+    /// A replica of the service is in this phase from now on. `has_begun`: its work has, if it has nodes.
+    fn set_replica_phase(
+        &mut self,
+        context: &mut ApplyContext,
+        ReplicaOf { service, number }: ReplicaOf,
+        phase: LanePhase,
+        has_begun: bool,
+    ) {
         let Some(replicas) = self.replicas_mut(context, service) else { return };
         let was = replicas.counts();
-        replicas.lanes.set_phase(number, phase);
+        replicas.set_phase(number, phase, has_begun);
         let now = replicas.counts();
         if was == now {
             return;
@@ -239,8 +249,10 @@ impl Ledger {
         if let Some(uid) = self.allocations.get(&service).map(|service| service.owner.uid) {
             self.count_waiting(uid, was.waiting, now.waiting);
         }
-        let ReplicaCounts { waiting, running, leaving } = now;
-        self.change_scaling(context, service, |state, _| (state.waiting, state.running, state.leaving) = (waiting, running, leaving));
+        let ReplicaCounts { waiting, running, serving, leaving } = now;
+        self.change_scaling(context, service, |state, _| {
+            (state.waiting, state.running, state.serving, state.leaving) = (waiting, running, serving, leaving);
+        });
     }
 
     /// A replica may have changed: its service learns of that.
@@ -256,10 +268,12 @@ impl Ledger {
             Some(_) | None => LanePhase::Absent,
         };
         let was = replicas.lanes.phase(number);
+        let has_begun = record.is_some_and(|replica| replica.state == AllocationState::Running);
+        let is_known = was == phase && (phase != LanePhase::Running || replicas.serving.contains(&number) == has_begun);
         let started_at = record.filter(|replica| replica.state == AllocationState::Running).and_then(|replica| replica.started_at);
-        let is_start = service_record.started_at.is_none() && !service_record.state.is_terminal();
         let of_lost_quorum = record.zip(self.recovery.as_ref()).is_some_and(|(replica, recovery)| replica.epoch <= recovery.epochs);
         let is_adopted = of_lost_quorum && phase == LanePhase::Running && was != LanePhase::Running;
+        let is_start = service_record.started_at.is_none() && !service_record.state.is_terminal();
         let end = match was {
             LanePhase::Waiting | LanePhase::Running => record.and_then(|replica| ReplicaEnd::of(replica)),
             LanePhase::Leaving | LanePhase::Absent => None,
@@ -269,12 +283,12 @@ impl Ledger {
         {
             service.started_at = Some(at);
         }
-        if was == phase {
+        if is_known {
             return;
         }
-        self.set_replica_phase(context, service, number, phase);
+        self.set_replica_phase(context, of, phase, has_begun);
         if is_adopted {
-            self.want_adopted(context, service);
+            self.note_adopted(service);
         }
         if let Some(end) = end {
             self.note_replica_end(context, of, end);
@@ -317,10 +331,35 @@ impl Ledger {
         self.scaled_services.get(&service).is_some_and(|replicas| replicas.running_since_early_end().any(runs))
     }
 
-    /// After a recovery: a node has a replica that the backup lacks. The lost quorum wanted it.
-    fn want_adopted(&mut self, context: &mut ApplyContext, service: AllocationId) {
-        let most = self.allocations.get(&service).and_then(|service| service.spec.scaling.as_ref()).map_or(0, |s| s.replicas_max);
-        self.change_scaling(context, service, |state, _| state.wanted = state.wanted.max(state.running.min(most)));
+    /// After a recovery: a node has a replica of this service that the backup lacks.
+    fn note_adopted(&mut self, service: AllocationId) {
+        if let Some(adopting) = self.recovery.as_mut().and_then(|recovery| recovery.adopting.as_mut()) {
+            adopting.insert(service);
+        }
+    }
+
+    /// Somebody wants another number of replicas since the recovery: that counts.
+    fn forget_adopted(&mut self, service: AllocationId) {
+        if let Some(adopting) = self.recovery.as_mut().and_then(|recovery| recovery.adopting.as_mut()) {
+            adopting.remove(&service);
+        }
+    }
+
+    /// Once after a recovery, when no node may run what the backup lacks: the services of which replicas
+    /// were adopted want what runs, because the lost quorum wanted that.
+    pub(super) fn want_adopted(&mut self, context: &mut ApplyContext) {
+        let adopting = self.recovery.as_mut().and_then(|recovery| recovery.adopting.take()).unwrap_or_default();
+        for id in adopting {
+            let Some(service) = self.allocations.get(&id).filter(|service| !service.state.is_terminal()) else { continue };
+            let (Some(scaling), Some(known)) = (service.spec.scaling.as_deref(), service.scaling.as_deref()) else { continue };
+            let (wanted, runs) = (known.wanted, known.running.min(scaling.replicas_max));
+            if runs <= wanted {
+                continue;
+            }
+            self.change_scaling(context, id, |state, at| state.set_wanted(runs, Some("quorum".to_owned()), None, at));
+            let detail = format!("{}: nodes have them since before the recovery", change_text(wanted, runs));
+            self.record(context, "quorum", AuditAction::AllocationScaled, Subject { allocation: Some(id), node: None }, detail);
+        }
     }
 
     /// After a recovery: a node has a replica of a service that the backup lacks.
@@ -330,7 +369,8 @@ impl Ledger {
             return;
         }
         let submitted = Allocation::submitted(id, share.spec.clone(), share.owner.clone(), context.at);
-        let mut service = Allocation { revision: context.revision, ..submitted };
+        let (revision, submission) = (context.revision, self.audit.seq + 1);
+        let mut service = Allocation { revision, submission, ..submitted };
         self.scripts.share(&mut Arc::make_mut(&mut service.spec).entrypoint);
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(service));
@@ -338,6 +378,23 @@ impl Ledger {
         self.open_service(context, id, scaling);
         let about = Subject { allocation: Some(id), node: Some(node) };
         self.record(context, &format!("node:{node}"), AuditAction::AllocationAdopted, about, "the scaled service of a replica".to_owned());
+    }
+
+    /// Those to be ended, if `wanted` should wait: all that have an earlier specification and have never
+    /// begun, and of the others those that are too many; and how many are missing then. What a replica has
+    /// saved is lost with it: so those without a checkpoint end first, and of them the latest.
+    fn replicas_to_end(&self, service: AllocationId, replicas: &ServiceReplicas, wanted: u32) -> (Vec<u32>, u32) {
+        let record = |number: u32| self.allocations.get(&lane_id(service, number));
+        let has_begun = |number: u32| record(number).is_some_and(|replica| replica.has_ever_begun());
+        let is_outdated = |number: &u32| *number < replicas.lanes.current_from && !has_begun(*number);
+        let (outdated, mut others): (Vec<u32>, Vec<u32>) = replicas.lanes.waiting.iter().copied().partition(is_outdated);
+        let waiting = u32::try_from(others.len()).unwrap_or(u32::MAX);
+        let surplus = waiting.saturating_sub(wanted) as usize;
+        if surplus > 0 {
+            let has_checkpoint = |number: u32| record(number).is_some_and(|replica| replica.checkpoint.is_some());
+            others.sort_by_cached_key(|number| (has_checkpoint(*number), Reverse(*number)));
+        }
+        (outdated.into_iter().chain(others.into_iter().take(surplus)).collect(), wanted.saturating_sub(waiting))
     }
 
     /// Creates replicas of a service, or ends those that it does not need. Returns whether nothing is left
@@ -354,7 +411,7 @@ impl Ledger {
         let (Some(state), Some(replicas)) = (service.scaling.as_deref(), self.scaled_services.get(&id)) else { return true };
         let (wanted, running) = (state.wanted, replicas.counts().running);
         let may_begin = !service.held && service.dependencies.as_ref().is_none_or(|all| all.are_met());
-        let (ending, missing) = replicas.lanes.to_end(if may_begin { wanted.saturating_sub(running) } else { 0 });
+        let (ending, missing) = self.replicas_to_end(id, replicas, if may_begin { wanted.saturating_sub(running) } else { 0 });
         let leaving: Vec<u32> = replicas.lanes.running.iter().rev().take(running.saturating_sub(wanted) as usize).copied().collect();
         for number in ending {
             if *left == 0 {
@@ -373,12 +430,16 @@ impl Ledger {
         self.create_replicas(context, &service, missing, left)
     }
 
-    /// A replica that runs is one too many.
+    /// A replica that has nodes is one too many. One that is still being prepared ends at once.
     fn ask_to_leave(&mut self, context: &mut ApplyContext, service: &Allocation, number: u32) {
         let id = lane_id(service.id, number);
         let (Some(replica), Some(state)) = (self.allocations.get(&id), service.scaling.as_deref()) else { return };
         let Some(drain) = replica.spec.scaling.as_ref().map(|scaling| scaling.drain) else { return };
         let by = state.change.as_ref().and_then(|change| change.by.clone()).unwrap_or_else(|| SCALING.to_owned());
+        if replica.state == AllocationState::Staging {
+            self.end_for_good(context, id, EndReason::Cancelled { by: by.clone() }, &by);
+            return;
+        }
         let order = Preemption {
             id: checkpoint_of(service.id.0, id, replica.epoch),
             by,
@@ -389,7 +450,7 @@ impl Ledger {
             failed: None,
         };
         self.begin_preemption(context, id, order);
-        self.set_replica_phase(context, service.id, number, LanePhase::Leaving);
+        self.set_replica_phase(context, ReplicaOf { service: service.id, number }, LanePhase::Leaving, false);
     }
 
     /// Ends the replicas of a service that has ended.
@@ -435,7 +496,7 @@ impl Ledger {
 
     /// The specification of a service's next replicas: shared with another one that has the same.
     fn spec_of_replicas(&self, service: &Allocation) -> Arc<AllocationSpec> {
-        let spec = AllocationSpec { depends_on: Vec::new(), hold: false, ..AllocationSpec::clone(&service.spec) };
+        let spec = AllocationSpec { depends_on: Vec::new(), singleton: false, hold: false, ..AllocationSpec::clone(&service.spec) };
         let lanes = self.scaled_services.get(&service.id).map(|replicas| &replicas.lanes);
         let latest = lanes.and_then(|lanes| lanes.waiting.last().or_else(|| lanes.running.last()));
         let known = latest.and_then(|number| self.allocations.get(&lane_id(service.id, *number)));
@@ -451,7 +512,7 @@ impl Ledger {
         // Somebody may have submitted work with this id: then the service has no replica of this number.
         let is_free = !self.allocations.contains_key(&id);
         let phase = if is_free { LanePhase::Waiting } else { LanePhase::Absent };
-        self.set_replica_phase(context, service.id, number, phase);
+        self.set_replica_phase(context, ReplicaOf { service: service.id, number }, phase, false);
         if !is_free {
             return;
         }

@@ -27,9 +27,10 @@ impl Ledger {
         self.names.before(&last)
     }
 
-    /// The place of an allocation among those of its user and name; `None`: it is a lane, or gone.
+    /// The place of an allocation among those of its user and name; `None`: it is a lane
+    /// or replica, or gone.
     pub(super) fn name_place(&self, id: AllocationId) -> Option<NamePlace> {
-        let allocation = self.allocations.get(&id).filter(|allocation| allocation.lane.is_none())?;
+        let allocation = self.allocations.get(&id).filter(|allocation| allocation.lane.is_none() && allocation.replica.is_none())?;
         let is_there = !allocation.state.is_terminal() || self.holdings.unfenced_of(id) > 0 || self.has_lanes(id);
         let (uid, submission) = (allocation.owner.uid, allocation.submission);
         is_there.then(|| NamePlace { uid, name: allocation.spec.name.clone(), submission, id })

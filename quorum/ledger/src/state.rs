@@ -314,6 +314,9 @@ pub struct Recovery {
     pub pending: BTreeSet<AllocationId>,
     /// Epochs up to this one may have been issued by the lost quorum.
     pub epochs: Epoch,
+    /// Scaled services of which a node has a replica that had no nodes in the backup, and whose number of
+    /// replicas nobody has changed since; `None`: they want what runs already.
+    pub adopting: Option<BTreeSet<AllocationId>>,
 }
 
 /// The state of signing.

@@ -65,7 +65,7 @@ fn dependencies(ledger: &Ledger, number: u128, owner: u32) -> Vec<Dependency> {
         let may = match condition {
             // Users exclude their own work alone, and no task groups and scaled services.
             DependencyCondition::Mutex => parent.owner == user(owner) && are_plain,
-            DependencyCondition::Corresponding => groups == [true, true],
+            DependencyCondition::Corresponding => parent.owner == user(owner) && groups == [true, true],
             DependencyCondition::Success | DependencyCondition::Failure | DependencyCondition::Any | DependencyCondition::After => true,
         };
         Dependency { on: parent.id, condition: if may { condition } else { DependencyCondition::Any } }

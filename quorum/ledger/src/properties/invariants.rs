@@ -261,9 +261,10 @@ fn tasks_wait_for_what_they_correspond_to(ledger: &Ledger, group: &Allocation, t
 /// A singleton that waits has a predecessor, which is the latest of the earlier ones that are not gone.
 pub(super) fn invariant_singletons_wait_for_earlier_ones(ledger: &Ledger, claimed: Option<&Allocation>) {
     let is_gone = |a: &Allocation| ledger.name_place(a.id).is_none();
-    for singleton in ledger.allocations().filter(|a| a.spec.singleton && a.lane.is_none() && !a.state.is_terminal()) {
+    let is_part = |a: &Allocation| a.lane.is_some() || a.replica.is_some();
+    for singleton in ledger.allocations().filter(|a| a.spec.singleton && !is_part(a) && !a.state.is_terminal()) {
         let is_earlier = |a: &&Arc<Allocation>| {
-            let is_alike = a.owner.uid == singleton.owner.uid && a.spec.name == singleton.spec.name && a.lane.is_none();
+            let is_alike = a.owner.uid == singleton.owner.uid && a.spec.name == singleton.spec.name && !is_part(a);
             is_alike && a.submission < singleton.submission && !is_gone(a)
         };
         let latest = ledger.allocations().filter(is_earlier).max_by_key(|a| a.submission).map(|a| a.id);
@@ -286,9 +287,11 @@ pub(crate) fn invariant_replicas_are_as_wanted(ledger: &Ledger) {
         let waiting = count(&|a| a.state.is_without_nodes());
         let running = count(&|a| has_nodes(a) && !is_asked_to_leave(a));
         let leaving = count(&|a| (has_nodes(a) && is_asked_to_leave(a)) || may_run(a));
-        assert_eq!((state.waiting, state.running, state.leaving), (waiting, running, leaving), "{service:?}");
+        let serving = count(&|a| a.state == AllocationState::Running && !is_asked_to_leave(a));
+        let expected = (waiting, running, serving, leaving);
+        assert_eq!((state.waiting, state.running, state.serving, state.leaving), expected, "{service:?}");
         let numbers = ledger.scaled_services.get(&service.id).unwrap().counts();
-        assert_eq!((numbers.waiting, numbers.running, numbers.leaving), (waiting, running, leaving), "{service:?}");
+        assert_eq!((numbers.waiting, numbers.running, numbers.serving, numbers.leaving), expected, "{service:?}");
         assert!(replicas.iter().all(|a| !a.held), "nobody would resume a replica of {service:?}");
         for known in ledger.nodes() {
             let there: BTreeSet<AllocationId> = ledger.holdings(&known.id).iter().map(|held| held.allocation).collect();

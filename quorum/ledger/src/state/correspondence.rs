@@ -36,6 +36,19 @@ impl EndedNews {
     }
 }
 
+/// Takes the first ranges out of the set: at most as many, and as many tasks, as are left.
+fn take_some(set: &mut TaskSet, ranges: &mut usize, tasks: &mut u32) -> TaskSet {
+    let mut taken = TaskSet::default();
+    while *ranges > 0 && *tasks > 0 {
+        let Some(range) = set.ranges().next() else { break };
+        let count = (range.end() - range.start()).saturating_add(1).min(*tasks);
+        taken.insert_all(&set.take_first(count));
+        *ranges -= 1;
+        *tasks -= count;
+    }
+    taken
+}
+
 impl Correspondence {
     /// These tasks wait for the tasks of that group. `waiting`: those of them that waited for none
     /// until now.
@@ -129,9 +142,18 @@ impl Correspondence {
         !self.news.is_empty()
     }
 
-    /// What the followers have to learn, and who they are. It is theirs from now on.
-    pub fn take_news(&mut self) -> (EndedNews, Vec<AllocationId>) {
-        (std::mem::take(&mut self.news), self.followers.iter().copied().collect())
+    /// The groups of which tasks wait for tasks of this one.
+    pub fn followers(&self) -> Vec<AllocationId> {
+        self.followers.iter().copied().collect()
+    }
+
+    /// What the followers have to learn, but at most so many ranges and so many tasks of it. It is theirs
+    /// from now on.
+    pub fn take_news(&mut self, ranges_max: usize, tasks_max: u32) -> EndedNews {
+        let (mut ranges, mut tasks) = (ranges_max, tasks_max);
+        let EndedNews { succeeded, others } = &mut self.news;
+        let [succeeded, others] = [succeeded, others].map(|set| take_some(set, &mut ranges, &mut tasks));
+        EndedNews { succeeded, others }
     }
 
     /// Whether nothing corresponds any more.
@@ -176,6 +198,18 @@ mod tests {
     }
 
     #[test]
+    fn news_is_taken_in_parts() {
+        let mut of = Correspondence::default();
+        of.add_follower(id(3));
+        of.note_ended(true, &set(&[(0, 9), (20, 29)]));
+        of.note_ended(false, &set(&[(40, 49)]));
+        assert_eq!(of.take_news(1, 100), EndedNews { succeeded: set(&[(0, 9)]), others: set(&[]) });
+        assert_eq!(of.take_news(9, 12), EndedNews { succeeded: set(&[(20, 29)]), others: set(&[(40, 41)]) });
+        assert_eq!(of.take_news(9, u32::MAX), EndedNews { succeeded: set(&[]), others: set(&[(42, 49)]) });
+        assert!(!of.has_news());
+    }
+
+    #[test]
     fn only_a_group_that_is_followed_keeps_news() {
         let mut of = Correspondence::default();
         of.note_ended(true, &set(&[(0, 1)]));
@@ -184,7 +218,8 @@ mod tests {
         of.note_ended(true, &set(&[(2, 2)]));
         of.note_ended(false, &set(&[(4, 4)]));
         assert!(of.has_news());
-        assert_eq!(of.take_news(), (EndedNews { succeeded: set(&[(2, 2)]), others: set(&[(4, 4)]) }, vec![id(3)]));
+        assert_eq!(of.take_news(9, 9), EndedNews { succeeded: set(&[(2, 2)]), others: set(&[(4, 4)]) });
+        assert_eq!((of.has_news(), of.followers()), (false, vec![id(3)]));
         of.note_ended(false, &set(&[(5, 5)]));
         of.remove_follower(id(3));
         assert!(!of.has_news() && of.is_over());

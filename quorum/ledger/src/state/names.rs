@@ -26,7 +26,7 @@ impl NamePlace {
 }
 
 /// The places of all allocations that have not ended or of which something may still run. Lanes of
-/// task groups have none.
+/// task groups and replicas of scaled services have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names(OrdSet<NamePlace>);
 

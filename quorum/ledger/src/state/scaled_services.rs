@@ -1,6 +1,6 @@
 //! The replicas of a scaled service, as numbers: see [`Lanes`], which they share with task groups.
 
-use super::task_groups::Lanes;
+use super::task_groups::{LanePhase, Lanes};
 use lattice_model::{Allocation, PreemptCause};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 pub struct ServiceReplicas {
     /// By their number. Those that were asked to leave are leaving, whether they have ended or not.
     pub(crate) lanes: Lanes,
+    /// Those of the running ones that have begun.
+    pub(crate) serving: BTreeSet<u32>,
     /// The highest number of those that have ended by themselves soon after they had begun; `None`: none
     /// has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,6 +24,8 @@ pub struct ReplicaCounts {
     pub waiting: u32,
     /// Those that have nodes and were not asked to leave.
     pub running: u32,
+    /// Those of them that have begun.
+    pub serving: u32,
     pub leaving: u32,
 }
 
@@ -33,7 +37,19 @@ impl ServiceReplicas {
     /// How many there are.
     pub fn counts(&self) -> ReplicaCounts {
         let Lanes { next: _, current_from: _, waiting, running, leaving } = &self.lanes;
-        ReplicaCounts { waiting: count(waiting), running: count(running), leaving: count(leaving) }
+        let serving = count(&self.serving);
+        ReplicaCounts { waiting: count(waiting), running: count(running), serving, leaving: count(leaving) }
+    }
+
+    /// The replica with this number is in this phase from now on. `has_begun`: its work has, if it has
+    /// nodes.
+    pub fn set_phase(&mut self, number: u32, phase: LanePhase, has_begun: bool) {
+        self.lanes.set_phase(number, phase);
+        if has_begun && phase == LanePhase::Running {
+            self.serving.insert(number);
+        } else {
+            self.serving.remove(&number);
+        }
     }
 
     /// Those with nodes that were created after the last one that ended early.
@@ -56,16 +72,15 @@ pub fn is_asked_to_leave(allocation: &Allocation) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::task_groups::LanePhase;
     use super::*;
 
     #[test]
     fn those_created_after_the_last_early_end_are_newer() {
         let mut replicas = ServiceReplicas::default();
-        (0..4).for_each(|number| replicas.lanes.set_phase(number, LanePhase::Running));
-        replicas.lanes.set_phase(4, LanePhase::Waiting);
-        replicas.lanes.set_phase(5, LanePhase::Leaving);
-        assert_eq!(replicas.counts(), ReplicaCounts { waiting: 1, running: 4, leaving: 1 });
+        (0..4).for_each(|number| replicas.set_phase(number, LanePhase::Running, number > 0));
+        replicas.set_phase(4, LanePhase::Waiting, false);
+        replicas.set_phase(5, LanePhase::Leaving, false);
+        assert_eq!(replicas.counts(), ReplicaCounts { waiting: 1, running: 4, serving: 3, leaving: 1 });
         assert_eq!(replicas.running_since_early_end().collect::<Vec<_>>(), [0, 1, 2, 3]);
         replicas.note_early_end(2);
         replicas.note_early_end(1);

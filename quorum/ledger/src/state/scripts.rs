@@ -1,12 +1,13 @@
 //! Scripts: equal texts are stored once, in memory and in a snapshot, however many allocations use
-//! them. After a snapshot was read, the lanes of a task group share their specification again.
+//! them. After a snapshot was read, the lanes of a task group share their specification again, and so
+//! do the replicas of a scaled service.
 //!
 //! ```text
 //!   in a snapshot: [ [text, …], { id: [index of its text or nil, allocation without text], … } ]
 //! ```
 
 use imbl::OrdMap;
-use lattice_model::{Allocation, AllocationId, AllocationSpec, Entrypoint, LaneOf};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, Entrypoint};
 use serde::de::Error as _;
 use serde::ser::{SerializeMap, SerializeTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -120,16 +121,17 @@ impl Serialize for Stored<'_> {
 /// Deserialises what [`serialize`] wrote.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Allocations, D::Error> {
     let (texts, bare) = <(Vec<Arc<str>>, Bare)>::deserialize(deserializer)?;
-    let mut specs_of_lanes: BTreeMap<AllocationId, Arc<AllocationSpec>> = BTreeMap::new();
+    let mut specs_of_parts: BTreeMap<AllocationId, Arc<AllocationSpec>> = BTreeMap::new();
     let whole = bare.0.into_iter().map(|(id, (number, mut allocation))| {
         if let (Some(number), Entrypoint::Script { text, .. }) = (number, &mut Arc::make_mut(&mut allocation.spec).entrypoint) {
             let known = texts.get(number as usize).ok_or_else(|| D::Error::custom(format!("there is no script {number}")))?;
             *text = Arc::clone(known);
         }
-        if let Some(LaneOf { group, .. }) = allocation.lane {
-            match specs_of_lanes.get(&group).filter(|known| **known == allocation.spec) {
+        let whole = allocation.lane.map(|lane| lane.group).or(allocation.replica.as_deref().map(|replica| replica.service));
+        if let Some(whole) = whole {
+            match specs_of_parts.get(&whole).filter(|known| **known == allocation.spec) {
                 Some(known) => allocation.spec = Arc::clone(known),
-                None => drop(specs_of_lanes.insert(group, Arc::clone(&allocation.spec))),
+                None => drop(specs_of_parts.insert(whole, Arc::clone(&allocation.spec))),
             }
         }
         Ok((id, Arc::new(allocation)))
@@ -143,7 +145,7 @@ struct Bare(BTreeMap<AllocationId, (Option<u32>, Allocation)>);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{Principal, Timestamp};
+    use lattice_model::{LaneOf, Principal, ReplicaOf, Timestamp};
     use uuid::Uuid;
 
     fn allocation(id: u128, entrypoint: Entrypoint) -> (AllocationId, Arc<Allocation>) {
@@ -187,6 +189,21 @@ mod tests {
         let Kept(back) = rmp_serde::from_slice(&rmp_serde::to_vec_named(&Kept(all.clone())).unwrap()).unwrap();
         assert_eq!(back, all);
         let spec = |id| &back[&group(id)].spec;
+        assert!(Arc::ptr_eq(spec(1), spec(3)) && !Arc::ptr_eq(spec(1), spec(2)));
+    }
+
+    #[test]
+    fn replicas_of_a_service_share_their_specification_after_a_snapshot() {
+        let service = |id: u128| AllocationId(Uuid::from_u128(id));
+        let replica = |(id, number, of): (u128, u32, u128)| {
+            let (id, replica) = allocation(id, Entrypoint::Script { text: "#!x".into(), args: vec![] });
+            let of = Some(Box::new(ReplicaOf { service: service(of), number }));
+            (id, Arc::new(Allocation { replica: of, ..Allocation::clone(&replica) }))
+        };
+        let all: Allocations = [(1, 0, 8), (2, 0, 9), (3, 1, 8)].into_iter().map(replica).collect();
+        let Kept(back) = rmp_serde::from_slice(&rmp_serde::to_vec_named(&Kept(all.clone())).unwrap()).unwrap();
+        assert_eq!(back, all);
+        let spec = |id| &back[&service(id)].spec;
         assert!(Arc::ptr_eq(spec(1), spec(3)) && !Arc::ptr_eq(spec(1), spec(2)));
     }
 

@@ -375,9 +375,15 @@ impl GroupTasks {
         self.correspondence.as_ref().is_some_and(|all| all.has_news())
     }
 
-    /// What groups that follow have to learn, and which these are. It is theirs from now on.
-    pub fn take_news(&mut self) -> (EndedNews, Vec<AllocationId>) {
-        self.correspondence.as_mut().map(|all| all.take_news()).unwrap_or_default()
+    /// The groups of which tasks wait for tasks of this one.
+    pub fn followers(&self) -> Vec<AllocationId> {
+        self.correspondence.as_ref().map(|all| all.followers()).unwrap_or_default()
+    }
+
+    /// What groups that follow have to learn, but at most so many ranges and so many tasks of it. It is
+    /// theirs from now on.
+    pub fn take_news(&mut self, ranges_max: usize, tasks_max: u32) -> EndedNews {
+        self.correspondence.as_mut().map(|all| all.take_news(ranges_max, tasks_max)).unwrap_or_default()
     }
 
     fn take_awaiting(&mut self, tasks: &TaskSet) -> TaskSet {

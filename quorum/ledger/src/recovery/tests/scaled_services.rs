@@ -4,7 +4,7 @@ use super::*;
 use crate::properties::invariants::invariant_replicas_are_as_wanted;
 use crate::task_groups::lane_id;
 use crate::{ListFilter, WantedLanes};
-use lattice_model::{AllocationId, Drain, PreemptCause, ReplicaOf, Scaling, ScalingState};
+use lattice_model::{AllocationId, Dependency, DependencyCondition, Drain, PreemptCause, ReplicaOf, Scaling, ScalingState};
 
 fn replica(number: u32) -> AllocationId {
     lane_id(id(1), number)
@@ -64,6 +64,74 @@ fn replicas_that_the_backup_lacks_are_adopted_and_wanted() {
     // Numbers that the lost quorum may have used are not used again.
     now.act(Action::Cancel { id: replica(1), by: user(7) }).unwrap();
     assert_eq!(live(&now), [0, 2, 1_000_001]);
+}
+
+#[test]
+fn what_is_adopted_is_wanted_once_and_not_against_the_user() {
+    for (asked, then) in [(None, (3, 0, 3, 0)), (Some(2), (2, 0, 2, 1))] {
+        let mut quorum = three_nodes();
+        submit_service(&mut quorum, 1, 3);
+        let mut now = quorum.backup().recovered();
+        scale(&mut quorum, 3);
+        for number in 0..3 {
+            run_replica(&mut quorum, number.into(), number);
+        }
+        (0..2).for_each(|n| now.return_node(n, 1, quorum.held(n)));
+        assert_eq!(counts(&now), (1, 0, 2, 0), "a node may have more");
+        if let Some(asked) = asked {
+            scale(&mut now, asked);
+        }
+        now.return_node(2, 1, quorum.held(2));
+        assert_eq!(counts(&now), then);
+        invariant_replicas_are_as_wanted(&now.ledger);
+        let change = now.ledger.allocation(id(1)).unwrap().scaling.as_ref().unwrap().change.clone().unwrap();
+        assert_eq!(change.by.as_deref(), Some(if asked.is_some() { "u7" } else { "quorum" }));
+        scale(&mut now, 1);
+        assert_eq!(counts(&now).0, 1);
+    }
+}
+
+#[test]
+fn a_service_whose_replica_is_adopted_waits_for_nothing() {
+    let mut quorum = three_nodes();
+    quorum.submit(2, 1);
+    let depends_on = vec![Dependency { on: id(2), condition: DependencyCondition::Any }];
+    let scaling = Scaling { replicas_min: 1, replicas_max: 2, policy: None, drain: Drain::default() };
+    let plain = spec(1, RequeuePolicy::Never, 0);
+    let spec = Box::new(AllocationSpec { scaling: Some(Box::new(scaling)), walltime: None, depends_on, ..plain });
+    quorum.act(Action::Submit { id: id(1), spec, owner: user(7), claim: None }).unwrap();
+    let mut now = quorum.backup().recovered();
+    quorum.act(Action::Cancel { id: id(2), by: user(7) }).unwrap();
+    run_replica(&mut quorum, 0, 0);
+    (0..3).for_each(|n| now.return_node(n, 1, quorum.held(n)));
+    assert_eq!((now.state(2), counts(&now)), (AllocationState::Pending, (1, 0, 1, 0)));
+    assert!(now.ledger.allocation(id(1)).unwrap().awaits().is_none(), "the lost quorum let it begin");
+    now.act(Action::Cancel { id: replica(0), by: user(7) }).unwrap();
+    assert_eq!(live(&now), [1_000_000]);
+    invariant_replicas_are_as_wanted(&now.ledger);
+}
+
+#[test]
+fn a_replica_whose_id_is_taken_does_not_keep_its_node_from_being_adopted() {
+    let mut quorum = three_nodes();
+    submit_service(&mut quorum, 2, 2);
+    let mut now = quorum.backup();
+    // Its user gives up one that waits, and somebody submits work with the id of the one that takes its place.
+    let taken = replica(2);
+    now.act(Action::Submit { id: taken, spec: Box::new(spec(1, RequeuePolicy::Never, 0)), owner: user(8), claim: None }).unwrap();
+    let mut now = now.recovered();
+    quorum.act(Action::Cancel { id: replica(1), by: user(7) }).unwrap();
+    run_replica(&mut quorum, 0, 0);
+    let epoch = run_replica(&mut quorum, 2, 1);
+    let ended = ReportItem::Ended { allocation: taken, epoch, reason: EndReason::Exited { code: 0 } };
+    now.return_node(0, 1, quorum.held(0));
+    now.return_node_with(1, 1, quorum.held(1), vec![ended]);
+    assert!(!now.ledger.awaits(&node(1)));
+    let other = now.ledger.allocation(taken).unwrap();
+    assert_eq!((other.owner.uid, other.state, other.replica.is_none()), (8, AllocationState::Pending, true));
+    let list = now.ledger.desired(&node(1));
+    assert_eq!((list.shares.len(), list.leaving), (0, vec![(taken, epoch)]), "it is ordered to end");
+    assert_eq!(now.ledger.allocation(replica(0)).unwrap().state, AllocationState::Running);
 }
 
 #[test]
