@@ -262,7 +262,11 @@ mod tests {
 
     impl Trial {
         fn new() -> Self {
-            Self { scaling: scaling(), state: ScalingState { wanted: 2, running: 2, serving: 2, ..ScalingState::default() }, now: Timestamp(1_000_000) }
+            Self {
+                scaling: scaling(),
+                state: ScalingState { wanted: 2, running: 2, serving: 2, ..ScalingState::default() },
+                now: Timestamp(1_000_000),
+            }
         }
 
         /// A look each minute for this many minutes: the numbers of wanted replicas.
