@@ -9,9 +9,10 @@
 //!
 //! What is due is decided in `due` and `services`, and what follows from a look in
 //! [`lattice_model::scaling::next`]: these are pure. All state of the loop is in the ledger, so the next
-//! holder of a lease goes on where this one was; its first look begins the windows anew, as one after
-//! any longer pause does. While a replica has just begun, none is added. A step that the ledger refuses is not asked for again:
-//! the next look decides anew. Replicas run, and users scale by hand, without this role.
+//! holder of a lease goes on where this one was. Its first look begins the windows anew, as one after
+//! any longer pause does ([`lattice_model::scaling::resume`]). While a replica has just begun, none is
+//! added. A step that the ledger refuses is not asked for again: the next look decides anew. Replicas
+//! run, and users scale by hand, without this role.
 //!
 //! | task | ends | queues |
 //! |---|---|---|
