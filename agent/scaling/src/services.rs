@@ -124,7 +124,7 @@ pub mod tests {
     use super::*;
     use lattice_model::scaling::{ALTERNATIONS_ALERT, Reading};
     use lattice_model::test_builders::{self, spec_of};
-    use lattice_model::{Amount, CheckpointId, Drain, Preemption, ReplicaOf, Resources, ScaleMetric, Share, SharePhase, Timestamp};
+    use lattice_model::{Amount, CheckpointId, Drain, Preemption, ReplicaOf, Resources, ScaleMetric, Share, SharePhase};
 
     pub fn id(n: u64) -> AllocationId {
         format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
