@@ -18,7 +18,7 @@ mod state;
 mod step;
 
 pub use amount::{Amount, NoAmount};
-pub use metric::{METRIC_CHARS_MAX, NoSuchMetric, ScaleMetric, Selector};
+pub use metric::{ALLOCATION, METRIC_CHARS_MAX, NoSuchMetric, ScaleMetric, Selector};
 pub use policy::{DRAIN_MAX, Drain, REPLICAS_MAX, ReplicaOf, ScalePolicy, Scaling, TIMES};
 pub use state::{ALTERNATIONS_ALERT, Look, MISSING_ALERT, Reading, ScaleChange, ScalingState};
-pub use step::{Refused, Step, Wait, check, next};
+pub use step::{Refused, Step, Wait, check, next, resume};

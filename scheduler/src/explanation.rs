@@ -55,9 +55,12 @@ pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanat
     let summary = which_queue(view, planned.allocation) + &plan.sentence(planned);
     let sooner = match planned.decision {
         Decision::Begins(_) | Decision::Blocked { .. } => Vec::new(),
-        Decision::Reserved(_) | Decision::OutOfService | Decision::Behind | Decision::NotReached | Decision::TooFewNodes => {
-            sooner(view, allocation.id, now)
-        }
+        Decision::Reserved(_)
+        | Decision::OutOfService
+        | Decision::Behind
+        | Decision::NotReached
+        | Decision::NoOtherNode
+        | Decision::TooFewNodes => sooner(view, allocation.id, now),
     };
     Explanation { summary, start: plan.expected(planned).start, nodes, score: plan.score(planned), sooner }
 }
@@ -67,7 +70,9 @@ pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanat
 fn reserved(plan: &Plan<'_>, planned: &Planned<'_>, ahead: &BTreeSet<AllocationId>, node: usize) -> Option<WhyNot> {
     match planned.decision {
         Decision::Reserved(_) | Decision::OutOfService | Decision::Behind => {}
-        Decision::Begins(_) | Decision::NotReached | Decision::TooFewNodes | Decision::Blocked { .. } => return None,
+        Decision::Begins(_) | Decision::NotReached | Decision::NoOtherNode | Decision::TooFewNodes | Decision::Blocked { .. } => {
+            return None;
+        }
     }
     let until_ms = plan.state.now_ms.saturating_add(duration_ms(&planned.allocation.spec));
     let part = plan.classes.all[planned.class].part(&plan.state, node);

@@ -142,6 +142,7 @@ impl Plan<'_> {
             Decision::OutOfService => self.out_of_service_brief(&self.out_of_service(planned)),
             Decision::Behind => format!("behind {} in its queue", planned.ahead),
             Decision::NotReached => format!("behind {}: too much waits to look at", planned.ahead),
+            Decision::NoOtherNode => "each free node has a replica of it".to_owned(),
         })
     }
 
@@ -204,6 +205,10 @@ impl Plan<'_> {
                     counted(planned.ahead, "allocation"),
                     is_or_are(planned.ahead)
                 );
+            }
+            Decision::NoOtherNode => {
+                let free = are_free(self.count_free(planned));
+                return format!("{wants}, {free}; each node that is free has a replica of it already");
             }
         };
         let (free, is_fifo) = (self.count_free(planned), self.is_fifo(planned));
@@ -289,7 +294,12 @@ impl Plan<'_> {
         let start = match &planned.decision {
             Decision::Begins(_) => Some(Timestamp(self.state.now_ms)),
             Decision::Reserved(reservation) => self.expected_start(reservation),
-            Decision::OutOfService | Decision::Behind | Decision::NotReached | Decision::TooFewNodes | Decision::Blocked { .. } => None,
+            Decision::OutOfService
+            | Decision::Behind
+            | Decision::NotReached
+            | Decision::NoOtherNode
+            | Decision::TooFewNodes
+            | Decision::Blocked { .. } => None,
         };
         let is_blocked = matches!(planned.decision, Decision::Blocked { .. });
         Expected {

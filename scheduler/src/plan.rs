@@ -18,7 +18,7 @@ use crate::order::{Ordered, Queue, Waiting};
 use crate::replicas::service_of;
 use crate::reserve::{self, Found, Reservation};
 use crate::score::{Score, Scorer};
-use crate::state::{Span, State, duration_ms};
+use crate::state::{Service, Span, State, duration_ms};
 use crate::victims::{Choice, PreemptedFor, Victims, Whom};
 use crate::view::View;
 use lattice_model::claim::ClaimShare;
@@ -45,6 +45,9 @@ pub enum Decision {
     Behind,
     /// So much waits that this plan did not come to it.
     NotReached,
+    /// Each node in service that could serve it has a replica of its service, or is kept for one. So no
+    /// node that becomes free serves it, and nothing waits for it.
+    NoOtherNode,
     /// Fewer nodes could ever serve it than it asks for.
     TooFewNodes,
     /// It cannot begin whatever nodes are free. `later`: because of work ahead of it that has a
@@ -57,7 +60,7 @@ impl Decision {
     pub fn is_in_line(&self) -> bool {
         match self {
             Self::Begins(_) | Self::Reserved(_) | Self::OutOfService | Self::Behind | Self::NotReached => true,
-            Self::TooFewNodes | Self::Blocked { .. } => false,
+            Self::NoOtherNode | Self::TooFewNodes | Self::Blocked { .. } => false,
         }
     }
 }
@@ -157,7 +160,7 @@ impl Plan<'_> {
                 false
             }
             // It waits for something else than nodes.
-            Decision::TooFewNodes | Decision::Blocked { .. } => false,
+            Decision::NoOtherNode | Decision::TooFewNodes | Decision::Blocked { .. } => false,
         };
         self.planned.iter().filter_map(|planned| begins_behind(planned).then_some(planned.allocation.id)).collect()
     }
@@ -172,6 +175,7 @@ impl Plan<'_> {
             | Decision::OutOfService
             | Decision::Behind
             | Decision::NotReached
+            | Decision::NoOtherNode
             | Decision::TooFewNodes
             | Decision::Blocked { .. } => None,
         })
@@ -255,7 +259,22 @@ impl<'a> Planner<'a> {
                 }
             }
         }
+        if self.has_replicas_everywhere(queue, class, allocation) {
+            return Decision::NoOtherNode;
+        }
         self.wait(is_fifo, queue, class, allocation)
+    }
+
+    /// Whether it is a replica, and each node in service that could serve it has one of the same service,
+    /// or is kept for one by this plan.
+    fn has_replicas_everywhere(&mut self, queue: usize, class: usize, allocation: &Allocation) -> bool {
+        let Some(service) = service_of(allocation) else { return false };
+        let candidates = &self.classes.all[class].candidates;
+        self.progress[queue].look_at(candidates.len());
+        let state = &self.state;
+        let mut in_service = candidates.iter().filter(|node| state.service[*node] == Service::Up).peekable();
+        let has_replica = |node: usize| state.spans[node].iter().any(|span| span.replica_of == Some(service));
+        in_service.peek().is_some() && in_service.all(has_replica)
     }
 
     /// Begins the allocation now, if that delays no reservation.
@@ -356,7 +375,7 @@ impl<'a> Planner<'a> {
             let Planned { allocation, queue, class, .. } = *planned;
             match planned.decision {
                 Decision::Reserved(_) | Decision::OutOfService | Decision::Behind | Decision::TooFewNodes => {}
-                Decision::Begins(_) | Decision::NotReached | Decision::Blocked { .. } => continue,
+                Decision::Begins(_) | Decision::NotReached | Decision::NoOtherNode | Decision::Blocked { .. } => continue,
             }
             let progress = &mut self.progress[queue];
             if !may_borrow[queue] || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {

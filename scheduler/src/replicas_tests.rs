@@ -3,6 +3,7 @@
 use crate::backfill_tests::{HALF, began, lasting, placed, reason, summary};
 use crate::likeness::Likenesses;
 use crate::order::Ordered;
+use crate::plan::Decision;
 use crate::tests::{NOW, id, pending, shared, vcluster, view};
 use crate::{View, WhyNot, explain, place_newcomer, plan, waiting_in};
 use lattice_model::test_builders::spec_of;
@@ -82,6 +83,27 @@ fn a_replica_waits_where_each_free_node_has_one_and_that_is_the_reason() {
     assert!(!summary(&v, 7).contains("has a replica"), "{}", summary(&v, 7));
     v.allocations.remove(&id(9));
     assert_eq!(placed(&v), [(id(7), vec!["n3".to_owned()])]);
+}
+
+#[test]
+fn a_replica_for_which_there_is_no_other_node_stops_nothing_behind_it() {
+    let of = service(50, 10);
+    let there = [began(replica(5, &of, 0), "n1", 10), began(replica(6, &of, 1), "n2", 10)];
+    let behind = [pending(8, 1, 80), shared(9, 1, 90, 1)];
+    let mut v = view(2, there.into_iter().chain([replica(7, &of, 2), of.clone()]).chain(behind).collect());
+    v.vclusters.insert("fifo".into(), vcluster("fifo", SchedulerKind::InteractiveFifo, 0));
+    for allocation in v.allocations.values_mut() {
+        spec_of(allocation).vcluster = "fifo".into();
+    }
+    let decision = |v: &View, n| plan(v, NOW).planned.into_iter().find(|planned| planned.allocation.id == id(n)).unwrap().decision;
+    assert_eq!(decision(&v, 7), Decision::NoOtherNode);
+    assert!(summary(&v, 7).ends_with("; each node that is free has a replica of it already"), "{}", summary(&v, 7));
+    assert_eq!(reason(&v, 7), "each free node has a replica of it");
+    // What is next after it waits for a whole node, and stops the rest of the queue as ever.
+    assert!(matches!(decision(&v, 8), Decision::Reserved(_)));
+    assert_eq!(placed(&v), []);
+    v.allocations.remove(&id(8));
+    assert_eq!(placed(&v).iter().map(|(n, _)| *n).collect::<Vec<_>>(), [id(9)]);
 }
 
 #[test]

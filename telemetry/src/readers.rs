@@ -40,6 +40,7 @@ pub use rest::Signs;
 
 use crate::usage::{Measure, Source, Usage};
 use rest::Rest;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// The result of one measurement.
@@ -115,7 +116,13 @@ impl Meter {
         Some(Look { usage, at, took: at.elapsed() })
     }
 
-    /// Adds how many connections wait to be accepted by the work, among those that wait on the node.
+    /// Adds the ids of the cgroups of the work, as far as they were known at the last measurement.
+    pub fn add_cgroups(&self, to: &mut BTreeSet<u64>) {
+        self.group.add_cgroups(to);
+    }
+
+    /// Adds how many connections wait to be accepted by the work. Nothing, if the work does not listen in the node's
+    /// network.
     pub fn add_accept_queue(&self, queues: Option<&AcceptQueues>, usage: &mut Usage) {
         let waiting = queues.and_then(|queues| self.group.sum_of_cgroups(|cgroup| queues.of(cgroup)));
         usage.offer(Measure::AcceptQueue, waiting.map(|waiting| waiting as f64), Source::SockDiag);
@@ -234,7 +241,12 @@ mod tests {
         assert_eq!(queued(&meter, Some(&queues)), None, "its directories are not known yet");
         meter.read(&mut Text::default()).unwrap();
         assert_eq!(queued(&meter, Some(&queues)), Some((5.0, Source::SockDiag)));
-        assert_eq!(queued(&meter, Some(&AcceptQueues::default())), Some((0.0, Source::SockDiag)), "it does not listen");
+        assert_eq!(queued(&meter, Some(&AcceptQueues::default())), None, "it does not listen");
+        let silent = AcceptQueues::for_test([(inode("work/launch-1"), 0), (inode("other"), 7)]);
+        assert_eq!(queued(&meter, Some(&silent)), Some((0.0, Source::SockDiag)));
+        let mut cgroups = BTreeSet::new();
+        meter.add_cgroups(&mut cgroups);
+        assert_eq!(cgroups, ["work", "work/launch-1"].map(inode).into());
         assert_eq!(queued(&meter, None), None, "this kernel does not say");
     }
 

@@ -8,14 +8,18 @@
 //!
 //! The signal goes to the ranks of its launches, or, if it has none, to its script. A restarted agent
 //! goes on with the noted time. It sends the signal again only if it was killed before it had noted
-//! the shim's answer, so work may get the signal twice.
+//! the shim's answer, so work may get the signal twice. If somebody else needs its node sooner, the
+//! quorum's list has a shorter time for the same order, and that one counts.
 
 use crate::handles::Shared;
 use lattice_agent_common::files;
+use lattice_agent_common::node_view::NodeView;
 use lattice_model::{DesiredShare, PreemptCause, Preemption};
 use lattice_registry::{AllocationHandle, RunState, SignalError};
 use lattice_runtime::shim::{ShimDir, SignalTarget, boottime_ms};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The pause between two tries to send the signal.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -50,9 +54,9 @@ impl Note {
     }
 
     /// How much of its time is left.
-    fn left(self, order: &Preemption) -> Duration {
+    fn left(self, time_ms: u64) -> Duration {
         let used_ms = boottime_ms().saturating_sub(self.began_ms);
-        Duration::from_millis(order.deadline_ms.saturating_sub(used_ms))
+        Duration::from_millis(time_ms.saturating_sub(used_ms))
     }
 }
 
@@ -61,17 +65,40 @@ fn name(share: &DesiredShare, order: &Preemption) -> String {
     format!("{} {}", share.epoch, order.id)
 }
 
-/// Whether the replica was asked to leave, by the quorum's newest list.
-pub(super) fn is_leaving(context: &Shared, share: &DesiredShare) -> bool {
-    let view = context.view.borrow();
-    let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (share.allocation, share.epoch));
-    local.and_then(|local| local.share.preempt.as_ref()).is_some_and(|order| order.cause == PreemptCause::ScaleDown)
+/// The order about this claim in a list of the quorum.
+fn listed<'a>(view: &'a NodeView, share: &DesiredShare) -> Option<&'a Preemption> {
+    let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (share.allocation, share.epoch))?;
+    local.share.preempt.as_ref()
 }
 
-/// Waits until its time is over (`true`), or until it is being ended for another reason: it has ended
-/// by itself, for example.
-pub(super) async fn is_time_over(context: &Shared, share: &DesiredShare, order: &Preemption) -> bool {
-    let Some(handle) = context.allocations.of_epoch(share.allocation, share.epoch) else { return false };
+/// Whether the replica was asked to leave, by the quorum's newest list.
+pub(super) fn is_leaving(context: &Shared, share: &DesiredShare) -> bool {
+    listed(&context.view.borrow(), share).is_some_and(|order| order.cause == PreemptCause::ScaleDown)
+}
+
+/// Waits until its time is over. Returns the time that it had, in milliseconds: a shorter one in the list
+/// counts.
+async fn wait_for_time(mut view: watch::Receiver<Arc<NodeView>>, share: &DesiredShare, order: &Preemption, note: Note) -> u64 {
+    let mut time_ms = order.deadline_ms;
+    loop {
+        let newest_ms = listed(&view.borrow_and_update(), share).filter(|newest| newest.id == order.id).map(|newest| newest.deadline_ms);
+        time_ms = newest_ms.map_or(time_ms, |newest_ms| newest_ms.min(time_ms));
+        let left = note.left(time_ms);
+        if left.is_zero() {
+            return time_ms;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(left) => {}
+            // When the driver has ended, this branch is disabled: the list changes no more.
+            Ok(()) = view.changed() => {}
+        }
+    }
+}
+
+/// Waits until its time is over, and returns the time that it had, in milliseconds. `None`: it is being
+/// ended for another reason. It has ended by itself, for example.
+pub(super) async fn wait_until_over(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<u64> {
+    let handle = context.allocations.of_epoch(share.allocation, share.epoch)?;
     let note = match Note::read(share, order, handle.dir()).await {
         Some(note) => note,
         None => {
@@ -94,9 +121,9 @@ pub(super) async fn is_time_over(context: &Shared, share: &DesiredShare, order: 
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = tokio::time::sleep(note.left(order)) => true,
-        () = ending => false,
-        () = signalling => false,
+        time_ms = wait_for_time(context.view.clone(), share, order, note) => Some(time_ms),
+        () = ending => None,
+        () = signalling => None,
     }
 }
 
@@ -130,12 +157,10 @@ async fn send(handle: &AllocationHandle, signal: i32) {
 mod tests {
     use super::*;
     use crate::test_builders::Bench;
-    use lattice_agent_common::node_view::NodeView;
     use lattice_model::test_builders::desired_share;
     use lattice_model::{AllocationId, CheckpointId, Drain, Epoch, Scaling};
     use lattice_node::{Local, Phase};
     use lattice_registry::{Command, SendSignal, TaskEnds};
-    use std::sync::Arc;
     use uuid::Uuid;
 
     /// Longer than anything here takes.
@@ -179,7 +204,7 @@ mod tests {
         let long = order(3_600_000);
         let began_ms = boottime_ms();
         let (context, drained, ordered) = (Arc::clone(&bench.handles), share.clone(), long.clone());
-        let over = tokio::spawn(async move { is_time_over(&context, &drained, &ordered).await });
+        let over = tokio::spawn(async move { wait_until_over(&context, &drained, &ordered).await });
         assert_eq!(answer(&mut ends, 0).await, (10, SignalTarget::Ranks));
         assert_eq!(answer(&mut ends, 1).await, (10, SignalTarget::Script), "it has no ranks");
         let noted = async {
@@ -196,7 +221,7 @@ mod tests {
         // Its time has been over since a restart of the agent, and it got its signal.
         let short = order(1);
         tokio::time::sleep(Duration::from_millis(2)).await;
-        assert!(tokio::time::timeout(PATIENCE, is_time_over(&bench.handles, &share, &short)).await.unwrap());
+        assert_eq!(tokio::time::timeout(PATIENCE, wait_until_over(&bench.handles, &share, &short)).await.unwrap(), Some(1));
         assert_eq!(Note::read(&share, &short, handle.dir()).await, Some(note));
         assert!(ends.queue.try_recv().is_err());
     }
@@ -207,9 +232,30 @@ mod tests {
         let (_handle, ends) = running(&bench, &share);
         let order = order(3_600_000);
         let (context, drained) = (Arc::clone(&bench.handles), share.clone());
-        let over = tokio::spawn(async move { is_time_over(&context, &drained, &order).await });
+        let over = tokio::spawn(async move { wait_until_over(&context, &drained, &order).await });
         ends.senders.run_state.send_replace(RunState::Ending);
-        assert!(!tokio::time::timeout(PATIENCE, over).await.unwrap().unwrap());
+        assert_eq!(tokio::time::timeout(PATIENCE, over).await.unwrap().unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_shorter_time_in_the_list_counts_from_when_it_comes() {
+        let (bench, share) = (Bench::new(), replica(None));
+        let (_handle, _ends) = running(&bench, &share);
+        let long = order(3_600_000);
+        let (context, drained, ordered) = (Arc::clone(&bench.handles), share.clone(), long.clone());
+        let over = tokio::spawn(async move { wait_until_over(&context, &drained, &ordered).await });
+        let listed = |order: Preemption| {
+            let share = DesiredShare { preempt: Some(order), ..share.clone() };
+            let local = Local { share, phase: Phase::Running, assignment: None };
+            bench.view.send_replace(Arc::new(NodeView { locals: vec![local], ..NodeView::default() }));
+        };
+        // Another order, and a longer time.
+        listed(Preemption { id: CheckpointId(Uuid::from_u128(8)), ..order(1) });
+        listed(order(7_200_000));
+        tokio::task::yield_now().await;
+        assert!(!over.is_finished());
+        listed(order(1));
+        assert_eq!(tokio::time::timeout(PATIENCE, over).await.unwrap().unwrap(), Some(1));
     }
 
     #[tokio::test]

@@ -11,8 +11,8 @@
 //! its own state file. A restarted agent asks for the same checkpoint again, and gets the existing
 //! one.
 //!
-//! A replica that its service no longer needs leaves in the same way. If it cannot save itself, it
-//! first has some time to end by itself ([`crate::draining`]).
+//! A replica that its service no longer needs leaves in the same way. If it has not saved itself, it
+//! then has some time to end by itself ([`crate::draining`]).
 //!
 //! Work is ended if its store has not answered for 20 s: a store that is busy for seconds is not
 //! down, and an operator who needs the nodes should not wait longer. Of two requests the shorter
@@ -92,16 +92,27 @@ async fn run(context: Shared, share: DesiredShare) {
 }
 
 /// The checkpoint that the work made, or why it made none; `None`: the work is being ended for
-/// another reason.
+/// another reason. A replica that its service no longer needs, and that has not saved itself, has had
+/// its time to leave.
 async fn saved(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<Result<CheckpointId, SaveError>> {
+    let why = match checkpointed(context, share, order).await? {
+        Ok(id) => return Some(Ok(id)),
+        Err(why) => why,
+    };
+    match order.cause {
+        PreemptCause::Request | PreemptCause::Drain | PreemptCause::Priority | PreemptCause::Reclaim => Some(Err(why)),
+        PreemptCause::ScaleDown => {
+            let grace_ms = draining::wait_until_over(context, share, order).await?;
+            let has_policy = share.spec.checkpoint.is_some();
+            Some(Err(if has_policy { why } else { SaveError::StillHere { grace_ms } }))
+        }
+    }
+}
+
+/// The same without the time to leave.
+async fn checkpointed(context: &Shared, share: &DesiredShare, order: &Preemption) -> Option<Result<CheckpointId, SaveError>> {
     if share.spec.checkpoint.is_none() {
-        return match order.cause {
-            PreemptCause::Request | PreemptCause::Drain | PreemptCause::Priority | PreemptCause::Reclaim => Some(Err(SaveError::NoPolicy)),
-            PreemptCause::ScaleDown => {
-                let is_over = draining::is_time_over(context, share, order).await;
-                is_over.then_some(Err(SaveError::StillHere { grace_ms: order.deadline_ms }))
-            }
-        };
+        return Some(Err(SaveError::NoPolicy));
     }
     let begun = Instant::now();
     let mut limit = Limit::of(context, share, order);
@@ -382,5 +393,11 @@ mod tests {
         let (allocation, epoch) = (share.allocation, share.epoch);
         let saved = Err(NotSaved("it had 1 s to leave, and did not end by itself".to_owned()));
         assert_eq!(bench.events.try_recv(), Ok(Event::Saved { allocation, epoch, request: id, saved }));
+        // One that could save itself, and has not, has its time as well.
+        std::fs::remove_file(handle.dir().drain()).unwrap();
+        share.spec.checkpoint = Some(CheckpointPolicy::default());
+        run(Arc::clone(&bench.handles), share).await;
+        assert!(matches!(bench.events.try_recv(), Ok(Event::Saved { saved: Err(NotSaved(why)), .. }) if !why.contains("to leave")));
+        assert!(handle.dir().drain().exists(), "its time had begun");
     }
 }

@@ -29,6 +29,14 @@ pub enum LookResult {
 impl LookResult {
     const ALL: [Self; 7] = [Self::Unchanged, Self::Noted, Self::Up, Self::Down, Self::Refused, Self::Unanswered, Self::Dropped];
 
+    /// Whether the ledger knows what the look found, or refused what followed from it.
+    pub fn is_known(self) -> bool {
+        match self {
+            Self::Unchanged | Self::Noted | Self::Up | Self::Down | Self::Refused => true,
+            Self::Unanswered | Self::Dropped => false,
+        }
+    }
+
     /// The label of the metric.
     fn label(self) -> &'static str {
         match self {

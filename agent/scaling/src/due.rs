@@ -11,6 +11,9 @@ pub const LOOKS_AT_ONCE_MAX: usize = 16;
 /// from agent to agent must not keep it from ever being looked at.
 const FIRST_LOOK_MAX: Duration = Duration::from_secs(60);
 
+/// Looks at a service are further apart than this many of its intervals: nobody knows what was between.
+const GAP_INTERVALS: u32 = 3;
+
 /// Where a service is in its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
@@ -27,6 +30,8 @@ pub struct Looks {
     intervals: BTreeMap<AllocationId, Duration>,
     /// Also of services that are no longer looked at, while a look at them is under way.
     turns: BTreeMap<AllocationId, Turn>,
+    /// Of those that are looked at: when the last look that came to a result ended.
+    results: BTreeMap<AllocationId, Instant>,
 }
 
 impl Looks {
@@ -34,6 +39,7 @@ impl Looks {
     /// of a time, for the first look at each new one.
     pub fn follow(&mut self, intervals: BTreeMap<AllocationId, Duration>, now: Instant, mut part_of: impl FnMut(Duration) -> Duration) {
         self.turns.retain(|id, turn| intervals.contains_key(id) || matches!(turn, Turn::UnderWay(_)));
+        self.results.retain(|id, _| intervals.contains_key(id));
         for (id, interval) in &intervals {
             self.turns.entry(*id).or_insert_with(|| Turn::Due(now + part_of(FIRST_LOOK_MAX.min(*interval))));
         }
@@ -59,11 +65,22 @@ impl Looks {
         due.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// A look has ended. The next one begins an interval after it began, or now if it took longer.
-    pub fn end(&mut self, id: AllocationId, now: Instant) {
+    /// Whether a look that begins now does not follow the last one closely: it is the first one here, or
+    /// earlier ones came to no result.
+    pub fn is_after_gap(&self, id: AllocationId, now: Instant) -> bool {
+        let (Some(interval), Some(last)) = (self.intervals.get(&id), self.results.get(&id)) else { return true };
+        now.saturating_duration_since(*last) > interval.saturating_mul(GAP_INTERVALS)
+    }
+
+    /// A look has ended, with a result or without one. The next one begins an interval after it began, or
+    /// now if it took longer.
+    pub fn end(&mut self, id: AllocationId, now: Instant, has_result: bool) {
         let Some(Turn::UnderWay(began)) = self.turns.remove(&id) else { return };
         if let Some(interval) = self.intervals.get(&id) {
             self.turns.insert(id, Turn::Due((began + *interval).max(now)));
+            if has_result {
+                self.results.insert(id, now);
+            }
         }
     }
 }
@@ -107,7 +124,7 @@ mod tests {
                 let now = self.now();
                 under_way.retain(|(id, end)| {
                     if *end <= self.second {
-                        self.looks.end(*id, now);
+                        self.looks.end(*id, now, true);
                     }
                     *end > self.second
                 });
@@ -160,8 +177,32 @@ mod tests {
         assert_eq!(begun[0], id(9), "it was due at the first second");
         assert_eq!(begun[1..], [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16].map(id));
         assert_eq!(trial.looks.begin(trial.now()), []);
-        trial.looks.end(id(3), trial.now());
+        trial.looks.end(id(3), trial.now(), true);
         assert_eq!(trial.looks.begin(trial.now()), [id(17)], "the next of those that wait");
+    }
+
+    #[test]
+    fn the_first_look_and_one_after_a_long_pause_follow_no_other() {
+        let mut trial = Trial::new();
+        trial.follow(&[(1, 10)]);
+        assert!(trial.looks.is_after_gap(id(1), trial.now()));
+        // A look that takes longer than the interval is no pause.
+        assert_eq!(trial.run(60, 50), at(&[5, 55], 1));
+        assert!(!trial.looks.is_after_gap(id(1), trial.now()));
+        trial.second = 105;
+        trial.looks.end(id(1), trial.now(), true);
+        trial.second = 135;
+        assert!(!trial.looks.is_after_gap(id(1), trial.now()));
+        assert_eq!(trial.looks.begin(trial.now()), [id(1)]);
+        trial.second = 136;
+        trial.looks.end(id(1), trial.now(), false);
+        assert!(trial.looks.is_after_gap(id(1), trial.now()), "the quorum did not answer");
+        trial.looks.begin(trial.now() + Duration::from_secs(10));
+        trial.looks.end(id(1), trial.now(), true);
+        assert!(!trial.looks.is_after_gap(id(1), trial.now()));
+        trial.follow(&[]);
+        trial.follow(&[(1, 10)]);
+        assert!(trial.looks.is_after_gap(id(1), trial.now()), "another agent had the lease");
     }
 
     #[test]
@@ -175,11 +216,11 @@ mod tests {
         trial.follow(&[(1, 10)]);
         trial.second = 100;
         assert_eq!(trial.looks.begin(trial.now()), []);
-        trial.looks.end(id(1), trial.now());
+        trial.looks.end(id(1), trial.now(), true);
         assert_eq!(trial.looks.begin(trial.now()), [id(1)]);
         // One that stays away is forgotten.
         trial.follow(&[]);
-        trial.looks.end(id(1), trial.now());
-        assert!(trial.looks.turns.is_empty());
+        trial.looks.end(id(1), trial.now(), true);
+        assert!(trial.looks.turns.is_empty() && trial.looks.results.is_empty());
     }
 }

@@ -9,12 +9,14 @@
 //!
 //! What is due is decided in `due` and `services`, and what follows from a look in
 //! [`lattice_model::scaling::next`]: these are pure. All state of the loop is in the ledger, so the next
-//! holder of a lease goes on where this one was. A step that the ledger refuses is not asked for again:
-//! the next look decides anew. Replicas run, and users scale by hand, without this role.
+//! holder of a lease goes on where this one was. Its first look begins the windows anew, as one after
+//! any longer pause does ([`lattice_model::scaling::resume`]). While a replica has just begun, none is
+//! added. A step that the ledger refuses is not asked for again: the next look decides anew. Replicas
+//! run, and users scale by hand, without this role.
 //!
 //! | task | ends | queues |
 //! |---|---|---|
-//! | [`run`], one for each look | at `stop` | looks at once 16, each with a timeout |
+//! | [`run`], one for each look | at `stop` | looks at once 16, each with a timeout; 64 questions at once in all |
 
 #![forbid(unsafe_code)]
 
@@ -24,15 +26,15 @@ mod metric;
 mod services;
 
 pub use counts::ScalingCounts;
-pub use metric::{Metrics, NoValue, Place, Source};
+pub use metric::{Metrics, NoValue, Place, QUESTIONS_AT_ONCE_MAX, Source};
 pub use services::Service;
 
 use counts::LookResult;
 use due::Looks;
 use lattice_agent_common::clock;
 use lattice_ledger::{Action, ScalingStep};
-use lattice_model::scaling::{Look, MISSING_ALERT, Reading, Step, next};
-use lattice_model::{AllocationId, Scaling, ScalingState, Timestamp};
+use lattice_model::scaling::{MISSING_ALERT, Reading, Step, next, resume};
+use lattice_model::{AllocationId, Revision, Scaling, ScalingState, Timestamp};
 use lattice_placing::{Placing, own_token};
 use lattice_quorum_client::wire::Request;
 use lattice_quorum_client::{CallError, QuorumClient};
@@ -40,6 +42,7 @@ use services::{scaling, services_of, states_of};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 use tokio::task::{self, JoinError, JoinSet};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -54,8 +57,10 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Scales services until `stop`, while this agent holds leases of queues.
 pub async fn run(source: impl Source, quorum: QuorumClient, placing: Placing, counts: ScalingCounts, stop: CancellationToken) {
     let mut role = Role {
-        looker: Looker { source: Arc::new(source), quorum, placing, counts },
+        looker: Looker { source: Arc::new(source), questions: Arc::new(Semaphore::new(QUESTIONS_AT_ONCE_MAX)), quorum, placing, counts },
         looks: Looks::default(),
+        services: BTreeMap::new(),
+        walked: None,
         tasks: JoinSet::new(),
         service_of: BTreeMap::new(),
     };
@@ -73,7 +78,11 @@ pub async fn run(source: impl Source, quorum: QuorumClient, placing: Placing, co
 struct Role<S> {
     looker: Looker<S>,
     looks: Looks,
-    tasks: JoinSet<LookResult>,
+    /// The services of the queues of this agent, as of `walked`.
+    services: BTreeMap<AllocationId, Service>,
+    /// The revision of the view in which the services were looked up, and the queues.
+    walked: Option<(Revision, Vec<String>)>,
+    tasks: JoinSet<Option<LookResult>>,
     /// The service at which each task looks.
     service_of: BTreeMap<task::Id, AllocationId>,
 }
@@ -84,44 +93,52 @@ impl<S: Source> Role<S> {
         let now = Instant::now();
         let Looker { placing, counts, .. } = &self.looker;
         let (cluster, leases) = (Arc::clone(&placing.cluster.borrow()), placing.leases.borrow().clone());
-        let is_ours = |queue: &str| own_token(&leases, queue, now).is_some();
-        if !leases.keys().any(|queue| is_ours(queue)) {
+        let ours: Vec<String> = leases.keys().filter(|queue| own_token(&leases, queue, now).is_some()).cloned().collect();
+        if ours.is_empty() {
             counts.set_states(None);
             self.looks.follow(BTreeMap::new(), now, random_part);
+            (self.services, self.walked) = (BTreeMap::new(), None);
             return;
         }
         // An outdated view may show replicas that are gone.
         if !cluster.fresh {
             return;
         }
-        let mut services = services_of(&cluster, is_ours);
-        counts.set_states(Some(states_of(&services)));
-        let intervals = services.iter().filter_map(|(id, service)| Some((*id, service.interval()?))).collect();
-        self.looks.follow(intervals, now, random_part);
+        let walk = (cluster.revision, ours);
+        if self.walked.as_ref() != Some(&walk) {
+            self.services = services_of(&cluster, |queue| walk.1.iter().any(|ours| ours == queue));
+            counts.set_states(Some(states_of(&self.services)));
+            let intervals = self.services.iter().filter_map(|(id, service)| Some((*id, service.interval()?))).collect();
+            self.looks.follow(intervals, now, random_part);
+            self.walked = Some(walk);
+        }
         for id in self.looks.begin(now) {
-            let Some(service) = services.remove(&id) else {
-                self.looks.end(id, now);
+            let Some(service) = self.services.get(&id).cloned() else {
+                self.looks.end(id, now, false);
                 continue;
             };
-            let task = self.tasks.spawn(self.looker.clone().look(service));
+            let is_after_gap = self.looks.is_after_gap(id, now);
+            let task = self.tasks.spawn(self.looker.clone().look(service, is_after_gap));
             self.service_of.insert(task.id(), id);
         }
     }
 
     /// A look has ended.
-    fn end(&mut self, ended: Result<(task::Id, LookResult), JoinError>) {
-        let task = match ended {
+    fn end(&mut self, ended: Result<(task::Id, Option<LookResult>), JoinError>) {
+        let (task, result) = match ended {
             Ok((task, result)) => {
-                self.looker.counts.record_look(result);
-                task
+                if let Some(result) = result {
+                    self.looker.counts.record_look(result);
+                }
+                (task, result)
             }
             Err(error) => {
                 tracing::error!(%error, "a look at the metric of a service broke");
-                error.id()
+                (error.id(), None)
             }
         };
         if let Some(id) = self.service_of.remove(&task) {
-            self.looks.end(id, Instant::now());
+            self.looks.end(id, Instant::now(), result.is_some_and(LookResult::is_known));
         }
     }
 }
@@ -134,6 +151,8 @@ fn random_part(time: Duration) -> Duration {
 /// The handles of a look.
 struct Looker<S> {
     source: Arc<S>,
+    /// For what is asked by all looks together.
+    questions: Arc<Semaphore>,
     quorum: QuorumClient,
     placing: Placing,
     counts: ScalingCounts,
@@ -141,25 +160,38 @@ struct Looker<S> {
 
 impl<S> Clone for Looker<S> {
     fn clone(&self) -> Self {
-        let Self { source, quorum, placing, counts } = self;
-        Self { source: Arc::clone(source), quorum: quorum.clone(), placing: placing.clone(), counts: counts.clone() }
+        let Self { source, questions, quorum, placing, counts } = self;
+        let (source, questions) = (Arc::clone(source), Arc::clone(questions));
+        Self { source, questions, quorum: quorum.clone(), placing: placing.clone(), counts: counts.clone() }
     }
 }
 
 impl<S: Source> Looker<S> {
-    /// Looks at the metric of a service, and asks the ledger for what follows.
-    async fn look(self, service: Service) -> LookResult {
+    /// Looks at the metric of a service, and asks the ledger for what follows. `None`: all its replicas
+    /// have just begun, and are not asked yet.
+    async fn look(self, service: Service, is_after_gap: bool) -> Option<LookResult> {
+        let (service, has_young) = service.without_young(clock::now());
+        if has_young && service.replicas.is_empty() {
+            return None;
+        }
+        Some(self.look_at(service, has_young, is_after_gap).await)
+    }
+
+    async fn look_at(self, service: Service, has_young: bool, is_after_gap: bool) -> LookResult {
         let (id, Some(policy), Some(interval)) = (service.record.id, service.policy(), service.interval()) else {
             return LookResult::Dropped;
         };
-        let found = metric::look(&*self.source, &policy.metric, &service, interval, LOOK_TIMEOUT).await;
+        let found = metric::look(&*self.source, &policy.metric, &service, interval, (&self.questions, LOOK_TIMEOUT)).await;
         if found.is_err() {
             self.counts.record_failure();
         }
         // As the watch and the leases are now: the look may have taken long.
         let Some((known, lease_token)) = self.known(id) else { return LookResult::Dropped };
-        let now = clock::now();
-        let Ok(step) = next(&known.scaling, &known.state, found, now) else { return LookResult::Unchanged };
+        let (now, decide) = (clock::now(), if is_after_gap { resume } else { next });
+        let Ok(step) = decide(&known.scaling, &known.state, found, now) else { return LookResult::Unchanged };
+        if has_young && known.is_up(&step) {
+            return LookResult::Unchanged;
+        }
         let order = ScalingStep { service: id, lease_token, step: step.clone() };
         match self.quorum.call(&Request::from(Action::StepScaling(order)), STEP_TIMEOUT).await {
             Ok(_) => known.taken(id, &step, now),
@@ -192,10 +224,18 @@ struct Known {
 }
 
 impl Known {
+    /// Whether a step adds a replica.
+    fn is_up(&self, step: &Step) -> bool {
+        match step {
+            Step::Want { replicas, .. } => *replicas > self.state.wanted,
+            Step::Note { .. } | Step::Restart { .. } => false,
+        }
+    }
+
     /// Logs a step that the ledger took.
     fn taken(&self, service: AllocationId, step: &Step, now: Timestamp) -> LookResult {
         match step {
-            Step::Note { found } => {
+            Step::Note { found } | Step::Restart { found } => {
                 match self.notice(found.as_ref().err(), now) {
                     Some(Notice::Begins(why)) => tracing::info!(allocation = %service, why, "the metric by which it scales has no value"),
                     Some(Notice::Lasts(why)) => tracing::warn!(
@@ -210,7 +250,7 @@ impl Known {
             Step::Want { replicas, value } => {
                 let from = self.state.wanted;
                 tracing::info!(allocation = %service, from, to = replicas, %value, "it scales");
-                if *replicas > from { LookResult::Up } else { LookResult::Down }
+                if self.is_up(step) { LookResult::Up } else { LookResult::Down }
             }
         }
     }
@@ -219,7 +259,7 @@ impl Known {
     fn notice<'a>(&self, missing: Option<&'a String>, now: Timestamp) -> Option<Notice<'a>> {
         let before = self.state.reading.as_ref();
         let Some(why) = missing else {
-            return before.is_some_and(|reading| reading.look == Look::Missing).then_some(Notice::Ends);
+            return before.is_some_and(|reading| reading.missing > 0).then_some(Notice::Ends);
         };
         let policy = self.scaling.policy.as_ref()?;
         match Reading::after(before, policy, &Err(why.clone()), now).missing {

@@ -5,20 +5,23 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use lattice_agent_common::clock;
 use lattice_membership::cluster::Cluster;
 use lattice_mesh::usage::{UsageOpen, WireUsage};
-use lattice_model::scaling::Selector;
-use lattice_model::{Allocation, Amount, NodeId, Resources, ScaleMetric, with_causes};
+use lattice_model::scaling::{ALLOCATION, Selector};
+use lattice_model::{Allocation, AllocationId, Amount, NodeId, Resources, ScaleMetric, with_causes};
 use lattice_observe::measuring::{self, Measuring, UsageError};
 use lattice_telemetry::push::StoreError;
 use lattice_telemetry::query::{Query, QueryError};
 use lattice_telemetry::window::PROD_MS;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
-/// How many replicas of a service are asked at once.
-const REPLICAS_AT_ONCE_MAX: usize = 64;
+/// How many questions to agents of replicas, or to the store, are under way at once, of all looks together.
+pub const QUESTIONS_AT_ONCE_MAX: usize = 64;
+/// In one question to the store, at most this many replicas are named: each is 37 characters of its address.
+const REPLICAS_IN_QUERY_MAX: usize = 100;
 /// An older measurement of a replica is none.
 const AGE_MAX: Duration = Duration::from_secs(60);
 /// The longest reason that is noted, in characters.
@@ -27,8 +30,15 @@ const WHY_CHARS_MAX: usize = 200;
 /// Where the values of metrics come from.
 pub trait Source: Send + Sync + 'static {
     /// The mean of this metric over the replicas of a service that run, of which there is at least one;
-    /// numbers that are measured all the time are the mean over the last `interval`.
-    fn value(&self, metric: &ScaleMetric, service: &Service, interval: Duration) -> impl Future<Output = Result<f64, NoValue>> + Send;
+    /// numbers that are measured all the time are the mean over the last `interval`. Each question to
+    /// somebody else has a permit of `questions`, which all looks share.
+    fn value(
+        &self,
+        metric: &ScaleMetric,
+        service: &Service,
+        interval: Duration,
+        questions: &Semaphore,
+    ) -> impl Future<Output = Result<f64, NoValue>> + Send;
 }
 
 /// A replica and its node, for people.
@@ -59,6 +69,8 @@ pub enum NoValue {
     NotMeasured { place: Place, name: &'static str },
     #[error("{place}: its last measurement is {age_s} s old")]
     OldMeasurement { place: Place, age_s: u64 },
+    #[error("{0}: it does not listen in the node's network, or its agent does not measure accept_queue there")]
+    NotListening(Place),
     #[error("{0}: its share has no cores")]
     NoCores(Place),
     #[error("this agent has no metrics store")]
@@ -67,8 +79,8 @@ pub enum NoValue {
     UnusableStore(String),
     #[error(transparent)]
     Store(#[from] QueryError),
-    #[error("the store at {url} has no series of its replicas")]
-    NoSeries { url: String },
+    #[error("the store at {url}: replica {number} has no series with a value of the last {} s", AGE_MAX.as_secs())]
+    NoSeries { url: String, number: u32 },
 }
 
 /// What a look at a service's metric finds: its value, or why it has none, in words of at most
@@ -78,13 +90,13 @@ pub async fn look(
     metric: &ScaleMetric,
     service: &Service,
     interval: Duration,
-    timeout: Duration,
+    (questions, timeout): (&Semaphore, Duration),
 ) -> Result<Amount, String> {
     let value = async {
         if service.replicas.is_empty() {
             return Err(NoValue::NoReplica);
         }
-        let value = tokio::time::timeout(timeout, source.value(metric, service, interval)).await;
+        let value = tokio::time::timeout(timeout, source.value(metric, service, interval, questions)).await;
         let value = value.map_err(|_| NoValue::Timeout(timeout))??;
         Amount::of(value).ok_or(NoValue::OddNumber(value))
     };
@@ -106,20 +118,20 @@ pub struct Metrics {
 }
 
 impl Source for Metrics {
-    async fn value(&self, metric: &ScaleMetric, service: &Service, interval: Duration) -> Result<f64, NoValue> {
+    async fn value(&self, metric: &ScaleMetric, service: &Service, interval: Duration, questions: &Semaphore) -> Result<f64, NoValue> {
         let number = match metric {
             ScaleMetric::CpuUtilization => Number { name: "cpu_cores", is_per_core: true },
             ScaleMetric::GpuUtilization => Number { name: "gpu_utilization", is_per_core: false },
             ScaleMetric::RequestRate => Number { name: "connections_accepted", is_per_core: false },
-            ScaleMetric::QueueDepth => Number { name: "accept_queue", is_per_core: false },
-            ScaleMetric::Stored(selector) => return self.of_store(selector, service).await,
+            ScaleMetric::QueueDepth => Number { name: ACCEPT_QUEUE, is_per_core: false },
+            ScaleMetric::Stored(selector) => return self.of_store(selector, service, questions).await,
         };
         let mut asking = Vec::with_capacity(service.replicas.len());
         for replica in &service.replicas {
-            asking.push(self.of_replica(number, service, replica, interval));
+            asking.push(permitted(questions, self.of_replica(number, service, replica, interval)));
         }
-        let values: Vec<f64> = stream::iter(asking).buffered(REPLICAS_AT_ONCE_MAX).try_collect().await?;
-        Ok(values.iter().sum::<f64>() / values.len().max(1) as f64)
+        let values: Vec<f64> = stream::iter(asking).buffered(QUESTIONS_AT_ONCE_MAX).try_collect().await?;
+        Ok(mean(&values))
     }
 }
 
@@ -128,7 +140,7 @@ impl Metrics {
     /// may see it.
     async fn of_replica(&self, number: Number, service: &Service, replica: &Allocation, interval: Duration) -> Result<f64, NoValue> {
         let Some(share) = replica.shares.iter().next() else { return Err(NoValue::NoReplica) };
-        let place = Place { number: replica.replica.as_ref().map_or(0, |replica| replica.number), node: share.node.clone() };
+        let place = Place { number: number_of(replica), node: share.node.clone() };
         let open = UsageOpen::of(&service.record.owner, replica, interval);
         let address = self.cluster.borrow().nodes.get(share.node).map(|node| node.addresses.mesh.clone());
         match measuring::of_node(&self.measuring, share.node, address, open).await {
@@ -137,18 +149,51 @@ impl Metrics {
         }
     }
 
-    /// The mean of the store's series of all replicas.
-    async fn of_store(&self, selector: &Selector, service: &Service) -> Result<f64, NoValue> {
+    /// The mean over the replicas, each with the mean of the store's series of it.
+    async fn of_store(&self, selector: &Selector, service: &Service, questions: &Semaphore) -> Result<f64, NoValue> {
         let store = match &*self.store {
             Ok(Some(store)) => store,
             Ok(None) => return Err(NoValue::NoStore),
             Err(error) => return Err(NoValue::UnusableStore(with_causes(error))),
         };
-        let ids: Vec<_> = service.replicas.iter().map(|replica| replica.id).collect();
-        let value = store.at(&selector.mean_of(&ids), clock::now().0 as f64 / 1e3).await?;
-        value.ok_or_else(|| NoValue::NoSeries { url: store.url() })
+        let ids: Vec<AllocationId> = service.replicas.iter().map(|replica| replica.id).collect();
+        let now_s = clock::now().0 as f64 / 1e3;
+        let mut asking = Vec::new();
+        for some in ids.chunks(REPLICAS_IN_QUERY_MAX) {
+            let expression = selector.each_of(some, AGE_MAX.as_secs());
+            let answer = async move { store.each(&expression, now_s, ALLOCATION).await.map_err(NoValue::from) };
+            asking.push(permitted(questions, answer));
+        }
+        let parts: Vec<BTreeMap<String, f64>> = stream::iter(asking).buffered(QUESTIONS_AT_ONCE_MAX).try_collect().await?;
+        let found: BTreeMap<String, f64> = parts.into_iter().flatten().collect();
+        mean_of_all(service, &found).map_err(|number| NoValue::NoSeries { url: store.url(), number })
     }
 }
+
+/// Asks once a permit is there.
+async fn permitted<T>(questions: &Semaphore, asking: impl Future<Output = T>) -> T {
+    // It is never closed.
+    let _permit = questions.acquire().await;
+    asking.await
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The mean over all replicas of what was found for each, by its id. An error: the number of one for
+/// which nothing was found.
+fn mean_of_all(service: &Service, found: &BTreeMap<String, f64>) -> Result<f64, u32> {
+    let value = |replica: &Arc<Allocation>| found.get(&replica.id.to_string()).copied().ok_or_else(|| number_of(replica));
+    service.replicas.iter().map(value).collect::<Result<Vec<f64>, u32>>().map(|values| mean(&values))
+}
+
+fn number_of(replica: &Allocation) -> u32 {
+    replica.replica.as_ref().map_or(0, |replica| replica.number)
+}
+
+/// The name of the number of connections that wait to be accepted.
+const ACCEPT_QUEUE: &str = "accept_queue";
 
 /// A number of what an allocation uses of a node, and whether it counts for each core of its share.
 #[derive(Clone, Copy)]
@@ -166,7 +211,11 @@ impl Number {
             return Err(NoValue::OldMeasurement { place, age_s: age.as_secs() });
         }
         let Some(shown) = usage.shown.iter().find(|shown| shown.name == self.name) else {
-            return Err(NoValue::NotMeasured { place, name: self.name });
+            // The number is absent where nothing listens, and also where the kernel does not say.
+            return Err(match self.name {
+                ACCEPT_QUEUE => NoValue::NotListening(place),
+                name => NoValue::NotMeasured { place, name },
+            });
         };
         let value = shown.mean.filter(|_| interval >= Duration::from_millis(PROD_MS)).unwrap_or(shown.now);
         match (self.is_per_core, share.cores) {
@@ -180,11 +229,11 @@ impl Number {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::services::tests::{replica, service};
+    use crate::services::tests::{id, replica, service};
     use lattice_mesh::usage::Shown;
 
     const CPU: Number = Number { name: "cpu_cores", is_per_core: true };
-    const QUEUE: Number = Number { name: "accept_queue", is_per_core: false };
+    const QUEUE: Number = Number { name: ACCEPT_QUEUE, is_per_core: false };
     const MINUTE: Duration = Duration::from_secs(60);
 
     fn usage(age_ms: u64, name: &str, now: f64, mean: Option<f64>) -> WireUsage {
@@ -210,7 +259,9 @@ mod tests {
     fn what_is_not_measured_has_no_value_and_says_where() {
         let reason = |number, usage: &WireUsage, cores| of(number, usage, cores, MINUTE).unwrap_err();
         let other = usage(900, "threads", 3.0, None);
-        assert_eq!(reason(QUEUE, &other, 4), "replica 3 on n7: its agent does not measure accept_queue there");
+        assert_eq!(reason(CPU, &other, 4), "replica 3 on n7: its agent does not measure cpu_cores there");
+        let deaf = "replica 3 on n7: it does not listen in the node's network, or its agent does not measure accept_queue there";
+        assert_eq!(reason(QUEUE, &other, 4), deaf);
         assert_eq!(reason(CPU, &usage(900, "cpu_cores", 3.0, None), 0), "replica 3 on n7: its share has no cores");
         assert_eq!(reason(CPU, &usage(61_000, "cpu_cores", 3.0, None), 4), "replica 3 on n7: its last measurement is 61 s old");
         let gone = NoValue::Unanswered(Place { number: 0, node: "n1".parse().unwrap() }, UsageError::OddGpuReadings);
@@ -224,7 +275,7 @@ mod tests {
     }
 
     impl Source for Elsewhere {
-        async fn value(&self, _: &ScaleMetric, _: &Service, _: Duration) -> Result<f64, NoValue> {
+        async fn value(&self, _: &ScaleMetric, _: &Service, _: Duration, _: &Semaphore) -> Result<f64, NoValue> {
             match self {
                 Self::Value(value) => Ok(*value),
                 Self::Silent => std::future::pending().await,
@@ -232,13 +283,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_store_must_have_a_value_for_each_replica() {
+        let record = service(1, "up");
+        let replicas = vec![Arc::new(replica(11, &record, 4)), Arc::new(replica(12, &record, 7))];
+        let service = Service { record: Arc::new(record), replicas };
+        let found = |all: &[(u64, f64)]| -> BTreeMap<String, f64> { all.iter().map(|(n, value)| (id(*n).to_string(), *value)).collect() };
+        assert_eq!(mean_of_all(&service, &found(&[(11, 1.0), (12, 4.0), (13, 100.0)])), Ok(2.5));
+        assert_eq!(mean_of_all(&service, &found(&[(11, 1.0)])), Err(7));
+        let none = NoValue::NoSeries { url: "http://store".into(), number: 7 };
+        assert_eq!(with_causes(&none), "the store at http://store: replica 7 has no series with a value of the last 60 s");
+    }
+
     #[tokio::test]
     async fn a_look_finds_a_number_or_why_there_is_none_in_time() {
         let record = service(1, "queue_depth");
         let one = Arc::new(replica(11, &record, 0));
         let mut service = Service { record: Arc::new(record), replicas: vec![one] };
-        let timeout = Duration::from_millis(1);
-        let found = async |source: Elsewhere, service: &Service| look(&source, &ScaleMetric::QueueDepth, service, MINUTE, timeout).await;
+        let (questions, timeout) = (Semaphore::new(QUESTIONS_AT_ONCE_MAX), Duration::from_millis(1));
+        let found = async |source: Elsewhere, service: &Service| {
+            look(&source, &ScaleMetric::QueueDepth, service, MINUTE, (&questions, timeout)).await
+        };
         assert_eq!(found(Elsewhere::Value(1.5), &service).await, Ok(Amount(1_500_000)));
         assert_eq!(found(Elsewhere::Value(f64::NAN), &service).await, Err("it is NaN, which is no number from 0 on".to_owned()));
         assert_eq!(found(Elsewhere::Silent, &service).await, Err("no answer within 0 s".to_owned()));

@@ -2,10 +2,15 @@
 
 use lattice_membership::cluster::Cluster;
 use lattice_model::scaling::{Look, MISSING_ALERT};
-use lattice_model::{Allocation, AllocationId, AllocationState, PreemptCause, ScalePolicy, Scaling, ScalingState};
+use lattice_model::{Allocation, AllocationId, AllocationState, PreemptCause, ScalePolicy, Scaling, ScalingState, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A replica that has run for less than this is not asked: it has no rate yet.
+const YOUNG: Duration = Duration::from_secs(15);
+/// The interval is not shorter than this for each replica: a look asks all of them.
+const INTERVAL_OF_REPLICA: Duration = Duration::from_millis(10);
 
 /// A scaled service.
 #[derive(Clone, Debug)]
@@ -39,7 +44,16 @@ impl Service {
     /// nothing of it has run yet.
     pub fn interval(&self) -> Option<Duration> {
         let policy = self.policy().filter(|_| self.record.started_at.is_some())?;
-        Some(Duration::from_millis(policy.interval_ms))
+        let replicas = u32::try_from(self.replicas.len()).unwrap_or(u32::MAX);
+        Some(Duration::from_millis(policy.interval_ms).max(INTERVAL_OF_REPLICA.saturating_mul(replicas)))
+    }
+
+    /// The service without the replicas that have just begun, and whether there are some of these.
+    pub fn without_young(mut self, now: Timestamp) -> (Self, bool) {
+        let all = self.replicas.len();
+        self.replicas.retain(|replica| replica.started_at.is_some_and(|at| Duration::from_millis(now.since_ms(at)) >= YOUNG));
+        let has_young = self.replicas.len() < all;
+        (self, has_young)
     }
 
     /// Counts it.
@@ -110,7 +124,7 @@ pub mod tests {
     use super::*;
     use lattice_model::scaling::{ALTERNATIONS_ALERT, Reading};
     use lattice_model::test_builders::{self, spec_of};
-    use lattice_model::{Amount, CheckpointId, Drain, Preemption, ReplicaOf, Resources, ScaleMetric, Share, SharePhase, Timestamp};
+    use lattice_model::{Amount, CheckpointId, Drain, Preemption, ReplicaOf, Resources, ScaleMetric, Share, SharePhase};
 
     pub fn id(n: u64) -> AllocationId {
         format!("00000000-0000-4000-8000-{n:012x}").parse().unwrap()
@@ -167,9 +181,29 @@ pub mod tests {
         let interval = |record: Allocation| Service { record: Arc::new(record), replicas: Vec::new() }.interval();
         assert_eq!(interval(service(1, "up")), Some(Duration::from_secs(60)));
         assert_eq!(interval(Allocation { started_at: None, ..service(1, "up") }), None);
+        let mut large = service(1, "up");
+        spec_of(&mut large).scaling.as_mut().unwrap().policy.as_mut().unwrap().interval_ms = 1000;
+        let replicas = (0..150).map(|number| Arc::new(replica(11, &large, number))).collect();
+        let large = Service { record: Arc::new(large), replicas };
+        assert_eq!(large.interval(), Some(Duration::from_millis(1500)), "a look asks all replicas");
         let mut by_hand = service(1, "up");
         spec_of(&mut by_hand).scaling.as_mut().unwrap().policy = None;
         assert_eq!(interval(by_hand), None);
+    }
+
+    #[test]
+    fn a_replica_that_has_just_begun_is_not_asked() {
+        let record = service(1, "up");
+        let began = |n, at| Arc::new(Allocation { started_at: at, ..replica(n, &record, 0) });
+        let replicas = vec![began(11, Some(Timestamp(1000))), began(12, Some(Timestamp(1001))), began(13, None)];
+        let service = Service { record: Arc::new(record.clone()), replicas };
+        let at = |now| {
+            let (service, has_young) = service.clone().without_young(Timestamp(now));
+            (service.replicas.iter().map(|replica| replica.id).collect::<Vec<_>>(), has_young)
+        };
+        assert_eq!(at(16_000), (vec![id(11)], true));
+        let (without, _) = service.clone().without_young(Timestamp(16_001));
+        assert!(!without.without_young(Timestamp(16_001)).1);
     }
 
     #[test]

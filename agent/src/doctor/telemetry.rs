@@ -45,7 +45,9 @@ pub fn measured(config: &AgentConfig, slice: Option<&Slice>, controllers: &Contr
     let counted = places.v2.is_some().then(|| kernel.reader((probe, Epoch(1))));
     let mut meter = Meter::new(places, counted);
     let mut usage = meter.read(&mut Text::default()).unwrap_or_default();
-    meter.add_accept_queue(Listeners::default().look(Instant::now()).as_ref(), &mut usage);
+    // The probe does not listen: whether the kernel answers is what counts.
+    let answer = scope.as_ref().and_then(|_| Listeners::default().look(Instant::now(), &BTreeSet::new()));
+    usage.offer(Measure::AcceptQueue, answer.map(|_| 0.0), Source::SockDiag);
     // The next agent would sweep what is left.
     let _left = controllers.remove(probe, Duration::from_secs(1));
     let _left = scope.map(|scope| scope.whole().remove());

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// The longest text of a metric, in characters.
 pub const METRIC_CHARS_MAX: usize = 512;
 /// The label by which the series of an allocation are known: its id.
-const ALLOCATION: &str = "allocation";
+pub const ALLOCATION: &str = "allocation";
 
 /// A metric of a service's replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub enum ScaleMetric {
     RequestRate,
     /// TCP connections to a replica that wait to be accepted: the mean over the replicas.
     QueueDepth,
-    /// Series of the metrics store: the mean over those of the replicas.
+    /// Series of the metrics store: the mean over the replicas, each with the mean of its series.
     Stored(Selector),
 }
 
@@ -63,15 +63,16 @@ const BUILT_IN: [(&str, ScaleMetric); 4] = [
 const OPERATORS: [&str; 4] = ["=~", "!~", "!=", "="];
 
 impl Selector {
-    /// The PromQL expression of the mean over all series that this selects and that belong to one of
-    /// these allocations.
-    pub fn mean_of(&self, allocations: &[AllocationId]) -> String {
-        let mut text = format!("avg({}{{", self.name);
+    /// The PromQL expression that has for each of these allocations, by the label [`ALLOCATION`], the mean
+    /// over its series that this selects. A series without a point in the last `age_max_s` seconds counts
+    /// as none.
+    pub fn each_of(&self, allocations: &[AllocationId], age_max_s: u64) -> String {
+        let mut text = format!("avg by ({ALLOCATION}) (last_over_time({}{{", self.name);
         for (label, operator, value) in &self.matchers {
             let _ = write!(text, "{label}{operator}{value:?},");
         }
         let ids: Vec<String> = allocations.iter().map(ToString::to_string).collect();
-        let _ = write!(text, "{ALLOCATION}=~\"{}\"}})", ids.join("|"));
+        let _ = write!(text, "{ALLOCATION}=~\"{}\"}}[{age_max_s}s]))", ids.join("|"));
         text
     }
 
@@ -213,7 +214,8 @@ mod tests {
     fn a_query_asks_for_series_of_the_replicas_alone() {
         let ScaleMetric::Stored(selector) = "q{queue='new'}".parse().unwrap() else { panic!() };
         let ids = [1, 2].map(|n| AllocationId(Uuid::from_u128(n)));
-        let expected = "avg(q{queue=\"new\",allocation=~\"00000000-0000-0000-0000-000000000001|00000000-0000-0000-0000-000000000002\"})";
-        assert_eq!(selector.mean_of(&ids), expected);
+        let expected = "avg by (allocation) (last_over_time(q{queue=\"new\",allocation=~\"\
+                        00000000-0000-0000-0000-000000000001|00000000-0000-0000-0000-000000000002\"}[60s]))";
+        assert_eq!(selector.each_of(&ids, 60), expected);
     }
 }

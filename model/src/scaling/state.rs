@@ -19,7 +19,7 @@ pub struct ScalingState {
     pub waiting: u32,
     /// How many have nodes and were not asked to leave.
     pub running: u32,
-    /// How many of those that have nodes run, i.e. have begun.
+    /// How many of those that have nodes have begun to run.
     pub serving: u32,
     /// How many were asked to leave, or have ended and may still have processes.
     pub leaving: u32,
@@ -70,7 +70,8 @@ pub enum Look {
 /// What the loop found, for as long as that does not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Where the metric is.
+    /// Where the metric is. While it has had no value fewer than [`MISSING_ALERT`] times in a row: where it
+    /// was before, if it was anywhere.
     pub look: Look,
     /// Since when, without a change of the number of replicas.
     pub since: Timestamp,

@@ -4,12 +4,14 @@
 //!              ┌── above the target ──for up_window──▶ one more, up to replicas_max
 //!   a look ────┼── within
 //!              ├── below the floor ──for down_window──▶ one less, down to replicas_min
-//!              └── no value: nothing changes, and the windows begin anew
+//!              └── no value: nothing changes; after three in a row the windows begin anew
 //! ```
 //!
-//! After a change nothing happens for the cooldown, and the windows begin anew. Nothing is added while
-//! a replica that was added before still waits for nodes: the metric does not show it yet. The ledger
-//! checks each step again, by its own clock.
+//! After a change nothing happens for the cooldown, and the windows begin anew. They also begin anew
+//! when nobody has looked for some time ([`resume`]). Nothing is added while a replica that was added
+//! before does not run yet: the metric does not show it. A value that goes back across a bound by less
+//! than a twentieth of it counts as still beyond it, but only a value beyond the bound leads to a step.
+//! The ledger checks each step again, by its own clock.
 
 use super::amount::Amount;
 use super::policy::{ScalePolicy, Scaling};
@@ -23,6 +25,11 @@ use thiserror::Error;
 pub enum Step {
     /// To note that the metric is somewhere else than it was.
     Note {
+        /// The metric's value, or why it has none.
+        found: Result<Amount, String>,
+    },
+    /// The same after a gap in which nobody looked: the windows begin anew.
+    Restart {
         /// The metric's value, or why it has none.
         found: Result<Amount, String>,
     },
@@ -50,7 +57,7 @@ pub enum Wait {
     AtMost,
     /// There are as few replicas as there may be.
     AtLeast,
-    /// Replicas that are wanted already have no nodes yet.
+    /// Replicas that are wanted already do not run yet.
     NotYet,
 }
 
@@ -71,8 +78,13 @@ pub enum Refused {
     NotAsked,
 }
 
-/// Where a value is.
-fn look(policy: &ScalePolicy, value: Amount) -> Look {
+/// A value that was above the target is no longer above it below this part of the target.
+const LEAVES_ABOVE: Amount = Amount(950_000);
+/// A value that was below the floor is no longer below it above this multiple of the floor.
+const LEAVES_BELOW: Amount = Amount(1_050_000);
+
+/// Where a value is by itself.
+fn side(policy: &ScalePolicy, value: Amount) -> Look {
     if value > policy.target {
         Look::Above
     } else if value < policy.floor() {
@@ -82,22 +94,33 @@ fn look(policy: &ScalePolicy, value: Amount) -> Look {
     }
 }
 
+/// Where a value is, after the metric was at `earlier`: values that go to and fro across a bound are
+/// beyond it all the time.
+fn look(policy: &ScalePolicy, earlier: Option<Look>, value: Amount) -> Look {
+    match (side(policy, value), earlier) {
+        (Look::Within, Some(Look::Above)) if value >= policy.target.times(LEAVES_ABOVE) => Look::Above,
+        (Look::Within, Some(Look::Below)) if value <= policy.floor().times(LEAVES_BELOW) => Look::Below,
+        (side, _) => side,
+    }
+}
+
 impl Reading {
     /// This look, made at `at`, after an earlier one.
     pub fn after(earlier: Option<&Self>, policy: &ScalePolicy, found: &Result<Amount, String>, at: Timestamp) -> Self {
-        let missing = earlier.map_or(0, |earlier| earlier.missing);
         match found {
             Ok(value) => {
-                let look = look(policy, *value);
-                match earlier.filter(|earlier| earlier.look == look) {
-                    Some(earlier) => Self { value: Some(*value), ..earlier.clone() },
-                    None => Self { look, since: at, value: Some(*value), why: String::new(), missing: 0 },
-                }
+                let look = look(policy, earlier.map(|earlier| earlier.look), *value);
+                let since = earlier.filter(|earlier| earlier.look == look).map_or(at, |earlier| earlier.since);
+                Self { look, since, value: Some(*value), why: String::new(), missing: 0 }
             }
             Err(why) => {
-                let since = earlier.filter(|earlier| earlier.look == Look::Missing).map_or(at, |earlier| earlier.since);
-                let missing = missing.saturating_add(1).min(MISSING_ALERT);
-                Self { look: Look::Missing, since, value: None, why: why.clone(), missing }
+                let missing = earlier.map_or(0, |earlier| earlier.missing).saturating_add(1).min(MISSING_ALERT);
+                // A few that are missing do not end a window.
+                let (look, since) = match earlier {
+                    Some(earlier) if earlier.look == Look::Missing || missing < MISSING_ALERT => (earlier.look, earlier.since),
+                    Some(_) | None => (Look::Missing, at),
+                };
+                Self { look, since, value: None, why: why.clone(), missing }
             }
         }
     }
@@ -107,11 +130,14 @@ impl Reading {
 /// there is no change.
 fn asked(scaling: &Scaling, policy: &ScalePolicy, state: &ScalingState, now: Timestamp) -> Result<u32, Wait> {
     let Some(reading) = &state.reading else { return Err(Wait::Missing) };
+    if reading.missing > 0 {
+        return Err(Wait::Missing);
+    }
     let (window_ms, wanted) = match reading.look {
         Look::Missing => return Err(Wait::Missing),
         Look::Within => return Err(Wait::Fits),
         Look::Above if state.wanted >= scaling.replicas_max => return Err(Wait::AtMost),
-        Look::Above if state.running < state.wanted => return Err(Wait::NotYet),
+        Look::Above if state.serving < state.wanted => return Err(Wait::NotYet),
         Look::Above => (policy.up_window_ms, state.wanted + 1),
         Look::Below if state.wanted <= scaling.replicas_min => return Err(Wait::AtLeast),
         Look::Below => (policy.down_window_ms, state.wanted - 1),
@@ -136,7 +162,25 @@ pub fn next(scaling: &Scaling, state: &ScalingState, found: Result<Amount, Strin
         return Ok(Step::Note { found });
     }
     let replicas = asked(scaling, policy, state, now)?;
-    found.map(|value| Step::Want { replicas, value }).map_err(|_| Wait::Missing)
+    let value = found.map_err(|_| Wait::Missing)?;
+    if side(policy, value) == Look::Within {
+        return Err(Wait::Fits);
+    }
+    Ok(Step::Want { replicas, value })
+}
+
+/// The same as [`next`] for the first look after a gap: what happened in between is not known, so the
+/// metric has not been above or below for longer than from now on.
+///
+/// # Errors
+/// [`Wait`]: nothing is to be asked for.
+pub fn resume(scaling: &Scaling, state: &ScalingState, found: Result<Amount, String>, now: Timestamp) -> Result<Step, Wait> {
+    let Some(policy) = &scaling.policy else { return Err(Wait::Fits) };
+    let reading = Reading::after(state.reading.as_ref(), policy, &found, now);
+    match reading.look {
+        Look::Above | Look::Below if reading.since != now => Ok(Step::Restart { found }),
+        Look::Above | Look::Below | Look::Within | Look::Missing => next(scaling, state, found, now),
+    }
 }
 
 /// Whether the ledger takes a step, by its own clock.
@@ -146,7 +190,7 @@ pub fn next(scaling: &Scaling, state: &ScalingState, found: Result<Amount, Strin
 pub fn check(scaling: &Scaling, state: &ScalingState, step: &Step, now: Timestamp) -> Result<(), Refused> {
     let policy = scaling.policy.as_ref().ok_or(Refused::NoPolicy)?;
     match step {
-        Step::Note { .. } => Ok(()),
+        Step::Note { .. } | Step::Restart { .. } => Ok(()),
         Step::Want { replicas, .. } if replicas.abs_diff(state.wanted) != 1 => Err(Refused::NotByOne { wanted: state.wanted }),
         Step::Want { replicas, .. } => match asked(scaling, policy, state, now) {
             Ok(wanted) if wanted == *replicas => Ok(()),
@@ -162,8 +206,11 @@ impl ScalingState {
             (Step::Note { found }, Some(policy)) => {
                 self.reading = Some(Reading::after(self.reading.as_ref(), policy, &found, now));
             }
+            (Step::Restart { found }, Some(policy)) => {
+                self.reading = Some(Reading { since: now, ..Reading::after(self.reading.as_ref(), policy, &found, now) });
+            }
             (Step::Want { replicas, value }, Some(_)) => self.set_wanted(replicas, None, Some(value), now),
-            (Step::Note { .. } | Step::Want { .. }, None) => {}
+            (Step::Note { .. } | Step::Restart { .. } | Step::Want { .. }, None) => {}
         }
     }
 
@@ -215,7 +262,11 @@ mod tests {
 
     impl Trial {
         fn new() -> Self {
-            Self { scaling: scaling(), state: ScalingState { wanted: 2, running: 2, ..ScalingState::default() }, now: Timestamp(1_000_000) }
+            Self {
+                scaling: scaling(),
+                state: ScalingState { wanted: 2, running: 2, serving: 2, ..ScalingState::default() },
+                now: Timestamp(1_000_000),
+            }
         }
 
         /// A look each minute for this many minutes: the numbers of wanted replicas.
@@ -227,7 +278,7 @@ mod tests {
                 if let Ok(step) = next(&self.scaling, &self.state, found.clone(), self.now) {
                     check(&self.scaling, &self.state, &step, self.now).unwrap();
                     self.state.take(&self.scaling, step, self.now);
-                    self.state.running = self.state.wanted;
+                    (self.state.running, self.state.serving) = (self.state.wanted, self.state.wanted);
                 }
                 wanted.push(self.state.wanted);
             }
@@ -247,7 +298,7 @@ mod tests {
     fn an_idle_service_shrinks_slowly_down_to_its_least() {
         let mut trial = Trial::new();
         trial.state.wanted = 4;
-        trial.state.running = 4;
+        (trial.state.running, trial.state.serving) = (4, 4);
         assert_eq!(trial.look(6, Ok(0.1)), [4, 4, 4, 4, 4, 3]);
         assert_eq!(trial.look(5, Ok(0.1)), [3, 3, 3, 3, 2]);
         assert_eq!(trial.look(9, Ok(0.1)), [2; 9]);
@@ -266,16 +317,71 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_added_while_a_replica_waits_for_nodes() {
+    fn nothing_is_added_while_a_replica_does_not_run_yet() {
         let mut trial = Trial::new();
         trial.look(3, Ok(0.95));
-        trial.state.running = 2;
+        // The third replica has a node, which is being prepared.
+        trial.state.serving = 2;
         let before = trial.state.clone();
         let found = Ok(Amount::of(0.95).unwrap());
         trial.state.take(&trial.scaling, Step::Note { found: found.clone() }, trial.now);
         trial.now = Timestamp(trial.now.0 + 3_600_000);
         assert_eq!(next(&trial.scaling, &trial.state, found.clone(), trial.now), Err(Wait::NotYet));
         assert_eq!(check(&trial.scaling, &before, &Step::Want { replicas: 4, value: Amount(0) }, trial.now), Err(Refused::NotAsked));
+    }
+
+    #[test]
+    fn a_value_that_moves_around_the_target_is_noted_once() {
+        let mut trial = Trial::new();
+        trial.look(1, Ok(0.81));
+        let noted = trial.state.clone();
+        trial.look(1, Ok(0.77));
+        assert_eq!(trial.state, noted, "no step was taken");
+        assert_eq!(trial.look(1, Ok(0.79)), [2], "the window is over, but this value needs no other replica");
+        assert_eq!((trial.state.clone(), trial.look(1, Ok(0.81))), (noted, vec![3]));
+        trial.look(1, Ok(0.75));
+        assert_eq!(trial.state.reading.as_ref().map(|reading| reading.look), Some(Look::Within));
+        trial.look(1, Ok(0.39));
+        let below = |trial: &Trial| trial.state.reading.as_ref().map(|reading| (reading.look, reading.since));
+        let noted = below(&trial);
+        trial.look(1, Ok(0.42));
+        assert_eq!((noted.map(|(look, _)| look), below(&trial)), (Some(Look::Below), noted));
+        trial.look(1, Ok(0.43));
+        assert_eq!(below(&trial), Some((Look::Within, trial.now)));
+    }
+
+    #[test]
+    fn a_value_that_is_missing_once_or_twice_does_not_begin_the_windows_anew() {
+        let mut trial = Trial::new();
+        trial.look(1, Ok(0.95));
+        let since = trial.state.reading.as_ref().unwrap().since;
+        assert_eq!(trial.look(2, Err("away")), [2, 2]);
+        let reading = trial.state.reading.clone().unwrap();
+        assert_eq!((reading.look, reading.since, reading.value, reading.missing), (Look::Above, since, None, 2));
+        assert_eq!(trial.state.waits_for(&trial.scaling, trial.now), Some(Wait::Missing));
+        assert_eq!(trial.look(2, Ok(0.95)), [2, 3], "first that it has a value again is noted");
+        let mut trial = Trial::new();
+        trial.look(1, Ok(0.95));
+        trial.look(3, Err("away"));
+        assert_eq!(trial.state.reading.as_ref().map(|r| (r.look, r.since)), Some((Look::Missing, trial.now)));
+        assert_eq!(trial.look(3, Ok(0.95)), [2, 2, 3]);
+    }
+
+    #[test]
+    fn after_a_gap_the_windows_begin_anew() {
+        let mut trial = Trial::new();
+        trial.look(2, Ok(0.95));
+        trial.now = Timestamp(trial.now.0 + 3_600_000);
+        let found = |value| Ok(Amount::of(value).unwrap());
+        let resumed = |trial: &Trial, value| resume(&trial.scaling, &trial.state, found(value), trial.now);
+        // Within, nothing is to begin anew; and what is new has begun now.
+        assert_eq!(resumed(&trial, 0.5), Ok(Step::Note { found: found(0.5) }));
+        let step = resumed(&trial, 0.95).unwrap();
+        assert_eq!(step, Step::Restart { found: found(0.95) });
+        check(&trial.scaling, &trial.state, &step, trial.now).unwrap();
+        trial.state.take(&trial.scaling, step, trial.now);
+        assert_eq!(trial.state.reading.as_ref().map(|r| (r.look, r.since)), Some((Look::Above, trial.now)));
+        assert_eq!(trial.look(2, Ok(0.95)), [2, 3]);
     }
 
     #[test]
@@ -296,7 +402,7 @@ mod tests {
     fn a_service_that_goes_up_and_down_all_the_time_is_told() {
         let mut trial = Trial::new();
         trial.state.wanted = 3;
-        trial.state.running = 3;
+        (trial.state.running, trial.state.serving) = (3, 3);
         for _ in 0..3 {
             assert!(!trial.state.oscillates());
             trial.look(4, Ok(0.95));
@@ -324,7 +430,7 @@ mod tests {
                 let before = trial.state.wanted;
                 trial.state.take(&trial.scaling, step, trial.now);
                 let after = trial.state.wanted;
-                trial.state.running = after;
+                (trial.state.running, trial.state.serving) = (after, after);
                 prop_assert!(before.abs_diff(after) <= 1 && (2..=6).contains(&after));
                 if before != after {
                     prop_assert!(changed_at.is_none_or(|at| trial.now.since_ms(at) >= 180_000));

@@ -495,8 +495,8 @@ fn tasks_bytes(tasks: &TaskSet) -> usize {
 
 fn step_bytes(step: &Step) -> usize {
     match step {
-        Step::Note { found: Err(why) } => why.len(),
-        Step::Note { found: Ok(_) } | Step::Want { .. } => 0,
+        Step::Note { found: Err(why) } | Step::Restart { found: Err(why) } => why.len(),
+        Step::Note { found: Ok(_) } | Step::Restart { found: Ok(_) } | Step::Want { .. } => 0,
     }
 }
 

@@ -409,7 +409,8 @@ fn the_loop_changes_the_number_by_one_under_the_lease_of_the_queue() {
     assert!(matches!(step(&mut s, want(3)), Err(Refusal::ScalingStep { .. })), "the first one has no node yet");
     let epoch = runs(&mut s, 1, 1);
     assert_eq!(step(&mut s, Step::Note { found: Err("no series".into()) }), Ok(Outcome::Done));
-    assert_eq!((state(&s).reading.as_ref().unwrap().look, counts(&s)), (Look::Missing, (2, 0, 2, 0)));
+    let reading = state(&s).reading.as_ref().unwrap();
+    assert_eq!((reading.look, reading.missing, counts(&s)), (Look::Above, 1, (2, 0, 2, 0)));
 
     assert_eq!(step(&mut s, found(0.1)), Ok(Outcome::Done));
     s.pass(300_000);

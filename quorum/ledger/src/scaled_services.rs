@@ -120,6 +120,7 @@ fn scaled(service: &Allocation) -> Result<(&Scaling, &ScalingState), Refusal> {
 fn bounded_step(step: &Step) -> Step {
     match step {
         Step::Note { found } => Step::Note { found: found.clone().map_err(|why| bounded(&why)) },
+        Step::Restart { found } => Step::Restart { found: found.clone().map_err(|why| bounded(&why)) },
         Step::Want { replicas, value } => Step::Want { replicas: *replicas, value: *value },
     }
 }
@@ -185,7 +186,7 @@ impl Ledger {
         }
         let metric = scaling.policy.as_ref().map_or_else(String::new, |policy| policy.metric.to_string());
         let detail = match step {
-            Step::Note { .. } => None,
+            Step::Note { .. } | Step::Restart { .. } => None,
             Step::Want { replicas, value } => Some(format!("{}: {metric} is {value}", change_text(known.wanted, *replicas))),
         };
         self.change_scaling(context, id, |state, _| *state = next);

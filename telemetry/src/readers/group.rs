@@ -60,11 +60,18 @@ impl Group {
         self.paths.v2.as_ref().and(self.top.as_ref()).map(|top| top.inode)
     }
 
-    /// The sum of a number that each directory in the v2 tree has, by its inode. `None`: there is no such tree, or not
-    /// all directories are known.
-    pub(super) fn sum_of_cgroups(&self, of: impl Fn(u64) -> u64) -> Option<u64> {
+    /// The sum of a number that directories in the v2 tree have, by their inodes. `None`: there is no such tree, not all
+    /// directories are known, or none has the number.
+    pub(super) fn sum_of_cgroups(&self, of: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         self.paths.v2.as_ref()?;
-        self.top.as_ref().filter(|_| self.whole).map(|top| top.sum(&of))
+        self.top.as_ref().filter(|_| self.whole)?.sum(&of)
+    }
+
+    /// Adds the inodes of its directories in the v2 tree, if all are known.
+    pub(super) fn add_cgroups(&self, to: &mut BTreeSet<u64>) {
+        if let Some(top) = self.paths.v2.as_ref().and(self.top.as_ref()).filter(|_| self.whole) {
+            top.add_inodes(to);
+        }
     }
 
     /// Its processes; `None` where they cannot be listed, or are too many.
@@ -162,9 +169,15 @@ impl Directory {
         &self.path
     }
 
-    /// The sum over it and all below.
-    fn sum(&self, of: &impl Fn(u64) -> u64) -> u64 {
-        self.within.iter().fold(of(self.inode), |sum, below| sum.saturating_add(below.sum(of)))
+    /// The sum over it and all below; `None`: none of them has the number.
+    fn sum<F: Fn(u64) -> Option<u64>>(&self, of: &F) -> Option<u64> {
+        let below = self.within.iter().filter_map(|below| below.sum(of));
+        of(self.inode).into_iter().chain(below).reduce(u64::saturating_add)
+    }
+
+    fn add_inodes(&self, to: &mut BTreeSet<u64>) {
+        to.insert(self.inode);
+        self.within.iter().for_each(|below| below.add_inodes(to));
     }
 
     /// Microseconds of processor time in it and below, and the number of processes directly in it.

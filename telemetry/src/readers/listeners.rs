@@ -2,20 +2,19 @@
 //!
 //! One request to the kernel (sock_diag(7)) lists the listening TCP sockets of this process's network namespace, and no
 //! other sockets: what it costs does not depend on the number of connections. Each has the id of the cgroup in which it
-//! was made, which is the inode of the cgroup's directory, so no process's descriptors are read. Work has the network
-//! of its node; sockets in a network namespace that work makes for itself are not seen.
+//! was made, which is the inode of the cgroup's directory, so no process's descriptors are read. Only sums of the asked
+//! cgroups are kept, so others may have any number of sockets. Work has the network of its node; sockets in a network
+//! namespace that work makes for itself are not seen.
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// The pause after a failure: without the kernel's module, each request tries to load it.
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Most listening sockets that are read.
-const SOCKETS_MAX: usize = 16_384;
 /// The kernel sends at most this many bytes at once.
 const BUFFER_BYTES: usize = 32 << 10;
 
@@ -50,8 +49,6 @@ enum ListError {
     Refused(#[source] Errno),
     #[error("the kernel's answer has an unknown form")]
     Malformed,
-    #[error("more than {SOCKETS_MAX} sockets listen")]
-    TooMany,
     #[error("the kernel does not say in which cgroup a socket was made: Linux 5.9 does")]
     NoCgroups,
 }
@@ -65,20 +62,19 @@ struct Listening {
     cgroup: Option<u64>,
 }
 
-/// How many connections wait to be accepted, by the id of the cgroup that listens.
+/// How many connections wait to be accepted, by the id of the cgroup that listens: 0 where none waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcceptQueues(BTreeMap<u64, u64>);
 
 impl AcceptQueues {
-    fn new(listed: &[Listening]) -> Result<Self, ListError> {
-        let mut queues = Self::default();
-        for one in listed {
-            let cgroup = one.cgroup.ok_or(ListError::NoCgroups)?;
-            if one.waiting > 0 {
-                *queues.0.entry(cgroup).or_default() += u64::from(one.waiting);
-            }
+    /// Adds a socket, if it is of one of these cgroups.
+    fn add(&mut self, one: Listening, cgroups: &BTreeSet<u64>) -> Result<(), ListError> {
+        let cgroup = one.cgroup.ok_or(ListError::NoCgroups)?;
+        if cgroups.contains(&cgroup) {
+            let waiting = self.0.entry(cgroup).or_default();
+            *waiting = waiting.saturating_add(u64::from(one.waiting));
         }
-        Ok(queues)
+        Ok(())
     }
 
     /// With these numbers of waiting connections.
@@ -87,9 +83,9 @@ impl AcceptQueues {
         Self(waiting.into_iter().collect())
     }
 
-    /// The connections that wait for sockets that were made directly in this cgroup.
-    pub(super) fn of(&self, cgroup: u64) -> u64 {
-        self.0.get(&cgroup).copied().unwrap_or(0)
+    /// The connections that wait for sockets that were made directly in this cgroup. `None`: none of them listens.
+    pub(super) fn of(&self, cgroup: u64) -> Option<u64> {
+        self.0.get(&cgroup).copied()
     }
 }
 
@@ -103,14 +99,16 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// The connections that wait now. `None`: this kernel does not list the sockets with their cgroups; it is asked
-    /// again after a minute.
-    pub fn look(&mut self, now: Instant) -> Option<AcceptQueues> {
+    /// The connections that wait now for sockets of these cgroups. `None`: this kernel does not list the sockets with
+    /// their cgroups; it is asked again after a minute.
+    pub fn look(&mut self, now: Instant, cgroups: &BTreeSet<u64>) -> Option<AcceptQueues> {
         if self.failed_at.is_some_and(|at| now.saturating_duration_since(at) < RETRY_INTERVAL) {
             return None;
         }
-        match self.list().and_then(|listed| AcceptQueues::new(&listed)) {
-            Ok(queues) => {
+        let mut queues = AcceptQueues::default();
+        let listed = self.list(|one| queues.add(one, cgroups));
+        match listed {
+            Ok(()) => {
                 self.failed_at = None;
                 Some(queues)
             }
@@ -126,12 +124,11 @@ impl Listeners {
         }
     }
 
-    fn list(&mut self) -> Result<Vec<Listening>, ListError> {
+    fn list(&mut self, mut take: impl FnMut(Listening) -> Result<(), ListError>) -> Result<(), ListError> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let open = || socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkSockDiag);
         let asked = self.socket.take().map_or_else(open, Ok).map_err(ListError::Ask)?;
         self.buffer.resize(BUFFER_BYTES, 0);
-        let mut listed = Vec::new();
         for family in [AF_INET, AF_INET6] {
             self.sequence = self.sequence.wrapping_add(1);
             send(asked.as_raw_fd(), &request(family, self.sequence), MsgFlags::empty()).map_err(ListError::Ask)?;
@@ -139,13 +136,13 @@ impl Listeners {
             loop {
                 let length = recv(asked.as_raw_fd(), &mut self.buffer, MsgFlags::empty()).map_err(ListError::Ask)?;
                 let part = self.buffer.get(..length).ok_or(ListError::Malformed)?;
-                if read_part(part, &mut listed)? {
+                if read_part(part, &mut take)? {
                     break;
                 }
             }
         }
         self.socket = Some(asked);
-        Ok(listed)
+        Ok(())
     }
 }
 
@@ -168,7 +165,7 @@ fn request(family: u8, sequence: u32) -> Vec<u8> {
 }
 
 /// Reads one part of an answer. `true`: it was the last one.
-fn read_part(mut bytes: &[u8], listed: &mut Vec<Listening>) -> Result<bool, ListError> {
+fn read_part(mut bytes: &[u8], take: &mut impl FnMut(Listening) -> Result<(), ListError>) -> Result<bool, ListError> {
     while !bytes.is_empty() {
         let length = u32::from_ne_bytes(array(bytes, 0)?) as usize;
         let body = bytes.get(HEADER_BYTES..length).ok_or(ListError::Malformed)?;
@@ -178,8 +175,7 @@ fn read_part(mut bytes: &[u8], listed: &mut Vec<Listening>) -> Result<bool, List
                 let refused = error != 0 || kind == NLMSG_ERROR;
                 return if refused { Err(ListError::Refused(Errno::from_raw(error.saturating_neg()))) } else { Ok(true) };
             }
-            SOCK_DIAG_BY_FAMILY if listed.len() == SOCKETS_MAX => return Err(ListError::TooMany),
-            SOCK_DIAG_BY_FAMILY => listed.push(read_socket(body)?),
+            SOCK_DIAG_BY_FAMILY => take(read_socket(body)?)?,
             _ => {}
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -237,7 +233,17 @@ mod tests {
 
     fn read(bytes: &[u8]) -> Result<(bool, Vec<Listening>), ListError> {
         let mut listed = Vec::new();
-        read_part(bytes, &mut listed).map(|last| (last, listed))
+        let last = read_part(bytes, &mut |one| {
+            listed.push(one);
+            Ok(())
+        });
+        last.map(|last| (last, listed))
+    }
+
+    /// What is counted of these cgroups.
+    fn counted(bytes: &[u8], cgroups: &[u64]) -> Result<AcceptQueues, ListError> {
+        let (mut queues, cgroups) = (AcceptQueues::default(), cgroups.iter().copied().collect());
+        read_part(bytes, &mut |one| queues.add(one, &cgroups)).map(|_| queues)
     }
 
     #[test]
@@ -247,12 +253,11 @@ mod tests {
         let (last, listed) = read(&part).unwrap();
         assert!(!last, "more follows");
         assert_eq!(listed, [one(80, 3, Some(7)), one(443, 2, Some(7)), one(22, 0, Some(1))]);
-        let queues = AcceptQueues::new(&listed).unwrap();
-        assert_eq!((queues.of(7), queues.of(1), queues.of(9)), (5, 0, 0));
+        let queues = counted(&part, &[1, 7, 9]).unwrap();
+        assert_eq!((queues.of(7), queues.of(1), queues.of(9)), (Some(5), Some(0), None));
         let (last, _) = read(&[part, message(NLMSG_DONE, &[0; 4])].concat()).unwrap();
         assert!(last);
-        let (_, old) = read(&listening(80, 3, None)).unwrap();
-        assert!(matches!(AcceptQueues::new(&old), Err(ListError::NoCgroups)), "an older kernel");
+        assert!(matches!(counted(&listening(80, 3, None), &[7]), Err(ListError::NoCgroups)), "an older kernel");
     }
 
     #[test]
@@ -273,8 +278,13 @@ mod tests {
             }
         }
         assert!(matches!(read(&whole[..30]), Err(ListError::Malformed)));
-        let many = listening(80, 0, Some(1)).repeat(SOCKETS_MAX + 1);
-        assert!(matches!(read(&many), Err(ListError::TooMany)));
+    }
+
+    #[test]
+    fn many_sockets_of_others_are_neither_kept_nor_in_the_way() {
+        let others: Vec<u8> = (100..20_100).flat_map(|cgroup| listening(80, 1, Some(cgroup))).collect();
+        let queues = counted(&[others, listening(80, 3, Some(7))].concat(), &[7]).unwrap();
+        assert_eq!(queues, AcceptQueues::for_test([(7, 3)]));
     }
 
     /// Of this kernel; skipped if it does not list sockets.
@@ -283,11 +293,19 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut listeners = Listeners::default();
-        if let Err(error) = listeners.list() {
+        if let Err(error) = listeners.list(|_| Ok(())) {
             eprintln!("skipped: {}", lattice_model::with_causes(&error));
             return;
         }
-        let mut waiting = || listeners.list().unwrap().into_iter().find(|one| one.port == address.port()).unwrap().waiting;
+        let mut waiting = || {
+            let mut found = None;
+            let take = |one: Listening| {
+                found = found.or((one.port == address.port()).then_some(one.waiting));
+                Ok(())
+            };
+            listeners.list(take).unwrap();
+            found.unwrap()
+        };
         assert_eq!(waiting(), 0);
         let _both = [TcpStream::connect(address).unwrap(), TcpStream::connect(address).unwrap()];
         assert_eq!(waiting(), 2);

@@ -108,9 +108,11 @@ impl Devices {
         (has_some || busiest.is_some()).then_some(("gpu", moved))
     }
 
+    /// `None` also if one of its GPUs is silent: services scale by this, and the mean of the others may
+    /// be anything.
     fn mean_utilization(&self) -> Option<f64> {
-        let all = self.all(|load| load.utilization);
-        (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+        let (all, held) = (self.all(|load| load.utilization), self.newest.as_ref()?.held);
+        (held > 0 && all.len() == held).then(|| all.iter().sum::<f64>() / all.len() as f64)
     }
 
     fn memory_used(&self) -> Option<f64> {
@@ -233,6 +235,10 @@ mod tests {
         ];
         assert_eq!(numbers, expected);
         assert_eq!(devices.utilization.since(0), Some((0.5, 0.5)));
+        let partly = Mine { at: at + Duration::from_secs(1), gpus: vec![gpu("A", 0.9, 20, 300.0)], held: 2 };
+        devices.take(Some(partly), 2500);
+        let names: Vec<_> = devices.numbers().iter().map(|number| number.name).collect();
+        assert_eq!(names, ["gpu_utilization_min", "gpu_memory_used", "gpu_memory_ratio", "gpu_power_draw"], "one of two does not answer");
         devices.take(None, 3000);
         assert!(devices.numbers().is_empty() && devices.ids().next().is_none());
         devices.end(Smoothing::None);

@@ -165,9 +165,8 @@ impl<'a> Looks<'a> {
     fn look(&mut self, allocations: &[AllocationHandle], now: Instant, looks_at_launches: bool) {
         let Self { measuring, handles, .. } = *self;
         let scanned = if allocations.is_empty() { None } else { self.reclaim.scanned(&mut self.text) };
-        let queues = if allocations.is_empty() { None } else { self.listeners.look(now) };
         let mut pass = Pass { processes_left: PROCESSES_MAX, scanned };
-        let mut looks = Vec::new();
+        let (mut looks, mut cgroups) = (Vec::new(), BTreeSet::new());
         self.energy.look(now, !allocations.is_empty(), &mut self.text);
         let gpus = handles.gpu_readings.newest();
         for handle in allocations {
@@ -178,10 +177,16 @@ impl<'a> Looks<'a> {
             if let Some(mut look) = meter.look(&mut self.text, &mut pass) {
                 let mine = gpus.as_deref().and_then(|looked| gpu_numbers::mine(looked, share.allocation));
                 self.energy.add(share, mine.as_ref(), &mut look.usage);
-                meter.add_accept_queue(queues.as_ref(), &mut look.usage);
+                meter.add_cgroups(&mut cgroups);
                 let at_ms = self.began.1 + millis(look.at - self.began.0);
                 let parts = if looks_at_launches { meter.parts(&mut self.text).cloned() } else { None };
                 looks.push((Arc::clone(share), look, mine, at_ms, parts));
+            }
+        }
+        let queues = if looks.is_empty() { None } else { self.listeners.look(now, &cgroups) };
+        for (share, look, ..) in &mut looks {
+            if let Some(meter) = self.meters.get(&(share.allocation, share.epoch)) {
+                meter.add_accept_queue(queues.as_ref(), &mut look.usage);
             }
         }
         // Counts are stored before they are shown, so that no counter decreases after a kill.
