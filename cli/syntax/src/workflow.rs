@@ -459,7 +459,7 @@ dag:
         let short = "    lifecycle: {type: reactive, scale_policy: {min: 2, max: 6, metric: q, target: \"0.8\"}}\n";
         for form in [long, short] {
             let read = read("w.yaml", &format!("allocations:\n  - name: a\n    entrypoint: x\n{form}")).unwrap();
-            let scaling = read.steps[0].scaling.to_message().unwrap().unwrap();
+            let scaling = read.steps[0].scaling.to_message(false).unwrap().unwrap();
             let policy = scaling.policy.unwrap();
             assert_eq!((scaling.replicas_min, scaling.replicas_max), (2, 6));
             assert_eq!((policy.metric.as_str(), policy.target.as_str()), ("q", "0.8"));
@@ -479,7 +479,7 @@ allocations:
     scale_target: \"0.8\"
     scale_up_window: 90s
 ";
-        let scaling = read("w.yaml", text).unwrap().steps[0].scaling.to_message().unwrap().unwrap();
+        let scaling = read("w.yaml", text).unwrap().steps[0].scaling.to_message(false).unwrap().unwrap();
         let policy = scaling.policy.unwrap();
         assert_eq!((scaling.replicas_min, scaling.replicas_max, policy.metric.as_str()), (2, 6, "q{a=\"b\"}"));
         assert_eq!((policy.target.as_str(), policy.up_window_ms), ("0.8", 90_000));
