@@ -208,7 +208,7 @@ impl Task {
             Status::not_found(text)
         };
         // This agent's watch may not show yet where the lane runs.
-        let lane = match self.api.allocation(&place.lane.to_string()).await {
+        let lane = match self.api.allocation_of_id(place.lane).await {
             Err(status) if status.code() == Code::NotFound => return Err(dropped()),
             lane => lane?,
         };
