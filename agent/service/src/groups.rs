@@ -17,7 +17,7 @@ pub(super) fn refuse_group(allocation: &Allocation) -> Result<(), Status> {
     } else if allocation.is_scaled_service() {
         format!(
             "allocation {short} is a scaled service, and has no nodes itself\nhint: name one of its replicas, which have nodes, \
-             as in '{short}[0]': `lattice status {short} --replicas` lists them"
+             as in '{short}[N]': `lattice status {short} --replicas` lists them"
         )
     } else {
         return Ok(());

@@ -102,7 +102,7 @@ pub struct SubmitFlags {
     #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag)]
     pub tags: Vec<(String, String)>,
     /// When it is put back into the queue instead of ending as Failed; --requeue without WHEN: on_node_failure
-    /// [default: on_node_failure; for a --service: always; for a launch or session: never]
+    /// [default: on_node_failure; for a --service or --reactive: always; for a launch or session: never]
     #[arg(
         long,
         value_name = "WHEN",

@@ -18,8 +18,8 @@ pub(crate) const LEAVE_ONE_OUT: &str = "leave one of them out";
 /// session has no replicas.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScalingFlags {
-    /// Run it as a scaled service: in replicas on a node each, of which --scale-metric or `lattice scale` adds some
-    /// or takes some away. It has no walltime
+    /// Run it as a scaled service: several copies (replicas), each on a node of its own. Their number follows
+    /// --scale-metric, or `lattice scale` sets it. It has no walltime
     #[arg(long)]
     pub reactive: bool,
     /// Of a --reactive service: the fewest replicas that it has; it begins with as many
