@@ -1,5 +1,5 @@
-//! Asks what a number in brackets behind an id names, as in `ID[7]`: a task of a task group, or a replica of a service that
-//! scales. Asks for one task.
+//! Asks what a number in brackets behind an id names, as in `ID[7]`: a task of a task group, or a replica of a scaled
+//! service. Asks for one task.
 
 use crate::failure::{Exit, Failure};
 use crate::session::answer;

@@ -699,7 +699,7 @@ fn a_service_that_scales_is_submitted_scaled_and_shown_by_its_replicas() {
         );
 
         let (code, stdout, stderr) = run(dir, &["scale", "1f0c", "4"]);
-        assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), "4 replicas are wanted of service 1f0c9a4e; 3 before\n", ""));
+        assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), "Service 1f0c9a4e: 4 replicas wanted (3 before)\n", ""));
         assert_eq!(*scene.scaled.lock().unwrap(), [v1::ScaleRequest { key: "1f0c".into(), replicas: 4 }]);
 
         let (_, stdout, _) = run(dir, &["status", "1f0c"]);

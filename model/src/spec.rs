@@ -39,7 +39,7 @@ pub const NODES_MAX: u32 = 100_000;
 const _: () = assert!(NODES_MAX as usize <= crate::hostlist::NAMES_MAX);
 /// Largest number of requeues for one allocation.
 pub const REQUEUES_MAX: u32 = 100;
-/// How many bytes of a specification say how it scales, at most: the text of a metric and some numbers.
+/// Largest size of the part of a specification that says how it scales, in bytes: the text of a metric and some numbers.
 const SCALING_BYTES_MAX: usize = 1024;
 /// The preemption class of work that specifies none.
 pub const PREEMPTION_CLASS_DEFAULT: u8 = 5;
@@ -149,7 +149,7 @@ pub struct AllocationSpec {
     /// Set if it is a task group: the entry point runs once for each task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<Box<TaskGroup>>,
-    /// Set if it is a scaled service: the entry point runs in each of its replicas, on a node each.
+    /// Set if it is a scaled service: the entry point runs in each of its replicas, each on a node of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Box<Scaling>>,
 }

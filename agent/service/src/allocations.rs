@@ -68,7 +68,7 @@ impl AllocationService for Api {
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
         let caller = self.caller(&request).await?;
         let v1::GetAllocationRequest { key, stale } = request.into_inner();
-        let (allocation, age_ms) = self.find_allocation(&key, stale).await?;
+        let (allocation, age_ms) = self.find_allocation(&caller, &key, stale).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
         let status_messages = StatusMessages::of(&cluster, self, std::iter::once(&allocation)).await?;
@@ -137,7 +137,7 @@ impl AllocationService for Api {
     async fn watch(&self, request: Request<v1::WatchAllocationRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let caller = self.caller(&request).await?;
         let request = request.into_inner();
-        let allocation = self.followed(&request.key, request.being_submitted).await?;
+        let allocation = self.followed(&caller, &request.key, request.being_submitted).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let (out, stream) = mpsc::channel(4);
         let api = self.clone();
@@ -168,7 +168,7 @@ impl AllocationService for Api {
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
         let caller = self.caller(&request).await?;
-        let allocation = self.allocation(&request.into_inner().key).await?;
+        let allocation = self.allocation(&caller, &request.into_inner().key).await?;
         caller.check(allocation.id, &allocation.owner)?;
         let ask = Ask::from(Action::Cancel { id: allocation.id, by: caller.principal });
         match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {

@@ -1,6 +1,5 @@
 //! What all handlers share: the handles of this agent, and the common requests to the quorum.
 
-use super::arguments::replica_key;
 use super::heads::Heads;
 use super::measurement_reads::MeasurementReads;
 use super::outlooks::Outlooks;
@@ -10,11 +9,10 @@ use crate::user_shares::UserShares;
 use lattice_agent_common::config::work::WorkMay;
 use lattice_agent_common::session_state::SessionState;
 use lattice_agent_common::user_quota::UserQuota;
-use lattice_ledger::lane_id;
 use lattice_membership::Membership;
 use lattice_membership::cluster::Cluster;
 use lattice_meshd::context::Shared;
-use lattice_model::{Allocation, AllocationId, NodeId, Timestamp};
+use lattice_model::{NodeId, Timestamp};
 use lattice_pki::credentials::Credentials;
 use lattice_placing::Placing;
 use lattice_quorum_client::QuorumClient;
@@ -27,13 +25,10 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::Stream;
 use tokio_util::task::TaskTracker;
-use tonic::{Code, Status};
+use tonic::Status;
 
 /// Timeout of one request to the quorum; then the caller gets the status `unavailable`.
 pub(super) const QUORUM_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long to wait until the agent's watch shows an allocation just submitted here, before the
-/// quorum is asked.
-const WATCH_WAIT: Duration = Duration::from_millis(500);
 
 /// The site's settings that decide what callers may do and see.
 #[derive(Clone)]
@@ -110,61 +105,6 @@ impl Api {
         match self.quorum.call(&question, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Stale { age_ms, answer } => Ok((*answer, Some(age_ms))),
             answer => Ok((answer, None)),
-        }
-    }
-
-    /// One allocation, by id or prefix, from the quorum; or a replica, by its service and its number,
-    /// as `ID[3]`.
-    pub(super) async fn allocation(&self, key: &str) -> Result<Allocation, Status> {
-        self.find_allocation(key, false).await.map(|(allocation, _)| allocation)
-    }
-
-    /// As [`Self::allocation`]. If `stale`, one member answers from its own state; also returns the
-    /// greatest age of that answer, in milliseconds.
-    pub(super) async fn find_allocation(&self, key: &str, stale: bool) -> Result<(Allocation, Option<u64>), Status> {
-        let Some((service, number)) = replica_key(key)? else { return self.get_allocation(key.to_owned(), stale).await };
-        let (service, _) = self.get_allocation(service.to_owned(), stale).await?;
-        let short = service.id.short();
-        let none = || {
-            Status::not_found(format!(
-                "allocation {short} has no replica {number}\nhint: `lattice status {short} --replicas` lists those of a service that \
-                 scales; of a task group, `lattice status '{short}[{number}]'` shows a task, and the lanes that ran it"
-            ))
-        };
-        if !service.is_scaled_service() {
-            return Err(none());
-        }
-        match self.get_allocation(lane_id(service.id, number).to_string(), stale).await {
-            Err(status) if status.code() == Code::NotFound => Err(none()),
-            found => found,
-        }
-    }
-
-    async fn get_allocation(&self, key: String, stale: bool) -> Result<(Allocation, Option<u64>), Status> {
-        match self.ask(Ask::GetAllocation { key }, stale).await? {
-            (Answer::Allocation(allocation), age_ms) => Ok((*allocation, age_ms)),
-            (other, _) => Err(unexpected(&other)),
-        }
-    }
-
-    /// An allocation to follow: from the agent's own watch, or else from the quorum. If it was just
-    /// submitted here, first waits up to [`WATCH_WAIT`] until the watch has it, which costs the
-    /// quorum nothing. `being_submitted`: the caller is submitting it at this moment.
-    pub(super) async fn followed(&self, key: &str, being_submitted: bool) -> Result<Allocation, Status> {
-        let Ok(id) = key.parse::<AllocationId>() else { return self.allocation(key).await };
-        if let Some(revision) = self.submitted.at(id, being_submitted).await {
-            let mut cluster = self.cluster.clone();
-            let caught_up = cluster.wait_for(|cluster| cluster.revision >= revision);
-            // Do not wait longer for a watch that lags or is broken.
-            let _ = tokio::time::timeout(WATCH_WAIT, caught_up).await;
-        }
-        let known = {
-            let cluster = self.cluster.borrow();
-            cluster.allocations.get(&id).filter(|_| cluster.fresh).cloned()
-        };
-        match known {
-            Some(allocation) => Ok(allocation),
-            None => self.allocation(key).await,
         }
     }
 

@@ -129,7 +129,7 @@ async fn whose<T>(api: &Api, request: &Request<T>, key: &str) -> Result<(Allocat
     let caller = api.caller(request).await?;
     let within = caller.within.map(|id| id.to_string());
     let key = if key.is_empty() { within.as_deref().ok_or_else(|| Status::invalid_argument("no allocation is given"))? } else { key };
-    let allocation = api.allocation(key).await?;
+    let allocation = api.allocation(&caller, key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
     let owner = Owner { tenant, project, allocation: allocation.id };

@@ -113,7 +113,7 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
     };
     let mut allocations = Vec::with_capacity(keys.len());
     for key in &keys {
-        let allocation = api.allocation(key).await?;
+        let allocation = api.allocation(&caller, key).await?;
         caller.check(allocation.id, &allocation.owner)?;
         refuse_group(&allocation)?;
         if allocation.started_at.is_none() {

@@ -20,7 +20,7 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
     if !(processes || stacks || network || storage) {
         return Err(Status::invalid_argument("nothing is asked: processes, stacks, network or storage"));
     }
-    let allocation = api.allocation(&key).await?;
+    let allocation = api.allocation(&caller, &key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     runs(&allocation)?;
     api.audit_measurements_read(&caller.principal, &allocation, "diag").await?;

@@ -17,7 +17,7 @@ use tonic::{Request, Status};
 
 pub(super) async fn explain(api: &Api, request: Request<v1::ExplainRequest>) -> Result<v1::ExplainResponse, Status> {
     let caller = api.caller(&request).await?;
-    let allocation = api.allocation(&request.into_inner().key).await?;
+    let allocation = api.allocation(&caller, &request.into_inner().key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     if allocation.is_task_group() {
         group(api, &allocation).await

@@ -17,7 +17,7 @@ pub(super) fn refuse_group(allocation: &Allocation) -> Result<(), Status> {
     } else if allocation.is_scaled_service() {
         format!(
             "allocation {short} is a scaled service, and has no nodes itself\nhint: name one of its replicas, which have nodes, \
-             as in '{short}[0]': `lattice status {short} --replicas` lists them"
+             as in '{short}[N]': `lattice status {short} --replicas` lists them"
         )
     } else {
         return Ok(());
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(
             refused(refuse_group(&service())),
             "allocation 00000003 is a scaled service, and has no nodes itself\nhint: name one of its replicas, which have nodes, \
-             as in '00000003[0]': `lattice status 00000003 --replicas` lists them"
+             as in '00000003[N]': `lattice status 00000003 --replicas` lists them"
         );
         assert_eq!(
             refused(refuse_part(&replica(), "be held")),

@@ -33,6 +33,7 @@ mod diagnosing;
 mod explaining;
 mod facts;
 mod feeding;
+mod finding;
 mod gossiping;
 mod groups;
 mod heads;

@@ -60,7 +60,7 @@ pub(super) async fn stream(
         Err(hint) => Err(Status::invalid_argument(format!("there is no metric {metric:?}\nhint: {hint}"))),
     };
     let metrics = metrics.iter().map(known).collect::<Result<Vec<_>, _>>()?;
-    let allocation = api.allocation(&key).await?;
+    let allocation = api.allocation(&caller, &key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     refuse_group(&allocation)?;
     if allocation.state.is_terminal() {

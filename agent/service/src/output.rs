@@ -21,8 +21,11 @@ use uuid::Uuid;
 pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result<mpsc::Receiver<Result<v1::LogChunk, Status>>, Status> {
     let caller = api.caller(&request).await?;
     let request = request.into_inner();
-    let allocation =
-        if request.follow { api.followed(&request.key, request.being_submitted).await? } else { api.allocation(&request.key).await? };
+    let allocation = if request.follow {
+        api.followed(&caller, &request.key, request.being_submitted).await?
+    } else {
+        api.allocation(&caller, &request.key).await?
+    };
     caller.check(allocation.id, &allocation.owner)?;
     if let Some(index) = request.task {
         return task::logs(api, caller, allocation, index, request).await;

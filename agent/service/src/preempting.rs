@@ -19,7 +19,7 @@ pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> 
     if !(least..=most).contains(&deadline_ms) {
         return Err(Status::invalid_argument(format!("deadline: {deadline_ms} ms; 1 s to 24 h are possible")));
     }
-    let allocation = api.allocation(&key).await?;
+    let allocation = api.allocation(&caller, &key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     refuse_group(&allocation)?;
     if hold {
@@ -44,7 +44,7 @@ pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> 
 
 pub(super) async fn hold(api: &Api, request: Request<v1::HoldAllocationRequest>) -> Result<v1::HoldAllocationResponse, Status> {
     let caller = api.caller(&request).await?;
-    let allocation = api.allocation(&request.into_inner().key).await?;
+    let allocation = api.allocation(&caller, &request.into_inner().key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     refuse_part(&allocation, "be held")?;
     if !allocation.state.is_without_nodes() {
@@ -62,7 +62,7 @@ pub(super) async fn hold(api: &Api, request: Request<v1::HoldAllocationRequest>)
 
 pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Result<v1::ResumeResponse, Status> {
     let caller = api.caller(&request).await?;
-    let allocation = api.allocation(&request.into_inner().key).await?;
+    let allocation = api.allocation(&caller, &request.into_inner().key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     let short = allocation.id.short();
     // It may have been resumed before, with the answer lost: the quorum then confirms that again,

@@ -16,7 +16,7 @@ use tonic::{Request, Status};
 pub(super) async fn scale(api: &Api, request: Request<v1::ScaleRequest>) -> Result<v1::ScaleResponse, Status> {
     let caller = api.caller(&request).await?;
     let v1::ScaleRequest { key, replicas } = request.into_inner();
-    let service = api.allocation(&key).await?;
+    let service = api.allocation(&caller, &key).await?;
     caller.check(service.id, &service.owner)?;
     api.done(&Ask::from(Action::Scale { id: service.id, replicas, by: caller.principal })).await?;
     let policy = service.spec.scaling.as_deref().and_then(|scaling| scaling.policy.as_ref());
@@ -65,7 +65,7 @@ pub(super) fn explanation(service: &Allocation, now: Timestamp) -> String {
 fn numbers(scaling: &Scaling, state: &ScalingState) -> String {
     let ScalingState { wanted, waiting, running, leaving, .. } = state;
     let verb = |number: u32, one: &str, many: &str| if number == 1 { one.to_owned() } else { many.to_owned() };
-    let mut text = format!("{running} of {} {}", counted(*wanted, "wanted replica"), verb(*running, "runs", "run"));
+    let mut text = format!("{running} of {} {}", counted(*wanted, "wanted replica"), verb(*running, "has a node", "have nodes"));
     if *waiting > 0 {
         text += &format!(", {waiting} {} for nodes", verb(*waiting, "waits", "wait"));
     }
@@ -96,7 +96,7 @@ fn of_loop(scaling: &Scaling, policy: &ScalePolicy, state: &ScalingState, now: T
     let then = match state.waits_for(scaling, now) {
         Some(Wait::Fits) => "their number fits".to_owned(),
         Some(Wait::Missing) => "nothing changes before it has one".to_owned(),
-        Some(Wait::Window(left)) => format!("{one} if it is there for another {}", seconds(left)),
+        Some(Wait::Window(left)) => format!("{one} if it stays there for another {}", seconds(left)),
         Some(Wait::Cooldown(left)) => format!("the last change is recent, and the next one possible in {}", seconds(left)),
         Some(Wait::AtMost) => format!("{} are wanted, and no more are possible (--max-nodes)", scaling.replicas_max),
         Some(Wait::AtLeast) => format!("{} wanted, and no fewer are possible (--min-nodes)", counted_are(scaling.replicas_min)),
@@ -109,8 +109,8 @@ fn of_loop(scaling: &Scaling, policy: &ScalePolicy, state: &ScalingState, now: T
     }
     if state.oscillates() {
         lines.push(format!(
-            "Their number went up and down in turn {} times. Submit the service with a longer --scale-cooldown or longer windows, or \
-             with another --scale-target.",
+            "Their number turned between up and down {} times in a row. Submit the service with a longer --scale-cooldown or longer \
+             windows, or with another --scale-target.",
             state.alternations
         ));
     }
@@ -124,7 +124,7 @@ fn counted_are(number: u32) -> String {
 /// Where the metric is, without a full stop.
 fn found(policy: &ScalePolicy, reading: &Reading) -> String {
     let (metric, target, floor, since) = (&policy.metric, policy.target, policy.floor(), reading.since);
-    let value = reading.value.map(|value| format!(" ({value} then)")).unwrap_or_default();
+    let value = reading.value.map(|value| format!(" (first value {value})")).unwrap_or_default();
     match reading.look {
         Look::Above => format!("{metric} is above its target {target} since {since}{value}"),
         Look::Within => format!("{metric} is between {floor} and its target {target} since {since}{value}"),
@@ -195,9 +195,12 @@ mod tests {
     #[test]
     fn the_numbers_of_replicas_are_a_sentence() {
         let text = |state| lines(None, state, 0)[0].clone();
-        assert_eq!(text(steady()), "3 of 3 wanted replicas run; 2 to 6 are possible.");
+        assert_eq!(text(steady()), "3 of 3 wanted replicas have nodes; 2 to 6 are possible.");
         let busy = ScalingState { wanted: 5, running: 1, waiting: 2, leaving: 1, ..ScalingState::default() };
-        assert_eq!(text(busy), "1 of 5 wanted replicas runs, 2 wait for nodes, 1 leaves, 2 are not created yet; 2 to 6 are possible.");
+        assert_eq!(
+            text(busy),
+            "1 of 5 wanted replicas has a node, 2 wait for nodes, 1 leaves, 2 are not created yet; 2 to 6 are possible."
+        );
         assert_eq!(lines(None, steady(), 0)[1], "Their number changes with `lattice scale 00000001 N` alone.");
     }
 
@@ -206,15 +209,15 @@ mod tests {
         let cpu = Some("cpu_utilization");
         let text = |reading, now_ms| lines(cpu, ScalingState { reading, ..steady() }, now_ms)[1].clone();
         assert_eq!(text(None, 0), "cpu_utilization was not looked at yet; the interval is 1 minute.");
-        let above = "cpu_utilization is above its target 0.8 since 1970-01-01T00:01:00.000Z (0.91 then): another replica is wanted";
-        assert_eq!(text(reading(Look::Above, Some(910_000)), 100_000), format!("{above} if it is there for another 80 seconds."));
+        let above = "cpu_utilization is above its target 0.8 since 1970-01-01T00:01:00.000Z (first value 0.91): another replica is wanted";
+        assert_eq!(text(reading(Look::Above, Some(910_000)), 100_000), format!("{above} if it stays there for another 80 seconds."));
         assert_eq!(text(reading(Look::Above, Some(910_000)), 200_000), format!("{above} with the next look."));
         assert_eq!(
             text(reading(Look::Below, Some(100_000)), 60_000),
-            "cpu_utilization is below 0.4 since 1970-01-01T00:01:00.000Z (0.1 then); its target is 0.8: one replica less is wanted if it \
-             is there for another 5 minutes."
+            "cpu_utilization is below 0.4 since 1970-01-01T00:01:00.000Z (first value 0.1); its target is 0.8: one replica less is \
+             wanted if it stays there for another 5 minutes."
         );
-        assert!(text(reading(Look::Within, Some(500_000)), 0).ends_with(" (0.5 then): their number fits."));
+        assert!(text(reading(Look::Within, Some(500_000)), 0).ends_with(" (first value 0.5): their number fits."));
         let of = |state| lines(cpu, state, 60_000)[1].clone();
         let most = ScalingState { wanted: 6, running: 6, reading: reading(Look::Above, None), ..steady() };
         assert!(of(most).ends_with(": 6 are wanted, and no more are possible (--max-nodes)."));
@@ -238,7 +241,7 @@ mod tests {
             "q{a=\"b\"} has no value since 1970-01-01T00:01:00.000Z (the store does not answer): nothing changes before it has one."
         );
         assert!(text[2].starts_with("The metrics store must answer"), "{text:?}");
-        assert!(text[3].starts_with("Their number went up and down in turn 5 times."), "{text:?}");
+        assert!(text[3].starts_with("Their number turned between up and down 5 times in a row."), "{text:?}");
         assert!(text[4].starts_with("Replicas end by themselves soon after they have begun, 1 in a row;"), "{text:?}");
         assert!(lines(Some("queue_depth"), state, 0)[2].starts_with("The agent of each replica must answer"));
     }

@@ -26,7 +26,7 @@ impl SessionService for Api {
             allocation.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
         // The quorum's refusal would name the owner.
         if caller.private {
-            let found = self.allocation(&allocation.to_string()).await?;
+            let found = self.allocation_of_id(allocation).await?;
             caller.check(found.id, &found.owner)?;
         }
         self.done(&Ask::from(Action::CreateSession { id, allocation, by })).await?;

@@ -43,7 +43,7 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
         "script" => WireSignalTarget::Script,
         _ => return Err(Status::invalid_argument(format!("to: {to:?} is neither ranks, launches nor script"))),
     };
-    let allocation = api.allocation(&key).await?;
+    let allocation = api.allocation(&caller, &key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     runs(&allocation)?;
     let user = caller.principal;
@@ -78,7 +78,7 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
 pub(super) async fn requeue(api: &Api, request: Request<v1::RequeueRequest>) -> Result<v1::RequeueResponse, Status> {
     let caller = api.caller(&request).await?;
     let v1::RequeueRequest { key, reason } = request.into_inner();
-    let allocation = api.allocation(&key).await?;
+    let allocation = api.allocation(&caller, &key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     let short = allocation.id.short();
     if let Some(ReplicaOf { service, number }) = allocation.replica.as_deref() {

@@ -30,14 +30,14 @@ impl Target {
 pub(super) async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Target, Status> {
     let target = match (key, caller.within) {
         ("", None) => return Err(Status::invalid_argument("no allocation is given: use --alloc ID, or run this inside an allocation")),
-        ("", Some(within)) => find(api, &within.to_string()).await?,
-        (key, _) => find(api, key).await?,
+        ("", Some(within)) => find(api, caller, &within.to_string()).await?,
+        (key, _) => find(api, caller, key).await?,
     };
     caller.check(target.allocation, &target.owner)?;
     Ok(target)
 }
 
-async fn find(api: &Api, key: &str) -> Result<Target, Status> {
+async fn find(api: &Api, caller: &Caller, key: &str) -> Result<Target, Status> {
     // For an allocation of this node, no quorum is needed.
     if let Some(handle) = key.parse().ok().and_then(|id| api.context.work.allocations.get(id))
         && let Some(head) = handle.share.nodes.first()
@@ -53,7 +53,7 @@ async fn find(api: &Api, key: &str) -> Result<Target, Status> {
             project: share.spec.project.clone(),
         });
     }
-    let allocation = api.allocation(key).await?;
+    let allocation = api.allocation(caller, key).await?;
     refuse_group(&allocation)?;
     if allocation.state != AllocationState::Running {
         return Err(Status::failed_precondition(format!("allocation {} is {}, not Running", allocation.id.short(), allocation.state)));

@@ -45,7 +45,7 @@ pub(super) async fn get(api: &Api, request: Request<v1::GetTasksRequest>) -> Res
 pub(super) async fn cancel(api: &Api, request: Request<v1::CancelTasksRequest>) -> Result<v1::CancelTasksResponse, Status> {
     let caller = api.caller(&request).await?;
     let v1::CancelTasksRequest { key, indices } = request.into_inner();
-    let group = api.allocation(&key).await?;
+    let group = api.allocation(&caller, &key).await?;
     caller.check(group.id, &group.owner)?;
     let tasks = chosen(&group, &indices)?;
     let ask = Ask::from(Action::CancelTasks { id: group.id, tasks, by: caller.principal });
@@ -62,7 +62,7 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
     let v1::RetryTasksRequest { key, indices, id } = request.into_inner();
     let id = allocation_id(&id)?;
     let submitting = api.submitted.begin(id);
-    let group = api.allocation(&key).await?;
+    let group = api.allocation(&caller, &key).await?;
     caller.check(group.id, &group.owner)?;
     is_own(&group, &user)?;
     tasks_of(&group)?;

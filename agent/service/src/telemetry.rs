@@ -35,7 +35,7 @@ pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) ->
     if duration_ms != 0 && !(least..=most).contains(&duration_ms) {
         return Err(Status::invalid_argument(format!("duration: {duration_ms} ms; 1 s to 24 h are possible")));
     }
-    let allocation = api.allocation(&key).await?;
+    let allocation = api.allocation(&caller, &key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     refuse_group(&allocation)?;
     let short = allocation.id.short();
@@ -72,7 +72,7 @@ pub(super) async fn read(
         "" => None,
         named => Some(named.parse::<NodeId>().map_err(|e| Status::invalid_argument(format!("node: {e}")))?),
     };
-    let allocation = api.allocation(&key).await?;
+    let allocation = api.allocation(&caller, &key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     refuse_group(&allocation)?;
     let Some(store) = api.context.work.spools.store().cloned() else {

@@ -21,11 +21,15 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     }
     let too_high = |_| Status::invalid_argument("preemption_class: it must be 0 to 10");
     let preemption_class = preemption_class.map(u8::try_from).transpose().map_err(too_high)?;
-    let allocation = api.allocation(&key).await?;
+    let allocation = api.allocation(&caller, &key).await?;
     if operator.is_none() {
         caller.check(allocation.id, &allocation.owner)?;
     }
     refuse_part(&allocation, "be changed")?;
+    if walltime.is_some() && allocation.is_scaled_service() {
+        let text = "a scaled service has no walltime\nhint: leave --walltime out; `lattice cancel` ends the service";
+        return Err(Status::failed_precondition(text));
+    }
     let before = allocation.spec.walltime;
     let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
     let change = AllocationChange { name, walltime, preemption_class, tags: tags.into_iter().collect() };

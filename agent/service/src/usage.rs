@@ -33,7 +33,7 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     if asked.is_some_and(|asked| asked > STORED_MAX) {
         return Err(Status::invalid_argument(format!("duration: at most {} days", STORED_MAX.as_secs() / 86_400)));
     }
-    let allocation = api.allocation(&key).await?;
+    let allocation = api.allocation(&caller, &key).await?;
     caller.check(allocation.id, &allocation.owner)?;
     refuse_group(&allocation)?;
     let has_ended = allocation.state.is_terminal() && allocation.started_at.is_some();

@@ -54,7 +54,7 @@ impl WatchService for Api {
                 WatchRequest { allocations: WatchAllocations::Live, uid, ..nothing }
             }
             Some(What::Allocations(wanted)) => {
-                let allocation = self.allocation(&wanted.key).await?;
+                let allocation = self.allocation(&caller, &wanted.key).await?;
                 caller.check(allocation.id, &allocation.owner)?;
                 WatchRequest { allocations: WatchAllocations::One(allocation.id), ..nothing }
             }

@@ -62,7 +62,7 @@ impl AllocationWatch {
             let newer = match self.look() {
                 Seen::Newer(newer) => Some(*newer),
                 // It ended and is no longer in the watch: ask the quorum how.
-                Seen::Gone => match self.api.allocation(&self.now.id.to_string()).await {
+                Seen::Gone => match self.api.allocation_of_id(self.now.id).await {
                     Ok(ended) if ended.revision > self.now.revision => Some(ended),
                     Ok(_) | Err(_) => {
                         tokio::time::sleep(QUERY_PAUSE).await;

@@ -12,7 +12,7 @@ use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::dag::{CancelDags, DagCommand, DagStatus, ListDags, ShowDag, SubmitDag};
-use lattice_cli_syntax::directives;
+use lattice_cli_syntax::directives::{self, Directives};
 use lattice_cli_syntax::flags::{Export, SubmitFlags};
 use lattice_cli_syntax::workflow::{self, StepProgram, Workflow, WorkflowStep};
 use lattice_model::count::counted;
@@ -101,11 +101,11 @@ fn message(session: &Session, step: WorkflowStep, around: &Surroundings) -> Resu
         StepProgram::Script { path, args } => {
             let program = request::read_script(OsStr::new(&path), args).map_err(about)?;
             let Program::Script { name: script, text, .. } = &program else { unreachable!("a script was read") };
-            let parsed = directives::read(script, text).map_err(|error| about(error.into()))?;
+            let parsed = directives::read(script, text).map_err(|error| about(error.into()))?.under(flags, tasks, scaling);
             for warning in &parsed.warnings {
                 session.warn(warning);
             }
-            let (flags, tasks, scaling) = parsed.under(flags, tasks, scaling);
+            let Directives { flags, tasks, scaling, .. } = parsed;
             (flags, tasks, scaling, program)
         }
     };

@@ -51,6 +51,12 @@ fn constraints(resources: &v1::ResourceRequest) -> Vec<String> {
     all
 }
 
+fn tags(spec: &v1::AllocationSpec) -> Vec<String> {
+    let mut all: Vec<String> = spec.tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    all.sort_unstable();
+    all
+}
+
 fn depends_on(spec: &v1::AllocationSpec) -> Vec<String> {
     let shown = |dependency: &v1::Dependency| match is_singleton(dependency) {
         true => dependency.condition.clone(),
@@ -104,6 +110,7 @@ fn text(spec: &v1::AllocationSpec) -> String {
         ("Constraints", constraints(&resources).join(", ")),
         ("Walltime", format!("{walltime}{each}")),
         ("Tenant", spec.tenant.clone()),
+        ("Tags", tags(spec).join(", ")),
         ("vCluster", spec.vcluster.clone()),
         ("Uenv", uenv),
         ("Held", if spec.hold { "until `lattice resume`".to_owned() } else { String::new() }),
@@ -149,6 +156,7 @@ fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
         "constraints": resources.constraints.iter().collect::<std::collections::BTreeMap<_, _>>(),
         "walltime_seconds": Some(lifecycle.walltime_seconds).filter(|seconds| *seconds > 0),
         "tenant": filled(&spec.tenant),
+        "tags": spec.tags.iter().collect::<std::collections::BTreeMap<_, _>>(),
         "vcluster": filled(&spec.vcluster),
         "uenv": spec.environment.as_ref().and_then(|environment| filled(&environment.uenv)),
         "uenv_sha256": spec.environment.as_ref().and_then(|environment| filled(&environment.sha256)),
@@ -195,6 +203,11 @@ Walltime:       01:30:00 for each task
         assert_eq!(squeezed(&text(&spec(Some(group.clone())))), squeezed(want));
         assert_eq!(data(&spec(Some(group)))["task_group"]["tasks"], 103);
         let single = text(&spec(None));
+        assert!(!single.contains("Tags"), "{single}");
+        let tags = [("b", "2"), ("a", "1")].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let tagged = v1::AllocationSpec { tags, ..spec(None) };
+        assert!(text(&tagged).lines().any(|line| line.split_whitespace().eq(["Tags:", "a=1,", "b=2"])), "{}", text(&tagged));
+        assert_eq!(data(&tagged)["tags"], json!({ "a": "1", "b": "2" }));
         assert!(single.contains("3 on each node, 6 in all\n") && !single.contains("for each task"), "{single}");
     }
 }

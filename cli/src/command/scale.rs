@@ -6,7 +6,7 @@ use crate::session::{Session, answer};
 use crate::shown::{filled, short};
 use lattice_api::v1;
 use lattice_cli_syntax::args::scale::Scale;
-use lattice_model::count::{counted, is_or_are};
+use lattice_model::count::counted;
 
 pub async fn run(session: &Session, args: Scale) -> Result<(), Failure> {
     let Scale { id, replicas } = args;
@@ -25,13 +25,12 @@ pub async fn run(session: &Session, args: Scale) -> Result<(), Failure> {
 }
 
 fn text(scaled: &v1::ScaleResponse, replicas: u32) -> String {
-    let id = short(&scaled.id);
-    let wanted = format!("{} {} wanted of service {id}", counted(replicas, "replica"), is_or_are(replicas));
+    let wanted = format!("Service {}: {} wanted", short(&scaled.id), counted(replicas, "replica"));
     if scaled.before == replicas {
         return format!("{wanted}, as before\n");
     }
     let then = filled(&scaled.metric).map(|_| "After its cooldown it follows its metric again.\n").unwrap_or_default();
-    format!("{wanted}; {} before\n{then}", scaled.before)
+    format!("{wanted} ({} before)\n{then}", scaled.before)
 }
 
 #[cfg(test)]
@@ -41,9 +40,9 @@ mod tests {
     #[test]
     fn what_is_wanted_now_and_was_before_is_printed() {
         let of = |before, metric: &str| v1::ScaleResponse { id: "1f0c9a4e-5b7d".into(), before, metric: metric.into() };
-        assert_eq!(text(&of(3, ""), 4), "4 replicas are wanted of service 1f0c9a4e; 3 before\n");
-        assert_eq!(text(&of(1, "up"), 1), "1 replica is wanted of service 1f0c9a4e, as before\n");
-        let by_metric = "2 replicas are wanted of service 1f0c9a4e; 3 before\nAfter its cooldown it follows its metric again.\n";
+        assert_eq!(text(&of(3, ""), 4), "Service 1f0c9a4e: 4 replicas wanted (3 before)\n");
+        assert_eq!(text(&of(1, "up"), 1), "Service 1f0c9a4e: 1 replica wanted, as before\n");
+        let by_metric = "Service 1f0c9a4e: 2 replicas wanted (3 before)\nAfter its cooldown it follows its metric again.\n";
         assert_eq!(text(&of(3, "cpu_utilization"), 2), by_metric);
     }
 }

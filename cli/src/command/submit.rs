@@ -9,7 +9,7 @@ use crate::shown::short;
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::submit::Submit;
-use lattice_cli_syntax::directives;
+use lattice_cli_syntax::directives::{self, Directives};
 
 pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
     let piped = args.script.is_none() && args.rest.is_empty() && request::is_piped();
@@ -17,11 +17,11 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
         Some(script) => {
             let program = request::read_script(&script, [args.args, args.rest].concat())?;
             let Program::Script { name, text, .. } = &program else { unreachable!("a script was read") };
-            let parsed = directives::read(name, text)?;
+            let parsed = directives::read(name, text)?.under(args.flags, args.tasks, args.scaling);
             for warning in &parsed.warnings {
                 session.warn(warning);
             }
-            let (flags, tasks, scaling) = parsed.under(args.flags, args.tasks, args.scaling);
+            let Directives { flags, tasks, scaling, .. } = parsed;
             (flags, tasks, scaling, program)
         }
         None if args.rest.is_empty() => return Err(request::nothing_to_run()),

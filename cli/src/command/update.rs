@@ -7,6 +7,7 @@ use crate::shown::short;
 use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
 use lattice_cli_syntax::args::update::{Changes, NewWalltime, Update};
+use lattice_cli_syntax::flags::tags_once;
 use lattice_model::duration::clock_text;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     let Update { ids, changes: Changes { walltime, preemption_class, name, tags } } = args;
     let walltime = walltime.map(new_walltime).transpose()?;
-    let tags: BTreeMap<String, String> = tags.into_iter().collect();
+    let tags = tags_once(&tags)?;
     let client = session.connect().await?;
     let (mut done, mut now, mut exit) = (Vec::new(), BTreeMap::new(), 0);
     for typed in ids {

@@ -8,7 +8,7 @@ use crate::last;
 use crate::linked;
 use crate::settings::Settings;
 use lattice_api::v1;
-use lattice_cli_syntax::flags::SubmitFlags;
+use lattice_cli_syntax::flags::{SubmitFlags, tags_once};
 use lattice_cli_syntax::layout;
 use lattice_cli_syntax::scaling::ScalingFlags;
 use lattice_cli_syntax::shape::{Shape, complete_shape};
@@ -71,7 +71,7 @@ pub fn build_specification(
         name: flags.name.clone().unwrap_or_else(|| displayable_name(&default_name)),
         tenant: or(&flags.tenant, &settings.tenant),
         project: or(&flags.project, ""),
-        tags: flags.tags.iter().cloned().collect(),
+        tags: tags_once(&flags.tags)?.into_iter().collect(),
         vcluster: or(&flags.vcluster, &settings.vcluster),
         environment: uenv.map(|uenv| v1::Environment { uenv, ..Default::default() }),
         entrypoint: what.map(|what| v1::Entrypoint { what: Some(what) }),
@@ -119,7 +119,7 @@ pub fn build_specification(
 
 /// Makes it the specification of a scaled service, if the options say so.
 pub fn apply_scaling(spec: &mut v1::AllocationSpec, flags: &SubmitFlags, scaling: &ScalingFlags) -> Result<(), Failure> {
-    let Some(scaling) = scaling.to_message()? else { return Ok(()) };
+    let Some(scaling) = scaling.to_message(flags.service)? else { return Ok(()) };
     let lifecycle = spec.lifecycle.get_or_insert_default();
     lifecycle.r#type = "reactive".to_owned();
     if flags.walltime.is_none() {

@@ -194,9 +194,9 @@ Name:         serve
 Owner:        ada
 State:        Running
 Message:      3 of 4 replicas
-Replicas:     3 run, 1 waits for a node, 2 leave; 4 wanted (2 to 6)
+Replicas:     3 have nodes, 1 waits for a node, 2 leave; 4 wanted (2 to 6)
 Scales by:    cpu_utilization: more above 0.8, fewer below 0.4
-Metric:       above 0.8 since 2026-03-05T10:00:12.000Z (0.91 then)
+Metric:       above 0.8 since 2026-03-05T10:00:12.000Z (first value 0.91)
 Last change:  3 to 4 at 2026-03-05T10:00:11.000Z (the metric was 0.93)
 Walltime:     service
 Elapsed:      14:23:01

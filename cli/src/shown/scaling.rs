@@ -60,7 +60,10 @@ pub fn scaling_rows(a: &v1::Allocation) -> Vec<(&'static str, String)> {
     }
     rows.push(("Last change", state.change.as_ref().map(change_text).unwrap_or_default()));
     if state.alternations >= ALTERNATIONS_ALERT && !is_over {
-        rows.push(("Up and down", format!("{} times in turn; `lattice explain {}` says more", state.alternations, short(&a.id))));
+        rows.extend([
+            ("Changes", format!("turned between up and down {} times in a row", state.alternations)),
+            ("", format!("`lattice explain {}` says more", short(&a.id))),
+        ]);
     }
     if state.early_ends > 0 {
         rows.push(("Early ends", format!("{} in a row, soon after they had begun", counted(state.early_ends, "replica"))));
@@ -68,12 +71,12 @@ pub fn scaling_rows(a: &v1::Allocation) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// `3 run, 1 waits for nodes, 1 leaves`.
+/// `3 have nodes, 1 waits for a node, 1 leaves`.
 fn numbers(state: &v1::ScalingState) -> String {
     let of = |number: u32, one: &str, many: &str| format!("{number} {}", if number == 1 { one } else { many });
     let waiting = (state.waiting > 0).then(|| of(state.waiting, "waits for a node", "wait for nodes"));
     let leaving = (state.leaving > 0).then(|| of(state.leaving, "leaves", "leave"));
-    let all = [Some(of(state.running, "runs", "run")), waiting, leaving];
+    let all = [Some(of(state.running, "has a node", "have nodes")), waiting, leaving];
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -86,7 +89,7 @@ fn by_metric(policy: &ScalePolicy) -> String {
 fn reading_rows(policy: &ScalePolicy, reading: Option<&v1::MetricReading>) -> Vec<(&'static str, String)> {
     let Some(reading) = reading else { return vec![("Metric", "not looked at yet".to_owned())] };
     let since = time(reading.since_ms).map(|at| format!(" since {at}")).unwrap_or_default();
-    let value = reading.value.map(|value| format!(" ({value} then)")).unwrap_or_default();
+    let value = reading.value.map(|value| format!(" (first value {value})")).unwrap_or_default();
     let (target, floor) = (policy.target, policy.floor());
     match reading.look.as_str() {
         "above" => vec![("Metric", format!("above {target}{since}{value}"))],
@@ -155,8 +158,8 @@ pub fn rows_of_spec(scaling: Option<&v1::Scaling>) -> Vec<(&'static str, String)
         ]),
     }
     let signal = scaling.drain.signal.and_then(CheckpointSignal::of_number);
-    let signal = signal.map(|signal| format!("{signal}, then ")).unwrap_or_default();
-    rows.push(("Drain", format!("{signal}{}", text(scaling.drain.grace_ms))));
+    let signal = signal.map(|signal| format!("{signal}, ")).unwrap_or_default();
+    rows.push(("Drain", format!("{signal}{} to end by itself", text(scaling.drain.grace_ms))));
     rows
 }
 
@@ -167,7 +170,8 @@ pub struct ScalingJson {
     replicas_max: u32,
     /// `None`: only `lattice scale` changes the number.
     policy: Option<PolicyJson>,
-    drain_signal: Option<u8>,
+    /// Its name, as the option takes it.
+    drain_signal: Option<String>,
     drain_grace_ms: u64,
 }
 
@@ -196,7 +200,8 @@ impl ScalingJson {
             down_window_ms: policy.down_window_ms,
             cooldown_ms: policy.cooldown_ms,
         });
-        Some(Self { replicas_min, replicas_max, policy, drain_signal: drain.signal, drain_grace_ms: drain.grace_ms })
+        let drain_signal = drain.signal.and_then(CheckpointSignal::of_number).map(|signal| signal.to_string());
+        Some(Self { replicas_min, replicas_max, policy, drain_signal, drain_grace_ms: drain.grace_ms })
     }
 }
 
@@ -281,9 +286,9 @@ mod tests {
     #[test]
     fn a_service_says_how_many_replicas_it_has_and_where_its_metric_is() {
         let want = "\
-Replicas:     3 run, 1 waits for a node, 2 leave; 4 wanted (2 to 6)
+Replicas:     3 have nodes, 1 waits for a node, 2 leave; 4 wanted (2 to 6)
 Scales by:    cpu_utilization: more above 0.8, fewer below 0.4
-Metric:       above 0.8 since 2026-03-05T10:00:12.000Z (0.91 then)
+Metric:       above 0.8 since 2026-03-05T10:00:12.000Z (first value 0.91)
 Last change:  3 to 4 at 2026-03-05T10:00:11.000Z (the metric was 0.93)
 ";
         assert_eq!(lines(&service()), want);
@@ -299,12 +304,13 @@ Last change:  3 to 4 at 2026-03-05T10:00:11.000Z (the metric was 0.93)
         });
         assert!(missing.contains("Metric:       missing since 2026-03-05T10:00:12.000Z\n              the store is away\n"), "{missing}");
         let within = with(|state| state.reading.as_mut().unwrap().look = "within".into());
-        assert!(within.contains("Metric:       0.4 to 0.8 since 2026-03-05T10:00:12.000Z (0.91 then)\n"), "{within}");
+        assert!(within.contains("Metric:       0.4 to 0.8 since 2026-03-05T10:00:12.000Z (first value 0.91)\n"), "{within}");
         assert!(with(|state| state.reading = None).contains("Metric:       not looked at yet\n"));
         let by_hand = with(|state| state.change.as_mut().unwrap().by = "ada".into());
         assert!(by_hand.contains("3 to 4 at 2026-03-05T10:00:11.000Z by ada\n"), "{by_hand}");
         let ill = with(|state| (state.alternations, state.early_ends) = (5, 2));
-        assert!(ill.contains("Up and down:  5 times in turn; `lattice explain 1f0c9a4e` says more\n"), "{ill}");
+        let turned = "Changes:      turned between up and down 5 times in a row\n              `lattice explain 1f0c9a4e` says more\n";
+        assert!(ill.contains(turned), "{ill}");
         assert!(ill.contains("Early ends:   2 replicas in a row, soon after they had begun\n"), "{ill}");
         for text in [missing, within, by_hand, ill] {
             assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -357,7 +363,7 @@ Scales by:  cpu_utilization: more above 0.8, fewer below 0.4
 Interval:   1 minute
 Windows:    2 minutes above, 5 minutes below
 Cooldown:   3 minutes
-Drain:      SIGUSR1, then 30 seconds
+Drain:      SIGUSR1, 30 seconds to end by itself
 ";
         assert_eq!(rows, want);
         assert_eq!(rows_of_spec(None), Vec::new());
@@ -369,7 +375,7 @@ Drain:      SIGUSR1, then 30 seconds
         assert_eq!(
             json,
             serde_json::json!({
-                "replicas_min": 2, "replicas_max": 6, "drain_signal": 10, "drain_grace_ms": 30_000,
+                "replicas_min": 2, "replicas_max": 6, "drain_signal": "SIGUSR1", "drain_grace_ms": 30_000,
                 "policy": {
                     "metric": "cpu_utilization", "target": 0.8, "down_threshold": 0.5, "interval_ms": 60_000, "up_window_ms": 120_000,
                     "down_window_ms": 300_000, "cooldown_ms": 180_000,

@@ -67,7 +67,7 @@ use watching::{Compare, Diag, Watch};
 /// Runs work on the machines of a cluster
 ///
 /// What you submit is an allocation. Name it by its id, by a unique prefix of its id, or by @last: the one that was
-/// submitted last in this terminal session. Behind it, [3] names replica 3 of a scaled service, or task 3 of a task
+/// submitted last in this terminal session. 'ID[3]', in quotes, is replica 3 of a scaled service, or task 3 of a task
 /// group. Every command asks the agent of this machine, or the one that --endpoint names.
 #[derive(Parser)]
 #[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES)]
@@ -104,7 +104,7 @@ pub struct Global {
 }
 
 #[derive(Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, and it is not kept")]
+#[expect(clippy::large_enum_variant, reason = "a process has one command and takes it apart at once")]
 pub enum Command {
     /// Put a script or a command into the queue
     Submit(Later<Submit>),
@@ -123,13 +123,13 @@ pub enum Command {
     /// Let held allocations get nodes again
     #[command(visible_alias = "release")]
     Resume(Later<Resume>),
-    /// Change the walltime, the preemption class or the name of allocations
+    /// Change the walltime, the preemption class, the name or the tags of allocations
     Update(Later<Update>),
     /// End the current attempt of allocations, and put them back into the queue
     Requeue(Later<Requeue>),
     /// Run the failed tasks of a task group again, or some of its tasks, as a new task group
     Retry(Later<Retry>),
-    /// Set how many replicas of a scaled service are wanted
+    /// Set the number of replicas of a scaled service
     Scale(Later<Scale>),
     /// Send a signal to the ranks of running allocations, on all of their nodes
     Signal(Later<Signal>),

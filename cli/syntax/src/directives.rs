@@ -5,6 +5,9 @@
 //! ([`sbatch::OPTIONS`]) translates `#SBATCH` lines: an option that would change the job and is not supported is an
 //! error, and the few options that do not change the job cause a warning. If both set an option, `#LATTICE` wins. A
 //! script with `#SBATCH` lines gets Slurm's variables (`--slurm-env`).
+//!
+//! `--walltime`, `--service` and `--reactive` contradict each other. Two such `#LATTICE` lines are refused. Otherwise the
+//! one that wins is named in a warning, with what is left out.
 
 pub(crate) mod sbatch;
 mod slurm_values;
@@ -12,7 +15,7 @@ pub mod words;
 
 use crate::UsageError;
 use crate::flags::SubmitFlags;
-use crate::scaling::ScalingFlags;
+use crate::scaling::{LEAVE_ONE_OUT, SERVICE_OR_REACTIVE, ScalingFlags};
 use crate::tasks::TaskFlags;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, Parser};
@@ -21,13 +24,15 @@ use words::split_words;
 /// The options of a script's lines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Directives {
+    /// The script's name, for messages.
+    pub name: String,
     /// The options.
     pub flags: SubmitFlags,
     /// Its tasks, if it is to be a task group.
     pub tasks: TaskFlags,
     /// How it scales, if it is to be a service that does.
     pub scaling: ScalingFlags,
-    /// Warnings about ignored options, for people.
+    /// Warnings about options that are ignored or left out, for people.
     pub warnings: Vec<String>,
 }
 
@@ -43,15 +48,66 @@ pub(crate) struct Line {
     pub(crate) scaling: ScalingFlags,
 }
 
-impl Line {
-    /// Merges the options of two lines: a value of `self` wins over one of `under`.
-    fn merge_over(self, mut under: Self) -> Self {
-        // `--walltime` and `--reactive` exclude each other: `self` decides.
-        if self.scaling.reactive {
-            under.flags.walltime = None;
-        } else if self.flags.walltime.is_some() {
-            under.scaling = ScalingFlags::default();
+/// An option that says how long work lasts. Any two of them contradict each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lifetime {
+    Walltime,
+    Service,
+    Reactive,
+}
+
+impl Lifetime {
+    fn option(self) -> &'static str {
+        match self {
+            Self::Walltime => "--walltime",
+            Self::Service => "--service",
+            Self::Reactive => "--reactive",
         }
+    }
+
+    /// Why this one and another one cannot both be.
+    fn contradiction(self, other: Self) -> String {
+        match (self, other) {
+            (Self::Walltime, endless) | (endless, Self::Walltime) => format!("--walltime ends the work, {} has no end", endless.option()),
+            (Self::Service | Self::Reactive, Self::Service | Self::Reactive) => SERVICE_OR_REACTIVE.to_owned(),
+        }
+    }
+}
+
+impl Line {
+    /// The options that say how long it lasts.
+    fn lifetimes(&self) -> Vec<Lifetime> {
+        let given = [
+            (Lifetime::Walltime, self.flags.walltime.is_some()),
+            (Lifetime::Service, self.flags.service),
+            (Lifetime::Reactive, self.scaling.reactive),
+        ];
+        given.into_iter().filter(|(_, set)| *set).map(|(lifetime, _)| lifetime).collect()
+    }
+
+    /// Leaves out of `under` what contradicts `self`. Returns a warning about each such option; `of` names the lines of
+    /// `under`.
+    fn leave_out(&self, under: &mut Self, of: &str) -> Vec<String> {
+        let given = self.lifetimes();
+        let Some(winner) = given.first() else { return Vec::new() };
+        let mut warnings = Vec::new();
+        for lifetime in under.lifetimes().into_iter().filter(|lifetime| !given.contains(lifetime)) {
+            let mut its_options = "";
+            match lifetime {
+                Lifetime::Walltime => under.flags.walltime = None,
+                Lifetime::Service => under.flags.service = false,
+                Lifetime::Reactive => {
+                    under.scaling = ScalingFlags::default();
+                    its_options = ", with its options,";
+                }
+            }
+            warnings.push(format!("{} is given: {} of {of}{its_options} is left out", winner.option(), lifetime.option()));
+        }
+        warnings
+    }
+
+    /// Merges the options of two lines: a value of `self` wins over one of `under`.
+    fn merge_over(self, under: Self) -> Self {
         Self {
             flags: self.flags.merge_over(under.flags),
             tasks: self.tasks.merge_over(under.tasks),
@@ -62,20 +118,26 @@ impl Line {
 
 impl Directives {
     /// The options of a submission, or of a step of a DAG, with those of its script: a value of the former wins.
-    pub fn under(self, flags: SubmitFlags, tasks: TaskFlags, scaling: ScalingFlags) -> (SubmitFlags, TaskFlags, ScalingFlags) {
-        let of_script = Line { flags: self.flags, tasks: self.tasks, scaling: self.scaling };
-        let Line { flags, tasks, scaling } = Line { flags, tasks, scaling }.merge_over(of_script);
-        (flags, tasks, scaling)
+    #[must_use]
+    pub fn under(self, flags: SubmitFlags, tasks: TaskFlags, scaling: ScalingFlags) -> Self {
+        let Self { name, flags: of_script, tasks: tasks_of_script, scaling: scaling_of_script, mut warnings } = self;
+        let mut of_script = Line { flags: of_script, tasks: tasks_of_script, scaling: scaling_of_script };
+        let given = Line { flags, tasks, scaling };
+        warnings.extend(given.leave_out(&mut of_script, &name));
+        let Line { flags, tasks, scaling } = given.merge_over(of_script);
+        Self { name, flags, tasks, scaling, warnings }
     }
 }
 
 /// Reads the lines of the script `name`.
 ///
 /// # Errors
-/// An unknown or unsupported option, or an invalid value. The error names its line and a remedy.
+/// An unknown or unsupported option, an invalid value, or two lines that contradict each other. The error names its
+/// line and a remedy.
 pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
     let (mut lattice, mut slurm) = (Line::default(), Line::default());
     let mut warnings = Vec::new();
+    let mut lifetime: Option<(Lifetime, usize)> = None;
     for (index, line) in script.lines().enumerate() {
         let place = format!("{name} line {}", index + 1);
         let line = line.trim_end();
@@ -84,7 +146,16 @@ pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
         }
         if let Some(rest) = strip_marker(line, "#LATTICE") {
             let given = split_words(rest).map_err(|why| UsageError::new(format!("{place}: #LATTICE: {why}")))?;
-            lattice = parse(&place, "#LATTICE", add_dashes(given))?.merge_over(lattice);
+            let line = parse(&place, "#LATTICE", add_dashes(given))?;
+            for given in line.lifetimes() {
+                let (first, number) = *lifetime.get_or_insert((given, index + 1));
+                if first != given {
+                    let place = if number == index + 1 { place } else { format!("{name} lines {number} and {}", index + 1) };
+                    let what = format!("{place}: #LATTICE: {}", first.contradiction(given));
+                    return Err(UsageError::new(what).with_hint(LEAVE_ONE_OUT));
+                }
+            }
+            lattice = line.merge_over(lattice);
         } else if let Some(rest) = strip_marker(line, "#SBATCH") {
             let given = split_words(rest).map_err(|why| UsageError::new(format!("{place}: #SBATCH: {why}")))?;
             let refused = |error: UsageError| UsageError { what: format!("{place}: #SBATCH {}", error.what), ..error };
@@ -95,8 +166,9 @@ pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
             slurm.flags.layout.slurm_env = true;
         }
     }
+    warnings.extend(lattice.leave_out(&mut slurm, &format!("the #SBATCH lines of {name}")));
     let Line { flags, tasks, scaling } = lattice.merge_over(slurm);
-    Ok(Directives { flags, tasks, scaling, warnings })
+    Ok(Directives { name: name.to_owned(), flags, tasks, scaling, warnings })
 }
 
 /// The rest of a line that begins with this marker as a separate word.

@@ -1,5 +1,6 @@
 //! The options of a submission, on the command line and in a script's lines.
 
+use crate::UsageError;
 use crate::binding::BindingFlags;
 use crate::data::DataFlags;
 use crate::dependency::parse_dependency;
@@ -14,6 +15,7 @@ use lattice_model::duration::{self, BareNumber, DurationError};
 use lattice_model::launch::{self, PMI_PORT_ASKED, PMI_PORT_VARIABLE, PMI_VARIABLE};
 use lattice_model::millis;
 use lattice_model::preemption::CLASS_MAX;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -100,7 +102,7 @@ pub struct SubmitFlags {
     #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag)]
     pub tags: Vec<(String, String)>,
     /// When it is put back into the queue instead of ending as Failed; --requeue without WHEN: on_node_failure
-    /// [default: on_node_failure; for a --service: always; for a launch or session: never]
+    /// [default: on_node_failure; for a --service or --reactive: always; for a launch or session: never]
     #[arg(
         long,
         value_name = "WHEN",
@@ -203,7 +205,7 @@ impl SubmitFlags {
             pmi: self.pmi.or(under.pmi),
             export: self.export.or(under.export),
             name: self.name.or(under.name),
-            tags: [under.tags, self.tags].concat(),
+            tags: merged_tags(under.tags, self.tags),
             requeue: self.requeue.or(under.requeue),
             max_requeues: self.max_requeues.or(under.max_requeues),
             depends_on: [under.depends_on, self.depends_on].concat(),
@@ -518,6 +520,29 @@ pub(crate) fn parse_tag(text: &str) -> Result<(String, String), TagError> {
     parse_tag_change(text).and_then(|(name, value)| if value.is_empty() { Err(TagError) } else { Ok((name, value)) })
 }
 
+/// Tags of two sets of options. A value of `over` replaces one of `under`.
+fn merged_tags(mut under: Vec<(String, String)>, over: Vec<(String, String)>) -> Vec<(String, String)> {
+    let names: BTreeSet<&str> = over.iter().map(|(name, _)| name.as_str()).collect();
+    under.retain(|(name, _)| !names.contains(name.as_str()));
+    [under, over].concat()
+}
+
+/// The tags that one set of options gives.
+///
+/// # Errors
+/// A tag is given twice.
+pub fn tags_once(tags: &[(String, String)]) -> Result<BTreeMap<String, String>, UsageError> {
+    let mut known = BTreeMap::new();
+    for (name, value) in tags {
+        if let Some(first) = known.insert(name.clone(), value.clone()) {
+            let shown = |value: &str| if value.is_empty() { "nothing".to_owned() } else { value.to_owned() };
+            let what = format!("--tag {name} is given twice: {} and {}", shown(&first), shown(value));
+            return Err(UsageError::new(what).with_hint("give one value"));
+        }
+    }
+    Ok(known)
+}
+
 /// Parses a tag and its new value; an empty one removes the tag.
 pub(crate) fn parse_tag_change(text: &str) -> Result<(String, String), TagError> {
     match text.split_once('=') {
@@ -605,10 +630,23 @@ mod tests {
     fn tags_add_up_and_have_values() {
         let tags = |flags: SubmitFlags| flags.tags.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
         assert_eq!(tags(flags("--tag=a=1,b=2 --tags c=x=y")), ["a=1", "b=2", "c=x=y"]);
-        assert_eq!(tags(flags("--tag=a=2").merge_over(flags("--tag=a=1"))), ["a=1", "a=2"], "the last one wins");
+        assert_eq!(tags(flags("--tag=a=2").merge_over(flags("--tag=a=1"))), ["a=2"], "the command line wins");
+        assert_eq!(tags(flags("--tag=a=2").merge_over(flags("--tag=b=1,c=1"))), ["b=1", "c=1", "a=2"]);
         for bad in ["--tag=a", "--tag==1", "--tag=a="] {
             assert!(Line::try_parse_from(["x", bad]).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_tag_is_given_once() {
+        let once = |line: &str| tags_once(&flags(line).tags);
+        assert_eq!(once("--tag=a=1,b=1").unwrap().into_keys().collect::<Vec<_>>(), ["a", "b"]);
+        for line in ["--tag a=1 --tag a=2", "--tags=a=1,a=2"] {
+            let refused = once(line).unwrap_err();
+            assert_eq!((refused.what.as_str(), refused.hint.as_deref()), ("--tag a is given twice: 1 and 2", Some("give one value")));
+        }
+        let change = ["a=1", "a="].map(|text| parse_tag_change(text).unwrap());
+        assert_eq!(tags_once(&change).unwrap_err().what, "--tag a is given twice: 1 and nothing");
     }
 
     #[test]

@@ -9,12 +9,17 @@ use lattice_model::signal::WorkSignal;
 use lattice_model::{Amount, ScaleMetric, millis};
 use std::time::Duration;
 
+/// Why `--service` and `--reactive` cannot both be given.
+pub(crate) const SERVICE_OR_REACTIVE: &str = "--service is one allocation, --reactive has replicas";
+/// What to do about two options that contradict each other.
+pub(crate) const LEAVE_ONE_OUT: &str = "leave one of them out";
+
 /// The options of a submission that make it a scaled service. They are not in `SubmitFlags`, because a launch or a
 /// session has no replicas.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScalingFlags {
-    /// Run it as a scaled service: in replicas on a node each, of which --scale-metric or `lattice scale` adds some
-    /// or takes some away. It has no walltime
+    /// Run it as a scaled service: several copies (replicas), each on a node of its own. Their number follows
+    /// --scale-metric, or `lattice scale` sets it. It has no walltime
     #[arg(long)]
     pub reactive: bool,
     /// Of a --reactive service: the fewest replicas that it has; it begins with as many
@@ -109,17 +114,22 @@ impl ScalingFlags {
         Self::NAMES.into_iter().zip(given).filter(|(_, set)| *set).map(|(name, _)| name)
     }
 
-    /// How the service scales, in the specification; `None`: the work is none that does.
+    /// How the service scales, in the specification; `None`: the work is none that does. `is_service`: whether it is also
+    /// to be a `--service`.
     ///
     /// # Errors
-    /// An option of such services without `--reactive`, `--reactive` without the bounds, or a metric without a target.
-    pub fn to_message(&self) -> Result<Option<v1::Scaling>, UsageError> {
+    /// An option of such services without `--reactive`, `--reactive` with `--service` or without the bounds, or a metric
+    /// without a target.
+    pub fn to_message(&self, is_service: bool) -> Result<Option<v1::Scaling>, UsageError> {
         if !self.reactive {
             return match self.given().next() {
                 None => Ok(None),
                 Some(option) => Err(UsageError::new(format!("{option} is for scaled services, and this work is none"))
                     .with_hint(format!("add --reactive, or leave {option} out"))),
             };
+        }
+        if is_service {
+            return Err(UsageError::new(SERVICE_OR_REACTIVE).with_hint(LEAVE_ONE_OUT));
         }
         let (Some(replicas_min), Some(replicas_max)) = (self.min_nodes, self.max_nodes) else {
             return Err(UsageError::new("--reactive needs the fewest and the most replicas that the service may have")
@@ -192,11 +202,15 @@ mod tests {
     }
 
     fn message(line: &str) -> Option<v1::Scaling> {
-        parsed(line).unwrap().to_message().unwrap()
+        parsed(line).unwrap().to_message(false).unwrap()
     }
 
     fn refused(line: &str) -> String {
-        let error = parsed(line).unwrap().to_message().unwrap_err();
+        refused_of(line, false)
+    }
+
+    fn refused_of(line: &str, is_service: bool) -> String {
+        let error = parsed(line).unwrap().to_message(is_service).unwrap_err();
         format!("{} | {}", error.what, error.hint.unwrap_or_default())
     }
 
@@ -230,7 +244,13 @@ mod tests {
     #[test]
     fn values_on_the_command_line_win() {
         let both = parsed("--max-nodes=9").unwrap().merge_over(parsed(BOUNDS).unwrap());
-        assert_eq!(both.to_message().unwrap().map(|scaling| (scaling.replicas_min, scaling.replicas_max)), Some((2, 9)));
+        assert_eq!(both.to_message(false).unwrap().map(|scaling| (scaling.replicas_min, scaling.replicas_max)), Some((2, 9)));
+    }
+
+    #[test]
+    fn it_is_no_other_service_as_well() {
+        assert_eq!(refused_of(BOUNDS, true), "--service is one allocation, --reactive has replicas | leave one of them out");
+        assert_eq!(parsed("").unwrap().to_message(true).unwrap(), None);
     }
 
     #[test]

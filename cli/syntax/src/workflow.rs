@@ -22,6 +22,7 @@ use crate::tasks::TaskFlags;
 use lattice_api::v1;
 use lattice_model::config::{self, Spanned};
 use lattice_model::dag::DagSize;
+use lattice_model::dependency::SINGLETON;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use std::collections::BTreeMap;
@@ -213,17 +214,11 @@ fn step(file: &str, line: u64, mut entries: StepEntries, known: &mut BTreeMap<Ve
     };
     let marker = format!("step {name}");
     let refused = |line: u64, what: &str| UsageError::new(format!("{file} line {line}: {marker}: {what}"));
-    for (section, Spanned { value: node, referenced, .. }) in std::mem::take(&mut entries.sections) {
-        let options =
-            sections::options(&section, referenced.line(), node).map_err(|sections::Refused { line, what }| refused(line, &what))?;
-        for option in options {
-            let is_there = |entry: &Entry| entry.key == option.key;
-            if !sections::may_be_repeated(&option.key) && entries.others.iter().any(is_there) {
-                return Err(refused(option.line, &format!("{} is given twice, once in {section}", option.key)));
-            }
-            entries.others.push(option);
-        }
+    if name == SINGLETON {
+        return Err(UsageError::new(format!("{place}: {marker}: that is a condition of depends_on")).with_hint("choose another name"));
     }
+    add_sections(std::mem::take(&mut entries.sections), &mut entries.others)
+        .map_err(|sections::Refused { line, what }| refused(line, &what))?;
     let (mut program, mut args, mut words) = (None, Vec::new(), Vec::new());
     for Entry { key, line, value } in &entries.others {
         match (key.as_str(), value) {
@@ -268,6 +263,41 @@ fn step(file: &str, line: u64, mut entries: StepEntries, known: &mut BTreeMap<Ve
     };
     let flags = SubmitFlags { depends_on: entries.depends_on.unwrap_or_default(), ..flags };
     Ok(WorkflowStep { place, name, flags, tasks, scaling, program })
+}
+
+/// Adds the options of sections to the others, and refuses one that is given twice, or under two of its names.
+fn add_sections(sections: Vec<(String, Spanned<Node>)>, others: &mut Vec<Entry>) -> Result<(), sections::Refused> {
+    let refused = |line: u64, what: String| Err(sections::Refused { line, what });
+    for (section, Spanned { value: node, referenced, .. }) in sections {
+        for option in sections::options(&section, referenced.line(), node)? {
+            let is_same = |entry: &&Entry| sections::one_name(&entry.key) == sections::one_name(&option.key);
+            let there = others.iter().find(is_same).filter(|_| !sections::may_be_repeated(&option.key));
+            match there.map(|entry| (&entry.key, &entry.value, &option.value)) {
+                None => others.push(option),
+                Some((_, Value::Flag(false), Value::Flag(false))) => {}
+                Some((key, _, Value::Flag(false))) if section == "lifecycle" => {
+                    return refused(option.line, format!("lifecycle.type bounded contradicts {key}: leave one of them out"));
+                }
+                Some((key, ..)) if *key == option.key => {
+                    return refused(option.line, format!("{key} is given twice, once in {section}"));
+                }
+                Some((key, ..)) => {
+                    return refused(option.line, format!("{} of {section} and {key} are the same: give one of them", option.key));
+                }
+            }
+        }
+    }
+    same_option(others).map_or(Ok(()), Err)
+}
+
+/// Two entries that are one option under two names.
+fn same_option(entries: &[Entry]) -> Option<sections::Refused> {
+    let mut known: BTreeMap<&str, &str> = BTreeMap::new();
+    entries.iter().find_map(|Entry { key, line, .. }| {
+        let first = *known.entry(sections::one_name(key)).or_insert(key);
+        let is_same = first != key && !sections::may_be_repeated(key);
+        is_same.then(|| sections::Refused { line: *line, what: format!("{first} and {key} are the same: give one of them") })
+    })
 }
 
 /// The error of the first option that is wrong by itself, which has its line; else the error of all
@@ -445,6 +475,7 @@ dag:
             ("    data: {mounts: [{source: /a}]}\n", "line 4: step a: data.mounts: a mount has a source and a target"),
             ("    connectivity: {expose: [{name: a}]}\n", "line 4: step a: connectivity.expose: a port is missing"),
             ("    checkpoint: {strategy: auto}\n", "line 4: step a: checkpoint.strategy is not built yet"),
+            ("    checkpoint: [signal]\n", "line 4: step a: checkpoint: write the value of the option --checkpoint"),
             ("    telemetry: {mode: debug}\n", "line 4: step a: telemetry.mode debug is not built yet"),
         ] {
             let error = with(lines);
@@ -459,7 +490,7 @@ dag:
         let short = "    lifecycle: {type: reactive, scale_policy: {min: 2, max: 6, metric: q, target: \"0.8\"}}\n";
         for form in [long, short] {
             let read = read("w.yaml", &format!("allocations:\n  - name: a\n    entrypoint: x\n{form}")).unwrap();
-            let scaling = read.steps[0].scaling.to_message().unwrap().unwrap();
+            let scaling = read.steps[0].scaling.to_message(false).unwrap().unwrap();
             let policy = scaling.policy.unwrap();
             assert_eq!((scaling.replicas_min, scaling.replicas_max), (2, 6));
             assert_eq!((policy.metric.as_str(), policy.target.as_str()), ("q", "0.8"));
@@ -479,10 +510,47 @@ allocations:
     scale_target: \"0.8\"
     scale_up_window: 90s
 ";
-        let scaling = read("w.yaml", text).unwrap().steps[0].scaling.to_message().unwrap().unwrap();
+        let scaling = read("w.yaml", text).unwrap().steps[0].scaling.to_message(false).unwrap().unwrap();
         let policy = scaling.policy.unwrap();
         assert_eq!((scaling.replicas_min, scaling.replicas_max, policy.metric.as_str()), (2, 6, "q{a=\"b\"}"));
         assert_eq!((policy.target.as_str(), policy.up_window_ms), ("0.8", 90_000));
+    }
+
+    #[test]
+    fn an_option_has_one_value_under_all_of_its_names() {
+        let step = |lines: &str| format!("allocations:\n  - name: a\n    entrypoint: x\n{lines}");
+        for (lines, expected) in [
+            ("    mem: 1G\n    resources: {memory: 2G}\n", "line 5: step a: memory of resources and mem are the same: give one of them"),
+            ("    resources: {cores: 1, cpus: 2}\n", "line 4: step a: cpus of resources and cores are the same: give one of them"),
+            (
+                "    time: 1h\n    lifecycle: {walltime: 2h}\n",
+                "line 5: step a: walltime of lifecycle and time are the same: give one of them",
+            ),
+            ("    time: 1h\n    walltime: 2h\n", "line 5: step a: time and walltime are the same: give one of them"),
+            ("    cores: 1\n    resources: {cores: 2}\n", "line 5: step a: cores is given twice, once in resources"),
+        ] {
+            assert_eq!(refused(&step(lines)), format!("w.yaml {expected}"));
+        }
+        let tags = read("w.yaml", &step("    tag: a=1\n    tags: b=1\n")).unwrap();
+        assert_eq!(tags.steps[0].flags.tags.len(), 2, "these add up");
+    }
+
+    #[test]
+    fn bounded_work_is_no_service() {
+        let step = |lines: &str| format!("allocations:\n  - name: a\n    entrypoint: x\n{lines}    lifecycle: {{type: bounded}}\n");
+        for key in ["service", "reactive"] {
+            let wanted = format!("w.yaml line 5: step a: lifecycle.type bounded contradicts {key}: leave one of them out");
+            assert_eq!(refused(&step(&format!("    {key}: true\n"))), wanted);
+            assert!(read("w.yaml", &step(&format!("    {key}: false\n"))).is_ok());
+        }
+        let plain = read("w.yaml", &step("    walltime: 1h\n")).unwrap();
+        assert!(!plain.steps[0].flags.service && !plain.steps[0].scaling.reactive);
+    }
+
+    #[test]
+    fn a_step_has_not_the_name_of_a_condition() {
+        let refused = refused("allocations:\n  - name: singleton\n    entrypoint: x\n");
+        assert_eq!(refused, "w.yaml line 2: step singleton: that is a condition of depends_on | choose another name");
     }
 
     #[test]

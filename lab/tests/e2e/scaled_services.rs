@@ -1,4 +1,4 @@
-//! Services that scale: replicas come and go as a metric or a user asks for, and no request fails meanwhile.
+//! Scaled services: replicas come and go as a metric or a user asks for, and no request fails meanwhile.
 //!
 //! Every daemon has a network of its own (`up --netns`), so each replica listens at the same port of another address:
 //! that of its node, which is also the one in the service registry. Clients and the metrics store are in the networks'
@@ -60,7 +60,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Submits a service that scales, each of whose replicas has one core.
+/// Submits a scaled service, each of whose replicas has one core.
 fn submit(w: &World, least: u32, most: u32, more: &[&str]) -> String {
     let (least, most) = (format!("--min-nodes={least}"), format!("--max-nodes={most}"));
     w.submit(&[&["--reactive", &least, &most, "--cores=1", "--pmi=none"], more].concat())
@@ -166,10 +166,46 @@ echo replica $LATTICE_REPLICA of $LATTICE_SERVICE_ID
 while :; do sleep 0.1; done
 ";
 
-/// The command must be refused, and its message must contain this.
-fn refused(w: &World, args: &[&str], piece: &str) {
+/// The command must be refused with this exit code, and its message must contain this phrase.
+fn refused(w: &World, args: &[&str], code: i32, phrase: &str) {
     let done = w.run(args);
-    assert!([2, 4, 125].contains(&done.code()) && done.err().contains(piece), "{args:?}: {} {}", done.code(), done.err());
+    assert!(done.code() == code && done.err().contains(phrase), "{args:?}: {code} {phrase:?} wanted: {} {}", done.code(), done.err());
+}
+
+/// Another user is refused in the same words whether the service has such a replica or not, and nothing changes.
+fn closed_to_others(w: &World, id: &str) {
+    for command in [&["cancel"][..], &["status"], &["explain"], &["logs"], &["top"], &["signal"]] {
+        let err = [0, 9].map(|number| {
+            let of = replica(id, number);
+            let done = w.run_as(NOBODY, &[command, &[of.as_str()]].concat());
+            assert_eq!(done.code(), 4, "{command:?} {of}: {}", done.err());
+            done.err()
+        });
+        let phrase = format!("allocation {} belongs to root", &id[..8]);
+        assert!(err[0] == err[1] && err[0].contains(&phrase), "{command:?}: {phrase:?} wanted twice: {err:?}");
+    }
+    assert_eq!(text(&w.status(&replica(id, 0)), "state"), "Running");
+    let none = format!("allocation {} has no replica 9", &id[..8]);
+    refused(w, &["explain", &replica(id, 9)], 3, &none);
+}
+
+/// What is refused for the service with three replicas.
+fn refusals(w: &World, id: &str) {
+    let (short, first) = (&id[..8], replica(id, 0));
+    let no_nodes = format!("allocation {short} is a scaled service, and has no nodes itself");
+    refused(w, &["logs", id], 4, &format!("allocation {short} is a scaled service: each replica has an output of its own"));
+    refused(w, &["launch", "--alloc", id, "--", "/bin/true"], 125, &no_nodes);
+    refused(w, &["top", id], 4, &no_nodes);
+    refused(w, &["scale", &first, "2"], 4, &format!("is replica 0 of scaled service {short}"));
+    for outside in ["0", "4"] {
+        refused(w, &["scale", id, outside], 4, &format!("has 1 to 3 replicas, and {outside} were asked for"));
+    }
+    refused(w, &["update", id, "--walltime=1h"], 4, "a scaled service has no walltime");
+    let reactive = |option| ["submit", "--reactive", "--min-nodes=1", "--max-nodes=3", option, "--", "/bin/true"];
+    refused(w, &reactive("--walltime=1h"), 2, "a scaled service has no walltime: leave out --walltime or --reactive");
+    refused(w, &reactive("--service"), 2, "--service is one allocation, --reactive has replicas");
+    let script = w.script("both.sh", "#!/bin/sh\n#LATTICE service\n#LATTICE reactive\ntrue\n");
+    refused(w, &["submit", &script], 2, "lines 2 and 3: #LATTICE: --service is one allocation, --reactive has replicas");
 }
 
 fn by_hand(w: &World) {
@@ -199,16 +235,12 @@ fn by_hand(w: &World) {
     let inside = w.ok(&["launch", "--alloc", &replica(&id, 2), "--", "/bin/sh", "-c", "echo $LATTICE_ALLOC_ID"]);
     assert_eq!(inside.trim(), text(&replicas[2], "id"));
     assert!(w.ok(&["explain", &replica(&id, 1)]).contains("Running"));
-    for args in [&["logs", &id][..], &["launch", "--alloc", &id, "--", "/bin/true"], &["top", &id], &["scale", &replica(&id, 0), "2"]] {
-        refused(w, args, "replica");
-    }
-    for outside in ["0", "4"] {
-        refused(w, &["scale", &id, outside], "1 to 3");
-    }
-    let timed = ["submit", "--reactive", "--min-nodes=1", "--max-nodes=3", "--walltime=1h", "--", "/bin/true"];
-    refused(w, &timed, "--walltime");
+    let by_prefix = w.status(&replica(&id[..8], 1));
+    assert_eq!(text(&by_prefix, "id"), text(&replicas[1], "id"));
+    refusals(w, &id);
+    closed_to_others(w, &id);
     let other = w.submit(&["--cores=1", "--walltime=5m", "--", "/bin/sleep", "300"]);
-    refused(w, &["scale", &other, "2"], "no scaled service");
+    refused(w, &["scale", &other, "2"], 4, &format!("allocation {other} is no scaled service"));
     let of_nobody = w.run_as(NOBODY, &["scale", &id, "2"]);
     assert!(of_nobody.code() == 4 && of_nobody.err().contains("belongs to"), "{}", of_nobody.err());
     assert_eq!(count(&w.status(&id), "wanted"), 3);
@@ -229,7 +261,7 @@ fn by_hand(w: &World) {
     assert_eq!(text(&w.status(&replica(&id, 3)), "state"), "Running");
     w.ok(&["cancel", &id, &other]);
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
-    refused(w, &["scale", &id, "2"], "Cancelled");
+    refused(w, &["scale", &id, "2"], 4, "stays as it is: it is Cancelled");
     w.assert_nothing_left();
 }
 
@@ -243,13 +275,18 @@ fn living(folder: &Path) -> BTreeSet<i32> {
 fn killed(w: &World) {
     let folder = Folder::new("replicas");
     let script = w.script("living.sh", &format!("#!/bin/sh\necho $$ > {}/$LATTICE_ALLOC_ID\nexec sleep 600\n", folder.0.display()));
-    let id = submit(w, 2, 3, &["--drain-grace=1s", "--expose=living:9000", &script]);
+    // Without requeues, so that a replica that ends is replaced at once.
+    let id = submit(w, 2, 3, &["--requeue=never", "--drain-grace=1s", "--expose=living:9000", &script]);
     wait_replicas(w, &id, "living", 2);
     w.wait("the processes of both", || living(&folder.0).len() == 2);
-    let dead = *living(&folder.0).first().unwrap();
+    let first = text(&w.status(&replica(&id, 0)), "id");
+    let dead: i32 = fs::read_to_string(folder.0.join(&first)).unwrap().trim().parse().unwrap();
     kill(Pid::from_raw(dead), Signal::SIGKILL).unwrap();
     w.wait("two processes again", || living(&folder.0).len() == 2 && !living(&folder.0).contains(&dead));
     let there = wait_replicas(w, &id, "living", 2);
+    let state = |number| text(&w.status(&replica(&id, number)), "state");
+    assert_eq!([state(0), state(1), state(2)], ["Failed", "Running", "Running"]);
+    assert_eq!(count(&w.status(&id), "early_ends"), 1);
 
     // A machine is lost: the number is there again on others once that is known.
     let lost = there.into_iter().map(|(_, node)| node).find(|node| node != "n1").unwrap();
@@ -259,14 +296,18 @@ fn killed(w: &World) {
     w.wait("its death to be confirmed", || w.run(&confirm).code() == 0);
     let there = wait_replicas(w, &id, "living", 2);
     assert!(!there.iter().any(|(_, node)| *node == lost), "{there:?} without {lost}");
+    assert_eq!(state(3), "Running", "the lost one has a new one in its place");
     w.wait("two processes again", || living(&folder.0).len() == 2);
     faults::start_node(&w.dir, &lost).unwrap();
 
     // An agent alone is killed: its replica goes on, and nothing else begins.
     let before = living(&folder.0);
     let orphaned = there.iter().map(|(_, node)| node).find(|node| *node != "n1").unwrap();
+    let incarnation = || w.at(orphaned).json(&["node", "status"]).ok().and_then(|status| status["incarnation"].as_u64());
+    let incarnation_before = incarnation().unwrap();
     faults::kill_node(&w.dir, orphaned).unwrap();
     faults::start_node(&w.dir, orphaned).unwrap();
+    w.wait("the new agent to be registered", || incarnation().is_some_and(|now| now > incarnation_before));
     w.wait("its node to be Ready", || w.lattice.nodes().is_ok_and(|nodes| nodes.iter().all(|(_, state)| state == "Ready")));
     assert_eq!((wait_replicas(w, &id, "living", 2), living(&folder.0)), (there, before));
     w.ok(&["cancel", &id]);
@@ -278,8 +319,7 @@ fn fails(w: &World) {
     let began = Instant::now();
     let id = submit(w, 2, 3, &["--requeue=never", "--expose=failing:9000", "--", "/bin/sh", "-c", "exit 3"]);
     let now = w.ended(&id);
-    let (state, code, reason) = (text(&now, "state"), text(&now, "exit_code"), text(&now, "reason"));
-    assert!(state == "Failed" && (code == "3" || reason.contains("exit_code 3")), "{now}");
+    assert_eq!((text(&now, "state").as_str(), text(&now, "reason").as_str()), ("Failed", "exit_code 3"), "{now}");
     assert_eq!(count(&now, "early_ends"), 3, "{now}");
     let replicas = w.ok(&["status", &id, "--replicas", "-o", "name"]).lines().count();
     assert!((3..=5).contains(&replicas), "{replicas} replicas were tried, in {:?}", began.elapsed());

@@ -45,7 +45,7 @@ pub(super) fn refuse_without_index(allocation: &Allocation) -> Result<(), Status
         ),
         None if allocation.is_scaled_service() => format!(
             "allocation {short} is a scaled service: each replica has an output of its own\n\
-             hint: name a replica, as in `lattice logs '{short}[0]'`; `lattice status {short} --replicas` lists them"
+             hint: name a replica, as in `lattice logs '{short}[N]'`; `lattice status {short} --replicas` lists them"
         ),
         None => return Ok(()),
     };
@@ -208,7 +208,7 @@ impl Task {
             Status::not_found(text)
         };
         // This agent's watch may not show yet where the lane runs.
-        let lane = match self.api.allocation(&place.lane.to_string()).await {
+        let lane = match self.api.allocation_of_id(place.lane).await {
             Err(status) if status.code() == Code::NotFound => return Err(dropped()),
             lane => lane?,
         };

@@ -97,7 +97,7 @@ pub struct Wait {
 
 #[derive(Args)]
 pub struct Cancel {
-    /// The allocations; or tasks of a task group, or replicas of a service, in quotes: 'ID[7]' or 'ID[10-20,30]'
+    /// The allocations; or tasks of a task group, or replicas of a scaled service, in quotes: 'ID[7]' or 'ID[10-20,30]'
     #[arg(required_unless_present = "all_mine", conflicts_with = "all_mine")]
     pub ids: Vec<Target>,
     /// All of yours that have not ended

@@ -21,9 +21,9 @@ more than the work has run, lower the class, and change name and tags. Operators
 may also lengthen the walltime and raise the class then. If one change is
 refused, nothing changes.
 
-Of a task group or a scaled service, all of this can be changed until it
-has ended, and holds for the lanes or replicas that get nodes from then on.
-Those that have nodes keep what they had.
+Of a task group, all of this can be changed until it has ended; of a scaled
+service, all but the walltime, which it does not have. It holds for the lanes or
+replicas that get nodes from then on. Those that have nodes keep what they had.
 
 A node that is cut off gets the new walltime when it is connected again. The
 work's environment keeps the name with which its attempt began. Who changed what

@@ -177,19 +177,43 @@ fn a_script_may_be_a_task_group() {
 
 #[test]
 fn a_script_may_be_a_service_that_scales_unless_it_gets_a_walltime() {
-    let script = || read("job.sh", "#SBATCH --time=60\n#LATTICE reactive\n#LATTICE min-nodes=1 max-nodes=4\n").unwrap();
-    assert_eq!(script().flags.walltime, None);
-    let bounds = |scaling: ScalingFlags| scaling.to_message().unwrap().map(|scaling| (scaling.replicas_min, scaling.replicas_max));
-    assert_eq!(bounds(script().scaling), Some((1, 4)));
+    let bounds = |scaling: &ScalingFlags| scaling.to_message(false).unwrap().map(|scaling| (scaling.replicas_min, scaling.replicas_max));
+    let read = |lines: &str| read("job.sh", lines).unwrap();
+    let script = || read("#LATTICE reactive\n#LATTICE min-nodes=1 max-nodes=4\n");
     let under = |script: Directives, over: SubmitFlags| script.under(over, TaskFlags::default(), ScalingFlags::default());
-    let (flags, _, scaling) = under(script(), SubmitFlags { nodes: nodes(1), ..Default::default() });
-    assert_eq!((flags.nodes, bounds(scaling)), (nodes(1), Some((1, 4))));
+    let both = under(script(), SubmitFlags { nodes: nodes(1), ..Default::default() });
+    assert_eq!((both.flags.nodes, bounds(&both.scaling), both.warnings), (nodes(1), Some((1, 4)), Vec::new()));
     let walltime = Some(Duration::from_secs(60));
-    let (flags, _, scaling) = under(script(), SubmitFlags { walltime, ..Default::default() });
-    assert_eq!((flags.walltime, scaling), (walltime, ScalingFlags::default()));
-    let timed = read("job.sh", "#LATTICE walltime=1h\n").unwrap();
-    let reactive = parse("here", "", vec!["--reactive".to_owned()]).unwrap().scaling;
-    assert_eq!(timed.under(SubmitFlags::default(), TaskFlags::default(), reactive).0.walltime, None);
+    let timed = under(script(), SubmitFlags { walltime, ..Default::default() });
+    assert_eq!((timed.flags.walltime, timed.scaling), (walltime, ScalingFlags::default()));
+    assert_eq!(timed.warnings, ["--walltime is given: --reactive of job.sh, with its options, is left out"]);
+    let single = under(script(), SubmitFlags { service: true, ..Default::default() });
+    assert_eq!((single.flags.service, single.scaling), (true, ScalingFlags::default()));
+    assert_eq!(single.warnings, ["--service is given: --reactive of job.sh, with its options, is left out"]);
+    let reactive = || parse("here", "", vec!["--reactive".to_owned()]).unwrap().scaling;
+    for (line, left_out) in [("walltime=1h", "--walltime"), ("service", "--service")] {
+        let script = read(&format!("#LATTICE {line}\n"));
+        let Directives { flags, scaling, warnings, .. } = script.under(SubmitFlags::default(), TaskFlags::default(), reactive());
+        assert_eq!((flags, scaling), (SubmitFlags::default(), reactive()), "{line}");
+        assert_eq!(warnings, [format!("--reactive is given: {left_out} of job.sh is left out")]);
+    }
+    let of_both = read("#SBATCH --time=60\n#LATTICE reactive\n#LATTICE min-nodes=1 max-nodes=4\n");
+    assert_eq!((of_both.flags.walltime, bounds(&of_both.scaling)), (None, Some((1, 4))));
+    assert_eq!(of_both.warnings, ["--reactive is given: --walltime of the #SBATCH lines of job.sh is left out"]);
+}
+
+#[test]
+fn lines_that_contradict_each_other_are_refused_with_the_numbers_of_both() {
+    for (lines, expected) in [
+        ("walltime=1h\n#LATTICE nodes=2\n#LATTICE reactive", "lines 2 and 4: #LATTICE: --walltime ends the work, --reactive has no end"),
+        ("service\n#LATTICE walltime=1h", "lines 2 and 3: #LATTICE: --walltime ends the work, --service has no end"),
+        ("reactive\n#LATTICE service", "lines 2 and 3: #LATTICE: --service is one allocation, --reactive has replicas"),
+        ("--service --reactive", "line 2: #LATTICE: --service is one allocation, --reactive has replicas"),
+    ] {
+        let failure = read("job.sh", &format!("#!/bin/sh\n#LATTICE {lines}\n")).unwrap_err();
+        assert_eq!(text(&failure), format!("job.sh {expected}\nhint: leave one of them out"));
+    }
+    assert_eq!(flags("#LATTICE walltime=1h\n#LATTICE walltime=2h\n").walltime, Some(Duration::from_secs(7200)));
 }
 
 #[test]

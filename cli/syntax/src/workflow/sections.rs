@@ -49,7 +49,20 @@ fn refused<T>(line: u64, what: impl Into<String>) -> Result<T, Refused> {
 
 /// Whether an option of this name adds to those that there are.
 pub(super) fn may_be_repeated(option: &str) -> bool {
-    matches!(option, "constraint" | "data-mount" | "expose" | "env")
+    matches!(option, "constraint" | "constraints" | "data-mount" | "expose" | "env" | "tag" | "tags")
+}
+
+/// The one name of an option that has several.
+pub(super) fn one_name(option: &str) -> &str {
+    match option {
+        "cpus" | "cpu-cores" => "cores",
+        "memory" => "mem",
+        "gpus-per-node" | "gpu-count" => "gpus",
+        "ntasks-per-node" => "tasks-per-node",
+        "time" => "walltime",
+        "mpi" => "pmi",
+        other => other,
+    }
 }
 
 /// A section as options.
@@ -60,6 +73,9 @@ pub(super) fn options(section: &str, line: u64, node: Node) -> Result<Vec<Entry>
     let parts = match (section, node) {
         (_, Node::Parts(parts)) => parts,
         ("checkpoint" | "telemetry", Node::Value(value)) => return Ok(vec![option(section, line, value)]),
+        ("checkpoint", Node::Items(_)) => {
+            return refused(line, "checkpoint: write the value of the option --checkpoint, such as checkpoint: signal");
+        }
         (_, Node::Value(_) | Node::Items(_)) => {
             return refused(line, format!("{section}: names with values are expected, such as {section}: {{{}: …}}", first_part(section)));
         }
@@ -121,7 +137,7 @@ fn known(section: &str) -> Vec<String> {
 }
 
 fn first_part(section: &str) -> String {
-    known(section).into_iter().next().unwrap_or_else(|| "strategy".to_owned())
+    known(section).into_iter().next().unwrap_or_default()
 }
 
 fn unknown(section: &str, key: &str) -> String {
@@ -207,11 +223,13 @@ fn features(what: &str, items: Vec<Part>) -> Result<Vec<Entry>, Refused> {
     items.into_iter().map(feature).collect()
 }
 
-fn lifecycle(line: u64, kind: &str) -> Result<Option<Entry>, Refused> {
+/// What a type of work says of the two options.
+fn lifecycle(line: u64, kind: &str) -> Result<Vec<Entry>, Refused> {
+    let options = |all: &[(&str, bool)]| all.iter().map(|(name, given)| option(name, line, Value::Flag(*given))).collect::<Vec<_>>();
     match kind {
-        "bounded" => Ok(None),
-        "unbounded" => Ok(Some(option("service", line, Value::Flag(true)))),
-        "reactive" => Ok(Some(option("reactive", line, Value::Flag(true)))),
+        "bounded" => Ok(options(&[("service", false), ("reactive", false)])),
+        "unbounded" => Ok(options(&[("service", true)])),
+        "reactive" => Ok(options(&[("reactive", true)])),
         other => refused(line, format!("lifecycle.type {other}: write bounded, unbounded or reactive")),
     }
 }
