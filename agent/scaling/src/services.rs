@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A replica that has run for less than this is not asked: it has no rate yet.
-const YOUNG: Duration = Duration::from_secs(15);
+const YOUNG: Duration = Duration::from_secs(5);
 /// The interval is not shorter than this for each replica: a look asks all of them.
 const INTERVAL_OF_REPLICA: Duration = Duration::from_millis(10);
 

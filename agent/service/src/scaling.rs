@@ -100,7 +100,7 @@ fn of_loop(scaling: &Scaling, policy: &ScalePolicy, state: &ScalingState, now: T
         Some(Wait::Cooldown(left)) => format!("the last change is recent, and the next one possible in {}", seconds(left)),
         Some(Wait::AtMost) => format!("{} are wanted, and no more are possible (--max-nodes)", scaling.replicas_max),
         Some(Wait::AtLeast) => format!("{} wanted, and no fewer are possible (--min-nodes)", counted_are(scaling.replicas_min)),
-        Some(Wait::NotYet) => "no other replica is added before those that are wanted have nodes".to_owned(),
+        Some(Wait::NotYet) => "no other replica is added before those that are wanted run".to_owned(),
         None => format!("{one} with the next look"),
     };
     let mut lines = vec![format!("{}: {then}.", found(policy, reading))];
@@ -125,12 +125,14 @@ fn counted_are(number: u32) -> String {
 fn found(policy: &ScalePolicy, reading: &Reading) -> String {
     let (metric, target, floor, since) = (&policy.metric, policy.target, policy.floor(), reading.since);
     let value = reading.value.map(|value| format!(" (first value {value})")).unwrap_or_default();
-    match reading.look {
+    let text = match reading.look {
         Look::Above => format!("{metric} is above its target {target} since {since}{value}"),
         Look::Within => format!("{metric} is between {floor} and its target {target} since {since}{value}"),
         Look::Below => format!("{metric} is below {floor} since {since}{value}; its target is {target}"),
-        Look::Missing => format!("{metric} has no value since {since} ({})", reading.why),
-    }
+        Look::Missing => return format!("{metric} has no value since {since} ({})", reading.why),
+    };
+    // One or two looks without a value say little.
+    if reading.missing > 0 { format!("{text}; the last look found no value ({})", reading.why) } else { text }
 }
 
 fn missing_advice(metric: &ScaleMetric) -> &'static str {
@@ -177,7 +179,7 @@ mod tests {
     }
 
     fn steady() -> ScalingState {
-        ScalingState { wanted: 3, running: 3, ..ScalingState::default() }
+        ScalingState { wanted: 3, running: 3, serving: 3, ..ScalingState::default() }
     }
 
     #[test]
@@ -219,12 +221,12 @@ mod tests {
         );
         assert!(text(reading(Look::Within, Some(500_000)), 0).ends_with(" (first value 0.5): their number fits."));
         let of = |state| lines(cpu, state, 60_000)[1].clone();
-        let most = ScalingState { wanted: 6, running: 6, reading: reading(Look::Above, None), ..steady() };
+        let most = ScalingState { wanted: 6, running: 6, serving: 6, reading: reading(Look::Above, None), ..steady() };
         assert!(of(most).ends_with(": 6 are wanted, and no more are possible (--max-nodes)."));
-        let least = ScalingState { wanted: 2, running: 2, reading: reading(Look::Below, None), ..steady() };
+        let least = ScalingState { wanted: 2, running: 2, serving: 2, reading: reading(Look::Below, None), ..steady() };
         assert!(of(least).ends_with(": 2 are wanted, and no fewer are possible (--min-nodes)."));
         let waits = ScalingState { running: 2, waiting: 1, reading: reading(Look::Above, None), ..steady() };
-        assert!(of(waits).ends_with(": no other replica is added before those that are wanted have nodes."));
+        assert!(of(waits).ends_with(": no other replica is added before those that are wanted run."));
         let change = Some(ScaleChange { at: Timestamp(60_000), from: 2, to: 3, by: None, value: Some(Amount(910_000)) });
         let recent = lines(cpu, ScalingState { reading: reading(Look::Above, None), change, ..steady() }, 100_000);
         assert!(recent[1].ends_with(": the last change is recent, and the next one possible in 140 seconds."), "{recent:?}");

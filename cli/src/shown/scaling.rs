@@ -91,12 +91,14 @@ fn reading_rows(policy: &ScalePolicy, reading: Option<&v1::MetricReading>) -> Ve
     let since = time(reading.since_ms).map(|at| format!(" since {at}")).unwrap_or_default();
     let value = reading.value.map(|value| format!(" (first value {value})")).unwrap_or_default();
     let (target, floor) = (policy.target, policy.floor());
-    match reading.look.as_str() {
-        "above" => vec![("Metric", format!("above {target}{since}{value}"))],
-        "below" => vec![("Metric", format!("below {floor}{since}{value}"))],
-        "within" => vec![("Metric", format!("{floor} to {target}{since}{value}"))],
-        look => vec![("Metric", format!("{look}{since}")), ("", reading.why.clone())],
-    }
+    let text = match reading.look.as_str() {
+        "above" => format!("above {target}{since}{value}"),
+        "below" => format!("below {floor}{since}{value}"),
+        "within" => format!("{floor} to {target}{since}{value}"),
+        look => format!("{look}{since}"),
+    };
+    let why = (reading.missing > 0).then(|| ("", reading.why.clone()));
+    [("Metric", text)].into_iter().chain(why).collect()
 }
 
 /// `2 to 3 at 2026-03-05T10:00:12.000Z by ada`.
@@ -301,6 +303,7 @@ Last change:  3 to 4 at 2026-03-05T10:00:11.000Z (the metric was 0.93)
         let missing = with(|state| {
             let reading = state.reading.as_mut().unwrap();
             (reading.look, reading.value, reading.why) = ("missing".into(), None, "the store is away".into());
+            reading.missing = 3;
         });
         assert!(missing.contains("Metric:       missing since 2026-03-05T10:00:12.000Z\n              the store is away\n"), "{missing}");
         let within = with(|state| state.reading.as_mut().unwrap().look = "within".into());

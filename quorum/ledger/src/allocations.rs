@@ -55,6 +55,7 @@ impl Ledger {
         context.changed.record(id);
         // At once: the steps of a DAG are submitted one after another.
         if let Some(place) = self.name_place(id) {
+            context.names_before.insert(id, Some(place.clone()));
             self.names.insert(place);
         }
         let nodes = spec.nodes_max.map_or_else(|| format!("{} nodes", spec.nodes), |_| spec.nodes_text());

@@ -22,7 +22,7 @@ use lattice_model::{
     Incarnation, NodeId, PreemptCause, ReportItem, Revision, Share, SharePhase, Timestamp,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// After a recovery, numbers that must not be assigned twice continue from a multiple of this.
@@ -81,7 +81,7 @@ impl Ledger {
         }
         let pending = self.allocations.values().filter(|a| a.state.is_without_nodes()).map(|a| a.id).collect();
         let awaited = self.nodes.keys().cloned().collect();
-        self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch, adopting: Some(BTreeSet::new()) });
+        self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch, adopting: Some(BTreeMap::new()) });
         self.skip_lane_numbers();
         self.build_indexes();
         let mut context = ApplyContext::new(revision, at);

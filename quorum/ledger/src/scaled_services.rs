@@ -335,14 +335,14 @@ impl Ledger {
     /// After a recovery: a node has a replica of this service that the backup lacks.
     fn note_adopted(&mut self, service: AllocationId) {
         if let Some(adopting) = self.recovery.as_mut().and_then(|recovery| recovery.adopting.as_mut()) {
-            adopting.insert(service);
+            adopting.entry(service).or_insert(true);
         }
     }
 
     /// Somebody wants another number of replicas since the recovery: that counts.
     fn forget_adopted(&mut self, service: AllocationId) {
         if let Some(adopting) = self.recovery.as_mut().and_then(|recovery| recovery.adopting.as_mut()) {
-            adopting.remove(&service);
+            adopting.insert(service, false);
         }
     }
 
@@ -350,7 +350,7 @@ impl Ledger {
     /// were adopted want what runs, because the lost quorum wanted that.
     pub(super) fn want_adopted(&mut self, context: &mut ApplyContext) {
         let adopting = self.recovery.as_mut().and_then(|recovery| recovery.adopting.take()).unwrap_or_default();
-        for id in adopting {
+        for id in adopting.into_iter().filter_map(|(id, decides)| decides.then_some(id)) {
             let Some(service) = self.allocations.get(&id).filter(|service| !service.state.is_terminal()) else { continue };
             let (Some(scaling), Some(known)) = (service.spec.scaling.as_deref(), service.scaling.as_deref()) else { continue };
             let (wanted, runs) = (known.wanted, known.running.min(scaling.replicas_max));

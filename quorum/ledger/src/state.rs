@@ -314,9 +314,10 @@ pub struct Recovery {
     pub pending: BTreeSet<AllocationId>,
     /// Epochs up to this one may have been issued by the lost quorum.
     pub epochs: Epoch,
-    /// Scaled services of which a node has a replica that had no nodes in the backup, and whose number of
-    /// replicas nobody has changed since; `None`: they want what runs already.
-    pub adopting: Option<BTreeSet<AllocationId>>,
+    /// Scaled services of which a node has a replica that had no nodes in the backup, or whose number of
+    /// replicas somebody has changed since, and whether what runs decides how many they want: not if
+    /// somebody has. `None`: it was decided.
+    pub adopting: Option<BTreeMap<AllocationId, bool>>,
 }
 
 /// The state of signing.

@@ -516,12 +516,14 @@ fn a_preempted_lane_is_not_requeued_and_its_tasks_run_in_another() {
 
 #[test]
 fn a_group_ends_when_one_lane_after_another_fails_before_it_has_a_task() {
-    let mut s = story(1, "0-5%1");
+    let mut s = story(16, "0-5%1");
     for number in 0..16 {
         assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![number]));
-        let epoch = runs(&mut s, number, 0);
-        ends(&mut s, number, 0, epoch, 126);
-        releases(&mut s, number, 0, epoch);
+        // A lane avoids the nodes at which others have failed.
+        let on = u8::try_from(number).unwrap();
+        let epoch = runs(&mut s, number, on);
+        ends(&mut s, number, on, epoch, 126);
+        releases(&mut s, number, on, epoch);
     }
     assert_eq!((reason(&s, id(1)), live_lanes(&s)), ("Failed: exit_code 126".to_owned(), vec![]));
     assert_eq!((states(&s).counts.restarts, states(&s).counts.failed), (0, 0), "none of them ran");
@@ -530,13 +532,15 @@ fn a_group_ends_when_one_lane_after_another_fails_before_it_has_a_task() {
 
 #[test]
 fn a_group_ends_when_no_task_ends_in_one_failed_lane_after_another() {
-    let mut s = story(1, "0-99%1");
+    let mut s = story(16, "0-99%1");
     for number in 0..16 {
         assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![number]));
-        let epoch = runs(&mut s, number, 0);
-        advance(&mut s, (number, 0, epoch), &[], 0).unwrap();
-        ends(&mut s, number, 0, epoch, 126);
-        releases(&mut s, number, 0, epoch);
+        // A lane avoids the nodes at which others have failed.
+        let on = u8::try_from(number).unwrap();
+        let epoch = runs(&mut s, number, on);
+        advance(&mut s, (number, on, epoch), &[], 0).unwrap();
+        ends(&mut s, number, on, epoch, 126);
+        releases(&mut s, number, on, epoch);
     }
     assert_eq!((reason(&s, id(1)), live_lanes(&s)), ("Failed: exit_code 126".to_owned(), vec![]));
     assert_eq!((states(&s).counts.restarts, states(&s).counts.failed), (0, 0), "none of them ran");
@@ -545,14 +549,16 @@ fn a_group_ends_when_no_task_ends_in_one_failed_lane_after_another() {
 
 #[test]
 fn a_lane_in_which_a_task_ended_has_not_failed() {
-    let mut s = story(1, "0-99%1");
+    let mut s = story(17, "0-99%1");
     for number in 0..17 {
-        let epoch = runs(&mut s, number, 0);
-        let this = (number, 0, epoch);
+        // A lane avoids the nodes at which others have failed.
+        let on = u8::try_from(number).unwrap();
+        let epoch = runs(&mut s, number, on);
+        let this = (number, on, epoch);
         assert_eq!(advance(&mut s, this, &[], 0), work(&[(number, number)], false));
         assert_eq!(advance(&mut s, this, &[(DONE, &[(number, number)])], LONG_US), work(&[(number + 1, number + 1)], false));
-        ends(&mut s, number, 0, epoch, 126);
-        releases(&mut s, number, 0, epoch);
+        ends(&mut s, number, on, epoch, 126);
+        releases(&mut s, number, on, epoch);
     }
     assert_eq!((s.state(1), live_lanes(&s)), (AllocationState::Pending, vec![17]));
     check(&s);
