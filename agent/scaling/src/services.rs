@@ -201,9 +201,9 @@ pub mod tests {
             let (service, has_young) = service.clone().without_young(Timestamp(now));
             (service.replicas.iter().map(|replica| replica.id).collect::<Vec<_>>(), has_young)
         };
-        assert_eq!(at(16_000), (vec![id(11)], true));
-        let (without, _) = service.clone().without_young(Timestamp(16_001));
-        assert!(!without.without_young(Timestamp(16_001)).1);
+        assert_eq!(at(6_000), (vec![id(11)], true));
+        let (without, _) = service.clone().without_young(Timestamp(6_001));
+        assert!(!without.without_young(Timestamp(6_001)).1);
     }
 
     #[test]

@@ -225,7 +225,7 @@ mod tests {
         assert!(of(most).ends_with(": 6 are wanted, and no more are possible (--max-nodes)."));
         let least = ScalingState { wanted: 2, running: 2, serving: 2, reading: reading(Look::Below, None), ..steady() };
         assert!(of(least).ends_with(": 2 are wanted, and no fewer are possible (--min-nodes)."));
-        let waits = ScalingState { running: 2, waiting: 1, reading: reading(Look::Above, None), ..steady() };
+        let waits = ScalingState { running: 2, serving: 2, waiting: 1, reading: reading(Look::Above, None), ..steady() };
         assert!(of(waits).ends_with(": no other replica is added before those that are wanted run."));
         let change = Some(ScaleChange { at: Timestamp(60_000), from: 2, to: 3, by: None, value: Some(Amount(910_000)) });
         let recent = lines(cpu, ScalingState { reading: reading(Look::Above, None), change, ..steady() }, 100_000);

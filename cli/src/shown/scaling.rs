@@ -118,7 +118,7 @@ pub fn service_text(a: &v1::Allocation) -> String {
         return String::new();
     }
     let id = short(&a.id);
-    format!("\n`lattice status {id} --replicas` lists its replicas; `lattice explain {id}` says what\nit waits for.\n")
+    format!("\n`lattice status {id} --replicas` lists its replicas;\n`lattice explain {id}` says what it waits for.\n")
 }
 
 /// The replicas of a service.

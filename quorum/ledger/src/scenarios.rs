@@ -19,7 +19,7 @@ pub(super) struct Story {
     index: u64,
     /// Time that passed in addition to the second that each command takes, in milliseconds.
     passed_ms: u64,
-    seqs: [u64; 8],
+    seqs: [u64; 32],
     /// The lease token for claims.
     pub(super) token: u64,
     /// The error of the leader's clock, in milliseconds.
@@ -28,7 +28,7 @@ pub(super) struct Story {
 
 impl Story {
     pub(super) fn new(nodes: u8) -> Self {
-        let mut story = Self { ledger: Ledger::default(), index: 0, passed_ms: 0, ahead_ms: 0, seqs: [0; 8], token: 0 };
+        let mut story = Self { ledger: Ledger::default(), index: 0, passed_ms: 0, ahead_ms: 0, seqs: [0; 32], token: 0 };
         for number in 0..nodes {
             story.done(Action::Register(registration(number, 1, 0, true)));
         }

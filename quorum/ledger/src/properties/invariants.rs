@@ -232,10 +232,11 @@ pub(super) fn invariant_tasks_are_in_one_place(ledger: &Ledger) {
         assert!(group.state.is_terminal() || tasks.unended_count() > 0 || ledger.unsettled_groups.contains(&group.id), "{group:?}");
     }
     let mut waiting: BTreeMap<u32, u32> = BTreeMap::new();
-    for lane in ledger.allocations().filter(|a| a.lane.is_some() && a.state.is_without_nodes()) {
-        *waiting.entry(lane.owner.uid).or_default() += 1;
+    let is_part = |a: &&Arc<Allocation>| a.lane.is_some() || a.replica.is_some();
+    for part in ledger.allocations().filter(is_part).filter(|a| a.state.is_without_nodes()) {
+        *waiting.entry(part.owner.uid).or_default() += 1;
     }
-    assert_eq!(ledger.lanes_waiting_of, waiting, "the lanes of each user that wait");
+    assert_eq!(ledger.lanes_waiting_of, waiting, "the lanes and replicas of each user that wait");
     let groups = ledger.allocations().filter(|a| a.is_task_group()).map(|a| a.id);
     assert!(ledger.task_groups.keys().copied().eq(groups), "every group has its tasks, and nothing else does");
 }
