@@ -13,6 +13,8 @@ const FIRST_LOOK_MAX: Duration = Duration::from_secs(60);
 
 /// Looks at a service are further apart than this many of its intervals: nobody knows what was between.
 const GAP_INTERVALS: u32 = 3;
+/// But no shorter pause than this counts as such: looks at other services may be slow, and keep this one waiting.
+const GAP_MIN: Duration = Duration::from_secs(60);
 
 /// Where a service is in its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +71,7 @@ impl Looks {
     /// earlier ones came to no result.
     pub fn is_after_gap(&self, id: AllocationId, now: Instant) -> bool {
         let (Some(interval), Some(last)) = (self.intervals.get(&id), self.results.get(&id)) else { return true };
-        now.saturating_duration_since(*last) > interval.saturating_mul(GAP_INTERVALS)
+        now.saturating_duration_since(*last) > interval.saturating_mul(GAP_INTERVALS).max(GAP_MIN)
     }
 
     /// A look has ended, with a result or without one. The next one begins an interval after it began, or

@@ -156,11 +156,11 @@ impl Ledger {
         if !(least..=most).contains(&replicas) {
             return Err(Refusal::ReplicasOutOfBounds { id, asked: replicas, least, most });
         }
-        if replicas == known.wanted {
+        let (wanted, detail) = (known.wanted, change_text(known.wanted, replicas));
+        self.forget_adopted(id);
+        if replicas == wanted {
             return Ok(Outcome::Done);
         }
-        let detail = change_text(known.wanted, replicas);
-        self.forget_adopted(id);
         self.change_scaling(context, id, |state, at| state.set_wanted(replicas, Some(by.name.clone()), None, at));
         self.record(context, &by.name, AuditAction::AllocationScaled, Subject { allocation: Some(id), node: None }, detail);
         Ok(Outcome::Done)
@@ -435,6 +435,10 @@ impl Ledger {
     fn ask_to_leave(&mut self, context: &mut ApplyContext, service: &Allocation, number: u32) {
         let id = lane_id(service.id, number);
         let (Some(replica), Some(state)) = (self.allocations.get(&id), service.scaling.as_deref()) else { return };
+        // Its service does not know yet that it was ended just now.
+        if replica.state.is_terminal() {
+            return;
+        }
         let Some(drain) = replica.spec.scaling.as_ref().map(|scaling| scaling.drain) else { return };
         let by = state.change.as_ref().and_then(|change| change.by.clone()).unwrap_or_else(|| SCALING.to_owned());
         if replica.state == AllocationState::Staging {
