@@ -196,7 +196,7 @@ mod tests {
         trial.second = 135;
         assert!(!trial.looks.is_after_gap(id(1), trial.now()));
         assert_eq!(trial.looks.begin(trial.now()), [id(1)]);
-        trial.second = 136;
+        trial.second = 166;
         trial.looks.end(id(1), trial.now(), false);
         assert!(trial.looks.is_after_gap(id(1), trial.now()), "the quorum did not answer");
         trial.looks.begin(trial.now() + Duration::from_secs(10));
