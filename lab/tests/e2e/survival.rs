@@ -51,7 +51,9 @@ fn other_agent(w: &World) {
     let before = lines_so_far(w, &id);
     w.wait("the others' lines to go on", || lines_so_far(w, &id) > before + 20);
     faults::start_node(&w.dir, "n3").unwrap();
-    assert_eq!(text(&w.status(&id), "state"), "Running");
+    // On a slow machine it may have ended before the agent was back.
+    let state = text(&w.status(&id), "state");
+    assert!(["Running", "Completed"].contains(&state.as_str()), "{state}");
     complete(w, &id, 160);
     assert_eq!(text(&w.status(&id), "requeue_count"), "0");
 }
