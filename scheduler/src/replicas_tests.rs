@@ -1,4 +1,4 @@
-//! Where replicas of scaled services are placed, in which order, and what is said of those that wait.
+//! Where replicas of scaled services are placed, in which order, and why those that wait do so.
 
 use crate::backfill_tests::{HALF, began, lasting, placed, reason, summary};
 use crate::likeness::Likenesses;

@@ -255,7 +255,7 @@ impl Known {
         }
     }
 
-    /// What people are told of a look whose result was noted. `missing`: why it found no value.
+    /// What the log says of a look whose result was noted. `missing`: why it found no value.
     fn notice<'a>(&self, missing: Option<&'a String>, now: Timestamp) -> Option<Notice<'a>> {
         let before = self.state.reading.as_ref();
         let Some(why) = missing else {
@@ -270,7 +270,7 @@ impl Known {
     }
 }
 
-/// That a metric has no value is told when that begins, when it lasts, and when it is over.
+/// What the log says of a metric without a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notice<'a> {
     Begins(&'a str),
@@ -284,12 +284,12 @@ mod tests {
     use lattice_model::{Amount, Drain, ScaleMetric, ScalePolicy};
 
     #[test]
-    fn a_missing_metric_is_told_when_it_begins_when_it_lasts_and_when_it_is_over() {
+    fn a_missing_metric_is_logged_when_it_begins_when_it_lasts_and_when_it_is_over() {
         let policy = Some(ScalePolicy::new(ScaleMetric::CpuUtilization, Amount(800_000)));
         let scaling = Scaling { replicas_min: 2, replicas_max: 6, policy, drain: Drain::default() };
         let mut known = Known { scaling, state: ScalingState { wanted: 2, running: 2, ..ScalingState::default() } };
         let mut now = Timestamp(1_000_000);
-        let mut told = Vec::new();
+        let mut logged = Vec::new();
         let missing = || Err("away".to_owned());
         let (within, above) = (|| Ok(Amount(700_000)), || Ok(Amount(900_000)));
         let found = [within(), missing(), missing(), missing(), missing(), within(), above(), missing()];
@@ -297,11 +297,11 @@ mod tests {
             now = Timestamp(now.0 + 60_000);
             // As a look does it, with a ledger that takes each step.
             let Ok(step) = next(&known.scaling, &known.state, found, now) else {
-                told.push("unchanged");
+                logged.push("unchanged");
                 continue;
             };
             let Step::Note { found } = &step else { panic!("{step:?}") };
-            told.push(match known.notice(found.as_ref().err(), now) {
+            logged.push(match known.notice(found.as_ref().err(), now) {
                 Some(Notice::Begins("away")) => "begins",
                 Some(Notice::Lasts("away")) => "lasts",
                 Some(Notice::Ends) => "ends",
@@ -310,7 +310,7 @@ mod tests {
             });
             known.state.take(&known.scaling, step, now);
         }
-        assert_eq!(told, ["noted", "begins", "noted", "lasts", "unchanged", "ends", "noted", "begins"]);
+        assert_eq!(logged, ["noted", "begins", "noted", "lasts", "unchanged", "ends", "noted", "begins"]);
     }
 
     #[test]
