@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod allocation;
 pub mod allocation_state;
 pub mod attempt;

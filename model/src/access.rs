@@ -1,0 +1,442 @@
+//! Who may do what: roles, to whom they are granted, and the one table of the API's methods.
+//!
+//! ```text
+//!   Principal ──bindings of the ledger──▶ Roles ─┐
+//!   object: owner, tenant ──▶ Relation ──────────┼──▶ table: Reach of a method ──▶ allowed or not
+//!   method, such as AllocationService/Cancel ────┘
+//! ```
+//!
+//! Agents ask the table before they do what a method asks; the quorum's ledger asks it again for
+//! every command.
+
+mod table;
+
+pub use table::{Rule, methods, rule};
+
+use crate::principal::Principal;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// A role that can be granted. Everybody has the role `user` without a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// Acts for all work of one tenant and names its members.
+    TenantAdmin,
+    /// Runs the machines: nodes, holds, other users' work, but not what the work reads and writes.
+    Operator,
+    /// May do everything. Whoever has an operator's certificate has this role too.
+    SystemAdmin,
+}
+
+impl Role {
+    /// All roles that can be granted.
+    pub const ALL: [Self; 3] = [Self::TenantAdmin, Self::Operator, Self::SystemAdmin];
+
+    /// The name that users type and read.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TenantAdmin => "tenant-admin",
+            Self::Operator => "operator",
+            Self::SystemAdmin => "system-admin",
+        }
+    }
+
+    /// Whether it is granted for one tenant.
+    pub fn is_of_tenant(self) -> bool {
+        self == Self::TenantAdmin
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Why a text names no role that can be granted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RoleError {
+    /// Everybody has it.
+    #[error("everybody has the role user: it is not granted")]
+    User,
+    /// A role of the design that is not built.
+    #[error("the role claiming-user belongs to nodes that a user claims for sensitive work, which is not built yet")]
+    ClaimingUser,
+    /// None of the roles.
+    #[error("{given:?} is no role: tenant-admin, operator or system-admin")]
+    Unknown {
+        /// The text.
+        given: String,
+    },
+}
+
+impl FromStr for Role {
+    type Err = RoleError;
+
+    fn from_str(text: &str) -> Result<Self, RoleError> {
+        match (text, Self::ALL.into_iter().find(|role| role.name() == text)) {
+            (_, Some(role)) => Ok(role),
+            ("user", None) => Err(RoleError::User),
+            ("claiming-user", None) => Err(RoleError::ClaimingUser),
+            (other, None) => Err(RoleError::Unknown { given: other.to_owned() }),
+        }
+    }
+}
+
+/// An account or a group of accounts, as the machine that served the command knew it: name and number. Shown as
+/// `user:alice` and `group:physics`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Subject {
+    /// An account: whoever has both its name and its user id.
+    User {
+        /// Its name.
+        name: String,
+        /// Its user id.
+        uid: u32,
+    },
+    /// All accounts that are in a group, be it their primary one or another.
+    Group {
+        /// Its name.
+        name: String,
+        /// Its group id.
+        gid: u32,
+    },
+}
+
+impl Subject {
+    /// Whether a principal is this account, or in this group.
+    pub fn includes(&self, principal: &Principal) -> bool {
+        match self {
+            Self::User { name, uid } => principal.uid == *uid && principal.name == *name,
+            Self::Group { gid, .. } => principal.gid == *gid || principal.groups.contains(gid),
+        }
+    }
+
+    /// Its kind and name, without its number: what a user types to remove it.
+    pub fn name(&self) -> SubjectName {
+        match self {
+            Self::User { name, .. } => SubjectName { is_group: false, name: name.clone() },
+            Self::Group { name, .. } => SubjectName { is_group: true, name: name.clone() },
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name().fmt(f)
+    }
+}
+
+/// How a user names an account or a group: `user:alice`, `group:physics`, or `alice` for the account.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SubjectName {
+    /// Whether it is a group.
+    pub is_group: bool,
+    /// The name of the account or group.
+    pub name: String,
+}
+
+/// Largest size of the name of an account or group, in bytes.
+pub const SUBJECT_NAME_BYTES_MAX: usize = 256;
+
+/// A text that names neither an account nor a group.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{given:?} names no account or group: write user:NAME or group:NAME, a name of 1 to {SUBJECT_NAME_BYTES_MAX} bytes without control characters"
+)]
+pub struct SubjectNameError {
+    /// The text.
+    pub given: String,
+}
+
+impl FromStr for SubjectName {
+    type Err = SubjectNameError;
+
+    fn from_str(text: &str) -> Result<Self, SubjectNameError> {
+        let (is_group, name) = match text.split_once(':') {
+            Some(("group", name)) => (true, name),
+            Some(("user", name)) => (false, name),
+            Some(_) => (false, ""),
+            None => (false, text),
+        };
+        if name.is_empty() || name.len() > SUBJECT_NAME_BYTES_MAX || name.chars().any(char::is_control) {
+            return Err(SubjectNameError { given: text.to_owned() });
+        }
+        Ok(Self { is_group, name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for SubjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}:{}", if self.is_group { "group" } else { "user" }, self.name))
+    }
+}
+
+/// A granted role.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RoleBinding {
+    /// Who has it.
+    pub subject: Subject,
+    /// The role.
+    pub role: Role,
+    /// The tenant of a [`Role::TenantAdmin`]; `None` for the other roles.
+    pub tenant: Option<String>,
+}
+
+/// The roles of one principal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roles {
+    /// [`Role::Operator`].
+    pub operator: bool,
+    /// [`Role::SystemAdmin`].
+    pub system_admin: bool,
+    /// The tenants of which it is [`Role::TenantAdmin`].
+    pub admin_of: BTreeSet<String>,
+    /// Root of a machine whose agents vouch for users, if the cluster lets root act for everybody
+    /// ([`RootMay`]).
+    pub root: bool,
+}
+
+impl Roles {
+    /// The roles that these bindings give to a principal. `root_may` decides about root.
+    pub fn of<'a>(principal: &Principal, bindings: impl IntoIterator<Item = &'a RoleBinding>, root_may: RootMay) -> Self {
+        let root = principal.is_root() && root_may == RootMay::ActForEverybody;
+        let mut roles = Self { root, ..Self::default() };
+        for binding in bindings.into_iter().filter(|binding| binding.subject.includes(principal)) {
+            match binding.role {
+                Role::Operator => roles.operator = true,
+                Role::SystemAdmin => roles.system_admin = true,
+                Role::TenantAdmin => roles.admin_of.extend(binding.tenant.clone()),
+            }
+        }
+        roles
+    }
+
+    /// How the principal with these roles stands to an object of `owner` in `tenant` (empty: of no tenant).
+    pub fn relation(&self, principal: &Principal, owner: &Principal, tenant: &str) -> Relation {
+        if principal.owns(owner) {
+            Relation::Own
+        } else {
+            self.relation_to_tenant(tenant)
+        }
+    }
+
+    /// How the principal with these roles stands to a tenant itself, or to an object of another owner in it.
+    pub fn relation_to_tenant(&self, tenant: &str) -> Relation {
+        if self.admin_of.contains(tenant) { Relation::OwnTenant } else { Relation::Foreign }
+    }
+
+    /// Whether the table lets a principal with these roles call a method on an object to which it stands so. A method that
+    /// is not in the table: nobody may.
+    pub fn may(&self, method: &str, relation: Relation) -> bool {
+        rule(method).is_some_and(|rule| self.reach(rule).covers(relation))
+    }
+
+    /// How far a principal with these roles may go with a method.
+    pub fn reach(&self, rule: &Rule) -> Reach {
+        let of = |has: bool, reach: Reach| if has { reach } else { Reach::Nothing };
+        [
+            rule.user,
+            of(!self.admin_of.is_empty(), rule.tenant_admin),
+            of(self.operator, rule.operator),
+            of(self.system_admin, rule.system_admin),
+            of(self.root, rule.root),
+        ]
+        .into_iter()
+        .max()
+        .unwrap_or(Reach::Nothing)
+    }
+}
+
+/// How a caller stands to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Relation {
+    /// It owns the object.
+    Own,
+    /// It is an admin of the object's tenant.
+    OwnTenant,
+    /// Neither.
+    Foreign,
+}
+
+impl Relation {
+    /// All relations.
+    pub const ALL: [Self; 3] = [Self::Own, Self::OwnTenant, Self::Foreign];
+}
+
+/// To which objects a role may apply a method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// To none.
+    Nothing,
+    /// To its own.
+    Own,
+    /// To its own, and to those of the tenants of which it is an admin.
+    OwnTenant,
+    /// To all; also the reach of a method that is about no object of anybody.
+    Everything,
+}
+
+impl Reach {
+    /// Whether an object to which the caller stands so is within this reach.
+    pub fn covers(self, relation: Relation) -> bool {
+        match relation {
+            Relation::Own => self >= Self::Own,
+            Relation::OwnTenant => self >= Self::OwnTenant,
+            Relation::Foreign => self == Self::Everything,
+        }
+    }
+
+    /// The word that users read: `no`, `own`, `tenant` or `all`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "no",
+            Self::Own => "own",
+            Self::OwnTenant => "tenant",
+            Self::Everything => "all",
+        }
+    }
+}
+
+/// What root of a machine whose agents vouch for users may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RootMay {
+    /// What the column `root` of the table says: it acts for every user.
+    #[default]
+    ActForEverybody,
+    /// What any user may, and what is granted to `user:root`.
+    ActForItself,
+}
+
+impl RootMay {
+    /// The words that users type and read.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ActForEverybody => "everybody",
+            Self::ActForItself => "itself",
+        }
+    }
+
+    /// Whether it is the default.
+    pub fn is_everybody(&self) -> bool {
+        *self == Self::ActForEverybody
+    }
+}
+
+impl FromStr for RootMay {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "everybody" => Ok(Self::ActForEverybody),
+            "itself" => Ok(Self::ActForItself),
+            _ => Err("root acts for everybody or for itself"),
+        }
+    }
+}
+
+/// What the quorum knows of a principal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Its roles.
+    pub roles: Roles,
+    /// The tenants that have members, of which it is a member or an admin.
+    pub member_of: BTreeSet<String>,
+    /// The tenants that have members, of which it is neither.
+    pub closed_to_it: BTreeSet<String>,
+    /// The tenant of its work that names none.
+    pub default_tenant: Option<String>,
+}
+
+/// A change of one tenant's members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberChange {
+    /// The tenant.
+    pub tenant: String,
+    /// What happens.
+    pub step: MemberStep,
+}
+
+/// What happens to a tenant's members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemberStep {
+    /// Becomes a member, or stays one. `is_default`: work of this account or group that names no
+    /// tenant belongs to this one, and to no other that was its default before; `false`: as before.
+    Add {
+        /// The account or group.
+        subject: Subject,
+        /// Whether the tenant becomes its default.
+        is_default: bool,
+    },
+    /// Is no member any more.
+    Remove {
+        /// The account or group.
+        subject: SubjectName,
+    },
+}
+
+/// A member of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TenantMember {
+    /// The account or group.
+    pub subject: Subject,
+    /// Whether the tenant is its default.
+    pub is_default: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn principal(name: &str, uid: u32, groups: &[u32]) -> Principal {
+        Principal { name: name.to_owned(), uid, gid: uid, groups: groups.to_vec() }
+    }
+
+    fn binding(subject: Subject, role: Role, tenant: Option<&str>) -> RoleBinding {
+        RoleBinding { subject, role, tenant: tenant.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_role_reaches_those_whom_the_binding_names_by_name_and_number() {
+        let alice = Subject::User { name: "alice".to_owned(), uid: 7 };
+        let physics = Subject::Group { name: "physics".to_owned(), gid: 50 };
+        let bindings = [binding(alice, Role::Operator, None), binding(physics, Role::TenantAdmin, Some("physics"))];
+        let of = |principal: &Principal| Roles::of(principal, &bindings, RootMay::ActForEverybody);
+        assert!(of(&principal("alice", 7, &[])).operator);
+        assert_eq!(of(&principal("bob", 7, &[])), Roles::default(), "another account that got the number");
+        assert_eq!(of(&principal("alice", 8, &[])), Roles::default(), "the name on another machine");
+        let bob = of(&principal("bob", 9, &[1, 50]));
+        assert_eq!(bob.admin_of, BTreeSet::from(["physics".to_owned()]));
+        assert_eq!(bob.relation(&principal("bob", 9, &[]), &principal("eve", 3, &[]), "physics"), Relation::OwnTenant);
+        assert_eq!(bob.relation(&principal("bob", 9, &[]), &principal("eve", 3, &[]), ""), Relation::Foreign);
+    }
+
+    #[test]
+    fn root_acts_for_everybody_until_the_site_narrows_it() {
+        let root = principal("root", 0, &[]);
+        let (wide, narrow) = (Roles::of(&root, [], RootMay::ActForEverybody), Roles::of(&root, [], RootMay::ActForItself));
+        assert!(wide.may("AllocationService/Cancel", Relation::Foreign) && !narrow.may("AllocationService/Cancel", Relation::Foreign));
+        assert!(narrow.may("AllocationService/Cancel", Relation::Own));
+        assert!(!wide.may("AdminService/GrantRole", Relation::Foreign), "root alone changes no cluster");
+    }
+
+    #[test]
+    fn names_of_subjects_and_roles_are_read_as_they_are_printed_and_all_else_is_refused() {
+        for text in ["user:alice", "group:physics"] {
+            assert_eq!(text.parse::<SubjectName>().unwrap().to_string(), text);
+        }
+        assert_eq!("alice".parse::<SubjectName>().unwrap().to_string(), "user:alice");
+        for text in ["", "user:", "grp:x", "a\nb", "user:a\u{7}"] {
+            assert!(text.parse::<SubjectName>().is_err(), "{text:?}");
+        }
+        for role in Role::ALL {
+            assert_eq!(role.name().parse::<Role>(), Ok(role));
+        }
+        assert_eq!("user".parse::<Role>(), Err(RoleError::User));
+        assert_eq!("claiming-user".parse::<Role>(), Err(RoleError::ClaimingUser));
+        assert!("admin".parse::<Role>().is_err());
+    }
+}
