@@ -2,8 +2,9 @@
 //! and exec of as many programs. With `--million`: what a group of a million tasks costs the members.
 //!
 //! One cluster of four agents on this machine, each of which has all processors for its tasks. The group of one agent
-//! is restricted to the first; the others are idle meanwhile. Everything is measured in each round, and whatever was
-//! last in a round is first in the next.
+//! is restricted to the first; the others are idle meanwhile. The group of all agents runs once with as many tasks at
+//! once as one agent has, and once with as many as four nodes would run, which share the processors of this machine.
+//! Everything is measured in each round, and whatever was last in a round is first in the next.
 
 mod commands;
 mod hyperqueue;
@@ -39,6 +40,9 @@ const MEMBERS: u32 = 1;
 const HYPER_QUEUE_RATIO: f64 = 1.3;
 const ONE_AGENT: &str = "lattice, one agent";
 const ALL_AGENTS: &str = "lattice, four agents";
+const ALL_AGENTS_AS_MANY: &str = "lattice, four agents, as many tasks at once as one";
+/// The smallest number of tasks that end a second on four agents, relative to one agent with as many tasks at once.
+const SPREAD_RATIO: f64 = 1.0;
 const HYPER_QUEUE: &str = "HyperQueue";
 const BARE: &str = "bare fork and exec";
 
@@ -111,13 +115,14 @@ impl<'a> Contender<'a> {
 fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     let lattice = Lattice::to(cluster, "n1")?;
     let queue = HyperQueue::start(machine.cores, notes)?;
-    let group = |node: Option<&'static str>| {
+    let group = |node: Option<&'static str>, at_once: Option<usize>| {
         let lattice = &lattice;
-        move |tasks: u32| run_group(lattice, tasks, node)
+        move |tasks: u32| run_group(lattice, tasks, node, at_once)
     };
     let mut contenders = vec![
-        Contender::new(ONE_AGENT, group(Some("n1"))),
-        Contender::new(ALL_AGENTS, group(None)),
+        Contender::new(ONE_AGENT, group(Some("n1"), None)),
+        Contender::new(ALL_AGENTS_AS_MANY, group(None, Some(machine.cores))),
+        Contender::new(ALL_AGENTS, group(None, None)),
         Contender::new(BARE, |tasks| run_bare(tasks, machine.cores)),
     ];
     if let Some(queue) = &queue {
@@ -146,15 +151,20 @@ fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut 
     let peers = [(HYPER_QUEUE, of(HYPER_QUEUE)), (BARE, of(BARE))];
     let ours = of(ONE_AGENT).context("no agent was measured")?;
     let one = compared(&format!("{TASKS} tasks of a group on one node: ended a second"), "/s", ours, &peers, target, notes)?;
-    let all = of(ALL_AGENTS).context("the agents were not measured")?;
-    let name = format!("the same on {AGENTS} nodes, all of them this machine");
+    let not_measured = "the agents were not measured";
+    let as_many = of(ALL_AGENTS_AS_MANY).context(not_measured)?;
+    let name = format!("the same on {AGENTS} nodes, {} tasks at once in all", machine.cores);
+    let target = Target::RatioAtLeast { peer: ONE_AGENT.to_owned(), at_least: SPREAD_RATIO };
+    let as_many = compared(&name, "/s", as_many, &[(ONE_AGENT, of(ONE_AGENT))], Some(target), notes)?;
+    let all = of(ALL_AGENTS).context(not_measured)?;
+    let name = format!("the same on {AGENTS} nodes, {AGENTS} times as many tasks at once as this machine has cores");
     let all = compared(&name, "/s", all, &[(ONE_AGENT, of(ONE_AGENT)), (BARE, of(BARE))], None, notes)?;
-    Ok(vec![one, all])
+    Ok(vec![one, as_many, all])
 }
 
-/// Submits a group, on this node alone if one is given, and waits for its end.
-fn run_group(lattice: &Lattice, tasks: u32, node: Option<&str>) -> Result<Duration> {
-    let group = group_of(tasks);
+/// Submits a group, on this node alone if one is given, with at most so many tasks at once, and waits for its end.
+fn run_group(lattice: &Lattice, tasks: u32, node: Option<&str>, at_once: Option<usize>) -> Result<Duration> {
+    let group = group_of(tasks) + &at_once.map_or_else(String::new, |most| format!("%{most}"));
     let node: Vec<&str> = node.iter().flat_map(|node| ["-w", *node]).collect();
     let args = [&["submit", "-q", "--wait", &group, "--cores=1"], &node[..], &["--", "/bin/true"]].concat();
     let took = time_of(&mut lattice.command(&args))?;
