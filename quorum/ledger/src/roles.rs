@@ -75,9 +75,8 @@ impl Ledger {
         (subject, role, tenant): (&SubjectName, Role, Option<&str>),
         by: &str,
     ) -> Result<Outcome, Refusal> {
-        let is_meant = |binding: &&RoleBinding| {
-            binding.role == role && binding.tenant.as_deref() == tenant && binding.subject.name() == *subject
-        };
+        let is_meant =
+            |binding: &&RoleBinding| binding.role == role && binding.tenant.as_deref() == tenant && binding.subject.name() == *subject;
         let revoked: Vec<RoleBinding> = self.roles.iter().filter(is_meant).cloned().collect();
         if revoked.is_empty() {
             return Err(Refusal::NoSuchBinding { subject: subject.clone(), role, tenant: tenant.map(str::to_owned) });
@@ -92,8 +91,7 @@ impl Ledger {
 
     /// The tenant is deleted: nobody is its admin any more. Returns how many bindings are gone.
     pub(super) fn revoke_admins_of(&mut self, tenant: &str) -> usize {
-        let admins: Vec<RoleBinding> =
-            self.roles.iter().filter(|binding| binding.tenant.as_deref() == Some(tenant)).cloned().collect();
+        let admins: Vec<RoleBinding> = self.roles.iter().filter(|binding| binding.tenant.as_deref() == Some(tenant)).cloned().collect();
         for binding in &admins {
             self.roles.remove(binding);
         }

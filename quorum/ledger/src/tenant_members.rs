@@ -40,7 +40,8 @@ impl Ledger {
         let roles = self.roles_of(by);
         let own: BTreeSet<&str> = self.tenant_members.memberships(by).map(|(tenant, ..)| tenant).collect();
         let is_its = |tenant: &str| own.contains(tenant) || roles.admin_of.contains(tenant);
-        let (its, others): (BTreeSet<String>, BTreeSet<String>) = self.tenant_members.tenants().map(str::to_owned).partition(|tenant| is_its(tenant));
+        let (its, others): (BTreeSet<String>, BTreeSet<String>) =
+            self.tenant_members.tenants().map(str::to_owned).partition(|tenant| is_its(tenant));
         let default_tenant = self.default_tenant(by).ok().flatten();
         Standing { member_of: its, closed_to_it: others, default_tenant, roles }
     }
@@ -90,13 +91,7 @@ impl Ledger {
     }
 
     /// Removes all members of this name, whatever their numbers.
-    fn remove_member(
-        &mut self,
-        context: &mut ApplyContext,
-        tenant: &str,
-        subject: &SubjectName,
-        by: &str,
-    ) -> Result<Outcome, Refusal> {
+    fn remove_member(&mut self, context: &mut ApplyContext, tenant: &str, subject: &SubjectName, by: &str) -> Result<Outcome, Refusal> {
         let removed = self.tenant_members.remove(tenant, subject);
         if removed.is_empty() {
             return Err(Refusal::NoSuchMember { tenant: tenant.to_owned(), subject: subject.clone() });

@@ -202,7 +202,7 @@ impl Ledger {
         context.changed.tenants.insert(name.to_owned());
         let detail = match (members, admins) {
             (0, 0) => name.to_owned(),
-            _ => format!("{name}, with {} and {}", counted(members, "member"), counted(admins, "grant of tenant-admin")),
+            _ => format!("{name}, with {} and {}", counted(members, "member"), counted(admins, "admin")),
         };
         self.record(context, by, AuditAction::TenantDeleted, Subject::default(), detail);
         Ok(Outcome::Done)
