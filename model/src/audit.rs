@@ -179,6 +179,16 @@ actions! {
     DagCancelRequested,
     /// A scaled service gets another number of replicas.
     AllocationScaled,
+    /// A role was granted to an account or group.
+    RoleGranted,
+    /// A role was revoked.
+    RoleRevoked,
+    /// An account or group became a member of a tenant, or the tenant its default.
+    TenantMemberAdded,
+    /// It is no member any more.
+    TenantMemberRemoved,
+    /// A call that would have changed something was refused.
+    AccessDenied,
 }
 
 impl AuditAction {

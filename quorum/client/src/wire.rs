@@ -18,7 +18,7 @@ pub use lattice_ledger::{
     WatchCursor,
 };
 pub use leader_status::{AdmissionsStatus, AdmittedNode, KeyRole, KeyStatus, KeyringStatus, LeaseStatus, WaitingNode};
-pub use request::{CLAIMS_MAX, MembersChange, MembersOrder, NODES_ASKED_MAX, NODES_SAMPLED_MAX, Request};
+pub use request::{CLAIMS_MAX, MembersChange, MembersOrder, NODES_ASKED_MAX, NODES_SAMPLED_MAX, Proof, Request};
 pub use session::{Down, HeldKeys, MayMove, MemberList, Up};
 pub use status::{ClockAlarm, MemberStatus, NotifyStatus, QuorumStatus};
 pub use watch::{Change, WatchAllocations, WatchMessage, WatchRequest};

@@ -1,5 +1,5 @@
 //! Audited accesses to somebody else's work. They are recorded before they happen: if the record is
-//! not committed, the access is refused.
+//! not committed, the access is refused. Denials are recorded afterwards.
 
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
@@ -49,6 +49,8 @@ pub enum AccessKind {
     AuditExported,
     MeasurementsRead,
     WorkSignalled,
+    /// A call that was refused. It may concern no allocation.
+    Denied,
 }
 
 impl AccessKind {
@@ -62,6 +64,7 @@ impl AccessKind {
             Self::AuditExported => AuditAction::AuditExported,
             Self::MeasurementsRead => AuditAction::MeasurementsRead,
             Self::WorkSignalled => AuditAction::WorkSignalled,
+            Self::Denied => AuditAction::AccessDenied,
         }
     }
 }

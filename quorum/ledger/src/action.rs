@@ -20,6 +20,7 @@ use super::{
     Access, AccessKind, ApplyContext, DomainKey, HeldShare, Ledger, MembersStep, NodeStateChange, NotifyChannel, Outcome, Registration,
     VniPoolChange, holds, level,
 };
+use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Subject, SubjectName};
 use lattice_model::conformance::Components;
 use lattice_model::scaling::Step;
 use lattice_model::{
@@ -204,7 +205,7 @@ commands! { |ledger, context|
         => 1, New, Operator(by, &["AdminService/CreateTenant", "AdminService/UpdateTenant"]), 256,
         ledger.set_tenant(context, change, by);
 
-    /// Deletes a tenant that has no work. Its name then has no limits.
+    /// Deletes a tenant that has no work, with its members and admins. Its name then has no limits.
     DeleteTenant { name: String, by: String }
         => 1, Keeps, Operator(by, &["AdminService/DeleteTenant"]), 256, ledger.delete_tenant(context, name, by);
 
@@ -271,10 +272,12 @@ commands! { |ledger, context|
         ended: EndedLimitsChange,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         dag_size: Option<u32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        root_may: Option<RootMay>,
         by: String,
     }
         => 1, New, Operator(by, &["AdminService/SetLimits"]), 256,
-        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days, *share_policy, *ended, *dag_size), by);
+        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days, *share_policy, *ended, *dag_size, *root_may), by);
 
     /// The leader's clock: this deadline of the node's drain has passed.
     EndDrained { node: NodeId, deadline: Timestamp }
@@ -459,6 +462,20 @@ commands! { |ledger, context|
     CancelDag { id: DagId, by: Principal }
         => 1, Keeps, UserOfDag(by, *id), 256, ledger.cancel_dag(context, *id, by);
 
+    /// Grants a role. A repetition is a success.
+    GrantRole { binding: RoleBinding, by: String }
+        => 1, New, Operator(by, &["AdminService/GrantRole"]), binding_bytes(binding), ledger.grant_role(context, binding, by);
+
+    /// Revokes a role of an account or group.
+    RevokeRole { subject: SubjectName, role: Role, tenant: Option<String>, by: String }
+        => 1, Keeps, Operator(by, &["AdminService/RevokeRole"]), 256 + subject.name.len() + tenant.as_ref().map_or(0, String::len),
+        ledger.revoke_role(context, (subject, *role, tenant.as_deref()), by);
+
+    /// Changes the members of a tenant. Adding a member that it has is a success.
+    SetTenantMember { change: MemberChange, by: String }
+        => 1, member_urgency(change), Operator(by, &["AdminService/AddTenantMember", "AdminService/RemoveTenantMember"]),
+        member_bytes(change), ledger.set_tenant_member(context, change, by);
+
     /// The ledger's time is [`super::Command::at`] from now on, however long ago the last command
     /// was. A leader proposes this when it has measured that time with a monotonic clock, or, at
     /// the beginning of its term, from the clocks of a majority.
@@ -466,11 +483,47 @@ commands! { |ledger, context|
         => 1, Keeps, Member, 256, Ok(Outcome::Done);
 }
 
+impl Action {
+    /// The tenant that it changes, if the tenant's admins may do that.
+    pub fn concerns_tenant(&self) -> Option<&str> {
+        match self {
+            Self::SetTenantMember { change, .. } => Some(&change.tenant),
+            _ => None,
+        }
+    }
+}
+
 /// Records of read measurements are more urgent than others, because operators must still be able
 /// to examine what fills the disks. There is at most one an hour for each operator, allocation and
 /// command.
 fn access_urgency(kind: AccessKind) -> Urgency {
     if kind == AccessKind::MeasurementsRead { Keeps } else { New }
+}
+
+/// Taking rights away is more urgent than giving them.
+fn member_urgency(change: &MemberChange) -> Urgency {
+    match change.step {
+        MemberStep::Add { .. } => New,
+        MemberStep::Remove { .. } => Keeps,
+    }
+}
+
+fn member_bytes(change: &MemberChange) -> usize {
+    let subject = match &change.step {
+        MemberStep::Add { subject, is_default: _ } => subject_bytes(subject),
+        MemberStep::Remove { subject } => subject.name.len(),
+    };
+    256 + change.tenant.len() + subject
+}
+
+fn binding_bytes(RoleBinding { subject, role: _, tenant }: &RoleBinding) -> usize {
+    256 + subject_bytes(subject) + tenant.as_ref().map_or(0, String::len)
+}
+
+fn subject_bytes(subject: &Subject) -> usize {
+    match subject {
+        Subject::User { name, uid: _ } | Subject::Group { name, gid: _ } => name.len(),
+    }
 }
 
 fn telemetry_urgency(mode: TelemetryMode) -> Urgency {

@@ -4,6 +4,7 @@ use super::corresponding::AwaitedTasks;
 use super::preemptions::may_have_begun;
 use super::refusal::{DependencyRefusal, Refusal};
 use super::state::scaled_services::is_asked_to_leave;
+use super::tenant_members::was_sent_as;
 use super::waits::Requeue;
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use lattice_model::{
@@ -22,12 +23,13 @@ impl Ledger {
         claim: Option<&Claim>,
     ) -> Result<Outcome, Refusal> {
         if let Some(there) = self.allocations.get(&id) {
-            let same = there.was_submitted_as(spec) && there.owner == *owner;
+            let same = there.owner == *owner && was_sent_as(there, spec);
             return if same { Ok(Outcome::Done) } else { Err(Refusal::AllocationExists { id }) };
         }
         if spec.depends_on.iter().any(|dependency| dependency.on == id) {
             return Err(Refusal::Dependency { on: id.to_string(), why: DependencyRefusal::Itself });
         }
+        let spec = &*self.with_tenant(spec, owner)?;
         self.admits_to_queue(spec)?;
         self.admits_dependencies(spec, owner)?;
         // Before its script has records dropped, maybe those of what it depends on.
@@ -75,6 +77,7 @@ impl Ledger {
     /// # Errors
     /// The refusal that the submission would get.
     pub fn admits_submission(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
+        let spec = &*self.with_tenant(spec, owner)?;
         self.admits_to_queue(spec)?;
         self.admits_dependencies(spec, owner)?;
         self.would_admit_of_user(spec, owner, now.max(self.time))
@@ -94,7 +97,7 @@ impl Ledger {
         let Some(allocation) = self.allocations.get(&id) else {
             return Err(self.no_such_allocation(id));
         };
-        if !by.may_act_for(&allocation.owner) {
+        if !self.may("AllocationService/Cancel", by, &allocation.owner, &allocation.spec.tenant) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
         if allocation.state.is_terminal() {

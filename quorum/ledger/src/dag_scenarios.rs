@@ -45,7 +45,7 @@ fn ends(ledger: &Ledger, number: u128) -> Vec<Option<StepEnd>> {
 
 fn users_limit(users: UserLimitsChange, dag_size: Option<u32>) -> Action {
     let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size, by }
+    Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size, root_may: None, by }
 }
 
 /// What a dry run and a submission say, which is the same.

@@ -74,6 +74,8 @@ pub struct DagSummary {
 pub struct DagStatus {
     /// Its record.
     pub dag: Dag,
+    /// See [`Ledger::dag_tenant`].
+    pub tenant: String,
     /// Of each step, in the order of the record.
     pub steps: Vec<StepStatus>,
 }
@@ -166,9 +168,12 @@ impl Ledger {
             if !is_dag_name(&step.name) || !names.insert(&step.name) {
                 return malformed(format!("a name of a step has 1 to 128 bytes, and no other step has it: {:?}", step.name));
             }
-            let spec = submission.spec_of(step);
-            let admitted = self.admits_step(owner, step, &spec, &mut earlier);
-            admitted.map_err(|refusal| Refusal::DagStep { step: step.name.clone(), refusal: Box::new(refusal) })?;
+            let refused = |refusal| Refusal::DagStep { step: step.name.clone(), refusal: Box::new(refusal) };
+            let mut spec = submission.spec_of(step);
+            if let Some(tenant) = self.missing_tenant(&spec, owner).map_err(refused)? {
+                spec.tenant = tenant;
+            }
+            self.admits_step(owner, step, &spec, &mut earlier).map_err(refused)?;
             specs.push(spec);
         }
         Ok(specs)
@@ -281,7 +286,7 @@ impl Ledger {
         let Some(dag) = self.dags.get(id) else {
             return Err(Refusal::NoSuchDag { key: id.to_string() });
         };
-        if !by.may_act_for(&dag.owner) {
+        if !self.may("DagService/Cancel", by, &dag.owner, self.dag_tenant(dag)) {
             return Err(Refusal::DagNotYours { id, owner: dag.owner.name.clone() });
         }
         let unended = dag.counts().unended;
@@ -334,6 +339,14 @@ impl Ledger {
         Err(Refusal::AmbiguousDag { key: key.to_owned(), candidates })
     }
 
+    /// The tenant of all steps of a DAG whose records are kept; empty: they are of several, or of none.
+    pub fn dag_tenant(&self, dag: &Dag) -> &str {
+        let known = dag.steps.iter().filter_map(|step| self.allocations.get(&step.allocation));
+        let mut tenants = known.map(|allocation| allocation.spec.tenant.as_str());
+        let first = tenants.next().unwrap_or_default();
+        if tenants.all(|tenant| tenant == first) { first } else { "" }
+    }
+
     /// A DAG with the states of its steps.
     pub fn dag_status(&self, dag: &Dag) -> DagStatus {
         let inner: BTreeSet<AllocationId> = dag.steps.iter().map(|step| step.allocation).collect();
@@ -348,7 +361,7 @@ impl Ledger {
                 StepStatus { state, reason: None, others: BTreeMap::new() }
             }
         };
-        DagStatus { dag: dag.clone(), steps: dag.steps.iter().map(status).collect() }
+        DagStatus { dag: dag.clone(), tenant: self.dag_tenant(dag).to_owned(), steps: dag.steps.iter().map(status).collect() }
     }
 
     /// The newest `limit` DAGs that pass the filter, after this position. `None`: from the beginning of

@@ -59,7 +59,7 @@ impl Ledger {
         match condition {
             DependencyCondition::Mutex => {}
             DependencyCondition::Corresponding => {
-                if !owner.may_act_for(&parent.owner) {
+                if !self.may_affect(owner, parent) {
                     return refused(DependencyRefusal::NotYours);
                 }
                 let followers = more + self.task_groups.get(on).map_or(0, |tasks| tasks.follower_count());
@@ -69,7 +69,7 @@ impl Ledger {
                 return Ok(());
             }
         }
-        if !owner.may_act_for(&parent.owner) {
+        if !self.may_affect(owner, parent) {
             return refused(DependencyRefusal::NotYours);
         }
         // Neither the claim of a lane or replica nor its holdings are those of its group or service.
@@ -81,6 +81,11 @@ impl Ledger {
             return refused(DependencyRefusal::TooMany);
         }
         Ok(())
+    }
+
+    /// Whether this user may submit work that changes what another allocation does.
+    fn may_affect(&self, owner: &Principal, parent: &Allocation) -> bool {
+        self.may("AllocationService/Cancel", owner, &parent.owner, &parent.spec.tenant)
     }
 
     /// The dependencies of an allocation that this user is submitting.

@@ -265,7 +265,16 @@ fn a_parent_is_forgotten_once_its_children_know_how_it_ended() {
     let mut s = Story::new(0);
     let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
     let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    s.done(Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size: None, by });
+    s.done(Action::SetLimits {
+        sensitive_pool_size,
+        users,
+        budget_period_days: None,
+        share_policy: None,
+        ended,
+        dag_size: None,
+        root_may: None,
+        by,
+    });
     s.submit(1, 1, RequeuePolicy::Never, 0);
     s.submit(2, 1, RequeuePolicy::Never, 0);
     depends(&mut s, 3, &[(1, Any), (2, Success)]);
@@ -302,7 +311,16 @@ fn a_submission_whose_script_has_its_parent_forgotten_depends_on_it() {
     let mut s = Story::new(1);
     let users = UserLimitsChange { user_script_bytes: QuotaChange::AtMost(1000), ..UserLimitsChange::default() };
     let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    s.done(Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size: None, by });
+    s.done(Action::SetLimits {
+        sensitive_pool_size,
+        users,
+        budget_period_days: None,
+        share_policy: None,
+        ended,
+        dag_size: None,
+        root_may: None,
+        by,
+    });
     let script = |letter: &str| Entrypoint::Script { text: format!("#!/bin/sh\n{}", letter.repeat(600)).into(), args: vec![] };
     s.done(submission(1, AllocationSpec { entrypoint: script("a"), ..depending(&[]) }, 7));
     s.done(Action::Cancel { id: id(1), by: user(7) });

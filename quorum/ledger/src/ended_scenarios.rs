@@ -14,7 +14,16 @@ const HOUR_MS: u64 = 3_600_000;
 
 fn limits(users: UserLimitsChange, ended: EndedLimitsChange) -> Action {
     let sensitive_pool_size = QuotaChange::Keep;
-    Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size: None, by: "root".into() }
+    Action::SetLimits {
+        sensitive_pool_size,
+        users,
+        budget_period_days: None,
+        share_policy: None,
+        ended,
+        dag_size: None,
+        root_may: None,
+        by: "root".into(),
+    }
 }
 
 fn history_limit(most: QuotaChange) -> Action {

@@ -70,7 +70,7 @@ impl Ledger {
     pub fn renewable(&self, name: &str, token: u64, holder: &NodeId, user: Option<&Principal>) -> Result<&Lease, Refusal> {
         let stale = || Refusal::StaleLease { name: name.to_owned(), token };
         let lease = self.leases.get(name).filter(|l| l.token == token).ok_or_else(stale)?;
-        check_owner(name, lease, user)?;
+        self.check_lease_owner("LeaseService/Renew", name, lease, user)?;
         if lease.holder != *holder {
             return Err(held(name, lease));
         }
@@ -88,7 +88,7 @@ impl Ledger {
     ) -> Result<Outcome, Refusal> {
         match self.leases.get(name) {
             Some(lease) if lease.token == token => {
-                check_owner(name, lease, user)?;
+                self.check_lease_owner("LeaseService/Release", name, lease, user)?;
                 if user.is_none() && lease.holder != *holder {
                     return Err(held(name, lease));
                 }
@@ -169,6 +169,18 @@ impl Ledger {
         node.state.is_away().then(|| format!("its holder is {}: {}", node.state, node.state_reason))
     }
 
+    /// Only its own user may use a user's lease. No user may use an agent's lease, even with the right
+    /// token.
+    fn check_lease_owner(&self, method: &str, name: &str, lease: &Lease, user: Option<&Principal>) -> Result<(), Refusal> {
+        match &lease.user {
+            Some(owner) if user.is_none_or(|user| !self.may(method, user, owner, "")) => {
+                Err(Refusal::LeaseNotYours { name: name.to_owned(), owner: owner.name.clone() })
+            }
+            None if user.is_some() => Err(Refusal::LeaseNotYours { name: name.to_owned(), owner: format!("node {}", lease.holder) }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Refuses a node that has a hold.
     fn refuse_if_under_hold(&self, holder: &NodeId) -> Result<(), Refusal> {
         match self.node(holder).and_then(|n| n.holds.first()) {
@@ -194,18 +206,6 @@ fn well_formed(name: &str, ttl_ms: u64) -> Result<(), Refusal> {
         return Err(Refusal::Malformed { why: format!("a lease's time to live is {} to {} ms", TTL_MS.start(), TTL_MS.end()) });
     }
     Ok(())
-}
-
-/// Only its own user may use a user's lease. No user may use an agent's lease, even with the right
-/// token.
-fn check_owner(name: &str, lease: &Lease, user: Option<&Principal>) -> Result<(), Refusal> {
-    match &lease.user {
-        Some(owner) if user.is_none_or(|u| !u.may_act_for(owner)) => {
-            Err(Refusal::LeaseNotYours { name: name.to_owned(), owner: owner.name.clone() })
-        }
-        None if user.is_some() => Err(Refusal::LeaseNotYours { name: name.to_owned(), owner: format!("node {}", lease.holder) }),
-        Some(_) | None => Ok(()),
-    }
 }
 
 /// The identity of a user, without the groups, which may change.

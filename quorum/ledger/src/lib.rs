@@ -19,6 +19,8 @@
 //! * *holdings*: no part of a node is assigned twice;
 //! * *holds*: a node taken out of service gets no claim from that moment on;
 //! * *tenants* and the cluster's *limits*: concurrent schedulers never exceed a quota together;
+//! * *roles* and the *members* of tenants: whoever loses one has lost it at every agent, and a tenant takes the
+//!   same work everywhere;
 //! * *vClusters*: every scheduler sees the same queues and the same nodes for them;
 //! * *allocations*: an acknowledged submission is never lost, and its latest checkpoint is decided
 //!   once, whatever an isolated attempt still saves;
@@ -101,6 +103,7 @@ mod reports;
 mod requester;
 mod requeues;
 mod revocations;
+mod roles;
 mod scaled_services;
 mod services;
 mod sessions;
@@ -110,6 +113,7 @@ mod state;
 mod task_groups;
 mod task_states;
 mod telemetry;
+mod tenant_members;
 mod tenants;
 #[cfg(any(test, feature = "test-builders"))]
 pub mod test_builders;
@@ -168,6 +172,10 @@ mod requeue_scenarios;
 #[cfg(test)]
 mod revocation_scenarios;
 #[cfg(test)]
+mod role_properties;
+#[cfg(test)]
+mod role_scenarios;
+#[cfg(test)]
 mod scaled_service_properties;
 #[cfg(test)]
 mod scaled_service_scenarios;
@@ -185,6 +193,8 @@ mod task_group_properties;
 mod task_group_scenarios;
 #[cfg(test)]
 mod telemetry_scenarios;
+#[cfg(test)]
+mod tenant_member_scenarios;
 #[cfg(test)]
 mod tenant_scenarios;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::refusal::Refusal;
 use super::{ApplyContext, ClusterLimits, EndedLimitsChange, EndedStatus, Ledger, Outcome, QuotaChange, Subject, UserLimitsChange};
+use lattice_model::access::RootMay;
 use lattice_model::tenant::Excess;
 use lattice_model::{Allocation, AuditAction, BudgetPeriod, Claim, DagSize, NodeId, Quota, SharePolicy, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -30,13 +31,14 @@ impl Ledger {
     pub(super) fn set_limits(
         &mut self,
         context: &mut ApplyContext,
-        (sensitive_pool_size, users, budget_period_days, share_policy, ended, dag_size): (
+        (sensitive_pool_size, users, budget_period_days, share_policy, ended, dag_size, root_may): (
             QuotaChange,
             &UserLimitsChange,
             Option<u32>,
             Option<SharePolicy>,
             EndedLimitsChange,
             Option<u32>,
+            Option<RootMay>,
         ),
         by: &str,
     ) -> Result<Outcome, Refusal> {
@@ -63,8 +65,12 @@ impl Ledger {
         if dag_size != self.limits.dag_size {
             changes_text += &format!(", dag_size {}", dag_size.steps());
         }
+        let root_may = root_may.unwrap_or(self.limits.root_may);
+        if root_may != self.limits.root_may {
+            changes_text += &format!(", root_acts_for {}", root_may.name());
+        }
         let sensitive_pool_size = sensitive_pool_size.over(self.limits.sensitive_pool_size);
-        let next = ClusterLimits { sensitive_pool_size, users, budget_period, share_policy, ended, dag_size };
+        let next = ClusterLimits { sensitive_pool_size, users, budget_period, share_policy, ended, dag_size, root_may };
         if next == self.limits {
             return Ok(Outcome::Done);
         }

@@ -245,6 +245,7 @@ fn nodes_for_sensitive_use_are_counted_over_all_tenants() {
         share_policy: None,
         ended: EndedLimitsChange::default(),
         dag_size: None,
+        root_may: None,
         by: "root".into(),
     };
     let sensitive = |nodes| AllocationSpec { sensitive: true, ..spec(nodes, RequeuePolicy::Never, 0) };
@@ -284,6 +285,7 @@ fn what_an_operator_changes_and_which_numbers_were_given_is_in_the_audit_log() {
         share_policy: None,
         ended: EndedLimitsChange::default(),
         dag_size: None,
+        root_may: None,
         by: "root".into(),
     }));
     s.done(submit(1, within("physics", "ml")));

@@ -61,7 +61,7 @@ impl Ledger {
             });
         }
         let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
-        if !by.may_act_for(&allocation.owner) {
+        if !self.may("AllocationService/Preempt", by, &allocation.owner, &allocation.spec.tenant) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
         if !by.owns(&allocation.owner)
@@ -237,7 +237,7 @@ impl Ledger {
 
     pub(super) fn hold_allocation(&mut self, context: &mut ApplyContext, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
         let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
-        if !by.may_act_for(&allocation.owner) {
+        if !self.may("AllocationService/Hold", by, &allocation.owner, &allocation.spec.tenant) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
         Self::not_to_a_part(allocation)?;
@@ -257,7 +257,7 @@ impl Ledger {
 
     pub(super) fn resume(&mut self, context: &mut ApplyContext, id: AllocationId, by: &Principal) -> Result<Outcome, Refusal> {
         let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
-        if !by.may_act_for(&allocation.owner) {
+        if !self.may("AllocationService/Resume", by, &allocation.owner, &allocation.spec.tenant) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
         if allocation.state.is_terminal() {

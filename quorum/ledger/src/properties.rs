@@ -211,8 +211,9 @@ proptest! {
     ) {
         let users = UserLimitsChange { user_history: QuotaChange::AtMost(kept), ..UserLimitsChange::default() };
         let (sensitive_pool_size, ended) = (QuotaChange::Keep, EndedLimitsChange::default());
-        let (dag_size, by) = (None, "root".to_owned());
-        let limit = Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size, by };
+        let (dag_size, root_may, by) = (None, None, "root".to_owned());
+        let (budget_period_days, share_policy) = (None, None);
+        let limit = Action::SetLimits { sensitive_pool_size, users, budget_period_days, share_policy, ended, dag_size, root_may, by };
         let mut commands = vec![(Revision(1), Command { at: Timestamp(1), action: limit })];
         let mut revision = Revision(2);
         for (number, submits, begins_entry) in steps {

@@ -2,6 +2,7 @@
 
 use super::state::user_limits::UserLimit;
 use crate::shortage::Shortage;
+use lattice_model::access::{Role, SubjectName};
 use lattice_model::count::counted;
 use lattice_model::dependency::{DEPENDENCIES_MAX, FOLLOWERS_MAX};
 use lattice_model::duration::{clock_text, units_text};
@@ -116,6 +117,15 @@ pub enum Refusal {
     NoSuchTenant { name: String, meant: Option<String> },
     #[error("work of tenant {tenant:?} may have preemption classes up to {most}; this has {class}")]
     ClassTooHigh { tenant: String, class: u8, most: u8 },
+    #[error("user {user} is no member of tenant {tenant:?}")]
+    NotOfTenant { tenant: String, user: String },
+    /// Some of the tenants.
+    #[error("user {user} belongs to several tenants, and none of them is the default: {}", tenants.join(", "))]
+    SeveralTenants { user: String, tenants: Vec<String> },
+    #[error("{subject} does not have the role {role}{}", tenant.as_ref().map(|tenant| format!(" of tenant {tenant:?}")).unwrap_or_default())]
+    NoSuchBinding { subject: SubjectName, role: Role, tenant: Option<String> },
+    #[error("{subject} is no member of tenant {tenant:?}")]
+    NoSuchMember { tenant: String, subject: SubjectName },
     #[error("tenant {name:?} exists already, with other quotas")]
     TenantExists { name: String },
     #[error("tenant {name:?} has work that has not ended: {}", counted(*live, "allocation"))]
@@ -274,6 +284,15 @@ impl Refusal {
             Self::ClassTooHigh { tenant, most, .. } => {
                 format!("give --preemption-class {most} or less, or ask an operator for more: `lattice admin tenant update {tenant} --class-max N`")
             }
+            Self::NotOfTenant { tenant, user } => {
+                format!("its admins add members: `lattice admin tenant member add {tenant} user:{user}`")
+            }
+            Self::SeveralTenants { .. } => {
+                "name the tenant with --tenant, or have one become the default: `lattice admin tenant member add TENANT SUBJECT --default`"
+                    .to_owned()
+            }
+            Self::NoSuchBinding { .. } => "`lattice admin role list` shows who has which role".to_owned(),
+            Self::NoSuchMember { tenant, .. } => format!("`lattice admin tenant member list {tenant}` lists them"),
             Self::TenantExists { name } => format!("change them with `lattice admin tenant update {name}`"),
             Self::TenantHasWork { .. } => "wait for it, or cancel it".to_owned(),
             Self::NoSuchVCluster { .. } => "`lattice vcluster list` shows them, and whose work each accepts".to_owned(),

@@ -10,8 +10,8 @@ pub enum Requester<'a> {
     /// No request may contain it. Members propose it themselves: for a clock, a session, or a
     /// request such as `lattice_quorum_client::wire::Request::Submit`.
     Member,
-    /// A user authenticated by the agent, about this allocation. The ledger refuses all except its
-    /// owner and root.
+    /// A user authenticated by the agent, about this allocation. The ledger refuses all whom the table
+    /// of `lattice_model::access` does not let act on it.
     User(&'a mut Principal, AllocationId),
     /// As [`Self::User`], about all allocations of this DAG.
     UserOfDag(&'a mut Principal, DagId),
@@ -29,6 +29,7 @@ pub enum Requester<'a> {
         /// The API methods that the operator's token may be signed for.
         methods: &'static [&'static str],
     },
-    /// An operator with a signed token for one of these API methods.
+    /// An operator with a signed token for one of these API methods, or an account whose roles reach that
+    /// far.
     Operator(&'a mut String, &'static [&'static str]),
 }

@@ -22,7 +22,7 @@ impl Ledger {
     ) -> Result<Outcome, Refusal> {
         reason_is_well_formed(reason)?;
         let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
-        if !by.may_act_for(&allocation.owner) {
+        if !self.may("AllocationService/Requeue", by, &allocation.owner, &allocation.spec.tenant) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
         let state = allocation.state;

@@ -616,7 +616,16 @@ fn a_replica_that_leaves_is_no_victim_of_others() {
 
 fn user_limits(users: UserLimitsChange) -> Action {
     let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size: None, by }
+    Action::SetLimits {
+        sensitive_pool_size,
+        users,
+        budget_period_days: None,
+        share_policy: None,
+        ended,
+        dag_size: None,
+        root_may: None,
+        by,
+    }
 }
 
 #[test]

@@ -148,7 +148,7 @@ impl Ledger {
         by: &Principal,
     ) -> Result<Outcome, Refusal> {
         let service = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
-        if !by.may_act_for(&service.owner) {
+        if !self.may("AllocationService/Scale", by, &service.owner, &service.spec.tenant) {
             return Err(Refusal::NotYours { id, owner: service.owner.name.clone() });
         }
         let (scaling, known) = scaled(service)?;

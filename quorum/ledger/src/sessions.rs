@@ -62,7 +62,7 @@ impl Ledger {
         let Some(allocation) = self.allocations.get(&of) else {
             return Err(self.no_such_allocation(of));
         };
-        if !by.may_act_for(&allocation.owner) {
+        if !self.may("SessionService/Delete", by, &allocation.owner, &allocation.spec.tenant) {
             return Err(Refusal::NotYours { id: of, owner: allocation.owner.name.clone() });
         }
         // The session has already ended: the first answer was lost, or its walltime ran out before.

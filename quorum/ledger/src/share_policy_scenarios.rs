@@ -12,7 +12,16 @@ const CORES: Resources = Resources { cores: 2, memory_bytes: 0, gpus: 0 };
 fn policy(share_policy: SharePolicy) -> Action {
     let (sensitive_pool_size, users, ended) = (QuotaChange::Keep, UserLimitsChange::default(), EndedLimitsChange::default());
     let (dag_size, by) = (None, "root".to_owned());
-    Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: Some(share_policy), ended, dag_size, by }
+    Action::SetLimits {
+        sensitive_pool_size,
+        users,
+        budget_period_days: None,
+        share_policy: Some(share_policy),
+        ended,
+        dag_size,
+        root_may: None,
+        by,
+    }
 }
 
 /// Two cores of a node; as often as wanted if its work fails.

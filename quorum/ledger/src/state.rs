@@ -18,6 +18,7 @@ pub mod scaled_services;
 pub mod scripts;
 pub mod submission_rates;
 pub mod task_groups;
+pub mod tenant_members;
 pub mod tenant_usage;
 pub mod usage_records;
 pub mod user_limits;
@@ -38,6 +39,7 @@ pub use holdings::Holding;
 use holdings::Holdings;
 use imbl::{OrdMap, OrdSet};
 use keyring::Keyring;
+use lattice_model::access::{RoleBinding, RootMay};
 use lattice_model::{
     Allocation, AllocationId, BudgetPeriod, DagSize, Epoch, Generation, InteractiveSession, MemberId, Node, NodeId, Principal, Revision,
     SharePolicy, Tenant, Timestamp, VCluster, VniPool,
@@ -54,6 +56,7 @@ use std::fmt;
 use std::sync::Arc;
 use submission_rates::SubmissionRates;
 use task_groups::GroupTasks;
+use tenant_members::TenantMembers;
 use tenant_usage::TenantUsage;
 use usage_records::UsageRecords;
 use user_limits::UserLimits;
@@ -183,6 +186,12 @@ pub struct Ledger {
     pub(super) budget_marks: BudgetMarks,
     #[serde(default, skip_serializing_if = "Dags::is_empty")]
     pub(super) dags: Dags,
+    /// The granted roles.
+    #[serde(default, skip_serializing_if = "OrdSet::is_empty", deserialize_with = "each_in_turn")]
+    pub(super) roles: OrdSet<RoleBinding>,
+    /// The members of tenants.
+    #[serde(default, skip_serializing_if = "TenantMembers::is_empty")]
+    pub(super) tenant_members: TenantMembers,
 }
 
 impl Default for Ledger {
@@ -239,6 +248,8 @@ impl Default for Ledger {
             usage_records: UsageRecords::default(),
             budget_marks: BudgetMarks::default(),
             dags: Dags::default(),
+            roles: OrdSet::new(),
+            tenant_members: TenantMembers::default(),
         }
     }
 }
@@ -361,6 +372,9 @@ pub struct ClusterLimits {
     /// How many steps a DAG may have.
     #[serde(default)]
     pub dag_size: DagSize,
+    /// For whom root of a machine acts.
+    #[serde(default, skip_serializing_if = "RootMay::is_everybody")]
+    pub root_may: RootMay,
 }
 
 /// The ways in which notifications are sent.

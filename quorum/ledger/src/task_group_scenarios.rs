@@ -595,7 +595,16 @@ fn a_group_counts_once_against_the_limit_of_waiting_work() {
     let mut s = Story::new(1);
     let users = UserLimitsChange { user_pending: QuotaChange::AtMost(2), ..UserLimitsChange::default() };
     let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    s.done(Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size: None, by });
+    s.done(Action::SetLimits {
+        sensitive_pool_size,
+        users,
+        budget_period_days: None,
+        share_policy: None,
+        ended,
+        dag_size: None,
+        root_may: None,
+        by,
+    });
     s.done(submission(1, group("0-99")));
     settle(&mut s);
     s.submit(2, 1, RequeuePolicy::Never, 0);
@@ -608,7 +617,16 @@ fn an_ended_group_is_forgotten_with_its_tasks_when_its_lanes_are_gone() {
     let mut s = Story::new(1);
     let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
     let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    s.done(Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size: None, by });
+    s.done(Action::SetLimits {
+        sensitive_pool_size,
+        users,
+        budget_period_days: None,
+        share_policy: None,
+        ended,
+        dag_size: None,
+        root_may: None,
+        by,
+    });
     s.done(submission(1, group("0-1%1")));
     let zero = (0, 0, runs(&mut s, 0, 0));
     advance(&mut s, zero, &[], 0).unwrap();

@@ -260,7 +260,7 @@ impl Ledger {
         by: &Principal,
     ) -> Result<Outcome, Refusal> {
         let group = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
-        if !by.may_act_for(&group.owner) {
+        if !self.may("AllocationService/CancelTasks", by, &group.owner, &group.spec.tenant) {
             return Err(Refusal::NotYours { id, owner: group.owner.name.clone() });
         }
         let Some(spec) = group.spec.tasks.clone().filter(|_| group.is_task_group()) else { return Err(Refusal::NotATaskGroup { id }) };

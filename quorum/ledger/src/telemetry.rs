@@ -26,7 +26,7 @@ impl Ledger {
     ) -> Result<Outcome, Refusal> {
         let (key, mode, duration_ms) = order;
         let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
-        if !by.may_act_for(&allocation.owner) {
+        if !self.may("AllocationService/SetTelemetry", by, &allocation.owner, &allocation.spec.tenant) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
         let known = allocation.telemetry.as_deref();

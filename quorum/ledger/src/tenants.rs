@@ -7,6 +7,7 @@
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::config::nearest;
+use lattice_model::count::counted;
 use lattice_model::preemption::CLASS_MAX;
 use lattice_model::tenant::{BUDGET_HOURS_MAX, BURST_PERCENT_MAX, BURST_PERCENT_MIN, Demand, Excess, WHOLE_CLUSTER_PPM};
 use lattice_model::{Allocation, AllocationSpec, AuditAction, Claim, Revision, Tenant};
@@ -195,9 +196,15 @@ impl Ledger {
         }
         self.tenants.remove(name);
         self.budget_marks.remove(name);
+        let (members, admins) = (self.tenant_members.count_of(name), self.revoke_admins_of(name));
+        self.tenant_members.remove_tenant(name);
         self.keep_usage_of_tenant(context, name, false);
         context.changed.tenants.insert(name.to_owned());
-        self.record(context, by, AuditAction::TenantDeleted, Subject::default(), name.to_owned());
+        let detail = match (members, admins) {
+            (0, 0) => name.to_owned(),
+            _ => format!("{name}, with {} and {}", counted(members, "member"), counted(admins, "admin")),
+        };
+        self.record(context, by, AuditAction::TenantDeleted, Subject::default(), detail);
         Ok(Outcome::Done)
     }
 

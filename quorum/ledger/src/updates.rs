@@ -1,6 +1,6 @@
 //! Changes of an allocation after its submission: of its name, tags, walltime and preemption class.
 //!
-//! | the allocation | its owner may set | an operator may set |
+//! | the allocation | its owner or an admin of its tenant may set | an operator or system admin may set |
 //! |---|---|---|
 //! | waits for nodes, or is held | any value that a submission may have | the same |
 //! | has nodes | any name and tags, a shorter walltime, a lower class | the same, and a longer walltime, a higher class |
@@ -85,9 +85,11 @@ impl Ledger {
         as_operator: bool,
     ) -> Result<Outcome, Refusal> {
         let allocation = self.allocations.get(&id).ok_or_else(|| self.no_such_allocation(id))?;
-        if !as_operator && !by.owns(&allocation.owner) {
+        if !as_operator && !self.may("AllocationService/Update", by, &allocation.owner, &allocation.spec.tenant) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
+        let roles = self.roles_of(by);
+        let as_operator = as_operator || roles.operator || roles.system_admin;
         let state = allocation.state;
         if state.is_terminal() {
             return Err(Refusal::Update { id, why: UpdateRefusal::HasEnded { state } });

@@ -28,7 +28,16 @@ fn tenant(create: bool, soft: SoftLimitsChange) -> Action {
 fn period(days: u32) -> Action {
     let (sensitive_pool_size, users, ended) = (QuotaChange::Keep, UserLimitsChange::default(), EndedLimitsChange::default());
     let (dag_size, by) = (None, "root".to_owned());
-    Action::SetLimits { sensitive_pool_size, users, budget_period_days: Some(days), share_policy: None, ended, dag_size, by }
+    Action::SetLimits {
+        sensitive_pool_size,
+        users,
+        budget_period_days: Some(days),
+        share_policy: None,
+        ended,
+        dag_size,
+        root_may: None,
+        by,
+    }
 }
 
 fn submit(number: u128, spec: AllocationSpec) -> Action {

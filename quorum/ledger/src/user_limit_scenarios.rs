@@ -13,6 +13,7 @@ fn limit(change: UserLimitsChange) -> Action {
         share_policy: None,
         ended: EndedLimitsChange::default(),
         dag_size: None,
+        root_may: None,
         by: "root".into(),
     }
 }

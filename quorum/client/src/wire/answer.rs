@@ -7,6 +7,7 @@ use lattice_ledger::{
     Conflict, DagStatus, DagSummary, DomainStatus, Endpoint, LimitsStatus, Refusal, Revocation, ServiceStatus, TaskStates, TenantStatus,
     UsageReport, VClusterStatus, VniPoolStatus,
 };
+use lattice_model::access::{RoleBinding, Standing, TenantMember};
 use lattice_model::{
     Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, LaneWork, MemberId, Node, Revision, Timestamp,
 };
@@ -103,6 +104,12 @@ pub enum Answer {
     Dag(Box<DagStatus>),
     /// Some DAGs; `more`: further ones follow.
     DagPage { dags: Vec<DagSummary>, more: bool },
+    /// What the ledger knows of a user.
+    Standing(Box<Standing>),
+    /// All granted roles, sorted.
+    Roles(Vec<RoleBinding>),
+    /// The members of a tenant: accounts by name, then groups by name.
+    TenantMembers(Vec<TenantMember>),
 }
 
 /// A refused claim.

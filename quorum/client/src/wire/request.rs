@@ -60,8 +60,10 @@ pub enum Request {
     /// Idempotent for the same holder and user: the token stays.
     AcquireLease { name: String, holder: NodeId, ttl_ms: u64, user: Option<Principal> },
     /// Audit records that match `filter`, after `after`, at most `limit` (and 10,000), in the order
-    /// of the chain. An answer may have fewer: the next request starts after its `upto`.
-    QueryAudit { filter: AuditFilter, after: u64, limit: u32 },
+    /// of the chain. An answer may have fewer: the next request starts after its `upto`. `by`: a user,
+    /// who gets the records of their own work and of that of the tenants of which they are an admin.
+    /// `None`: an operator, who proves that, and gets all.
+    QueryAudit { filter: AuditFilter, after: u64, limit: u32, by: Option<Principal> },
     /// Verifies a part of the chain on one member's disk: from its beginning, or from where `from`
     /// stopped.
     VerifyAudit { from: Option<Box<AuditWalk>> },
@@ -123,7 +125,13 @@ pub enum Request {
     ListSessions,
     /// A request on behalf of an operator, with the proof that the operator made it. The operator
     /// and the machine are recorded as its author.
-    AsOperator { token: OperatorToken, request: Box<Request> },
+    AsOperator { proof: Proof, request: Box<Request> },
+    /// What the ledger knows of a user: roles and tenants.
+    StandingOf { by: Principal },
+    /// All granted roles, sorted.
+    ListRoles,
+    /// The members of a tenant, sorted.
+    ListTenantMembers { tenant: String },
     /// Nodes that wait for admission, and admitted names that have not registered.
     ListAdmissions,
     /// Whether such a DAG would be accepted now (success). Nothing is submitted.
@@ -140,6 +148,16 @@ impl From<Action> for Request {
     fn from(action: Action) -> Self {
         Self::Command(Box::new(action))
     }
+}
+
+/// The proof that somebody may do what operators do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Proof {
+    /// Signed with an operator's key. Its owner may do everything.
+    Token(OperatorToken),
+    /// An account for which the agent vouches, and the API's method that it called, such as
+    /// `NodeService/SetHold`: its roles must reach that far.
+    Account { by: Principal, method: String },
 }
 
 /// An operator's membership change.

@@ -447,7 +447,16 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
             };
             let ended = EndedLimitsChange::default();
             let (dag_size, by) = (None, "root".to_owned());
-            Action::SetLimits { sensitive_pool_size: sensitive, users, budget_period_days: None, share_policy, ended, dag_size, by }
+            Action::SetLimits {
+                sensitive_pool_size: sensitive,
+                users,
+                budget_period_days: None,
+                share_policy,
+                ended,
+                dag_size,
+                root_may: None,
+                by,
+            }
         }
         Move::Access { id: number, of, long } => Action::RecordAccess(Access {
             id: uuid::Uuid::from_u128(number),

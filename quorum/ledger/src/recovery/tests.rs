@@ -213,6 +213,7 @@ fn an_adopted_share_counts_under_the_share_policy() {
             share_policy: Some(SharePolicy::User),
             ended: EndedLimitsChange::default(),
             dag_size: None,
+            root_may: None,
             by: "root".into(),
         })
         .unwrap();
@@ -390,6 +391,7 @@ fn what_is_cancelled_during_a_recovery_is_remembered_until_no_node_can_have_it()
         share_policy: None,
         ended: EndedLimitsChange::default(),
         dag_size: None,
+        root_may: None,
         by: "root".into(),
     })
     .unwrap();

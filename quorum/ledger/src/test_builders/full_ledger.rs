@@ -5,8 +5,9 @@ use crate::keyring::Secret;
 use crate::state::usage_records::{Consumer, Span};
 use crate::{
     Action, Command, EndedLimitsChange, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, ReachedMark, Registration, SCHEDULER_LEASE,
-    ScalingStep, UserLimitsChange, VniPoolChange,
+    ScalingStep, SoftLimitsChange, TenantChange, UserLimitsChange, VniPoolChange,
 };
+use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Subject};
 use lattice_model::claim::ClaimShare;
 use lattice_model::scaling::Step;
 use lattice_model::usage::{DAY_MS, WHOLE_NODE};
@@ -54,6 +55,13 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(CONFORMED) };
     let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share], after: None, by: None };
     let prepared = ReportItem::Prepared { allocation: id, epoch: Epoch(1) };
+    let soft = SoftLimitsChange::default();
+    let (max_nodes, max_concurrent_allocations) = (QuotaChange::AtMost(9), QuotaChange::Keep);
+    let tenant = TenantChange { name: "physics".into(), create: true, max_nodes, max_concurrent_allocations, soft };
+    let tenant = Action::SetTenant { change: tenant, by: "root".into() };
+    let subject = Subject::Group { name: "phys".into(), gid: 50 };
+    let step = MemberStep::Add { subject: subject.clone(), is_default: true };
+    let binding = RoleBinding { subject, role: Role::TenantAdmin, tenant: Some("physics".into()) };
     let (node_1, reason, deadline) = (node(1), "disk".to_owned(), Some(When::At(Timestamp(99))));
     let drain = Action::SetHold { node: node_1, kind: HoldKind::Drain, by: "root".into(), reason, until: None, deadline };
     let actions = [
@@ -71,6 +79,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
             share_policy: Some(SharePolicy::Tenant),
             ended: EndedLimitsChange { kept_ms: Some(3_600_000), memory_bytes: None },
             dag_size: None,
+            root_may: Some(RootMay::ActForItself),
             by: "root".into(),
         },
         Action::SetRunLease { ms: 90_000 },
@@ -114,6 +123,10 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         service,
         Action::StepScaling(look),
         Action::SubmitDag { id: DagId(uuid::Uuid::from_u128(10)), owner: allocation.owner, dag: Box::new(dag) },
+        // Last, because the work before names no tenant.
+        tenant,
+        Action::GrantRole { binding, by: "root".into() },
+        Action::SetTenantMember { change: MemberChange { tenant: "physics".into(), step }, by: "root".into() },
     ];
     for (index, action) in (1..).zip(actions) {
         let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });

@@ -1,0 +1,211 @@
+//! The members of tenants, and which tenant is whose default.
+//!
+//! Serialised as the members of each tenant. By whom a member is recognised is derived from that.
+
+use imbl::OrdMap;
+use lattice_model::Principal;
+use lattice_model::access::{Subject, SubjectName, TenantMember};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a principal and the member that includes it have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Identity {
+    User { uid: u32, name: String },
+    Group { gid: u32 },
+}
+
+impl Identity {
+    fn of(subject: &Subject) -> Self {
+        match subject {
+            Subject::User { name, uid } => Self::User { uid: *uid, name: name.clone() },
+            Subject::Group { name: _, gid } => Self::Group { gid: *gid },
+        }
+    }
+
+    /// The account, and each of its groups once.
+    fn all_of(principal: &Principal) -> BTreeSet<Self> {
+        let groups = principal.groups.iter().chain([&principal.gid]).map(|gid| Self::Group { gid: *gid });
+        groups.chain([Self::User { uid: principal.uid, name: principal.name.clone() }]).collect()
+    }
+}
+
+/// The members of all tenants that have any. An account or group has at most one default, which is one of
+/// the tenants of which it is a member.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TenantMembers {
+    /// The members of each tenant, and whether the tenant is the member's default.
+    tenants: OrdMap<String, OrdMap<Subject, bool>>,
+    /// The same by who the members are: tenant and member.
+    identities: OrdMap<Identity, BTreeMap<(String, Subject), bool>>,
+    /// How many there are in all tenants.
+    count: usize,
+}
+
+impl TenantMembers {
+    pub fn is_empty(&self) -> bool {
+        self.tenants.is_empty()
+    }
+
+    /// The number of members of all tenants.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The number of members of one tenant.
+    pub fn count_of(&self, tenant: &str) -> usize {
+        self.tenants.get(tenant).map_or(0, OrdMap::len)
+    }
+
+    /// The tenants that have members, by name.
+    pub fn tenants(&self) -> impl Iterator<Item = &str> {
+        self.tenants.keys().map(String::as_str)
+    }
+
+    /// The members of one tenant: accounts by name, then groups by name.
+    pub fn of_tenant(&self, tenant: &str) -> impl Iterator<Item = TenantMember> {
+        self.tenants.get(tenant).into_iter().flat_map(listed)
+    }
+
+    /// Whether the tenant is this member's default; `None`: it is no member.
+    pub fn get(&self, tenant: &str, subject: &Subject) -> Option<bool> {
+        self.tenants.get(tenant)?.get(subject).copied()
+    }
+
+    /// The default of an account or group itself.
+    pub fn default_of(&self, subject: &Subject) -> Option<&str> {
+        let places = self.identities.get(&Identity::of(subject))?;
+        let default = places.iter().find(|((_, member), is_default)| member == subject && **is_default);
+        default.map(|((tenant, _), _)| tenant.as_str())
+    }
+
+    /// The tenants of which a principal is a member, each with the member that includes it, and whether the
+    /// tenant is that member's default.
+    pub fn memberships(&self, principal: &Principal) -> impl Iterator<Item = (&str, &Subject, bool)> {
+        let places = Identity::all_of(principal).into_iter().filter_map(move |identity| self.identities.get(&identity));
+        places.flatten().map(|((tenant, subject), is_default)| (tenant.as_str(), subject, *is_default))
+    }
+
+    /// It is a member from now on, or stays one. A new default replaces the one before.
+    pub fn insert(&mut self, tenant: &str, subject: &Subject, is_default: bool) {
+        if is_default && let Some(before) = self.default_of(subject).map(str::to_owned) {
+            self.put(before, subject.clone(), false);
+        }
+        self.put(tenant.to_owned(), subject.clone(), is_default);
+    }
+
+    fn put(&mut self, tenant: String, subject: Subject, is_default: bool) {
+        let places = self.identities.entry(Identity::of(&subject)).or_default();
+        places.insert((tenant.clone(), subject.clone()), is_default);
+        if self.tenants.entry(tenant).or_default().insert(subject, is_default).is_none() {
+            self.count += 1;
+        }
+    }
+
+    /// Removes all members of this kind and name, whatever their numbers. Returns them.
+    pub fn remove(&mut self, tenant: &str, name: &SubjectName) -> Vec<Subject> {
+        let members = self.tenants.get(tenant).into_iter().flat_map(|members| members.keys());
+        let removed: Vec<Subject> = members.filter(|subject| subject.name() == *name).cloned().collect();
+        removed.iter().for_each(|subject| self.take(tenant, subject));
+        removed
+    }
+
+    /// Removes all members of a tenant.
+    pub fn remove_tenant(&mut self, tenant: &str) {
+        let members: Vec<Subject> = self.tenants.get(tenant).into_iter().flat_map(|members| members.keys()).cloned().collect();
+        members.iter().for_each(|subject| self.take(tenant, subject));
+    }
+
+    fn take(&mut self, tenant: &str, subject: &Subject) {
+        let Some(members) = self.tenants.get_mut(tenant) else { return };
+        if members.remove(subject).is_none() {
+            return;
+        }
+        let is_last = members.is_empty();
+        if is_last {
+            self.tenants.remove(tenant);
+        }
+        self.count -= 1;
+        let identity = Identity::of(subject);
+        let Some(places) = self.identities.get_mut(&identity) else { return };
+        places.remove(&(tenant.to_owned(), subject.clone()));
+        let is_last = places.is_empty();
+        if is_last {
+            self.identities.remove(&identity);
+        }
+    }
+}
+
+fn listed(members: &OrdMap<Subject, bool>) -> impl Iterator<Item = TenantMember> {
+    members.iter().map(|(subject, is_default)| TenantMember { subject: subject.clone(), is_default: *is_default })
+}
+
+impl Serialize for TenantMembers {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.tenants.iter().map(|(tenant, members)| (tenant, listed(members).collect::<Vec<_>>())))
+    }
+}
+
+impl<'de> Deserialize<'de> for TenantMembers {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut all = Self::default();
+        for (tenant, members) in BTreeMap::<String, Vec<TenantMember>>::deserialize(from)? {
+            for TenantMember { subject, is_default } in members {
+                all.put(tenant.clone(), subject, is_default);
+            }
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(name: &str, uid: u32) -> Subject {
+        Subject::User { name: name.to_owned(), uid }
+    }
+
+    fn group(name: &str, gid: u32) -> Subject {
+        Subject::Group { name: name.to_owned(), gid }
+    }
+
+    fn of(members: &TenantMembers, principal: &Principal) -> Vec<(String, bool)> {
+        members.memberships(principal).map(|(tenant, _, is_default)| (tenant.to_owned(), is_default)).collect()
+    }
+
+    #[test]
+    fn a_group_that_is_its_users_primary_and_another_one_counts_once() {
+        let mut members = TenantMembers::default();
+        members.insert("physics", &group("phys", 50), true);
+        let alice = Principal { name: "alice".into(), uid: 7, gid: 50, groups: vec![50, 51] };
+        assert_eq!(of(&members, &alice), [("physics".to_owned(), true)]);
+        assert_eq!(of(&members, &Principal { gid: 1, groups: vec![51], ..alice }), []);
+    }
+
+    #[test]
+    fn a_group_that_got_another_name_is_two_members_and_both_are_known_by_the_number() {
+        let mut members = TenantMembers::default();
+        members.insert("physics", &group("phys", 50), true);
+        members.insert("physics", &group("physics", 50), false);
+        let alice = Principal { name: "alice".into(), uid: 7, gid: 50, groups: vec![] };
+        assert_eq!((members.count(), of(&members, &alice).len()), (2, 2));
+        assert_eq!(members.remove("physics", &group("phys", 50).name()), [group("phys", 50)]);
+        assert_eq!((members.count(), of(&members, &alice)), (1, vec![("physics".to_owned(), false)]));
+    }
+
+    #[test]
+    fn one_tenant_is_the_default_and_a_snapshot_has_everything() {
+        let mut members = TenantMembers::default();
+        for (tenant, subject) in [("physics", account("alice", 7)), ("zoology", account("alice", 7)), ("zoology", account("alice", 8))] {
+            members.insert(tenant, &subject, true);
+        }
+        assert_eq!(members.get("physics", &account("alice", 7)), Some(false));
+        assert_eq!(members.default_of(&account("alice", 7)), Some("zoology"));
+        let restored: TenantMembers = rmp_serde::from_slice(&rmp_serde::to_vec_named(&members).unwrap()).unwrap();
+        assert_eq!(restored, members);
+        assert_eq!(members.remove("zoology", &account("alice", 0).name()).len(), 2, "whatever their numbers");
+        members.remove_tenant("physics");
+        assert_eq!(members, TenantMembers::default());
+    }
+}
