@@ -13,12 +13,12 @@
 //! for itself), a user's or an operator's. For users, the quorum trusts the agent that
 //! authenticated them, so only the role `api` may make such calls; the exception is `RecordAccess`,
 //! which a node may make for people on that node. What operators alone may request needs a proof
-//! ([`Author`]), and this table names the API methods that the proof must be for:
+//! (`Author`), and this table names the API methods that the proof must be for:
 //!
-//! | proof | trusted | allowed methods |
+//! | proof | trusted agents | allowed methods |
 //! |---|---|---|
-//! | a token of an operator's certificate ([`lattice_pki::operator`]) | no agent | all |
-//! | an account for which an agent of role `api` vouches | that agent | those of the account's roles ([`lattice_model::access`]) |
+//! | a token of an operator's certificate ([`lattice_pki::operator`]) | none | all |
+//! | an account for which an agent vouches | those of role `api` | by its roles ([`lattice_model::access`]) |
 
 use lattice_ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
 use lattice_ledger::{Action, Requester};

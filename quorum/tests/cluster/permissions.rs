@@ -14,7 +14,7 @@ use lattice_ledger::keyring::Secret;
 use lattice_ledger::{
     Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange, WhichTasks,
 };
-use lattice_model::access::{MemberChange, MemberStep, Role as Granted, RoleBinding, Subject};
+use lattice_model::access::{MemberChange, MemberStep, Relation, Role as Granted, RoleBinding, Subject, rule};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Epoch, Exposed,
     HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode,
@@ -300,6 +300,18 @@ fn clients_sign_for_every_method_that_a_command_names() {
         let name = action.name();
         let (Requester::Operator(_, methods) | Requester::UserOrOperator { methods, .. }) = action.requester() else { continue };
         assert!(!methods.is_empty() && methods.iter().all(|method| METHODS.contains(method)), "{name}: {methods:?}");
+    }
+}
+
+#[test]
+fn a_user_without_a_role_and_root_call_nothing_that_needs_an_operator() {
+    let (of_users, of_operators) = commands();
+    for mut action in of_users.into_iter().chain(of_operators) {
+        let (Requester::Operator(_, methods) | Requester::UserOrOperator { methods, .. }) = action.requester() else { continue };
+        for method in methods {
+            let rule = rule(method).unwrap();
+            assert!(!rule.user.covers(Relation::Foreign) && !rule.root.covers(Relation::Foreign), "{method}");
+        }
     }
 }
 

@@ -198,7 +198,7 @@ async fn an_admin_adds_members_to_its_tenant_and_to_no_other() {
         let Ok(Answer::Standing(standing)) = api.call(&Request::StandingOf { by: by.clone() }, PATIENCE).await else {
             panic!("no standing of {by:?}")
         };
-        assert_eq!((standing.roles.admin_of, &standing.member_of), (admin_of, &physics), "{by:?}");
+        assert_eq!((&standing.roles.admin_of, &standing.member_of), (&admin_of, &physics), "{by:?}");
     }
     let outdated = api.call(&Request::Stale(Box::new(Request::StandingOf { by: alice })), PATIENCE).await;
     assert!(matches!(outdated, Err(CallError::Refused(Refusal::Malformed { .. }))), "{outdated:?}");
@@ -275,8 +275,8 @@ async fn a_denied_call_is_recorded_for_an_api_agent_alone() {
     assert!(matches!(by_node, Err(CallError::Refused(Refusal::Role { .. }))), "{by_node:?}");
     api.call(&Request::RecordAccess(denied), PATIENCE).await.unwrap();
     let records = find(&lab, &api, AuditFilter { actions: vec![AuditAction::AccessDenied], ..AuditFilter::default() }).await;
-    let told: Vec<_> = records.iter().map(|record| (record.actor.as_str(), record.detail.as_str())).collect();
-    assert_eq!(told, [("alice", "at n1: NodeService/SetHold: no role")]);
+    let found: Vec<_> = records.iter().map(|record| (record.actor.as_str(), record.detail.as_str())).collect();
+    assert_eq!(found, [("alice", "at n1: NodeService/SetHold: no role")]);
     assert_eq!(visible(&api, &owner(), &AuditFilter::default()).await, records);
     member.stop().await;
 }
