@@ -1,5 +1,5 @@
 //! Reading the audit log: pages for people, verification of every hash and signature, signed
-//! exports.
+//! exports. Operators read everything; other users read what is `visible` to them.
 //!
 //! ```text
 //!   ledger (pure) ──records──▶ store::audit ──▶ page    some records, by filter        lattice audit query
@@ -20,6 +20,7 @@ pub mod duty;
 pub mod export;
 pub mod page;
 pub mod signer;
+pub mod visible;
 pub mod walk;
 
 use std::time::Duration;

@@ -12,12 +12,17 @@
 //! `person` says on whose behalf a request is made: nobody's (`Itself`: the agent or member acts
 //! for itself), a user's or an operator's. For users, the quorum trusts the agent that
 //! authenticated them, so only the role `api` may make such calls; the exception is `RecordAccess`,
-//! which a node may make for people on that node. For operators, the quorum trusts no agent: the
-//! operator's own token is the proof ([`lattice_pki::operator`]), and the table names the API
-//! methods that the token must be signed for.
+//! which a node may make for people on that node. What operators alone may request needs a proof
+//! (`Author`), and this table names the API methods that the proof must be for:
+//!
+//! | proof | trusted agents | allowed methods |
+//! |---|---|---|
+//! | a token of an operator's certificate ([`lattice_pki::operator`]) | none | all |
+//! | an account for which an agent vouches | those of role `api` | by its roles ([`lattice_model::access`]) |
 
 use lattice_ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
 use lattice_ledger::{Action, Requester};
+use lattice_model::access::{Relation, Roles, rule};
 use lattice_model::operator_token::EXPORT_AUDIT;
 use lattice_model::{Allocation, AllocationId, DagId, NodeId, Principal};
 use lattice_pki::identity::{Caller, Role};
@@ -26,6 +31,8 @@ use lattice_quorum_client::wire::{Refusal, Request};
 
 /// The API method that an operator signs to change the members.
 const CHANGE_MEMBERS: &str = "AdminService/ChangeMembers";
+/// The API method that reads the audit log.
+const QUERY_AUDIT: &str = "AdminService/QueryAudit";
 /// Largest size of a person's name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
@@ -47,10 +54,10 @@ pub enum Person {
     Itself,
     /// A user authenticated by the calling agent.
     User,
-    /// A user authenticated by the calling agent; or an operator with a token for one of these
+    /// A user authenticated by the calling agent; or an operator with a proof for one of these
     /// methods, who may do more.
     UserOrOperator(&'static [&'static str]),
-    /// An operator with a token signed for one of these methods.
+    /// An operator with a proof for one of these methods.
     Operator(&'static [&'static str]),
 }
 
@@ -105,7 +112,7 @@ macro_rules! table {
 
             /// Its row in the table.
             pub fn row(self) -> Row {
-                use Person::{Itself, Operator, User};
+                use Person::{Itself, Operator, User, UserOrOperator};
                 match self {
                     $(Self::$request => Row { quorum: Grant::$rq, api: Grant::$ra, node: Grant::$rn, person: $rp },)*
                     $(Self::$other => Row { quorum: Grant::$oq, api: Grant::$oa, node: Grant::$on, person: $op },)*
@@ -146,11 +153,13 @@ table! {
         GetTasks: No Yes No Itself;
         /// Held by the caller itself, or by a user of its machine.
         AcquireLease: No Own No User;
-        QueryAudit: No Yes No Operator(&["AdminService/QueryAudit"]);
+        /// A user who is named in it reads what is visible to that user; without one, an operator
+        /// reads everything.
+        QueryAudit: No Yes No UserOrOperator(&[QUERY_AUDIT]);
         VerifyAudit: No Yes No Itself;
         ExportAudit: No Yes No Operator(&[EXPORT_AUDIT]);
         /// For a node: on that node, to an allocation that has or had a share on it, by its owner
-        /// or root.
+        /// or root; no denied call.
         RecordAccess: No Yes Own User;
         Status: Yes Yes Yes Itself;
         StateHash: No Yes No Itself;
@@ -180,6 +189,9 @@ table! {
         CheckDag: No Yes No User;
         GetDag: No Yes No Itself;
         ListDags: No Yes No Itself;
+        StandingOf: No Yes No User;
+        ListRoles: No Yes No Itself;
+        ListTenantMembers: No Yes No Itself;
     }
     others {
         /// For the node named in the certificate.
@@ -222,12 +234,71 @@ pub(crate) fn refused(call: Call, caller: &Caller) -> Refusal {
     Refusal::Role { needed: call.row().roles(), role: caller.role.to_string() }
 }
 
+/// The proven author of a request for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Author {
+    /// The name in the operator's certificate, or of the account.
+    name: String,
+    /// The API method that the operator signed for, or that the account called.
+    method: String,
+    /// The account, which needs a role that allows the method ([`check_roles`]). `None`: an
+    /// operator's certificate, which allows every method that it signed for.
+    pub account: Option<Principal>,
+}
+
+impl From<Operator> for Author {
+    fn from(Operator { name, method }: Operator) -> Self {
+        Self { name, method, account: None }
+    }
+}
+
+impl Author {
+    /// An account for which the caller vouches. Its roles are not checked yet.
+    ///
+    /// # Errors
+    /// [`Refusal::NotOperator`]: the caller may not vouch for accounts, or there is no such method.
+    /// [`Refusal::Malformed`]: the account's name.
+    pub fn of_account(caller: &Caller, by: Principal, method: &str) -> Result<Self, Refusal> {
+        if caller.role != Role::Api {
+            let why = format!("{} vouches for an account with a certificate of role {}; {} is needed", caller.name, caller.role, Role::Api);
+            return Err(Refusal::NotOperator { why });
+        }
+        check_name(&by.name)?;
+        let Some(rule) = rule(method) else {
+            return Err(Refusal::NotOperator { why: format!("{} called no method of the API that is known here", by.name) });
+        };
+        Ok(Self { name: by.name.clone(), method: rule.method.to_owned(), account: Some(by) })
+    }
+}
+
+/// Checks that an account's roles allow the method that it called. `tenant`: the tenant that the
+/// request changes, if it is one that admins of the tenant may make.
+///
+/// # Errors
+/// [`Refusal::NotOperator`] if they do not.
+pub(crate) fn check_roles(author: &Author, roles: &Roles, tenant: Option<&str>) -> Result<(), Refusal> {
+    let relation = tenant.map_or(Relation::Foreign, |tenant| roles.relation_to_tenant(tenant));
+    if roles.may(&author.method, relation) {
+        return Ok(());
+    }
+    let whose = tenant.map_or_else(String::new, |tenant| format!(" for tenant {tenant:?}"));
+    Err(Refusal::NotOperator { why: format!("{} has no role that allows {}{whose}", author.name, author.method) })
+}
+
+/// The tenant that a request changes, if it is one that admins of the tenant may make.
+pub(crate) fn tenant_changed(request: &Request) -> Option<&str> {
+    match request {
+        Request::Command(action) => action.concerns_tenant(),
+        _ => None,
+    }
+}
+
 /// Checks whether the caller may make this request, as far as the request itself shows it, and that
 /// the names of persons in it are well-formed. Conditions about an allocation are checked where the
-/// allocation is known.
-pub(crate) fn check(caller: &Caller, operator: Option<&Operator>, request: &mut Request) -> Result<Grant, Refusal> {
+/// allocation is known, and an account's roles where they are known.
+pub(crate) fn check(caller: &Caller, author: Option<&Author>, request: &mut Request) -> Result<Grant, Refusal> {
     let grant = granted(Call::of(request), caller)?;
-    check_operator(request, operator)?;
+    check_author(request, author)?;
     if let Some(holder) = lease_holder(request)
         && holder.as_str() != caller.name
     {
@@ -267,6 +338,8 @@ pub fn person(request: &mut Request) -> Result<Person, Refusal> {
     let action = match request {
         Request::Stale(inner) | Request::AsOperator { request: inner, .. } => return person(inner),
         Request::Command(action) => action,
+        Request::QueryAudit { by: Some(_), .. } => return Ok(Person::User),
+        Request::QueryAudit { by: None, .. } => return Ok(Person::Operator(&[QUERY_AUDIT])),
         other => return Ok(Call::of(other).row().person),
     };
     let name = action.name();
@@ -278,43 +351,41 @@ pub fn person(request: &mut Request) -> Result<Person, Refusal> {
     }
 }
 
-/// Checks that a request for operators comes with an operator who signed for it, and that a request
-/// that is not for operators comes without one.
-fn check_operator(request: &mut Request, operator: Option<&Operator>) -> Result<(), Refusal> {
+/// Checks that a request for operators comes with a proof for it, and that a request that is not for
+/// operators comes without one.
+fn check_author(request: &mut Request, author: Option<&Author>) -> Result<(), Refusal> {
     let person = person(request)?;
     let what = match request {
         Request::Command(action) => action.name().to_owned(),
         other => format!("{:?}", Call::of(other)),
     };
-    match (person, operator) {
-        (Person::Operator(methods) | Person::UserOrOperator(methods), Some(operator)) if methods.contains(&operator.method.as_str()) => {
-            Ok(())
-        }
-        (Person::Operator(methods) | Person::UserOrOperator(methods), Some(operator)) => {
-            let why = format!("{} signed for {}; {} is needed", operator.name, operator.method, methods.join(" or "));
+    match (person, author) {
+        (Person::Operator(methods) | Person::UserOrOperator(methods), Some(author)) if methods.contains(&author.method.as_str()) => Ok(()),
+        (Person::Operator(methods) | Person::UserOrOperator(methods), Some(author)) => {
+            let why = format!("the proof of {} is for {}; {} is needed", author.name, author.method, methods.join(" or "));
             Err(Refusal::NotOperator { why })
         }
-        (Person::Operator(_), None) => Err(Refusal::NotOperator { why: format!("{what} was sent without an operator's token") }),
+        (Person::Operator(_), None) => Err(Refusal::NotOperator { why: format!("{what} was sent without the proof of an operator") }),
         (Person::Itself | Person::User | Person::UserOrOperator(_), None) => Ok(()),
         (Person::Itself | Person::User, Some(_)) => Err(Refusal::Malformed { why: format!("{what} is not a call for operators") }),
     }
 }
 
 /// Sets the requester's name for the audit log, in place of the name that the agent wrote: for an
-/// operator, the name in the token and the machine of the agent; for root, if the work belongs to
+/// operator, the name in the proof and the machine of the agent; for root, if the work belongs to
 /// another user, root and the machine. Other names stay as the agent wrote them.
 pub(crate) fn name_person(
     request: &mut Request,
     caller: &Caller,
-    operator: Option<&Operator>,
+    author: Option<&Author>,
     is_of_root: impl Fn(AllocationId) -> bool,
     is_dag_of_root: impl Fn(DagId) -> bool,
 ) {
     let at = |name: &str| format!("{name}@{}", caller.name);
     match requester(request) {
         Some(Requester::Operator(by, _)) => {
-            if let Some(operator) = operator {
-                *by = at(&operator.name);
+            if let Some(author) = author {
+                *by = at(&author.name);
             }
         }
         Some(Requester::User(by, allocation)) => {
@@ -328,9 +399,9 @@ pub(crate) fn name_person(
             }
         }
         Some(Requester::UserOrOperator { by, allocation, as_operator, .. }) => {
-            *as_operator = operator.is_some();
-            match operator {
-                Some(operator) => by.name = at(&operator.name),
+            *as_operator = author.is_some();
+            match author {
+                Some(author) => by.name = at(&author.name),
                 None if by.is_root() && !is_of_root(allocation) => by.name = at(&by.name),
                 None => {}
             }
@@ -359,8 +430,11 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         Request::Submit { owner: by, .. }
         | Request::CheckSubmission { owner: by, .. }
         | Request::CheckDag { owner: by, .. }
+        | Request::StandingOf { by }
         | Request::RecordAccess(Access { by, .. }) => Some(Requester::Owner(Some(by))),
-        Request::AcquireLease { user, .. } | Request::RenewLease { user, .. } => Some(Requester::Owner(user.as_mut())),
+        Request::AcquireLease { user, .. } | Request::RenewLease { user, .. } | Request::QueryAudit { by: user, .. } => {
+            Some(Requester::Owner(user.as_mut()))
+        }
         Request::ChangeMembers(order) => Some(Requester::Operator(&mut order.by.name, &[CHANGE_MEMBERS])),
         Request::GetAllocation { .. }
         | Request::ListAllocations { .. }
@@ -370,7 +444,6 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::Claims(_)
         | Request::AdvanceLane { .. }
         | Request::GetTasks { .. }
-        | Request::QueryAudit { .. }
         | Request::VerifyAudit { .. }
         | Request::ExportAudit { .. }
         | Request::Status
@@ -393,7 +466,9 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::ListVClusters
         | Request::ListSessions
         | Request::GetDag { .. }
-        | Request::ListDags { .. } => None,
+        | Request::ListDags { .. }
+        | Request::ListRoles
+        | Request::ListTenantMembers { .. } => None,
     }
 }
 
@@ -416,7 +491,9 @@ fn check_access(caller: &Caller, grant: Grant, access: &Access) -> Result<(), Re
         return Err(Refusal::Malformed { why: "the description of an access has no control characters: escape them".to_owned() });
     }
     let on_itself = access.node.as_ref().is_none_or(|node| node.as_str() == caller.name);
-    if grant == Grant::Own && (!on_itself || access.allocation.is_none() || access.kind == AccessKind::AuditExported) {
+    // An api agent exports the audit log, and denies calls.
+    let is_of_api = matches!(access.kind, AccessKind::AuditExported | AccessKind::Denied);
+    if grant == Grant::Own && (!on_itself || access.allocation.is_none() || is_of_api) {
         return Err(refused(Call::RecordAccess, caller));
     }
     Ok(())
@@ -459,5 +536,64 @@ mod tests {
         assert_eq!((commands.quorum, commands.node), (Grant::No, Grant::No));
         let of_node: Vec<Call> = Call::ALL.iter().copied().filter(|call| call.row().node == Grant::Yes).collect();
         assert_eq!(of_node, [Call::ListNodes, Call::GetNodes, Call::SampleNodes, Call::Status, Call::Members]);
+    }
+
+    fn account() -> Principal {
+        Principal { name: "alice".into(), uid: 7, gid: 7, groups: vec![] }
+    }
+
+    fn api() -> Caller {
+        Caller { name: "n1".into(), role: Role::Api }
+    }
+
+    #[test]
+    fn an_api_agent_alone_vouches_for_an_account_and_for_methods_of_the_table() {
+        let author = Author::of_account(&api(), account(), "NodeService/SetHold").unwrap();
+        assert_eq!((author.name.as_str(), author.method.as_str(), author.account), ("alice", "NodeService/SetHold", Some(account())));
+        for role in [Role::Quorum, Role::Node, Role::Operator] {
+            let refused = Author::of_account(&Caller { role, ..api() }, account(), "NodeService/SetHold");
+            let why = format!("n1 vouches for an account with a certificate of role {role}; api is needed");
+            assert_eq!(refused, Err(Refusal::NotOperator { why }));
+        }
+        let why = "alice called no method of the API that is known here".to_owned();
+        assert_eq!(Author::of_account(&api(), account(), "NodeService/Explode"), Err(Refusal::NotOperator { why }));
+        let nameless = Author::of_account(&api(), Principal { name: "a\nb".into(), ..account() }, "NodeService/SetHold");
+        assert!(matches!(nameless, Err(Refusal::Malformed { .. })), "{nameless:?}");
+    }
+
+    #[test]
+    fn an_accounts_roles_allow_what_the_table_says_of_them() {
+        let author = |method| Author::of_account(&api(), account(), method).unwrap();
+        let operator = Roles { operator: true, ..Roles::default() };
+        let admin = Roles { admin_of: ["physics".to_owned()].into(), ..Roles::default() };
+        let root = Roles { root: true, ..Roles::default() };
+        let (hold, grant, member) =
+            (author("NodeService/SetHold"), author("AdminService/GrantRole"), author("AdminService/AddTenantMember"));
+        assert_eq!(check_roles(&hold, &operator, None), Ok(()));
+        assert_eq!(check_roles(&member, &admin, Some("physics")), Ok(()));
+        for (author, roles, tenant, why) in [
+            (&hold, &Roles::default(), None, "alice has no role that allows NodeService/SetHold"),
+            (&hold, &root, None, "alice has no role that allows NodeService/SetHold"),
+            (&hold, &admin, None, "alice has no role that allows NodeService/SetHold"),
+            (&grant, &operator, None, "alice has no role that allows AdminService/GrantRole"),
+            (&member, &admin, None, "alice has no role that allows AdminService/AddTenantMember"),
+            (&member, &admin, Some("biology"), "alice has no role that allows AdminService/AddTenantMember for tenant \"biology\""),
+            (&member, &operator, Some("physics"), "alice has no role that allows AdminService/AddTenantMember for tenant \"physics\""),
+        ] {
+            assert_eq!(check_roles(author, roles, tenant), Err(Refusal::NotOperator { why: why.to_owned() }));
+        }
+    }
+
+    #[test]
+    fn everything_in_the_audit_log_is_read_with_a_proof_alone() {
+        let query = |by| Request::QueryAudit { filter: lattice_model::AuditFilter::default(), after: 0, limit: 1, by };
+        let author = Author::of_account(&api(), account(), QUERY_AUDIT).unwrap();
+        assert_eq!(check(&api(), Some(&author), &mut query(None)), Ok(Grant::Yes));
+        assert_eq!(check(&api(), None, &mut query(Some(account()))), Ok(Grant::Yes));
+        let why = "QueryAudit was sent without the proof of an operator".to_owned();
+        assert_eq!(check(&api(), None, &mut query(None)), Err(Refusal::NotOperator { why: why.clone() }));
+        assert_eq!(check(&api(), None, &mut Request::Stale(Box::new(query(None)))), Err(Refusal::NotOperator { why }));
+        let proven = check(&api(), Some(&author), &mut query(Some(account())));
+        assert!(matches!(proven, Err(Refusal::Malformed { .. })), "a user's query needs no proof: {proven:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! A member's servers: one port for agents, one for members. Both use mTLS; permissions follow from
-//! the role in the caller's certificate and, for an operator's request, from the operator's token.
+//! the role in the caller's certificate and, for an operator's request, from the operator's token or
+//! from the roles of the account for which the calling agent vouches.
 
 mod answer;
 mod auditing;
@@ -20,18 +21,18 @@ use crate::accepting::known::{self, KnownAddresses};
 use crate::accepting::{self, Port};
 use crate::certify;
 use crate::core::Core;
-use crate::permission::{self, Call, Grant};
+use crate::permission::{self, Author, Call, Grant};
 use crate::service::file_source::FileSource;
 use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
 use lattice_api::v1::quorum_server::{Quorum, QuorumServer};
 use lattice_api::v1::raft_server::RaftServer;
-use lattice_model::{OperatorToken, with_causes};
+use lattice_model::with_causes;
 use lattice_pki::connected::Connected;
 use lattice_pki::identity::Caller;
-use lattice_pki::operator::{self, Operator};
+use lattice_pki::operator;
 use lattice_pki::refused::Cause;
-use lattice_quorum_client::wire::{MESSAGE_BYTES_MAX, MayMove, Refusal, Request, WatchRequest};
+use lattice_quorum_client::wire::{Answer, MESSAGE_BYTES_MAX, MayMove, Proof, Refusal, Request, WatchRequest};
 use lattice_quorum_client::{LEADER_HEADER, MAY_MOVE_HEADER};
 use packets::Packets;
 use std::sync::Arc;
@@ -123,9 +124,41 @@ impl Service {
         Status::permission_denied(why)
     }
 
-    fn operator(&self, token: &OperatorToken) -> Result<Operator, Refusal> {
-        operator::verify(token, &self.core.identity.credentials, crate::clock::now())
-            .map_err(|error| Refusal::NotOperator { why: with_causes(&error) })
+    /// The author that a proof proves.
+    fn author(&self, caller: &Caller, proof: Proof) -> Result<Author, Refusal> {
+        match proof {
+            Proof::Token(token) => operator::verify(&token, &self.core.identity.credentials, crate::clock::now())
+                .map(Author::from)
+                .map_err(|error| Refusal::NotOperator { why: with_causes(&error) }),
+            Proof::Account { by, method } => Author::of_account(caller, by, &method),
+        }
+    }
+
+    /// Checks whether the caller may make this request, and writes the verified name of its author
+    /// into it.
+    async fn authorize(&self, caller: &Caller, proof: Option<Proof>, question: &mut Request) -> Result<Grant, Refusal> {
+        let author = proof.map(|proof| self.author(caller, proof)).transpose()?;
+        let granted = permission::check(caller, author.as_ref(), question)?;
+        if let Some(author) = &author {
+            self.check_roles(author, permission::tenant_changed(question)).await?;
+        }
+        let is_of_root = |id| self.core.agreed.ledger().allocation(id).is_some_and(|a| a.owner.is_root());
+        let is_dag_of_root = |id| self.core.agreed.ledger().dag(id).is_some_and(|dag| dag.owner.is_root());
+        permission::name_person(question, caller, author.as_ref(), is_of_root, is_dag_of_root);
+        Ok(granted)
+    }
+
+    /// Checks that an account has a role for its request, whichever member the request reached. The
+    /// leader answers once it has applied everything that was committed before: a role that was
+    /// revoked before the request allows nothing any more, and one that was granted allows at once.
+    /// A revocation that is committed while the request is on its way to the log may come too late
+    /// for it.
+    async fn check_roles(&self, author: &Author, tenant: Option<&str>) -> Result<(), Refusal> {
+        let Some(account) = &author.account else { return Ok(()) };
+        match ask_leader(Arc::clone(&self.core), Request::StandingOf { by: account.clone() }).await? {
+            Answer::Standing(standing) => permission::check_roles(author, &standing.roles, tenant),
+            _ => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
+        }
     }
 
     /// Checks and returns the permission for a call that is not a [`Request`].
@@ -152,18 +185,11 @@ impl Quorum for Service {
             return Ok(Response::new(pack(&forwarded)?));
         }
         let certificate = request.extensions().get::<Connected>().and_then(|peer| peer.certificate.clone());
-        let (token, mut question) = match unpack(request.get_ref())? {
-            Request::AsOperator { token, request } => (Some(token), *request),
+        let (proof, mut question) = match unpack(request.get_ref())? {
+            Request::AsOperator { proof, request } => (Some(proof), *request),
             other => (None, other),
         };
-        let operator = token.map(|token| self.operator(&token)).transpose();
-        let granted = operator.and_then(|operator| {
-            let granted = permission::check(&caller, operator.as_ref(), &mut question)?;
-            let is_of_root = |id| self.core.agreed.ledger().allocation(id).is_some_and(|a| a.owner.is_root());
-            let is_dag_of_root = |id| self.core.agreed.ledger().dag(id).is_some_and(|dag| dag.owner.is_root());
-            permission::name_person(&mut question, &caller, operator.as_ref(), is_of_root, is_dag_of_root);
-            Ok(granted)
-        });
+        let granted = self.authorize(&caller, proof, &mut question).await;
         let answer = match (granted, question) {
             (Ok(_), Request::RenewCertificate { request }) => {
                 certify::renew(&self.core, &caller, certificate.as_deref(), &request, ask_leader).await
@@ -175,6 +201,8 @@ impl Quorum for Service {
                 }
                 answer
             }
+            // The leader, which knows the roles of accounts, did not answer.
+            (Err(refusal @ (Refusal::Unavailable { .. } | Refusal::NotLeader { .. })), _) => Err(refusal),
             (Err(refusal), _) => {
                 self.core.identity.credentials.refused().count(Cause::Role, &format_args!("{}: {refusal}", caller.name));
                 Err(refusal)

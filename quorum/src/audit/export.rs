@@ -48,7 +48,7 @@ pub fn signed_page(
     after: u64,
     end: u64,
 ) -> Result<SignedPage, AuditError> {
-    let found = page(agreed, filter, after, end, PAGE_RECORDS_MAX)?;
+    let found = page(agreed, filter, None, after, end, PAGE_RECORDS_MAX)?;
     // The first page begins with the first record on this disk.
     let after = if after == 0 { found.begins - 1 } else { after };
     if after + 1 < found.begins {

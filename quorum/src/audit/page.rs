@@ -1,5 +1,6 @@
 //! Pages of records that match a filter, in the order of the chain.
 
+use super::visible::VisibleTo;
 use super::{PAGE_BYTES_MAX, STEP};
 use lattice_model::{AuditFilter, AuditRecord};
 use lattice_quorum_client::wire::AuditFound;
@@ -7,19 +8,33 @@ use lattice_store::audit::Step;
 use lattice_store::machine::{Agreed, AuditError};
 use std::time::Instant;
 
-/// The records after `after`, up to `upto` (0: to the end of the chain), that match `filter`: at
-/// most `limit`, and no more than one step reads. Begins with the first record on this disk. Reads
-/// the disk: call it where blocking is allowed.
-pub fn page(agreed: &Agreed, filter: &AuditFilter, after: u64, upto: u64, limit: usize) -> Result<AuditFound, AuditError> {
+/// The records after `after`, up to `upto` (0: to the end of the chain), that match `filter` and are
+/// visible to the user (`None`: an operator, to whom all are): at most `limit`, and no more than one
+/// step reads. Begins with the first record on this disk. Reads the disk: call it where blocking is
+/// allowed.
+pub fn page(
+    agreed: &Agreed,
+    filter: &AuditFilter,
+    visible: Option<&VisibleTo>,
+    after: u64,
+    upto: u64,
+    limit: usize,
+) -> Result<AuditFound, AuditError> {
     let began = Instant::now();
     let end = agreed.audit_head().seq;
     let end = if upto == 0 { end } else { upto.min(end) };
     let base = agreed.audit_base().seq;
     let mut page = AuditFound { records: Vec::new(), upto: after.max(base).min(end), end, begins: base + 1, archive: String::new() };
     let mut bytes = 0;
-    let mut search = agreed.audit_search(filter, page.upto, end);
+    let narrowed = visible.map_or_else(|| filter.clone(), |visible| visible.narrowed(filter));
+    let is_visible = |record: &AuditRecord| {
+        visible.is_none_or(|visible| filter.matches(record) && visible.includes(record, |id| agreed.ledger().allocation(id).cloned()))
+    };
+    let mut search = agreed.audit_search(&narrowed, page.upto, end);
     while let Some(step) = search.step().map_err(|source| agreed.unreadable(search.reached() + 1, source))? {
-        if let Step::Found(record) = step {
+        if let Step::Found(record) = step
+            && is_visible(&record)
+        {
             bytes += bytes_about(&record);
             page.records.push(*record);
         }

@@ -15,7 +15,7 @@ use lattice_model::{
     Revision, SharePhase, TaskOutcome, Timestamp, Used, VniPool, When, WorkUsage,
 };
 use lattice_quorum_client::wire::{
-    Answer, AuditFound, Change, ClockAlarm, Conflict, Down, HeldKeys, ListFilter, NodeHealth, Refusal, RefusedClaim, Request, Up,
+    Answer, AuditFound, Change, ClockAlarm, Conflict, Down, HeldKeys, ListFilter, NodeHealth, Proof, Refusal, RefusedClaim, Request, Up,
     WatchAllocations, WatchCursor, WatchMessage, WatchRequest,
 };
 use lattice_store::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
@@ -80,6 +80,7 @@ fn requests() -> Decoder {
         |found| Request::from(Action::StepScaling(ScalingStep { service: allocation.id, lease_token: 3, step: Step::Note { found } }));
     let more = Step::Want { replicas: 3, value: Amount(950_000) };
     let advance = Request::AdvanceLane { id: allocation.id, epoch: Epoch(3), node: node(1), report };
+    let vouched = Proof::Account { by: allocation.owner.clone(), method: "NodeService/SetHold".into() };
     decoder(
         "Request",
         &[
@@ -107,6 +108,7 @@ fn requests() -> Decoder {
             found(Err("no series".into())),
             Request::from(Action::StepScaling(ScalingStep { service: allocation.id, lease_token: 3, step: more })),
             Request::GetTasks { id: allocation.id, which: WhichTasks::Ranges { most: 3 } },
+            Request::AsOperator { proof: vouched, request: Box::new(Request::ListRoles) },
         ],
     )
 }
@@ -131,6 +133,7 @@ fn answers() -> Decoder {
             Ok(Answer::Usage(Box::new(ledger.usage_report(&UsageOf::User("u1".into()), None, ledger.time()).unwrap()))),
             Ok(Answer::VClusters(ledger.vcluster_statuses())),
             Ok(Answer::Sessions(vec![session])),
+            Ok(Answer::Standing(Box::default())),
             Ok(Answer::Audit(AuditFound { records, upto: 4, end: 4, begins: 1, archive: "a".into() })),
             Err(Refusal::LeaseHeld { name: "l".into(), holder, user: None, token: Some(3) }),
             Ok(Answer::RefusedClaim(Some(RefusedClaim {

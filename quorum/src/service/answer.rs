@@ -114,6 +114,9 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::GetUsage { .. }
         | Request::GetLimits
         | Request::GetTasks { .. }
+        | Request::StandingOf { .. }
+        | Request::ListRoles
+        | Request::ListTenantMembers { .. }
         | Request::RefusedClaim { .. }
         | Request::RenewLease { .. }
         | Request::Members
@@ -326,10 +329,12 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
     }
     match request {
         Request::Members => Ok(Answer::Status(status(core))),
-        Request::QueryAudit { filter, after, limit } => auditing::query(core, filter, after, limit).await,
+        Request::QueryAudit { filter, after, limit, by } => auditing::query(core, filter, after, limit, by).await,
         Request::ExportAudit { filter, after, end } => auditing::export(core, filter, after, end).await,
         Request::ListLeases => Ok(Answer::Leases(leasing::list(core))),
         Request::ListRevocations => Ok(revocations(core)),
+        // Without a stale answer: what somebody may do is not decided by an outdated state.
+        Request::StandingOf { by } => Ok(Answer::Standing(Box::new(core.agreed.ledger().standing_of(&by)))),
         Request::ListAdmissions => Ok(Answer::Admissions(core.leading.waiting_nodes.status(&core.agreed.ledger()))),
         Request::ListKeys => Ok(Answer::Keyring(rotation::keyring_status(&core.agreed.ledger(), &core.leading.keys_held))),
         // A reason that concerns every claim takes precedence over the latest refusal.
@@ -356,6 +361,8 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::GetUsage { .. }
         | Request::GetLimits
         | Request::GetTasks { .. }
+        | Request::ListRoles
+        | Request::ListTenantMembers { .. }
         | Request::AdvanceLane { .. }
         | Request::Stale(_)
         | Request::AsOperator { .. }
@@ -422,6 +429,8 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
             Ok(Answer::DagPage { dags, more })
         }
         Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_statuses())),
+        Request::ListTenantMembers { tenant } => ledger.tenant_members(tenant).map(Answer::TenantMembers),
+        Request::ListRoles => Ok(Answer::Roles(ledger.role_bindings().cloned().collect())),
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_statuses())),
         Request::ListSessions => Ok(Answer::Sessions(ledger.sessions().cloned().collect())),
         Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_status())),

@@ -2,11 +2,12 @@
 
 use crate::audit::export::signed_page;
 use crate::audit::page::page;
+use crate::audit::visible::VisibleTo;
 use crate::audit::walk;
 use crate::core::Core;
 use crate::proposer::unserved;
 use lattice_ledger::Action;
-use lattice_model::{AuditFilter, MemberId, with_causes};
+use lattice_model::{AuditFilter, MemberId, Principal, with_causes};
 use lattice_quorum_client::wire::{Answer, AuditWalk, Refusal};
 use lattice_store::machine::AuditError;
 use std::sync::Arc;
@@ -15,11 +16,14 @@ use std::sync::Arc;
 const RECORDS_MAX: u32 = 10_000;
 
 /// See [`lattice_quorum_client::wire::Request::QueryAudit`]. The caller has confirmed that this
-/// member is the leader.
-pub(super) async fn query(core: &Arc<Core>, filter: AuditFilter, after: u64, limit: u32) -> Result<Answer, Refusal> {
+/// member is the leader. `by`: a user, who reads what is visible to that user; `None`: an operator,
+/// who reads everything.
+pub(super) async fn query(core: &Arc<Core>, filter: AuditFilter, after: u64, limit: u32, by: Option<Principal>) -> Result<Answer, Refusal> {
     let limit = if limit == 0 { RECORDS_MAX } else { limit.min(RECORDS_MAX) };
     let agreed = Arc::clone(&core.agreed);
-    let mut found = blocking(move || page(&agreed, &filter, after, 0, limit as usize)).await?;
+    // Each page asks the ledger again: a role that was revoked shows no further page.
+    let visible = by.map(|by| VisibleTo::new(&by, core.agreed.ledger().roles_of(&by).admin_of));
+    let mut found = blocking(move || page(&agreed, &filter, visible.as_ref(), after, 0, limit as usize)).await?;
     if let Some(checkpoint) = core.agreed.ledger().audit_checkpoint() {
         checkpoint.archive.clone_into(&mut found.archive);
     }

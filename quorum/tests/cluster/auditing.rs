@@ -24,7 +24,7 @@ pub async fn walk(client: &QuorumClient) -> Result<AuditWalk, CallError> {
 pub async fn find(lab: &Lab, client: &QuorumClient, filter: AuditFilter) -> Vec<AuditRecord> {
     let (mut found, mut after) = (Vec::new(), 0);
     loop {
-        let query = Request::QueryAudit { filter: filter.clone(), after, limit: 3 };
+        let query = Request::QueryAudit { filter: filter.clone(), after, limit: 3, by: None };
         match client.call(&lab.as_operator("anna", query), PATIENCE).await.unwrap() {
             Answer::Audit(page) => {
                 found.extend(page.records);

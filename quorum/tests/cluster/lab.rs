@@ -13,7 +13,7 @@ use lattice_pki::tls::TlsFiles;
 use lattice_quorum::config::{MemberAddress, NodeAdmission, QuorumConfig};
 use lattice_quorum::member::{Listeners, Member};
 use lattice_quorum::permission::{Person, person};
-use lattice_quorum_client::wire::{Answer, Claimed, Down, HeldKeys, NodeHealth, QuorumStatus, Request, Up};
+use lattice_quorum_client::wire::{Answer, Claimed, Down, HeldKeys, NodeHealth, Proof, QuorumStatus, Request, Up};
 use lattice_quorum_client::{CallError, DownStream, QuorumClient};
 use lattice_telemetry::settings::TelemetrySettings;
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ impl Lab {
         };
         let now = Timestamp(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis().try_into().unwrap());
         let token = Credential::read(&file).unwrap().sign(methods[0], now).unwrap();
-        Request::AsOperator { token, request: Box::new(request) }
+        Request::AsOperator { proof: Proof::Token(token), request: Box::new(request) }
     }
 
     pub fn client(&self, members: &[u64], name: &str, role: Role) -> QuorumClient {
@@ -170,6 +170,11 @@ pub fn spec(nodes: u32) -> AllocationSpec {
 
 pub fn owner() -> Principal {
     Principal { name: "alice".into(), uid: 1000, gid: 1000, groups: vec![] }
+}
+
+/// A request of this account, which called this method of the API, for which the sender vouches.
+pub fn as_account(by: &Principal, method: &str, request: Request) -> Request {
+    Request::AsOperator { proof: Proof::Account { by: by.clone(), method: method.to_owned() }, request: Box::new(request) }
 }
 
 pub fn size() -> Resources {

@@ -12,4 +12,5 @@ mod narrow_watches;
 mod permissions;
 mod processes;
 mod pruning;
+mod roles;
 mod watches;

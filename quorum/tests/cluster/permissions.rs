@@ -14,6 +14,7 @@ use lattice_ledger::keyring::Secret;
 use lattice_ledger::{
     Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange, WhichTasks,
 };
+use lattice_model::access::{MemberChange, MemberStep, Relation, Role as Granted, RoleBinding, Subject, rule};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Epoch, Exposed,
     HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode,
@@ -79,7 +80,10 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::GetTasks => Request::GetTasks { id: of, which: WhichTasks::Counts },
         Call::AcquireLease => Request::AcquireLease { name: "mine".into(), holder, ttl_ms: 60_000, user: Some(owner()) },
         Call::RenewLease => Request::RenewLease { name: "mine".into(), token: 9, holder, user: Some(owner()) },
-        Call::QueryAudit => Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1 },
+        Call::QueryAudit => {
+            let query = |by| Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1, by };
+            return vec![query(None), query(Some(owner()))];
+        }
         Call::VerifyAudit => Request::VerifyAudit { from: None },
         Call::ExportAudit => Request::ExportAudit { filter: AuditFilter::default(), after: 0, end: 0 },
         Call::RecordAccess => Request::RecordAccess(access(root(), of, None)),
@@ -106,6 +110,9 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::CheckDag => Request::CheckDag { owner: owner(), dag: Box::new(dag()) },
         Call::GetDag => Request::GetDag { key: DagId(id).to_string() },
         Call::ListDags => Request::ListDags { filter: DagFilter::default(), limit: 1, before: None },
+        Call::StandingOf => Request::StandingOf { by: owner() },
+        Call::ListRoles => Request::ListRoles,
+        Call::ListTenantMembers => Request::ListTenantMembers { tenant: "elsewhere".into() },
         Call::Session
         | Call::WatchNodes
         | Call::WatchAllocations
@@ -143,6 +150,9 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
     let node: lattice_model::NodeId = "nowhere".parse().unwrap();
     let (allocation, epoch, id) = (missing_allocation(), lattice_model::Epoch(1), Uuid::new_v4());
     let (by, reason) = ("root".to_owned(), "x".to_owned());
+    let nobody = Subject::User { name: "nobody-has-this".into(), uid: 9999 };
+    let binding = RoleBinding { subject: nobody.clone(), role: Granted::Operator, tenant: None };
+    let member = MemberChange { tenant: "elsewhere".into(), step: MemberStep::Add { subject: nobody.clone(), is_default: false } };
     let tenant = TenantChange {
         name: "physics".into(),
         create: true,
@@ -194,8 +204,12 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
             share_policy: None,
             ended: Default::default(),
             dag_size: None,
+            root_may: None,
             by: by.clone(),
         },
+        Action::GrantRole { binding, by: by.clone() },
+        Action::RevokeRole { subject: nobody.name(), role: Granted::Operator, tenant: None, by: by.clone() },
+        Action::SetTenantMember { change: member, by: by.clone() },
         Action::AddKey { secret: Secret([7; 32]), by: by.clone() },
         Action::Revoke { name: "nobody-has-this".into(), by: by.clone(), reason: String::new() },
         Action::SetVCluster { change: vcluster, by: by.clone() },
@@ -289,6 +303,18 @@ fn clients_sign_for_every_method_that_a_command_names() {
     }
 }
 
+#[test]
+fn a_user_without_a_role_and_root_call_nothing_that_needs_an_operator() {
+    let (of_users, of_operators) = commands();
+    for mut action in of_users.into_iter().chain(of_operators) {
+        let (Requester::Operator(_, methods) | Requester::UserOrOperator { methods, .. }) = action.requester() else { continue };
+        for method in methods {
+            let rule = rule(method).unwrap();
+            assert!(!rule.user.covers(Relation::Foreign) && !rule.root.covers(Relation::Foreign), "{method}");
+        }
+    }
+}
+
 /// Some of the commands that only members may propose.
 fn proposed_by_members() -> Vec<Action> {
     let node: lattice_model::NodeId = "nowhere".parse().unwrap();
@@ -309,9 +335,9 @@ fn proposed_by_members() -> Vec<Action> {
     ]
 }
 
-/// A connection for a certificate's holder that uses gRPC directly.
-async fn dial(lab: &Lab, role: Role, address: String) -> Channel {
-    let config = lab.agent(name(role), role).material().borrow().client(b"h2").unwrap();
+/// A connection for the holder of a certificate with this name and role that uses gRPC directly.
+pub async fn dial(lab: &Lab, who: &str, role: Role, address: String) -> Channel {
+    let config = lab.agent(who, role).material().borrow().client(b"h2").unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let connect = tower::service_fn(move |_: Uri| {
         let (connector, address) = (connector.clone(), address.clone());
@@ -346,13 +372,13 @@ async fn other_is_refused(lab: &Lab, call: Call, role: Role) -> bool {
         Call::WatchDomains => WatchRequest { domains: true, ..nothing },
         Call::WatchLimits => WatchRequest { limits: true, ..nothing },
         Call::Forward => {
-            let mut grpc = Grpc::new(dial(lab, role, lab.config(1).listens().0).await);
+            let mut grpc = Grpc::new(dial(lab, name(role), role, lab.config(1).listens().0).await);
             let mut request = tonic::Request::new(pack(&Request::ListNodes).unwrap());
             request.metadata_mut().insert("lattice-forwarded", tonic::metadata::MetadataValue::from_static("1"));
             return grpc.call(request).await.is_err_and(|status| is_refused(status.message()));
         }
         _ => {
-            let mut raft = RaftClient::new(dial(lab, role, lab.config(1).listens().1).await);
+            let mut raft = RaftClient::new(dial(lab, name(role), role, lab.config(1).listens().1).await);
             let nothing = Packed::default();
             let answer = match call {
                 Call::Append => raft.append(nothing).await,
@@ -559,6 +585,7 @@ async fn a_nodes_certificate_sees_its_own_allocations_alone_and_records_only_wha
         Access { allocation: Some(foreign), ..good.clone() },
         Access { allocation: None, ..good.clone() },
         Access { kind: AccessKind::AuditExported, ..good.clone() },
+        Access { kind: AccessKind::Denied, ..good.clone() },
     ] {
         refused(&node, Request::RecordAccess(bad)).await;
     }

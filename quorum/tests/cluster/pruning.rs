@@ -222,7 +222,7 @@ async fn prune_and_join(crashed: bool) {
     slowly("the files are gone", async || segments(&config), |there| *there == [N + 1, 2 * N + 1]).await;
 
     // Readers learn where the records are, and get the rest.
-    let query = Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 2 };
+    let query = Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 2, by: None };
     let Answer::Audit(page) = client.call(&lab.as_operator("anna", query), PATIENCE).await.unwrap() else { panic!("no page") };
     assert_eq!(page.records.iter().map(|r| r.seq).collect::<Vec<_>>(), [N + 1, N + 2]);
     assert_eq!((page.begins, page.archive.as_str()), (N + 1, config.audit_archive.as_str()));

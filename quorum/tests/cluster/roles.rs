@@ -1,0 +1,282 @@
+//! What accounts may do by the roles that are granted to them, and what users read of the audit log.
+
+use crate::auditing::find;
+use crate::lab::{Agent, Lab, PATIENCE, as_account, owner, spec, submit};
+use crate::permissions::dial;
+use lattice_api::pack::{pack, unpack};
+use lattice_api::v1::quorum_client::QuorumClient as Grpc;
+use lattice_ledger::{Access, AccessKind, Action, QuotaChange, TenantChange};
+use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, Subject, TenantMember};
+use lattice_model::{AllocationId, AllocationSpec, AuditAction, AuditFilter, AuditRecord, HoldKind, Principal};
+use lattice_pki::identity;
+use lattice_quorum::member::Member;
+use lattice_quorum_client::wire::{Answer, MembersChange, MembersOrder, Refusal, Request};
+use lattice_quorum_client::{CallError, QuorumClient};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use tonic::metadata::MetadataValue;
+use uuid::Uuid;
+
+const SET_HOLD: &str = "NodeService/SetHold";
+const ADD_MEMBER: &str = "AdminService/AddTenantMember";
+
+fn person(name: &str, uid: u32) -> Principal {
+    Principal { name: name.to_owned(), uid, gid: uid, groups: vec![] }
+}
+
+fn subject(of: &Principal) -> Subject {
+    Subject::User { name: of.name.clone(), uid: of.uid }
+}
+
+fn hold(node: &str) -> Request {
+    let (node, reason) = (node.parse().unwrap(), "disk".to_owned());
+    Request::from(Action::SetHold { node, kind: HoldKind::Cordon, by: "alice".to_owned(), reason, until: None, deadline: None })
+}
+
+async fn start_one(lab: &mut Lab) -> Member {
+    let member = lab.start(1, true).await;
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    member
+}
+
+/// A command of an operator with a certificate.
+async fn act(lab: &Lab, api: &QuorumClient, action: Action) {
+    api.call(&lab.as_operator("anna", Request::from(action)), PATIENCE).await.unwrap();
+}
+
+async fn grant(lab: &Lab, api: &QuorumClient, to: &Principal, role: Role, tenant: Option<&str>) {
+    let binding = RoleBinding { subject: subject(to), role, tenant: tenant.map(str::to_owned) };
+    act(lab, api, Action::GrantRole { binding, by: "anna".to_owned() }).await;
+}
+
+async fn make_tenant(lab: &Lab, api: &QuorumClient, name: &str) {
+    let (max_nodes, max_concurrent_allocations) = (QuotaChange::Keep, QuotaChange::Keep);
+    let change = TenantChange { name: name.to_owned(), create: true, max_nodes, max_concurrent_allocations, soft: Default::default() };
+    act(lab, api, Action::SetTenant { change, by: "anna".to_owned() }).await;
+}
+
+/// Why a request is refused for want of an operator's proof or role.
+async fn reason(client: &QuorumClient, request: &Request) -> String {
+    match client.call(request, PATIENCE).await {
+        Err(CallError::Refused(Refusal::NotOperator { why })) => why,
+        other => panic!("{request:?}: {other:?}"),
+    }
+}
+
+/// A request that a member forwards, and the answer, in the form of `service::answer`.
+#[derive(Serialize)]
+enum Forward {
+    Answer(Box<Request>),
+}
+
+#[derive(Deserialize)]
+enum Forwarded {
+    Answered(Box<Result<Answer, Refusal>>),
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_of_compute_nodes_and_members_vouch_for_no_account() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = start_one(&mut lab).await;
+    let api = lab.api(&[1]);
+    grant(&lab, &api, &owner(), Role::SystemAdmin, None).await;
+    let request = as_account(&owner(), SET_HOLD, hold("n1"));
+    for (name, role) in [("n2", identity::Role::Node), ("member-1", identity::Role::Quorum)] {
+        let why = format!("{name} vouches for an account with a certificate of role {role}; api is needed");
+        assert_eq!(reason(&lab.client(&[1], name, role), &request).await, why);
+    }
+    // Nor does a member pass on another's proof.
+    let channel = dial(&lab, "member-1", identity::Role::Quorum, lab.config(1).listens().0).await;
+    let mut forward = tonic::Request::new(pack(&Forward::Answer(Box::new(request))).unwrap());
+    forward.metadata_mut().insert("lattice-forwarded", MetadataValue::from_static("1"));
+    let answer = Grpc::new(channel).call(forward).await.unwrap();
+    let Forwarded::Answered(answer) = unpack(answer.get_ref()).unwrap();
+    assert_eq!(*answer, Err(Refusal::Malformed { why: "members do not forward this request".to_owned() }));
+    assert_eq!(find(&lab, &api, AuditFilter { actions: vec![AuditAction::HoldSet], ..AuditFilter::default() }).await, []);
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_by_role_holds_nodes_under_its_own_name_and_grants_no_roles() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = start_one(&mut lab).await;
+    let api = lab.api(&[1]);
+    let _agent = Agent::register(&api, "n1").await;
+    let alice = owner();
+    let request = as_account(&alice, SET_HOLD, hold("n1"));
+    assert_eq!(reason(&api, &request).await, "alice has no role that allows NodeService/SetHold");
+    grant(&lab, &api, &alice, Role::Operator, None).await;
+    let answer = api.call(&request, PATIENCE).await;
+    assert!(matches!(answer, Ok(Answer::Done { .. })), "{answer:?}");
+    let held = find(&lab, &api, AuditFilter { actions: vec![AuditAction::HoldSet], ..AuditFilter::default() }).await;
+    assert_eq!(held.iter().map(|record| record.actor.as_str()).collect::<Vec<_>>(), ["alice@n1"]);
+
+    // Neither another account of that name, nor with a proof for something else.
+    let namesake = as_account(&person("alice", 1001), SET_HOLD, hold("n1"));
+    assert_eq!(reason(&api, &namesake).await, "alice has no role that allows NodeService/SetHold");
+    let other = as_account(&alice, "NodeService/LiftHold", hold("n1"));
+    assert_eq!(reason(&api, &other).await, "the proof of alice is for NodeService/LiftHold; NodeService/SetHold is needed");
+    assert_eq!(reason(&api, &hold("n1")).await, "SetHold was sent without the proof of an operator");
+
+    let binding = RoleBinding { subject: subject(&alice), role: Role::SystemAdmin, tenant: None };
+    let granting = Request::from(Action::GrantRole { binding, by: "alice".to_owned() });
+    let changing = Request::ChangeMembers(MembersOrder { by: alice.clone(), change: MembersChange::Remove { id: 9 } });
+    let exporting = Request::ExportAudit { filter: AuditFilter::default(), after: 0, end: 0 };
+    for (method, request) in
+        [("AdminService/GrantRole", granting), ("AdminService/ChangeMembers", changing), ("AdminService/ExportAudit", exporting)]
+    {
+        assert_eq!(reason(&api, &as_account(&alice, method, request)).await, format!("alice has no role that allows {method}"));
+    }
+    let everything = Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1, by: None };
+    let answer = api.call(&as_account(&alice, "AdminService/QueryAudit", everything), PATIENCE).await;
+    assert!(matches!(&answer, Ok(Answer::Audit(page)) if page.records.len() == 1), "{answer:?}");
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_counts_at_once_at_every_member_and_a_revoked_one_at_none() {
+    let mut lab = Lab::new(3, |_| {});
+    let members = [lab.start(1, true).await, lab.start(2, false).await, lab.start(3, false).await];
+    for member in &members {
+        tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    }
+    let (api, alice) = (lab.api(&[1, 2, 3]), owner());
+    let each = [lab.api(&[1]), lab.api(&[2]), lab.api(&[3])];
+    let request = as_account(&alice, SET_HOLD, hold("nowhere"));
+    for round in 0..20 {
+        grant(&lab, &api, &alice, Role::Operator, None).await;
+        for (id, client) in (1..).zip(&each) {
+            let answer = client.call(&request, PATIENCE).await;
+            let allowed = matches!(&answer, Err(CallError::Refused(Refusal::NoSuchNode { .. })));
+            assert!(allowed, "round {round}, member {id}: {answer:?}");
+        }
+        let (subject, by) = (subject(&alice).name(), "anna".to_owned());
+        act(&lab, &api, Action::RevokeRole { subject, role: Role::Operator, tenant: None, by }).await;
+        for (id, client) in (1..).zip(&each) {
+            let why = reason(client, &request).await;
+            assert_eq!(why, "alice has no role that allows NodeService/SetHold", "round {round}, member {id}");
+        }
+    }
+    for member in members {
+        member.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_admin_adds_members_to_its_tenant_and_to_no_other() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = start_one(&mut lab).await;
+    let (api, alice, bob) = (lab.api(&[1]), owner(), person("bob", 1001));
+    for tenant in ["physics", "biology"] {
+        make_tenant(&lab, &api, tenant).await;
+    }
+    grant(&lab, &api, &alice, Role::TenantAdmin, Some("physics")).await;
+    let add = |tenant: &str| {
+        let step = MemberStep::Add { subject: subject(&bob), is_default: false };
+        let change = MemberChange { tenant: tenant.to_owned(), step };
+        as_account(&alice, ADD_MEMBER, Request::from(Action::SetTenantMember { change, by: "alice".to_owned() }))
+    };
+    let answer = api.call(&add("physics"), PATIENCE).await;
+    assert!(matches!(answer, Ok(Answer::Done { .. })), "{answer:?}");
+    for other in ["biology", "chemistry"] {
+        let why = format!("alice has no role that allows AdminService/AddTenantMember for tenant {other:?}");
+        assert_eq!(reason(&api, &add(other)).await, why);
+    }
+    let added = find(&lab, &api, AuditFilter { actions: vec![AuditAction::TenantMemberAdded], ..AuditFilter::default() }).await;
+    assert_eq!(added.iter().map(|record| record.actor.as_str()).collect::<Vec<_>>(), ["alice@n1"]);
+
+    // What is asked of the ledger about it.
+    let members = async |tenant: &str| api.call(&Request::ListTenantMembers { tenant: tenant.to_owned() }, PATIENCE).await;
+    assert_eq!(members("physics").await, Ok(Answer::TenantMembers(vec![TenantMember { subject: subject(&bob), is_default: false }])));
+    assert_eq!(members("biology").await, Ok(Answer::TenantMembers(vec![])));
+    let missing = members("chemistry").await;
+    assert!(matches!(missing, Err(CallError::Refused(Refusal::NoSuchTenant { .. }))), "{missing:?}");
+    let binding = RoleBinding { subject: subject(&alice), role: Role::TenantAdmin, tenant: Some("physics".to_owned()) };
+    assert_eq!(api.call(&Request::ListRoles, PATIENCE).await, Ok(Answer::Roles(vec![binding])));
+    let physics = BTreeSet::from(["physics".to_owned()]);
+    for (by, admin_of) in [(&alice, physics.clone()), (&bob, BTreeSet::new())] {
+        let Ok(Answer::Standing(standing)) = api.call(&Request::StandingOf { by: by.clone() }, PATIENCE).await else {
+            panic!("no standing of {by:?}")
+        };
+        assert_eq!((&standing.roles.admin_of, &standing.member_of), (&admin_of, &physics), "{by:?}");
+    }
+    let outdated = api.call(&Request::Stale(Box::new(Request::StandingOf { by: alice })), PATIENCE).await;
+    assert!(matches!(outdated, Err(CallError::Refused(Refusal::Malformed { .. }))), "{outdated:?}");
+    member.stop().await;
+}
+
+/// All records that match the filter and that this user may read, one a page at most.
+async fn visible(api: &QuorumClient, by: &Principal, filter: &AuditFilter) -> Vec<AuditRecord> {
+    let (mut found, mut after) = (Vec::new(), 0);
+    loop {
+        let query = Request::QueryAudit { filter: filter.clone(), after, limit: 1, by: Some(by.clone()) };
+        let Ok(Answer::Audit(page)) = api.call(&query, PATIENCE).await else { panic!("no page after {after}") };
+        assert!(page.records.len() <= 1 && page.upto >= after, "{page:?}");
+        found.extend(page.records);
+        after = page.upto;
+        if after == page.end {
+            return found;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_reads_its_own_audit_records_and_an_admin_those_of_its_tenant() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = start_one(&mut lab).await;
+    let api = lab.api(&[1]);
+    let (alice, bob, carol, dave) = (owner(), person("bob", 1001), person("carol", 1002), person("dave", 1003));
+    make_tenant(&lab, &api, "physics").await;
+    grant(&lab, &api, &carol, Role::TenantAdmin, Some("physics")).await;
+    let of_alice = submit(&api, 1).await;
+    let of_bob = AllocationId(Uuid::new_v4());
+    let spec = AllocationSpec { tenant: "physics".to_owned(), ..spec(1) };
+    // Before anybody is a member, the tenant takes work from everybody.
+    let request = Request::Submit { id: of_bob, spec: Box::new(spec), owner: bob.clone(), claim: None, life: None };
+    api.call(&request, PATIENCE).await.unwrap();
+    for id in [of_alice, of_bob] {
+        api.call(&Request::from(Action::Cancel { id, by: person("root", 0) }), PATIENCE).await.unwrap();
+    }
+
+    let all = find(&lab, &api, AuditFilter::default()).await;
+    let about = |id| all.iter().filter(|record| record.allocation == Some(id)).cloned().collect::<Vec<_>>();
+    let by_root = |records: &[AuditRecord]| records.iter().filter(|record| record.actor == "root@n1").cloned().collect::<Vec<_>>();
+    let everything = AuditFilter::default();
+    for (reader, id) in [(&alice, of_alice), (&bob, of_bob), (&carol, of_bob)] {
+        let records = about(id);
+        assert!(records.iter().any(|record| record.action == AuditAction::AllocationSubmitted), "{records:?}");
+        assert_eq!(visible(&api, reader, &everything).await, records, "{reader:?}");
+        // A filter selects among these.
+        let of_root = AuditFilter { user: Some("root".to_owned()), ..AuditFilter::default() };
+        assert!(!by_root(&records).is_empty(), "{records:?}");
+        assert_eq!(visible(&api, reader, &of_root).await, by_root(&records), "{reader:?}");
+    }
+    for filter in [
+        AuditFilter { user: Some("bob".to_owned()), ..AuditFilter::default() },
+        AuditFilter { allocation: Some(of_bob.into()), ..AuditFilter::default() },
+        AuditFilter { actions: vec![AuditAction::RoleGranted], ..AuditFilter::default() },
+    ] {
+        assert_eq!(visible(&api, &alice, &filter).await, [], "{filter:?}");
+    }
+    assert_eq!(visible(&api, &dave, &everything).await, []);
+    let unproven = Request::QueryAudit { filter: everything, after: 0, limit: 1, by: None };
+    assert_eq!(reason(&api, &unproven).await, "QueryAudit was sent without the proof of an operator");
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_call_is_recorded_for_an_api_agent_alone() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = start_one(&mut lab).await;
+    let api = lab.api(&[1]);
+    let detail = "NodeService/SetHold: no role".to_owned();
+    let denied = Access { id: Uuid::new_v4(), by: owner(), kind: AccessKind::Denied, allocation: None, node: None, detail };
+    let by_node = lab.client(&[1], "n2", identity::Role::Node).call(&Request::RecordAccess(denied.clone()), PATIENCE).await;
+    assert!(matches!(by_node, Err(CallError::Refused(Refusal::Role { .. }))), "{by_node:?}");
+    api.call(&Request::RecordAccess(denied), PATIENCE).await.unwrap();
+    let records = find(&lab, &api, AuditFilter { actions: vec![AuditAction::AccessDenied], ..AuditFilter::default() }).await;
+    let found: Vec<_> = records.iter().map(|record| (record.actor.as_str(), record.detail.as_str())).collect();
+    assert_eq!(found, [("alice", "at n1: NodeService/SetHold: no role")]);
+    assert_eq!(visible(&api, &owner(), &AuditFilter::default()).await, records);
+    member.stop().await;
+}
