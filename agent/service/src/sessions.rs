@@ -27,7 +27,7 @@ impl SessionService for Api {
         // The quorum's refusal would name the owner.
         if caller.private {
             let found = self.allocation_of_id(allocation).await?;
-            caller.check(found.id, &found.owner)?;
+            self.check(&caller, &found).await?;
         }
         self.done(&Ask::from(Action::CreateSession { id, allocation, by })).await?;
         let gone = || Status::failed_precondition(format!("session {} has ended already", id.simple()));
