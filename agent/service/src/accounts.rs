@@ -8,7 +8,6 @@ use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -46,7 +45,7 @@ impl Accounts {
             return Ok(known);
         }
         let lookup = self.lookup;
-        let principal = self.ask(&format_args!("uid {uid}"), move || lookup(uid, gid)).await?;
+        let principal = self.ask(format!("uid {uid}"), move || lookup(uid, gid)).await?;
         self.remembered().put(principal.clone(), Instant::now());
         Ok(principal)
     }
@@ -54,7 +53,7 @@ impl Accounts {
     /// The account or group with this name, and its number. `me`: the node's name, for the refusal of an unknown one.
     pub(super) async fn subject(&self, name: &SubjectName, me: &NodeId) -> Result<Subject, Status> {
         let asked = name.clone();
-        let found = self.ask(&name, move || subject(&asked)).await?;
+        let found = self.ask(name.to_string(), move || subject(&asked)).await?;
         found.ok_or_else(|| {
             let kind = if name.is_group { "group" } else { "account" };
             Status::not_found(format!("no {kind} {} is known on {me}", name.name))
@@ -62,7 +61,7 @@ impl Accounts {
     }
 
     /// Runs a lookup on a blocking thread, for at most [`LOOKUP_TIMEOUT`]. `whom`: whom it is about, for the error.
-    async fn ask<T, F>(&self, whom: &(dyn fmt::Display + Sync), lookup: F) -> Result<T, Status>
+    async fn ask<T, F>(&self, whom: String, lookup: F) -> Result<T, Status>
     where
         T: Send + 'static,
         F: FnOnce() -> Result<T, Status> + Send + 'static,

@@ -354,7 +354,7 @@ fn root_may(text: &str) -> Result<Option<RootMay>, Status> {
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|why: &str| Status::invalid_argument(format!("root_acts_for: {why}; write everybody or itself")))
+    text.parse::<RootMay>().map(Some).map_err(|why| Status::invalid_argument(format!("root_acts_for: {why}; write everybody or itself")))
 }
 
 fn quota_change(wire: Option<v1::QuotaChange>) -> QuotaChange {

@@ -8,7 +8,7 @@ use super::requests::Method;
 use lattice_agent_common::clock::now;
 use lattice_agent_common::config::work::WorkMay;
 use lattice_api::operator::token_of;
-use lattice_model::access::{Reach, Relation, Roles, rule};
+use lattice_model::access::{Reach, Roles, rule};
 use lattice_model::{AllocationId, Principal, with_causes};
 use lattice_pki::operator;
 use lattice_quorum_client::CallError;
@@ -91,10 +91,11 @@ impl Api {
     /// the account. Of a method that is about one tenant, the quorum decides whether the account is an admin of that
     /// tenant. Never work of an allocation, whoever owns it.
     pub(super) async fn operator<T>(&self, request: &Request<T>) -> Result<Operator, Status> {
-        if let Some(operator) = self.operator_by_token(request).await? {
+        let caller = self.outside_caller(request).await?;
+        if let Some(operator) = self.by_token(&caller, request)? {
             return Ok(operator);
         }
-        let Caller { method, principal, .. } = self.caller(request).await?;
+        let Caller { method, principal, .. } = caller;
         let roles = self.standing(&principal).await?.roles;
         if !opens(&roles, &method) {
             return Err(not_operator(format!("{} shows none, and has no role for {method}", principal.name)));
@@ -105,28 +106,24 @@ impl Api {
     /// The operator whose token for this very method comes with the request; `None`: no token comes with it. Work of an
     /// allocation is refused, with a token or without.
     pub(super) async fn operator_by_token<T>(&self, request: &Request<T>) -> Result<Option<Operator>, Status> {
+        let caller = self.outside_caller(request).await?;
+        self.by_token(&caller, request)
+    }
+
+    async fn outside_caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let caller = self.caller(request).await?;
         self.vouches_for_users()?;
-        let method = caller.method.clone();
-        let account = caller.outside()?;
+        caller.outside()
+    }
+
+    fn by_token<T>(&self, caller: &Caller, request: &Request<T>) -> Result<Option<Operator>, Status> {
         let token = token_of(request.metadata()).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let Some(token) = token else { return Ok(None) };
         let proven = operator::verify(&token, &self.credentials, now()).map_err(|error| not_operator(with_causes(&error)))?;
-        if proven.method != method {
-            return Err(not_operator(format!("{} signed for {}, not for {method}", proven.name, proven.method)));
+        if proven.method != caller.method {
+            return Err(not_operator(format!("{} signed for {}, not for {}", proven.name, proven.method, caller.method)));
         }
-        Ok(Some(Operator { name: proven.name, account, proof: Proof::Token(token) }))
-    }
-
-    /// The caller as an operator, if its roles reach everything with the method that it calls. Never work of an
-    /// allocation.
-    pub(super) async fn operator_by_role(&self, caller: &Caller) -> Result<Option<Operator>, Status> {
-        if caller.within.is_some() || !self.site.vouches {
-            return Ok(None);
-        }
-        let roles = self.standing(&caller.principal).await?.roles;
-        let reaches = roles.may(&caller.method, Relation::Foreign);
-        Ok(reaches.then(|| Operator::by_account(caller.principal.clone(), caller.method.clone())))
+        Ok(Some(Operator { name: proven.name, account: caller.principal.clone(), proof: Proof::Token(token) }))
     }
 }
 
@@ -143,7 +140,7 @@ impl Api {
     /// A caller that may act as an operator on this node: one that is root here, which the kernel identifies, so that no
     /// agent need vouch for it; or one that has the role.
     pub(super) async fn operator_here<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
-        let user = self.caller(request).await?.outside()?;
+        let user = self.caller(request).await?.outside()?.principal;
         if is_operator(&user) {
             return Ok(user);
         }
@@ -171,10 +168,10 @@ impl Caller {
         }
     }
 
-    /// The account, if the process is no allocation's work.
-    fn outside(self) -> Result<Principal, Status> {
+    /// The caller, if the process is no allocation's work.
+    fn outside(self) -> Result<Self, Status> {
         match self.within {
-            None => Ok(self.principal),
+            None => Ok(self),
             Some(within) => {
                 let text = format!("this process is work of allocation {}: work may not use operators' commands", within.short());
                 Err(Status::permission_denied(text))
@@ -232,7 +229,7 @@ mod tests {
         let refused = narrow.clone().user().unwrap_err();
         assert!(refused.message().contains("may act for that one alone"), "{refused}");
         assert_eq!(narrow.outside().unwrap_err().code(), tonic::Code::PermissionDenied);
-        assert_eq!(caller(0, None, WorkMay::OwnAllocation).outside().unwrap(), principal(0));
+        assert_eq!(caller(0, None, WorkMay::OwnAllocation).outside().unwrap().principal, principal(0));
     }
 
     #[test]

@@ -38,8 +38,17 @@ pub(super) async fn remove(api: &Api, request: Request<v1::TenantMemberRequest>)
 }
 
 pub(super) async fn list(api: &Api, request: Request<v1::ListTenantMembersRequest>) -> Result<v1::ListTenantMembersResponse, Status> {
-    let operator = api.operator(&request).await?;
-    let ask = operator.asks(Ask::ListTenantMembers { tenant: request.into_inner().tenant });
+    let by_token = api.operator_by_token(&request).await?;
+    let caller = api.caller(&request).await?;
+    let v1::ListTenantMembersRequest { tenant } = request.into_inner();
+    if by_token.is_none() {
+        let roles = api.standing(&caller.principal).await?.roles;
+        if !roles.may(&caller.method, roles.relation_to_tenant(&tenant)) {
+            let text = format!("{} is neither an admin of tenant {tenant:?} nor an operator", caller.principal.name);
+            return Err(Status::permission_denied(text));
+        }
+    }
+    let ask = Ask::ListTenantMembers { tenant };
     match api.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
         Answer::TenantMembers(members) => Ok(v1::ListTenantMembersResponse { members: members.iter().map(to_proto).collect() }),
         other => Err(unexpected(&other)),

@@ -11,19 +11,15 @@ use super::Api;
 use super::api::QUORUM_TIMEOUT;
 use super::caller::{Caller, confined};
 use super::refusal::{status, unexpected};
-use futures::future::join_all;
 use lattice_agent_common::config::work::WorkMay;
 use lattice_model::access::{Reach, Relation, Roles, RootMay, Standing, rule};
 use lattice_model::{Allocation, AllocationId, Dag, DagId, Principal};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
-use std::collections::BTreeSet;
 use tonic::{Code, Status};
 
 /// The row that decides who sees one object whole, where the method's own row lets everybody call it: such methods show
 /// each caller what it may see.
 const SEES_WHOLE: &str = "AllocationService/Watch";
-/// Requests to the quorum at once.
-const LOOKUPS_AT_ONCE: usize = 16;
 
 /// What a call acts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +94,15 @@ impl Api {
 
     /// As [`Self::check`], for an allocation of this owner and tenant (empty: of none).
     pub(super) async fn check_work(&self, caller: &Caller, id: AllocationId, owner: &Principal, tenant: &str) -> Result<(), Status> {
-        let object = Object::Allocation(id);
+        self.check_object(caller, Object::Allocation(id), owner, tenant).await
+    }
+
+    /// As [`Self::check`], for a DAG whose steps are of this tenant (empty: of several, or of none).
+    pub(super) async fn check_dag(&self, caller: &Caller, dag: &Dag, tenant: &str) -> Result<(), Status> {
+        self.check_object(caller, Object::Dag(dag.id), &dag.owner, tenant).await
+    }
+
+    async fn check_object(&self, caller: &Caller, object: Object, owner: &Principal, tenant: &str) -> Result<(), Status> {
         match caller.verdict(object, owner) {
             Verdict::Allowed => Ok(()),
             Verdict::Refused(why) => Err(why),
@@ -108,47 +112,6 @@ impl Api {
                 if caller.may_by(&known.roles, relation) { Ok(()) } else { Err(known.refusal(caller.not_yours(object, owner))) }
             }
         }
-    }
-
-    /// As [`Self::check`], for a DAG. It is of a tenant if all its steps are.
-    pub(super) async fn check_dag(&self, caller: &Caller, dag: &Dag) -> Result<(), Status> {
-        let object = Object::Dag(dag.id);
-        match caller.verdict(object, &dag.owner) {
-            Verdict::Allowed => Ok(()),
-            Verdict::Refused(why) => Err(why),
-            Verdict::ByRole => {
-                let known = self.known_roles(&caller.principal).await?;
-                let is_open = caller.may_by(&known.roles, Relation::Foreign)
-                    || (caller.may_by(&known.roles, Relation::OwnTenant) && self.is_of_tenants(dag, &known.roles.admin_of).await?);
-                if is_open { Ok(()) } else { Err(known.refusal(caller.not_yours(object, &dag.owner))) }
-            }
-        }
-    }
-
-    /// Whether all steps of a DAG are of these tenants; of those whose records are dropped, nothing is known. If all
-    /// records are dropped, it is of none.
-    async fn is_of_tenants(&self, dag: &Dag, tenants: &BTreeSet<String>) -> Result<bool, Status> {
-        let cluster = self.cluster.borrow().clone();
-        let (mut is_any, mut unknown) = (false, Vec::new());
-        for step in &dag.steps {
-            match cluster.allocations.get(&step.allocation) {
-                Some(allocation) if tenants.contains(&allocation.spec.tenant) => is_any = true,
-                Some(_) => return Ok(false),
-                None => unknown.push(step.allocation),
-            }
-        }
-        for some in unknown.chunks(LOOKUPS_AT_ONCE) {
-            let asked: Vec<_> = some.iter().map(|id| self.allocation_of_id(*id)).collect();
-            for found in join_all(asked).await {
-                match found {
-                    Ok(allocation) if tenants.contains(&allocation.spec.tenant) => is_any = true,
-                    Ok(_) => return Ok(false),
-                    Err(status) if status.code() == Code::NotFound => {}
-                    Err(status) => return Err(status),
-                }
-            }
-        }
-        Ok(is_any)
     }
 
     /// An agent that vouches for nobody knows no roles, but root of its own machine.

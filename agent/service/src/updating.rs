@@ -22,14 +22,9 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     let too_high = |_| Status::invalid_argument("preemption_class: it must be 0 to 10");
     let preemption_class = preemption_class.map(u8::try_from).transpose().map_err(too_high)?;
     let allocation = api.allocation(&caller, &key).await?;
-    let operator = match operator {
-        Some(operator) => Some(operator),
-        None => {
-            api.check(&caller, &allocation).await?;
-            // Owners change their work as owners, whatever their roles are.
-            if caller.principal.owns(&allocation.owner) { None } else { api.operator_by_role(&caller).await? }
-        }
-    };
+    if operator.is_none() {
+        api.check(&caller, &allocation).await?;
+    }
     refuse_part(&allocation, "be changed")?;
     if walltime.is_some() && allocation.is_scaled_service() {
         let text = "a scaled service has no walltime\nhint: leave --walltime out; `lattice cancel` ends the service";
