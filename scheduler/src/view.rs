@@ -1,6 +1,7 @@
 //! The frozen view of the cluster from which all of this crate's decisions are made.
 
 use crate::table::Table;
+use lattice_model::access::RootMay;
 use lattice_model::{
     Allocation, AllocationId, BudgetPeriod, DEFAULT_VCLUSTER, DailyUse, Node, NodeId, Revision, SchedulerKind, SharePolicy, Tenant,
     Timestamp, VCluster, VniPool, Weights,
@@ -41,6 +42,8 @@ pub struct View {
     pub user_running: Option<u32>,
     /// Whose shares a node may hold at the same time.
     pub share_policy: SharePolicy,
+    /// What root of a machine whose agents vouch for users may do; `None`: it is not known.
+    pub root_may: Option<RootMay>,
     /// The bandwidth of the checkpoint store, in bytes per second; `None`: it is not known.
     pub checkpoint_bytes_per_second: Option<f64>,
     /// Nodes that this agent's gossip shows alive ([`View::with_gossip`]).

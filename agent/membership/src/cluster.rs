@@ -91,7 +91,7 @@ fn apply_change(cluster: &mut Cluster, change: Change) -> Result<(), NotApplicab
         Change::VniPool(pool) => cluster.vni_pool = Some(pool),
         Change::Limits(limits) => {
             (cluster.user_running, cluster.budget_period) = (limits.users.user_running, limits.budget_period);
-            cluster.share_policy = limits.share_policy;
+            (cluster.share_policy, cluster.root_may) = (limits.share_policy, Some(limits.root_may));
         }
         Change::TenantUse { tenant, days } => Arc::make_mut(cluster.usage.entry(tenant).or_default()).replace(days),
         // The watch does not request these.

@@ -25,6 +25,7 @@ use lattice_allocation::node_environment;
 use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal, size};
 use lattice_model::{AllocationId, AllocationState, DesiredShare, EndReason, Epoch, NodeId, PreemptCause, Principal};
 use lattice_node::{CheckpointEnd, Checkpointing};
+use lattice_pki::identity::{Caller, Role};
 use lattice_registry::{AllocationHandle, NotRunning, OpenTerminal, RunState, TerminalEvent};
 use lattice_runtime::failpoint::{self, Point};
 use lattice_runtime::pty::{self, Modes, Terminal};
@@ -67,14 +68,15 @@ pub struct Ends {
 pub struct Asker {
     pub user: Principal,
     /// The agent that vouches for the user; `None`: a caller on this node's own socket.
-    pub peer: Option<String>,
+    pub peer: Option<Caller>,
 }
 
 impl Asker {
-    /// Whether the user may attach: the owner may, and root on this node's own socket. Root of
-    /// another node has no rights here.
+    /// Whether the user may attach: the owner may, and root on this node's own socket. An agent of role `api` vouches
+    /// as root for those whose roles it has checked. Root of another node has no rights here.
     pub fn may_attach_to(&self, owner: &Principal) -> bool {
-        (self.user.uid == owner.uid && self.user.name == owner.name) || (self.user.is_root() && self.peer.is_none())
+        let by_role = self.peer.as_ref().is_none_or(|peer| peer.role == Role::Api);
+        self.user.owns(owner) || (self.user.is_root() && by_role)
     }
 }
 
@@ -154,7 +156,7 @@ fn make(context: &Context, share: &lattice_model::DesiredShare, open: &AttachOpe
 /// Runs a session, and logs who attached to what and how it ended.
 async fn watched(context: Shared, handle: AllocationHandle, asker: Asker, argv: Vec<String>, session: impl Future<Output = SessionEnd>) {
     let (allocation, owner, user) = (handle.share.allocation, &handle.share.owner.name, &asker.user.name);
-    let (node, by) = (&context.setup.me, asker.peer.as_deref().unwrap_or("this node's socket"));
+    let (node, by) = (&context.setup.me, asker.peer.as_ref().map_or("this node's socket", |peer| peer.name.as_str()));
     let program = argv.first().map_or("", String::as_str);
     tracing::info!(%user, uid = asker.user.uid, %owner, %allocation, %node, %by, %program, "a terminal was attached");
     let since = Instant::now();
@@ -523,15 +525,18 @@ mod tests {
     }
 
     #[test]
-    fn its_owner_attaches_and_root_only_where_it_is_root() {
-        let of = |name: &str, uid, peer: Option<&str>| Asker {
+    fn its_owner_attaches_and_root_where_it_is_root_or_an_agent_of_role_api_vouches_for_it() {
+        let of = |name: &str, uid, role: Option<Role>| Asker {
             user: Principal { name: name.into(), uid, gid: uid, groups: vec![] },
-            peer: peer.map(str::to_owned),
+            peer: role.map(|role| Caller { name: "n2".into(), role }),
         };
         let owner = Principal { name: "ada".into(), uid: 7, gid: 7, groups: vec![] };
-        assert!(of("ada", 7, None).may_attach_to(&owner) && of("ada", 7, Some("login")).may_attach_to(&owner));
-        assert!(of("root", 0, None).may_attach_to(&owner));
-        for other in [of("root", 0, Some("login")), of("eve", 8, None), of("eve", 7, None), of("ada", 8, None)] {
+        for role in [None, Some(Role::Api), Some(Role::Node)] {
+            assert!(of("ada", 7, role).may_attach_to(&owner), "{role:?}");
+        }
+        assert!(of("root", 0, None).may_attach_to(&owner), "on the node itself");
+        assert!(of("root", 0, Some(Role::Api)).may_attach_to(&owner), "for a role");
+        for other in [of("root", 0, Some(Role::Node)), of("eve", 8, None), of("eve", 7, None), of("ada", 8, Some(Role::Api))] {
             assert!(!other.may_attach_to(&owner));
         }
     }

@@ -261,7 +261,7 @@ async fn an_agent_of_the_allocations_nodes_may_ask_what_goes_on_but_begins_and_e
 }
 
 #[tokio::test]
-async fn nobody_but_the_owner_is_answered_and_root_of_another_node_gets_no_terminal() {
+async fn nobody_but_the_owner_is_answered_and_root_gets_a_terminal_by_an_agent_that_may_vouch_for_it_alone() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
     held.senders.run_state.send_replace(RunState::Ending);
@@ -274,8 +274,12 @@ async fn nobody_but_the_owner_is_answered_and_root_of_another_node_gets_no_termi
     }
     let mut of_root = requests(User(0, "root"), 2);
     let (terminal, signal) = (of_root.swap_remove(9), of_root.swap_remove(4));
-    assert_eq!(agent.answer(&agent.api, terminal).await, attach);
-    assert_eq!(agent.answer(&agent.api, signal).await, format!("allocation {short} is being ended"));
+    let ending = format!("allocation {short} is being ended");
+    let sibling = agent.bench.peer("n2", Role::Node);
+    let again = requests(User(0, "root"), 2).swap_remove(9);
+    assert_eq!(agent.answer(&sibling, terminal).await, attach);
+    assert_eq!(agent.answer(&agent.api, signal).await, ending);
+    assert_eq!(agent.answer(&agent.api, again).await, ending);
 }
 
 #[tokio::test]

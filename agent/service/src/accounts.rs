@@ -1,9 +1,10 @@
 //! The machine's accounts (NSS). Blocking threads look them up, because a directory service may
 //! take long and must not block the agent.
 
-use lattice_model::Principal;
+use lattice_model::access::{Subject, SubjectName};
+use lattice_model::{NodeId, Principal};
 use nix::errno::Errno;
-use nix::unistd::{Gid, Uid, User, getgrouplist};
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -43,22 +44,42 @@ impl Accounts {
         if let Some(known) = self.remembered().get(uid, gid, Instant::now()) {
             return Ok(known);
         }
-        let (places, lookup) = (Arc::clone(&self.places), self.lookup);
+        let lookup = self.lookup;
+        let principal = self.ask(format!("uid {uid}"), move || lookup(uid, gid)).await?;
+        self.remembered().put(principal.clone(), Instant::now());
+        Ok(principal)
+    }
+
+    /// The account or group with this name, and its number. `me`: the node's name, for the refusal of an unknown one.
+    pub(super) async fn subject(&self, name: &SubjectName, me: &NodeId) -> Result<Subject, Status> {
+        let asked = name.clone();
+        let found = self.ask(name.to_string(), move || subject(&asked)).await?;
+        found.ok_or_else(|| {
+            let kind = if name.is_group { "group" } else { "account" };
+            Status::not_found(format!("no {kind} {} is known on {me}", name.name))
+        })
+    }
+
+    /// Runs a lookup on a blocking thread, for at most [`LOOKUP_TIMEOUT`]. `whom`: whom it is about, for the error.
+    async fn ask<T, F>(&self, whom: String, lookup: F) -> Result<T, Status>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Status> + Send + 'static,
+    {
+        let places = Arc::clone(&self.places);
         let asked = async {
             let place = places.acquire_owned().await.map_err(|e| Status::internal(e.to_string()))?;
             let answer = tokio::task::spawn_blocking(move || {
                 let _held_until_answered = place;
-                lookup(uid, gid)
+                lookup()
             });
             answer.await.map_err(|e| Status::internal(e.to_string()))?
         };
         let answer = tokio::time::timeout(self.patience, asked).await;
-        let principal = answer.map_err(|_| {
-            let text = format!("this machine's accounts (NSS) do not answer for uid {uid} within {} s; try again", self.patience.as_secs());
+        answer.map_err(|_| {
+            let text = format!("this machine's accounts (NSS) do not answer for {whom} within {} s; try again", self.patience.as_secs());
             Status::unavailable(text)
-        })??;
-        self.remembered().put(principal.clone(), Instant::now());
-        Ok(principal)
+        })?
     }
 
     fn remembered(&self) -> parking_lot::MutexGuard<'_, Remembered> {
@@ -87,15 +108,29 @@ impl Remembered {
 }
 
 fn account(uid: u32, gid: u32) -> Result<Principal, Status> {
-    let user = match User::from_uid(Uid::from_raw(uid)) {
-        // According to getpwuid_r(3), these errors mean that there is no such account.
-        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => None,
-        other => other.map_err(|e| Status::unavailable(format!("the account of uid {uid}: {e}")))?,
-    };
+    let user = found(User::from_uid(Uid::from_raw(uid))).map_err(|e| Status::unavailable(format!("the account of uid {uid}: {e}")))?;
     let user = user.ok_or_else(|| Status::unauthenticated(format!("uid {uid} has no account on this machine")))?;
     let name = CString::new(user.name.as_str()).map_err(|_| Status::unauthenticated("the account's name contains a NUL"))?;
     let groups = getgrouplist(&name, Gid::from_raw(gid)).map_err(|e| Status::internal(format!("the groups of {}: {e}", user.name)))?;
     Ok(Principal { name: user.name, uid, gid, groups: groups.into_iter().map(Gid::as_raw).collect() })
+}
+
+fn subject(name: &SubjectName) -> Result<Option<Subject>, Status> {
+    let unanswered = |e: Errno| Status::unavailable(format!("{name} in this machine's accounts (NSS): {e}"));
+    if name.is_group {
+        let group = found(Group::from_name(&name.name)).map_err(unanswered)?;
+        return Ok(group.map(|group| Subject::Group { name: group.name, gid: group.gid.as_raw() }));
+    }
+    let user = found(User::from_name(&name.name)).map_err(unanswered)?;
+    Ok(user.map(|user| Subject::User { name: user.name, uid: user.uid.as_raw() }))
+}
+
+/// According to getpwuid_r(3) and getgrnam_r(3), these errors mean that there is none.
+fn found<T>(answer: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    match answer {
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -131,6 +166,16 @@ mod tests {
             assert_eq!(accounts.principal(7, 7).await.unwrap(), of(7));
         }
         assert_eq!(ASKED.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn names_get_their_numbers_and_unknown_ones_are_refused_by_kind_and_node() {
+        let me = "n1".parse().unwrap();
+        let of = async |text: &str| ACCOUNTS.subject(&text.parse().unwrap(), &me).await.map_err(|status| status.message().to_owned());
+        assert_eq!(of("root").await, Ok(Subject::User { name: "root".to_owned(), uid: 0 }));
+        assert_eq!(of("group:root").await, Ok(Subject::Group { name: "root".to_owned(), gid: 0 }));
+        assert_eq!(of("no-such-name-here").await, Err("no account no-such-name-here is known on n1".to_owned()));
+        assert_eq!(of("group:no-such-name-here").await, Err("no group no-such-name-here is known on n1".to_owned()));
     }
 
     /// On a runtime of one worker: a lookup on the worker itself would block it for ever.

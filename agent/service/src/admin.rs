@@ -1,9 +1,8 @@
 //! `AdminService`.
 
-use super::auditing;
 use super::refusal::{status, unexpected};
-use super::traced;
 use super::{Api, api::QUORUM_TIMEOUT, api::Streamed};
+use super::{auditing, members, roles, traced};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_ledger::keyring::Secret;
@@ -11,6 +10,7 @@ use lattice_ledger::{
     Action, EndedLimits, EndedLimitsChange, EndedStatus, QuotaChange, Revocation, SoftLimitsChange, TenantChange, TenantStatus,
     UserLimitsChange,
 };
+use lattice_model::access::RootMay;
 use lattice_model::{Principal, SharePolicy, Timestamp};
 use lattice_quorum_client::wire::{Answer, KeyRole, KeyringStatus, MembersChange, MembersOrder, QuorumStatus, Request as Ask};
 use rand::TryRngCore;
@@ -158,8 +158,8 @@ impl AdminService for Api {
         let (sensitive_pool_size, budget_period_days) = (quota_change(asked.sensitive_pool_size), asked.budget_period_days);
         let share_policy = asked.share_policy.as_deref().map(share_policy).transpose()?;
         let ended = EndedLimitsChange { kept_ms: asked.ended_kept_ms, memory_bytes: asked.ended_memory_bytes };
-        let dag_size = asked.dag_size;
-        let action = Action::SetLimits { sensitive_pool_size, users, budget_period_days, share_policy, ended, dag_size, by };
+        let (dag_size, root_may) = (asked.dag_size, root_may(&asked.root_acts_for)?);
+        let action = Action::SetLimits { sensitive_pool_size, users, budget_period_days, share_policy, ended, dag_size, root_may, by };
         self.done(&operator.asks(action)).await?;
         self.limits().await.map(Response::new)
     }
@@ -214,6 +214,37 @@ impl AdminService for Api {
             Answer::KeyAdded { id } => Ok(Response::new(v1::RotateGossipKeysResponse { id })),
             other => Err(unexpected(&other)),
         }
+    }
+
+    async fn grant_role(&self, request: Request<v1::RoleRequest>) -> Result<Response<v1::RoleResponse>, Status> {
+        roles::grant(self, request).await.map(Response::new)
+    }
+
+    async fn revoke_role(&self, request: Request<v1::RoleRequest>) -> Result<Response<v1::RoleResponse>, Status> {
+        roles::revoke(self, request).await.map(Response::new)
+    }
+
+    async fn list_roles(&self, request: Request<v1::ListRolesRequest>) -> Result<Response<v1::ListRolesResponse>, Status> {
+        roles::list(self, request).await.map(Response::new)
+    }
+
+    async fn add_tenant_member(&self, request: Request<v1::TenantMemberRequest>) -> Result<Response<v1::TenantMemberResponse>, Status> {
+        members::add(self, request).await.map(Response::new)
+    }
+
+    async fn remove_tenant_member(&self, request: Request<v1::TenantMemberRequest>) -> Result<Response<v1::TenantMemberResponse>, Status> {
+        members::remove(self, request).await.map(Response::new)
+    }
+
+    async fn list_tenant_members(
+        &self,
+        request: Request<v1::ListTenantMembersRequest>,
+    ) -> Result<Response<v1::ListTenantMembersResponse>, Status> {
+        members::list(self, request).await.map(Response::new)
+    }
+
+    async fn who_am_i(&self, request: Request<v1::WhoAmIRequest>) -> Result<Response<v1::WhoAmIResponse>, Status> {
+        roles::who_am_i(self, request).await.map(Response::new)
     }
 }
 
@@ -280,6 +311,7 @@ impl Api {
                     share_policy: now.limits.share_policy.name().to_owned(),
                     ended: Some(ended_to_proto(&now.ended)),
                     dag_size: now.limits.dag_size.steps(),
+                    root_acts_for: now.limits.root_may.name().to_owned(),
                 })
             }
             other => Err(unexpected(&other)),
@@ -315,6 +347,14 @@ fn share_policy(name: &str) -> Result<SharePolicy, Status> {
         Status::invalid_argument(format!("share_policy {name:?} is not one of {}", SharePolicy::NAMES.join(", ")))
     };
     SharePolicy::from_name(name).ok_or_else(unknown)
+}
+
+/// Empty: it stays.
+fn root_may(text: &str) -> Result<Option<RootMay>, Status> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse::<RootMay>().map(Some).map_err(|why| Status::invalid_argument(format!("root_acts_for: {why}; write everybody or itself")))
 }
 
 fn quota_change(wire: Option<v1::QuotaChange>) -> QuotaChange {

@@ -69,7 +69,7 @@ impl AllocationService for Api {
         let caller = self.caller(&request).await?;
         let v1::GetAllocationRequest { key, stale } = request.into_inner();
         let (allocation, age_ms) = self.find_allocation(&caller, &key, stale).await?;
-        caller.check(allocation.id, &allocation.owner)?;
+        self.check(&caller, &allocation).await?;
         let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
         let status_messages = StatusMessages::of(&cluster, self, std::iter::once(&allocation)).await?;
         let mut shown = v1::Allocation { age_ms, ..status_messages.shown(&allocation) };
@@ -138,11 +138,12 @@ impl AllocationService for Api {
         let caller = self.caller(&request).await?;
         let request = request.into_inner();
         let allocation = self.followed(&caller, &request.key, request.being_submitted).await?;
-        caller.check(allocation.id, &allocation.owner)?;
+        self.check(&caller, &allocation).await?;
         let (out, stream) = mpsc::channel(4);
+        let asks_head = caller.vouched_for(&allocation.owner);
         let api = self.clone();
         self.context.work.tasks.spawn(async move {
-            let mut watch = AllocationWatch::new(api, allocation, request.entry.then_some(caller.principal));
+            let mut watch = AllocationWatch::new(api, allocation, request.entry.then_some(asks_head));
             let mut sent = None;
             loop {
                 let now = lattice_api::allocation::to_proto(watch.now());
@@ -169,7 +170,7 @@ impl AllocationService for Api {
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
         let caller = self.caller(&request).await?;
         let allocation = self.allocation(&caller, &request.into_inner().key).await?;
-        caller.check(allocation.id, &allocation.owner)?;
+        self.check(&caller, &allocation).await?;
         let ask = Ask::from(Action::Cancel { id: allocation.id, by: caller.principal });
         match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Done { .. } => {

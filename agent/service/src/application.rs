@@ -42,7 +42,7 @@ impl Api {
                 within.short()
             ))
         })?;
-        caller.check(within, &handle.share.owner)?;
+        self.check_work(&caller, within, &handle.share.owner, &handle.share.spec.tenant).await?;
         match handle.share.spec.checkpoint {
             Some(CheckpointPolicy { method: CheckpointMethod::Call, port: Some(port), .. }) => Err(Status::failed_precondition(format!(
                 "allocation {} has --checkpoint-port {port}: the agent calls it at that port, and it answers there",

@@ -40,8 +40,8 @@ pub(super) async fn attach(
     let target = target(api, &caller, &start.key).await?;
     let node = node_of(&start.node, &target)?;
     let (allocation, here) = (target.allocation, node == api.context.setup.me);
-    let asker = Asker { user: caller.principal, peer: None };
-    if !asker.may_attach_to(&target.owner) || !(here || asker.user.uid == target.owner.uid) {
+    // Root attaches on the node itself and nowhere else: towards other nodes, this agent vouches for roles.
+    if caller.principal.is_root() && !caller.principal.owns(&target.owner) && !here {
         let text = format!(
             "allocation {} belongs to {}: only its owner may attach, and root on {node} itself",
             allocation.short(),
@@ -49,13 +49,14 @@ pub(super) async fn attach(
         );
         return Err(Status::permission_denied(text));
     }
-    let place = api.context.attached.take(asker.user.uid, api.context.setup.attach_max_concurrent);
-    let place = place.ok_or_else(|| Status::resource_exhausted(over_mesh::too_many(&api.context, &asker.user.name).to_string()))?;
+    let asker = Asker { user: caller.vouched_for(&target.owner), peer: None };
+    let place = api.context.attached.take(caller.principal.uid, api.context.setup.attach_max_concurrent);
+    let place = place.ok_or_else(|| Status::resource_exhausted(over_mesh::too_many(&api.context, &caller.principal.name).to_string()))?;
     let open = wanted(start, &target, &asker)?;
     let session = Uuid::new_v4();
     let whose = AccessTarget { allocation, owner: &target.owner, node: Some(&node) };
     let what = format!("session {}: {}", session.simple(), shown(&open.argv));
-    let access = api.access(session, &asker.user, AccessKind::AttachStarted, &whose, &what);
+    let access = api.access(session, &caller.principal, AccessKind::AttachStarted, &whose, &what);
     let (out, events) = mpsc::channel(ITEMS_QUEUE_LEN);
     let (api, started) = (api.clone(), Started { allocation: allocation.to_string(), node: node.to_string() });
     // A task of its own: the end of a recorded session is recorded even if the caller disconnects.

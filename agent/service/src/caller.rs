@@ -8,10 +8,11 @@ use super::requests::Method;
 use lattice_agent_common::clock::now;
 use lattice_agent_common::config::work::WorkMay;
 use lattice_api::operator::token_of;
-use lattice_model::{AllocationId, DagId, OperatorToken, Principal, with_causes};
+use lattice_model::access::{Reach, Roles, rule};
+use lattice_model::{AllocationId, Principal, with_causes};
 use lattice_pki::operator;
 use lattice_quorum_client::CallError;
-use lattice_quorum_client::wire::{Refusal, Request as Ask};
+use lattice_quorum_client::wire::{Proof, Refusal, Request as Ask};
 use std::io;
 use tonic::{Request, Status};
 
@@ -27,6 +28,8 @@ pub struct Caller {
     pub work_may: WorkMay,
     /// Whether the site hides the owners of allocations.
     pub private: bool,
+    /// The method that it calls, such as `AllocationService/Cancel`.
+    pub method: String,
 }
 
 impl Api {
@@ -41,7 +44,9 @@ impl Api {
             None => None,
         };
         let principal = ACCOUNTS.principal(peer.credentials.uid(), peer.credentials.gid()).await?;
-        Ok(Caller { principal, within, work_may: self.site.work_may, private: self.site.private })
+        // A request without its method is in no row of the table: it acts on the caller's own objects alone.
+        let method = request.extensions().get::<Method>().map_or_else(String::new, |method| method.0.clone());
+        Ok(Caller { principal, within, work_may: self.site.work_may, private: self.site.private, method })
     }
 
     /// The user as whom the caller may act. Work of an allocation may act as its owner unless the
@@ -52,14 +57,8 @@ impl Api {
         caller.user()
     }
 
-    /// The user, if the caller is no allocation's work: for what the quorum grants to root alone.
-    pub(super) async fn person<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
-        let caller = self.caller(request).await?;
-        self.vouches_for_users()?;
-        caller.outside()
-    }
-
-    fn vouches_for_users(&self) -> Result<(), Status> {
+    /// Refuses what only agents of role `api` do.
+    pub(super) fn vouches_for_users(&self) -> Result<(), Status> {
         if self.site.vouches {
             return Ok(());
         }
@@ -67,36 +66,70 @@ impl Api {
     }
 }
 
-/// An operator, authenticated by a token.
+/// An operator: by a token, or by the roles of the account.
 pub(super) struct Operator {
-    /// The name in the operator's certificate.
+    /// The name in the operator's certificate, or that of the account.
     pub name: String,
     /// The account of the operator's process on this machine.
     pub account: Principal,
-    token: OperatorToken,
+    proof: Proof,
 }
 
 impl Operator {
-    /// The operator's request, with the token.
+    /// The operator's request, with the proof that the operator made it.
     pub fn asks(&self, request: impl Into<Ask>) -> Ask {
-        Ask::AsOperator { token: self.token.clone(), request: Box::new(request.into()) }
+        Ask::AsOperator { proof: self.proof.clone(), request: Box::new(request.into()) }
+    }
+
+    fn by_account(account: Principal, method: String) -> Self {
+        Self { name: account.name.clone(), proof: Proof::Account { by: account.clone(), method }, account }
     }
 }
 
 impl Api {
-    /// The operator whose token for this very method comes with the request. Never work of an
-    /// allocation, whoever owns it.
+    /// The operator who makes this request: by a token for this very method that comes with it, or else by the roles of
+    /// the account. Of a method that is about one tenant, the quorum decides whether the account is an admin of that
+    /// tenant. Never work of an allocation, whoever owns it.
     pub(super) async fn operator<T>(&self, request: &Request<T>) -> Result<Operator, Status> {
-        let account = self.person(request).await?;
-        let token = token_of(request.metadata()).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let token = token.ok_or_else(|| not_operator(format!("{} shows none", account.name)))?;
-        let proven = operator::verify(&token, &self.credentials, now()).map_err(|error| not_operator(with_causes(&error)))?;
-        let method = request.extensions().get::<Method>().map_or("", |method| &method.0);
-        if proven.method != method {
-            return Err(not_operator(format!("{} signed for {}, not for {method}", proven.name, proven.method)));
+        let caller = self.outside_caller(request).await?;
+        if let Some(operator) = self.by_token(&caller, request)? {
+            return Ok(operator);
         }
-        Ok(Operator { name: proven.name, account, token })
+        let Caller { method, principal, .. } = caller;
+        let roles = self.standing(&principal).await?.roles;
+        if !opens(&roles, &method) {
+            return Err(not_operator(format!("{} shows none, and has no role for {method}", principal.name)));
+        }
+        Ok(Operator::by_account(principal, method))
     }
+
+    /// The operator whose token for this very method comes with the request; `None`: no token comes with it. Work of an
+    /// allocation is refused, with a token or without.
+    pub(super) async fn operator_by_token<T>(&self, request: &Request<T>) -> Result<Option<Operator>, Status> {
+        let caller = self.outside_caller(request).await?;
+        self.by_token(&caller, request)
+    }
+
+    async fn outside_caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        let caller = self.caller(request).await?;
+        self.vouches_for_users()?;
+        caller.outside()
+    }
+
+    fn by_token<T>(&self, caller: &Caller, request: &Request<T>) -> Result<Option<Operator>, Status> {
+        let token = token_of(request.metadata()).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let Some(token) = token else { return Ok(None) };
+        let proven = operator::verify(&token, &self.credentials, now()).map_err(|error| not_operator(with_causes(&error)))?;
+        if proven.method != caller.method {
+            return Err(not_operator(format!("{} signed for {}, not for {}", proven.name, proven.method, caller.method)));
+        }
+        Ok(Some(Operator { name: proven.name, account: caller.principal.clone(), proof: Proof::Token(token) }))
+    }
+}
+
+/// Whether these roles open a method that only operators call. If they reach tenants, the quorum decides which.
+fn opens(roles: &Roles, method: &str) -> bool {
+    rule(method).is_some_and(|rule| roles.reach(rule) >= Reach::OwnTenant)
 }
 
 fn not_operator(why: String) -> Status {
@@ -104,12 +137,18 @@ fn not_operator(why: String) -> Status {
 }
 
 impl Api {
-    /// A caller that may act as an operator on this node only. The kernel identifies it, so no
-    /// agent need vouch for it.
+    /// A caller that may act as an operator on this node: one that is root here, which the kernel identifies, so that no
+    /// agent need vouch for it; or one that has the role.
     pub(super) async fn operator_here<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
-        let user = self.caller(request).await?.outside()?;
+        let user = self.caller(request).await?.outside()?.principal;
         if is_operator(&user) {
             return Ok(user);
+        }
+        if self.site.vouches {
+            let roles = self.standing(&user).await?.roles;
+            if roles.operator || roles.system_admin {
+                return Ok(user);
+            }
         }
         Err(Status::permission_denied(format!("{} is no operator: ask root on this machine", user.name)))
     }
@@ -121,20 +160,6 @@ pub(super) fn is_operator(user: &Principal) -> bool {
 }
 
 impl Caller {
-    /// As [`Self::check`], for a DAG.
-    pub(super) fn check_dag(&self, dag: DagId, owner: &Principal) -> Result<(), Status> {
-        let may = match self.within {
-            None => self.principal.may_act_for(owner),
-            Some(within) if self.work_may == WorkMay::OwnAllocation => return Err(confined(within)),
-            Some(_) => self.principal.owns(owner),
-        };
-        if may {
-            return Ok(());
-        }
-        let whom = if self.private { "another user" } else { &owner.name };
-        Err(Status::permission_denied(format!("DAG {} belongs to {whom}", dag.short())))
-    }
-
     /// The account, if the process may act as that user.
     fn user(self) -> Result<Principal, Status> {
         match (self.within, self.work_may) {
@@ -143,10 +168,10 @@ impl Caller {
         }
     }
 
-    /// The account, if the process is no allocation's work.
-    fn outside(self) -> Result<Principal, Status> {
+    /// The caller, if the process is no allocation's work.
+    fn outside(self) -> Result<Self, Status> {
         match self.within {
-            None => Ok(self.principal),
+            None => Ok(self),
             Some(within) => {
                 let text = format!("this process is work of allocation {}: work may not use operators' commands", within.short());
                 Err(Status::permission_denied(text))
@@ -154,25 +179,18 @@ impl Caller {
         }
     }
 
-    /// Whether the caller may act on `allocation`, which belongs to `owner`. Work may act on its
-    /// own allocation, and as its user on that user's other allocations; even as root it may act on
-    /// no other user's.
-    pub(super) fn check(&self, allocation: AllocationId, owner: &Principal) -> Result<(), Status> {
-        let may = match self.within {
-            None => self.principal.may_act_for(owner),
-            Some(within) if within == allocation => self.principal.may_act_for(owner),
-            Some(within) if self.work_may == WorkMay::OwnAllocation => return Err(confined(within)),
-            Some(_) => self.principal.owns(owner),
-        };
-        if may {
-            return Ok(());
+    /// As whom this agent vouches for the caller towards the agents of nodes, once the caller may act on work of
+    /// `owner`: as the owner, or as root if the caller acts on another's work. Audit records name the caller itself.
+    pub(super) fn vouched_for(&self, owner: &Principal) -> Principal {
+        if self.principal.owns(owner) {
+            return self.principal.clone();
         }
-        let whom = if self.private { "another user" } else { &owner.name };
-        Err(Status::permission_denied(format!("allocation {} belongs to {whom}", allocation.short())))
+        Principal { name: "root".to_owned(), uid: 0, gid: 0, groups: Vec::new() }
     }
 }
 
-fn confined(within: AllocationId) -> Status {
+/// The refusal for work that may act for its own allocation alone.
+pub(super) fn confined(within: AllocationId) -> Status {
     let text = format!("this process is work of allocation {} and may act for that one alone (work.may: own_allocation)", within.short());
     Status::permission_denied(text)
 }
@@ -199,39 +217,44 @@ mod tests {
     }
 
     fn caller(uid: u32, within: Option<AllocationId>, work_may: WorkMay) -> Caller {
-        Caller { principal: principal(uid), within, work_may, private: false }
+        Caller { principal: principal(uid), within, work_may, private: false, method: "AllocationService/Cancel".to_owned() }
     }
 
     #[test]
     fn work_acts_as_its_owner_unless_the_site_narrows_it_and_never_as_an_operator() {
-        let (own, other) = (id(1), id(2));
-        let wide = caller(7, Some(own), WorkMay::AsOwner);
+        let wide = caller(7, Some(id(1)), WorkMay::AsOwner);
         assert_eq!(wide.clone().user().unwrap(), principal(7));
-        assert!(wide.check(own, &principal(7)).is_ok() && wide.check(other, &principal(7)).is_ok());
-        assert_eq!(wide.check(other, &principal(8)).unwrap_err().message(), "allocation 00000000 belongs to u8");
-        let dag = DagId(uuid::Uuid::from_u128(3));
-        assert!(wide.check_dag(dag, &principal(7)).is_ok());
-        assert_eq!(wide.check_dag(dag, &principal(8)).unwrap_err().message(), "DAG 00000000 belongs to u8");
-        assert!(caller(0, None, WorkMay::AsOwner).check_dag(dag, &principal(8)).is_ok());
         assert_eq!(wide.outside().unwrap_err().code(), tonic::Code::PermissionDenied);
-        let narrow = caller(7, Some(own), WorkMay::OwnAllocation);
-        assert!(narrow.check(own, &principal(7)).is_ok());
-        let of_dag = narrow.check_dag(dag, &principal(7)).unwrap_err();
-        for refused in [narrow.check(other, &principal(7)).unwrap_err(), narrow.clone().user().unwrap_err(), of_dag] {
-            assert!(refused.message().contains("may act for that one alone"), "{refused}");
-        }
+        let narrow = caller(7, Some(id(1)), WorkMay::OwnAllocation);
+        let refused = narrow.clone().user().unwrap_err();
+        assert!(refused.message().contains("may act for that one alone"), "{refused}");
         assert_eq!(narrow.outside().unwrap_err().code(), tonic::Code::PermissionDenied);
+        assert_eq!(caller(0, None, WorkMay::OwnAllocation).outside().unwrap().principal, principal(0));
     }
 
     #[test]
-    fn work_of_root_acts_on_no_other_users_allocation_and_root_outside_does() {
-        for work_may in [WorkMay::AsOwner, WorkMay::OwnAllocation] {
-            assert!(caller(0, None, work_may).check(id(2), &principal(8)).is_ok());
-            assert_eq!(caller(0, None, work_may).outside().unwrap(), principal(0));
-            assert!(caller(0, Some(id(1)), work_may).check(id(2), &principal(8)).is_err());
-            // A process that became root inside an allocation may still act on that allocation.
-            assert!(caller(0, Some(id(1)), work_may).check(id(1), &principal(8)).is_ok());
-        }
+    fn an_agent_vouches_for_owners_as_themselves_and_for_all_others_as_root() {
+        let of = |uid: u32| {
+            let Principal { name, uid, .. } = caller(uid, None, WorkMay::AsOwner).vouched_for(&principal(7));
+            (name, uid)
+        };
+        assert_eq!(of(7), ("u7".to_owned(), 7));
+        assert_eq!(of(8), ("root".to_owned(), 0));
+    }
+
+    #[test]
+    fn a_method_for_operators_is_open_to_roles_that_reach_a_tenant_or_everything() {
+        let admin = Roles { admin_of: ["physics".to_owned()].into(), ..Roles::default() };
+        let operator = Roles { operator: true, ..Roles::default() };
+        let system_admin = Roles { system_admin: true, ..Roles::default() };
+        let root = Roles { root: true, ..Roles::default() };
+        let who = |method: &str| [&Roles::default(), &admin, &operator, &system_admin, &root].map(|roles| opens(roles, method));
+        assert_eq!(who("NodeService/SetHold"), [false, false, true, true, false]);
+        assert_eq!(who("AdminService/GrantRole"), [false, false, false, true, false]);
+        assert_eq!(who("AdminService/AddTenantMember"), [false, true, false, true, false]);
+        assert_eq!(who("NodeService/Fingerprint"), [false, false, true, true, true]);
+        assert_eq!(who("NodeService/Nothing"), [false; 5], "a method without a row");
+        assert_eq!(who(""), [false; 5]);
     }
 
     #[test]

@@ -45,13 +45,14 @@ pub(super) async fn create(
         return Err(Status::invalid_argument(format!("deadline: {length_ms} ms; 1 s to 24 h are possible")));
     }
     let target = target(api, &caller, &request.allocation).await?;
+    let user = caller.vouched_for(&target.owner);
     let open = CheckpointOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),
         epoch: target.epoch.0,
         length_ms,
-        uid: caller.principal.uid,
-        user: caller.principal.name,
+        uid: user.uid,
+        user: user.name,
     };
     let (out, stream) = mpsc::channel(QUEUE);
     api.context.work.tasks.spawn(Following { api: api.clone(), target, open }.run(out));
@@ -130,7 +131,7 @@ async fn whose<T>(api: &Api, request: &Request<T>, key: &str) -> Result<(Allocat
     let within = caller.within.map(|id| id.to_string());
     let key = if key.is_empty() { within.as_deref().ok_or_else(|| Status::invalid_argument("no allocation is given"))? } else { key };
     let allocation = api.allocation(&caller, key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     let (tenant, project) = (allocation.spec.tenant.clone(), allocation.spec.project.clone());
     let owner = Owner { tenant, project, allocation: allocation.id };
     Ok((allocation, owner))

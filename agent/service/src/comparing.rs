@@ -11,7 +11,7 @@ use lattice_agent_common::clock::now;
 use lattice_agent_common::config::AgentConfig;
 use lattice_api::v1;
 use lattice_api::v1::compared::Point;
-use lattice_model::{Allocation, AllocationId, AllocationState, with_causes};
+use lattice_model::{Allocation, AllocationId, AllocationState, Principal, with_causes};
 use lattice_observe::measuring::DURATION_MAX;
 use lattice_telemetry::names::meant;
 use lattice_telemetry::push::StoreError;
@@ -114,7 +114,7 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
     let mut allocations = Vec::with_capacity(keys.len());
     for key in &keys {
         let allocation = api.allocation(&caller, key).await?;
-        caller.check(allocation.id, &allocation.owner)?;
+        api.check(&caller, &allocation).await?;
         refuse_group(&allocation)?;
         if allocation.started_at.is_none() {
             let text = format!("allocation {} is {}: it has not run, so it has no measurements", allocation.id.short(), allocation.state);
@@ -129,7 +129,7 @@ pub(super) async fn compare(api: &Api, request: Request<v1::CompareRequest>) -> 
     let step_ms = longest_ms.div_ceil(POINTS).div_ceil(WINDOW_MS).max(1) * WINDOW_MS;
     // All at once: a store that does not answer delays the caller once, not once for each
     // allocation.
-    let each = allocations.iter().map(|allocation| one(api, &caller.principal, allocation, metric, step_ms));
+    let each = allocations.iter().map(|allocation| one(api, caller.vouched_for(&allocation.owner), allocation, metric, step_ms));
     let compared = futures::future::join_all(each).await;
     Ok(v1::CompareResponse { metric: metric.pushed.name.to_owned(), unit: metric.pushed.unit.to_owned(), step_ms, allocations: compared })
 }
@@ -140,7 +140,7 @@ fn ran_ms(allocation: &Allocation) -> u64 {
     allocation.started_at.map_or(0, |start| end.since_ms(start))
 }
 
-async fn one(api: &Api, user: &lattice_model::Principal, allocation: &Allocation, metric: Metric, step_ms: u64) -> v1::Compared {
+async fn one(api: &Api, user: Principal, allocation: &Allocation, metric: Metric, step_ms: u64) -> v1::Compared {
     let started_at_ms = allocation.started_at.map_or(0, |at| at.0);
     let base = v1::Compared { allocation: allocation.id.to_string(), started_at_ms, ran_ms: ran_ms(allocation), ..Default::default() };
     let why = match &*api.past.store {
@@ -156,7 +156,7 @@ async fn one(api: &Api, user: &lattice_model::Principal, allocation: &Allocation
         return v1::Compared { note: format!("{why}; its agents no longer measure it"), ..base };
     }
     let duration = Duration::from_millis(base.ran_ms).clamp(Duration::from_secs(1), DURATION_MAX);
-    let nodes = of_all_nodes(api, user, allocation, duration).await;
+    let nodes = of_all_nodes(api, &user, allocation, duration).await;
     let answered: Vec<(&v1::NodeUsage, &v1::Measured)> =
         nodes.iter().filter_map(|node| Some((node, node.measured.iter().find(|one| one.name == metric.pushed.name)?))).collect();
     let unanswered = nodes.len() - answered.len();

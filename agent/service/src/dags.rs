@@ -72,7 +72,7 @@ impl DagService for Api {
         let v1::GetDagRequest { key, stale } = request.into_inner();
         let (answer, age_ms) = self.ask(Ask::GetDag { key }, stale).await?;
         let found = dag_of(answer)?;
-        caller.check_dag(found.dag.id, &found.dag.owner)?;
+        self.check_dag(&caller, &found.dag, &found.tenant).await?;
         Ok(Response::new(v1::Dag { age_ms, ..shown(found) }))
     }
 
@@ -99,8 +99,8 @@ impl DagService for Api {
         let caller = self.caller(&request).await?;
         let v1::CancelDagRequest { key } = request.into_inner();
         let (answer, _) = self.ask(Ask::GetDag { key }, false).await?;
-        let DagStatus { dag, .. } = dag_of(answer)?;
-        caller.check_dag(dag.id, &dag.owner)?;
+        let DagStatus { dag, tenant, .. } = dag_of(answer)?;
+        self.check_dag(&caller, &dag, &tenant).await?;
         let counts = dag.counts();
         self.done(&Ask::from(Action::CancelDag { id: dag.id, by: caller.principal })).await?;
         let state = if counts.unended == 0 { counts.state().to_string() } else { String::new() };

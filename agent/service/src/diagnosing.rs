@@ -21,16 +21,17 @@ pub(super) async fn diagnose(api: &Api, request: Request<v1::DiagnoseRequest>) -
         return Err(Status::invalid_argument("nothing is asked: processes, stacks, network or storage"));
     }
     let allocation = api.allocation(&caller, &key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     runs(&allocation)?;
     api.audit_measurements_read(&caller.principal, &allocation, "diag").await?;
+    let user = caller.vouched_for(&allocation.owner);
     let nodes: Vec<_> = allocation.nodes().cloned().collect();
     let asked = nodes.into_iter().map(|node| {
         let open = DiagnosisOpen {
             allocation: *allocation.id.0.as_bytes(),
             epoch: allocation.epoch.0,
-            uid: caller.principal.uid,
-            user: caller.principal.name.clone(),
+            uid: user.uid,
+            user: user.name.clone(),
             processes,
             stacks,
             network,

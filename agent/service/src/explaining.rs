@@ -18,7 +18,7 @@ use tonic::{Request, Status};
 pub(super) async fn explain(api: &Api, request: Request<v1::ExplainRequest>) -> Result<v1::ExplainResponse, Status> {
     let caller = api.caller(&request).await?;
     let allocation = api.allocation(&caller, &request.into_inner().key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     if allocation.is_task_group() {
         group(api, &allocation).await
     } else if allocation.is_scaled_service() {

@@ -34,7 +34,7 @@ impl Api {
         let id = lane_id(service.id, number);
         // Whether there is such a replica is for those alone who may act on the service, and for the replica itself.
         if caller.within != Some(id) {
-            caller.check(service.id, &service.owner)?;
+            self.check(caller, &service).await?;
         }
         let short = service.id.short();
         let none = || {

@@ -54,6 +54,7 @@ pub(super) async fn launch(
     let asked = lattice_api::spec::shape_request(request.shape.as_ref()).map_err(|e| lattice_api::spec::status(&e))?;
     let stdin = request.env.get(STDIN_VARIABLE).map_or(Ok(Stdin::None), |asked| asked.parse());
     stdin.map_err(|unknown: NoSuchStdin| Status::invalid_argument(unknown.to_string()))?;
+    let user = caller.vouched_for(&target.owner);
     let open = LaunchOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),
@@ -66,12 +67,12 @@ pub(super) async fn launch(
         env: request.env.into_iter().collect(),
         pty: request.pty.map(|given| attaching::size(Some(given))),
         ask: WireLaunchOptions::new(&asked, request.exits),
-        uid: caller.principal.uid,
-        user: caller.principal.name.clone(),
+        uid: user.uid,
+        user: user.name.clone(),
     };
     let received = received(&request.received, target.epoch);
     let (out, stream) = mpsc::channel(ITEMS_QUEUE_LEN);
-    let run = Run { api: api.clone(), target, open, user: caller.principal, received, id };
+    let run = Run { api: api.clone(), target, open, user, received, id };
     api.context.work.tasks.spawn(run.run(out));
     Ok(stream)
 }
@@ -84,12 +85,13 @@ pub(super) async fn abort(api: &Api, request: Request<v1::AbortLaunchRequest>) -
     let target = target(api, &caller, &request.allocation).await?;
     let what = format!("launch {id}");
     api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LaunchAborted, &target.access_target(), &what).await?;
+    let user = caller.vouched_for(&target.owner);
     let open = AbortOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),
         epoch: target.epoch.0,
-        uid: caller.principal.uid,
-        user: caller.principal.name,
+        uid: user.uid,
+        user: user.name,
     };
     if target.head == api.context.setup.me {
         return meshd::abort_here(&api.context, &open).map_err(|error| Status::failed_precondition(error.to_string()));
@@ -125,12 +127,13 @@ pub(super) async fn type_on(
     let id = given.unwrap_or_else(|| entry_launch_id(target.allocation, target.epoch));
     let what = format!("the {} of launch {id}", if start.standard { "standard input" } else { "keyboard" });
     api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::AttachStarted, &target.access_target(), &what).await?;
+    let user = caller.vouched_for(&target.owner);
     let open = AbortOpen {
         id: *id.0.as_bytes(),
         allocation: *target.allocation.0.as_bytes(),
         epoch: target.epoch.0,
-        uid: caller.principal.uid,
-        user: caller.principal.name,
+        uid: user.uid,
+        user: user.name,
     };
     if start.standard {
         return feeding::feed(api, requests, &target, open).await;

@@ -61,7 +61,7 @@ pub(super) async fn stream(
     };
     let metrics = metrics.iter().map(known).collect::<Result<Vec<_>, _>>()?;
     let allocation = api.allocation(&caller, &key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     refuse_group(&allocation)?;
     if allocation.state.is_terminal() {
         let text = format!("allocation {} is {}: it is no longer measured", allocation.id.short(), allocation.state);
@@ -70,11 +70,12 @@ pub(super) async fn stream(
     api.audit_measurements_read(&caller.principal, &allocation, "watch").await?;
     let place = api.watching(caller.principal.uid)?;
     let interval_ms = if alerts_only { 0 } else { millis(interval) };
+    let user = caller.vouched_for(&allocation.owner);
     let open = MonitorOpen {
         allocation: *allocation.id.0.as_bytes(),
         epoch: 0,
-        uid: caller.principal.uid,
-        user: caller.principal.name,
+        uid: user.uid,
+        user: user.name,
         what: MonitorWhat::Follow { interval_ms, metrics },
     };
     let (out, events) = mpsc::channel(ITEMS_QUEUE_LEN);

@@ -26,7 +26,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     } else {
         api.allocation(&caller, &request.key).await?
     };
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     if let Some(index) = request.task {
         return task::logs(api, caller, allocation, index, request).await;
     }
@@ -54,7 +54,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
         stderr,
         follow: request.follow,
         at_once: request.follow && allocation.spec.pty.is_some(),
-        user: caller.principal,
+        user: caller.vouched_for(&allocation.owner),
         received: received(&request.received, epoch),
         tail: request.tail,
         since_ms: request.since_ms,

@@ -20,7 +20,7 @@ pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> 
         return Err(Status::invalid_argument(format!("deadline: {deadline_ms} ms; 1 s to 24 h are possible")));
     }
     let allocation = api.allocation(&caller, &key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     refuse_group(&allocation)?;
     if hold {
         refuse_part(&allocation, "be held")?;
@@ -45,7 +45,7 @@ pub(super) async fn preempt(api: &Api, request: Request<v1::PreemptRequest>) -> 
 pub(super) async fn hold(api: &Api, request: Request<v1::HoldAllocationRequest>) -> Result<v1::HoldAllocationResponse, Status> {
     let caller = api.caller(&request).await?;
     let allocation = api.allocation(&caller, &request.into_inner().key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     refuse_part(&allocation, "be held")?;
     if !allocation.state.is_without_nodes() {
         let short = allocation.id.short();
@@ -63,7 +63,7 @@ pub(super) async fn hold(api: &Api, request: Request<v1::HoldAllocationRequest>)
 pub(super) async fn resume(api: &Api, request: Request<v1::ResumeRequest>) -> Result<v1::ResumeResponse, Status> {
     let caller = api.caller(&request).await?;
     let allocation = api.allocation(&caller, &request.into_inner().key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     let short = allocation.id.short();
     // It may have been resumed before, with the answer lost: the quorum then confirms that again,
     // whatever the state is by now.

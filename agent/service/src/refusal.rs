@@ -25,9 +25,12 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NoSuchService { .. }
                 | Refusal::Dependency { why: DependencyRefusal::Unknown, .. }
                 | Refusal::NoSuchDag { .. }
+                | Refusal::NoSuchBinding { .. }
+                | Refusal::NoSuchMember { .. }
                 | Refusal::NoSuchDomain { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. }
                 | Refusal::AmbiguousDag { .. }
+                | Refusal::SeveralTenants { .. }
                 | Refusal::Malformed { .. }
                 | Refusal::TooLarge { .. } => Status::invalid_argument(text),
                 Refusal::NotYours { .. }
@@ -37,6 +40,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::CertificateRefused { .. }
                 | Refusal::NotOperator { .. }
                 | Refusal::ClassTooHigh { .. }
+                | Refusal::NotOfTenant { .. }
                 | Refusal::Dependency { why: DependencyRefusal::NotYours, .. }
                 | Refusal::VClusterOfTenant { .. } => Status::permission_denied(text),
                 Refusal::AllocationExists { .. }

@@ -17,7 +17,7 @@ pub(super) async fn scale(api: &Api, request: Request<v1::ScaleRequest>) -> Resu
     let caller = api.caller(&request).await?;
     let v1::ScaleRequest { key, replicas } = request.into_inner();
     let service = api.allocation(&caller, &key).await?;
-    caller.check(service.id, &service.owner)?;
+    api.check(&caller, &service).await?;
     api.done(&Ask::from(Action::Scale { id: service.id, replicas, by: caller.principal })).await?;
     let policy = service.spec.scaling.as_deref().and_then(|scaling| scaling.policy.as_ref());
     Ok(v1::ScaleResponse {

@@ -27,7 +27,7 @@ impl SessionService for Api {
         // The quorum's refusal would name the owner.
         if caller.private {
             let found = self.allocation_of_id(allocation).await?;
-            caller.check(found.id, &found.owner)?;
+            self.check(&caller, &found).await?;
         }
         self.done(&Ask::from(Action::CreateSession { id, allocation, by })).await?;
         let gone = || Status::failed_precondition(format!("session {} has ended already", id.simple()));
@@ -47,9 +47,15 @@ impl SessionService for Api {
     async fn delete(&self, request: Request<v1::DeleteSessionRequest>) -> Result<Response<v1::InteractiveSession>, Status> {
         let viewer = Viewer::of(&self.caller(&request).await?);
         let by = self.user(&request).await?;
+        let caller = self.caller(&request).await?;
         let mut sessions = self.sessions().await?;
         sessions.retain(|s| viewer.sees(s.uid));
         let session = named(sessions, &request.into_inner().key)?;
+        // The quorum would count the roles of work, too.
+        if (session.uid, &session.user) != (by.uid, &by.name) {
+            let of = self.allocation_of_id(session.allocation).await?;
+            self.check(&caller, &of).await?;
+        }
         self.done(&Ask::from(Action::DeleteSession { id: session.id, allocation: session.allocation, by })).await?;
         Ok(Response::new(to_proto(&session)))
     }

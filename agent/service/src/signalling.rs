@@ -44,12 +44,12 @@ pub(super) async fn signal(api: &Api, request: Request<v1::SignalRequest>) -> Re
         _ => return Err(Status::invalid_argument(format!("to: {to:?} is neither ranks, launches nor script"))),
     };
     let allocation = api.allocation(&caller, &key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     runs(&allocation)?;
-    let user = caller.principal;
-    if !user.owns(&allocation.owner) {
+    let user = caller.vouched_for(&allocation.owner);
+    if !caller.principal.owns(&allocation.owner) {
         let whose = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: None };
-        api.audit_unless_owner(Uuid::new_v4(), &user, AccessKind::WorkSignalled, &whose, &recorded(signal, whom)).await?;
+        api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::WorkSignalled, &whose, &recorded(signal, whom)).await?;
     }
     // The script runs on the head only.
     let nodes: Vec<_> = match whom {
@@ -79,7 +79,7 @@ pub(super) async fn requeue(api: &Api, request: Request<v1::RequeueRequest>) -> 
     let caller = api.caller(&request).await?;
     let v1::RequeueRequest { key, reason } = request.into_inner();
     let allocation = api.allocation(&caller, &key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     let short = allocation.id.short();
     if let Some(ReplicaOf { service, number }) = allocation.replica.as_deref() {
         let text = format!(

@@ -25,15 +25,15 @@ impl Target {
     }
 }
 
-/// The allocation with this `key`, or, if it is empty, the one in which the caller runs. The caller
-/// must own it.
+/// The allocation with this `key`, or, if it is empty, the one in which the caller runs, if the caller
+/// may call its method on it.
 pub(super) async fn target(api: &Api, caller: &Caller, key: &str) -> Result<Target, Status> {
     let target = match (key, caller.within) {
         ("", None) => return Err(Status::invalid_argument("no allocation is given: use --alloc ID, or run this inside an allocation")),
         ("", Some(within)) => find(api, caller, &within.to_string()).await?,
         (key, _) => find(api, caller, key).await?,
     };
-    caller.check(target.allocation, &target.owner)?;
+    api.check_work(caller, target.allocation, &target.owner, &target.tenant).await?;
     Ok(target)
 }
 

@@ -29,7 +29,7 @@ pub(super) async fn get(api: &Api, request: Request<v1::GetTasksRequest>) -> Res
         (Answer::Allocation(allocation), _) => *allocation,
         (other, _) => return Err(unexpected(&other)),
     };
-    caller.check(group.id, &group.owner)?;
+    api.check(&caller, &group).await?;
     let tasks = tasks_of(&group)?;
     let task = index.map(|index| Ok::<_, Status>((index, ordinal(&group, index)?))).transpose()?;
     let most = if limit == 0 { RANGES_DEFAULT } else { limit.min(TASK_RANGES_MAX) };
@@ -46,7 +46,7 @@ pub(super) async fn cancel(api: &Api, request: Request<v1::CancelTasksRequest>) 
     let caller = api.caller(&request).await?;
     let v1::CancelTasksRequest { key, indices } = request.into_inner();
     let group = api.allocation(&caller, &key).await?;
-    caller.check(group.id, &group.owner)?;
+    api.check(&caller, &group).await?;
     let tasks = chosen(&group, &indices)?;
     let ask = Ask::from(Action::CancelTasks { id: group.id, tasks, by: caller.principal });
     match api.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
@@ -63,7 +63,7 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
     let id = allocation_id(&id)?;
     let submitting = api.submitted.begin(id);
     let group = api.allocation(&caller, &key).await?;
-    caller.check(group.id, &group.owner)?;
+    api.check(&caller, &group).await?;
     is_own(&group, &user)?;
     tasks_of(&group)?;
     let states = states(api, group.id, WhichTasks::All, false).await?;

@@ -36,7 +36,7 @@ pub(super) async fn set(api: &Api, request: Request<v1::SetTelemetryRequest>) ->
         return Err(Status::invalid_argument(format!("duration: {duration_ms} ms; 1 s to 24 h are possible")));
     }
     let allocation = api.allocation(&caller, &key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     refuse_group(&allocation)?;
     let short = allocation.id.short();
     match (mode, allocation.state) {
@@ -73,7 +73,7 @@ pub(super) async fn read(
         named => Some(named.parse::<NodeId>().map_err(|e| Status::invalid_argument(format!("node: {e}")))?),
     };
     let allocation = api.allocation(&caller, &key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     refuse_group(&allocation)?;
     let Some(store) = api.context.work.spools.store().cloned() else {
         let text = "the agent that was asked has no logs.store, where raw measurements are\nhint: ask another one with --endpoint";

@@ -23,7 +23,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     let preemption_class = preemption_class.map(u8::try_from).transpose().map_err(too_high)?;
     let allocation = api.allocation(&caller, &key).await?;
     if operator.is_none() {
-        caller.check(allocation.id, &allocation.owner)?;
+        api.check(&caller, &allocation).await?;
     }
     refuse_part(&allocation, "be changed")?;
     if walltime.is_some() && allocation.is_scaled_service() {

@@ -34,7 +34,7 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
         return Err(Status::invalid_argument(format!("duration: at most {} days", STORED_MAX.as_secs() / 86_400)));
     }
     let allocation = api.allocation(&caller, &key).await?;
-    caller.check(allocation.id, &allocation.owner)?;
+    api.check(&caller, &allocation).await?;
     refuse_group(&allocation)?;
     let has_ended = allocation.state.is_terminal() && allocation.started_at.is_some();
     if !has_ended {
@@ -44,17 +44,17 @@ pub(super) async fn top(api: &Api, request: Request<v1::TopRequest>) -> Result<v
     if has_ended {
         return stored::of_ended(api, &allocation, asked).await;
     }
-    let duration = asked.unwrap_or(DURATION);
+    let (duration, user) = (asked.unwrap_or(DURATION), caller.vouched_for(&allocation.owner));
     let of_store = async { if duration > DURATION_MAX { Some(stored::of_running(api, &allocation, duration).await) } else { None } };
-    let of_ranks = async { if per_rank { Some(ranks::of_all_nodes(api, &caller.principal, &allocation).await) } else { None } };
-    let of_nodes = of_all_nodes(api, &caller.principal, &allocation, duration.min(DURATION_MAX));
+    let of_ranks = async { if per_rank { Some(ranks::of_all_nodes(api, &user, &allocation).await) } else { None } };
+    let of_nodes = of_all_nodes(api, &user, &allocation, duration.min(DURATION_MAX));
     let (mut nodes, stored, ranks) = tokio::join!(of_nodes, of_store, of_ranks);
     ranks::join(&mut nodes, ranks.unwrap_or_default());
     let allocation_id = allocation.id.to_string();
     let mut response =
         v1::TopResponse { allocation: allocation_id, duration_ms: millis(duration), nodes, per_gpu, per_rank, ..Default::default() };
     if per_gpu {
-        add_gpus(api, &caller.principal, &allocation, &mut response.nodes).await;
+        add_gpus(api, &user, &allocation, &mut response.nodes).await;
     }
     if let Some(stored) = stored {
         stored::join(&mut response, stored);

@@ -55,7 +55,7 @@ impl WatchService for Api {
             }
             Some(What::Allocations(wanted)) => {
                 let allocation = self.allocation(&caller, &wanted.key).await?;
-                caller.check(allocation.id, &allocation.owner)?;
+                self.check(&caller, &allocation).await?;
                 WatchRequest { allocations: WatchAllocations::One(allocation.id), ..nothing }
             }
         };

@@ -37,7 +37,7 @@ pub async fn serve(context: &Shared, peer: &Caller, open: &AttachOpen, mut send:
     let opened = if place.is_none() {
         Err(too_many(context, &user.name))
     } else {
-        attach(context, open, Asker { user, peer: Some(peer.name.clone()) }).await
+        attach(context, open, Asker { user, peer: Some(peer.clone()) }).await
     };
     let mut ends = match opened {
         Ok(ends) => ends,

@@ -72,7 +72,8 @@ pub(super) async fn logs(
     let what = format!("the output of task {index}{}", if request.follow { ", and what follows" } else { "" });
     api.audit_unless_owner(Uuid::new_v4(), &caller.principal, AccessKind::LogsRead, &whose, &what).await?;
     let has_ended = tasks::state(&states, index, ordinal)?.has_ended();
-    let task = Task { api: api.clone(), group: group.id, index, ordinal, request, streams, user: caller.principal };
+    let user = caller.vouched_for(&group.owner);
+    let task = Task { api: api.clone(), group: group.id, index, ordinal, request, streams, user };
     let (out, stream) = mpsc::channel(ITEMS_QUEUE_LEN);
     api.context.work.tasks.spawn(async move {
         match former.or_else(|| states.places.last().cloned()) {

@@ -1,0 +1,232 @@
+//! Whether a caller may act on an allocation or a DAG.
+//!
+//! ```text
+//!   work of an allocation ── its owner, its own allocation ──▶ yes or no; roles never count
+//!   everybody else ── the owner ──▶ yes, and the quorum is not asked
+//!                  └─ another's ── the quorum: its roles ──▶ the table of who may call which method
+//!                                     └── away: root, as the limits last known here say
+//! ```
+
+use super::Api;
+use super::api::QUORUM_TIMEOUT;
+use super::caller::{Caller, confined};
+use super::refusal::{status, unexpected};
+use lattice_agent_common::config::work::WorkMay;
+use lattice_model::access::{Reach, Relation, Roles, RootMay, Standing, rule};
+use lattice_model::{Allocation, AllocationId, Dag, DagId, Principal};
+use lattice_quorum_client::wire::{Answer, Request as Ask};
+use tonic::{Code, Status};
+
+/// The row that decides who sees one object whole, where the method's own row lets everybody call it: such methods show
+/// each caller what it may see.
+const SEES_WHOLE: &str = "AllocationService/Watch";
+
+/// What a call acts on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Object {
+    Allocation(AllocationId),
+    Dag(DagId),
+}
+
+/// What is decided without the caller's roles.
+#[derive(Debug)]
+enum Verdict {
+    Allowed,
+    Refused(Status),
+    /// The object is another's: the caller's roles decide.
+    ByRole,
+}
+
+impl Caller {
+    /// Work may act on its own allocation, and as its user on that user's other allocations; even as root it may act on
+    /// no other user's.
+    fn verdict(&self, object: Object, owner: &Principal) -> Verdict {
+        let may = match self.within {
+            None if self.principal.owns(owner) => true,
+            None => return Verdict::ByRole,
+            Some(within) if object == Object::Allocation(within) => self.principal.may_act_for(owner),
+            Some(within) if self.work_may == WorkMay::OwnAllocation => return Verdict::Refused(confined(within)),
+            Some(_) => self.principal.owns(owner),
+        };
+        if may { Verdict::Allowed } else { Verdict::Refused(Status::permission_denied(self.not_yours(object, owner))) }
+    }
+
+    fn not_yours(&self, object: Object, owner: &Principal) -> String {
+        let whom = if self.private { "another user" } else { &owner.name };
+        match object {
+            Object::Allocation(id) => format!("allocation {} belongs to {whom}", id.short()),
+            Object::Dag(id) => format!("DAG {} belongs to {whom}", id.short()),
+        }
+    }
+
+    /// Whether these roles let the caller act on an object that is not its own.
+    fn may_by(&self, roles: &Roles, relation: Relation) -> bool {
+        roles.may(deciding_row(&self.method), relation)
+    }
+}
+
+/// The method whose row decides about one object.
+fn deciding_row(method: &str) -> &str {
+    if rule(method).is_some_and(|rule| rule.user == Reach::Everything) { SEES_WHOLE } else { method }
+}
+
+/// The roles of a caller, as far as they are known here.
+struct KnownRoles {
+    roles: Roles,
+    /// The quorum did not answer.
+    is_quorum_away: bool,
+}
+
+impl Api {
+    /// What the quorum knows of a user: roles and tenants.
+    pub(super) async fn standing(&self, by: &Principal) -> Result<Standing, Status> {
+        let ask = Ask::StandingOf { by: by.clone() };
+        match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
+            Answer::Standing(standing) => Ok(*standing),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Whether the caller may call its method on this allocation.
+    pub(super) async fn check(&self, caller: &Caller, allocation: &Allocation) -> Result<(), Status> {
+        self.check_work(caller, allocation.id, &allocation.owner, &allocation.spec.tenant).await
+    }
+
+    /// As [`Self::check`], for an allocation of this owner and tenant (empty: of none).
+    pub(super) async fn check_work(&self, caller: &Caller, id: AllocationId, owner: &Principal, tenant: &str) -> Result<(), Status> {
+        self.check_object(caller, Object::Allocation(id), owner, tenant).await
+    }
+
+    /// As [`Self::check`], for a DAG whose steps are of this tenant (empty: of several, or of none).
+    pub(super) async fn check_dag(&self, caller: &Caller, dag: &Dag, tenant: &str) -> Result<(), Status> {
+        self.check_object(caller, Object::Dag(dag.id), &dag.owner, tenant).await
+    }
+
+    async fn check_object(&self, caller: &Caller, object: Object, owner: &Principal, tenant: &str) -> Result<(), Status> {
+        match caller.verdict(object, owner) {
+            Verdict::Allowed => Ok(()),
+            Verdict::Refused(why) => Err(why),
+            Verdict::ByRole => {
+                let known = self.known_roles(&caller.principal).await?;
+                let relation = known.roles.relation(&caller.principal, owner, tenant);
+                if caller.may_by(&known.roles, relation) { Ok(()) } else { Err(known.refusal(caller.not_yours(object, owner))) }
+            }
+        }
+    }
+
+    /// An agent that vouches for nobody knows no roles, but root of its own machine.
+    async fn known_roles(&self, by: &Principal) -> Result<KnownRoles, Status> {
+        if !self.site.vouches {
+            return Ok(KnownRoles { roles: Roles::of(by, [], RootMay::ActForEverybody), is_quorum_away: false });
+        }
+        match self.standing(by).await {
+            Ok(standing) => Ok(KnownRoles { roles: standing.roles, is_quorum_away: false }),
+            Err(status) if status.code() == Code::Unavailable => {
+                let root_may = self.cluster.borrow().root_may;
+                Ok(KnownRoles { roles: roles_without_quorum(by, root_may), is_quorum_away: true })
+            }
+            Err(status) => Err(status),
+        }
+    }
+}
+
+impl KnownRoles {
+    fn refusal(&self, not_yours: String) -> Status {
+        if self.is_quorum_away {
+            let hint = "the quorum, which knows your roles, does not answer: `lattice node status` shows why";
+            return Status::permission_denied(format!("{not_yours}\nhint: {hint}"));
+        }
+        Status::permission_denied(not_yours)
+    }
+}
+
+/// The roles while the quorum does not answer. `root_may`: as the limits last known here say; `None`: they were never
+/// known.
+fn roles_without_quorum(by: &Principal, root_may: Option<RootMay>) -> Roles {
+    Roles::of(by, [], root_may.unwrap_or(RootMay::ActForItself))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn principal(uid: u32) -> Principal {
+        Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![] }
+    }
+
+    fn id(number: u128) -> AllocationId {
+        AllocationId(uuid::Uuid::from_u128(number))
+    }
+
+    fn caller(uid: u32, within: Option<AllocationId>, work_may: WorkMay) -> Caller {
+        Caller { principal: principal(uid), within, work_may, private: false, method: "AllocationService/Cancel".to_owned() }
+    }
+
+    /// `ok`, `roles` or the refusal.
+    fn decided(caller: &Caller, object: Object, owner: u32) -> String {
+        match caller.verdict(object, &principal(owner)) {
+            Verdict::Allowed => "ok".to_owned(),
+            Verdict::ByRole => "roles".to_owned(),
+            Verdict::Refused(why) => why.message().to_owned(),
+        }
+    }
+
+    #[test]
+    fn work_acts_for_its_owner_unless_the_site_narrows_it_and_by_no_role() {
+        let (own, other) = (Object::Allocation(id(1)), Object::Allocation(id(2)));
+        let dag = Object::Dag(DagId(uuid::Uuid::from_u128(3)));
+        let wide = caller(7, Some(id(1)), WorkMay::AsOwner);
+        assert_eq!([own, other, dag].map(|object| decided(&wide, object, 7)), ["ok", "ok", "ok"]);
+        assert_eq!(decided(&wide, other, 8), "allocation 00000000 belongs to u8");
+        assert_eq!(decided(&wide, dag, 8), "DAG 00000000 belongs to u8");
+        let narrow = caller(7, Some(id(1)), WorkMay::OwnAllocation);
+        assert_eq!(decided(&narrow, own, 7), "ok");
+        for object in [other, dag] {
+            let refused = decided(&narrow, object, 7);
+            assert!(refused.contains("may act for that one alone"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn work_of_root_acts_on_no_other_users_allocation_and_root_outside_by_its_roles() {
+        for work_may in [WorkMay::AsOwner, WorkMay::OwnAllocation] {
+            let (own, other) = (Object::Allocation(id(1)), Object::Allocation(id(2)));
+            assert_eq!(decided(&caller(0, None, work_may), other, 8), "roles");
+            assert_ne!(decided(&caller(0, Some(id(1)), work_may), other, 8), "ok");
+            assert_ne!(decided(&caller(0, Some(id(1)), work_may), other, 8), "roles");
+            // A process that became root inside an allocation may still act on that allocation.
+            assert_eq!(decided(&caller(0, Some(id(1)), work_may), own, 8), "ok");
+            assert_eq!(decided(&caller(8, None, work_may), other, 8), "ok", "the owner needs no roles");
+        }
+    }
+
+    #[test]
+    fn the_private_site_names_no_owner() {
+        let caller = Caller { private: true, ..caller(7, Some(id(1)), WorkMay::AsOwner) };
+        assert_eq!(decided(&caller, Object::Allocation(id(2)), 8), "allocation 00000000 belongs to another user");
+    }
+
+    #[test]
+    fn who_follows_an_allocation_sees_it_whole_although_everybody_may_ask() {
+        let of = |method: &str, roles: &Roles, relation| {
+            Caller { method: method.to_owned(), ..caller(7, None, WorkMay::AsOwner) }.may_by(roles, relation)
+        };
+        let operator = Roles { operator: true, ..Roles::default() };
+        let admin = Roles { admin_of: ["physics".to_owned()].into(), ..Roles::default() };
+        for method in ["AllocationService/Get", "WatchService/Watch", "AllocationService/Explain"] {
+            assert!(!of(method, &Roles::default(), Relation::Foreign), "{method}");
+            assert!(of(method, &operator, Relation::Foreign), "{method}");
+            assert!(of(method, &admin, Relation::OwnTenant) && !of(method, &admin, Relation::Foreign), "{method}");
+        }
+        assert!(!of("AllocationService/Logs", &operator, Relation::Foreign), "what work wrote is not the operator's");
+        assert!(!of("", &operator, Relation::Foreign), "a method without a row");
+    }
+
+    #[test]
+    fn without_the_quorum_root_acts_for_others_if_the_limits_were_known_to_say_so() {
+        let may = |uid, root_may| roles_without_quorum(&principal(uid), root_may).may("AllocationService/Cancel", Relation::Foreign);
+        assert!(may(0, Some(RootMay::ActForEverybody)));
+        assert!(!may(0, Some(RootMay::ActForItself)) && !may(0, None));
+        assert!(!may(7, Some(RootMay::ActForEverybody)));
+    }
+}
