@@ -65,8 +65,8 @@ impl Denials {
         let (uid, gid) = account;
         let Some(left_out) = self.quotas.lock().take(uid, now) else { return };
         let denial = Denial { uid, gid, detail: detail(rule.method, left_out, refusal), left_out };
-        if let Err(mpsc::error::TrySendError::Full(denial) | mpsc::error::TrySendError::Closed(denial)) = self.queue.try_send(denial) {
-            self.quotas.lock().leave_out(&denial, now);
+        if let Err(unsent) = self.queue.try_send(denial) {
+            self.quotas.lock().leave_out(&unsent.into_inner(), now);
         }
     }
 }

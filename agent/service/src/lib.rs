@@ -5,7 +5,7 @@
 //! | task | ends | queues |
 //! |---|---|---|
 //! | [`serve`] | when the agent stops; its connections then have two seconds | |
-//! | one that records denied calls in the audit log, if this agent vouches for users (`denials`) | when the agent stops | denials 64; a full queue leaves them out and counts them |
+//! | one that records denied calls in the audit log, if this agent vouches for users | when the agent stops | denials 64; more are counted |
 //! | one per streaming call; a connection has at most `CALLS_PER_CONNECTION` | with its answer, or with its caller | events 1 to 64 |
 //! | one per node of such a call (`JoinSet`s) | with the call's task | the call's events |
 //! | one per stream from another node for such a call | with its reader | items 2 to 32 |
