@@ -1,5 +1,5 @@
 //! Accesses to a user's work that must be in the audit log before they happen: if the record cannot
-//! be committed, the access is refused.
+//! be committed, the access is refused. (Denied calls are recorded afterwards: `denials`.)
 //!
 //! | access | recorded |
 //! |---|---|
@@ -105,7 +105,7 @@ fn not_written(error: &CallError) -> Status {
 
 /// The text in the form of the audit log: control characters escaped, and cut to its maximum. The
 /// quorum adds the name of the agent.
-fn recordable(text: &str) -> String {
+pub(super) fn recordable(text: &str) -> String {
     let mut recorded = String::new();
     for character in text.chars() {
         let before = recorded.len();

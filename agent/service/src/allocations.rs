@@ -5,7 +5,6 @@ use super::api::{QUORUM_TIMEOUT, Streamed};
 use super::arguments::{allocation_id, node_id};
 use super::isolation;
 use super::networks::unenforced;
-use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use super::servable::servable;
 use super::status_message::StatusMessages;
@@ -36,7 +35,7 @@ impl AllocationService for Api {
         let owner = self.user(&request).await?;
         self.may_own_work(&owner)?;
         let depends = request.get_ref().spec.as_ref().is_some_and(|spec| !spec.depends_on.is_empty());
-        let viewer = if depends { Some(Viewer::of(&self.caller(&request).await?)) } else { None };
+        let viewer = if depends { Some(self.viewer(&self.caller(&request).await?).await) } else { None };
         let request = request.into_inner();
         let id = allocation_id(&request.id)?;
         let submitting = self.submitted.begin(id);
@@ -49,7 +48,7 @@ impl AllocationService for Api {
             }
         }
         if let Some(viewer) = viewer {
-            dependencies::look_up(self, viewer, &mut wire.depends_on).await?;
+            dependencies::look_up(self, &viewer, &mut wire.depends_on).await?;
         }
         let spec = lattice_api::spec::to_model(&wire).map_err(|e| lattice_api::spec::status(&e))?;
         let warning = match self.context.work.directory.knows_all() {
@@ -92,7 +91,7 @@ impl AllocationService for Api {
     }
 
     async fn list(&self, request: Request<v1::ListAllocationsRequest>) -> Result<Response<v1::ListAllocationsResponse>, Status> {
-        let viewer = Viewer::of(&self.caller(&request).await?);
+        let viewer = self.viewer(&self.caller(&request).await?).await;
         let user = self.user(&request).await?;
         let request = request.into_inner();
         let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
@@ -100,7 +99,8 @@ impl AllocationService for Api {
         // A filter must not reveal what is hidden either.
         let by_hidden = [&request.user, &request.name, &request.tenant, &request.lanes_of].iter().any(|text| !text.is_empty());
         let by_hidden = by_hidden || !request.tags.is_empty();
-        let uid = if request.all_users && (viewer.sees_all() || !by_hidden) { None } else { Some(user.uid) };
+        let may_filter = viewer.sees_tenant(&request.tenant) || !by_hidden;
+        let uid = if request.all_users && may_filter { None } else { Some(user.uid) };
         let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
         let before = place(&request.page_token)?;
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
@@ -128,7 +128,7 @@ impl AllocationService for Api {
         let next_page_token = next_page_token(&all, more);
         let cluster = self.cluster.borrow().clone();
         let status_messages = StatusMessages::of(&cluster, self, all.iter()).await?;
-        let allocations = all.iter().map(|a| viewer.allocation(&a.owner, status_messages.shown(a))).collect();
+        let allocations = all.iter().map(|a| viewer.allocation(&a.owner, &a.spec.tenant, status_messages.shown(a))).collect();
         Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
     }
 

@@ -1,12 +1,16 @@
-//! The audit log, for operators.
+//! The audit log: all of it for operators; for others, the records about themselves, and for admins of
+//! tenants those about their tenants' work. The quorum decides which these are.
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
+use super::caller::Caller;
 use super::refusal::{status, unexpected};
 use lattice_api::audit::{filter_to_model, record_to_proto};
+use lattice_api::operator::token_of;
 use lattice_api::v1;
 use lattice_api::v1::verify_audit_progress::Key;
 use lattice_model::Principal;
+use lattice_model::access::{Reach, Roles, rule};
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, AuditWalk, Refusal, Request as Ask};
 use tokio::sync::mpsc;
@@ -21,10 +25,10 @@ type Parts<T> = mpsc::Receiver<Result<T, Status>>;
 
 /// `AdminService.QueryAudit`.
 pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) -> Result<v1::AuditPage, Status> {
-    let operator = api.operator(&request).await?;
-    let request = request.into_inner();
-    let filter = filter_to_model(request.filter.as_ref())?;
-    let ask = operator.asks(Ask::QueryAudit { filter, after: request.after, limit: request.limit });
+    let ask = match reader(api, &request).await? {
+        None => api.operator(&request).await?.asks(question(request.get_ref(), None)?),
+        Some(user) => question(request.get_ref(), Some(user))?,
+    };
     match api.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
         Answer::Audit(page) => {
             let records = page.records.iter().map(record_to_proto).collect();
@@ -32,6 +36,47 @@ pub(super) async fn query(api: &Api, request: Request<v1::QueryAuditRequest>) ->
         }
         other => Err(unexpected(&other)),
     }
+}
+
+fn question(request: &v1::QueryAuditRequest, by: Option<Principal>) -> Result<Ask, Status> {
+    let filter = filter_to_model(request.filter.as_ref())?;
+    Ok(Ask::QueryAudit { filter, after: request.after, limit: request.limit, by })
+}
+
+/// The user whose records the caller reads; `None`: it must prove that it may read all.
+async fn reader(api: &Api, request: &Request<v1::QueryAuditRequest>) -> Result<Option<Principal>, Status> {
+    // Whoever shows a token wants to be an operator; one that cannot be read is refused as such.
+    if !matches!(token_of(request.metadata()), Ok(None)) {
+        return Ok(None);
+    }
+    let caller = api.caller(request).await?;
+    let user = api.user(request).await?;
+    let roles = api.standing(&user).await?.roles;
+    Ok(match records(&caller, &roles)? {
+        Records::All => None,
+        Records::OfUser => Some(user),
+    })
+}
+
+/// The records that a caller without a token may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Records {
+    All,
+    OfUser,
+}
+
+/// Refuses work of an allocation whose user has a role: the quorum would count the role.
+fn records(caller: &Caller, roles: &Roles) -> Result<Records, Status> {
+    if let Some(within) = caller.within {
+        if roles.operator || roles.system_admin || !roles.admin_of.is_empty() {
+            let (name, work) = (&caller.principal.name, within.short());
+            let text = format!("this process is work of allocation {work}, in which roles do not count, and {name} has one");
+            return Err(Status::permission_denied(text + "\nhint: read the audit log outside of allocations"));
+        }
+        return Ok(Records::OfUser);
+    }
+    let reads_all = rule(&caller.method).is_some_and(|rule| roles.reach(rule) == Reach::Everything);
+    Ok(if reads_all { Records::All } else { Records::OfUser })
 }
 
 /// `AdminService.VerifyAudit`: the walk continues where it stopped, on the same member.
@@ -110,4 +155,51 @@ pub(super) async fn export(api: &Api, request: Request<v1::ExportAuditRequest>) 
         }
     });
     Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_agent_common::config::work::WorkMay;
+    use lattice_model::AllocationId;
+    use std::collections::BTreeSet;
+    use uuid::Uuid;
+
+    fn caller(within: Option<AllocationId>) -> Caller {
+        let principal = Principal { name: "alice".into(), uid: 7, gid: 7, groups: vec![] };
+        let method = "AdminService/QueryAudit".to_owned();
+        Caller { principal, within, work_may: WorkMay::AsOwner, private: false, method }
+    }
+
+    fn all_roles() -> [Roles; 3] {
+        let admin_of = BTreeSet::from(["physics".to_owned()]);
+        let operator = Roles { operator: true, ..Roles::default() };
+        let system_admin = Roles { system_admin: true, ..Roles::default() };
+        [operator, system_admin, Roles { admin_of, ..Roles::default() }]
+    }
+
+    #[test]
+    fn operators_and_system_admins_read_all_records_and_everybody_else_their_own() {
+        let [operator, system_admin, tenant_admin] = all_roles();
+        let root = Roles { root: true, ..Roles::default() };
+        let of = |roles: &Roles| records(&caller(None), roles).unwrap();
+        assert_eq!([of(&operator), of(&system_admin)], [Records::All; 2]);
+        assert_eq!([of(&tenant_admin), of(&root), of(&Roles::default())], [Records::OfUser; 3]);
+    }
+
+    #[test]
+    fn work_of_an_allocation_reads_its_users_records_and_none_by_a_role() {
+        let work = caller(Some(AllocationId(Uuid::from_u128(1))));
+        assert_eq!(records(&work, &Roles::default()).unwrap(), Records::OfUser);
+        assert_eq!(records(&work, &Roles { root: true, ..Roles::default() }).unwrap(), Records::OfUser);
+        for roles in all_roles() {
+            let refused = records(&work, &roles).unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{roles:?}");
+            assert_eq!(
+                refused.message(),
+                "this process is work of allocation 00000000, in which roles do not count, and alice has one\n\
+                 hint: read the audit log outside of allocations"
+            );
+        }
+    }
 }

@@ -43,7 +43,7 @@ impl DagService for Api {
     async fn submit(&self, request: Request<v1::SubmitDagRequest>) -> Result<Response<v1::SubmitDagResponse>, Status> {
         let owner = self.user(&request).await?;
         self.may_own_work(&owner)?;
-        let viewer = Viewer::of(&self.caller(&request).await?);
+        let viewer = self.viewer(&self.caller(&request).await?).await;
         let request = request.into_inner();
         let dry_run = request.dry_run;
         let id: DagId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
@@ -77,7 +77,7 @@ impl DagService for Api {
     }
 
     async fn list(&self, request: Request<v1::ListDagsRequest>) -> Result<Response<v1::ListDagsResponse>, Status> {
-        let viewer = Viewer::of(&self.caller(&request).await?);
+        let viewer = self.viewer(&self.caller(&request).await?).await;
         let user = self.user(&request).await?;
         let request = request.into_inner();
         let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();
@@ -253,7 +253,7 @@ impl Submission<'_> {
             let text = format!("the steps depend on {} allocations that are no steps of the DAG; {OTHERS_MAX} are possible", keys.len());
             return Err(Status::invalid_argument(text));
         }
-        let asked: Vec<_> = keys.into_iter().map(|key| async move { (key.clone(), whole_id(self.api, self.viewer, key).await) }).collect();
+        let asked: Vec<_> = keys.into_iter().map(|key| async move { (key.clone(), whole_id(self.api, &self.viewer, key).await) }).collect();
         let mut answers = stream::iter(asked).buffered(LOOKUPS_AT_ONCE);
         let mut found = BTreeMap::new();
         while let Some((key, answer)) = answers.next().await {

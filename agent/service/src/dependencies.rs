@@ -20,7 +20,7 @@ const LOOKUPS_AT_ONCE: usize = 16;
 
 /// Replaces prefixes of ids by the whole ids. What the submitter may not see does not exist for them. A
 /// singleton names none.
-pub(super) async fn look_up(api: &Api, viewer: Viewer, named: &mut [v1::Dependency]) -> Result<(), Status> {
+pub(super) async fn look_up(api: &Api, viewer: &Viewer, named: &mut [v1::Dependency]) -> Result<(), Status> {
     // So many are refused by the conversion.
     if named.len() > DEPENDENCIES_MAX {
         return Ok(());
@@ -34,10 +34,10 @@ pub(super) async fn look_up(api: &Api, viewer: Viewer, named: &mut [v1::Dependen
     Ok(())
 }
 
-pub(super) async fn whole_id(api: &Api, viewer: Viewer, key: String) -> Result<AllocationId, Status> {
+pub(super) async fn whole_id(api: &Api, viewer: &Viewer, key: String) -> Result<AllocationId, Status> {
     let unknown = |on: String| status(&CallError::Refused(Refusal::Dependency { on, why: DependencyRefusal::Unknown }));
     match api.quorum.call(&Ask::GetAllocation { key: key.clone() }, QUORUM_TIMEOUT).await {
-        Ok(Answer::Allocation(allocation)) if viewer.sees(allocation.owner.uid) => Ok(allocation.id),
+        Ok(Answer::Allocation(allocation)) if viewer.sees(allocation.owner.uid, &allocation.spec.tenant) => Ok(allocation.id),
         Ok(Answer::Allocation(_)) | Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => {
             Err(unknown(key.chars().take(64).collect()))
         }

@@ -5,6 +5,7 @@
 //! | task | ends | queues |
 //! |---|---|---|
 //! | [`serve`] | when the agent stops; its connections then have two seconds | |
+//! | one that records denied calls in the audit log, if this agent vouches for users | when the agent stops | denials 64; more are counted |
 //! | one per streaming call; a connection has at most `CALLS_PER_CONNECTION` | with its answer, or with its caller | events 1 to 64 |
 //! | one per node of such a call (`JoinSet`s) | with the call's task | the call's events |
 //! | one per stream from another node for such a call | with its reader | items 2 to 32 |
@@ -28,6 +29,7 @@ mod command;
 mod comparing;
 mod connections;
 mod dags;
+mod denials;
 mod dependencies;
 mod diagnosing;
 mod explaining;
@@ -129,7 +131,8 @@ const CALLS_PER_CONNECTION: u32 = 128;
 const HEADER_BYTES_MAX: u32 = 8 << 10;
 
 /// Serves until `stop`, and then until the open calls have ended or `cut` breaks their connections.
-/// `requests` counts the calls; [`intake`] limits what callers may send.
+/// `requests` counts the calls, [`denials`] records denied ones, and [`intake`] limits what callers may
+/// send.
 ///
 /// Boxed, so that the server is compiled here and not in the crate that awaits it.
 pub fn serve(
@@ -140,6 +143,8 @@ pub fn serve(
     cut: CancellationToken,
 ) -> BoxFuture<'static, Result<(), tonic::transport::Error>> {
     let (most, intake) = (MESSAGE_BYTES_MAX, Intake::new());
+    let denials = api.site.vouches.then(|| denials::begin(api.quorum.clone(), &api.tasks, stop.clone()));
+    let requests = requests.with(denials);
     tonic::transport::Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

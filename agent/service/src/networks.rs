@@ -1,12 +1,20 @@
 //! Network domains and services: which names a caller may see, and where a domain is not enforced.
+//!
+//! A tenant with members is closed to users who are neither members nor admins of it: for them, its
+//! services and domains do not exist. The quorum is asked for that only if it can matter: not for the
+//! own tenant of an allocation's work, not for root or the agent's user, and not if the agent's own watch
+//! shows that none of the tenants in question exists. A tenant without a record has no members.
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
-use super::caller::is_operator;
+use super::caller::Caller;
+use super::privacy::sees_all_by_role;
 use super::refusal::{status, unexpected};
 use lattice_agent_common::config::work::WorkMay;
 use lattice_api::v1;
 use lattice_ledger::Action;
+use lattice_membership::cluster::Cluster;
+use lattice_model::access::Standing;
 use lattice_model::constraint::CXI;
 use lattice_model::network::DomainState;
 use lattice_model::{Allocation, Node, NodeId, hostlist};
@@ -16,8 +24,8 @@ use std::collections::BTreeSet;
 use tonic::{Request, Status};
 
 impl Api {
-    /// The tenants whose names the caller may see; `None`: all. If it names one, that one:
-    /// membership in tenants is not checked.
+    /// The tenants whose names the caller may see; `None`: all. If it names one, that one, or none if that
+    /// is closed to it.
     async fn tenants_of<T>(&self, request: &Request<T>, named: Option<String>) -> Result<Option<Vec<String>>, Status> {
         let caller = self.caller(request).await?;
         if let Some(id) = caller.within {
@@ -34,15 +42,16 @@ impl Api {
             }
         }
         let user = self.user(request).await?;
-        if let Some(tenant) = named {
-            return Ok(Some(vec![tenant]));
+        if self.sees_all_by_account(&caller) {
+            return Ok(named.map(|tenant| vec![tenant]));
         }
-        if is_operator(&user) {
-            return Ok(None);
+        let cluster = self.cluster.borrow().clone();
+        let asked = named.map_or_else(|| tenants_with_work_of(user.uid, &cluster), |tenant| vec![tenant]);
+        if !may_be_closed(&asked, &cluster) {
+            return Ok(Some(asked));
         }
-        let cluster = self.cluster.borrow();
-        let own = cluster.allocations.values().filter(|a| a.owner.uid == user.uid && !a.state.is_terminal());
-        Ok(Some(own.map(|a| a.spec.tenant.clone()).collect::<BTreeSet<_>>().into_iter().collect()))
+        let standing = self.standing(&user).await?;
+        Ok(Some(open_tenants(asked, &caller, &standing)))
     }
 
     pub(super) async fn vni_pool(&self) -> Result<v1::VniPool, Status> {
@@ -123,6 +132,24 @@ impl Api {
     }
 }
 
+/// The tenants of a user's work that has not ended.
+fn tenants_with_work_of(uid: u32, cluster: &Cluster) -> Vec<String> {
+    let own = cluster.allocations.values().filter(|a| a.owner.uid == uid && !a.state.is_terminal());
+    own.map(|a| a.spec.tenant.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Whether one of these tenants may have members, as far as this agent knows.
+fn may_be_closed(tenants: &[String], cluster: &Cluster) -> bool {
+    tenants.iter().any(|tenant| !tenant.is_empty() && (!cluster.fresh || cluster.tenants.contains_key(tenant)))
+}
+
+/// Those of the tenants that are not closed to the caller. Work of an allocation has no roles.
+fn open_tenants(mut tenants: Vec<String>, caller: &Caller, standing: &Standing) -> Vec<String> {
+    let sees_all = caller.within.is_none() && sees_all_by_role(&standing.roles);
+    tenants.retain(|tenant| sees_all || !standing.closed_to_it.contains(tenant));
+    tenants
+}
+
 /// Where an allocation's network domain is not enforced, and what to do about it; empty if it has
 /// no domain or no nodes.
 pub(super) fn unenforced(allocation: &Allocation, nodes: &Table<NodeId, Node>) -> String {
@@ -151,7 +178,67 @@ pub(super) fn unenforced(allocation: &Allocation, nodes: &Table<NodeId, Node>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lattice_model::{NodeState, Resources, Share, SharePhase, test_builders};
+    use lattice_model::access::Roles;
+    use lattice_model::{AllocationId, AllocationState, NodeState, Principal, Resources, Share, SharePhase, Tenant, test_builders};
+    use uuid::Uuid;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn caller(within: Option<AllocationId>) -> Caller {
+        let principal = Principal { name: "alice".into(), uid: 7, gid: 7, groups: vec![] };
+        let method = "AdminService/ListServices".to_owned();
+        Caller { principal, within, work_may: WorkMay::AsOwner, private: false, method }
+    }
+
+    #[test]
+    fn a_closed_tenant_is_left_out_unless_a_role_shows_everything_outside_allocations() {
+        let closed_to_it = BTreeSet::from(["physics".to_owned()]);
+        let standing = |roles: Roles| Standing { roles, closed_to_it: closed_to_it.clone(), ..Standing::default() };
+        let open = |caller: &Caller, roles: Roles| open_tenants(names(&["chemistry", "physics"]), caller, &standing(roles));
+        let (outside, within) = (caller(None), caller(Some(AllocationId(Uuid::from_u128(1)))));
+        assert_eq!(open(&outside, Roles::default()), ["chemistry"]);
+        for roles in [
+            Roles { operator: true, ..Roles::default() },
+            Roles { system_admin: true, ..Roles::default() },
+            Roles { root: true, ..Roles::default() },
+        ] {
+            assert_eq!(open(&outside, roles.clone()), ["chemistry", "physics"], "{roles:?}");
+            assert_eq!(open(&within, roles.clone()), ["chemistry"], "{roles:?}");
+        }
+        assert!(open_tenants(names(&["physics"]), &outside, &standing(Roles::default())).is_empty(), "as if it did not exist");
+    }
+
+    #[test]
+    fn the_quorum_is_asked_only_about_tenants_that_exist() {
+        let physics = Tenant { name: "physics".into(), ..Tenant::default() };
+        let known = Cluster { fresh: true, tenants: [(physics.name.clone(), physics)].into(), ..Cluster::default() };
+        assert!(may_be_closed(&names(&["chemistry", "physics"]), &known));
+        assert!(!may_be_closed(&names(&["", "chemistry"]), &known) && !may_be_closed(&[], &known));
+        let stale = Cluster { fresh: false, ..Cluster::default() };
+        assert!(may_be_closed(&names(&["chemistry"]), &stale), "what the agent knows may be old");
+        assert!(!may_be_closed(&names(&[""]), &stale), "work of no tenant");
+    }
+
+    #[test]
+    fn a_users_tenants_are_those_of_work_that_has_not_ended() {
+        let work = |number: u128, tenant: &str, state| {
+            let mut allocation = test_builders::allocation(AllocationId(Uuid::from_u128(number)));
+            allocation.state = state;
+            test_builders::spec_of(&mut allocation).tenant = tenant.to_owned();
+            (allocation.id, allocation)
+        };
+        let all = [
+            work(1, "physics", AllocationState::Running),
+            work(2, "chemistry", AllocationState::Pending),
+            work(3, "physics", AllocationState::Pending),
+            work(4, "biology", AllocationState::Completed),
+        ];
+        let cluster = Cluster { allocations: all.into_iter().collect(), ..Cluster::default() };
+        assert_eq!(tenants_with_work_of(test_builders::user().uid, &cluster), ["chemistry", "physics"]);
+        assert!(tenants_with_work_of(7, &cluster).is_empty());
+    }
 
     fn node(id: &str, features: &[&str]) -> (NodeId, Node) {
         let features = features.iter().map(|f| (*f).to_owned()).collect();

@@ -49,7 +49,7 @@ impl NodeService for Api {
     }
 
     async fn local_status(&self, request: Request<v1::LocalStatusRequest>) -> Result<Response<v1::LocalStatusResponse>, Status> {
-        let viewer = Viewer::of(&self.caller(&request).await?);
+        let viewer = self.viewer(&self.caller(&request).await?).await;
         let view = self.context.work.view.borrow().clone();
         let (quorum_connected, quorum_detail) = match &*self.session.borrow() {
             SessionState::Connected { member, relay_node } => {
@@ -83,7 +83,7 @@ impl NodeService for Api {
                     cpus: local.assignment.as_ref().map(|a| IndexSet(a.cpus.clone()).to_string()).unwrap_or_default(),
                     gpus: local.assignment.as_ref().map(|a| a.gpus.iter().cloned().collect()).unwrap_or_default(),
                 };
-                viewer.local(&local.share.owner, full)
+                viewer.local(&local.share.owner, &local.share.spec.tenant, full)
             })
             .collect();
         Ok(Response::new(v1::LocalStatusResponse {
@@ -219,7 +219,7 @@ impl NodeService for Api {
     }
 
     async fn waits(&self, request: Request<v1::NodeWaitsRequest>) -> Result<Response<v1::NodeWaitsResponse>, Status> {
-        let viewer = Viewer::of(&self.caller(&request).await?);
+        let viewer = self.viewer(&self.caller(&request).await?).await;
         let id = node_id(&request.into_inner().node)?;
         let all = match self.ask(Ask::ListNodes, false).await? {
             (Answer::Nodes(nodes), _) => nodes,
@@ -234,11 +234,12 @@ impl NodeService for Api {
         let left = |a: &Allocation| node.leaving.iter().any(|l| (l.allocation, l.epoch) == (a.id, a.epoch));
         let live: Vec<&Allocation> = live.filter(|a| !left(a) && a.shares.rank_of(&id).is_some()).collect();
         let shares = live.len() + node.leaving.len();
-        let mut waits: Vec<v1::NodeWait> = live.into_iter().take(WAITS_MAX).map(|a| viewer.wait(&a.owner, wait_for(a))).collect();
+        let mut waits: Vec<v1::NodeWait> =
+            live.into_iter().take(WAITS_MAX).map(|a| viewer.wait(&a.owner, &a.spec.tenant, wait_for(a))).collect();
         let leaving: Vec<_> = node.leaving.iter().take(WAITS_MAX - waits.len()).map(|l| (l.allocation, l.epoch)).collect();
         let texts = self.status_texts(node, &leaving.iter().map(|(id, _)| *id).collect::<Vec<_>>()).await;
         for ((allocation, epoch), text) in leaving.into_iter().zip(texts) {
-            waits.push(self.wait_for_release(allocation, epoch, text, viewer).await?);
+            waits.push(self.wait_for_release(allocation, epoch, text, &viewer).await?);
         }
         let more = (shares - waits.len()) as u64;
         let node = self.shown(std::slice::from_ref(node), &all).pop();
@@ -288,7 +289,7 @@ impl Api {
     }
 
     /// A share whose work has ended. Details that the quorum has forgotten are left out.
-    async fn wait_for_release(&self, id: AllocationId, epoch: Epoch, detail: String, viewer: Viewer) -> Result<v1::NodeWait, Status> {
+    async fn wait_for_release(&self, id: AllocationId, epoch: Epoch, detail: String, viewer: &Viewer) -> Result<v1::NodeWait, Status> {
         let mut wait = v1::NodeWait { allocation: id.to_string(), ended: true, detail, ..Default::default() };
         match self.quorum.call(&Ask::GetAllocation { key: id.to_string() }, QUORUM_TIMEOUT).await {
             Ok(Answer::Allocation(known)) => {
@@ -296,7 +297,7 @@ impl Api {
                 wait.name = work_name(&known.spec.name, known.lane, known.replica.as_deref().copied());
                 // If it was requeued, the end of its earlier claim is not stored.
                 wait.since_ms = known.ended_at.filter(|_| known.epoch == epoch).map_or(0, |at| at.0);
-                wait = viewer.wait(&known.owner, wait);
+                wait = viewer.wait(&known.owner, &known.spec.tenant, wait);
             }
             Ok(other) => return Err(unexpected(&other)),
             Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => {}

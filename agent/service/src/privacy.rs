@@ -1,22 +1,82 @@
 //! What a user sees of others' allocations if the site sets `private: true`: which nodes they hold,
-//! from when and until when, but neither their owner nor their purpose. Operators see everything. A caller
-//! within an allocation sees everything only of its owner's allocations, even if the owner is root.
+//! from when and until when, but neither their owner nor their purpose. Operators and system admins
+//! see everything, as does root while it acts for everybody; admins of a tenant see everything of the
+//! tenant's work. A caller within an allocation sees everything only of its owner's allocations,
+//! whatever the owner's roles are, and even if the owner is root.
 
+use super::Api;
 use super::caller::{Caller, is_operator};
 use lattice_api::v1;
 use lattice_model::Principal;
+use lattice_model::access::{Roles, RootMay};
+use std::collections::BTreeSet;
 
-/// A caller who reads others' allocations.
-#[derive(Clone, Copy, Debug)]
+/// A caller who reads others' allocations, with the roles that it had when its call began.
+#[derive(Clone, Debug)]
 pub(super) struct Viewer {
     uid: u32,
     sees_all: bool,
+    admin_of: BTreeSet<String>,
+}
+
+impl Api {
+    /// What this caller sees of others' allocations. The quorum is asked for the caller's roles only
+    /// where they matter. If it does not answer, the caller sees its own allocations alone.
+    pub(super) async fn viewer(&self, caller: &Caller) -> Viewer {
+        if !needs_roles(caller) {
+            return Viewer::of(caller, Roles::default());
+        }
+        if self.sees_all_by_account(caller) {
+            return Viewer::all(caller);
+        }
+        // The quorum answers for users only to agents that vouch for them.
+        if !self.site.vouches {
+            return Viewer::of(caller, Roles::default());
+        }
+        match self.standing(&caller.principal).await {
+            Ok(standing) => Viewer::of(caller, standing.roles),
+            Err(error) => {
+                tracing::debug!(%error, user = caller.principal.name, "a user's roles are not known: others' work stays hidden");
+                Viewer::of(caller, Roles::default())
+            }
+        }
+    }
+
+    /// Whether the caller sees everything without a question to the quorum.
+    pub(super) fn sees_all_by_account(&self, caller: &Caller) -> bool {
+        // An agent that serves no users does not follow the limits: root of its own machine sees what it has.
+        let root_may = if self.site.vouches { self.cluster.borrow().root_may } else { Some(RootMay::ActForEverybody) };
+        sees_all_by_account(caller, root_may)
+    }
+}
+
+/// Whether it depends on the caller's roles what it sees.
+fn needs_roles(caller: &Caller) -> bool {
+    caller.private && caller.within.is_none()
+}
+
+/// Whether the caller is root that acts for everybody, or the user as whom the agent runs; never work of
+/// an allocation. `root_may`: as the limits last known here say; `None`: they are not known.
+fn sees_all_by_account(caller: &Caller, root_may: Option<RootMay>) -> bool {
+    let is_narrowed = caller.principal.is_root() && root_may != Some(RootMay::ActForEverybody);
+    caller.within.is_none() && is_operator(&caller.principal) && !is_narrowed
+}
+
+/// Whether these roles show everything of everybody.
+pub(super) fn sees_all_by_role(roles: &Roles) -> bool {
+    roles.operator || roles.system_admin || roles.root
 }
 
 impl Viewer {
-    pub(super) fn of(caller: &Caller) -> Self {
-        let is_operator = caller.within.is_none() && is_operator(&caller.principal);
-        Self { uid: caller.principal.uid, sees_all: !caller.private || is_operator }
+    /// Work of an allocation has no roles: `roles` are ignored for it.
+    pub(super) fn of(caller: &Caller, roles: Roles) -> Self {
+        let roles = if caller.within.is_none() { roles } else { Roles::default() };
+        let sees_all = !caller.private || sees_all_by_role(&roles);
+        Self { uid: caller.principal.uid, sees_all, admin_of: roles.admin_of }
+    }
+
+    fn all(caller: &Caller) -> Self {
+        Self { uid: caller.principal.uid, sees_all: true, admin_of: BTreeSet::new() }
     }
 
     /// Whether this viewer sees names and owners of all allocations.
@@ -24,14 +84,20 @@ impl Viewer {
         self.sees_all
     }
 
-    /// Whether this viewer sees names and owners of this user's allocations.
-    pub(super) fn sees(&self, owner_uid: u32) -> bool {
-        self.sees_all || owner_uid == self.uid
+    /// Whether this viewer sees names and owners of all allocations of this tenant.
+    pub(super) fn sees_tenant(&self, tenant: &str) -> bool {
+        self.sees_all || self.admin_of.contains(tenant)
+    }
+
+    /// Whether this viewer sees names and owners of this user's allocations in this tenant (empty: of no
+    /// tenant).
+    pub(super) fn sees(&self, owner_uid: u32, tenant: &str) -> bool {
+        owner_uid == self.uid || self.sees_tenant(tenant)
     }
 
     /// An allocation as this viewer may see it.
-    pub(super) fn allocation(&self, owner: &Principal, full: v1::Allocation) -> v1::Allocation {
-        if self.sees(owner.uid) {
+    pub(super) fn allocation(&self, owner: &Principal, tenant: &str, full: v1::Allocation) -> v1::Allocation {
+        if self.sees(owner.uid, tenant) {
             return full;
         }
         v1::Allocation {
@@ -61,16 +127,16 @@ impl Viewer {
     }
 
     /// An allocation of this node as this viewer may see it.
-    pub(super) fn local(&self, owner: &Principal, full: v1::LocalAllocation) -> v1::LocalAllocation {
-        if self.sees(owner.uid) {
+    pub(super) fn local(&self, owner: &Principal, tenant: &str, full: v1::LocalAllocation) -> v1::LocalAllocation {
+        if self.sees(owner.uid, tenant) {
             return full;
         }
         v1::LocalAllocation { name: String::new(), owner: String::new(), detail: String::new(), ..full }
     }
 
     /// A share that a drain waits for, as this viewer may see it.
-    pub(super) fn wait(&self, owner: &Principal, full: v1::NodeWait) -> v1::NodeWait {
-        if self.sees(owner.uid) {
+    pub(super) fn wait(&self, owner: &Principal, tenant: &str, full: v1::NodeWait) -> v1::NodeWait {
+        if self.sees(owner.uid, tenant) {
             return full;
         }
         v1::NodeWait { name: String::new(), owner: String::new(), detail: String::new(), ..full }
@@ -87,16 +153,62 @@ mod tests {
         Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![] }
     }
 
-    fn viewer(uid: u32, within: Option<AllocationId>, private: bool) -> Viewer {
-        Viewer::of(&Caller { principal: principal(uid), within, work_may: WorkMay::AsOwner, private })
+    fn caller(uid: u32, within: Option<AllocationId>, private: bool) -> Caller {
+        let method = "AllocationService/List".to_owned();
+        Caller { principal: principal(uid), within, work_may: WorkMay::AsOwner, private, method }
+    }
+
+    fn work() -> Option<AllocationId> {
+        Some(AllocationId(uuid::Uuid::from_u128(1)))
+    }
+
+    /// An account that is neither root's nor the agent's.
+    fn stranger() -> u32 {
+        nix::unistd::geteuid().as_raw() + 7
+    }
+
+    fn admin_of(tenant: &str) -> Roles {
+        Roles { admin_of: BTreeSet::from([tenant.to_owned()]), ..Roles::default() }
     }
 
     #[test]
-    fn where_the_site_hides_names_operators_and_owners_alone_see_them() {
-        let work = Some(AllocationId(uuid::Uuid::from_u128(1)));
-        assert!(viewer(7, None, false).sees(8) && viewer(7, None, true).sees(7) && viewer(0, None, true).sees(8));
-        assert!(!viewer(7, None, true).sees(8));
-        assert!(!viewer(0, work, true).sees(8), "work of root is no operator");
+    fn where_the_site_hides_names_owners_see_their_own_and_roles_show_more() {
+        let of = |roles: &Roles| Viewer::of(&caller(7, None, true), roles.clone());
+        let (none, operator) = (Roles::default(), Roles { operator: true, ..Roles::default() });
+        let (system_admin, root) = (Roles { system_admin: true, ..none.clone() }, Roles { root: true, ..none.clone() });
+        assert!(of(&none).sees(7, "physics") && !of(&none).sees(8, "physics") && !of(&none).sees(8, "") && !of(&none).sees_all());
+        for roles in [operator, system_admin, root] {
+            assert!(of(&roles).sees_all() && of(&roles).sees(8, "") && of(&roles).sees_tenant("physics"), "{roles:?}");
+        }
+        let admin = of(&admin_of("physics"));
+        assert!(admin.sees(8, "physics") && admin.sees(7, "") && admin.sees_tenant("physics"));
+        assert!(!admin.sees(8, "chemistry") && !admin.sees(8, "") && !admin.sees_tenant("") && !admin.sees_all());
+        assert!(Viewer::of(&caller(7, None, false), none).sees_all(), "the site hides nothing");
+    }
+
+    #[test]
+    fn work_of_an_allocation_sees_no_more_by_its_owners_roles() {
+        let roles = Roles { operator: true, system_admin: true, root: true, ..admin_of("physics") };
+        for uid in [0, 7] {
+            let viewer = Viewer::of(&caller(uid, work(), true), roles.clone());
+            assert!(viewer.sees(uid, "") && !viewer.sees(8, "physics") && !viewer.sees_all(), "{uid}");
+        }
+        assert!(Viewer::of(&caller(7, work(), false), Roles::default()).sees_all(), "the site hides nothing");
+    }
+
+    #[test]
+    fn root_sees_everything_outside_allocations_until_the_site_narrows_it() {
+        let sees = |uid, within, root_may| sees_all_by_account(&caller(uid, within, true), root_may);
+        assert!(sees(0, None, Some(RootMay::ActForEverybody)));
+        assert!(!sees(0, None, Some(RootMay::ActForItself)) && !sees(0, None, None));
+        assert!(!sees(0, work(), Some(RootMay::ActForEverybody)));
+        assert!(!sees(stranger(), None, Some(RootMay::ActForEverybody)));
+    }
+
+    #[test]
+    fn roles_matter_only_where_names_are_hidden_and_outside_allocations() {
+        assert!(needs_roles(&caller(7, None, true)));
+        assert!(!needs_roles(&caller(7, None, false)) && !needs_roles(&caller(7, work(), true)));
     }
 
     #[test]
@@ -122,7 +234,8 @@ mod tests {
             expected_start_ms: Some(9),
             ..Default::default()
         };
-        let hidden = viewer(7, None, true).allocation(&principal(8), full.clone());
+        let viewer = |uid, roles| Viewer::of(&caller(uid, None, true), roles);
+        let hidden = viewer(7, Roles::default()).allocation(&principal(8), "physics", full.clone());
         let wanted = v1::Allocation {
             id: "id".into(),
             state: "Failed".into(),
@@ -136,6 +249,7 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(hidden, wanted);
-        assert_eq!(viewer(8, None, true).allocation(&principal(8), full.clone()), full);
+        assert_eq!(viewer(8, Roles::default()).allocation(&principal(8), "physics", full.clone()), full);
+        assert_eq!(viewer(7, admin_of("physics")).allocation(&principal(8), "physics", full.clone()), full);
     }
 }

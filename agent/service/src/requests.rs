@@ -1,5 +1,9 @@
-//! Metrics of the API's calls: how many, with which status, and how long they took.
+//! The edge of the API: every call is counted, with its status and how long it took; a denied one is also
+//! noted for the audit log.
 
+use super::connections::Peer;
+use super::denials::Denials;
+use lattice_model::access::rule;
 use lattice_telemetry::catalogue::serving as family;
 use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::holding::Holding;
@@ -11,10 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tonic::Code;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::NamedService;
+use tonic::{Code, Status};
 
 /// Few buckets, since there is one such histogram for each method.
 const SECONDS: &[f64] = &[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
@@ -64,14 +68,16 @@ fn kind_of(method: &str) -> Option<usize> {
 }
 
 impl Requests {
-    /// Wraps the service and counts its calls.
-    pub(super) fn count<S>(&self, service: S) -> Counted<S> {
-        Counted { service, requests: self.clone() }
+    /// The edge, which counts calls here. `denials`: where denied calls are noted, if this agent
+    /// vouches for its callers.
+    pub(super) fn with(self, denials: Option<Denials>) -> Edge {
+        Edge { requests: self, denials }
     }
 
     /// `took`: the duration of a call that is not answered by a stream.
     fn answered(&self, method: &str, status: Code, took: Option<Duration>) {
-        let method = if status == Code::Unimplemented { UNKNOWN } else { method };
+        let is_unknown = status == Code::Unimplemented || rule(method).is_none();
+        let method = if is_unknown { UNKNOWN } else { method };
         let mut methods = self.0.methods.lock();
         let of = methods.entry(method.to_owned()).or_default();
         *of.by_status.entry(name(status)).or_default() += 1;
@@ -86,6 +92,9 @@ impl Collect for Requests {
         for (method, of) in &*self.0.methods.lock() {
             for (status, count) in &of.by_status {
                 samples.count(&family::API_REQUESTS, &[method, status], *count);
+            }
+            if let Some(denied) = of.by_status.get(name(Code::PermissionDenied)) {
+                samples.count(&family::API_DENIED, &[method], *denied);
             }
             if let Some(seconds) = &of.seconds {
                 samples.histogram(&family::API_SECONDS, &[method], seconds.counts());
@@ -117,11 +126,32 @@ impl Drop for Open {
 #[derive(Clone, Debug)]
 pub(super) struct Method(pub String);
 
+/// What happens to the calls of all services. Cloneable; all clones share the counters and the denials.
+#[derive(Clone)]
+pub(super) struct Edge {
+    requests: Requests,
+    denials: Option<Denials>,
+}
+
+impl Edge {
+    /// Wraps the service and counts its calls.
+    pub(super) fn count<S>(&self, service: S) -> Counted<S> {
+        Counted { service, edge: self.clone() }
+    }
+
+    /// Notes a denial that is in the headers of an answer. `account`: the caller's uid and gid.
+    fn denied(&self, account: Option<(u32, u32)>, method: &str, headers: &http::HeaderMap) {
+        let (Some(denials), Some(account)) = (&self.denials, account) else { return };
+        let refusal = Status::from_header_map(headers);
+        denials.note(account, method, refusal.as_ref().map_or("", Status::message), Instant::now());
+    }
+}
+
 /// A service whose calls are counted.
 #[derive(Clone)]
 pub(super) struct Counted<S> {
     service: S,
-    requests: Requests,
+    edge: Edge,
 }
 
 impl<S: NamedService> NamedService for Counted<S> {
@@ -144,17 +174,21 @@ where
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         let method = request.uri().path().trim_start_matches("/lattice.v1.").to_owned();
         request.extensions_mut().insert(Method(method.clone()));
-        let (began, requests) = (Instant::now(), self.requests.clone());
+        let account = request.extensions().get::<Peer>().map(|peer| (peer.credentials.uid(), peer.credentials.gid()));
+        let (began, edge) = (Instant::now(), self.edge.clone());
         let answer = self.service.call(request);
         Box::pin(async move {
             let answer = answer.await?;
             // An immediate refusal is in the headers; otherwise a stream that begins counts as a
             // success.
             let status = answer.headers().get("grpc-status").map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
+            if status == Code::PermissionDenied {
+                edge.denied(account, &method, answer.headers());
+            }
             let kind = kind_of(&method);
-            requests.answered(&method, status, kind.is_none().then(|| began.elapsed()));
+            edge.requests.answered(&method, status, kind.is_none().then(|| began.elapsed()));
             Ok(match kind.filter(|_| status == Code::Ok) {
-                Some(kind) => answer.map(|body| Body::new(Holding::new(body, Open::new(&requests, kind)))),
+                Some(kind) => answer.map(|body| Body::new(Holding::new(body, Open::new(&edge.requests, kind)))),
                 None => answer,
             })
         })
@@ -187,6 +221,7 @@ fn name(code: Code) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_telemetry::sample::Value;
 
     #[test]
     fn every_stream_of_the_api_has_its_kind() {
@@ -216,7 +251,10 @@ mod tests {
         let requests = Requests::default();
         requests.answered("AllocationService/Get", Code::Ok, Some(Duration::from_millis(2)));
         requests.answered("AllocationService/Get", Code::NotFound, Some(Duration::from_millis(2)));
+        requests.answered("AllocationService/Get", Code::PermissionDenied, None);
+        requests.answered("AllocationService/Get", Code::PermissionDenied, None);
         requests.answered("AllocationService/Whatever", Code::Unimplemented, None);
+        requests.answered("AllocationService/Whatever", Code::PermissionDenied, None);
         let open = Open::new(&requests, kind_of("AllocationService/Logs").unwrap());
         let mut samples = Samples::default();
         requests.collect(&mut samples, Whose::Ours);
@@ -225,6 +263,9 @@ mod tests {
             samples.families().flat_map(|(family, all)| all.iter().map(move |one| (family.name, one.labels.join(" ")))).collect();
         assert!(exported.contains(&("lattice_api_requests_total", "AllocationService/Get not_found".to_owned())), "{exported:?}");
         assert!(exported.contains(&("lattice_api_requests_total", "unknown unimplemented".to_owned())), "{exported:?}");
+        let denied = samples.families().filter(|(family, _)| family.name == "lattice_api_denied_total");
+        let denied: Vec<_> = denied.flat_map(|(_, all)| all.iter().map(|one| (one.labels.join(" "), one.value.clone()))).collect();
+        assert_eq!(denied, [("AllocationService/Get".to_owned(), Value::Number(2.0)), ("unknown".to_owned(), Value::Number(1.0))]);
         assert!(exported.iter().all(|(_, labels)| !labels.contains("Whatever")), "{exported:?}");
         assert_eq!(requests.0.open.iter().map(|open| open.load(Ordering::Relaxed)).sum::<u64>(), 0);
     }

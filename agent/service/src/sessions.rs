@@ -7,6 +7,7 @@ use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_api::v1::session_service_server::SessionService;
 use lattice_ledger::Action;
+use lattice_membership::cluster::Cluster;
 use lattice_model::{AllocationId, InteractiveSession};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::{Request, Response, Status};
@@ -36,20 +37,22 @@ impl SessionService for Api {
     }
 
     async fn list(&self, request: Request<v1::ListSessionsRequest>) -> Result<Response<v1::ListSessionsResponse>, Status> {
-        let viewer = Viewer::of(&self.caller(&request).await?);
+        let viewer = self.viewer(&self.caller(&request).await?).await;
         let user = self.user(&request).await?;
         let all = request.into_inner().all_users;
         let sessions = self.sessions().await?;
-        let shown = sessions.iter().filter(|s| s.uid == user.uid || (all && viewer.sees(s.uid))).map(to_proto).collect();
+        let cluster = self.cluster.borrow().clone();
+        let shown = sessions.iter().filter(|s| s.uid == user.uid || (all && sees(&viewer, s, &cluster))).map(to_proto).collect();
         Ok(Response::new(v1::ListSessionsResponse { sessions: shown }))
     }
 
     async fn delete(&self, request: Request<v1::DeleteSessionRequest>) -> Result<Response<v1::InteractiveSession>, Status> {
-        let viewer = Viewer::of(&self.caller(&request).await?);
+        let viewer = self.viewer(&self.caller(&request).await?).await;
         let by = self.user(&request).await?;
         let caller = self.caller(&request).await?;
         let mut sessions = self.sessions().await?;
-        sessions.retain(|s| viewer.sees(s.uid));
+        let cluster = self.cluster.borrow().clone();
+        sessions.retain(|s| sees(&viewer, s, &cluster));
         let session = named(sessions, &request.into_inner().key)?;
         // The quorum would count the roles of work, too.
         if (session.uid, &session.user) != (by.uid, &by.name) {
@@ -68,6 +71,13 @@ impl Api {
             other => Err(unexpected(&other)),
         }
     }
+}
+
+/// Whether the viewer sees a session. Its tenant is that of its allocation, which lives as long as the
+/// session; if this agent does not know the allocation, the session counts as one of no tenant.
+fn sees(viewer: &Viewer, session: &InteractiveSession, cluster: &Cluster) -> bool {
+    let tenant = cluster.allocations.get(&session.allocation).map_or("", |allocation| allocation.spec.tenant.as_str());
+    viewer.sees(session.uid, tenant)
 }
 
 /// The session with this id, or of the allocation with this id.
@@ -99,8 +109,37 @@ fn to_proto(session: &InteractiveSession) -> v1::InteractiveSession {
 
 #[cfg(test)]
 mod tests {
+    use super::super::caller::Caller;
     use super::*;
-    use lattice_model::Timestamp;
+    use lattice_agent_common::config::work::WorkMay;
+    use lattice_model::access::Roles;
+    use lattice_model::{Principal, Timestamp, test_builders};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_session_is_shown_by_the_tenant_of_its_allocation_and_else_to_its_user_alone() {
+        let id = AllocationId(Uuid::from_u128(1));
+        let mut allocation = test_builders::allocation(id);
+        test_builders::spec_of(&mut allocation).tenant = "physics".into();
+        let known = Cluster { allocations: [(id, allocation)].into_iter().collect(), ..Cluster::default() };
+        let session = InteractiveSession {
+            id: Uuid::nil(),
+            allocation: id,
+            user: "u8".into(),
+            uid: 8,
+            node: "n1".parse().unwrap(),
+            since: Timestamp(0),
+        };
+        let viewer = |uid, tenant: &str| {
+            let principal = Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![] };
+            let method = "SessionService/List".to_owned();
+            let caller = Caller { principal, within: None, work_may: WorkMay::AsOwner, private: true, method };
+            Viewer::of(&caller, Roles { admin_of: BTreeSet::from([tenant.to_owned()]), ..Roles::default() })
+        };
+        assert!(sees(&viewer(7, "physics"), &session, &known) && sees(&viewer(8, "chemistry"), &session, &known));
+        assert!(!sees(&viewer(7, "chemistry"), &session, &known));
+        assert!(!sees(&viewer(7, "physics"), &session, &Cluster::default()) && sees(&viewer(8, "physics"), &session, &Cluster::default()));
+    }
 
     #[test]
     fn a_session_is_named_by_either_id_where_that_is_unique() {

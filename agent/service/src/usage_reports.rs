@@ -3,7 +3,6 @@
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
-use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_ledger::{BudgetReport, ReachedMark, UsageOf, UsageReport};
@@ -28,7 +27,7 @@ impl Api {
 
     pub(super) async fn user_usage(&self, request: Request<v1::GetUserUsageRequest>) -> Result<v1::Usage, Status> {
         let me = self.user(&request).await?.name;
-        let viewer = Viewer::of(&self.caller(&request).await?);
+        let viewer = self.viewer(&self.caller(&request).await?).await;
         let v1::GetUserUsageRequest { user, days } = request.into_inner();
         let user = if user.is_empty() { me.clone() } else { user };
         if user != me && !viewer.sees_all() {

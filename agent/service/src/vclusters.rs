@@ -3,7 +3,6 @@
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
 use super::arguments::node_id;
-use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use super::status_message::StatusMessages;
 use lattice_api::v1;
@@ -89,7 +88,7 @@ impl VClusterService for Api {
     }
 
     async fn queue(&self, request: Request<v1::VClusterQueueRequest>) -> Result<Response<v1::VClusterQueueResponse>, Status> {
-        let viewer = Viewer::of(&self.caller(&request).await?);
+        let viewer = self.viewer(&self.caller(&request).await?).await;
         self.user(&request).await?;
         let name = request.into_inner().name;
         let cluster = self.cluster.borrow().clone();
@@ -109,7 +108,7 @@ impl VClusterService for Api {
         };
         let (first, waiting) = tokio::task::spawn_blocking(in_order).await.map_err(|error| Status::internal(error.to_string()))?;
         let status_messages = StatusMessages::of(&cluster, self, first.iter()).await?;
-        let shown = first.iter().map(|a| viewer.allocation(&a.owner, status_messages.shown(a))).collect();
+        let shown = first.iter().map(|a| viewer.allocation(&a.owner, &a.spec.tenant, status_messages.shown(a))).collect();
         Ok(Response::new(v1::VClusterQueueResponse { allocations: shown, waiting }))
     }
 

@@ -60,13 +60,13 @@ impl WatchService for Api {
             }
         };
         let since = request.get_ref().since.map(|s| WatchCursor { generation: Generation(s.generation), revision: Revision(s.revision) });
+        let sees = self.viewer(&caller).await;
         let place = self.watching(caller.principal.uid)?;
         let (out, events) = mpsc::channel(ITEMS_QUEUE_LEN);
         // A connection of its own: a reader that stops reading must not block this agent's own
         // requests.
         let quorum = self.quorum.apart().map_err(|e| Status::internal(with_causes(&e)))?;
         let following = Following::new(quorum, WatchRequest { since, ..wanted });
-        let sees = Viewer::of(&caller);
         let watch = Watch { following, sees, viewer: caller.principal, out };
         self.context.work.tasks.spawn(async move {
             watch.run().await;
@@ -89,7 +89,7 @@ impl Api {
 
 struct Watch {
     following: Following,
-    /// What is shown of others' allocations.
+    /// What is shown of others' allocations, until the watch ends.
     sees: Viewer,
     viewer: Principal,
     out: mpsc::Sender<Result<v1::WatchEvent, Status>>,
@@ -139,7 +139,7 @@ impl Watch {
         let cursor = self.following.place().map(|p| v1::WatchCursor { generation: p.generation.0, revision: p.revision.0 });
         let mut parts = changes.chunks(CHANGES_MAX).peekable();
         loop {
-            let part = event(parts.next().unwrap_or_default(), self.sees, &self.viewer);
+            let part = event(parts.next().unwrap_or_default(), &self.sees, &self.viewer);
             let more = parts.peek().is_some();
             self.send(v1::WatchEvent { list, more, cursor: cursor.filter(|_| !more), ..part }).await?;
             if !more {
@@ -153,14 +153,18 @@ impl Watch {
     }
 }
 
-fn event(changes: &[Change], sees: Viewer, viewer: &Principal) -> v1::WatchEvent {
+fn event(changes: &[Change], sees: &Viewer, viewer: &Principal) -> v1::WatchEvent {
     let mut event = v1::WatchEvent::default();
     for change in changes {
         match change {
             Change::Node(node) => event.nodes.push(lattice_api::node::to_proto(node, Vec::new(), &Resources::default(), "", 0)),
             Change::NodeRemoved(node) => event.nodes_removed.push(node.to_string()),
             Change::Allocation(allocation) => {
-                event.allocations.push(sees.allocation(&allocation.owner, lattice_api::allocation::to_proto(allocation)));
+                event.allocations.push(sees.allocation(
+                    &allocation.owner,
+                    &allocation.spec.tenant,
+                    lattice_api::allocation::to_proto(allocation),
+                ));
             }
             Change::Lease(lease) => event.leases.push(v1::Lease {
                 name: lease.name.clone(),

@@ -9,6 +9,8 @@ const SCALING: &str = "the loop that scales services, for queues whose lease thi
 families! {
     API_REQUESTS = Counter "lattice_api_requests_total", Count, ["method", "status"], Agent, API,
         "Calls by method and gRPC status; a call that is answered by a stream counts when the stream begins.";
+    API_DENIED = Counter "lattice_api_denied_total", Count, ["method"], Agent, API,
+        "Calls that were refused because the caller may not make them; also in `lattice_api_requests_total`, with the status permission_denied.";
     API_SECONDS = Histogram "lattice_api_request_duration_seconds", Seconds, ["method"], Agent, API,
         "From a call to its answer, for calls that are not answered by a stream.";
     API_STREAMS = Gauge "lattice_api_active_streams", Count, ["stream_type"], Agent, API,
