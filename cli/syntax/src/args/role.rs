@@ -108,7 +108,7 @@ impl TypedValueParser for RoleParser {
 fn meaning(role: Role) -> &'static str {
     match role {
         Role::TenantAdmin => "Acts for all work of one tenant, and names its members",
-        Role::Operator => "Runs the machines, and acts for all work, but not on what it reads and writes",
+        Role::Operator => "Runs the machines and all work, without access to what the work reads and writes",
         Role::SystemAdmin => "May do everything",
     }
 }
