@@ -26,16 +26,24 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// The metadata key of a call that carries an [`OperatorToken`].
 pub const METADATA: &str = "lattice-operator-bin";
-/// The methods for operators. A client with a credential signs its calls of these methods. Users may call only one of
-/// them: `AllocationService/Update`, for their own allocations and without a signature.
-pub const METHODS: [&str; 31] = [
+/// The methods for operators and admins, and three that every account may call, but that reach
+/// further with an operator's signature: `AdminService/ListRoles`, `AdminService/QueryAudit` and
+/// `AllocationService/Update`. A client with a credential signs its calls of all these methods. An
+/// account with a role that suffices calls them without a signature.
+pub const METHODS: [&str; 37] = [
+    "AdminService/AddTenantMember",
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
     "AdminService/DeleteTenant",
     "AdminService/ExportAudit",
+    "AdminService/GrantRole",
+    "AdminService/ListRoles",
+    "AdminService/ListTenantMembers",
     "AdminService/ListTracedWork",
     "AdminService/QueryAudit",
+    "AdminService/RemoveTenantMember",
     "AdminService/RevokeCertificates",
+    "AdminService/RevokeRole",
     "AdminService/RotateGossipKeys",
     "AdminService/SetLimits",
     "AdminService/SetNetworkGrace",
@@ -226,6 +234,19 @@ pub fn token_of(metadata: &MetadataMap) -> Result<Option<OperatorToken>, Credent
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::access::{self, Reach};
+
+    #[test]
+    fn calls_are_signed_where_users_may_not_call_or_reach_only_their_own() {
+        let further = ["AdminService/ListRoles", "AdminService/QueryAudit", "AllocationService/Update"];
+        let for_roles = access::methods().filter(|rule| rule.user == Reach::Nothing).map(|rule| rule.method);
+        let mut signed: Vec<&str> = for_roles.chain(further).collect();
+        signed.sort_unstable();
+        assert_eq!(METHODS.as_slice(), signed);
+        for method in further {
+            assert_eq!(access::rule(method).map(|rule| rule.user), Some(Reach::Own), "{method}");
+        }
+    }
 
     #[test]
     fn a_token_survives_the_metadata_and_garbage_is_refused() {

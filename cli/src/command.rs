@@ -25,6 +25,7 @@ mod preempt;
 mod quorum;
 mod retry;
 mod revocations;
+mod role;
 mod scale;
 mod service;
 pub mod session;
@@ -33,6 +34,7 @@ mod status;
 mod submit;
 mod telemetry;
 mod tenant;
+mod tenant_member;
 mod top;
 mod trace;
 mod update;
@@ -40,6 +42,7 @@ mod usage;
 pub mod vcluster;
 mod wait;
 mod watch;
+mod whoami;
 
 use crate::failure::Failure;
 use crate::handover::{self, AGENT, QUORUM};
@@ -94,6 +97,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Admin(Later(Admin { command: AdminCommand::Undrain(args) })) => {
             Box::pin(node::run(session, NodeCommand::Undrain(args))).await
         }
+        Command::Admin(Later(Admin { command: AdminCommand::Role(args) })) => role::run(session, args.command).await.map(success),
         Command::Admin(Later(Admin { command: AdminCommand::Tenant(args) })) => tenant::run(session, args.command).await.map(success),
         Command::Admin(Later(Admin { command: AdminCommand::VCluster(args) })) => {
             vcluster::administer(session, args.command).await.map(success)
@@ -126,6 +130,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         },
         Command::Checkpoint(Later(args)) => Box::pin(checkpoint::run(session, args.command)).await.map(success),
         Command::Lease(Later(args)) => lease::run(session, args.command).await.map(success),
+        Command::WhoAmI(Later(args)) => whoami::run(session, &args).await.map(success),
         Command::Audit(Later(args)) => Box::pin(audit::run(session, args)).await.map(success),
         Command::Gossip(Later(args)) => match args.command {
             GossipCommand::Members(args) => gossip::members(session, &args).await.map(success),

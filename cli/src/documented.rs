@@ -10,6 +10,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use lattice_api::v1;
 use lattice_cli_syntax::args::admin::AdminCommand;
+use lattice_cli_syntax::args::role::{RoleAdmin, RoleCommand};
 use lattice_cli_syntax::args::submit::Submit;
 use lattice_cli_syntax::args::vcluster::AdminVCluster;
 use lattice_cli_syntax::args::{Cli, Command};
@@ -52,6 +53,9 @@ fn outcome(line: &str) -> Result<(), Failure> {
             AdminCommand::VCluster(admin) => {
                 vcluster::refuse_unbuilt(&admin.command)?;
                 scheduler(&admin.command)
+            }
+            AdminCommand::Role(RoleAdmin { command: RoleCommand::Grant(args) | RoleCommand::Revoke(args) }) => {
+                args.tenant().map(drop).map_err(Failure::from)
             }
             _ => Ok(()),
         },

@@ -30,4 +30,4 @@ pub use state::live_first;
 pub use tasks::{
     Task, TaskJson, TasksJson, group_rows, group_text, index_run, lanes_table, range_name, task_block, task_text, tasks_table,
 };
-pub use values::{disclosed, filled, folded, lease_token, queue, short, time, work_name};
+pub use values::{disclosed, filled, folded, lease_token, numbered_subject, queue, short, time, work_name};

@@ -126,7 +126,7 @@ pub struct Fit<'a> {
 }
 
 /// A text in lines of at most this many characters, broken between words if possible.
-fn wrapped(text: &str, most: usize) -> Vec<String> {
+pub fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let mut word: Vec<char> = word.chars().collect();

@@ -410,6 +410,9 @@ fn a_wrong_command_line_is_2_with_what_was_meant() {
         (vec!["submit", "missing.sh"], "cannot read the script missing.sh"),
         (vec!["launch", "-N", "3", "-n", "2", "true"], "use -N 2"),
         (vec!["launch", "-n", "2", "true", ":", "-n", "0", "true"], "a number of ranks is needed"),
+        (vec!["admin", "role", "grant", "tenant-admin", "alice"], "give --tenant=NAME"),
+        (vec!["admin", "role", "revoke", "operator", "alice", "--tenant=physics"], "leave it out"),
+        (vec!["admin", "role", "grant", "user", "alice"], "everybody has the role user"),
         (vec!["--endpoint", "agent.sock", "status"], "is not an endpoint"),
     ] {
         let (code, _, stderr) = run(&dir.0, &args);

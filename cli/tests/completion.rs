@@ -44,6 +44,8 @@ fn bash_takes_the_script_and_completes_with_it() {
     assert_eq!(offered(&script, &["lattice", "status", "-o", "js"]), ["json"]);
     assert_eq!(offered(&script, &["lattice", "node", "undr"]), ["undrain"]);
     assert_eq!(offered(&script, &["lattice", "completion", "f"]), ["fish"]);
+    assert_eq!(offered(&script, &["lattice", "admin", "role", "grant", "sys"]), ["system-admin"]);
+    assert_eq!(offered(&script, &["lattice", "admin", "limits", "--root-acts-for", "it"]), ["itself"]);
     assert!(offered(&script, &["lattice", "submit", "--sensi"]).is_empty(), "it is not built");
 }
 

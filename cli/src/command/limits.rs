@@ -29,47 +29,62 @@ pub async fn run(session: &Session, args: SetLimits) -> Result<(), Failure> {
         ended_kept_ms: args.ended_kept.map(millis),
         ended_memory_bytes: args.ended_memory,
         dag_size: args.dag_size,
+        root_acts_for: args.root_acts_for.map(|whom| whom.to_model().name().to_owned()).unwrap_or_default(),
     };
     let limits = if asked == v1::SetLimitsRequest::default() {
         answer(client.admin().get_limits(v1::GetLimitsRequest {})).await?
     } else {
         answer(client.admin().set_limits(asked)).await?
     };
-    let ended = limits.ended.unwrap_or_default();
-    let shown = |limit: Option<u32>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
     match session.format() {
-        Format::Table => print(&block(&[
-            ("Sensitive pool size", shown(limits.sensitive_pool_size)),
-            ("Nodes claimed for sensitive use", limits.sensitive_nodes.to_string()),
-            ("Pending, of a user", shown(limits.user_pending)),
-            ("Running, of a user", shown(limits.user_running)),
-            ("Submissions a second, of a user", shown(limits.user_submissions_per_second)),
-            ("Bytes of scripts, of a user", shown(limits.user_script_bytes)),
-            ("Ended work shown, of a user", shown(limits.user_history)),
-            ("Pending, of a tenant", shown(limits.tenant_pending)),
-            ("Budget period, in days", limits.budget_period_days.to_string()),
-            ("Share policy", limits.share_policy.clone()),
-            ("Ended work is kept for", ended_kept(&ended)),
-            ("Memory of ended work", bytes_text(ended.memory_bytes)),
-            ("Steps of a DAG", limits.dag_size.to_string()),
-        ])),
-        Format::Data(notation) => notation.print(&serde_json::json!({
-            "sensitive_pool_size": limits.sensitive_pool_size,
-            "sensitive_nodes": limits.sensitive_nodes,
-            "user_pending": limits.user_pending,
-            "user_running": limits.user_running,
-            "user_submissions_per_second": limits.user_submissions_per_second,
-            "user_script_bytes": limits.user_script_bytes,
-            "user_history": limits.user_history,
-            "tenant_pending": limits.tenant_pending,
-            "budget_period_days": limits.budget_period_days,
-            "share_policy": limits.share_policy,
-            "ended_kept_seconds": ended.kept_ms / 1000,
-            "ended_memory_bytes": ended.memory_bytes,
-            "dag_size": limits.dag_size,
-        })),
-        Format::Name => print_names([shown(limits.sensitive_pool_size).as_str()]),
+        Format::Table => print(&text(&limits)),
+        Format::Data(notation) => notation.print(&json(&limits)),
+        Format::Name => print_names([number(limits.sensitive_pool_size).as_str()]),
     }
+}
+
+fn text(limits: &v1::Limits) -> String {
+    let ended = limits.ended.unwrap_or_default();
+    block(&[
+        ("Sensitive pool size", number(limits.sensitive_pool_size)),
+        ("Nodes claimed for sensitive use", limits.sensitive_nodes.to_string()),
+        ("Pending, of a user", number(limits.user_pending)),
+        ("Running, of a user", number(limits.user_running)),
+        ("Submissions a second, of a user", number(limits.user_submissions_per_second)),
+        ("Bytes of scripts, of a user", number(limits.user_script_bytes)),
+        ("Ended work shown, of a user", number(limits.user_history)),
+        ("Pending, of a tenant", number(limits.tenant_pending)),
+        ("Budget period, in days", limits.budget_period_days.to_string()),
+        ("Share policy", limits.share_policy.clone()),
+        ("Ended work is kept for", ended_kept(&ended)),
+        ("Memory of ended work", bytes_text(ended.memory_bytes)),
+        ("Steps of a DAG", limits.dag_size.to_string()),
+        ("Root acts for", limits.root_acts_for.clone()),
+    ])
+}
+
+fn json(limits: &v1::Limits) -> serde_json::Value {
+    let ended = limits.ended.unwrap_or_default();
+    serde_json::json!({
+        "sensitive_pool_size": limits.sensitive_pool_size,
+        "sensitive_nodes": limits.sensitive_nodes,
+        "user_pending": limits.user_pending,
+        "user_running": limits.user_running,
+        "user_submissions_per_second": limits.user_submissions_per_second,
+        "user_script_bytes": limits.user_script_bytes,
+        "user_history": limits.user_history,
+        "tenant_pending": limits.tenant_pending,
+        "budget_period_days": limits.budget_period_days,
+        "share_policy": limits.share_policy,
+        "ended_kept_seconds": ended.kept_ms / 1000,
+        "ended_memory_bytes": ended.memory_bytes,
+        "dag_size": limits.dag_size,
+        "root_acts_for": limits.root_acts_for,
+    })
+}
+
+fn number(limit: Option<u32>) -> String {
+    limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())
 }
 
 fn change(to: Option<Quota>) -> Option<v1::QuotaChange> {
@@ -78,4 +93,21 @@ fn change(to: Option<Quota>) -> Option<v1::QuotaChange> {
         Quota::AtMost(limit) => To::AtMost(limit),
     };
     Some(v1::QuotaChange { to: Some(to) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_name_for_whom_root_acts() {
+        let limits = v1::Limits { user_pending: Some(100), root_acts_for: "itself".into(), ..v1::Limits::default() };
+        let text = text(&limits);
+        assert!(text.contains("Pending, of a user:               100\n"), "{text}");
+        assert!(text.ends_with("Root acts for:                    itself\n"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let json = json(&limits);
+        assert_eq!((&json["root_acts_for"], &json["user_pending"]), (&serde_json::json!("itself"), &serde_json::json!(100)));
+        assert!(json["tenant_pending"].is_null());
+    }
 }

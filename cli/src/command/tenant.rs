@@ -1,5 +1,6 @@
 //! `lattice admin tenant`.
 
+use super::tenant_member;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
@@ -29,6 +30,7 @@ pub async fn run(session: &Session, command: TenantCommand) -> Result<(), Failur
             answer(client.admin().update_tenant(request.clone())).await?;
             show(session, &client, &request.name).await
         }
+        TenantCommand::Member(args) => tenant_member::run(session, &client, args.command).await,
         TenantCommand::Show(args) => show(session, &client, &args.name.get()).await,
         TenantCommand::Delete(args) => {
             let name = args.get();

@@ -48,6 +48,12 @@ pub fn folded(names: &[String]) -> String {
     }
 }
 
+/// An account or a group with its number, such as `user:alice (uid 1000)`.
+pub fn numbered_subject(subject: &str, id: u32) -> String {
+    let kind = if subject.starts_with("group:") { "gid" } else { "uid" };
+    format!("{subject} ({kind} {id})")
+}
+
 /// The name of a vCluster; an empty text is the default one.
 pub fn queue(vcluster: &str) -> &str {
     filled(vcluster).unwrap_or(DEFAULT_VCLUSTER)

@@ -10,6 +10,7 @@ pub mod dag;
 pub mod gossip;
 pub mod launch;
 pub mod lease;
+pub mod member;
 pub mod network;
 pub mod node;
 pub mod of_tenant;
@@ -18,6 +19,7 @@ pub mod preempt;
 pub mod quorum;
 pub mod rest;
 pub mod retry;
+pub mod role;
 pub mod scale;
 pub mod service;
 pub mod session;
@@ -32,6 +34,7 @@ pub mod update;
 pub mod usage;
 pub mod vcluster;
 pub mod watching;
+pub mod whoami;
 
 use crate::later::Later;
 use admin::Admin;
@@ -63,6 +66,7 @@ use update::Update;
 use usage::Usage;
 use vcluster::VCluster;
 use watching::{Compare, Diag, Watch};
+use whoami::WhoAmI;
 
 /// Runs work on the machines of a cluster
 ///
@@ -176,6 +180,9 @@ pub enum Command {
     Network(Later<Network>),
     /// Show the services that running work offers, and their addresses
     Service(Later<Service>),
+    /// Show how the cluster knows you: your account, roles and tenants, and what you may do
+    #[command(name = "whoami")]
+    WhoAmI(Later<WhoAmI>),
     /// Search, verify and export the audit log
     Audit(Later<Audit>),
     /// Show the gossip between the agents, and replace its keys
@@ -186,7 +193,7 @@ pub enum Command {
     /// Check this machine, and say what is missing and how to fix it
     #[command(disable_help_flag = true)]
     Doctor(Rest),
-    /// Manage tenants and quotas, vClusters, VNIs, and limits of the whole cluster
+    /// Manage roles, tenants and quotas, vClusters, VNIs, and limits of the whole cluster
     Admin(Later<Admin>),
     /// Print a script by which a shell completes commands and options
     #[command(alias = "completions")]
@@ -383,6 +390,19 @@ mod tests {
             "admin limits --user-running=4",
             "admin limits --ended-kept=30d --ended-memory=1G",
             "admin limits --user-pending=100 --user-submissions-per-second=none --user-script-bytes=1000000 --user-history=500",
+            "admin limits --root-acts-for=itself",
+            "admin limits --root-acts-for everybody",
+            "admin role grant tenant-admin user:alice --tenant=physics",
+            "admin role grant operator alice -o json",
+            "admin role revoke system-admin group:hpc-ops",
+            "admin role list",
+            "admin role list --tenant physics --subject alice -o name",
+            "admin tenant member add physics alice --default",
+            "admin tenant member add physics group:phys",
+            "admin tenant member remove physics user:alice",
+            "admin tenant member list physics -o wide",
+            "whoami",
+            "whoami --can -o json",
             "audit query --user=dr-x --since=2026-03-01 --until=2026-03-15",
             "audit query --alloc=12345",
             "audit query --node=x1000c0s0b0n0 --since=2026-03-01 --output=json",
@@ -449,6 +469,16 @@ mod tests {
             ("submit --task-group=0-1000000 x", "more than 1000000 tasks"),
             ("launch", "required"),
             ("attach 1 --command=a -- b", "cannot be used"),
+            ("admin role grant user alice", "everybody has the role user"),
+            ("admin role grant claiming-user alice", "not built yet"),
+            ("admin role grant admin alice", "tenant-admin, operator or system-admin"),
+            ("admin role grant operator", "required"),
+            ("admin role revoke operator grp:x", "write user:NAME or group:NAME"),
+            ("admin role list --subject=user:", "write user:NAME or group:NAME"),
+            ("admin tenant member add physics", "required"),
+            ("admin tenant member add physics a:b", "write user:NAME or group:NAME"),
+            ("admin tenant member remove physics alice --default", "unexpected argument"),
+            ("admin limits --root-acts-for=nobody", "everybody, itself"),
             ("node cordon n1", "--reason"),
             ("node list --state=redy", "Ready"),
             ("node list --hold=x", "maintenance"),

@@ -29,8 +29,8 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
     for node in &nodes {
         let any = newest.read(&client, node, since_ms).await.map_err(|failure| name_if_unavailable(node.as_str(), failure))?;
         if !any && since_ms.is_none() {
-            let unknown = Failure::new(Exit::NotFound, format!("the audit log has nothing about node {node}"));
-            unknown.hint("`lattice nodes` lists the nodes").report();
+            let unknown = Failure::new(Exit::NotFound, format!("the audit log has nothing about node {node} that you may see"));
+            unknown.hint("`lattice nodes` lists the nodes; operators see all records").report();
             exit = Exit::NotFound as u8;
         }
     }

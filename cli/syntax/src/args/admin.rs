@@ -3,11 +3,13 @@
 use super::network::AdminNetwork;
 use super::node::{Drain, Node, OnNodes};
 use super::quorum::Quorum;
+use super::role::RoleAdmin;
 use super::tenant::{Quota, Tenant};
 use super::trace::Trace;
 use super::ttl::parse_ttl;
 use super::vcluster::VClusterAdmin;
 use clap::{Args, Subcommand, ValueEnum};
+use lattice_model::access::RootMay;
 use lattice_model::{BudgetPeriod, DagSize, SharePolicy};
 use std::time::Duration;
 
@@ -19,7 +21,10 @@ pub struct Admin {
 
 #[derive(Subcommand)]
 pub enum AdminCommand {
-    /// Manage tenants (--tenant), how much of the cluster each may use at once, and how much is meant for it
+    /// Grant roles to accounts and groups, and revoke them
+    Role(RoleAdmin),
+    /// Manage tenants (--tenant): their members, how much of the cluster each may use at once, and how much is meant
+    /// for it
     Tenant(Tenant),
     /// Manage vClusters: queues, each with a scheduler and, if wanted, nodes of its own
     #[command(name = "vcluster")]
@@ -85,6 +90,9 @@ pub struct SetLimits {
     /// How many steps a DAG may have (1 to 10000, 1000 at first)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(DagSize::STEPS_MAX)))]
     pub dag_size: Option<u32>,
+    /// For whom root acts on machines whose agents serve users
+    #[arg(long, value_name = "WHOM")]
+    pub root_acts_for: Option<RootActsFor>,
 }
 
 /// `--share-policy`.
@@ -105,6 +113,38 @@ impl WhoseShares {
             Self::Anyone => SharePolicy::Anyone,
             Self::Tenant => SharePolicy::Tenant,
             Self::User => SharePolicy::User,
+        }
+    }
+}
+
+/// `--root-acts-for`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RootActsFor {
+    /// For every user (the default): it shows, changes and cancels everybody's work
+    Everybody,
+    /// For itself: it may do what any user may, and what a role of user:root lets it do
+    Itself,
+}
+
+impl RootActsFor {
+    /// The value in the cluster's limits.
+    pub fn to_model(self) -> RootMay {
+        match self {
+            Self::Everybody => RootMay::ActForEverybody,
+            Self::Itself => RootMay::ActForItself,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_values_for_root_are_named_as_in_the_limits() {
+        for value in RootActsFor::value_variants() {
+            let typed = value.to_possible_value().map(|possible| possible.get_name().to_owned());
+            assert_eq!(typed.as_deref(), Some(value.to_model().name()));
         }
     }
 }

@@ -11,11 +11,11 @@ pub struct Audit {
 
 #[derive(Subcommand)]
 pub enum AuditCommand {
-    /// Show who did what, the oldest first (operators)
+    /// Show who did what, the oldest first: what you did, and what was done to your work
     Query(AuditQuery),
-    /// Check a member's hash chain and every signature, and name the first record that is wrong
+    /// Check a member's hash chain and every signature, and name the first record that is wrong (operators)
     Verify(AuditVerify),
-    /// Write a signed JSON bundle that can be verified without Lattice
+    /// Write a signed JSON bundle that can be verified without Lattice (system admins)
     Export(AuditExport),
 }
 
@@ -26,6 +26,9 @@ const AUDIT_QUERY_EXAMPLES: &str = "Examples:
       what alice did, and what was done to alice's allocations, in two weeks
   lattice audit query --type attach-started,logs-read --since 1d -o json
       who looked at the work of whom since yesterday
+
+You see the records of what you did, and of what was done to your work. Admins
+of a tenant also see those of its work, operators see all records.
 
 A time is 2026-03-01T10:00:00Z, a day (its beginning in UTC), or a time ago
 (90s, 10m, 2h, 1d).";

@@ -16,8 +16,8 @@ Work that does not save its state in time is ended (SIGTERM, and SIGKILL after
 its grace): it is Failed, or back in the queue with --requeue=always.
 `lattice status 1f0c9a4e --watch` shows the progress.
 
-For the owner and for operators; sensitive work, and work of preemption class
-10, for the owner alone.";
+For the owner, admins of its tenant and operators; sensitive work, and work of
+preemption class 10, for the owner alone.";
 
 #[derive(Args)]
 #[command(after_help = PREEMPT_HELP)]

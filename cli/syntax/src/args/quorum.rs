@@ -70,8 +70,8 @@ pub struct Ca {
 
 #[derive(Subcommand)]
 pub enum CaCommand {
-    /// Revoke all certificates of a name that were issued until now (operators). Its sessions and connections are
-    /// closed, and the gossip key is replaced
+    /// Revoke all certificates of a name that were issued until now (system admins). Its sessions and connections
+    /// are closed, and the gossip key is replaced
     Revoke(Revoke),
     /// List the names that were revoked
     Revoked,

@@ -15,7 +15,7 @@ service with --scale-metric follows its metric again after its cooldown.
 `lattice status ID` shows the replicas, `lattice explain ID` what the service
 waits for.
 
-For the owner and for operators.";
+For the owner, admins of its tenant and operators.";
 
 #[derive(Args)]
 #[command(after_help = SCALE_HELP)]

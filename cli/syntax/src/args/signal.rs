@@ -15,8 +15,8 @@ const SIGNAL_HELP: &str = "Examples:
 A program that does not catch a signal is ended by it, as by kill(1). Each
 process gets the signal once; the answer names nodes that did not confirm it.
 
-For the owner and for operators; a signal of an operator to the work of somebody
-else is in the audit log.";
+For the owner, admins of its tenant and operators; a signal to the work of
+somebody else is in the audit log.";
 
 #[derive(Args)]
 #[command(after_help = SIGNAL_HELP)]
@@ -64,7 +64,7 @@ attempt that had begun counts for --max-requeues. `lattice logs ID --previous`
 shows what that attempt wrote, `lattice status ID` who requeued it and why. Work
 that was submitted with --requeue=never is refused.
 
-For the owner and for operators.";
+For the owner, admins of its tenant and operators.";
 
 #[derive(Args)]
 #[command(after_help = REQUEUE_HELP)]

@@ -38,7 +38,7 @@ that are inherited or passed on, and what happens while the agent is
 unreachable (the record says when). An audit keeps no measurements: one mode at
 a time.
 
-For the owner and for operators.";
+For the owner, admins of its tenant and operators.";
 
 #[derive(Args)]
 #[command(after_help = TELEMETRY_HELP)]

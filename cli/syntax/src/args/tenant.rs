@@ -1,5 +1,6 @@
 //! `lattice admin tenant …`.
 
+use super::member::TenantMembers;
 use clap::{Args, Subcommand};
 use lattice_model::preemption::CLASS_MAX;
 use lattice_model::tenant::{BURST_PERCENT_MAX, BURST_PERCENT_MIN, WHOLE_CLUSTER_PPM};
@@ -25,6 +26,8 @@ pub enum TenantCommand {
     Show(ShowTenant),
     /// Delete a tenant that has no work; work under its name then has no quotas
     Delete(TenantName),
+    /// Manage whose work belongs to a tenant
+    Member(TenantMembers),
 }
 
 #[derive(Args)]
