@@ -156,7 +156,7 @@ fn root(w: &World) {
         &["quorum", "remove", "1"],
         &["gossip", "keys", "rotate"],
         &["admin", "tenant", "create", "--name", "mine"],
-        &["audit", "export", "--file", "all"],
+        &["audit", "export"],
     ]
     .map(|args| process::run(w.lattice.command(args).env("HOME", &home).env_remove("XDG_CONFIG_HOME"), JOB).unwrap())
     .into();
