@@ -24,6 +24,7 @@
 //! | [`fences`], [`streams`], [`pmi1`] | ranks that enter fences, their baseline, and PMI-1 for both |
 //! | [`asked`] | work that is asked to save itself, and records when it noticed |
 //! | [`endpoint`] | an example of work that is asked at its own port |
+//! | [`call`] | calls of an agent's API with given bytes, as a test's user |
 //! | [`http_server`], [`http_load`] | a replica of a service, and clients that find it by its name |
 //! | [`quorum`] | members without agents, on faulty hosts, and simulated agents |
 //! | [`history`] | whether one order explains what clients saw |
@@ -36,6 +37,7 @@
 pub mod asked;
 pub mod bench;
 pub mod binaries;
+pub mod call;
 mod chart;
 pub mod cluster;
 pub mod configs;

@@ -6,7 +6,7 @@ use lattice_lab::cluster::Cluster;
 use lattice_lab::networks::{Direction, From};
 use lattice_lab::quorum::agent_process;
 use lattice_lab::{
-    asked, bench, demo, down, endpoint, fabric, faults, fences, gpus, http_server, interrupt, lattice, networks, replay, ring, sim,
+    asked, bench, call, demo, down, endpoint, fabric, faults, fences, gpus, http_server, interrupt, lattice, networks, replay, ring, sim,
     streams, torture, up,
 };
 use lattice_model::gpu_load::GpuLoad;
@@ -80,6 +80,9 @@ enum Command {
     /// Run one of the loads whose counts `bench telemetry` compares
     #[command(hide = true)]
     Load(bench::Load),
+    /// Call methods of an agent's API with given bytes
+    #[command(hide = true)]
+    Call(call::Options),
     /// Hold the networks of `up --netns`
     #[command(hide = true)]
     KeepNetworks { parties: u8 },
@@ -389,6 +392,7 @@ fn act(command: Command) -> Result<ExitCode> {
         Command::SimulatedAgents(options) => agent_process::run(&options)?,
         Command::PingPong(options) => options.run()?,
         Command::Load(options) => options.run()?,
+        Command::Call(options) => call::run(&options)?,
         Command::KeepNetworks { parties } => match networks::keep(parties)? {},
     }
     Ok(ExitCode::SUCCESS)

@@ -2,6 +2,7 @@
 //! tests run in order, each on a healthy and empty cluster. A test that cannot run here is ignored with its reason, or
 //! fails if `LATTICE_TEST_REQUIRE_ALL=1` requires everything to run.
 
+mod access_table;
 mod admission;
 mod attach;
 mod auditing;
@@ -88,6 +89,7 @@ mod recovery;
 mod refusal;
 mod replays;
 mod revocation;
+mod roles;
 mod scaled_services;
 mod services;
 mod sessions;
@@ -227,6 +229,8 @@ fn main() -> ExitCode {
         opens::trials(),
         operators::trials(),
         revocation::trials(),
+        roles::trials(),
+        access_table::trials(),
         monitoring::trials(),
         hangs::trials(),
         deploy::trials(),

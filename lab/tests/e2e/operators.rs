@@ -1,4 +1,4 @@
-//! Operators: everybody with a credential, from any account; never on an agent's statement alone.
+//! Operators: everybody with a credential, from any account; never on an agent's statement alone, unless a role was granted.
 
 use crate::harness::{DAEMON, Group, JOB, NOBODY, World, binaries};
 use lattice_api::operator::Credential;
@@ -10,7 +10,7 @@ use lattice_ledger::keyring::Secret;
 use lattice_model::{AuditFilter, HoldKind, NodeId, OperatorToken, Principal, Timestamp};
 use lattice_pki::credentials::Credentials;
 use lattice_pki::identity::Role;
-use lattice_quorum_client::wire::{Answer, MembersChange, MembersOrder, Refusal, Request};
+use lattice_quorum_client::wire::{Answer, MembersChange, MembersOrder, Proof, Refusal, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -76,18 +76,21 @@ fn stolen(w: &World) {
         until: None,
         deadline: None,
     });
-    let with = |token: OperatorToken, request: Request| Request::AsOperator { token, request: Box::new(request) };
-    let members = Request::ChangeMembers(MembersOrder { by: root, change: MembersChange::Remove { id: 1 } });
+    let as_operator = |proof: Proof, request: Request| Request::AsOperator { proof, request: Box::new(request) };
+    let with = |token: OperatorToken, request: Request| as_operator(Proof::Token(token), request);
+    // What an agent says of an account counts for roles that were granted, and none was.
+    let vouched = |method: &str, request: Request| as_operator(Proof::Account { by: root.clone(), method: method.to_owned() }, request);
+    let members = Request::ChangeMembers(MembersOrder { by: root.clone(), change: MembersChange::Remove { id: 1 } });
+    let audit = || Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1, by: None };
     let rotate = Request::from(Action::AddKey { secret: Secret([7; 32]), by });
     let old = OperatorToken { signed_at: Timestamp(now.0 - 3_600_000), ..token.clone() };
     let tries = [
         ("without a token", hold.clone()),
-        ("the audit log without a token", Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1 }),
+        ("an account without a role", vouched("NodeService/SetHold", hold.clone())),
+        ("the audit log for an account without a role", vouched("AdminService/QueryAudit", audit())),
+        ("the audit log without a token", audit()),
         ("its export without a token", Request::ExportAudit { filter: AuditFilter::default(), after: 0, end: 0 }),
-        (
-            "the audit log with a token for another call",
-            with(token.clone(), Request::QueryAudit { filter: AuditFilter::default(), after: 0, limit: 1 }),
-        ),
+        ("the audit log with a token for another call", with(token.clone(), audit())),
         ("members without a token", members.clone()),
         ("another call than was signed", with(token.clone(), members)),
         ("another call than was signed", with(token.clone(), rotate)),
@@ -153,7 +156,7 @@ fn root(w: &World) {
         &["quorum", "remove", "1"],
         &["gossip", "keys", "rotate"],
         &["admin", "tenant", "create", "--name", "mine"],
-        &["audit", "query"],
+        &["audit", "export"],
     ]
     .map(|args| process::run(w.lattice.command(args).env("HOME", &home).env_remove("XDG_CONFIG_HOME"), JOB).unwrap())
     .into();

@@ -12,7 +12,7 @@ pub const OPERATORS: Manual = Manual { folder: "how-to/operators", plans: "pages
 /// The page's node, and the cluster's.
 const NODE: (&str, &str) = ("n7", "n4");
 
-const PAGES: [(&str, Plan); 40] = [
+const PAGES: [(&str, Plan); 41] = [
     (
         "add-nodes",
         Plan::Run(Page {
@@ -85,6 +85,17 @@ const PAGES: [(&str, Plan); 40] = [
         }),
     ),
     ("fabric-manager", Plan::NoCommands),
+    (
+        "give-people-rights",
+        Plan::Run(Page {
+            before: &["lattice admin tenant create physics"],
+            replace: &[("ada", "daemon"), ("group:leads", "group:daemon")],
+            restore: |w| {
+                w.ok(&["admin", "tenant", "delete", "physics"]);
+            },
+            ..page()
+        }),
+    ),
     ("gossip", Plan::Run(Page { replace: &[("NODE", "n4")], endless: &["lattice gossip watch"], ..page() })),
     ("gossip-keys", Plan::Run(page())),
     ("gpus", Plan::NoCommands),

@@ -1,0 +1,271 @@
+//! One request for each method of the API, and whose the object of it is.
+
+use lattice_api::v1;
+use prost::Message;
+
+/// Whose the object of a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The caller's: what it makes itself, or a list of what it may see.
+    OfCaller,
+    /// Work of the owner in the tenant.
+    Work,
+    /// The tenant itself.
+    Tenant,
+    /// Nobody's: a part of the cluster.
+    Cluster,
+}
+
+/// What requests are about.
+#[derive(Clone, Debug, Default)]
+pub struct Work {
+    /// An allocation that runs.
+    pub running: String,
+    /// One that is held, for this caller alone.
+    pub held: String,
+    /// A session, of another one.
+    pub session: String,
+    pub dag: String,
+}
+
+/// Methods that end what their request names, if they are allowed.
+pub const ENDS: [&str; 3] = ["AllocationService/Cancel", "DagService/Cancel", "SessionService/Delete"];
+
+/// A node, and a name of other things, that do not exist.
+const NONE: &str = "nosuch";
+/// An id of nothing.
+const ID: &str = "7d0c1f0e-5b1a-4c58-9a53-0c0ffee0c0de";
+
+/// The request of a method; `None`: there is none for it.
+pub fn of(method: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
+    let (service, name) = method.split_once('/')?;
+    match service {
+        "AdminService" => admin(name),
+        "AllocationService" => allocation(name, work),
+        "DagService" => dag(name, work),
+        "LeaseService" => lease(name),
+        "NodeService" => node(name),
+        "SessionService" => session(name, work),
+        "VClusterService" => vcluster(name),
+        "WatchService" => watch(name),
+        _ => None,
+    }
+}
+
+fn to(target: Target, request: &impl Message) -> Option<(Target, Vec<u8>)> {
+    Some((target, request.encode_to_vec()))
+}
+
+/// A request without content.
+fn empty(target: Target) -> Option<(Target, Vec<u8>)> {
+    Some((target, Vec::new()))
+}
+
+fn admin(name: &str) -> Option<(Target, Vec<u8>)> {
+    use Target::{Cluster, OfCaller};
+    match name {
+        "AddTenantMember" | "GrantRole" | "ListRoles" | "ListTenantMembers" | "RemoveTenantMember" | "RevokeRole" => people(name),
+        "GetLimits" | "GetVniPool" | "ListGossipKeys" | "ListNetworkDomains" | "ListRevocations" | "ListServices" | "ListTenants"
+        | "ListTracedWork" | "QuorumStatus" | "RotateGossipKeys" | "VerifyAudit" | "WhoAmI" => empty(Cluster),
+        "GetUserUsage" | "QueryAudit" => empty(OfCaller),
+        "ExportAudit" => {
+            let filter = v1::AuditFilter { user: NONE.to_owned(), ..Default::default() };
+            to(Cluster, &v1::ExportAuditRequest { filter: Some(filter) })
+        }
+        "ChangeMembers" => {
+            let change = v1::change_members_request::Change::Remove(v1::RemoveMember { id: 999 });
+            to(Cluster, &v1::ChangeMembersRequest { change: Some(change) })
+        }
+        // Without a name.
+        "CreateTenant" => empty(Cluster),
+        "UpdateTenant" => to(Cluster, &v1::TenantRequest { name: NONE.to_owned(), ..Default::default() }),
+        "DeleteTenant" => to(Cluster, &v1::DeleteTenantRequest { name: NONE.to_owned() }),
+        "GetTenantUsage" => to(Cluster, &v1::GetTenantUsageRequest { tenant: super::TENANT.to_owned(), ..Default::default() }),
+        "LookupService" => to(Cluster, &v1::LookupServiceRequest { name: NONE.to_owned(), ..Default::default() }),
+        // Without a name.
+        "RevokeCertificates" => empty(Cluster),
+        // Too few.
+        "SetLimits" => to(Cluster, &v1::SetLimitsRequest { dag_size: Some(0), ..Default::default() }),
+        "SetNetworkGrace" => {
+            to(Cluster, &v1::SetNetworkGraceRequest { tenant: super::TENANT.to_owned(), name: NONE.to_owned(), grace_ms: 1000 })
+        }
+        // Too low.
+        "SetVniPool" => to(Cluster, &v1::SetVniPoolRequest { start: Some(1), ..Default::default() }),
+        // Without lines.
+        "StoreTrace" => to(Cluster, &v1::StoreTraceRequest { is_last: true, ..Default::default() }),
+        _ => None,
+    }
+}
+
+/// Roles, and members of tenants.
+fn people(name: &str) -> Option<(Target, Vec<u8>)> {
+    use Target::{Cluster, OfCaller, Tenant};
+    let tenant = super::TENANT.to_owned();
+    match name {
+        // It is a member already.
+        "AddTenantMember" => to(Tenant, &v1::TenantMemberRequest { tenant, subject: "user:nobody".to_owned(), is_default: false }),
+        // It is none.
+        "RemoveTenantMember" => to(Tenant, &v1::TenantMemberRequest { tenant, subject: "user:games".to_owned(), is_default: false }),
+        "ListTenantMembers" => to(Tenant, &v1::ListTenantMembersRequest { tenant }),
+        // Not granted to anybody.
+        "GrantRole" => {
+            let (role, subject) = ("user".to_owned(), "user:games".to_owned());
+            to(Cluster, &v1::RoleRequest { role, subject, tenant: String::new() })
+        }
+        // It has none.
+        "RevokeRole" => {
+            let (role, subject) = ("operator".to_owned(), "user:games".to_owned());
+            to(Cluster, &v1::RoleRequest { role, subject, tenant: String::new() })
+        }
+        "ListRoles" => empty(OfCaller),
+        _ => None,
+    }
+}
+
+fn allocation(name: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
+    use Target::{Cluster, OfCaller, Work};
+    let key = work.running.clone();
+    match name {
+        // Without a specification.
+        "Submit" => to(OfCaller, &v1::SubmitRequest { id: ID.to_owned(), ..Default::default() }),
+        "List" => empty(Cluster),
+        "Get" => to(Cluster, &v1::GetAllocationRequest { key, ..Default::default() }),
+        "Cancel" => to(Work, &v1::CancelRequest { key: work.held.clone() }),
+        "Compare" => to(Work, &v1::CompareRequest { keys: vec![key.clone(), key], metric: String::new() }),
+        "Diagnose" => to(Work, &v1::DiagnoseRequest { key, processes: true, ..Default::default() }),
+        "Explain" => to(Work, &v1::ExplainRequest { key }),
+        // It runs.
+        "Hold" => to(Work, &v1::HoldAllocationRequest { key }),
+        "Resume" => to(Work, &v1::ResumeRequest { key }),
+        // It has no nodes.
+        "Preempt" => to(Work, &v1::PreemptRequest { key: work.held.clone(), id: ID.to_owned(), ..Default::default() }),
+        "Requeue" => to(Work, &v1::RequeueRequest { key: work.held.clone(), ..Default::default() }),
+        "Logs" => to(Work, &v1::LogsRequest { key, ..Default::default() }),
+        "ReadTelemetry" => to(Work, &v1::ReadTelemetryRequest { key, ..Default::default() }),
+        // It is no service.
+        "Scale" => to(Work, &v1::ScaleRequest { key, replicas: 1 }),
+        // To what it is already.
+        "SetTelemetry" => to(Work, &v1::SetTelemetryRequest { key, id: ID.to_owned(), mode: "prod".to_owned(), duration_ms: 0 }),
+        // SIGCONT.
+        "Signal" => to(Work, &v1::SignalRequest { key, signal: 18, ..Default::default() }),
+        "StreamMetrics" => to(Work, &v1::StreamMetricsRequest { key, ..Default::default() }),
+        "Top" => to(Work, &v1::TopRequest { key, ..Default::default() }),
+        "Update" => to(Work, &v1::UpdateAllocationRequest { key, name: Some("walked".to_owned()), ..Default::default() }),
+        "Watch" => to(Work, &v1::WatchAllocationRequest { key, ..Default::default() }),
+        // It is no task group.
+        "GetTasks" => to(Work, &v1::GetTasksRequest { key, ..Default::default() }),
+        "CancelTasks" => to(Work, &v1::CancelTasksRequest { key, ..Default::default() }),
+        "RetryTasks" => to(Work, &v1::RetryTasksRequest { key, id: ID.to_owned(), ..Default::default() }),
+        "AbortLaunch" | "Attach" | "Launch" | "LaunchInput" => launch(name, key),
+        "Checkpoint" | "GetCheckpoint" | "ListCheckpoints" | "RemoveCheckpoint" | "VerifyCheckpoint" => checkpoint(name, key),
+        _ => None,
+    }
+}
+
+fn launch(name: &str, key: String) -> Option<(Target, Vec<u8>)> {
+    match name {
+        // There is no such launch.
+        "AbortLaunch" => to(Target::Work, &v1::AbortLaunchRequest { id: ID.to_owned(), allocation: key }),
+        "LaunchInput" => {
+            use v1::launch_input_request::{Start, What};
+            let start = Start { id: ID.to_owned(), allocation: key, standard: true };
+            to(Target::Work, &v1::LaunchInputRequest { what: Some(What::Start(start)) })
+        }
+        // Without a program.
+        "Launch" => to(Target::Work, &v1::LaunchRequest { id: ID.to_owned(), allocation: key, ..Default::default() }),
+        "Attach" => {
+            use v1::attach_request::{Start, What};
+            let start = Start { key, argv: vec!["/bin/true".to_owned()], ..Default::default() };
+            to(Target::Work, &v1::AttachRequest { what: Some(What::Start(start)) })
+        }
+        _ => None,
+    }
+}
+
+/// Of work that was submitted without a way to save itself.
+fn checkpoint(name: &str, allocation: String) -> Option<(Target, Vec<u8>)> {
+    match name {
+        "Checkpoint" => to(Target::Work, &v1::CheckpointRequest { id: ID.to_owned(), allocation, ..Default::default() }),
+        "ListCheckpoints" => to(Target::Work, &v1::ListCheckpointsRequest { allocation }),
+        "GetCheckpoint" | "RemoveCheckpoint" | "VerifyCheckpoint" => {
+            to(Target::Work, &v1::CheckpointKey { allocation, checkpoint: ID.to_owned() })
+        }
+        _ => None,
+    }
+}
+
+fn dag(name: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
+    match name {
+        // Without an id.
+        "Submit" => empty(Target::OfCaller),
+        "List" => empty(Target::Cluster),
+        "Get" => to(Target::Work, &v1::GetDagRequest { key: work.dag.clone(), ..Default::default() }),
+        "Cancel" => to(Target::Work, &v1::CancelDagRequest { key: work.dag.clone() }),
+        _ => None,
+    }
+}
+
+fn lease(name: &str) -> Option<(Target, Vec<u8>)> {
+    let lease = NONE.to_owned();
+    match name {
+        "List" => empty(Target::Cluster),
+        // Without a name.
+        "Grant" => empty(Target::OfCaller),
+        "Renew" => to(Target::OfCaller, &v1::RenewLeaseRequest { name: lease, token: 1 }),
+        "Release" => to(Target::OfCaller, &v1::ReleaseLeaseRequest { name: lease, token: 1 }),
+        "Revoke" => to(Target::Cluster, &v1::RevokeLeaseRequest { name: lease, token: None }),
+        _ => None,
+    }
+}
+
+fn node(name: &str) -> Option<(Target, Vec<u8>)> {
+    let target = Target::Cluster;
+    let (node, reason) = (NONE.to_owned(), "walked".to_owned());
+    match name {
+        "Fingerprint" | "GossipMembers" | "List" | "ListAdmissions" | "LocalStatus" | "WatchGossip" => empty(target),
+        "Fact" => to(target, &v1::NodeFactRequest { node }),
+        "Waits" => to(target, &v1::NodeWaitsRequest { node }),
+        "AcceptDrift" => to(target, &v1::AcceptDriftRequest { node, reason }),
+        // Without a reason.
+        "Admit" => to(target, &v1::AdmitNodeRequest { node, reason: String::new() }),
+        "WithdrawAdmission" => to(target, &v1::WithdrawAdmissionRequest { node }),
+        "Remove" => to(target, &v1::RemoveNodeRequest { node, reason }),
+        "Boot" => to(target, &v1::BootNodeRequest { node, reason }),
+        "ConfirmDead" => to(target, &v1::ConfirmDeadRequest { node, reason }),
+        "SetHold" => to(target, &v1::SetHoldRequest { node, kind: "cordon".to_owned(), reason, ..Default::default() }),
+        "LiftHold" => to(target, &v1::LiftHoldRequest { node, kind: "cordon".to_owned() }),
+        "Wipe" => to(target, &v1::WipeRequest { node, reason, force: false }),
+        _ => None,
+    }
+}
+
+fn session(name: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
+    match name {
+        "List" => empty(Target::Cluster),
+        // Of work that is kept for no terminal.
+        "Create" => to(Target::Work, &v1::CreateSessionRequest { id: ID.to_owned(), allocation: work.running.clone() }),
+        "Delete" => to(Target::Work, &v1::DeleteSessionRequest { key: work.session.clone() }),
+        _ => None,
+    }
+}
+
+fn vcluster(name: &str) -> Option<(Target, Vec<u8>)> {
+    let (target, vcluster) = (Target::Cluster, NONE.to_owned());
+    match name {
+        "List" => empty(target),
+        "Queue" => to(target, &v1::VClusterQueueRequest { name: "default".to_owned() }),
+        // Without a name.
+        "Create" => empty(target),
+        "SetConfig" => to(target, &v1::SetVClusterRequest { name: vcluster, cycle_interval_ms: Some(0), ..Default::default() }),
+        "SetWeights" => to(target, &v1::SetWeightsRequest { name: vcluster, ..Default::default() }),
+        "Delete" => to(target, &v1::DeleteVClusterRequest { name: vcluster }),
+        _ => None,
+    }
+}
+
+fn watch(name: &str) -> Option<(Target, Vec<u8>)> {
+    use v1::watch_request::What;
+    // One allocation is for those who may see it; a list shows each caller what it may see.
+    let what = What::Allocations(v1::WatchedAllocations { key: String::new(), all_users: true });
+    (name == "Watch").then(|| (Target::Cluster, v1::WatchRequest { what: Some(what), since: None }.encode_to_vec()))
+}
