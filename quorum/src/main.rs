@@ -134,7 +134,7 @@ enum Ca {
         #[arg(long, value_name = "DURATION", default_value = "730d", value_parser = lifetime)]
         lifetime: Duration,
     },
-    /// Issue an operator's credential: one file for a person's `~/.config/lattice/operator.pem`. Whoever has it can do anything that operators may.
+    /// Issue an operator's credential: one file for a person's `~/.config/lattice/operator.pem`. Whoever has it is a system admin and may do everything.
     Operator {
         /// The directory of the authority.
         #[arg(long)]

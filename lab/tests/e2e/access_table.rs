@@ -10,7 +10,7 @@ use crate::harness::{DAEMON, Group, JOB, NOBODY, World, alone, lab_program};
 use lattice_api::v1;
 use lattice_lab::lattice::text;
 use lattice_lab::process;
-use lattice_model::access::{Relation, Roles, methods, rule};
+use lattice_model::access::{Relation, Roles, methods};
 use libtest_mimic::Trial;
 use prost::Message;
 use requests::{Target, Work};
@@ -47,9 +47,6 @@ const OF_WORK: [&str; 5] = [
     "ApplicationService/Progress",
     "ApplicationService/Register",
 ];
-/// Methods that only the owner may call, whatever the table lets others do, and why.
-const OWNERS_ALONE: [(&str, &str); 1] = [("AllocationService/RetryTasks", "it submits new work of the owner")];
-
 /// One kind of caller.
 struct Caller {
     kind: &'static str,
@@ -81,8 +78,7 @@ impl Caller {
             Target::Work | Target::Tenant => self.roles.relation_to_tenant(TENANT),
             Target::Cluster => Relation::Foreign,
         };
-        let is_owners_alone = OWNERS_ALONE.iter().any(|(name, _)| *name == method);
-        self.roles.may(method, relation) && (owns || !is_owners_alone)
+        self.roles.may(method, relation)
     }
 }
 
@@ -96,9 +92,6 @@ fn all_methods_are_walked() {
     let walked = walked(&Work::default());
     let left_out: Vec<&str> = methods().map(|rule| rule.method).filter(|method| !walked.contains_key(method)).collect();
     assert_eq!(left_out, OF_WORK, "left are the methods without a request, right those that need none");
-    for (method, why) in OWNERS_ALONE {
-        assert!(rule(method).is_some(), "{method} ({why}) is no method any more");
-    }
 }
 
 /// Removes the roles and the tenant, whatever the result of the test.

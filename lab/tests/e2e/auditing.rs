@@ -106,7 +106,7 @@ fn found(w: &World) {
     for what in ["query", "verify", "export"] {
         let done = w.run_as(DAEMON, &["audit", what]);
         assert!(
-            done.code() == 4 && done.out().is_empty() && done.err().contains("needs an operator's credential"),
+            done.code() == 4 && done.out().is_empty() && done.err().contains("or an operator's credential"),
             "{what}: {}{}",
             done.out(),
             done.err()

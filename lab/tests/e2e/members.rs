@@ -142,7 +142,7 @@ fn refusals(w: &World) {
     let first = *members.first().unwrap();
     let some = first.to_string();
     let nobody = w.run_as(crate::harness::NOBODY, &["quorum", "remove", &some]);
-    assert!(nobody.code() == 4 && nobody.err().contains("needs an operator's credential"), "{} {}", nobody.code(), nobody.err());
+    assert!(nobody.code() == 4 && nobody.err().contains("or an operator's credential"), "{} {}", nobody.code(), nobody.err());
     let unknown = w.run(&["quorum", "remove", "77"]);
     assert!(unknown.code() == 3 && unknown.err().contains("no member 77") && unknown.err().contains(&some), "{}", unknown.err());
     let nowhere = w.run(&["quorum", "add", "77", "--service", "127.0.0.1:1", "--raft", "127.0.0.1:2"]);

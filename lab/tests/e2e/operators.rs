@@ -141,7 +141,7 @@ fn anna(w: &World) {
     assert!(w.ok(&["status", &id]).contains("cancelled by root@n2"), "{}", w.ok(&["status", &id]));
     // With her credential she is an operator, without it a user.
     let done = w.run_as(NOBODY, &["node", "cordon", "n2", "--reason", "fan"]);
-    assert!(done.code() == 4 && done.err().contains("needs an operator's credential: nobody shows none"), "{}", done.err());
+    assert!(done.code() == 4 && done.err().contains("or an operator's credential: nobody shows none"), "{}", done.err());
     assert!(done.err().contains("lattice quorum ca operator"), "with what to do: {}", done.err());
 }
 
@@ -162,7 +162,7 @@ fn root(w: &World) {
     .into();
     std::fs::rename(&away, &beside).unwrap();
     for done in refused {
-        assert!(done.code() == 4 && done.err().contains("needs an operator's credential: root shows none"), "{}", done.err());
+        assert!(done.code() == 4 && done.err().contains("or an operator's credential: root shows none"), "{}", done.err());
     }
     assert!(holds(w).is_empty());
 }

@@ -94,7 +94,7 @@ table! {
     "AllocationService/Compare":             own tenant all all all reads;
     "AllocationService/Diagnose":            own tenant all all all reads;
     "AllocationService/Explain":             own tenant all all all reads;
-    "AllocationService/Get":                 all all all all all reads;
+    "AllocationService/Get":                 own tenant all all all reads;
     "AllocationService/GetCheckpoint":       own tenant all all all reads;
     "AllocationService/GetTasks":            own tenant all all all reads;
     "AllocationService/Hold":                own tenant all all all changes;
@@ -108,7 +108,7 @@ table! {
     "AllocationService/RemoveCheckpoint":    own tenant own all all changes;
     "AllocationService/Requeue":             own tenant all all all changes;
     "AllocationService/Resume":              own tenant all all all changes;
-    "AllocationService/RetryTasks":          own tenant own all all changes;
+    "AllocationService/RetryTasks":          own own own own own changes;
     "AllocationService/Scale":               own tenant all all all changes;
     "AllocationService/SetTelemetry":        own tenant all all all changes;
     "AllocationService/Signal":              own tenant all all all changes;

@@ -17,8 +17,9 @@ use thiserror::Error;
 use uuid::Uuid;
 
 /// How a person becomes an operator.
-const OPERATOR_REMEDY: &str = "root on a member's machine issues one: `lattice quorum ca operator --dir DIR --name NAME --out FILE`; \
-     put it at ~/.config/lattice/operator.pem, or name it in LATTICE_OPERATOR";
+const OPERATOR_REMEDY: &str = "`lattice whoami --can` shows what your roles allow; a system admin grants more by `lattice admin role grant`. \
+     Root on a member's machine issues a credential: `lattice quorum ca operator --dir DIR --name NAME --out FILE`; put it at \
+     ~/.config/lattice/operator.pem, or name it in LATTICE_OPERATOR";
 
 /// Why a request was not granted. A refused request changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
@@ -94,7 +95,7 @@ pub enum Refusal {
     Malformed { why: String },
     #[error("the quorum refuses this node's certificate: {why}")]
     CertificateRefused { why: String },
-    #[error("this needs an operator's credential: {why}")]
+    #[error("this needs a role that allows it, or an operator's credential: {why}")]
     NotOperator { why: String },
     #[error("{why}")]
     Members { why: String },

@@ -326,7 +326,7 @@ fn the_admins_of_a_tenant_go_with_it() {
 #[test]
 fn a_denial_is_on_record_with_who_was_refused_and_may_concern_no_allocation() {
     let mut s = Story::new(0);
-    let detail = "AdminService/GrantRole: this needs an operator's credential".to_owned();
+    let detail = "AdminService/GrantRole: this needs a role that allows it, or an operator's credential".to_owned();
     let denied = |number, allocation| Access {
         id: Uuid::from_u128(number),
         by: user(NOBODY),
