@@ -98,6 +98,7 @@ impl Cluster {
             share_policy: None,
             ended: EndedLimitsChange::default(),
             dag_size: None,
+            root_may: None,
             by: by(),
         })?;
         self.act(Action::SetRunLease { ms: 90_000 })?;
