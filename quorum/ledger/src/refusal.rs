@@ -18,7 +18,8 @@ use uuid::Uuid;
 
 /// How a person becomes an operator.
 const OPERATOR_REMEDY: &str = "root on a member's machine issues one: `lattice quorum ca operator --dir DIR --name NAME --out FILE`; \
-     put it at ~/.config/lattice/operator.pem, or name it in LATTICE_OPERATOR";
+     put it at ~/.config/lattice/operator.pem, or name it in LATTICE_OPERATOR. Or a system admin grants your account a role: \
+     `lattice admin role grant ROLE user:NAME`";
 
 /// Why a request was not granted. A refused request changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
