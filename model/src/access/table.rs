@@ -129,8 +129,8 @@ table! {
     "DagService/Submit":                     own own own own own changes;
     "LeaseService/Grant":                    own own own own own changes;
     "LeaseService/List":                     all all all all all reads;
-    "LeaseService/Release":                  own own own own own changes;
-    "LeaseService/Renew":                    own own own own own changes;
+    "LeaseService/Release":                  own own all all all changes;
+    "LeaseService/Renew":                    own own all all all changes;
     "LeaseService/Revoke":                   no no all all no changes;
     "NodeService/AcceptDrift":               no no all all no changes;
     "NodeService/Admit":                     no no no all no changes;
