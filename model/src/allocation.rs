@@ -248,6 +248,15 @@ impl Allocation {
         self.started_at.is_some() || earlier
     }
 
+    /// When it began to run for the first time; `None`: it never did. Of work with many claims, the record
+    /// has the latest ones only: then this is the first beginning that is known, or else a later time.
+    pub fn first_begun_at(&self) -> Option<Timestamp> {
+        let starts = self.attempts.iter().filter_map(|attempt| attempt.started_at).chain(self.started_at);
+        let later = self.attempts.first().map(|attempt| attempt.ended_at).or(self.claimed_at);
+        let known = starts.min().or(later).unwrap_or(self.submitted_at);
+        self.has_ever_begun().then_some(known)
+    }
+
     /// Whether it is a scaled service. It gets no nodes itself: its replicas do.
     pub fn is_scaled_service(&self) -> bool {
         self.spec.scaling.is_some() && self.replica.is_none()

@@ -248,6 +248,7 @@ mod tests {
             "top 1f0c[3]",
             "submit --depends-on=12345:success script.sh",
             "submit --depends-on 12345,@last:any script.sh",
+            "submit --depends-on 12345:after+10m script.sh",
             "launch --depends-on=12345 hostname",
             "submit -N 2 --requeue script.sh",
             "submit --requeue=always -o name -- true",

@@ -148,7 +148,7 @@ fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> Usa
             Rule::Export => error.with_hint("use --export and --env"),
             Rule::Dependency => error.with_hint(
                 "use --depends-on=ID:success for afterok, ID:failure for afternotok, ID:any for afterany, ID:after for after, \
-                 ID:corresponding for aftercorr, and singleton as it is",
+                 ID:after+10m for after:ID+10, ID:corresponding for aftercorr, and singleton as it is",
             ),
         };
     }
