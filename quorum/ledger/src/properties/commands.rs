@@ -384,6 +384,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 walltime: Some(walltime).filter(|_| !is_service),
                 preemption_class: Some(number as u8 % 11),
                 tags: [("t".to_owned(), if hold { "1".to_owned() } else { String::new() })].into(),
+                scaling: None,
             };
             Action::UpdateAllocation { allocation, by, change, as_operator: number % 2 == 0 }
         }
