@@ -181,7 +181,7 @@ fn dependency(parent: &Parent) -> v1::DependencyStatus {
     v1::DependencyStatus {
         id: parent.on.to_string(),
         name: parent.name.clone(),
-        condition: parent.condition.name().to_owned(),
+        condition: parent.condition.to_string(),
         state: parent.state.ended().map(|state| state.to_string()).unwrap_or_default(),
         met: parent.is_met(),
     }
@@ -273,6 +273,7 @@ mod tests {
         let parents = vec![
             parent(1, DependencyCondition::Success, ParentState::Ended(AllocationState::Completed)),
             parent(2, DependencyCondition::Mutex, ParentState::HasNodes),
+            parent(3, DependencyCondition::AfterDelay { seconds: 90 }, ParentState::Delayed { until: Timestamp(8), begun: true }),
         ];
         let mut waits = allocation(AllocationState::Pending, None);
         waits.dependencies = Some(Box::new(Dependencies::new(parents, Timestamp(7))));
@@ -283,7 +284,7 @@ mod tests {
             state: state.into(),
             met,
         };
-        let wanted = [shown(1, "success", "Completed", true), shown(2, "mutex", "", false)];
+        let wanted = [shown(1, "success", "Completed", true), shown(2, "mutex", "", false), shown(3, "after+90s", "", false)];
         assert_eq!(to_proto_in_full(&waits).dependencies, wanted);
         assert_eq!(to_proto(&waits).dependencies, []);
     }

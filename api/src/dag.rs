@@ -42,7 +42,7 @@ fn step_to_proto(step: &Step, now: &StepNow, names: &BTreeMap<AllocationId, &str
         step: names.get(on).map(|name| (*name).to_owned()).unwrap_or_default(),
         allocation: on.to_string(),
         name: now.others.get(on).cloned().unwrap_or_default(),
-        condition: condition.name().to_owned(),
+        condition: condition.to_string(),
     };
     v1::DagStepStatus {
         name: step.name.clone(),

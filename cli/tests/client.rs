@@ -552,8 +552,8 @@ fn the_first_agent_of_a_list_that_answers_is_asked() {
 #[test]
 fn refusals_have_their_codes() {
     served(Scene::default(), |dir| {
-        let (code, _, stderr) = run(dir, &["submit", "--depends-on=12:after+5", "--", "true"]);
-        assert!(code == Some(2) && stderr.contains("no delay is possible"), "{code:?} {stderr}");
+        let (code, _, stderr) = run(dir, &["submit", "--depends-on=12:after+soon", "--", "true"]);
+        assert!(code == Some(2) && stderr.contains("has no valid delay"), "{code:?} {stderr}");
         let (code, _, stderr) = run(dir, &["submit", "--sensitive", "--", "true"]);
         assert!(code == Some(4) && stderr.starts_with("error: --sensitive is not built yet"), "{code:?} {stderr}");
         let (code, _, stderr) = run(dir, &["submit", "--env", "PMI_RANK=1", "--", "true"]);

@@ -9,7 +9,7 @@ use crate::hostlist;
 use crate::ids::{AllocationId, CheckpointId, DagId, Epoch, NodeId, Revision};
 use crate::preemption::Preemption;
 use crate::principal::Principal;
-use crate::scaling::{ReplicaOf, ScalingState};
+use crate::scaling::{ReplicaOf, Scaling, ScalingState};
 use crate::shares::Shares;
 use crate::spec::{AllocationSpec, PREEMPTION_CLASS_DEFAULT};
 use crate::task_group::LaneOf;
@@ -46,12 +46,21 @@ pub struct SubmittedValues {
     pub preemption_class: u8,
     /// The tags.
     pub tags: BTreeMap<String, String>,
+    /// Of a scaled service: how it scales.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<Box<Scaling>>,
 }
 
 impl SubmittedValues {
     /// Of a spec as it was submitted.
     pub fn of(spec: &AllocationSpec) -> Self {
-        Self { name: spec.name.clone(), walltime: spec.walltime, preemption_class: spec.preemption_class, tags: spec.tags.clone() }
+        Self {
+            name: spec.name.clone(),
+            walltime: spec.walltime,
+            preemption_class: spec.preemption_class,
+            tags: spec.tags.clone(),
+            scaling: spec.scaling.clone(),
+        }
     }
 }
 
@@ -225,8 +234,8 @@ impl Allocation {
     /// Whether `spec` is the spec that was submitted.
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
         match self.submitted_values.as_deref().cloned() {
-            Some(SubmittedValues { name, walltime, preemption_class, tags }) => {
-                AllocationSpec { name, walltime, preemption_class, tags, ..AllocationSpec::clone(&self.spec) } == *spec
+            Some(SubmittedValues { name, walltime, preemption_class, tags, scaling }) => {
+                AllocationSpec { name, walltime, preemption_class, tags, scaling, ..AllocationSpec::clone(&self.spec) } == *spec
             }
             None => *self.spec == *spec,
         }
@@ -246,6 +255,15 @@ impl Allocation {
     pub fn has_ever_begun(&self) -> bool {
         let earlier = self.requeue_count > 0 || self.attempts.iter().any(|attempt| attempt.started_at.is_some());
         self.started_at.is_some() || earlier
+    }
+
+    /// When it began to run for the first time; `None`: it never did. Of work with many claims, the record
+    /// has the latest ones only: then this is the first beginning that is known, or else a later time.
+    pub fn first_begun_at(&self) -> Option<Timestamp> {
+        let starts = self.attempts.iter().filter_map(|attempt| attempt.started_at).chain(self.started_at);
+        let later = self.attempts.first().map(|attempt| attempt.ended_at).or(self.claimed_at);
+        let known = starts.min().or(later).unwrap_or(self.submitted_at);
+        self.has_ever_begun().then_some(known)
     }
 
     /// Whether it is a scaled service. It gets no nodes itself: its replicas do.

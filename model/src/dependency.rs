@@ -11,6 +11,13 @@
 //! depends on itself through others. `mutex` binds both sides, but keeps one of them waiting only
 //! while the other one has nodes.
 //!
+//! With a delay, `after` also waits for time: from the beginning of the parent on, or from its end if it
+//! never begins. Then nothing of the parent matters any more, and its record may be dropped.
+//!
+//! ```text
+//!   parent has not begun ──begins, or ends before──▶ Delayed until then + delay ──leader's clock──▶ Begun
+//! ```
+//!
 //! `corresponding` is between two task groups. It keeps single tasks waiting, and not the group. A
 //! *singleton* names nothing: it waits for whatever its user has submitted before under the same name.
 //!
@@ -18,11 +25,13 @@
 //! may be dropped.
 
 use crate::allocation_state::AllocationState;
+use crate::duration::{self, BareNumber, short_text, units_text};
 use crate::ids::AllocationId;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Largest number of allocations that one may depend on.
@@ -30,6 +39,14 @@ pub const DEPENDENCIES_MAX: usize = 256;
 /// How many task groups that have not ended may have tasks that correspond to those of one: each end
 /// of a task there costs as many changes.
 pub const FOLLOWERS_MAX: usize = 16;
+/// The longest delay after a beginning, in milliseconds: 365 days.
+pub const DELAY_MS_MAX: u64 = 365 * DAY_MS;
+/// The end of a delay is never further away, in milliseconds: one that is was set by a clock that has gone
+/// back since. A day more than [`DELAY_MS_MAX`], so that no small correction of a clock ends a delay.
+pub const DELAY_LEFT_MS_MAX: u64 = DELAY_MS_MAX + DAY_MS;
+const DAY_MS: u64 = 86_400_000;
+/// What stands between `after` and its delay.
+const DELAY_SIGN: char = '+';
 /// How many of them a text names.
 const NAMED_MAX: usize = 3;
 /// What users write for work that waits for all earlier work of its user with its name.
@@ -48,25 +65,55 @@ pub enum DependencyCondition {
     Mutex,
     /// It has begun to run, or has ended.
     After,
+    /// This many seconds have passed since it began to run for the first time, or since it ended without
+    /// that; at least 1, at most those of [`DELAY_MS_MAX`].
+    AfterDelay { seconds: u32 },
     /// Of two task groups: each task of this one waits until the task with the same index of the other
     /// one has succeeded. A task for whose index the other one has none waits for nothing.
     Corresponding,
 }
 
 impl DependencyCondition {
-    /// Every condition.
+    /// Every condition without a delay.
     pub const ALL: [Self; 6] = [Self::Success, Self::Failure, Self::Any, Self::Mutex, Self::After, Self::Corresponding];
 
-    /// The name that users write.
+    /// The name that users write, without the delay.
     pub fn name(self) -> &'static str {
         match self {
             Self::Success => "success",
             Self::Failure => "failure",
             Self::Any => "any",
             Self::Mutex => "mutex",
-            Self::After => "after",
+            Self::After | Self::AfterDelay { .. } => "after",
             Self::Corresponding => "corresponding",
         }
+    }
+
+    /// How long it waits after a beginning; zero: not at all.
+    pub fn delay(self) -> Duration {
+        match self {
+            Self::AfterDelay { seconds } => Duration::from_secs(seconds.into()),
+            Self::Success | Self::Failure | Self::Any | Self::Mutex | Self::After | Self::Corresponding => Duration::ZERO,
+        }
+    }
+
+    /// Whether its delay, if it has one, is within the limits.
+    pub fn has_valid_delay(self) -> bool {
+        match self {
+            Self::AfterDelay { seconds } => seconds > 0 && u64::from(seconds) * 1000 <= DELAY_MS_MAX,
+            Self::Success | Self::Failure | Self::Any | Self::Mutex | Self::After | Self::Corresponding => true,
+        }
+    }
+
+    /// `after` with the delay that a user has written, which is `text`. A number alone counts minutes, as in
+    /// Slurm.
+    fn after(delay: &str, text: impl Fn() -> String) -> Result<Self, NoSuchCondition> {
+        let delay = duration::parse(delay, BareNumber::Minutes).map_err(|_| NoSuchCondition::Delay(text()))?;
+        if delay.is_zero() {
+            return Ok(Self::After);
+        }
+        let condition = u32::try_from(delay.as_secs()).ok().map(|seconds| Self::AfterDelay { seconds });
+        condition.filter(|condition| condition.has_valid_delay()).ok_or_else(|| NoSuchCondition::DelayTooLong(text()))
     }
 
     /// Whether it is met by this end only when nothing of the parent can run any more. Work that was
@@ -74,7 +121,7 @@ impl DependencyCondition {
     /// has ended by itself.
     fn awaits_release_after(self, ended: AllocationState) -> bool {
         match self {
-            Self::Success | Self::Mutex | Self::After | Self::Corresponding => false,
+            Self::Success | Self::Mutex | Self::After | Self::AfterDelay { .. } | Self::Corresponding => false,
             Self::Failure => ended == AllocationState::Failed,
             Self::Any => true,
         }
@@ -82,8 +129,12 @@ impl DependencyCondition {
 }
 
 impl fmt::Display for DependencyCondition {
+    /// The name that users write, with the delay: `success`, `after+10m`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        match self {
+            Self::AfterDelay { .. } => f.pad(&format!("{}{DELAY_SIGN}{}", self.name(), short_text(self.delay()))),
+            Self::Success | Self::Failure | Self::Any | Self::Mutex | Self::After | Self::Corresponding => f.pad(self.name()),
+        }
     }
 }
 
@@ -93,11 +144,14 @@ pub enum NoSuchCondition {
     /// It is for work that names no other.
     #[error("singleton is no condition of one allocation: write singleton alone, without an id")]
     Singleton,
-    /// It has a delay.
-    #[error("{0:?}: no delay is possible; write after, and let the work wait by itself, such as with `sleep`")]
+    /// Its delay is no duration.
+    #[error("{0:?} has no valid delay: write after+10m, after+90s or after+2h; a number alone counts minutes")]
     Delay(String),
+    /// Its delay is longer than [`DELAY_MS_MAX`].
+    #[error("{0:?}: a delay has 365 days at most")]
+    DelayTooLong(String),
     /// It is no condition.
-    #[error("{0:?} is no condition: use success, failure, any, after, mutex or corresponding")]
+    #[error("{0:?} is no condition: use success, failure, any, after, after+DELAY, mutex or corresponding")]
     Unknown(String),
 }
 
@@ -105,12 +159,14 @@ impl FromStr for DependencyCondition {
     type Err = NoSuchCondition;
 
     fn from_str(text: &str) -> Result<Self, NoSuchCondition> {
-        let shown = || text.chars().take(40).collect();
+        let shown = || text.chars().take(40).collect::<String>();
         match Self::ALL.into_iter().find(|condition| condition.name() == text) {
             Some(known) => Ok(known),
             None if text == SINGLETON => Err(NoSuchCondition::Singleton),
-            None if text.starts_with("after+") => Err(NoSuchCondition::Delay(shown())),
-            None => Err(NoSuchCondition::Unknown(shown())),
+            None => match text.split_once(DELAY_SIGN) {
+                Some((name, delay)) if name == Self::After.name() => Self::after(delay, shown),
+                Some(_) | None => Err(NoSuchCondition::Unknown(shown())),
+            },
         }
     }
 }
@@ -131,8 +187,10 @@ pub struct ParentFacts {
     pub ended: Option<AllocationState>,
     /// Whether it has nodes, or something of its last claim may still run.
     pub may_run: bool,
-    /// Whether it has begun to run under any of its claims.
-    pub has_begun: bool,
+    /// When it began to run for the first time, under any of its claims; `None`: it never did.
+    pub begun_at: Option<Timestamp>,
+    /// When it ended; `None`: it has not.
+    pub ended_at: Option<Timestamp>,
 }
 
 /// What is known of a parent, as far as the condition needs it.
@@ -142,8 +200,11 @@ pub enum ParentState {
     Unended,
     /// With `mutex`: it has nodes, or something of its last claim may still run.
     HasNodes,
-    /// With `after`: it has begun to run. This does not change any more.
+    /// With `after`: it has begun to run. With a delay: that has passed. This does not change any more.
     Begun,
+    /// With `after` and a delay: the condition is met at this time. `begun`: it has begun to run, and not
+    /// ended without that. No change of the parent changes this.
+    Delayed { until: Timestamp, begun: bool },
     /// It has ended in this state, which meets the condition once nothing of it can run any more.
     Leaving(AllocationState),
     /// It has ended in this state. This does not change any more.
@@ -152,12 +213,18 @@ pub enum ParentState {
 
 impl ParentState {
     /// Of a parent under this condition.
-    pub fn of(condition: DependencyCondition, ParentFacts { ended, may_run, has_begun }: ParentFacts) -> Self {
+    pub fn of(condition: DependencyCondition, ParentFacts { ended, may_run, begun_at, ended_at }: ParentFacts) -> Self {
         if may_run && condition == DependencyCondition::Mutex {
             return Self::HasNodes;
         }
+        if let DependencyCondition::AfterDelay { seconds } = condition
+            && let Some(from) = begun_at.or(ended_at)
+        {
+            let until = Timestamp(from.0.saturating_add(u64::from(seconds) * 1000));
+            return Self::Delayed { until, begun: begun_at.is_some() };
+        }
         match ended {
-            None if has_begun && condition == DependencyCondition::After => Self::Begun,
+            None if begun_at.is_some() && condition == DependencyCondition::After => Self::Begun,
             None => Self::Unended,
             Some(state) if may_run && condition.awaits_release_after(state) => Self::Leaving(state),
             Some(state) => Self::Ended(state),
@@ -168,14 +235,14 @@ impl ParentState {
     pub fn ended(self) -> Option<AllocationState> {
         match self {
             Self::Leaving(state) | Self::Ended(state) => Some(state),
-            Self::Unended | Self::HasNodes | Self::Begun => None,
+            Self::Unended | Self::HasNodes | Self::Begun | Self::Delayed { .. } => None,
         }
     }
 
-    /// Whether it does not change any more.
+    /// Whether no change of the parent changes it any more.
     pub fn is_final(self) -> bool {
         match self {
-            Self::Ended(_) | Self::Begun => true,
+            Self::Ended(_) | Self::Begun | Self::Delayed { .. } => true,
             Self::Unended | Self::HasNodes | Self::Leaving(_) => false,
         }
     }
@@ -226,6 +293,7 @@ impl Parent {
             DependencyCondition::Success => self.state == ParentState::Ended(AllocationState::Completed),
             DependencyCondition::Failure => self.state == ParentState::Ended(AllocationState::Failed),
             DependencyCondition::Any | DependencyCondition::After => self.state.is_final(),
+            DependencyCondition::AfterDelay { .. } => matches!(self.state, ParentState::Begun | ParentState::Ended(_)),
             DependencyCondition::Corresponding => true,
             DependencyCondition::Mutex => self.state != ParentState::HasNodes,
         }
@@ -235,9 +303,19 @@ impl Parent {
     pub fn is_impossible(&self) -> bool {
         match self.condition {
             DependencyCondition::Success | DependencyCondition::Failure => self.state.is_final() && !self.is_met(),
-            DependencyCondition::Any | DependencyCondition::Mutex | DependencyCondition::After | DependencyCondition::Corresponding => {
-                false
-            }
+            DependencyCondition::Any
+            | DependencyCondition::Mutex
+            | DependencyCondition::After
+            | DependencyCondition::AfterDelay { .. }
+            | DependencyCondition::Corresponding => false,
+        }
+    }
+
+    /// When its delay ends; `None`: none has begun, or it has ended.
+    pub fn delayed_until(&self) -> Option<Timestamp> {
+        match self.state {
+            ParentState::Delayed { until, .. } => Some(until),
+            ParentState::Unended | ParentState::HasNodes | ParentState::Begun | ParentState::Leaving(_) | ParentState::Ended(_) => None,
         }
     }
 
@@ -251,9 +329,18 @@ impl Parent {
         format!("{} ({})", self.on.short(), self.name)
     }
 
+    /// Until when its delay lasts, and since when, as a part of a sentence.
+    fn delay_text(&self, until: Timestamp) -> String {
+        let event = if matches!(self.state, ParentState::Delayed { begun: false, .. }) { "ended" } else { "began" };
+        format!("until {until}: {} after {} {event}", units_text(self.condition.delay()), self.label())
+    }
+
     /// What is waited for, as the end of a sentence.
     fn awaited(&self) -> String {
         let verb = match self.condition {
+            DependencyCondition::AfterDelay { .. } => {
+                return format!("{} to begin (and {} more)", self.label(), units_text(self.condition.delay()));
+            }
             DependencyCondition::Success => "to succeed",
             DependencyCondition::Failure if self.state.ended().is_none() => "to fail",
             DependencyCondition::Any if self.state.ended().is_none() => "to end",
@@ -288,7 +375,7 @@ impl Dependencies {
     /// With these parents and this predecessor, at this time.
     pub fn of(parents: Vec<Parent>, predecessor: Option<AllocationId>, now: Timestamp) -> Self {
         let mut dependencies = Self { parents, predecessor, eligible_at: None };
-        dependencies.note_eligible(now);
+        dependencies.end_delays(now);
         dependencies
     }
 
@@ -318,6 +405,16 @@ impl Dependencies {
             parent.state = state;
         }
         self.parents.retain(|parent| !(parent.asked_for_it && parent.state.is_final()));
+        self.end_delays(now);
+    }
+
+    /// Ends the delays that are over.
+    pub fn end_delays(&mut self, now: Timestamp) {
+        for parent in &mut self.parents {
+            if parent.delayed_until().is_some_and(|until| until <= now || until.since_ms(now) > DELAY_LEFT_MS_MAX) {
+                parent.state = ParentState::Begun;
+            }
+        }
         self.note_eligible(now);
     }
 
@@ -327,11 +424,16 @@ impl Dependencies {
         self.note_eligible(now);
     }
 
-    /// What is waited for, in a sentence without its subject; `None`: nothing.
+    /// What is waited for, in a sentence without its subject; `None`: nothing. Of several delays, it has the
+    /// one that ends last.
     pub fn sentence(&self) -> Option<String> {
         let predecessor = self.predecessor.map(|id| format!("{}, an earlier one of this name, to end", id.short()));
-        let unmet = self.parents.iter().filter(|parent| !parent.is_met()).map(Parent::awaited);
-        listed(predecessor.into_iter().chain(unmet)).map(|all| format!("waits for {all}"))
+        let unmet = self.parents.iter().filter(|parent| !parent.is_met() && parent.delayed_until().is_none()).map(Parent::awaited);
+        let others = listed(predecessor.into_iter().chain(unmet)).map(|all| format!("for {all}"));
+        let delays = self.parents.iter().filter_map(|parent| Some((parent.delayed_until()?, parent)));
+        let delay = delays.max_by_key(|(until, _)| *until).map(|(until, parent)| parent.delay_text(until));
+        let parts: Vec<String> = others.into_iter().chain(delay).collect();
+        (!parts.is_empty()).then(|| format!("waits {}", parts.join(", and ")))
     }
 
     /// The groups for whose tasks some tasks of this group may wait, such as `1f0c9a4e (prep)`; `None`:
@@ -375,9 +477,81 @@ mod tests {
             assert_eq!(condition.to_string().parse(), Ok(condition));
         }
         let refused = |text: &str| text.parse::<DependencyCondition>().unwrap_err().to_string();
-        assert_eq!(refused("Success"), "\"Success\" is no condition: use success, failure, any, after, mutex or corresponding");
+        let wanted = "\"Success\" is no condition: use success, failure, any, after, after+DELAY, mutex or corresponding";
+        assert_eq!(refused("Success"), wanted);
         assert_eq!(refused("singleton"), "singleton is no condition of one allocation: write singleton alone, without an id");
-        assert!(refused("after+5").starts_with("\"after+5\": no delay is possible; write after"));
+        assert!(refused("any+5m").starts_with("\"any+5m\" is no condition"), "only a beginning has a delay");
+    }
+
+    #[test]
+    fn a_delay_is_read_and_written_in_one_form() {
+        let read = |text: &str| text.parse::<DependencyCondition>();
+        for (text, seconds, written) in [
+            ("after+10m", 600, "after+10m"),
+            ("after+5", 300, "after+5m"),
+            ("after+3s", 3, "after+3s"),
+            ("after+1:30:00", 5400, "after+90m"),
+            ("after+365d", 31_536_000, "after+365d"),
+        ] {
+            let condition = DependencyCondition::AfterDelay { seconds };
+            assert_eq!((read(text), condition.to_string().as_str()), (Ok(condition), written), "{text}");
+            assert_eq!((condition.name(), read(written)), ("after", Ok(condition)));
+        }
+        assert_eq!(read("after+0"), Ok(DependencyCondition::After));
+        let refused = |text: &str| read(text).unwrap_err().to_string();
+        for text in ["after+", "after+soon", "after+-5", "after+1m+1m"] {
+            assert!(refused(text).starts_with(&format!("{text:?} has no valid delay: write after+10m")), "{text}");
+        }
+        for text in ["after+366d", "after+31536001s", "after+99999999999d"] {
+            assert_eq!(refused(text), format!("{text:?}: a delay has 365 days at most"));
+        }
+    }
+
+    const MINUTES: DependencyCondition = DependencyCondition::AfterDelay { seconds: 600 };
+
+    #[test]
+    fn a_delay_counts_from_the_beginning_or_from_an_end_without_one() {
+        let of = |ended, begun_at: Option<u64>, ended_at: Option<u64>| {
+            let (begun_at, ended_at) = (begun_at.map(Timestamp), ended_at.map(Timestamp));
+            ParentState::of(MINUTES, ParentFacts { ended, may_run: true, begun_at, ended_at })
+        };
+        let delayed = |until, begun| ParentState::Delayed { until: Timestamp(until), begun };
+        assert_eq!(of(None, None, None), ParentState::Unended);
+        assert_eq!(of(None, Some(1000), None), delayed(601_000, true));
+        assert_eq!(of(Some(AllocationState::Failed), Some(1000), Some(5000)), delayed(601_000, true));
+        assert_eq!(of(Some(AllocationState::Cancelled), None, Some(5000)), delayed(605_000, false));
+        let waits = parent(1, MINUTES, delayed(601_000, true));
+        assert!(waits.state.is_final() && waits.state.ended().is_none() && !waits.is_met() && !waits.is_impossible());
+        assert!(parent(1, MINUTES, ParentState::Begun).is_met());
+    }
+
+    #[test]
+    fn a_delay_ends_at_its_time_and_one_that_is_too_far_away_at_once() {
+        let delayed = |until| parent(1, MINUTES, ParentState::Delayed { until: Timestamp(until), begun: true });
+        let mut all = Dependencies::new(vec![delayed(1000)], Timestamp(999));
+        assert_eq!((all.are_met(), all.eligible_at), (false, None));
+        all.end_delays(Timestamp(1000));
+        assert_eq!((all.are_met(), all.eligible_at, all.parents[0].state), (true, Some(Timestamp(1000)), ParentState::Begun));
+        let met = |until| Dependencies::new(vec![delayed(until)], Timestamp(10)).are_met();
+        assert_eq!([10, 11, 10 + DELAY_LEFT_MS_MAX, 11 + DELAY_LEFT_MS_MAX].map(met), [true, false, false, true]);
+    }
+
+    #[test]
+    fn the_delay_that_ends_last_is_named_with_its_time() {
+        use DependencyCondition::{AfterDelay, Any, Success};
+        let delayed = |number, until, begun| parent(number, MINUTES, ParentState::Delayed { until: Timestamp(until), begun });
+        let now = Timestamp(1_772_704_300_000);
+        let sentence = |parents: &[Parent]| Dependencies::new(parents.to_vec(), now).sentence().unwrap();
+        let (first, last) = (delayed(1, 1_772_704_612_034, true), delayed(2, 1_772_704_812_034, false));
+        let alone = sentence(std::slice::from_ref(&first));
+        assert_eq!(alone, "waits until 2026-03-05T09:56:52.034Z: 10 minutes after 00000001 (job1) began");
+        let until = "until 2026-03-05T10:00:12.034Z: 10 minutes after 00000002 (job2) ended";
+        assert_eq!(sentence(&[first.clone(), last.clone()]), format!("waits {until}"));
+        let others = [parent(3, Success, ParentState::Unended), last, parent(4, Any, ParentState::Unended), first];
+        let wanted = format!("waits for 00000003 (job3) to succeed and 00000004 (job4) to end, and {until}");
+        assert_eq!(sentence(&others), wanted);
+        let unbegun = parent(5, AfterDelay { seconds: 90 }, ParentState::Unended);
+        assert_eq!(sentence(&[unbegun]), "waits for 00000005 (job5) to begin (and 90 seconds more)");
     }
 
     /// For each condition and each end: whether it is met and whether it is impossible, while something
@@ -387,7 +561,7 @@ mod tests {
         use AllocationState::{Cancelled, Completed, Failed};
         use DependencyCondition::{After, Any, Corresponding, Failure, Mutex, Success};
         let judged = |condition, ended, may_run| {
-            let facts = ParentFacts { ended, may_run, has_begun: false };
+            let facts = ParentFacts { ended, may_run, begun_at: None, ended_at: ended.map(|_| NOW) };
             let parent = parent(1, condition, ParentState::of(condition, facts));
             (parent.is_met(), parent.is_impossible())
         };
@@ -427,8 +601,8 @@ mod tests {
 
     #[test]
     fn a_beginning_counts_for_after_alone_and_stays() {
-        let facts = |ended, has_begun| ParentFacts { ended, may_run: true, has_begun };
-        let of = |condition, has_begun| ParentState::of(condition, facts(None, has_begun));
+        let facts = |has_begun: bool| ParentFacts { ended: None, may_run: true, begun_at: has_begun.then_some(NOW), ended_at: None };
+        let of = |condition, has_begun| ParentState::of(condition, facts(has_begun));
         let each = DependencyCondition::ALL.map(|condition| of(condition, true));
         let [unended, has_nodes] = [ParentState::Unended, ParentState::HasNodes];
         assert_eq!(each, [unended, unended, unended, has_nodes, ParentState::Begun, unended]);

@@ -82,6 +82,14 @@ pub fn clock_text(duration: Duration) -> String {
     format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
 }
 
+/// The shortest form that [`parse`] reads: `2d`, `36h`, `90m`, `61s`. Fractions of a second are left out.
+pub fn short_text(duration: Duration) -> String {
+    const UNITS: [(u64, char); 3] = [(86_400, 'd'), (3600, 'h'), (60, 'm')];
+    let seconds = duration.as_secs();
+    let largest = UNITS.into_iter().find(|(unit, _)| seconds > 0 && seconds.is_multiple_of(*unit));
+    largest.map_or_else(|| format!("{seconds}s"), |(unit, letter)| format!("{}{letter}", seconds / unit))
+}
+
 /// The number of the largest unit of which it is a whole number: `7 days`, `36 hours`, `90 minutes`,
 /// `61 seconds`. Fractions of a second are left out.
 pub fn units_text(duration: Duration) -> String {
@@ -101,6 +109,15 @@ mod tests {
         assert_eq!([text(604_800), text(86_400), text(129_600)], ["7 days", "1 day", "36 hours"]);
         assert_eq!([text(3600), text(5400), text(61), text(0)], ["1 hour", "90 minutes", "61 seconds", "0 seconds"]);
         assert_eq!(units_text(Duration::from_millis(1999)), "1 second");
+    }
+
+    #[test]
+    fn a_short_duration_is_read_as_the_same() {
+        for (seconds, short) in [(172_800, "2d"), (129_600, "36h"), (5400, "90m"), (61, "61s"), (0, "0s")] {
+            let duration = Duration::from_secs(seconds);
+            assert_eq!(short_text(duration), short);
+            assert_eq!(parse(short, BareNumber::Minutes), Ok(duration));
+        }
     }
 
     #[test]

@@ -471,6 +471,9 @@ impl AllocationSpec {
         if count > DEPENDENCIES_MAX {
             return Err(invalid("depends-on", format!("{count} allocations given; at most {DEPENDENCIES_MAX} are possible")));
         }
+        if let Some(bad) = self.depends_on.iter().find(|dependency| !dependency.condition.has_valid_delay()) {
+            return Err(invalid("depends-on", format!("{}: a delay has 1 second to 365 days", bad.condition)));
+        }
         let mut named = BTreeSet::new();
         match self.depends_on.iter().find(|dependency| !named.insert(dependency.on)) {
             Some(twice) => Err(invalid("depends-on", format!("allocation {} is named twice: give one condition", twice.on.short()))),
@@ -722,6 +725,9 @@ mod tests {
         let on = |number| Dependency { on: AllocationId(Uuid::from_u128(number)), condition: DependencyCondition::Any };
         refused(&|s| s.depends_on = vec![on(1), on(2), on(1)], "depends-on");
         refused(&|s| s.depends_on = (0..=DEPENDENCIES_MAX as u128).map(on).collect(), "depends-on");
+        for seconds in [0, 31_536_001] {
+            refused(&|s| s.depends_on = vec![Dependency { condition: DependencyCondition::AfterDelay { seconds }, ..on(1) }], "depends-on");
+        }
         let mut many = spec();
         many.depends_on = (0..DEPENDENCIES_MAX as u128).map(on).collect();
         assert_eq!(many.validate(), Ok(()));

@@ -109,8 +109,8 @@ fn of_loop(scaling: &Scaling, policy: &ScalePolicy, state: &ScalingState, now: T
     }
     if state.oscillates() {
         lines.push(format!(
-            "Their number turned between up and down {} times in a row. Submit the service with a longer --scale-cooldown or longer \
-             windows, or with another --scale-target.",
+            "Their number turned between up and down {} times in a row. Give the service another target (`lattice update ID \
+             --scale-target X`), or submit it with a longer --scale-cooldown or longer windows.",
             state.alternations
         ));
     }

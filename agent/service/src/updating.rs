@@ -1,13 +1,15 @@
-//! `AllocationService.Update`: changes the walltime, the preemption class, the name or the tags of submitted work. The
-//! quorum checks the change.
+//! `AllocationService.Update`: changes the walltime, the preemption class, the name or the tags of submitted work, or the
+//! bounds and the target of a scaled service. The quorum checks the change.
 
 use super::Api;
 use super::groups::refuse_part;
 use lattice_api::operator::METADATA;
 use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
-use lattice_ledger::{Action, AllocationChange};
+use lattice_ledger::{Action, AllocationChange, ScalingChange};
+use lattice_model::Amount;
 use lattice_model::duration::clock_text;
+use lattice_model::scaling::NoAmount;
 use lattice_quorum_client::wire::Request as Ask;
 use std::time::Duration;
 use tonic::{Request, Status};
@@ -15,9 +17,12 @@ use tonic::{Request, Status};
 pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationRequest>) -> Result<v1::UpdateAllocationResponse, Status> {
     let caller = api.caller(&request).await?;
     let operator = if request.metadata().contains_key(METADATA) { Some(api.operator(&request).await?) } else { None };
-    let v1::UpdateAllocationRequest { key, walltime, preemption_class, name, tags } = request.into_inner();
-    if walltime.is_none() && preemption_class.is_none() && name.is_none() && tags.is_empty() {
-        return Err(Status::invalid_argument("nothing is to be changed: give a walltime, a preemption class, a name or tags"));
+    let v1::UpdateAllocationRequest { key, walltime, preemption_class, name, tags, replicas_min, replicas_max, scale_target } =
+        request.into_inner();
+    let scaling = scaling_change(replicas_min, replicas_max, scale_target.as_deref())?;
+    if walltime.is_none() && preemption_class.is_none() && name.is_none() && tags.is_empty() && scaling.is_none() {
+        let text = "nothing is to be changed: give a walltime, a preemption class, a name, tags, or how a service scales";
+        return Err(Status::invalid_argument(text));
     }
     let too_high = |_| Status::invalid_argument("preemption_class: it must be 0 to 10");
     let preemption_class = preemption_class.map(u8::try_from).transpose().map_err(too_high)?;
@@ -32,7 +37,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     }
     let before = allocation.spec.walltime;
     let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
-    let change = AllocationChange { name, walltime, preemption_class, tags: tags.into_iter().collect() };
+    let change = AllocationChange { name, walltime, preemption_class, tags: tags.into_iter().collect(), scaling };
     let as_operator = operator.is_some();
     let ask = Ask::from(Action::UpdateAllocation { allocation: allocation.id, by: caller.principal, change, as_operator });
     let ask = match operator {
@@ -47,6 +52,14 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         is_task_group: allocation.is_task_group(),
         is_scaled: allocation.is_scaled_service(),
     })
+}
+
+/// How a scaled service is to scale from now on; `None`: as it does.
+fn scaling_change(replicas_min: Option<u32>, replicas_max: Option<u32>, target: Option<&str>) -> Result<Option<ScalingChange>, Status> {
+    let no_amount = |error: NoAmount| Status::invalid_argument(format!("scale-target: {error}"));
+    let target = target.map(str::parse::<Amount>).transpose().map_err(no_amount)?;
+    let change = ScalingChange { replicas_min, replicas_max, target };
+    Ok(Some(change).filter(|change| *change != ScalingChange::default()))
 }
 
 /// The walltime that a request asks for. The quorum gets the whole walltime, so that a repetition does not change it
@@ -76,6 +89,16 @@ fn new_walltime(wanted: Walltime, before: Option<Duration>) -> Result<Duration, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bounds_and_a_target_are_one_change_and_none_of_them_is_no_change() {
+        let scaling = |least, most, target| scaling_change(least, most, target).map_err(|status| status.message().to_owned());
+        assert_eq!(scaling(None, None, None), Ok(None));
+        let change = ScalingChange { replicas_min: Some(2), replicas_max: None, target: Some(Amount(700_000)) };
+        assert_eq!(scaling(Some(2), None, Some("0.7")), Ok(Some(change)));
+        let refused = scaling(None, Some(4), Some("100ms")).unwrap_err();
+        assert!(refused.starts_with("scale-target: \"100ms\" is no number"), "{refused}");
+    }
 
     #[test]
     fn a_walltime_is_given_as_a_whole_or_as_a_difference() {

@@ -37,5 +37,5 @@ pub(super) fn all_from_model(spec: &AllocationSpec) -> Vec<v1::Dependency> {
 }
 
 fn from_model(dependency: &Dependency) -> v1::Dependency {
-    v1::Dependency { r#ref: dependency.on.to_string(), condition: dependency.condition.name().to_owned() }
+    v1::Dependency { r#ref: dependency.on.to_string(), condition: dependency.condition.to_string() }
 }

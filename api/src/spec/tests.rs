@@ -209,6 +209,8 @@ fn dependencies_are_read_and_their_condition_is_success_unless_another_one_is_na
         ("any", DependencyCondition::Any),
         ("mutex", DependencyCondition::Mutex),
         ("after", DependencyCondition::After),
+        ("after+5", DependencyCondition::AfterDelay { seconds: 300 }),
+        ("after+90s", DependencyCondition::AfterDelay { seconds: 90 }),
         ("corresponding", DependencyCondition::Corresponding),
     ] {
         assert_eq!(read(ID, written), Ok(vec![Dependency { on: ID.parse().unwrap(), condition }]));
@@ -216,7 +218,8 @@ fn dependencies_are_read_and_their_condition_is_success_unless_another_one_is_na
     for (on, condition, piece) in [
         ("1f0c9a4e", "", "is not an id"),
         (ID, "ok", "\"ok\" is no condition"),
-        (ID, "after+5", "no delay is possible"),
+        (ID, "after+soon", "has no valid delay"),
+        (ID, "after+366d", "365 days at most"),
         (ID, "singleton", "write singleton alone"),
         ("", "any", "is not an id"),
     ] {
@@ -508,7 +511,8 @@ prop_compose! {
 }
 
 fn dependencies() -> impl Strategy<Value = Vec<Dependency>> {
-    let conditions = prop::sample::select(DependencyCondition::ALL.to_vec());
+    let delayed = (1..=31_536_000_u32).prop_map(|seconds| DependencyCondition::AfterDelay { seconds });
+    let conditions = prop_oneof![prop::sample::select(DependencyCondition::ALL.to_vec()), delayed];
     let named = prop::collection::btree_map(any::<u128>(), conditions, 0..4);
     named.prop_map(|named| {
         let dependency = |(number, condition)| Dependency { on: lattice_model::AllocationId(uuid::Uuid::from_u128(number)), condition };

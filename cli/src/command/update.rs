@@ -8,12 +8,15 @@ use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
 use lattice_cli_syntax::args::update::{Changes, NewWalltime, Update};
 use lattice_cli_syntax::flags::tags_once;
+use lattice_model::count::counted;
 use lattice_model::duration::clock_text;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
-    let Update { ids, changes: Changes { walltime, preemption_class, name, tags } } = args;
+    let Update { ids, changes } = args;
+    let scaling = scaling_texts(&changes);
+    let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target } = changes;
     let walltime = walltime.map(new_walltime).transpose()?;
     let tags = tags_once(&tags)?;
     let client = session.connect().await?;
@@ -27,6 +30,9 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
                     preemption_class,
                     name: name.clone(),
                     tags: tags.clone().into_iter().collect(),
+                    replicas_min: min_nodes,
+                    replicas_max: max_nodes,
+                    scale_target: scale_target.map(|target| target.to_string()),
                 };
                 answer(client.allocations().update(request)).await
             }
@@ -47,8 +53,10 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     }
     let changed = |id: &String| {
         let (walltime_seconds, parts) = now.get(id).copied().unzip();
-        let changed = changed_text(walltime.and(walltime_seconds), preemption_class, name.as_deref(), &tags);
-        changed + parts.unwrap_or_default()
+        let changed = changed_texts(walltime.and(walltime_seconds), preemption_class, name.as_deref(), &tags);
+        // The bounds and the target concern no replica.
+        let parts = parts.filter(|_| !changed.is_empty());
+        [changed, scaling.clone()].concat().join(", ") + parts.unwrap_or_default()
     };
     print_done(session, &done, |(id, _)| format!("Allocation {} has {}\n", short(id), changed(id)))?;
     Ok(exit)
@@ -63,13 +71,21 @@ fn new_walltime(typed: NewWalltime) -> Result<Walltime, Failure> {
     })
 }
 
-/// What it has now, of what was to be changed.
-fn changed_text(
+/// How a service scales now, of what was to be changed.
+fn scaling_texts(changes: &Changes) -> Vec<String> {
+    let least = changes.min_nodes.map(|least| format!("at least {}", counted(least, "replica")));
+    let most = changes.max_nodes.map(|most| format!("at most {}", counted(most, "replica")));
+    let target = changes.scale_target.map(|target| format!("the target {target}"));
+    [least, most, target].into_iter().flatten().collect()
+}
+
+/// What it has now, of what else was to be changed.
+fn changed_texts(
     walltime_seconds: Option<u64>,
     preemption_class: Option<u32>,
     name: Option<&str>,
     tags: &BTreeMap<String, String>,
-) -> String {
+) -> Vec<String> {
     let walltime = walltime_seconds.map(|seconds| format!("a walltime of {}", clock_text(Duration::from_secs(seconds))));
     let class = preemption_class.map(|class| format!("preemption class {class}"));
     let name = name.map(|name| format!("the name {name}"));
@@ -77,7 +93,7 @@ fn changed_text(
         true => format!("no tag {tag}"),
         false => format!("the tag {tag}={value}"),
     });
-    [walltime, class, name].into_iter().flatten().chain(tags).collect::<Vec<_>>().join(", ")
+    [walltime, class, name].into_iter().flatten().chain(tags).collect()
 }
 
 #[cfg(test)]
@@ -87,12 +103,28 @@ mod tests {
     #[test]
     fn what_was_changed_is_printed_as_it_is_now() {
         let none = BTreeMap::new();
-        assert_eq!(changed_text(Some(5400), None, None, &none), "a walltime of 01:30:00");
-        let all = changed_text(Some(5400), Some(7), Some("night run"), &none);
-        assert_eq!(all, "a walltime of 01:30:00, preemption class 7, the name night run");
-        assert_eq!(changed_text(None, Some(0), None, &none), "preemption class 0");
+        assert_eq!(changed_texts(Some(5400), None, None, &none), ["a walltime of 01:30:00"]);
+        let all = changed_texts(Some(5400), Some(7), Some("night run"), &none);
+        assert_eq!(all, ["a walltime of 01:30:00", "preemption class 7", "the name night run"]);
+        assert_eq!(changed_texts(None, Some(0), None, &none), ["preemption class 0"]);
         let tags = [("a", "1"), ("b", "")].map(|(tag, value)| (tag.to_owned(), value.to_owned())).into();
-        assert_eq!(changed_text(None, None, None, &tags), "the tag a=1, no tag b");
+        assert_eq!(changed_texts(None, None, None, &tags), ["the tag a=1", "no tag b"]);
+    }
+
+    #[test]
+    fn bounds_and_a_target_are_printed_as_they_are_now() {
+        let none = Changes {
+            walltime: None,
+            preemption_class: None,
+            name: None,
+            tags: vec![],
+            min_nodes: None,
+            max_nodes: None,
+            scale_target: None,
+        };
+        assert!(scaling_texts(&none).is_empty());
+        let all = Changes { min_nodes: Some(1), max_nodes: Some(6), scale_target: "0.70".parse().ok(), ..none };
+        assert_eq!(scaling_texts(&all), ["at least 1 replica", "at most 6 replicas", "the target 0.7"]);
     }
 
     #[test]

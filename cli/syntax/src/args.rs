@@ -127,7 +127,7 @@ pub enum Command {
     /// Let held allocations get nodes again
     #[command(visible_alias = "release")]
     Resume(Later<Resume>),
-    /// Change the walltime, the preemption class, the name or the tags of allocations
+    /// Change the walltime, the preemption class, the name or the tags of allocations, or how a service scales
     Update(Later<Update>),
     /// End the current attempt of allocations, and put them back into the queue
     Requeue(Later<Requeue>),
@@ -255,6 +255,7 @@ mod tests {
             "top 1f0c[3]",
             "submit --depends-on=12345:success script.sh",
             "submit --depends-on 12345,@last:any script.sh",
+            "submit --depends-on 12345:after+10m script.sh",
             "launch --depends-on=12345 hostname",
             "submit -N 2 --requeue script.sh",
             "submit --requeue=always -o name -- true",
@@ -279,6 +280,7 @@ mod tests {
             "update 12345 @last --walltime=90",
             "update 12345 -t +1h",
             "update 12345 -t -30m --preemption-class=4 --name=night-run",
+            "update 12345 --min-nodes=2 --max-nodes 6 --scale-target=0.7",
             "signal 12345",
             "signal 12345 -s term --to=script",
             "submit --dry-run -N 2 script.sh",
@@ -440,6 +442,7 @@ mod tests {
             ("update 1 -t 0", "more than 0"),
             ("update 1 -t +soon", "24h"),
             ("update 1 --preemption-class=11", "0..=10"),
+            ("update 1 --scale-target=much", "is no number"),
             ("preempt 1 --deadline=0", "1s to 24h"),
             ("preempt 1 --deadline=86401", "1s to 24h"),
             ("checkpoint create 1 --deadline=0s", "1s to 24h"),

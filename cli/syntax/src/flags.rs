@@ -116,10 +116,10 @@ pub struct SubmitFlags {
     #[arg(long, alias = "max_requeues", value_name = "N", overrides_with = "max_requeues", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub max_requeues: Option<u32>,
     /// Begin only when other allocations are as they must be: ID or ID:CONDITION, separated by commas. The condition is
-    /// success, failure, any (its end), after (its beginning), mutex (it has no nodes: the two never run at the same time)
-    /// or corresponding (of two task groups: each task waits for the success of that with the same index). If one can
-    /// never be met, this allocation ends as Cancelled. singleton: when all that you submitted before under the same name
-    /// is gone [default CONDITION: success]
+    /// success, failure, any (its end), after (its beginning), after+10m (10 minutes later), mutex (it has no nodes: the
+    /// two never run at the same time) or corresponding (of two task groups: each task waits for the success of that with
+    /// the same index). If one can never be met, this allocation ends as Cancelled. singleton: when all that you submitted
+    /// before under the same name is gone [default CONDITION: success]
     #[arg(long, alias = "depends_on", value_name = "ID[:CONDITION]", value_delimiter = ',', value_parser = parse_dependency)]
     pub depends_on: Vec<v1::Dependency>,
     /// What it does on a node that is cut off from the cluster [default: continue]
@@ -657,6 +657,7 @@ mod tests {
         assert_eq!(both.first_allocation_option(), Some("--depends-on"));
         assert_eq!(named(both), ["2f0c:failure", "1f0c:success"]);
         assert_eq!(named(flags("--depends-on=singleton,1f0c:after")), [":singleton", "1f0c:after"]);
+        assert_eq!(named(flags("--depends-on=1f0c:after+10,2f0c:after+3s")), ["1f0c:after+10m", "2f0c:after+3s"]);
         assert!(Line::try_parse_from(["x", "--depends-on=1f0c:ok"]).is_err());
     }
 

@@ -129,6 +129,10 @@ fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> Usa
             .with_hint("`lattice submit --task-group=0-99 SCRIPT` runs a script once for each index; the script may use `lattice launch`");
     }
     let scales = ScalingFlags::NAMES.contains(&option) || REPLICA_OPTIONS.contains(&option);
+    if command == "update" && scales {
+        return UsageError::new(format!("{option}: `lattice update` cannot change that"))
+            .with_hint("--min-nodes, --max-nodes and --scale-target can be changed; submit the service again for the rest");
+    }
     if command != "submit" && scales {
         return UsageError::new(format!("{option}: `lattice {command}` has no replicas: only a submission is a scaled service"))
             .with_hint("`lattice submit --reactive --min-nodes=1 --max-nodes=8 SCRIPT` runs a script in 1 to 8 replicas");
@@ -148,7 +152,7 @@ fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> Usa
             Rule::Export => error.with_hint("use --export and --env"),
             Rule::Dependency => error.with_hint(
                 "use --depends-on=ID:success for afterok, ID:failure for afternotok, ID:any for afterany, ID:after for after, \
-                 ID:corresponding for aftercorr, and singleton as it is",
+                 ID:after+10m for after:ID+10, ID:corresponding for aftercorr, and singleton as it is",
             ),
         };
     }
@@ -211,6 +215,7 @@ mod tests {
             ("login", "`lattice login` is not built yet", "no login is needed"),
             ("submit --site=b job.sh", "--site is not built yet", "--endpoint"),
             ("launch --reactive hostname", "--reactive: `lattice launch` has no replicas", "`lattice submit --reactive --min-nodes=1"),
+            ("update 1 --scale-metric=q", "--scale-metric: `lattice update` cannot change that", "--scale-target can be changed"),
             ("session --max-nodes=4", "--max-nodes: `lattice session` has no replicas", "--max-nodes=8 SCRIPT`"),
             ("submit --replicas=4 job.sh", "--replicas: `lattice submit` has no such option", "--reactive --min-nodes=N"),
             ("submit --scale-targte=4 job.sh", "--scale-targte:", "did you mean --scale-target?"),

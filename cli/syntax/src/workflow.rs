@@ -373,6 +373,7 @@ allocations:
     depends_on:
       - train
       - {ref: 1f0c9a4e, condition: any}
+      - preprocess: after+90m
       - singleton
 ";
         let read = read("w.yaml", text).unwrap();
@@ -387,7 +388,7 @@ allocations:
         assert_eq!(second.flags.env, [("A".to_owned(), "b".to_owned())]);
         let on = |step: &WorkflowStep| step.flags.depends_on.iter().map(|d| format!("{}:{}", d.r#ref, d.condition)).collect::<Vec<_>>();
         assert_eq!(on(second), ["preprocess:success"]);
-        assert_eq!(on(third), ["train:success", "1f0c9a4e:any", ":singleton"]);
+        assert_eq!(on(third), ["train:success", "1f0c9a4e:any", "preprocess:after+90m", ":singleton"]);
         assert_eq!(third.program, StepProgram::Script { path: "report.sh".into(), args: vec!["-v".into()] });
     }
 
@@ -401,6 +402,7 @@ allocations:
         assert!(with("    mem: 1.5\n").contains("write it in quotes"));
         assert!(with("    script: y.sh\n").contains("line 4: step a: give an entrypoint or a script"));
         assert!(with("    depends_on:\n      - b: maybe\n").contains("\"maybe\" is no condition"));
+        assert!(with("    depends_on:\n      - b: after+soon\n").contains("\"after+soon\" has no valid delay"));
         assert!(with("    depends_on:\n      - b: success\n        c: any\n").contains("a dash of its own"));
         let twice = with("    depends_on: [b]\n    depends-on: [c]\n");
         assert!(twice.contains("a step has depends_on or depends-on, not both"), "{twice}");

@@ -224,7 +224,7 @@ fn slurm(w: &World) {
     w.completed(&after);
     assert_eq!(text(&w.ended(&never), "state"), "Cancelled");
     assert_eq!(files.lines(), ["after"]);
-    for (dependency, piece) in [("after:1f0c+5", "no delay is possible"), ("afterok:1f0c?afterok:2f0c", "all jobs of the list count")] {
+    for (dependency, piece) in [("after:1f0c+x", "no number of minutes"), ("afterok:1f0c?afterok:2f0c", "all jobs of the list count")] {
         let refused = w.run(&["submit", &script("refused.sh", dependency, "true")]);
         assert!(refused.code() == 2 && refused.err().contains("line 2") && refused.err().contains(piece), "{}", refused.err());
     }

@@ -1,6 +1,6 @@
 //! Work that begins after the beginning of other work, task by task with another group, or only once of its name.
 
-use crate::harness::{Folder, Group, World};
+use crate::harness::{Folder, Group, World, ms};
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
 use serde_json::json;
@@ -12,10 +12,11 @@ static DEPENDENCY_KINDS: Group = Group::large("dependency_kinds");
 pub fn trials() -> Vec<Trial> {
     vec![
         DEPENDENCY_KINDS.test("what_waits_for_a_beginning_runs_beside_it", &[], after),
+        DEPENDENCY_KINDS.test("what_waits_for_a_time_after_a_beginning_begins_then", &[], delayed),
         DEPENDENCY_KINDS.test("a_singleton_runs_when_all_earlier_work_of_its_name_is_gone", &[], singleton),
         DEPENDENCY_KINDS.test("tasks_begin_one_by_one_when_their_counterparts_have_succeeded", &[], corresponding),
         DEPENDENCY_KINDS.test("scripts_of_slurm_and_files_of_steps_have_the_same_kinds", &[], files_and_scripts),
-        DEPENDENCY_KINDS.test("groups_that_do_not_correspond_and_delays_are_refused", &[], refused),
+        DEPENDENCY_KINDS.test("groups_that_do_not_correspond_and_bad_delays_are_refused", &[], refused),
     ]
 }
 
@@ -82,6 +83,29 @@ fn after(w: &World) {
     w.completed(&waits);
 }
 
+fn delayed(w: &World) {
+    const DELAY_MS: u64 = 5000;
+    let files = Files::new();
+    let first = submit(w, "first", &["--hold"], &files.waits("go"));
+    let later = submit(w, "later", &["--depends-on", &format!("{first}:after+5s")], &files.writes("later"));
+    assert_eq!(message(w, &later), format!("waits for {} (first) to begin (and 5 seconds more)", &first[..8]));
+    w.ok(&["resume", &first]);
+    w.running(&first);
+    let sentence = format!(": 5 seconds after {} (first) began", &first[..8]);
+    // On a busy machine, it may have begun before anybody looks.
+    w.wait("the time until which it waits", || {
+        let now = w.status(&later);
+        text(&now, "state") != "Pending" || text(&now, "status_message").ends_with(&sentence)
+    });
+    let later = w.completed(&later);
+    assert!(ms(&later, "started_at") >= ms(&w.status(&first), "started_at") + DELAY_MS, "{later}");
+    assert_eq!(later["dependencies"][0]["condition"], "after+5s");
+    files.open("go");
+    w.completed(&first);
+    // It is over already.
+    w.completed(&submit(w, "latest", &["--depends-on", &format!("{first}:after+5s")], "true"));
+}
+
 fn singleton(w: &World) {
     let files = Files::new();
     let first = submit(w, "nightly", &[], &files.waits("go"));
@@ -144,6 +168,9 @@ fn files_and_scripts(w: &World) {
     let alone = slurm("alone", "singleton");
     let beside = slurm("beside", &format!("after:{first}"));
     w.completed(&beside);
+    let much_later = slurm("much_later", &format!("after:{first}+10"));
+    assert_eq!(w.status(&much_later)["dependencies"][0]["condition"], "after+10m");
+    w.ok(&["cancel", &much_later]);
     files.open("go");
     w.completed(&alone);
     assert_eq!(files.lines(), ["beside", "alone"]);
@@ -163,7 +190,9 @@ fn refused(w: &World) {
     let single = submit(w, "single", &["--hold"], "true");
     for (on, code, piece) in [
         (format!("{single}:corresponding"), 4, "corresponding is between two task groups"),
-        (format!("{single}:after+5"), 2, "no delay is possible"),
+        (format!("{single}:after+soon"), 2, "has no valid delay"),
+        (format!("{single}:after+366d"), 2, "365 days at most"),
+        (format!("{single}?{single}"), 2, "submit the work with --hold"),
         (format!("{single}:singleton"), 2, "write singleton alone"),
     ] {
         let refused = w.run(&["submit", "--task-group=0-1", "--depends-on", &on, &script]);

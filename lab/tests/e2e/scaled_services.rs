@@ -53,6 +53,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         SCALED.test("from_two_to_six_and_back_under_load_no_request_fails", HOSTS, under_load),
         SCALED.test("by_hand_within_its_bounds_and_the_registry_follows", HOSTS, by_hand),
+        SCALED.test("other_bounds_hold_at_once_and_the_replicas_follow", HOSTS, other_bounds),
         SCALED.test("a_killed_replica_and_one_of_a_lost_node_are_replaced", HOSTS, killed),
         SCALED.test("whose_program_fails_at_once_fails_with_its_reason", HOSTS, fails),
         SCALED.test("a_metric_that_is_gone_changes_nothing_and_others_series_do_not_count", STORED, by_stored_metric),
@@ -262,6 +263,38 @@ fn by_hand(w: &World) {
     w.ok(&["cancel", &id, &other]);
     assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
     refused(w, &["scale", &id, "2"], 4, "stays as it is: it is Cancelled");
+    w.assert_nothing_left();
+}
+
+fn other_bounds(w: &World) {
+    let script = w.script("bounds.sh", LEAVES);
+    let id = submit(w, 1, 2, &["--drain-signal=USR1", "--drain-grace=30s", "--expose=bounds:9000", &script]);
+    wait_replicas(w, &id, "bounds", 1);
+    w.ok(&["update", &id, "--min-nodes=3", "--max-nodes=4"]);
+    wait_replicas(w, &id, "bounds", 3);
+    let now = w.status(&id);
+    assert_eq!((&now["scaling"]["replicas_min"], &now["scaling"]["replicas_max"]), (&3.into(), &4.into()), "{now}");
+    let change = &scaling(&now)["change"];
+    assert_eq!((&change["from"], &change["to"], text(change, "by").as_str()), (&1.into(), &3.into(), "root"), "{change}");
+    refused(w, &["scale", &id, "2"], 4, "has 3 to 4 replicas, and 2 were asked for");
+    refused(w, &["scale", &id, "2"], 4, &format!("`lattice update {} --min-nodes N --max-nodes M`", &id[..8]));
+    refused(w, &["update", &id, "--max-nodes=2"], 2, "the least comes first");
+    refused(w, &["update", &id, "--scale-target=0.5"], 4, "it scales by no metric");
+    let other = w.submit(&["--cores=1", "--walltime=5m", "--", "/bin/sleep", "300"]);
+    refused(w, &["update", &other, "--max-nodes=2"], 4, &format!("allocation {other} is no scaled service"));
+    let of_nobody = w.run_as(NOBODY, &["update", &id, "--max-nodes=6"]);
+    assert!(of_nobody.code() == 4 && of_nobody.err().contains("belongs to"), "{}", of_nobody.err());
+    assert_eq!(count(&w.status(&id), "wanted"), 3);
+
+    // The latest ones leave, and the first one never ended.
+    let first = text(&w.status(&replica(&id, 0)), "id");
+    w.ok(&["update", &id, "--min-nodes=1", "--max-nodes=1"]);
+    let left = wait_replicas(w, &id, "bounds", 1);
+    assert_eq!(left.into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [first]);
+    w.wait_log(&replica(&id, 2), "leaving\n");
+    w.ok(&["cancel", &id, &other]);
+    assert_eq!(text(&w.ended(&id), "state"), "Cancelled");
+    w.ended(&other);
     w.assert_nothing_left();
 }
 

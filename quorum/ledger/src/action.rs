@@ -363,7 +363,8 @@ commands! { |ledger, context|
     HoldAllocation { allocation: AllocationId, by: Principal }
         => 1, Keeps, User(by, *allocation), 256, ledger.hold_allocation(context, *allocation, by);
 
-    /// Changes the name, the walltime or the preemption class of an allocation that has not ended.
+    /// Changes the name, the tags, the walltime or the preemption class of an allocation that has not ended, or
+    /// the bounds and the target of a scaled service.
     UpdateAllocation { allocation: AllocationId, by: Principal, change: AllocationChange, as_operator: bool }
         => 1, New,
         UserOrOperator { by, allocation: *allocation, as_operator, methods: &["AllocationService/Update"] }, change.bytes_about(),

@@ -13,7 +13,8 @@
 //! (`Action::SettleDependents`).
 //!
 //! A child's record keeps what it needs of its parents. So a parent is kept only until all that depend
-//! on it are settled.
+//! on it are settled. A delay after a beginning is in the child's record as the time at which it ends, and
+//! the leader's clock ends it ([`super::waits`]).
 //!
 //! Which tasks of a group wait for tasks of another one: [`super::corresponding`]. What a singleton
 //! waits for: [`super::singletons`].
@@ -65,9 +66,11 @@ impl Ledger {
                 let followers = more + self.task_groups.get(on).map_or(0, |tasks| tasks.follower_count());
                 return may_correspond(spec.tasks.is_some(), parent.is_task_group(), followers).or_else(refused);
             }
-            DependencyCondition::Success | DependencyCondition::Failure | DependencyCondition::Any | DependencyCondition::After => {
-                return Ok(());
-            }
+            DependencyCondition::Success
+            | DependencyCondition::Failure
+            | DependencyCondition::Any
+            | DependencyCondition::After
+            | DependencyCondition::AfterDelay { .. } => return Ok(()),
         }
         if !self.may_affect(owner, parent) {
             return refused(DependencyRefusal::NotYours);
@@ -192,7 +195,8 @@ impl Ledger {
         let allocation = self.allocations.get(&id)?;
         let ended = Some(allocation.state).filter(|state| state.is_terminal());
         let may_run = self.holdings.unfenced_of(id) > 0 || self.has_lanes(id);
-        Some(ParentFacts { ended, may_run, has_begun: allocation.has_ever_begun() })
+        let ended_at = allocation.ended_at.filter(|_| ended.is_some());
+        Some(ParentFacts { ended, may_run, begun_at: allocation.first_begun_at(), ended_at })
     }
 
     /// Whether an end, or that of a task, has not reached all that depend on it, a task group or scaled
@@ -245,7 +249,7 @@ impl Ledger {
             let excludes = |allocation: &Allocation| allocation.dependencies.iter().any(|all| all.excluded().next().is_some());
             // Before its end, only those have to know something that must not run beside it, or begin after it has.
             if now.ended.is_some()
-                || (now.has_begun && !before.has_begun)
+                || (now.begun_at.is_some() && before.begun_at.is_none())
                 || self.allocations.get(&id).is_some_and(|allocation| excludes(allocation))
             {
                 self.unsettled.insert(id, None);

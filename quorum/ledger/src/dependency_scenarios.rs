@@ -5,11 +5,11 @@ use super::scenarios::{Story, id, node, prepared, released, spec, user};
 use super::{Action, DependencyRefusal, EndedLimitsChange, Ledger, NodeStateChange, Outcome, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::dependency::{
     DEPENDENCIES_MAX,
-    DependencyCondition::{self, After, Any, Corresponding, Failure, Mutex, Success},
+    DependencyCondition::{self, After, AfterDelay, Any, Corresponding, Failure, Mutex, Success},
 };
 use lattice_model::{
     AllocationSpec, AllocationState, AuditAction, Dependency, EndReason, Entrypoint, Epoch, NodeState, Parent, ParentState, ReportItem,
-    RequeuePolicy,
+    RequeuePolicy, Timestamp,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -203,6 +203,115 @@ fn a_beginning_is_waited_for_once_and_a_requeue_does_not_take_it_back() {
     invariant_indexes_equal_scans(&s.ledger);
 }
 
+const TEN_MINUTES: DependencyCondition = AfterDelay { seconds: 600 };
+
+/// Lets time pass until then, and ends by the leader's clock what is over.
+fn passes(s: &mut Story, until: Timestamp) {
+    s.pass(until.since_ms(s.now()));
+    assert!(s.ledger.waits_are_due(s.now()));
+    s.done(Action::EndWaits { now: s.now() });
+}
+
+#[test]
+fn a_delay_counts_from_the_first_beginning_and_the_leaders_clock_ends_it() {
+    let mut s = Story::new(2);
+    s.submit(1, 1, RequeuePolicy::OnNodeFailure, 3);
+    depends(&mut s, 2, &[(1, TEN_MINUTES)]);
+    assert_eq!(awaited(&s, 2).as_deref(), Some("waits for 00000001 (a) to begin (and 10 minutes more)"));
+    let epoch = s.claimed(1, &[0]);
+    assert_eq!(parents(&s, 2)[0].state, ParentState::Unended, "its node prepares it");
+    s.report(0, prepared(1, epoch));
+    let until = Timestamp(s.now().0 + 600_000);
+    assert_eq!(parents(&s, 2)[0].state, ParentState::Delayed { until, begun: true });
+    let sentence = format!("waits until {until}: 10 minutes after 00000001 (a) began");
+    assert_eq!(awaited(&s, 2), Some(sentence.clone()));
+    assert_eq!(s.claim(2, &[1]).unwrap_err().to_string(), format!("allocation {} {sentence}", id(2)));
+    // A requeue does not begin it anew, and an end does not shorten it.
+    s.done(Action::RequeueAllocation { allocation: id(1), epoch, by: user(7), reason: "x".into() });
+    s.report(0, released(1, epoch));
+    depends(&mut s, 3, &[(1, TEN_MINUTES)]);
+    let again = runs(&mut s, 1, 0);
+    exits(&mut s, 1, 0, again, 0);
+    assert_eq!([2, 3].map(|number| awaited(&s, number)), [Some(sentence.clone()), Some(sentence)]);
+    assert!(!s.ledger.waits_are_due(Timestamp(until.0 - 1)) && s.ledger.waits_are_due(until));
+    invariant_indexes_equal_scans(&s.ledger);
+    passes(&mut s, until);
+    assert_eq!([2, 3].map(|number| (waits(&s, number), parents(&s, number)[0].state)), [(true, ParentState::Begun); 2]);
+    assert!(s.ledger.allocation(id(2)).unwrap().queued_at() >= until, "the time before does not count as waiting");
+    assert!(!s.ledger.waits_are_due(Timestamp(u64::MAX)));
+    runs(&mut s, 2, 1);
+    invariant_indexes_equal_scans(&s.ledger);
+}
+
+#[test]
+fn a_delay_outlives_a_snapshot_and_the_record_of_what_began() {
+    let mut s = Story::new(1);
+    let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
+    let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
+    s.done(Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size: None, by });
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    depends(&mut s, 2, &[(1, TEN_MINUTES)]);
+    let epoch = runs(&mut s, 1, 0);
+    let until = Timestamp(s.now().0 + 600_000);
+    exits(&mut s, 1, 0, epoch, 0);
+    s.report(0, released(1, epoch));
+    // The next end forgets it.
+    s.submit(4, 1, RequeuePolicy::Never, 0);
+    s.done(Action::Cancel { id: id(4), by: user(7) });
+    assert!(s.ledger.allocation(id(1)).is_none());
+    let restored: Ledger = rmp_serde::from_slice(&rmp_serde::to_vec_named(&s.ledger).unwrap()).unwrap();
+    assert_eq!(restored, s.ledger);
+    s.ledger = restored;
+    assert!(!waits(&s, 2) && !s.ledger.waits_are_due(Timestamp(until.0 - 1)));
+    passes(&mut s, until);
+    assert!(waits(&s, 2));
+    invariant_indexes_equal_scans(&s.ledger);
+}
+
+#[test]
+fn a_delay_counts_from_an_end_without_a_beginning_and_may_be_over_at_the_submission() {
+    let mut s = Story::new(0);
+    s.submit(1, 1, RequeuePolicy::Never, 0);
+    depends(&mut s, 2, &[(1, TEN_MINUTES)]);
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    let until = Timestamp(s.now().0 + 600_000);
+    assert_eq!(awaited(&s, 2), Some(format!("waits until {until}: 10 minutes after 00000001 (a) ended")));
+    depends(&mut s, 3, &[(1, TEN_MINUTES)]);
+    assert_eq!(parents(&s, 3)[0].state, ParentState::Delayed { until, begun: false });
+    s.pass(600_000);
+    depends(&mut s, 4, &[(1, TEN_MINUTES)]);
+    assert_eq!([2, 3, 4].map(|number| waits(&s, number)), [false, false, true], "the clock has not ended the others yet");
+    s.done(Action::EndWaits { now: s.now() });
+    assert_eq!([2, 3].map(|number| waits(&s, number)), [true; 2]);
+    invariant_indexes_equal_scans(&s.ledger);
+}
+
+#[test]
+fn all_delays_of_work_must_end_and_those_of_cancelled_work_end_with_it() {
+    let mut s = Story::new(2);
+    for number in [1, 2] {
+        s.submit(number, 1, RequeuePolicy::Never, 0);
+    }
+    for number in [3, 4] {
+        depends(&mut s, number, &[(1, AfterDelay { seconds: 60 }), (2, TEN_MINUTES)]);
+    }
+    runs(&mut s, 1, 0);
+    let first = Timestamp(s.now().0 + 60_000);
+    runs(&mut s, 2, 1);
+    let last = Timestamp(s.now().0 + 600_000);
+    passes(&mut s, first);
+    let states = |s: &Story| parents(s, 3).iter().map(|parent| parent.state).collect::<Vec<_>>();
+    assert_eq!(states(&s), [ParentState::Begun, ParentState::Delayed { until: last, begun: true }]);
+    s.done(Action::Cancel { id: id(4), by: user(7) });
+    invariant_indexes_equal_scans(&s.ledger);
+    passes(&mut s, last);
+    assert!(waits(&s, 3) && states(&s) == [ParentState::Begun; 2]);
+    // Too long a delay is refused, whatever sent it.
+    let long = submission(5, depending(&[(1, AfterDelay { seconds: u32::MAX })]), 7);
+    assert!(matches!(s.act(long), Err(Refusal::Malformed { .. })));
+    invariant_indexes_equal_scans(&s.ledger);
+}
+
 #[test]
 fn submissions_that_cannot_depend_on_something_are_refused_and_change_nothing() {
     let mut s = Story::new(0);
@@ -352,7 +461,7 @@ fn expected(workflow: &Workflow) -> Vec<AllocationState> {
         let is_met = |(on, condition): &(usize, DependencyCondition)| match condition {
             Success => states[*on] == AllocationState::Completed,
             Failure => states[*on] == AllocationState::Failed,
-            Any | Mutex | After | Corresponding => true,
+            Any | Mutex | After | AfterDelay { .. } | Corresponding => true,
         };
         let runs = edges.iter().all(is_met);
         states.push(match (runs, fails) {

@@ -250,7 +250,7 @@ pub use state::{
 pub use task_groups::{LANES_WAITING_OF_USER_MAX, LIVE_WITH_LANES_MAX, lane_id};
 pub use task_states::{LanesObstacle, TASK_RANGES_MAX, TaskCounts, TaskPlace, TaskStates, WhichTasks};
 pub use tenants::{QuotaChange, SoftLimitsChange, TenantChange, TenantStatus};
-pub use updates::AllocationChange;
+pub use updates::{AllocationChange, ScalingChange};
 pub use urgency::Urgency;
 pub use usage::{BudgetReport, UsageOf, UsageReport};
 pub use user_limits::UserLimitsChange;

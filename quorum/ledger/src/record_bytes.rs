@@ -358,8 +358,8 @@ fn dependencies_bytes(Dependencies { parents, predecessor: _, eligible_at: _ }: 
     DEPENDENCIES_BYTES + parents.iter().map(parent).sum::<usize>()
 }
 
-fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _, tags }: &SubmittedValues) -> usize {
-    SUBMITTED_BYTES + text_bytes(name) + pairs_bytes(tags)
+fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _, tags, scaling }: &SubmittedValues) -> usize {
+    SUBMITTED_BYTES + text_bytes(name) + pairs_bytes(tags) + scaling.as_deref().map_or(0, scaling_bytes)
 }
 
 fn attempt_bytes(attempt: &Attempt) -> usize {

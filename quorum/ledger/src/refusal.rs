@@ -311,8 +311,8 @@ impl Refusal {
             Self::LaneOfGroup { group, .. } => format!("name the group, {}: its lanes follow it", group.short()),
             Self::ReplicaOfService { service, .. } => format!("name the service, {}: its replicas follow it", service.short()),
             Self::NotScaled { .. } => "`lattice submit --reactive` submits one; it is scaled by its own id, not by that of a replica".to_owned(),
-            Self::ReplicasOutOfBounds { least, most, .. } => {
-                format!("ask for {least} to {most}, or submit the service again with other --min-nodes and --max-nodes")
+            Self::ReplicasOutOfBounds { id, least, most, .. } => {
+                format!("ask for {least} to {most}, or change that first: `lattice update {} --min-nodes N --max-nodes M`", id.short())
             }
             Self::NotASession { .. } | Self::SessionExists { .. } => "`lattice attach ID` opens a terminal in an allocation that runs".to_owned(),
             Self::NoSuchSession { .. } => "`lattice session list` shows yours".to_owned(),
@@ -428,6 +428,8 @@ pub enum UpdateRefusal {
     HigherWithNodes { state: AllocationState },
     #[error("it has nodes that vCluster {lender} has lent to it, and does not lend to such work")]
     NodesAreLent { lender: String },
+    #[error("it scales by no metric, so it has no target for one")]
+    NoMetric,
 }
 
 impl UpdateRefusal {
@@ -442,6 +444,9 @@ impl UpdateRefusal {
                 "`lattice preempt --hold {id}` has it give its nodes back; it can be changed then, and `lattice resume {id}` lets it continue \
                  on nodes that are not lent by {lender}"
             ),
+            Self::NoMetric => {
+                format!("`lattice scale {id} N` sets its replicas; or submit it again with --scale-metric and --scale-target")
+            }
         }
     }
 }

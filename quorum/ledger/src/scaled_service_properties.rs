@@ -4,7 +4,7 @@
 use super::properties::invariants::invariant_replicas_are_as_wanted;
 use super::properties::scans::invariant_indexes_equal_scans;
 use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
-use super::{Action, Ledger, ListFilter, Outcome, Refusal, ScalingStep, WantedLanes};
+use super::{Action, AllocationChange, Ledger, ListFilter, Outcome, Refusal, ScalingChange, ScalingStep, WantedLanes};
 use lattice_model::claim::ClaimShare;
 use lattice_model::scaling::Step;
 use lattice_model::{
@@ -43,6 +43,11 @@ enum Move {
     Scale {
         replicas: u32,
     },
+    /// A user changes its bounds.
+    Bounds {
+        least: u32,
+        most: u32,
+    },
     /// The loop finds this value, and asks for what it then wants after some seconds.
     Look {
         value: Option<u64>,
@@ -68,6 +73,7 @@ fn a_move() -> impl Strategy<Value = Move> {
         1 => (1..NODES).prop_map(|on| Move::Boot { on }),
         1 => on.prop_map(|on| Move::CancelReplica { on }),
         4 => (0..6u32).prop_map(|replicas| Move::Scale { replicas }),
+        2 => (1..4u32, 1..6u32).prop_map(|(least, most)| Move::Bounds { least, most }),
         6 => (prop::option::weighted(0.9, 0..2_000_000u64), 0..400u64, any::<bool>())
             .prop_map(|(value, seconds, up)| Move::Look { value, seconds, up }),
         1 => prop::bool::weighted(0.1).prop_map(|ends| if ends { Move::Cancel } else { Move::Settle }),
@@ -145,6 +151,31 @@ impl World {
         assert!(matches!(taken, Ok(Outcome::Done) | Err(Refusal::Update { .. } | Refusal::ScalingStep { .. })), "{taken:?}");
     }
 
+    fn scale(&mut self, replicas: u32) {
+        let spec = Arc::clone(&self.ledger().allocation(id(1)).unwrap().spec);
+        let scaling = spec.scaling.as_ref().unwrap();
+        let is_possible = (scaling.replicas_min..=scaling.replicas_max).contains(&replicas);
+        match self.s.act(Action::Scale { id: id(1), replicas, by: user(7) }) {
+            Ok(Outcome::Done) => assert!(is_possible),
+            Err(Refusal::ReplicasOutOfBounds { .. }) => assert!(!is_possible),
+            // It has ended.
+            Err(Refusal::Update { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn change_bounds(&mut self, least: u32, most: u32) {
+        let scaling = ScalingChange { replicas_min: Some(least), replicas_max: Some(most), target: None };
+        let change = AllocationChange { scaling: Some(scaling), ..AllocationChange::default() };
+        match self.s.act(Action::UpdateAllocation { allocation: id(1), by: user(7), change, as_operator: false }) {
+            Ok(Outcome::Done) => assert!(least <= most),
+            Err(Refusal::Malformed { .. }) => assert!(least > most),
+            // It has ended.
+            Err(Refusal::Update { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn act(&mut self, a_move: Move) {
         match a_move {
             Move::Claim { on } => self.claim(on),
@@ -165,12 +196,8 @@ impl World {
                     self.s.done(Action::Cancel { id: allocation, by: user(7) });
                 }
             }
-            Move::Scale { replicas } => match self.s.act(Action::Scale { id: id(1), replicas, by: user(7) }) {
-                Ok(Outcome::Done) => assert!((1..=4).contains(&replicas)),
-                Err(Refusal::ReplicasOutOfBounds { .. }) => assert!(!(1..=4).contains(&replicas)),
-                Err(Refusal::Update { .. }) => {}
-                other => panic!("{other:?}"),
-            },
+            Move::Scale { replicas } => self.scale(replicas),
+            Move::Bounds { least, most } => self.change_bounds(least, most),
             Move::Look { value, seconds, up } => self.look(value, seconds, up),
             Move::Cancel => self.s.done(Action::Cancel { id: id(1), by: user(7) }),
             // Refused once it has ended.
@@ -201,7 +228,8 @@ impl World {
     /// Everything goes right from now on: a service that has not ended gets its nodes.
     fn finish(&mut self) {
         drop(self.s.act(Action::Resume { allocation: id(1), by: user(7) }));
-        drop(self.s.act(Action::Scale { id: id(1), replicas: 3, by: user(7) }));
+        self.change_bounds(1, 4);
+        self.scale(3);
         for _ in 0..40 {
             let service = self.ledger().allocation(id(1)).unwrap();
             let state = service.scaling.as_ref().unwrap();

@@ -8,7 +8,7 @@ use super::scenarios::{SIZE, Story, id, node, registration, spec, user};
 use super::task_groups::lane_id;
 use super::{
     Action, AllocationChange, DependencyRefusal, EndedLimitsChange, ListFilter, NodeStateChange, Outcome, QuotaChange, Refusal,
-    Registration, ScalingStep, UpdateRefusal, UserLimitsChange, WantedLanes,
+    Registration, ScalingChange, ScalingStep, SoftLimitsChange, TenantChange, UpdateRefusal, UserLimitsChange, WantedLanes,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::CHECKPOINTS;
@@ -557,6 +557,142 @@ fn a_changed_service_has_other_replicas_wait_and_those_with_nodes_keep_what_they
     assert_eq!([of(0), of(2)], [("a".to_owned(), service(1, 1).preemption_class), ("other".to_owned(), 3)]);
     let longer = AllocationChange { walltime: Some(Duration::from_secs(600)), ..AllocationChange::default() };
     assert!(matches!(s.act(update(longer)), Err(Refusal::Malformed { .. })), "it has no end");
+    check(&s);
+}
+
+fn rescale(scaling: ScalingChange, by: u32) -> Action {
+    let change = AllocationChange { scaling: Some(scaling), ..AllocationChange::default() };
+    Action::UpdateAllocation { allocation: id(1), by: user(by), change, as_operator: false }
+}
+
+fn bounds(replicas_min: Option<u32>, replicas_max: Option<u32>) -> ScalingChange {
+    ScalingChange { replicas_min, replicas_max, target: None }
+}
+
+fn target(text: &str) -> ScalingChange {
+    ScalingChange { target: Some(text.parse().unwrap()), ..ScalingChange::default() }
+}
+
+/// The audit records of service 1 that an action creates.
+fn records(s: &mut Story, action: Action) -> Vec<(AuditAction, String, String)> {
+    let records = s.acted(action).into_iter().filter(|record| record.allocation == Some(id(1)));
+    records.map(|record| (record.action, record.actor, record.detail)).collect()
+}
+
+#[test]
+fn other_bounds_hold_at_once_and_the_number_of_replicas_is_brought_into_them() {
+    let mut s = story(3, service(1, 3));
+    s.done(scale(3, 7));
+    for number in 0..3_u8 {
+        runs(&mut s, number.into(), number);
+    }
+    let record = |action, detail: &str| (action, "u7".to_owned(), detail.to_owned());
+    let wanted = [
+        record(AuditAction::AllocationChanged, "bounds 1 to 2 instead of 1 to 3 while Pending"),
+        record(AuditAction::AllocationScaled, "2 replicas instead of 3"),
+    ];
+    assert_eq!(records(&mut s, rescale(bounds(None, Some(2)), 7)), wanted);
+    assert_eq!((counts(&s), endpoints(&s)), ((2, 0, 2, 1), vec![replica(0), replica(1)]));
+    check(&s);
+    let wanted = [
+        record(AuditAction::AllocationChanged, "bounds 3 to 5 instead of 1 to 2 while Pending"),
+        record(AuditAction::AllocationScaled, "3 replicas instead of 2"),
+    ];
+    assert_eq!(records(&mut s, rescale(bounds(Some(3), Some(5)), 7)), wanted);
+    assert_eq!((live(&s), counts(&s)), (vec![0, 1, 2, 3], (3, 1, 2, 1)));
+    let change = state(&s).change.clone().unwrap();
+    assert_eq!((change.at, change.from, change.to, change.by.as_deref(), change.value), (s.now(), 2, 3, Some("u7"), None));
+    assert!(s.acted(rescale(bounds(Some(3), Some(5)), 7)).is_empty(), "the answer was lost");
+
+    // What waits keeps its place: the bounds are none of its business.
+    let wider = [record(AuditAction::AllocationChanged, "bounds 3 to 6 instead of 3 to 5 while Pending")];
+    assert_eq!((records(&mut s, rescale(bounds(None, Some(6)), 7)), live(&s)), (wider.into(), vec![0, 1, 2, 3]));
+    let outside = s.act(scale(2, 7)).unwrap_err();
+    assert_eq!(outside, Refusal::ReplicasOutOfBounds { id: id(1), asked: 2, least: 3, most: 6 });
+    let remedy = "ask for 3 to 6, or change that first: `lattice update 00000001 --min-nodes N --max-nodes M`";
+    assert_eq!(outside.remedy().as_deref(), Some(remedy));
+    s.done(scale(6, 7));
+    assert_eq!(counts(&s), (6, 4, 2, 1));
+    // A repeated submission with the original values is still recognised.
+    assert_eq!(s.act(submission(1, service(1, 3))), Ok(Outcome::Done));
+    assert_eq!(s.act(submission(1, service(3, 6))), Err(Refusal::AllocationExists { id: id(1) }));
+    check(&s);
+}
+
+#[test]
+fn a_held_service_has_its_new_bounds_when_it_is_resumed() {
+    let mut s = story(1, AllocationSpec { hold: true, ..service(1, 3) });
+    s.done(rescale(bounds(Some(2), Some(4)), 7));
+    assert_eq!((live(&s), state(&s).wanted), (vec![], 2));
+    s.done(Action::Resume { allocation: id(1), by: user(7) });
+    assert_eq!((live(&s), counts(&s)), (vec![0, 1], (2, 2, 0, 0)));
+    check(&s);
+}
+
+#[test]
+fn bounds_and_targets_that_no_submission_has_are_refused_and_change_nothing() {
+    let mut s = story(1, service(2, 3));
+    s.submit(2, 1, RequeuePolicy::Never, 0);
+    let by_hand = service(1, 2);
+    let scaling = Scaling { policy: None, ..*by_hand.scaling.clone().unwrap() };
+    s.done(submission(3, AllocationSpec { scaling: Some(Box::new(scaling)), ..by_hand }));
+    let before = s.ledger.allocation(id(1)).cloned();
+    for bad in [bounds(Some(4), None), bounds(None, Some(1)), bounds(Some(0), None), bounds(None, Some(1001)), target("0")] {
+        assert!(matches!(s.act(rescale(bad.clone(), 7)), Err(Refusal::Malformed { .. })), "{bad:?}");
+    }
+    assert!(matches!(s.act(rescale(bounds(Some(1), None), 8)), Err(Refusal::NotYours { .. })));
+    assert_eq!(s.ledger.allocation(id(1)).cloned(), before);
+    let of = |allocation, scaling| {
+        let change = AllocationChange { scaling: Some(scaling), ..AllocationChange::default() };
+        Action::UpdateAllocation { allocation, by: user(7), change, as_operator: false }
+    };
+    assert_eq!(s.act(of(id(2), bounds(Some(1), Some(2)))), Err(Refusal::NotScaled { id: id(2) }));
+    let part = Refusal::ReplicaOfService { id: replica(0), number: 0, service: id(1) };
+    assert_eq!(s.act(of(replica(0), bounds(Some(1), Some(2)))), Err(part));
+    assert_eq!(s.act(of(id(3), target("0.5"))), Err(Refusal::Update { id: id(3), why: UpdateRefusal::NoMetric }));
+    s.done(of(id(3), bounds(Some(2), Some(2))));
+    s.done(Action::Cancel { id: id(1), by: user(7) });
+    let why = UpdateRefusal::HasEnded { state: AllocationState::Cancelled };
+    assert_eq!(s.act(rescale(bounds(Some(1), None), 7)), Err(Refusal::Update { id: id(1), why }));
+    check(&s);
+}
+
+#[test]
+fn more_replicas_at_least_than_the_tenant_has_nodes_are_refused() {
+    let mut s = Story::new(1);
+    let tenant = |create, most| {
+        let (max_nodes, max_concurrent_allocations) = (QuotaChange::AtMost(most), QuotaChange::Keep);
+        let change =
+            TenantChange { name: "physics".into(), create, max_nodes, max_concurrent_allocations, soft: SoftLimitsChange::default() };
+        Action::SetTenant { change, by: "root".into() }
+    };
+    s.done(tenant(true, 3));
+    s.done(submission(1, AllocationSpec { tenant: "physics".into(), ..service(3, 4) }));
+    let Err(Refusal::Quota(excess)) = s.act(rescale(bounds(Some(4), Some(9)), 7)) else { panic!("the tenant has 3 nodes at most") };
+    assert_eq!((excess.requested, excess.limit), (4, 3));
+    s.done(rescale(bounds(None, Some(9)), 7));
+    // What it has, it keeps.
+    s.done(tenant(false, 1));
+    s.done(rescale(bounds(Some(2), None), 7));
+    assert!(matches!(s.act(rescale(bounds(Some(3), None), 7)), Err(Refusal::Quota(_))));
+    check(&s);
+}
+
+#[test]
+fn another_target_counts_from_the_next_look_on() {
+    let mut s = story(2, service(1, 3));
+    runs(&mut s, 0, 0);
+    step(&mut s, found(0.95)).unwrap();
+    s.pass(300_000);
+    let wanted = (AuditAction::AllocationChanged, "u7".to_owned(), "scale target 0.9 instead of 0.8 while Pending".to_owned());
+    assert_eq!(records(&mut s, rescale(target("0.9"), 7)), [wanted]);
+    assert_eq!((state(&s).reading.clone(), live(&s)), (None, vec![0]));
+    assert!(matches!(step(&mut s, want(2)), Err(Refusal::ScalingStep { .. })), "nobody has looked since");
+    step(&mut s, found(0.95)).unwrap();
+    assert!(matches!(step(&mut s, want(2)), Err(Refusal::ScalingStep { .. })), "its window has just begun");
+    s.pass(120_000);
+    step(&mut s, want(2)).unwrap();
+    assert_eq!(counts(&s), (2, 1, 1, 0));
     check(&s);
 }
 

@@ -1,7 +1,8 @@
 //! Scaled services: how many replicas there should be, and which ones begin and leave.
 //!
 //! ```text
-//!   Scale (a user) ──╮
+//!   Scale, Update ───╮
+//!   (a user)         │
 //!   StepScaling ─────┴▶ `wanted` of the service ──end of the command──▶ replicas created: each an allocation like any other
 //!   (the agent with the scheduler's lease)                          ╰──▶ those too many: the waiting ones end, the latest first;
 //!                                                                        then the running ones are asked to leave
@@ -195,6 +196,26 @@ impl Ledger {
             self.record(context, SCALING, AuditAction::AllocationScaled, Subject { allocation: Some(id), node: None }, detail);
         }
         Ok(Outcome::Done)
+    }
+
+    /// The specification of an allocation was changed by a user. If it is a scaled service: its number of
+    /// replicas is brought into the bounds, and what the loop found by another target does not count any
+    /// more.
+    pub(super) fn adapt_scaling(&mut self, context: &mut ApplyContext, id: AllocationId, before: &AllocationSpec, by: &str) {
+        let Some(service) = self.allocations.get(&id) else { return };
+        let (Some(was), Some(scaling)) = (before.scaling.as_deref(), service.spec.scaling.as_deref()) else { return };
+        let Some(wanted) = service.scaling.as_deref().map(|known| known.wanted) else { return };
+        let next = wanted.clamp(scaling.replicas_min, scaling.replicas_max);
+        if scaling.policy != was.policy {
+            self.change_scaling(context, id, |state, _| state.reading = None);
+        }
+        if next == wanted {
+            return;
+        }
+        self.forget_adopted(id);
+        self.change_scaling(context, id, |state, at| state.set_wanted(next, Some(by.to_owned()), None, at));
+        let detail = change_text(wanted, next);
+        self.record(context, by, AuditAction::AllocationScaled, Subject { allocation: Some(id), node: None }, detail);
     }
 
     fn change_scaling(&mut self, context: &mut ApplyContext, id: AllocationId, change: impl FnOnce(&mut ScalingState, Timestamp)) {

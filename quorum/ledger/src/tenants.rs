@@ -212,11 +212,17 @@ impl Ledger {
     /// than its tenant may use, and one that its tenant's quotas would never allow to run.
     pub(super) fn admits_to_tenant(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
         let name = &spec.tenant;
-        let Some(tenant) = self.tenants.get(name).map(Arc::clone) else {
+        if !self.tenants.contains_key(name) {
             // If no tenant is set up, the tenant is only a label.
             return if name.is_empty() || self.tenants.is_empty() { Ok(()) } else { Err(self.no_such_tenant(name)) };
-        };
+        }
         self.admits_class(spec)?;
+        self.admits_nodes(spec)
+    }
+
+    /// Refuses work that its tenant's quotas would never allow to run.
+    pub(super) fn admits_nodes(&self, spec: &AllocationSpec) -> Result<(), Refusal> {
+        let Some(tenant) = self.tenants.get(&spec.tenant) else { return Ok(()) };
         // The replicas of a service are on as many nodes.
         let more_nodes = spec.scaling.as_ref().map_or(spec.nodes, |scaling| scaling.replicas_min);
         match tenant.excess(Demand { nodes: 0, more_nodes, allocations: 0 }) {

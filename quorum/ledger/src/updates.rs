@@ -1,4 +1,5 @@
-//! Changes of an allocation after its submission: of its name, tags, walltime and preemption class.
+//! Changes of an allocation after its submission: of its name, tags, walltime and preemption class, and of
+//! the bounds and the target of a scaled service.
 //!
 //! | the allocation | its owner or an admin of its tenant may set | an operator or system admin may set |
 //! |---|---|---|
@@ -11,6 +12,9 @@
 //! A task group or scaled service gets no nodes itself. Its lanes or replicas that have nodes keep what
 //! they have, and others take the places of those that wait.
 //!
+//! The bounds and the target concern the service, and not its replicas. They hold at once: the same command
+//! brings the number of wanted replicas into the new bounds.
+//!
 //! The specification contains the current values, which its nodes, the scheduler and its next claims
 //! use. The submitted values are stored beside it, so that a repeated submission is still recognised
 //! as the same.
@@ -21,7 +25,8 @@ use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::duration::clock_text;
 use lattice_model::spec::check_task_walltime;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, NodeId, Principal, SubmittedValues, Timestamp,
+    Allocation, AllocationId, AllocationSpec, AllocationState, Amount, AuditAction, DesiredShare, NodeId, Principal, ScalePolicy, Scaling,
+    SubmittedValues, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,6 +53,45 @@ pub struct AllocationChange {
     /// The tags that get other values; an empty value removes the tag. The others stay.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
+    /// How it scales: of scaled services only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<ScalingChange>,
+}
+
+/// A change of how a service scales; `None`: it keeps its value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalingChange {
+    /// The fewest replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas_min: Option<u32>,
+    /// The most replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas_max: Option<u32>,
+    /// The value of its metric above which another replica is wanted: of services with a metric only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Amount>,
+}
+
+impl ScalingChange {
+    fn apply_to(&self, scaling: &Scaling) -> Scaling {
+        let with_target = |policy: &ScalePolicy| ScalePolicy { target: self.target.unwrap_or(policy.target), ..policy.clone() };
+        Scaling {
+            replicas_min: self.replicas_min.unwrap_or(scaling.replicas_min),
+            replicas_max: self.replicas_max.unwrap_or(scaling.replicas_max),
+            policy: scaling.policy.as_ref().map(with_target),
+            drain: scaling.drain,
+        }
+    }
+
+    /// Refuses the change of what has no such values.
+    fn is_for(&self, allocation: &Allocation) -> Result<(), Refusal> {
+        let id = allocation.id;
+        match &allocation.spec.scaling {
+            None => Err(Refusal::NotScaled { id }),
+            Some(scaling) if self.target.is_some() && scaling.policy.is_none() => Err(Refusal::Update { id, why: UpdateRefusal::NoMetric }),
+            Some(_) => Ok(()),
+        }
+    }
 }
 
 impl AllocationChange {
@@ -70,6 +114,10 @@ impl AllocationChange {
             tags,
             walltime: self.walltime.or(spec.walltime),
             preemption_class: self.preemption_class.unwrap_or(spec.preemption_class),
+            scaling: match (&spec.scaling, &self.scaling) {
+                (Some(scaling), Some(change)) => Some(Box::new(change.apply_to(scaling))),
+                (scaling, _) => scaling.clone(),
+            },
             ..spec.clone()
         }
     }
@@ -95,6 +143,7 @@ impl Ledger {
             return Err(Refusal::Update { id, why: UpdateRefusal::HasEnded { state } });
         }
         Self::not_to_a_part(allocation)?;
+        change.scaling.iter().try_for_each(|scaling| scaling.is_for(allocation))?;
         let (before, next) = (Arc::clone(&allocation.spec), change.apply_to(&allocation.spec));
         // A repetition whose first answer was lost.
         if next == *before {
@@ -105,14 +154,22 @@ impl Ledger {
         if next.preemption_class != before.preemption_class {
             self.admits_class(&next)?;
         }
+        let fewest = |spec: &AllocationSpec| spec.scaling.as_ref().map_or(0, |scaling| scaling.replicas_min);
+        if fewest(&next) > fewest(&before) {
+            self.admits_nodes(&next)?;
+        }
         if holds_nodes(state) {
             self.admits_with_nodes(allocation, &next, context.at, as_operator).map_err(|why| Refusal::Update { id, why })?;
         }
         for (action, detail) in details(&before, &next, state) {
             self.record(context, &by.name, action, Subject { allocation: Some(id), node: None }, detail);
         }
+        let concerns_parts = AllocationSpec { scaling: before.scaling.clone(), ..next.clone() } != *before;
         self.replace_spec(context, id, next);
-        self.outdate_lanes(context, id);
+        if concerns_parts {
+            self.outdate_lanes(context, id);
+        }
+        self.adapt_scaling(context, id, &before, &by.name);
         Ok(Outcome::Done)
     }
 
@@ -192,8 +249,26 @@ fn details(before: &AllocationSpec, next: &AllocationSpec, state: AllocationStat
     if next.tags != before.tags {
         others.push(format!("tags {} instead of {}", tags_text(&next.tags), tags_text(&before.tags)));
     }
+    if let (Some(next), Some(before)) = (&next.scaling, &before.scaling) {
+        others.extend(scaling_details(before, next));
+    }
     if !others.is_empty() {
         details.push((AuditAction::AllocationChanged, format!("{} while {state}", others.join(", "))));
+    }
+    details
+}
+
+/// What is recorded of a change of how a service scales.
+fn scaling_details(before: &Scaling, next: &Scaling) -> Vec<String> {
+    let mut details = Vec::new();
+    let bounds = |scaling: &Scaling| format!("{} to {}", scaling.replicas_min, scaling.replicas_max);
+    if bounds(next) != bounds(before) {
+        details.push(format!("bounds {} instead of {}", bounds(next), bounds(before)));
+    }
+    if let (Some(next), Some(before)) = (&next.policy, &before.policy)
+        && next.target != before.target
+    {
+        details.push(format!("scale target {} instead of {}", next.target, before.target));
     }
     details
 }

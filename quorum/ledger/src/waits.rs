@@ -1,5 +1,5 @@
-//! Backoff of requeued work: it waits before it is claimed again, or before a node is claimed for
-//! it again.
+//! Waits that time ends. Backoff of requeued work: it waits before it is claimed again, or before a node
+//! is claimed for it again. Delays of work that begins a while after other work has.
 //!
 //! ```text
 //!   claim ended soon ──▶ waits 1 s, 2 s, 4 s … 5 min ──EndWaits──▶ may be claimed
@@ -7,6 +7,8 @@
 //!
 //!   prologue failed on a node ──▶ node excluded for it: 30 s, 1 min … 30 min ──EndWaits──▶ may be claimed for it
 //!                                 └── the node is well again, has booted, or a hold of it is lifted ─┘
+//!
+//!   other work begins ──▶ `after+10m` waits: up to 365 days ──EndWaits──▶ met
 //! ```
 //!
 //! Otherwise a problem that ends work as soon as it starts would use up all requeues within a
@@ -15,6 +17,7 @@
 
 use super::{ApplyContext, Ledger, Outcome};
 use imbl::OrdSet;
+use lattice_model::dependency::DELAY_LEFT_MS_MAX;
 use lattice_model::{Allocation, AllocationId, AllocationState, EndReason, Exclusion, NodeId, RequeuePolicy, Timestamp};
 use std::collections::BTreeSet;
 use uuid::Uuid;
@@ -31,6 +34,9 @@ const SETTLED_MS: u64 = 60_000;
 const EXCLUSION_MS_FIRST: u64 = 30_000;
 /// The longest such exclusion, in milliseconds.
 const EXCLUSION_MS_MAX: u64 = 30 * 60_000;
+/// How many delays one command ends at most: everything that depends on one beginning may wait for the
+/// same time.
+const DELAYS_AT_ONCE_MAX: usize = 1000;
 /// Largest number of consecutive requeues that do not count against the requested maximum because
 /// the work never began. Work that takes down each node that prepares it must not be requeued for
 /// ever.
@@ -120,15 +126,16 @@ fn ends_over(ends: &OrdSet<(Timestamp, AllocationId)>, now: Timestamp, longest_m
 }
 
 impl Ledger {
-    /// Whether a wait or an exclusion is over at `now`, by the leader's clock.
+    /// Whether a wait, an exclusion or a delay is over at `now`, by the leader's clock.
     pub fn waits_are_due(&self, now: Timestamp) -> bool {
         self.waits_due(now).next().is_some()
     }
 
-    /// The allocations whose wait, or one of whose exclusions, is over; some repeatedly.
+    /// The allocations whose wait, or one of whose exclusions or delays, is over; some repeatedly.
     fn waits_due(&self, now: Timestamp) -> impl Iterator<Item = AllocationId> {
         let index = &self.allocation_index;
-        ends_over(&index.wait_ends, now, REQUEUE_WAIT_MS_MAX).chain(ends_over(&index.exclusion_ends, now, EXCLUSION_MS_MAX))
+        let waits = ends_over(&index.wait_ends, now, REQUEUE_WAIT_MS_MAX).chain(ends_over(&index.exclusion_ends, now, EXCLUSION_MS_MAX));
+        waits.chain(ends_over(&index.delay_ends, now, DELAY_LEFT_MS_MAX).take(DELAYS_AT_ONCE_MAX))
     }
 
     pub(super) fn end_waits(&mut self, context: &mut ApplyContext, now: Timestamp) -> Outcome {
@@ -139,6 +146,9 @@ impl Ledger {
             }
             for excluded in allocation.excluded.iter_mut().filter(|excluded| exclusion_is_over(excluded, now)) {
                 excluded.until = None;
+            }
+            if let Some(all) = &mut allocation.dependencies {
+                all.end_delays(now);
             }
         }
         Outcome::Done

@@ -10,10 +10,10 @@ If there are too few replicas, new ones are created. If there are too many, the
 latest ones are asked to leave: the service registry does not list them any
 more, and what has not ended by itself after --drain-grace is ended.
 
-The number must be in the range of --min-nodes and --max-nodes, as submitted. A
-service with --scale-metric follows its metric again after its cooldown.
-`lattice status ID` shows the replicas, `lattice explain ID` what the service
-waits for.
+The number must be in the range of --min-nodes and --max-nodes, as submitted;
+`lattice update ID --min-nodes N --max-nodes M` changes that. A service with
+--scale-metric follows its metric again after its cooldown. `lattice status ID`
+shows the replicas, `lattice explain ID` what the service waits for.
 
 For the owner, admins of its tenant and operators.";
 

@@ -2,6 +2,7 @@
 
 use crate::flags::{TimeError, parse_tag_change, parse_walltime};
 use clap::Args;
+use lattice_model::Amount;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ const UPDATE_HELP: &str = "Examples:
   lattice update 1f0c9a4e --preemption-class 4 --name night-run
   lattice update 1f0c9a4e --tag campaign=42,quality=
       the tag campaign is 42, and there is no tag quality
+  lattice update 1f0c9a4e --min-nodes 2 --max-nodes 6 --scale-target 0.7
+      a scaled service has 2 to 6 replicas from now on, and another target
 
 The owner may change all of this while the work waits for nodes or is held.
 While it has nodes, the owner may shorten the walltime, to at least a minute
@@ -24,6 +27,11 @@ refused, nothing changes.
 Of a task group, all of this can be changed until it has ended; of a scaled
 service, all but the walltime, which it does not have. It holds for the lanes or
 replicas that get nodes from then on. Those that have nodes keep what they had.
+
+--min-nodes, --max-nodes and --scale-target are for scaled services, and hold at
+once: if fewer or more replicas are wanted than the bounds allow, replicas leave
+or are created. The windows of --scale-up-window and --scale-down-window begin
+anew with another target. The metric itself cannot be changed.
 
 A node that is cut off gets the new walltime when it is connected again. The
 work's environment keeps the name with which its attempt began. Who changed what
@@ -57,6 +65,15 @@ pub struct Changes {
     /// A label, and its new value; NAME= removes it. May be given more than once, and with commas; other tags stay
     #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag_change)]
     pub tags: Vec<(String, String)>,
+    /// Of a scaled service: the fewest replicas that it has
+    #[arg(long, value_name = "N")]
+    pub min_nodes: Option<u32>,
+    /// Of a scaled service: the most replicas that it has
+    #[arg(long, value_name = "N")]
+    pub max_nodes: Option<u32>,
+    /// Of a scaled service with a metric: while the metric is above this, replicas are added one by one
+    #[arg(long, value_name = "NUMBER")]
+    pub scale_target: Option<Amount>,
 }
 
 /// A walltime, whole or as a difference to the present one.
@@ -116,13 +133,28 @@ mod tests {
     }
 
     #[test]
+    fn the_bounds_and_the_target_of_a_service_have_the_names_of_a_submission() {
+        let changes = |line: &[&str]| parsed(line).map(|update| update.changes);
+        let both = changes(&["1", "--min-nodes=2", "--max-nodes", "6", "--scale-target=0.7"]).unwrap();
+        assert_eq!((both.min_nodes, both.max_nodes, both.scale_target), (Some(2), Some(6), Some(Amount(700_000))));
+        let one = changes(&["1", "--max-nodes=3"]).unwrap();
+        assert_eq!((one.min_nodes, one.max_nodes, one.scale_target, one.walltime), (None, Some(3), None, None));
+        for (bad, why) in [("--min-nodes=-1", "invalid"), ("--max-nodes=many", "invalid"), ("--scale-target=100ms", "is no number")] {
+            let refused = changes(&["1", bad]).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+
+    #[test]
     fn at_least_one_change_is_needed_and_all_are_possible() {
         let missing = parsed(&["1"]).unwrap_err();
-        assert!(["--walltime", "--preemption-class", "--name", "--tag"].iter().all(|option| missing.contains(option)), "{missing}");
+        let options = ["--walltime", "--preemption-class", "--name", "--tag", "--min-nodes", "--max-nodes", "--scale-target"];
+        assert!(options.iter().all(|option| missing.contains(option)), "{missing}");
         assert!(parsed(&["--name", "x"]).is_err(), "of what?");
         assert!(parsed(&["1", "--preemption-class", "11"]).is_err());
         let Update { ids, changes } = parsed(&["1", "2", "-t", "+1h", "--priority", "7", "-J", "x", "--tags", "a=1,b="]).unwrap();
-        let Changes { walltime, preemption_class, name, tags } = changes;
+        let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target } = changes;
+        assert_eq!((min_nodes, max_nodes, scale_target), (None, None, None));
         assert_eq!(tags, [("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())]);
         assert_eq!(ids, ["1", "2"]);
         let hour = NewWalltime::Longer(Duration::from_secs(3600));

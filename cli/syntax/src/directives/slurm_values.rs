@@ -2,7 +2,7 @@
 
 use crate::memory::{self, MemoryError};
 use lattice_model::DependencyCondition;
-use lattice_model::dependency::SINGLETON;
+use lattice_model::dependency::{NoSuchCondition, SINGLETON};
 use lattice_model::duration::DurationError;
 use thiserror::Error;
 
@@ -24,13 +24,19 @@ pub enum ValueError {
     #[error("{0}: write {0}=VALUE; a script's line may have only ALL, NONE and variables with their values")]
     Unassigned(String),
     #[error(
-        "{0:?} is not supported: write afterok:ID, afternotok:ID, afterany:ID, after:ID or aftercorr:ID, with ids of Lattice, or singleton"
+        "{0:?} is not supported: write afterok:ID, afternotok:ID, afterany:ID, after:ID, after:ID+MINUTES or aftercorr:ID, with ids of \
+         Lattice, or singleton"
     )]
     Dependency(String),
-    #[error("`?` is not supported: all jobs of the list count, with commas between them")]
+    #[error(
+        "`?` is not supported: all jobs of the list count, with commas between them; for one of several, submit the job with --hold, \
+         and let each of the others run `lattice resume ID`"
+    )]
     AnyDependency,
-    #[error("{0:?}: no delay is possible; write after:ID, and let the job wait by itself, such as with `sleep`")]
+    #[error("{0:?}: the delay is no number of minutes, such as after:ID+10")]
     Delay(String),
+    #[error(transparent)]
+    Condition(#[from] NoSuchCondition),
 }
 
 /// `--mem`: per node; a bare number is MiB.
@@ -94,8 +100,8 @@ pub fn translate_export(value: &str) -> Result<Vec<String>, ValueError> {
     Ok(words)
 }
 
-/// `--dependency`: a list of `afterok:ID[:ID...]`, `afternotok:ID`, `afterany:ID`, `after:ID`, `aftercorr:ID` and
-/// `singleton`.
+/// `--dependency`: a list of `afterok:ID[:ID...]`, `afternotok:ID`, `afterany:ID`, `after:ID[+MINUTES]`, `aftercorr:ID`
+/// and `singleton`.
 pub fn translate_dependency(value: &str) -> Result<Vec<String>, ValueError> {
     if value.contains('?') {
         return Err(ValueError::AnyDependency);
@@ -113,18 +119,29 @@ pub fn translate_dependency(value: &str) -> Result<Vec<String>, ValueError> {
             "afternotok" => DependencyCondition::Failure,
             "afterany" => DependencyCondition::Any,
             "aftercorr" => DependencyCondition::Corresponding,
-            "after" if ids.contains('+') => return Err(ValueError::Delay(part.to_owned())),
             "after" => DependencyCondition::After,
             _ => return Err(unknown()),
         };
         for id in ids.split(':') {
-            if id.is_empty() {
+            let (id, condition) = match id.split_once('+') {
+                Some((id, minutes)) if condition == DependencyCondition::After => (id, delayed(minutes, part)?),
+                Some(_) | None => (id, condition),
+            };
+            if id.is_empty() || id.contains('+') {
                 return Err(unknown());
             }
             named.push(format!("{id}:{condition}"));
         }
     }
     Ok(vec![format!("--depends-on={}", named.join(","))])
+}
+
+/// `after` with this number of minutes, of the dependency `part`.
+fn delayed(minutes: &str, part: &str) -> Result<DependencyCondition, ValueError> {
+    if minutes.is_empty() || !minutes.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(ValueError::Delay(part.to_owned()));
+    }
+    Ok(format!("{}+{minutes}m", DependencyCondition::After).parse()?)
 }
 
 #[cfg(test)]
@@ -176,9 +193,17 @@ mod tests {
             joined(translate_dependency("singleton,after:1f0c:2f0c,aftercorr:3f0c")).as_deref(),
             Ok("--depends-on=singleton,1f0c:after,2f0c:after,3f0c:corresponding")
         );
+        assert_eq!(
+            joined(translate_dependency("after:1f0c+5:2f0c:3f0c+90,after:4f0c+0")).as_deref(),
+            Ok("--depends-on=1f0c:after+5m,2f0c:after,3f0c:after+90m,4f0c:after")
+        );
         for (value, refused) in [
             ("afterok:1f0c?afterok:2f0c", ValueError::AnyDependency),
-            ("after:1f0c+5", ValueError::Delay("after:1f0c+5".into())),
+            ("after:1f0c+", ValueError::Delay("after:1f0c+".into())),
+            ("after:1f0c+5s", ValueError::Delay("after:1f0c+5s".into())),
+            ("after:1f0c+600000", ValueError::Condition(NoSuchCondition::DelayTooLong("after+600000m".into()))),
+            ("after:+5", ValueError::Dependency("after:+5".into())),
+            ("afterok:1f0c+5", ValueError::Dependency("afterok:1f0c+5".into())),
             ("singleton:1f0c", ValueError::Dependency("singleton:1f0c".into())),
             ("expand:1f0c", ValueError::Dependency("expand:1f0c".into())),
             ("1f0c", ValueError::Dependency("1f0c".into())),

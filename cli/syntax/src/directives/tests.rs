@@ -225,7 +225,11 @@ fn unknown_options_and_values_are_refused_with_their_line() {
         ("--exclusive=user", "job.sh line 2: #SBATCH --exclusive=user: only whole nodes"),
         ("--gres=nvme:1", "job.sh line 2: #SBATCH --gres=nvme:1: \"nvme:1\" is not supported"),
         ("--mem=0", "job.sh line 2: #SBATCH --mem=0: all memory"),
-        ("--dependency=after:1f0c+5", "job.sh line 2: #SBATCH --dependency=after:1f0c+5: \"after:1f0c+5\": no delay is possible"),
+        (
+            "--dependency=after:1f0c+x",
+            "job.sh line 2: #SBATCH --dependency=after:1f0c+x: \"after:1f0c+x\": the delay is no number of minutes",
+        ),
+        ("--dependency=after:a?after:b", "job.sh line 2: #SBATCH --dependency=after:a?after:b: `?` is not supported: all jobs of the list"),
     ] {
         let failure = read("job.sh", &format!("#!/bin/sh\n#SBATCH {line}\n")).unwrap_err();
         assert!(failure.what.starts_with(expected), "{}", text(&failure));

@@ -58,7 +58,8 @@ fn dependencies(ledger: &Ledger, number: u128, owner: u32) -> Vec<Dependency> {
     }
     let named: BTreeSet<AllocationId> = [number - 8, number / 2, number - 1].map(id).into();
     let existing = named.into_iter().filter_map(|on| ledger.allocation(on));
-    let conditions = DependencyCondition::ALL.into_iter().cycle().skip((number / 4) as usize);
+    let delayed = DependencyCondition::AfterDelay { seconds: 3 };
+    let conditions = DependencyCondition::ALL.into_iter().chain([delayed]).cycle().skip((number / 4) as usize);
     let dependency = |(parent, condition): (&Arc<Allocation>, DependencyCondition)| {
         let groups = [parent.is_task_group(), is_group(number)];
         let are_plain = !parent.is_group() && !is_group(number) && !is_service(number);
@@ -66,7 +67,11 @@ fn dependencies(ledger: &Ledger, number: u128, owner: u32) -> Vec<Dependency> {
             // Users exclude their own work alone, and no task groups and scaled services.
             DependencyCondition::Mutex => parent.owner == user(owner) && are_plain,
             DependencyCondition::Corresponding => parent.owner == user(owner) && groups == [true, true],
-            DependencyCondition::Success | DependencyCondition::Failure | DependencyCondition::Any | DependencyCondition::After => true,
+            DependencyCondition::Success
+            | DependencyCondition::Failure
+            | DependencyCondition::Any
+            | DependencyCondition::After
+            | DependencyCondition::AfterDelay { .. } => true,
         };
         Dependency { on: parent.id, condition: if may { condition } else { DependencyCondition::Any } }
     };
@@ -379,6 +384,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 walltime: Some(walltime).filter(|_| !is_service),
                 preemption_class: Some(number as u8 % 11),
                 tags: [("t".to_owned(), if hold { "1".to_owned() } else { String::new() })].into(),
+                scaling: None,
             };
             Action::UpdateAllocation { allocation, by, change, as_operator: number % 2 == 0 }
         }

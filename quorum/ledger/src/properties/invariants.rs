@@ -193,10 +193,11 @@ pub(super) fn invariant_dependencies_are_settled(ledger: &Ledger, claimed: Optio
                 continue;
             };
             let ended = Some(record.state).filter(|state| state.is_terminal());
-            let facts = ParentFacts { ended, may_run: may_run(parent.on), has_begun: record.has_ever_begun() };
+            let ended_at = record.ended_at.filter(|_| ended.is_some());
+            let facts = ParentFacts { ended, may_run: may_run(parent.on), begun_at: record.first_begun_at(), ended_at };
             let is = ParentState::of(parent.condition, facts);
             // What has begun once may have been requeued, and be forgotten to have begun.
-            let is_right = parent.state == is || parent.state == ParentState::Begun;
+            let is_right = parent.state == is || matches!(parent.state, ParentState::Begun | ParentState::Delayed { .. });
             assert!(is_right || ledger.unsettled.contains_key(&parent.on), "{parent:?} of {child:?} is {is:?}");
             let is_excluded = parent.condition == DependencyCondition::Mutex && may_run(parent.on);
             assert!(!is_excluded || !may_run(child.id), "{child:?} runs beside {}", parent.on);
@@ -323,13 +324,15 @@ pub(super) fn invariant_sessions_are_of_what_runs(ledger: &Ledger) {
     }
 }
 
-/// Nothing waits for ever: the leader's clock ends each wait and each exclusion of a node.
+/// Nothing waits for ever: the leader's clock ends each wait, each delay and each exclusion of a node.
 pub(super) fn invariant_waits_end(ledger: &Ledger) {
     let mut later = ledger.clone();
     let now = lattice_model::Timestamp(u64::MAX);
     later.apply(ledger.revision(), &crate::Command { at: now, action: crate::Action::EndWaits { now } }).result.unwrap();
     for allocation in later.allocations().filter(|a| !a.state.is_terminal()) {
         assert!(allocation.waits_until.is_none() && allocation.excluded.iter().all(|e| e.until.is_none()), "{allocation:?}");
+        let mut parents = allocation.dependencies.iter().flat_map(|all| &all.parents);
+        assert!(parents.all(|parent| parent.delayed_until().is_none()), "{allocation:?}");
     }
     assert!(!later.waits_are_due(now));
 }

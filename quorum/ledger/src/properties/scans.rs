@@ -3,7 +3,7 @@
 
 use crate::{Action, DomainKey, DriftLimits, Ledger, NodeStateChange, holds};
 use lattice_model::shares::ShareRef;
-use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, NodeId, NodeState, SharePhase, Timestamp};
+use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, NodeId, NodeState, ParentState, SharePhase, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -193,12 +193,22 @@ fn domains_due(ledger: &Ledger, now: Timestamp) -> Vec<DomainKey> {
     due.map(|(key, _)| key.clone()).collect()
 }
 
+/// When the delays of an allocation end.
+fn delays(allocation: &Allocation) -> impl Iterator<Item = Timestamp> {
+    let parents = allocation.dependencies.iter().flat_map(|all| &all.parents);
+    parents.filter_map(|parent| match parent.state {
+        ParentState::Delayed { until, .. } => Some(until),
+        ParentState::Unended | ParentState::HasNodes | ParentState::Begun | ParentState::Leaving(_) | ParentState::Ended(_) => None,
+    })
+}
+
 fn waits_are_due(ledger: &Ledger, now: Timestamp) -> bool {
     // The longest waits, in milliseconds; a later end was set by a clock that has gone back since.
     let is_over = |until: Timestamp, longest_ms| until <= now || until.since_ms(now) > longest_ms;
     let is_due = |allocation: &Allocation| {
         allocation.waits_until.is_some_and(|until| is_over(until, 5 * 60_000))
             || allocation.excluded.iter().filter_map(|excluded| excluded.until).any(|until| is_over(until, 30 * 60_000))
+            || delays(allocation).any(|until| is_over(until, 366 * 86_400_000))
     };
     ledger.allocations().filter(|allocation| !allocation.state.is_terminal()).any(|allocation| is_due(allocation))
 }

@@ -110,7 +110,7 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
     with("owner", &|a| a.owner.name = long());
     with("groups", &|a| a.owner.groups = vec![7; LONG]);
     let tags = (0..500).map(|number| (format!("name{number}"), "1".to_owned())).collect();
-    let submitted = SubmittedValues { name: long(), walltime: Some(Duration::from_secs(1)), preemption_class: 5, tags };
+    let submitted = SubmittedValues { name: long(), walltime: Some(Duration::from_secs(1)), preemption_class: 5, tags, scaling: None };
     with("submitted name and tags", &|a| a.submitted_values = Some(Box::new(submitted.clone())));
     let resources = Resources { cores: 1, memory_bytes: 1 << 40, gpus: 1 };
     let share = |number: usize| Share { node: format!("{number:063}").parse().unwrap(), resources, phase: SharePhase::Prepared };
@@ -246,7 +246,10 @@ fn each_matcher_of_a_metric_is_counted() {
     let service = |metric: &str| {
         let policy = ScalePolicy::new(metric.parse().unwrap(), Amount(1));
         let scaling = Scaling { replicas_min: 1, replicas_max: 2, policy: Some(policy), drain: Drain::default() };
-        spec_bytes(&AllocationSpec { scaling: Some(Box::new(scaling)), ..test_builders::spec() })
+        let spec = AllocationSpec { scaling: Some(Box::new(scaling)), ..test_builders::spec() };
+        let plain = submitted_bytes(&SubmittedValues::of(&test_builders::spec()));
+        assert_eq!(submitted_bytes(&SubmittedValues::of(&spec)) - plain, spec_bytes(&spec) - spec_bytes(&test_builders::spec()));
+        spec_bytes(&spec)
     };
     let matchers: Vec<String> = (0..50).map(|number| format!("l{number}=\"v\"")).collect();
     let real = 50 * (size_of::<(String, &str, String)>() + 2 * BLOCK_BYTES + 4);

@@ -1,11 +1,11 @@
 //! What is looked up of all allocations, by the leader's clocks above all. Not part of the
 //! replicated state: derived from the allocations when a snapshot is read, and then updated with
-//! each changed allocation. An allocation without nodes, waits, exclusions and measurements has no
-//! entry of its own.
+//! each changed allocation. An allocation without nodes, waits, delays, exclusions and measurements has
+//! no entry of its own.
 
 use super::user_usage::holds_nodes;
 use imbl::{OrdMap, OrdSet};
-use lattice_model::{Allocation, AllocationId, AllocationState, NodeId, Timestamp};
+use lattice_model::{Allocation, AllocationId, AllocationState, NodeId, Parent, Timestamp};
 use uuid::Uuid;
 
 /// See the module documentation.
@@ -19,6 +19,8 @@ pub struct AllocationIndex {
     pub queues: OrdMap<String, QueueCounts>,
     /// When the waits of requeued allocations end.
     pub wait_ends: OrdSet<(Timestamp, AllocationId)>,
+    /// When the delays of allocations end that begin a while after others have.
+    pub delay_ends: OrdSet<(Timestamp, AllocationId)>,
     /// When nodes are no longer excluded for allocations.
     pub exclusion_ends: OrdSet<(Timestamp, AllocationId)>,
     /// The nodes that are excluded for an allocation, with it.
@@ -68,6 +70,7 @@ pub struct AllocationFacts {
     /// `None`: it has ended.
     queued: Option<Queued>,
     wait_ends: Option<Timestamp>,
+    delays: Vec<Timestamp>,
     exclusions: Vec<(NodeId, Timestamp)>,
     telemetry_ends: Option<Timestamp>,
     has_moved: bool,
@@ -94,12 +97,14 @@ impl AllocationFacts {
             _ => Some(Queued::Pending),
         };
         let exclusions = allocation.excluded.iter().filter(|_| is_live);
+        let parents = allocation.dependencies.iter().filter(|_| is_live).flat_map(|all| &all.parents);
         Self {
             tenant: allocation.spec.tenant.clone(),
             vcluster: allocation.spec.vcluster.clone(),
             state: allocation.state,
             queued,
             wait_ends: allocation.waits_until.filter(|_| is_live),
+            delays: parents.filter_map(Parent::delayed_until).collect(),
             exclusions: exclusions.filter_map(|excluded| Some((excluded.node.clone(), excluded.until?))).collect(),
             telemetry_ends: allocation.telemetry.as_ref().and_then(|order| order.until),
             has_moved: is_live && !allocation.attempts.is_empty(),
@@ -140,6 +145,14 @@ impl AllocationIndex {
         if let Some((was, now)) = differing(was, now, |facts| facts.wait_ends) {
             was.and_then(|end| self.wait_ends.remove(&(end, id)));
             now.and_then(|end| self.wait_ends.insert((end, id)));
+        }
+        if let Some((was, now)) = differing(was, now, |facts| Some(&facts.delays)) {
+            for end in was.into_iter().flatten() {
+                self.delay_ends.remove(&(*end, id));
+            }
+            for end in now.into_iter().flatten() {
+                self.delay_ends.insert((*end, id));
+            }
         }
         if let Some((was, now)) = differing(was, now, |facts| Some(&facts.exclusions)) {
             for (node, end) in was.into_iter().flatten() {

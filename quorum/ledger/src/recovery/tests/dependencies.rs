@@ -3,8 +3,8 @@
 use super::*;
 use lattice_model::{Dependency, DependencyCondition};
 
-fn submit_after(quorum: &mut Quorum, number: u128, on: u128) {
-    let depends_on = vec![Dependency { on: id(on), condition: DependencyCondition::Success }];
+fn submit_after(quorum: &mut Quorum, number: u128, on: u128, condition: DependencyCondition) {
+    let depends_on = vec![Dependency { on: id(on), condition }];
     let spec = Box::new(AllocationSpec { depends_on, ..spec(1, RequeuePolicy::Always, 9) });
     quorum.act(Action::Submit { id: id(number), spec, owner: user(7), claim: None }).unwrap();
 }
@@ -13,8 +13,8 @@ fn submit_after(quorum: &mut Quorum, number: u128, on: u128) {
 fn what_the_lost_quorum_began_goes_on_and_what_still_waits_in_vain_is_ended_when_all_nodes_have_reported() {
     let mut quorum = three_nodes();
     quorum.submit(1, 1);
-    submit_after(&mut quorum, 2, 1);
-    submit_after(&mut quorum, 3, 1);
+    submit_after(&mut quorum, 2, 1, DependencyCondition::Success);
+    submit_after(&mut quorum, 3, 1, DependencyCondition::Success);
     let first = quorum.run(1, &[0]);
     let mut now = quorum.backup().recovered();
     quorum.report(0, ReportItem::Ended { allocation: id(1), epoch: first, reason: EndReason::Exited { code: 0 } });
@@ -31,4 +31,28 @@ fn what_the_lost_quorum_began_goes_on_and_what_still_waits_in_vain_is_ended_when
     assert_eq!((now.state(2), now.state(3)), (AllocationState::Running, AllocationState::Cancelled));
     let reason = now.ledger.allocation(id(3)).unwrap().reason.as_ref().unwrap().to_string();
     assert_eq!(reason, "dependency_unmet: success of 00000001 (a), which is Failed");
+}
+
+#[test]
+fn a_delay_goes_on_after_a_recovery_and_is_over_for_what_the_lost_quorum_began() {
+    let mut quorum = three_nodes();
+    quorum.submit(1, 1);
+    for number in [2, 3] {
+        submit_after(&mut quorum, number, 1, DependencyCondition::AfterDelay { seconds: 3600 });
+    }
+    quorum.run(1, &[0]);
+    let until = Timestamp(quorum.at + 3_600_000);
+    let mut now = quorum.backup().recovered();
+    quorum.act(Action::EndWaits { now: until }).unwrap();
+    quorum.run(2, &[1]);
+
+    for number in 0..3 {
+        now.return_node(number, 1, quorum.held(number));
+    }
+    let record = |number| now.ledger.allocation(id(number)).unwrap();
+    assert_eq!((record(2).state, record(2).dependencies.is_none()), (AllocationState::Running, true));
+    assert_eq!(record(3).awaits(), Some(format!("waits until {until}: 1 hour after 00000001 (a) began")));
+    assert!(!now.ledger.waits_are_due(Timestamp(until.0 - 1)));
+    now.act(Action::EndWaits { now: until }).unwrap();
+    assert!(now.ledger.allocation(id(3)).unwrap().waits());
 }
