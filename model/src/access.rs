@@ -217,11 +217,7 @@ impl Roles {
 
     /// How the principal with these roles stands to an object of `owner` in `tenant` (empty: of no tenant).
     pub fn relation(&self, principal: &Principal, owner: &Principal, tenant: &str) -> Relation {
-        if principal.owns(owner) {
-            Relation::Own
-        } else {
-            self.relation_to_tenant(tenant)
-        }
+        if principal.owns(owner) { Relation::Own } else { self.relation_to_tenant(tenant) }
     }
 
     /// How the principal with these roles stands to a tenant itself, or to an object of another owner in it.

@@ -527,7 +527,8 @@ pub struct Dependency {
     pub r#ref: ::prost::alloc::string::String,
     /// When this allocation may begin: when that one is Completed ("success", the default), is Failed ("failure"), has
     /// ended in any way ("any"), has begun or ended ("after"), or has no nodes ("mutex": the two never run at the same
-    /// time; only for work of the same user). "corresponding" is between two task groups: each task may begin when the
+    /// time; only for work of the same user). "after+10m": 10 minutes after it first began, or ended without that; 1 second
+    /// to 365 days, such as 90s, 10m, 2h or 1d, and a number alone counts minutes. "corresponding" is between two task groups: each task may begin when the
     /// task of the same index of that group has succeeded. "singleton", without a ref: when all that the user submitted
     /// before under the same name is gone.
     #[prost(string, tag = "2")]
@@ -1212,6 +1213,14 @@ pub struct UpdateAllocationRequest {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
+    /// Of scaled services only. The number of replicas is brought into the new bounds at once.
+    #[prost(uint32, optional, tag = "7")]
+    pub replicas_min: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "8")]
+    pub replicas_max: ::core::option::Option<u32>,
+    /// as in ScalePolicy.target; of services with a metric only
+    #[prost(string, optional, tag = "9")]
+    pub scale_target: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(oneof = "update_allocation_request::Walltime", tags = "2, 3")]
     pub walltime: ::core::option::Option<update_allocation_request::Walltime>,
 }
@@ -1239,7 +1248,7 @@ pub struct UpdateAllocationResponse {
     /// then its lanes that have nodes keep what they had
     #[prost(bool, tag = "4")]
     pub is_task_group: bool,
-    /// then its replicas that have nodes keep what they had
+    /// then its replicas that have nodes keep what they had; bounds and target hold at once
     #[prost(bool, tag = "5")]
     pub is_scaled: bool,
 }
@@ -4846,6 +4855,123 @@ pub mod allocation_service_server {
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RoleRequest {
+    /// "tenant-admin", "operator" or "system-admin"
+    #[prost(string, tag = "1")]
+    pub role: ::prost::alloc::string::String,
+    /// "user:NAME", "group:NAME", or "NAME" for an account
+    #[prost(string, tag = "2")]
+    pub subject: ::prost::alloc::string::String,
+    /// of a tenant-admin; empty for the other roles
+    #[prost(string, tag = "3")]
+    pub tenant: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RoleBinding {
+    #[prost(string, tag = "1")]
+    pub role: ::prost::alloc::string::String,
+    /// "user:NAME" or "group:NAME"
+    #[prost(string, tag = "2")]
+    pub subject: ::prost::alloc::string::String,
+    /// its user id or group id; 0 in the response of RevokeRole
+    #[prost(uint32, tag = "3")]
+    pub id: u32,
+    /// of a tenant-admin; empty for the other roles
+    #[prost(string, tag = "4")]
+    pub tenant: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RoleResponse {
+    #[prost(message, optional, tag = "1")]
+    pub binding: ::core::option::Option<RoleBinding>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListRolesRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListRolesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub bindings: ::prost::alloc::vec::Vec<RoleBinding>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TenantMemberRequest {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    /// as in RoleRequest
+    #[prost(string, tag = "2")]
+    pub subject: ::prost::alloc::string::String,
+    /// only of AddTenantMember: its work that names no tenant is of this one
+    #[prost(bool, tag = "3")]
+    pub is_default: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TenantMember {
+    /// "user:NAME" or "group:NAME"
+    #[prost(string, tag = "1")]
+    pub subject: ::prost::alloc::string::String,
+    /// its user id or group id; 0 in the response of RemoveTenantMember
+    #[prost(uint32, tag = "2")]
+    pub id: u32,
+    /// its work that names no tenant is of this one
+    #[prost(bool, tag = "3")]
+    pub is_default: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TenantMemberResponse {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub member: ::core::option::Option<TenantMember>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListTenantMembersRequest {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListTenantMembersResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub members: ::prost::alloc::vec::Vec<TenantMember>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WhoAmIRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WhoAmIResponse {
+    #[prost(string, tag = "1")]
+    pub account: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub uid: u32,
+    /// the names of its roles, without tenants
+    #[prost(string, repeated, tag = "3")]
+    pub roles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// the tenants of which it is a tenant-admin
+    #[prost(string, repeated, tag = "4")]
+    pub admin_of: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// the tenants with members of which it is a member or an admin
+    #[prost(string, repeated, tag = "5")]
+    pub member_of: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// of its work that names no tenant; empty: none
+    #[prost(string, tag = "6")]
+    pub default_tenant: ::prost::alloc::string::String,
+    /// the id of the allocation whose process calls; empty: none
+    #[prost(string, tag = "7")]
+    pub within: ::prost::alloc::string::String,
+    /// one for each method
+    #[prost(message, repeated, tag = "8")]
+    pub may: ::prost::alloc::vec::Vec<Permission>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Permission {
+    /// such as "AllocationService/Cancel"
+    #[prost(string, tag = "1")]
+    pub method: ::prost::alloc::string::String,
+    /// on whose objects: "no" (on none), "own", "tenant" or "all"
+    #[prost(string, tag = "2")]
+    pub reach: ::prost::alloc::string::String,
+    /// whether the method changes anything
+    #[prost(bool, tag = "3")]
+    pub changes: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListTracedWorkRequest {
     /// 0: 100; at most 1,000
     #[prost(uint32, tag = "1")]
@@ -5673,6 +5799,9 @@ pub struct SetLimitsRequest {
     /// 1 to 10,000; absent: no change
     #[prost(uint32, optional, tag = "12")]
     pub dag_size: ::core::option::Option<u32>,
+    /// "everybody" or "itself"; empty: no change
+    #[prost(string, tag = "13")]
+    pub root_acts_for: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Limits {
@@ -5714,6 +5843,9 @@ pub struct Limits {
     /// how many steps a DAG may have
     #[prost(uint32, tag = "12")]
     pub dag_size: u32,
+    /// For whom root of a machine acts whose agent serves users: "everybody" or "itself".
+    #[prost(string, tag = "13")]
+    pub root_acts_for: ::prost::alloc::string::String,
 }
 /// Times are milliseconds since 1970, by the members' clocks; 0: none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5770,6 +5902,8 @@ pub mod admin_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
+    /// Who may call which method is in model/src/access/table.rs. An operator's certificate (OperatorToken) makes a caller a
+    /// system admin.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -5875,7 +6009,8 @@ pub mod admin_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// The records that match the filter, in the order of the chain. A page may have fewer records than requested, or
-        /// none. The next page begins after `upto` of this one; `upto` equals `end` in the last page.
+        /// none. The next page begins after `upto` of this one; `upto` equals `end` in the last page. Users get the records of
+        /// what they did and of what was done to their work, admins of a tenant also those of its work, operators all.
         pub async fn query_audit(
             &mut self,
             request: impl tonic::IntoRequest<super::QueryAuditRequest>,
@@ -5947,7 +6082,7 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "ExportAudit"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Operators only. Works on the change for some seconds and returns the progress: call it again until it is done.
+        /// System admins only. Works on the change for some seconds and returns the progress: call it again until it is done.
         pub async fn change_members(
             &mut self,
             request: impl tonic::IntoRequest<super::ChangeMembersRequest>,
@@ -5972,7 +6107,8 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "ChangeMembers"));
             self.inner.unary(req, path, codec).await
         }
-        /// Tenants with their quotas, shares and budgets. Everybody may list them; the other calls are for operators.
+        /// Tenants with their quotas, shares and budgets. Everybody may list them; the other calls are for system
+        /// admins.
         pub async fn create_tenant(
             &mut self,
             request: impl tonic::IntoRequest<super::TenantRequest>,
@@ -6130,7 +6266,8 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "ListGossipKeys"));
             self.inner.unary(req, path, codec).await
         }
-        /// Operators only. Begins a rotation, or returns the new key of the rotation in progress. The quorum continues it.
+        /// System admins only. Begins a rotation, or returns the new key of the rotation in progress. The quorum continues
+        /// it.
         pub async fn rotate_gossip_keys(
             &mut self,
             request: impl tonic::IntoRequest<super::RotateGossipKeysRequest>,
@@ -6155,7 +6292,7 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "RotateGossipKeys"));
             self.inner.unary(req, path, codec).await
         }
-        /// Operators only. Revokes all certificates of a name that were issued until now, and replaces the gossip key.
+        /// System admins only. Revokes all certificates of a name that were issued until now, and replaces the gossip key.
         pub async fn revoke_certificates(
             &mut self,
             request: impl tonic::IntoRequest<super::RevokeCertificatesRequest>,
@@ -6207,7 +6344,7 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "ListRevocations"));
             self.inner.unary(req, path, codec).await
         }
-        /// The pool of numbers (VNIs) for network domains. Only operators set it.
+        /// The pool of numbers (VNIs) for network domains. Only system admins set it.
         pub async fn get_vni_pool(
             &mut self,
             request: impl tonic::IntoRequest<super::GetVniPoolRequest>,
@@ -6354,7 +6491,7 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "LookupService"));
             self.inner.unary(req, path, codec).await
         }
-        /// The limits of the whole cluster. Only operators set them.
+        /// The limits of the whole cluster. Only system admins set them.
         pub async fn get_limits(
             &mut self,
             request: impl tonic::IntoRequest<super::GetLimitsRequest>,
@@ -6449,6 +6586,172 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("lattice.v1.AdminService", "StoreTrace"));
             self.inner.client_streaming(req, path, codec).await
         }
+        /// System admins only. Grants a role to an account or a group; a role that it has already stays as it is.
+        pub async fn grant_role(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RoleRequest>,
+        ) -> std::result::Result<tonic::Response<super::RoleResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/GrantRole",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "GrantRole"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn revoke_role(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RoleRequest>,
+        ) -> std::result::Result<tonic::Response<super::RoleResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/RevokeRole",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "RevokeRole"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Users get their own roles, admins of a tenant also those for the tenant, operators all.
+        pub async fn list_roles(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListRolesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListRolesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/ListRoles",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "ListRoles"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// For admins of the tenant and for system admins; operators may list. A tenant with members takes work from these and
+        /// from its admins alone, one without takes work from everybody.
+        pub async fn add_tenant_member(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TenantMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TenantMemberResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/AddTenantMember",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "AddTenantMember"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn remove_tenant_member(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TenantMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TenantMemberResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/RemoveTenantMember",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("lattice.v1.AdminService", "RemoveTenantMember"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_tenant_members(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListTenantMembersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListTenantMembersResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/ListTenantMembers",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "ListTenantMembers"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The calling account as the agent knows it, and what it may do.
+        pub async fn who_am_i(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WhoAmIRequest>,
+        ) -> std::result::Result<tonic::Response<super::WhoAmIResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/lattice.v1.AdminService/WhoAmI",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("lattice.v1.AdminService", "WhoAmI"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -6472,7 +6775,8 @@ pub mod admin_service_server {
             tonic::Status,
         >;
         /// The records that match the filter, in the order of the chain. A page may have fewer records than requested, or
-        /// none. The next page begins after `upto` of this one; `upto` equals `end` in the last page.
+        /// none. The next page begins after `upto` of this one; `upto` equals `end` in the last page. Users get the records of
+        /// what they did and of what was done to their work, admins of a tenant also those of its work, operators all.
         async fn query_audit(
             &self,
             request: tonic::Request<super::QueryAuditRequest>,
@@ -6505,7 +6809,7 @@ pub mod admin_service_server {
             tonic::Response<Self::ExportAuditStream>,
             tonic::Status,
         >;
-        /// Operators only. Works on the change for some seconds and returns the progress: call it again until it is done.
+        /// System admins only. Works on the change for some seconds and returns the progress: call it again until it is done.
         async fn change_members(
             &self,
             request: tonic::Request<super::ChangeMembersRequest>,
@@ -6513,7 +6817,8 @@ pub mod admin_service_server {
             tonic::Response<super::ChangeMembersResponse>,
             tonic::Status,
         >;
-        /// Tenants with their quotas, shares and budgets. Everybody may list them; the other calls are for operators.
+        /// Tenants with their quotas, shares and budgets. Everybody may list them; the other calls are for system
+        /// admins.
         async fn create_tenant(
             &self,
             request: tonic::Request<super::TenantRequest>,
@@ -6552,7 +6857,8 @@ pub mod admin_service_server {
             tonic::Response<super::ListGossipKeysResponse>,
             tonic::Status,
         >;
-        /// Operators only. Begins a rotation, or returns the new key of the rotation in progress. The quorum continues it.
+        /// System admins only. Begins a rotation, or returns the new key of the rotation in progress. The quorum continues
+        /// it.
         async fn rotate_gossip_keys(
             &self,
             request: tonic::Request<super::RotateGossipKeysRequest>,
@@ -6560,7 +6866,7 @@ pub mod admin_service_server {
             tonic::Response<super::RotateGossipKeysResponse>,
             tonic::Status,
         >;
-        /// Operators only. Revokes all certificates of a name that were issued until now, and replaces the gossip key.
+        /// System admins only. Revokes all certificates of a name that were issued until now, and replaces the gossip key.
         async fn revoke_certificates(
             &self,
             request: tonic::Request<super::RevokeCertificatesRequest>,
@@ -6576,7 +6882,7 @@ pub mod admin_service_server {
             tonic::Response<super::ListRevocationsResponse>,
             tonic::Status,
         >;
-        /// The pool of numbers (VNIs) for network domains. Only operators set it.
+        /// The pool of numbers (VNIs) for network domains. Only system admins set it.
         async fn get_vni_pool(
             &self,
             request: tonic::Request<super::GetVniPoolRequest>,
@@ -6619,7 +6925,7 @@ pub mod admin_service_server {
             tonic::Response<super::LookupServiceResponse>,
             tonic::Status,
         >;
-        /// The limits of the whole cluster. Only operators set them.
+        /// The limits of the whole cluster. Only system admins set them.
         async fn get_limits(
             &self,
             request: tonic::Request<super::GetLimitsRequest>,
@@ -6646,7 +6952,54 @@ pub mod admin_service_server {
             tonic::Response<super::StoreTraceResponse>,
             tonic::Status,
         >;
+        /// System admins only. Grants a role to an account or a group; a role that it has already stays as it is.
+        async fn grant_role(
+            &self,
+            request: tonic::Request<super::RoleRequest>,
+        ) -> std::result::Result<tonic::Response<super::RoleResponse>, tonic::Status>;
+        async fn revoke_role(
+            &self,
+            request: tonic::Request<super::RoleRequest>,
+        ) -> std::result::Result<tonic::Response<super::RoleResponse>, tonic::Status>;
+        /// Users get their own roles, admins of a tenant also those for the tenant, operators all.
+        async fn list_roles(
+            &self,
+            request: tonic::Request<super::ListRolesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListRolesResponse>,
+            tonic::Status,
+        >;
+        /// For admins of the tenant and for system admins; operators may list. A tenant with members takes work from these and
+        /// from its admins alone, one without takes work from everybody.
+        async fn add_tenant_member(
+            &self,
+            request: tonic::Request<super::TenantMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TenantMemberResponse>,
+            tonic::Status,
+        >;
+        async fn remove_tenant_member(
+            &self,
+            request: tonic::Request<super::TenantMemberRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TenantMemberResponse>,
+            tonic::Status,
+        >;
+        async fn list_tenant_members(
+            &self,
+            request: tonic::Request<super::ListTenantMembersRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListTenantMembersResponse>,
+            tonic::Status,
+        >;
+        /// The calling account as the agent knows it, and what it may do.
+        async fn who_am_i(
+            &self,
+            request: tonic::Request<super::WhoAmIRequest>,
+        ) -> std::result::Result<tonic::Response<super::WhoAmIResponse>, tonic::Status>;
     }
+    /// Who may call which method is in model/src/access/table.rs. An operator's certificate (OperatorToken) makes a caller a
+    /// system admin.
     #[derive(Debug)]
     pub struct AdminServiceServer<T> {
         inner: Arc<T>,
@@ -7852,6 +8205,320 @@ pub mod admin_service_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.client_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/GrantRole" => {
+                    #[allow(non_camel_case_types)]
+                    struct GrantRoleSvc<T: AdminService>(pub Arc<T>);
+                    impl<T: AdminService> tonic::server::UnaryService<super::RoleRequest>
+                    for GrantRoleSvc<T> {
+                        type Response = super::RoleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RoleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::grant_role(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GrantRoleSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/RevokeRole" => {
+                    #[allow(non_camel_case_types)]
+                    struct RevokeRoleSvc<T: AdminService>(pub Arc<T>);
+                    impl<T: AdminService> tonic::server::UnaryService<super::RoleRequest>
+                    for RevokeRoleSvc<T> {
+                        type Response = super::RoleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RoleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::revoke_role(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RevokeRoleSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/ListRoles" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListRolesSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ListRolesRequest>
+                    for ListRolesSvc<T> {
+                        type Response = super::ListRolesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListRolesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::list_roles(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListRolesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/AddTenantMember" => {
+                    #[allow(non_camel_case_types)]
+                    struct AddTenantMemberSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::TenantMemberRequest>
+                    for AddTenantMemberSvc<T> {
+                        type Response = super::TenantMemberResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TenantMemberRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::add_tenant_member(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AddTenantMemberSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/RemoveTenantMember" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveTenantMemberSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::TenantMemberRequest>
+                    for RemoveTenantMemberSvc<T> {
+                        type Response = super::TenantMemberResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TenantMemberRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::remove_tenant_member(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveTenantMemberSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/ListTenantMembers" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListTenantMembersSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::ListTenantMembersRequest>
+                    for ListTenantMembersSvc<T> {
+                        type Response = super::ListTenantMembersResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListTenantMembersRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::list_tenant_members(&inner, request)
+                                    .await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListTenantMembersSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/lattice.v1.AdminService/WhoAmI" => {
+                    #[allow(non_camel_case_types)]
+                    struct WhoAmISvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::WhoAmIRequest>
+                    for WhoAmISvc<T> {
+                        type Response = super::WhoAmIResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WhoAmIRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::who_am_i(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WhoAmISvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
@@ -11278,7 +11945,7 @@ pub mod node_service_client {
                 .insert(GrpcMethod::new("lattice.v1.NodeService", "Wipe"));
             self.inner.unary(req, path, codec).await
         }
-        /// Operators only. A node of this name may register.
+        /// System admins only. A node of this name may register.
         pub async fn admit(
             &mut self,
             request: impl tonic::IntoRequest<super::AdmitNodeRequest>,
@@ -11303,7 +11970,7 @@ pub mod node_service_client {
                 .insert(GrpcMethod::new("lattice.v1.NodeService", "Admit"));
             self.inner.unary(req, path, codec).await
         }
-        /// Operators only. Withdraws an admission; only if the node has not registered yet.
+        /// System admins only. Withdraws an admission; only if the node has not registered yet.
         pub async fn withdraw_admission(
             &mut self,
             request: impl tonic::IntoRequest<super::WithdrawAdmissionRequest>,
@@ -11328,7 +11995,8 @@ pub mod node_service_client {
                 .insert(GrpcMethod::new("lattice.v1.NodeService", "WithdrawAdmission"));
             self.inner.unary(req, path, codec).await
         }
-        /// Operators only. Removes a node that is Drained or Down and has no work: it is refused until it is admitted anew.
+        /// System admins only. Removes a node that is Drained or Down and has no work: it is refused until it is admitted
+        /// anew.
         pub async fn remove(
             &mut self,
             request: impl tonic::IntoRequest<super::RemoveNodeRequest>,
@@ -11493,7 +12161,7 @@ pub mod node_service_server {
             &self,
             request: tonic::Request<super::WipeRequest>,
         ) -> std::result::Result<tonic::Response<super::WipeResponse>, tonic::Status>;
-        /// Operators only. A node of this name may register.
+        /// System admins only. A node of this name may register.
         async fn admit(
             &self,
             request: tonic::Request<super::AdmitNodeRequest>,
@@ -11501,7 +12169,7 @@ pub mod node_service_server {
             tonic::Response<super::AdmitNodeResponse>,
             tonic::Status,
         >;
-        /// Operators only. Withdraws an admission; only if the node has not registered yet.
+        /// System admins only. Withdraws an admission; only if the node has not registered yet.
         async fn withdraw_admission(
             &self,
             request: tonic::Request<super::WithdrawAdmissionRequest>,
@@ -11509,7 +12177,8 @@ pub mod node_service_server {
             tonic::Response<super::WithdrawAdmissionResponse>,
             tonic::Status,
         >;
-        /// Operators only. Removes a node that is Drained or Down and has no work: it is refused until it is admitted anew.
+        /// System admins only. Removes a node that is Drained or Down and has no work: it is refused until it is admitted
+        /// anew.
         async fn remove(
             &self,
             request: tonic::Request<super::RemoveNodeRequest>,
@@ -14208,7 +14877,8 @@ pub mod v_cluster_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Queues, each with its own scheduler. Everybody may call List and Queue; the other calls are for operators.
+    /// Queues, each with its own scheduler. Everybody may call List and Queue, operators SetWeights; the other calls are for
+    /// system admins.
     #[derive(Debug, Clone)]
     pub struct VClusterServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -14499,7 +15169,8 @@ pub mod v_cluster_service_server {
             tonic::Status,
         >;
     }
-    /// Queues, each with its own scheduler. Everybody may call List and Queue; the other calls are for operators.
+    /// Queues, each with its own scheduler. Everybody may call List and Queue, operators SetWeights; the other calls are for
+    /// system admins.
     #[derive(Debug)]
     pub struct VClusterServiceServer<T> {
         inner: Arc<T>,

@@ -45,7 +45,7 @@ fn text(me: &v1::WhoAmIResponse, size: TableSize) -> String {
 }
 
 /// Lines of which the first has a label.
-fn labelled<'a>(label: &'a str, lines: impl IntoIterator<Item = String>) -> impl Iterator<Item = (&'a str, String)> {
+fn labelled(label: &str, lines: impl IntoIterator<Item = String>) -> impl Iterator<Item = (&str, String)> {
     lines.into_iter().enumerate().map(move |(at, line)| (if at == 0 { label } else { "" }, line))
 }
 

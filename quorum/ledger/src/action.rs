@@ -277,7 +277,12 @@ commands! { |ledger, context|
         by: String,
     }
         => 1, New, Operator(by, &["AdminService/SetLimits"]), 256,
-        ledger.set_limits(context, (*sensitive_pool_size, users, *budget_period_days, *share_policy, *ended, *dag_size, *root_may), by);
+        ledger.set_limits(
+            context,
+            (*sensitive_pool_size, users, *ended),
+            (*budget_period_days, *share_policy, *dag_size, *root_may),
+            by,
+        );
 
     /// The leader's clock: this deadline of the node's drain has passed.
     EndDrained { node: NodeId, deadline: Timestamp }

@@ -248,7 +248,16 @@ fn a_delay_outlives_a_snapshot_and_the_record_of_what_began() {
     let mut s = Story::new(1);
     let users = UserLimitsChange { user_history: QuotaChange::AtMost(0), ..UserLimitsChange::default() };
     let (sensitive_pool_size, ended, by) = (QuotaChange::Keep, EndedLimitsChange::default(), "root".to_owned());
-    s.done(Action::SetLimits { sensitive_pool_size, users, budget_period_days: None, share_policy: None, ended, dag_size: None, by });
+    s.done(Action::SetLimits {
+        sensitive_pool_size,
+        users,
+        budget_period_days: None,
+        share_policy: None,
+        ended,
+        dag_size: None,
+        root_may: None,
+        by,
+    });
     s.submit(1, 1, RequeuePolicy::Never, 0);
     depends(&mut s, 2, &[(1, TEN_MINUTES)]);
     let epoch = runs(&mut s, 1, 0);

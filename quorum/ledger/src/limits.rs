@@ -31,15 +31,8 @@ impl Ledger {
     pub(super) fn set_limits(
         &mut self,
         context: &mut ApplyContext,
-        (sensitive_pool_size, users, budget_period_days, share_policy, ended, dag_size, root_may): (
-            QuotaChange,
-            &UserLimitsChange,
-            Option<u32>,
-            Option<SharePolicy>,
-            EndedLimitsChange,
-            Option<u32>,
-            Option<RootMay>,
-        ),
+        (sensitive_pool_size, users, ended): (QuotaChange, &UserLimitsChange, EndedLimitsChange),
+        (budget_period_days, share_policy, dag_size, root_may): (Option<u32>, Option<SharePolicy>, Option<u32>, Option<RootMay>),
         by: &str,
     ) -> Result<Outcome, Refusal> {
         let (users, mut changes_text) = users.over(self.limits.users);
