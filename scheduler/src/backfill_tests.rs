@@ -1,10 +1,9 @@
 //! Backfill: exact plans, and a simulation in virtual time.
 
-use crate::likeness::Likenesses;
-use crate::plan::{plan_again, plan_within};
-use crate::tests::{NOW, id, node, owned_by, pending, running_on, shared, vcluster, view};
+use crate::plan::plan_within;
+use crate::tests::{NOW, id, node, owned_by, pending, plan, running_on, shared, vcluster, view};
 use crate::why_not::why_not;
-use crate::{Holdings, Outlook, Plan, RESERVATIONS_MAX, View, explain, plan, waiting_in};
+use crate::{Holdings, Outlook, Plan, RESERVATIONS_MAX, State, View, explain, waiting_in};
 use lattice_model::claim::ClaimShare;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{
@@ -287,7 +286,8 @@ fn a_plan_of_too_much_begins_what_it_came_to_and_leaves_the_rest() {
         lasting(allocation, 60)
     });
     let v = view(100, waiting.collect());
-    let plan = plan_within(&v, NOW, 5000, &mut Likenesses::default());
+    let state = State::from(v.clone());
+    let plan = plan_within(&state, NOW, 5000);
     let begun: Vec<AllocationId> = plan.claims(|_| Some(1)).iter().map(|claim| claim.allocation).collect();
     assert!((50..150).contains(&begun.len()) && begun.iter().copied().eq((1..=begun.len() as u64).map(id)), "the first ones: {begun:?}");
     let last = plan.planned.last().unwrap();
@@ -406,7 +406,7 @@ struct Simulation {
     expected: BTreeMap<AllocationId, Timestamp>,
     expected_as_first: BTreeMap<AllocationId, Timestamp>,
     has_waited: usize,
-    likenesses: Likenesses,
+    state: State,
 }
 
 impl Simulation {
@@ -417,7 +417,7 @@ impl Simulation {
             expected: BTreeMap::new(),
             expected_as_first: BTreeMap::new(),
             has_waited: 0,
-            likenesses: Likenesses::default(),
+            state: State::default(),
         };
         let mut arrivals: Vec<(Timestamp, Allocation)> = Vec::new();
         for (n, job) in (1..).zip(jobs) {
@@ -443,7 +443,8 @@ impl Simulation {
     }
 
     fn step(&mut self, now: Timestamp, jobs: &[Job], are_alike: bool) {
-        let planned = plan_again(&self.view, now, &mut self.likenesses);
+        self.state.apply(self.view.clone());
+        let planned = crate::plan(&self.state, now);
         let (claims, starts): (Vec<Claim>, Vec<_>) = (planned.claims(|_| Some(1)), planned.expected_starts().collect());
         self.assert_same_rules(&planned);
         // What is kept from earlier plans changes nothing.
@@ -505,7 +506,7 @@ impl Simulation {
         for planned in &plan.planned {
             let class = &plan.classes.all[planned.class];
             for (at, node) in plan.state.nodes.iter().enumerate() {
-                let is_free = class.candidates.contains(at) && plan.state.is_free_in_view(at, class.part(&plan.state, at).as_ref());
+                let is_free = class.candidates.contains(at) && plan.state.is_free_in_view(at, class.part(plan.state.columns, at).as_ref());
                 let why = why_not(&self.view, &held, node, planned.allocation);
                 assert_eq!(is_free, why.is_none(), "{}: {why:?}", node.id);
             }

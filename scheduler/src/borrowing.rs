@@ -10,10 +10,11 @@
 //! back (see [`crate::victims`]).
 
 use crate::classes::Class;
+use crate::draft::Draft;
 use crate::grouping;
 use crate::node_set::NodeSet;
 use crate::quotas::Quotas;
-use crate::state::{Part, State};
+use crate::span::Part;
 use lattice_model::{Allocation, Borrower, DEFAULT_VCLUSTER, VCluster};
 use std::collections::BTreeMap;
 
@@ -33,8 +34,8 @@ impl Lent {
     /// `looks` counts how often a node is looked at.
     pub fn choose(
         &mut self,
-        state: &State<'_>,
-        (number, class): (usize, &Class<'_>),
+        state: &Draft<'_>,
+        (number, class): (usize, &Class),
         quotas: &Quotas<'_>,
         (allocation, is_reserved): (&Allocation, bool),
         until_ms: u64,
@@ -62,11 +63,11 @@ impl Lent {
             let has_room = part.is_none_or(|part| state.free_now[*node].holds(&part.amount));
             has_room && state.is_free_beside(*node, part.as_ref(), until_ms, |span| span.by != allocation.id)
         };
-        let own: Vec<usize> = state.open.and(&class.candidates).filter(|node| is_free(node, class.part(state, *node))).collect();
+        let own: Vec<usize> = state.open.and(&class.candidates).filter(|node| is_free(node, class.part(state.columns, *node))).collect();
         let is_lent = |node: &usize| {
             VCluster::lends(|name| state.view.vclusters.get(name), state.nodes[*node], &allocation.spec, allocation.requeue_count)
         };
-        let lent = state.open.and(lendable).filter(|node| is_lent(node) && is_free(node, class.part(state, *node)));
+        let lent = state.open.and(lendable).filter(|node| is_lent(node) && is_free(node, class.part(state.columns, *node)));
         let nodes = together(state, class, quotas, allocation, own, lent.collect());
         if nodes.is_none() && !is_reserved && !quotas.depend_on_nodes(allocation) {
             self.in_vain.insert(key, until_ms);
@@ -76,7 +77,7 @@ impl Lent {
 }
 
 /// The nodes of other vClusters that meet what the class asks for.
-fn lendable(state: &State<'_>, allocation: &Allocation) -> NodeSet {
+fn lendable(state: &Draft<'_>, allocation: &Allocation) -> NodeSet {
     let named = state.view.named(allocation);
     let mut set = NodeSet::empty(state.nodes.len());
     for (at, node) in state.nodes.iter().enumerate() {
@@ -92,15 +93,15 @@ fn lendable(state: &State<'_>, allocation: &Allocation) -> NodeSet {
 
 /// As many of these nodes as it asks for, its own first.
 fn together(
-    state: &State<'_>,
-    class: &Class<'_>,
+    state: &Draft<'_>,
+    class: &Class,
     quotas: &Quotas<'_>,
     allocation: &Allocation,
     own: Vec<usize>,
     lent: Vec<usize>,
 ) -> Option<Vec<usize>> {
     let (spec, groups_max) = (&allocation.spec, class.groups_max(allocation));
-    let sets = |nodes: Vec<usize>| grouping::sets(state, nodes, &[], spec, groups_max);
+    let sets = |nodes: Vec<usize>| grouping::sets(state.columns, nodes, &[], spec, groups_max);
     let sets = if spec.constraints.conformance || groups_max != grouping::ANY {
         sets([own, lent].concat())
     } else {
@@ -121,7 +122,7 @@ pub fn borrows(vclusters: &BTreeMap<String, VCluster>, queue: &str) -> bool {
 }
 
 /// Of what an allocation has, the nodes that another vCluster lent to it.
-pub fn borrowed(state: &State<'_>, allocation: &Allocation, nodes: &[usize]) -> Vec<usize> {
+pub fn borrowed(state: &Draft<'_>, allocation: &Allocation, nodes: &[usize]) -> Vec<usize> {
     let record = |name: &str| state.view.vclusters.get(name);
     let Some(borrower) = Borrower::of(record, &allocation.spec) else { return Vec::new() };
     // Neighbours are mostly of one vCluster.

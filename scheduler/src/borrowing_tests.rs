@@ -1,7 +1,7 @@
 //! Nodes that vClusters lend each other, in whole plans.
 
-use crate::tests::{NOW, id, node, pending, placed, vcluster, view};
-use crate::{Outlook, View, explain, misfit, plan};
+use crate::tests::{NOW, id, node, pending, placed, plan, vcluster, view};
+use crate::{Outlook, View, explain, misfit};
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{

@@ -23,9 +23,9 @@
 //!
 //! [`should_checkpoint`] makes the whole decision; `lattice explain` shows what it gives.
 
-use crate::likeness::Likenesses;
 use crate::order::Ordered;
 use crate::score::FIRST_SIZE_MEMORY_PART;
+use crate::state::State;
 use crate::view::View;
 use lattice_model::checkpoint::{Automatic, DEADLINE_MS_DEFAULT, walltime_lead_ms};
 use lattice_model::{Allocation, AllocationId, AllocationState, HoldKind, Node, NodeState, Preemption, Timestamp, VCluster, millis};
@@ -445,8 +445,9 @@ struct Queue<'a> {
 
 impl<'a> Queue<'a> {
     fn of(cluster: &'a View, now: Timestamp) -> Self {
-        let waiting: Vec<&Allocation> =
-            Ordered::of(cluster, now, &mut Likenesses::default()).merged().into_iter().map(|(_, waiting)| waiting.allocation).collect();
+        let state = State::from(cluster.clone());
+        let merged = Ordered::of(&state, now).merged().into_iter();
+        let waiting: Vec<&Allocation> = merged.filter_map(|(_, waiting)| cluster.allocations.get(&waiting.allocation.id)).collect();
         let wanted: f64 = waiting.iter().map(|a| f64::from(a.spec.nodes)).sum();
         let all_nodes = cluster.nodes.len() as f64;
         let urgency = |a: &Allocation| {

@@ -1,10 +1,10 @@
 //! Which nodes an allocation gets of those that are free for it now.
 
 use crate::classes::Class;
+use crate::draft::Draft;
 use crate::grouping;
 use crate::node_set::NodeSet;
 use crate::quotas::Quotas;
-use crate::state::State;
 use crate::untouched::More;
 use lattice_model::tenant::Excess;
 use lattice_model::{Allocation, AllocationSpec, Node};
@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 /// reservation: as many as it asks for, the most of a range, and not more new ones than its tenant's
 /// quota allows.
 /// `None`: too few are free for so long.
-pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Option<Vec<usize>> {
+pub fn choose(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Option<Vec<usize>> {
     let wanted = allocation.spec.nodes as usize;
     // What the limit for sensitive work leaves is not known here: with more of a range its claim could be
     // refused each time.
@@ -24,9 +24,9 @@ pub fn choose(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocat
     // The same as below, without sorting all nodes.
     if most == 1 && !quotas.depend_on_nodes(allocation) {
         if is_ordered(allocation) {
-            return Some(vec![free.into_iter().min_by_key(|node| (state.has_drifted[*node], place(node)))?]);
+            return Some(vec![free.into_iter().min_by_key(|node| (state.columns.has_drifted[*node], place(node)))?]);
         }
-        let well = free.iter().find(|node| !state.has_drifted[**node]);
+        let well = free.iter().find(|node| !state.columns.has_drifted[**node]);
         return Some(vec![*well.or(free.first())?]);
     }
     if free.len() < wanted {
@@ -56,9 +56,9 @@ type Left = (bool, u32, u32, u64);
 /// least left over (best fit), so that whole nodes stay free for work that wants whole nodes; of
 /// equal ones, that with the faster links between so many GPUs. Work that prefers one memory domain
 /// gets nodes where one is large enough, then those with the faster links, and then best fit.
-fn place(state: &State<'_>, spec: &AllocationSpec, node: usize) -> Place {
+fn place(state: &Draft<'_>, spec: &AllocationSpec, node: usize) -> Place {
     let (free, Node { size, locality, .. }) = (state.free_now[node], state.nodes[node]);
-    let is_unshared = state.owners.are_apart() && free == *size;
+    let is_unshared = state.kept.owners.are_apart() && free == *size;
     let left = spec.share.map_or((false, 0, 0, 0), |_| (is_unshared, free.gpus, free.cores, free.memory_bytes));
     let gpus = spec.share.map_or(size.gpus, |share| share.gpus);
     let links = Reverse(locality.gpu_link_percent(gpus).unwrap_or(0));
@@ -77,8 +77,8 @@ struct Free {
     more: Vec<More>,
 }
 
-fn free(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Free {
-    let is_free = |node: &usize| state.is_free_until(*node, class.part(state, *node).as_ref(), until_ms);
+fn free(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allocation, until_ms: u64) -> Free {
+    let is_free = |node: &usize| state.is_free_until(*node, class.part(state.columns, *node).as_ref(), until_ms);
     let Some(kinds) = &class.kinds else {
         return Free { nodes: with_room(state, allocation).and(&class.candidates).filter(is_free).collect(), more: Vec::new() };
     };
@@ -87,13 +87,13 @@ fn free(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &
     let most = allocation.spec.nodes_most() as usize;
     let is_free_choice = class.groups_max(allocation) == grouping::ANY && !allocation.spec.constraints.conformance;
     let enough = if most > 1 && is_free_choice && !quotas.depend_on_nodes(allocation) {
-        grouping::enough(state, &nodes, state.untouched.counts(kinds), most, is_ordered(allocation))
+        grouping::enough(state.columns, &nodes, state.untouched.counts(kinds), most, is_ordered(allocation))
     } else {
         None
     };
     let more = match enough {
         Some(enough) => {
-            nodes.retain(|node| enough.has(Some(state.conformance_group[*node]), state.topology_group[*node]));
+            nodes.retain(|node| enough.has(Some(state.columns.conformance_group[*node]), state.columns.topology_group[*node]));
             state.untouched.first(kinds, |likeness| enough.has(likeness.conformance_group, likeness.topology_group), most, &mut nodes)
         }
         None => state.untouched.first(kinds, |_| true, most, &mut nodes),
@@ -103,12 +103,12 @@ fn free(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &
 }
 
 /// The nodes that may be free for it now.
-fn with_room<'s>(state: &'s State<'_>, allocation: &Allocation) -> &'s NodeSet {
+fn with_room<'s>(state: &'s Draft<'_>, allocation: &Allocation) -> &'s NodeSet {
     if allocation.spec.share.is_some() { &state.open } else { &state.vacant }
 }
 
 /// How many nodes [`choose`] looks at for an allocation. `None`: fewer than it asks for have room now.
-pub fn to_look_at(state: &State<'_>, class: &Class<'_>, allocation: &Allocation) -> Option<usize> {
+pub fn to_look_at(state: &Draft<'_>, class: &Class, allocation: &Allocation) -> Option<usize> {
     let all = with_room(state, allocation).and_len(&class.candidates);
     if all < allocation.spec.nodes as usize {
         return None;
@@ -120,19 +120,19 @@ pub fn to_look_at(state: &State<'_>, class: &Class<'_>, allocation: &Allocation)
 
 /// How many of the nodes that are free for an allocation could serve it together. Nodes that the
 /// quota forbids do not count if too few others are left.
-pub fn count_free(state: &State<'_>, class: &Class<'_>, free: &[usize], quotas: &Quotas<'_>, allocation: &Allocation) -> usize {
+pub fn count_free(state: &Draft<'_>, class: &Class, free: &[usize], quotas: &Quotas<'_>, allocation: &Allocation) -> usize {
     let allowed = best_allowed(state, class, free.to_vec(), &[], quotas, allocation).len();
     if allowed < allocation.spec.nodes as usize {
         return allowed;
     }
-    grouping::together(state, free.iter().copied(), &allocation.spec, class.groups_max(allocation))
+    grouping::together(state.columns, free.iter().copied(), &allocation.spec, class.groups_max(allocation))
 }
 
 /// The quota that keeps an allocation off because too few of the nodes that its tenant uses already
 /// are free for it, and how many are: all further nodes would be new ones.
 pub fn over_quota(
-    state: &State<'_>,
-    class: &Class<'_>,
+    state: &Draft<'_>,
+    class: &Class,
     quotas: &Quotas<'_>,
     allocation: &Allocation,
     until_ms: u64,
@@ -140,12 +140,12 @@ pub fn over_quota(
     let wanted = allocation.spec.nodes as usize;
     let mut used = NodeSet::empty(state.nodes.len());
     let is_used = |node: &usize| {
-        let is_free = state.is_free_until(*node, class.part(state, *node).as_ref(), until_ms);
+        let is_free = state.is_free_until(*node, class.part(state.columns, *node).as_ref(), until_ms);
         is_free && quotas.is_used(allocation, &state.nodes[*node].id)
     };
     state.open.and(&class.candidates).filter(is_used).for_each(|node| used.insert(node));
     let new = |set: Vec<usize>| wanted.saturating_sub(set.into_iter().filter(|node| used.contains(*node)).count());
-    let sets = grouping::sets(state, class.candidates.iter().collect(), &[], &allocation.spec, class.groups_max(allocation));
+    let sets = grouping::sets(state.columns, class.candidates.iter().collect(), &[], &allocation.spec, class.groups_max(allocation));
     let excess = quotas.excess(allocation, sets.into_iter().filter(|set| set.len() >= wanted).map(new).min()?)?;
     Some((excess, used.len()))
 }
@@ -153,15 +153,15 @@ pub fn over_quota(
 /// The first set of free nodes that is large enough with those that the quota allows; if there is none,
 /// the largest. `more`: see [`Free`].
 fn best_allowed(
-    state: &State<'_>,
-    class: &Class<'_>,
+    state: &Draft<'_>,
+    class: &Class,
     free: Vec<usize>,
     more: &[More],
     quotas: &Quotas<'_>,
     allocation: &Allocation,
 ) -> Vec<usize> {
     let mut largest = Vec::new();
-    for mut set in grouping::sets(state, free, more, &allocation.spec, class.groups_max(allocation)) {
+    for mut set in grouping::sets(state.columns, free, more, &allocation.spec, class.groups_max(allocation)) {
         quotas.retain_allowed(allocation, &mut set, |node| &state.nodes[*node].id);
         if set.len() >= allocation.spec.nodes as usize {
             return set;

@@ -1,9 +1,11 @@
 //! Nodes that are left out because others are like them change no choice.
 
 use crate::choice;
-use crate::classes::Classes;
+use crate::classes::Class;
+use crate::draft::Draft;
 use crate::quotas::Quotas;
-use crate::state::{Span, State, duration_ms};
+use crate::span::{Span, duration_ms};
+use crate::state::State;
 use crate::tests::{NOW, id, pending, running_on, view};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, Conformance, LocalDomain, Resources, Tenant, Timestamp, Topology};
@@ -64,21 +66,19 @@ proptest! {
             // The first of them is no group: such a node is one of its own.
             node.conformance = (*conformance > 0).then(|| conforming(*conformance, *drifts));
         }
-        let mut state = State::of(&v, NOW);
+        let kept = State::from(v);
+        let mut state = Draft::of(&kept, NOW);
         for (node, cores, from, long) in &held {
             let (start_ms, amount) = (NOW.0 + from * 60_000, Resources { cores: *cores, memory_bytes: 0, gpus: 0 });
             let (end_ms, by) = (start_ms + long * 60_000, id(9));
             let span = Span { start_ms, end_ms, amount, by, who: 0, replica_of: None, has_end: true, is_planned: true };
             state.plan(node.index(nodes.len()), span);
         }
-        let mut classes = Classes::default();
-        let class = classes.of(&state, &waits, 0);
-        let quotas = Quotas::of(&v);
-        let choose = |classes: &Classes<'_>| {
-            choice::choose(&state, &classes.all[class], &quotas, &waits, NOW.0 + duration_ms(&waits.spec))
-        };
-        let chosen = choose(&classes);
-        classes.all[class].kinds = None;
-        prop_assert_eq!(chosen, choose(&classes));
+        let mut class = kept.classes.all[kept.waiting[&waits.id].1].clone();
+        let quotas = Quotas::of(&state);
+        let choose = |class: &Class| choice::choose(&state, class, &quotas, &waits, NOW.0 + duration_ms(&waits.spec));
+        let chosen = choose(&class);
+        class.kinds = None;
+        prop_assert_eq!(chosen, choose(&class));
     }
 }

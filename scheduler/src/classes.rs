@@ -1,18 +1,27 @@
-//! Waiting work in classes: the same nodes could ever serve all work of one class.
+//! Waiting work in classes: the same nodes could ever serve all work of one class. A
+//! [`crate::State`] keeps them from one plan to the next.
 
+use crate::columns::Columns;
 use crate::grouping;
+use crate::likeness::{hash, is_alike};
 use crate::locality;
 use crate::misfit;
 use crate::node_set::NodeSet;
+use crate::owners::Owners;
 use crate::replicas::service_of;
-use crate::state::{Part, State};
+use crate::span::Part;
+use crate::view::View;
 use lattice_model::{Allocation, AllocationId, Resources, Topology};
-use std::cell::OnceCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, OnceLock};
+
+/// More than this many times the classes of which work waits are not kept.
+const KEPT_FACTOR_MAX: usize = 2;
+/// So many classes are kept however little waits.
+const KEPT_MIN: usize = 1024;
 
 /// For each kind of node, whether it can serve.
-pub type Kinds = Rc<[bool]>;
+pub type Kinds = Arc<[bool]>;
 
 /// Beside what on a node a share may be. The same for all that want whole nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,43 +33,49 @@ struct Beside {
 }
 
 impl Beside {
-    fn of(state: &State<'_>, allocation: &Allocation) -> Self {
+    fn of(owners: &Owners, allocation: &Allocation) -> Self {
         if allocation.spec.share.is_none() {
             return Self { who: 0, replica_of: None };
         }
-        Self { who: state.owners.number(allocation), replica_of: service_of(allocation) }
+        Self { who: owners.number(allocation), replica_of: service_of(allocation) }
     }
 }
 
 /// Work that is equal in all that decides which nodes could ever serve it, and beside what.
 #[derive(Clone)]
-pub struct Class<'a> {
+pub struct Class {
     /// One of its allocations.
-    like: &'a Allocation,
+    like: Arc<Allocation>,
     beside: Beside,
     /// The nodes that could ever serve it: they are registered, in its vCluster, schedulable, large
     /// enough, with the constraints that it asks for, and not now excluded for it.
-    pub candidates: Rc<NodeSet>,
+    pub candidates: Arc<NodeSet>,
     /// Which kinds of nodes these are. `None`: not all nodes of a kind, or few nodes are alike.
     pub kinds: Option<Kinds>,
     /// How many of these could serve one allocation together, for 1, 2, … topology groups at most.
-    reach: Rc<[usize]>,
+    reach: Arc<[usize]>,
     /// How much a share gets of a node of each kind: they are equal in size.
-    amounts: OnceCell<Rc<[Resources]>>,
+    amounts: OnceLock<Arc<[Resources]>>,
     /// How well the wiring of a node suits it, of the best of these; see [`locality::fitness`].
     pub fitness_within: Option<f64>,
     /// How much memory it gets of a node, in bytes; for whole nodes, of one of these.
     pub memory_bytes: u64,
 }
 
-impl Class<'_> {
+impl Class {
+    /// What it says beside its candidates.
+    #[cfg(test)]
+    pub fn facts(&self) -> String {
+        format!("{:?} {:?} {:?} {}", self.kinds, self.reach, self.fitness_within, self.memory_bytes)
+    }
+
     /// How much it gets of this node; `None`: the whole node.
-    pub fn part(&self, state: &State<'_>, node: usize) -> Option<Part> {
+    pub fn part(&self, columns: &Columns, node: usize) -> Option<Part> {
         let spec = &self.like.spec;
         spec.share?;
-        let of_kinds = || state.kinds.iter().map(|node| spec.amount_of(&state.nodes[*node].size)).collect();
+        let of_kinds = || columns.kinds.iter().map(|node| spec.amount_of(&columns.nodes[*node].size)).collect();
         let Beside { who, replica_of } = self.beside;
-        Some(Part { amount: self.amounts.get_or_init(of_kinds)[state.kind[node]], who, replica_of })
+        Some(Part { amount: self.amounts.get_or_init(of_kinds)[columns.kind[node]], who, replica_of })
     }
 
     /// How many of its candidates could serve one allocation together.
@@ -84,92 +99,126 @@ impl Class<'_> {
     }
 }
 
-/// All classes of a view.
+/// All classes of what waits, and some of which nothing waits any more.
 #[derive(Default)]
-pub struct Classes<'a> {
-    pub all: Vec<Class<'a>>,
-    /// By what work asks for ([`Likenesses`]): beside what it may be, and the class.
-    by_likeness: Vec<Vec<(Beside, usize)>>,
+pub struct Classes {
+    pub all: Vec<Class>,
+    /// How much of each class waits.
+    members: Vec<usize>,
+    /// Of how many of them work waits.
+    in_use: usize,
+    /// Work that is alike in all but beside what it may be: that, and the class.
+    alike: Vec<Vec<(Beside, usize)>>,
+    /// By hash: the indexes of alike work.
+    by_hash: HashMap<u64, Vec<usize>>,
     /// Sets of candidates by the kinds of nodes that can serve. Classes share them.
-    by_kinds: BTreeMap<Kinds, Rc<NodeSet>>,
+    by_kinds: BTreeMap<Kinds, Arc<NodeSet>>,
     /// See [`Class::reach`], by kinds, and whether one conformance group is required.
-    reach: BTreeMap<(Kinds, bool), Rc<[usize]>>,
+    reach: BTreeMap<(Kinds, bool), Arc<[usize]>>,
 }
 
-impl<'a> Classes<'a> {
-    /// The class of an allocation of which this is the number of what it asks for.
-    pub fn of(&mut self, state: &State<'a>, allocation: &'a Allocation, likeness: usize) -> usize {
-        let beside = Beside::of(state, allocation);
-        if self.by_likeness.len() <= likeness {
-            self.by_likeness.resize_with(likeness + 1, Vec::new);
+impl Classes {
+    /// Adds an allocation, and returns the number of its class.
+    pub fn add(&mut self, columns: &Columns, view: &View, owners: &Owners, allocation: &Arc<Allocation>) -> usize {
+        let class = self.class_of(columns, view, owners, allocation);
+        self.in_use += usize::from(self.members[class] == 0);
+        self.members[class] += 1;
+        class
+    }
+
+    /// An allocation of this class does not wait any more.
+    pub fn remove(&mut self, class: usize) {
+        self.members[class] -= 1;
+        self.in_use -= usize::from(self.members[class] == 0);
+    }
+
+    /// Whether most classes are of no use any more.
+    pub fn are_too_many(&self) -> bool {
+        self.all.len() > KEPT_MIN.max(KEPT_FACTOR_MAX * self.in_use)
+    }
+
+    fn class_of(&mut self, columns: &Columns, view: &View, owners: &Owners, allocation: &Arc<Allocation>) -> usize {
+        let (beside, next) = (Beside::of(owners, allocation), self.alike.len());
+        let same_hash = self.by_hash.entry(hash(allocation)).or_default();
+        let is_like = |alike: &[(Beside, usize)]| alike.first().is_some_and(|(_, class)| is_alike(&self.all[*class].like, allocation));
+        let likeness = same_hash.iter().copied().find(|likeness| is_like(&self.alike[*likeness])).unwrap_or(next);
+        if likeness == next {
+            same_hash.push(next);
+            self.alike.push(Vec::new());
         }
-        let alike = &mut self.by_likeness[likeness];
+        let alike = &mut self.alike[likeness];
         if let Some((_, class)) = alike.iter().find(|(of_class, _)| *of_class == beside) {
             return *class;
         }
         let of_others = alike.first().map(|(_, class)| *class);
         alike.push((beside, self.all.len()));
-        if let Some(other) = of_others {
-            self.all.push(Class { like: allocation, beside, ..self.all[other].clone() });
-            return self.all.len() - 1;
-        }
-        let (candidates, kinds) = self.candidates(state, allocation);
-        let reach = || grouping::reach(state, candidates.iter(), &allocation.spec).into();
-        let reach = match &kinds {
-            Some(kinds) => Rc::clone(self.reach.entry((Rc::clone(kinds), allocation.spec.constraints.conformance)).or_insert_with(reach)),
-            None => reach(),
+        let class = match of_others {
+            Some(other) => Class { like: Arc::clone(allocation), beside, ..self.all[other].clone() },
+            None => self.new_class(columns, view, allocation, beside),
         };
-        let of_first_node = || candidates.iter().next().map_or(0, |node| state.nodes[node].size.memory_bytes);
-        let memory_bytes = allocation.spec.share.map_or_else(of_first_node, |share| share.memory_bytes);
-        let fitness_within = fitness_within(state, allocation, &candidates);
-        self.all.push(Class { like: allocation, beside, candidates, kinds, reach, amounts: OnceCell::new(), fitness_within, memory_bytes });
+        self.all.push(class);
+        self.members.push(0);
         self.all.len() - 1
     }
 
+    fn new_class(&mut self, columns: &Columns, view: &View, allocation: &Arc<Allocation>, beside: Beside) -> Class {
+        let (candidates, kinds) = self.candidates(columns, view, allocation);
+        let reach = || grouping::reach(columns, candidates.iter(), &allocation.spec).into();
+        let reach = match &kinds {
+            Some(kinds) => Arc::clone(self.reach.entry((Arc::clone(kinds), allocation.spec.constraints.conformance)).or_insert_with(reach)),
+            None => reach(),
+        };
+        let of_first_node = || candidates.iter().next().map_or(0, |node| columns.nodes[node].size.memory_bytes);
+        let memory_bytes = allocation.spec.share.map_or_else(of_first_node, |share| share.memory_bytes);
+        let fitness_within = fitness_within(columns, allocation, &candidates);
+        let like = Arc::clone(allocation);
+        Class { like, beside, candidates, kinds, reach, amounts: OnceLock::new(), fitness_within, memory_bytes }
+    }
+
     /// The candidates, and their kinds; see [`Class`].
-    fn candidates(&mut self, state: &State<'a>, allocation: &Allocation) -> (Rc<NodeSet>, Option<Kinds>) {
-        let named = state.view.named(allocation);
+    fn candidates(&mut self, columns: &Columns, view: &View, allocation: &Allocation) -> (Arc<NodeSet>, Option<Kinds>) {
+        let named = view.named(allocation);
         let fits = |node: usize| {
-            let node = state.nodes[node];
+            let node = &columns.nodes[node];
             misfit::never_serves(named, &allocation.spec, node).is_none() && allocation.spec.lacked_by(node).is_none()
         };
         let select = |wanted: &dyn Fn(usize) -> bool| {
-            let mut set = NodeSet::empty(state.nodes.len());
-            (0..state.nodes.len()).filter(|node| wanted(*node)).for_each(|node| set.insert(node));
+            let mut set = NodeSet::empty(columns.nodes.len());
+            (0..columns.nodes.len()).filter(|node| wanted(*node)).for_each(|node| set.insert(node));
             set
         };
         if !allocation.spec.constraints.nodes.is_empty() {
-            let is_named = |node: usize| allocation.spec.constraints.nodes.contains(&state.nodes[node].id);
-            return (Rc::new(select(&|node| is_named(node) && fits(node) && !is_excluded(state, allocation, node))), None);
+            let is_named = |node: usize| allocation.spec.constraints.nodes.contains(&columns.nodes[node].id);
+            return (Arc::new(select(&|node| is_named(node) && fits(node) && !is_excluded(columns, allocation, node))), None);
         }
-        let kinds: Kinds = state.kinds.iter().map(|node| fits(*node)).collect();
+        let kinds: Kinds = columns.kinds.iter().map(|node| fits(*node)).collect();
         if allocation.excluded.iter().any(|excluded| excluded.until.is_some()) {
-            return (Rc::new(select(&|node| kinds[state.kind[node]] && !is_excluded(state, allocation, node))), None);
+            return (Arc::new(select(&|node| kinds[columns.kind[node]] && !is_excluded(columns, allocation, node))), None);
         }
         if let Some(known) = self.by_kinds.get(&kinds) {
-            return (Rc::clone(known), state.untouched.has_few_groups().then_some(kinds));
+            return (Arc::clone(known), columns.alike.has_few_groups().then_some(kinds));
         }
-        let set = Rc::new(select(&|node| kinds[state.kind[node]]));
-        self.by_kinds.insert(Rc::clone(&kinds), Rc::clone(&set));
-        (set, state.untouched.has_few_groups().then_some(kinds))
+        let set = Arc::new(select(&|node| kinds[columns.kind[node]]));
+        self.by_kinds.insert(Arc::clone(&kinds), Arc::clone(&set));
+        (set, columns.alike.has_few_groups().then_some(kinds))
     }
 }
 
 /// The fitness of the best candidate's wiring. All nodes of a kind are wired alike.
-fn fitness_within(state: &State<'_>, allocation: &Allocation, candidates: &NodeSet) -> Option<f64> {
+fn fitness_within(columns: &Columns, allocation: &Allocation, candidates: &NodeSet) -> Option<f64> {
     let is_by_name = !allocation.spec.constraints.nodes.is_empty() || !allocation.excluded.is_empty();
     let kinds: BTreeSet<usize> = if is_by_name {
-        candidates.iter().map(|node| state.kind[node]).collect()
+        candidates.iter().map(|node| columns.kind[node]).collect()
     } else {
-        (0..state.kinds.len()).filter(|kind| candidates.contains(state.kinds[*kind])).collect()
+        (0..columns.kinds.len()).filter(|kind| candidates.contains(columns.kinds[*kind])).collect()
     };
     let fitness = |kind: usize| {
-        let node = state.nodes[state.kinds[kind]];
+        let node = &columns.nodes[columns.kinds[kind]];
         locality::fitness(&node.locality, &allocation.spec.amount_of(&node.size))
     };
     kinds.into_iter().filter_map(fitness).max_by(f64::total_cmp)
 }
 
-fn is_excluded(state: &State<'_>, allocation: &Allocation, node: usize) -> bool {
-    allocation.exclusion(&state.nodes[node].id).is_some()
+fn is_excluded(columns: &Columns, allocation: &Allocation, node: usize) -> bool {
+    allocation.exclusion(&columns.nodes[node].id).is_some()
 }

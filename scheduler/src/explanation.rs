@@ -5,7 +5,8 @@ use crate::outlook::node_list;
 use crate::plan::{Decision, Plan, Planned, plan};
 use crate::score::Score;
 use crate::sooner::{Sooner, sooner};
-use crate::state::duration_ms;
+use crate::span::duration_ms;
+use crate::state::State;
 use crate::view::View;
 use crate::why_not::{WhyNot, why_not};
 use lattice_model::{Allocation, AllocationId, NodeId, Timestamp, VCluster};
@@ -38,7 +39,8 @@ pub fn explain(view: &View, allocation: &Allocation, now: Timestamp) -> Explanat
         updated = view;
         &updated
     };
-    let plan = plan(view, now);
+    let state = State::from(view.clone());
+    let plan = plan(&state, now);
     let Some(at) = plan.planned.iter().position(|planned| planned.allocation.id == allocation.id) else {
         let summary = "does not wait for nodes".to_owned();
         return Explanation { summary, start: None, nodes: Vec::new(), score: None, sooner: Vec::new() };
@@ -75,7 +77,7 @@ fn reserved(plan: &Plan<'_>, planned: &Planned<'_>, ahead: &BTreeSet<AllocationI
         }
     }
     let until_ms = plan.state.now_ms.saturating_add(duration_ms(&planned.allocation.spec));
-    let part = plan.classes.all[planned.class].part(&plan.state, node);
+    let part = plan.classes.all[planned.class].part(plan.state.columns, node);
     if plan.state.is_free_beside(node, part.as_ref(), until_ms, |span| !span.is_planned || ahead.contains(&span.by)) {
         return None;
     }

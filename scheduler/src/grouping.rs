@@ -9,7 +9,7 @@
 //! A node without a recent fingerprint is a conformance group of its own. Nodes without a configured
 //! topology group are one group together.
 
-use crate::state::State;
+use crate::columns::Columns;
 use crate::untouched::{Count, More};
 use lattice_model::AllocationSpec;
 use std::cmp::Reverse;
@@ -22,19 +22,19 @@ pub const ANY: usize = usize::MAX;
 /// which it gets the nodes. A single node may be of any group, but drifted ones come last.
 /// `more`: how many free nodes of each likeness are not in `free`, which has the first ones of each, as
 /// many as the work can use. `groups_max`: of how many topology groups the nodes may be.
-pub fn sets(state: &State<'_>, mut free: Vec<usize>, more: &[More], spec: &AllocationSpec, groups_max: usize) -> Vec<Vec<usize>> {
+pub fn sets(columns: &Columns, mut free: Vec<usize>, more: &[More], spec: &AllocationSpec, groups_max: usize) -> Vec<Vec<usize>> {
     if spec.nodes_most() == 1 {
-        free.sort_by_key(|node| state.has_drifted[*node]);
+        free.sort_by_key(|node| columns.has_drifted[*node]);
         return vec![free];
     }
-    sort_by_conformance_group(state, &mut free, more);
+    sort_by_conformance_group(columns, &mut free, more);
     let most = spec.nodes_most() as usize;
     if !spec.constraints.conformance {
-        return within_topology_groups(state, free, more, most, groups_max);
+        return within_topology_groups(columns, free, more, most, groups_max);
     }
-    let is_one_group = |one: &usize, next: &usize| state.conformance_group[*one] == state.conformance_group[*next];
-    let pools = free.chunk_by(is_one_group).map(|pool| (pool.to_vec(), of_conformance_group(state, more, pool[0])));
-    pools.flat_map(|(pool, more)| within_topology_groups(state, pool, &more, most, groups_max)).collect()
+    let is_one_group = |one: &usize, next: &usize| columns.conformance_group[*one] == columns.conformance_group[*next];
+    let pools = free.chunk_by(is_one_group).map(|pool| (pool.to_vec(), of_conformance_group(columns, more, pool[0])));
+    pools.flat_map(|(pool, more)| within_topology_groups(columns, pool, &more, most, groups_max)).collect()
 }
 
 /// The groups from which work gets all of its nodes: other nodes need not be looked at.
@@ -57,16 +57,16 @@ impl Enough {
 /// them. `None`: no conformance group is enough; or two are the largest, and `is_ordered`: the nodes are
 /// not taken in the order of their ids.
 pub fn enough(
-    state: &State<'_>,
+    columns: &Columns,
     touched: &[usize],
     untouched: impl Iterator<Item = Count> + Clone,
     most: usize,
     is_ordered: bool,
 ) -> Option<Enough> {
     // The number of nodes of each conformance group, and its first one.
-    let mut groups = vec![(0, usize::MAX); state.conformance_groups];
+    let mut groups = vec![(0, usize::MAX); columns.conformance_groups];
     let mut add = |group: usize, count: usize, first: usize| groups[group] = (groups[group].0 + count, first.min(groups[group].1));
-    touched.iter().for_each(|node| add(state.conformance_group[*node], 1, *node));
+    touched.iter().for_each(|node| add(columns.conformance_group[*node], 1, *node));
     for Count { likeness, count, first } in untouched.clone() {
         likeness.conformance_group.iter().for_each(|group| add(*group, count, first));
     }
@@ -83,10 +83,10 @@ pub fn enough(
     } else {
         return None;
     };
-    let mut counts = vec![0; state.topology_groups];
+    let mut counts = vec![0; columns.topology_groups];
     let is_of_group = |of: Option<usize>| conformance_group.is_none() || of == conformance_group;
-    let touched = touched.iter().filter(|node| is_of_group(Some(state.conformance_group[**node])));
-    touched.for_each(|node| counts[state.topology_group[*node]] += 1);
+    let touched = touched.iter().filter(|node| is_of_group(Some(columns.conformance_group[**node])));
+    touched.for_each(|node| counts[columns.topology_group[*node]] += 1);
     let untouched = untouched.filter(|of| is_of_group(of.likeness.conformance_group));
     untouched.for_each(|of| counts[of.likeness.topology_group] += of.count);
     let (mut topology_groups, mut found) = (vec![false; counts.len()], 0);
@@ -101,17 +101,17 @@ pub fn enough(
 }
 
 /// Those that are in the conformance group of this node.
-fn of_conformance_group(state: &State<'_>, more: &[More], node: usize) -> Vec<More> {
-    let group = Some(state.conformance_group[node]);
+fn of_conformance_group(columns: &Columns, more: &[More], node: usize) -> Vec<More> {
+    let group = Some(columns.conformance_group[node]);
     more.iter().copied().filter(|more| more.likeness.conformance_group == group).collect()
 }
 
 /// Sorts these nodes by their conformance groups, the largest first, and otherwise as they are.
-fn sort_by_conformance_group(state: &State<'_>, nodes: &mut [usize], more: &[More]) {
+fn sort_by_conformance_group(columns: &Columns, nodes: &mut [usize], more: &[More]) {
     // The number of nodes of each group, and where its first one is.
-    let mut groups = vec![(0_usize, usize::MAX); state.conformance_groups];
+    let mut groups = vec![(0_usize, usize::MAX); columns.conformance_groups];
     for (at, node) in nodes.iter().enumerate() {
-        let (count, first) = &mut groups[state.conformance_group[*node]];
+        let (count, first) = &mut groups[columns.conformance_group[*node]];
         *count += 1;
         *first = at.min(*first);
     }
@@ -120,11 +120,11 @@ fn sort_by_conformance_group(state: &State<'_>, nodes: &mut [usize], more: &[Mor
             groups[group].0 += count;
         }
     }
-    if nodes.iter().all(|node| groups[state.conformance_group[*node]].0 == 1) {
+    if nodes.iter().all(|node| groups[columns.conformance_group[*node]].0 == 1) {
         return;
     }
     let key = |node: &usize| {
-        let (count, first) = groups[state.conformance_group[*node]];
+        let (count, first) = groups[columns.conformance_group[*node]];
         (Reverse(count), first)
     };
     nodes.sort_by_key(key);
@@ -132,40 +132,40 @@ fn sort_by_conformance_group(state: &State<'_>, nodes: &mut [usize], more: &[Mor
 
 /// The sets of these nodes, which are sorted by conformance groups, with at most `groups_max`
 /// topology groups each. `most`: how many nodes it gets at most.
-fn within_topology_groups(state: &State<'_>, mut nodes: Vec<usize>, more: &[More], most: usize, groups_max: usize) -> Vec<Vec<usize>> {
-    if state.topology_groups < 2 {
+fn within_topology_groups(columns: &Columns, mut nodes: Vec<usize>, more: &[More], most: usize, groups_max: usize) -> Vec<Vec<usize>> {
+    if columns.topology_groups < 2 {
         return vec![nodes];
     }
     if groups_max == 1 {
         let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        nodes.iter().for_each(|node| groups.entry(state.topology_group[*node]).or_default().push(*node));
-        let counts = count(state, nodes.iter().copied(), more);
+        nodes.iter().for_each(|node| groups.entry(columns.topology_group[*node]).or_default().push(*node));
+        let counts = count(columns, nodes.iter().copied(), more);
         let mut sets: Vec<(usize, Vec<usize>)> = groups.into_iter().map(|(group, set)| (counts[group], set)).collect();
         // The smallest that is large enough, so that the larger ones are left to work that needs them.
         sets.sort_by_key(|(count, _)| if *count < most { (true, most - count) } else { (false, *count) });
         return sets.into_iter().map(|(_, set)| set).collect();
     }
     let Some(first) = nodes.first().copied() else { return Vec::new() };
-    let largest = nodes.iter().take_while(|node| state.conformance_group[**node] == state.conformance_group[first]).count();
+    let largest = nodes.iter().take_while(|node| columns.conformance_group[**node] == columns.conformance_group[first]).count();
     if largest >= most && groups_max == ANY {
         // One conformance group is enough.
-        arrange(state, &mut nodes[..largest], &of_conformance_group(state, more, first), most);
+        arrange(columns, &mut nodes[..largest], &of_conformance_group(columns, more, first), most);
         return vec![nodes];
     }
-    let order = arrange(state, &mut nodes, more, most);
+    let order = arrange(columns, &mut nodes, more, most);
     let first: Vec<usize> = order.into_iter().take(groups_max).collect();
-    nodes.retain(|node| first.contains(&state.topology_group[*node]));
+    nodes.retain(|node| first.contains(&columns.topology_group[*node]));
     vec![nodes]
 }
 
 /// Sorts these nodes by their topology groups, and otherwise as they are, so that the first `wanted`
 /// are of as few groups as possible. Returns the groups in that order.
-fn arrange(state: &State<'_>, nodes: &mut [usize], more: &[More], wanted: usize) -> Vec<usize> {
-    let counts = count(state, nodes.iter().copied(), more);
+fn arrange(columns: &Columns, nodes: &mut [usize], more: &[More], wanted: usize) -> Vec<usize> {
+    let counts = count(columns, nodes.iter().copied(), more);
     let order = order(&counts, wanted);
     let mut place = vec![0; counts.len()];
     order.iter().enumerate().for_each(|(at, group)| place[*group] = at);
-    nodes.sort_by_key(|node| place[state.topology_group[*node]]);
+    nodes.sort_by_key(|node| place[columns.topology_group[*node]]);
     order
 }
 
@@ -189,21 +189,21 @@ fn order(counts: &[usize], wanted: usize) -> Vec<usize> {
 }
 
 /// The number of all these nodes in each topology group.
-fn count(state: &State<'_>, nodes: impl Iterator<Item = usize>, more: &[More]) -> Vec<usize> {
-    let mut counts = vec![0; state.topology_groups];
+fn count(columns: &Columns, nodes: impl Iterator<Item = usize>, more: &[More]) -> Vec<usize> {
+    let mut counts = vec![0; columns.topology_groups];
     more.iter().for_each(|more| counts[more.likeness.topology_group] += more.count);
-    nodes.for_each(|node| counts[state.topology_group[node]] += 1);
+    nodes.for_each(|node| counts[columns.topology_group[node]] += 1);
     counts
 }
 
 /// How many of these nodes could serve the allocation together, for 1, 2, … topology groups at most.
-pub fn reach(state: &State<'_>, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec) -> Vec<usize> {
+pub fn reach(columns: &Columns, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec) -> Vec<usize> {
     if !spec.constraints.conformance {
-        return if state.topology_groups < 2 { vec![nodes.count()] } else { sums_of_largest(count(state, nodes, &[])) };
+        return if columns.topology_groups < 2 { vec![nodes.count()] } else { sums_of_largest(count(columns, nodes, &[])) };
     }
     let mut counts: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
     for node in nodes {
-        *counts.entry(state.conformance_group[node]).or_default().entry(state.topology_group[node]).or_default() += 1;
+        *counts.entry(columns.conformance_group[node]).or_default().entry(columns.topology_group[node]).or_default() += 1;
     }
     let mut most: Vec<usize> = Vec::new();
     for counts in counts.into_values() {
@@ -229,20 +229,21 @@ fn sums_of_largest(mut counts: Vec<usize>) -> Vec<usize> {
 }
 
 /// How many of these nodes could serve the allocation together.
-pub fn together(state: &State<'_>, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec, groups_max: usize) -> usize {
+pub fn together(columns: &Columns, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec, groups_max: usize) -> usize {
     if !spec.constraints.conformance && groups_max == ANY {
         return nodes.count();
     }
-    let reach = reach(state, nodes, spec);
+    let reach = reach(columns, nodes, spec);
     reach.get(groups_max.min(reach.len()).saturating_sub(1)).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::State;
     use crate::view::View;
     use lattice_model::test_builders::{node, spec};
-    use lattice_model::{NodeState, Timestamp, Topology};
+    use lattice_model::{NodeState, Topology};
     use proptest::prelude::*;
 
     /// A view of nodes in these topology groups.
@@ -262,43 +263,43 @@ mod tests {
         spec
     }
 
-    fn groups_of(state: &State<'_>, nodes: &[usize]) -> usize {
-        nodes.iter().map(|node| state.topology_group[*node]).collect::<std::collections::BTreeSet<_>>().len()
+    fn groups_of(columns: &Columns, nodes: &[usize]) -> usize {
+        nodes.iter().map(|node| columns.topology_group[*node]).collect::<std::collections::BTreeSet<_>>().len()
     }
 
     #[test]
     fn the_smallest_group_that_is_large_enough_serves() {
-        let view = view(&[0, 0, 0, 0, 1, 1, 1, 2, 2]);
-        let state = State::of(&view, Timestamp(0));
+        let kept = State::from(view(&[0, 0, 0, 0, 1, 1, 1, 2, 2]));
+        let columns = &kept.columns;
         let all = || (0..9).collect::<Vec<_>>();
-        let first = |nodes, groups_max| sets(&state, all(), &[], &spec_of(nodes, Topology::Any), groups_max).remove(0);
+        let first = |nodes, groups_max| sets(columns, all(), &[], &spec_of(nodes, Topology::Any), groups_max).remove(0);
         assert_eq!(first(2, ANY)[..2], [7, 8]);
         assert_eq!(first(3, ANY)[..3], [4, 5, 6]);
         // The largest, and the smallest for what is missing.
         assert_eq!(first(6, ANY)[..6], [0, 1, 2, 3, 7, 8]);
         assert_eq!(first(7, ANY)[..7], [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!(first(3, 1), [4, 5, 6]);
-        assert_eq!(reach(&state, 0..9, &spec_of(3, Topology::Any)), [4, 7, 9]);
+        assert_eq!(reach(columns, 0..9, &spec_of(3, Topology::Any)), [4, 7, 9]);
     }
 
     proptest! {
         #[test]
         fn no_more_groups_are_used_than_are_needed(groups in prop::collection::vec(0_u8..5, 1..24), wanted in 2_usize..12) {
-            let view = view(&groups);
-            let state = State::of(&view, Timestamp(0));
+            let kept = State::from(view(&groups));
+            let columns = &kept.columns;
             let spec = spec_of(wanted as u32, Topology::Any);
-            let reach = reach(&state, 0..groups.len(), &spec);
+            let reach = reach(columns, 0..groups.len(), &spec);
             let needed = reach.iter().position(|most| *most >= wanted).map(|at| at + 1);
-            let first = sets(&state, (0..groups.len()).collect(), &[], &spec, ANY).remove(0);
+            let first = sets(columns, (0..groups.len()).collect(), &[], &spec, ANY).remove(0);
             prop_assert_eq!(first.len(), groups.len());
             if let Some(needed) = needed {
-                prop_assert_eq!(groups_of(&state, &first[..wanted]), needed);
+                prop_assert_eq!(groups_of(columns, &first[..wanted]), needed);
                 // With that limit there is a set that is large enough and keeps it.
-                let sets = sets(&state, (0..groups.len()).collect(), &[], &spec, needed);
-                prop_assert!(sets[0].len() >= wanted && groups_of(&state, &sets[0]) <= needed);
+                let sets = sets(columns, (0..groups.len()).collect(), &[], &spec, needed);
+                prop_assert!(sets[0].len() >= wanted && groups_of(columns, &sets[0]) <= needed);
             }
             for groups_max in 1..6 {
-                let most = together(&state, 0..groups.len(), &spec, groups_max);
+                let most = together(columns, 0..groups.len(), &spec, groups_max);
                 prop_assert_eq!(most, reach[groups_max.min(reach.len()) - 1]);
             }
         }

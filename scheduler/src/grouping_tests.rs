@@ -1,7 +1,7 @@
 //! Topology groups and ranges of numbers of nodes, in whole plans.
 
-use crate::tests::{NOW, id, pending, running_on, view};
-use crate::{Sooner, View, explain, plan};
+use crate::tests::{NOW, id, pending, plan, running_on, view};
+use crate::{Sooner, View, explain};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, AllocationId, Factor, Resources, Tenant, Timestamp, Topology};
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! What keeps waiting work from beginning whatever nodes are free.
 
 use crate::domains::Domains;
+use crate::draft::Draft;
 use crate::quotas::Quotas;
 use crate::settling::Settling;
 use crate::user_running::RunningOfUsers;
-use crate::view::View;
 use lattice_model::count::counted;
 use lattice_model::network::NoVni;
 use lattice_model::tenant::{Excess, Quota};
@@ -165,9 +165,9 @@ pub struct Headroom<'a> {
 }
 
 impl<'a> Headroom<'a> {
-    pub fn of(view: &'a View) -> Self {
-        let now = Usage { quotas: Quotas::of(view), running: RunningOfUsers::of(view), domains: Domains::of(view) };
-        let (settling, later, first) = (Settling::of(view), now.clone(), FirstReserved::default());
+    pub fn of(state: &Draft<'a>) -> Self {
+        let now = Usage { quotas: Quotas::of(state), running: RunningOfUsers::of(state), domains: Domains::of(state.view) };
+        let (settling, later, first) = (Settling::of(state), now.clone(), FirstReserved::default());
         Self { settling, now, later, first, begun: BTreeSet::new(), reserved: BTreeMap::new() }
     }
 

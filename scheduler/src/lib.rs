@@ -2,26 +2,32 @@
 //! reasons.
 //!
 //! ```text
-//!   View, now ─▶ plan ─┬─▶ claims     what begins now
-//!                      ├─▶ Outlook    for each that waits: reason and expected start
-//!                      └─▶ explain    the same for one, with every node
+//!   View ─▶ State, now ─▶ plan ─┬─▶ claims     what begins now
+//!                               ├─▶ Outlook    for each that waits: reason and expected start
+//!                               └─▶ explain    the same for one, with every node
 //! ```
 //!
 //! Each vCluster's queue has a kind of scheduler. In `interactive-fifo` none begins before those that
 //! were submitted earlier. In the others, work is ordered by class and score (the weights of the
 //! score are the difference between them), the first that wait have reservations, and work behind
-//! them may begin now if it delays none of these (see [`plan`]).
+//! them may begin now if it delays none of these (see [`plan`]). A scheduler keeps its [`State`] and
+//! applies each newer view to it; others make one for a single plan.
 
 #![forbid(unsafe_code)]
 
+mod backlog;
 mod borrowing;
 pub mod broker;
 mod choice;
 mod classes;
+mod columns;
 mod domains;
+mod draft;
 mod explanation;
+mod floors;
 mod grouping;
 mod headroom;
+mod held;
 mod holdings;
 mod likeness;
 mod locality;
@@ -37,6 +43,7 @@ mod reserve;
 mod score;
 mod settling;
 mod sooner;
+mod span;
 mod standing;
 mod state;
 mod table;
@@ -48,13 +55,13 @@ mod why_not;
 
 pub use explanation::{Explanation, explain};
 pub use holdings::Holdings;
-pub use likeness::Likenesses;
 pub use misfit::{Misfit, misfit};
 pub use order::waiting_in;
 pub use outlook::{Expected, Outlook, REASON_CHARS_MAX, clip};
-pub use plan::{Plan, RESERVATIONS_MAX, plan, plan_again};
+pub use plan::{Plan, RESERVATIONS_MAX, plan};
 pub use score::{Score, Term};
 pub use sooner::Sooner;
+pub use state::State;
 pub use table::Table;
 pub use victims::{PreemptedFor, giving_back_s};
 pub use view::{Gossiped, View};
@@ -76,7 +83,7 @@ pub fn place_newcomer(mut view: View, newcomer: Allocation, lease_token: u64) ->
     }
     let now = newcomer.submitted_at;
     view.allocations.insert(newcomer.id, newcomer);
-    plan(&view, now).claims(|name| (name == queue).then_some(lease_token)).pop()
+    plan(&State::from(view), now).claims(|name| (name == queue).then_some(lease_token)).pop()
 }
 
 #[cfg(test)]
@@ -93,6 +100,8 @@ mod replicas_tests;
 mod score_tests;
 #[cfg(test)]
 mod share_policy_tests;
+#[cfg(test)]
+mod state_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

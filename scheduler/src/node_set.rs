@@ -3,7 +3,7 @@
 const BITS: usize = u64::BITS as usize;
 
 /// A set of node indexes: one bit for each node of the view.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSet(Vec<u64>);
 
 impl NodeSet {
@@ -18,6 +18,21 @@ impl NodeSet {
 
     pub fn remove(&mut self, node: usize) {
         self.0[node / BITS] &= !(1 << (node % BITS));
+    }
+
+    /// Inserts or removes the node.
+    pub fn set(&mut self, node: usize, is_in: bool) {
+        if is_in { self.insert(node) } else { self.remove(node) }
+    }
+
+    /// Removes all that are not in the other set.
+    pub fn keep(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word &= other);
+    }
+
+    /// Removes all that are in the other set.
+    pub fn leave_out(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word &= !other);
     }
 
     pub fn contains(&self, node: usize) -> bool {

@@ -4,7 +4,7 @@
 //! one group or service come one after another.
 
 use crate::classes::Classes;
-use crate::likeness::Likenesses;
+use crate::draft::Draft;
 use crate::score::Scorer;
 use crate::state::State;
 use crate::view::View;
@@ -31,36 +31,30 @@ pub struct Waiting<'a> {
     pub class: usize,
 }
 
-/// A view with the order of its queues.
+/// A state with the order of its queues.
 pub struct Ordered<'a> {
-    pub state: State<'a>,
-    pub classes: Classes<'a>,
+    pub state: Draft<'a>,
+    pub classes: &'a Classes,
     pub scorer: Scorer<'a>,
     /// The queues in which work waits, by name.
     pub queues: Vec<Queue<'a>>,
 }
 
 impl<'a> Ordered<'a> {
-    /// `likenesses`: what is kept from earlier plans.
-    pub fn of(view: &'a View, now: Timestamp, likenesses: &mut Likenesses) -> Self {
-        let state = State::of(view, now);
-        let mut classes = Classes::default();
+    pub fn of(kept: &'a State, now: Timestamp) -> Self {
+        let (state, view, classes) = (Draft::of(kept, now), &kept.view, &kept.classes);
         // By class: in which queue its work waits.
-        let mut queue_of: Vec<usize> = Vec::new();
+        let mut queue_of: Vec<Option<usize>> = vec![None; classes.all.len()];
         let mut names: BTreeMap<&str, usize> = BTreeMap::new();
         let mut waiting: Vec<Vec<Waiting<'_>>> = Vec::new();
-        let mut count = 0;
-        for allocation in view.allocations.shared().filter(|a| a.waits()) {
-            let class = classes.of(&state, allocation, likenesses.number(allocation));
-            if class == queue_of.len() {
+        for (allocation, class) in kept.waiting.values() {
+            let queue = *queue_of[*class].get_or_insert_with(|| {
                 let next = names.len();
-                queue_of.push(*names.entry(view.queue_of(allocation)).or_insert(next));
-                waiting.resize_with(names.len(), Vec::new);
-            }
-            waiting[queue_of[class]].push(Waiting { allocation, class });
-            count += 1;
+                *names.entry(view.queue_of(allocation)).or_insert(next)
+            });
+            waiting.resize_with(names.len(), Vec::new);
+            waiting[queue].push(Waiting { allocation, class: *class });
         }
-        likenesses.bound(count, classes.all.len());
         let scorer = Scorer::of(&state);
         let mut queues = Vec::with_capacity(names.len());
         for (name, queue) in names {
@@ -102,8 +96,10 @@ impl<'a> Ordered<'a> {
 
 /// The waiting allocations of a vCluster's queue, in the order in which they are served now.
 pub fn waiting_in<'a>(view: &'a View, vcluster: &str, now: Timestamp) -> Vec<&'a Allocation> {
-    let queue = Ordered::of(view, now, &mut Likenesses::default()).queues.into_iter().find(|queue| queue.name == vcluster);
-    queue.map(|queue| queue.waiting.into_iter().map(|w| w.allocation).collect()).unwrap_or_default()
+    let state = State::from(view.clone());
+    let queue = Ordered::of(&state, now).queues.into_iter().find(|queue| queue.name == vcluster);
+    let waiting = queue.into_iter().flat_map(|queue| queue.waiting);
+    waiting.filter_map(|waiting| view.allocations.get(&waiting.allocation.id)).collect()
 }
 
 /// When it came into its queue. Of what came at the same time, the id decides, and among the lanes

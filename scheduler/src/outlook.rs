@@ -2,13 +2,14 @@
 
 use crate::borrowing::borrows;
 use crate::choice;
+use crate::draft::Service;
 use crate::grouping;
 use crate::misfit::{self, misfit};
 use crate::owners::kept_apart;
 use crate::plan::{Decision, Plan, Planned, RESERVATIONS_MAX, plan};
 use crate::quotas::Quotas;
 use crate::reserve::{Endless, Reservation};
-use crate::state::Service;
+use crate::state::State;
 use crate::view::View;
 use crate::why_not::excluded;
 use lattice_model::count::{counted, is_or_are};
@@ -60,19 +61,19 @@ impl Plan<'_> {
         let class = &self.classes.all[planned.class];
         let is_free = |node: &usize| {
             let is_in_service = self.state.service[*node] == Service::Up;
-            is_in_service && self.state.is_free_in_view(*node, class.part(&self.state, *node).as_ref())
+            is_in_service && self.state.is_free_in_view(*node, class.part(self.state.columns, *node).as_ref())
         };
         class.candidates.iter().filter(is_free).collect()
     }
 
     fn count_together(&self, planned: &Planned<'_>, nodes: &[usize]) -> usize {
-        choice::count_free(&self.state, &self.classes.all[planned.class], nodes, &Quotas::of(self.state.view), planned.allocation)
+        choice::count_free(&self.state, &self.classes.all[planned.class], nodes, &Quotas::of(&self.state), planned.allocation)
     }
 
     /// If only the share policy keeps it from enough nodes now: how many nodes have enough free and
     /// are kept from it, and what they hold, in words.
     fn kept_apart(&self, planned: &Planned<'_>) -> Option<(usize, &'static str)> {
-        if !self.state.owners.are_apart() {
+        if !self.state.kept.owners.are_apart() {
             return None;
         }
         let (class, wanted) = (&self.classes.all[planned.class], planned.allocation.spec.nodes as usize);
@@ -81,7 +82,7 @@ impl Plan<'_> {
             return None;
         }
         let work_there = |node: usize| {
-            let part = class.part(&self.state, node)?;
+            let part = class.part(self.state.columns, node)?;
             if self.state.service[node] != Service::Up || !self.state.has_amount_in_view(node, &part.amount) {
                 return None;
             }
@@ -101,7 +102,7 @@ impl Plan<'_> {
     fn has_replicas_everywhere(&self, planned: &Planned<'_>) -> bool {
         let class = &self.classes.all[planned.class];
         let has_replica = |node: usize| {
-            let part = class.part(&self.state, node)?;
+            let part = class.part(self.state.columns, node)?;
             let service = part.replica_of?;
             let has_room = self.state.service[node] == Service::Up && self.state.has_amount_in_view(node, &part.amount);
             has_room.then(|| self.state.held_in_view(node).any(|span| span.replica_of == Some(service)))
@@ -119,7 +120,7 @@ impl Plan<'_> {
             let node = self.state.nodes[*node];
             misfit::never_serves(named, &allocation.spec, node).is_none() && allocation.spec.lacked_by(node).is_none()
         };
-        let possible = grouping::together(&self.state, (0..self.state.nodes.len()).filter(fits), &allocation.spec, grouping::ANY);
+        let possible = grouping::together(self.state.columns, (0..self.state.nodes.len()).filter(fits), &allocation.spec, grouping::ANY);
         (possible >= allocation.spec.nodes as usize).then_some(found)
     }
 
@@ -339,7 +340,8 @@ pub struct Outlook(BTreeMap<AllocationId, Expected>);
 impl Outlook {
     /// The expectations for all queues of a view, at this time of the quorum's clock.
     pub fn of(view: &View, now: Timestamp) -> Self {
-        let plan = plan(view, now);
+        let state = State::from(view.clone());
+        let plan = plan(&state, now);
         Self(plan.planned.iter().map(|planned| (planned.allocation.id, plan.expected(planned))).collect())
     }
 

@@ -6,26 +6,36 @@ use std::collections::BTreeMap;
 
 /// The number of everybody where the share policy keeps nobody apart.
 const EVERYBODY: u32 = 0;
-/// The number of holders that are not known, or have no work in the view; no work that waits.
+/// The number of holders that are not known, or have had no work since the state was made; no work that waits.
 const UNKNOWN: u32 = u32::MAX;
 
-/// The owners of a view's work, under its share policy.
-pub struct Owners<'a> {
+/// The owners of work, under a share policy. A [`crate::State`] keeps them: an owner keeps its number.
+#[derive(Default)]
+pub struct Owners {
     policy: SharePolicy,
-    numbers: BTreeMap<ShareOwner<'a>, u32>,
+    tenants: BTreeMap<String, u32>,
+    users: BTreeMap<u32, u32>,
 }
 
-impl<'a> Owners<'a> {
-    pub fn of(view: &'a View) -> Self {
-        let policy = view.share_policy;
-        let mut numbers = BTreeMap::new();
-        if !policy.is_anyone() {
-            for allocation in view.allocations.values() {
-                let next = u32::try_from(numbers.len()).unwrap_or(UNKNOWN);
-                numbers.entry(policy.owner_of(allocation)).or_insert(next);
+impl Owners {
+    pub fn of(policy: SharePolicy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    /// Gives the owner of an allocation a number, if it has none.
+    pub fn add(&mut self, allocation: &Allocation) {
+        let next = u32::try_from(self.tenants.len() + self.users.len()).unwrap_or(UNKNOWN);
+        match self.policy.owner_of(allocation) {
+            ShareOwner::Anyone => {}
+            ShareOwner::User(uid) => {
+                self.users.entry(uid).or_insert(next);
+            }
+            ShareOwner::Tenant(name) => {
+                if !self.tenants.contains_key(name) {
+                    self.tenants.insert(name.to_owned(), next);
+                }
             }
         }
-        Self { policy, numbers }
     }
 
     /// The number of the owner of an allocation of the view.
@@ -42,7 +52,12 @@ impl<'a> Owners<'a> {
         if self.policy.is_anyone() {
             return EVERYBODY;
         }
-        owner.and_then(|owner| self.numbers.get(&owner)).copied().unwrap_or(UNKNOWN)
+        let number = match owner {
+            Some(ShareOwner::Tenant(name)) => self.tenants.get(name),
+            Some(ShareOwner::User(uid)) => self.users.get(&uid),
+            Some(ShareOwner::Anyone) | None => None,
+        };
+        number.copied().unwrap_or(UNKNOWN)
     }
 
     /// Whether the policy keeps any work apart.

@@ -1,9 +1,9 @@
 //! The plan: what begins now, what has a reservation, and why the rest waits.
 //!
 //! ```text
-//!   View ─▶ State (columns by node)  ─┬─▶ for each waiting allocation in order:
-//!           Classes (equal requests) ─┤     begins now │ reservation │ waits without one │ cannot begin
-//!           Headroom (quotas, limits) ┘
+//!   State ─▶ Draft (columns by node)   ─┬─▶ for each waiting allocation in order:
+//!            Classes (equal requests)  ─┤     begins now │ reservation │ waits without one │ cannot begin
+//!            Headroom (quotas, limits) ─┘
 //! ```
 //!
 //! Backfill: the first [`RESERVATIONS_MAX`] of a queue that cannot begin now have reservations. Work
@@ -12,15 +12,15 @@
 use crate::borrowing::{Lent, borrows};
 use crate::choice;
 use crate::classes::Classes;
+use crate::draft::{Draft, Service};
 use crate::headroom::{Headroom, Obstacle};
-use crate::likeness::Likenesses;
 use crate::order::{Ordered, Queue, Waiting};
 use crate::replicas::service_of;
 use crate::reserve::{self, Found, Reservation};
 use crate::score::{Score, Scorer};
-use crate::state::{Service, Span, State, duration_ms};
+use crate::span::{Span, duration_ms};
+use crate::state::State;
 use crate::victims::{Choice, PreemptedFor, Victims, Whom};
-use crate::view::View;
 use lattice_model::claim::ClaimShare;
 use lattice_model::{Allocation, AllocationId, Claim, SchedulerKind, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,10 +78,10 @@ pub struct Planned<'a> {
 }
 
 /// What begins now, when the rest is expected to begin, and the reasons: one deterministic function
-/// of a view and a time, so that the reasons shown are those of the decision.
+/// of a state and a time, so that the reasons shown are those of the decision.
 pub struct Plan<'a> {
-    pub(crate) state: State<'a>,
-    pub(crate) classes: Classes<'a>,
+    pub(crate) state: Draft<'a>,
+    pub(crate) classes: &'a Classes,
     pub(crate) scorer: Scorer<'a>,
     pub(crate) queues: Vec<Queue<'a>>,
     /// All that waits, in the order in which it was considered.
@@ -90,28 +90,24 @@ pub struct Plan<'a> {
     preempted: Vec<(usize, PreemptedFor)>,
 }
 
-/// Plans all queues of a view, at this time of the quorum's clock.
-pub fn plan(view: &View, now: Timestamp) -> Plan<'_> {
-    plan_again(view, now, &mut Likenesses::default())
-}
-
-/// The same plan, with what a scheduler keeps from one plan to the next.
-pub fn plan_again<'a>(view: &'a View, now: Timestamp, likenesses: &mut Likenesses) -> Plan<'a> {
-    plan_within(view, now, LOOKS_MAX, likenesses)
+/// Plans all queues of a state's view, at this time of the quorum's clock.
+pub fn plan(state: &State, now: Timestamp) -> Plan<'_> {
+    plan_within(state, now, LOOKS_MAX)
 }
 
 /// The same, with so many looks at nodes.
-pub(crate) fn plan_within<'a>(view: &'a View, now: Timestamp, looks: usize, likenesses: &mut Likenesses) -> Plan<'a> {
-    let ordered = Ordered::of(view, now, likenesses);
+pub(crate) fn plan_within(kept: &State, now: Timestamp, looks: usize) -> Plan<'_> {
+    let ordered = Ordered::of(kept, now);
     let order = ordered.merged();
     let Ordered { state, classes, scorer, queues } = ordered;
     let mut planner = Planner {
-        victims: Victims::of(&state, &scorer),
+        victims: Victims::of(&state),
         preempted: Vec::new(),
         awaiting: BTreeSet::new(),
+        headroom: Headroom::of(&state),
         state,
         classes,
-        headroom: Headroom::of(view),
+        scorer,
         progress: queues.iter().map(|_| Progress { looks_left: looks / queues.len(), ..Progress::default() }).collect(),
         does_not_fit: BTreeMap::new(),
     };
@@ -123,7 +119,7 @@ pub(crate) fn plan_within<'a>(view: &'a View, now: Timestamp, looks: usize, like
         planned.push(Planned { allocation, queue, class, ahead, decision });
     }
     planner.borrow(&queues, &mut planned);
-    let Planner { state, classes, preempted, .. } = planner;
+    let Planner { state, classes, scorer, preempted, .. } = planner;
     Plan { state, classes, scorer, queues, planned, preempted }
 }
 
@@ -214,8 +210,9 @@ impl Progress {
 }
 
 struct Planner<'a> {
-    state: State<'a>,
-    classes: Classes<'a>,
+    state: Draft<'a>,
+    classes: &'a Classes,
+    scorer: Scorer<'a>,
     headroom: Headroom<'a>,
     victims: Victims<'a>,
     preempted: Vec<(usize, PreemptedFor)>,
@@ -327,7 +324,7 @@ impl<'a> Planner<'a> {
                 let of_class = (class, &self.classes.all[class]);
                 let whom = if is_fifo { Whom::Borrowers } else { Whom::LowerClasses };
                 let choice = if may_preempt {
-                    self.victims.choose(&self.state, of_class, allocation, (whom, start_ms), &mut looks)
+                    self.victims.choose(&self.state, &self.scorer, of_class, allocation, (whom, start_ms), &mut looks)
                 } else {
                     Choice::Nothing
                 };
@@ -346,10 +343,7 @@ impl<'a> Planner<'a> {
                 }
                 self.hold(allocation, &held, held_from_ms, end_ms);
                 if reservation.expected_start_ms(&self.state).is_some() {
-                    for node in self.classes.all[class].candidates.iter() {
-                        let floor_ms = &mut self.state.floor_ms[node];
-                        *floor_ms = reservation.start_ms.max(*floor_ms);
-                    }
+                    self.state.floors.raise(&self.classes.all[class].candidates, reservation.start_ms);
                 }
                 let state = &self.state;
                 let nodes = reservation.nodes.iter().map(|node| &state.nodes[*node].id);
@@ -406,7 +400,7 @@ impl<'a> Planner<'a> {
     }
 
     fn hold(&mut self, allocation: &Allocation, nodes: &[usize], start_ms: u64, end_ms: u64) {
-        let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.owners.number(allocation));
+        let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.kept.owners.number(allocation));
         let replica_of = service_of(allocation);
         for node in nodes {
             let amount = allocation.spec.amount_of(&self.state.nodes[*node].size);

@@ -1,6 +1,6 @@
 //! What tenants use now, and which waiting work would exceed their hard quotas.
 
-use crate::view::View;
+use crate::draft::Draft;
 use lattice_model::tenant::{Demand, Excess};
 use lattice_model::{Allocation, NodeId, Tenant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,11 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Quotas<'a>(BTreeMap<&'a str, (&'a Tenant, BTreeSet<&'a NodeId>, u32)>);
 
 impl<'a> Quotas<'a> {
-    pub fn of(view: &'a View) -> Self {
-        let mut quotas = Self(view.tenants.values().map(|t| (t.name.as_str(), (t, BTreeSet::new(), 0))).collect());
+    pub fn of(state: &Draft<'a>) -> Self {
+        let mut quotas = Self(state.view.tenants.values().map(|t| (t.name.as_str(), (t, BTreeSet::new(), 0))).collect());
         if !quotas.0.is_empty() {
-            let has_nodes = |a: &&Allocation| !a.state.is_without_nodes() && !a.state.is_terminal();
-            for allocation in view.allocations.values().filter(has_nodes) {
+            for allocation in state.kept.holders.values().filter(|a| !a.state.is_terminal()) {
                 quotas.take(allocation, allocation.nodes());
             }
         }

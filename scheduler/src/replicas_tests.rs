@@ -1,11 +1,10 @@
 //! Where replicas of scaled services are placed, in which order, and why those that wait do so.
 
 use crate::backfill_tests::{HALF, began, lasting, placed, reason, summary};
-use crate::likeness::Likenesses;
 use crate::order::Ordered;
 use crate::plan::Decision;
-use crate::tests::{NOW, id, pending, shared, vcluster, view};
-use crate::{View, WhyNot, explain, place_newcomer, plan, waiting_in};
+use crate::tests::{NOW, id, pending, plan, shared, vcluster, view};
+use crate::{State, View, WhyNot, explain, place_newcomer, waiting_in};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, AllocationId, Drain, Epoch, Leaving, NodeId, ReplicaOf, Resources, Scaling, SchedulerKind};
 use proptest::prelude::*;
@@ -140,7 +139,8 @@ fn replicas_come_by_number_at_the_time_of_their_service() {
 fn replicas_of_one_service_are_one_class_with_no_other_work() {
     let classes = |of: Allocation, other: Allocation, plain: Allocation| {
         let v = view(3, vec![replica(5, &of, 0), replica(6, &of, 1), replica(7, &other, 0), plain, of, other]);
-        let ordered = Ordered::of(&v, NOW, &mut Likenesses::default());
+        let state = State::from(v);
+        let ordered = Ordered::of(&state, NOW);
         let class_of = |n| {
             let mut waiting = ordered.queues.iter().flat_map(|queue| &queue.waiting);
             waiting.find(|waiting| waiting.allocation.id == id(n)).map(|waiting| waiting.class)

@@ -6,13 +6,14 @@
 //! alone: it would keep all others from being reserved before it.
 
 use crate::classes::Class;
+use crate::draft::{Draft, Service};
 use crate::grouping;
 use crate::quotas::Quotas;
-use crate::state::{OUTAGE_MS_MAX, Service, State};
+use crate::span::OUTAGE_MS_MAX;
 use lattice_model::tenant::Excess;
 use lattice_model::{Allocation, AllocationId};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// A reservation of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub struct Reservation {
 
 impl Reservation {
     /// When the work is expected to begin; `None`: it is not known.
-    pub fn expected_start_ms(&self, state: &State<'_>) -> Option<u64> {
+    pub fn expected_start_ms(&self, state: &Draft<'_>) -> Option<u64> {
         (self.awaited.is_empty() && state.is_known_start(self.start_ms)).then_some(self.start_ms)
     }
 }
@@ -55,13 +56,12 @@ pub enum Found {
 
 /// The earliest reservation for an allocation that cannot begin now, not before `floor_ms`. Nodes
 /// that are full now are candidates like all others.
-pub fn find(state: &State<'_>, class: &Class<'_>, quotas: &Quotas<'_>, allocation: &Allocation, floor_ms: u64) -> Found {
+pub fn find(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allocation, floor_ms: u64) -> Found {
     let floor_ms = floor_ms.max(state.now_ms);
-    let ends = allocation.spec.walltime.is_some();
-    let at = |node: usize, not_before_ms: u64| {
-        let free_ms = state.free_from_ms(node, class.part(state, node).as_ref(), ends);
-        Available { from_ms: free_ms.max(state.floor_ms[node]).max(not_before_ms), free_ms, node }
-    };
+    if let Some((start_ms, nodes)) = earliest_by_end(state, class, quotas, allocation, floor_ms) {
+        return Found::Reservation(reservation(state, class, start_ms, nodes));
+    }
+    let at = |node: usize, not_before_ms: u64| available(state, class, allocation, node, not_before_ms);
     let up = class.candidates.iter().filter(|node| state.service[*node] == Service::Up);
     let mut available: Vec<Available> = up.map(|node| at(node, 0)).collect();
     if let Some((start_ms, nodes)) = earliest(state, class, available.clone(), quotas, allocation, floor_ms) {
@@ -91,13 +91,91 @@ struct Available {
     node: usize,
 }
 
+/// What a search by ends finds, and what a look at all candidates in service finds.
+#[cfg(test)]
+pub fn both_searches(
+    state: &Draft<'_>,
+    class: &Class,
+    quotas: &Quotas<'_>,
+    allocation: &Allocation,
+    floor_ms: u64,
+) -> [Option<(u64, Vec<usize>)>; 2] {
+    let up = class.candidates.iter().filter(|node| state.service[*node] == Service::Up);
+    let all = up.map(|node| available(state, class, allocation, node, 0)).collect();
+    [earliest_by_end(state, class, quotas, allocation, floor_ms), earliest(state, class, all, quotas, allocation, floor_ms)]
+}
+
+fn available(state: &Draft<'_>, class: &Class, allocation: &Allocation, node: usize, not_before_ms: u64) -> Available {
+    let ends = allocation.spec.walltime.is_some();
+    let free_ms = state.free_from_ms(node, class.part(state.columns, node).as_ref(), ends);
+    Available { from_ms: free_ms.max(state.floors.of_node(node)).max(not_before_ms), free_ms, node }
+}
+
+/// The same as [`earliest`] of all candidates in service, without a look at all of them: most are full until an
+/// end by which the state has them in order. `None`: it is not so simple, or too few are in service.
+fn earliest_by_end(
+    state: &Draft<'_>,
+    class: &Class,
+    quotas: &Quotas<'_>,
+    allocation: &Allocation,
+    floor_ms: u64,
+) -> Option<(u64, Vec<usize>)> {
+    let wanted = allocation.spec.nodes as usize;
+    let is_any_choice = class.groups_max(allocation) == grouping::ANY && !allocation.spec.constraints.conformance;
+    // A share without a core may have a part of a full node.
+    let needs_core = allocation.spec.share.is_none_or(|share| share.cores > 0);
+    let are_enough = state.columns.up.and_len(&class.candidates) >= wanted && wanted > 0;
+    if !is_any_choice || !needs_core || !are_enough || quotas.depend_on_nodes(allocation) {
+        return None;
+    }
+    let others = state.columns.up.and_without(&class.candidates, &state.full);
+    let mut others: Vec<Available> = others.map(|node| available(state, class, allocation, node, 0)).collect();
+    let by_end = &state.kept.held.by_end;
+    let full = |(free_ms, Reverse(node)): &(u64, Reverse<usize>)| {
+        let is_candidate = state.full.contains(*node) && class.candidates.contains(*node);
+        is_candidate.then(|| Available { from_ms: state.floors.of_node(*node).max(*free_ms), free_ms: *free_ms, node: *node })
+    };
+    // The earliest so many: what ends later than the last of them is not earlier, and nothing is before the
+    // floor that all have.
+    let least_ms = state.floors.least(&class.candidates);
+    let mut first: BinaryHeap<u64> = BinaryHeap::with_capacity(wanted + 1);
+    let mut add = |from_ms: u64| {
+        first.push(from_ms);
+        if first.len() > wanted {
+            first.pop();
+        }
+        first.peek().copied().filter(|_| first.len() == wanted)
+    };
+    let mut last_ms = None;
+    for other in &others {
+        last_ms = add(other.from_ms);
+    }
+    for key in by_end {
+        if last_ms.is_some_and(|last_ms| last_ms <= key.0.max(least_ms)) {
+            break;
+        }
+        if let Some(full) = full(key) {
+            last_ms = add(full.from_ms);
+        }
+    }
+    let start_ms = last_ms?.max(floor_ms);
+    if !state.is_known_start(start_ms) {
+        return None;
+    }
+    // Of the full ones those that become free last, as many as are wanted.
+    others.retain(|other| other.from_ms <= start_ms);
+    let until_start = by_end.range(..=(start_ms, Reverse(0))).rev().filter_map(full);
+    others.extend(until_start.filter(|full| full.from_ms <= start_ms).take(wanted));
+    earliest_of(state, others, wanted, floor_ms)
+}
+
 /// The earliest start on enough of these nodes, and the nodes: of all that are available then, those
 /// that become free last, so that the others are left to work that can begin now. If that is
 /// the end of work without a walltime, those that become free first, which may be soon enough:
 /// otherwise such work would get each node that becomes free.
 fn earliest(
-    state: &State<'_>,
-    class: &Class<'_>,
+    state: &Draft<'_>,
+    class: &Class,
     available: Vec<Available>,
     quotas: &Quotas<'_>,
     allocation: &Allocation,
@@ -106,8 +184,8 @@ fn earliest(
     let (wanted, groups_max) = (allocation.spec.nodes as usize, class.groups_max(allocation));
     let is_one_group = allocation.spec.constraints.conformance;
     let group = |node: usize| {
-        let conformance = if is_one_group { state.conformance_group[node] } else { 0 };
-        (conformance, if groups_max == 1 { state.topology_group[node] } else { 0 })
+        let conformance = if is_one_group { state.columns.conformance_group[node] } else { 0 };
+        (conformance, if groups_max == 1 { state.columns.topology_group[node] } else { 0 })
     };
     let mut pools: BTreeMap<(usize, usize), Vec<Available>> = BTreeMap::new();
     if is_one_group || groups_max == 1 {
@@ -130,13 +208,13 @@ fn earliest(
 
 /// Those of the nodes that are in the topology groups, at most `groups_max`, which have enough nodes
 /// first. `None`: none have.
-fn in_groups(state: &State<'_>, mut available: Vec<Available>, wanted: usize, groups_max: usize, floor_ms: u64) -> Option<Vec<Available>> {
+fn in_groups(state: &Draft<'_>, mut available: Vec<Available>, wanted: usize, groups_max: usize, floor_ms: u64) -> Option<Vec<Available>> {
     let from_ms = |a: &Available| a.from_ms.max(floor_ms);
     available.sort_unstable_by_key(|a| (from_ms(a), a.node));
     // The groups with most of the first so many nodes, and whether these are enough: more nodes are never fewer.
     let largest = |first: usize| {
-        let mut counts = vec![0; state.topology_groups];
-        available[..first].iter().for_each(|a| counts[state.topology_group[a.node]] += 1);
+        let mut counts = vec![0; state.columns.topology_groups];
+        available[..first].iter().for_each(|a| counts[state.columns.topology_group[a.node]] += 1);
         let mut groups: Vec<usize> = (0..counts.len()).filter(|group| counts[*group] > 0).collect();
         groups.sort_by_key(|group| Reverse(counts[*group]));
         groups.truncate(groups_max);
@@ -151,11 +229,11 @@ fn in_groups(state: &State<'_>, mut available: Vec<Available>, wanted: usize, gr
     // All that are available at the same time.
     let start_ms = available.get(enough.checked_sub(1)?).map(from_ms)?;
     let groups = largest(available.partition_point(|a| from_ms(a) <= start_ms))?;
-    available.retain(|a| groups.contains(&state.topology_group[a.node]));
+    available.retain(|a| groups.contains(&state.columns.topology_group[a.node]));
     Some(available)
 }
 
-fn earliest_of(state: &State<'_>, mut available: Vec<Available>, wanted: usize, floor_ms: u64) -> Option<(u64, Vec<usize>)> {
+fn earliest_of(state: &Draft<'_>, mut available: Vec<Available>, wanted: usize, floor_ms: u64) -> Option<(u64, Vec<usize>)> {
     let last = wanted.checked_sub(1).filter(|last| *last < available.len())?;
     let (_, last, _) = available.select_nth_unstable_by_key(last, |a| a.from_ms);
     let start_ms = last.from_ms.max(floor_ms);
@@ -173,10 +251,10 @@ fn earliest_of(state: &State<'_>, mut available: Vec<Available>, wanted: usize, 
     Some((start_ms, nodes))
 }
 
-fn reservation(state: &State<'_>, class: &Class<'_>, start_ms: u64, nodes: Vec<usize>) -> Reservation {
+fn reservation(state: &Draft<'_>, class: &Class, start_ms: u64, nodes: Vec<usize>) -> Reservation {
     let awaited = nodes.iter().copied().filter(|node| state.service[*node] != Service::Up).collect();
     let endless = nodes.iter().find_map(|node| {
-        let is_full = !state.is_free_in_view(*node, class.part(state, *node).as_ref());
+        let is_full = !state.is_free_in_view(*node, class.part(state.columns, *node).as_ref());
         let span = state.spans[*node].iter().find(|span| is_full && !span.is_planned && !state.is_known_start(span.end_ms))?;
         Some(Endless { by: span.by, is_overdue: span.has_end })
     });

@@ -11,10 +11,10 @@
 //! the order, is [`NEUTRAL`] for all work alike.
 
 use crate::classes::Class;
+use crate::draft::Draft;
 use crate::standing::{BUDGET_EXCEEDED, Standings};
-use crate::state::State;
 use crate::view::View;
-use lattice_model::{Allocation, Factor, Timestamp, Weights, millis};
+use lattice_model::{Allocation, Factor, Timestamp, Weights};
 
 /// The value of a factor that is the same for all work.
 const NEUTRAL: f64 = 0.5;
@@ -24,8 +24,6 @@ const REFERENCE_WAIT_S: f64 = 3600.0;
 pub const FIRST_SIZE_MEMORY_PART: f64 = 0.25;
 /// α of f₄: what counts between the nodes of work of several nodes; the rest counts within each.
 const BETWEEN_NODES_WEIGHT: f64 = 0.7;
-/// How long work without a walltime counts as work that waits or runs.
-const WITHOUT_WALLTIME_MS: u64 = 86_400_000;
 
 /// One factor of a score.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,9 +69,10 @@ pub struct Scorer<'a> {
 }
 
 impl<'a> Scorer<'a> {
-    pub fn of(state: &State<'a>) -> Self {
+    pub fn of(state: &Draft<'a>) -> Self {
         let (view, now) = (state.view, Timestamp(state.now_ms));
-        Self { view, now, standings: Standings::of(view, now), backlog: backlog(view), topology_groups: state.topology_groups }
+        let backlog = state.kept.backlog.value(state.columns.gpus_most);
+        Self { view, now, standings: Standings::of(state), backlog, topology_groups: state.columns.topology_groups }
     }
 
     /// See [`Standings::is_over_burst`].
@@ -82,7 +81,7 @@ impl<'a> Scorer<'a> {
     }
 
     /// The score of an allocation.
-    pub fn score(&self, allocation: &Allocation, class: &Class<'_>, weights: &Weights) -> Score {
+    pub fn score(&self, allocation: &Allocation, class: &Class, weights: &Weights) -> Score {
         let terms = Factor::ALL.map(|factor| {
             let value = self.value(factor, allocation, class);
             Term { factor, weight: weights.get(factor).value(), value: value.unwrap_or(NEUTRAL), is_known: value.is_some() }
@@ -90,7 +89,7 @@ impl<'a> Scorer<'a> {
         Score { class: self.view.effective_class(allocation), terms, budget_factor: self.standings.budget_factor(allocation) }
     }
 
-    fn value(&self, factor: Factor, allocation: &Allocation, class: &Class<'_>) -> Option<f64> {
+    fn value(&self, factor: Factor, allocation: &Allocation, class: &Class) -> Option<f64> {
         match factor {
             Factor::Priority => Some(f64::from(self.view.effective_class(allocation))),
             Factor::WaitTime => {
@@ -108,7 +107,7 @@ impl<'a> Scorer<'a> {
 
     /// f₄: the fewer topology groups it needs, and the better the wiring of a node suits it, the nearer
     /// to 1. For work of one node, the wiring alone counts, if it is known. `None`: neither is known.
-    fn topology_fitness(&self, allocation: &Allocation, class: &Class<'_>) -> Option<f64> {
+    fn topology_fitness(&self, allocation: &Allocation, class: &Class) -> Option<f64> {
         match (self.fitness_between(allocation, class), class.fitness_within) {
             (Some(between), Some(within)) if allocation.spec.nodes > 1 => {
                 Some(BETWEEN_NODES_WEIGHT * between + (1.0 - BETWEEN_NODES_WEIGHT) * within)
@@ -119,7 +118,7 @@ impl<'a> Scorer<'a> {
     }
 
     /// The fewer topology groups it needs, the nearer to 1. `None`: all nodes are in one.
-    fn fitness_between(&self, allocation: &Allocation, class: &Class<'_>) -> Option<f64> {
+    fn fitness_between(&self, allocation: &Allocation, class: &Class) -> Option<f64> {
         if self.topology_groups < 2 {
             return None;
         }
@@ -129,7 +128,7 @@ impl<'a> Scorer<'a> {
 
     /// f₈: 1 for work that saves itself in no time, 0 for work that cannot save itself. `None`: the
     /// bandwidth of the checkpoint store is not known.
-    fn checkpoint_efficiency(&self, allocation: &Allocation, class: &Class<'_>) -> Option<f64> {
+    fn checkpoint_efficiency(&self, allocation: &Allocation, class: &Class) -> Option<f64> {
         if allocation.spec.checkpoint.is_none() {
             return Some(0.0);
         }
@@ -137,28 +136,5 @@ impl<'a> Scorer<'a> {
         let memory_bytes = f64::from(allocation.spec.nodes) * class.memory_bytes as f64;
         let minutes = memory_bytes * FIRST_SIZE_MEMORY_PART / bytes_per_second / 60.0;
         Some(1.0 / (1.0 + minutes))
-    }
-}
-
-/// f₆. Where the cluster has GPUs, GPU-hours are counted, otherwise node-hours.
-fn backlog(view: &View) -> f64 {
-    let has_gpus = view.nodes.values().any(|node| node.size.gpus > 0);
-    let gpus_per_node = view.nodes.values().map(|node| node.size.gpus).max().unwrap_or_default();
-    let (mut waits_ms, mut runs_ms) = (0.0, 0.0);
-    for allocation in view.allocations.values() {
-        let spec = &allocation.spec;
-        let long_ms = spec.walltime.map_or(WITHOUT_WALLTIME_MS, millis) as f64;
-        let gpus = spec.share.map_or(gpus_per_node, |share| share.gpus);
-        let amount = f64::from(spec.nodes) * if has_gpus { f64::from(gpus) } else { 1.0 };
-        if allocation.waits() {
-            waits_ms += amount * long_ms;
-        } else if !allocation.state.is_without_nodes() && !allocation.state.is_terminal() {
-            runs_ms += amount * long_ms;
-        }
-    }
-    match (waits_ms > 0.0, runs_ms > 0.0) {
-        (true, true) => (waits_ms / runs_ms).min(1.0),
-        (true, false) => 1.0,
-        (false, _) => 0.0,
     }
 }

@@ -1,6 +1,6 @@
 //! Work that must not run twice while an earlier attempt of it may still run.
 
-use crate::view::View;
+use crate::draft::Draft;
 use lattice_model::{Allocation, AllocationId, NodeId, OnIsolation};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Settling<'a>(BTreeMap<AllocationId, BTreeSet<&'a NodeId>>);
 
 impl<'a> Settling<'a> {
-    pub fn of(view: &'a View) -> Self {
+    pub fn of(state: &Draft<'a>) -> Self {
         let mut open: BTreeMap<AllocationId, BTreeSet<&NodeId>> = BTreeMap::new();
-        for node in view.nodes.values() {
+        for node in state.columns.leaving.iter().map(|node| state.nodes[node]) {
             for leaving in node.leaving.iter().filter(|l| !l.fenced) {
                 open.entry(leaving.allocation).or_default().insert(&node.id);
             }

@@ -1,7 +1,7 @@
 //! What would make waiting work begin now: other plans, made with one thing of it changed.
 
-use crate::likeness::Likenesses;
 use crate::plan::{Decision, plan_within};
+use crate::state::State;
 use crate::view::View;
 use lattice_model::task_group::task_walltime;
 use lattice_model::{Allocation, AllocationId, Timestamp, Topology};
@@ -53,7 +53,7 @@ pub fn sooner(view: &View, id: AllocationId, now: Timestamp) -> Vec<Sooner> {
         return Vec::new();
     }
     let Some(allocation) = view.allocations.get(&id) else { return Vec::new() };
-    let mut trial = Trial { view: view.clone(), allocation: allocation.clone(), now, likenesses: Likenesses::default() };
+    let mut trial = Trial { view: view.clone(), allocation: allocation.clone(), now, state: State::default() };
     let mut found = Vec::new();
     found.extend(trial.nodes().map(Sooner::Nodes));
     let walltime = match allocation.lane {
@@ -78,7 +78,7 @@ struct Trial {
     /// As it is.
     allocation: Allocation,
     now: Timestamp,
-    likenesses: Likenesses,
+    state: State,
 }
 
 impl Trial {
@@ -86,7 +86,8 @@ impl Trial {
         let mut changed = self.allocation.clone();
         change(&mut changed);
         self.view.allocations.insert(changed.id, changed);
-        let plan = plan_within(&self.view, self.now, LOOKS_MAX, &mut self.likenesses);
+        self.state.apply(self.view.clone());
+        let plan = plan_within(&self.state, self.now, LOOKS_MAX);
         let planned = plan.planned.iter().find(|planned| planned.allocation.id == self.allocation.id);
         planned.is_some_and(|planned| matches!(planned.decision, Decision::Begins(_)))
     }

@@ -4,7 +4,7 @@
 //! ([`HALF_LIFE`]), so that the tenants that use the cluster settle at the ratio of their shares
 //! however much of it stands idle. Work that runs counts up to now.
 
-use crate::view::View;
+use crate::draft::Draft;
 use lattice_model::tenant::{BURST_PERCENT_MIN, WHOLE_CLUSTER_PPM};
 use lattice_model::usage::{DailyUse, HALF_LIFE, NodeUse};
 use lattice_model::{Allocation, Tenant, Timestamp};
@@ -30,8 +30,9 @@ struct Standing {
 pub struct Standings<'a>(BTreeMap<&'a str, Standing>);
 
 impl<'a> Standings<'a> {
-    pub fn of(view: &'a View, now: Timestamp) -> Self {
-        let use_of_tenants = with_running(view, now);
+    pub fn of(state: &Draft<'a>) -> Self {
+        let (view, now) = (state.view, Timestamp(state.now_ms));
+        let use_of_tenants = with_running(state, now);
         let decayed = |tenant: &Tenant| use_of_tenants.get(tenant.name.as_str()).map_or(0, |days| days.decayed(now, HALF_LIFE)) as f64;
         let used: Vec<(&Tenant, f64)> = view.tenants.values().map(|tenant| (tenant, decayed(tenant))).collect();
         let used_by_all: f64 = used.iter().map(|(_, used)| used).sum();
@@ -67,10 +68,14 @@ impl<'a> Standings<'a> {
 }
 
 /// What each tenant with a record has used, by days: what is recorded, and its running work up to now.
-fn with_running(view: &View, now: Timestamp) -> BTreeMap<&str, Cow<'_, DailyUse>> {
+fn with_running<'a>(state: &Draft<'a>, now: Timestamp) -> BTreeMap<&'a str, Cow<'a, DailyUse>> {
+    let view = state.view;
     let recorded = view.usage.iter().filter(|(tenant, _)| view.tenants.contains_key(*tenant));
     let mut all: BTreeMap<&str, Cow<'_, DailyUse>> = recorded.map(|(tenant, days)| (tenant.as_str(), Cow::Borrowed(&**days))).collect();
-    for allocation in view.allocations.values().filter(|a| !a.state.is_without_nodes() && !a.state.is_terminal()) {
+    if view.tenants.is_empty() {
+        return all;
+    }
+    for allocation in state.kept.holders.values().filter(|a| !a.state.is_terminal()) {
         let (tenant, Some(started)) = (allocation.spec.tenant.as_str(), allocation.started_at) else { continue };
         if view.tenants.contains_key(tenant) {
             let node_use = NodeUse::of(allocation, |node| view.nodes.get(node).map(|node| node.size));

@@ -1,9 +1,13 @@
 //! A map whose copies cost nothing until one of them changes.
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Index;
 use std::sync::Arc;
+
+/// A record before and after; `None`: there was none, or there is none any more.
+pub(crate) type Changed<V> = (Option<Arc<V>>, Option<Arc<V>>);
 
 /// Records by key, in the order of the keys. Copies share the records: the one that changes first
 /// copies the map, but only those records that it changes.
@@ -55,6 +59,32 @@ impl<K: Ord + Clone, V: Clone> Table<K, V> {
     /// Keys and records in the order of the keys.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + Clone {
         self.0.iter().map(|(key, value)| (key, &**value))
+    }
+
+    /// What a newer table has that this one has not, by key: the records that differ, each before and
+    /// after. Records that both share are equal without a look at them.
+    pub(crate) fn changes(&self, newer: &Self) -> Vec<Changed<V>> {
+        let mut changes = Vec::new();
+        if Arc::ptr_eq(&self.0, &newer.0) {
+            return changes;
+        }
+        let (mut before, mut after) = (self.0.iter().peekable(), newer.0.iter().peekable());
+        loop {
+            let order = match (before.peek(), after.peek()) {
+                (None, None) => return changes,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((_, old)), Some((_, new))) if Arc::ptr_eq(old, new) => {
+                    before.next();
+                    after.next();
+                    continue;
+                }
+                (Some((old, _)), Some((new, _))) => old.cmp(new),
+            };
+            let old = if order.is_le() { before.next() } else { None };
+            let new = if order.is_ge() { after.next() } else { None };
+            changes.push((old.map(|(_, record)| Arc::clone(record)), new.map(|(_, record)| Arc::clone(record))));
+        }
     }
 
     /// Puts a record in place of the one with the same key.
@@ -135,5 +165,20 @@ mod tests {
         assert_eq!(table.values().collect::<Vec<_>>(), ["one!", "three"]);
         assert_eq!(copy.iter().collect::<Vec<_>>(), [(&1, &"one".to_owned()), (&2, &"two".to_owned())]);
         assert_eq!((&copy[&2], copy.len(), table.contains_key(&2)), (&"two".to_owned(), 2, false));
+    }
+    #[test]
+    fn changes_are_what_two_tables_do_not_share() {
+        let before: Table<u8, char> = [(1, 'a'), (2, 'b'), (4, 'd'), (6, 'f')].into();
+        let changes = |newer: &Table<u8, char>| -> Vec<(Option<char>, Option<char>)> {
+            before.changes(newer).into_iter().map(|(old, new)| (old.as_deref().copied(), new.as_deref().copied())).collect()
+        };
+        let mut after = before.clone();
+        assert_eq!(changes(&after), []);
+        after.insert(2, 'B');
+        after.insert(3, 'c');
+        after.remove(&6);
+        after.insert(7, 'g');
+        assert_eq!(changes(&after), [(Some('b'), Some('B')), (None, Some('c')), (Some('f'), None), (None, Some('g'))]);
+        assert_eq!(changes(&Table::default()).len(), 4);
     }
 }

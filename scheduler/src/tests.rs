@@ -37,6 +37,11 @@ pub(crate) fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
 /// When the tests plan, an hour after the first moment.
 pub(crate) const NOW: Timestamp = Timestamp(3_600_000);
 
+/// The plan of a state that is made from this view, and stays as long as the tests run.
+pub(crate) fn plan(view: &View, now: Timestamp) -> Plan<'static> {
+    crate::plan(Box::leak(Box::new(State::from(view.clone()))), now)
+}
+
 fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
     plan(view, NOW).claims(token_of)
 }
@@ -735,7 +740,8 @@ fn lanes_of_a_task_group_are_one_class() {
     let mut renamed = lane(5, &group, 1);
     spec_of(&mut renamed).name = "other".into();
     let v = view(3, vec![lane(9, &group, 0), renamed, lane(7, &group, 2), group]);
-    let ordered = order::Ordered::of(&v, NOW, &mut Likenesses::default());
+    let state = State::from(v);
+    let ordered = order::Ordered::of(&state, NOW);
     let classes: Vec<usize> = ordered.queues.iter().flat_map(|queue| queue.waiting.iter().map(|waiting| waiting.class)).collect();
     assert_eq!((classes, ordered.classes.all.len()), (vec![0, 0, 0], 1));
 }

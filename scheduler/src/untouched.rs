@@ -35,48 +35,72 @@ pub struct More {
     pub count: usize,
 }
 
-struct Group {
-    likeness: Likeness,
-    /// All nodes that are alike, ascending.
-    nodes: Vec<usize>,
-    /// Where the first of these is that is untouched.
-    first: usize,
-    /// How many are untouched.
-    count: usize,
-}
-
-/// See the module documentation.
-pub struct Untouched {
-    set: NodeSet,
-    groups: Vec<Group>,
+/// All nodes in groups of alike ones. This stays from one plan to the next.
+#[derive(Default)]
+pub struct Alike {
+    groups: Vec<(Likeness, Vec<usize>)>,
     /// The group of each node.
     group: Vec<usize>,
 }
 
-impl Untouched {
-    /// `alike` gives the likeness of each node. Those that are up are untouched at first.
-    pub fn of(alike: impl Iterator<Item = Likeness>, is_up: impl Fn(usize) -> bool) -> Self {
+impl Alike {
+    /// `likenesses` gives the likeness of each node.
+    pub fn of(likenesses: impl Iterator<Item = Likeness>) -> Self {
         let mut known: HashMap<Likeness, usize> = HashMap::new();
-        let (mut groups, mut group): (Vec<Group>, Vec<usize>) = (Vec::new(), Vec::new());
-        for likeness in alike {
+        let (mut groups, mut group): (Vec<(Likeness, Vec<usize>)>, Vec<usize>) = (Vec::new(), Vec::new());
+        for (node, likeness) in likenesses.enumerate() {
             let number = *known.entry(likeness).or_insert(groups.len());
             if number == groups.len() {
-                groups.push(Group { likeness, nodes: Vec::new(), first: 0, count: 0 });
+                groups.push((likeness, Vec::new()));
             }
+            groups[number].1.push(node);
             group.push(number);
         }
-        let mut set = NodeSet::empty(group.len());
-        for (node, number) in group.iter().enumerate().filter(|(node, _)| is_up(*node)) {
-            set.insert(node);
-            groups[*number].nodes.push(node);
-            groups[*number].count += 1;
-        }
-        Self { set, groups, group }
+        Self { groups, group }
     }
 
     /// Whether most nodes are like many others: otherwise it is quicker to look at all.
     pub fn has_few_groups(&self) -> bool {
         self.groups.len() <= GROUPS_FEW.max(self.group.len() / NODES_OF_GROUP_LEAST)
+    }
+}
+
+struct Group<'a> {
+    likeness: Likeness,
+    /// All nodes that are alike, ascending.
+    nodes: &'a [usize],
+    /// Where the first of these is that is untouched, if one is.
+    first: usize,
+    /// How many are untouched.
+    count: usize,
+}
+
+impl Group<'_> {
+    fn advance(&mut self, untouched: &NodeSet) {
+        while self.count > 0 && self.nodes.get(self.first).is_some_and(|node| !untouched.contains(*node)) {
+            self.first += 1;
+        }
+    }
+}
+
+/// See the module documentation.
+pub struct Untouched<'a> {
+    set: NodeSet,
+    groups: Vec<Group<'a>>,
+    /// The group of each node.
+    group: &'a [usize],
+}
+
+impl<'a> Untouched<'a> {
+    /// These nodes are untouched at first.
+    pub fn of(alike: &'a Alike, set: NodeSet) -> Self {
+        let group = |(likeness, nodes): &'a (Likeness, Vec<usize>)| Group { likeness: *likeness, nodes, first: 0, count: 0 };
+        let mut groups: Vec<Group<'_>> = alike.groups.iter().map(group).collect();
+        for node in set.iter() {
+            groups[alike.group[node]].count += 1;
+        }
+        groups.iter_mut().for_each(|group| group.advance(&set));
+        Self { set, groups, group: &alike.group }
     }
 
     /// All of them.
@@ -92,9 +116,7 @@ impl Untouched {
         self.set.remove(node);
         let group = &mut self.groups[self.group[node]];
         group.count -= 1;
-        while group.nodes.get(group.first).is_some_and(|node| !self.set.contains(*node)) {
-            group.first += 1;
-        }
+        group.advance(&self.set);
     }
 
     /// How many untouched nodes each group of these kinds has.

@@ -1,7 +1,7 @@
 //! Counts the allocations of each user that hold nodes, and refuses those beyond the limit
 //! `user_running`.
 
-use crate::view::View;
+use crate::draft::Draft;
 use lattice_model::Allocation;
 use lattice_model::user_running::TooManyRunning;
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ pub struct RunningOfUsers {
 }
 
 impl RunningOfUsers {
-    pub fn of(view: &View) -> Self {
-        let mut users = Self { most: view.user_running, running: BTreeMap::new() };
+    pub fn of(state: &Draft<'_>) -> Self {
+        let mut users = Self { most: state.view.user_running, running: BTreeMap::new() };
         if users.most.is_some() {
-            let holds_nodes = |a: &&Allocation| !a.state.is_without_nodes() && !a.state.is_terminal();
-            view.allocations.values().filter(holds_nodes).for_each(|allocation| users.take(allocation));
+            let hold_nodes = state.kept.holders.values().filter(|a| !a.state.is_terminal());
+            hold_nodes.for_each(|allocation| users.take(allocation));
         }
         users
     }

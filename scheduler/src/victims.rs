@@ -16,10 +16,11 @@
 
 use crate::borrowing::borrowed;
 use crate::classes::Class;
+use crate::draft::{Draft, Service};
 use crate::grouping;
 use crate::node_set::NodeSet;
 use crate::score::{FIRST_SIZE_MEMORY_PART, Scorer};
-use crate::state::{Service, Span, State, duration_ms};
+use crate::span::{Span, duration_ms};
 use lattice_model::preemption::{DEBTORS_MAX, VICTIMS_MAX};
 use lattice_model::{Allocation, AllocationId, Epoch, Preemption, SchedulerKind, millis};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,8 +57,48 @@ pub struct PreemptedFor {
     pub victims: Vec<(AllocationId, Epoch)>,
 }
 
-/// All candidates of a view; those that a plan has chosen are gone.
+/// Who may be preempted. Candidates are looked for once a search could find some: most plans need none.
 pub struct Victims<'a> {
+    /// No candidate, and nothing that leaves, is of a lower class than this.
+    class_least: u8,
+    /// Whether any vCluster borrows: otherwise no node is lent.
+    may_be_lent: bool,
+    found: Option<Found<'a>>,
+}
+
+impl<'a> Victims<'a> {
+    pub fn of(state: &Draft<'a>) -> Self {
+        let view = state.view;
+        // A record of what leaves a node may wait again.
+        let of_leaving = state.columns.leaving.iter().flat_map(|node| &state.nodes[node].leaving);
+        let of_leaving = of_leaving.filter_map(|leaving| view.allocations.get(&leaving.allocation));
+        let classes = state.kept.held.classes.keys().copied().chain(of_leaving.map(|a| a.spec.preemption_class));
+        let may_be_lent = view.vclusters.values().any(|vcluster| vcluster.borrows);
+        Self { class_least: classes.min().unwrap_or(u8::MAX), may_be_lent, found: None }
+    }
+
+    /// The victims with which an allocation begins before its reservation does, if they cost less
+    /// than that is worth. They are not chosen again.
+    /// `reserved_ms`: when that begins, if it is known. `looks` counts how often a node is looked at.
+    pub fn choose(
+        &mut self,
+        state: &Draft<'a>,
+        scorer: &Scorer<'_>,
+        of_class: (usize, &Class),
+        allocation: &Allocation,
+        (whom, reserved_ms): (Whom, Option<u64>),
+        looks: &mut usize,
+    ) -> Choice {
+        if !self.may_be_lent && whom.below(state, allocation) <= self.class_least {
+            return Choice::Nothing;
+        }
+        let found = self.found.get_or_insert_with(|| Found::of(state, scorer));
+        found.choose(state, of_class, allocation, (whom, reserved_ms), looks)
+    }
+}
+
+/// All candidates of a view; those that a plan has chosen are gone.
+struct Found<'a> {
     candidates: Vec<Candidate<'a>>,
     /// The lowest class of any of them, and of work that leaves: work of this class or a lower one
     /// preempts nothing but what has borrowed nodes.
@@ -72,13 +113,13 @@ pub struct Victims<'a> {
     in_vain: BTreeMap<(usize, u8, u32), u64>,
 }
 
-impl<'a> Victims<'a> {
-    pub fn of(state: &State<'a>, scorer: &Scorer<'_>) -> Self {
-        let with_nodes = || state.view.allocations.values().filter(|a| !a.state.is_without_nodes());
+impl<'a> Found<'a> {
+    fn of(state: &Draft<'a>, scorer: &Scorer<'_>) -> Self {
+        let with_nodes = || state.kept.holders.values().map(|allocation| &**allocation);
         let leaves = |a: &&Allocation| a.state.is_terminal() || a.preemption.as_deref().is_some_and(Preemption::stands);
         let leaving = leaving(state, with_nodes().filter(leaves));
         let candidate = |allocation: &'a Allocation| {
-            let nodes: Vec<usize> = allocation.nodes().filter_map(|node| state.index.get(node).copied()).collect();
+            let nodes: Vec<usize> = allocation.nodes().filter_map(|node| state.columns.index.get(node).copied()).collect();
             let borrowed = borrowed(state, allocation, &nodes);
             let saving_s = giving_back_s(allocation, state.view.checkpoint_bytes_per_second);
             let cost_node_s = cost_node_s(state, allocation, saving_s);
@@ -97,21 +138,16 @@ impl<'a> Victims<'a> {
         Self { candidates, lowest_class, returned, leaving, in_vain: BTreeMap::new() }
     }
 
-    /// The victims with which an allocation begins before its reservation does, if they cost less
-    /// than that is worth. They are not chosen again.
-    /// `reserved_ms`: when that begins, if it is known. `looks` counts how often a node is looked at.
-    pub fn choose(
+    /// See [`Victims::choose`].
+    fn choose(
         &mut self,
-        state: &State<'_>,
-        (number, class): (usize, &Class<'_>),
+        state: &Draft<'_>,
+        (number, class): (usize, &Class),
         allocation: &Allocation,
         (whom, reserved_ms): (Whom, Option<u64>),
         looks: &mut usize,
     ) -> Choice {
-        let of_class = match whom {
-            Whom::LowerClasses => state.view.effective_class(allocation),
-            Whom::Borrowers => 0,
-        };
+        let of_class = whom.below(state, allocation);
         // It has nodes of the vCluster of this allocation.
         let is_debtor = |c: &Candidate<'_>| c.borrowed.iter().any(|node| class.candidates.contains(*node));
         let is_owed = || self.returned.iter().any(|node| class.candidates.contains(*node)) || self.candidates.iter().any(is_debtor);
@@ -158,7 +194,7 @@ impl<'a> Victims<'a> {
             return Choice::Nothing;
         }
         let freed = search.all_freed(&free, &chosen).into_iter().chain(free.iter()).collect();
-        let sets = grouping::sets(state, freed, &[], &allocation.spec, class.groups_max(allocation));
+        let sets = grouping::sets(state.columns, freed, &[], &allocation.spec, class.groups_max(allocation));
         let wanted = allocation.spec.nodes as usize;
         let nodes = sets.into_iter().find(|set| set.len() >= wanted).into_iter().flatten().take(wanted).collect();
         let victims: Vec<(AllocationId, Epoch)> = chosen.iter().map(|c| (c.allocation.id, c.allocation.epoch)).collect();
@@ -176,21 +212,37 @@ pub enum Whom {
     Borrowers,
 }
 
+impl Whom {
+    /// Work of a lower class than this may be preempted for the allocation.
+    fn below(self, state: &Draft<'_>, allocation: &Allocation) -> u8 {
+        match self {
+            Self::LowerClasses => state.view.effective_class(allocation),
+            Self::Borrowers => 0,
+        }
+    }
+}
+
 /// Whether another vCluster lent the node to this work.
-fn is_lent(state: &State<'_>, id: AllocationId, node: usize) -> bool {
+fn is_lent(state: &Draft<'_>, id: AllocationId, node: usize) -> bool {
     state.view.allocations.get(&id).is_some_and(|allocation| !borrowed(state, allocation, &[node]).is_empty())
 }
 
 /// Shares whose nodes are about to be free: of this work, and of earlier claims.
-fn leaving<'a>(state: &State<'a>, works: impl Iterator<Item = &'a Allocation>) -> BTreeSet<(AllocationId, usize)> {
+fn leaving<'a>(state: &Draft<'a>, works: impl Iterator<Item = &'a Allocation>) -> BTreeSet<(AllocationId, usize)> {
     let mut leaving = BTreeSet::new();
-    let gone: BTreeSet<AllocationId> = works.map(|allocation| allocation.id).collect();
-    for (at, node) in state.nodes.iter().enumerate() {
+    // Only there is anything of them.
+    let (mut gone, mut nodes) = (BTreeSet::new(), state.columns.leaving.clone());
+    for allocation in works {
+        gone.insert(allocation.id);
+        allocation.nodes().filter_map(|node| state.columns.index.get(node)).for_each(|node| nodes.insert(*node));
+    }
+    for at in nodes.iter() {
+        let node = state.nodes[at];
         let of_now = |id: &AllocationId| {
-            let spans = state.spans[at].iter();
+            let spans = state.held_in_view(at);
             spans.filter(|span| span.by == *id).count() > node.leaving.iter().filter(|leaving| leaving.allocation == *id).count()
         };
-        leaving.extend(state.spans[at].iter().filter(|span| gone.contains(&span.by)).map(|span| (span.by, at)));
+        leaving.extend(state.held_in_view(at).filter(|span| gone.contains(&span.by)).map(|span| (span.by, at)));
         let of_before = node.leaving.iter().map(|leaving| leaving.allocation).filter(|id| !of_now(id));
         leaving.extend(of_before.map(|id| (id, at)));
     }
@@ -207,7 +259,7 @@ pub enum Choice {
     Victims(PreemptedFor, Vec<usize>),
 }
 
-fn is_eligible(state: &State<'_>, candidate: &Candidate<'_>) -> bool {
+fn is_eligible(state: &Draft<'_>, candidate: &Candidate<'_>) -> bool {
     let allocation = candidate.allocation;
     let queue = state.view.queue_of(allocation);
     let left_ms = allocation
@@ -233,7 +285,7 @@ pub fn giving_back_s(allocation: &Allocation, checkpoint_bytes_per_second: Optio
     writing_s + ENDING_S
 }
 
-fn cost_node_s(state: &State<'_>, allocation: &Allocation, saving_s: f64) -> f64 {
+fn cost_node_s(state: &Draft<'_>, allocation: &Allocation, saving_s: f64) -> f64 {
     let ran_ms = allocation.started_at.map_or(0, |started| state.now_ms.saturating_sub(started.0));
     let ran_s = ran_ms as f64 / 1000.0;
     let is_lost = allocation.spec.checkpoint.is_none();
@@ -244,8 +296,8 @@ fn cost_node_s(state: &State<'_>, allocation: &Allocation, saving_s: f64) -> f64
 
 /// A search for the victims of one allocation.
 struct Search<'s, 'a> {
-    state: &'s State<'a>,
-    class: &'s Class<'a>,
+    state: &'s Draft<'a>,
+    class: &'s Class,
     allocation: &'s Allocation,
     until_ms: u64,
     /// See [`Victims`]: they count as free.
@@ -313,7 +365,7 @@ impl Search<'_, '_> {
         let wanted = self.allocation.spec.nodes as usize;
         let is_possible = free.len() + freed.len() >= wanted;
         let (spec, groups_max) = (&self.allocation.spec, self.class.groups_max(self.allocation));
-        is_possible && grouping::together(self.state, free.iter().chain(freed.iter().copied()), spec, groups_max) >= wanted
+        is_possible && grouping::together(self.state.columns, free.iter().chain(freed.iter().copied()), spec, groups_max) >= wanted
     }
 
     /// The nodes of the first of these victims that are free once all of them are gone, and that are
@@ -331,7 +383,7 @@ impl Search<'_, '_> {
             let leaves = |span: &Span| self.leaving.contains(&(span.by, *node)) && self.state.is_known_start(span.end_ms);
             let is_gone = |span: &Span| without.contains(&span.by) || (!span.is_planned && leaves(span));
             let counts = |span: &Span| !is_gone(span);
-            let part = self.class.part(self.state, *node);
+            let part = self.class.part(self.state.columns, *node);
             let is_candidate = self.class.candidates.contains(*node) && self.state.service[*node] == Service::Up;
             is_candidate && self.state.is_free_beside(*node, part.as_ref(), self.until_ms, counts)
         })

@@ -1,7 +1,7 @@
 //! Which work is preempted for which.
 
-use crate::tests::{NOW, id, pending, placed, vcluster, view};
-use crate::{View, plan};
+use crate::View;
+use crate::tests::{NOW, id, pending, placed, plan, vcluster, view};
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{

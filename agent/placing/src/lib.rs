@@ -32,7 +32,7 @@ use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal, Revision};
 use lattice_quorum_client::wire::{Answer, Claimed, Refusal, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
-use lattice_scheduler::{Likenesses, PreemptedFor};
+use lattice_scheduler::{PreemptedFor, State};
 use pace::Pace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -134,7 +134,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
     let mut asked = BTreeSet::new();
     let mut renew = tokio::time::interval(ttl / 3);
     let mut pace = Pace::default();
-    let mut likenesses = Likenesses::default();
+    let mut state = State::default();
     let mut breaks = Breaks::default();
     // The revision of the last claim. Until this time, no plan is made before the watch shows it.
     let mut unseen = (Revision(0), Instant::now());
@@ -156,6 +156,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             asked.clear();
             held.send_replace(Leases::new());
             rounds.set_depths(&BTreeMap::new());
+            state = State::default();
             release_all(&me, &quorum, std::mem::take(&mut leases)).await;
             continue;
         }
@@ -170,6 +171,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         held.send_replace(leases.clone());
         let tokens: BTreeMap<&str, u64> = leases.iter().filter(|(_, l)| l.ours).map(|(name, l)| (name.as_str(), l.token)).collect();
         if tokens.is_empty() {
+            state = State::default();
             rounds.set_depths(&BTreeMap::new());
             continue;
         }
@@ -188,7 +190,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         if due.is_empty() {
             continue;
         }
-        let round = propose(&frozen, &due, &quorum, &cluster, &rounds, &mut likenesses).await;
+        let round = propose(&frozen, &due, &quorum, &cluster, &rounds, &mut state).await;
         if let Some(error) = &round.broken {
             rounds.record_failure();
             let pause = breaks.begin(Instant::now());
@@ -350,10 +352,10 @@ async fn propose(
     quorum: &QuorumClient,
     cluster: &watch::Receiver<Arc<Cluster>>,
     rounds: &Rounds,
-    likenesses: &mut Likenesses,
+    state: &mut State,
 ) -> Round {
     let began = Instant::now();
-    let (claims, preemptions) = match planned(view, tokens, likenesses).await {
+    let (claims, preemptions) = match planned(view, tokens, state).await {
         Ok(planned) => planned,
         // Without a panic, the agent is stopping.
         Err(error) => return Round { broken: error.is_panic().then(|| error.to_string()), ..Round::default() },
@@ -391,24 +393,21 @@ async fn propose(
 type Proposals = (Vec<Claim>, Vec<(String, PreemptedFor)>);
 
 /// What the plan of this view has to propose with these leases. A plan takes up to half a second of a
-/// processor in a large cluster, so it runs beside the other tasks. After a panic, nothing that
-/// earlier plans kept is used again.
-async fn planned(
-    view: &lattice_scheduler::View,
-    tokens: &BTreeMap<&str, u64>,
-    likenesses: &mut Likenesses,
-) -> Result<Proposals, JoinError> {
+/// processor in a large cluster, so it runs beside the other tasks. `state` follows to the view: it
+/// takes the records that differ from those of the last plan. After a panic, nothing of it is used again.
+async fn planned(view: &lattice_scheduler::View, tokens: &BTreeMap<&str, u64>, state: &mut State) -> Result<Proposals, JoinError> {
     let view = view.clone();
     let tokens: BTreeMap<String, u64> = tokens.iter().map(|(queue, token)| ((*queue).to_owned(), *token)).collect();
-    let mut kept = std::mem::take(likenesses);
+    let mut kept = std::mem::take(state);
     let planning = beside(move || {
-        let plan = lattice_scheduler::plan_again(&view, lattice_agent_common::clock::now(), &mut kept);
+        kept.apply(view);
+        let plan = lattice_scheduler::plan(&kept, lattice_agent_common::clock::now());
         let planned = (plan.claims(|queue| tokens.get(queue).copied()), plan.preemptions());
         drop(plan);
         (planned, kept)
     });
     let (planned, kept) = planning.await?;
-    *likenesses = kept;
+    *state = kept;
     Ok(planned)
 }
 

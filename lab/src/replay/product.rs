@@ -10,7 +10,7 @@ use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, Borrower, CheckpointId, CheckpointRef, Claim, Entrypoint, Epoch, NodeId,
     NodeUse, PreemptCause, Preemption, Principal, Resources, Share, SharePhase, Timestamp,
 };
-use lattice_scheduler::{Likenesses, View, giving_back_s, plan_again};
+use lattice_scheduler::{State, View, giving_back_s, plan};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub struct Lattice {
     view: View,
     /// How much of each node has been claimed.
     claimed: BTreeMap<NodeId, Resources>,
-    /// What the plans keep.
-    likenesses: Likenesses,
+    /// What is kept from one plan to the next.
+    state: State,
 }
 
 /// What happens after a plan.
@@ -73,7 +73,7 @@ impl Lattice {
             fresh: true,
             ..View::default()
         };
-        Self { view, claimed: BTreeMap::new(), likenesses: Likenesses::default() }
+        Self { view, claimed: BTreeMap::new(), state: State::default() }
     }
 
     /// An allocation was submitted.
@@ -106,7 +106,8 @@ impl Lattice {
 
     /// Plans, and does what the plan says.
     pub fn round(&mut self, now: Timestamp) -> Result<Round> {
-        let planned = plan_again(&self.view, now, &mut self.likenesses);
+        self.state.apply(self.view.clone());
+        let planned = plan(&self.state, now);
         let claims = planned.claims(|_| Some(1));
         let (orders, backfilled) = (planned.preemptions(), planned.backfilled());
         let expected = planned.expected_starts().filter_map(|(id, start)| Some((id, start?.0 / 1000))).collect();
