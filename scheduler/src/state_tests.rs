@@ -46,7 +46,7 @@ impl History {
             1 => drop(self.view.nodes.remove(&name)),
             2 => self.change_node(&name, |node, now| {
                 if node.holds.pop().is_none() {
-                    node.holds.push(hold(now))
+                    node.holds.push(hold(now));
                 }
             }),
             3 => self.change_node(&name, |node, now| {
@@ -69,7 +69,7 @@ impl History {
     fn register(&mut self, n: u64, how: u64) {
         let mut new = node(n, NodeState::Ready);
         new.size.cores += (how % 2) as u32;
-        new.topology_group = (how / 2 % 3 > 0).then(|| (how / 2 % 3).to_string());
+        new.topology_group = (!(how / 2).is_multiple_of(3)).then(|| (how / 2 % 3).to_string());
         new.conformance = conforming(how / 6 % 3);
         if let Some(known) = self.view.nodes.get(&new.id) {
             new.leaving.clone_from(&known.leaving);
@@ -94,11 +94,11 @@ impl History {
         };
         new = owned_by((two % 5) as u8, new);
         let spec = spec_of(&mut new);
-        spec.walltime = (one % 7 > 0).then(|| Duration::from_secs(600 * (1 + two % 9)));
-        spec.preemption_class = (one / 9 % 4 == 0).into();
-        spec.constraints.conformance = one / 36 % 5 == 0;
-        spec.constraints.topology = if two % 4 == 0 { Topology::Tight } else { Topology::Any };
-        if two % 6 == 0 {
+        spec.walltime = (!one.is_multiple_of(7)).then(|| Duration::from_secs(600 * (1 + two % 9)));
+        spec.preemption_class = ((one / 9).is_multiple_of(4)).into();
+        spec.constraints.conformance = (one / 36).is_multiple_of(5);
+        spec.constraints.topology = if two.is_multiple_of(4) { Topology::Tight } else { Topology::Any };
+        if two.is_multiple_of(6) {
             spec.vcluster = "other".to_owned();
         }
         self.view.allocations.insert(new.id, new);
@@ -109,7 +109,7 @@ impl History {
         let claims = plan(&State::from(self.view.clone()), self.now).claims(|_| Some(1));
         for claim in claims.into_iter().take(1 + (one % 3) as usize) {
             let Some(record) = self.view.allocations.get_mut(&claim.allocation) else { continue };
-            let has_begun = two % 4 > 0;
+            let has_begun = !two.is_multiple_of(4);
             record.state = if has_begun { AllocationState::Running } else { AllocationState::Staging };
             record.started_at = has_begun.then_some(self.now);
             record.epoch = Epoch(record.epoch.0 + 1);
@@ -127,7 +127,7 @@ impl History {
     fn end(&mut self, one: u64, two: u64) {
         let Some(id) = self.with_nodes(one) else { return };
         let mut record = self.view.allocations[&id].clone();
-        if two % 4 == 0 {
+        if two.is_multiple_of(4) {
             (record.state, record.ended_at) = (AllocationState::Completed, Some(self.now));
             self.view.allocations.insert(id, record);
             return;
@@ -137,7 +137,7 @@ impl History {
             return;
         }
         for share in record.shares.iter() {
-            let owner = (two % 3 > 0).then(|| WorkOwner { uid: record.owner.uid, tenant: record.spec.tenant.clone() });
+            let owner = (!two.is_multiple_of(3)).then(|| WorkOwner { uid: record.owner.uid, tenant: record.spec.tenant.clone() });
             let leaving = Leaving { allocation: id, epoch: record.epoch, resources: share.resources, fenced: two % 8 == 2, owner };
             self.change_node(share.node, |node, _| node.leaving.push(leaving));
         }
@@ -153,14 +153,14 @@ impl History {
         weights.set(Factor::WaitTime, Weight::new(f64::from((two % 9) as u32) / 10.0).unwrap());
         match one % 6 {
             0 => self.view.share_policy = [SharePolicy::Anyone, SharePolicy::Tenant, SharePolicy::User][(two % 3) as usize],
-            1 => self.view.user_running = (two % 2 == 0).then_some(2),
+            1 => self.view.user_running = two.is_multiple_of(2).then_some(2),
             2 => {
-                let max_nodes = (two % 2 == 0).then_some(3);
+                let max_nodes = two.is_multiple_of(2).then_some(3);
                 let tenant = Tenant { name: "physics".into(), max_nodes, fair_share_target_ppm: Some(300_000), ..Tenant::default() };
                 self.view.tenants.insert("physics".into(), tenant);
             }
             3 => {
-                let (lend_ms, borrows) = ((two % 2 == 0).then_some(3_600_000), two % 3 == 0);
+                let (lend_ms, borrows) = (two.is_multiple_of(2).then_some(3_600_000), two.is_multiple_of(3));
                 let kind = [SchedulerKind::HpcBackfill, SchedulerKind::InteractiveFifo][(two / 6 % 2) as usize];
                 let other = VCluster { lend_ms, borrows, ..vcluster("other", kind, 0) };
                 self.view.vclusters.insert("other".into(), other);
@@ -174,7 +174,7 @@ impl History {
 
     fn preempt(&mut self, one: u64, two: u64) {
         let Some(record) = self.with_nodes(one).and_then(|id| self.view.allocations.get_mut(&id)) else { return };
-        record.preemption = (two % 4 > 0).then(|| {
+        record.preemption = (!two.is_multiple_of(4)).then(|| {
             Box::new(Preemption {
                 id: CheckpointId(record.id.0),
                 by: "scheduler".to_owned(),

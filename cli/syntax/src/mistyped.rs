@@ -129,10 +129,6 @@ fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> Usa
             .with_hint("`lattice submit --task-group=0-99 SCRIPT` runs a script once for each index; the script may use `lattice launch`");
     }
     let scales = ScalingFlags::NAMES.contains(&option) || REPLICA_OPTIONS.contains(&option);
-    if command == "update" && scales {
-        return UsageError::new(format!("{option}: `lattice update` cannot change that"))
-            .with_hint("--min-nodes, --max-nodes and --scale-target can be changed; submit the service again for the rest");
-    }
     if command != "submit" && scales {
         return UsageError::new(format!("{option}: `lattice {command}` has no replicas: only a submission is a scaled service"))
             .with_hint("`lattice submit --reactive --min-nodes=1 --max-nodes=8 SCRIPT` runs a script in 1 to 8 replicas");
@@ -215,7 +211,6 @@ mod tests {
             ("login", "`lattice login` is not built yet", "no login is needed"),
             ("submit --site=b job.sh", "--site is not built yet", "--endpoint"),
             ("launch --reactive hostname", "--reactive: `lattice launch` has no replicas", "`lattice submit --reactive --min-nodes=1"),
-            ("update 1 --scale-metric=q", "--scale-metric: `lattice update` cannot change that", "--scale-target can be changed"),
             ("session --max-nodes=4", "--max-nodes: `lattice session` has no replicas", "--max-nodes=8 SCRIPT`"),
             ("submit --replicas=4 job.sh", "--replicas: `lattice submit` has no such option", "--reactive --min-nodes=N"),
             ("submit --scale-targte=4 job.sh", "--scale-targte:", "did you mean --scale-target?"),

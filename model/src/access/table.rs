@@ -1,6 +1,6 @@
 //! The table: how far each role may go with each method of the API.
 
-use super::Reach;
+use super::reach::Reach;
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

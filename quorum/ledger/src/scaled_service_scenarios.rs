@@ -126,8 +126,12 @@ fn reason(s: &Story, of: AllocationId) -> String {
     format!("{}: {}", allocation.state, allocation.reason.as_ref().unwrap())
 }
 
+/// The replicas whose endpoints are listed, by number.
 fn endpoints(s: &Story) -> Vec<AllocationId> {
-    s.ledger.endpoints("api", None, 9).into_iter().map(|endpoint| endpoint.allocation).collect()
+    let listed: Vec<AllocationId> = s.ledger.endpoints("api", None, 9).into_iter().map(|endpoint| endpoint.allocation).collect();
+    let by_number: Vec<AllocationId> = (0..9).map(replica).filter(|replica| listed.contains(replica)).collect();
+    assert_eq!(by_number.len(), listed.len());
+    by_number
 }
 
 /// Commands of the leader's clock, until nothing is due.
