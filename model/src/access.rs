@@ -6,8 +6,10 @@
 //!   method, such as AllocationService/Cancel ────┘
 //! ```
 //!
-//! Agents ask the table before they do what a method asks; the quorum's ledger asks it again for
-//! every command.
+//! Agents ask the table before they do what a method asks, and the quorum asks it again for commands. The
+//! member that answers asks it for commands of operators: by their proof, and the roles of the account that
+//! it names. The ledger asks it for commands of users on an allocation, a DAG or a lease that exists.
+//! Commands of the members themselves are about no person, and work is submitted by its owner.
 
 mod reach;
 mod table;
@@ -291,9 +293,9 @@ impl FromStr for RootMay {
 pub struct Standing {
     /// Its roles.
     pub roles: Roles,
-    /// The tenants that have members, of which it is a member or an admin.
+    /// The tenants that are closed, of which it is a member or an admin. A tenant is closed from its first member on.
     pub member_of: BTreeSet<String>,
-    /// The tenants that have members, of which it is neither.
+    /// The tenants that are closed, of which it is neither.
     pub closed_to_it: BTreeSet<String>,
     /// The tenant of its work that names none.
     pub default_tenant: Option<String>,
@@ -306,6 +308,18 @@ pub struct MemberChange {
     pub tenant: String,
     /// What happens.
     pub step: MemberStep,
+}
+
+impl MemberChange {
+    /// Whether only a system admin may make it, and no admin of the tenant: it names a group, or makes the tenant a default.
+    /// A default decides which tenant pays for work that names none, also in place of another tenant.
+    pub fn needs_system_admin(&self) -> bool {
+        match &self.step {
+            MemberStep::Add { subject: Subject::User { .. }, is_default } => *is_default,
+            MemberStep::Add { subject: Subject::Group { .. }, is_default: _ } => true,
+            MemberStep::Remove { subject } => subject.is_group,
+        }
+    }
 }
 
 /// What happens to a tenant's members.
@@ -369,6 +383,17 @@ mod tests {
         assert!(wide.may("AllocationService/Cancel", Relation::Foreign) && !narrow.may("AllocationService/Cancel", Relation::Foreign));
         assert!(narrow.may("AllocationService/Cancel", Relation::Own));
         assert!(!wide.may("AdminService/GrantRole", Relation::Foreign), "root alone changes no cluster");
+    }
+
+    #[test]
+    fn an_admin_of_a_tenant_adds_and_removes_accounts_and_sets_no_default() {
+        let alice = Subject::User { name: "alice".to_owned(), uid: 7 };
+        let physics = Subject::Group { name: "physics".to_owned(), gid: 50 };
+        let needs = |step: MemberStep| MemberChange { tenant: "physics".to_owned(), step }.needs_system_admin();
+        let add = |subject: &Subject, is_default| MemberStep::Add { subject: subject.clone(), is_default };
+        let remove = |subject: &Subject| MemberStep::Remove { subject: subject.name() };
+        assert_eq!([add(&alice, false), remove(&alice)].map(needs), [false, false]);
+        assert_eq!([add(&alice, true), add(&physics, false), add(&physics, true), remove(&physics)].map(needs), [true; 4]);
     }
 
     #[test]

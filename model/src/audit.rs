@@ -189,6 +189,8 @@ actions! {
     TenantMemberRemoved,
     /// A call that would have changed something was refused.
     AccessDenied,
+    /// A user is about to remove a checkpoint of somebody else's work.
+    CheckpointRemoved,
 }
 
 impl AuditAction {

@@ -49,6 +49,7 @@ pub enum AccessKind {
     AuditExported,
     MeasurementsRead,
     WorkSignalled,
+    CheckpointRemoved,
     /// A call that was refused. It may concern no allocation.
     Denied,
 }
@@ -64,6 +65,7 @@ impl AccessKind {
             Self::AuditExported => AuditAction::AuditExported,
             Self::MeasurementsRead => AuditAction::MeasurementsRead,
             Self::WorkSignalled => AuditAction::WorkSignalled,
+            Self::CheckpointRemoved => AuditAction::CheckpointRemoved,
             Self::Denied => AuditAction::AccessDenied,
         }
     }

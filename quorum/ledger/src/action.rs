@@ -230,8 +230,7 @@ commands! { |ledger, context|
 
     /// Creates a vCluster, or changes one. A repetition is a success.
     SetVCluster { change: VClusterChange, by: String }
-        => 1, New, Operator(by, &["VClusterService/Create", "VClusterService/SetConfig", "VClusterService/SetWeights"]), change.bytes_about(),
-        ledger.set_vcluster(context, change, by);
+        => 1, New, Operator(by, change.methods()), change.bytes_about(), ledger.set_vcluster(context, change, by);
 
     /// Deletes a vCluster that has no work. Its nodes then belong to the default vCluster.
     DeleteVCluster { name: String, by: String }
@@ -495,6 +494,15 @@ impl Action {
         match self {
             Self::SetTenantMember { change, .. } => Some(&change.tenant),
             _ => None,
+        }
+    }
+
+    /// Whether only a system admin may request it, although the table lets others call its method: see
+    /// [`MemberChange::needs_system_admin`].
+    pub fn needs_system_admin(&self) -> bool {
+        match self {
+            Self::SetTenantMember { change, .. } => change.needs_system_admin(),
+            _ => false,
         }
     }
 }

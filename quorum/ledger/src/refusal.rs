@@ -120,9 +120,9 @@ pub enum Refusal {
     ClassTooHigh { tenant: String, class: u8, most: u8 },
     #[error("user {user} is no member of tenant {tenant:?}")]
     NotOfTenant { tenant: String, user: String },
-    /// Some of the tenants.
-    #[error("user {user} belongs to several tenants, and none of them is the default: {}", tenants.join(", "))]
-    SeveralTenants { user: String, tenants: Vec<String> },
+    /// Some of the tenants, and how many more there are.
+    #[error("user {user} is in {} and has no default: which one pays?", describe_tenants(tenants, *more))]
+    TenantNotNamed { user: String, tenants: Vec<String>, more: u64 },
     #[error("{subject} does not have the role {role}{}", tenant.as_ref().map(|tenant| format!(" of tenant {tenant:?}")).unwrap_or_default())]
     NoSuchBinding { subject: SubjectName, role: Role, tenant: Option<String> },
     #[error("{subject} is no member of tenant {tenant:?}")]
@@ -239,6 +239,13 @@ pub enum Refusal {
     },
 }
 
+/// `more`: how many are not among these.
+fn describe_tenants(tenants: &[String], more: u64) -> String {
+    let word = if tenants.len() == 1 && more == 0 { "tenant" } else { "tenants" };
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{word} {}{more}", tenants.join(", "))
+}
+
 fn over_user_limit(limit: UserLimit, whose: &str, [current, requested, most]: [u64; 3], retry_ms: Option<u64>) -> String {
     let again = retry_ms.map_or_else(String::new, |ms| format!(": try again in {} s", ms.div_ceil(1000)));
     let more = if requested > 1 { format!("; with {requested} more there would be {}", current + requested) } else { String::new() };
@@ -288,9 +295,8 @@ impl Refusal {
             Self::NotOfTenant { tenant, user } => {
                 format!("its admins add members: `lattice admin tenant member add {tenant} user:{user}`")
             }
-            Self::SeveralTenants { .. } => {
-                "name the tenant with --tenant, or have one become the default: `lattice admin tenant member add TENANT SUBJECT --default`"
-                    .to_owned()
+            Self::TenantNotNamed { user, .. } => {
+                format!("give --tenant, or a system admin sets a default: `lattice admin tenant member add TENANT user:{user} --default`")
             }
             Self::NoSuchBinding { .. } => "`lattice admin role list` shows who has which role".to_owned(),
             Self::NoSuchMember { tenant, .. } => format!("`lattice admin tenant member list {tenant}` lists them"),

@@ -7,8 +7,9 @@
 //! A repeated grant is a success. A role that nobody has cannot be revoked: a name that was mistyped would
 //! keep its role unnoticed.
 //!
-//! The member that answers appends the machine to the name of a person who acts on others' work, for the
-//! audit log (`alice@n1`). Such a person has the roles of the account.
+//! The member that answers appends the machine to root's name where root acts on others' work, for the audit
+//! log (`root@n1`). Root then has the roles of its account. Other names are those of accounts, also
+//! `alice@example.org`, and no member changes them.
 
 use super::refusal::Refusal;
 use super::{ApplyContext, Ledger, Outcome, Subject};
@@ -27,7 +28,9 @@ impl Ledger {
     /// The roles of a principal.
     pub fn roles_of(&self, by: &Principal) -> Roles {
         let mut roles = Roles::of(by, self.roles.iter(), self.limits.root_may);
-        if let Some((account, _machine)) = by.name.rsplit_once('@') {
+        if by.is_root()
+            && let Some((account, _machine)) = by.name.rsplit_once('@')
+        {
             let account = Principal { name: account.to_owned(), ..by.clone() };
             let Roles { operator, system_admin, admin_of, root: _ } = Roles::of(&account, self.roles.iter(), self.limits.root_may);
             roles.operator |= operator;

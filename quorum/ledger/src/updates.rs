@@ -1,7 +1,7 @@
 //! Changes of an allocation after its submission: of its name, tags, walltime and preemption class, and of
 //! the bounds and the target of a scaled service.
 //!
-//! | the allocation | its owner or an admin of its tenant may set | an operator or system admin may set |
+//! | the allocation | its owner or who has a role for it may set | who proves to be an operator or system admin may set |
 //! |---|---|---|
 //! | waits for nodes, or is held | any value that a submission may have | the same |
 //! | has nodes | any name and tags, a shorter walltime, a lower class | the same, and a longer walltime, a higher class |
@@ -136,8 +136,6 @@ impl Ledger {
         if !as_operator && !self.may("AllocationService/Update", by, &allocation.owner, &allocation.spec.tenant) {
             return Err(Refusal::NotYours { id, owner: allocation.owner.name.clone() });
         }
-        let roles = self.roles_of(by);
-        let as_operator = as_operator || roles.operator || roles.system_admin;
         let state = allocation.state;
         if state.is_terminal() {
             return Err(Refusal::Update { id, why: UpdateRefusal::HasEnded { state } });

@@ -49,6 +49,21 @@ pub struct VClusterChange {
     pub lend_ms: Option<u64>,
 }
 
+impl VClusterChange {
+    /// The methods of the API that may ask for it. What only system admins may change is not changed by way of a
+    /// method that operators may call.
+    pub(super) fn methods(&self) -> &'static [&'static str] {
+        let Self { name: _, create, tenant, nodes, weights: _, cycle_interval_ms, borrows, lend_ms } = self;
+        let changes_config =
+            tenant.is_some() || nodes.is_some() || cycle_interval_ms.is_some() || borrows.is_some() || lend_ms.is_some();
+        match (create, changes_config) {
+            (Some(_), _) => &["VClusterService/Create"],
+            (None, true) => &["VClusterService/SetConfig", "VClusterService/Create"],
+            (None, false) => &["VClusterService/SetWeights", "VClusterService/SetConfig", "VClusterService/Create"],
+        }
+    }
+}
+
 /// A change of a vCluster's weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightsChange {
