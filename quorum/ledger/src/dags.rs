@@ -163,6 +163,7 @@ impl Ledger {
         }
         let mut names = BTreeSet::new();
         let mut earlier = Earlier::default();
+        let tenants = self.own_tenants(owner);
         let mut specs = Vec::with_capacity(steps);
         for step in &submission.steps {
             if !is_dag_name(&step.name) || !names.insert(&step.name) {
@@ -170,7 +171,7 @@ impl Ledger {
             }
             let refused = |refusal| Refusal::DagStep { step: step.name.clone(), refusal: Box::new(refusal) };
             let mut spec = submission.spec_of(step);
-            if let Some(tenant) = self.missing_tenant(&spec, owner).map_err(refused)? {
+            if let Some(tenant) = tenants.missing(&spec).map_err(refused)? {
                 spec.tenant = tenant;
             }
             self.admits_step(owner, step, &spec, &mut earlier).map_err(refused)?;

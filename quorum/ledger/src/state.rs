@@ -189,7 +189,7 @@ pub struct Ledger {
     /// The granted roles.
     #[serde(default, skip_serializing_if = "OrdSet::is_empty", deserialize_with = "each_in_turn")]
     pub(super) roles: OrdSet<RoleBinding>,
-    /// The members of tenants.
+    /// The members of tenants, and which tenants are closed.
     #[serde(default, skip_serializing_if = "TenantMembers::is_empty")]
     pub(super) tenant_members: TenantMembers,
 }

@@ -1,19 +1,24 @@
 //! Members of tenants: whose work a tenant takes, and to which tenant work belongs that names none.
 //!
 //! ```text
-//!   work names a tenant   without members ──▶ accepted          with members ──▶ of these and its admins alone, and of root
-//!   work names none       default of the account ──▶ the one default of its groups ──▶ the only tenant of which it is a member
-//!                         or admin ──▶ none. Of several tenants without a default: refused
+//!   work names a tenant   it is open ──▶ accepted      it is closed ──▶ of its members and admins alone, and of root
+//!   work names none       default of the account ──▶ the one default of its groups ──▶ none; but refused if it is a
+//!                         member or admin of a closed tenant: nobody knows which one pays
 //! ```
 //!
-//! This is decided when work is submitted. Later changes of the members do not concern it.
+//! A tenant is closed from its first member on, and stays so after its last one has left: who removes
+//! somebody lets nobody in. Deleting it forgets that.
+//!
+//! This is decided when work is submitted. Later changes of the members do not concern it. Root means root
+//! while it acts for everybody.
 
 use super::refusal::Refusal;
 use super::roles::{is_well_formed, subject_text};
 use super::{ApplyContext, Ledger, Outcome, Subject};
-use lattice_model::access::{self, MemberChange, MemberStep, Standing, SubjectName, TenantMember};
+use lattice_model::access::{self, MemberChange, MemberStep, Roles, Standing, SubjectName, TenantMember};
 use lattice_model::{Allocation, AllocationSpec, AuditAction, Principal};
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 /// Largest number of members of one tenant.
@@ -37,13 +42,11 @@ impl Ledger {
 
     /// What is known of a principal.
     pub fn standing_of(&self, by: &Principal) -> Standing {
-        let roles = self.roles_of(by);
-        let own: BTreeSet<&str> = self.tenant_members.memberships(by).map(|(tenant, ..)| tenant).collect();
-        let is_its = |tenant: &str| own.contains(tenant) || roles.admin_of.contains(tenant);
-        let (its, others): (BTreeSet<String>, BTreeSet<String>) =
-            self.tenant_members.tenants().map(str::to_owned).partition(|tenant| is_its(tenant));
-        let default_tenant = self.default_tenant(by).ok().flatten();
-        Standing { member_of: its, closed_to_it: others, default_tenant, roles }
+        let own = self.own_tenants(by);
+        let (member_of, closed_to_it): (BTreeSet<String>, BTreeSet<String>) =
+            self.tenant_members.closed().map(str::to_owned).partition(|tenant| own.includes(tenant));
+        let default_tenant = own.default.map(str::to_owned);
+        Standing { member_of, closed_to_it, default_tenant, roles: own.roles().clone() }
     }
 
     pub(super) fn set_tenant_member(&mut self, context: &mut ApplyContext, change: &MemberChange, by: &str) -> Result<Outcome, Refusal> {
@@ -96,9 +99,10 @@ impl Ledger {
         if removed.is_empty() {
             return Err(Refusal::NoSuchMember { tenant: tenant.to_owned(), subject: subject.clone() });
         }
-        let open = if self.tenant_members.count_of(tenant) == 0 { ", which has none now: it takes work from everybody" } else { "" };
+        let is_last = self.tenant_members.count_of(tenant) == 0;
+        let rest = if is_last { ", which has none now and takes work from its admins alone" } else { "" };
         for member in &removed {
-            let detail = format!("{} from {tenant}{open}", subject_text(member));
+            let detail = format!("{} from {tenant}{rest}", subject_text(member));
             self.record(context, by, AuditAction::TenantMemberRemoved, Subject::default(), detail);
         }
         Ok(Outcome::Done)
@@ -107,43 +111,19 @@ impl Ledger {
     /// The specification with the tenant to which the work of this owner belongs.
     ///
     /// # Errors
-    /// [`Refusal::NotOfTenant`], [`Refusal::SeveralTenants`]
+    /// As [`OwnTenants::missing`].
     pub(super) fn with_tenant<'a>(&self, spec: &'a AllocationSpec, owner: &Principal) -> Result<Cow<'a, AllocationSpec>, Refusal> {
-        Ok(match self.missing_tenant(spec, owner)? {
+        Ok(match self.own_tenants(owner).missing(spec)? {
             Some(tenant) => Cow::Owned(AllocationSpec { tenant, ..spec.clone() }),
             None => Cow::Borrowed(spec),
         })
     }
 
-    /// The tenant to which work of this owner belongs whose specification names none; `None`: it names one, which
-    /// takes the work, or it belongs to none.
-    ///
-    /// # Errors
-    /// As [`Self::with_tenant`].
-    pub(super) fn missing_tenant(&self, spec: &AllocationSpec, owner: &Principal) -> Result<Option<String>, Refusal> {
-        if spec.tenant.is_empty() {
-            return self.default_tenant(owner);
-        }
-        if self.tenant_members.count_of(&spec.tenant) > 0 && !self.is_of_tenant(owner, &spec.tenant) {
-            return Err(Refusal::NotOfTenant { tenant: spec.tenant.clone(), user: owner.name.clone() });
-        }
-        Ok(None)
-    }
-
-    /// Whether a tenant with members takes the work of this principal.
-    fn is_of_tenant(&self, owner: &Principal, tenant: &str) -> bool {
-        if self.tenant_members.memberships(owner).any(|(of, ..)| of == tenant) {
-            return true;
-        }
-        let roles = self.roles_of(owner);
-        roles.root || roles.admin_of.contains(tenant)
-    }
-
-    /// The tenant of work of this owner that names none.
-    fn default_tenant(&self, owner: &Principal) -> Result<Option<String>, Refusal> {
-        let (mut of_account, mut of_groups, mut tenants) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    /// What the members of tenants say of the work of this owner.
+    pub(super) fn own_tenants<'a>(&'a self, owner: &'a Principal) -> OwnTenants<'a> {
+        let (mut member_of, mut of_account, mut of_groups) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for (tenant, member, is_default) in self.tenant_members.memberships(owner) {
-            tenants.insert(tenant.to_owned());
+            member_of.insert(tenant);
             if is_default {
                 match member {
                     access::Subject::User { .. } => of_account.insert(tenant),
@@ -151,16 +131,65 @@ impl Ledger {
                 };
             }
         }
-        for defaults in [of_account, of_groups] {
-            if let (Some(tenant), 1) = (defaults.first(), defaults.len()) {
-                return Ok(Some((*tenant).to_owned()));
-            }
+        let only = |defaults: BTreeSet<&'a str>| defaults.first().copied().filter(|_| defaults.len() == 1);
+        let default = only(of_account).or_else(|| only(of_groups));
+        OwnTenants { ledger: self, owner, member_of, default, roles: OnceCell::new() }
+    }
+}
+
+/// The tenants of one owner, looked up once for a command: a DAG may have many steps.
+pub(super) struct OwnTenants<'a> {
+    ledger: &'a Ledger,
+    owner: &'a Principal,
+    /// Of which it is a member.
+    member_of: BTreeSet<&'a str>,
+    /// The tenant of its work that names none.
+    default: Option<&'a str>,
+    /// Most work needs no roles.
+    roles: OnceCell<Roles>,
+}
+
+impl OwnTenants<'_> {
+    /// The tenant to which work belongs whose specification names none; `None`: it names one, which
+    /// takes the work, or it belongs to none.
+    ///
+    /// # Errors
+    /// [`Refusal::NotOfTenant`], [`Refusal::TenantNotNamed`]
+    pub(super) fn missing(&self, spec: &AllocationSpec) -> Result<Option<String>, Refusal> {
+        let tenant = &spec.tenant;
+        if tenant.is_empty() {
+            return match self.default {
+                Some(default) => Ok(Some(default.to_owned())),
+                None => self.belongs_to_none().map(|()| None),
+            };
         }
-        tenants.extend(self.roles_of(owner).admin_of);
-        if tenants.len() > 1 {
-            return Err(Refusal::SeveralTenants { user: owner.name.clone(), tenants: tenants.into_iter().take(NAMED_MAX).collect() });
+        if !self.ledger.tenant_members.is_closed(tenant) || self.includes(tenant) || self.roles().root {
+            return Ok(None);
         }
-        Ok(tenants.pop_first())
+        Err(Refusal::NotOfTenant { tenant: tenant.clone(), user: self.owner.name.clone() })
+    }
+
+    /// Refuses who is in a closed tenant, and so would not pay for work that names none.
+    fn belongs_to_none(&self) -> Result<(), Refusal> {
+        if self.ledger.tenant_members.is_empty() {
+            return Ok(());
+        }
+        let its: Vec<&str> = self.ledger.tenant_members.closed().filter(|tenant| self.includes(tenant)).collect();
+        if its.is_empty() {
+            return Ok(());
+        }
+        let tenants: Vec<String> = its.iter().take(NAMED_MAX).map(|tenant| (*tenant).to_owned()).collect();
+        let more = its.len().saturating_sub(tenants.len()) as u64;
+        Err(Refusal::TenantNotNamed { user: self.owner.name.clone(), tenants, more })
+    }
+
+    /// Whether it is a member or an admin of the tenant.
+    fn includes(&self, tenant: &str) -> bool {
+        self.member_of.contains(tenant) || self.roles().admin_of.contains(tenant)
+    }
+
+    fn roles(&self) -> &Roles {
+        self.roles.get_or_init(|| self.ledger.roles_of(self.owner))
     }
 }
 

@@ -1,6 +1,9 @@
-//! The members of tenants, and which tenant is whose default.
+//! The members of tenants, which tenants are closed, and which tenant is whose default.
 //!
-//! Serialised as the members of each tenant. By whom a member is recognised is derived from that.
+//! A tenant is closed from its first member on. It stays closed after its last member has left, and is then
+//! kept without members.
+//!
+//! Serialised as the members of each closed tenant. By whom a member is recognised is derived from that.
 
 use imbl::OrdMap;
 use lattice_model::Principal;
@@ -30,11 +33,11 @@ impl Identity {
     }
 }
 
-/// The members of all tenants that have any. An account or group has at most one default, which is one of
+/// The closed tenants with their members. An account or group has at most one default, which is one of
 /// the tenants of which it is a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantMembers {
-    /// The members of each tenant, and whether the tenant is the member's default.
+    /// The members of each closed tenant, and whether the tenant is the member's default.
     tenants: OrdMap<String, OrdMap<Subject, bool>>,
     /// The same by who the members are: tenant and member.
     identities: OrdMap<Identity, BTreeMap<(String, Subject), bool>>,
@@ -43,6 +46,7 @@ pub struct TenantMembers {
 }
 
 impl TenantMembers {
+    /// Whether no tenant is closed.
     pub fn is_empty(&self) -> bool {
         self.tenants.is_empty()
     }
@@ -57,8 +61,13 @@ impl TenantMembers {
         self.tenants.get(tenant).map_or(0, OrdMap::len)
     }
 
-    /// The tenants that have members, by name.
-    pub fn tenants(&self) -> impl Iterator<Item = &str> {
+    /// Whether the tenant takes work from its members and admins alone.
+    pub fn is_closed(&self, tenant: &str) -> bool {
+        self.tenants.contains_key(tenant)
+    }
+
+    /// The tenants that are closed, by name.
+    pub fn closed(&self) -> impl Iterator<Item = &str> {
         self.tenants.keys().map(String::as_str)
     }
 
@@ -86,7 +95,7 @@ impl TenantMembers {
         places.flatten().map(|((tenant, subject), is_default)| (tenant.as_str(), subject, *is_default))
     }
 
-    /// It is a member from now on, or stays one. A new default replaces the one before.
+    /// It is a member from now on, or stays one. The tenant is closed from now on. A new default replaces the one before.
     pub fn insert(&mut self, tenant: &str, subject: &Subject, is_default: bool) {
         if is_default && let Some(before) = self.default_of(subject).map(str::to_owned) {
             self.put(before, subject.clone(), false);
@@ -102,7 +111,7 @@ impl TenantMembers {
         }
     }
 
-    /// Removes all members of this kind and name, whatever their numbers. Returns them.
+    /// Removes all members of this kind and name, whatever their numbers. Returns them. The tenant stays closed.
     pub fn remove(&mut self, tenant: &str, name: &SubjectName) -> Vec<Subject> {
         let members = self.tenants.get(tenant).into_iter().flat_map(|members| members.keys());
         let removed: Vec<Subject> = members.filter(|subject| subject.name() == *name).cloned().collect();
@@ -110,20 +119,17 @@ impl TenantMembers {
         removed
     }
 
-    /// Removes all members of a tenant.
+    /// Forgets a tenant: another one of this name is not closed.
     pub fn remove_tenant(&mut self, tenant: &str) {
         let members: Vec<Subject> = self.tenants.get(tenant).into_iter().flat_map(|members| members.keys()).cloned().collect();
         members.iter().for_each(|subject| self.take(tenant, subject));
+        self.tenants.remove(tenant);
     }
 
     fn take(&mut self, tenant: &str, subject: &Subject) {
         let Some(members) = self.tenants.get_mut(tenant) else { return };
         if members.remove(subject).is_none() {
             return;
-        }
-        let is_last = members.is_empty();
-        if is_last {
-            self.tenants.remove(tenant);
         }
         self.count -= 1;
         let identity = Identity::of(subject);
@@ -150,6 +156,7 @@ impl<'de> Deserialize<'de> for TenantMembers {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let mut all = Self::default();
         for (tenant, members) in BTreeMap::<String, Vec<TenantMember>>::deserialize(from)? {
+            all.tenants.entry(tenant.clone()).or_default();
             for TenantMember { subject, is_default } in members {
                 all.put(tenant.clone(), subject, is_default);
             }
@@ -205,6 +212,24 @@ mod tests {
         let restored: TenantMembers = rmp_serde::from_slice(&rmp_serde::to_vec_named(&members).unwrap()).unwrap();
         assert_eq!(restored, members);
         assert_eq!(members.remove("zoology", &account("alice", 0).name()).len(), 2, "whatever their numbers");
+        members.remove_tenant("physics");
+        members.remove_tenant("zoology");
+        assert_eq!(members, TenantMembers::default());
+    }
+
+    #[test]
+    fn a_tenant_stays_closed_without_members_until_it_is_forgotten_and_a_snapshot_has_that() {
+        let mut members = TenantMembers::default();
+        assert!(members.is_empty() && !members.is_closed("physics"));
+        members.insert("physics", &account("alice", 7), true);
+        assert_eq!(members.remove("physics", &account("alice", 7).name()), [account("alice", 7)]);
+        assert_eq!((members.count_of("physics"), members.count(), members.default_of(&account("alice", 7))), (0, 0, None));
+        let restored: TenantMembers = rmp_serde::from_slice(&rmp_serde::to_vec_named(&members).unwrap()).unwrap();
+        for kept in [&members, &restored] {
+            assert!(kept.is_closed("physics") && !kept.is_empty());
+            assert_eq!(kept.closed().collect::<Vec<_>>(), ["physics"]);
+        }
+        assert_eq!(restored, members);
         members.remove_tenant("physics");
         assert_eq!(members, TenantMembers::default());
     }
