@@ -2,7 +2,7 @@
 //! agrees with a simple record of it, and so does the ledger that was read back from a snapshot.
 
 use super::scenarios::{Story, user};
-use super::{Action, Ledger, QuotaChange, SoftLimitsChange, TenantChange};
+use super::{Action, EndedLimitsChange, Ledger, QuotaChange, SoftLimitsChange, TenantChange, UserLimitsChange};
 use lattice_model::Principal;
 use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, Roles, RootMay, Standing, Subject, TenantMember};
 use proptest::prelude::*;
@@ -18,6 +18,7 @@ enum Step {
     Revoke { subject: usize, role: Role, tenant: usize },
     Add { subject: usize, tenant: usize, is_default: bool },
     Remove { subject: usize, tenant: usize },
+    Narrow { root_may: RootMay },
 }
 
 fn a_step() -> impl Strategy<Value = Step> {
@@ -30,19 +31,25 @@ fn a_step() -> impl Strategy<Value = Step> {
         6 => (subject.clone(), tenant.clone(), any::<bool>())
             .prop_map(|(subject, tenant, is_default)| Step::Add { subject, tenant, is_default }),
         2 => (subject, tenant).prop_map(|(subject, tenant)| Step::Remove { subject, tenant }),
+        1 => prop::sample::select(vec![RootMay::ActForEverybody, RootMay::ActForItself]).prop_map(|root_may| Step::Narrow { root_may }),
     ]
 }
 
-/// Two of the groups have the same number, two of the accounts the same name.
+/// Two of the groups have the same number, two of the accounts the same name. One is root, and one has a name with
+/// an `@`.
 fn subjects() -> Vec<Subject> {
     let account = |name: &str, uid| Subject::User { name: name.to_owned(), uid };
     let group = |name: &str, gid| Subject::Group { name: name.to_owned(), gid };
-    vec![account("u1", 1), account("u2", 2), account("u2", 22), group("g50", 50), group("h50", 50), group("g51", 51)]
+    let accounts = [account("u1", 1), account("u2", 2), account("u2", 22), account("u2@n1", 2), account("root", 0)];
+    accounts.into_iter().chain([group("g50", 50), group("h50", 50), group("g51", 51)]).collect()
 }
 
 fn principals() -> Vec<Principal> {
     let in_groups = |uid, groups: &[u32]| Principal { groups: groups.to_vec(), ..user(uid) };
-    vec![user(0), user(1), in_groups(1, &[50, 51]), user(2), in_groups(3, &[50]), in_groups(4, &[51, 50]), user(5)]
+    let named = |name: &str, uid| Principal { name: name.to_owned(), ..user(uid) };
+    let of_root = [named("root", 0), named("root@n1", 0), named("other@n1", 0)];
+    let others = [user(1), in_groups(1, &[50, 51]), user(2), named("u2@n1", 2), in_groups(3, &[50]), in_groups(4, &[51, 50]), user(5)];
+    of_root.into_iter().chain(others).collect()
 }
 
 /// What was granted and not revoked.
@@ -51,7 +58,10 @@ struct Record {
     tenants: BTreeSet<String>,
     roles: BTreeSet<RoleBinding>,
     members: BTreeSet<(String, Subject)>,
+    /// The tenants that had a member.
+    closed: BTreeSet<String>,
     defaults: BTreeMap<Subject, String>,
+    root_may: RootMay,
 }
 
 impl Record {
@@ -69,6 +79,7 @@ impl Record {
                 self.roles.retain(|binding| binding.tenant.as_ref() != Some(&tenant));
                 self.members.retain(|(of, _)| *of != tenant);
                 self.defaults.retain(|_, of| *of != tenant);
+                self.closed.remove(&tenant);
                 self.tenants.remove(&tenant)
             }
             Step::Grant { subject, role, tenant } => {
@@ -91,6 +102,7 @@ impl Record {
                     return false;
                 }
                 self.members.insert((tenant.clone(), subject.clone()));
+                self.closed.insert(tenant.clone());
                 if is_default {
                     self.defaults.insert(subject, tenant);
                 }
@@ -103,6 +115,10 @@ impl Record {
                 self.defaults.retain(|subject, of| *of != tenant || subject.name() != named);
                 self.members.len() < before
             }
+            Step::Narrow { root_may } => {
+                self.root_may = root_may;
+                true
+            }
         }
     }
 
@@ -112,24 +128,48 @@ impl Record {
         members.map(|subject| TenantMember { is_default: is_default(&subject), subject }).collect()
     }
 
+    /// What members append to the name of root does not take its roles away.
+    fn has(&self, by: &Principal, role: Role, tenant: Option<&str>) -> bool {
+        let is_its = |subject: &Subject| is_of(subject, by) || (by.name == "root@n1" && is_root(subject));
+        self.roles.iter().any(|binding| binding.role == role && binding.tenant.as_deref() == tenant && is_its(&binding.subject))
+    }
+
+    fn roles_of(&self, by: &Principal) -> Roles {
+        Roles {
+            operator: self.has(by, Role::Operator, None),
+            system_admin: self.has(by, Role::SystemAdmin, None),
+            admin_of: TENANTS.into_iter().filter(|name| self.has(by, Role::TenantAdmin, Some(*name))).map(str::to_owned).collect(),
+            root: by.uid == 0 && self.root_may == RootMay::ActForEverybody,
+        }
+    }
+
     fn standing_of(&self, by: &Principal) -> Standing {
-        let roles = Roles::of(by, &self.roles, RootMay::ActForEverybody);
-        let with_members: BTreeSet<String> = self.members.iter().map(|(tenant, _)| tenant.clone()).collect();
-        let its = self.members.iter().filter(|(_, subject)| subject.includes(by)).map(|(tenant, _)| tenant.clone());
+        let roles = self.roles_of(by);
+        let its = self.members.iter().filter(|(_, subject)| is_of(subject, by)).map(|(tenant, _)| tenant.clone());
         let its: BTreeSet<String> = its.chain(roles.admin_of.iter().cloned()).collect();
         let defaults = |groups: bool| {
-            let own = self.defaults.iter().filter(|(subject, _)| subject.includes(by) && subject.name().is_group == groups);
+            let own = self.defaults.iter().filter(|(subject, _)| is_of(subject, by) && subject.name().is_group == groups);
             let own: BTreeSet<&String> = own.map(|(_, tenant)| tenant).collect();
             own.first().filter(|_| own.len() == 1).map(|tenant| (*tenant).clone())
         };
-        let only = its.first().filter(|_| its.len() == 1).cloned();
         Standing {
-            default_tenant: defaults(false).or_else(|| defaults(true)).or(only),
-            member_of: with_members.intersection(&its).cloned().collect(),
-            closed_to_it: with_members.difference(&its).cloned().collect(),
+            default_tenant: defaults(false).or_else(|| defaults(true)),
+            member_of: self.closed.intersection(&its).cloned().collect(),
+            closed_to_it: self.closed.difference(&its).cloned().collect(),
             roles,
         }
     }
+}
+
+fn is_of(subject: &Subject, by: &Principal) -> bool {
+    match subject {
+        Subject::User { name, uid } => (name, uid) == (&by.name, &by.uid),
+        Subject::Group { name: _, gid } => by.groups.iter().chain([&by.gid]).any(|of| of == gid),
+    }
+}
+
+fn is_root(subject: &Subject) -> bool {
+    *subject == Subject::User { name: "root".to_owned(), uid: 0 }
 }
 
 fn binding(subject: usize, role: Role, tenant: usize) -> RoleBinding {
@@ -154,6 +194,16 @@ fn action(step: Step) -> Action {
         }
         Step::Add { subject, tenant, is_default } => member(tenant, MemberStep::Add { subject: subjects()[subject].clone(), is_default }),
         Step::Remove { subject, tenant } => member(tenant, MemberStep::Remove { subject: subjects()[subject].name() }),
+        Step::Narrow { root_may } => Action::SetLimits {
+            sensitive_pool_size: QuotaChange::Keep,
+            users: UserLimitsChange::default(),
+            budget_period_days: None,
+            share_policy: None,
+            ended: EndedLimitsChange::default(),
+            dag_size: None,
+            root_may: Some(root_may),
+            by,
+        },
     }
 }
 

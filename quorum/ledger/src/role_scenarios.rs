@@ -180,12 +180,12 @@ fn a_grant_that_makes_no_sense_is_refused() {
 fn each_role_acts_on_the_work_that_the_table_names() {
     let all: Vec<&str> = attempts(1, &root()).iter().map(Action::name).collect();
     let none: Vec<&str> = vec![];
-    let (operator_at_n1, stranger) = (Principal { name: "u2@n1".into(), ..user(OPERATOR) }, Principal { uid: 9, ..user(OPERATOR) });
+    let (namesake, stranger) = (Principal { name: "u2@n1".into(), ..user(OPERATOR) }, Principal { uid: 9, ..user(OPERATOR) });
     let cases = [
         (user(OWNER), none.clone(), none.clone()),
         (user(ADMIN), none.clone(), all.clone()),
         (user(OPERATOR), none.clone(), none.clone()),
-        (operator_at_n1, none.clone(), none.clone()),
+        (namesake, all.clone(), all.clone()),
         (stranger, all.clone(), all.clone()),
         (user(SYSTEM_ADMIN), none.clone(), none.clone()),
         (user(NOBODY), all.clone(), all.clone()),
@@ -220,51 +220,60 @@ fn root_acts_for_itself_where_the_site_narrows_it_and_by_a_role_that_it_has() {
     assert!(s.acted(root_acts_for(RootMay::ActForItself)).is_empty(), "said again");
     assert_eq!(refused(&mut s, 1, &root()).len(), attempts(1, &root()).len());
     s.done(grant(Subject::User { name: "root".into(), uid: 0 }, Role::Operator, None));
-    assert!(refused(&mut s, 1, &root()).is_empty());
+    assert!(refused(&mut s, 1, &root()).is_empty(), "members append the machine to the name of root alone");
     s.done(revoke(SubjectName { is_group: false, name: "root".into() }, Role::Operator, None));
     s.done(root_acts_for(RootMay::ActForEverybody));
     assert_eq!(refused(&mut s, 2, &root()), ["UpdateAllocation"]);
 }
 
 #[test]
-fn operators_lengthen_what_runs_and_admins_of_its_tenant_change_what_its_owner_may() {
+fn proven_operators_lengthen_what_runs_and_a_role_alone_changes_what_the_owner_may() {
     let mut s = with_roles();
     let epoch = s.claimed(1, &[0]);
     s.report(0, prepared(1, epoch));
-    let minutes = |by: Principal, count: u64| {
+    let update = |by: Principal, count: u64, as_operator: bool| {
         let change = AllocationChange { walltime: Some(Duration::from_secs(count * 60)), ..AllocationChange::default() };
-        Action::UpdateAllocation { allocation: id(1), by, change, as_operator: false }
+        Action::UpdateAllocation { allocation: id(1), by, change, as_operator }
     };
+    let minutes = |by: Principal, count: u64| update(by, count, false);
     let longer = Refusal::Update { id: id(1), why: UpdateRefusal::LongerWithNodes { state: AllocationState::Running } };
     s.done(minutes(user(ADMIN), 50));
-    for by in [ADMIN, OWNER] {
+    s.done(minutes(user(OPERATOR), 45));
+    s.done(grant(account(OWNER), Role::Operator, None));
+    for by in [ADMIN, OWNER, OPERATOR, SYSTEM_ADMIN] {
         assert_eq!(s.act(minutes(user(by), 90)), Err(longer.clone()));
     }
     for by in [user(NOBODY), root()] {
         assert!(matches!(s.act(minutes(by, 40)), Err(Refusal::NotYours { .. })));
     }
-    s.done(minutes(user(OPERATOR), 90));
-    s.done(minutes(user(SYSTEM_ADMIN), 100));
-    s.done(grant(account(OWNER), Role::Operator, None));
-    s.done(minutes(user(OWNER), 110));
-    assert_eq!(s.ledger.allocation(id(1)).unwrap().spec.walltime, Some(Duration::from_secs(110 * 60)));
+    // The member has checked the proof, and names the person with the machine.
+    s.done(update(Principal { name: "u2@n1".into(), ..user(OPERATOR) }, 90, true));
+    assert_eq!(s.ledger.allocation(id(1)).unwrap().spec.walltime, Some(Duration::from_secs(90 * 60)));
 }
 
 #[test]
-fn work_that_excludes_others_is_submitted_by_those_who_may_cancel_these() {
+fn work_that_excludes_others_is_submitted_by_their_owner_and_by_root_and_by_nobody_for_a_role() {
     let mut s = with_roles();
     let excluding = |number: u128, by: u32, other: u128| {
         let depends_on = vec![Dependency { on: id(other), condition: DependencyCondition::Mutex }];
         let spec = AllocationSpec { depends_on, ..spec(1, RequeuePolicy::Never, 0) };
         Action::Submit { id: id(number), spec: Box::new(spec), owner: user(by), claim: None }
     };
-    for (by, other) in [(NOBODY, 1), (NOBODY, 2), (ADMIN, 2)] {
-        let result = s.act(excluding(9, by, other));
-        assert!(matches!(result, Err(Refusal::Dependency { why: DependencyRefusal::NotYours, .. })), "{by} {other}: {result:?}");
+    let is_refused =
+        |result: &Result<Outcome, Refusal>| matches!(result, Err(Refusal::Dependency { why: DependencyRefusal::NotYours, .. }));
+    for by in [NOBODY, ADMIN, OPERATOR, SYSTEM_ADMIN] {
+        for other in [1, 2] {
+            let result = s.act(excluding(9, by, other));
+            assert!(is_refused(&result), "{by} {other}: {result:?}");
+        }
     }
-    for (number, by, other) in [(10, ADMIN, 1), (11, OPERATOR, 1), (12, OPERATOR, 2), (13, SYSTEM_ADMIN, 2), (14, OWNER, 2)] {
+    for (number, by, other) in [(10, OWNER, 1), (11, OWNER, 2), (12, 0, 1), (13, 0, 2)] {
         s.done(excluding(number, by, other));
     }
+    s.done(root_acts_for(RootMay::ActForItself));
+    s.done(grant(account(0), Role::SystemAdmin, None));
+    let result = s.act(excluding(14, 0, 1));
+    assert!(is_refused(&result), "{result:?}");
 }
 
 #[test]
@@ -293,17 +302,29 @@ fn a_dag_is_cancelled_by_an_admin_of_the_tenant_of_all_its_steps() {
 }
 
 #[test]
-fn a_lease_is_renewed_and_released_by_its_user_alone() {
+fn a_lease_is_renewed_and_released_by_its_user_operators_system_admins_and_root() {
     let mut s = with_roles();
     let lease = Action::GrantLease { name: "build".into(), holder: node(0), ttl_ms: 1000, user: Some(user(OWNER)) };
-    let Ok(Outcome::Leased { token }) = s.act(lease) else { panic!("nobody holds it") };
-    let release = |by: &Principal| Action::ReleaseLease { name: "build".into(), token, holder: node(0), user: Some(by.clone()) };
-    for by in [user(ADMIN), user(OPERATOR), user(SYSTEM_ADMIN), user(0)] {
-        assert!(matches!(s.ledger.renewable("build", token, &node(0), Some(&by)), Err(Refusal::LeaseNotYours { .. })), "{by:?}");
-        assert!(matches!(s.act(release(&by)), Err(Refusal::LeaseNotYours { .. })), "{by:?}");
+    let release =
+        |token: u64, by: &Principal| Action::ReleaseLease { name: "build".into(), token, holder: node(0), user: Some(by.clone()) };
+    let refused = |s: &mut Story, token: u64, by: &Principal| {
+        let not_yours = Refusal::LeaseNotYours { name: "build".into(), owner: "u7".into() };
+        assert_eq!(s.ledger.renewable("build", token, &node(0), Some(by)).err(), Some(not_yours.clone()), "{by:?}");
+        assert_eq!(s.act(release(token, by)), Err(not_yours), "{by:?}");
+    };
+    let namesake = Principal { name: "u2@n1".into(), ..user(OPERATOR) };
+    for by in [OWNER, OPERATOR, SYSTEM_ADMIN, 0].map(user) {
+        let Ok(Outcome::Leased { token }) = s.act(lease.clone()) else { panic!("nobody holds it") };
+        for other in [user(ADMIN), user(NOBODY), namesake.clone()] {
+            refused(&mut s, token, &other);
+        }
+        assert!(s.ledger.renewable("build", token, &node(0), Some(&by)).is_ok(), "{by:?}");
+        s.done(release(token, &by));
+        assert!(s.ledger.lease("build").is_none(), "{by:?}");
     }
-    assert!(s.ledger.renewable("build", token, &node(0), Some(&user(OWNER))).is_ok());
-    s.done(release(&user(OWNER)));
+    let Ok(Outcome::Leased { token }) = s.act(lease) else { panic!("nobody holds it") };
+    s.done(root_acts_for(RootMay::ActForItself));
+    refused(&mut s, token, &user(0));
 }
 
 #[test]
@@ -321,6 +342,16 @@ fn the_admins_of_a_tenant_go_with_it() {
     s.done(tenant("physics"));
     assert!(!s.ledger.may("AllocationService/Cancel", &user(ADMIN), &user(OWNER), "physics"), "another tenant of that name");
     assert!(s.ledger.roles_of(&user(OPERATOR)).operator);
+}
+
+#[test]
+fn a_removed_checkpoint_of_somebody_else_is_on_record() {
+    let mut s = with_roles();
+    let (id, allocation, detail) = (Uuid::from_u128(1), Some(id(1)), "at n1: checkpoint 7".to_owned());
+    let access = Access { id, by: user(ADMIN), kind: AccessKind::CheckpointRemoved, allocation, node: None, detail };
+    let records = s.acted(Action::RecordAccess(access));
+    assert_eq!(shown(&records), [(AuditAction::CheckpointRemoved, "u1", "at n1: checkpoint 7")]);
+    assert_eq!((records[0].allocation, records[0].owner.as_deref()), (allocation, Some("u7")));
 }
 
 #[test]

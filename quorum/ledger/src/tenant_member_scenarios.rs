@@ -70,8 +70,9 @@ fn stored(s: &Story, number: u128) -> String {
     s.ledger.allocation(id(number)).unwrap().spec.tenant.clone()
 }
 
-fn several(tenants: &[&str]) -> Result<String, Refusal> {
-    Err(Refusal::SeveralTenants { user: "u7".into(), tenants: tenants.iter().map(|name| (*name).to_owned()).collect() })
+fn not_named(tenants: &[&str]) -> Result<String, Refusal> {
+    let tenants = tenants.iter().map(|name| (*name).to_owned()).collect();
+    Err(Refusal::TenantNotNamed { user: "u7".into(), tenants, more: 0 })
 }
 
 fn shown(records: &[AuditRecord]) -> Vec<(AuditAction, &str, &str)> {
@@ -126,19 +127,22 @@ fn root_that_acts_for_itself_is_a_member_or_is_refused() {
 }
 
 #[test]
-fn work_that_names_no_tenant_gets_the_first_one_that_is_clear() {
+fn work_that_names_no_tenant_gets_a_default_or_is_refused_for_who_is_in_any() {
     let mut s = Story::new(0);
     tenants(&mut s, &["a", "b", "c", "d"]);
     let owner = in_groups(7, &[50, 51]);
     assert_eq!(submit(&mut s, 1, "", &owner), Ok(String::new()));
-    s.done(add("a", group(50), false));
-    assert_eq!(submit(&mut s, 2, "", &owner), Ok("a".into()), "the only one");
     s.done(grant(7, Role::TenantAdmin, Some("b")));
-    assert_eq!(submit(&mut s, 3, "", &owner), several(&["a", "b"]));
+    assert_eq!(submit(&mut s, 2, "", &owner), Ok(String::new()), "b takes work from everybody");
+    s.done(add("a", group(50), false));
+    assert_eq!(submit(&mut s, 3, "", &owner), not_named(&["a"]), "also of one tenant alone");
+    assert_eq!(submit(&mut s, 3, "", &user(4)), Ok(String::new()), "in none");
+    s.done(add("b", account(1), false));
+    assert_eq!(submit(&mut s, 9, "", &owner), not_named(&["a", "b"]), "an admin, and no member");
     s.done(add("a", group(50), true));
-    assert_eq!(submit(&mut s, 3, "", &owner), Ok("a".into()), "the default of a group");
+    assert_eq!(submit(&mut s, 9, "", &owner), Ok("a".into()), "the default of a group");
     s.done(add("c", group(51), true));
-    assert_eq!(submit(&mut s, 4, "", &owner), several(&["a", "b", "c"]), "its groups have different ones");
+    assert_eq!(submit(&mut s, 4, "", &owner), not_named(&["a", "b", "c"]), "its groups have different ones");
     s.done(add("d", account(7), true));
     assert_eq!(submit(&mut s, 4, "", &owner), Ok("d".into()), "the account's own comes first");
     s.done(add("b", account(7), true));
@@ -147,12 +151,49 @@ fn work_that_names_no_tenant_gets_the_first_one_that_is_clear() {
     s.done(add("b", account(7), false));
     assert_eq!(submit(&mut s, 6, "", &owner), Ok("b".into()), "it stays the default");
     s.done(remove("b", &account(7)));
-    assert_eq!(submit(&mut s, 7, "", &owner), several(&["a", "b", "c", "d"]));
+    assert_eq!(submit(&mut s, 7, "", &owner), not_named(&["a", "b", "c", "d"]));
     assert_eq!(submit(&mut s, 7, "c", &owner), Ok("c".into()), "the remedy");
     let refused = submit(&mut s, 8, "", &owner).unwrap_err();
-    assert_eq!(refused.to_string(), "user u7 belongs to several tenants, and none of them is the default: a, b, c, d");
-    assert!(refused.remedy().unwrap().contains("--tenant"));
+    assert_eq!(refused.to_string(), "user u7 is in tenants a, b, c, d and has no default: which one pays?");
+    let remedy = "give --tenant, or a system admin sets a default: `lattice admin tenant member add TENANT user:u7 --default`";
+    assert_eq!(refused.remedy().as_deref(), Some(remedy));
     assert_eq!(submit(&mut s, 8, "", &in_groups(8, &[51])), Ok("c".into()), "another one in that group");
+}
+
+#[test]
+fn a_refusal_names_few_of_many_tenants() {
+    let mut s = Story::new(0);
+    let names: Vec<String> = (10..29).map(|number| format!("t{number}")).collect();
+    tenants(&mut s, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    s.done(add("t10", account(7), false));
+    let one = submit(&mut s, 1, "", &user(7)).unwrap_err();
+    assert_eq!(one.to_string(), "user u7 is in tenant t10 and has no default: which one pays?");
+    for name in &names {
+        s.done(add(name, account(7), false));
+    }
+    let refused = submit(&mut s, 1, "", &user(7)).unwrap_err();
+    let named = "t10, t11, t12, t13, t14, t15, t16, t17, t18, t19, t20, t21, t22, t23, t24, t25 and 3 more";
+    assert_eq!(refused.to_string(), format!("user u7 is in tenants {named} and has no default: which one pays?"));
+}
+
+#[test]
+fn a_tenant_whose_last_member_has_left_takes_work_of_its_admins_and_root_alone() {
+    let mut s = Story::new(0);
+    tenants(&mut s, &["a"]);
+    s.done(add("a", account(7), true));
+    s.done(grant(3, Role::TenantAdmin, Some("a")));
+    s.done(remove("a", &account(7)));
+    assert_eq!(s.ledger.tenant_members("a"), Ok(vec![]));
+    for owner in [user(7), user(4)] {
+        let refused = Refusal::NotOfTenant { tenant: "a".into(), user: owner.name.clone() };
+        assert_eq!(submit(&mut s, 1, "a", &owner), Err(refused), "{owner:?}");
+    }
+    assert_eq!(submit(&mut s, 1, "", &user(7)), Ok(String::new()), "its default is gone");
+    assert!(matches!(submit(&mut s, 2, "", &user(3)), Err(Refusal::TenantNotNamed { .. })));
+    assert_eq!(submit(&mut s, 2, "a", &user(3)), Ok("a".into()));
+    assert_eq!(submit(&mut s, 3, "a", &user(0)), Ok("a".into()));
+    let closed = BTreeSet::from(["a".to_owned()]);
+    assert_eq!((s.ledger.standing_of(&user(4)).closed_to_it, s.ledger.standing_of(&user(3)).member_of), (closed.clone(), closed));
 }
 
 #[test]
@@ -198,7 +239,7 @@ fn steps_of_a_dag_get_the_tenant_and_one_that_cannot_keeps_all_of_them_away() {
     let refused = s.act(submit(dag(["a", ""]))).unwrap_err();
     assert_eq!(s.ledger.admits_dag(&owner, &dag(["a", ""]), s.now()), Err(refused.clone()));
     let Refusal::DagStep { step, refusal } = &refused else { panic!("{refused:?}") };
-    assert!(step == "s2" && matches!(**refusal, Refusal::SeveralTenants { .. }) && refused.remedy().is_some());
+    assert!(step == "s2" && matches!(**refusal, Refusal::TenantNotNamed { .. }) && refused.remedy().is_some());
     assert_eq!(s.ledger.allocations().count(), 0);
 
     s.done(add("a", account(7), true));
@@ -250,13 +291,12 @@ fn a_member_is_added_once_and_removed_once_and_both_are_on_record() {
         (added, "anna@n1", "user:u7 (uid 7) in b, its default instead of a"),
         (added, "anna@n1", "group:g50 (gid 50) in a"),
         (removed, "anna@n1", "user:u7 (uid 7) from a"),
-        (removed, "anna@n1", "group:g50 (gid 50) from a, which has none now: it takes work from everybody"),
+        (removed, "anna@n1", "group:g50 (gid 50) from a, which has none now and takes work from its admins alone"),
     ];
     assert_eq!(shown(&records), wanted);
     let refused = s.act(remove("a", &group(50))).unwrap_err();
     assert_eq!(refused.to_string(), "group:g50 is no member of tenant \"a\"");
     assert!(refused.remedy().is_some());
-    assert_eq!(submit(&mut s, 1, "a", &user(4)), Ok("a".into()));
 }
 
 #[test]
@@ -292,7 +332,8 @@ fn the_members_of_a_tenant_go_with_it_and_so_do_its_defaults() {
     s.done(add("b", account(7), false));
     let records = s.acted(Action::DeleteTenant { name: "a".into(), by: "anna@n1".into() });
     assert_eq!(shown(&records), [(AuditAction::TenantDeleted, "anna@n1", "a, with 2 members and 0 admins")]);
-    assert_eq!(submit(&mut s, 1, "", &user(7)), Ok("b".into()));
+    assert_eq!(submit(&mut s, 1, "", &user(7)), not_named(&["b"]), "its default is gone");
+    assert_eq!(submit(&mut s, 1, "b", &user(7)), Ok("b".into()));
     tenants(&mut s, &["a"]);
     assert_eq!((s.ledger.tenant_members("a"), submit(&mut s, 2, "a", &user(4))), (Ok(vec![]), Ok("a".into())));
     s.done(remove("b", &account(7)));
@@ -329,6 +370,11 @@ fn a_standing_has_the_roles_the_tenants_that_are_open_and_closed_and_the_default
 fn only_a_change_of_members_is_the_business_of_a_tenants_admins() {
     let named = SubjectName { is_group: false, name: "u7".into() };
     let change = MemberChange { tenant: "a".into(), step: MemberStep::Remove { subject: named } };
-    assert_eq!(Action::SetTenantMember { change, by: "u1".into() }.concerns_tenant(), Some("a"));
+    let removal = Action::SetTenantMember { change, by: "u1".into() };
+    assert_eq!((removal.concerns_tenant(), removal.needs_system_admin()), (Some("a"), false));
+    assert!(!add("a", account(7), false).needs_system_admin());
+    for action in [add("a", account(7), true), add("a", group(50), false), remove("a", &group(50))] {
+        assert!(action.needs_system_admin(), "{action:?}");
+    }
     assert_eq!(Action::DeleteTenant { name: "a".into(), by: "u1".into() }.concerns_tenant(), None);
 }

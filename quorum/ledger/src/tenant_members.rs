@@ -169,7 +169,7 @@ impl OwnTenants<'_> {
         Err(Refusal::NotOfTenant { tenant: tenant.clone(), user: self.owner.name.clone() })
     }
 
-    /// Refuses who is in a closed tenant, and so would not pay for work that names none.
+    /// Refuses who is in a closed tenant: work of no tenant would be paid by nobody.
     fn belongs_to_none(&self) -> Result<(), Refusal> {
         if self.ledger.tenant_members.is_empty() {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Scenarios of vClusters.
 
 use super::scenarios::{Story, id, node, spec, user};
-use super::{Action, AllocationChange, Outcome, PreemptFor, SCHEDULER_LEASE, VClusterChange, scheduler_lease};
-use crate::{Refusal, UpdateRefusal};
+use super::{Action, AllocationChange, Outcome, PreemptFor, SCHEDULER_LEASE, VClusterChange, WeightsChange, scheduler_lease};
+use crate::{Refusal, Requester, UpdateRefusal};
 use lattice_model::{AllocationSpec, AllocationState, PreemptCause, RequeuePolicy, SchedulerKind};
 
 fn change(name: &str, tenant: Option<&str>, nodes: Option<&[u8]>) -> VClusterChange {
@@ -41,6 +41,32 @@ fn claim_under(s: &mut Story, token: u64, number: u128, nodes: &[u8]) -> Result<
     let result = s.claim(number, nodes);
     s.token = before;
     result
+}
+
+#[test]
+fn what_a_change_contains_decides_which_methods_may_ask_for_it() {
+    let methods = |change: VClusterChange| match (Action::SetVCluster { change, by: "root".into() }).requester() {
+        Requester::Operator(_, methods) => methods,
+        other => panic!("{other:?}"),
+    };
+    let none = || change("small", None, None);
+    let weights = || WeightsChange { reset: true, ..WeightsChange::default() };
+    let (of_creation, of_config) = (["VClusterService/Create"], ["VClusterService/SetConfig", "VClusterService/Create"]);
+    let of_weights = ["VClusterService/SetWeights", "VClusterService/SetConfig", "VClusterService/Create"];
+    assert_eq!(methods(none()), of_weights, "it changes nothing");
+    assert_eq!(methods(VClusterChange { weights: weights(), ..none() }), of_weights);
+    for config in [
+        change("small", Some(""), None),
+        change("small", None, Some(&[])),
+        VClusterChange { cycle_interval_ms: Some(1), ..none() },
+        VClusterChange { borrows: Some(false), ..none() },
+        VClusterChange { lend_ms: Some(0), ..none() },
+    ] {
+        assert_eq!(methods(config.clone()), of_config, "{config:?}");
+        assert_eq!(methods(VClusterChange { weights: weights(), ..config.clone() }), of_config, "{config:?}");
+        assert_eq!(methods(VClusterChange { create: Some(SchedulerKind::InteractiveFifo), ..config }), of_creation);
+    }
+    assert_eq!(methods(VClusterChange { create: Some(SchedulerKind::InteractiveFifo), ..none() }), of_creation);
 }
 
 #[test]

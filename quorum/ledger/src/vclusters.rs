@@ -54,8 +54,7 @@ impl VClusterChange {
     /// method that operators may call.
     pub(super) fn methods(&self) -> &'static [&'static str] {
         let Self { name: _, create, tenant, nodes, weights: _, cycle_interval_ms, borrows, lend_ms } = self;
-        let changes_config =
-            tenant.is_some() || nodes.is_some() || cycle_interval_ms.is_some() || borrows.is_some() || lend_ms.is_some();
+        let changes_config = tenant.is_some() || nodes.is_some() || cycle_interval_ms.is_some() || borrows.is_some() || lend_ms.is_some();
         match (create, changes_config) {
             (Some(_), _) => &["VClusterService/Create"],
             (None, true) => &["VClusterService/SetConfig", "VClusterService/Create"],
