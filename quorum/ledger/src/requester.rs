@@ -24,9 +24,10 @@ pub enum Requester<'a> {
         by: &'a mut Principal,
         /// The allocation.
         allocation: AllocationId,
-        /// Whether the requester is an operator; set by the member.
+        /// Whether the requester has proved to be an operator; set by the member. The ledger concludes it from no
+        /// role: the request may come from work, for which roles never count.
         as_operator: &'a mut bool,
-        /// The API methods that the operator's token may be signed for.
+        /// The API methods for which the operator's proof may be.
         methods: &'static [&'static str],
     },
     /// An operator with a signed token for one of these API methods, or an account whose roles reach that
