@@ -133,7 +133,7 @@ impl Ledger {
         }
         let only = |defaults: BTreeSet<&'a str>| defaults.first().copied().filter(|_| defaults.len() == 1);
         let default = only(of_account).or_else(|| only(of_groups));
-        OwnTenants { ledger: self, owner, member_of, default, roles: OnceCell::new() }
+        OwnTenants { ledger: self, owner, member_of, default, roles: OnceCell::new(), of_none: OnceCell::new() }
     }
 }
 
@@ -147,6 +147,8 @@ pub(super) struct OwnTenants<'a> {
     default: Option<&'a str>,
     /// Most work needs no roles.
     roles: OnceCell<Roles>,
+    /// Whether its work may belong to no tenant.
+    of_none: OnceCell<Result<(), Refusal>>,
 }
 
 impl OwnTenants<'_> {
@@ -160,7 +162,7 @@ impl OwnTenants<'_> {
         if tenant.is_empty() {
             return match self.default {
                 Some(default) => Ok(Some(default.to_owned())),
-                None => self.belongs_to_none().map(|()| None),
+                None => self.of_none.get_or_init(|| self.belongs_to_none()).clone().map(|()| None),
             };
         }
         if !self.ledger.tenant_members.is_closed(tenant) || self.includes(tenant) || self.roles().root {
@@ -174,7 +176,9 @@ impl OwnTenants<'_> {
         if self.ledger.tenant_members.is_empty() {
             return Ok(());
         }
-        let its: Vec<&str> = self.ledger.tenant_members.closed().filter(|tenant| self.includes(tenant)).collect();
+        let is_closed = |tenant: &&str| self.ledger.tenant_members.is_closed(tenant);
+        let admin_of = self.roles().admin_of.iter().map(String::as_str).filter(is_closed);
+        let its: BTreeSet<&str> = self.member_of.iter().copied().chain(admin_of).collect();
         if its.is_empty() {
             return Ok(());
         }
