@@ -157,8 +157,8 @@ impl Service {
     /// committed after the check does not stop the command, which may follow it in the log. This lasts
     /// as long as the command takes to be committed: usually milliseconds, longer while commands wait
     /// or the leader changes; no limit is enforced. The audit log shows such a command behind the
-    /// record `RoleRevoked`. Each page of a query, and each step of a change of members that a client
-    /// asks for, is a request with a check of its own.
+    /// record `RoleRevoked`. Each page of a query is a request with a check of its own; a step of a
+    /// change of members that has begun continues.
     async fn check_roles(&self, author: &Author, scope: Scope<'_>) -> Result<(), Refusal> {
         let Some(account) = &author.account else { return Ok(()) };
         match ask_leader(Arc::clone(&self.core), Request::StandingOf { by: account.clone() }).await? {

@@ -27,7 +27,9 @@ impl UserQueries {
     pub fn begin(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         Arc::clone(&self.0).try_acquire_owned().map_err(|_| {
             let ms = STEP.as_millis();
-            Refusal::Unavailable { why: format!("{QUERIES_MAX} queries of users read the audit log now, each for up to {ms} ms: try again") }
+            Refusal::Unavailable {
+                why: format!("{QUERIES_MAX} queries of users read the audit log now, each for up to {ms} ms: try again"),
+            }
         })
     }
 }

@@ -11,8 +11,8 @@
 //!
 //! An actor is a text, and the log has no user ids. So the first row does not apply to a user whose name
 //! is also the text for another actor: one of the quorum itself, or an operator on a machine
-//! (`anna@n1`). What somebody did by a role or with an operator's certificate is recorded with the
-//! machine, and is visible to operators alone.
+//! (`anna@n1`). What somebody did with an operator's proof, by a role or a certificate, is recorded
+//! with the machine: that row does not make it visible to the account of that name.
 
 use lattice_model::{Allocation, AllocationId, AuditFilter, AuditRecord, Principal};
 use lattice_quorum_client::wire::Refusal;
@@ -207,7 +207,8 @@ mod tests {
         assert_eq!(searched("alice", &[]).as_deref(), Some("alice"));
         assert_eq!(searched("alice", &["physics"]).as_deref(), Some("root"));
         assert_eq!(searched("alice@corp", &[]).as_deref(), Some("alice@corp"));
-        for (user, actor, owner) in [("alice@corp", "alice@corp", None), ("root", "root@n1", Some("bob")), ("bob", "root@n1", Some("bob"))] {
+        for (user, actor, owner) in [("alice@corp", "alice@corp", None), ("root", "root@n1", Some("bob")), ("bob", "root@n1", Some("bob"))]
+        {
             let (visible, record) = (visible_to(user, &[]), record(actor, owner));
             assert!(visible.includes(&record, work), "{user}");
             assert!(visible.narrowed(&AuditFilter::default()).matches(&record), "{user}");
