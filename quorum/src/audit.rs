@@ -1,5 +1,6 @@
 //! Reading the audit log: pages for people, verification of every hash and signature, signed
-//! exports. Operators read everything; other users read what is `visible` to them.
+//! exports. Operators read everything; other users read what is `visible` to them, few at once
+//! (`user_queries`).
 //!
 //! ```text
 //!   ledger (pure) ──records──▶ store::audit ──▶ page    some records, by filter        lattice audit query
@@ -20,6 +21,7 @@ pub mod duty;
 pub mod export;
 pub mod page;
 pub mod signer;
+pub(crate) mod user_queries;
 pub mod visible;
 pub mod walk;
 

@@ -2,6 +2,7 @@
 //! leader, whether there is disk space, proposing.
 
 use crate::audit::signer::Signer;
+use crate::audit::user_queries::UserQueries;
 use crate::certificate_ends::CertificateEnds;
 use crate::chain::ChainFetch;
 use crate::config::{NodeAdmission, QuorumConfig};
@@ -122,6 +123,8 @@ pub(crate) struct Core {
     /// The time of commands, and the comparison of the members' clocks.
     pub timekeeper: Arc<Timekeeper>,
     pub reads: ReadGate,
+    /// While this member is the leader: the users' queries of the audit log.
+    pub user_queries: UserQueries,
     pub peers: Peers,
     pub chain: Arc<ChainFetch>,
     /// While this member is the leader: why notifications fail.

@@ -18,6 +18,7 @@ mod duties;
 mod leader_watch;
 
 use crate::audit::signer::{Signer, SignerError};
+use crate::audit::user_queries::UserQueries;
 use crate::audit_archive::Archive;
 use crate::audit_checks;
 use crate::audit_pruning;
@@ -245,6 +246,7 @@ impl Member {
             gathered: Gathered::default(),
             timekeeper,
             reads,
+            user_queries: UserQueries::default(),
             peers,
             chain,
             notify,

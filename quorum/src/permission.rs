@@ -19,6 +19,9 @@
 //! |---|---|---|
 //! | a token of an operator's certificate ([`lattice_pki::operator`]) | none | all |
 //! | an account for which an agent vouches | those of role `api` | by its roles ([`lattice_model::access`]) |
+//!
+//! The content of a request may need more than its method: a tenant's admin adds accounts to the
+//! tenant, and a system admin alone adds groups and sets defaults ([`Action::needs_system_admin`]).
 
 use lattice_ledger::access::{Access, AccessKind, TEXT_BYTES_MAX};
 use lattice_ledger::{Action, Requester};
@@ -33,6 +36,8 @@ use lattice_quorum_client::wire::{Refusal, Request};
 const CHANGE_MEMBERS: &str = "AdminService/ChangeMembers";
 /// The API method that reads the audit log.
 const QUERY_AUDIT: &str = "AdminService/QueryAudit";
+/// The API method that removes a member of a tenant.
+const REMOVE_TENANT_MEMBER: &str = "AdminService/RemoveTenantMember";
 /// Largest size of a person's name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
@@ -153,8 +158,9 @@ table! {
         GetTasks: No Yes No Itself;
         /// Held by the caller itself, or by a user of its machine.
         AcquireLease: No Own No User;
-        /// A user who is named in it reads what is visible to that user; without one, an operator
-        /// reads everything.
+        /// A user who is named in it reads what is visible to that user (`audit::visible`), known by
+        /// name alone: what a namesake on another machine did is visible too. Without one, an
+        /// operator reads everything.
         QueryAudit: No Yes No UserOrOperator(&[QUERY_AUDIT]);
         VerifyAudit: No Yes No Itself;
         ExportAudit: No Yes No Operator(&[EXPORT_AUDIT]);
@@ -271,26 +277,47 @@ impl Author {
     }
 }
 
-/// Checks that an account's roles allow the method that it called. `tenant`: the tenant that the
-/// request changes, if it is one that admins of the tenant may make.
+/// What the content of a request says about the roles that it needs, beyond its method.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scope<'a> {
+    /// The tenant that it changes, if admins of the tenant may make such requests.
+    tenant: Option<&'a str>,
+    /// Whether a system admin alone may make it ([`Action::needs_system_admin`]).
+    needs_system_admin: bool,
+}
+
+impl<'a> Scope<'a> {
+    /// The scope of a request.
+    pub fn of(request: &'a Request) -> Self {
+        match request {
+            Request::Command(action) => Self { tenant: action.concerns_tenant(), needs_system_admin: action.needs_system_admin() },
+            _ => Self::default(),
+        }
+    }
+}
+
+/// Checks that an account's roles allow the method that it called, with this scope.
 ///
 /// # Errors
 /// [`Refusal::NotOperator`] if they do not.
-pub(crate) fn check_roles(author: &Author, roles: &Roles, tenant: Option<&str>) -> Result<(), Refusal> {
-    let relation = tenant.map_or(Relation::Foreign, |tenant| roles.relation_to_tenant(tenant));
-    if roles.may(&author.method, relation) {
+pub(crate) fn check_roles(author: &Author, roles: &Roles, scope: Scope<'_>) -> Result<(), Refusal> {
+    let Author { name, method, account: _ } = author;
+    let relation = scope.tenant.map_or(Relation::Foreign, |tenant| roles.relation_to_tenant(tenant));
+    if !roles.may(method, relation) {
+        let whose = scope.tenant.map_or_else(String::new, |tenant| format!(" for tenant {tenant:?}"));
+        return Err(Refusal::NotOperator { why: format!("{name} has no role that allows {method}{whose}") });
+    }
+    if !scope.needs_system_admin || roles.system_admin {
         return Ok(());
     }
-    let whose = tenant.map_or_else(String::new, |tenant| format!(" for tenant {tenant:?}"));
-    Err(Refusal::NotOperator { why: format!("{} has no role that allows {}{whose}", author.name, author.method) })
-}
-
-/// The tenant that a request changes, if it is one that admins of the tenant may make.
-pub(crate) fn tenant_changed(request: &Request) -> Option<&str> {
-    match request {
-        Request::Command(action) => action.concerns_tenant(),
-        _ => None,
-    }
+    let why = match scope.tenant {
+        Some(tenant) if method == REMOVE_TENANT_MEMBER => {
+            format!("{name} may remove accounts from tenant {tenant:?}; a system admin removes groups")
+        }
+        Some(tenant) => format!("{name} may add accounts to tenant {tenant:?}; a system admin adds groups and sets defaults"),
+        None => format!("{name} is no system admin"),
+    };
+    Err(Refusal::NotOperator { why })
 }
 
 /// Checks whether the caller may make this request, as far as the request itself shows it, and that
@@ -373,7 +400,10 @@ fn check_author(request: &mut Request, author: Option<&Author>) -> Result<(), Re
 
 /// Sets the requester's name for the audit log, in place of the name that the agent wrote: for an
 /// operator, the name in the proof and the machine of the agent; for root, if the work belongs to
-/// another user, root and the machine. Other names stay as the agent wrote them.
+/// another user, root and the machine. Other names stay as the agent wrote them, without a machine:
+/// also those of people who act by a role on another user's work without a proof, such as an admin of
+/// its tenant. The ledger removes the machine from root's name alone before it looks up roles, so no
+/// other name may get one here unless a proof has shown the role.
 pub(crate) fn name_person(
     request: &mut Request,
     caller: &Caller,
@@ -569,8 +599,9 @@ mod tests {
         let root = Roles { root: true, ..Roles::default() };
         let (hold, grant, member) =
             (author("NodeService/SetHold"), author("AdminService/GrantRole"), author("AdminService/AddTenantMember"));
-        assert_eq!(check_roles(&hold, &operator, None), Ok(()));
-        assert_eq!(check_roles(&member, &admin, Some("physics")), Ok(()));
+        let scope = |tenant| Scope { tenant, needs_system_admin: false };
+        assert_eq!(check_roles(&hold, &operator, scope(None)), Ok(()));
+        assert_eq!(check_roles(&member, &admin, scope(Some("physics"))), Ok(()));
         for (author, roles, tenant, why) in [
             (&hold, &Roles::default(), None, "alice has no role that allows NodeService/SetHold"),
             (&hold, &root, None, "alice has no role that allows NodeService/SetHold"),
@@ -580,7 +611,34 @@ mod tests {
             (&member, &admin, Some("biology"), "alice has no role that allows AdminService/AddTenantMember for tenant \"biology\""),
             (&member, &operator, Some("physics"), "alice has no role that allows AdminService/AddTenantMember for tenant \"physics\""),
         ] {
-            assert_eq!(check_roles(author, roles, tenant), Err(Refusal::NotOperator { why: why.to_owned() }));
+            assert_eq!(check_roles(author, roles, scope(tenant)), Err(Refusal::NotOperator { why: why.to_owned() }));
+        }
+    }
+
+    #[test]
+    fn what_needs_a_system_admin_is_refused_to_every_other_role_that_has_the_method() {
+        let author = |method| Author::of_account(&api(), account(), method).unwrap();
+        let admin = Roles { admin_of: ["physics".to_owned()].into(), ..Roles::default() };
+        let (operator, system) = (Roles { operator: true, ..Roles::default() }, Roles { system_admin: true, ..Roles::default() });
+        for (method, roles, tenant, why) in [
+            (
+                "AdminService/AddTenantMember",
+                &admin,
+                Some("physics"),
+                "alice may add accounts to tenant \"physics\"; a system admin adds groups and sets defaults",
+            ),
+            (
+                REMOVE_TENANT_MEMBER,
+                &admin,
+                Some("physics"),
+                "alice may remove accounts from tenant \"physics\"; a system admin removes groups",
+            ),
+            ("NodeService/SetHold", &operator, None, "alice is no system admin"),
+        ] {
+            let (author, scope) = (author(method), Scope { tenant, needs_system_admin: true });
+            assert_eq!(check_roles(&author, roles, scope), Err(Refusal::NotOperator { why: why.to_owned() }));
+            let both = Roles { system_admin: true, ..roles.clone() };
+            assert_eq!((check_roles(&author, &system, scope), check_roles(&author, &both, scope)), (Ok(()), Ok(())), "{method}");
         }
     }
 

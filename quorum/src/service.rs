@@ -21,7 +21,7 @@ use crate::accepting::known::{self, KnownAddresses};
 use crate::accepting::{self, Port};
 use crate::certify;
 use crate::core::Core;
-use crate::permission::{self, Author, Call, Grant};
+use crate::permission::{self, Author, Call, Grant, Scope};
 use crate::service::file_source::FileSource;
 use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::Packed;
@@ -140,7 +140,7 @@ impl Service {
         let author = proof.map(|proof| self.author(caller, proof)).transpose()?;
         let granted = permission::check(caller, author.as_ref(), question)?;
         if let Some(author) = &author {
-            self.check_roles(author, permission::tenant_changed(question)).await?;
+            self.check_roles(author, Scope::of(question)).await?;
         }
         let is_of_root = |id| self.core.agreed.ledger().allocation(id).is_some_and(|a| a.owner.is_root());
         let is_dag_of_root = |id| self.core.agreed.ledger().dag(id).is_some_and(|dag| dag.owner.is_root());
@@ -149,14 +149,20 @@ impl Service {
     }
 
     /// Checks that an account has a role for its request, whichever member the request reached. The
-    /// leader answers once it has applied everything that was committed before: a role that was
-    /// revoked before the request allows nothing any more, and one that was granted allows at once.
-    /// A revocation that is committed while the request is on its way to the log may come too late
-    /// for it.
-    async fn check_roles(&self, author: &Author, tenant: Option<&str>) -> Result<(), Refusal> {
+    /// leader answers once it has applied everything that was committed before.
+    ///
+    /// Guaranteed: if a grant or a revocation was answered before the request was sent, the request is
+    /// judged with it. Not guaranteed: that the role still exists when the request takes effect. The
+    /// check is no part of the command, and the ledger does not repeat it: a revocation that is
+    /// committed after the check does not stop the command, which may follow it in the log. This lasts
+    /// as long as the command takes to be committed: usually milliseconds, longer while commands wait
+    /// or the leader changes; no limit is enforced. The audit log shows such a command behind the
+    /// record `RoleRevoked`. Each page of a query is a request with a check of its own; a step of a
+    /// change of members that has begun continues.
+    async fn check_roles(&self, author: &Author, scope: Scope<'_>) -> Result<(), Refusal> {
         let Some(account) = &author.account else { return Ok(()) };
         match ask_leader(Arc::clone(&self.core), Request::StandingOf { by: account.clone() }).await? {
-            Answer::Standing(standing) => permission::check_roles(author, &standing.roles, tenant),
+            Answer::Standing(standing) => permission::check_roles(author, &standing.roles, scope),
             _ => Err(Refusal::Unavailable { why: "the leader answered something else".to_owned() }),
         }
     }

@@ -10,8 +10,9 @@ use std::time::Instant;
 
 /// The records after `after`, up to `upto` (0: to the end of the chain), that match `filter` and are
 /// visible to the user (`None`: an operator, to whom all are): at most `limit`, and no more than one
-/// step reads. Begins with the first record on this disk. Reads the disk: call it where blocking is
-/// allowed.
+/// step reads. A user's records are without `previous`, the hash of a record that may be another's.
+/// Begins with the first record on this disk. `upto` advances past records that are not visible too.
+/// Reads the disk: call it where blocking is allowed.
 pub fn page(
     agreed: &Agreed,
     filter: &AuditFilter,
@@ -32,9 +33,12 @@ pub fn page(
     };
     let mut search = agreed.audit_search(&narrowed, page.upto, end);
     while let Some(step) = search.step().map_err(|source| agreed.unreadable(search.reached() + 1, source))? {
-        if let Step::Found(record) = step
+        if let Step::Found(mut record) = step
             && is_visible(&record)
         {
+            if visible.is_some() {
+                record.previous.clear();
+            }
             bytes += bytes_about(&record);
             page.records.push(*record);
         }

@@ -2,38 +2,71 @@
 //!
 //! | record | visible to |
 //! |---|---|
-//! | of what the user did, on whichever machine | the user |
+//! | whose actor is exactly the user's name | the user |
+//! | whose actor is `root@MACHINE` | root |
 //! | of what anybody did to the user's work | the user |
 //! | of what anybody did to work of a tenant that the ledger still knows | the tenant's admins |
 //!
 //! A filter selects among the visible records; it makes no further ones visible.
+//!
+//! An actor is a text, and the log has no user ids. So the first row does not apply to a user whose name
+//! is also the text for another actor: one of the quorum itself, or an operator on a machine
+//! (`anna@n1`). What somebody did with an operator's proof, by a role or a certificate, is recorded
+//! with the machine: that row does not make it visible to the account of that name.
 
 use lattice_model::{Allocation, AllocationId, AuditFilter, AuditRecord, Principal};
+use lattice_quorum_client::wire::Refusal;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Actors of the quorum itself. An account that has such a name did not do what they did.
-const OWN_ACTORS: [&str; 3] = ["quorum", "wipe", "fencing_hook"];
+/// Actors of the quorum itself whose names an account can have. Those of agents and members contain
+/// a `:`, as in `node:n1`.
+const OWN_ACTORS: [&str; 5] = ["fencing_hook", "quorum", "scaling", "scheduler", "wipe"];
+
+/// Of which actors a user reads the records, whoever owns the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Actors {
+    /// Of none.
+    None,
+    /// Of the one that has the user's name.
+    Namesake,
+    /// Of root, on whichever machine.
+    Root,
+}
 
 /// What one user may read.
 #[derive(Clone, Debug)]
 pub struct VisibleTo {
     user: String,
+    actors: Actors,
     admin_of: BTreeSet<String>,
 }
 
 impl VisibleTo {
-    /// What `user` may read, who is an admin of these tenants.
-    pub fn new(user: &Principal, admin_of: BTreeSet<String>) -> Self {
-        Self { user: user.name.clone(), admin_of }
+    /// What `user` may read, who is an admin of these tenants. `is_machine`: whether a machine of the
+    /// cluster has this name.
+    ///
+    /// # Errors
+    /// [`Refusal::Malformed`]: the name contains a `:`.
+    pub fn new(user: &Principal, admin_of: BTreeSet<String>, is_machine: impl Fn(&str) -> bool) -> Result<Self, Refusal> {
+        let name = user.name.as_str();
+        if name.contains(':') {
+            let why = format!("an account named {name:?} reads no audit log: names with a colon are those of agents and members");
+            return Err(Refusal::Malformed { why });
+        }
+        let is_ambiguous = OWN_ACTORS.contains(&name) || name.rsplit_once('@').is_some_and(|(_, machine)| is_machine(machine));
+        let actors = match (is_ambiguous, user.is_root() && name == "root") {
+            (true, _) => Actors::None,
+            (false, true) => Actors::Root,
+            (false, false) => Actors::Namesake,
+        };
+        Ok(Self { user: name.to_owned(), actors, admin_of })
     }
 
     /// A filter for the search: every visible record that matches `filter` matches it too. It lets a
     /// user who is no admin read the index, and not everything.
     pub fn narrowed(&self, filter: &AuditFilter) -> AuditFilter {
-        // The index cuts an actor at its first `@`.
-        let is_indexed = self.admin_of.is_empty() && !self.user.contains('@');
-        let user = if is_indexed { Some(self.user.clone()) } else { filter.user.clone() };
+        let user = if self.admin_of.is_empty() { Some(self.user.clone()) } else { filter.user.clone() };
         AuditFilter { user, ..filter.clone() }
     }
 
@@ -45,10 +78,12 @@ impl VisibleTo {
 
     /// Whether the user did it, or owns the work to which it was done.
     fn is_named_in(&self, record: &AuditRecord) -> bool {
-        let is_machine = |rest: &str| rest.strip_prefix('@').is_some_and(|machine| !machine.contains('@'));
-        let is_actor = |rest: &str| rest.is_empty() || is_machine(rest);
         record.owner.as_ref() == Some(&self.user)
-            || !OWN_ACTORS.contains(&self.user.as_str()) && record.actor.strip_prefix(&self.user).is_some_and(is_actor)
+            || match self.actors {
+                Actors::None => false,
+                Actors::Namesake => record.actor == self.user,
+                Actors::Root => is_root_somewhere(&record.actor),
+            }
     }
 
     /// Whether the record's allocation belongs to a tenant of which the user is an admin. The id of a
@@ -56,6 +91,12 @@ impl VisibleTo {
     fn administers(&self, record: &AuditRecord, allocation: &Allocation) -> bool {
         record.owner.as_ref() == Some(&allocation.owner.name) && self.admin_of.contains(&allocation.spec.tenant)
     }
+}
+
+/// Whether the actor is root: `root`, or `root@n1`.
+fn is_root_somewhere(actor: &str) -> bool {
+    let is_machine = |rest: &str| rest.strip_prefix('@').is_some_and(|machine| !machine.contains('@'));
+    actor.strip_prefix("root").is_some_and(|rest| rest.is_empty() || is_machine(rest))
 }
 
 #[cfg(test)]
@@ -82,9 +123,11 @@ mod tests {
         }
     }
 
+    /// `root` has the user id 0; the only machine is `n1`.
     fn visible_to(user: &str, admin_of: &[&str]) -> VisibleTo {
-        let user = Principal { name: user.to_owned(), ..test_builders::user() };
-        VisibleTo::new(&user, admin_of.iter().map(|tenant| (*tenant).to_owned()).collect())
+        let uid = if user == "root" { 0 } else { 1000 };
+        let user = Principal { name: user.to_owned(), uid, ..test_builders::user() };
+        VisibleTo::new(&user, admin_of.iter().map(|tenant| (*tenant).to_owned()).collect(), |name| name == "n1").unwrap()
     }
 
     /// Work of `u` in the tenant `physics`.
@@ -98,18 +141,53 @@ mod tests {
     fn a_user_reads_what_it_did_and_what_was_done_to_its_work() {
         for (user, actor, owner, visible) in [
             ("alice", "alice", None, true),
-            ("alice", "alice@n1", Some("bob"), true),
+            ("alice", "alice", Some("bob"), true),
             ("alice", "root@n1", Some("alice"), true),
             ("alice", "bob", Some("bob"), false),
             ("alice", "alicent", None, false),
-            ("alice", "alice@site@n1", None, false),
-            ("alice@site", "alice@site@n1", None, true),
+            // An account of a domain, and an operator of that name at a machine.
+            ("alice", "alice@corp", None, false),
+            ("alice", "alice@n1", Some("bob"), false),
+            ("alice", "alice@n1", Some("alice"), true),
+            ("alice@corp", "alice@corp", None, true),
+            ("alice@corp", "alice@corp@n1", None, false),
+            ("alice@corp", "alice", None, false),
+            // An account that is named like an operator at a machine.
+            ("alice@n1", "alice@n1", None, false),
+            ("root@n1", "root@n1", None, false),
+            ("alice@n1", "bob", Some("alice@n1"), true),
+            ("root", "root", None, true),
+            ("root", "root@n1", Some("alice"), true),
+            ("root", "root@n9", None, true),
+            ("root", "root@corp@n1", None, false),
+            ("root", "rooter", None, false),
+            ("root", "alice", Some("alice"), false),
             ("n1", "node:n1", None, false),
-            ("quorum", "quorum", None, false),
-            ("quorum", "quorum", Some("quorum"), true),
         ] {
             assert_eq!(visible_to(user, &[]).includes(&record(actor, owner), work), visible, "{user} reads what {actor} did to {owner:?}");
         }
+    }
+
+    #[test]
+    fn an_account_reads_nothing_of_an_actor_of_the_quorum_that_has_its_name() {
+        for name in OWN_ACTORS {
+            assert!(!visible_to(name, &[]).includes(&record(name, None), work), "{name}");
+            assert!(!visible_to(name, &[]).includes(&record(name, Some("alice")), work), "{name}");
+            assert!(visible_to(name, &[]).includes(&record(name, Some(name)), work), "{name}: its own work");
+        }
+        for name in ["node:n1", "member:1", ":"] {
+            let user = Principal { name: name.to_owned(), ..test_builders::user() };
+            let refused = VisibleTo::new(&user, BTreeSet::new(), |_| false);
+            let why = format!("an account named {name:?} reads no audit log: names with a colon are those of agents and members");
+            assert_eq!(refused.map(|_| ()), Err(Refusal::Malformed { why }));
+        }
+    }
+
+    #[test]
+    fn an_account_named_root_without_its_user_id_reads_what_it_did_itself() {
+        let namesake = Principal { name: "root".to_owned(), ..test_builders::user() };
+        let visible = VisibleTo::new(&namesake, BTreeSet::new(), |_| false).unwrap();
+        assert!(visible.includes(&record("root", None), work) && !visible.includes(&record("root@n1", None), work));
     }
 
     #[test]
@@ -128,6 +206,12 @@ mod tests {
         let searched = |user: &str, admin_of: &[&str]| visible_to(user, admin_of).narrowed(&of_root).user;
         assert_eq!(searched("alice", &[]).as_deref(), Some("alice"));
         assert_eq!(searched("alice", &["physics"]).as_deref(), Some("root"));
-        assert_eq!(searched("alice@site", &[]).as_deref(), Some("root"));
+        assert_eq!(searched("alice@corp", &[]).as_deref(), Some("alice@corp"));
+        for (user, actor, owner) in [("alice@corp", "alice@corp", None), ("root", "root@n1", Some("bob")), ("bob", "root@n1", Some("bob"))]
+        {
+            let (visible, record) = (visible_to(user, &[]), record(actor, owner));
+            assert!(visible.includes(&record, work), "{user}");
+            assert!(visible.narrowed(&AuditFilter::default()).matches(&record), "{user}");
+        }
     }
 }

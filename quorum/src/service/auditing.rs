@@ -7,7 +7,7 @@ use crate::audit::walk;
 use crate::core::Core;
 use crate::proposer::unserved;
 use lattice_ledger::Action;
-use lattice_model::{AuditFilter, MemberId, Principal, with_causes};
+use lattice_model::{AuditFilter, MemberId, NodeId, Principal, with_causes};
 use lattice_quorum_client::wire::{Answer, AuditWalk, Refusal};
 use lattice_store::machine::AuditError;
 use std::sync::Arc;
@@ -16,18 +16,34 @@ use std::sync::Arc;
 const RECORDS_MAX: u32 = 10_000;
 
 /// See [`lattice_quorum_client::wire::Request::QueryAudit`]. The caller has confirmed that this
-/// member is the leader. `by`: a user, who reads what is visible to that user; `None`: an operator,
-/// who reads everything.
+/// member is the leader. `by`: a user, who reads what is visible to that user, and is not told where
+/// the archive is; `None`: an operator, who reads everything.
 pub(super) async fn query(core: &Arc<Core>, filter: AuditFilter, after: u64, limit: u32, by: Option<Principal>) -> Result<Answer, Refusal> {
     let limit = if limit == 0 { RECORDS_MAX } else { limit.min(RECORDS_MAX) };
     let agreed = Arc::clone(&core.agreed);
-    // Each page asks the ledger again: a role that was revoked shows no further page.
-    let visible = by.map(|by| VisibleTo::new(&by, core.agreed.ledger().roles_of(&by).admin_of));
-    let mut found = blocking(move || page(&agreed, &filter, visible.as_ref(), after, 0, limit as usize)).await?;
-    if let Some(checkpoint) = core.agreed.ledger().audit_checkpoint() {
-        checkpoint.archive.clone_into(&mut found.archive);
-    }
-    Ok(Answer::Audit(found))
+    let Some(by) = by else {
+        let mut found = blocking(move || page(&agreed, &filter, None, after, 0, limit as usize)).await?;
+        if let Some(checkpoint) = core.agreed.ledger().audit_checkpoint() {
+            checkpoint.archive.clone_into(&mut found.archive);
+        }
+        return Ok(Answer::Audit(found));
+    };
+    let query = core.user_queries.begin()?;
+    let visible = visible_to(core, &by)?;
+    let found = blocking(move || {
+        // Counted until the disk is read, also if nobody waits for the answer any more.
+        let _counted = query;
+        page(&agreed, &filter, Some(&visible), after, 0, limit as usize)
+    });
+    found.await.map(Answer::Audit)
+}
+
+/// What the user may read by the ledger's current state. A query asks again for each page: a tenant's
+/// former admin gets none that is read after the revocation was applied here.
+fn visible_to(core: &Core, user: &Principal) -> Result<VisibleTo, Refusal> {
+    let ledger = core.agreed.ledger();
+    let is_machine = |name: &str| name.parse::<NodeId>().is_ok_and(|id| ledger.node(&id).is_some());
+    VisibleTo::new(user, ledger.roles_of(user).admin_of, is_machine)
 }
 
 /// See [`lattice_quorum_client::wire::Request::ExportAudit`]. The caller has confirmed that this

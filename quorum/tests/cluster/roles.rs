@@ -5,7 +5,7 @@ use crate::lab::{Agent, Lab, PATIENCE, as_account, owner, spec, submit};
 use crate::permissions::dial;
 use lattice_api::pack::{pack, unpack};
 use lattice_api::v1::quorum_client::QuorumClient as Grpc;
-use lattice_ledger::{Access, AccessKind, Action, QuotaChange, TenantChange};
+use lattice_ledger::{Access, AccessKind, Action, QuotaChange, TenantChange, VClusterChange, WeightsChange};
 use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, Subject, TenantMember};
 use lattice_model::{AllocationId, AllocationSpec, AuditAction, AuditFilter, AuditRecord, HoldKind, Principal};
 use lattice_pki::identity;
@@ -205,13 +205,84 @@ async fn an_admin_adds_members_to_its_tenant_and_to_no_other() {
     member.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenants_admin_adds_and_removes_accounts_and_a_system_admin_adds_groups_and_sets_defaults() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = start_one(&mut lab).await;
+    let (api, alice, bob, carol) = (lab.api(&[1]), owner(), person("bob", 1001), person("carol", 1002));
+    make_tenant(&lab, &api, "physics").await;
+    grant(&lab, &api, &alice, Role::TenantAdmin, Some("physics")).await;
+    grant(&lab, &api, &carol, Role::SystemAdmin, None).await;
+    let lasers = Subject::Group { name: "lasers".to_owned(), gid: 50 };
+    let change = |by: &Principal, step: MemberStep| {
+        let method = if matches!(step, MemberStep::Add { .. }) { ADD_MEMBER } else { "AdminService/RemoveTenantMember" };
+        let change = MemberChange { tenant: "physics".to_owned(), step };
+        as_account(by, method, Request::from(Action::SetTenantMember { change, by: by.name.clone() }))
+    };
+    let add = |subject: &Subject, is_default| MemberStep::Add { subject: subject.clone(), is_default };
+    let remove = |subject: &Subject| MemberStep::Remove { subject: subject.name() };
+    let bob = subject(&bob);
+    let (no_group, no_removal) = (
+        "alice may add accounts to tenant \"physics\"; a system admin adds groups and sets defaults",
+        "alice may remove accounts from tenant \"physics\"; a system admin removes groups",
+    );
+    // Each in turn is refused to the tenant's admin, or not, and then done by the system admin.
+    for (step, refused) in [
+        (add(&bob, false), None),
+        (add(&bob, true), Some(no_group)),
+        (add(&lasers, false), Some(no_group)),
+        (add(&lasers, true), Some(no_group)),
+        (remove(&lasers), Some(no_removal)),
+    ] {
+        match refused {
+            Some(why) => assert_eq!(reason(&api, &change(&alice, step.clone())).await, why),
+            None => drop(api.call(&change(&alice, step.clone()), PATIENCE).await.unwrap()),
+        }
+        let answer = api.call(&change(&carol, step.clone()), PATIENCE).await;
+        assert!(matches!(answer, Ok(Answer::Done { .. })), "{step:?}: {answer:?}");
+    }
+    let members = async || api.call(&Request::ListTenantMembers { tenant: "physics".to_owned() }, PATIENCE).await;
+    assert_eq!(members().await, Ok(Answer::TenantMembers(vec![TenantMember { subject: bob.clone(), is_default: true }])));
+    api.call(&change(&alice, remove(&bob)), PATIENCE).await.unwrap();
+    assert_eq!(members().await, Ok(Answer::TenantMembers(vec![])));
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_changes_the_weights_of_a_vcluster_and_nothing_else_under_that_name() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = start_one(&mut lab).await;
+    let (api, alice) = (lab.api(&[1]), owner());
+    grant(&lab, &api, &alice, Role::Operator, None).await;
+    let weights = VClusterChange {
+        name: "elsewhere".to_owned(),
+        weights: WeightsChange { reset: true, ..WeightsChange::default() },
+        ..VClusterChange::default()
+    };
+    let nodes = VClusterChange { nodes: Some(BTreeSet::from(["n1".parse().unwrap()])), ..weights.clone() };
+    let set = |method: &str, change: &VClusterChange| {
+        as_account(&alice, method, Request::from(Action::SetVCluster { change: change.clone(), by: "alice".to_owned() }))
+    };
+    let answer = api.call(&set("VClusterService/SetWeights", &weights), PATIENCE).await;
+    assert!(matches!(answer, Err(CallError::Refused(Refusal::NoSuchVCluster { .. }))), "{answer:?}");
+    let why = reason(&api, &set("VClusterService/SetWeights", &nodes)).await;
+    assert!(why.starts_with("the proof of alice is for VClusterService/SetWeights; VClusterService/"), "{why}");
+    assert_eq!(reason(&api, &set("VClusterService/SetConfig", &nodes)).await, "alice has no role that allows VClusterService/SetConfig");
+    member.stop().await;
+}
+
+/// The record as a user reads it.
+fn as_read(record: &AuditRecord) -> AuditRecord {
+    AuditRecord { previous: String::new(), ..record.clone() }
+}
+
 /// All records that match the filter and that this user may read, one a page at most.
 async fn visible(api: &QuorumClient, by: &Principal, filter: &AuditFilter) -> Vec<AuditRecord> {
     let (mut found, mut after) = (Vec::new(), 0);
     loop {
         let query = Request::QueryAudit { filter: filter.clone(), after, limit: 1, by: Some(by.clone()) };
         let Ok(Answer::Audit(page)) = api.call(&query, PATIENCE).await else { panic!("no page after {after}") };
-        assert!(page.records.len() <= 1 && page.upto >= after, "{page:?}");
+        assert!(page.records.len() <= 1 && page.upto >= after && page.archive.is_empty(), "{page:?}");
         found.extend(page.records);
         after = page.upto;
         if after == page.end {
@@ -239,7 +310,7 @@ async fn a_user_reads_its_own_audit_records_and_an_admin_those_of_its_tenant() {
     }
 
     let all = find(&lab, &api, AuditFilter::default()).await;
-    let about = |id| all.iter().filter(|record| record.allocation == Some(id)).cloned().collect::<Vec<_>>();
+    let about = |id| all.iter().filter(|record| record.allocation == Some(id)).map(as_read).collect::<Vec<_>>();
     let by_root = |records: &[AuditRecord]| records.iter().filter(|record| record.actor == "root@n1").cloned().collect::<Vec<_>>();
     let everything = AuditFilter::default();
     for (reader, id) in [(&alice, of_alice), (&bob, of_bob), (&carol, of_bob)] {
@@ -277,6 +348,53 @@ async fn a_denied_call_is_recorded_for_an_api_agent_alone() {
     let records = find(&lab, &api, AuditFilter { actions: vec![AuditAction::AccessDenied], ..AuditFilter::default() }).await;
     let found: Vec<_> = records.iter().map(|record| (record.actor.as_str(), record.detail.as_str())).collect();
     assert_eq!(found, [("alice", "at n1: NodeService/SetHold: no role")]);
-    assert_eq!(visible(&api, &owner(), &AuditFilter::default()).await, records);
+    assert_eq!(visible(&api, &owner(), &AuditFilter::default()).await, records.iter().map(as_read).collect::<Vec<_>>());
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn audit_records_belong_to_the_exact_name_and_none_of_the_quorum_to_an_account() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = start_one(&mut lab).await;
+    let api = lab.api(&[1]);
+    let _agent = Agent::register(&api, "n1").await;
+    let (alice, root) = (owner(), person("root", 0));
+    let of_alice = submit(&api, 1).await;
+    api.call(&Request::from(Action::Cancel { id: of_alice, by: root.clone() }), PATIENCE).await.unwrap();
+    grant(&lab, &api, &alice, Role::Operator, None).await;
+    api.call(&as_account(&alice, SET_HOLD, hold("n1")), PATIENCE).await.unwrap();
+    // One record of each of these as the actor.
+    let reserved = ["fencing_hook", "quorum", "scaling", "scheduler", "wipe"];
+    for by in ["alice@corp", "root"].into_iter().chain(reserved) {
+        let (detail, by) = ("NodeService/SetHold: no role".to_owned(), person(by, if by == "root" { 0 } else { 2000 }));
+        let denied = Access { id: Uuid::new_v4(), by, kind: AccessKind::Denied, allocation: None, node: None, detail };
+        api.call(&Request::RecordAccess(denied), PATIENCE).await.unwrap();
+    }
+
+    let (all, everything) = (find(&lab, &api, AuditFilter::default()).await, AuditFilter::default());
+    let of = |actors: &[&str], owner: Option<&str>| {
+        let is_of = |record: &&AuditRecord| actors.contains(&record.actor.as_str()) || owner.is_some() && record.owner.as_deref() == owner;
+        all.iter().filter(is_of).map(as_read).collect::<Vec<_>>()
+    };
+    for actor in ["alice", "alice@corp", "alice@n1", "root", "root@n1"].iter().chain(&reserved) {
+        assert!(all.iter().any(|record| record.actor == *actor), "{actor}: {all:?}");
+    }
+    for (reader, records) in [
+        (&alice, of(&["alice"], Some("alice"))),
+        (&person("alice@corp", 2000), of(&["alice@corp"], None)),
+        (&root, of(&["root", "root@n1"], None)),
+        // Accounts with the names of others' actors.
+        (&person("alice@n1", 2001), vec![]),
+        (&person("root@n1", 2002), vec![]),
+        (&person("corp", 2003), vec![]),
+    ] {
+        assert_eq!(visible(&api, reader, &everything).await, records, "{reader:?}");
+    }
+    for name in reserved {
+        assert_eq!(visible(&api, &person(name, 2000), &everything).await, [], "{name}");
+    }
+    let of_node = Request::QueryAudit { filter: everything, after: 0, limit: 1, by: Some(person("node:n1", 2000)) };
+    let answer = api.call(&of_node, PATIENCE).await;
+    assert!(matches!(answer, Err(CallError::Refused(Refusal::Malformed { .. }))), "{answer:?}");
     member.stop().await;
 }
