@@ -30,7 +30,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NoSuchDomain { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. }
                 | Refusal::AmbiguousDag { .. }
-                | Refusal::SeveralTenants { .. }
+                | Refusal::TenantNotNamed { .. }
                 | Refusal::Malformed { .. }
                 | Refusal::TooLarge { .. } => Status::invalid_argument(text),
                 Refusal::NotYours { .. }
