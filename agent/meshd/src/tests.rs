@@ -384,14 +384,15 @@ async fn those_who_act_by_a_role_take_no_place_of_root_of_this_node() {
     let agent = Agent::new();
     let held = agent.holds(1, |_| {});
     held.senders.run_state.send_replace(RunState::Ending);
-    let attach = || requests((0, "root"), 2).swap_remove(9);
+    let attach = || requests(User(0, "root"), 2).swap_remove(9);
     let most = agent.context.setup.attach_max_concurrent;
-    let _own = agent.context.attached.take(0, most).unwrap();
-    let ending = format!("allocation {} is being ended", id(1).short());
-    assert_eq!(agent.answer(&agent.api, attach()).await, ending, "root of this node has a place of its own");
-    let _vouched = agent.context.attached.take_by_way_of(&agent.api.name, 0, most).unwrap();
+    let vouched = agent.context.attached.take_by_way_of("login", 0, most).unwrap();
     let full = format!("root has {most} of {most} terminals attached by way of node {ME}: close one to open another");
     assert_eq!(agent.answer(&agent.api, attach()).await, full);
+    drop(vouched);
+    let _own = agent.context.attached.take(0, most).unwrap();
+    let ending = format!("allocation {} is being ended", id(1).short());
+    assert_eq!(agent.answer(&agent.api, attach()).await, ending, "root of this node has places of its own");
 }
 
 #[tokio::test]
