@@ -101,7 +101,8 @@ impl Api {
         if opens(&self.as_it_counts_here(standing).roles, &method) {
             return Ok(Operator::by_account(principal, method));
         }
-        let why = if is_allowed { self.roles_do_not_count() } else { format!("{} shows none, and has no role for {method}", principal.name) };
+        let why =
+            if is_allowed { self.roles_do_not_count() } else { format!("{} shows none, and has no role for {method}", principal.name) };
         Err(not_operator(why))
     }
 
@@ -160,7 +161,8 @@ impl Api {
         if self.site.vouches && opens(&self.standing(&caller.principal).await?.roles, &caller.method) {
             return Ok(());
         }
-        Err(Status::permission_denied(format!("{} is no operator of this node: ask one, or root that acts for everybody", caller.principal.name)))
+        let text = format!("{} is no operator of this node: ask one, or root that acts for everybody", caller.principal.name);
+        Err(Status::permission_denied(text + &self.roles_hint()))
     }
 
     /// Whether the caller is an operator of this node without a question to the quorum: root that acts for everybody, or

@@ -46,7 +46,7 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTenantMembersReques
         let roles = api.standing(&caller.principal).await?.roles;
         if !roles.may(&caller.method, roles.relation_to_tenant(&tenant)) {
             let text = format!("{} is neither an admin of tenant {tenant:?} nor an operator", caller.principal.name);
-            return Err(Status::permission_denied(text));
+            return Err(Status::permission_denied(text + &api.roles_hint()));
         }
     }
     let ask = Ask::ListTenantMembers { tenant };

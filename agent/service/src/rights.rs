@@ -113,6 +113,11 @@ impl Api {
         )
     }
 
+    /// The hint of a refusal for want of a role; empty where roles of accounts count.
+    pub(super) fn roles_hint(&self) -> String {
+        if self.granted_roles_count() { String::new() } else { format!("\nhint: {}", self.roles_do_not_count()) }
+    }
+
     /// What the quorum knows of a user, with the roles that do not count here, too.
     pub(super) async fn standing_of_account(&self, by: &Principal) -> Result<Standing, Status> {
         let ask = Ask::StandingOf { by: by.clone() };
