@@ -107,8 +107,8 @@ impl Api {
     /// Why roles of accounts do not count here, and what to do about it.
     pub(super) fn roles_do_not_count(&self) -> String {
         format!(
-            "node {} has no usable cgroup v2 tree, so its agent cannot tell work from people, and roles of accounts do not count there: use an \
-             operator's credential, or an agent on a machine with cgroup v2",
+            "node {} has no usable cgroup v2 tree, so its agent cannot tell work from people, and roles of accounts do not count there: \
+             use an operator's credential, or an agent on a machine with cgroup v2",
             self.context.setup.me
         )
     }
