@@ -87,8 +87,11 @@ pub enum AttachError {
     TooMany { user: String, most: usize, node: NodeId },
     #[error("allocation {} is not running on node {node}", .allocation.short())]
     NotHere { allocation: AllocationId, node: NodeId },
-    #[error("allocation {} belongs to {owner}: only its owner may attach, and root on the node itself", .allocation.short())]
-    NotTheOwner { allocation: AllocationId, owner: String },
+    #[error(
+        "allocation {} is another user's: its owner, admins of its tenant and system admins may attach, and root on the node itself",
+        .allocation.short()
+    )]
+    NotTheOwner { allocation: AllocationId },
     #[error(transparent)]
     NotRunning(#[from] NotRunning),
     #[error(transparent)]
@@ -107,7 +110,7 @@ pub async fn attach(context: &Shared, open: &AttachOpen, asker: Asker) -> Result
     let handle = handle.ok_or_else(|| AttachError::NotHere { allocation, node: context.setup.me.clone() })?;
     let owner = &handle.share.owner;
     if !asker.may_attach_to(owner) {
-        return Err(AttachError::NotTheOwner { allocation, owner: owner.name.clone() });
+        return Err(AttachError::NotTheOwner { allocation });
     }
     handle.wait_until_running().await?;
     let made = {

@@ -267,7 +267,9 @@ async fn nobody_but_the_owner_is_answered_and_root_gets_a_terminal_by_an_agent_t
     held.senders.run_state.send_replace(RunState::Ending);
     let short = id(1).short();
     let (belongs, other) = (format!("allocation {short} belongs to u"), "refused: the allocation belongs to somebody else");
-    let attach = format!("allocation {short} belongs to u: only its owner may attach, and root on the node itself");
+    let attach = format!(
+        "allocation {short} is another user's: its owner, admins of its tenant and system admins may attach, and root on the node itself"
+    );
     let want = [&belongs, &belongs, &belongs, &belongs, other, other, other, other, other, &attach, "nothing"];
     for user in [User(1001, "eve"), User(1001, "u"), User(1000, "eve")] {
         assert_eq!(answers(&agent, &agent.api, requests(user, 2)).await, want, "{} {}", user.0, user.1);
@@ -375,6 +377,22 @@ async fn a_user_has_so_many_terminals_and_no_more() {
     for _ in 0..2 {
         assert_eq!(agent.answer(&agent.api, attach()).await, ending, "a refused one takes no place");
     }
+}
+
+#[tokio::test]
+async fn those_who_act_by_a_role_take_no_place_of_root_of_this_node() {
+    let agent = Agent::new();
+    let held = agent.holds(1, |_| {});
+    held.senders.run_state.send_replace(RunState::Ending);
+    let attach = || requests(User(0, "root"), 2).swap_remove(9);
+    let most = agent.context.setup.attach_max_concurrent;
+    let vouched = agent.context.attached.take_by_way_of("login", 0, most).unwrap();
+    let full = format!("root has {most} of {most} terminals attached by way of node {ME}: close one to open another");
+    assert_eq!(agent.answer(&agent.api, attach()).await, full);
+    drop(vouched);
+    let _own = agent.context.attached.take(0, most).unwrap();
+    let ending = format!("allocation {} is being ended", id(1).short());
+    assert_eq!(agent.answer(&agent.api, attach()).await, ending, "root of this node has places of its own");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! `AllocationService.Attach`: a user's terminal in an allocation, on this node or another.
 
 use super::access::{AccessTarget, shown};
+use super::caller::Caller;
 use super::target::{Target, target};
 use super::{Api, command};
 use lattice_agent_common::user_quota::UserSlot;
@@ -11,6 +12,7 @@ use lattice_ledger::{Access, AccessKind};
 use lattice_mesh::UnreachedNode;
 use lattice_mesh::terminal::{AttachOpen, FromTerminal, ToTerminal};
 use lattice_meshd::terminal::{self, Asker, Ends, over_mesh};
+use lattice_model::access::Roles;
 use lattice_model::{NodeId, hostlist};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -40,14 +42,8 @@ pub(super) async fn attach(
     let target = target(api, &caller, &start.key).await?;
     let node = node_of(&start.node, &target)?;
     let (allocation, here) = (target.allocation, node == api.context.setup.me);
-    // Root attaches on the node itself and nowhere else: towards other nodes, this agent vouches for roles.
     if caller.principal.is_root() && !caller.principal.owns(&target.owner) && !here {
-        let text = format!(
-            "allocation {} belongs to {}: only its owner may attach, and root on {node} itself",
-            allocation.short(),
-            target.owner.name
-        );
-        return Err(Status::permission_denied(text));
+        check_root_elsewhere(api, &caller, &target, &node).await?;
     }
     let asker = Asker { user: caller.vouched_for(&target.owner), peer: None };
     let place = api.context.attached.take(caller.principal.uid, api.context.setup.attach_max_concurrent);
@@ -72,6 +68,23 @@ pub(super) async fn attach(
     });
     begun.await.map_err(|error| Status::internal(error.to_string()))??;
     Ok(events)
+}
+
+/// Root attaches to others' work on the node itself, and elsewhere by a granted role alone: towards other nodes, this
+/// agent vouches for roles.
+async fn check_root_elsewhere(api: &Api, caller: &Caller, target: &Target, node: &NodeId) -> Result<(), Status> {
+    if caller.within.is_none() && api.site.vouches {
+        let roles = Roles { root: false, ..api.standing(&caller.principal).await?.roles };
+        if roles.may(&caller.method, roles.relation(&caller.principal, &target.owner, &target.tenant)) {
+            return Ok(());
+        }
+    }
+    let whose = if caller.private { "another user" } else { &target.owner.name };
+    let text = format!(
+        "allocation {} belongs to {whose}: its owner, admins of its tenant and system admins may attach, and root on {node} itself",
+        target.allocation.short()
+    );
+    Err(Status::permission_denied(text))
 }
 
 /// Opens the terminal, here or at the agent of `node`.

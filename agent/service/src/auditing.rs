@@ -5,6 +5,7 @@ use super::Api;
 use super::api::QUORUM_TIMEOUT;
 use super::caller::Caller;
 use super::refusal::{status, unexpected};
+use super::rights::has_granted_roles;
 use lattice_api::audit::{filter_to_model, record_to_proto};
 use lattice_api::operator::token_of;
 use lattice_api::v1;
@@ -51,7 +52,10 @@ async fn reader(api: &Api, request: &Request<v1::QueryAuditRequest>) -> Result<O
     }
     let caller = api.caller(request).await?;
     let user = api.user(request).await?;
-    let roles = api.standing(&user).await?.roles;
+    let roles = api.standing_of_account(&user).await?.roles;
+    if !api.granted_roles_count() && has_granted_roles(&roles) {
+        return Err(Status::permission_denied(format!("{} has a role; {}", user.name, api.roles_do_not_count())));
+    }
     Ok(match records(&caller, &roles)? {
         Records::All => None,
         Records::OfUser => Some(user),
@@ -68,7 +72,7 @@ enum Records {
 /// Refuses work of an allocation whose user has a role: the quorum would count the role.
 fn records(caller: &Caller, roles: &Roles) -> Result<Records, Status> {
     if let Some(within) = caller.within {
-        if roles.operator || roles.system_admin || !roles.admin_of.is_empty() {
+        if has_granted_roles(roles) {
             let (name, work) = (&caller.principal.name, within.short());
             let text = format!("this process is work of allocation {work}, in which roles do not count, and {name} has one");
             return Err(Status::permission_denied(text + "\nhint: read the audit log outside of allocations"));

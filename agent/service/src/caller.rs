@@ -8,7 +8,7 @@ use super::requests::Method;
 use lattice_agent_common::clock::now;
 use lattice_agent_common::config::work::WorkMay;
 use lattice_api::operator::token_of;
-use lattice_model::access::{Reach, Roles, rule};
+use lattice_model::access::{Reach, Relation, Roles, RootMay, rule};
 use lattice_model::{AllocationId, Principal, with_causes};
 use lattice_pki::operator;
 use lattice_quorum_client::CallError;
@@ -96,11 +96,25 @@ impl Api {
             return Ok(operator);
         }
         let Caller { method, principal, .. } = caller;
-        let roles = self.standing(&principal).await?.roles;
-        if !opens(&roles, &method) {
-            return Err(not_operator(format!("{} shows none, and has no role for {method}", principal.name)));
+        let standing = self.standing_of_account(&principal).await?;
+        let is_allowed = opens(&standing.roles, &method);
+        if opens(&self.as_it_counts_here(standing).roles, &method) {
+            return Ok(Operator::by_account(principal, method));
         }
-        Ok(Operator::by_account(principal, method))
+        let why =
+            if is_allowed { self.roles_do_not_count() } else { format!("{} shows none, and has no role for {method}", principal.name) };
+        Err(not_operator(why))
+    }
+
+    /// The caller as an operator by the roles of its account, for a method that its roles open for everybody's objects;
+    /// `None`: it has no such role, it is work of an allocation, or this agent vouches for nobody.
+    pub(super) async fn operator_by_role(&self, caller: &Caller) -> Result<Option<Operator>, Status> {
+        if caller.within.is_some() || !self.site.vouches {
+            return Ok(None);
+        }
+        let roles = Roles { root: false, ..self.standing(&caller.principal).await?.roles };
+        let is_allowed = roles.may(&caller.method, Relation::Foreign);
+        Ok(is_allowed.then(|| Operator::by_account(caller.principal.clone(), caller.method.clone())))
     }
 
     /// The operator whose token for this very method comes with the request; `None`: no token comes with it. Work of an
@@ -137,26 +151,37 @@ fn not_operator(why: String) -> Status {
 }
 
 impl Api {
-    /// A caller that may act as an operator on this node: one that is root here, which the kernel identifies, so that no
-    /// agent need vouch for it; or one that has the role.
-    pub(super) async fn operator_here<T>(&self, request: &Request<T>) -> Result<Principal, Status> {
-        let user = self.caller(request).await?.outside()?.principal;
-        if is_operator(&user) {
-            return Ok(user);
+    /// Refuses callers that may not act as operators on this node. An operator's token is accepted, and root of this
+    /// machine, which the kernel identifies, so that no agent need vouch for it; else the roles of the account decide.
+    pub(super) async fn operator_here<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let caller = self.caller(request).await?.outside()?;
+        if self.by_token(&caller, request)?.is_some() || self.is_operator_here(&caller) {
+            return Ok(());
         }
-        if self.site.vouches {
-            let roles = self.standing(&user).await?.roles;
-            if roles.operator || roles.system_admin {
-                return Ok(user);
-            }
+        if self.site.vouches && opens(&self.standing(&caller.principal).await?.roles, &caller.method) {
+            return Ok(());
         }
-        Err(Status::permission_denied(format!("{} is no operator: ask root on this machine", user.name)))
+        let text = format!("{} is no operator of this node: ask one, or root that acts for everybody", caller.principal.name);
+        Err(Status::permission_denied(text + &self.roles_hint()))
+    }
+
+    /// Whether the caller is an operator of this node without a question to the quorum: root that acts for everybody, or
+    /// the user as whom the agent runs; never work of an allocation.
+    pub(super) fn is_operator_here(&self, caller: &Caller) -> bool {
+        // An agent that serves no users does not follow the limits: root of its own machine is root there.
+        let root_may = if self.site.vouches { self.cluster.borrow().root_may } else { Some(RootMay::ActForEverybody) };
+        is_operator(caller, root_may)
     }
 }
 
-/// Whether a user is an operator of this node: root, or the user as whom the agent runs.
-pub(super) fn is_operator(user: &Principal) -> bool {
-    user.is_root() || user.uid == nix::unistd::geteuid().as_raw()
+/// `root_may`: as the limits last known here say; `None`: they are not known.
+fn is_operator(caller: &Caller, root_may: Option<RootMay>) -> bool {
+    let is_one = if caller.principal.is_root() {
+        root_may == Some(RootMay::ActForEverybody)
+    } else {
+        caller.principal.uid == nix::unistd::geteuid().as_raw()
+    };
+    caller.within.is_none() && is_one
 }
 
 impl Caller {
@@ -255,6 +280,16 @@ mod tests {
         assert_eq!(who("NodeService/Fingerprint"), [false, false, true, true, true]);
         assert_eq!(who("NodeService/Nothing"), [false; 5], "a method without a row");
         assert_eq!(who(""), [false; 5]);
+    }
+
+    #[test]
+    fn root_is_an_operator_of_its_node_outside_allocations_until_the_site_narrows_it() {
+        let of = |uid, within, root_may| is_operator(&caller(uid, within, WorkMay::AsOwner), root_may);
+        assert!(of(0, None, Some(RootMay::ActForEverybody)));
+        assert!(!of(0, None, Some(RootMay::ActForItself)) && !of(0, None, None));
+        assert!(!of(0, Some(id(1)), Some(RootMay::ActForEverybody)));
+        let stranger = nix::unistd::geteuid().as_raw() + 1;
+        assert!(!of(stranger, None, Some(RootMay::ActForEverybody)));
     }
 
     #[test]

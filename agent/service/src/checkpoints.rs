@@ -2,6 +2,7 @@
 //! removes what is in the store.
 
 use super::Api;
+use super::access::AccessTarget;
 use super::target::{LaunchOver, Target, can_still_run, target};
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::restore::verify;
@@ -10,6 +11,7 @@ use lattice_agent_checkpoint::simulated::SimulatedTime;
 use lattice_agent_checkpoint::store::{CheckpointStore, Manifest, Owner, Part, StoreError};
 use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
 use lattice_api::v1;
+use lattice_ledger::AccessKind;
 use lattice_membership::cluster::Cluster;
 use lattice_mesh::UnreachedNode;
 use lattice_mesh::checkpoint::{CheckpointItem, CheckpointOpen};
@@ -328,6 +330,9 @@ pub(super) async fn remove(api: &Api, request: Request<v1::CheckpointKey>) -> Re
     if !allocation.state.is_terminal() {
         removable(store, &allocation, &owner, id).await?;
     }
+    let by = api.caller(&request).await?.principal;
+    let about = AccessTarget { allocation: allocation.id, owner: &allocation.owner, node: None };
+    api.audit_unless_owner(Uuid::new_v4(), &by, AccessKind::CheckpointRemoved, &about, &format!("checkpoint {id}")).await?;
     store.remove(&owner, id).await.map_err(|e| status(&e))?;
     Ok(v1::RemoveCheckpointResponse { id: id.to_string() })
 }

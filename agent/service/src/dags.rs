@@ -77,7 +77,7 @@ impl DagService for Api {
     }
 
     async fn list(&self, request: Request<v1::ListDagsRequest>) -> Result<Response<v1::ListDagsResponse>, Status> {
-        let viewer = self.viewer(&self.caller(&request).await?).await;
+        let viewer = self.viewer_if(&self.caller(&request).await?, request.get_ref().all_users).await;
         let user = self.user(&request).await?;
         let request = request.into_inner();
         let states: Result<Vec<AllocationState>, _> = request.states.iter().map(|s| lattice_api::allocation::state_from_name(s)).collect();

@@ -3,13 +3,13 @@
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
-use super::caller::is_operator;
+use super::caller::Caller;
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_api::v1::lease_service_server::LeaseService;
 use lattice_ledger::Action;
-use lattice_model::Principal;
-use lattice_quorum_client::wire::{Answer, Request as Ask};
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{Answer, LeaseStatus, Refusal, Request as Ask};
 use tonic::{Request, Response, Status};
 
 #[tonic::async_trait]
@@ -24,6 +24,7 @@ impl LeaseService for Api {
 
     async fn renew(&self, request: Request<v1::RenewLeaseRequest>) -> Result<Response<v1::Lease>, Status> {
         let user = self.user(&request).await?;
+        self.refuse_others_lease(&self.caller(&request).await?, &request.get_ref().name).await?;
         let v1::RenewLeaseRequest { name, token } = request.into_inner();
         let shown = user.name.clone();
         let ask = Ask::RenewLease { name: name.clone(), token, holder: self.context.setup.me.clone(), user: Some(user) };
@@ -32,6 +33,7 @@ impl LeaseService for Api {
 
     async fn release(&self, request: Request<v1::ReleaseLeaseRequest>) -> Result<Response<v1::ReleaseLeaseResponse>, Status> {
         let user = self.user(&request).await?;
+        self.refuse_others_lease(&self.caller(&request).await?, &request.get_ref().name).await?;
         let v1::ReleaseLeaseRequest { name, token } = request.into_inner();
         self.done(&Ask::from(Action::ReleaseLease { name, token, holder: self.context.setup.me.clone(), user: Some(user) })).await?;
         Ok(Response::new(v1::ReleaseLeaseResponse {}))
@@ -46,15 +48,12 @@ impl LeaseService for Api {
     }
 
     async fn list(&self, request: Request<v1::ListLeasesRequest>) -> Result<Response<v1::ListLeasesResponse>, Status> {
-        let viewer = self.user(&request).await?;
-        let leases = match self.quorum.call(&Ask::ListLeases, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
-            Answer::Leases(leases) => leases,
-            other => return Err(unexpected(&other)),
-        };
-        let leases = leases.into_iter().map(|l| v1::Lease {
+        self.user(&request).await?;
+        let tokens = TokensOf::of(self, self.caller(&request).await?);
+        let leases = self.leases().await?.into_iter().map(|l| v1::Lease {
             name: l.name,
             holder: l.holder.to_string(),
-            token: visible_token(&viewer, l.user.as_deref(), l.token),
+            token: tokens.shown(l.user.as_deref(), l.token),
             user: l.user.unwrap_or_default(),
             ttl_ms: l.ttl_ms,
             left_ms: l.left_ms,
@@ -64,13 +63,50 @@ impl LeaseService for Api {
     }
 }
 
-/// The token of a lease if `viewer` may see it: only the holding user and operators may, because
-/// the token gives access to what the lease protects.
-pub(super) fn visible_token(viewer: &Principal, user: Option<&str>, token: u64) -> Option<u64> {
-    (is_operator(viewer) || user == Some(viewer.name.as_str())).then_some(token)
+/// The leases whose tokens a caller sees: those of its own user, or all. A token gives access to what the lease protects.
+pub(super) struct TokensOf {
+    user: String,
+    all: bool,
+}
+
+impl TokensOf {
+    /// Root sees all while it acts for everybody: it may release leases of others. Work of an allocation may not.
+    pub(super) fn of(api: &Api, caller: Caller) -> Self {
+        Self { all: caller.principal.is_root() && api.is_operator_here(&caller), user: caller.principal.name }
+    }
+
+    /// The token, if the caller sees it. `user`: who holds the lease; `None`: an agent.
+    pub(super) fn shown(&self, user: Option<&str>, token: u64) -> Option<u64> {
+        (self.all || user == Some(self.user.as_str())).then_some(token)
+    }
+}
+
+/// Refuses a lease of another user to a caller who acts by no role. The quorum would count the roles of the account.
+fn check_own(leases: &[LeaseStatus], name: &str, user: &str) -> Result<(), Refusal> {
+    match leases.iter().find(|lease| lease.name == name).and_then(|lease| lease.user.as_deref()) {
+        Some(owner) if owner != user => Err(Refusal::LeaseNotYours { name: name.to_owned(), owner: owner.to_owned() }),
+        Some(_) | None => Ok(()),
+    }
 }
 
 impl Api {
+    async fn leases(&self) -> Result<Vec<LeaseStatus>, Status> {
+        match self.quorum.call(&Ask::ListLeases, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
+            Answer::Leases(leases) => Ok(leases),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Work of an allocation uses the leases of its own user alone, even as root; so does everybody but root where work
+    /// cannot be told from people. All else is decided by the quorum.
+    async fn refuse_others_lease(&self, caller: &Caller, name: &str) -> Result<(), Status> {
+        let counts_roles = caller.within.is_none() && (self.granted_roles_count() || caller.principal.is_root());
+        if counts_roles {
+            return Ok(());
+        }
+        check_own(&self.leases().await?, name, &caller.principal.name).map_err(|refusal| status(&CallError::Refused(refusal)))
+    }
+
     async fn held(&self, ask: &Ask, name: String, user: String) -> Result<Response<v1::Lease>, Status> {
         match self.quorum.call(ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Lease { token, ttl_ms } => {
@@ -87,5 +123,37 @@ impl Api {
             }
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_shown_to_the_user_of_the_lease_and_to_root_that_acts_for_everybody() {
+        let shown = |all, user| TokensOf { user: "alice".to_owned(), all }.shown(user, 5);
+        assert_eq!([shown(false, Some("alice")), shown(false, Some("bob")), shown(false, None)], [Some(5), None, None]);
+        assert_eq!([shown(true, Some("bob")), shown(true, None)], [Some(5); 2]);
+    }
+
+    #[test]
+    fn work_uses_the_leases_of_its_own_user_alone() {
+        let lease = |name: &str, user: Option<&str>| LeaseStatus {
+            name: name.to_owned(),
+            holder: "n1".parse().unwrap(),
+            user: user.map(str::to_owned),
+            token: 1,
+            ttl_ms: 1000,
+            left_ms: None,
+            problem: None,
+        };
+        let leases = [lease("build", Some("alice")), lease("scratch", Some("bob")), lease("scheduler/default", None)];
+        assert_eq!(check_own(&leases, "build", "alice"), Ok(()));
+        let refused = Refusal::LeaseNotYours { name: "scratch".to_owned(), owner: "bob".to_owned() };
+        assert_eq!(check_own(&leases, "scratch", "alice"), Err(refused.clone()));
+        assert_eq!(check_own(&leases, "scratch", "root"), Err(refused), "work that became root");
+        // The quorum refuses an agent's lease to every user, and answers for one that does not exist.
+        assert_eq!([check_own(&leases, "scheduler/default", "alice"), check_own(&leases, "none", "alice")], [Ok(()), Ok(())]);
     }
 }

@@ -16,6 +16,7 @@ pub(super) async fn add(api: &Api, request: Request<v1::TenantMemberRequest>) ->
     let by = operator.name.clone();
     let v1::TenantMemberRequest { tenant, subject, is_default } = request.into_inner();
     let subject = ACCOUNTS.subject(&subject_name(&subject)?, &api.context.setup.me).await?;
+    // As it was asked for: without it, a default that was there stays.
     let added = to_proto(&TenantMember { subject: subject.clone(), is_default });
     let change = MemberChange { tenant: tenant.clone(), step: MemberStep::Add { subject, is_default } };
     api.done(&operator.asks(Action::SetTenantMember { change, by })).await?;
@@ -45,7 +46,7 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTenantMembersReques
         let roles = api.standing(&caller.principal).await?.roles;
         if !roles.may(&caller.method, roles.relation_to_tenant(&tenant)) {
             let text = format!("{} is neither an admin of tenant {tenant:?} nor an operator", caller.principal.name);
-            return Err(Status::permission_denied(text));
+            return Err(Status::permission_denied(text + &api.roles_hint()));
         }
     }
     let ask = Ask::ListTenantMembers { tenant };

@@ -1,15 +1,17 @@
 //! Network domains and services: which names a caller may see, and where a domain is not enforced.
 //!
 //! A tenant with members is closed to users who are neither members nor admins of it: for them, its
-//! services and domains do not exist. The quorum is asked for that only if it can matter: not for the
-//! own tenant of an allocation's work, not for root or the agent's user, and not if the agent's own watch
-//! shows that none of the tenants in question exists. A tenant without a record has no members.
+//! services and domains do not exist. Whoever names no tenant sees those of its own work; operators and
+//! system admins see all. The quorum is asked for that only if it can matter: not for the own tenant of an
+//! allocation's work, not for root or the agent's user, and not if the agent's own watch shows that none of
+//! the tenants in question exists. A tenant without a record has no members.
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
 use super::caller::Caller;
 use super::privacy::sees_all_by_role;
 use super::refusal::{status, unexpected};
+use super::rights::without_granted_roles;
 use lattice_agent_common::config::work::WorkMay;
 use lattice_api::v1;
 use lattice_ledger::Action;
@@ -42,16 +44,20 @@ impl Api {
             }
         }
         let user = self.user(request).await?;
-        if self.sees_all_by_account(&caller) {
+        if self.is_operator_here(&caller) {
             return Ok(named.map(|tenant| vec![tenant]));
         }
         let cluster = self.cluster.borrow().clone();
+        let may_see_all = named.is_none() && caller.within.is_none() && may_have_tenants(&cluster);
         let asked = named.map_or_else(|| tenants_with_work_of(user.uid, &cluster), |tenant| vec![tenant]);
-        if !may_be_closed(&asked, &cluster) {
+        if !may_see_all && !may_be_closed(&asked, &cluster) {
             return Ok(Some(asked));
         }
         let standing = self.standing(&user).await?;
-        Ok(Some(open_tenants(asked, &caller, &standing)))
+        if may_see_all && sees_all_by_role(&standing.roles) {
+            return Ok(None);
+        }
+        Ok(Some(open_tenants(asked, &caller, standing)))
     }
 
     pub(super) async fn vni_pool(&self) -> Result<v1::VniPool, Status> {
@@ -138,15 +144,23 @@ fn tenants_with_work_of(uid: u32, cluster: &Cluster) -> Vec<String> {
     own.map(|a| a.spec.tenant.clone()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
+/// Whether there may be any tenant, as far as this agent knows.
+fn may_have_tenants(cluster: &Cluster) -> bool {
+    !cluster.fresh || !cluster.tenants.is_empty()
+}
+
 /// Whether one of these tenants may have members, as far as this agent knows.
 fn may_be_closed(tenants: &[String], cluster: &Cluster) -> bool {
     tenants.iter().any(|tenant| !tenant.is_empty() && (!cluster.fresh || cluster.tenants.contains_key(tenant)))
 }
 
-/// Those of the tenants that are not closed to the caller. Work of an allocation has no roles.
-fn open_tenants(mut tenants: Vec<String>, caller: &Caller, standing: &Standing) -> Vec<String> {
-    let sees_all = caller.within.is_none() && sees_all_by_role(&standing.roles);
-    tenants.retain(|tenant| sees_all || !standing.closed_to_it.contains(tenant));
+/// Those of the tenants that are not closed to the caller. Work of an allocation has no roles, so that of an admin
+/// neither.
+fn open_tenants(mut tenants: Vec<String>, caller: &Caller, standing: Standing) -> Vec<String> {
+    let is_work = caller.within.is_some();
+    let Standing { roles, closed_to_it, .. } = if is_work { without_granted_roles(standing) } else { standing };
+    let sees_all = !is_work && sees_all_by_role(&roles);
+    tenants.retain(|tenant| sees_all || !closed_to_it.contains(tenant));
     tenants
 }
 
@@ -196,7 +210,7 @@ mod tests {
     fn a_closed_tenant_is_left_out_unless_a_role_shows_everything_outside_allocations() {
         let closed_to_it = BTreeSet::from(["physics".to_owned()]);
         let standing = |roles: Roles| Standing { roles, closed_to_it: closed_to_it.clone(), ..Standing::default() };
-        let open = |caller: &Caller, roles: Roles| open_tenants(names(&["chemistry", "physics"]), caller, &standing(roles));
+        let open = |caller: &Caller, roles: Roles| open_tenants(names(&["chemistry", "physics"]), caller, standing(roles));
         let (outside, within) = (caller(None), caller(Some(AllocationId(Uuid::from_u128(1)))));
         assert_eq!(open(&outside, Roles::default()), ["chemistry"]);
         for roles in [
@@ -207,7 +221,17 @@ mod tests {
             assert_eq!(open(&outside, roles.clone()), ["chemistry", "physics"], "{roles:?}");
             assert_eq!(open(&within, roles.clone()), ["chemistry"], "{roles:?}");
         }
-        assert!(open_tenants(names(&["physics"]), &outside, &standing(Roles::default())).is_empty(), "as if it did not exist");
+        assert!(open_tenants(names(&["physics"]), &outside, standing(Roles::default())).is_empty(), "as if it did not exist");
+    }
+
+    #[test]
+    fn work_sees_no_tenant_with_members_because_its_user_is_an_admin_of_it() {
+        let tenants = BTreeSet::from(["physics".to_owned()]);
+        let roles = Roles { admin_of: tenants.clone(), ..Roles::default() };
+        let standing = Standing { roles, member_of: tenants, ..Standing::default() };
+        let open = |caller: &Caller| open_tenants(names(&["physics"]), caller, standing.clone());
+        assert_eq!(open(&caller(None)), ["physics"]);
+        assert!(open(&caller(Some(AllocationId(Uuid::from_u128(1))))).is_empty());
     }
 
     #[test]
@@ -216,9 +240,10 @@ mod tests {
         let known = Cluster { fresh: true, tenants: [(physics.name.clone(), physics)].into(), ..Cluster::default() };
         assert!(may_be_closed(&names(&["chemistry", "physics"]), &known));
         assert!(!may_be_closed(&names(&["", "chemistry"]), &known) && !may_be_closed(&[], &known));
+        assert!(may_have_tenants(&known) && !may_have_tenants(&Cluster { fresh: true, ..Cluster::default() }));
         let stale = Cluster { fresh: false, ..Cluster::default() };
         assert!(may_be_closed(&names(&["chemistry"]), &stale), "what the agent knows may be old");
-        assert!(!may_be_closed(&names(&[""]), &stale), "work of no tenant");
+        assert!(may_have_tenants(&stale) && !may_be_closed(&names(&[""]), &stale), "work of no tenant");
     }
 
     #[test]

@@ -49,8 +49,10 @@ impl NodeService for Api {
     }
 
     async fn local_status(&self, request: Request<v1::LocalStatusRequest>) -> Result<Response<v1::LocalStatusResponse>, Status> {
-        let viewer = self.viewer(&self.caller(&request).await?).await;
+        let caller = self.caller(&request).await?;
         let view = self.context.work.view.borrow().clone();
+        let has_others = view.locals.iter().any(|local| local.share.owner.uid != caller.principal.uid);
+        let viewer = self.viewer_if(&caller, has_others).await;
         let (quorum_connected, quorum_detail) = match &*self.session.borrow() {
             SessionState::Connected { member, relay_node } => {
                 let carried = self.context.carried.names();

@@ -5,11 +5,12 @@
 //! whatever the owner's roles are, and even if the owner is root.
 
 use super::Api;
-use super::caller::{Caller, is_operator};
+use super::caller::Caller;
 use lattice_api::v1;
 use lattice_model::Principal;
-use lattice_model::access::{Roles, RootMay};
+use lattice_model::access::Roles;
 use std::collections::BTreeSet;
+use tonic::Status;
 
 /// A caller who reads others' allocations, with the roles that it had when its call began.
 #[derive(Clone, Debug)]
@@ -23,18 +24,8 @@ impl Api {
     /// What this caller sees of others' allocations. The quorum is asked for the caller's roles only
     /// where they matter. If it does not answer, the caller sees its own allocations alone.
     pub(super) async fn viewer(&self, caller: &Caller) -> Viewer {
-        if !needs_roles(caller) {
-            return Viewer::of(caller, Roles::default());
-        }
-        if self.sees_all_by_account(caller) {
-            return Viewer::all(caller);
-        }
-        // The quorum answers for users only to agents that vouch for them.
-        if !self.site.vouches {
-            return Viewer::of(caller, Roles::default());
-        }
-        match self.standing(&caller.principal).await {
-            Ok(standing) => Viewer::of(caller, standing.roles),
+        match self.known_viewer(caller).await {
+            Ok(viewer) => viewer,
             Err(error) => {
                 tracing::debug!(%error, user = caller.principal.name, "a user's roles are not known: others' work stays hidden");
                 Viewer::of(caller, Roles::default())
@@ -42,24 +33,33 @@ impl Api {
         }
     }
 
-    /// Whether the caller sees everything without a question to the quorum.
-    pub(super) fn sees_all_by_account(&self, caller: &Caller) -> bool {
-        // An agent that serves no users does not follow the limits: root of its own machine sees what it has.
-        let root_may = if self.site.vouches { self.cluster.borrow().root_may } else { Some(RootMay::ActForEverybody) };
-        sees_all_by_account(caller, root_may)
+    /// As [`Self::viewer`], for an answer that has others' work only if `has_others`: else the quorum is not asked.
+    pub(super) async fn viewer_if(&self, caller: &Caller, has_others: bool) -> Viewer {
+        if has_others { self.viewer(caller).await } else { Viewer::of(caller, Roles::default()) }
+    }
+
+    /// What this caller sees of others' allocations.
+    ///
+    /// # Errors
+    /// The quorum did not answer, and the caller's roles matter.
+    pub(super) async fn known_viewer(&self, caller: &Caller) -> Result<Viewer, Status> {
+        if !needs_roles(caller) {
+            return Ok(Viewer::of(caller, Roles::default()));
+        }
+        if self.is_operator_here(caller) {
+            return Ok(Viewer::all(caller));
+        }
+        // The quorum answers for users only to agents that vouch for them.
+        if !self.site.vouches {
+            return Ok(Viewer::of(caller, Roles::default()));
+        }
+        Ok(Viewer::of(caller, self.standing(&caller.principal).await?.roles))
     }
 }
 
 /// Whether it depends on the caller's roles what it sees.
 fn needs_roles(caller: &Caller) -> bool {
     caller.private && caller.within.is_none()
-}
-
-/// Whether the caller is root that acts for everybody, or the user as whom the agent runs; never work of
-/// an allocation. `root_may`: as the limits last known here say; `None`: they are not known.
-fn sees_all_by_account(caller: &Caller, root_may: Option<RootMay>) -> bool {
-    let is_narrowed = caller.principal.is_root() && root_may != Some(RootMay::ActForEverybody);
-    caller.within.is_none() && is_operator(&caller.principal) && !is_narrowed
 }
 
 /// Whether these roles show everything of everybody.
@@ -162,11 +162,6 @@ mod tests {
         Some(AllocationId(uuid::Uuid::from_u128(1)))
     }
 
-    /// An account that is neither root's nor the agent's.
-    fn stranger() -> u32 {
-        nix::unistd::geteuid().as_raw() + 7
-    }
-
     fn admin_of(tenant: &str) -> Roles {
         Roles { admin_of: BTreeSet::from([tenant.to_owned()]), ..Roles::default() }
     }
@@ -194,15 +189,6 @@ mod tests {
             assert!(viewer.sees(uid, "") && !viewer.sees(8, "physics") && !viewer.sees_all(), "{uid}");
         }
         assert!(Viewer::of(&caller(7, work(), false), Roles::default()).sees_all(), "the site hides nothing");
-    }
-
-    #[test]
-    fn root_sees_everything_outside_allocations_until_the_site_narrows_it() {
-        let sees = |uid, within, root_may| sees_all_by_account(&caller(uid, within, true), root_may);
-        assert!(sees(0, None, Some(RootMay::ActForEverybody)));
-        assert!(!sees(0, None, Some(RootMay::ActForItself)) && !sees(0, None, None));
-        assert!(!sees(0, work(), Some(RootMay::ActForEverybody)));
-        assert!(!sees(stranger(), None, Some(RootMay::ActForEverybody)));
     }
 
     #[test]

@@ -4,8 +4,11 @@
 //!   work of an allocation ── its owner, its own allocation ──▶ yes or no; roles never count
 //!   everybody else ── the owner ──▶ yes, and the quorum is not asked
 //!                  └─ another's ── the quorum: its roles ──▶ the table of who may call which method
-//!                                     └── away: root, as the limits last known here say
+//!                                     └── away: root, as the limits last known here say; nobody else, until it answers
 //! ```
+//!
+//! On a machine without a usable cgroup v2 tree, the agent cannot tell work from the people who submitted it. Roles that
+//! were granted to accounts do not count there, or work would have them.
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
@@ -70,16 +73,53 @@ fn deciding_row(method: &str) -> &str {
     if rule(method).is_some_and(|rule| rule.user == Reach::Everything) { SEES_WHOLE } else { method }
 }
 
-/// The roles of a caller, as far as they are known here.
+/// The roles of a caller, as far as they count here.
 struct KnownRoles {
     roles: Roles,
+    left_out: LeftOut,
+}
+
+/// Which roles a caller may have in addition to those that count.
+enum LeftOut {
+    None,
     /// The quorum did not answer.
-    is_quorum_away: bool,
+    QuorumIsAway,
+    /// This agent cannot tell work from people. Why granted roles do not count, for people.
+    DoNotCount(String),
 }
 
 impl Api {
-    /// What the quorum knows of a user: roles and tenants.
+    /// What the quorum knows of a user, as it counts here: roles and tenants.
     pub(super) async fn standing(&self, by: &Principal) -> Result<Standing, Status> {
+        Ok(self.as_it_counts_here(self.standing_of_account(by).await?))
+    }
+
+    /// A standing with the roles that count here.
+    pub(super) fn as_it_counts_here(&self, standing: Standing) -> Standing {
+        if self.granted_roles_count() { standing } else { without_granted_roles(standing) }
+    }
+
+    /// Whether this agent can tell work from people, so that roles of accounts count.
+    pub(super) fn granted_roles_count(&self) -> bool {
+        self.context.machine.slice.is_some()
+    }
+
+    /// Why roles of accounts do not count here, and what to do about it.
+    pub(super) fn roles_do_not_count(&self) -> String {
+        format!(
+            "node {} has no usable cgroup v2 tree, so its agent cannot tell work from people, and roles of accounts do not count there: \
+             use an operator's credential, or an agent on a machine with cgroup v2",
+            self.context.setup.me
+        )
+    }
+
+    /// The hint of a refusal for want of a role; empty where roles of accounts count.
+    pub(super) fn roles_hint(&self) -> String {
+        if self.granted_roles_count() { String::new() } else { format!("\nhint: {}", self.roles_do_not_count()) }
+    }
+
+    /// What the quorum knows of a user, with the roles that do not count here, too.
+    pub(super) async fn standing_of_account(&self, by: &Principal) -> Result<Standing, Status> {
         let ask = Ask::StandingOf { by: by.clone() };
         match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Standing(standing) => Ok(*standing),
@@ -117,13 +157,18 @@ impl Api {
     /// An agent that vouches for nobody knows no roles, but root of its own machine.
     async fn known_roles(&self, by: &Principal) -> Result<KnownRoles, Status> {
         if !self.site.vouches {
-            return Ok(KnownRoles { roles: Roles::of(by, [], RootMay::ActForEverybody), is_quorum_away: false });
+            return Ok(KnownRoles { roles: Roles::of(by, [], RootMay::ActForEverybody), left_out: LeftOut::None });
         }
-        match self.standing(by).await {
-            Ok(standing) => Ok(KnownRoles { roles: standing.roles, is_quorum_away: false }),
+        match self.standing_of_account(by).await {
+            Ok(standing) => {
+                let has_granted = has_granted_roles(&standing.roles);
+                let counts = self.granted_roles_count() || !has_granted;
+                let left_out = if counts { LeftOut::None } else { LeftOut::DoNotCount(self.roles_do_not_count()) };
+                Ok(KnownRoles { roles: self.as_it_counts_here(standing).roles, left_out })
+            }
             Err(status) if status.code() == Code::Unavailable => {
                 let root_may = self.cluster.borrow().root_may;
-                Ok(KnownRoles { roles: roles_without_quorum(by, root_may), is_quorum_away: true })
+                Ok(KnownRoles { roles: roles_without_quorum(by, root_may), left_out: LeftOut::QuorumIsAway })
             }
             Err(status) => Err(status),
         }
@@ -131,13 +176,30 @@ impl Api {
 }
 
 impl KnownRoles {
+    /// While the quorum does not answer, nobody knows whether the caller may.
     fn refusal(&self, not_yours: String) -> Status {
-        if self.is_quorum_away {
-            let hint = "the quorum, which knows your roles, does not answer: `lattice node status` shows why";
-            return Status::permission_denied(format!("{not_yours}\nhint: {hint}"));
+        match &self.left_out {
+            LeftOut::None => Status::permission_denied(not_yours),
+            LeftOut::QuorumIsAway => {
+                let text = format!("{not_yours}, and the quorum, which knows your roles, does not answer");
+                Status::unavailable(text + "\nhint: `lattice node status` shows why")
+            }
+            LeftOut::DoNotCount(why) => Status::permission_denied(format!("{not_yours}\nhint: {why}")),
         }
-        Status::permission_denied(not_yours)
     }
+}
+
+/// Whether any role was granted.
+pub(super) fn has_granted_roles(roles: &Roles) -> bool {
+    roles.operator || roles.system_admin || !roles.admin_of.is_empty()
+}
+
+/// The standing of a caller for whom no granted role counts. A tenant with members of which it is an admin is closed to
+/// it, as it is not known whether it is a member, too.
+pub(super) fn without_granted_roles(standing: Standing) -> Standing {
+    let Standing { roles, member_of, mut closed_to_it, default_tenant } = standing;
+    closed_to_it.extend(roles.admin_of.intersection(&member_of).cloned());
+    Standing { roles: Roles { root: roles.root, ..Roles::default() }, member_of, closed_to_it, default_tenant }
 }
 
 /// The roles while the quorum does not answer. `root_may`: as the limits last known here say; `None`: they were never
@@ -220,6 +282,33 @@ mod tests {
         }
         assert!(!of("AllocationService/Logs", &operator, Relation::Foreign), "what work wrote is not the operator's");
         assert!(!of("", &operator, Relation::Foreign), "a method without a row");
+    }
+
+    #[test]
+    fn an_unanswered_quorum_is_unavailable_and_a_missing_role_is_a_denial() {
+        let refused = |left_out| {
+            let status = KnownRoles { roles: Roles::default(), left_out }.refusal("allocation 1 belongs to u8".to_owned());
+            (status.code(), status.message().to_owned())
+        };
+        assert_eq!(refused(LeftOut::None), (Code::PermissionDenied, "allocation 1 belongs to u8".to_owned()));
+        let away = "allocation 1 belongs to u8, and the quorum, which knows your roles, does not answer\n\
+                    hint: `lattice node status` shows why";
+        assert_eq!(refused(LeftOut::QuorumIsAway), (Code::Unavailable, away.to_owned()));
+        let here = "allocation 1 belongs to u8\nhint: no cgroups".to_owned();
+        assert_eq!(refused(LeftOut::DoNotCount("no cgroups".to_owned())), (Code::PermissionDenied, here));
+    }
+
+    #[test]
+    fn without_granted_roles_root_stays_and_tenants_that_one_administers_are_closed() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<std::collections::BTreeSet<_>>();
+        // The tenant `open` has no members.
+        let roles = Roles { operator: true, system_admin: true, root: true, admin_of: names(&["open", "physics"]) };
+        assert!(has_granted_roles(&roles) && !has_granted_roles(&Roles { root: true, ..Roles::default() }));
+        let standing =
+            Standing { roles, member_of: names(&["biology", "physics"]), closed_to_it: names(&["chemistry"]), default_tenant: None };
+        let counted = without_granted_roles(standing);
+        assert_eq!(counted.roles, Roles { root: true, ..Roles::default() });
+        assert_eq!(counted.closed_to_it, names(&["chemistry", "physics"]));
     }
 
     #[test]

@@ -1,22 +1,34 @@
 //! `AllocationService.Update`: changes the walltime, the preemption class, the name or the tags of submitted work, or the
 //! bounds and the target of a scaled service. The quorum checks the change.
+//!
+//! ```text
+//!   a token ─────────────────────────────────▶ as operator
+//!   another's work, and the role of an operator ▶ as operator, by the account
+//!   own work, or that of an own tenant ──────▶ as itself ── only operators may ──▶ has the role: as operator, by the account
+//! ```
+//!
+//! Work of an allocation is never an operator.
 
 use super::Api;
+use super::api::QUORUM_TIMEOUT;
+use super::caller::{Caller, Operator};
 use super::groups::refuse_part;
+use super::refusal::{status, unexpected};
 use lattice_api::operator::METADATA;
 use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
 use lattice_ledger::{Action, AllocationChange, ScalingChange};
-use lattice_model::Amount;
 use lattice_model::duration::clock_text;
 use lattice_model::scaling::NoAmount;
-use lattice_quorum_client::wire::Request as Ask;
+use lattice_model::{Allocation, Amount};
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{Answer, Refusal, Request as Ask, UpdateRefusal};
 use std::time::Duration;
 use tonic::{Request, Status};
 
 pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationRequest>) -> Result<v1::UpdateAllocationResponse, Status> {
     let caller = api.caller(&request).await?;
-    let operator = if request.metadata().contains_key(METADATA) { Some(api.operator(&request).await?) } else { None };
+    let by_token = if request.metadata().contains_key(METADATA) { Some(api.operator(&request).await?) } else { None };
     let v1::UpdateAllocationRequest { key, walltime, preemption_class, name, tags, replicas_min, replicas_max, scale_target } =
         request.into_inner();
     let scaling = scaling_change(replicas_min, replicas_max, scale_target.as_deref())?;
@@ -27,9 +39,10 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     let too_high = |_| Status::invalid_argument("preemption_class: it must be 0 to 10");
     let preemption_class = preemption_class.map(u8::try_from).transpose().map_err(too_high)?;
     let allocation = api.allocation(&caller, &key).await?;
-    if operator.is_none() {
-        api.check(&caller, &allocation).await?;
-    }
+    let operator = match by_token {
+        Some(operator) => Some(operator),
+        None => operator_of(api, &caller, &allocation).await?,
+    };
     refuse_part(&allocation, "be changed")?;
     if walltime.is_some() && allocation.is_scaled_service() {
         let text = "a scaled service has no walltime\nhint: leave --walltime out; `lattice cancel` ends the service";
@@ -38,13 +51,7 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     let before = allocation.spec.walltime;
     let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
     let change = AllocationChange { name, walltime, preemption_class, tags: tags.into_iter().collect(), scaling };
-    let as_operator = operator.is_some();
-    let ask = Ask::from(Action::UpdateAllocation { allocation: allocation.id, by: caller.principal, change, as_operator });
-    let ask = match operator {
-        Some(operator) => operator.asks(ask),
-        None => ask,
-    };
-    api.done(&ask).await?;
+    commit(api, &caller, operator, (&allocation, change)).await?;
     Ok(v1::UpdateAllocationResponse {
         id: allocation.id.to_string(),
         state: allocation.shown_state().to_string(),
@@ -52,6 +59,57 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
         is_task_group: allocation.is_task_group(),
         is_scaled: allocation.is_scaled_service(),
     })
+}
+
+/// The operator as whom the caller changes another's work; `None`: it changes it as itself, as it may.
+async fn operator_of(api: &Api, caller: &Caller, allocation: &Allocation) -> Result<Option<Operator>, Status> {
+    if !caller.principal.owns(&allocation.owner)
+        && let Some(operator) = api.operator_by_role(caller).await?
+    {
+        return Ok(Some(operator));
+    }
+    api.check(caller, allocation).await?;
+    Ok(None)
+}
+
+/// Has the quorum make the change. If only operators may make it, and the caller has the role, it is made as operator.
+async fn commit(
+    api: &Api,
+    caller: &Caller,
+    operator: Option<Operator>,
+    (allocation, change): (&Allocation, AllocationChange),
+) -> Result<(), Status> {
+    let action = |as_operator| Action::UpdateAllocation {
+        allocation: allocation.id,
+        by: caller.principal.clone(),
+        change: change.clone(),
+        as_operator,
+    };
+    if let Some(operator) = operator {
+        return api.done(&operator.asks(action(true))).await;
+    }
+    match api.quorum.call(&Ask::from(action(false)), QUORUM_TIMEOUT).await {
+        Ok(Answer::Done { .. }) => Ok(()),
+        Ok(other) => Err(unexpected(&other)),
+        Err(refused) if needs_operator(&refused) => match api.operator_by_role(caller).await? {
+            Some(operator) => api.done(&operator.asks(action(true))).await,
+            None => Err(status(&refused)),
+        },
+        Err(error) => Err(status(&error)),
+    }
+}
+
+/// Whether a change was refused because only operators may make it.
+fn needs_operator(error: &CallError) -> bool {
+    let CallError::Refused(Refusal::Update { why, .. }) = error else { return false };
+    match why {
+        UpdateRefusal::LongerWithNodes { .. } | UpdateRefusal::HigherWithNodes { .. } => true,
+        UpdateRefusal::HasEnded { .. }
+        | UpdateRefusal::WalltimeIsOver
+        | UpdateRefusal::TooShort { .. }
+        | UpdateRefusal::NodesAreLent { .. }
+        | UpdateRefusal::NoMetric => false,
+    }
 }
 
 /// How a scaled service is to scale from now on; `None`: as it does.
@@ -89,6 +147,19 @@ fn new_walltime(wanted: Walltime, before: Option<Duration>) -> Result<Duration, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::AllocationState;
+
+    #[test]
+    fn only_what_operators_may_change_is_asked_for_again_as_operator() {
+        let refused = |why| {
+            let id = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
+            needs_operator(&CallError::Refused(Refusal::Update { id, why }))
+        };
+        let state = AllocationState::Running;
+        assert!(refused(UpdateRefusal::LongerWithNodes { state }) && refused(UpdateRefusal::HigherWithNodes { state }));
+        assert!(!refused(UpdateRefusal::HasEnded { state }) && !refused(UpdateRefusal::WalltimeIsOver));
+        assert!(!needs_operator(&CallError::Refused(Refusal::NoSuchLease { name: "x".to_owned() })));
+    }
 
     #[test]
     fn bounds_and_a_target_are_one_change_and_none_of_them_is_no_change() {

@@ -27,10 +27,10 @@ impl Api {
 
     pub(super) async fn user_usage(&self, request: Request<v1::GetUserUsageRequest>) -> Result<v1::Usage, Status> {
         let me = self.user(&request).await?.name;
-        let viewer = self.viewer(&self.caller(&request).await?).await;
+        let caller = self.caller(&request).await?;
         let v1::GetUserUsageRequest { user, days } = request.into_inner();
         let user = if user.is_empty() { me.clone() } else { user };
-        if user != me && !viewer.sees_all() {
+        if user != me && !self.known_viewer(&caller).await?.sees_all() {
             return Err(Status::permission_denied("the use of other users is private here: operators see it"));
         }
         let report = self.usage(UsageOf::User(user.clone()), days).await?;

@@ -88,7 +88,7 @@ impl VClusterService for Api {
     }
 
     async fn queue(&self, request: Request<v1::VClusterQueueRequest>) -> Result<Response<v1::VClusterQueueResponse>, Status> {
-        let viewer = self.viewer(&self.caller(&request).await?).await;
+        let caller = self.caller(&request).await?;
         self.user(&request).await?;
         let name = request.into_inner().name;
         let cluster = self.cluster.borrow().clone();
@@ -107,6 +107,7 @@ impl VClusterService for Api {
             (first, u32::try_from(waiting.len()).unwrap_or(u32::MAX))
         };
         let (first, waiting) = tokio::task::spawn_blocking(in_order).await.map_err(|error| Status::internal(error.to_string()))?;
+        let viewer = self.viewer_if(&caller, first.iter().any(|a| a.owner.uid != caller.principal.uid)).await;
         let status_messages = StatusMessages::of(&cluster, self, first.iter()).await?;
         let shown = first.iter().map(|a| viewer.allocation(&a.owner, &a.spec.tenant, status_messages.shown(a))).collect();
         Ok(Response::new(v1::VClusterQueueResponse { allocations: shown, waiting }))

@@ -5,14 +5,14 @@
 
 use super::Api;
 use super::api::{QUORUM_TIMEOUT, Streamed};
-use super::leases::visible_token;
+use super::leases::TokensOf;
 use super::privacy::Viewer;
 use super::refusal::status;
 use lattice_agent_common::user_quota::UserSlot;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_api::v1::watch_service_server::WatchService;
-use lattice_model::{Generation, Principal, Resources, Revision, with_causes};
+use lattice_model::{Generation, Resources, Revision, with_causes};
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::following::{Following, News};
 use lattice_quorum_client::wire::{Change, WatchAllocations, WatchCursor, WatchRequest};
@@ -36,6 +36,7 @@ impl WatchService for Api {
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let caller = self.caller(&request).await?;
         let nothing = WatchRequest::nothing();
+        let mut has_others = false;
         let wanted = match request.get_ref().what.as_ref() {
             None => return Err(Status::invalid_argument("the request does not name what to watch: nodes, allocations or leases")),
             Some(What::Nodes(_)) if !self.context.work.directory.knows_all() => {
@@ -50,24 +51,27 @@ impl WatchService for Api {
             }
             Some(What::Allocations(wanted)) if wanted.key.is_empty() => {
                 let user = self.user(&request).await?;
+                has_others = wanted.all_users;
                 let uid = (!wanted.all_users).then_some(user.uid);
                 WatchRequest { allocations: WatchAllocations::Live, uid, ..nothing }
             }
             Some(What::Allocations(wanted)) => {
                 let allocation = self.allocation(&caller, &wanted.key).await?;
                 self.check(&caller, &allocation).await?;
+                has_others = !caller.principal.owns(&allocation.owner);
                 WatchRequest { allocations: WatchAllocations::One(allocation.id), ..nothing }
             }
         };
         let since = request.get_ref().since.map(|s| WatchCursor { generation: Generation(s.generation), revision: Revision(s.revision) });
-        let sees = self.viewer(&caller).await;
+        let sees = self.viewer_if(&caller, has_others).await;
         let place = self.watching(caller.principal.uid)?;
         let (out, events) = mpsc::channel(ITEMS_QUEUE_LEN);
         // A connection of its own: a reader that stops reading must not block this agent's own
         // requests.
         let quorum = self.quorum.apart().map_err(|e| Status::internal(with_causes(&e)))?;
         let following = Following::new(quorum, WatchRequest { since, ..wanted });
-        let watch = Watch { following, sees, viewer: caller.principal, out };
+        let tokens = TokensOf::of(self, caller);
+        let watch = Watch { following, sees, tokens, out };
         self.context.work.tasks.spawn(async move {
             watch.run().await;
             drop(place);
@@ -91,7 +95,8 @@ struct Watch {
     following: Following,
     /// What is shown of others' allocations, until the watch ends.
     sees: Viewer,
-    viewer: Principal,
+    /// The leases whose tokens are shown.
+    tokens: TokensOf,
     out: mpsc::Sender<Result<v1::WatchEvent, Status>>,
 }
 
@@ -139,7 +144,7 @@ impl Watch {
         let cursor = self.following.place().map(|p| v1::WatchCursor { generation: p.generation.0, revision: p.revision.0 });
         let mut parts = changes.chunks(CHANGES_MAX).peekable();
         loop {
-            let part = event(parts.next().unwrap_or_default(), &self.sees, &self.viewer);
+            let part = event(parts.next().unwrap_or_default(), &self.sees, &self.tokens);
             let more = parts.peek().is_some();
             self.send(v1::WatchEvent { list, more, cursor: cursor.filter(|_| !more), ..part }).await?;
             if !more {
@@ -153,7 +158,7 @@ impl Watch {
     }
 }
 
-fn event(changes: &[Change], sees: &Viewer, viewer: &Principal) -> v1::WatchEvent {
+fn event(changes: &[Change], sees: &Viewer, tokens: &TokensOf) -> v1::WatchEvent {
     let mut event = v1::WatchEvent::default();
     for change in changes {
         match change {
@@ -170,7 +175,7 @@ fn event(changes: &[Change], sees: &Viewer, viewer: &Principal) -> v1::WatchEven
                 name: lease.name.clone(),
                 holder: lease.holder.to_string(),
                 user: lease.user.clone().unwrap_or_default(),
-                token: visible_token(viewer, lease.user.as_deref(), lease.token),
+                token: tokens.shown(lease.user.as_deref(), lease.token),
                 ttl_ms: lease.ttl_ms,
                 left_ms: None,
                 problem: String::new(),

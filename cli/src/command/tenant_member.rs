@@ -18,7 +18,7 @@ pub async fn run(session: &Session, client: &Client, command: MemberCommand) -> 
             let added = member_of(answer(client.admin().add_tenant_member(request(&member, default))).await?)?;
             match session.format() {
                 Format::Table => print(&added_text(&member.tenant, &added)),
-                Format::Data(notation) => notation.print(&json(&added)),
+                Format::Data(notation) => notation.print(&added_json(&added)),
                 Format::Name => print_names([added.subject.as_str()]),
             }
         }
@@ -35,7 +35,10 @@ pub async fn run(session: &Session, client: &Client, command: MemberCommand) -> 
             let members = answer(client.admin().list_tenant_members(request)).await?.members;
             match session.format() {
                 Format::Table if members.is_empty() => {
-                    session.note(&format!("tenant {} has no members: it takes work from everybody", args.tenant));
+                    let tenant = &args.tenant;
+                    session.note(&format!(
+                        "tenant {tenant} has no members: it takes work from everybody, or from its admins alone if it had members before"
+                    ));
                     Ok(())
                 }
                 Format::Table => print(&table(&members, session.table_size())),
@@ -73,6 +76,11 @@ fn json(member: &v1::TenantMember) -> serde_json::Value {
     serde_json::json!({ "subject": member.subject, "id": member.id, "default": member.is_default })
 }
 
+/// Whether the tenant is its default is known only if that was asked for: a default that was there stays.
+fn added_json(added: &v1::TenantMember) -> serde_json::Value {
+    serde_json::json!({ "subject": added.subject, "id": added.id, "default": added.is_default.then_some(true) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +108,9 @@ group:physics  50    no
         assert_eq!(added_text("physics", &member("user:root", 0, false)), "user:root (uid 0) is a member of physics\n");
         let want = "group:physics (gid 50) is a member of physics, its default tenant\n";
         assert_eq!(added_text("physics", &member("group:physics", 50, true)), want);
-        assert_eq!(json(&member("user:root", 0, true)), serde_json::json!({ "subject": "user:root", "id": 0, "default": true }));
+        let shown = |default: serde_json::Value| serde_json::json!({ "subject": "user:root", "id": 0, "default": default });
+        assert_eq!(json(&member("user:root", 0, false)), shown(false.into()));
+        assert_eq!(added_json(&member("user:root", 0, true)), shown(true.into()));
+        assert_eq!(added_json(&member("user:root", 0, false)), shown(serde_json::Value::Null), "it may have been the default before");
     }
 }

@@ -39,9 +39,14 @@ fn text(me: &v1::WhoAmIResponse, size: TableSize) -> String {
     let mut pairs = vec![("Account", format!("{} (uid {})", me.account, me.uid))];
     pairs.extend(labelled("Roles", roles(me).iter().flat_map(|role| wrapped(role, most))));
     pairs.extend(labelled("Tenants", wrapped(&or_none(&me.member_of.join(", ")), most)));
-    pairs.push(("Default tenant", or_none(&me.default_tenant)));
+    pairs.push(("Default tenant", default_tenant(me)));
     pairs.push(("Allocation", me.within.clone()));
     block(&pairs)
+}
+
+fn default_tenant(me: &v1::WhoAmIResponse) -> String {
+    let none = if me.member_of.is_empty() { "none" } else { "none: give --tenant" };
+    filled(&me.default_tenant).unwrap_or(none).to_owned()
 }
 
 /// Lines of which the first has a label.
@@ -138,6 +143,8 @@ Allocation:      {ID}
         assert_eq!(text(&admin(), size(80)), want);
         let want = "Account:         alice (uid 1000)\nRoles:           user\nTenants:         none\nDefault tenant:  none\n";
         assert_eq!(text(&alice(), size(80)), want, "without roles, tenants and allocation");
+        let undecided = v1::WhoAmIResponse { default_tenant: String::new(), ..admin() };
+        assert!(text(&undecided, size(80)).contains("Default tenant:  none: give --tenant\n"), "with tenants");
         assert_eq!((&json(&admin())["allocation"], &json(&alice())["allocation"]), (&serde_json::json!(ID), &serde_json::Value::Null));
     }
 

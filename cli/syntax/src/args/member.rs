@@ -10,16 +10,16 @@ const MEMBER_EXAMPLES: &str = "Examples:
   lattice admin tenant member remove physics alice
   lattice admin tenant member list physics
 
-A tenant without members takes work from everybody. From the first member on it
-takes new work from its members and its admins alone; when the last member is
-removed, it takes work from everybody again. Work that was submitted before
-stays.
+A tenant that never had members takes work from everybody. From the first member
+on it takes new work from its members and its admins alone; when the last member
+is removed, from its admins alone. Work that was submitted before stays.
 
 SUBJECT is user:NAME or group:NAME; a NAME alone is an account. The agent that
 serves the command looks up its number.
 
-Admins of the tenant and system admins change its members; operators may also
-list them. `lattice whoami` shows an account's own tenants.";
+Admins of the tenant add and remove accounts. Groups and --default are for system
+admins, as they decide about work of other tenants, too. Operators may also list
+members. `lattice whoami` shows an account's own tenants.";
 
 #[derive(Args)]
 #[command(after_help = MEMBER_EXAMPLES)]
@@ -42,7 +42,7 @@ pub enum MemberCommand {
 pub struct AddTenantMember {
     #[command(flatten)]
     pub member: MemberOfTenant,
-    /// Make the tenant its default: work that names no tenant belongs to it, and not to an earlier default
+    /// Make the tenant its default: work that names no tenant belongs to it, and not to an earlier default (system admins)
     #[arg(long)]
     pub default: bool,
 }

@@ -43,8 +43,9 @@ const NODE_HELP: &str = "What keeps new work off a node, and what lifts that aga
 
 NODES are names or lists such as n[1-64],login. A command for several nodes
 prints a line for each, and continues where one is refused; its exit code is 4
-when any was refused. All commands but list and status are for operators; admit
-and remove are for system admins.";
+when any was refused. All commands but list, status and history are for
+operators, and admit and remove for system admins. To others, history shows
+their own records alone. Root may also use fingerprint.";
 
 #[derive(Args)]
 #[command(after_help = NODE_HELP)]

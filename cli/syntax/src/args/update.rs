@@ -18,11 +18,11 @@ const UPDATE_HELP: &str = "Examples:
   lattice update 1f0c9a4e --min-nodes 2 --max-nodes 6 --scale-target 0.7
       a scaled service has 2 to 6 replicas from now on, and another target
 
-The owner may change all of this while the work waits for nodes or is held.
-While it has nodes, the owner may shorten the walltime, to at least a minute
-more than the work has run, lower the class, and change name and tags. Operators
-may also lengthen the walltime and raise the class then. If one change is
-refused, nothing changes.
+The owner and admins of the work's tenant may change all of this while the work
+waits for nodes or is held. While it has nodes, they may shorten the walltime,
+to at least a minute more than the work has run, lower the class, and change
+name and tags. Operators may also lengthen the walltime and raise the class
+then. If one change is refused, nothing changes.
 
 Of a task group, all of this can be changed until it has ended; of a scaled
 service, all but the walltime, which it does not have. It holds for the lanes or
