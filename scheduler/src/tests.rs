@@ -37,13 +37,15 @@ pub(crate) fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
 /// When the tests plan, an hour after the first moment.
 pub(crate) const NOW: Timestamp = Timestamp(3_600_000);
 
-/// The plan of a state that is made from this view, and stays as long as the tests run.
-pub(crate) fn plan(view: &View, now: Timestamp) -> Plan<'static> {
-    crate::plan(Box::leak(Box::new(State::from(view.clone()))), now)
+/// What `look` finds in the plan of a state that is made from this view.
+pub(crate) fn with_plan<R>(view: &View, now: Timestamp, look: impl FnOnce(&Plan<'_>) -> R) -> R {
+    let state = State::from(view.clone());
+    let plan = plan(&state, now);
+    look(&plan)
 }
 
 fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
-    plan(view, NOW).claims(token_of)
+    with_plan(view, NOW, |plan| plan.claims(token_of))
 }
 
 fn explain(view: &View, allocation: &Allocation) -> Explanation {
