@@ -60,7 +60,7 @@ fn one_of_three_is_held(behind: Vec<Allocation>) -> View {
 fn work_that_ends_before_a_reservation_begins_now_and_longer_work_waits() {
     let v = one_of_three_is_held(vec![lasting(pending(2, 1, 20), 21), lasting(pending(3, 1, 30), 20), pending(4, 1, 40)]);
     assert_eq!(placed(&v), [(id(3), vec!["n2".into()]), (id(4), vec!["n3".into()])]);
-    assert_eq!(with_plan(&v, NOW, Plan::backfilled), BTreeSet::from([id(3), id(4)]));
+    assert_eq!(with_plan(&v, NOW, |plan| plan.backfilled()), BTreeSet::from([id(3), id(4)]));
     assert_eq!(starts(&v), [(id(1), Some(20)), (id(2), Some(80))]);
     assert_eq!(reason(&v, 1), "starts ~01:20Z: next, 2 of 3 free");
     assert_eq!(reason(&v, 2), "starts ~02:20Z: 1 ahead");

@@ -1,7 +1,7 @@
 //! Nodes that vClusters lend each other, in whole plans.
 
 use crate::tests::{NOW, id, node, pending, placed, vcluster, view, with_plan};
-use crate::{Outlook, Plan, View, explain, misfit};
+use crate::{Outlook, View, explain, misfit};
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{
@@ -51,7 +51,7 @@ fn lent(allocations: Vec<Allocation>) -> View {
 }
 
 fn preempted(view: &View) -> Vec<(AllocationId, Vec<AllocationId>)> {
-    let all = with_plan(view, NOW, Plan::preemptions);
+    let all = with_plan(view, NOW, |plan| plan.preemptions());
     all.into_iter().map(|(_, of)| (of.beneficiary, of.victims.into_iter().map(|(id, _)| id).collect())).collect()
 }
 

@@ -4,7 +4,7 @@ use crate::backfill_tests::{HALF, began, lasting, placed, reason, summary};
 use crate::order::Ordered;
 use crate::plan::Decision;
 use crate::tests::{NOW, id, pending, shared, vcluster, view, with_plan};
-use crate::{Plan, State, View, WhyNot, explain, place_newcomer, waiting_in};
+use crate::{State, View, WhyNot, explain, place_newcomer, waiting_in};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, AllocationId, Drain, Epoch, Leaving, NodeId, ReplicaOf, Resources, Scaling, SchedulerKind};
 use proptest::prelude::*;
@@ -19,12 +19,12 @@ fn scaling(work: Allocation) -> Allocation {
 }
 
 /// A service whose replicas want a core each; the nodes have two.
-fn service(n: u64, at: u64) -> Allocation {
+pub(crate) fn service(n: u64, at: u64) -> Allocation {
     scaling(shared(n, 1, at, 1))
 }
 
 /// A replica as the ledger makes it.
-fn replica(n: u64, of: &Allocation, number: u32) -> Allocation {
+pub(crate) fn replica(n: u64, of: &Allocation, number: u32) -> Allocation {
     let replica = Some(Box::new(ReplicaOf { service: of.id, number }));
     Allocation { replica, spec: of.spec.clone(), ..pending(n, 1, 5 * u64::from(number)) }
 }
@@ -95,8 +95,7 @@ fn a_replica_for_which_there_is_no_other_node_stops_nothing_behind_it() {
         spec_of(allocation).vcluster = "fifo".into();
     }
     let decision = |v: &View, n| {
-        let of = |plan: &Plan<'_>| plan.planned.iter().find(|planned| planned.allocation.id == id(n)).unwrap().decision.clone();
-        with_plan(v, NOW, of)
+        with_plan(v, NOW, |plan| plan.planned.iter().find(|planned| planned.allocation.id == id(n)).unwrap().decision.clone())
     };
     assert_eq!(decision(&v, 7), Decision::NoOtherNode);
     assert!(summary(&v, 7).ends_with("; each node that is free has a replica of it already"), "{}", summary(&v, 7));

@@ -661,7 +661,7 @@ fn claimed(view: &View) -> Vec<AllocationId> {
     place(view, |_| Some(1)).iter().map(|claim| claim.allocation).collect()
 }
 
-fn parent(n: u64, condition: DependencyCondition, state: ParentState) -> Parent {
+pub(crate) fn parent(n: u64, condition: DependencyCondition, state: ParentState) -> Parent {
     Parent { on: id(n), condition, name: format!("job{n}"), asked_for_it: false, output: None, state }
 }
 

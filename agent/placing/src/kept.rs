@@ -14,10 +14,7 @@ impl Kept {
     ///
     /// # Errors
     /// The work panicked: then nothing of the state is used again. Or the agent is stopping.
-    pub async fn with<T: Send + 'static>(
-        &mut self,
-        work: impl FnOnce(&mut State) -> T + Send + 'static,
-    ) -> Result<(T, &State), JoinError> {
+    pub async fn with<T: Send + 'static>(&mut self, work: impl FnOnce(&mut State) -> T + Send + 'static) -> Result<(T, &State), JoinError> {
         let mut state = self.0.take().unwrap_or_default();
         let working = beside(move || {
             let result = work(&mut state);
