@@ -757,7 +757,7 @@ proptest! {
         for (at, allocation) in all.iter_mut().enumerate() {
             spec_of(allocation).tenant.clone_from(&tenant);
             spec_of(allocation).walltime = (at % 4 > 0).then(|| std::time::Duration::from_secs(at as u64 * 10_000));
-            if at % 3 == 0 {
+            if at.is_multiple_of(3) {
                 allocation.excluded = (1..=excluded).map(|n| crate::tests::excluded(&format!("n{n}"))).collect();
             }
         }
