@@ -1,7 +1,7 @@
 //! Backfill: exact plans, and a simulation in virtual time.
 
 use crate::plan::plan_within;
-use crate::tests::{NOW, id, node, owned_by, pending, plan, running_on, shared, vcluster, view};
+use crate::tests::{NOW, id, node, owned_by, pending, running_on, shared, vcluster, view, with_plan};
 use crate::why_not::why_not;
 use crate::{Holdings, Outlook, Plan, RESERVATIONS_MAX, State, View, explain, waiting_in};
 use lattice_model::claim::ClaimShare;
@@ -32,13 +32,14 @@ pub(crate) fn began(mut allocation: Allocation, node: &str, minutes_ago: u64) ->
 }
 
 pub(crate) fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
-    let claims = plan(view, NOW).claims(|_| Some(1));
+    let claims = with_plan(view, NOW, |plan| plan.claims(|_| Some(1)));
     claims.into_iter().map(|c| (c.allocation, c.shares.iter().map(|s| s.node.to_string()).collect())).collect()
 }
 
 /// The minutes from now to each expected start.
 pub(crate) fn starts(view: &View) -> Vec<(AllocationId, Option<u64>)> {
-    plan(view, NOW).expected_starts().map(|(id, start)| (id, start.map(|start| start.since_ms(NOW) / MINUTE_MS))).collect()
+    let minutes = |(id, start): (AllocationId, Option<Timestamp>)| (id, start.map(|start| start.since_ms(NOW) / MINUTE_MS));
+    with_plan(view, NOW, |plan| plan.expected_starts().map(minutes).collect())
 }
 
 pub(crate) fn reason(view: &View, n: u64) -> String {
@@ -59,7 +60,7 @@ fn one_of_three_is_held(behind: Vec<Allocation>) -> View {
 fn work_that_ends_before_a_reservation_begins_now_and_longer_work_waits() {
     let v = one_of_three_is_held(vec![lasting(pending(2, 1, 20), 21), lasting(pending(3, 1, 30), 20), pending(4, 1, 40)]);
     assert_eq!(placed(&v), [(id(3), vec!["n2".into()]), (id(4), vec!["n3".into()])]);
-    assert_eq!(plan(&v, NOW).backfilled(), BTreeSet::from([id(3), id(4)]));
+    assert_eq!(with_plan(&v, NOW, |plan| plan.backfilled()), BTreeSet::from([id(3), id(4)]));
     assert_eq!(starts(&v), [(id(1), Some(20)), (id(2), Some(80))]);
     assert_eq!(reason(&v, 1), "starts ~01:20Z: next, 2 of 3 free");
     assert_eq!(reason(&v, 2), "starts ~02:20Z: 1 ahead");
@@ -448,7 +449,8 @@ impl Simulation {
         let (claims, starts): (Vec<Claim>, Vec<_>) = (planned.claims(|_| Some(1)), planned.expected_starts().collect());
         self.assert_same_rules(&planned);
         // What is kept from earlier plans changes nothing.
-        let again = plan(&self.view, now);
+        let made = State::from(self.view.clone());
+        let again = crate::plan(&made, now);
         assert_eq!(
             format!("{claims:?} {starts:?}"),
             format!("{:?} {:?}", again.claims(|_| Some(1)), again.expected_starts().collect::<Vec<_>>())

@@ -1,6 +1,6 @@
 //! Nodes that vClusters lend each other, in whole plans.
 
-use crate::tests::{NOW, id, node, pending, placed, plan, vcluster, view};
+use crate::tests::{NOW, id, node, pending, placed, vcluster, view, with_plan};
 use crate::{Outlook, View, explain, misfit};
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::test_builders::spec_of;
@@ -51,7 +51,7 @@ fn lent(allocations: Vec<Allocation>) -> View {
 }
 
 fn preempted(view: &View) -> Vec<(AllocationId, Vec<AllocationId>)> {
-    let all = plan(view, NOW).preemptions();
+    let all = with_plan(view, NOW, |plan| plan.preemptions());
     all.into_iter().map(|(_, of)| (of.beneficiary, of.victims.into_iter().map(|(id, _)| id).collect())).collect()
 }
 
@@ -219,8 +219,7 @@ proptest! {
         };
         let of_lender = |v: &View| -> Vec<_> { placed(v).into_iter().filter(|(placed, _)| lenders.iter().any(|a| a.id == *placed)).collect() };
         let starts = |v: &View| -> Vec<(AllocationId, Option<Timestamp>)> {
-            let plan = plan(v, NOW);
-            plan.expected_starts().filter(|(id, _)| lenders.iter().any(|a| a.id == *id)).collect()
+            with_plan(v, NOW, |plan| plan.expected_starts().filter(|(id, _)| lenders.iter().any(|a| a.id == *id)).collect())
         };
         let (alone, with) = (view(vec![]), view(borrowers));
         prop_assert_eq!(of_lender(&alone), of_lender(&with));

@@ -132,6 +132,12 @@ impl Classes {
         self.in_use -= usize::from(self.members[class] == 0);
     }
 
+    /// How much of each class waits, and of how many of them work waits.
+    #[cfg(test)]
+    pub fn counts(&self) -> (&[usize], usize) {
+        (&self.members, self.in_use)
+    }
+
     /// Whether most classes are of no use any more.
     pub fn are_too_many(&self) -> bool {
         self.all.len() > KEPT_MIN.max(KEPT_FACTOR_MAX * self.in_use)

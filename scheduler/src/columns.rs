@@ -113,6 +113,9 @@ impl Columns {
         assert_eq!((&self.conformance_group, &self.topology_group), (&other.conformance_group, &other.topology_group));
         assert_eq!((&self.kind, &self.kinds, &self.has_drifted), (&other.kind, &other.kinds, &other.has_drifted));
         assert_eq!((&self.up, &self.leaving, self.gpus_most), (&other.up, &other.leaving, other.gpus_most));
+        assert_eq!((&self.alive, &self.claimable), (&other.alive, &other.claimable));
+        assert_eq!((self.conformance_groups, self.topology_groups), (other.conformance_groups, other.topology_groups));
+        assert_eq!(self.alike, other.alike);
     }
 }
 

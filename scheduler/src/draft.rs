@@ -43,7 +43,8 @@ pub struct Draft<'a> {
     pub vacant: NodeSet,
     /// Those of them of which nothing is held, now or later.
     pub untouched: Untouched<'a>,
-    /// Those in service of which all is held, by what the state has of them: see [`crate::held::Held::full`].
+    /// Those in service of which what ends last leaves no core ([`crate::held::Held::full`]), and of which
+    /// this plan holds nothing more, and nothing is held whose end is counted from now.
     pub full: NodeSet,
     pub floors: Floors,
     /// The nodes of which this plan has reserved something for later.

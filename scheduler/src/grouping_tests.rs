@@ -1,6 +1,6 @@
 //! Topology groups and ranges of numbers of nodes, in whole plans.
 
-use crate::tests::{NOW, id, pending, plan, running_on, view};
+use crate::tests::{NOW, id, pending, running_on, view, with_plan};
 use crate::{Sooner, View, explain};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, AllocationId, Factor, Resources, Tenant, Timestamp, Topology};
@@ -41,13 +41,14 @@ fn in_groups(groups: &str, allocations: Vec<Allocation>) -> View {
 }
 
 fn placed(view: &View) -> Vec<(AllocationId, Vec<String>)> {
-    let claims = plan(view, NOW).claims(|_| Some(1));
+    let claims = with_plan(view, NOW, |plan| plan.claims(|_| Some(1)));
     claims.into_iter().map(|c| (c.allocation, c.shares.iter().map(|s| s.node.to_string()).collect())).collect()
 }
 
 /// The minutes from now to each expected start.
 fn starts(view: &View) -> Vec<(AllocationId, Option<u64>)> {
-    plan(view, NOW).expected_starts().map(|(id, start)| (id, start.map(|start| start.since_ms(NOW) / MINUTE_MS))).collect()
+    let minutes = |(id, start): (AllocationId, Option<Timestamp>)| (id, start.map(|start| start.since_ms(NOW) / MINUTE_MS));
+    with_plan(view, NOW, |plan| plan.expected_starts().map(minutes).collect())
 }
 
 fn fitness(view: &View, n: u64) -> Option<f64> {

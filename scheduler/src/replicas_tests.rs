@@ -3,7 +3,7 @@
 use crate::backfill_tests::{HALF, began, lasting, placed, reason, summary};
 use crate::order::Ordered;
 use crate::plan::Decision;
-use crate::tests::{NOW, id, pending, plan, shared, vcluster, view};
+use crate::tests::{NOW, id, pending, shared, vcluster, view, with_plan};
 use crate::{State, View, WhyNot, explain, place_newcomer, waiting_in};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, AllocationId, Drain, Epoch, Leaving, NodeId, ReplicaOf, Resources, Scaling, SchedulerKind};
@@ -19,12 +19,12 @@ fn scaling(work: Allocation) -> Allocation {
 }
 
 /// A service whose replicas want a core each; the nodes have two.
-fn service(n: u64, at: u64) -> Allocation {
+pub(crate) fn service(n: u64, at: u64) -> Allocation {
     scaling(shared(n, 1, at, 1))
 }
 
 /// A replica as the ledger makes it.
-fn replica(n: u64, of: &Allocation, number: u32) -> Allocation {
+pub(crate) fn replica(n: u64, of: &Allocation, number: u32) -> Allocation {
     let replica = Some(Box::new(ReplicaOf { service: of.id, number }));
     Allocation { replica, spec: of.spec.clone(), ..pending(n, 1, 5 * u64::from(number)) }
 }
@@ -94,7 +94,9 @@ fn a_replica_for_which_there_is_no_other_node_stops_nothing_behind_it() {
     for allocation in v.allocations.values_mut() {
         spec_of(allocation).vcluster = "fifo".into();
     }
-    let decision = |v: &View, n| plan(v, NOW).planned.into_iter().find(|planned| planned.allocation.id == id(n)).unwrap().decision;
+    let decision = |v: &View, n| {
+        with_plan(v, NOW, |plan| plan.planned.iter().find(|planned| planned.allocation.id == id(n)).unwrap().decision.clone())
+    };
     assert_eq!(decision(&v, 7), Decision::NoOtherNode);
     assert!(summary(&v, 7).ends_with("; each node that is free has a replica of it already"), "{}", summary(&v, 7));
     assert_eq!(reason(&v, 7), "each free node has a replica of it");
@@ -179,7 +181,8 @@ proptest! {
     /// Neither now nor later, by what is known of the ends of work.
     #[test]
     fn no_plan_has_two_replicas_of_a_service_on_one_node(v in a_view()) {
-        let plan = plan(&v, NOW);
+        let state = State::from(v.clone());
+        let plan = crate::plan(&state, NOW);
         for spans in &plan.state.spans {
             for (at, one) in spans.iter().enumerate() {
                 for other in &spans[at + 1..] {

@@ -122,10 +122,8 @@ fn earliest_by_end(
 ) -> Option<(u64, Vec<usize>)> {
     let wanted = allocation.spec.nodes as usize;
     let is_any_choice = class.groups_max(allocation) == grouping::ANY && !allocation.spec.constraints.conformance;
-    // A share without a core may have a part of a full node.
-    let needs_core = allocation.spec.share.is_none_or(|share| share.cores > 0);
     let are_enough = state.columns.up.and_len(&class.candidates) >= wanted && wanted > 0;
-    if !is_any_choice || !needs_core || !are_enough || quotas.depend_on_nodes(allocation) {
+    if !is_any_choice || !are_enough || quotas.depend_on_nodes(allocation) {
         return None;
     }
     let others = state.columns.up.and_without(&class.candidates, &state.full);

@@ -2,8 +2,8 @@
 
 use crate::backfill_tests::{HALF, began, lasting, placed, reason, starts, summary};
 use crate::span::Span;
-use crate::tests::{NOW, id, owned_by, pending, plan, shared, view};
-use crate::{View, WhyNot, explain};
+use crate::tests::{NOW, id, owned_by, pending, shared, view, with_plan};
+use crate::{State, View, WhyNot, explain, plan};
 use lattice_model::test_builders::spec_of;
 use lattice_model::{Allocation, AllocationId, Epoch, Leaving, NodeId, Resources, SharePolicy, WorkOwner};
 use proptest::prelude::*;
@@ -137,7 +137,7 @@ fn assert_claims_are_accepted(view: &View) -> Result<(), TestCaseError> {
     for allocation in view.allocations.values() {
         allocation.nodes().for_each(|node| holders.entry(node.clone()).or_default().push(allocation.id));
     }
-    for claim in plan(view, NOW).claims(|_| Some(1)) {
+    for claim in with_plan(view, NOW, |plan| plan.claims(|_| Some(1))) {
         for share in claim.shares {
             let there = holders.entry(share.node).or_default();
             prop_assert!(!there.iter().any(|holder| is_apart(view, claim.allocation, *holder)));
@@ -150,7 +150,8 @@ fn assert_claims_are_accepted(view: &View) -> Result<(), TestCaseError> {
 /// No two that the policy keeps apart have the node at the same time, of which at least one begins
 /// now or has begun. A reservation whose start is not known is in the way of none that has an end.
 fn assert_never_together(view: &View) -> Result<(), TestCaseError> {
-    for spans in &plan(view, NOW).state.spans {
+    let state = State::from(view.clone());
+    for spans in &plan(&state, NOW).state.spans {
         for (at, one) in spans.iter().enumerate() {
             for other in &spans[at + 1..] {
                 let meet = one.start_ms < other.end_ms && other.start_ms < one.end_ms;
@@ -164,8 +165,7 @@ fn assert_never_together(view: &View) -> Result<(), TestCaseError> {
 }
 
 fn decisions(view: &View) -> String {
-    let planned = plan(view, NOW);
-    format!("{:?} {:?}", planned.claims(|_| Some(1)), planned.expected_starts().collect::<Vec<_>>())
+    with_plan(view, NOW, |plan| format!("{:?} {:?}", plan.claims(|_| Some(1)), plan.expected_starts().collect::<Vec<_>>()))
 }
 
 proptest! {

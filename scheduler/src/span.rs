@@ -32,7 +32,7 @@ pub struct Span {
     pub end_ms: u64,
     pub amount: Resources,
     pub by: AllocationId,
-    /// Whose it is: see [`Owners`].
+    /// Whose it is: see [`crate::owners::Owners`].
     pub who: u32,
     /// The service of which it is a replica, if it is one.
     pub replica_of: Option<AllocationId>,
@@ -46,8 +46,8 @@ pub struct Span {
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub amount: Resources,
-    /// Whose it would be: see [`Owners`]. Nothing of anybody else may hold a part of the node at the
-    /// same time.
+    /// Whose it would be: see [`crate::owners::Owners`]. Nothing of anybody else may hold a part of the
+    /// node at the same time.
     pub who: u32,
     /// The service of which it would be a replica, if it is one. No other replica of it may hold a part
     /// of the node at the same time.

@@ -9,7 +9,11 @@
 //! A state is a function of its view alone: one that has followed any history plans the same as one that
 //! is made from the last view. [`State::apply`] finds the records that differ by comparing which ones both
 //! views share, and takes only these. Where the columns of nodes or the rules change (nodes come or go,
-//! are registered otherwise, or a vCluster changes), everything is made anew.
+//! are registered otherwise, or a vCluster changes), or most allocations do, everything is made anew.
+//!
+//! A state that follows shares records with the views that it was given, and never their maps: while
+//! another copy of a map exists, whoever changes the map has to copy it first, and that is the watch, which
+//! others wait for.
 //!
 //! Nothing here depends on the time: what does is counted by each plan (see `draft`).
 
@@ -50,17 +54,29 @@ impl From<View> for State {
 }
 
 impl State {
+    /// The view that it plans from.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
     /// Follows to a newer view of the cluster, or to any other: afterwards it plans as one that is made from
     /// that view.
     pub fn apply(&mut self, view: View) {
         let nodes = self.view.nodes.changes(&view.nodes);
         let are_rules_equal = self.view.vclusters == view.vclusters && self.view.share_policy == view.share_policy;
         if !are_rules_equal || !nodes.iter().all(stays_alike) {
-            *self = Self::from(view);
+            self.make_anew(view);
             return;
         }
         let allocations = self.view.allocations.changes(&view.allocations);
-        self.view = view;
+        if allocations.len() > self.view.allocations.len().max(view.allocations.len()) / 2 {
+            self.make_anew(view);
+            return;
+        }
+        let (mut own_nodes, mut own_allocations) = (std::mem::take(&mut self.view.nodes), std::mem::take(&mut self.view.allocations));
+        own_nodes.follow(&nodes, |node| &node.id);
+        own_allocations.follow(&allocations, |allocation| &allocation.id);
+        self.view = View { nodes: own_nodes, allocations: own_allocations, ..view };
         for (_, node) in nodes {
             let Some(node) = node else { continue };
             let Some(at) = self.columns.index.get(&node.id).copied() else { continue };
@@ -74,6 +90,12 @@ impl State {
         if self.classes.are_too_many() {
             self.number_classes();
         }
+    }
+
+    fn make_anew(&mut self, mut view: View) {
+        view.nodes.unshare();
+        view.allocations.unshare();
+        *self = Self::from(view);
     }
 
     fn add(&mut self, allocation: &Arc<Allocation>) {

@@ -62,12 +62,10 @@ impl<K: Ord + Clone, V: Clone> Table<K, V> {
     }
 
     /// What a newer table has that this one has not, by key: the records that differ, each before and
-    /// after. Records that both share are equal without a look at them.
+    /// after. Records that both share are equal without a look at them. None of this table's records is
+    /// freed while it is compared, so no other record has its address.
     pub(crate) fn changes(&self, newer: &Self) -> Vec<Changed<V>> {
         let mut changes = Vec::new();
-        if Arc::ptr_eq(&self.0, &newer.0) {
-            return changes;
-        }
         let (mut before, mut after) = (self.0.iter().peekable(), newer.0.iter().peekable());
         loop {
             let order = match (before.peek(), after.peek()) {
@@ -84,6 +82,29 @@ impl<K: Ord + Clone, V: Clone> Table<K, V> {
             let old = if order.is_le() { before.next() } else { None };
             let new = if order.is_ge() { after.next() } else { None };
             changes.push((old.map(|(_, record)| Arc::clone(record)), new.map(|(_, record)| Arc::clone(record))));
+        }
+    }
+
+    /// Copies the map if other tables share it, so that a change of these copies nothing.
+    pub(crate) fn unshare(&mut self) {
+        Arc::make_mut(&mut self.0);
+    }
+
+    /// Whether a change of one of them copies the map.
+    #[cfg(test)]
+    pub(crate) fn shares_map(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Makes these [changes](Self::changes). `key_of` gives the key of a record.
+    pub(crate) fn follow(&mut self, changes: &[Changed<V>], key_of: impl Fn(&V) -> &K) {
+        let records = Arc::make_mut(&mut self.0);
+        for (before, after) in changes {
+            match (before, after) {
+                (_, Some(after)) => drop(records.insert(key_of(after).clone(), Arc::clone(after))),
+                (Some(before), None) => drop(records.remove(key_of(before))),
+                (None, None) => {}
+            }
         }
     }
 
@@ -166,6 +187,7 @@ mod tests {
         assert_eq!(copy.iter().collect::<Vec<_>>(), [(&1, &"one".to_owned()), (&2, &"two".to_owned())]);
         assert_eq!((&copy[&2], copy.len(), table.contains_key(&2)), (&"two".to_owned(), 2, false));
     }
+
     #[test]
     fn changes_are_what_two_tables_do_not_share() {
         let before: Table<u8, char> = [(1, 'a'), (2, 'b'), (4, 'd'), (6, 'f')].into();
@@ -180,5 +202,24 @@ mod tests {
         after.insert(7, 'g');
         assert_eq!(changes(&after), [(Some('b'), Some('B')), (None, Some('c')), (Some('f'), None), (None, Some('g'))]);
         assert_eq!(changes(&Table::default()).len(), 4);
+    }
+
+    #[test]
+    fn a_table_that_followed_has_the_same_records_and_shares_no_map() {
+        let table = |keys: &[u8]| keys.iter().map(|key| (*key, *key)).collect::<Table<u8, u8>>();
+        let mut newer = table(&[2, 3, 5]);
+        let mut own = newer.clone();
+        own.unshare();
+        assert!(!own.shares_map(&newer) && own.changes(&newer).is_empty());
+        newer.remove(&2);
+        newer.insert(4, 4);
+        newer.insert(5, 5);
+        let changes = own.changes(&newer);
+        assert_eq!(changes.len(), 3);
+        own.follow(&changes, |record| record);
+        assert!(own.changes(&newer).is_empty() && own == newer && !own.shares_map(&newer));
+        let map = Arc::as_ptr(&own.0);
+        own.unshare();
+        assert_eq!(Arc::as_ptr(&own.0), map, "what nobody shares is not copied");
     }
 }

@@ -37,13 +37,15 @@ pub(crate) fn view(nodes: u64, allocations: Vec<Allocation>) -> View {
 /// When the tests plan, an hour after the first moment.
 pub(crate) const NOW: Timestamp = Timestamp(3_600_000);
 
-/// The plan of a state that is made from this view, and stays as long as the tests run.
-pub(crate) fn plan(view: &View, now: Timestamp) -> Plan<'static> {
-    crate::plan(Box::leak(Box::new(State::from(view.clone()))), now)
+/// What `look` finds in the plan of a state that is made from this view.
+pub(crate) fn with_plan<R>(view: &View, now: Timestamp, look: impl FnOnce(&Plan<'_>) -> R) -> R {
+    let state = State::from(view.clone());
+    let plan = plan(&state, now);
+    look(&plan)
 }
 
 fn place(view: &View, token_of: impl Fn(&str) -> Option<u64>) -> Vec<Claim> {
-    plan(view, NOW).claims(token_of)
+    with_plan(view, NOW, |plan| plan.claims(token_of))
 }
 
 fn explain(view: &View, allocation: &Allocation) -> Explanation {
@@ -659,7 +661,7 @@ fn claimed(view: &View) -> Vec<AllocationId> {
     place(view, |_| Some(1)).iter().map(|claim| claim.allocation).collect()
 }
 
-fn parent(n: u64, condition: DependencyCondition, state: ParentState) -> Parent {
+pub(crate) fn parent(n: u64, condition: DependencyCondition, state: ParentState) -> Parent {
     Parent { on: id(n), condition, name: format!("job{n}"), asked_for_it: false, output: None, state }
 }
 
@@ -755,7 +757,7 @@ proptest! {
         for (at, allocation) in all.iter_mut().enumerate() {
             spec_of(allocation).tenant.clone_from(&tenant);
             spec_of(allocation).walltime = (at % 4 > 0).then(|| std::time::Duration::from_secs(at as u64 * 10_000));
-            if at % 3 == 0 {
+            if at.is_multiple_of(3) {
                 allocation.excluded = (1..=excluded).map(|n| crate::tests::excluded(&format!("n{n}"))).collect();
             }
         }

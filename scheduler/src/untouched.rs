@@ -36,7 +36,7 @@ pub struct More {
 }
 
 /// All nodes in groups of alike ones. This stays from one plan to the next.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Alike {
     groups: Vec<(Likeness, Vec<usize>)>,
     /// The group of each node.

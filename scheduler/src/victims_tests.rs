@@ -1,7 +1,7 @@
 //! Which work is preempted for which.
 
 use crate::View;
-use crate::tests::{NOW, id, pending, placed, plan, vcluster, view};
+use crate::tests::{NOW, id, pending, placed, vcluster, view, with_plan};
 use lattice_model::constraint::CHECKPOINTS;
 use lattice_model::test_builders::spec_of;
 use lattice_model::{
@@ -74,7 +74,7 @@ fn unreleased(view: &View) -> Option<NodeId> {
 }
 
 fn preempted(view: &View) -> Vec<(AllocationId, Vec<AllocationId>)> {
-    let all = plan(view, NOW).preemptions();
+    let all = with_plan(view, NOW, |plan| plan.preemptions());
     all.into_iter().map(|(_, of)| (of.beneficiary, of.victims.into_iter().map(|(id, _)| id).collect())).collect()
 }
 

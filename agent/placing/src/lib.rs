@@ -18,13 +18,15 @@
 mod breaks;
 mod claiming;
 mod counts;
+mod kept;
 mod pace;
 
 pub use counts::{ClaimResult, Rounds};
 
-use breaks::{Breaks, beside};
+use breaks::Breaks;
 use claiming::Claiming;
 use futures::StreamExt;
+use kept::Kept;
 use lattice_ledger::{Action, PreemptFor, scheduler_lease};
 use lattice_membership::Membership;
 use lattice_membership::cluster::Cluster;
@@ -32,7 +34,7 @@ use lattice_model::checkpoint::DEADLINE_MS_DEFAULT;
 use lattice_model::{Allocation, AllocationId, AllocationSpec, Claim, DEFAULT_VCLUSTER, NodeId, NodeState, Principal, Revision};
 use lattice_quorum_client::wire::{Answer, Claimed, Refusal, Request};
 use lattice_quorum_client::{CallError, QuorumClient};
-use lattice_scheduler::{PreemptedFor, State};
+use lattice_scheduler::{PreemptedFor, View};
 use pace::Pace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -134,7 +136,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
     let mut asked = BTreeSet::new();
     let mut renew = tokio::time::interval(ttl / 3);
     let mut pace = Pace::default();
-    let mut state = State::default();
+    let mut kept = Kept::default();
     let mut breaks = Breaks::default();
     // The revision of the last claim. Until this time, no plan is made before the watch shows it.
     let mut unseen = (Revision(0), Instant::now());
@@ -156,7 +158,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
             asked.clear();
             held.send_replace(Leases::new());
             rounds.set_depths(&BTreeMap::new());
-            state = State::default();
+            kept.forget();
             release_all(&me, &quorum, std::mem::take(&mut leases)).await;
             continue;
         }
@@ -171,7 +173,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         held.send_replace(leases.clone());
         let tokens: BTreeMap<&str, u64> = leases.iter().filter(|(_, l)| l.ours).map(|(name, l)| (name.as_str(), l.token)).collect();
         if tokens.is_empty() {
-            state = State::default();
+            kept.forget();
             rounds.set_depths(&BTreeMap::new());
             continue;
         }
@@ -190,7 +192,7 @@ pub async fn run(me: NodeId, quorum: QuorumClient, placing: Placing, lease_ms: u
         if due.is_empty() {
             continue;
         }
-        let round = propose(&frozen, &due, &quorum, &cluster, &rounds, &mut state).await;
+        let round = propose(frozen, &due, &quorum, &cluster, &rounds, &mut kept).await;
         if let Some(error) = &round.broken {
             rounds.record_failure();
             let pause = breaks.begin(Instant::now());
@@ -322,7 +324,7 @@ fn acquired(answer: Result<Answer, CallError>, lease: &str) -> LeaseResult {
 }
 
 /// How many allocations wait in each of these queues.
-fn depths<'a>(view: &lattice_scheduler::View, tokens: &BTreeMap<&'a str, u64>) -> BTreeMap<&'a str, u64> {
+fn depths<'a>(view: &View, tokens: &BTreeMap<&'a str, u64>) -> BTreeMap<&'a str, u64> {
     let mut depths: BTreeMap<&str, u64> = tokens.keys().map(|name| (*name, 0)).collect();
     for allocation in view.allocations.values().filter(|a| a.waits()) {
         if let Some(depth) = depths.get_mut(view.queue_of(allocation)) {
@@ -347,15 +349,15 @@ struct Round {
 
 /// Proposes the claims of one round.
 async fn propose(
-    view: &lattice_scheduler::View,
+    view: View,
     tokens: &BTreeMap<&str, u64>,
     quorum: &QuorumClient,
     cluster: &watch::Receiver<Arc<Cluster>>,
     rounds: &Rounds,
-    state: &mut State,
+    kept: &mut Kept,
 ) -> Round {
     let began = Instant::now();
-    let (claims, preemptions) = match planned(view, tokens, state).await {
+    let ((claims, preemptions), view) = match planned(view, tokens, kept).await {
         Ok(planned) => planned,
         // Without a panic, the agent is stopping.
         Err(error) => return Round { broken: error.is_panic().then(|| error.to_string()), ..Round::default() },
@@ -392,23 +394,19 @@ async fn propose(
 /// Claims, and what is preempted with the queue that it is preempted for.
 type Proposals = (Vec<Claim>, Vec<(String, PreemptedFor)>);
 
-/// What the plan of this view has to propose with these leases. A plan takes up to half a second of a
-/// processor in a large cluster, so it runs beside the other tasks. `state` follows to the view: it
-/// takes the records that differ from those of the last plan. After a panic, nothing of it is used again.
-async fn planned(view: &lattice_scheduler::View, tokens: &BTreeMap<&str, u64>, state: &mut State) -> Result<Proposals, JoinError> {
-    let view = view.clone();
+/// What the plan of this view has to propose with these leases, and the view as the state has it. A plan
+/// takes up to half a second of a processor in a large cluster, so it runs beside the other tasks. The
+/// state follows to the view: it takes the records that differ from those of the last plan. The view itself
+/// is dropped then: as long as it exists, the watch has to copy the maps that it shares with it.
+async fn planned<'k>(view: View, tokens: &BTreeMap<&str, u64>, kept: &'k mut Kept) -> Result<(Proposals, &'k View), JoinError> {
     let tokens: BTreeMap<String, u64> = tokens.iter().map(|(queue, token)| ((*queue).to_owned(), *token)).collect();
-    let mut kept = std::mem::take(state);
-    let planning = beside(move || {
-        kept.apply(view);
-        let plan = lattice_scheduler::plan(&kept, lattice_agent_common::clock::now());
-        let planned = (plan.claims(|queue| tokens.get(queue).copied()), plan.preemptions());
-        drop(plan);
-        (planned, kept)
+    let planning = kept.with(move |state| {
+        state.apply(view);
+        let plan = lattice_scheduler::plan(state, lattice_agent_common::clock::now());
+        (plan.claims(|queue| tokens.get(queue).copied()), plan.preemptions())
     });
-    let (planned, kept) = planning.await?;
-    *state = kept;
-    Ok(planned)
+    let (proposals, state) = planning.await?;
+    Ok((proposals, state.view()))
 }
 
 /// Proposes these claims. One outcome for each; the last ones are missing if the quorum gave none.

@@ -11,7 +11,7 @@ use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, Conformance, Entrypoint, Node, Principal, Resources, Share, SharePhase,
     Timestamp,
 };
-use lattice_scheduler::{Outlook, State, View, plan};
+use lattice_scheduler::{Gossiped, Outlook, State, View, plan};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
@@ -28,8 +28,10 @@ const SIZE: Resources = Resources { cores: 64, memory_bytes: 256 << 30, gpus: 4 
 const GROWTH_NODES: [u32; 3] = [1000, 3000, 10_000];
 const GROWTH_PENDING: [u64; 7] = [100, 300, 1000, 3000, 10_000, 30_000, 100_000];
 const GROWTH_REQUESTS: u64 = 200;
-/// How much of the cluster changes before a plan that is not from nothing: as many end as are submitted.
-const CHANGES: u64 = 100;
+/// What changes of the cluster before a plan that is not from nothing, 100 records: so many allocations end,
+/// as many are submitted, and so many nodes have a newer record.
+const ENDED: u64 = 40;
+const NODES_CHANGED: u32 = 20;
 /// Limits of a plan in milliseconds, and of the memory that it needs in megabytes.
 const FEW_MS: f64 = 100.0;
 const CHANGED_MS: f64 = 5.0;
@@ -107,34 +109,47 @@ fn from_nothing(view: &View) {
     drop(plan(&State::from(view.clone()), NOW));
 }
 
-/// The plan after some work has ended and other work was submitted, by a scheduler that has planned before.
+/// The plan after some changes, by a scheduler that has planned before. As in an agent, the time has the changes
+/// of the watch's tables, the copy of the view, and the end of what is not used any more.
 fn measure_changed(options: &Options, target: Target) -> Result<Figure> {
-    let before = view(NODES, 1000, 1000, NODES - 100);
-    let mut after = before.clone();
-    for number in 0..CHANGES / 2 {
-        after.allocations.remove(&id(number));
-        let Some(like) = before.allocations.get(&id(FIRST_WAITING + number)) else { continue };
-        let new = FIRST_WAITING + 1000 + number;
-        let waiting = Allocation::submitted(id(new), (*like.spec).clone(), like.owner.clone(), Timestamp(2 + 1000 + number));
-        after.allocations.insert(waiting.id, waiting);
-    }
-    let mut state = State::default();
-    let mut times = Vec::new();
+    let (mut state, mut times, mut last) = (State::default(), Vec::new(), View::default());
     for _ in 0..options.rounds() {
         interrupt::check()?;
-        state.apply(before.clone());
+        // What the watch has. Nothing else shares its tables, as when it has been applied.
+        let mut cluster = view(NODES, 1000, 1000, NODES - 100);
+        let gossiped = Gossiped { alive: std::mem::take(&mut cluster.alive), ..Gossiped::default() };
+        state.apply(cluster.with_gossip(gossiped.clone()));
         drop(plan(&state, NOW));
-        // The agent's view of each round is new, too.
-        let next = after.clone();
+        let (nodes, submitted) = changes(&cluster);
         let begun = Instant::now();
-        state.apply(next);
+        for number in 0..ENDED {
+            cluster.allocations.remove(&id(number));
+        }
+        cluster.allocations.extend(submitted.into_iter().map(|allocation| (allocation.id, allocation)));
+        cluster.nodes.extend(nodes.into_iter().map(|node| (node.id.clone(), node)));
+        state.apply(cluster.with_gossip(gossiped.clone()));
         drop(plan(&state, NOW));
         times.push(begun.elapsed().as_secs_f64() * 1e3);
+        last = cluster.with_gossip(gossiped);
     }
     let claims = |state: &State| plan(state, NOW).claims(|_| Some(1));
-    ensure!(claims(&state) == claims(&State::from(after)), "the plan after changes is not that from nothing");
+    ensure!(claims(&state) == claims(&State::from(last)), "the plan after changes is not that from nothing");
     let samples = Samples::of(times, 0).context("nothing was measured")?;
     Ok(Figure::new("the same, after 100 changes", "ms", samples, vec![], Some(target)))
+}
+
+/// Newer records of some nodes, and work that is submitted.
+fn changes(cluster: &View) -> (Vec<Node>, Vec<Allocation>) {
+    let newer = |number: u32| {
+        let node = node(number);
+        Node { report_seq: node.report_seq + 1, ..node }
+    };
+    let submitted = |number: u64| {
+        let like = cluster.allocations.get(&id(FIRST_WAITING + number))?;
+        let at = Timestamp(2 + 1000 + number);
+        Some(Allocation::submitted(id(FIRST_WAITING + 1000 + number), (*like.spec).clone(), like.owner.clone(), at))
+    };
+    ((0..NODES_CHANGED).map(newer).collect(), (0..ENDED).filter_map(submitted).collect())
 }
 
 fn timed(options: &Options, work: impl Fn()) -> Result<Samples> {
