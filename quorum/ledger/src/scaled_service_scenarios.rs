@@ -701,6 +701,26 @@ fn another_target_counts_from_the_next_look_on() {
 }
 
 #[test]
+fn changes_by_another_target_do_not_alternate_with_earlier_ones() {
+    let mut s = story(3, service(1, 3));
+    runs(&mut s, 0, 0);
+    step(&mut s, found(0.95)).unwrap();
+    s.pass(120_000);
+    step(&mut s, want(2)).unwrap();
+    s.pass(600_000);
+    runs(&mut s, 1, 1);
+    step(&mut s, found(0.1)).unwrap();
+    s.pass(300_000);
+    step(&mut s, want(1)).unwrap();
+    assert_eq!(state(&s).alternations, 1);
+    s.done(rescale(bounds(None, Some(4)), 7));
+    assert_eq!(state(&s).alternations, 1, "the target is the same");
+    s.done(rescale(target("0.9"), 7));
+    assert_eq!((state(&s).alternations, state(&s).reading.clone()), (0, None));
+    check(&s);
+}
+
+#[test]
 fn a_suspended_replica_keeps_what_it_has_saved() {
     let mut s = Story::new(2);
     for number in 0..2 {
