@@ -207,8 +207,12 @@ impl Ledger {
         let (Some(was), Some(scaling)) = (before.scaling.as_deref(), service.spec.scaling.as_deref()) else { return };
         let Some(wanted) = service.scaling.as_deref().map(|known| known.wanted) else { return };
         let next = wanted.clamp(scaling.replicas_min, scaling.replicas_max);
-        if scaling.policy != was.policy {
+        let (is_rebounded, is_retargeted) = (scaling.replicas_max != was.replicas_max, scaling.policy != was.policy);
+        if is_retargeted {
             self.change_scaling(context, id, |state, _| (state.reading, state.alternations) = (None, 0));
+        }
+        if let Some(recovery) = self.recovery.as_mut().filter(|recovery| is_rebounded && recovery.adopting.is_some()) {
+            recovery.rebounded.insert(id);
         }
         if next == wanted {
             return;
@@ -371,7 +375,9 @@ impl Ledger {
     /// Once after a recovery, when no node may run what the backup lacks: the services of which replicas
     /// were adopted want what runs, because the lost quorum wanted that.
     pub(super) fn want_adopted(&mut self, context: &mut ApplyContext) {
-        let adopting = self.recovery.as_mut().and_then(|recovery| recovery.adopting.take()).unwrap_or_default();
+        let Some(recovery) = &mut self.recovery else { return };
+        let adopting = recovery.adopting.take().unwrap_or_default();
+        recovery.rebounded.clear();
         for id in adopting.into_iter().filter_map(|(id, decides)| decides.then_some(id)) {
             let Some(service) = self.allocations.get(&id).filter(|service| !service.state.is_terminal()) else { continue };
             let (Some(scaling), Some(known)) = (service.spec.scaling.as_deref(), service.scaling.as_deref()) else { continue };
@@ -410,6 +416,9 @@ impl Ledger {
     /// After a recovery: a node has a replica of this service that was created after the backup. The lost
     /// quorum allowed this many then.
     fn widen_bounds(&mut self, context: &mut ApplyContext, node: &NodeId, service: AllocationId, most: u32) {
+        if self.recovery.as_ref().is_some_and(|recovery| recovery.rebounded.contains(&service)) {
+            return;
+        }
         let live = self.allocations.get(&service).filter(|service| !service.state.is_terminal());
         let Some(spec) = live.map(|service| Arc::clone(&service.spec)) else { return };
         let Some(before) = spec.scaling.as_deref().filter(|scaling| scaling.replicas_max < most) else { return };
