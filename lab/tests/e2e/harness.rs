@@ -185,7 +185,10 @@ fn missing(needs: &[Need]) -> Option<String> {
         }
         Need::Accounts => {
             let is_known = |account: &str| nix::unistd::User::from_name(account).is_ok_and(|known| known.is_some());
-            ["bin", "sys", "games"].into_iter().find(|account| !is_known(account)).map(|account| format!("there is no account {account} here"))
+            ["bin", "sys", "games"]
+                .into_iter()
+                .find(|account| !is_known(account))
+                .map(|account| format!("there is no account {account} here"))
         }
         Need::Hosts => {
             ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))
