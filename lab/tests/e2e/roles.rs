@@ -68,9 +68,9 @@ fn assert_refused(args: &[&str], done: &Finished, pieces: &[&str]) {
 
 /// Submits work of this user that names no tenant: refused, because nobody knows which of these pays.
 fn asks_for_tenant(w: &World, uid: u32, tenants: &str) {
+    let asks = format!("is in {tenants} and has no default: which one pays?");
     for args in [&["submit", "--", "true"][..], &["submit", "--dry-run", "--", "true"]] {
-        let pieces = [&format!("is in {tenants} and has no default: which one pays?"), "give --tenant"];
-        assert_refused_with(2, args, &w.run_as(uid, args), &pieces);
+        assert_refused_with(2, args, &w.run_as(uid, args), &[asks.as_str(), "give --tenant"]);
     }
 }
 
@@ -139,7 +139,7 @@ fn members(w: &World) {
     w.ok(&["admin", "tenant", "member", "remove", "physics", "user:nobody"]);
     for (uid, name) in [(NOBODY, "nobody"), (DAEMON, "daemon")] {
         let no_member = format!("user {name} is no member of tenant \"physics\"");
-        refused_as(w, uid, &["submit", "--tenant", "physics", "--", "true"], &[&no_member]);
+        refused_as(w, uid, &["submit", "--tenant", "physics", "--", "true"], &[no_member.as_str()]);
     }
     w.ok(&["admin", "role", "grant", "tenant-admin", "daemon", "--tenant", "physics"]);
     assert_eq!(tenant_of(w, &submit(w, DAEMON, &["--tenant", "physics"])), "physics");
@@ -206,7 +206,7 @@ fn tenant_admin(w: &World) {
 
     // Groups and defaults are not its own to set.
     let (group, whose) = (format!("group:{}", group_of_nobody()), "a system admin adds groups and sets defaults");
-    for more in [&[group.as_str()][..], &[&group, "--default"], &["user:games", "--default"], &["user:daemon", "--default"]] {
+    for more in [&[group.as_str()][..], &[group.as_str(), "--default"], &["user:games", "--default"], &["user:daemon", "--default"]] {
         refused_as(w, DAEMON, &[&["admin", "tenant", "member", "add", "physics"], more].concat(), &[whose]);
     }
     w.ok(&["admin", "tenant", "member", "add", "physics", &group]);
@@ -280,19 +280,19 @@ fn work_of_operator(w: &World) {
     let lattice = program.display();
     let class = "--preemption-class 9";
     let body = format!(
-        "{lattice} update $LATTICE_ALLOC_ID --name shown; echo name $?\n\
-         {lattice} update $LATTICE_ALLOC_ID {class}; echo class $?\n\
-         {lattice} lease release theirs --token {token}; echo lease $?\n\
+        "{lattice} update $LATTICE_ALLOC_ID --name shown; echo name=$?\n\
+         {lattice} update $LATTICE_ALLOC_ID {class}; echo class=$?\n\
+         {lattice} lease release theirs --token {token}; echo lease=$?\n\
          exec sleep 600"
     );
     let submitted = ["submit", "-o", "name", "--cores=1", "-w", "n1", "--", "/bin/sh", "-c", &body];
     let id = ok_as(w, DAEMON, &submitted).trim().to_owned();
     w.running(&id);
-    w.wait("the three answers", || w.log(&id).contains("lease "));
+    w.wait("the three answers", || w.log(&id).contains("lease="));
     let log = w.log(&id);
     // What its owner may do, it may.
-    let answers: Vec<&str> = log.lines().filter(|line| ["name ", "class ", "lease "].iter().any(|what| line.starts_with(what))).collect();
-    assert_eq!(answers, ["name 0", "class 4", "lease 4"], "{log}");
+    let answers: Vec<&str> = log.lines().filter(|line| ["name=", "class=", "lease="].iter().any(|what| line.starts_with(what))).collect();
+    assert_eq!(answers, ["name=0", "class=4", "lease=4"], "{log}");
     let has_lease = || w.lattice.json(&["lease", "list"]).unwrap().as_array().unwrap().iter().any(|lease| text(lease, "name") == "theirs");
     assert!(has_lease(), "it was not released");
     // Outside of work, the same account has the role.
