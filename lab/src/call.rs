@@ -3,23 +3,29 @@
 //!
 //! Each line of the file names a method and its request in hexadecimal digits: `AllocationService/Get 0a04…`. Each line
 //! of the output has the method, the name of the status, and the first line of its message, separated by tabs. Of an
-//! answer that is a stream, the first message counts.
+//! answer that is a stream, the first message counts. A call that is answered with `Unavailable` is made again, in the
+//! first minute of the run: the agent or its quorum may be busy with something else.
 
 use anyhow::{Context, Result};
 use futures::stream;
 use prost::bytes::{Buf, BufMut};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 /// How long one call may take until its answer begins.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the first message of a stream that has begun is awaited: one that sends nothing yet was not refused.
 const FIRST_MESSAGE_WAIT: Duration = Duration::from_secs(1);
+
+/// For how long after the first call one is made again that is answered with `Unavailable`.
+const RETRIES_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long after such an answer.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The options of the calls.
 #[derive(Clone, Debug, clap::Args)]
@@ -40,15 +46,27 @@ async fn all(options: &Options) -> Result<()> {
     let text = std::fs::read_to_string(&options.file).with_context(|| format!("cannot read {}", options.file.display()))?;
     let endpoint = Endpoint::from_shared(options.endpoint.clone())?;
     let channel = endpoint.connect().await.with_context(|| format!("no agent answers at {}", options.endpoint))?;
+    let retry_until = Instant::now() + RETRIES_TIMEOUT;
     for line in text.lines() {
         let (method, digits) = line.split_once(' ').with_context(|| format!("no request in {line:?}"))?;
         let path = PathAndQuery::try_from(format!("/lattice.v1.{method}"))?;
         let request = bytes(digits)?;
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, call(channel.clone(), path, request)).await;
-        let status = answer.unwrap_or_else(|_| Status::deadline_exceeded("no answer"));
+        let status = repeated(&channel, &path, &request, retry_until).await;
         println!("{method}\t{:?}\t{}", status.code(), status.message().lines().next().unwrap_or_default());
     }
     Ok(())
+}
+
+/// The status of a call that is made until it is answered with something else than `Unavailable`, or until this moment.
+async fn repeated(channel: &Channel, path: &PathAndQuery, request: &[u8], retry_until: Instant) -> Status {
+    loop {
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, call(channel.clone(), path.clone(), request.to_vec())).await;
+        let status = answer.unwrap_or_else(|_| Status::deadline_exceeded("no answer"));
+        if status.code() != Code::Unavailable || Instant::now() >= retry_until {
+            return status;
+        }
+        tokio::time::sleep(RETRY_DELAY).await;
+    }
 }
 
 /// The status of one call; `Ok` with an empty message if it is not refused.

@@ -235,6 +235,8 @@ impl Allocation {
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
         match self.submitted_values.as_deref().cloned() {
             Some(SubmittedValues { name, walltime, preemption_class, tags, scaling }) => {
+                // Older records have none: how a service scales could not be changed then.
+                let scaling = scaling.or_else(|| self.spec.scaling.clone());
                 AllocationSpec { name, walltime, preemption_class, tags, scaling, ..AllocationSpec::clone(&self.spec) } == *spec
             }
             None => *self.spec == *spec,
@@ -251,10 +253,20 @@ impl Allocation {
         self.dag.as_deref().map_or(&self.spec.name, |step| &step.name)
     }
 
-    /// Whether it has begun to run under any of its claims.
+    /// Whether it has begun to run under any of its claims. Of claims that the record does not have any more, it
+    /// is assumed.
     pub fn has_ever_begun(&self) -> bool {
-        let earlier = self.requeue_count > 0 || self.attempts.iter().any(|attempt| attempt.started_at.is_some());
-        self.started_at.is_some() || earlier
+        let earlier = self.attempts.iter().any(|attempt| attempt.started_at.is_some());
+        self.started_at.is_some() || earlier || self.may_have_begun_unrecorded()
+    }
+
+    /// Whether it may have begun under a claim that its record lacks: one that was removed for later ones, or one
+    /// after the backup from which the quorum was recovered.
+    fn may_have_begun_unrecorded(&self) -> bool {
+        let (first, last) = (self.attempts.first(), self.attempts.last());
+        // Those that cannot have run are removed first.
+        let are_removed = first.is_some_and(|attempt| attempt.number > 1) && self.attempts.iter().all(Attempt::may_have_run);
+        are_removed || self.requeue_count > last.map_or(0, |attempt| attempt.number)
     }
 
     /// When it began to run for the first time; `None`: it never did. Of work with many claims, the record
@@ -346,4 +358,57 @@ fn is_zero(count: &u32) -> bool {
 
 fn is_not(flag: &bool) -> bool {
     !flag
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_builders;
+    use uuid::Uuid;
+
+    fn allocation() -> Allocation {
+        Allocation { requeue_count: 1, ..test_builders::allocation(AllocationId(Uuid::from_u128(1))) }
+    }
+
+    fn attempt(number: u32, started_at: Option<u64>) -> Attempt {
+        Attempt {
+            number,
+            epoch: Epoch(u64::from(number)),
+            head: "n1".parse().unwrap(),
+            nodes: "n1".to_owned(),
+            claimed_at: Some(Timestamp(10)),
+            started_at: started_at.map(Timestamp),
+            ended_at: Timestamp(90),
+            reason: EndReason::Exited { code: 1 },
+            by: "quorum".to_owned(),
+        }
+    }
+
+    fn begun(attempts: Vec<Attempt>) -> (bool, Option<u64>) {
+        let allocation = Allocation { attempts, ..allocation() };
+        (allocation.has_ever_begun(), allocation.first_begun_at().map(|at| at.0))
+    }
+
+    #[test]
+    fn only_attempts_that_started_have_begun_and_those_that_are_not_known_may_have() {
+        assert_eq!(begun(vec![attempt(1, None)]), (false, None), "it was preempted while it was prepared");
+        assert_eq!(begun(vec![attempt(1, None), attempt(2, Some(50))]), (true, Some(50)));
+        assert_eq!(begun(vec![attempt(2, None), attempt(3, None)]), (true, Some(90)), "the record lacks its first attempt");
+        let unprepared =
+            Attempt { reason: EndReason::PrologueFailed { node: "n1".parse().unwrap(), why: String::new() }, ..attempt(9, None) };
+        assert_eq!(begun(vec![attempt(2, None), unprepared]), (false, None), "the first attempt cannot have run: it was removed first");
+        assert_eq!(begun(vec![]), (true, Some(0)), "it was requeued after the backup");
+    }
+
+    #[test]
+    fn submitted_values_of_older_records_have_no_scaling() {
+        let mut allocation = allocation();
+        let scaling = Scaling { replicas_min: 1, replicas_max: 3, policy: None, drain: crate::Drain::default() };
+        test_builders::spec_of(&mut allocation).scaling = Some(Box::new(scaling));
+        let submitted = AllocationSpec::clone(&allocation.spec);
+        allocation.submitted_values = Some(Box::new(SubmittedValues { scaling: None, ..SubmittedValues::of(&submitted) }));
+        test_builders::spec_of(&mut allocation).name = "renamed".to_owned();
+        assert!(allocation.was_submitted_as(&submitted));
+        assert!(!allocation.was_submitted_as(&AllocationSpec { scaling: None, ..submitted }));
+    }
 }

@@ -63,6 +63,10 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
     let id = allocation_id(&id)?;
     let submitting = api.submitted.begin(id);
     let group = api.allocation(&caller, &key).await?;
+    // Its refusal names the owner, and the table says the same.
+    if !caller.private {
+        is_own(&group, &user)?;
+    }
     api.check(&caller, &group).await?;
     is_own(&group, &user)?;
     tasks_of(&group)?;

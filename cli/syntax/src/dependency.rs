@@ -13,7 +13,7 @@ pub enum DependencyError {
     NoId,
     #[error(
         "`?` is not supported: all that is named counts, with commas between; for one of several, submit the work with --hold, \
-         and let each of the others run `lattice resume ID`"
+         and let each of the others run `lattice resume ID || true`"
     )]
     AnyOf,
     #[error(transparent)]

@@ -102,8 +102,8 @@ fn found(w: &World) {
     assert_eq!(w.ok(&["audit", "query", "--limit", "1", "--after", "2", "-o", "name", "-q"]), "3\n");
     let wrong = w.run(&["audit", "query", "--type", "atach"]);
     assert!(wrong.code() == 2 && wrong.err().contains("AttachStarted"), "{} {}", wrong.code(), wrong.err());
-    // Only operators may use it.
-    for what in ["query", "verify", "export"] {
+    // Only operators may use all of it.
+    for what in ["verify", "export"] {
         let done = w.run_as(DAEMON, &["audit", what]);
         assert!(
             done.code() == 4 && done.out().is_empty() && done.err().contains("or an operator's credential"),
@@ -112,6 +112,12 @@ fn found(w: &World) {
             done.err()
         );
     }
+    // Everybody may ask, and sees nothing of others.
+    let done = w.run_as(DAEMON, &["audit", "query", "-o", "json"]);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let seen: Vec<Value> = serde_json::from_str(&done.out()).unwrap();
+    let of_others = seen.iter().find(|record| text(record, "owner") != "daemon" && text(record, "actor") != "daemon");
+    assert_eq!(of_others, None);
 }
 
 fn refused(w: &World) {

@@ -66,6 +66,8 @@ pub enum Need {
     Fuse,
     /// The second cluster level, which debug builds have.
     SecondLevel,
+    /// The accounts `bin`, `sys` and `games`, which most Linux systems have.
+    Accounts,
     /// The tools for members' hosts: `ip` (Debian's package iproute2), `nsenter` and a C compiler.
     Hosts,
 }
@@ -180,6 +182,13 @@ fn missing(needs: &[Need]) -> Option<String> {
         ),
         Need::BlockDevice if !lies_on_block_device(&std::env::temp_dir()) => {
             Some("temporary folders are on no block device here (TMPDIR)".to_owned())
+        }
+        Need::Accounts => {
+            let is_known = |account: &str| nix::unistd::User::from_name(account).is_ok_and(|known| known.is_some());
+            ["bin", "sys", "games"]
+                .into_iter()
+                .find(|account| !is_known(account))
+                .map(|account| format!("there is no account {account} here"))
         }
         Need::Hosts => {
             ["ip", "nsenter", "cc"].iter().find(|p| lattice_lab::machine::find(p).is_none()).map(|p| format!("there is no {p} here"))

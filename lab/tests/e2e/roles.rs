@@ -1,6 +1,6 @@
 //! Roles, members of tenants, and what each caller sees of the audit log, through the CLI.
 
-use crate::harness::{DAEMON, Group, NOBODY, World};
+use crate::harness::{DAEMON, Group, NOBODY, Need, World};
 use crate::telemetry::get;
 use lattice_lab::lattice::text;
 use lattice_lab::process::Finished;
@@ -14,8 +14,9 @@ pub fn trials() -> Vec<Trial> {
     vec![
         ROLES.test("a_tenant_with_members_takes_work_of_these_alone", &[], members),
         ROLES.test("work_that_names_no_tenant_gets_its_owners", &[], default_tenant),
-        ROLES.test("an_admin_of_a_tenant_acts_for_its_work_and_for_nothing_else", &[], tenant_admin),
+        ROLES.test("an_admin_of_a_tenant_acts_for_its_work_and_for_nothing_else", &[Need::Accounts], tenant_admin),
         ROLES.test("an_operator_by_a_role_runs_nodes_until_the_role_is_revoked", &[], operator),
+        ROLES.test("work_of_an_operator_has_no_role", &[], work_of_operator),
         ROLES.test("root_acts_for_itself_where_the_site_says_so", &[], narrowed_root),
         ROLES.test("a_user_sees_own_audit_records_and_a_denied_call_is_one", &[], audit),
         ROLES.test("everybody_sees_what_they_may_do", &[], who_am_i),
@@ -28,6 +29,7 @@ struct Restored<'a>(&'a World);
 impl Drop for Restored<'_> {
     fn drop(&mut self) {
         let _ = self.0.run(&["admin", "limits", "--root-acts-for=everybody"]);
+        let _ = self.0.run(&["lease", "revoke", "theirs"]);
         for args in [&["operator", "daemon"][..], &["operator", "root"], &["tenant-admin", "daemon", "--tenant", "physics"]] {
             let _ = self.0.run(&[&["admin", "role", "revoke"], args].concat());
         }
@@ -61,7 +63,19 @@ fn refused_as(w: &World, uid: u32, args: &[&str], pieces: &[&str]) {
 }
 
 fn assert_refused(args: &[&str], done: &Finished, pieces: &[&str]) {
-    assert_eq!(done.code(), 4, "{args:?}: {}{}", done.out(), done.err());
+    assert_refused_with(4, args, done, pieces);
+}
+
+/// Submits work of this user that names no tenant: refused, because nobody knows which of these pays.
+fn asks_for_tenant(w: &World, uid: u32, tenants: &str) {
+    let asks = format!("is in {tenants} and has no default: which one pays?");
+    for args in [&["submit", "--", "true"][..], &["submit", "--dry-run", "--", "true"]] {
+        assert_refused_with(2, args, &w.run_as(uid, args), &[asks.as_str(), "give --tenant"]);
+    }
+}
+
+fn assert_refused_with(code: i32, args: &[&str], done: &Finished, pieces: &[&str]) {
+    assert_eq!(done.code(), code, "{args:?}: {}{}", done.out(), done.err());
     for piece in pieces {
         assert!(done.err().contains(piece), "{args:?} should say {piece:?}: {}", done.err());
     }
@@ -121,11 +135,20 @@ fn members(w: &World) {
     let change = changes.last().expect("a record");
     assert!(text(change, "detail").contains("physics") && text(change, "detail").contains("user:nobody"), "{change}");
 
+    // Without its last member it takes work of its admins alone.
+    w.ok(&["admin", "tenant", "member", "remove", "physics", "user:nobody"]);
+    for (uid, name) in [(NOBODY, "nobody"), (DAEMON, "daemon")] {
+        let no_member = format!("user {name} is no member of tenant \"physics\"");
+        refused_as(w, uid, &["submit", "--tenant", "physics", "--", "true"], &[no_member.as_str()]);
+    }
+    w.ok(&["admin", "role", "grant", "tenant-admin", "daemon", "--tenant", "physics"]);
+    assert_eq!(tenant_of(w, &submit(w, DAEMON, &["--tenant", "physics"])), "physics");
+    refused_as(w, NOBODY, &["submit", "--tenant", "physics", "--", "true"], &["is no member of tenant"]);
+    w.ok(&["admin", "role", "revoke", "tenant-admin", "daemon", "--tenant", "physics"]);
+
     // By a group.
     let group = format!("group:{}", group_of_nobody());
-    w.ok(&["admin", "tenant", "member", "remove", "physics", "user:nobody"]);
-    assert_eq!(tenant_of(w, &submit(w, DAEMON, &["--tenant", "physics"])), "physics", "without members it takes work of everybody again");
-    w.ok(&["admin", "tenant", "member", "add", "physics", &group]);
+    w.ok(&["admin", "tenant", "member", "add", "physics", &group, "--default"]);
     assert!(w.ok(&["admin", "tenant", "member", "list", "physics"]).contains(&group));
     assert_eq!(tenant_of(w, &submit(w, NOBODY, &[])), "physics");
     refused_as(w, DAEMON, &["submit", "--tenant", "physics", "--", "true"], &why);
@@ -134,11 +157,10 @@ fn members(w: &World) {
 fn default_tenant(w: &World) {
     let _restored = tenants(w);
     w.ok(&["admin", "tenant", "member", "add", "physics", "user:nobody"]);
-    assert_eq!(tenant_of(w, &submit(w, NOBODY, &[])), "physics", "it is the only one");
+    asks_for_tenant(w, NOBODY, "tenant physics");
     assert_eq!(tenant_of(w, &submit(w, DAEMON, &[])), "", "it is a member of none");
     w.ok(&["admin", "tenant", "member", "add", "chemistry", "user:nobody"]);
-    refused_as(w, NOBODY, &["submit", "--", "true"], &["chemistry", "physics", "--tenant"]);
-    refused_as(w, NOBODY, &["submit", "--dry-run", "--", "true"], &["chemistry", "physics", "--tenant"]);
+    asks_for_tenant(w, NOBODY, "tenants chemistry, physics");
     assert_eq!(tenant_of(w, &submit(w, NOBODY, &["--tenant", "physics"])), "physics");
     w.ok(&["admin", "tenant", "member", "add", "chemistry", "user:nobody", "--default"]);
     assert_eq!(tenant_of(w, &submit(w, NOBODY, &[])), "chemistry");
@@ -154,7 +176,7 @@ fn tenant_admin(w: &World) {
     let _restored = tenants(w);
     let free = running(w, &[]);
     w.ok(&["admin", "role", "grant", "tenant-admin", "daemon", "--tenant", "physics"]);
-    w.ok(&["admin", "tenant", "member", "add", "physics", "user:nobody"]);
+    w.ok(&["admin", "tenant", "member", "add", "physics", "user:nobody", "--default"]);
     let listed = w.ok(&["admin", "role", "list"]);
     let row = listed.lines().find(|line| line.contains("tenant-admin")).unwrap_or_else(|| panic!("{listed}"));
     assert!(row.contains("user:daemon") && row.contains("physics"), "{row}");
@@ -179,7 +201,17 @@ fn tenant_admin(w: &World) {
     ok_as(w, DAEMON, &["admin", "tenant", "member", "add", "physics", "user:games"]);
     assert!(ok_as(w, DAEMON, &["admin", "tenant", "member", "list", "physics"]).contains("user:games"));
     ok_as(w, DAEMON, &["admin", "tenant", "member", "remove", "physics", "user:games"]);
-    assert_eq!(tenant_of(w, &submit(w, DAEMON, &[])), "physics");
+    assert_eq!(tenant_of(w, &submit(w, DAEMON, &["--tenant", "physics"])), "physics");
+    asks_for_tenant(w, DAEMON, "tenant physics");
+
+    // Groups and defaults are not its own to set.
+    let (group, whose) = (format!("group:{}", group_of_nobody()), "a system admin adds groups and sets defaults");
+    for more in [&[group.as_str()][..], &[group.as_str(), "--default"], &["user:games", "--default"], &["user:daemon", "--default"]] {
+        refused_as(w, DAEMON, &[&["admin", "tenant", "member", "add", "physics"], more].concat(), &[whose]);
+    }
+    w.ok(&["admin", "tenant", "member", "add", "physics", &group]);
+    refused_as(w, DAEMON, &["admin", "tenant", "member", "remove", "physics", &group], &["a system admin removes groups"]);
+    assert!(w.ok(&["admin", "tenant", "member", "list", "physics"]).contains(&group));
 
     // Nothing else.
     for command in ["logs", "cancel", "explain"] {
@@ -240,6 +272,35 @@ fn operator(w: &World) {
     }
 }
 
+fn work_of_operator(w: &World) {
+    let _restored = tenants(w);
+    w.ok(&["admin", "role", "grant", "operator", "daemon"]);
+    let token = ok_as(w, NOBODY, &["lease", "grant", "theirs", "--ttl", "10m", "-o", "name"]).trim().to_owned();
+    let program = w.dir.join("bin/lattice");
+    let lattice = program.display();
+    let class = "--preemption-class 9";
+    let body = format!(
+        "{lattice} update $LATTICE_ALLOC_ID --name shown; echo name=$?\n\
+         {lattice} update $LATTICE_ALLOC_ID {class}; echo class=$?\n\
+         {lattice} lease release theirs --token {token}; echo lease=$?\n\
+         exec sleep 600"
+    );
+    let submitted = ["submit", "-o", "name", "--cores=1", "-w", "n1", "--", "/bin/sh", "-c", &body];
+    let id = ok_as(w, DAEMON, &submitted).trim().to_owned();
+    w.running(&id);
+    w.wait("the three answers", || w.log(&id).contains("lease="));
+    let log = w.log(&id);
+    // What its owner may do, it may.
+    let answers: Vec<&str> = log.lines().filter(|line| ["name=", "class=", "lease="].iter().any(|what| line.starts_with(what))).collect();
+    assert_eq!(answers, ["name=0", "class=4", "lease=4"], "{log}");
+    let has_lease = || w.lattice.json(&["lease", "list"]).unwrap().as_array().unwrap().iter().any(|lease| text(lease, "name") == "theirs");
+    assert!(has_lease(), "it was not released");
+    // Outside of work, the same account has the role.
+    ok_as(w, DAEMON, &["update", &id, "--preemption-class", "9"]);
+    ok_as(w, DAEMON, &["lease", "release", "theirs", "--token", &token]);
+    assert!(!has_lease());
+}
+
 fn narrowed_root(w: &World) {
     let _restored = tenants(w);
     let acts_for = || text(&w.lattice.json(&["admin", "limits"]).unwrap(), "root_acts_for");
@@ -249,7 +310,8 @@ fn narrowed_root(w: &World) {
     assert_eq!(acts_for(), "itself");
     let cancel = ["cancel", theirs.as_str()];
     assert_refused(&cancel, &w.run(&cancel), &["belongs to nobody"]);
-    assert_eq!(w.status(&theirs)["held"], true);
+    let seen: Value = serde_json::from_str(&ok_as(w, NOBODY, &["status", &theirs, "-o", "json"])).unwrap();
+    assert_eq!(seen["held"], true, "{seen}");
     // Its own work it cancels as everybody does.
     let own = w.submit(&["--hold", "--", "/bin/true"]);
     w.ok(&["cancel", &own]);
@@ -285,15 +347,16 @@ fn audit(w: &World) {
     let denial = records.iter().rfind(is_denial).expect("the denied call");
     let detail = text(denial, "detail");
     assert!(detail.contains("AllocationService/Cancel") && detail.contains("belongs to daemon"), "{denial}");
-    assert!(text(denial, "actor").starts_with("nobody"), "{denial}");
-    let is_own = |record: &Value| text(record, "owner") == "nobody" || text(record, "actor").split('@').next() == Some("nobody");
+    assert_eq!(text(denial, "actor"), "nobody", "{denial}");
+    let is_own = |record: &Value| text(record, "owner") == "nobody" || text(record, "actor") == "nobody";
     assert!(records.iter().all(is_own), "{:?}", records.iter().find(|record| !is_own(record)));
     assert!(records.iter().any(|record| text(record, "allocation") == mine), "its own submission is there");
+    assert!(records.iter().all(|record| text(record, "previous").is_empty()), "that hash is of a record that may be another's");
     assert!(!query(w, &["--alloc", &theirs, "--type", "allocation-submitted"]).is_empty(), "an operator sees that of others");
     // An admin of the tenant also sees the records of its work.
     w.ok(&["admin", "role", "grant", "tenant-admin", "daemon", "--tenant", "physics"]);
     w.ok(&["admin", "tenant", "member", "add", "physics", "user:nobody"]);
-    let of_tenant = submit(w, NOBODY, &[]);
+    let of_tenant = submit(w, NOBODY, &["--tenant", "physics"]);
     let seen_by_admin: Vec<Value> = serde_json::from_str(&ok_as(w, DAEMON, &["audit", "query", "-o", "json"])).unwrap();
     let has = |id: &str| seen_by_admin.iter().any(|record| text(record, "allocation") == id);
     assert!(has(&of_tenant) && has(&theirs) && !has(&mine), "{seen_by_admin:?}");

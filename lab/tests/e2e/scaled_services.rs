@@ -286,7 +286,10 @@ fn other_bounds(w: &World) {
     assert!(of_nobody.code() == 4 && of_nobody.err().contains("belongs to"), "{}", of_nobody.err());
     assert_eq!(count(&w.status(&id), "wanted"), 3);
 
-    // The latest ones leave, and the first one never ended.
+    // The latest ones leave, and the first one never ended. A script that has not begun yet knows no signal.
+    for number in 0..3 {
+        w.wait_log(&replica(&id, number), &format!("replica {number} of {id}\n"));
+    }
     let first = text(&w.status(&replica(&id, 0)), "id");
     w.ok(&["update", &id, "--min-nodes=1", "--max-nodes=1"]);
     let left = wait_replicas(w, &id, "bounds", 1);

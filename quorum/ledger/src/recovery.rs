@@ -81,7 +81,8 @@ impl Ledger {
         }
         let pending = self.allocations.values().filter(|a| a.state.is_without_nodes()).map(|a| a.id).collect();
         let awaited = self.nodes.keys().cloned().collect();
-        self.recovery = Some(Recovery { awaited, pending, epochs: self.epoch, adopting: Some(BTreeMap::new()) });
+        self.recovery =
+            Some(Recovery { awaited, pending, epochs: self.epoch, adopting: Some(BTreeMap::new()), rebounded: BTreeSet::new() });
         self.skip_lane_numbers();
         self.build_indexes();
         let mut context = ApplyContext::new(revision, at);

@@ -592,14 +592,14 @@ fn other_bounds_hold_at_once_and_the_number_of_replicas_is_brought_into_them() {
     }
     let record = |action, detail: &str| (action, "u7".to_owned(), detail.to_owned());
     let wanted = [
-        record(AuditAction::AllocationChanged, "bounds 1 to 2 instead of 1 to 3 while Pending"),
+        record(AuditAction::AllocationChanged, "bounds 1 to 2 instead of 1 to 3 while Running"),
         record(AuditAction::AllocationScaled, "2 replicas instead of 3"),
     ];
     assert_eq!(records(&mut s, rescale(bounds(None, Some(2)), 7)), wanted);
     assert_eq!((counts(&s), endpoints(&s)), ((2, 0, 2, 1), vec![replica(0), replica(1)]));
     check(&s);
     let wanted = [
-        record(AuditAction::AllocationChanged, "bounds 3 to 5 instead of 1 to 2 while Pending"),
+        record(AuditAction::AllocationChanged, "bounds 3 to 5 instead of 1 to 2 while Running"),
         record(AuditAction::AllocationScaled, "3 replicas instead of 2"),
     ];
     assert_eq!(records(&mut s, rescale(bounds(Some(3), Some(5)), 7)), wanted);
@@ -609,7 +609,7 @@ fn other_bounds_hold_at_once_and_the_number_of_replicas_is_brought_into_them() {
     assert!(s.acted(rescale(bounds(Some(3), Some(5)), 7)).is_empty(), "the answer was lost");
 
     // What waits keeps its place: the bounds are none of its business.
-    let wider = [record(AuditAction::AllocationChanged, "bounds 3 to 6 instead of 3 to 5 while Pending")];
+    let wider = [record(AuditAction::AllocationChanged, "bounds 3 to 6 instead of 3 to 5 while Running")];
     assert_eq!((records(&mut s, rescale(bounds(None, Some(6)), 7)), live(&s)), (wider.into(), vec![0, 1, 2, 3]));
     let outside = s.act(scale(2, 7)).unwrap_err();
     assert_eq!(outside, Refusal::ReplicasOutOfBounds { id: id(1), asked: 2, least: 3, most: 6 });
@@ -688,7 +688,7 @@ fn another_target_counts_from_the_next_look_on() {
     runs(&mut s, 0, 0);
     step(&mut s, found(0.95)).unwrap();
     s.pass(300_000);
-    let wanted = (AuditAction::AllocationChanged, "u7".to_owned(), "scale target 0.9 instead of 0.8 while Pending".to_owned());
+    let wanted = (AuditAction::AllocationChanged, "u7".to_owned(), "scale target 0.9 instead of 0.8 while Running".to_owned());
     assert_eq!(records(&mut s, rescale(target("0.9"), 7)), [wanted]);
     assert_eq!((state(&s).reading.clone(), live(&s)), (None, vec![0]));
     assert!(matches!(step(&mut s, want(2)), Err(Refusal::ScalingStep { .. })), "nobody has looked since");
@@ -697,6 +697,26 @@ fn another_target_counts_from_the_next_look_on() {
     s.pass(120_000);
     step(&mut s, want(2)).unwrap();
     assert_eq!(counts(&s), (2, 1, 1, 0));
+    check(&s);
+}
+
+#[test]
+fn changes_by_another_target_do_not_alternate_with_earlier_ones() {
+    let mut s = story(3, service(1, 3));
+    runs(&mut s, 0, 0);
+    step(&mut s, found(0.95)).unwrap();
+    s.pass(120_000);
+    step(&mut s, want(2)).unwrap();
+    s.pass(600_000);
+    runs(&mut s, 1, 1);
+    step(&mut s, found(0.1)).unwrap();
+    s.pass(300_000);
+    step(&mut s, want(1)).unwrap();
+    assert_eq!(state(&s).alternations, 1);
+    s.done(rescale(bounds(None, Some(4)), 7));
+    assert_eq!(state(&s).alternations, 1, "the target is the same");
+    s.done(rescale(target("0.9"), 7));
+    assert_eq!((state(&s).alternations, state(&s).reading.clone()), (0, None));
     check(&s);
 }
 

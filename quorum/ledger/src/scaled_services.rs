@@ -27,8 +27,9 @@
 //! while interrupts the row.
 //!
 //! After a recovery from a backup, no replica is created or asked to leave before every node has reported
-//! what it has. What the lost quorum had in addition is adopted. When all have reported, the service wants
-//! what then runs, unless somebody has changed its number since.
+//! what it has. What the lost quorum had in addition is adopted, and so is a higher bound under which it was
+//! created. When all have reported, the service wants what then runs, unless somebody has changed its number
+//! since.
 
 use super::claims::scheduler_lease;
 use super::preemptions::checkpoint_of;
@@ -199,20 +200,24 @@ impl Ledger {
     }
 
     /// The specification of an allocation was changed by a user. If it is a scaled service: its number of
-    /// replicas is brought into the bounds, and what the loop found by another target does not count any
-    /// more.
+    /// replicas is brought into the bounds, and what the loop found and did by another target does not count
+    /// any more.
     pub(super) fn adapt_scaling(&mut self, context: &mut ApplyContext, id: AllocationId, before: &AllocationSpec, by: &str) {
         let Some(service) = self.allocations.get(&id) else { return };
         let (Some(was), Some(scaling)) = (before.scaling.as_deref(), service.spec.scaling.as_deref()) else { return };
         let Some(wanted) = service.scaling.as_deref().map(|known| known.wanted) else { return };
         let next = wanted.clamp(scaling.replicas_min, scaling.replicas_max);
-        if scaling.policy != was.policy {
-            self.change_scaling(context, id, |state, _| state.reading = None);
+        let (is_rebounded, is_retargeted) = (scaling.replicas_max != was.replicas_max, scaling.policy != was.policy);
+        if is_retargeted {
+            self.change_scaling(context, id, |state, _| (state.reading, state.alternations) = (None, 0));
+        }
+        if let Some(recovery) = self.recovery.as_mut().filter(|recovery| is_rebounded && recovery.adopting.is_some()) {
+            recovery.rebounded.insert(id);
         }
         if next == wanted {
             return;
         }
-        self.forget_adopted(id);
+        // During a recovery, this says nothing about the replicas that are adopted: other bounds are no number.
         self.change_scaling(context, id, |state, at| state.set_wanted(next, Some(by.to_owned()), None, at));
         let detail = change_text(wanted, next);
         self.record(context, by, AuditAction::AllocationScaled, Subject { allocation: Some(id), node: None }, detail);
@@ -370,7 +375,9 @@ impl Ledger {
     /// Once after a recovery, when no node may run what the backup lacks: the services of which replicas
     /// were adopted want what runs, because the lost quorum wanted that.
     pub(super) fn want_adopted(&mut self, context: &mut ApplyContext) {
-        let adopting = self.recovery.as_mut().and_then(|recovery| recovery.adopting.take()).unwrap_or_default();
+        let Some(recovery) = &mut self.recovery else { return };
+        let adopting = recovery.adopting.take().unwrap_or_default();
+        recovery.rebounded.clear();
         for id in adopting.into_iter().filter_map(|(id, decides)| decides.then_some(id)) {
             let Some(service) = self.allocations.get(&id).filter(|service| !service.state.is_terminal()) else { continue };
             let (Some(scaling), Some(known)) = (service.spec.scaling.as_deref(), service.scaling.as_deref()) else { continue };
@@ -388,6 +395,10 @@ impl Ledger {
     pub(super) fn adopt_service(&mut self, context: &mut ApplyContext, node: &NodeId, share: &DesiredShare) {
         let (Some(ReplicaOf { service: id, .. }), Some(scaling)) = (share.replica, share.spec.scaling.as_deref()) else { return };
         if self.allocations.contains_key(&id) {
+            // One that the backup has may have been created under earlier bounds.
+            if !self.allocations.contains_key(&share.allocation) {
+                self.widen_bounds(context, node, id, scaling.replicas_max);
+            }
             return;
         }
         let submitted = Allocation::submitted(id, share.spec.clone(), share.owner.clone(), context.at);
@@ -400,6 +411,22 @@ impl Ledger {
         self.open_service(context, id, scaling);
         let about = Subject { allocation: Some(id), node: Some(node) };
         self.record(context, &format!("node:{node}"), AuditAction::AllocationAdopted, about, "the scaled service of a replica".to_owned());
+    }
+
+    /// After a recovery: a node has a replica of this service that was created after the backup. The lost
+    /// quorum allowed this many then.
+    fn widen_bounds(&mut self, context: &mut ApplyContext, node: &NodeId, service: AllocationId, most: u32) {
+        if self.recovery.as_ref().is_some_and(|recovery| recovery.rebounded.contains(&service)) {
+            return;
+        }
+        let live = self.allocations.get(&service).filter(|service| !service.state.is_terminal());
+        let Some(spec) = live.map(|service| Arc::clone(&service.spec)) else { return };
+        let Some(before) = spec.scaling.as_deref().filter(|scaling| scaling.replicas_max < most) else { return };
+        let (least, was) = (before.replicas_min, before.replicas_max);
+        let next = Scaling { replicas_max: most, ..before.clone() };
+        self.replace_spec(context, service, AllocationSpec { scaling: Some(Box::new(next)), ..AllocationSpec::clone(&spec) });
+        let detail = format!("bounds {least} to {most} instead of {least} to {was}; node {node} had them before the recovery");
+        self.record(context, "quorum", AuditAction::AllocationChanged, Subject { allocation: Some(service), node: None }, detail);
     }
 
     /// Those to be ended, if `wanted` should wait: all that have an earlier specification and have never

@@ -329,6 +329,10 @@ pub struct Recovery {
     /// replicas somebody has changed since, and whether what runs decides how many they want: not if
     /// somebody has. `None`: it was decided.
     pub adopting: Option<BTreeMap<AllocationId, bool>>,
+    /// Scaled services of which somebody has changed the highest number of replicas since: no node's replica
+    /// widens it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub rebounded: BTreeSet<AllocationId>,
 }
 
 /// The state of signing.

@@ -159,7 +159,9 @@ impl Ledger {
         if holds_nodes(state) {
             self.admits_with_nodes(allocation, &next, context.at, as_operator).map_err(|why| Refusal::Update { id, why })?;
         }
-        for (action, detail) in details(&before, &next, state) {
+        // A service gets no nodes itself: of it, this is what people see.
+        let shown = if allocation.is_scaled_service() { allocation.shown_state() } else { state };
+        for (action, detail) in details(&before, &next, shown) {
             self.record(context, &by.name, action, Subject { allocation: Some(id), node: None }, detail);
         }
         let concerns_parts = AllocationSpec { scaling: before.scaling.clone(), ..next.clone() } != *before;
@@ -219,7 +221,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn replace_spec(&mut self, context: &mut ApplyContext, id: AllocationId, next: AllocationSpec) {
+    pub(super) fn replace_spec(&mut self, context: &mut ApplyContext, id: AllocationId, next: AllocationSpec) {
         let Some(allocation) = self.allocation_mut(context, id) else { return };
         let before = std::mem::replace(&mut allocation.spec, Arc::new(next));
         allocation.submitted_values.get_or_insert_with(|| Box::new(SubmittedValues::of(&before)));

@@ -30,7 +30,7 @@ pub enum ValueError {
     Dependency(String),
     #[error(
         "`?` is not supported: all jobs of the list count, with commas between them; for one of several, submit the job with --hold, \
-         and let each of the others run `lattice resume ID`"
+         and let each of the others run `lattice resume ID || true`"
     )]
     AnyDependency,
     #[error("{0:?}: the delay is no number of minutes, such as after:ID+10")]

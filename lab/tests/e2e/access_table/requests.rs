@@ -10,6 +10,8 @@ pub enum Target {
     OfCaller,
     /// Work of the owner in the tenant.
     Work,
+    /// The owner's, and of no tenant.
+    WithoutTenant,
     /// The tenant itself.
     Tenant,
     /// Nobody's: a part of the cluster.
@@ -26,10 +28,15 @@ pub struct Work {
     /// A session, of another one.
     pub session: String,
     pub dag: String,
+    /// The token of a lease of the owner with the name [`LEASE`].
+    pub lease: u64,
 }
 
 /// Methods that end what their request names, if they are allowed.
-pub const ENDS: [&str; 3] = ["AllocationService/Cancel", "DagService/Cancel", "SessionService/Delete"];
+pub const ENDS: [&str; 4] = ["AllocationService/Cancel", "DagService/Cancel", "LeaseService/Release", "SessionService/Delete"];
+
+/// The lease of the owner.
+pub const LEASE: &str = "walked";
 
 /// A node, and a name of other things, that do not exist.
 const NONE: &str = "nosuch";
@@ -43,7 +50,7 @@ pub fn of(method: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
         "AdminService" => admin(name),
         "AllocationService" => allocation(name, work),
         "DagService" => dag(name, work),
-        "LeaseService" => lease(name),
+        "LeaseService" => lease(name, work),
         "NodeService" => node(name),
         "SessionService" => session(name, work),
         "VClusterService" => vcluster(name),
@@ -129,7 +136,7 @@ fn allocation(name: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
         // Without a specification.
         "Submit" => to(OfCaller, &v1::SubmitRequest { id: ID.to_owned(), ..Default::default() }),
         "List" => empty(Cluster),
-        "Get" => to(Cluster, &v1::GetAllocationRequest { key, ..Default::default() }),
+        "Get" => to(Work, &v1::GetAllocationRequest { key, ..Default::default() }),
         "Cancel" => to(Work, &v1::CancelRequest { key: work.held.clone() }),
         "Compare" => to(Work, &v1::CompareRequest { keys: vec![key.clone(), key], metric: String::new() }),
         "Diagnose" => to(Work, &v1::DiagnoseRequest { key, processes: true, ..Default::default() }),
@@ -205,15 +212,16 @@ fn dag(name: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
     }
 }
 
-fn lease(name: &str) -> Option<(Target, Vec<u8>)> {
-    let lease = NONE.to_owned();
+fn lease(name: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
+    let (lease, token) = (LEASE.to_owned(), work.lease);
     match name {
         "List" => empty(Target::Cluster),
         // Without a name.
         "Grant" => empty(Target::OfCaller),
-        "Renew" => to(Target::OfCaller, &v1::RenewLeaseRequest { name: lease, token: 1 }),
-        "Release" => to(Target::OfCaller, &v1::ReleaseLeaseRequest { name: lease, token: 1 }),
-        "Revoke" => to(Target::Cluster, &v1::RevokeLeaseRequest { name: lease, token: None }),
+        "Renew" => to(Target::WithoutTenant, &v1::RenewLeaseRequest { name: lease, token }),
+        "Release" => to(Target::WithoutTenant, &v1::ReleaseLeaseRequest { name: lease, token }),
+        // There is no such lease.
+        "Revoke" => to(Target::Cluster, &v1::RevokeLeaseRequest { name: NONE.to_owned(), token: None }),
         _ => None,
     }
 }

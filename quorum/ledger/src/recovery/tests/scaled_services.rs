@@ -3,7 +3,7 @@
 use super::*;
 use crate::properties::invariants::invariant_replicas_are_as_wanted;
 use crate::task_groups::lane_id;
-use crate::{ListFilter, WantedLanes};
+use crate::{AllocationChange, ListFilter, ScalingChange, WantedLanes};
 use lattice_model::{AllocationId, Dependency, DependencyCondition, Drain, PreemptCause, ReplicaOf, Scaling, ScalingState};
 
 fn replica(number: u32) -> AllocationId {
@@ -22,6 +22,12 @@ fn submit_service(quorum: &mut Quorum, least: u32, most: u32) {
 
 fn scale(quorum: &mut Quorum, replicas: u32) {
     quorum.act(Action::Scale { id: id(1), replicas, by: user(7) }).unwrap();
+}
+
+fn rebound(quorum: &mut Quorum, replicas_min: Option<u32>, replicas_max: Option<u32>) {
+    let scaling = Some(ScalingChange { replicas_min, replicas_max, target: None });
+    let change = AllocationChange { scaling, ..AllocationChange::default() };
+    quorum.act(Action::UpdateAllocation { allocation: id(1), by: user(7), change, as_operator: false }).unwrap();
 }
 
 fn run_replica(quorum: &mut Quorum, number: u32, on: u8) -> Epoch {
@@ -88,6 +94,58 @@ fn what_is_adopted_is_wanted_once_and_not_against_the_user() {
         assert_eq!(change.by.as_deref(), Some(if asked.is_some() { "u7" } else { "quorum" }));
         scale(&mut now, 1);
         assert_eq!(counts(&now).0, 1);
+    }
+}
+
+#[test]
+fn a_higher_bound_than_the_backups_is_adopted_with_the_replicas_created_under_it() {
+    let mut quorum = three_nodes();
+    submit_service(&mut quorum, 1, 2);
+    run_replica(&mut quorum, 0, 0);
+    let submitted = quorum.ledger.allocation(id(1)).unwrap().spec.clone();
+    let mut now = quorum.backup().recovered();
+    rebound(&mut quorum, None, Some(5));
+    scale(&mut quorum, 3);
+    run_replica(&mut quorum, 1, 1);
+    run_replica(&mut quorum, 2, 2);
+    (0..3).for_each(|n| now.return_node(n, 1, quorum.held(n)));
+    assert_eq!((live(&now), counts(&now)), (vec![0, 1, 2], (3, 0, 3, 0)));
+    let service = now.ledger.allocation(id(1)).unwrap();
+    let bounds = service.spec.scaling.as_deref().map(|scaling| (scaling.replicas_min, scaling.replicas_max));
+    assert_eq!(bounds, Some((1, 5)));
+    assert!(service.was_submitted_as(&submitted));
+    scale(&mut now, 5);
+    assert_eq!(counts(&now), (5, 2, 3, 0));
+    invariant_replicas_are_as_wanted(&now.ledger);
+}
+
+#[test]
+fn a_replica_that_the_backup_has_widens_no_bound_that_was_lowered() {
+    let mut quorum = three_nodes();
+    submit_service(&mut quorum, 1, 5);
+    rebound(&mut quorum, None, Some(2));
+    let mut now = quorum.backup().recovered();
+    run_replica(&mut quorum, 0, 0);
+    (0..3).for_each(|n| now.return_node(n, 1, quorum.held(n)));
+    let service = now.ledger.allocation(id(1)).unwrap();
+    assert_eq!((service.spec.scaling.as_ref().unwrap().replicas_max, counts(&now)), (2, (1, 0, 1, 0)));
+}
+
+#[test]
+fn other_bounds_during_a_recovery_end_nothing_that_is_adopted_within_them() {
+    for (least, most, then) in [(Some(2), None, (3, 0, 3, 0)), (None, Some(2), (2, 0, 2, 1))] {
+        let mut quorum = three_nodes();
+        submit_service(&mut quorum, 1, 3);
+        let mut now = quorum.backup().recovered();
+        scale(&mut quorum, 3);
+        for number in 0..3 {
+            run_replica(&mut quorum, number.into(), number);
+        }
+        (0..2).for_each(|n| now.return_node(n, 1, quorum.held(n)));
+        rebound(&mut now, least, most);
+        now.return_node(2, 1, quorum.held(2));
+        assert_eq!(counts(&now), then);
+        invariant_replicas_are_as_wanted(&now.ledger);
     }
 }
 
