@@ -339,6 +339,8 @@ fn audit(w: &World) {
     let (mine, theirs) = (submit(w, NOBODY, &[]), submit(w, DAEMON, &[]));
     let before = denied(w, "AllocationService/Cancel");
     refused_as(w, NOBODY, &["cancel", &theirs], &["belongs to daemon"]);
+    // The page of metrics is renewed once a second.
+    w.wait("the denied call to be counted", || denied(w, "AllocationService/Cancel") > before);
     assert!((denied(w, "AllocationService/Cancel") - before - 1.0).abs() < f64::EPSILON, "it is counted once");
     let seen = || -> Vec<Value> { serde_json::from_str(&ok_as(w, NOBODY, &["audit", "query", "-o", "json"])).unwrap() };
     let is_denial = |record: &&Value| text(record, "action") == "AccessDenied";
