@@ -17,9 +17,9 @@ is removed, from its admins alone. Work that was submitted before stays.
 SUBJECT is user:NAME or group:NAME; a NAME alone is an account. The agent that
 serves the command looks up its number.
 
-Admins of the tenant add and remove accounts. Groups and --default are for system
-admins, as they decide about work of other tenants, too. Operators may also list
-members. `lattice whoami` shows an account's own tenants.";
+Admins of the tenant add and remove accounts. Groups and --default are for
+system admins, as they decide about work of other tenants, too. Operators may
+also list members. `lattice whoami` shows an account's own tenants.";
 
 #[derive(Args)]
 #[command(after_help = MEMBER_EXAMPLES)]
