@@ -56,7 +56,11 @@ impl Accounts {
         let found = self.ask(name.to_string(), move || subject(&asked)).await?;
         found.ok_or_else(|| {
             let kind = if name.is_group { "group" } else { "account" };
-            Status::not_found(format!("no {kind} {} is known on {me}", name.name))
+            let database = if name.is_group { "group" } else { "passwd" };
+            Status::not_found(format!(
+                "no {kind} {} is known on {me}\nhint: `getent {database} NAME` there shows whether it is; or ask the agent of another machine",
+                name.name
+            ))
         })
     }
 
@@ -174,8 +178,13 @@ mod tests {
         let of = async |text: &str| ACCOUNTS.subject(&text.parse().unwrap(), &me).await.map_err(|status| status.message().to_owned());
         assert_eq!(of("root").await, Ok(Subject::User { name: "root".to_owned(), uid: 0 }));
         assert_eq!(of("group:root").await, Ok(Subject::Group { name: "root".to_owned(), gid: 0 }));
-        assert_eq!(of("no-such-name-here").await, Err("no account no-such-name-here is known on n1".to_owned()));
-        assert_eq!(of("group:no-such-name-here").await, Err("no group no-such-name-here is known on n1".to_owned()));
+        let unknown = |what: &str, database: &str| {
+            Err(format!(
+                "no {what} no-such-name-here is known on n1\nhint: `getent {database} NAME` there shows whether it is; or ask the agent of another machine"
+            ))
+        };
+        assert_eq!(of("no-such-name-here").await, unknown("account", "passwd"));
+        assert_eq!(of("group:no-such-name-here").await, unknown("group", "group"));
     }
 
     /// On a runtime of one worker: a lookup on the worker itself would block it for ever.
