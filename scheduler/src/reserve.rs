@@ -15,6 +15,10 @@ use lattice_model::{Allocation, AllocationId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+/// With more full nodes than this for each candidate, a search by ends is no shorter than a look at all candidates,
+/// and takes more steps than the looks that are counted.
+const ENDS_PER_CANDIDATE_MAX: usize = 8;
+
 /// A reservation of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
@@ -123,7 +127,8 @@ fn earliest_by_end(
     let wanted = allocation.spec.nodes as usize;
     let is_any_choice = class.groups_max(allocation) == grouping::ANY && !allocation.spec.constraints.conformance;
     let are_enough = state.columns.up.and_len(&class.candidates) >= wanted && wanted > 0;
-    if !is_any_choice || !are_enough || quotas.depend_on_nodes(allocation) {
+    let ends_are_few = state.kept.held.by_end.len() <= ENDS_PER_CANDIDATE_MAX * class.candidates.len();
+    if !is_any_choice || !are_enough || !ends_are_few || quotas.depend_on_nodes(allocation) {
         return None;
     }
     let others = state.columns.up.and_without(&class.candidates, &state.full);
