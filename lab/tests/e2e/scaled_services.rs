@@ -275,7 +275,7 @@ fn other_bounds(w: &World) {
     let now = w.status(&id);
     assert_eq!((&now["scaling"]["replicas_min"], &now["scaling"]["replicas_max"]), (&3.into(), &4.into()), "{now}");
     let change = &scaling(&now)["change"];
-    assert_eq!((&change["from"], &change["to"], text(change, "by").as_str()), (&1.into(), &3.into(), "root"), "{change}");
+    assert_eq!((&change["from"], &change["to"], text(change, "by").as_str()), (&1.into(), &3.into(), "root@n1"), "{change}");
     refused(w, &["scale", &id, "2"], 4, "has 3 to 4 replicas, and 2 were asked for");
     refused(w, &["scale", &id, "2"], 4, &format!("`lattice update {} --min-nodes N --max-nodes M`", &id[..8]));
     refused(w, &["update", &id, "--max-nodes=2"], 2, "the least comes first");
