@@ -12,9 +12,11 @@
 //! Commands of the members themselves are about no person, and work is submitted by its owner.
 
 mod reach;
+mod scope;
 mod table;
 
 pub use reach::{Reach, Relation};
+pub use scope::{Scope, Scopes, ScopesError};
 pub use table::{Rule, methods, rule};
 
 use crate::principal::Principal;

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod access_token;
 pub mod allocation;
 pub mod allocation_state;
 pub mod attempt;
@@ -33,6 +34,7 @@ pub mod data;
 pub mod dependency;
 pub mod duration;
 pub mod end_reason;
+pub mod ended_work;
 pub mod fact;
 #[cfg(test)]
 mod fuzz;

@@ -1,5 +1,7 @@
 //! The agent's configuration: one YAML file, read once.
 
+pub mod accounting;
+pub mod api;
 pub mod cgroup;
 pub mod checkpoint;
 pub mod conformance;
@@ -10,10 +12,13 @@ pub mod hooks;
 pub mod logs;
 pub mod measuring;
 pub mod network;
+pub mod oidc;
 pub mod setting;
 pub mod work;
 
 use crate::file_system;
+use accounting::AccountingSettings;
+use api::ApiSettings;
 use cgroup::CgroupSettings;
 use checkpoint::{CHECKPOINT_STORE, CheckpointSettings, CheckpointSettingsError, NoCheckpoints};
 use conformance::{ConformanceSettings, ConformanceSettingsError};
@@ -56,6 +61,10 @@ pub struct AgentConfig {
     pub state_file: PathBuf,
     /// The API's Unix socket, mode 0666: callers are identified by their peer credentials.
     pub socket: PathBuf,
+    /// The API on the network, see [`ApiSettings`].
+    pub api: ApiSettings,
+    /// The store of ended work, see [`AccountingSettings`].
+    pub accounting: AccountingSettings,
     /// Service addresses of the quorum's members, `host:port`; at least one.
     pub quorum: Vec<String>,
     /// The agent's certificate (CN = node id, OU = `api` or `node`) and the cluster's CA. Read
@@ -133,6 +142,7 @@ pub struct AgentConfig {
 pub enum Role {
     Api,
     Scheduler,
+    Accounting,
 }
 
 impl Default for AgentConfig {
@@ -143,6 +153,8 @@ impl Default for AgentConfig {
             state_dir: "/var/lib/lattice".into(),
             state_file: PathBuf::new(),
             socket: "/run/lattice/agent.sock".into(),
+            api: ApiSettings::default(),
+            accounting: AccountingSettings::default(),
             quorum: Vec::new(),
             tls: TlsFiles::default(),
             mesh: MeshSettings::default(),

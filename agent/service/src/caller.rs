@@ -36,14 +36,19 @@ impl Api {
     /// Identifies the caller of a request.
     pub(super) async fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let peer = request.extensions().get::<Peer>().ok_or_else(|| Status::unauthenticated("the socket does not identify the caller"))?;
-        let within = match &self.context.machine.slice {
-            Some(slice) => whose_work(peer.credentials.pid(), |pid| {
-                let scope = slice.scope_of_pid(pid)?;
-                if peer.is_gone() { Err(io::ErrorKind::NotFound.into()) } else { Ok(scope) }
-            })?,
-            None => None,
+        let (principal, within) = match peer {
+            Peer::Local(peer) => {
+                let within = match &self.context.machine.slice {
+                    Some(slice) => whose_work(peer.credentials.pid(), |pid| {
+                        let scope = slice.scope_of_pid(pid)?;
+                        if peer.is_gone() { Err(io::ErrorKind::NotFound.into()) } else { Ok(scope) }
+                    })?,
+                    None => None,
+                };
+                (ACCOUNTS.principal(peer.credentials.uid(), peer.credentials.gid()).await?, within)
+            }
+            Peer::Network(peer) => (peer.principal.clone(), None),
         };
-        let principal = ACCOUNTS.principal(peer.credentials.uid(), peer.credentials.gid()).await?;
         // A request without its method is in no row of the table: it acts on the caller's own objects alone.
         let method = request.extensions().get::<Method>().map_or_else(String::new, |method| method.0.clone());
         Ok(Caller { principal, within, work_may: self.site.work_may, private: self.site.private, method })

@@ -2,6 +2,9 @@
 //! descriptors. A connection that does not send the opening of HTTP/2 in time is closed.
 
 use lattice_agent_common::user_quota::{UserQuota, UserSlot};
+use lattice_model::access::Scopes;
+use lattice_model::access_token::TokenId;
+use lattice_model::{Principal, Timestamp};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
@@ -40,7 +43,7 @@ pub(super) fn accept(listener: UnixListener, quota: UserQuota, cut: Cancellation
                 Ok((stream, _)) => {
                     let Ok(credentials) = stream.peer_cred() else { continue };
                     if let Some(place) = take(&quota, credentials.uid()) {
-                        let peer = Peer { credentials, process: Process::of(&stream) };
+                        let peer = LocalPeer { credentials, process: Process::of(&stream) };
                         let opening = Some(Opening { left: OPENING_BYTES, until: Box::pin(sleep(OPENING_TIME_MAX)) });
                         let cut_off = Box::pin(cut.child_token().cancelled_owned());
                         return Some((Ok(Connection { stream, peer, opening, cut_off, _slot: place }), (listener, quota, cut)));
@@ -64,10 +67,51 @@ fn take(quota: &UserQuota, uid: u32) -> Option<UserSlot> {
     place
 }
 
-/// The process that connected.
+/// Who is at the other end of a connection: in the extensions of each request.
 #[derive(Clone, Debug)]
-pub(super) struct Peer {
-    pub credentials: UCred,
+pub enum Peer {
+    /// A process of this machine.
+    Local(LocalPeer),
+    /// A caller on the network, whom a token identified.
+    Network(Arc<NetworkPeer>),
+}
+
+impl Peer {
+    /// The account's uid and gid.
+    pub fn account(&self) -> (u32, u32) {
+        match self {
+            Self::Local(peer) => (peer.credentials.uid(), peer.credentials.gid()),
+            Self::Network(peer) => (peer.principal.uid, peer.principal.gid),
+        }
+    }
+}
+
+/// A caller on the network.
+#[derive(Clone, Debug)]
+pub struct NetworkPeer {
+    /// The token's account, as this machine knows it; never root.
+    pub principal: Principal,
+    /// What the token opens.
+    pub scopes: Scopes,
+    /// How the caller proved who it is.
+    pub authentication: Authentication,
+    /// When the token expires. Streams end then, too.
+    pub expires_at: Timestamp,
+}
+
+/// How a caller on the network proved who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authentication {
+    /// By a token of an OpenID Connect provider.
+    Oidc { issuer: String, subject: String },
+    /// By a token of the cluster.
+    Token { id: TokenId, name: String },
+}
+
+/// The process that connected to the socket.
+#[derive(Clone, Debug)]
+pub struct LocalPeer {
+    pub(super) credentials: UCred,
     process: Process,
 }
 
@@ -91,7 +135,7 @@ impl Process {
     }
 }
 
-impl Peer {
+impl LocalPeer {
     /// Whether the process that connected has ended. If so, what was read with its pid may be about
     /// another process.
     pub fn is_gone(&self) -> bool {
@@ -106,7 +150,7 @@ impl Peer {
 /// One connection, with its place in the user's limit.
 pub(super) struct Connection {
     stream: UnixStream,
-    peer: Peer,
+    peer: LocalPeer,
     opening: Option<Opening>,
     /// Completes when the agent breaks the connection. Otherwise the caller could mistake an answer
     /// whose task was stopped for a complete one.
@@ -133,7 +177,7 @@ impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.peer.clone()
+        Peer::Local(self.peer.clone())
     }
 }
 
@@ -248,6 +292,7 @@ mod tests {
         let group = nix::unistd::Pid::from_raw(child.id().unwrap().cast_signed());
         let connection = accepted.next().await.unwrap().unwrap();
         let peer = connection.connect_info();
+        let Peer::Local(peer) = peer else { panic!("a process of this machine") };
         assert!(!peer.is_gone());
         drop(child.stdin.take());
         child.wait().await.unwrap();

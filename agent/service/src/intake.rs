@@ -134,7 +134,7 @@ where
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let refused = |status: Status| -> Self::Future { Box::pin(async move { Ok(status.into_http()) }) };
-        let Some(uid) = request.extensions().get::<Peer>().map(|peer| peer.credentials.uid()) else {
+        let Some(uid) = request.extensions().get::<Peer>().map(|peer| peer.account().0) else {
             return refused(Status::unauthenticated("the socket does not identify the caller"));
         };
         let most = if uid == 0 { ROOT_CALLS_MAX } else { USER_CALLS_MAX };

@@ -76,6 +76,7 @@ mod watching;
 
 pub use api::{Api, Limits, Past, Site};
 pub use comparing::past;
+pub use connections::{Authentication, LocalPeer, NetworkPeer, Peer};
 pub use heads::Heads;
 pub use measurement_reads::MeasurementReads;
 pub use outlooks::Outlooks;

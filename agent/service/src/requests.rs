@@ -174,7 +174,7 @@ where
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         let method = request.uri().path().trim_start_matches("/lattice.v1.").to_owned();
         request.extensions_mut().insert(Method(method.clone()));
-        let account = request.extensions().get::<Peer>().map(|peer| (peer.credentials.uid(), peer.credentials.gid()));
+        let account = request.extensions().get::<Peer>().map(Peer::account);
         let (began, edge) = (Instant::now(), self.edge.clone());
         let answer = self.service.call(request);
         Box::pin(async move {

@@ -3,6 +3,8 @@
 //! fails if `LATTICE_TEST_REQUIRE_ALL=1` requires everything to run.
 
 mod access_table;
+mod access_tokens;
+mod accounting;
 mod admission;
 mod attach;
 mod auditing;
@@ -73,7 +75,9 @@ mod mpi;
 mod mpi4py;
 mod mpi_launchers;
 mod network;
+mod network_api;
 mod notifications;
+mod oidc;
 mod opens;
 mod operators;
 mod outage;
@@ -87,7 +91,10 @@ mod probe;
 mod pruning;
 mod recovery;
 mod refusal;
+mod remote_cli;
 mod replays;
+mod rest_api;
+mod rest_streams;
 mod revocation;
 mod roles;
 mod scaled_services;

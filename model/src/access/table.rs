@@ -54,6 +54,10 @@ macro_rules! table {
 // Sorted by name. A list that everybody may ask for shows each caller what it may see.
 table! {
     // method                                user tenant-admin operator system-admin root
+    "AccountingService/Export":              no tenant all all no reads;
+    "AccountingService/History":             own tenant all all own reads;
+    "AccountingService/MoveStore":           no no no all no changes;
+    "AccountingService/Status":              all all all all all reads;
     "AdminService/AddTenantMember":          no tenant no all no changes;
     "AdminService/ChangeMembers":            no no no all no changes;
     "AdminService/CreateTenant":             no no no all no changes;
@@ -64,6 +68,7 @@ table! {
     "AdminService/GetUserUsage":             all all all all all reads;
     "AdminService/GetVniPool":               all all all all all reads;
     "AdminService/GrantRole":                no no no all no changes;
+    "AdminService/IssueToken":               no no no all no changes;
     "AdminService/ListGossipKeys":           all all all all all reads;
     "AdminService/ListNetworkDomains":       all all all all all reads;
     "AdminService/ListRevocations":          all all all all all reads;
@@ -71,6 +76,7 @@ table! {
     "AdminService/ListServices":             all all all all all reads;
     "AdminService/ListTenantMembers":        no tenant all all no reads;
     "AdminService/ListTenants":              all all all all all reads;
+    "AdminService/ListTokens":               own own own all own reads;
     "AdminService/ListTracedWork":           no no all all no reads;
     "AdminService/LookupService":            all all all all all reads;
     "AdminService/QueryAudit":               own tenant all all own reads;
@@ -78,6 +84,7 @@ table! {
     "AdminService/RemoveTenantMember":       no tenant no all no changes;
     "AdminService/RevokeCertificates":       no no no all no changes;
     "AdminService/RevokeRole":               no no no all no changes;
+    "AdminService/RevokeToken":              own own own all own changes;
     "AdminService/RotateGossipKeys":         no no no all no changes;
     "AdminService/SetLimits":                no no no all no changes;
     "AdminService/SetNetworkGrace":          no no all all no changes;
