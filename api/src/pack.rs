@@ -1,10 +1,15 @@
 //! Messages and log entries as MessagePack with field names, so that adjacent versions can read
 //! each other's data and fields can be added.
 
+mod decoder;
+
+pub use decoder::{DecodeError, Decoder};
+
 use crate::v1::Packed;
 use lattice_model::with_causes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::io::Read;
 use thiserror::Error;
 
 /// A value that could not be encoded or decoded as MessagePack.
@@ -15,7 +20,7 @@ pub enum PackError {
     Encode(#[source] rmp_serde::encode::Error),
     /// The bytes are not a valid encoding of the type.
     #[error("a message cannot be decoded")]
-    Decode(#[source] rmp_serde::decode::Error),
+    Decode(#[source] DecodeError),
 }
 
 /// Encodes `value`.
@@ -28,10 +33,13 @@ pub fn to_bytes<T: Serialize>(value: &T) -> Result<Vec<u8>, PackError> {
 const DEPTH_MAX: usize = 64;
 
 /// Decodes bytes from a network or a disk.
-pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, PackError> {
-    let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
-    decoder.set_max_depth(DEPTH_MAX);
-    T::deserialize(&mut decoder).map_err(PackError::Decode)
+pub fn from_bytes<T: DeserializeOwned>(mut bytes: &[u8]) -> Result<T, PackError> {
+    from_reader(&mut bytes)
+}
+
+/// Decodes one value from a reader.
+pub fn from_reader<T: DeserializeOwned>(from: &mut dyn Read) -> Result<T, PackError> {
+    T::deserialize(&mut Decoder::new(from, DEPTH_MAX)).map_err(PackError::Decode)
 }
 
 /// Encodes `value` as a gRPC body.

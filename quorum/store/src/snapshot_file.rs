@@ -309,7 +309,7 @@ fn read(file: &mut File, bytes: u64) -> io::Result<(About, Ledger)> {
     // Damage shows as a decoding error or as a wrong checksum; the checksum is the more informative
     // error.
     let decoded =
-        (|| rmp_serde::from_read(BufReader::with_capacity(128 * 1024, zstd::Decoder::new(&mut from)?)).map_err(io::Error::other))();
+        (|| pack::from_reader(&mut BufReader::with_capacity(128 * 1024, zstd::Decoder::new(&mut from)?)).map_err(io::Error::other))();
     io::copy(&mut from, &mut io::sink())?;
     if from.crc.finalize().to_le_bytes() != trailer[..4] {
         return Err(damaged("it does not have its checksum"));
