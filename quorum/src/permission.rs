@@ -198,6 +198,8 @@ table! {
         StandingOf: No Yes No User;
         ListRoles: No Yes No Itself;
         ListTenantMembers: No Yes No Itself;
+        TokenRecord: No Yes No Itself;
+        ListTokens: No Yes No Itself;
     }
     others {
         /// For the node named in the certificate.
@@ -373,7 +375,7 @@ pub fn person(request: &mut Request) -> Result<Person, Refusal> {
     match action.requester() {
         Requester::Member => Err(Refusal::Malformed { why: format!("only members propose {name}: nobody may request it") }),
         Requester::User(..) | Requester::UserOfDag(..) | Requester::Owner(_) => Ok(Person::User),
-        Requester::UserOrOperator { methods, .. } => Ok(Person::UserOrOperator(methods)),
+        Requester::UserOrOperator { methods, .. } | Requester::OwnerOrOperator { methods, .. } => Ok(Person::UserOrOperator(methods)),
         Requester::Operator(_, methods) => Ok(Person::Operator(methods)),
     }
 }
@@ -436,6 +438,12 @@ pub(crate) fn name_person(
                 None => {}
             }
         }
+        Some(Requester::OwnerOrOperator { by, as_operator, .. }) => {
+            *as_operator = author.is_some();
+            if let Some(author) = author {
+                by.name = at(&author.name);
+            }
+        }
         // An owner's name is not changed, and an access record already contains its machine.
         Some(Requester::Owner(_) | Requester::Member) | None => {}
     }
@@ -445,7 +453,10 @@ pub(crate) fn name_person(
 /// itself, for example for a lease of the agent.
 pub fn name_of_person(request: &mut Request) -> Option<&str> {
     match requester(request)? {
-        Requester::User(by, _) | Requester::UserOfDag(by, _) | Requester::UserOrOperator { by, .. } => Some(&by.name),
+        Requester::User(by, _)
+        | Requester::UserOfDag(by, _)
+        | Requester::UserOrOperator { by, .. }
+        | Requester::OwnerOrOperator { by, .. } => Some(&by.name),
         Requester::Owner(owner) => owner.map(|owner| owner.name.as_str()),
         Requester::Operator(by, _) => Some(by),
         Requester::Member => None,
@@ -498,7 +509,9 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::GetDag { .. }
         | Request::ListDags { .. }
         | Request::ListRoles
-        | Request::ListTenantMembers { .. } => None,
+        | Request::ListTenantMembers { .. }
+        | Request::TokenRecord { .. }
+        | Request::ListTokens { .. } => None,
     }
 }
 
