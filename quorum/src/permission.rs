@@ -565,6 +565,7 @@ pub(crate) fn check_actor(by: &Principal, allocation: &Allocation) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::access_token::TokenId;
 
     #[test]
     fn nobody_but_an_api_agent_carries_a_persons_wish_and_a_stolen_node_certificate_reads_little() {
@@ -653,6 +654,26 @@ mod tests {
             let both = Roles { system_admin: true, ..roles.clone() };
             assert_eq!((check_roles(&author, &system, scope), check_roles(&author, &both, scope)), (Ok(()), Ok(())), "{method}");
         }
+    }
+
+    #[test]
+    fn a_token_is_revoked_as_its_account_without_a_proof_and_as_an_admin_with_one() {
+        let revoke = || Request::from(Action::RevokeToken { id: TokenId(7), by: account(), as_operator: true });
+        let named = |author: Option<&Author>| {
+            let mut request = revoke();
+            assert_eq!(check(&api(), author, &mut request), Ok(Grant::Yes));
+            name_person(&mut request, &api(), author, |_| false, |_| false);
+            let Request::Command(action) = request else { panic!("it stays a command") };
+            match *action {
+                Action::RevokeToken { by, as_operator, .. } => (by.name, as_operator),
+                other => panic!("{other:?}"),
+            }
+        };
+        let author = |method| Author::of_account(&api(), account(), method).unwrap();
+        assert_eq!(named(None), ("alice".to_owned(), false), "whatever the agent says");
+        assert_eq!(named(Some(&author("AdminService/RevokeToken"))), ("alice@n1".to_owned(), true));
+        let other = check(&api(), Some(&author("AdminService/ListTokens")), &mut revoke());
+        assert!(matches!(other, Err(Refusal::NotOperator { .. })), "{other:?}");
     }
 
     #[test]

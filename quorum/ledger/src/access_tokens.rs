@@ -20,7 +20,7 @@ use lattice_model::usage::DAY_MS;
 use lattice_model::{AuditAction, Principal, Timestamp};
 
 /// Largest number of tokens. Expired ones give their places to new ones.
-pub const TOKENS_MAX: usize = if cfg!(test) { 40 } else { 10_000 };
+pub(super) const TOKENS_MAX: usize = if cfg!(test) { 40 } else { 10_000 };
 /// How long expired tokens are listed, in milliseconds.
 pub(super) const EXPIRED_KEPT_MS: u64 = 7 * DAY_MS;
 /// How many expired tokens one command forgets.

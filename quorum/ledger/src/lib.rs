@@ -219,7 +219,6 @@ mod wide_scenarios;
 mod wipe_scenarios;
 
 pub use access::{Access, AccessKind};
-pub use access_tokens::TOKENS_MAX;
 pub use action::Action;
 pub use admission::growth;
 pub use audit_chain::{AuditFault, AuditHead};
