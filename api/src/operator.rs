@@ -26,24 +26,31 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// The metadata key of a call that carries an [`OperatorToken`].
 pub const METADATA: &str = "lattice-operator-bin";
-/// The methods for operators and admins, and three that every account may call, but that reach
-/// further with an operator's signature: `AdminService/ListRoles`, `AdminService/QueryAudit` and
+/// The methods for operators and admins, and those that every account may call, but that reach
+/// further with an operator's signature: `AccountingService/History`, `AdminService/ListRoles`,
+/// `AdminService/ListTokens`, `AdminService/QueryAudit`, `AdminService/RevokeToken` and
 /// `AllocationService/Update`. A client with a credential signs its calls of all these methods. An
 /// account with a role that suffices calls them without a signature.
-pub const METHODS: [&str; 37] = [
+pub const METHODS: [&str; 43] = [
+    "AccountingService/Export",
+    "AccountingService/History",
+    "AccountingService/MoveStore",
     "AdminService/AddTenantMember",
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",
     "AdminService/DeleteTenant",
     "AdminService/ExportAudit",
     "AdminService/GrantRole",
+    "AdminService/IssueToken",
     "AdminService/ListRoles",
     "AdminService/ListTenantMembers",
+    "AdminService/ListTokens",
     "AdminService/ListTracedWork",
     "AdminService/QueryAudit",
     "AdminService/RemoveTenantMember",
     "AdminService/RevokeCertificates",
     "AdminService/RevokeRole",
+    "AdminService/RevokeToken",
     "AdminService/RotateGossipKeys",
     "AdminService/SetLimits",
     "AdminService/SetNetworkGrace",
@@ -238,7 +245,14 @@ mod tests {
 
     #[test]
     fn calls_are_signed_where_users_may_not_call_or_reach_only_their_own() {
-        let further = ["AdminService/ListRoles", "AdminService/QueryAudit", "AllocationService/Update"];
+        let further = [
+            "AccountingService/History",
+            "AdminService/ListRoles",
+            "AdminService/ListTokens",
+            "AdminService/QueryAudit",
+            "AdminService/RevokeToken",
+            "AllocationService/Update",
+        ];
         let for_roles = access::methods().filter(|rule| rule.user == Reach::Nothing).map(|rule| rule.method);
         let mut signed: Vec<&str> = for_roles.chain(further).collect();
         signed.sort_unstable();

@@ -35,6 +35,7 @@ mod submit;
 mod telemetry;
 mod tenant;
 mod tenant_member;
+mod token;
 mod top;
 mod trace;
 mod update;
@@ -98,6 +99,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
             Box::pin(node::run(session, NodeCommand::Undrain(args))).await
         }
         Command::Admin(Later(Admin { command: AdminCommand::Role(args) })) => role::run(session, args.command).await.map(success),
+        Command::Admin(Later(Admin { command: AdminCommand::Token(args) })) => token::run(session, args.command).await.map(success),
         Command::Admin(Later(Admin { command: AdminCommand::Tenant(args) })) => tenant::run(session, args.command).await.map(success),
         Command::Admin(Later(Admin { command: AdminCommand::VCluster(args) })) => {
             vcluster::administer(session, args.command).await.map(success)

@@ -191,6 +191,10 @@ actions! {
     AccessDenied,
     /// A user is about to remove a checkpoint of somebody else's work.
     CheckpointRemoved,
+    /// A token with which programs call the API over the network was issued.
+    TokenIssued,
+    /// Such a token was revoked.
+    TokenRevoked,
 }
 
 impl AuditAction {

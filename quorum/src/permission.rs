@@ -198,6 +198,8 @@ table! {
         StandingOf: No Yes No User;
         ListRoles: No Yes No Itself;
         ListTenantMembers: No Yes No Itself;
+        TokenRecord: No Yes No Itself;
+        ListTokens: No Yes No Itself;
     }
     others {
         /// For the node named in the certificate.
@@ -373,7 +375,7 @@ pub fn person(request: &mut Request) -> Result<Person, Refusal> {
     match action.requester() {
         Requester::Member => Err(Refusal::Malformed { why: format!("only members propose {name}: nobody may request it") }),
         Requester::User(..) | Requester::UserOfDag(..) | Requester::Owner(_) => Ok(Person::User),
-        Requester::UserOrOperator { methods, .. } => Ok(Person::UserOrOperator(methods)),
+        Requester::UserOrOperator { methods, .. } | Requester::OwnerOrOperator { methods, .. } => Ok(Person::UserOrOperator(methods)),
         Requester::Operator(_, methods) => Ok(Person::Operator(methods)),
     }
 }
@@ -436,6 +438,12 @@ pub(crate) fn name_person(
                 None => {}
             }
         }
+        Some(Requester::OwnerOrOperator { by, as_operator, .. }) => {
+            *as_operator = author.is_some();
+            if let Some(author) = author {
+                by.name = at(&author.name);
+            }
+        }
         // An owner's name is not changed, and an access record already contains its machine.
         Some(Requester::Owner(_) | Requester::Member) | None => {}
     }
@@ -445,7 +453,10 @@ pub(crate) fn name_person(
 /// itself, for example for a lease of the agent.
 pub fn name_of_person(request: &mut Request) -> Option<&str> {
     match requester(request)? {
-        Requester::User(by, _) | Requester::UserOfDag(by, _) | Requester::UserOrOperator { by, .. } => Some(&by.name),
+        Requester::User(by, _)
+        | Requester::UserOfDag(by, _)
+        | Requester::UserOrOperator { by, .. }
+        | Requester::OwnerOrOperator { by, .. } => Some(&by.name),
         Requester::Owner(owner) => owner.map(|owner| owner.name.as_str()),
         Requester::Operator(by, _) => Some(by),
         Requester::Member => None,
@@ -498,7 +509,9 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::GetDag { .. }
         | Request::ListDags { .. }
         | Request::ListRoles
-        | Request::ListTenantMembers { .. } => None,
+        | Request::ListTenantMembers { .. }
+        | Request::TokenRecord { .. }
+        | Request::ListTokens { .. } => None,
     }
 }
 
@@ -552,6 +565,7 @@ pub(crate) fn check_actor(by: &Principal, allocation: &Allocation) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::access_token::TokenId;
 
     #[test]
     fn nobody_but_an_api_agent_carries_a_persons_wish_and_a_stolen_node_certificate_reads_little() {
@@ -640,6 +654,26 @@ mod tests {
             let both = Roles { system_admin: true, ..roles.clone() };
             assert_eq!((check_roles(&author, &system, scope), check_roles(&author, &both, scope)), (Ok(()), Ok(())), "{method}");
         }
+    }
+
+    #[test]
+    fn a_token_is_revoked_as_its_account_without_a_proof_and_as_an_admin_with_one() {
+        let revoke = || Request::from(Action::RevokeToken { id: TokenId(7), by: account(), as_operator: true });
+        let named = |author: Option<&Author>| {
+            let mut request = revoke();
+            assert_eq!(check(&api(), author, &mut request), Ok(Grant::Yes));
+            name_person(&mut request, &api(), author, |_| false, |_| false);
+            let Request::Command(action) = request else { panic!("it stays a command") };
+            match *action {
+                Action::RevokeToken { by, as_operator, .. } => (by.name, as_operator),
+                other => panic!("{other:?}"),
+            }
+        };
+        let author = |method| Author::of_account(&api(), account(), method).unwrap();
+        assert_eq!(named(None), ("alice".to_owned(), false), "whatever the agent says");
+        assert_eq!(named(Some(&author("AdminService/RevokeToken"))), ("alice@n1".to_owned(), true));
+        let other = check(&api(), Some(&author("AdminService/ListTokens")), &mut revoke());
+        assert!(matches!(other, Err(Refusal::NotOperator { .. })), "{other:?}");
     }
 
     #[test]

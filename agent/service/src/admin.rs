@@ -2,7 +2,7 @@
 
 use super::refusal::{status, unexpected};
 use super::{Api, api::QUORUM_TIMEOUT, api::Streamed};
-use super::{auditing, members, roles, traced};
+use super::{access_tokens, auditing, members, roles, traced};
 use lattice_api::v1;
 use lattice_api::v1::admin_service_server::AdminService;
 use lattice_ledger::keyring::Secret;
@@ -241,6 +241,18 @@ impl AdminService for Api {
         request: Request<v1::ListTenantMembersRequest>,
     ) -> Result<Response<v1::ListTenantMembersResponse>, Status> {
         members::list(self, request).await.map(Response::new)
+    }
+
+    async fn issue_token(&self, request: Request<v1::IssueTokenRequest>) -> Result<Response<v1::IssueTokenResponse>, Status> {
+        access_tokens::issue(self, request).await.map(Response::new)
+    }
+
+    async fn revoke_token(&self, request: Request<v1::RevokeTokenRequest>) -> Result<Response<v1::AccessToken>, Status> {
+        access_tokens::revoke(self, request).await.map(Response::new)
+    }
+
+    async fn list_tokens(&self, request: Request<v1::ListTokensRequest>) -> Result<Response<v1::ListTokensResponse>, Status> {
+        access_tokens::list(self, request).await.map(Response::new)
     }
 
     async fn who_am_i(&self, request: Request<v1::WhoAmIRequest>) -> Result<Response<v1::WhoAmIResponse>, Status> {

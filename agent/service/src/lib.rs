@@ -14,6 +14,7 @@
 pub mod user_shares;
 
 mod access;
+mod access_tokens;
 mod accounts;
 mod admin;
 mod admissions;

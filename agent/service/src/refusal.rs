@@ -27,6 +27,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NoSuchDag { .. }
                 | Refusal::NoSuchBinding { .. }
                 | Refusal::NoSuchMember { .. }
+                | Refusal::NoSuchToken { .. }
                 | Refusal::NoSuchDomain { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. }
                 | Refusal::AmbiguousDag { .. }

@@ -27,6 +27,7 @@ pub mod signal;
 pub mod submit;
 pub mod telemetry;
 pub mod tenant;
+pub mod token;
 pub mod top;
 pub mod trace;
 mod ttl;
@@ -193,7 +194,7 @@ pub enum Command {
     /// Check this machine, and say what is missing and how to fix it
     #[command(disable_help_flag = true)]
     Doctor(Rest),
-    /// Manage roles, tenants and quotas, vClusters, VNIs, and limits of the whole cluster
+    /// Manage roles, tokens, tenants and quotas, vClusters, VNIs, and limits of the whole cluster
     Admin(Later<Admin>),
     /// Print a script by which a shell completes commands and options
     #[command(alias = "completions")]
@@ -399,6 +400,10 @@ mod tests {
             "admin role revoke system-admin group:hpc-ops",
             "admin role list",
             "admin role list --tenant physics --subject alice -o name",
+            "admin token issue ci --account builder --scopes read,work --days 90",
+            "admin token issue ci --account builder --scopes=admin --days=1 -o json",
+            "admin token list --account=builder -o name",
+            "admin token revoke 7f0c9a4e5b7d4c39",
             "admin tenant member add physics alice --default",
             "admin tenant member add physics group:phys",
             "admin tenant member remove physics user:alice",
@@ -478,6 +483,12 @@ mod tests {
             ("admin role grant operator", "required"),
             ("admin role revoke operator grp:x", "write user:NAME or group:NAME"),
             ("admin role list --subject=user:", "write user:NAME or group:NAME"),
+            ("admin token issue ci --scopes=read --days=1", "--account"),
+            ("admin token issue ci --account=a --days=1", "--scopes"),
+            ("admin token issue ci --account=a --scopes=read", "--days"),
+            ("admin token issue ci --account=a --scopes=all --days=1", "write read, work or admin"),
+            ("admin token issue ci --account=a --scopes=read --days=367", "1..=366"),
+            ("admin token revoke ci", "16 hexadecimal digits"),
             ("admin tenant member add physics", "required"),
             ("admin tenant member add physics a:b", "write user:NAME or group:NAME"),
             ("admin tenant member remove physics alice --default", "unexpected argument"),

@@ -238,6 +238,7 @@ fn main() -> ExitCode {
         revocation::trials(),
         roles::trials(),
         access_table::trials(),
+        access_tokens::trials(),
         monitoring::trials(),
         hangs::trials(),
         deploy::trials(),

@@ -7,7 +7,7 @@
 use super::ended::EndedLimitsChange;
 use super::preemptions::PreemptFor;
 use super::refusal::Refusal;
-use super::requester::Requester::{self, Member, Operator, Owner, User, UserOfDag, UserOrOperator};
+use super::requester::Requester::{self, Member, Operator, Owner, OwnerOrOperator, User, UserOfDag, UserOrOperator};
 use super::scaled_services::ScalingStep;
 use super::signing::SignedHead;
 use super::state::keyring::Secret;
@@ -21,6 +21,7 @@ use super::{
     VniPoolChange, holds, level,
 };
 use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Subject, SubjectName};
+use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::conformance::Components;
 use lattice_model::scaling::Step;
 use lattice_model::{
@@ -481,6 +482,16 @@ commands! { |ledger, context|
         => 1, member_urgency(change), Operator(by, &["AdminService/AddTenantMember", "AdminService/RemoveTenantMember"]),
         member_bytes(change), ledger.set_tenant_member(context, change, by);
 
+    /// Issues a token of the network API. Its id is the idempotency key: repeating the same token is a
+    /// success.
+    IssueToken { token: AccessToken }
+        => 1, New, Operator(&mut token.issued_by, &["AdminService/IssueToken"]), token_bytes(token), ledger.issue_token(context, token);
+
+    /// Revokes a token of the network API: of the requester's own account, or of any as an operator.
+    RevokeToken { id: TokenId, by: Principal, as_operator: bool }
+        => 1, Keeps, OwnerOrOperator { by, as_operator, methods: &["AdminService/RevokeToken"] }, 256,
+        ledger.revoke_token(context, *id, by, *as_operator);
+
     /// The ledger's time is [`super::Command::at`] from now on, however long ago the last command
     /// was. A leader proposes this when it has measured that time with a monotonic clock, or, at
     /// the beginning of its term, from the clocks of a majority.
@@ -532,6 +543,10 @@ fn member_bytes(change: &MemberChange) -> usize {
 
 fn binding_bytes(RoleBinding { subject, role: _, tenant }: &RoleBinding) -> usize {
     256 + subject_bytes(subject) + tenant.as_ref().map_or(0, String::len)
+}
+
+fn token_bytes(AccessToken { name, account, issued_by, .. }: &AccessToken) -> usize {
+    256 + name.len() + subject_bytes(account) + issued_by.len()
 }
 
 fn subject_bytes(subject: &Subject) -> usize {

@@ -35,6 +35,7 @@ impl Ledger {
         if result.is_ok() {
             self.cancel_steps(&mut context);
             self.settle(&mut context);
+            self.forget_expired_tokens();
         }
         self.count_changed(&mut context);
         self.update_indexes(&mut context);

@@ -21,6 +21,7 @@
 //! * *tenants* and the cluster's *limits*: concurrent schedulers never exceed a quota together;
 //! * *roles* and the *members* of tenants: whoever loses one has lost it at every agent, and a tenant takes the
 //!   same work everywhere;
+//! * *access tokens*: a token opens the same at every agent, and a revoked one nothing anywhere;
 //! * *vClusters*: every scheduler sees the same queues and the same nodes for them;
 //! * *allocations*: an acknowledged submission is never lost, and its latest checkpoint is decided
 //!   once, whatever an isolated attempt still saves;
@@ -68,6 +69,7 @@ pub mod record_bytes;
 pub mod shortage;
 pub mod signing;
 
+mod access_tokens;
 mod action;
 mod admission;
 mod allocations;
@@ -127,6 +129,10 @@ mod views;
 mod waits;
 mod wipes;
 
+#[cfg(test)]
+mod access_token_properties;
+#[cfg(test)]
+mod access_token_scenarios;
 #[cfg(test)]
 mod admission_scenarios;
 #[cfg(test)]

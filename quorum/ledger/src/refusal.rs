@@ -3,6 +3,7 @@
 use super::state::user_limits::UserLimit;
 use crate::shortage::Shortage;
 use lattice_model::access::{Role, SubjectName};
+use lattice_model::access_token::TokenId;
 use lattice_model::count::counted;
 use lattice_model::dependency::{DEPENDENCIES_MAX, FOLLOWERS_MAX};
 use lattice_model::duration::{clock_text, units_text};
@@ -127,6 +128,9 @@ pub enum Refusal {
     NoSuchBinding { subject: SubjectName, role: Role, tenant: Option<String> },
     #[error("{subject} is no member of tenant {tenant:?}")]
     NoSuchMember { tenant: String, subject: SubjectName },
+    /// Also where the requester may not know of it.
+    #[error("there is no token {id}")]
+    NoSuchToken { id: TokenId },
     #[error("tenant {name:?} exists already, with other quotas")]
     TenantExists { name: String },
     #[error("tenant {name:?} has work that has not ended: {}", counted(*live, "allocation"))]
@@ -300,6 +304,7 @@ impl Refusal {
             }
             Self::NoSuchBinding { .. } => "`lattice admin role list` shows who has which role".to_owned(),
             Self::NoSuchMember { tenant, .. } => format!("`lattice admin tenant member list {tenant}` lists them"),
+            Self::NoSuchToken { .. } => "`lattice admin token list` shows those that you may revoke".to_owned(),
             Self::TenantExists { name } => format!("change them with `lattice admin tenant update {name}`"),
             Self::TenantHasWork { .. } => "wait for it, or cancel it".to_owned(),
             Self::NoSuchVCluster { .. } => "`lattice vcluster list` shows them, and whose work each accepts".to_owned(),

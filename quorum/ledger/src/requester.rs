@@ -30,6 +30,15 @@ pub enum Requester<'a> {
         /// The API methods for which the operator's proof may be.
         methods: &'static [&'static str],
     },
+    /// A user as [`Self::Owner`]; or an operator, who may do so to everybody's objects.
+    OwnerOrOperator {
+        /// The requester.
+        by: &'a mut Principal,
+        /// Whether the requester has proved to be an operator; set by the member.
+        as_operator: &'a mut bool,
+        /// The API methods for which the operator's proof may be.
+        methods: &'static [&'static str],
+    },
     /// An operator with a signed token for one of these API methods, or an account whose roles reach that
     /// far.
     Operator(&'a mut String, &'static [&'static str]),

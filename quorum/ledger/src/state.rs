@@ -1,5 +1,6 @@
 //! The replicated state and its records. The command files beside this one change them.
 
+pub mod access_tokens;
 pub mod allocation_index;
 pub mod budget_marks;
 pub mod correspondence;
@@ -27,6 +28,7 @@ pub mod vni_use;
 
 use super::audit_chain::AuditHead;
 use super::signed_head::SignedHead;
+use access_tokens::AccessTokens;
 use allocation_index::AllocationIndex;
 use budget_marks::BudgetMarks;
 use dags::Dags;
@@ -192,6 +194,9 @@ pub struct Ledger {
     /// The members of tenants, and which tenants are closed.
     #[serde(default, skip_serializing_if = "TenantMembers::is_empty")]
     pub(super) tenant_members: TenantMembers,
+    /// The tokens with which programs call the API over the network.
+    #[serde(default, skip_serializing_if = "AccessTokens::is_empty")]
+    pub(super) access_tokens: AccessTokens,
 }
 
 impl Default for Ledger {
@@ -250,6 +255,7 @@ impl Default for Ledger {
             dags: Dags::default(),
             roles: OrdSet::new(),
             tenant_members: TenantMembers::default(),
+            access_tokens: AccessTokens::default(),
         }
     }
 }

@@ -6,6 +6,7 @@ use lattice_api::pack::{from_bytes, to_bytes};
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::test_builders::{allocation, command, components, full_ledger, node, vcluster_change};
 use lattice_ledger::{Action, AuditHead, ClusterLimits, ScalingStep, UsageOf, WhichTasks};
+use lattice_model::access_token::TokenId;
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::scaling::Step;
@@ -109,6 +110,8 @@ fn requests() -> Decoder {
             Request::from(Action::StepScaling(ScalingStep { service: allocation.id, lease_token: 3, step: more })),
             Request::GetTasks { id: allocation.id, which: WhichTasks::Ranges { most: 3 } },
             Request::AsOperator { proof: vouched, request: Box::new(Request::ListRoles) },
+            Request::from(Action::RevokeToken { id: TokenId(7), by: allocation.owner.clone(), as_operator: false }),
+            Request::TokenRecord { id: TokenId(7) },
         ],
     )
 }
@@ -134,6 +137,8 @@ fn answers() -> Decoder {
             Ok(Answer::VClusters(ledger.vcluster_statuses())),
             Ok(Answer::Sessions(vec![session])),
             Ok(Answer::Standing(Box::default())),
+            Ok(Answer::TokenRecord(ledger.access_token(TokenId(7)).cloned().map(Box::new))),
+            Ok(Answer::Tokens(ledger.access_tokens(None))),
             Ok(Answer::Audit(AuditFound { records, upto: 4, end: 4, begins: 1, archive: "a".into() })),
             Err(Refusal::LeaseHeld { name: "l".into(), holder, user: None, token: Some(3) }),
             Ok(Answer::RefusedClaim(Some(RefusedClaim {

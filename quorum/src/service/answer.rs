@@ -117,6 +117,8 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::StandingOf { .. }
         | Request::ListRoles
         | Request::ListTenantMembers { .. }
+        | Request::TokenRecord { .. }
+        | Request::ListTokens { .. }
         | Request::RefusedClaim { .. }
         | Request::RenewLease { .. }
         | Request::Members
@@ -335,6 +337,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         Request::ListRevocations => Ok(revocations(core)),
         // Without a stale answer: what somebody may do is not decided by an outdated state.
         Request::StandingOf { by } => Ok(Answer::Standing(Box::new(core.agreed.ledger().standing_of(&by)))),
+        Request::TokenRecord { id } => Ok(Answer::TokenRecord(core.agreed.ledger().access_token(id).cloned().map(Box::new))),
         Request::ListAdmissions => Ok(Answer::Admissions(core.leading.waiting_nodes.status(&core.agreed.ledger()))),
         Request::ListKeys => Ok(Answer::Keyring(rotation::keyring_status(&core.agreed.ledger(), &core.leading.keys_held))),
         // A reason that concerns every claim takes precedence over the latest refusal.
@@ -363,6 +366,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::GetTasks { .. }
         | Request::ListRoles
         | Request::ListTenantMembers { .. }
+        | Request::ListTokens { .. }
         | Request::AdvanceLane { .. }
         | Request::Stale(_)
         | Request::AsOperator { .. }
@@ -431,6 +435,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
         Request::ListTenants => Ok(Answer::Tenants(ledger.tenant_statuses())),
         Request::ListTenantMembers { tenant } => ledger.tenant_members(tenant).map(Answer::TenantMembers),
         Request::ListRoles => Ok(Answer::Roles(ledger.role_bindings().cloned().collect())),
+        Request::ListTokens { account } => Ok(Answer::Tokens(ledger.access_tokens(account.as_ref()))),
         Request::ListVClusters => Ok(Answer::VClusters(ledger.vcluster_statuses())),
         Request::ListSessions => Ok(Answer::Sessions(ledger.sessions().cloned().collect())),
         Request::GetVniPool => Ok(Answer::VniPool(ledger.vni_pool_status())),

@@ -14,7 +14,8 @@ use lattice_ledger::keyring::Secret;
 use lattice_ledger::{
     Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange, WhichTasks,
 };
-use lattice_model::access::{MemberChange, MemberStep, Relation, Role as Granted, RoleBinding, Subject, rule};
+use lattice_model::access::{MemberChange, MemberStep, Relation, Role as Granted, RoleBinding, Scopes, Subject, rule};
+use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::{
     AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Epoch, Exposed,
     HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode,
@@ -113,6 +114,8 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::StandingOf => Request::StandingOf { by: owner() },
         Call::ListRoles => Request::ListRoles,
         Call::ListTenantMembers => Request::ListTenantMembers { tenant: "elsewhere".into() },
+        Call::TokenRecord => Request::TokenRecord { id: TokenId(7) },
+        Call::ListTokens => Request::ListTokens { account: None },
         Call::Session
         | Call::WatchNodes
         | Call::WatchAllocations
@@ -153,6 +156,17 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
     let nobody = Subject::User { name: "nobody-has-this".into(), uid: 9999 };
     let binding = RoleBinding { subject: nobody.clone(), role: Granted::Operator, tenant: None };
     let member = MemberChange { tenant: "elsewhere".into(), step: MemberStep::Add { subject: nobody.clone(), is_default: false } };
+    // A group gets none.
+    let token = AccessToken {
+        id: TokenId(7),
+        name: "walked".into(),
+        account: Subject::Group { name: "nobody-has-this".into(), gid: 9999 },
+        scopes: Scopes::all(),
+        secret_sha256: [0; 32],
+        issued_at: lattice_model::Timestamp(1),
+        issued_by: by.clone(),
+        expires_at: lattice_model::Timestamp(2),
+    };
     let tenant = TenantChange {
         name: "physics".into(),
         create: true,
@@ -187,6 +201,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         // Without steps it is refused.
         Action::SubmitDag { id: DagId(id), owner: owner(), dag: Box::new(DagSubmission { steps: vec![], ..dag() }) },
         Action::CancelDag { id: DagId(id), by: owner() },
+        Action::RevokeToken { id: TokenId(7), by: owner(), as_operator: false },
     ];
     let of_operators = vec![
         Action::DrainUrgently { node: node.clone(), by: by.clone(), reason: reason.clone(), deadline: None, seed: id },
@@ -210,6 +225,7 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::GrantRole { binding, by: by.clone() },
         Action::RevokeRole { subject: nobody.name(), role: Granted::Operator, tenant: None, by: by.clone() },
         Action::SetTenantMember { change: member, by: by.clone() },
+        Action::IssueToken { token },
         Action::AddKey { secret: Secret([7; 32]), by: by.clone() },
         Action::Revoke { name: "nobody-has-this".into(), by: by.clone(), reason: String::new() },
         Action::SetVCluster { change: vcluster, by: by.clone() },
@@ -282,7 +298,11 @@ fn users_ask_for_commands_of_users_and_operators_for_those_of_operators() {
     for mut action in of_users {
         let name = action.name();
         let is_of_user = match action.requester() {
-            Requester::User(..) | Requester::UserOfDag(..) | Requester::Owner(_) | Requester::UserOrOperator { .. } => true,
+            Requester::User(..)
+            | Requester::UserOfDag(..)
+            | Requester::Owner(_)
+            | Requester::UserOrOperator { .. }
+            | Requester::OwnerOrOperator { .. } => true,
             Requester::Member | Requester::Operator(..) => false,
         };
         assert!(is_of_user, "{name}");
@@ -293,12 +313,22 @@ fn users_ask_for_commands_of_users_and_operators_for_those_of_operators() {
     }
 }
 
+/// The methods of a command that operators request; `None`: they do not.
+fn methods_for_operators(action: &mut Action) -> Option<&'static [&'static str]> {
+    match action.requester() {
+        Requester::Operator(_, methods) | Requester::UserOrOperator { methods, .. } | Requester::OwnerOrOperator { methods, .. } => {
+            Some(methods)
+        }
+        Requester::Member | Requester::User(..) | Requester::UserOfDag(..) | Requester::Owner(_) => None,
+    }
+}
+
 #[test]
 fn clients_sign_for_every_method_that_a_command_names() {
     let (of_users, of_operators) = commands();
     for mut action in of_users.into_iter().chain(of_operators) {
         let name = action.name();
-        let (Requester::Operator(_, methods) | Requester::UserOrOperator { methods, .. }) = action.requester() else { continue };
+        let Some(methods) = methods_for_operators(&mut action) else { continue };
         assert!(!methods.is_empty() && methods.iter().all(|method| METHODS.contains(method)), "{name}: {methods:?}");
     }
 }
@@ -307,7 +337,7 @@ fn clients_sign_for_every_method_that_a_command_names() {
 fn a_user_without_a_role_and_root_call_nothing_that_needs_an_operator() {
     let (of_users, of_operators) = commands();
     for mut action in of_users.into_iter().chain(of_operators) {
-        let (Requester::Operator(_, methods) | Requester::UserOrOperator { methods, .. }) = action.requester() else { continue };
+        let Some(methods) = methods_for_operators(&mut action) else { continue };
         for method in methods {
             let rule = rule(method).unwrap();
             assert!(!rule.user.covers(Relation::Foreign) && !rule.root.covers(Relation::Foreign), "{method}");

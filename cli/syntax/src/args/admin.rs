@@ -5,6 +5,7 @@ use super::node::{Drain, Node, OnNodes};
 use super::quorum::Quorum;
 use super::role::RoleAdmin;
 use super::tenant::{Quota, Tenant};
+use super::token::TokenAdmin;
 use super::trace::Trace;
 use super::ttl::parse_ttl;
 use super::vcluster::VClusterAdmin;
@@ -23,6 +24,8 @@ pub struct Admin {
 pub enum AdminCommand {
     /// Grant roles to accounts and groups, and revoke them
     Role(RoleAdmin),
+    /// Issue tokens with which programs call the API over the network, and revoke them
+    Token(TokenAdmin),
     /// Manage tenants (--tenant): their members, how much of the cluster each may use at once, and how much is meant
     /// for it
     Tenant(Tenant),

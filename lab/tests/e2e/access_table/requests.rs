@@ -47,6 +47,7 @@ const ID: &str = "7d0c1f0e-5b1a-4c58-9a53-0c0ffee0c0de";
 pub fn of(method: &str, work: &Work) -> Option<(Target, Vec<u8>)> {
     let (service, name) = method.split_once('/')?;
     match service {
+        "AccountingService" => accounting(name),
         "AdminService" => admin(name),
         "AllocationService" => allocation(name, work),
         "DagService" => dag(name, work),
@@ -68,10 +69,26 @@ fn empty(target: Target) -> Option<(Target, Vec<u8>)> {
     Some((target, Vec::new()))
 }
 
+/// The store of ended work, which this cluster does not have.
+fn accounting(name: &str) -> Option<(Target, Vec<u8>)> {
+    match name {
+        // Each caller's own.
+        "History" => empty(Target::OfCaller),
+        "Export" => to(Target::Tenant, &v1::HistoryRequest { tenant: super::TENANT.to_owned(), ..Default::default() }),
+        "Status" | "MoveStore" => empty(Target::Cluster),
+        _ => None,
+    }
+}
+
 fn admin(name: &str) -> Option<(Target, Vec<u8>)> {
     use Target::{Cluster, OfCaller};
     match name {
         "AddTenantMember" | "GrantRole" | "ListRoles" | "ListTenantMembers" | "RemoveTenantMember" | "RevokeRole" => people(name),
+        // Without a name.
+        "IssueToken" => empty(Cluster),
+        "ListTokens" => empty(OfCaller),
+        // There is no such token.
+        "RevokeToken" => to(OfCaller, &v1::RevokeTokenRequest { id: "0".repeat(16) }),
         "GetLimits" | "GetVniPool" | "ListGossipKeys" | "ListNetworkDomains" | "ListRevocations" | "ListServices" | "ListTenants"
         | "ListTracedWork" | "QuorumStatus" | "RotateGossipKeys" | "VerifyAudit" | "WhoAmI" => empty(Cluster),
         "GetUserUsage" | "QueryAudit" => empty(OfCaller),

@@ -8,6 +8,7 @@ use lattice_ledger::{
     UsageReport, VClusterStatus, VniPoolStatus,
 };
 use lattice_model::access::{RoleBinding, Standing, TenantMember};
+use lattice_model::access_token::AccessToken;
 use lattice_model::{
     Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, LaneWork, MemberId, Node, Revision, Timestamp,
 };
@@ -110,6 +111,10 @@ pub enum Answer {
     Roles(Vec<RoleBinding>),
     /// The members of a tenant: accounts by name, then groups by name.
     TenantMembers(Vec<TenantMember>),
+    /// The record of a token; `None`: there is none, or it was revoked.
+    TokenRecord(Option<Box<AccessToken>>),
+    /// Tokens, by account, then by id.
+    Tokens(Vec<AccessToken>),
 }
 
 /// A refused claim.

@@ -2,6 +2,8 @@
 
 use super::audit_walk::AuditWalk;
 use lattice_ledger::{Access, Action, DagCursor, DagFilter, ListCursor, ListFilter, UsageOf, WhichTasks};
+use lattice_model::access::SubjectName;
+use lattice_model::access_token::TokenId;
 use lattice_model::{
     AllocationId, AllocationSpec, AllocationState, AuditFilter, Claim, DagSubmission, Epoch, Incarnation, LaneReport, NodeId,
     OperatorToken, Principal,
@@ -132,6 +134,11 @@ pub enum Request {
     ListRoles,
     /// The members of a tenant, sorted.
     ListTenantMembers { tenant: String },
+    /// One token of the network API, unless it is revoked or forgotten: answered with
+    /// [`super::Answer::TokenRecord`].
+    TokenRecord { id: TokenId },
+    /// The tokens of the network API of accounts of this name (`None`: all), by account, then by id.
+    ListTokens { account: Option<SubjectName> },
     /// Nodes that wait for admission, and admitted names that have not registered.
     ListAdmissions,
     /// Whether such a DAG would be accepted now (success). Nothing is submitted.

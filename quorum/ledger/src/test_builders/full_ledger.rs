@@ -7,7 +7,8 @@ use crate::{
     Action, Command, EndedLimitsChange, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, ReachedMark, Registration, SCHEDULER_LEASE,
     ScalingStep, SoftLimitsChange, TenantChange, UserLimitsChange, VniPoolChange,
 };
-use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Subject};
+use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Scopes, Subject};
+use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::claim::ClaimShare;
 use lattice_model::scaling::Step;
 use lattice_model::usage::{DAY_MS, WHOLE_NODE};
@@ -19,6 +20,20 @@ use lattice_model::{
 
 /// The revision at which the node was last changed: see the actions below.
 const CONFORMED: u64 = 12;
+
+/// A token that is valid for a day.
+fn access_token() -> AccessToken {
+    AccessToken {
+        id: TokenId(7),
+        name: "ci".into(),
+        account: Subject::User { name: "u1".into(), uid: 1 },
+        scopes: Scopes::all(),
+        secret_sha256: [7; 32],
+        issued_at: Timestamp(1),
+        issued_by: "root".into(),
+        expires_at: Timestamp(DAY_MS),
+    }
+}
 
 /// A ledger with content in every part, and the audit records that it created.
 pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
@@ -127,6 +142,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         tenant,
         Action::GrantRole { binding, by: "root".into() },
         Action::SetTenantMember { change: MemberChange { tenant: "physics".into(), step }, by: "root".into() },
+        Action::IssueToken { token: access_token() },
     ];
     for (index, action) in (1..).zip(actions) {
         let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });

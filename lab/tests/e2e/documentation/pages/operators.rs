@@ -12,7 +12,7 @@ pub const OPERATORS: Manual = Manual { folder: "how-to/operators", plans: "pages
 /// The page's node, and the cluster's.
 const NODE: (&str, &str) = ("n7", "n4");
 
-const PAGES: [(&str, Plan); 41] = [
+const PAGES: [(&str, Plan); 42] = [
     (
         "add-nodes",
         Plan::Run(Page {
@@ -222,6 +222,17 @@ const PAGES: [(&str, Plan); 41] = [
                 w.ok(&["admin", "limits", "--user-running", "none", "--budget-period-days", "90", "--share-policy", "anyone"]);
                 w.ok(&["admin", "tenant", "delete", "chemistry"]);
             },
+            ..page()
+        }),
+    ),
+    (
+        "tokens-for-programs",
+        Plan::Run(Page {
+            replace: &[("--account builder", "--account daemon"), ("7f0c9a4e5b7d4c39", "$(lattice admin token list -o name)")],
+            but: &[
+                ("LATTICE_TOKEN=", "its agents serve no network; access_tokens tests it"),
+                ("curl", "its agents serve no network; rest_api tests it"),
+            ],
             ..page()
         }),
     ),
