@@ -26,7 +26,6 @@ pub(crate) struct Expected {
 }
 
 /// A token with claims that would be accepted. Its signature is not verified.
-#[derive(Debug)]
 pub(crate) struct Unverified<'a> {
     text: &'a str,
     key: WantedKey,
@@ -65,7 +64,7 @@ impl Expected {
         if text_of(&claims, "iss") != Some(self.settings.issuer.as_str()) {
             return Err(Refused::WrongIssuer);
         }
-        let algorithm = header.alg.parse().ok().filter(|given| self.algorithms.contains(given)).ok_or(Refused::Algorithm)?;
+        let algorithm = header.alg.parse::<Algorithm>().ok().filter(|given| self.algorithms.contains(given)).ok_or(Refused::Algorithm)?;
         self.check_audience(&claims)?;
         let expires_at = self.check_times(&claims, now)?;
         let subject = text_of(&claims, "sub").ok_or(Refused::Malformed)?;
@@ -179,7 +178,7 @@ fn is_account_name(name: &str) -> bool {
 mod tests {
     use super::*;
     use crate::key_set::KeySet;
-    use crate::test_tokens::{ISSUER, NOW, Signer, base64url, claims, settings};
+    use crate::test_provider::{ISSUER, NOW, Signer, base64url, claims, settings};
     use serde_json::json;
 
     fn expected() -> Expected {

@@ -4,18 +4,11 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, K
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
-use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
 /// The keys that may sign tokens.
 pub(crate) struct KeySet(Vec<(Jwk, Arc<DecodingKey>)>);
-
-impl fmt::Debug for KeySet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KeySet({} keys)", self.0.len())
-    }
-}
 
 /// Which key a token's header names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,11 +57,11 @@ impl KeySet {
 fn may_sign(key: &Jwk) -> bool {
     let is_for_signatures = matches!(key.common.public_key_use, None | Some(PublicKeyUse::Signature));
     let verifies = key.common.key_operations.as_ref().is_none_or(|operations| operations.contains(&KeyOperations::Verify));
-    let is_pair = match &key.algorithm {
-        AlgorithmParameters::RSA(_) | AlgorithmParameters::EllipticCurve(_) | AlgorithmParameters::OctetKeyPair(_) => true,
-        // A shared secret, and kinds that nobody here knows.
-        _ => false,
-    };
+    // No shared secret, and no kind that nobody here knows.
+    let is_pair = matches!(
+        key.algorithm,
+        AlgorithmParameters::RSA(_) | AlgorithmParameters::EllipticCurve(_) | AlgorithmParameters::OctetKeyPair(_)
+    );
     is_for_signatures && verifies && is_pair
 }
 
@@ -91,7 +84,7 @@ fn fits(key: &Jwk, algorithm: Algorithm) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_tokens::Signer;
+    use crate::test_provider::Signer;
     use serde_json::json;
 
     fn wanted(id: Option<&str>, algorithm: Algorithm) -> WantedKey {

@@ -23,7 +23,7 @@ mod provider;
 mod recent;
 mod signature;
 #[cfg(test)]
-mod test_tokens;
+mod test_provider;
 
 pub use identified::{Discovery, Identified, IdentifiedBy, Refused};
 pub use identities::Identities;
