@@ -48,8 +48,10 @@ pub enum IdentityError {
 enum FetchError {
     #[error("no answer from {url}")]
     Unreached { url: Url, source: reqwest::Error },
-    #[error("{url} answers {status}; redirects are not followed")]
+    #[error("{url} answers {status}")]
     Status { url: Url, status: StatusCode },
+    #[error("{url} redirects elsewhere, where nobody follows")]
+    Redirected { url: Url },
     #[error("the answer of {url} is longer than {ANSWER_BYTES_MAX} bytes")]
     TooLong { url: Url },
     #[error("its configuration document cannot be read: {0}")]
@@ -100,21 +102,24 @@ impl Provider {
     /// Keeps the keys fresh until it is stopped.
     pub(crate) async fn run(&self, stop: &CancellationToken) {
         let mut pauses = RETRY_PAUSES;
-        let refresh = async {
-            loop {
-                let is_fetched = {
-                    let _turn = self.fetching.lock().await;
-                    self.refresh().await
-                };
-                if is_fetched {
+        loop {
+            let pause = match stop.run_until_cancelled(self.refresh_in_turn()).await {
+                Some(true) => {
                     pauses.reset();
-                    sleep(REFRESH_INTERVAL).await;
-                } else {
-                    sleep(pauses.next_pause()).await;
+                    REFRESH_INTERVAL
                 }
+                Some(false) => pauses.next_pause(),
+                None => return,
+            };
+            if stop.run_until_cancelled(sleep(pause)).await.is_none() {
+                return;
             }
-        };
-        stop.run_until_cancelled(refresh).await;
+        }
+    }
+
+    async fn refresh_in_turn(&self) -> bool {
+        let _turn = self.fetching.lock().await;
+        self.refresh().await
     }
 
     /// The key that a token names. Asks the provider if it is unknown here.
@@ -195,6 +200,9 @@ impl Provider {
     async fn get(&self, url: &Url) -> Result<Vec<u8>, FetchError> {
         let unreached = |source: reqwest::Error| FetchError::Unreached { url: url.clone(), source: source.without_url() };
         let mut answer = self.client.get(url.clone()).send().await.map_err(unreached)?;
+        if answer.status().is_redirection() {
+            return Err(FetchError::Redirected { url: url.clone() });
+        }
         if answer.status() != StatusCode::OK {
             return Err(FetchError::Status { url: url.clone(), status: answer.status() });
         }
@@ -318,7 +326,7 @@ mod tests {
         let document = "/.well-known/openid-configuration";
         let of = |issuer: &str, keys: &str| format!(r#"{{"issuer":"{issuer}","jwks_uri":"{keys}"}}"#);
         let redirected = problem("/keys", "302 Found", "location: /elsewhere\r\n", "").await;
-        assert!(redirected.contains("/keys answers 302 Found; redirects are not followed"), "{redirected}");
+        assert!(redirected.contains("/keys redirects elsewhere"), "{redirected}");
         let long = problem("/keys", "200 OK", "", &" ".repeat(ANSWER_BYTES_MAX + 1)).await;
         assert!(long.contains("is longer than 262144 bytes"), "{long}");
         let other = problem(document, "200 OK", "", &of("https://elsewhere", "https://elsewhere/keys")).await;

@@ -113,9 +113,9 @@ pub(crate) fn base64url(bytes: &[u8]) -> String {
     let mut text = String::new();
     for group in bytes.chunks(3) {
         let byte = |place: usize| u32::from(group.get(place).copied().unwrap_or_default());
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        let bits = (byte(0) << 16) | (byte(1) << 8) | byte(2);
         for place in 0..=group.len() {
-            text.push(char::from(DIGITS[(bits >> (18 - 6 * place) & 63) as usize]));
+            text.push(char::from(DIGITS[((bits >> (18 - 6 * place)) & 63) as usize]));
         }
     }
     text
