@@ -1,5 +1,5 @@
-//! Tokens of the cluster: their records are in the quorum. An agent caches a record for 10 s, so a revocation holds
-//! everywhere after that at the latest.
+//! Tokens of the cluster: their records are in the quorum. An agent caches a record for 10 s, so a
+//! revocation holds everywhere after that at the latest.
 
 use crate::identified::{Identified, IdentifiedBy, Refused};
 use crate::recent::Recent;
@@ -21,10 +21,11 @@ use tokio::time::timeout;
 const RECORD_TIME: Duration = Duration::from_secs(10);
 /// Number of cached records.
 const RECORDS_MAX: usize = 10_000;
-/// Number of cached ids that no token has: so a program with a revoked token does not ask the quorum each time. They are
-/// apart from the records, which a guesser of ids cannot displace.
+/// Number of cached ids that no token has: so a program with a revoked token does not ask the
+/// quorum each time. They are apart from the records, which a guesser of ids cannot displace.
 const UNKNOWN_MAX: usize = 1_000;
-/// Number of questions to the quorum at a time. Those about one token wait for each other, and then use its answer.
+/// Number of questions to the quorum at a time. Those about one token wait for each other, and then
+/// use its answer.
 const LANES: usize = 64;
 /// Timeout of one question to the quorum.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(4);
@@ -93,7 +94,8 @@ impl ClusterTokens {
         if let Some(record) = self.cached(id) {
             return Ok(record);
         }
-        // The record may be revoked while its answer is on the way: its time counts from the question.
+        // The record may be revoked while its answer is on the way: its time counts from the
+        // question.
         let asked_at = Instant::now();
         let record = (self.ask)(id).await.map_err(Refused::Unavailable)?.map(Arc::new);
         let (mut cache, now) = (self.cache.lock(), Instant::now());

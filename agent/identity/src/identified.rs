@@ -11,8 +11,8 @@ use thiserror::Error;
 pub struct Identified {
     /// The account of the site. Whether this machine has it is for the caller to find out.
     pub account: String,
-    /// The account's user id when the token was issued: it must be the one that this machine knows. `None`: the token
-    /// names no user id.
+    /// The account's user id when the token was issued: it must be the one that this machine knows.
+    /// `None`: the token names no user id.
     pub uid: Option<u32>,
     /// What the token opens.
     pub scopes: Scopes,

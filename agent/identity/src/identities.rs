@@ -41,8 +41,8 @@ struct Oidc {
 }
 
 impl Identities {
-    /// Checks the settings, and reads the file of authorities; connects to nobody. Without settings only tokens of the
-    /// cluster are accepted.
+    /// Checks the settings, and reads the file of authorities; connects to nobody. Without settings
+    /// only tokens of the cluster are accepted.
     pub fn new(settings: Option<OidcSettings>, quorum: QuorumClient) -> Result<Self, IdentityError> {
         Self::with(settings, ClusterTokens::of_quorum(quorum))
     }
@@ -60,7 +60,8 @@ impl Identities {
         }
     }
 
-    /// Whom a token identifies. `now` is the wall clock. Waits at most some seconds for the quorum or the provider.
+    /// Whom a token identifies. `now` is the wall clock. Waits at most some seconds for the quorum
+    /// or the provider.
     pub async fn identify(&self, bearer: &str, now: Timestamp) -> Result<Identified, Refused> {
         if bearer.len() > TOKEN_BYTES_MAX {
             return Err(Refused::Malformed);

@@ -1,8 +1,8 @@
 //! Tokens of a provider (JWT, RFC 7519): what one claims, and whether the provider says so. No I/O.
 //!
-//! A token is read first: issuer, audience, times and account must be right before anybody looks for a key. So
-//! tokens of somebody else never make the agent ask the provider. What was read is worth something only after
-//! [`Unverified::verify`].
+//! A token is read first: issuer, audience, times and account must be right before anybody looks
+//! for a key. So tokens of somebody else never make the agent ask the provider. What was read is
+//! worth something only after [`Unverified::verify`].
 
 use crate::identified::{Identified, IdentifiedBy, Refused};
 use crate::key_set::WantedKey;
@@ -15,8 +15,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
 
-/// The types (`typ`) of tokens that are accepted, in lower case. A provider also signs other things than tokens for
-/// services, such as notices of a logout.
+/// The types (`typ`) of tokens that are accepted, in lower case. A provider also signs other things
+/// than tokens for services, such as notices of a logout.
 const TYPES: [&str; 3] = ["jwt", "at+jwt", "application/at+jwt"];
 
 /// What the provider's tokens must have.
@@ -102,8 +102,8 @@ impl Expected {
         }
     }
 
-    /// The account for these claims. The subject comes first: only the provider chooses it. At many providers, people may
-    /// change other claims themselves.
+    /// The account for these claims. The subject comes first: only the provider chooses it. At many
+    /// providers, people may change other claims themselves.
     fn account(&self, claims: &Map<String, Value>, subject: &str) -> Option<String> {
         let claimed = text_of(claims, &self.settings.account_claim);
         let accounts = &self.settings.accounts;
@@ -167,7 +167,8 @@ fn time_of(claims: &Map<String, Value>, name: &str) -> Result<Option<Timestamp>,
     }
 }
 
-/// Whether this may be the name of an account that calls from the network. Digits alone would be taken for a user id.
+/// Whether this may be the name of an account that calls from the network. Digits alone would be
+/// taken for a user id.
 fn is_account_name(name: &str) -> bool {
     let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
     let is_odd = name.chars().any(|c| c.is_control() || c.is_whitespace() || matches!(c, ':' | '/'));

@@ -44,7 +44,8 @@ impl KeySet {
         if keys.is_empty() { Err(KeySetError::NoKey) } else { Ok(Self(keys)) }
     }
 
-    /// The key that a token names. A token without a key's id has a key here only if there is no choice.
+    /// The key that a token names. A token without a key's id has a key here only if there is no
+    /// choice.
     pub(crate) fn find(&self, wanted: &WantedKey) -> Option<Arc<DecodingKey>> {
         let is_wanted = |key: &Jwk| wanted.id.is_none() || key.common.key_id == wanted.id;
         let mut fitting = self.0.iter().filter(|(key, _)| is_wanted(key) && fits(key, wanted.algorithm));
@@ -58,14 +59,13 @@ fn may_sign(key: &Jwk) -> bool {
     let is_for_signatures = matches!(key.common.public_key_use, None | Some(PublicKeyUse::Signature));
     let verifies = key.common.key_operations.as_ref().is_none_or(|operations| operations.contains(&KeyOperations::Verify));
     // No shared secret, and no kind that nobody here knows.
-    let is_pair = matches!(
-        key.algorithm,
-        AlgorithmParameters::RSA(_) | AlgorithmParameters::EllipticCurve(_) | AlgorithmParameters::OctetKeyPair(_)
-    );
+    let is_pair =
+        matches!(key.algorithm, AlgorithmParameters::RSA(_) | AlgorithmParameters::EllipticCurve(_) | AlgorithmParameters::OctetKeyPair(_));
     is_for_signatures && verifies && is_pair
 }
 
-/// Whether signatures of this algorithm can be by this key: a key is never used for another algorithm than its own.
+/// Whether signatures of this algorithm can be by this key: a key is never used for another
+/// algorithm than its own.
 fn fits(key: &Jwk, algorithm: Algorithm) -> bool {
     let is_its_own = key.common.key_algorithm.is_none_or(|own| own == KeyAlgorithm::from(algorithm));
     let is_of_kind = match (&key.algorithm, algorithm) {

@@ -1,16 +1,18 @@
-//! Whom a bearer token identifies. The edge of the API on the network asks here once for each request.
+//! Whom a bearer token identifies. The edge of the API on the network asks here once for each
+//! request.
 //!
 //! ```text
-//!                         ┌─ lattice_… ─▶ cluster_tokens ──(cached for 10 s)──▶ quorum: the token's record
+//!                         ┌─ lattice_… ─▶ cluster_tokens ──(cached for 10 s)──▶ quorum: its record
 //!   identify(text, now) ──┤
 //!                         └─ a JWT ─────▶ jwt: issuer, audience, times, account
-//!                                          └─ key_set ◀── provider: the provider's keys, hourly and at an unknown key id
+//!                                          └─ key_set ◀── provider: its keys, each hour
 //!                                             └─ signature: by ring
 //! ```
 //!
-//! A token is checked without a question to anybody, except for the record of a cluster's token and keys that are not
-//! here yet. Without their answer nobody is let in and nobody is refused for good: the result is
-//! [`Refused::Unavailable`]. What was found is cached, bounded in number and time.
+//! A token is checked without a question to anybody, except for the record of a cluster's token and
+//! keys that are not here yet. Without their answer nobody is let in and nobody is refused for
+//! good: the result is [`Refused::Unavailable`]. What was found is cached, bounded in number and
+//! time.
 //!
 //! One task, [`Identities::run`], keeps the provider's keys fresh.
 

@@ -1,5 +1,5 @@
-//! The provider's keys: fetched at the start, each hour, and when a token names an unknown one, at most once a minute.
-//! The latest keys stay in use while the provider cannot be reached.
+//! The provider's keys: fetched at the start, each hour, and when a token names an unknown one, at
+//! most once a minute. The latest keys stay in use while the provider cannot be reached.
 
 use crate::identified::Refused;
 use crate::key_set::{KeySet, KeySetError, WantedKey};

@@ -1,4 +1,5 @@
-//! Verifies signatures of tokens by ring. `jsonwebtoken` is built without cryptography of its own and uses this.
+//! Verifies signatures of tokens by ring. `jsonwebtoken` is built without cryptography of its own
+//! and uses this.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result, new_error};

@@ -1,4 +1,5 @@
-//! People who come over the network with tokens of a real OpenID Connect provider (`oidc-provider`, in Node).
+//! People who come over the network with tokens of a real OpenID Connect provider (`oidc-provider`,
+//! in Node).
 
 use crate::harness::{Folder, Group, JOB, Need, World, machine};
 use lattice_lab::lattice::text;
@@ -157,7 +158,8 @@ fn assert_refused(w: &World, token: &str, piece: &str) {
     assert!(!done.err().contains(token), "the token is in a message");
 }
 
-/// Begins a login, lets a person do the rest at the first page whose address contains this, and returns when both are done.
+/// Begins a login, lets a person do the rest at the first page whose address contains this, and
+/// returns when both are done.
 fn log_in(w: &World, home: &Path, flow: &str, page: &str, name: &str) {
     let shown = home.join("login");
     let mut command = remote(w, home);
@@ -200,7 +202,7 @@ fn browser(w: &World) {
     let id = ok(w, home, &["submit", "-o", "name", "-D", "/", "--", "/bin/sh", "-c", "id -un"]).trim().to_owned();
     w.completed(&id);
     assert_eq!(ok(w, home, &["logs", &id]), "daemon\n");
-    assert_eq!(text(&w.status(&id), "user"), "daemon");
+    assert_eq!(text(&w.status(&id), "owner"), "daemon");
     // The token has ended; the login has not.
     std::thread::sleep(TOKEN_ENDED);
     ok(w, home, &["whoami"]);

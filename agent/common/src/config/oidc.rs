@@ -21,7 +21,8 @@ pub struct OidcSettings {
     pub audience: Vec<String>,
     /// The claim that is the name of the account.
     pub account_claim: String,
-    /// Accounts of people whose claim is not the name: by `sub`, or by the claim's value. Wins over the claim.
+    /// Accounts of people whose claim is not the name: by `sub`, or by the claim's value. Wins over
+    /// the claim.
     pub accounts: BTreeMap<String, String>,
     /// Algorithms of signatures; at least one.
     pub algorithms: Vec<SigningAlgorithm>,
@@ -49,7 +50,8 @@ impl Default for OidcSettings {
     }
 }
 
-/// An algorithm of a token's signature (RFC 7518). Those by a shared secret, and none at all, have no name here.
+/// An algorithm of a token's signature (RFC 7518). Those by a shared secret, and none at all, have
+/// no name here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum SigningAlgorithm {
@@ -143,7 +145,8 @@ impl OidcSettings {
     }
 }
 
-/// Whether a text may be an issuer (OpenID Connect Discovery 1.0, section 3): no query, no fragment, and nobody's password.
+/// Whether a text may be an issuer (OpenID Connect Discovery 1.0, section 3): no query, no
+/// fragment, and nobody's password.
 fn is_issuer(text: &str) -> bool {
     let (is_private, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
         (Some(rest), _) => (true, rest),
