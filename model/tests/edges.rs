@@ -43,7 +43,7 @@ const ALLOWED: &[(&str, &str)] = &[
         "allocation",
         "model node scheduler runtime telemetry pki quorum-client agent-common mesh membership machine output registry launch agent-checkpoint observe",
     ),
-    ("identity", "model telemetry quorum-client agent-common"),
+    ("identity", "model quorum-client agent-common"),
     ("accounting", "model telemetry quorum-client agent-common"),
     (
         "meshd",

@@ -44,6 +44,8 @@ pub enum Need {
     Mpi4py,
     /// `moto_server`: an S3 server (Python's package `moto[server]`).
     Moto,
+    /// An OpenID Connect provider: Node (Debian's packages nodejs and npm) and its package `oidc-provider`.
+    OidcProvider,
     /// `systemd-analyze` (Debian's package `systemd`).
     SystemdAnalyze,
     /// `python3`, for a program of the documentation.
@@ -162,6 +164,9 @@ fn missing(needs: &[Need]) -> Option<String> {
             Some("there is no mpi4py here with both MPICH and Open MPI (.ci/run makes both in the cache)".to_owned())
         }
         Need::Moto if machine.moto.is_none() => Some("there is no moto_server here (pip install 'moto[server]')".to_owned()),
+        Need::OidcProvider if machine.oidc_provider.is_none() => {
+            Some("there is no OpenID Connect provider here (.ci/run installs oidc-provider in the cache)".to_owned())
+        }
         Need::SystemdAnalyze if lattice_lab::machine::find("systemd-analyze").is_none() => {
             Some("there is no systemd-analyze here (package systemd)".to_owned())
         }
@@ -205,6 +210,7 @@ fn missing(needs: &[Need]) -> Option<String> {
         | Need::Python
         | Need::Zstd
         | Need::Moto
+        | Need::OidcProvider
         | Need::PrometheusClient
         | Need::VictoriaMetrics
         | Need::Promtool

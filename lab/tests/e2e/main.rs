@@ -197,6 +197,7 @@ fn main() -> ExitCode {
         wide::trials(),
         tree::trials(),
         notifications::trials(),
+        oidc::trials(),
         watches::trials(),
         member_disk::trials(),
         members::trials(),
@@ -256,6 +257,7 @@ fn main() -> ExitCode {
     };
     harness::close();
     moto::close();
+    oidc::close();
     if passed { ExitCode::SUCCESS } else { ExitCode::from(101) }
 }
 

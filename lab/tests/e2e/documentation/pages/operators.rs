@@ -122,6 +122,7 @@ const PAGES: [(&str, Plan); 42] = [
         }),
     ),
     ("limit-work", Plan::NoCommands),
+    ("log-people-in", Plan::NoCommands),
     (
         "measure-closely",
         Plan::Run(Page {
