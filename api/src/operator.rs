@@ -30,7 +30,9 @@ pub const METADATA: &str = "lattice-operator-bin";
 /// further with an operator's signature: `AdminService/ListRoles`, `AdminService/QueryAudit` and
 /// `AllocationService/Update`. A client with a credential signs its calls of all these methods. An
 /// account with a role that suffices calls them without a signature.
-pub const METHODS: [&str; 37] = [
+pub const METHODS: [&str; 39] = [
+    "AccountingService/Export",
+    "AccountingService/MoveStore",
     "AdminService/AddTenantMember",
     "AdminService/ChangeMembers",
     "AdminService/CreateTenant",

@@ -191,6 +191,12 @@ actions! {
     AccessDenied,
     /// A user is about to remove a checkpoint of somebody else's work.
     CheckpointRemoved,
+    /// A store gets the ended work from now on.
+    AccountingStoreSet,
+    /// A system admin lets another store get the ended work.
+    AccountingMoved,
+    /// Ended work was dropped before the store had it: too much waited.
+    EndedWorkDropped,
 }
 
 impl AuditAction {

@@ -198,6 +198,7 @@ table! {
         StandingOf: No Yes No User;
         ListRoles: No Yes No Itself;
         ListTenantMembers: No Yes No Itself;
+        EndedWork: No Yes No Itself;
     }
     others {
         /// For the node named in the certificate.
@@ -345,12 +346,12 @@ pub(crate) fn check(caller: &Caller, author: Option<&Author>, request: &mut Requ
     Ok(grant)
 }
 
-/// The node in whose name a lease is acquired, renewed or released.
+/// The node in whose name a lease is acquired, renewed, used or released.
 fn lease_holder(request: &Request) -> Option<&NodeId> {
     match request {
         Request::AcquireLease { holder, .. } | Request::RenewLease { holder, .. } => Some(holder),
         Request::Command(action) => match &**action {
-            Action::ReleaseLease { holder, .. } => Some(holder),
+            Action::ReleaseLease { holder, .. } | Action::Account { node: holder, .. } => Some(holder),
             _ => None,
         },
         _ => None,
@@ -498,7 +499,8 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::GetDag { .. }
         | Request::ListDags { .. }
         | Request::ListRoles
-        | Request::ListTenantMembers { .. } => None,
+        | Request::ListTenantMembers { .. }
+        | Request::EndedWork { .. } => None,
     }
 }
 

@@ -8,6 +8,7 @@ pub mod dependents;
 pub mod domains;
 pub mod ended_limits;
 pub mod ended_place;
+pub mod ended_work;
 pub mod holdings;
 pub mod keyring;
 pub mod names;
@@ -35,6 +36,7 @@ use domains::DomainIndex;
 pub use domains::{Domain, DomainKey};
 pub use ended_limits::{EndedLimits, Forgotten};
 use ended_place::EndedPlace;
+use ended_work::Ends;
 pub use holdings::Holding;
 use holdings::Holdings;
 use imbl::{OrdMap, OrdSet};
@@ -131,6 +133,9 @@ pub struct Ledger {
     pub(super) ended: OrdSet<EndedPlace>,
     /// Which of them have been dropped.
     pub(super) forgotten: Forgotten,
+    /// Ended work that waits until the accounting store has it.
+    #[serde(default, skip_serializing_if = "Ends::is_empty")]
+    pub(super) ends: Ends,
     pub(super) leases: BTreeMap<String, Lease>,
     /// The last fencing token issued, across all leases.
     pub(super) lease_token: u64,
@@ -220,6 +225,7 @@ impl Default for Ledger {
             scripts: Scripts::default(),
             ended: OrdSet::new(),
             forgotten: Forgotten::default(),
+            ends: Ends::default(),
             leases: BTreeMap::new(),
             lease_token: 0,
             audit: AuditHead::default(),

@@ -113,6 +113,7 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::StandingOf => Request::StandingOf { by: owner() },
         Call::ListRoles => Request::ListRoles,
         Call::ListTenantMembers => Request::ListTenantMembers { tenant: "elsewhere".into() },
+        Call::EndedWork => Request::EndedWork { after: 0, limit: 1 },
         Call::Session
         | Call::WatchNodes
         | Call::WatchAllocations
@@ -220,6 +221,8 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::Wipe { node: node.clone(), by: by.clone(), reason: reason.clone(), force: false },
         Action::Admit { node: node.clone(), by: by.clone(), reason: reason.clone() },
         Action::RemoveNode { node: node.clone(), by: by.clone(), reason },
+        // No store has been seen, so it is refused.
+        Action::MoveAccounting { by: by.clone(), force: false },
         Action::WithdrawAdmission { node, by },
     ];
     (of_users, of_operators)
@@ -263,13 +266,13 @@ const OF_MEMBERS: &[&str] = &[
 ];
 
 /// An agent requests it for itself, under a lease that it has.
-const OF_SCHEDULERS: [&str; 2] = ["PreemptFor", "StepScaling"];
+const UNDER_A_LEASE: [&str; 3] = ["Account", "PreemptFor", "StepScaling"];
 
 #[test]
 fn every_command_is_requested_here_or_proposed_only_by_members() {
     let (of_users, of_operators) = commands();
     let mut known: Vec<&str> =
-        of_users.iter().chain(&of_operators).map(Action::name).chain(OF_MEMBERS.iter().copied()).chain(OF_SCHEDULERS).collect();
+        of_users.iter().chain(&of_operators).map(Action::name).chain(OF_MEMBERS.iter().copied()).chain(UNDER_A_LEASE).collect();
     let mut all = Action::NAMES.to_vec();
     known.sort_unstable();
     all.sort_unstable();

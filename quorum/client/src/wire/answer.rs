@@ -8,6 +8,7 @@ use lattice_ledger::{
     UsageReport, VClusterStatus, VniPoolStatus,
 };
 use lattice_model::access::{RoleBinding, Standing, TenantMember};
+use lattice_model::ended_work::{AccountedUntil, EndedWork};
 use lattice_model::{
     Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, LaneWork, MemberId, Node, Revision, Timestamp,
 };
@@ -110,6 +111,23 @@ pub enum Answer {
     Roles(Vec<RoleBinding>),
     /// The members of a tenant: accounts by name, then groups by name.
     TenantMembers(Vec<TenantMember>),
+    /// Ended work that accounting does not have yet.
+    EndedWork(Box<EndedWorkPage>),
+}
+
+/// Ended work that waits for the accounting store, and how much of it there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedWorkPage {
+    /// In the order of the ends. There are more if it is not all that waits.
+    pub work: Vec<EndedWork>,
+    /// What the store has confirmed; `None`: no store gets ended work now.
+    pub accounted: Option<AccountedUntil>,
+    /// The number of the latest end.
+    pub ended: u64,
+    /// How many ends the store has not confirmed yet.
+    pub waiting: u64,
+    /// How many were dropped before a store had them, because too many waited.
+    pub dropped: u64,
 }
 
 /// A refused claim.
