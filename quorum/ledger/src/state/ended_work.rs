@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 /// Largest size of the ended work that waits, in bytes: about 80,000 records. Tests of this crate fill a
 /// smaller one.
-pub const ENDED_WORK_BYTES_MAX: usize = if cfg!(test) { 64 * 1024 } else { 64 * 1024 * 1024 };
+pub const ENDED_WORK_BYTES_MAX: usize = if cfg!(test) { 256 * 1024 } else { 64 * 1024 * 1024 };
 
 /// Which store gets the ended work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
