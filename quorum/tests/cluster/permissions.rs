@@ -12,7 +12,8 @@ use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::{
-    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange, WhichTasks,
+    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange,
+    WhichTasks,
 };
 use lattice_model::access::{MemberChange, MemberStep, Relation, Role as Granted, RoleBinding, Subject, rule};
 use lattice_model::ended_work::AccountedUntil;
@@ -23,8 +24,8 @@ use lattice_model::{
 use lattice_pki::identity::Role;
 use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};
 use lattice_quorum_client::wire::{
-    Answer, Change, DagFilter, EndedWorkPage, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations, WatchMessage,
-    WatchRequest,
+    Answer, Change, DagFilter, EndedWorkPage, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations,
+    WatchMessage, WatchRequest,
 };
 use lattice_quorum_client::{CallError, QuorumClient};
 use rustls::pki_types::ServerName;
