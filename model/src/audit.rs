@@ -191,6 +191,8 @@ actions! {
     AccessDenied,
     /// A user is about to remove a checkpoint of somebody else's work.
     CheckpointRemoved,
+    /// A user is about to request a checkpoint of somebody else's work.
+    CheckpointRequested,
     /// A store gets the ended work from now on.
     AccountingStoreSet,
     /// A system admin lets another store get the ended work.

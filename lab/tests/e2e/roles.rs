@@ -248,6 +248,13 @@ fn operator(w: &World) {
     let seen: Vec<Value> =
         serde_json::from_str(&ok_as(w, DAEMON, &["audit", "query", "--user", "daemon", "--node", "n2", "-o", "json"])).unwrap();
     assert!(!seen.is_empty() && seen.iter().all(|record| text(record, "actor") == "daemon@n1"), "{seen:?}");
+    // A checkpoint that it requests is on record before the work's head learns of it, which refuses: it has no way to save
+    // itself.
+    assert_ne!(w.run_as(DAEMON, &["checkpoint", "create", &theirs]).code(), 0);
+    let asked = query(w, &["--alloc", &theirs, "--type", "checkpoint-requested"]);
+    assert_eq!(asked.iter().map(|record| text(record, "actor")).collect::<Vec<_>>(), ["daemon"], "{asked:?}");
+    assert_ne!(w.run_as(NOBODY, &["checkpoint", "create", &theirs]).code(), 0);
+    assert_eq!(query(w, &["--alloc", &theirs, "--type", "checkpoint-requested"]).len(), 1, "its owner's own is not");
     // An operator runs the machines, and does not read what work writes.
     refused_as(w, DAEMON, &["logs", &theirs], &["belongs to nobody"]);
     let attached = w.run_as(DAEMON, &["attach", &theirs, "--", "/bin/true"]);

@@ -345,13 +345,17 @@ fn the_admins_of_a_tenant_go_with_it() {
 }
 
 #[test]
-fn a_removed_checkpoint_of_somebody_else_is_on_record() {
+fn a_requested_and_a_removed_checkpoint_of_somebody_else_are_on_record() {
     let mut s = with_roles();
-    let (id, allocation, detail) = (Uuid::from_u128(1), Some(id(1)), "at n1: checkpoint 7".to_owned());
-    let access = Access { id, by: user(ADMIN), kind: AccessKind::CheckpointRemoved, allocation, node: None, detail };
-    let records = s.acted(Action::RecordAccess(access));
-    assert_eq!(shown(&records), [(AuditAction::CheckpointRemoved, "u1", "at n1: checkpoint 7")]);
-    assert_eq!((records[0].allocation, records[0].owner.as_deref()), (allocation, Some("u7")));
+    for (number, kind, action) in [
+        (1, AccessKind::CheckpointRequested, AuditAction::CheckpointRequested),
+        (2, AccessKind::CheckpointRemoved, AuditAction::CheckpointRemoved),
+    ] {
+        let (access, allocation, detail) = (Uuid::from_u128(number), Some(id(1)), "at n1: checkpoint 7".to_owned());
+        let records = s.acted(Action::RecordAccess(Access { id: access, by: user(ADMIN), kind, allocation, node: None, detail }));
+        assert_eq!(shown(&records), [(action, "u1", "at n1: checkpoint 7")]);
+        assert_eq!((records[0].allocation, records[0].owner.as_deref()), (allocation, Some("u7")));
+    }
 }
 
 #[test]
