@@ -297,6 +297,9 @@ pub struct Standing {
     pub roles: Roles,
     /// The tenants that are closed, of which it is a member or an admin. A tenant is closed from its first member on.
     pub member_of: BTreeSet<String>,
+    /// Of these, the tenants of which it is no member: only its role opens them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub by_role: BTreeSet<String>,
     /// The tenants that are closed, of which it is neither.
     pub closed_to_it: BTreeSet<String>,
     /// The tenant of its work that names none.

@@ -36,6 +36,10 @@ impl AllocationService for Api {
         self.may_own_work(&owner)?;
         let depends = request.get_ref().spec.as_ref().is_some_and(|spec| !spec.depends_on.is_empty());
         let viewer = if depends { Some(self.viewer(&self.caller(&request).await?).await) } else { None };
+        let tenant = request.get_ref().spec.as_ref().map(|spec| spec.tenant.clone()).filter(|tenant| !tenant.is_empty());
+        if let Some(tenant) = tenant {
+            self.check_tenants(&self.caller(&request).await?, [tenant].into()).await?;
+        }
         let request = request.into_inner();
         let id = allocation_id(&request.id)?;
         let submitting = self.submitted.begin(id);

@@ -51,6 +51,7 @@ mod networks;
 mod nodes;
 mod outlooks;
 mod output;
+mod paying_tenants;
 mod preempting;
 mod privacy;
 mod refusal;

@@ -194,12 +194,14 @@ pub(super) fn has_granted_roles(roles: &Roles) -> bool {
     roles.operator || roles.system_admin || !roles.admin_of.is_empty()
 }
 
-/// The standing of a caller for whom no granted role counts. A tenant with members of which it is an admin is closed to
-/// it, as it is not known whether it is a member, too.
+/// The standing of a caller for whom no granted role counts. A tenant with members that only its role opens is closed to
+/// it.
 pub(super) fn without_granted_roles(standing: Standing) -> Standing {
-    let Standing { roles, member_of, mut closed_to_it, default_tenant } = standing;
-    closed_to_it.extend(roles.admin_of.intersection(&member_of).cloned());
-    Standing { roles: Roles { root: roles.root, ..Roles::default() }, member_of, closed_to_it, default_tenant }
+    let Standing { roles, mut member_of, by_role, mut closed_to_it, default_tenant } = standing;
+    member_of.retain(|tenant| !by_role.contains(tenant));
+    closed_to_it.extend(by_role);
+    let roles = Roles { root: roles.root, ..Roles::default() };
+    Standing { roles, member_of, by_role: Default::default(), closed_to_it, default_tenant }
 }
 
 /// The roles while the quorum does not answer. `root_may`: as the limits last known here say; `None`: they were never
@@ -302,13 +304,14 @@ mod tests {
     fn without_granted_roles_root_stays_and_tenants_that_one_administers_are_closed() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<std::collections::BTreeSet<_>>();
         // The tenant `open` has no members.
-        let roles = Roles { operator: true, system_admin: true, root: true, admin_of: names(&["open", "physics"]) };
+        let roles = Roles { operator: true, system_admin: true, root: true, admin_of: names(&["open", "biology", "physics"]) };
         assert!(has_granted_roles(&roles) && !has_granted_roles(&Roles { root: true, ..Roles::default() }));
-        let standing =
-            Standing { roles, member_of: names(&["biology", "physics"]), closed_to_it: names(&["chemistry"]), default_tenant: None };
+        let (member_of, by_role, closed_to_it) = (names(&["biology", "physics"]), names(&["physics"]), names(&["chemistry"]));
+        let standing = Standing { roles, member_of, by_role, closed_to_it, default_tenant: None };
         let counted = without_granted_roles(standing);
         assert_eq!(counted.roles, Roles { root: true, ..Roles::default() });
         assert_eq!(counted.closed_to_it, names(&["chemistry", "physics"]));
+        assert_eq!((counted.member_of, counted.by_role), (names(&["biology"]), names(&[])), "of biology it is a member, too");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         ROLES.test("an_admin_of_a_tenant_acts_for_its_work_and_for_nothing_else", &[Need::Accounts], tenant_admin),
         ROLES.test("an_operator_by_a_role_runs_nodes_until_the_role_is_revoked", &[], operator),
         ROLES.test("work_of_an_operator_has_no_role", &[], work_of_operator),
+        ROLES.test("work_of_an_admin_submits_into_no_tenant_that_its_role_alone_opens", &[], work_of_admin),
         ROLES.test("root_acts_for_itself_where_the_site_says_so", &[], narrowed_root),
         ROLES.test("a_user_sees_own_audit_records_and_a_denied_call_is_one", &[], audit),
         ROLES.test("everybody_sees_what_they_may_do", &[], who_am_i),
@@ -306,6 +307,41 @@ fn work_of_operator(w: &World) {
     ok_as(w, DAEMON, &["update", &id, "--preemption-class", "9"]);
     ok_as(w, DAEMON, &["lease", "release", "theirs", "--token", &token]);
     assert!(!has_lease());
+}
+
+fn work_of_admin(w: &World) {
+    let _restored = tenants(w);
+    w.ok(&["admin", "role", "grant", "tenant-admin", "daemon", "--tenant", "physics"]);
+    w.ok(&["admin", "tenant", "member", "add", "physics", "user:nobody"]);
+    // The account itself submits there.
+    let args = ["submit", "-o", "name", "--walltime=2m", "--tenant", "physics", "--task-group=0-1", "--", "/bin/false"];
+    let group = ok_as(w, DAEMON, &args).trim().to_owned();
+    w.ended(&group);
+    let file = w.script("admin-dag.yaml", "name: d\nallocations:\n  - name: a\n    entrypoint: [/bin/true]\n    tenant: physics\n");
+    let program = w.dir.join("bin/lattice");
+    let lattice = program.display();
+    let body = format!(
+        "{lattice} submit --tenant physics --hold -- /bin/true; echo submit=$?\n\
+         {lattice} submit --tenant physics --dry-run -- /bin/true; echo dry=$?\n\
+         {lattice} dag submit {file}; echo dag=$?\n\
+         {lattice} dag submit --dry-run {file}; echo drydag=$?\n\
+         {lattice} retry {group}; echo retry=$?\n\
+         {lattice} submit --tenant chemistry --hold -- /bin/true; echo open=$?\n\
+         exec sleep 600"
+    );
+    let submitted = ["submit", "-o", "name", "--cores=1", "-w", "n1", "--tenant", "chemistry", "--", "/bin/sh", "-c", &body];
+    let id = ok_as(w, DAEMON, &submitted).trim().to_owned();
+    w.wait("the last answer", || w.log(&id).contains("open="));
+    let log = w.log(&id);
+    let answers: Vec<&str> = log.lines().filter(|line| line.contains('=') && !line.contains(' ')).collect();
+    assert_eq!(answers, ["submit=4", "dry=4", "dag=4", "drydag=4", "retry=4", "open=0"], "{log}");
+    // As a member it does.
+    w.ok(&["admin", "tenant", "member", "add", "physics", "user:daemon"]);
+    let body = format!("{lattice} submit --tenant physics --hold -- /bin/true; echo member=$?; exec sleep 600");
+    let submitted = ["submit", "-o", "name", "--cores=1", "-w", "n1", "--tenant", "chemistry", "--", "/bin/sh", "-c", &body];
+    let id = ok_as(w, DAEMON, &submitted).trim().to_owned();
+    w.wait("the answer", || w.log(&id).contains("member="));
+    assert!(w.log(&id).contains("member=0\n"), "{}", w.log(&id));
 }
 
 fn narrowed_root(w: &World) {

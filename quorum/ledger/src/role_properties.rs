@@ -146,7 +146,8 @@ impl Record {
     fn standing_of(&self, by: &Principal) -> Standing {
         let roles = self.roles_of(by);
         let its = self.members.iter().filter(|(_, subject)| is_of(subject, by)).map(|(tenant, _)| tenant.clone());
-        let its: BTreeSet<String> = its.chain(roles.admin_of.iter().cloned()).collect();
+        let as_member: BTreeSet<String> = its.collect();
+        let its: BTreeSet<String> = as_member.union(&roles.admin_of).cloned().collect();
         let defaults = |groups: bool| {
             let own = self.defaults.iter().filter(|(subject, _)| is_of(subject, by) && subject.name().is_group == groups);
             let own: BTreeSet<&String> = own.map(|(_, tenant)| tenant).collect();
@@ -155,6 +156,7 @@ impl Record {
         Standing {
             default_tenant: defaults(false).or_else(|| defaults(true)),
             member_of: self.closed.intersection(&its).cloned().collect(),
+            by_role: self.closed.iter().filter(|tenant| roles.admin_of.contains(*tenant) && !as_member.contains(*tenant)).cloned().collect(),
             closed_to_it: self.closed.difference(&its).cloned().collect(),
             roles,
         }

@@ -355,10 +355,13 @@ fn a_standing_has_the_roles_the_tenants_that_are_open_and_closed_and_the_default
     let wanted = Standing {
         roles: Roles { admin_of: set(&["own"]), ..Roles::default() },
         member_of: set(&["own", "physics"]),
+        by_role: set(&["own"]),
         closed_to_it: set(&["zoology"]),
         default_tenant: Some("physics".into()),
     };
     assert_eq!(s.ledger.standing_of(&user(7)), wanted);
+    s.done(add("own", account(7), false));
+    assert_eq!(s.ledger.standing_of(&user(7)), Standing { by_role: set(&[]), ..wanted }, "it is a member, too");
     let stranger = Standing { closed_to_it: set(&["own", "physics", "zoology"]), ..Standing::default() };
     assert_eq!(s.ledger.standing_of(&user(4)), stranger);
     s.done(add("own", account(4), false));
