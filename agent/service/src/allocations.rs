@@ -132,7 +132,9 @@ impl AllocationService for Api {
         let next_page_token = next_page_token(&all, more);
         let cluster = self.cluster.borrow().clone();
         let status_messages = StatusMessages::of(&cluster, self, all.iter()).await?;
-        let allocations = all.iter().map(|a| viewer.allocation(&a.owner, &a.spec.tenant, status_messages.shown(a))).collect();
+        // A tenant's admin does not see the work of a former tenant of that name.
+        let shown = all.iter().filter(|a| !by_hidden || viewer.sees_allocation(a));
+        let allocations = shown.map(|a| viewer.allocation(&a.owner, viewer.tenant_of(a), status_messages.shown(a))).collect();
         Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
     }
 

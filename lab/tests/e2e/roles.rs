@@ -17,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         ROLES.test("an_admin_of_a_tenant_acts_for_its_work_and_for_nothing_else", &[Need::Accounts], tenant_admin),
         ROLES.test("an_operator_by_a_role_runs_nodes_until_the_role_is_revoked", &[], operator),
         ROLES.test("work_of_an_operator_has_no_role", &[], work_of_operator),
+        ROLES.test("a_new_tenant_of_a_former_name_gives_its_admin_nothing_of_the_former_work", &[], former_tenant),
         ROLES.test("work_of_an_admin_submits_into_no_tenant_that_its_role_alone_opens", &[], work_of_admin),
         ROLES.test("root_acts_for_itself_where_the_site_says_so", &[], narrowed_root),
         ROLES.test("a_user_sees_own_audit_records_and_a_denied_call_is_one", &[], audit),
@@ -307,6 +308,30 @@ fn work_of_operator(w: &World) {
     ok_as(w, DAEMON, &["update", &id, "--preemption-class", "9"]);
     ok_as(w, DAEMON, &["lease", "release", "theirs", "--token", &token]);
     assert!(!has_lease());
+}
+
+fn former_tenant(w: &World) {
+    let _restored = tenants(w);
+    let grant = ["admin", "role", "grant", "tenant-admin", "daemon", "--tenant", "physics"];
+    w.ok(&grant);
+    let former = running(w, &["--tenant", "physics"]);
+    w.ok(&["cancel", &former]);
+    w.ended(&former);
+    ok_as(w, DAEMON, &["status", &former]);
+    let seen = |w: &World| ok_as(w, DAEMON, &["audit", "query", "--alloc", &former, "-o", "json"]);
+    assert!(seen(w).contains("AllocationEnded"), "{}", seen(w));
+    w.ok(&["admin", "tenant", "delete", "physics"]);
+    w.ok(&["admin", "tenant", "create", "physics"]);
+    w.ok(&grant);
+    for command in ["status", "logs", "explain"] {
+        refused_as(w, DAEMON, &[command, &former], &["belongs to nobody"]);
+    }
+    assert!(!seen(w).contains("AllocationEnded"), "{}", seen(w));
+    let now = running(w, &["--tenant", "physics"]);
+    ok_as(w, DAEMON, &["status", &now]);
+    w.ok(&["cancel", &now]);
+    w.ended(&now);
+    ok_as(w, DAEMON, &["status", &now]);
 }
 
 fn work_of_admin(w: &World) {

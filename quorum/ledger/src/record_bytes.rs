@@ -309,6 +309,7 @@ pub(crate) fn tenant_bytes(name: &str, tenant: Option<&Tenant>) -> usize {
             gpu_hours_budget: _,
             node_hours_budget: _,
             class_max: _,
+            since: _,
             revision: _,
         } = tenant;
         text_bytes(name)

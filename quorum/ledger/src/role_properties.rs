@@ -140,6 +140,7 @@ impl Record {
             system_admin: self.has(by, Role::SystemAdmin, None),
             admin_of: TENANTS.into_iter().filter(|name| self.has(by, Role::TenantAdmin, Some(*name))).map(str::to_owned).collect(),
             root: by.uid == 0 && self.root_may == RootMay::ActForEverybody,
+            admin_since: BTreeMap::new(),
         }
     }
 
@@ -216,7 +217,12 @@ fn agree(ledger: &Ledger, record: &Record) {
         assert_eq!(ledger.tenant_members(tenant).ok(), wanted, "{tenant}");
     }
     for principal in principals() {
-        assert_eq!(ledger.standing_of(&principal), record.standing_of(&principal), "{principal:?}");
+        let standing = ledger.standing_of(&principal);
+        let since = |name: &String| ledger.tenant(name).map(|tenant| (name.clone(), tenant.since));
+        let admin_since: BTreeMap<_, _> = standing.roles.admin_of.iter().filter_map(since).collect();
+        assert_eq!(standing.roles.admin_since, admin_since, "{principal:?}");
+        let roles = Roles { admin_since: BTreeMap::new(), ..standing.roles.clone() };
+        assert_eq!(Standing { roles, ..standing }, record.standing_of(&principal), "{principal:?}");
     }
 }
 

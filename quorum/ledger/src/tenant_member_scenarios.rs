@@ -352,8 +352,9 @@ fn a_standing_has_the_roles_the_tenants_that_are_open_and_closed_and_the_default
     s.done(add("zoology", account(1), false));
     s.done(grant(7, Role::TenantAdmin, Some("own")));
     let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
+    let since = s.ledger.tenant("own").unwrap().since;
     let wanted = Standing {
-        roles: Roles { admin_of: set(&["own"]), ..Roles::default() },
+        roles: Roles { admin_of: set(&["own"]), admin_since: [("own".to_owned(), since)].into(), ..Roles::default() },
         member_of: set(&["own", "physics"]),
         by_role: set(&["own"]),
         closed_to_it: set(&["zoology"]),

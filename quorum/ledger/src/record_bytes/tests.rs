@@ -347,6 +347,7 @@ fn no_text_of_a_small_record_is_left_out() {
         gpu_hours_budget: Some(u64::MAX),
         node_hours_budget: Some(u64::MAX),
         class_max: Some(u8::MAX),
+        since: Timestamp(u64::MAX),
         revision: Revision(u64::MAX),
     };
     let used = Used { node_ms: u64::MAX, gpu_ms: u64::MAX };
