@@ -9,6 +9,7 @@ pub mod domains;
 pub mod ended_limits;
 pub mod ended_place;
 pub mod ended_work;
+mod entries;
 pub mod holdings;
 pub mod keyring;
 pub mod names;
@@ -37,6 +38,7 @@ pub use domains::{Domain, DomainKey};
 pub use ended_limits::{EndedLimits, Forgotten};
 use ended_place::EndedPlace;
 use ended_work::Ends;
+use entries::{each_in_turn, one_by_one};
 pub use holdings::Holding;
 use holdings::Holdings;
 use imbl::{OrdMap, OrdSet};
@@ -273,26 +275,6 @@ impl<'de> Deserialize<'de> for Ledger {
         ledger.build_indexes();
         Ok(ledger)
     }
-}
-
-/// Deserialises a map entry by entry: the map's own implementation would trust the announced number
-/// of entries and allocate memory for all of them.
-fn one_by_one<'de, K, V, D>(from: D) -> Result<OrdMap<K, V>, D::Error>
-where
-    K: Deserialize<'de> + Ord + Clone,
-    V: Deserialize<'de> + Clone,
-    D: Deserializer<'de>,
-{
-    Ok(BTreeMap::deserialize(from)?.into_iter().collect())
-}
-
-/// As [`one_by_one`], for a set.
-fn each_in_turn<'de, T, D>(from: D) -> Result<OrdSet<T>, D::Error>
-where
-    T: Deserialize<'de> + Ord + Clone,
-    D: Deserializer<'de>,
-{
-    Ok(BTreeSet::deserialize(from)?.into_iter().collect())
 }
 
 /// One lease.

@@ -202,7 +202,7 @@ mod tests {
         let visible = VisibleTo::new(&user, roles, |_| false).unwrap();
         let ended = |at: u64| {
             move |id: AllocationId| {
-                let mut allocation = Allocation::clone(&*work(id)?);
+                let mut allocation = (*work(id)?).clone();
                 allocation.ended_at = Some(Timestamp(at));
                 Some(Arc::new(allocation))
             }

@@ -1,6 +1,6 @@
 //! Ended work that waits until the accounting store has it, and what live work has used so far.
 
-use super::one_by_one;
+use super::entries::one_by_one;
 use crate::record_bytes::ended_work_bytes;
 use imbl::OrdMap;
 use lattice_model::ended_work::{AccountedUntil, EndedWork};
