@@ -157,7 +157,7 @@ impl Record {
         Standing {
             default_tenant: defaults(false).or_else(|| defaults(true)),
             member_of: self.closed.intersection(&its).cloned().collect(),
-            by_role: self.closed.iter().filter(|tenant| roles.admin_of.contains(*tenant) && !as_member.contains(*tenant)).cloned().collect(),
+            by_role: self.closed.intersection(&roles.admin_of).filter(|tenant| !as_member.contains(*tenant)).cloned().collect(),
             closed_to_it: self.closed.difference(&its).cloned().collect(),
             roles,
         }
