@@ -20,8 +20,9 @@ pub use scope::{Scope, Scopes, ScopesError};
 pub use table::{Rule, methods, rule};
 
 use crate::principal::Principal;
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -204,6 +205,9 @@ pub struct Roles {
     /// Root of a machine whose agents vouch for users, if the cluster lets root act for everybody
     /// ([`RootMay`]).
     pub root: bool,
+    /// Since when the tenants of `admin_of` exist, as far as the ledger knows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub admin_since: BTreeMap<String, Timestamp>,
 }
 
 impl Roles {
@@ -224,6 +228,13 @@ impl Roles {
     /// How the principal with these roles stands to an object of `owner` in `tenant` (empty: of no tenant).
     pub fn relation(&self, principal: &Principal, owner: &Principal, tenant: &str) -> Relation {
         if principal.owns(owner) { Relation::Own } else { self.relation_to_tenant(tenant) }
+    }
+
+    /// The tenant whose admins, among whom the principal with these roles may be, act on work of `tenant`; empty: none.
+    /// Work that had ended when the tenant was created is that of a former tenant of this name.
+    pub fn administered<'a>(&self, tenant: &'a str, ended_at: Option<Timestamp>) -> &'a str {
+        let is_former = ended_at.zip(self.admin_since.get(tenant)).is_some_and(|(ended_at, since)| ended_at <= *since);
+        if is_former { "" } else { tenant }
     }
 
     /// How the principal with these roles stands to a tenant itself, or to an object of another owner in it.
@@ -297,6 +308,9 @@ pub struct Standing {
     pub roles: Roles,
     /// The tenants that are closed, of which it is a member or an admin. A tenant is closed from its first member on.
     pub member_of: BTreeSet<String>,
+    /// Of these, the tenants of which it is no member: only its role opens them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub by_role: BTreeSet<String>,
     /// The tenants that are closed, of which it is neither.
     pub closed_to_it: BTreeSet<String>,
     /// The tenant of its work that names none.
@@ -376,6 +390,15 @@ mod tests {
         assert_eq!(bob.admin_of, BTreeSet::from(["physics".to_owned()]));
         assert_eq!(bob.relation(&principal("bob", 9, &[]), &principal("eve", 3, &[]), "physics"), Relation::OwnTenant);
         assert_eq!(bob.relation(&principal("bob", 9, &[]), &principal("eve", 3, &[]), ""), Relation::Foreign);
+    }
+
+    #[test]
+    fn work_that_ended_before_the_tenant_was_created_is_not_its_admins() {
+        let admin_since = BTreeMap::from([("physics".to_owned(), Timestamp(50))]);
+        let roles = Roles { admin_of: BTreeSet::from(["physics".to_owned()]), admin_since, ..Roles::default() };
+        let of = |ended_at: Option<u64>| roles.administered("physics", ended_at.map(Timestamp));
+        assert_eq!([None, Some(51), Some(50), Some(7)].map(of), ["physics", "physics", "", ""]);
+        assert_eq!(roles.administered("chemistry", Some(Timestamp(7))), "chemistry", "no tenant of this admin");
     }
 
     #[test]

@@ -195,6 +195,14 @@ actions! {
     TokenIssued,
     /// Such a token was revoked.
     TokenRevoked,
+    /// A user is about to request a checkpoint of somebody else's work.
+    CheckpointRequested,
+    /// A store gets the ended work from now on.
+    AccountingStoreSet,
+    /// A system admin lets another store get the ended work.
+    AccountingMoved,
+    /// Ended work was dropped before the store had it: too much waited.
+    EndedWorkDropped,
 }
 
 impl AuditAction {

@@ -11,7 +11,8 @@ use uuid::Uuid;
 /// One ended allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedWork {
-    /// The place in the order of all ends of this cluster, from 1, without gaps.
+    /// The place in the order of all ends of this cluster, from 1. There are no gaps, except after a recovery
+    /// from a backup: the numbers continue beyond all that the lost quorum can have given.
     pub sequence: u64,
     /// Which allocation.
     pub allocation: AllocationId,
@@ -42,7 +43,7 @@ pub struct EndedWork {
     pub preempted_count: u32,
     /// What all its attempts used: exactly what was added to the buckets of its tenant, project and user.
     pub used: Used,
-    /// Cores × milliseconds of all its attempts, by the cores of its shares.
+    /// Cores × milliseconds of all its attempts, by the cores of its shares, over the same times as `used`.
     pub core_ms: u64,
     /// The task group, DAG or scaled service that it is part of.
     pub part_of: Option<Uuid>,

@@ -3,6 +3,7 @@
 
 use crate::budget::Budget;
 use crate::ids::Revision;
+use crate::time::Timestamp;
 use crate::usage::{HOUR_MS, Used};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -48,6 +49,10 @@ pub struct Tenant {
     /// one gets ahead of nobody in a queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_max: Option<u8>,
+    /// When it was created. Work under its name that had ended by then is that of a former tenant, or of
+    /// none: it does not concern the admins of this one.
+    #[serde(default)]
+    pub since: Timestamp,
     /// The revision of its latest change.
     pub revision: Revision,
 }

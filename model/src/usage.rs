@@ -65,6 +65,11 @@ impl BudgetPeriod {
         self.0
     }
 
+    /// How many of the milliseconds from one time to another are within it, if it ends with them.
+    pub fn recorded_ms(self, from: Timestamp, to: Timestamp) -> u64 {
+        days_between(from, to, self).map(|(_, ms)| ms).sum()
+    }
+
     /// Its first day, if it ends at this time.
     pub fn first_day(self, now: Timestamp) -> u32 {
         first_of(now, self.0)
@@ -175,6 +180,11 @@ impl NodeUse {
         self.for_ms(to.since_ms(from.max(begin)))
     }
 
+    /// What [`DailyUse::add`] adds for a time, with this period.
+    pub fn recorded(self, (from, to): (Timestamp, Timestamp), period: BudgetPeriod) -> Used {
+        days_between(from, to, period).fold(Used::default(), |sum, (_, ms)| sum.plus(self.for_ms(ms)))
+    }
+
     /// What this uses in so much time.
     pub fn for_ms(self, ms: u64) -> Used {
         let node_ms = u128::from(ms) * u128::from(self.node_millionths) / u128::from(WHOLE_NODE);
@@ -191,6 +201,16 @@ fn part_of_node(share: &Resources, size: &Resources) -> u64 {
     let cores = part(share.cores.into(), size.cores.into());
     let gpus = part(share.gpus.into(), size.gpus.into());
     cores.max(gpus).max(part(share.memory_bytes, size.memory_bytes)).min(WHOLE_NODE)
+}
+
+/// The days from one time to another, each with its milliseconds between them. Days before the period
+/// are left out, so there are not more than the period has, however long the work ran.
+fn days_between(from: Timestamp, to: Timestamp, period: BudgetPeriod) -> impl Iterator<Item = (u32, u64)> {
+    let days = day_of(from).max(period.first_day(to))..=day_of(to);
+    days.map(move |day| {
+        let begin = u64::from(day) * DAY_MS;
+        (day, to.0.min(begin.saturating_add(DAY_MS)).saturating_sub(from.0.max(begin)))
+    })
 }
 
 /// The use of one day.
@@ -212,13 +232,9 @@ impl DailyUse {
     /// before the period. Returns the first day that has more than before; `None`: nothing was
     /// used, or all of it before the period.
     pub fn add(&mut self, node_use: NodeUse, from: Timestamp, to: Timestamp, period: BudgetPeriod) -> Option<u32> {
-        let first_kept = period.first_day(to);
-        self.forget_before(first_kept);
+        self.forget_before(period.first_day(to));
         let mut first_changed = None;
-        // Not more rounds than the period has days, however long the work ran.
-        for day in day_of(from).max(first_kept)..=day_of(to) {
-            let begin = u64::from(day) * DAY_MS;
-            let ms = to.0.min(begin.saturating_add(DAY_MS)).saturating_sub(from.0.max(begin));
+        for (day, ms) in days_between(from, to, period) {
             let used = node_use.for_ms(ms);
             if !used.is_none() {
                 let bucket = self.0.entry(day).or_default();

@@ -200,6 +200,7 @@ table! {
         ListTenantMembers: No Yes No Itself;
         TokenRecord: No Yes No Itself;
         ListTokens: No Yes No Itself;
+        EndedWork: No Yes No Itself;
     }
     others {
         /// For the node named in the certificate.
@@ -347,12 +348,12 @@ pub(crate) fn check(caller: &Caller, author: Option<&Author>, request: &mut Requ
     Ok(grant)
 }
 
-/// The node in whose name a lease is acquired, renewed or released.
+/// The node in whose name a lease is acquired, renewed, used or released.
 fn lease_holder(request: &Request) -> Option<&NodeId> {
     match request {
         Request::AcquireLease { holder, .. } | Request::RenewLease { holder, .. } => Some(holder),
         Request::Command(action) => match &**action {
-            Action::ReleaseLease { holder, .. } => Some(holder),
+            Action::ReleaseLease { holder, .. } | Action::Account { node: holder, .. } => Some(holder),
             _ => None,
         },
         _ => None,
@@ -511,7 +512,8 @@ fn requester(request: &mut Request) -> Option<Requester<'_>> {
         | Request::ListRoles
         | Request::ListTenantMembers { .. }
         | Request::TokenRecord { .. }
-        | Request::ListTokens { .. } => None,
+        | Request::ListTokens { .. }
+        | Request::EndedWork { .. } => None,
     }
 }
 

@@ -6,7 +6,7 @@
 //! | an attached terminal | always; its end as well |
 //! | output; a launch, its keyboard and its end; a signal | if the caller is not the owner |
 //! | measurements of the work | if the caller is not the owner, once an hour for each command |
-//! | the removal of a checkpoint | if the caller is not the owner |
+//! | the request and the removal of a checkpoint | if the caller is not the owner |
 //! | an export of the audit log | always |
 
 use super::Api;

@@ -36,6 +36,10 @@ impl AllocationService for Api {
         self.may_own_work(&owner)?;
         let depends = request.get_ref().spec.as_ref().is_some_and(|spec| !spec.depends_on.is_empty());
         let viewer = if depends { Some(self.viewer(&self.caller(&request).await?).await) } else { None };
+        let tenant = request.get_ref().spec.as_ref().map(|spec| spec.tenant.clone()).filter(|tenant| !tenant.is_empty());
+        if let Some(tenant) = tenant {
+            self.check_tenants(&self.caller(&request).await?, [tenant].into()).await?;
+        }
         let request = request.into_inner();
         let id = allocation_id(&request.id)?;
         let submitting = self.submitted.begin(id);
@@ -128,7 +132,9 @@ impl AllocationService for Api {
         let next_page_token = next_page_token(&all, more);
         let cluster = self.cluster.borrow().clone();
         let status_messages = StatusMessages::of(&cluster, self, all.iter()).await?;
-        let allocations = all.iter().map(|a| viewer.allocation(&a.owner, &a.spec.tenant, status_messages.shown(a))).collect();
+        // A tenant's admin does not see the work of a former tenant of that name.
+        let shown = all.iter().filter(|a| !by_hidden || viewer.sees_allocation(a));
+        let allocations = shown.map(|a| viewer.allocation(&a.owner, viewer.tenant_of(a), status_messages.shown(a))).collect();
         Ok(Response::new(v1::ListAllocationsResponse { allocations, next_page_token, age_ms }))
     }
 

@@ -47,6 +47,9 @@ pub(super) async fn create(
         return Err(Status::invalid_argument(format!("deadline: {length_ms} ms; 1 s to 24 h are possible")));
     }
     let target = target(api, &caller, &request.allocation).await?;
+    // The head knows the caller as root only, if it is not the owner.
+    let (by, about) = (&caller.principal, target.access_target());
+    api.audit_unless_owner(Uuid::new_v4(), by, AccessKind::CheckpointRequested, &about, &format!("checkpoint {id}")).await?;
     let user = caller.vouched_for(&target.owner);
     let open = CheckpointOpen {
         id: *id.0.as_bytes(),

@@ -43,7 +43,8 @@ impl DagService for Api {
     async fn submit(&self, request: Request<v1::SubmitDagRequest>) -> Result<Response<v1::SubmitDagResponse>, Status> {
         let owner = self.user(&request).await?;
         self.may_own_work(&owner)?;
-        let viewer = self.viewer(&self.caller(&request).await?).await;
+        let caller = self.caller(&request).await?;
+        let viewer = self.viewer(&caller).await;
         let request = request.into_inner();
         let dry_run = request.dry_run;
         let id: DagId = request.id.parse().map_err(|e: lattice_model::ids::IdError| Status::invalid_argument(e.to_string()))?;
@@ -52,6 +53,7 @@ impl DagService for Api {
             return Err(status(&CallError::Refused(Refusal::DagSize { steps: request.steps.len() as u64, most })));
         }
         let (submission, warnings) = Submission { api: self, viewer, owner: &owner }.read(request).await?;
+        self.check_tenants(&caller, submission.steps.iter().map(|step| step.spec.tenant.clone()).collect()).await?;
         let ask = match dry_run {
             true => Ask::CheckDag { owner: owner.clone(), dag: Box::new(submission.clone()) },
             false => Ask::from(Action::SubmitDag { id, owner: owner.clone(), dag: Box::new(submission.clone()) }),

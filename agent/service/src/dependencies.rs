@@ -37,7 +37,7 @@ pub(super) async fn look_up(api: &Api, viewer: &Viewer, named: &mut [v1::Depende
 pub(super) async fn whole_id(api: &Api, viewer: &Viewer, key: String) -> Result<AllocationId, Status> {
     let unknown = |on: String| status(&CallError::Refused(Refusal::Dependency { on, why: DependencyRefusal::Unknown }));
     match api.quorum.call(&Ask::GetAllocation { key: key.clone() }, QUORUM_TIMEOUT).await {
-        Ok(Answer::Allocation(allocation)) if viewer.sees(allocation.owner.uid, &allocation.spec.tenant) => Ok(allocation.id),
+        Ok(Answer::Allocation(allocation)) if viewer.sees_allocation(&allocation) => Ok(allocation.id),
         Ok(Answer::Allocation(_)) | Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => {
             Err(unknown(key.chars().take(64).collect()))
         }

@@ -52,6 +52,7 @@ mod networks;
 mod nodes;
 mod outlooks;
 mod output;
+mod paying_tenants;
 mod preempting;
 mod privacy;
 mod refusal;

@@ -228,7 +228,7 @@ mod tests {
     fn work_sees_no_tenant_with_members_because_its_user_is_an_admin_of_it() {
         let tenants = BTreeSet::from(["physics".to_owned()]);
         let roles = Roles { admin_of: tenants.clone(), ..Roles::default() };
-        let standing = Standing { roles, member_of: tenants, ..Standing::default() };
+        let standing = Standing { roles, member_of: tenants.clone(), by_role: tenants, ..Standing::default() };
         let open = |caller: &Caller| open_tenants(names(&["physics"]), caller, standing.clone());
         assert_eq!(open(&caller(None)), ["physics"]);
         assert!(open(&caller(Some(AllocationId(Uuid::from_u128(1))))).is_empty());

@@ -7,9 +7,8 @@
 use super::Api;
 use super::caller::Caller;
 use lattice_api::v1;
-use lattice_model::Principal;
 use lattice_model::access::Roles;
-use std::collections::BTreeSet;
+use lattice_model::{Allocation, Principal};
 use tonic::Status;
 
 /// A caller who reads others' allocations, with the roles that it had when its call began.
@@ -17,7 +16,8 @@ use tonic::Status;
 pub(super) struct Viewer {
     uid: u32,
     sees_all: bool,
-    admin_of: BTreeSet<String>,
+    /// Only the tenants of which it is an admin matter.
+    roles: Roles,
 }
 
 impl Api {
@@ -72,11 +72,11 @@ impl Viewer {
     pub(super) fn of(caller: &Caller, roles: Roles) -> Self {
         let roles = if caller.within.is_none() { roles } else { Roles::default() };
         let sees_all = !caller.private || sees_all_by_role(&roles);
-        Self { uid: caller.principal.uid, sees_all, admin_of: roles.admin_of }
+        Self { uid: caller.principal.uid, sees_all, roles }
     }
 
     fn all(caller: &Caller) -> Self {
-        Self { uid: caller.principal.uid, sees_all: true, admin_of: BTreeSet::new() }
+        Self { uid: caller.principal.uid, sees_all: true, roles: Roles::default() }
     }
 
     /// Whether this viewer sees names and owners of all allocations.
@@ -86,7 +86,17 @@ impl Viewer {
 
     /// Whether this viewer sees names and owners of all allocations of this tenant.
     pub(super) fn sees_tenant(&self, tenant: &str) -> bool {
-        self.sees_all || self.admin_of.contains(tenant)
+        self.sees_all || self.roles.admin_of.contains(tenant)
+    }
+
+    /// Whether this viewer sees the name and the owner of this allocation, which may have ended.
+    pub(super) fn sees_allocation(&self, allocation: &Allocation) -> bool {
+        self.sees(allocation.owner.uid, self.tenant_of(allocation))
+    }
+
+    /// The tenant whose admins see the allocation; empty: none.
+    pub(super) fn tenant_of<'a>(&self, allocation: &'a Allocation) -> &'a str {
+        self.roles.administered(&allocation.spec.tenant, allocation.ended_at)
     }
 
     /// Whether this viewer sees names and owners of this user's allocations in this tenant (empty: of no
@@ -147,7 +157,8 @@ impl Viewer {
 mod tests {
     use super::*;
     use lattice_agent_common::config::work::WorkMay;
-    use lattice_model::AllocationId;
+    use lattice_model::{AllocationId, Timestamp, test_builders};
+    use std::collections::BTreeSet;
 
     fn principal(uid: u32) -> Principal {
         Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![] }
@@ -179,6 +190,18 @@ mod tests {
         assert!(admin.sees(8, "physics") && admin.sees(7, "") && admin.sees_tenant("physics"));
         assert!(!admin.sees(8, "chemistry") && !admin.sees(8, "") && !admin.sees_tenant("") && !admin.sees_all());
         assert!(Viewer::of(&caller(7, None, false), none).sees_all(), "the site hides nothing");
+    }
+
+    #[test]
+    fn an_admin_sees_nothing_of_work_that_ended_before_its_tenant_was_created() {
+        let admin_since = [("physics".to_owned(), Timestamp(50))].into();
+        let admin = Viewer::of(&caller(7, None, true), Roles { admin_since, ..admin_of("physics") });
+        let mut allocation = test_builders::allocation(work().unwrap());
+        "physics".clone_into(&mut test_builders::spec_of(&mut allocation).tenant);
+        for (ended_at, sees) in [(None, true), (Some(60), true), (Some(40), false)] {
+            allocation.ended_at = ended_at.map(Timestamp);
+            assert_eq!(admin.sees_allocation(&allocation), sees, "{ended_at:?}");
+        }
     }
 
     #[test]

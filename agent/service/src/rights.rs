@@ -16,7 +16,7 @@ use super::caller::{Caller, confined};
 use super::refusal::{status, unexpected};
 use lattice_agent_common::config::work::WorkMay;
 use lattice_model::access::{Reach, Relation, Roles, RootMay, Standing, rule};
-use lattice_model::{Allocation, AllocationId, Dag, DagId, Principal};
+use lattice_model::{Allocation, AllocationId, Dag, DagId, Principal, Timestamp};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::{Code, Status};
 
@@ -29,6 +29,14 @@ const SEES_WHOLE: &str = "AllocationService/Watch";
 enum Object {
     Allocation(AllocationId),
     Dag(DagId),
+}
+
+/// The tenant of work, and when the work ended: a later tenant of the name has other admins.
+#[derive(Clone, Copy, Debug)]
+struct OfTenant<'a> {
+    /// Empty: none.
+    name: &'a str,
+    ended_at: Option<Timestamp>,
 }
 
 /// What is decided without the caller's roles.
@@ -129,25 +137,27 @@ impl Api {
 
     /// Whether the caller may call its method on this allocation.
     pub(super) async fn check(&self, caller: &Caller, allocation: &Allocation) -> Result<(), Status> {
-        self.check_work(caller, allocation.id, &allocation.owner, &allocation.spec.tenant).await
+        let of = OfTenant { name: &allocation.spec.tenant, ended_at: allocation.ended_at };
+        self.check_object(caller, Object::Allocation(allocation.id), &allocation.owner, of).await
     }
 
-    /// As [`Self::check`], for an allocation of this owner and tenant (empty: of none).
+    /// As [`Self::check`], for an allocation of this owner and tenant (empty: of none) that has not ended.
     pub(super) async fn check_work(&self, caller: &Caller, id: AllocationId, owner: &Principal, tenant: &str) -> Result<(), Status> {
-        self.check_object(caller, Object::Allocation(id), owner, tenant).await
+        self.check_object(caller, Object::Allocation(id), owner, OfTenant { name: tenant, ended_at: None }).await
     }
 
-    /// As [`Self::check`], for a DAG whose steps are of this tenant (empty: of several, or of none).
+    /// As [`Self::check`], for a DAG whose steps are of this tenant (empty: of several, of none, or of a former one).
     pub(super) async fn check_dag(&self, caller: &Caller, dag: &Dag, tenant: &str) -> Result<(), Status> {
-        self.check_object(caller, Object::Dag(dag.id), &dag.owner, tenant).await
+        self.check_object(caller, Object::Dag(dag.id), &dag.owner, OfTenant { name: tenant, ended_at: None }).await
     }
 
-    async fn check_object(&self, caller: &Caller, object: Object, owner: &Principal, tenant: &str) -> Result<(), Status> {
+    async fn check_object(&self, caller: &Caller, object: Object, owner: &Principal, of: OfTenant<'_>) -> Result<(), Status> {
         match caller.verdict(object, owner) {
             Verdict::Allowed => Ok(()),
             Verdict::Refused(why) => Err(why),
             Verdict::ByRole => {
                 let known = self.known_roles(&caller.principal).await?;
+                let tenant = known.roles.administered(of.name, of.ended_at);
                 let relation = known.roles.relation(&caller.principal, owner, tenant);
                 if caller.may_by(&known.roles, relation) { Ok(()) } else { Err(known.refusal(caller.not_yours(object, owner))) }
             }
@@ -194,12 +204,14 @@ pub(super) fn has_granted_roles(roles: &Roles) -> bool {
     roles.operator || roles.system_admin || !roles.admin_of.is_empty()
 }
 
-/// The standing of a caller for whom no granted role counts. A tenant with members of which it is an admin is closed to
-/// it, as it is not known whether it is a member, too.
+/// The standing of a caller for whom no granted role counts. A tenant with members that only its role opens is closed to
+/// it.
 pub(super) fn without_granted_roles(standing: Standing) -> Standing {
-    let Standing { roles, member_of, mut closed_to_it, default_tenant } = standing;
-    closed_to_it.extend(roles.admin_of.intersection(&member_of).cloned());
-    Standing { roles: Roles { root: roles.root, ..Roles::default() }, member_of, closed_to_it, default_tenant }
+    let Standing { roles, mut member_of, by_role, mut closed_to_it, default_tenant } = standing;
+    member_of.retain(|tenant| !by_role.contains(tenant));
+    closed_to_it.extend(by_role);
+    let roles = Roles { root: roles.root, ..Roles::default() };
+    Standing { roles, member_of, by_role: Default::default(), closed_to_it, default_tenant }
 }
 
 /// The roles while the quorum does not answer. `root_may`: as the limits last known here say; `None`: they were never
@@ -302,13 +314,15 @@ mod tests {
     fn without_granted_roles_root_stays_and_tenants_that_one_administers_are_closed() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<std::collections::BTreeSet<_>>();
         // The tenant `open` has no members.
-        let roles = Roles { operator: true, system_admin: true, root: true, admin_of: names(&["open", "physics"]) };
+        let admin_of = names(&["open", "biology", "physics"]);
+        let roles = Roles { operator: true, system_admin: true, root: true, admin_of, ..Roles::default() };
         assert!(has_granted_roles(&roles) && !has_granted_roles(&Roles { root: true, ..Roles::default() }));
-        let standing =
-            Standing { roles, member_of: names(&["biology", "physics"]), closed_to_it: names(&["chemistry"]), default_tenant: None };
+        let (member_of, by_role, closed_to_it) = (names(&["biology", "physics"]), names(&["physics"]), names(&["chemistry"]));
+        let standing = Standing { roles, member_of, by_role, closed_to_it, default_tenant: None };
         let counted = without_granted_roles(standing);
         assert_eq!(counted.roles, Roles { root: true, ..Roles::default() });
         assert_eq!(counted.closed_to_it, names(&["chemistry", "physics"]));
+        assert_eq!((counted.member_of, counted.by_role), (names(&["biology"]), names(&[])), "of biology it is a member, too");
     }
 
     #[test]

@@ -74,6 +74,7 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
     let again = if indices.is_empty() { failed(&group, &states)? } else { ended(&group, chosen(&group, &indices)?, &states)? };
     let spec = spec_again(&group, &again)?;
     api.may_own_work(&user)?;
+    api.check_tenants(&caller, [spec.tenant.clone()].into()).await?;
     let warning = match api.context.work.directory.knows_all() {
         true => servable(&api.cluster.borrow(), &spec, true)?,
         false => String::new(),

@@ -17,6 +17,8 @@ pub fn trials() -> Vec<Trial> {
         ROLES.test("an_admin_of_a_tenant_acts_for_its_work_and_for_nothing_else", &[Need::Accounts], tenant_admin),
         ROLES.test("an_operator_by_a_role_runs_nodes_until_the_role_is_revoked", &[], operator),
         ROLES.test("work_of_an_operator_has_no_role", &[], work_of_operator),
+        ROLES.test("a_new_tenant_of_a_former_name_gives_its_admin_nothing_of_the_former_work", &[], former_tenant),
+        ROLES.test("work_of_an_admin_submits_into_no_tenant_that_its_role_alone_opens", &[], work_of_admin),
         ROLES.test("root_acts_for_itself_where_the_site_says_so", &[], narrowed_root),
         ROLES.test("a_user_sees_own_audit_records_and_a_denied_call_is_one", &[], audit),
         ROLES.test("everybody_sees_what_they_may_do", &[], who_am_i),
@@ -248,6 +250,13 @@ fn operator(w: &World) {
     let seen: Vec<Value> =
         serde_json::from_str(&ok_as(w, DAEMON, &["audit", "query", "--user", "daemon", "--node", "n2", "-o", "json"])).unwrap();
     assert!(!seen.is_empty() && seen.iter().all(|record| text(record, "actor") == "daemon@n1"), "{seen:?}");
+    // A checkpoint that it requests is on record before the work's head learns of it, which refuses: it has no way to save
+    // itself.
+    assert_ne!(w.run_as(DAEMON, &["checkpoint", "create", &theirs]).code(), 0);
+    let asked = query(w, &["--alloc", &theirs, "--type", "checkpoint-requested"]);
+    assert_eq!(asked.iter().map(|record| text(record, "actor")).collect::<Vec<_>>(), ["daemon"], "{asked:?}");
+    assert_ne!(w.run_as(NOBODY, &["checkpoint", "create", &theirs]).code(), 0);
+    assert_eq!(query(w, &["--alloc", &theirs, "--type", "checkpoint-requested"]).len(), 1, "its owner's own is not");
     // An operator runs the machines, and does not read what work writes.
     refused_as(w, DAEMON, &["logs", &theirs], &["belongs to nobody"]);
     let attached = w.run_as(DAEMON, &["attach", &theirs, "--", "/bin/true"]);
@@ -299,6 +308,65 @@ fn work_of_operator(w: &World) {
     ok_as(w, DAEMON, &["update", &id, "--preemption-class", "9"]);
     ok_as(w, DAEMON, &["lease", "release", "theirs", "--token", &token]);
     assert!(!has_lease());
+}
+
+fn former_tenant(w: &World) {
+    let _restored = tenants(w);
+    let grant = ["admin", "role", "grant", "tenant-admin", "daemon", "--tenant", "physics"];
+    w.ok(&grant);
+    let former = running(w, &["--tenant", "physics"]);
+    w.ok(&["cancel", &former]);
+    w.ended(&former);
+    ok_as(w, DAEMON, &["status", &former]);
+    let seen = |w: &World| ok_as(w, DAEMON, &["audit", "query", "--alloc", &former, "-o", "json"]);
+    assert!(seen(w).contains("AllocationEnded"), "{}", seen(w));
+    w.ok(&["admin", "tenant", "delete", "physics"]);
+    w.ok(&["admin", "tenant", "create", "physics"]);
+    w.ok(&grant);
+    for command in ["status", "logs", "explain"] {
+        refused_as(w, DAEMON, &[command, &former], &["belongs to nobody"]);
+    }
+    assert!(!seen(w).contains("AllocationEnded"), "{}", seen(w));
+    let now = running(w, &["--tenant", "physics"]);
+    ok_as(w, DAEMON, &["status", &now]);
+    w.ok(&["cancel", &now]);
+    w.ended(&now);
+    ok_as(w, DAEMON, &["status", &now]);
+}
+
+fn work_of_admin(w: &World) {
+    let _restored = tenants(w);
+    w.ok(&["admin", "role", "grant", "tenant-admin", "daemon", "--tenant", "physics"]);
+    w.ok(&["admin", "tenant", "member", "add", "physics", "user:nobody"]);
+    // The account itself submits there.
+    let args = ["submit", "-o", "name", "--walltime=2m", "--tenant", "physics", "--task-group=0-1", "--", "/bin/false"];
+    let group = ok_as(w, DAEMON, &args).trim().to_owned();
+    w.ended(&group);
+    let file = w.script("admin-dag.yaml", "name: d\nallocations:\n  - name: a\n    entrypoint: [/bin/true]\n    tenant: physics\n");
+    let program = w.dir.join("bin/lattice");
+    let lattice = program.display();
+    let body = format!(
+        "{lattice} submit --tenant physics --hold -- /bin/true; echo submit=$?\n\
+         {lattice} submit --tenant physics --dry-run -- /bin/true; echo dry=$?\n\
+         {lattice} dag submit {file}; echo dag=$?\n\
+         {lattice} dag submit --dry-run {file}; echo drydag=$?\n\
+         {lattice} retry {group}; echo retry=$?\n\
+         {lattice} submit --tenant chemistry --hold -- /bin/true; echo open=$?\n\
+         exec sleep 600"
+    );
+    let submitted = ["submit", "-o", "name", "--cores=1", "-w", "n1", "--tenant", "chemistry", "--", "/bin/sh", "-c", &body];
+    let id = ok_as(w, DAEMON, &submitted).trim().to_owned();
+    w.wait("the last answer", || w.log(&id).contains("open="));
+    let log = w.log(&id);
+    let answers: Vec<&str> = log.lines().filter(|line| line.contains('=') && !line.contains(' ')).collect();
+    assert_eq!(answers, ["submit=4", "dry=4", "dag=4", "drydag=4", "retry=4", "open=0"], "{log}");
+    // As a member it does.
+    w.ok(&["admin", "tenant", "member", "add", "physics", "user:daemon"]);
+    let body = format!("{lattice} submit --tenant physics --hold -- /bin/true; echo member=$?; exec sleep 600");
+    let submitted = ["submit", "-o", "name", "--cores=1", "-w", "n1", "--tenant", "chemistry", "--", "/bin/sh", "-c", &body];
+    let id = ok_as(w, DAEMON, &submitted).trim().to_owned();
+    w.wait("the answer", || w.log(&id).contains("member="));
+    assert!(w.log(&id).contains("member=0\n"), "{}", w.log(&id));
 }
 
 fn narrowed_root(w: &World) {

@@ -124,6 +124,22 @@ fn a_follower_has_not_more_days_than_any_period() {
     assert_eq!(days.since(999).collect::<Vec<_>>(), [DayUse { day: 999, used: more }]);
 }
 
+#[test]
+fn what_is_added_for_a_time_is_known_without_the_buckets() {
+    let third = NodeUse { node_millionths: 333_333, gpus: 1 };
+    let week = BudgetPeriod::of_days(7).unwrap();
+    // Each day is rounded by itself, and what is before the period is not recorded.
+    for (from, to) in [(5, 5), (5, 1000), (DAY_MS - 7, 3 * DAY_MS + 11), (3, 40 * DAY_MS + 1), (9, 2)] {
+        let (from, to) = (Timestamp(from), Timestamp(to));
+        let mut days = DailyUse::default();
+        days.add(third, from, to, week);
+        let sum = days.since(0).fold(Used::default(), |sum, day| sum.plus(day.used));
+        assert_eq!(third.recorded((from, to), week), sum, "{from:?} to {to:?}");
+        assert_eq!(week.recorded_ms(from, to), sum.gpu_ms, "{from:?} to {to:?}");
+    }
+    assert_eq!(week.recorded_ms(Timestamp(3), Timestamp(40 * DAY_MS + 1)), 6 * DAY_MS + 1);
+}
+
 proptest! {
     /// Split over days or not, all of it is there, and a follower of the changes has the same.
     #[test]
@@ -134,6 +150,9 @@ proptest! {
             let node_use = NodeUse { node_millionths: nodes * WHOLE_NODE, gpus: nodes * 2 };
             let changed = days.add(node_use, Timestamp(begin), Timestamp(begin + ms), period);
             prop_assert_eq!(changed.is_some(), ms * nodes > 0);
+            let times = (Timestamp(begin), Timestamp(begin + ms));
+            prop_assert_eq!(node_use.recorded(times, period), node_use.for_ms(ms));
+            prop_assert_eq!(period.recorded_ms(times.0, times.1), ms);
             follower.replace(changed.into_iter().flat_map(|day| days.since(day)));
             sum = sum.plus(Used { node_ms: ms * nodes, gpu_ms: ms * nodes * 2 });
         }

@@ -10,7 +10,7 @@ mod status;
 mod watch;
 
 // Results and commands of the ledger are sent unchanged.
-pub use answer::{Answer, AuditFound, Claimed, RefusedClaim, SignedPage};
+pub use answer::{Answer, AuditFound, Claimed, EndedWorkPage, RefusedClaim, SignedPage};
 pub use audit_walk::{AuditWalk, KeyPeriod};
 pub use lattice_ledger::{
     Conflict, DagCursor, DagFilter, DagStatus, DagSummary, DomainStatus, DrainRequest, Endpoint, HeldShare, LimitsStatus, ListCursor,
@@ -18,7 +18,7 @@ pub use lattice_ledger::{
     WatchCursor,
 };
 pub use leader_status::{AdmissionsStatus, AdmittedNode, KeyRole, KeyStatus, KeyringStatus, LeaseStatus, WaitingNode};
-pub use request::{CLAIMS_MAX, MembersChange, MembersOrder, NODES_ASKED_MAX, NODES_SAMPLED_MAX, Proof, Request};
+pub use request::{CLAIMS_MAX, ENDED_WORK_MAX, MembersChange, MembersOrder, NODES_ASKED_MAX, NODES_SAMPLED_MAX, Proof, Request};
 pub use session::{Down, HeldKeys, MayMove, MemberList, Up};
 pub use status::{ClockAlarm, MemberStatus, NotifyStatus, QuorumStatus};
 pub use watch::{Change, WatchAllocations, WatchMessage, WatchRequest};

@@ -49,6 +49,7 @@ pub enum AccessKind {
     AuditExported,
     MeasurementsRead,
     WorkSignalled,
+    CheckpointRequested,
     CheckpointRemoved,
     /// A call that was refused. It may concern no allocation.
     Denied,
@@ -65,6 +66,7 @@ impl AccessKind {
             Self::AuditExported => AuditAction::AuditExported,
             Self::MeasurementsRead => AuditAction::MeasurementsRead,
             Self::WorkSignalled => AuditAction::WorkSignalled,
+            Self::CheckpointRequested => AuditAction::CheckpointRequested,
             Self::CheckpointRemoved => AuditAction::CheckpointRemoved,
             Self::Denied => AuditAction::AccessDenied,
         }

@@ -23,6 +23,7 @@ use super::{
 use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Subject, SubjectName};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::conformance::Components;
+use lattice_model::ended_work::AccountedUntil;
 use lattice_model::scaling::Step;
 use lattice_model::{
     AllocationId, AllocationSpec, Claim, DagId, DagSubmission, Epoch, Generation, HoldKind, Incarnation, LaneReport, MemberId, NodeId,
@@ -491,6 +492,16 @@ commands! { |ledger, context|
     RevokeToken { id: TokenId, by: Principal, as_operator: bool }
         => 1, Keeps, OwnerOrOperator { by, as_operator, methods: &["AdminService/RevokeToken"] }, 256,
         ledger.revoke_token(context, *id, by, *as_operator);
+    /// The store of the agent that has the lease `accounting` has all ended work up to a number: the ledger
+    /// forgets it. The first store that says so, with number 0, gets everything that ends from then on. An
+    /// agent whose store is refused gives the lease back: another agent may have the right one.
+    Account { until: AccountedUntil, node: NodeId, lease_token: u64 }
+        => 1, Keeps, Owner(None), 256, ledger.account(context, *until, node, *lease_token);
+
+    /// Lets another store get the ended work from now on. Without `force` only if the present one has
+    /// everything.
+    MoveAccounting { by: String, force: bool }
+        => 1, New, Operator(by, &["AccountingService/MoveStore"]), 256, ledger.move_accounting(context, by, *force);
 
     /// The ledger's time is [`super::Command::at`] from now on, however long ago the last command
     /// was. A leader proposes this when it has measured that time with a monotonic clock, or, at

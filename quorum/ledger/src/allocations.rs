@@ -162,6 +162,7 @@ impl Ledger {
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         self.leave(context, nodes);
         self.note_step_end(id);
+        self.number_end(context, id);
         self.keep_ended(context, id);
         self.record(context, actor, AuditAction::AllocationEnded, Subject { allocation: Some(id), node: None }, detail);
     }

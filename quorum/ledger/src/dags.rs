@@ -340,10 +340,11 @@ impl Ledger {
         Err(Refusal::AmbiguousDag { key: key.to_owned(), candidates })
     }
 
-    /// The tenant of all steps of a DAG whose records are kept; empty: they are of several, or of none.
+    /// The tenant of all steps of a DAG whose records are kept; empty: they are of several, of none, or of a former
+    /// tenant of the name. Its admins may act on the DAG.
     pub fn dag_tenant(&self, dag: &Dag) -> &str {
         let known = dag.steps.iter().filter_map(|step| self.allocations.get(&step.allocation));
-        let mut tenants = known.map(|allocation| allocation.spec.tenant.as_str());
+        let mut tenants = known.map(|allocation| self.administered_tenant(allocation));
         let first = tenants.next().unwrap_or_default();
         if tenants.all(|tenant| tenant == first) { first } else { "" }
     }

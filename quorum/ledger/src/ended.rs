@@ -18,6 +18,9 @@
 //! stays whole until it is dropped: a repeated submission must find the spec that it is compared
 //! with, or the work would run a second time.
 //!
+//! Accounting is not concerned: at its end an allocation is copied to where ended work waits for the store
+//! (see `ended_work.rs`).
+//!
 //! A record that is dropped in the entry that changed it is published all the same
 //! ([`super::Changed::dropped`]): otherwise a watcher would never learn of the end.
 //!

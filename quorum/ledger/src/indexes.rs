@@ -118,6 +118,7 @@ impl Ledger {
         }
         let tenants = &self.tenants;
         self.usage_records.build_index(|consumer| matches!(consumer, Consumer::Tenant(name) if tenants.contains_key(name)));
+        self.ends.build_index();
         self.user_usage = UserUsage(Some(self.count_users()));
     }
 }

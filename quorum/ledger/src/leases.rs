@@ -6,6 +6,7 @@
 //! authenticated. A node with any hold cannot acquire or renew a lease, but may always release one.
 
 use super::claims::ROLE_PREFIX;
+use super::ended_work::ACCOUNTING_LEASE;
 use super::refusal::Refusal;
 use super::{ApplyContext, Lease, Ledger, Outcome, Subject};
 use lattice_model::{AuditAction, NodeId, Principal, Revision};
@@ -32,6 +33,9 @@ impl Ledger {
         }
         if user.is_some() && name.starts_with(ROLE_PREFIX) {
             return Err(Refusal::Malformed { why: format!("leases whose names begin with {ROLE_PREFIX} are reserved for agents") });
+        }
+        if user.is_some() && name == ACCOUNTING_LEASE {
+            return Err(Refusal::Malformed { why: format!("the lease {ACCOUNTING_LEASE} is reserved for agents") });
         }
         self.lease_has_queue(name)?;
         self.refuse_if_under_hold(holder)?;

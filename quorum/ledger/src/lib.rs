@@ -37,6 +37,7 @@
 //! * *services*: a service that a lookup returns is running;
 //! * *usage* by tenant, project and user: budgets survive any member, and every scheduler computes
 //!   with the same;
+//! * *ended work* that accounting does not have yet: each end is given to one store, once;
 //! * the *marks* of budgets: that one is reached is recorded once, whoever leads;
 //! * the *run lease* and *fenced* holdings: work that may still run on a silent node is not started
 //!   elsewhere, and whoever claims that node next knows what was started elsewhere;
@@ -83,6 +84,7 @@ mod corresponding;
 mod dags;
 mod dependencies;
 mod ended;
+mod ended_work;
 mod fencing;
 mod holds;
 mod indexes;
@@ -149,6 +151,8 @@ mod dag_scenarios;
 mod dependency_scenarios;
 #[cfg(test)]
 mod ended_scenarios;
+#[cfg(test)]
+mod ended_work_scenarios;
 #[cfg(test)]
 mod fencing_properties;
 #[cfg(test)]
@@ -228,6 +232,7 @@ pub use command::{Command, ENTRY_LEAP_MS_MAX};
 pub use conformance::DriftLimits;
 pub use dags::{DagCursor, DagFilter, DagStatus, DagSummary, StepStatus};
 pub use ended::{EndedLimitsChange, EndedStatus};
+pub use ended_work::{ACCOUNTING_LEASE, EndsStatus};
 pub use leases::held;
 pub use level::{LEVEL_KNOWN, LEVEL_MAX};
 pub use limits::LimitsStatus;

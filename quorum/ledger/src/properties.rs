@@ -12,7 +12,8 @@ use crate::history::ChangeSet;
 use commands::action;
 use invariants::{
     invariant_changes_are_published, invariant_claims_follow_the_share_policy, invariant_dependencies_are_settled,
-    invariant_each_attempt_is_charged_once, invariant_each_domain_has_a_number_of_its_own, invariant_ended_work_is_kept_while_it_is_held,
+    invariant_each_attempt_is_charged_once, invariant_each_domain_has_a_number_of_its_own, invariant_each_end_is_accounted_with_its_use,
+    invariant_ended_work_is_kept_while_it_is_held,
     invariant_gossip_keys_follow_each_other, invariant_holds_hold, invariant_homes_are_kept, invariant_leases_are_fenced,
     invariant_no_claim_exceeds_a_quota, invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
     invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_removed_nodes_are_gone,
@@ -56,6 +57,8 @@ fn play_with(moves: &[Move], kept: QuotaChange) -> History {
     let beginning: Vec<Move> = (0..NODES)
         .map(join)
         .chain([Move::Lease { holder: 0, trial: false, user: None, named: false }])
+        // A store gets all that ends.
+        .chain([Move::Accounting { begins: false }, Move::Accounting { begins: true }])
         .chain([Move::Fence { node: 0, silent_ms: 3000, how: 1 }])
         .chain([Move::Limits { sensitive: QuotaChange::Keep, running: QuotaChange::Keep, history: kept }])
         .collect();
@@ -92,6 +95,7 @@ fn play_with(moves: &[Move], kept: QuotaChange) -> History {
         invariant_waits_end(&ledger);
         invariant_users_run_what_they_may(&before, &ledger);
         invariant_each_attempt_is_charged_once(&before, &ledger);
+        invariant_each_end_is_accounted_with_its_use(&before, &ledger, &applied);
         invariant_indexes_equal_scans(&ledger);
         invariant_ended_work_is_kept_while_it_is_held(&before, &ledger);
         invariant_what_is_dropped_is_said_to_be_forgotten(&before, &ledger);

@@ -16,6 +16,7 @@ use lattice_model::attempt::Attempt;
 use lattice_model::conformance::{Components, Conformance, Drift};
 use lattice_model::dependency::{Dependencies, Dependency, OutputPlace, Parent};
 use lattice_model::end_reason::NotSaved;
+use lattice_model::ended_work::EndedWork;
 use lattice_model::layout::{Distribution, LaunchShape};
 use lattice_model::node::{Hold, HoldReason, Leaving, Wipe, WorkOwner};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
@@ -109,6 +110,9 @@ const LOCAL_DOMAIN_BYTES: usize = 12;
 const TENANT_BYTES: usize = 384;
 /// A vCluster, lease or domain in a change set, with the `Arc` around it.
 pub(crate) const SMALL_RECORD_BYTES: usize = 208;
+/// Ended work that waits for accounting, the `Arc` around it, and its entry in the map, half of whose places
+/// are empty.
+const ENDED_WORK_BYTES: usize = 448;
 /// What the allocator adds to a block.
 const BLOCK_BYTES: usize = 16;
 /// A text in a list: the block and the text's place in the list.
@@ -170,6 +174,37 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
     let parts = dag + replica + scaling.as_deref().map_or(0, scaling_state_bytes);
     let lists = shares.len() * SHARE_BYTES + attempts + excluded + dependencies;
     ALLOCATION_BYTES + spec_bytes(spec) + submitted + principal_bytes(owner) + reason + lists + orders + checkpoint + usage + parts
+}
+
+/// Memory of ended work that waits for accounting.
+pub fn ended_work_bytes(work: &EndedWork) -> usize {
+    let EndedWork {
+        sequence: _,
+        allocation: _,
+        name,
+        tenant,
+        project,
+        vcluster,
+        user,
+        uid: _,
+        tags,
+        state: _,
+        reason,
+        exit_code: _,
+        nodes,
+        node_count: _,
+        submitted_at: _,
+        claimed_at: _,
+        started_at: _,
+        ended_at: _,
+        requeue_count: _,
+        preempted_count: _,
+        used: _,
+        core_ms: _,
+        part_of: _,
+    } = work;
+    let texts = [name, tenant, project, vcluster, user, reason, nodes].into_iter().map(|text| text_bytes(text));
+    ENDED_WORK_BYTES + texts.sum::<usize>() + pairs_bytes(tags)
 }
 
 /// Memory of what is known of a scaled service, without the numbers of its replicas: once it has ended,
@@ -274,6 +309,7 @@ pub(crate) fn tenant_bytes(name: &str, tenant: Option<&Tenant>) -> usize {
             gpu_hours_budget: _,
             node_hours_budget: _,
             class_max: _,
+            since: _,
             revision: _,
         } = tenant;
         text_bytes(name)

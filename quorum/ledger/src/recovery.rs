@@ -2,9 +2,9 @@
 //! placed again.
 //!
 //! The backup is older than the state at the loss of the quorum. The generation is increased, and
-//! with it every number that must not be assigned twice: revisions, epochs and lease tokens
-//! continue beyond any value that the lost quorum can have assigned. The ledger waits for each node
-//! of the backup: the node registers, reports once what it has and its pending reports, gets a list
+//! with it every number that must not be assigned twice: revisions, epochs, lease tokens and the
+//! numbers of ends continue beyond any value that the lost quorum can have assigned. The ledger waits
+//! for each node of the backup: the node registers, reports once what it has and its pending reports, gets a list
 //! with the same content, and stops nothing. The ledger does not wait for nodes that are Down; they
 //! may still report later.
 //!
@@ -69,6 +69,8 @@ impl Ledger {
         self.revision = revision;
         self.epoch = Epoch(beyond(self.epoch.0));
         self.lease_token = beyond(self.lease_token);
+        // The accounting store may have numbers that the lost quorum gave.
+        self.ends.last = beyond(self.ends.last);
         // No holder keeps its lease: the next token is higher.
         self.leases.clear();
         self.forget_admissions();

@@ -226,6 +226,17 @@ pub enum Refusal {
     /// A step cannot be submitted, so none of the DAG is.
     #[error("step {step:?}: {refusal}")]
     DagStep { step: String, refusal: Box<Refusal> },
+    /// Ended work goes to one store alone, and this is another one.
+    #[error("ended work of this cluster goes to accounting store {store}")]
+    OtherStore { store: Uuid },
+    /// A system admin has moved accounting away from this store.
+    #[error("accounting was moved away from store {store}: the next one that begins is another one")]
+    FormerStore { store: Uuid },
+    /// Accounting is not moved before the store has everything.
+    #[error("accounting store {store} lacks {} of the cluster still", counted(*waiting, "end"))]
+    StoreBehind { store: Uuid, waiting: u64 },
+    #[error("no agent with the role accounting has stored ended work yet, so there is nothing to move")]
+    NoStore,
     #[error("the records {what} would have {bytes} bytes; at most {most} are kept")]
     DagMemory { what: String, bytes: u64, most: u64 },
     #[error("the tasks of {whose}'s groups that have not ended would take {bytes} bytes of memory; at most {most} are kept")]
@@ -363,6 +374,18 @@ impl Refusal {
                 "split the workflow into smaller DAGs, or ask an operator for a larger limit: `lattice admin limits --dag-size N`".to_owned()
             }
             Self::DagStep { refusal, .. } => return refusal.remedy(),
+            Self::OtherStore { .. } => {
+                "if that store is not used any more: `lattice admin accounting move`, with --force if it is lost".to_owned()
+            }
+            Self::FormerStore { .. } => {
+                "let an agent with another store begin; or let this store go on: `lattice admin accounting move --force`".to_owned()
+            }
+            Self::StoreBehind { .. } => {
+                "try again when `lattice admin accounting status` shows that nothing waits; --force moves at once, and what that store has \
+                 not confirmed goes to the next one, even if it has it already"
+                    .to_owned()
+            }
+            Self::NoStore => "give an agent the role accounting and a store: `accounting.store` in its agent.yaml".to_owned(),
             Self::DagMemory { .. } => "submit again when some of the DAGs have ended and are forgotten, or submit smaller ones".to_owned(),
             Self::GroupMemory { .. } => {
                 "cancel whole groups, or submit again when some have ended: separate ranges of tasks take memory, and ended groups do not count"

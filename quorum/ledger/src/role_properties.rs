@@ -140,13 +140,15 @@ impl Record {
             system_admin: self.has(by, Role::SystemAdmin, None),
             admin_of: TENANTS.into_iter().filter(|name| self.has(by, Role::TenantAdmin, Some(*name))).map(str::to_owned).collect(),
             root: by.uid == 0 && self.root_may == RootMay::ActForEverybody,
+            admin_since: BTreeMap::new(),
         }
     }
 
     fn standing_of(&self, by: &Principal) -> Standing {
         let roles = self.roles_of(by);
         let its = self.members.iter().filter(|(_, subject)| is_of(subject, by)).map(|(tenant, _)| tenant.clone());
-        let its: BTreeSet<String> = its.chain(roles.admin_of.iter().cloned()).collect();
+        let as_member: BTreeSet<String> = its.collect();
+        let its: BTreeSet<String> = as_member.union(&roles.admin_of).cloned().collect();
         let defaults = |groups: bool| {
             let own = self.defaults.iter().filter(|(subject, _)| is_of(subject, by) && subject.name().is_group == groups);
             let own: BTreeSet<&String> = own.map(|(_, tenant)| tenant).collect();
@@ -155,6 +157,7 @@ impl Record {
         Standing {
             default_tenant: defaults(false).or_else(|| defaults(true)),
             member_of: self.closed.intersection(&its).cloned().collect(),
+            by_role: self.closed.intersection(&roles.admin_of).filter(|tenant| !as_member.contains(*tenant)).cloned().collect(),
             closed_to_it: self.closed.difference(&its).cloned().collect(),
             roles,
         }
@@ -214,7 +217,12 @@ fn agree(ledger: &Ledger, record: &Record) {
         assert_eq!(ledger.tenant_members(tenant).ok(), wanted, "{tenant}");
     }
     for principal in principals() {
-        assert_eq!(ledger.standing_of(&principal), record.standing_of(&principal), "{principal:?}");
+        let standing = ledger.standing_of(&principal);
+        let since = |name: &String| ledger.tenant(name).map(|tenant| (name.clone(), tenant.since));
+        let admin_since: BTreeMap<_, _> = standing.roles.admin_of.iter().filter_map(since).collect();
+        assert_eq!(standing.roles.admin_since, admin_since, "{principal:?}");
+        let roles = Roles { admin_since: BTreeMap::new(), ..standing.roles.clone() };
+        assert_eq!(Standing { roles, ..standing }, record.standing_of(&principal), "{principal:?}");
     }
 }
 

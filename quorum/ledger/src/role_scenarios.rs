@@ -345,13 +345,51 @@ fn the_admins_of_a_tenant_go_with_it() {
 }
 
 #[test]
-fn a_removed_checkpoint_of_somebody_else_is_on_record() {
+fn a_new_tenant_of_a_former_name_gives_its_admins_nothing_of_the_former_work() {
     let mut s = with_roles();
-    let (id, allocation, detail) = (Uuid::from_u128(1), Some(id(1)), "at n1: checkpoint 7".to_owned());
-    let access = Access { id, by: user(ADMIN), kind: AccessKind::CheckpointRemoved, allocation, node: None, detail };
-    let records = s.acted(Action::RecordAccess(access));
-    assert_eq!(shown(&records), [(AuditAction::CheckpointRemoved, "u1", "at n1: checkpoint 7")]);
-    assert_eq!((records[0].allocation, records[0].owner.as_deref()), (allocation, Some("u7")));
+    let dag = DagId(Uuid::from_u128(9));
+    let spec = Box::new(AllocationSpec { tenant: "physics".into(), ..spec(1, RequeuePolicy::Never, 0) });
+    let step = DagStep { name: "a".into(), allocation: id(3), takes_env: false, spec };
+    let submission = DagSubmission { name: "d".into(), env: Default::default(), steps: vec![step] };
+    s.done(Action::SubmitDag { id: dag, owner: user(OWNER), dag: Box::new(submission) });
+    for number in [1, 3] {
+        s.done(Action::Cancel { id: id(number), by: user(OWNER) });
+    }
+    let administered = |s: &Story, number| {
+        let allocation = s.ledger.allocation(id(number)).unwrap();
+        let roles = s.ledger.roles_of(&user(ADMIN));
+        assert_eq!(roles.administered(&allocation.spec.tenant, allocation.ended_at), s.ledger.administered_tenant(allocation));
+        s.ledger.administered_tenant(allocation).to_owned()
+    };
+    let of_dag = |s: &Story| s.ledger.dag_tenant(s.ledger.find_dag(&dag.to_string()).unwrap()).to_owned();
+    assert_eq!((administered(&s, 1), of_dag(&s)), ("physics".to_owned(), "physics".to_owned()));
+    s.done(Action::DeleteTenant { name: "physics".into(), by: "anna@n1".into() });
+    s.done(tenant("physics"));
+    s.done(grant(account(ADMIN), Role::TenantAdmin, Some("physics")));
+    assert_eq!((administered(&s, 1), of_dag(&s)), (String::new(), String::new()));
+    // A change of the tenant makes no new one of it, and new work is its own.
+    s.done(submission(4, "physics", OWNER));
+    s.done(Action::Cancel { id: id(4), by: user(OWNER) });
+    let since = s.ledger.tenant("physics").unwrap().since;
+    let soft = SoftLimitsChange { gpu_hours_budget: QuotaChange::AtMost(7), ..SoftLimitsChange::default() };
+    let (max_nodes, max_concurrent_allocations) = (QuotaChange::Keep, QuotaChange::Keep);
+    let change = TenantChange { name: "physics".into(), create: false, max_nodes, max_concurrent_allocations, soft };
+    s.done(Action::SetTenant { change, by: "root".into() });
+    assert_eq!((s.ledger.tenant("physics").unwrap().since, administered(&s, 4)), (since, "physics".to_owned()));
+}
+
+#[test]
+fn a_requested_and_a_removed_checkpoint_of_somebody_else_are_on_record() {
+    let mut s = with_roles();
+    for (number, kind, action) in [
+        (1, AccessKind::CheckpointRequested, AuditAction::CheckpointRequested),
+        (2, AccessKind::CheckpointRemoved, AuditAction::CheckpointRemoved),
+    ] {
+        let (access, allocation, detail) = (Uuid::from_u128(number), Some(id(1)), "at n1: checkpoint 7".to_owned());
+        let records = s.acted(Action::RecordAccess(Access { id: access, by: user(ADMIN), kind, allocation, node: None, detail }));
+        assert_eq!(shown(&records), [(action, "u1", "at n1: checkpoint 7")]);
+        assert_eq!((records[0].allocation, records[0].owner.as_deref()), (allocation, Some("u7")));
+    }
 }
 
 #[test]

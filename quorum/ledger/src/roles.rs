@@ -32,11 +32,14 @@ impl Ledger {
             && let Some((account, _machine)) = by.name.rsplit_once('@')
         {
             let account = Principal { name: account.to_owned(), ..by.clone() };
-            let Roles { operator, system_admin, admin_of, root: _ } = Roles::of(&account, self.roles.iter(), self.limits.root_may);
+            let Roles { operator, system_admin, admin_of, root: _, admin_since: _ } =
+                Roles::of(&account, self.roles.iter(), self.limits.root_may);
             roles.operator |= operator;
             roles.system_admin |= system_admin;
             roles.admin_of.extend(admin_of);
         }
+        let since = |name: &String| Some((name.clone(), self.tenants.get(name)?.since));
+        roles.admin_since = roles.admin_of.iter().filter_map(since).collect();
         roles
     }
 

@@ -9,6 +9,8 @@ pub mod dependents;
 pub mod domains;
 pub mod ended_limits;
 pub mod ended_place;
+pub mod ended_work;
+mod entries;
 pub mod holdings;
 pub mod keyring;
 pub mod names;
@@ -37,6 +39,8 @@ use domains::DomainIndex;
 pub use domains::{Domain, DomainKey};
 pub use ended_limits::{EndedLimits, Forgotten};
 use ended_place::EndedPlace;
+use ended_work::Ends;
+use entries::{each_in_turn, one_by_one};
 pub use holdings::Holding;
 use holdings::Holdings;
 use imbl::{OrdMap, OrdSet};
@@ -133,6 +137,9 @@ pub struct Ledger {
     pub(super) ended: OrdSet<EndedPlace>,
     /// Which of them have been dropped.
     pub(super) forgotten: Forgotten,
+    /// Ended work that waits until the accounting store has it.
+    #[serde(default, skip_serializing_if = "Ends::is_empty")]
+    pub(super) ends: Ends,
     pub(super) leases: BTreeMap<String, Lease>,
     /// The last fencing token issued, across all leases.
     pub(super) lease_token: u64,
@@ -225,6 +232,7 @@ impl Default for Ledger {
             scripts: Scripts::default(),
             ended: OrdSet::new(),
             forgotten: Forgotten::default(),
+            ends: Ends::default(),
             leases: BTreeMap::new(),
             lease_token: 0,
             audit: AuditHead::default(),
@@ -273,26 +281,6 @@ impl<'de> Deserialize<'de> for Ledger {
         ledger.build_indexes();
         Ok(ledger)
     }
-}
-
-/// Deserialises a map entry by entry: the map's own implementation would trust the announced number
-/// of entries and allocate memory for all of them.
-fn one_by_one<'de, K, V, D>(from: D) -> Result<OrdMap<K, V>, D::Error>
-where
-    K: Deserialize<'de> + Ord + Clone,
-    V: Deserialize<'de> + Clone,
-    D: Deserializer<'de>,
-{
-    Ok(BTreeMap::deserialize(from)?.into_iter().collect())
-}
-
-/// As [`one_by_one`], for a set.
-fn each_in_turn<'de, T, D>(from: D) -> Result<OrdSet<T>, D::Error>
-where
-    T: Deserialize<'de> + Ord + Clone,
-    D: Deserializer<'de>,
-{
-    Ok(BTreeSet::deserialize(from)?.into_iter().collect())
 }
 
 /// One lease.

@@ -352,13 +352,17 @@ fn a_standing_has_the_roles_the_tenants_that_are_open_and_closed_and_the_default
     s.done(add("zoology", account(1), false));
     s.done(grant(7, Role::TenantAdmin, Some("own")));
     let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
+    let since = s.ledger.tenant("own").unwrap().since;
     let wanted = Standing {
-        roles: Roles { admin_of: set(&["own"]), ..Roles::default() },
+        roles: Roles { admin_of: set(&["own"]), admin_since: [("own".to_owned(), since)].into(), ..Roles::default() },
         member_of: set(&["own", "physics"]),
+        by_role: set(&["own"]),
         closed_to_it: set(&["zoology"]),
         default_tenant: Some("physics".into()),
     };
     assert_eq!(s.ledger.standing_of(&user(7)), wanted);
+    s.done(add("own", account(7), false));
+    assert_eq!(s.ledger.standing_of(&user(7)), Standing { by_role: set(&[]), ..wanted }, "it is a member, too");
     let stranger = Standing { closed_to_it: set(&["own", "physics", "zoology"]), ..Standing::default() };
     assert_eq!(s.ledger.standing_of(&user(4)), stranger);
     s.done(add("own", account(4), false));

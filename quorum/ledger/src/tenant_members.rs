@@ -45,8 +45,9 @@ impl Ledger {
         let own = self.own_tenants(by);
         let (member_of, closed_to_it): (BTreeSet<String>, BTreeSet<String>) =
             self.tenant_members.closed().map(str::to_owned).partition(|tenant| own.includes(tenant));
+        let by_role = member_of.iter().filter(|tenant| !own.member_of.contains(tenant.as_str())).cloned().collect();
         let default_tenant = own.default.map(str::to_owned);
-        Standing { member_of, closed_to_it, default_tenant, roles: own.roles().clone() }
+        Standing { member_of, by_role, closed_to_it, default_tenant, roles: own.roles().clone() }
     }
 
     pub(super) fn set_tenant_member(&mut self, context: &mut ApplyContext, change: &MemberChange, by: &str) -> Result<Outcome, Refusal> {

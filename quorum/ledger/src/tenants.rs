@@ -144,6 +144,15 @@ impl Ledger {
         self.tenants.values().map(status).collect()
     }
 
+    /// The tenant whose admins the allocation concerns: its own, unless it ended before that tenant was
+    /// created. Empty: none.
+    pub fn administered_tenant<'a>(&self, allocation: &'a Allocation) -> &'a str {
+        let tenant = allocation.spec.tenant.as_str();
+        let since = self.tenants.get(tenant).map(|tenant| tenant.since);
+        let is_former = allocation.ended_at.zip(since).is_some_and(|(ended_at, since)| ended_at <= since);
+        if is_former { "" } else { tenant }
+    }
+
     pub(super) fn set_tenant(&mut self, context: &mut ApplyContext, change: &TenantChange, by: &str) -> Result<Outcome, Refusal> {
         let name = &change.name;
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
@@ -162,6 +171,7 @@ impl Ledger {
             gpu_hours_budget: change.soft.gpu_hours_budget.over(known.gpu_hours_budget),
             node_hours_budget: change.soft.node_hours_budget.over(known.node_hours_budget),
             class_max: change.soft.class_max.over(known.class_max),
+            since: if before.is_some() { known.since } else { context.at },
             revision: context.revision,
         };
         match before {

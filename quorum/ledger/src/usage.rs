@@ -150,10 +150,12 @@ impl Ledger {
         Some(Span { node_use, from, to: now.min(Timestamp(until)) })
     }
 
-    /// The allocation is about to give its nodes back.
+    /// The allocation is about to give its nodes back. The same use is summed for accounting.
     pub(super) fn record_usage(&mut self, context: &mut ApplyContext, id: AllocationId) {
         let Some(allocation) = self.allocations.get(&id).cloned() else { return };
-        let Some(span) = self.span_of(&allocation, context.at) else { return };
+        let span = self.span_of(&allocation, context.at);
+        self.sum_claim(&allocation, span);
+        let Some(span) = span else { return };
         let (recorded, spec) = (self.limits.budget_period.kept(), &allocation.spec);
         self.usage_records.add(Consumer::User(allocation.owner.uid), &allocation.owner.name, span, recorded, false);
         if !spec.project.is_empty() {

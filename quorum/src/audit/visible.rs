@@ -14,9 +14,9 @@
 //! (`anna@n1`). What somebody did with an operator's proof, by a role or a certificate, is recorded
 //! with the machine: that row does not make it visible to the account of that name.
 
+use lattice_model::access::Roles;
 use lattice_model::{Allocation, AllocationId, AuditFilter, AuditRecord, Principal};
 use lattice_quorum_client::wire::Refusal;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Actors of the quorum itself whose names an account can have. Those of agents and members contain
@@ -39,16 +39,17 @@ enum Actors {
 pub struct VisibleTo {
     user: String,
     actors: Actors,
-    admin_of: BTreeSet<String>,
+    /// Only the tenants of which it is an admin matter.
+    roles: Roles,
 }
 
 impl VisibleTo {
-    /// What `user` may read, who is an admin of these tenants. `is_machine`: whether a machine of the
+    /// What `user` may read, who has these roles. `is_machine`: whether a machine of the
     /// cluster has this name.
     ///
     /// # Errors
     /// [`Refusal::Malformed`]: the name contains a `:`.
-    pub fn new(user: &Principal, admin_of: BTreeSet<String>, is_machine: impl Fn(&str) -> bool) -> Result<Self, Refusal> {
+    pub fn new(user: &Principal, roles: Roles, is_machine: impl Fn(&str) -> bool) -> Result<Self, Refusal> {
         let name = user.name.as_str();
         if name.contains(':') {
             let why = format!("an account named {name:?} reads no audit log: names with a colon are those of agents and members");
@@ -60,20 +61,20 @@ impl VisibleTo {
             (false, true) => Actors::Root,
             (false, false) => Actors::Namesake,
         };
-        Ok(Self { user: name.to_owned(), actors, admin_of })
+        Ok(Self { user: name.to_owned(), actors, roles })
     }
 
     /// A filter for the search: every visible record that matches `filter` matches it too. It lets a
     /// user who is no admin read the index, and not everything.
     pub fn narrowed(&self, filter: &AuditFilter) -> AuditFilter {
-        let user = if self.admin_of.is_empty() { Some(self.user.clone()) } else { filter.user.clone() };
+        let user = if self.roles.admin_of.is_empty() { Some(self.user.clone()) } else { filter.user.clone() };
         AuditFilter { user, ..filter.clone() }
     }
 
     /// Whether the record is visible. `find`: the allocation, if the ledger still knows it.
     pub fn includes(&self, record: &AuditRecord, find: impl FnOnce(AllocationId) -> Option<Arc<Allocation>>) -> bool {
         self.is_named_in(record)
-            || !self.admin_of.is_empty() && record.allocation.and_then(find).is_some_and(|it| self.administers(record, &it))
+            || !self.roles.admin_of.is_empty() && record.allocation.and_then(find).is_some_and(|it| self.administers(record, &it))
     }
 
     /// Whether the user did it, or owns the work to which it was done.
@@ -87,9 +88,11 @@ impl VisibleTo {
     }
 
     /// Whether the record's allocation belongs to a tenant of which the user is an admin. The id of a
-    /// forgotten allocation can be used again by somebody else: older records are not of that one.
+    /// forgotten allocation can be used again by somebody else: older records are not of that one. Nor is work of a
+    /// former tenant of the name.
     fn administers(&self, record: &AuditRecord, allocation: &Allocation) -> bool {
-        record.owner.as_ref() == Some(&allocation.owner.name) && self.admin_of.contains(&allocation.spec.tenant)
+        let tenant = self.roles.administered(&allocation.spec.tenant, allocation.ended_at);
+        record.owner.as_ref() == Some(&allocation.owner.name) && self.roles.admin_of.contains(tenant)
     }
 }
 
@@ -127,7 +130,8 @@ mod tests {
     fn visible_to(user: &str, admin_of: &[&str]) -> VisibleTo {
         let uid = if user == "root" { 0 } else { 1000 };
         let user = Principal { name: user.to_owned(), uid, ..test_builders::user() };
-        VisibleTo::new(&user, admin_of.iter().map(|tenant| (*tenant).to_owned()).collect(), |name| name == "n1").unwrap()
+        let admin_of = admin_of.iter().map(|tenant| (*tenant).to_owned()).collect();
+        VisibleTo::new(&user, Roles { admin_of, ..Roles::default() }, |name| name == "n1").unwrap()
     }
 
     /// Work of `u` in the tenant `physics`.
@@ -177,7 +181,7 @@ mod tests {
         }
         for name in ["node:n1", "member:1", ":"] {
             let user = Principal { name: name.to_owned(), ..test_builders::user() };
-            let refused = VisibleTo::new(&user, BTreeSet::new(), |_| false);
+            let refused = VisibleTo::new(&user, Roles::default(), |_| false);
             let why = format!("an account named {name:?} reads no audit log: names with a colon are those of agents and members");
             assert_eq!(refused.map(|_| ()), Err(Refusal::Malformed { why }));
         }
@@ -186,8 +190,25 @@ mod tests {
     #[test]
     fn an_account_named_root_without_its_user_id_reads_what_it_did_itself() {
         let namesake = Principal { name: "root".to_owned(), ..test_builders::user() };
-        let visible = VisibleTo::new(&namesake, BTreeSet::new(), |_| false).unwrap();
+        let visible = VisibleTo::new(&namesake, Roles::default(), |_| false).unwrap();
         assert!(visible.includes(&record("root", None), work) && !visible.includes(&record("root@n1", None), work));
+    }
+
+    #[test]
+    fn an_admin_reads_nothing_of_work_that_ended_before_its_tenant_was_created() {
+        let admin_since = [("physics".to_owned(), Timestamp(50))].into();
+        let roles = Roles { admin_of: ["physics".to_owned()].into(), admin_since, ..Roles::default() };
+        let user = Principal { name: "alice".to_owned(), ..test_builders::user() };
+        let visible = VisibleTo::new(&user, roles, |_| false).unwrap();
+        let ended = |at: u64| {
+            move |id: AllocationId| {
+                let mut allocation = (*work(id)?).clone();
+                allocation.ended_at = Some(Timestamp(at));
+                Some(Arc::new(allocation))
+            }
+        };
+        let of_work = record("root@n1", Some("u"));
+        assert!(visible.includes(&of_work, ended(60)) && !visible.includes(&of_work, ended(40)));
     }
 
     #[test]

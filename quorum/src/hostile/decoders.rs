@@ -7,6 +7,7 @@ use lattice_ledger::keyring::Secret;
 use lattice_ledger::test_builders::{allocation, command, components, full_ledger, node, vcluster_change};
 use lattice_ledger::{Action, AuditHead, ClusterLimits, ScalingStep, UsageOf, WhichTasks};
 use lattice_model::access_token::TokenId;
+use lattice_model::ended_work::AccountedUntil;
 use lattice_model::lifecycle::{Event, Illegal};
 use lattice_model::network::NoVni;
 use lattice_model::scaling::Step;
@@ -16,8 +17,8 @@ use lattice_model::{
     Revision, SharePhase, TaskOutcome, Timestamp, Used, VniPool, When, WorkUsage,
 };
 use lattice_quorum_client::wire::{
-    Answer, AuditFound, Change, ClockAlarm, Conflict, Down, HeldKeys, ListFilter, NodeHealth, Proof, Refusal, RefusedClaim, Request, Up,
-    WatchAllocations, WatchCursor, WatchMessage, WatchRequest,
+    Answer, AuditFound, Change, ClockAlarm, Conflict, Down, EndedWorkPage, HeldKeys, ListFilter, NodeHealth, Proof, Refusal, RefusedClaim,
+    Request, Up, WatchAllocations, WatchCursor, WatchMessage, WatchRequest,
 };
 use lattice_store::raft::{Entry, LogId, Peer, Proposal, SnapshotMeta, TypeConfig, Vote};
 use openraft::error::{InstallSnapshotError, RaftError};
@@ -108,6 +109,12 @@ fn requests() -> Decoder {
             found(Ok(Amount(7))),
             found(Err("no series".into())),
             Request::from(Action::StepScaling(ScalingStep { service: allocation.id, lease_token: 3, step: more })),
+            Request::EndedWork { after: 3, limit: 9 },
+            Request::from(Action::Account {
+                until: AccountedUntil { store: allocation.id.0, sequence: 7 },
+                node: node(1),
+                lease_token: 3,
+            }),
             Request::GetTasks { id: allocation.id, which: WhichTasks::Ranges { most: 3 } },
             Request::AsOperator { proof: vouched, request: Box::new(Request::ListRoles) },
             Request::from(Action::RevokeToken { id: TokenId(7), by: allocation.owner.clone(), as_operator: false }),
@@ -129,6 +136,9 @@ fn answers() -> Decoder {
     };
     let domains = ledger.domain_statuses(None, None, Timestamp(99));
     let endpoints = ledger.endpoints("api", None, 9);
+    let work: Vec<_> = ledger.ended_work_after(0).map(|work| (**work).clone()).collect();
+    assert!(!work.is_empty(), "the full ledger has ended work");
+    let ended_work = EndedWorkPage { work, accounted: ledger.ends_status().accounted, ended: 1, waiting: 1, dropped: 0 };
     decoder::<Result<Answer, Refusal>>(
         "Answer",
         &[
@@ -154,6 +164,7 @@ fn answers() -> Decoder {
             }),
             Ok(Answer::Keyring(crate::rotation::keyring_status(&ledger, &crate::rotation::KeysHeld::default()))),
             Ok(Answer::Domains(domains)),
+            Ok(Answer::EndedWork(Box::new(ended_work))),
             Ok(Answer::Endpoints { endpoints, more: false }),
             Err(Refusal::NoVni(NoVni::Exhausted { domain: "ml".into(), used: 1, size: 1 })),
         ],

@@ -16,16 +16,18 @@ use crate::{backup, rotation};
 use futures::future::BoxFuture;
 use lattice_api::pack::{pack, unpack};
 use lattice_ledger::access::detail_from_agent;
-use lattice_ledger::record_bytes::allocation_bytes;
-use lattice_ledger::{Action, Outcome, Urgency};
+use lattice_ledger::record_bytes::{allocation_bytes, ended_work_bytes};
+use lattice_ledger::{Action, EndsStatus, Outcome, Urgency};
 use lattice_model::count::counted;
+use lattice_model::ended_work::EndedWork;
 use lattice_model::{
     Allocation, AllocationId, Claim, DesiredList, Incarnation, MemberId, NodeId, NodeState, Revision, millis, with_causes,
 };
 use lattice_pki::identity::{Caller, Role, member_name};
 use lattice_quorum_client::status_text;
 use lattice_quorum_client::wire::{
-    Answer, CLAIMS_MAX, Claimed, MemberStatus, NODES_ASKED_MAX, NODES_SAMPLED_MAX, QuorumStatus, Refusal, Request,
+    Answer, CLAIMS_MAX, Claimed, ENDED_WORK_MAX, EndedWorkPage, MemberStatus, NODES_ASKED_MAX, NODES_SAMPLED_MAX, QuorumStatus, Refusal,
+    Request,
 };
 use lattice_store::background;
 use lattice_store::roster::Roster;
@@ -42,6 +44,8 @@ pub(super) const FORWARDED_HEADER: &str = "lattice-forwarded";
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Approximate size of allocations or records in one answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Approximate size of the ended work in one answer, in bytes.
+const ENDED_WORK_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Largest number of allocations in one answer.
 const LIST_MAX: u32 = 1000;
 /// Largest number of service names or endpoints in one answer.
@@ -119,6 +123,7 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
         | Request::ListTenantMembers { .. }
         | Request::TokenRecord { .. }
         | Request::ListTokens { .. }
+        | Request::EndedWork { .. }
         | Request::RefusedClaim { .. }
         | Request::RenewLease { .. }
         | Request::Members
@@ -367,6 +372,7 @@ async fn answer_here(core: &Arc<Core>, request: Request) -> Result<Answer, Refus
         | Request::ListRoles
         | Request::ListTenantMembers { .. }
         | Request::ListTokens { .. }
+        | Request::EndedWork { .. }
         | Request::AdvanceLane { .. }
         | Request::Stale(_)
         | Request::AsOperator { .. }
@@ -466,8 +472,26 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
                 Ok(Answer::Endpoints { endpoints, more })
             }
         }
+        Request::EndedWork { after, limit } => {
+            let status = ledger.ends_status();
+            let limit = ENDED_WORK_MAX.min(*limit) as usize;
+            let found: Vec<Arc<EndedWork>> = ledger.ended_work_after(*after).take(limit).cloned().collect();
+            drop(ledger);
+            let EndsStatus { accounted, ended, waiting, dropped } = status;
+            Ok(Answer::EndedWork(Box::new(EndedWorkPage { work: bounded_work(&found), accounted, ended, waiting, dropped })))
+        }
         _ => return None,
     })
+}
+
+/// As many as fit in one page, and one at least.
+fn bounded_work(found: &[Arc<EndedWork>]) -> Vec<EndedWork> {
+    let mut bytes = 0;
+    let fits = found.iter().enumerate().take_while(|(place, work)| {
+        bytes += ended_work_bytes(work);
+        *place == 0 || bytes <= ENDED_WORK_BYTES_MAX
+    });
+    fits.map(|(_, work)| EndedWork::clone(work)).collect()
 }
 
 /// An answer from this member alone, with its age. The age is read first, because later changes can

@@ -43,7 +43,7 @@ pub(super) async fn query(core: &Arc<Core>, filter: AuditFilter, after: u64, lim
 fn visible_to(core: &Core, user: &Principal) -> Result<VisibleTo, Refusal> {
     let ledger = core.agreed.ledger();
     let is_machine = |name: &str| name.parse::<NodeId>().is_ok_and(|id| ledger.node(&id).is_some());
-    VisibleTo::new(user, ledger.roles_of(user).admin_of, is_machine)
+    VisibleTo::new(user, ledger.roles_of(user), is_machine)
 }
 
 /// See [`lattice_quorum_client::wire::Request::ExportAudit`]. The caller has confirmed that this

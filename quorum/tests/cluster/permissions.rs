@@ -12,10 +12,12 @@ use lattice_api::v1::raft_client::RaftClient;
 use lattice_ledger::access::TEXT_BYTES_MAX;
 use lattice_ledger::keyring::Secret;
 use lattice_ledger::{
-    Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange, WhichTasks,
+    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, QuotaChange, Requester, TenantChange, UsageOf, VClusterChange,
+    WhichTasks,
 };
 use lattice_model::access::{MemberChange, MemberStep, Relation, Role as Granted, RoleBinding, Scopes, Subject, rule};
 use lattice_model::access_token::{AccessToken, TokenId};
+use lattice_model::ended_work::AccountedUntil;
 use lattice_model::{
     AllocationId, AllocationSpec, AuditFilter, Boot, CheckpointId, Claim, Connectivity, DagId, DagStep, DagSubmission, Epoch, Exposed,
     HoldKind, LaneReport, PreemptCause, Preemption, Principal, TaskSet, TelemetryMode,
@@ -23,8 +25,8 @@ use lattice_model::{
 use lattice_pki::identity::Role;
 use lattice_quorum::permission::{Call, Grant, Person, name_of_person, person};
 use lattice_quorum_client::wire::{
-    Answer, Change, DagFilter, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations, WatchMessage,
-    WatchRequest,
+    Answer, Change, DagFilter, EndedWorkPage, ListFilter, MembersChange, MembersOrder, Refusal, Request, VniPoolChange, WatchAllocations,
+    WatchMessage, WatchRequest,
 };
 use lattice_quorum_client::{CallError, QuorumClient};
 use rustls::pki_types::ServerName;
@@ -116,6 +118,7 @@ fn examples(call: Call, who: &str, of: AllocationId) -> Vec<Request> {
         Call::ListTenantMembers => Request::ListTenantMembers { tenant: "elsewhere".into() },
         Call::TokenRecord => Request::TokenRecord { id: TokenId(7) },
         Call::ListTokens => Request::ListTokens { account: None },
+        Call::EndedWork => Request::EndedWork { after: 0, limit: 1 },
         Call::Session
         | Call::WatchNodes
         | Call::WatchAllocations
@@ -236,6 +239,8 @@ fn commands() -> (Vec<Action>, Vec<Action>) {
         Action::Wipe { node: node.clone(), by: by.clone(), reason: reason.clone(), force: false },
         Action::Admit { node: node.clone(), by: by.clone(), reason: reason.clone() },
         Action::RemoveNode { node: node.clone(), by: by.clone(), reason },
+        // No store has been seen, so it is refused.
+        Action::MoveAccounting { by: by.clone(), force: false },
         Action::WithdrawAdmission { node, by },
     ];
     (of_users, of_operators)
@@ -279,13 +284,13 @@ const OF_MEMBERS: &[&str] = &[
 ];
 
 /// An agent requests it for itself, under a lease that it has.
-const OF_SCHEDULERS: [&str; 2] = ["PreemptFor", "StepScaling"];
+const UNDER_A_LEASE: [&str; 3] = ["Account", "PreemptFor", "StepScaling"];
 
 #[test]
 fn every_command_is_requested_here_or_proposed_only_by_members() {
     let (of_users, of_operators) = commands();
     let mut known: Vec<&str> =
-        of_users.iter().chain(&of_operators).map(Action::name).chain(OF_MEMBERS.iter().copied()).chain(OF_SCHEDULERS).collect();
+        of_users.iter().chain(&of_operators).map(Action::name).chain(OF_MEMBERS.iter().copied()).chain(UNDER_A_LEASE).collect();
     let mut all = Action::NAMES.to_vec();
     known.sort_unstable();
     all.sort_unstable();
@@ -498,6 +503,42 @@ async fn an_agent_advances_the_lanes_of_its_own_node_alone() {
         let Err(CallError::Refused(Refusal::Malformed { why })) = answer else { panic!("another's, as {role}: {answer:?}") };
         assert_eq!(why, format!("{} may not report for the lanes of n9", name(role)));
     }
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_confirms_ended_work_under_its_own_lease_alone() {
+    let mut lab = Lab::new(1, |_| {});
+    let member = lab.start(1, true).await;
+    tokio::time::timeout(PATIENCE, member.ready()).await.unwrap();
+    let (api, node) = (lab.api(&[1]), lab.client(&[1], "n2", Role::Node));
+    let _agent = Agent::register(&api, "n1").await;
+    let lease = Request::AcquireLease { name: ACCOUNTING_LEASE.into(), holder: "n1".parse().unwrap(), ttl_ms: 60_000, user: None };
+    let Ok(Answer::Lease { token, .. }) = api.call(&lease, PATIENCE).await else { panic!("nobody has it") };
+    let store = Uuid::from_u128(5);
+    let account = |node: &str, sequence| {
+        Request::from(Action::Account { until: AccountedUntil { store, sequence }, node: node.parse().unwrap(), lease_token: token })
+    };
+    let page = Request::EndedWork { after: 0, limit: 9 };
+    let before = api.call(&page, PATIENCE).await;
+    assert_eq!(before, Ok(Answer::EndedWork(Box::default())));
+    api.call(&account("n1", 0), PATIENCE).await.unwrap();
+    let id = submit(&api, 1).await;
+    api.call(&Request::from(Action::Cancel { id, by: owner() }), PATIENCE).await.unwrap();
+    let Ok(Answer::EndedWork(found)) = api.call(&page, PATIENCE).await else { panic!("a page") };
+    assert_eq!((found.work.len(), found.work[0].allocation, found.work[0].sequence), (1, id, 1));
+    let accounted = Some(AccountedUntil { store, sequence: 0 });
+    assert_eq!((found.accounted, found.ended, found.waiting, found.dropped), (accounted, 1, 1, 0));
+    let Ok(Answer::EndedWork(counts)) = api.call(&Request::EndedWork { after: 0, limit: 0 }, PATIENCE).await else { panic!("a page") };
+    assert_eq!(*counts, EndedWorkPage { work: vec![], ..(*found).clone() });
+    // Not in the name of another, and not with a node's certificate.
+    let Err(CallError::Refused(Refusal::Malformed { why })) = api.call(&account("n9", 1), PATIENCE).await else { panic!("it is n1's") };
+    assert_eq!(why, "n1 may not use leases of n9");
+    refused(&node, page.clone()).await;
+    refused(&node, account("n2", 1)).await;
+    api.call(&account("n1", 1), PATIENCE).await.unwrap();
+    let Ok(Answer::EndedWork(after)) = api.call(&page, PATIENCE).await else { panic!("a page") };
+    assert_eq!((after.work.len(), after.waiting, after.ended), (0, 0, 1));
     member.stop().await;
 }
 

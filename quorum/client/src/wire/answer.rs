@@ -9,6 +9,7 @@ use lattice_ledger::{
 };
 use lattice_model::access::{RoleBinding, Standing, TenantMember};
 use lattice_model::access_token::AccessToken;
+use lattice_model::ended_work::{AccountedUntil, EndedWork};
 use lattice_model::{
     Allocation, AllocationId, AuditRecord, DesiredList, Epoch, InteractiveSession, LaneWork, MemberId, Node, Revision, Timestamp,
 };
@@ -115,6 +116,23 @@ pub enum Answer {
     TokenRecord(Option<Box<AccessToken>>),
     /// Tokens, by account, then by id.
     Tokens(Vec<AccessToken>),
+    /// Ended work that accounting does not have yet.
+    EndedWork(Box<EndedWorkPage>),
+}
+
+/// Ended work that waits for the accounting store, and how much of it there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedWorkPage {
+    /// In the order of the ends. There are more if it is not all that waits.
+    pub work: Vec<EndedWork>,
+    /// What the store has confirmed; `None`: no store gets ended work now.
+    pub accounted: Option<AccountedUntil>,
+    /// The number of the latest end.
+    pub ended: u64,
+    /// How many ends the store has not confirmed yet.
+    pub waiting: u64,
+    /// How many were dropped before a store had them, because too many waited.
+    pub dropped: u64,
 }
 
 /// A refused claim.

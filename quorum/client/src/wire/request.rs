@@ -15,6 +15,8 @@ use std::collections::BTreeSet;
 pub const NODES_ASKED_MAX: usize = 1000;
 /// Largest number of nodes in the answer to [`Request::SampleNodes`].
 pub const NODES_SAMPLED_MAX: u32 = 64;
+/// Largest number of records in the answer to [`Request::EndedWork`].
+pub const ENDED_WORK_MAX: u32 = 1000;
 /// Largest number of claims in one request.
 pub const CLAIMS_MAX: usize = 256;
 
@@ -149,6 +151,10 @@ pub enum Request {
     /// DAGs without their steps, newest first, at most `limit` (and 1,000). `before`: only those after
     /// this position, which is that of the last DAG in the previous answer.
     ListDags { filter: DagFilter, limit: u32, before: Option<DagCursor> },
+    /// Ended work that waits for the accounting store, with numbers above `after`, at most `limit` (and
+    /// [`ENDED_WORK_MAX`]), and fewer if they are large: answered with [`super::Answer::EndedWork`]. With a
+    /// limit of 0: how much there is. The store confirms what it has by [`Action::Account`].
+    EndedWork { after: u64, limit: u32 },
 }
 
 impl From<Action> for Request {

@@ -7,12 +7,13 @@ use crate::scenarios::{SIZE, id, node, registration, spec, user};
 use crate::signing::SignedHead;
 use crate::state::user_usage::holds_nodes;
 use crate::{
-    Access, AccessKind, Action, AllocationChange, EndedLimitsChange, Ledger, NodeStateChange, NotifyChannel, QuotaChange, Registration,
-    SCHEDULER_LEASE, ScalingStep, TenantChange, UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
+    ACCOUNTING_LEASE, Access, AccessKind, Action, AllocationChange, EndedLimitsChange, Ledger, NodeStateChange, NotifyChannel,
+    QuotaChange, Registration, SCHEDULER_LEASE, ScalingStep, TenantChange, UserLimitsChange, VClusterChange, VniPoolChange, scheduler_lease,
 };
 use lattice_model::claim::ClaimShare;
 use lattice_model::constraint::{CHECKPOINTS, RUN_LEASE, TELEMETRY_AUDIT, TELEMETRY_DEBUG};
 use lattice_model::end_reason::NotSaved;
+use lattice_model::ended_work::AccountedUntil;
 use lattice_model::scaling::Step;
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, Amount, CheckpointId, CheckpointPolicy, CheckpointRef, CheckpointSignal,
@@ -243,6 +244,13 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 None => SCHEDULER_LEASE,
             };
             Action::GrantLease { name: name.into(), holder: node(holder % 2), ttl_ms: 1000, user: user.map(self::user) }
+        }
+        Move::Accounting { begins: false } => {
+            Action::GrantLease { name: ACCOUNTING_LEASE.into(), holder: node(0), ttl_ms: 1000, user: None }
+        }
+        Move::Accounting { begins: true } => {
+            let lease_token = ledger.lease(ACCOUNTING_LEASE).map_or(0, |lease| lease.token);
+            Action::Account { until: AccountedUntil { store: uuid::Uuid::from_u128(1), sequence: 0 }, node: node(0), lease_token }
         }
         Move::Revoke { stale } => {
             let token = lease.map_or(0, |l| l.token) + u64::from(stale);

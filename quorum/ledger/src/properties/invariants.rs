@@ -9,7 +9,7 @@ use crate::state::usage_records::Consumer;
 use crate::{Applied, LEVEL_KNOWN, Ledger, WhichTasks};
 use lattice_model::{
     Allocation, AllocationId, AllocationState, AuditAction, BudgetPeriod, DependencyCondition, Epoch, HoldKind, Node, NodeState,
-    OnIsolation, ParentFacts, ParentState,
+    OnIsolation, ParentFacts, ParentState, Used,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -506,6 +506,33 @@ pub(super) fn invariant_what_is_dropped_is_said_to_be_forgotten(before: &Ledger,
     for was in before.allocations().filter(|a| after.allocation(a.id).is_none()) {
         let ended_at = was.ended_at.unwrap_or(after.time());
         assert!(after.forgotten.until >= Some(ended_at), "{} ended at {ended_at}: {:?}", was.id, after.forgotten);
+    }
+}
+
+/// Each end gets a number. What has ended, and what live work has used under its former claims, is together
+/// what is recorded of each user.
+pub(super) fn invariant_each_end_is_accounted_with_its_use(before: &Ledger, after: &Ledger, applied: &Applied) {
+    let ended = applied.audit.iter().filter(|record| record.action == AuditAction::AllocationEnded).count();
+    assert_eq!(after.ends.last - before.ends.last, ended as u64);
+    let numbers: Vec<u64> = after.ended_work_after(before.ends.last).map(|work| work.sequence).collect();
+    assert!(!after.ends.are_kept() || numbers == (before.ends.last + 1..=after.ends.last).collect::<Vec<_>>(), "{numbers:?}");
+    if !after.ends.are_kept() {
+        return;
+    }
+    let mut sums: BTreeMap<u32, Used> = BTreeMap::new();
+    let mut add = |uid: u32, used: Used| {
+        let sum = sums.entry(uid).or_default();
+        *sum = sum.plus(used);
+    };
+    after.ended_work_after(0).for_each(|work| add(work.uid, work.used));
+    for (id, so_far) in &after.ends.used_so_far {
+        let live = after.allocation(*id).filter(|allocation| !allocation.state.is_terminal());
+        add(live.unwrap_or_else(|| panic!("{id} has ended")).owner.uid, so_far.used);
+    }
+    for uid in 0..10 {
+        let recorded = after.usage_records.get(&Consumer::User(uid));
+        let recorded = recorded.map(|record| record.days.within(after.time(), BudgetPeriod::DAYS_MAX)).unwrap_or_default();
+        assert_eq!(sums.get(&uid).copied().unwrap_or_default(), recorded, "user {uid}");
     }
 }
 

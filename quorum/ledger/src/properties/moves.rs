@@ -55,6 +55,10 @@ pub(super) enum Move {
         user: Option<u32>,
         named: bool,
     },
+    /// An agent gets the lease for accounting; or its store begins.
+    Accounting {
+        begins: bool,
+    },
     Revoke {
         stale: bool,
     },

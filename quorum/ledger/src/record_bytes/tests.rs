@@ -76,6 +76,7 @@ fn the_constants_are_not_below_the_real_sizes() {
         // With its place in the index by name.
         ("share", SHARE_BYTES, size_of::<(NodeId, Resources)>() + size_of::<u32>() + 63 + BLOCK_BYTES),
         ("change of phases", PHASES_CHANGE_BYTES, size_of::<ChangedPhases>() + BLOCK_BYTES),
+        ("ended work", ENDED_WORK_BYTES, size_of::<EndedWork>() + arc + 2 * size_of::<(u64, usize)>()),
         ("run of phases", PHASE_RUN_BYTES, size_of::<PhaseRun>()),
         ("attempt", ATTEMPT_BYTES, size_of::<Attempt>()),
         ("exclusion", EXCLUSION_BYTES, size_of::<Exclusion>()),
@@ -346,6 +347,7 @@ fn no_text_of_a_small_record_is_left_out() {
         gpu_hours_budget: Some(u64::MAX),
         node_hours_budget: Some(u64::MAX),
         class_max: Some(u8::MAX),
+        since: Timestamp(u64::MAX),
         revision: Revision(u64::MAX),
     };
     let used = Used { node_ms: u64::MAX, gpu_ms: u64::MAX };
@@ -386,6 +388,51 @@ fn no_text_of_a_small_record_is_left_out() {
         ("a deleted tenant", tenant_bytes(&name, None), serialized(&name)),
         ("a deleted vCluster", vcluster_bytes(&name, None), serialized(&name)),
     ] {
+        assert!(estimate >= real, "{what}: {estimate} bytes are estimated, it has {real} in a message");
+    }
+}
+
+#[test]
+fn no_text_of_ended_work_is_left_out() {
+    let plain = EndedWork {
+        sequence: u64::MAX,
+        allocation: AllocationId(Uuid::from_u128(1)),
+        name: String::new(),
+        tenant: String::new(),
+        project: String::new(),
+        vcluster: String::new(),
+        user: String::new(),
+        uid: u32::MAX,
+        tags: [].into(),
+        state: AllocationState::Completed,
+        reason: String::new(),
+        exit_code: Some(i32::MIN),
+        nodes: String::new(),
+        node_count: u32::MAX,
+        submitted_at: Timestamp(u64::MAX),
+        claimed_at: Some(Timestamp(u64::MAX)),
+        started_at: Some(Timestamp(u64::MAX)),
+        ended_at: Timestamp(u64::MAX),
+        requeue_count: u32::MAX,
+        preempted_count: u32::MAX,
+        used: Used { node_ms: u64::MAX, gpu_ms: u64::MAX },
+        core_ms: u64::MAX,
+        part_of: Some(Uuid::from_u128(2)),
+    };
+    assert!(ended_work_bytes(&plain) >= serialized(&plain));
+    let tags = (0..500).map(|number| (format!("name{number}"), "1".to_owned())).collect();
+    for (what, work) in [
+        ("name", EndedWork { name: long(), ..plain.clone() }),
+        ("tenant", EndedWork { tenant: long(), ..plain.clone() }),
+        ("project", EndedWork { project: long(), ..plain.clone() }),
+        ("vcluster", EndedWork { vcluster: long(), ..plain.clone() }),
+        ("user", EndedWork { user: long(), ..plain.clone() }),
+        ("reason", EndedWork { reason: long(), ..plain.clone() }),
+        ("nodes", EndedWork { nodes: long(), ..plain.clone() }),
+        ("tags", EndedWork { tags, ..plain.clone() }),
+    ] {
+        let (estimate, real) = (ended_work_bytes(&work), serialized(&work));
+        assert!(real > serialized(&plain) + LONG / 2, "{what}: it is not long");
         assert!(estimate >= real, "{what}: {estimate} bytes are estimated, it has {real} in a message");
     }
 }

@@ -74,7 +74,7 @@ impl Serialize for Removals {
 
 impl<'de> Deserialize<'de> for Removals {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        // Entry by entry: see `one_by_one` of the state.
+        // Entry by entry: see `one_by_one` of `entries`.
         let names: OrdMap<NodeId, Arc<Removal>> = BTreeMap::<NodeId, Arc<Removal>>::deserialize(from)?.into_iter().collect();
         let order = names.iter().map(|(node, removal)| (removal.revision, node.clone())).collect();
         Ok(Self { names, order })

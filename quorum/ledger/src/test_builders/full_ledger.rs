@@ -1,15 +1,16 @@
 //! A ledger with content in every part.
 
-use super::{allocation, components, node, registration, vcluster_change};
+use super::{allocation, components, node, registration, user, vcluster_change};
 use crate::keyring::Secret;
 use crate::state::usage_records::{Consumer, Span};
 use crate::{
-    Action, Command, EndedLimitsChange, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, ReachedMark, Registration, SCHEDULER_LEASE,
-    ScalingStep, SoftLimitsChange, TenantChange, UserLimitsChange, VniPoolChange,
+    ACCOUNTING_LEASE, Action, Command, EndedLimitsChange, LEVEL_MAX, Ledger, NotifyChannel, QuotaChange, ReachedMark, Registration,
+    SCHEDULER_LEASE, ScalingStep, SoftLimitsChange, TenantChange, UserLimitsChange, VniPoolChange,
 };
 use lattice_model::access::{MemberChange, MemberStep, Role, RoleBinding, RootMay, Scopes, Subject};
 use lattice_model::access_token::{AccessToken, TokenId};
 use lattice_model::claim::ClaimShare;
+use lattice_model::ended_work::AccountedUntil;
 use lattice_model::scaling::Step;
 use lattice_model::usage::{DAY_MS, WHOLE_NODE};
 use lattice_model::{
@@ -143,6 +144,10 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
         Action::GrantRole { binding, by: "root".into() },
         Action::SetTenantMember { change: MemberChange { tenant: "physics".into(), step }, by: "root".into() },
         Action::IssueToken { token: access_token() },
+        Action::Register(registration(2, 1, 0, true)),
+        Action::GrantLease { name: ACCOUNTING_LEASE.into(), holder: node(2), ttl_ms: 1000, user: None },
+        Action::Account { until: AccountedUntil { store: uuid::Uuid::from_u128(13), sequence: 0 }, node: node(2), lease_token: 3 },
+        Action::Cancel { id: AllocationId(uuid::Uuid::from_u128(11)), by: user(1) },
     ];
     for (index, action) in (1..).zip(actions) {
         let applied = ledger.apply(Revision(index), &Command { at: Timestamp(index), action });

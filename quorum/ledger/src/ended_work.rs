@@ -1,0 +1,200 @@
+//! Accounting: every end is given to one store, exactly once.
+//!
+//! ```text
+//!   an allocation ends ──▶ numbered ──▶ waiting ──page──▶ agent with the lease `accounting`
+//!                                          ▲                   │ the batch and its last number,
+//!                                          │                   ▼ in one transaction
+//!                          forgotten up to it ◀──Account── the store
+//! ```
+//!
+//! Nothing is kept before the first `Account`: a cluster without a store pays for numbers alone. From then
+//! on every end is kept until the store has confirmed it, or until the memory for them is full (64 MiB):
+//! then the oldest are dropped and counted, and the audit log says when that began.
+//!
+//! The record is made when the allocation ends, so the limits of ended allocations (`ended.rs`) do not
+//! concern it: their records may be dropped before the store has this one.
+//!
+//! What a record says of use is what was added to the buckets of use (`usage.rs`), over all claims of the
+//! allocation. An allocation may have many claims, and its own record keeps the latest alone; so the sum
+//! of its former claims is kept here until it ends.
+//!
+//! After a recovery from a backup the numbers continue far beyond those of the backup: the store may have
+//! numbers that the lost quorum gave, and what it has is never given again under another meaning.
+
+use super::refusal::Refusal;
+use super::state::ended_work::{StoreState, UsedSoFar};
+use super::state::usage_records::Span;
+use super::{ApplyContext, Ledger, Outcome, Subject};
+use lattice_model::ended_work::{AccountedUntil, EndedWork};
+use lattice_model::{Allocation, AllocationId, AuditAction, NodeId, hostlist};
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// The lease of the agent that writes to the accounting store.
+pub const ACCOUNTING_LEASE: &str = "accounting";
+
+/// How far accounting is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndsStatus {
+    /// What the store has confirmed; `None`: there is no store now.
+    pub accounted: Option<AccountedUntil>,
+    /// The number of the latest end.
+    pub ended: u64,
+    /// How many ends wait for the store.
+    pub waiting: u64,
+    /// How many were dropped before a store had them.
+    pub dropped: u64,
+}
+
+impl Ledger {
+    /// Ended work that waits and has a higher number than this one, in the order of the ends.
+    pub fn ended_work_after(&self, sequence: u64) -> impl Iterator<Item = &Arc<EndedWork>> {
+        self.ends.after(sequence)
+    }
+
+    /// How far accounting is.
+    pub fn ends_status(&self) -> EndsStatus {
+        EndsStatus {
+            accounted: self.ends.accounted(),
+            ended: self.ends.last,
+            waiting: self.ends.waiting_count(),
+            dropped: self.ends.dropped_count(),
+        }
+    }
+
+    /// The allocation is about to lose its claim, if it has one. `span`: what the claim has used.
+    pub(super) fn sum_claim(&mut self, allocation: &Allocation, span: Option<Span>) {
+        if allocation.claimed_at.is_none() && allocation.started_at.is_none() {
+            return;
+        }
+        let mut sum = self.ends.used_so_far.get(&allocation.id).copied().unwrap_or_default();
+        sum.claimed_at = sum.claimed_at.or(allocation.claimed_at);
+        sum.started_at = sum.started_at.or(allocation.started_at);
+        if let Some(Span { node_use, from, to }) = span {
+            let period = self.limits.budget_period.kept();
+            let cores: u64 = allocation.shares.iter().map(|share| u64::from(share.resources.cores)).sum();
+            sum.used = sum.used.plus(node_use.recorded((from, to), period));
+            sum.core_ms = sum.core_ms.saturating_add(period.recorded_ms(from, to).saturating_mul(cores));
+        }
+        self.ends.used_so_far.insert(allocation.id, sum);
+    }
+
+    /// The allocation has ended, and its last claim is summed.
+    pub(super) fn number_end(&mut self, context: &mut ApplyContext, id: AllocationId) {
+        let sum = self.ends.used_so_far.remove(&id).unwrap_or_default();
+        self.ends.last += 1;
+        let Some(allocation) = self.allocations.get(&id).filter(|_| self.ends.are_kept()) else { return };
+        let work = ended_work(allocation, sum, self.ends.last, context);
+        if self.ends.push(work) {
+            let store = self.ends.accounted().map_or_else(|| "the next store".to_owned(), |until| format!("store {}", until.store));
+            let detail = format!("{} ends wait for {store}, and the oldest are dropped from now on", self.ends.waiting_count());
+            self.record(context, "quorum", AuditAction::EndedWorkDropped, Subject::default(), detail);
+        }
+    }
+
+    /// The agent's store has everything up to a number, which may be the one that it had. The first store of
+    /// the cluster, or the first after a move, gets all further ends.
+    pub(super) fn account(
+        &mut self,
+        context: &mut ApplyContext,
+        until: AccountedUntil,
+        node: &NodeId,
+        lease_token: u64,
+    ) -> Result<Outcome, Refusal> {
+        let lease = self.leases.get(ACCOUNTING_LEASE).filter(|lease| lease.token == lease_token && lease.holder == *node);
+        if lease.is_none() {
+            return Err(Refusal::StaleLease { name: ACCOUNTING_LEASE.to_owned(), token: lease_token });
+        }
+        let AccountedUntil { store, sequence } = until;
+        if sequence > self.ends.last {
+            let why = format!(
+                "accounting store {store} has ended work up to number {sequence}, and the last end here is {}: it is another \
+                 cluster's store",
+                self.ends.last
+            );
+            return Err(Refusal::Malformed { why });
+        }
+        let sequence = match self.ends.store {
+            StoreState::Current(now) if now.store != store => return Err(Refusal::OtherStore { store: now.store }),
+            StoreState::Open { former: Some(former) } if former == store => return Err(Refusal::FormerStore { store }),
+            // A repetition, or a store that was restored from a copy: what is forgotten is gone.
+            StoreState::Current(now) => now.sequence.max(sequence),
+            StoreState::Unseen | StoreState::Open { .. } => {
+                let detail = format!("store {store}, which has everything up to number {sequence} of {}", self.ends.last);
+                let about = Subject { allocation: None, node: Some(node) };
+                self.record(context, &format!("node:{node}"), AuditAction::AccountingStoreSet, about, detail);
+                sequence
+            }
+        };
+        self.ends.store = StoreState::Current(AccountedUntil { store, sequence });
+        self.ends.forget_until(sequence);
+        Ok(Outcome::Done)
+    }
+
+    /// The next store that asks gets all further ends, and those that wait. Without `force` only if none
+    /// waits: the present store may have some that it has not confirmed, and would have them as well then.
+    /// With `force` and without a store, the one that accounting was moved away from may go on.
+    pub(super) fn move_accounting(&mut self, context: &mut ApplyContext, by: &str, force: bool) -> Result<Outcome, Refusal> {
+        let waiting = self.ends.waiting_count();
+        let (former, detail) = match self.ends.store {
+            StoreState::Unseen => return Err(Refusal::NoStore),
+            StoreState::Open { former: Some(former) } if force => (None, format!("store {former} may go on")),
+            // A repetition.
+            StoreState::Open { .. } => return Ok(Outcome::Done),
+            StoreState::Current(AccountedUntil { store, .. }) if waiting > 0 && !force => {
+                return Err(Refusal::StoreBehind { store, waiting });
+            }
+            StoreState::Current(AccountedUntil { store, sequence }) => {
+                (Some(store), format!("away from store {store}, which has confirmed number {sequence}; {waiting} ends wait"))
+            }
+        };
+        self.ends.store = StoreState::Open { former };
+        self.record(context, by, AuditAction::AccountingMoved, Subject::default(), detail);
+        self.drop_lease(context, ACCOUNTING_LEASE, by, AuditAction::LeaseRevoked, "accounting is moved to another store");
+        Ok(Outcome::Done)
+    }
+}
+
+/// The record of an allocation that has ended. `sum`: what all its claims have used.
+fn ended_work(allocation: &Allocation, sum: UsedSoFar, sequence: u64, context: &ApplyContext) -> EndedWork {
+    let Allocation { id, spec, owner, state, reason, submitted_at, shares, requeue_count, preempted_count, .. } = allocation;
+    let last_attempt = || {
+        let nodes = allocation.attempts.last().map(|attempt| attempt.nodes.clone()).unwrap_or_default();
+        let count = hostlist::count(&nodes).unwrap_or(0);
+        (nodes, count)
+    };
+    let (nodes, node_count) = if shares.is_empty() { last_attempt() } else { (hostlist::fold(shares.nodes()), shares.len()) };
+    EndedWork {
+        sequence,
+        allocation: *id,
+        name: spec.name.clone(),
+        tenant: spec.tenant.clone(),
+        project: spec.project.clone(),
+        vcluster: spec.vcluster.clone(),
+        user: owner.name.clone(),
+        uid: owner.uid,
+        tags: spec.tags.clone(),
+        state: *state,
+        reason: reason.as_ref().map(ToString::to_string).unwrap_or_default(),
+        exit_code: reason.as_ref().and_then(|reason| reason.exit_code()),
+        nodes,
+        node_count: u32::try_from(node_count).unwrap_or(u32::MAX),
+        submitted_at: *submitted_at,
+        claimed_at: sum.claimed_at,
+        started_at: sum.started_at,
+        ended_at: allocation.ended_at.unwrap_or(context.at),
+        requeue_count: *requeue_count,
+        preempted_count: *preempted_count,
+        used: sum.used,
+        core_ms: sum.core_ms,
+        part_of: part_of(allocation),
+    }
+}
+
+/// The task group, scaled service or DAG of which it is a part.
+fn part_of(allocation: &Allocation) -> Option<Uuid> {
+    let group = allocation.lane.map(|lane| lane.group.0);
+    let service = allocation.replica.as_deref().map(|replica| replica.service.0);
+    let dag = allocation.dag.as_deref().map(|step| step.dag.0);
+    group.or(service).or(dag)
+}
