@@ -11,7 +11,7 @@ pub mod browser;
 pub mod claims;
 pub mod device;
 pub mod discovery;
-mod http;
+pub mod http;
 pub mod manual;
 pub mod provider;
 mod redirect;
