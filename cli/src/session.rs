@@ -158,7 +158,7 @@ pub async fn answer_within<T>(limit: Duration, call: impl Future<Output = Result
     match tokio::time::timeout(limit, call).await {
         Ok(answered) => Ok(answered?.into_inner()),
         Err(_) => Err(Failure::new(Exit::Unavailable, format!("the agent did not answer within {} s", limit.as_secs()))
-            .hint("`lattice doctor` checks this machine's agent")),
+            .hint("`lattice doctor` on the agent's machine checks it")),
     }
 }
 

@@ -79,7 +79,9 @@ async fn accepted(server: &str, access: &Access, provider: &Provider, tokens: To
         let Some((token, expires_at)) = tokens.token(sends, now()) else { continue };
         match who_am_i(server, access, &token).await {
             Ok(account) => return Ok((stored_login(provider, sends, token, expires_at, tokens.refresh), account)),
-            Err(failure) if failure.is_refused_token() => drop(refused.get_or_insert(failure)),
+            Err(failure) if failure.is_refused_token() => {
+                refused.get_or_insert(failure);
+            }
             Err(failure) => return Err(failure),
         }
     }

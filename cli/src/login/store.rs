@@ -74,7 +74,7 @@ impl Store {
 
     /// All logins. Takes away the rights of others to read the file, with a warning.
     pub fn read(&self) -> Result<Logins, Failure> {
-        let mut file = match File::open(&self.path) {
+        let file = match File::open(&self.path) {
             Ok(file) => file,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(Logins::new()),
             Err(error) => return Err(self.failure("cannot be read", &error)),
@@ -92,7 +92,7 @@ impl Store {
             ));
         }
         let mut text = String::new();
-        file.by_ref().take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(|error| self.failure("cannot be read", &error))?;
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(|error| self.failure("cannot be read", &error))?;
         let content: Content = serde_json::from_str(&text).map_err(|error| {
             let text = format!("{} is damaged: {error}", self.path.display());
             Failure::other(text).hint("remove the file, and log in again: `lattice login`")
