@@ -1,6 +1,7 @@
 //! Links `lattice` statically to a fixed address: the dynamic loader took half of its start-up time, and every launch
 //! starts it. A fixed address is acceptable, because `lattice` runs only with its user's own rights. Such a libc
-//! looks names up in files and DNS, which is enough: `lattice` looks up only the host of an `http://` endpoint.
+//! looks names up in files and DNS, which is enough: `lattice` looks up only hosts of agents on the network, and of
+//! identity providers.
 
 #[path = "../shim/static_libc.rs"]
 mod static_libc;

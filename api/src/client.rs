@@ -1,4 +1,10 @@
-//! A client for an agent's API on its Unix socket.
+//! A client for an agent's API, on its Unix socket or on the network.
+
+mod error;
+mod network;
+
+pub use error::ConnectError;
+pub use network::{Access, normalize};
 
 use crate::MESSAGE_BYTES_MAX;
 use crate::operator::{Credential, Signed};
@@ -13,50 +19,19 @@ use crate::v1::session_service_client::SessionServiceClient;
 use crate::v1::v_cluster_service_client::VClusterServiceClient;
 use crate::v1::watch_service_client::WatchServiceClient;
 use hyper_util::rt::TokioIo;
+use network::{Address, Connector};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use thiserror::Error;
+use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
+use tonic::codegen::http::{HeaderValue, Uri};
 use tonic::transport::{Channel, Endpoint};
 
-/// Why connecting failed.
-#[derive(Debug, Error)]
-pub enum ConnectError {
-    /// The endpoint has an unknown form.
-    #[error("{endpoint:?} is not an endpoint: write unix:/path/of/agent.sock")]
-    Endpoint {
-        /// The given endpoint.
-        endpoint: String,
-    },
-    /// No process listens on the socket.
-    #[error("no agent answers at {endpoint}: is lattice-agent running on this machine? `lattice doctor` checks that")]
-    NoAgent {
-        /// The endpoint.
-        endpoint: String,
-        /// The error of the operating system.
-        #[source]
-        source: io::Error,
-    },
-    /// The socket exists, but this user may not use it.
-    #[error("may not connect to {endpoint}: its permissions do not allow this user")]
-    Denied {
-        /// The endpoint.
-        endpoint: String,
-        /// The error of the operating system.
-        #[source]
-        source: io::Error,
-    },
-    /// The connection was established, but the transport failed.
-    #[error("no agent answers at {endpoint}: is another program listening there?")]
-    Transport {
-        /// The endpoint.
-        endpoint: String,
-        /// The transport's error.
-        #[source]
-        source: tonic::transport::Error,
-    },
-}
+/// Silence on a connection of the network after which the agent is asked whether it is there, and how long it may take to
+/// answer. A machine that is gone does not close its connections.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection, shared by its clones and by the service clients created from it.
 #[derive(Clone, Debug)]
@@ -65,13 +40,24 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `unix:/path`.
+    /// Connects to `unix:/path`, or to `https://host:port` without a token.
     ///
     /// # Errors
     /// See [`ConnectError`]; its messages name the remedy.
     pub async fn connect(endpoint: &str) -> Result<Self, ConnectError> {
+        Self::connect_with(endpoint, &Access::default()).await
+    }
+
+    /// Connects to `unix:/path`, for which `access` does not matter, or to `https://host:port`.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; its messages name the remedy.
+    pub async fn connect_with(endpoint: &str, access: &Access) -> Result<Self, ConnectError> {
         let no_endpoint = || ConnectError::Endpoint { endpoint: endpoint.to_owned() };
-        let path = endpoint.strip_prefix("unix:").ok_or_else(no_endpoint)?;
+        let Some(path) = endpoint.strip_prefix("unix:") else {
+            let address = Address::parse(endpoint).ok_or_else(no_endpoint)?;
+            return Box::pin(Self::over_network(endpoint, address, access)).await;
+        };
         // `unix:///path` is the URI form.
         let path = path.strip_prefix("//").unwrap_or(path);
         if !path.starts_with('/') {
@@ -110,6 +96,36 @@ impl Client {
             .await
             .map_err(|source| ConnectError::Transport { endpoint: endpoint.to_owned(), source })?;
         Ok(Self { channel: Signed::new(channel) })
+    }
+
+    async fn over_network(endpoint: &str, address: Address, access: &Access) -> Result<Self, ConnectError> {
+        let bearer = access.token.as_deref().map(bearer).transpose()?;
+        let no_endpoint = || ConnectError::Endpoint { endpoint: endpoint.to_owned() };
+        let origin: Uri = address.url().parse().map_err(|_| no_endpoint())?;
+        // tonic would want to do TLS itself for a URI with https.
+        let plain = Endpoint::from_shared(format!("http://{}", address.authority())).map_err(|_| no_endpoint())?;
+        let connector = Connector::new(endpoint, address, access)?;
+        // Connect here first, because tonic's error would hide ours; the connector then uses this stream.
+        let first = Arc::new(Mutex::new(Some(connector.connect().await?)));
+        let connector = tower::service_fn(move |_| {
+            let ready = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let connector = connector.clone();
+            async move {
+                let stream = match ready {
+                    Some(stream) => stream,
+                    None => connector.connect().await?,
+                };
+                Ok::<_, ConnectError>(TokioIo::new(stream))
+            }
+        });
+        let channel = plain
+            .origin(origin)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .connect_with_connector(connector)
+            .await
+            .map_err(|source| ConnectError::Transport { endpoint: endpoint.to_owned(), source })?;
+        Ok(Self { channel: Signed::new(channel).with_bearer(bearer) })
     }
 
     /// The same connection, with calls signed by this operator's credential.
@@ -182,6 +198,14 @@ impl Client {
     }
 }
 
+/// The header that carries a token. It is never shown.
+fn bearer(token: &str) -> Result<HeaderValue, ConnectError> {
+    let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+    let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok().filter(|_| is_token).ok_or(ConnectError::Token)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
 /// A client for an application's own endpoint on an existing connection; it opens no other
 /// connection. `message_bytes_max`: largest message to accept.
 ///
@@ -218,8 +242,17 @@ mod tests {
 
     #[test]
     fn other_forms_of_endpoints_are_refused() {
-        for bad in ["", "agent.sock", "unix:agent.sock", "unix:", "https://a:1", "http://127.0.0.1:1"] {
+        for bad in ["", "agent.sock", "unix:agent.sock", "unix:", "https://a:b", "http://127.0.0.1:1"] {
             assert!(matches!(connect(bad).unwrap_err(), ConnectError::Endpoint { .. }), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn only_a_word_is_a_token_and_it_is_not_shown() {
+        for bad in ["", "two words", "line\n", "lättice"] {
+            assert!(matches!(bearer(bad), Err(ConnectError::Token)), "{bad:?}");
+        }
+        let value = bearer("lattice_0123").unwrap();
+        assert_eq!((value.to_str().unwrap(), format!("{value:?}").as_str()), ("Bearer lattice_0123", "Sensitive"));
     }
 }

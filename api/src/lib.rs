@@ -3,7 +3,7 @@
 //! ```text
 //!   bytes ◀─prost─▶ v1::* ──spec::to_model (validates)──▶ lattice_model
 //!                     ▲  ◀──allocation / node / spec::from_model──┘
-//!                     └── client::Client: typed clients over a Unix socket or TCP
+//!                     └── client::Client: typed clients over a Unix socket or TLS
 //! ```
 //!
 //! The conversion into the model *is* the validation: a specification returned by

@@ -21,6 +21,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 use thiserror::Error;
+use tonic::codegen::http::HeaderValue;
+use tonic::codegen::http::header::AUTHORIZATION;
 use tonic::codegen::{Service, http};
 use tonic::metadata::{MetadataMap, MetadataValue};
 
@@ -164,20 +166,26 @@ impl Credential {
     }
 }
 
-/// A channel that signs calls of operator methods if it has a credential.
+/// A channel that signs calls of operator methods if it has a credential, and adds the caller's token if it has one.
 #[derive(Clone, Debug)]
 pub struct Signed<S> {
     channel: S,
     credential: Option<Arc<Credential>>,
+    bearer: Option<HeaderValue>,
 }
 
 impl<S: Clone> Signed<S> {
     pub(crate) fn new(channel: S) -> Self {
-        Self { channel, credential: None }
+        Self { channel, credential: None, bearer: None }
     }
 
     pub(crate) fn with(&self, credential: Credential) -> Self {
-        Self { channel: self.channel.clone(), credential: Some(Arc::new(credential)) }
+        Self { credential: Some(Arc::new(credential)), ..self.clone() }
+    }
+
+    /// The same channel, with this value of the header `authorization` in each call.
+    pub(crate) fn with_bearer(self, bearer: Option<HeaderValue>) -> Self {
+        Self { bearer, ..self }
     }
 }
 
@@ -202,6 +210,9 @@ where
             let mut metadata = MetadataMap::new();
             attach(&mut metadata, &token);
             request.headers_mut().extend(metadata.into_headers());
+        }
+        if let Some(bearer) = &self.bearer {
+            request.headers_mut().insert(AUTHORIZATION, bearer.clone());
         }
         self.channel.call(request)
     }

@@ -15,6 +15,8 @@ mod gossip_keys;
 mod launch;
 pub mod lease;
 mod limits;
+mod login;
+mod logout;
 mod logs;
 mod members;
 pub mod mpi_launcher;
@@ -133,6 +135,8 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Checkpoint(Later(args)) => Box::pin(checkpoint::run(session, args.command)).await.map(success),
         Command::Lease(Later(args)) => lease::run(session, args.command).await.map(success),
         Command::WhoAmI(Later(args)) => whoami::run(session, &args).await.map(success),
+        Command::Login(Later(args)) => Box::pin(login::run(session, args)).await.map(success),
+        Command::Logout(Later(args)) => Box::pin(logout::run(session, args)).await.map(success),
         Command::Audit(Later(args)) => Box::pin(audit::run(session, args)).await.map(success),
         Command::Gossip(Later(args)) => match args.command {
             GossipCommand::Members(args) => gossip::members(session, &args).await.map(success),

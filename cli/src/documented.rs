@@ -66,6 +66,9 @@ fn outcome(line: &str) -> Result<(), Failure> {
 fn specification(flags: &SubmitFlags, program: Program) -> Result<v1::AllocationSpec, Failure> {
     let settings = Settings {
         endpoints: Vec::new(),
+        ca: None,
+        certificate: None,
+        token: None,
         tenant: "physics".into(),
         vcluster: "default".into(),
         operator: None,

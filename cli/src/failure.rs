@@ -38,6 +38,8 @@ pub enum Retry {
     LostConnection,
     /// The user has too many open streams: one of them may end.
     StreamLimit,
+    /// The agent does not accept the token: a login may get a new one.
+    NewToken,
 }
 
 /// A command that did not succeed.
@@ -101,6 +103,11 @@ impl Failure {
     /// Whether it was refused because the user has too many streams open.
     pub fn is_stream_limit(&self) -> bool {
         matches!(self, Self::Reported { retry: Retry::StreamLimit, .. })
+    }
+
+    /// Whether the agent did not accept the token.
+    pub fn is_refused_token(&self) -> bool {
+        matches!(self, Self::Reported { retry: Retry::NewToken, .. })
     }
 
     /// The same failure for a command that otherwise returns a program's exit code.
@@ -175,7 +182,11 @@ impl From<Status> for Failure {
             return Self::Reported { exit, what, hint, retry: Retry::LostConnection };
         }
         let what = if what.is_empty() { format!("the agent refused: {:?}", status.code()) } else { what };
-        let retry = if status.code() == Code::ResourceExhausted { Retry::StreamLimit } else { Retry::No };
+        let retry = match status.code() {
+            Code::ResourceExhausted => Retry::StreamLimit,
+            Code::Unauthenticated => Retry::NewToken,
+            _ => Retry::No,
+        };
         Self::Reported { exit, what, hint, retry }
     }
 }
@@ -201,6 +212,7 @@ fn hint_for(code: Code) -> Option<&'static str> {
     match code {
         Code::NotFound => Some("`lattice status` lists your allocations, `lattice nodes` the nodes"),
         Code::Unavailable => Some("`lattice node status` shows what this agent knows without the quorum"),
+        Code::Unauthenticated => Some("`lattice login --server URL` gets a new token; a program needs a new LATTICE_TOKEN"),
         _ => None,
     }
 }
@@ -209,14 +221,29 @@ impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
         let because = error.source().map(|source| innermost(source).to_string());
         let exit = match error {
-            ConnectError::Endpoint { .. } => Exit::Usage,
-            ConnectError::NoAgent { .. } | ConnectError::Denied { .. } | ConnectError::Transport { .. } => Exit::Unavailable,
+            ConnectError::Endpoint { .. }
+            | ConnectError::Authorities { .. }
+            | ConnectError::OwnCertificate { .. }
+            | ConnectError::NoAuthorities
+            | ConnectError::Token => Exit::Usage,
+            ConnectError::NoAgent { .. }
+            | ConnectError::Denied { .. }
+            | ConnectError::Transport { .. }
+            | ConnectError::UnknownHost { .. }
+            | ConnectError::Unreachable { .. }
+            | ConnectError::Timeout { .. }
+            | ConnectError::Untrusted { .. }
+            | ConnectError::OtherName { .. }
+            | ConnectError::NotValidNow { .. }
+            | ConnectError::Handshake { .. }
+            | ConnectError::Tls { .. } => Exit::Unavailable,
         };
-        // The texts have the form "what: what to do".
+        // The texts have the form "what\nhint: what to do", or "what: is ...?".
         let text = error.to_string();
-        let (what, hint) = match text.split_once(": is ") {
-            Some((what, question)) => (what.to_owned(), Some(format!("is {question}"))),
-            None => (text, None),
+        let (what, hint) = match (text.split_once("\nhint: "), text.split_once(": is ")) {
+            (Some((what, hint)), _) => (what.to_owned(), Some(hint.to_owned())),
+            (None, Some((what, question))) => (what.to_owned(), Some(format!("is {question}"))),
+            (None, None) => (text, None),
         };
         let what = match because {
             Some(because) => format!("{what} ({because})"),
@@ -277,6 +304,25 @@ mod tests {
     fn a_usage_error_keeps_its_hint() {
         let error = UsageError { what: "-u: no".to_owned(), hint: Some("yes".to_owned()) };
         assert_eq!((Failure::from(error.clone()).exit(), Failure::from(error).text().as_str()), (2, "error: -u: no\nhint: yes\n"));
+    }
+
+    #[test]
+    fn a_refused_token_has_a_remedy_and_may_be_replaced() {
+        let failure = Failure::from(Status::unauthenticated("the token has expired"));
+        assert!(failure.is_refused_token() && !failure.is_lost_connection());
+        assert_eq!(failure.exit(), 4);
+        assert!(failure.text().starts_with("error: the token has expired\nhint: `lattice login"), "{}", failure.text());
+        assert!(!Failure::from(Status::permission_denied("no")).is_refused_token());
+    }
+
+    #[test]
+    fn what_to_do_about_a_connection_has_its_own_line() {
+        let text = |error: ConnectError| Failure::from(error).text();
+        let source = || io::Error::other("UnknownIssuer");
+        let untrusted = text(ConnectError::Untrusted { endpoint: "https://head:1".into(), source: source() });
+        assert!(untrusted.starts_with("error: the certificate of https://head:1 is not trusted (UnknownIssuer)\nhint: name the file"));
+        let no_agent = text(ConnectError::NoAgent { endpoint: "unix:/x".into(), source: source() });
+        assert!(no_agent.starts_with("error: no agent answers at unix:/x (UnknownIssuer)\nhint: is lattice-agent"), "{no_agent}");
     }
 
     #[test]

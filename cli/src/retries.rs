@@ -46,13 +46,19 @@ impl Retries {
         self.progressed.get()
     }
 
-    /// Whether a new connection may help: the connection broke, or an agent that had answered has lost its quorum.
+    /// Whether a new connection may help: the connection broke, an agent that had answered has lost its quorum, or the
+    /// token has expired.
     pub fn should_retry(&self, failure: &Failure) -> bool {
-        failure.is_lost_connection() || (self.progressed.get() && failure.exit() == Exit::Unavailable as u8)
+        let may_pass = failure.exit() == Exit::Unavailable as u8 || failure.is_refused_token();
+        failure.is_lost_connection() || (self.progressed.get() && may_pass)
     }
 
-    /// Connects again. Returns `failure` if that has failed for too long.
+    /// Connects again, with a new token if the login has one. Returns `failure` if that has failed for too long, or if the
+    /// agent would refuse the same token again.
     pub async fn reconnect(&self, session: &Session, failure: Failure) -> Result<Client, Failure> {
+        if failure.is_refused_token() && (self.failing_since.get().is_some() || !session.renews_tokens()) {
+            return Err(failure);
+        }
         let since = match self.failing_since.get() {
             Some(since) => since,
             None => {
@@ -89,5 +95,8 @@ mod tests {
         assert!(retries.should_retry(&no_quorum));
         assert!(!retries.should_retry(&Failure::from(Status::permission_denied("no"))));
         assert!(Retries::within_allocation().should_retry(&no_quorum));
+        let expired = Failure::from(Status::unauthenticated("the token has expired"));
+        assert!(retries.should_retry(&expired));
+        assert!(!Retries::default().should_retry(&expired), "a token that was never accepted");
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::failure::{Exit, Failure};
 use crate::last;
+use crate::login::renew;
 use crate::message::write_message_line;
 use crate::operator;
 use crate::output::{Format, TableSize, Width};
 use crate::settings::Settings;
 use crate::terminal;
-use lattice_api::client::{Client, ConnectError};
+use lattice_api::client::{Access, Client, ConnectError, normalize};
 use lattice_cli_syntax::args::Global;
 use lattice_model::millis;
 use lattice_model::time::Timestamp;
@@ -19,8 +20,9 @@ use tonic::{Response, Status};
 /// Timeout of one request. A submission waits for a majority's disks, and a list may be long.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Timeout of a connection to one agent; the next agent is tried after that.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of a connection to one agent; the next agent is tried after that. A client of the network has a timeout of its
+/// own, with an error that says more.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// The context of every command.
 pub struct Session {
@@ -59,7 +61,14 @@ impl Session {
     pub async fn connect(&self) -> Result<Client, Failure> {
         let mut unanswered = None;
         for (place, endpoint) in self.settings.endpoints.iter().enumerate() {
-            let connected = tokio::time::timeout(CONNECT_TIMEOUT, Client::connect(endpoint)).await;
+            let access = match self.access_with_token(endpoint).await {
+                Ok(access) => access,
+                Err(failure) => {
+                    unanswered.get_or_insert(failure);
+                    continue;
+                }
+            };
+            let connected = tokio::time::timeout(CONNECT_TIMEOUT, Client::connect_with(endpoint, &access)).await;
             let failure = match connected {
                 Ok(Ok(client)) => {
                     self.answered.store(place, Ordering::Relaxed);
@@ -81,6 +90,31 @@ impl Session {
             }
             _ => Err(failure),
         }
+    }
+
+    /// How agents on the network are reached, without a token.
+    pub fn access(&self) -> Access {
+        let Settings { ca, certificate, .. } = &self.settings;
+        Access { ca: ca.clone(), certificate: certificate.clone(), token: None }
+    }
+
+    /// The same with the token for one agent: the one in the settings, else that of a login there.
+    async fn access_with_token(&self, endpoint: &str) -> Result<Access, Failure> {
+        // On a socket the kernel says who calls. What is no endpoint is refused by the client.
+        if normalize(endpoint).is_none() {
+            return Ok(Access::default());
+        }
+        let access = self.access();
+        let token = match &self.settings.token {
+            Some(token) => token.clone(),
+            None => Box::pin(renew::token(endpoint, &self.settings.endpoints, &access, now())).await?,
+        };
+        Ok(Access { token: Some(token), ..access })
+    }
+
+    /// Whether a new connection may come with another token: that of a login is renewed.
+    pub fn renews_tokens(&self) -> bool {
+        self.settings.token.is_none() && normalize(self.endpoint()).is_some()
     }
 
     /// The endpoint that answered last.
@@ -124,7 +158,7 @@ pub async fn answer_within<T>(limit: Duration, call: impl Future<Output = Result
     match tokio::time::timeout(limit, call).await {
         Ok(answered) => Ok(answered?.into_inner()),
         Err(_) => Err(Failure::new(Exit::Unavailable, format!("the agent did not answer within {} s", limit.as_secs()))
-            .hint("`lattice doctor` checks this machine's agent")),
+            .hint("`lattice doctor` on the agent's machine checks it")),
     }
 }
 

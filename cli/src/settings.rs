@@ -7,17 +7,25 @@ use lattice_cli_syntax::args::output::Output;
 use serde::Deserialize;
 use std::env;
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 /// The agent of this machine, used if no endpoint is given.
 const ENDPOINT_DEFAULT: &str = "unix:/run/lattice/agent.sock";
 
 /// The user's configuration file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
-    /// `unix:/path` of an agent's API; several with commas, the nearest first. Environment: `LATTICE_ENDPOINT`.
+    /// `unix:/path` or `https://host:port` of an agent's API; several with commas, the nearest first. Environment:
+    /// `LATTICE_ENDPOINT`.
     endpoint: Option<String>,
+    /// A file with the authorities that agents on the network are verified by. Environment: `LATTICE_CA`.
+    ca: Option<PathBuf>,
+    /// A file with an own certificate and its key, if agents demand one. Environment: `LATTICE_CERTIFICATE`.
+    certificate: Option<PathBuf>,
+    /// The token for agents on the network, in place of a login. Environment: `LATTICE_TOKEN`.
+    token: Option<String>,
     /// The tenant of submissions that name none. Environment: `LATTICE_TENANT`.
     tenant: Option<String>,
     /// The queue of submissions that name none. Environment: `LATTICE_VCLUSTER`.
@@ -29,10 +37,16 @@ struct File {
 }
 
 /// The settings in force.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub struct Settings {
     /// The agents to contact, the nearest first; at least one.
     pub endpoints: Vec<String>,
+    /// The authorities that agents on the network are verified by. `None`: those of this machine.
+    pub ca: Option<PathBuf>,
+    /// The own certificate and its key, for agents that demand one.
+    pub certificate: Option<PathBuf>,
+    /// The token for agents on the network, in place of a login.
+    pub token: Option<String>,
     /// The tenant of submissions that name none.
     pub tenant: String,
     /// The queue of submissions that name none.
@@ -61,6 +75,9 @@ impl Settings {
         let endpoint = global.endpoint.clone().or_else(|| variable("LATTICE_ENDPOINT")).or(file.endpoint);
         Self {
             endpoints: endpoints(&endpoint.unwrap_or_default()),
+            ca: variable("LATTICE_CA").map(PathBuf::from).or(file.ca),
+            certificate: variable("LATTICE_CERTIFICATE").map(PathBuf::from).or(file.certificate),
+            token: variable("LATTICE_TOKEN").or(file.token),
             tenant: variable("LATTICE_TENANT").or(file.tenant).unwrap_or_default(),
             vcluster: variable("LATTICE_VCLUSTER").or(file.vcluster).unwrap_or_default(),
             operator: variable("LATTICE_OPERATOR").map(PathBuf::from).or(file.operator),
@@ -94,7 +111,13 @@ fn read_file(path: &PathBuf) -> Result<File, Failure> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(File::default()),
         Err(error) => return Err(Failure::usage(format!("cannot read {shown}: {error}"))),
     };
-    lattice_model::config::parse(&shown.to_string(), &text).map_err(|error| Failure::usage(error.to_string()))
+    let file: File = lattice_model::config::parse(&shown.to_string(), &text).map_err(|error| Failure::usage(error.to_string()))?;
+    let mode = std::fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode() & 0o777);
+    if file.token.is_some() && mode & 0o077 != 0 {
+        let text = format!("{shown} has a token, and others may read the file (mode {mode:o})");
+        return Err(Failure::usage(text).hint(format!("run chmod 600 {shown}")));
+    }
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -112,7 +135,12 @@ mod tests {
             (from_file.endpoints, from_file.tenant.as_str(), from_file.format),
             (vec!["unix:/f".to_owned()], "f", Format::Data(Notation::Json))
         );
+        assert_eq!((from_file.ca, from_file.certificate, from_file.token), (None, None, None));
+        let remote = "endpoint: https://f:1\nca: /f.crt\ncertificate: /f.pem\ntoken: f\n";
+        let remote = Settings::merge(&none, lattice_model::config::parse("c", remote).unwrap(), |_| None);
+        assert_eq!((remote.ca, remote.certificate, remote.token), (Some("/f.crt".into()), Some("/f.pem".into()), Some("f".into())));
         let from_env = Settings::merge(&none, file(), |name| Some(name.to_lowercase()));
+        assert_eq!((from_env.ca, from_env.token), (Some("lattice_ca".into()), Some("lattice_token".into())));
         assert_eq!((from_env.endpoints, from_env.vcluster.as_str()), (vec!["lattice_endpoint".to_owned()], "lattice_vcluster"));
         let from_flags = Settings::merge(&flags, file(), |name| Some(name.to_lowercase()));
         assert_eq!((from_flags.endpoints, from_flags.format), (vec!["unix:/g".to_owned(), "unix:/h".to_owned()], Format::Name));
@@ -127,8 +155,24 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_not_for_others_to_read() {
+        let path = std::env::temp_dir().join(format!("lattice-config-{}", uuid::Uuid::new_v4()));
+        std::fs::write(&path, "token: lattice_x\n").unwrap();
+        let with_mode = |mode| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            read_file(&path).map(|file| file.token).map_err(|failure| failure.text())
+        };
+        let refused = with_mode(0o640).unwrap_err();
+        assert!(refused.contains("others may read the file (mode 640)\nhint: run chmod 600 "), "{refused}");
+        assert_eq!(with_mode(0o600), Ok(Some("lattice_x".to_owned())));
+        std::fs::write(&path, "tenant: physics\n").unwrap();
+        assert_eq!(with_mode(0o644), Ok(None), "nothing secret is in it");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
     fn an_unknown_key_is_refused_with_its_line_and_the_known_ones() {
-        let error = lattice_model::config::parse::<File>("c.yaml", "endpont: unix:/f\n").unwrap_err().to_string();
-        assert!(error.contains("line 1") && error.contains("`endpont`, expected one of endpoint, tenant"), "{error}");
+        let error = lattice_model::config::parse::<File>("c.yaml", "endpont: unix:/f\n").err().unwrap().to_string();
+        assert!(error.contains("line 1") && error.contains("`endpont`, expected one of endpoint, ca"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Format, TableSize, Width, print, print_names};
 use crate::session::{Session, answer};
-use crate::shown::filled;
+use crate::shown::{filled, time};
 use crate::table::{Table, block, wrapped};
 use lattice_api::v1;
 use lattice_cli_syntax::args::whoami::WhoAmI;
@@ -41,7 +41,24 @@ fn text(me: &v1::WhoAmIResponse, size: TableSize) -> String {
     pairs.extend(labelled("Tenants", wrapped(&or_none(&me.member_of.join(", ")), most)));
     pairs.push(("Default tenant", default_tenant(me)));
     pairs.push(("Allocation", me.within.clone()));
+    let authentication = me.authentication.as_ref().map(authentication).unwrap_or_default();
+    pairs.extend(labelled("Known by", authentication.iter().flat_map(|line| wrapped(line, most))));
     block(&pairs)
+}
+
+/// How the caller proved who it is, what that opens, and until when. An agent of an older version does not say.
+fn authentication(by: &v1::Authentication) -> Vec<String> {
+    let mut lines = vec![match by.kind.as_str() {
+        "socket" => "the kernel: a process on the agent's machine".to_owned(),
+        "oidc" => format!("a login at {} as {}", by.issuer, by.subject),
+        "token" => format!("token {}", by.token),
+        other => other.to_owned(),
+    }];
+    if by.kind != "socket" {
+        let until = time(by.expires_at_ms).map_or_else(String::new, |until| format!(", until {until}"));
+        lines.push(format!("scopes {}{until}", by.scopes));
+    }
+    lines
 }
 
 fn default_tenant(me: &v1::WhoAmIResponse) -> String {
@@ -71,6 +88,14 @@ fn json(me: &v1::WhoAmIResponse) -> serde_json::Value {
     serde_json::json!({
         "account": me.account, "uid": me.uid, "roles": me.roles, "admin_of": me.admin_of, "member_of": me.member_of,
         "default_tenant": filled(&me.default_tenant), "allocation": filled(&me.within),
+        "authentication": me.authentication.as_ref().map(authentication_json),
+    })
+}
+
+fn authentication_json(by: &v1::Authentication) -> serde_json::Value {
+    serde_json::json!({
+        "kind": by.kind, "issuer": filled(&by.issuer), "subject": filled(&by.subject), "token": filled(&by.token),
+        "scopes": filled(&by.scopes), "expires_at": time(by.expires_at_ms),
     })
 }
 
@@ -146,6 +171,36 @@ Allocation:      {ID}
         let undecided = v1::WhoAmIResponse { default_tenant: String::new(), ..admin() };
         assert!(text(&undecided, size(80)).contains("Default tenant:  none: give --tenant\n"), "with tenants");
         assert_eq!((&json(&admin())["allocation"], &json(&alice())["allocation"]), (&serde_json::json!(ID), &serde_json::Value::Null));
+    }
+
+    #[test]
+    fn the_proof_of_who_one_is_is_shown_with_its_end() {
+        let by = |by| text(&v1::WhoAmIResponse { authentication: Some(by), ..alice() }, size(80));
+        let socket = v1::Authentication { kind: "socket".into(), ..v1::Authentication::default() };
+        assert!(by(socket.clone()).ends_with("\nKnown by:        the kernel: a process on the agent's machine\n"), "{}", by(socket));
+        let login = v1::Authentication {
+            kind: "oidc".into(),
+            issuer: "https://idp.example.org".into(),
+            subject: "7f\u{1b}[31m".into(),
+            scopes: "read,work,admin".into(),
+            expires_at_ms: 1_767_225_600_000,
+            ..v1::Authentication::default()
+        };
+        let want = "
+Known by:        a login at https://idp.example.org as 7f [31m
+                 scopes read,work,admin, until 2026-01-01T00:00:00.000Z
+";
+        assert!(by(login.clone()).ends_with(want), "{}", by(login));
+        let token =
+            v1::Authentication { kind: "token".into(), token: "00000000000000ab".into(), scopes: "read".into(), ..Default::default() };
+        assert!(
+            by(token.clone()).ends_with("\nKnown by:        token 00000000000000ab\n                 scopes read\n"),
+            "{}",
+            by(token.clone())
+        );
+        let json = json(&v1::WhoAmIResponse { authentication: Some(token), ..alice() });
+        assert_eq!(json["authentication"]["token"], "00000000000000ab");
+        assert_eq!(json["authentication"]["expires_at"], serde_json::Value::Null);
     }
 
     #[test]

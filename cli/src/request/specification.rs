@@ -180,6 +180,9 @@ mod tests {
     fn specify(flags: &SubmitFlags, program: Program) -> Result<v1::AllocationSpec, Failure> {
         let settings = Settings {
             endpoints: Vec::new(),
+            ca: None,
+            certificate: None,
+            token: None,
             tenant: "t".into(),
             vcluster: "v".into(),
             operator: None,

@@ -10,6 +10,7 @@ pub mod dag;
 pub mod gossip;
 pub mod launch;
 pub mod lease;
+pub mod login;
 pub mod member;
 pub mod network;
 pub mod node;
@@ -49,6 +50,7 @@ use dag::Dag;
 use gossip::Gossip;
 use launch::Launch;
 use lease::Lease;
+use login::{Login, Logout};
 use network::Network;
 use node::{ListNodes, Node};
 use output::Output;
@@ -88,16 +90,17 @@ const EXIT_CODES: &str = "Exit codes: 0 success; 1 any other failure; 2 wrong us
 submit --wait and logs -f exit with the program's own code (128 + signal), with
 125 when Lattice failed, and with 126 or 127 as a shell does.
 
-Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output);
-LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER override it.";
+Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output; on
+the network also ca, certificate, token). LATTICE_ENDPOINT, LATTICE_TENANT,
+LATTICE_VCLUSTER, LATTICE_CA, LATTICE_CERTIFICATE and LATTICE_TOKEN override it.";
 
 #[derive(Args)]
 pub struct Global {
     /// The format of the answer (logs and launch always print the program's own output)
     #[arg(short = 'o', long, global = true, value_name = "FORMAT", help_heading = "Everywhere")]
     pub output: Option<Output>,
-    /// The agents to ask, in this order, separated by commas: unix:/path/of/agent.sock; the first that answers is used
-    /// [default: LATTICE_ENDPOINT, else endpoint of config.yaml, else unix:/run/lattice/agent.sock]
+    /// The agents to ask, in this order, separated by commas: unix:/path/of/agent.sock or https://host:port; the first
+    /// that answers is used [default: LATTICE_ENDPOINT, else endpoint of config.yaml, else unix:/run/lattice/agent.sock]
     #[arg(long, global = true, value_name = "ENDPOINT", help_heading = "Everywhere")]
     pub endpoint: Option<String>,
     /// Print nothing on stderr but errors, and warnings about a script's lines
@@ -184,6 +187,10 @@ pub enum Command {
     /// Show how the cluster knows you: your account, roles and tenants, and what you may do
     #[command(name = "whoami")]
     WhoAmI(Later<WhoAmI>),
+    /// Log in at a cluster on the network, as the user whom your identity provider knows
+    Login(Later<Login>),
+    /// End a login
+    Logout(Later<Logout>),
     /// Search, verify and export the audit log
     Audit(Later<Audit>),
     /// Show the gossip between the agents, and replace its keys
@@ -290,6 +297,9 @@ mod tests {
             "usage --tenant physics --project higgs --days 7",
             "usage -u ada --days=30",
             "completion zsh",
+            "login",
+            "login --server https://cluster.example.com:50051 --flow device",
+            "logout --server cluster.example.com",
             "submit -",
             "wait 12345 @last --timeout=30m",
             "cancel 1 2 3",

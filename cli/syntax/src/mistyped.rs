@@ -20,14 +20,12 @@ const TASK_GROUP_OPTIONS: [&str; 4] = ["--task-group", "--array", "-a", "--max-f
 const REPLICA_OPTIONS: [&str; 3] = ["--replicas", "--min-replicas", "--max-replicas"];
 
 /// Documented commands that are not built: a command, or a command and its subcommand.
-const UNBUILT_COMMANDS: [(&str, &str); 12] = [
+const UNBUILT_COMMANDS: [(&str, &str); 10] = [
     ("cache", "`lattice node status NODE` shows a node's images"),
     (
         "history",
         "`lattice status --all --state=completed,failed,cancelled` lists ended work, `lattice node history NODE` shows what happened to a node",
     ),
-    ("login", "no login is needed: Lattice knows you by your account on this machine"),
-    ("logout", "there is no login to end: Lattice knows you by your account on this machine"),
     (
         "compat-aliases",
         "use the commands themselves: `lattice submit` for sbatch, `lattice status` for squeue, `lattice cancel` for scancel, \
@@ -208,7 +206,6 @@ mod tests {
             ("session --signal=USR1", "--signal:", "--checkpoint-signal"),
             ("cache list", "`lattice cache` is not built yet", "node status"),
             ("history --days 3", "`lattice history` is not built yet", "lattice status"),
-            ("login", "`lattice login` is not built yet", "no login is needed"),
             ("submit --site=b job.sh", "--site is not built yet", "--endpoint"),
             ("launch --reactive hostname", "--reactive: `lattice launch` has no replicas", "`lattice submit --reactive --min-nodes=1"),
             ("session --max-nodes=4", "--max-nodes: `lattice session` has no replicas", "--max-nodes=8 SCRIPT`"),

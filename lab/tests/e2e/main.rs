@@ -171,6 +171,7 @@ fn main() -> ExitCode {
         privacy::trials(),
         isolation::trials(),
         attach::trials(),
+        remote_cli::trials(),
         mpi::trials(),
         mpi4py::trials(),
         mpi_launchers::trials(),

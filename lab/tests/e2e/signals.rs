@@ -180,7 +180,7 @@ fn dry_run(w: &World) {
 
 fn unbuilt(w: &World) {
     for (line, expected) in [
-        ("login", "`lattice login` is not built yet"),
+        ("cache list", "`lattice cache` is not built yet"),
         ("submit --site=b x.sh", "--site is not built yet"),
         ("submit --uenv prgenv-gnu/24.11:v1 -- true", "names in a registry are not built yet"),
     ] {

@@ -5,8 +5,9 @@ use crate::network;
 
 pub const USERS: Manual = Manual { folder: "how-to/users", plans: "pages/users.rs", pages: &PAGES };
 
-const PAGES: [(&str, Plan); 34] = [
+const PAGES: [(&str, Plan); 35] = [
     ("after-other-work", Plan::Run(page())),
+    ("another-machine", Plan::CannotRun("it needs the API on the network and a person; remote_cli tests it")),
     ("automatic-checkpoints", Plan::Run(Page { script_of: Some("checkpoint-by-signal"), ..page() })),
     (
         "change-work",
