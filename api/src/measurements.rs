@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 /// The use of an allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = Top)]
 pub struct TopJson {
     allocation: String,
     /// The period of means and maxima.
@@ -130,6 +131,7 @@ pub fn sources(one: &v1::Measured) -> impl Iterator<Item = &str> {
 
 /// The numbers of one node.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = NodeUsage)]
 pub struct NodeUsageJson {
     node: String,
     /// Why there are no numbers.
@@ -158,6 +160,7 @@ impl NodeUsageJson {
 
 /// One number.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = Measured)]
 pub struct MeasuredJson {
     name: String,
     unit: String,
@@ -186,6 +189,7 @@ impl From<&v1::Measured> for MeasuredJson {
 
 /// One GPU of an allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = GpuUsage)]
 pub struct GpuJson {
     id: String,
     model: String,
@@ -259,6 +263,7 @@ fn launch<'a>(number: u32, all: &[NodeRank<'a>]) -> LaunchUsage<'a> {
 
 /// One rank: all of its processes together.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = RankUsage)]
 pub struct RankJson {
     /// The number of its launch; 0 is the script.
     launch: u32,
@@ -297,6 +302,7 @@ fn ranks_json(nodes: &[v1::NodeUsage]) -> Vec<RankJson> {
 
 /// All ranks of one launch.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = LaunchUsage)]
 pub struct LaunchJson {
     launch: u32,
     ranks: u32,
@@ -309,6 +315,7 @@ pub struct LaunchJson {
 
 /// The busiest or the least busy rank of a launch.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = BusyRank)]
 pub struct BusyRankJson {
     rank: u32,
     node: String,
@@ -333,6 +340,7 @@ impl From<&LaunchUsage<'_>> for LaunchJson {
 
 /// The answer of the metrics store, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = StoredMetrics)]
 pub struct StoredJson {
     /// Null: no store is configured.
     url: Option<String>,
@@ -362,6 +370,7 @@ impl From<&v1::Stored> for StoredJson {
 /// What the nodes of an allocation report while it runs. `node` is null if the event is about the whole allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "event", rename_all = "lowercase")]
+#[schema(as = MetricsEvent)]
 pub enum MetricsEventJson {
     /// Numbers of one node.
     Metrics { at_ms: u64, node: Option<String>, age_ms: u64, measured: Vec<MeasuredJson> },
