@@ -15,7 +15,6 @@ mod logs;
 mod metrics;
 mod output;
 mod positions;
-mod query;
 mod terminals;
 mod watches;
 

@@ -25,6 +25,8 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 const NO_BUFFERING: (&str, &str) = ("x-accel-buffering", "no");
 /// The header with the id of the last event that a client got.
 const LAST_EVENT_ID: &str = "last-event-id";
+/// How much of a wrong id is shown.
+const ID_CHARACTERS_SHOWN_MAX: usize = 100;
 /// Why a stream ends before what it follows does.
 pub(super) const STOPPED: &str =
     "the agent stopped sending before the end\nhint: connect again, with the id of the last event as Last-Event-ID";
@@ -86,10 +88,16 @@ fn respond_at(messages: impl Stream<Item = Message> + Send + 'static, heartbeat:
 }
 
 /// The id of the last event that the client got; `None`: it begins.
-pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Status> {
+pub(super) fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(id) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
-    let id = id.to_str().map_err(|_| Status::invalid_argument("Last-Event-ID: it is not the id of an event of this stream"))?;
+    let id = id.to_str().map_err(|_| unknown_id("bytes that are no text"))?;
     Ok(Some(id).filter(|id| !id.is_empty()))
+}
+
+/// The refusal of an id that no event had.
+pub(super) fn unknown_id(id: &str) -> Problem {
+    let id: String = id.chars().take(ID_CHARACTERS_SHOWN_MAX).collect();
+    Problem::invalid(format!("Last-Event-ID: {id:?} is not the id of an event of this stream"))
 }
 
 #[cfg(test)]

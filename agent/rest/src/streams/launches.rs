@@ -8,10 +8,9 @@ use super::events::{self, Message};
 use super::output::OutputJson;
 use super::positions::Positions;
 use crate::calls::Calls;
+use crate::idempotency::IdempotencyKey;
+use crate::input::{Body, NoParams, Params, Segments};
 use crate::problem::Problem;
-use axum::Json;
-use axum::extract::Path;
-use axum::extract::rejection::JsonRejection;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use lattice_api::v1;
@@ -20,12 +19,8 @@ use lattice_model::input::STDIN_VARIABLE;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tonic::{Status, Streaming};
+use tonic::Streaming;
 use utoipa::ToSchema;
-use uuid::Uuid;
-
-/// The header that names a launch, so that a request can be repeated.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Ranks to start. What is left out is as in the allocation.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -67,12 +62,10 @@ pub(super) struct LaunchBody {
 }
 
 impl LaunchBody {
-    fn request(self, id: String, allocation: String, positions: &Positions) -> Result<v1::LaunchRequest, Status> {
+    fn request(self, id: String, allocation: String, positions: &Positions) -> Result<v1::LaunchRequest, Problem> {
         let refused = |field: &str| {
-            Err(Status::invalid_argument(format!(
-                "{field}: a launch over REST has no input\n\
-                 hint: `lattice launch` passes standard input on; a program that reads a terminal runs by `GET …/attach`"
-            )))
+            let problem = Problem::invalid(format!("{field}: a launch over REST has no input"));
+            Err(problem.with_hint("`lattice launch` passes standard input on; a program that reads a terminal runs by `GET …/attach`"))
         };
         if self.stdin.is_some() {
             return refused("stdin");
@@ -181,7 +174,7 @@ impl LaunchEventJson {
 
 /// Starts ranks inside a running allocation, and follows them to their end, as events.
 ///
-/// Each event is a LaunchEvent; the last one is `end` or `error`. With an `Idempotency-Key`, a UUID, the request can be
+/// Each event is a LaunchEvent; the last one is `end` or `error`. With an `Idempotency-Key` the request can be
 /// repeated: it then follows the launch that was started first. Ranks have no input: `stdin` and `pty` are refused. When the
 /// client disconnects, the launch goes on; a DELETE ends it.
 #[utoipa::path(
@@ -192,7 +185,7 @@ impl LaunchEventJson {
     tag = "allocations",
     params(
         ("id" = String, Path, description = "An id, or a unique prefix of at least 4 digits"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The id of the launch, a UUID; the agent makes one if it is left out"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same text again follows the same launch; a UUID is its id"),
         ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was received")
     ),
     request_body = LaunchBody,
@@ -203,16 +196,18 @@ impl LaunchEventJson {
 )]
 pub(super) async fn launch(
     calls: Calls,
-    Path(id): Path<String>,
+    Segments(id): Segments<String>,
+    _: Params<NoParams>,
+    key: IdempotencyKey,
     headers: HeaderMap,
-    body: Result<Json<LaunchBody>, JsonRejection>,
+    Body(body): Body<LaunchBody>,
 ) -> Result<Response, Problem> {
-    let Json(body) = body.map_err(|rejection| Status::invalid_argument(rejection.body_text()))?;
     let positions = match events::last_event_id(&headers)? {
-        Some(id) => Positions::parse(id).map_err(|error| Status::invalid_argument(error.to_string()))?,
+        Some(id) => Positions::parse(id)?,
         None => Positions::default(),
     };
-    let request = body.request(launch_id(&headers)?, id, &positions)?;
+    let launch = key.id("launch", &calls).await?.to_string();
+    let request = body.request(launch, id, &positions)?;
     let stream = calls.allocations().launch(request).await?.into_inner();
     Ok(events::respond(futures::stream::unfold(Some(Followed { stream, positions }), next)))
 }
@@ -233,16 +228,13 @@ pub(super) async fn launch(
         (status = "default", description = "Refused", body = Problem, content_type = "application/problem+json")
     )
 )]
-pub(super) async fn abort(calls: Calls, Path((id, launch)): Path<(String, String)>) -> Result<StatusCode, Problem> {
+pub(super) async fn abort(
+    calls: Calls,
+    Segments((id, launch)): Segments<(String, String)>,
+    _: Params<NoParams>,
+) -> Result<StatusCode, Problem> {
     calls.allocations().abort_launch(v1::AbortLaunchRequest { id: launch, allocation: id }).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// The id that the client chose, or a new one.
-fn launch_id(headers: &HeaderMap) -> Result<String, Status> {
-    let Some(key) = headers.get(IDEMPOTENCY_KEY) else { return Ok(Uuid::new_v4().to_string()) };
-    let id = key.to_str().ok().and_then(|key| key.parse::<Uuid>().ok());
-    id.map(|id| id.to_string()).ok_or_else(|| Status::invalid_argument("Idempotency-Key: the id of a launch is a UUID"))
 }
 
 /// A launch that is followed.
@@ -282,7 +274,7 @@ mod tests {
     fn request(json: &str) -> Result<v1::LaunchRequest, String> {
         let body: LaunchBody = serde_json::from_str(json).map_err(|error| error.to_string())?;
         let request = body.request("2f".into(), "1f0c".into(), &Positions::default());
-        request.map_err(|status| status.message().lines().next().unwrap_or_default().to_owned())
+        request.map_err(|problem| serde_json::to_value(problem).unwrap()["detail"].as_str().unwrap().to_owned())
     }
 
     #[test]
@@ -316,14 +308,5 @@ mod tests {
         let event = LaunchEventJson::of(v1::LaunchEvent { what: Some(What::Output(notice)) }).unwrap();
         assert_eq!((event.name(), &event), ("notice", &LaunchEventJson::Notice { node: None, text: "n2 does not answer".into() }));
         assert_eq!(LaunchEventJson::of(v1::LaunchEvent::default()), None);
-    }
-
-    #[test]
-    fn a_launch_has_the_id_that_its_client_chose() {
-        let with = |key: &'static str| HeaderMap::from_iter([(IDEMPOTENCY_KEY.parse().unwrap(), key.parse().unwrap())]);
-        let id = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
-        assert_eq!(launch_id(&with(id)).unwrap(), id);
-        assert_ne!(launch_id(&HeaderMap::new()).unwrap(), launch_id(&HeaderMap::new()).unwrap());
-        assert_eq!(launch_id(&with("run-7")).unwrap_err().message(), "Idempotency-Key: the id of a launch is a UUID");
     }
 }

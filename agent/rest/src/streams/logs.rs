@@ -3,13 +3,11 @@
 use super::events::{self, Message};
 use super::output::{OutputJson, OutputStream};
 use super::positions::Positions;
-use super::query::parsed;
 use crate::calls::Calls;
+use crate::input::{Params, Segments};
 use crate::problem::Problem;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -63,10 +61,9 @@ pub(super) struct LogsQuery {
 }
 
 impl LogsQuery {
-    fn request(&self, key: String, positions: &Positions, now: Timestamp) -> Result<v1::LogsRequest, Status> {
+    fn request(&self, key: String, positions: &Positions, now: Timestamp) -> Result<v1::LogsRequest, UsageError> {
         let past = |name: &str, text: &Option<String>| {
-            let at = text.as_deref().map(|text| parse_past(name, text, now)).transpose();
-            at.map_err(|error| refused(&error))
+            text.as_deref().map(|text| parse_past(name, text, now)).transpose()
         };
         Ok(v1::LogsRequest {
             key,
@@ -128,13 +125,13 @@ enum Format {
 
 impl Format {
     /// The first one that the client accepts. Without a preference: events of what is followed, lines of JSON of the rest.
-    fn accepted(headers: &HeaderMap, follow: bool) -> Result<Self, Status> {
+    fn accepted(headers: &HeaderMap, follow: bool) -> Result<Self, Problem> {
         let usual = if follow { Self::Events } else { Self::Lines };
         let mut accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).peekable();
         if accepted.peek().is_none() {
             return Ok(usual);
         }
-        let types = accepted.flat_map(|value| value.split(',')).map(|one| one.split(';').next().unwrap_or_default().trim());
+        let mut types = accepted.flat_map(|value| value.split(',')).map(|one| one.split(';').next().unwrap_or_default().trim());
         let known = |name: &str| match name {
             EVENTS => Some(Self::Events),
             LINES | "application/json" => Some(Self::Lines),
@@ -142,8 +139,11 @@ impl Format {
             "*/*" => Some(usual),
             _ => None,
         };
-        let refused = || Status::invalid_argument(format!("Accept: output is sent as {EVENTS}, {LINES} or {TEXT}"));
-        types.filter_map(known).next().ok_or_else(refused)
+        let refused = || {
+            let text = format!("Accept: output is sent as {EVENTS}, {LINES} or {TEXT}");
+            Problem::new(StatusCode::NOT_ACCEPTABLE, "invalid_argument", text)
+        };
+        types.find_map(known).ok_or_else(refused)
     }
 }
 
@@ -173,14 +173,13 @@ impl Format {
 )]
 pub(super) async fn logs(
     calls: Calls,
-    Path(id): Path<String>,
-    query: Result<Query<LogsQuery>, QueryRejection>,
+    Segments(id): Segments<String>,
+    Params(query): Params<LogsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let query = parsed(query)?;
     let format = Format::accepted(&headers, query.follow)?;
     let positions = match events::last_event_id(&headers)? {
-        Some(id) => Positions::parse(id).map_err(|error| Status::invalid_argument(error.to_string()))?,
+        Some(id) => Positions::parse(id)?,
         None => Positions::default(),
     };
     let request = query.request(id.clone(), &positions, now())?;
@@ -208,11 +207,6 @@ fn respond(parts: impl Stream<Item = Part> + Send + 'static, format: Format) -> 
             ([(header::CONTENT_TYPE, TEXT), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], Body::from_stream(pieces)).into_response()
         }
     }
-}
-
-fn refused(error: &UsageError) -> Status {
-    let hint = error.hint.as_deref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-    Status::invalid_argument(format!("{}{hint}", error.what))
 }
 
 fn now() -> Timestamp {
@@ -325,9 +319,9 @@ mod tests {
     use super::*;
     use http_body_util::BodyExt;
 
-    fn accepted(accept: Option<&str>, follow: bool) -> Result<Format, String> {
+    fn accepted(accept: Option<&str>, follow: bool) -> Result<Format, Problem> {
         let headers = accept.map(|accept| (header::ACCEPT, accept.parse().unwrap()));
-        Format::accepted(&HeaderMap::from_iter(headers), follow).map_err(|status| status.message().to_owned())
+        Format::accepted(&HeaderMap::from_iter(headers), follow)
     }
 
     #[test]
@@ -339,7 +333,7 @@ mod tests {
         assert_eq!(accepted(Some("application/x-ndjson"), true), Ok(Format::Lines));
         assert_eq!(accepted(Some("text/event-stream"), false), Ok(Format::Events));
         let refused = "Accept: output is sent as text/event-stream, application/x-ndjson or text/plain";
-        assert_eq!(accepted(Some("image/png"), false), Err(refused.to_owned()));
+        assert_eq!(accepted(Some("image/png"), false), Err(Problem::new(StatusCode::NOT_ACCEPTABLE, "invalid_argument", refused)));
     }
 
     #[test]
@@ -351,7 +345,7 @@ mod tests {
         assert_eq!((continues.tail, continues.received.len()), (None, 1));
         let wrong = LogsQuery { until: Some("soon".into()), ..Default::default() };
         let refused = wrong.request("1f0c".into(), &Positions::default(), Timestamp(0)).unwrap_err();
-        assert!(refused.message().contains("until: \"soon\" is not a time"), "{refused}");
+        assert_eq!(refused.what, "until: \"soon\" is not a time");
     }
 
     fn output(data: &[u8]) -> Part {

@@ -1,12 +1,10 @@
 //! `GET /allocations/{id}/metrics`, and `…/metrics/stream`: what is measured of an allocation, now or as it comes.
 
 use super::events::{self, Message};
-use super::query::{list, parsed};
 use crate::calls::Calls;
+use crate::input::{Params, Segments, list};
 use crate::problem::Problem;
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query};
 use axum::response::Response;
 use lattice_api::measurements::{MetricsEventJson, TopJson};
 use lattice_api::v1;
@@ -55,10 +53,10 @@ pub(super) struct MetricsStreamQuery {
 )]
 pub(super) async fn metrics(
     calls: Calls,
-    Path(id): Path<String>,
-    query: Result<Query<MetricsQuery>, QueryRejection>,
+    Segments(id): Segments<String>,
+    Params(query): Params<MetricsQuery>,
 ) -> Result<Json<TopJson>, Problem> {
-    let MetricsQuery { duration_ms, per_gpu, per_rank } = parsed(query)?;
+    let MetricsQuery { duration_ms, per_gpu, per_rank } = query;
     let top = calls.allocations().top(v1::TopRequest { key: id, duration_ms, per_gpu, per_rank }).await?;
     Ok(Json(TopJson::from(top.get_ref())))
 }
@@ -81,10 +79,10 @@ pub(super) async fn metrics(
 )]
 pub(super) async fn stream(
     calls: Calls,
-    Path(id): Path<String>,
-    query: Result<Query<MetricsStreamQuery>, QueryRejection>,
+    Segments(id): Segments<String>,
+    Params(query): Params<MetricsStreamQuery>,
 ) -> Result<Response, Problem> {
-    let MetricsStreamQuery { interval_ms, alerts_only, metrics } = parsed(query)?;
+    let MetricsStreamQuery { interval_ms, alerts_only, metrics } = query;
     let metrics = list(metrics.as_deref());
     let request = v1::StreamMetricsRequest { key: id, interval_ms, alerts_only, metrics };
     let stream = calls.allocations().stream_metrics(request).await?.into_inner();

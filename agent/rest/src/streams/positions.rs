@@ -9,10 +9,11 @@
 //! for a header, an event has none when too many outputs have sent something: after a reconnect, what followed the last id
 //! is then sent again, and a client sees by each event's position what it already has.
 
+use super::events::unknown_id;
+use crate::problem::Problem;
 use lattice_api::v1;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use thiserror::Error;
 
 /// The longest id, in bytes: about a hundred outputs.
 const ID_BYTES_MAX: usize = 4096;
@@ -38,17 +39,10 @@ struct End {
     bytes: u64,
 }
 
-/// A header that no event had as its id.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("Last-Event-ID: {text:?} is not the id of an event of this stream\nhint: leave the header out to get the output from its beginning")]
-pub(super) struct UnknownEventId {
-    text: String,
-}
-
 impl Positions {
     /// The positions that an id names.
-    pub(super) fn parse(id: &str) -> Result<Self, UnknownEventId> {
-        let unknown = || UnknownEventId { text: id.chars().take(100).collect() };
+    pub(super) fn parse(id: &str) -> Result<Self, Problem> {
+        let unknown = || unknown_id(id).with_hint("leave the header out to get the output from its beginning");
         if id.len() > ID_BYTES_MAX {
             return Err(unknown());
         }
@@ -162,8 +156,9 @@ mod tests {
     fn what_no_event_had_as_its_id_is_refused() {
         let long = "9".repeat(ID_BYTES_MAX + 1);
         for text in ["", "x", "3;", "3;1.0.out.2", "3;1.0.both.2.5", "3;1.0.out.2.5.6", "3;-1.0.out.2.5", "3; 1.0.out.2.5", &long] {
-            let refused = Positions::parse(text).unwrap_err().to_string();
-            assert!(refused.starts_with("Last-Event-ID: ") && refused.len() < 300, "{refused}");
+            let refused = serde_json::to_value(Positions::parse(text).unwrap_err()).unwrap();
+            let detail = refused["detail"].as_str().unwrap();
+            assert!(detail.starts_with("Last-Event-ID: ") && detail.len() < 300, "{detail}");
         }
         assert_eq!(Positions::parse("3"), Ok(Positions { epoch: 3, ends: BTreeMap::new() }));
     }

@@ -10,13 +10,11 @@
 //! `ended` with its exit code comes, and then the agent closes. When the client closes, or does not answer pings, the
 //! terminal is hung up. Output waits for the client, in the terminal and not in memory.
 
-use super::query::parsed;
 use crate::calls::Calls;
+use crate::input::{Params, Segments};
 use crate::problem::Problem;
-use axum::extract::rejection::QueryRejection;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
-use axum::extract::{Path, Query};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::stream::{SplitSink, SplitStream};
@@ -92,7 +90,7 @@ pub(super) enum CommandJson {
 
 /// A text message of the agent.
 #[derive(Debug, Serialize, ToSchema)]
-#[serde(tag = "type", rename_all = "lowercase")]
+#[serde(tag = "event", rename_all = "lowercase")]
 #[schema(as = TerminalEvent)]
 pub(super) enum EventJson {
     /// The terminal is open.
@@ -127,11 +125,10 @@ pub(super) enum EventJson {
 )]
 pub(super) async fn attach(
     calls: Calls,
-    Path(id): Path<String>,
-    query: Result<Query<AttachQuery>, QueryRejection>,
+    Segments(id): Segments<String>,
+    Params(query): Params<AttachQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
-    let query = parsed(query)?;
     let upgrade = accepted(upgrade)?;
     open(&calls, query.start(id), upgrade).await
 }
@@ -151,11 +148,10 @@ pub(super) async fn attach(
 )]
 pub(super) async fn session(
     calls: Calls,
-    Path(id): Path<String>,
-    query: Result<Query<AttachQuery>, QueryRejection>,
+    Segments(id): Segments<String>,
+    Params(query): Params<AttachQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
-    let query = parsed(query)?;
     let upgrade = accepted(upgrade)?;
     let sessions = calls.sessions().list(v1::ListSessionsRequest { all_users: false }).await?.into_inner().sessions;
     let v1::InteractiveSession { allocation, node, .. } = named(sessions, &id)?;
@@ -165,20 +161,19 @@ pub(super) async fn session(
 }
 
 /// The session with this id.
-fn named(sessions: Vec<v1::InteractiveSession>, id: &str) -> Result<v1::InteractiveSession, Status> {
+fn named(sessions: Vec<v1::InteractiveSession>, id: &str) -> Result<v1::InteractiveSession, Problem> {
     let mut found = sessions.into_iter().filter(|session| id.len() >= 4 && session.id.starts_with(id));
     match (found.next(), found.next()) {
         (Some(session), None) => Ok(session),
-        (Some(_), Some(_)) => Err(Status::invalid_argument(format!("{id} could be more than one session: give more digits"))),
-        (None, _) => Err(Status::not_found(format!("you have no session {id:?}\nhint: `GET /api/v1/sessions` lists yours"))),
+        (Some(_), Some(_)) => Err(Problem::invalid(format!("{id} could be more than one session")).with_hint("give more digits")),
+        (None, _) => Err(Problem::not_found(format!("you have no session {id:?}")).with_hint("`GET /api/v1/sessions` lists yours")),
     }
 }
 
 /// Refuses clients that do not speak the protocol.
-fn accepted(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Result<WebSocketUpgrade, Status> {
-    let refused = |why: &str| {
-        Status::invalid_argument(format!("{why}\nhint: a terminal is a WebSocket over HTTP/1.1 with the subprotocol {PROTOCOL}"))
-    };
+fn accepted(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Result<WebSocketUpgrade, Problem> {
+    let refused =
+        |why: &str| Problem::invalid(why).with_hint(format!("a terminal is a WebSocket over HTTP/1.1 with the subprotocol {PROTOCOL}"));
     let upgrade = upgrade.map_err(|rejection| refused(&rejection.body_text()))?;
     let upgrade = upgrade
         .protocols([PROTOCOL])
@@ -195,7 +190,7 @@ fn accepted(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Res
 async fn open(calls: &Calls, start: Start, upgrade: WebSocketUpgrade) -> Result<Response, Problem> {
     let (input, requests) = mpsc::channel(INPUT_QUEUE_LEN_MAX);
     let first = v1::AttachRequest { what: Some(Typed::Start(start)) };
-    input.try_send(first).map_err(|_| Status::internal("the first message of a terminal cannot be sent"))?;
+    input.try_send(first).map_err(|_| Problem::internal("the first message of a terminal cannot be sent"))?;
     let events = calls.allocations().attach(ReceiverStream::new(requests)).await?.into_inner();
     Ok(upgrade.on_upgrade(move |socket| relay(socket, input, events)))
 }
@@ -333,7 +328,7 @@ mod tests {
     #[test]
     fn the_end_of_the_program_closes_with_its_exit_code() {
         let (message, close) = shown(event(Shown::Ended(v1::attach_event::Ended { code: 3 })));
-        assert_eq!(message, Some(Message::Text(r#"{"type":"ended","code":3}"#.into())));
+        assert_eq!(message, Some(Message::Text(r#"{"event":"ended","code":3}"#.into())));
         assert_eq!(close, Some(CloseFrame { code: 1000, reason: "exit 3".into() }));
         let (message, close) = shown(event(Shown::Output(b"x".to_vec())));
         assert_eq!((message, close), (Some(Message::Binary(Bytes::from_static(b"x"))), None));
@@ -347,7 +342,7 @@ mod tests {
         assert_eq!(code(Status::internal("broken")), 1011);
         let (message, close) = shown(Ok(None));
         assert_eq!(close.unwrap().reason.as_str(), "the agent is being stopped: the terminal is closed");
-        assert!(matches!(message, Some(Message::Text(text)) if text.contains("\"type\":\"error\"")));
+        assert!(matches!(message, Some(Message::Text(text)) if text.contains("\"event\":\"error\"")));
     }
 
     #[test]
@@ -362,8 +357,8 @@ mod tests {
         let session = |id: &str| v1::InteractiveSession { id: id.into(), allocation: format!("of-{id}"), ..Default::default() };
         let all = || vec![session("11110000"), session("11112222")];
         assert_eq!(named(all(), "11112").unwrap().allocation, "of-11112222");
-        let code = |id| named(all(), id).unwrap_err().code();
-        assert_eq!([code("1111"), code("2222"), code("")], [Code::InvalidArgument, Code::NotFound, Code::NotFound]);
+        let status = |id| serde_json::to_value(named(all(), id).unwrap_err()).unwrap()["status"].clone();
+        assert_eq!([status("1111"), status("2222"), status("")], [400, 404, 404]);
     }
 
     #[test]

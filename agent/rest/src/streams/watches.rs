@@ -9,11 +9,9 @@
 //! A large event comes in parts; all but the last have `more`, and only the last one has an id.
 
 use super::events::{self, Message};
-use super::query::parsed;
 use crate::calls::Calls;
+use crate::input::{NoParams, Params, Segments};
 use crate::problem::Problem;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use lattice_api::MESSAGE_BYTES_MAX;
@@ -24,7 +22,7 @@ use lattice_api::v1::watch_request::What;
 use lattice_api::v1::watch_service_client::WatchServiceClient;
 use lattice_model::AllocationState;
 use serde::{Deserialize, Serialize};
-use tonic::{Status, Streaming};
+use tonic::Streaming;
 use utoipa::{IntoParams, ToSchema};
 
 /// The state of an allocation now, and again at each change, as events.
@@ -43,7 +41,7 @@ use utoipa::{IntoParams, ToSchema};
         (status = "default", description = "Refused", body = Problem, content_type = "application/problem+json")
     )
 )]
-pub(super) async fn allocation(calls: Calls, Path(id): Path<String>) -> Result<Response, Problem> {
+pub(super) async fn allocation(calls: Calls, Segments(id): Segments<String>, _: Params<NoParams>) -> Result<Response, Problem> {
     let request = v1::WatchAllocationRequest { key: id, entry: false, being_submitted: false };
     let stream = calls.allocations().watch(request).await?.into_inner();
     Ok(events::respond(futures::stream::unfold(OfOne::Watched(Box::new(stream)), OfOne::next)))
@@ -183,12 +181,8 @@ impl From<v1::WatchEvent> for WatchEventJson {
         (status = "default", description = "Refused", body = Problem, content_type = "application/problem+json")
     )
 )]
-pub(super) async fn watch(
-    calls: Calls,
-    query: Result<Query<WatchQuery>, QueryRejection>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let WatchQuery { objects, all_users } = parsed(query)?;
+pub(super) async fn watch(calls: Calls, Params(query): Params<WatchQuery>, headers: HeaderMap) -> Result<Response, Problem> {
+    let WatchQuery { objects, all_users } = query;
     let since = events::last_event_id(&headers)?.map(parse_cursor).transpose()?;
     let what = match objects {
         Watched::Allocations => What::Allocations(v1::WatchedAllocations { key: String::new(), all_users }),
@@ -220,16 +214,11 @@ fn message_of(event: v1::WatchEvent) -> Message {
 }
 
 /// The position that an id names.
-fn parse_cursor(id: &str) -> Result<v1::WatchCursor, Status> {
+fn parse_cursor(id: &str) -> Result<v1::WatchCursor, Problem> {
     let cursor = id.split_once('.').and_then(|(generation, revision)| {
         Some(v1::WatchCursor { generation: generation.parse().ok()?, revision: revision.parse().ok()? })
     });
-    cursor.ok_or_else(|| {
-        let text: String = id.chars().take(100).collect();
-        Status::invalid_argument(format!(
-            "Last-Event-ID: {text:?} is not the id of an event of a watch\nhint: leave the header out to begin with a list"
-        ))
-    })
+    cursor.ok_or_else(|| events::unknown_id(id).with_hint("leave the header out to begin with a list"))
 }
 
 #[cfg(test)]
@@ -253,8 +242,8 @@ mod tests {
     fn a_position_is_a_generation_and_a_revision() {
         assert_eq!(parse_cursor("2.77").unwrap(), v1::WatchCursor { generation: 2, revision: 77 });
         for wrong in ["", "2", "2.x", "2.77.1", "-1.2"] {
-            let refused = parse_cursor(wrong).unwrap_err();
-            assert!(refused.message().starts_with("Last-Event-ID: "), "{refused}");
+            let refused = serde_json::to_value(parse_cursor(wrong).unwrap_err()).unwrap();
+            assert!(refused["detail"].as_str().unwrap().starts_with("Last-Event-ID: "), "{refused}");
         }
     }
 }
