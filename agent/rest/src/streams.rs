@@ -23,21 +23,21 @@ use axum::Router;
 use axum::routing::{delete, get, post};
 use utoipa::OpenApi;
 
-/// The routes, without the prefix of the API.
+/// The routes.
 pub(crate) fn routes() -> Router<Grpc> {
     Router::new()
-        .route("/allocations/{id}/attach", get(terminals::attach))
-        .route("/allocations/{id}/logs", get(logs::logs))
-        .route("/allocations/{id}/metrics", get(metrics::metrics))
-        .route("/allocations/{id}/metrics/stream", get(metrics::stream))
-        .route("/allocations/{id}/tasks", post(launches::launch))
-        .route("/allocations/{id}/tasks/{launch}", delete(launches::abort))
-        .route("/allocations/{id}/watch", get(watches::allocation))
-        .route("/sessions/{id}/terminal", get(terminals::session))
-        .route("/watch", get(watches::watch))
+        .route("/api/v1/allocations/{id}/attach", get(terminals::attach))
+        .route("/api/v1/allocations/{id}/launches/{launch}", delete(launches::abort))
+        .route("/api/v1/allocations/{id}/logs", get(logs::logs))
+        .route("/api/v1/allocations/{id}/metrics", get(metrics::metrics))
+        .route("/api/v1/allocations/{id}/metrics/stream", get(metrics::stream))
+        .route("/api/v1/allocations/{id}/tasks", post(launches::launch))
+        .route("/api/v1/allocations/{id}/watch", get(watches::allocation))
+        .route("/api/v1/sessions/{id}/terminal", get(terminals::session))
+        .route("/api/v1/watch", get(watches::watch))
 }
 
-/// These resources in the description of the API, with its prefix. The bodies of events are schemas without a response: a
+/// These resources in the description of the API. The bodies of events are schemas without a response: a
 /// stream of them is a text.
 pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
     Streams::openapi()
@@ -79,7 +79,7 @@ mod tests {
         let described: BTreeSet<String> = openapi().paths.paths.into_keys().collect();
         let source = include_str!("streams.rs");
         let routes = source.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split('"').next());
-        let routed: BTreeSet<String> = routes.map(|path| format!("/api/v1{path}")).collect();
+        let routed: BTreeSet<String> = routes.map(str::to_owned).collect();
         assert_eq!(described, routed);
         assert_eq!(routed.len(), 9);
     }

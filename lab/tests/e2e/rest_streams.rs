@@ -297,7 +297,7 @@ fn launches(w: &World) {
     let continued = format!("Last-Event-ID:{}", last_id(&begun));
     let mut command = client.command(&["events", "POST", &path, "-d", &body, "-H", key, "-H", &continued]);
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let launch = format!("{path}/2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88");
+    let launch = format!("/api/v1/allocations/{id}/launches/2f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88");
     assert_eq!(client.answer(&["DELETE", &launch]).0, 204);
     let ended = child.wait_with_output().unwrap();
     let events = parsed(&String::from_utf8_lossy(&ended.stdout));

@@ -1,5 +1,5 @@
 //! `POST /allocations/{id}/tasks`: starts ranks inside a running allocation, and follows them as events. `DELETE
-//! /allocations/{id}/tasks/{launch}` ends a launch.
+//! /allocations/{id}/launches/{launch}` ends a launch.
 //!
 //! The launch goes on when its client disconnects. The same request with the same `Idempotency-Key` and the last id as
 //! `Last-Event-ID` follows it again, and no rank is started twice.
@@ -179,12 +179,11 @@ impl LaunchEventJson {
 /// client disconnects, the launch goes on; a DELETE ends it.
 #[utoipa::path(
     post,
-    path = "/allocations/{id}/tasks",
-    context_path = "/api/v1",
+    path = "/api/v1/allocations/{id}/tasks",
     operation_id = "launchRanks",
     tag = "allocations",
     params(
-        ("id" = String, Path, description = "An id, or a unique prefix of at least 4 digits"),
+        ("id" = String, Path, description = "The id, or the beginning of one"),
         ("Idempotency-Key" = Option<String>, Header, description = "The same text again follows the same launch; a UUID is its id"),
         ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was received")
     ),
@@ -215,12 +214,11 @@ pub(super) async fn launch(
 /// Ends a launch: its ranks get SIGTERM, then SIGKILL.
 #[utoipa::path(
     delete,
-    path = "/allocations/{id}/tasks/{launch}",
-    context_path = "/api/v1",
+    path = "/api/v1/allocations/{id}/launches/{launch}",
     operation_id = "abortLaunch",
     tag = "allocations",
     params(
-        ("id" = String, Path, description = "An id, or a unique prefix of at least 4 digits"),
+        ("id" = String, Path, description = "The id, or the beginning of one"),
         ("launch" = String, Path, description = "The id of the launch, as in its event `started`")
     ),
     responses(

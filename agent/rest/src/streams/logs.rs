@@ -155,12 +155,11 @@ impl Format {
 /// `error`; a connection that closes without either broke.
 #[utoipa::path(
     get,
-    path = "/allocations/{id}/logs",
-    context_path = "/api/v1",
+    path = "/api/v1/allocations/{id}/logs",
     operation_id = "readAllocationLogs",
     tag = "allocations",
     params(
-        ("id" = String, Path, description = "An id, or a unique prefix of at least 4 digits"),
+        ("id" = String, Path, description = "The id, or the beginning of one"),
         ("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was received"),
         LogsQuery
     ),
@@ -204,7 +203,7 @@ fn respond(parts: impl Stream<Item = Part> + Send + 'static, format: Format) -> 
         }
         Format::Text => {
             let pieces = parts.filter_map(|part| std::future::ready(part.into_bytes()));
-            ([(header::CONTENT_TYPE, TEXT), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], Body::from_stream(pieces)).into_response()
+            ([(header::CONTENT_TYPE, TEXT)], Body::from_stream(pieces)).into_response()
         }
     }
 }

@@ -41,11 +41,10 @@ pub(super) struct MetricsStreamQuery {
 /// What an allocation uses on each of its nodes.
 #[utoipa::path(
     get,
-    path = "/allocations/{id}/metrics",
-    context_path = "/api/v1",
+    path = "/api/v1/allocations/{id}/metrics",
     operation_id = "getAllocationMetrics",
     tag = "allocations",
-    params(("id" = String, Path, description = "An id, or a unique prefix of at least 4 digits"), MetricsQuery),
+    params(("id" = String, Path, description = "The id, or the beginning of one"), MetricsQuery),
     responses(
         (status = 200, description = "As `lattice top -o json`", body = TopJson),
         (status = "default", description = "Refused", body = Problem, content_type = "application/problem+json")
@@ -67,11 +66,10 @@ pub(super) async fn metrics(
 /// a MetricsEvent, as a line of `lattice watch -o json`. A client that connects again gets the raised alerts again.
 #[utoipa::path(
     get,
-    path = "/allocations/{id}/metrics/stream",
-    context_path = "/api/v1",
+    path = "/api/v1/allocations/{id}/metrics/stream",
     operation_id = "streamAllocationMetrics",
     tag = "allocations",
-    params(("id" = String, Path, description = "An id, or a unique prefix of at least 4 digits"), MetricsStreamQuery),
+    params(("id" = String, Path, description = "The id, or the beginning of one"), MetricsStreamQuery),
     responses(
         (status = 200, description = "Events", body = String, content_type = "text/event-stream"),
         (status = "default", description = "Refused", body = Problem, content_type = "application/problem+json")

@@ -113,11 +113,10 @@ pub(super) enum EventJson {
 /// every request.
 #[utoipa::path(
     get,
-    path = "/allocations/{id}/attach",
-    context_path = "/api/v1",
+    path = "/api/v1/allocations/{id}/attach",
     operation_id = "attachTerminal",
     tag = "allocations",
-    params(("id" = String, Path, description = "An id, or a unique prefix of at least 4 digits"), AttachQuery),
+    params(("id" = String, Path, description = "The id, or the beginning of one"), AttachQuery),
     responses(
         (status = 101, description = "The connection is a WebSocket now"),
         (status = "default", description = "Refused", body = Problem, content_type = "application/problem+json")
@@ -136,8 +135,7 @@ pub(super) async fn attach(
 /// A terminal in a session (WebSocket), as `attachTerminal`.
 #[utoipa::path(
     get,
-    path = "/sessions/{id}/terminal",
-    context_path = "/api/v1",
+    path = "/api/v1/sessions/{id}/terminal",
     operation_id = "openSessionTerminal",
     tag = "sessions",
     params(("id" = String, Path, description = "The id of the session, or a unique prefix of at least 4 digits"), AttachQuery),

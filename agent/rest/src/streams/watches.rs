@@ -31,11 +31,10 @@ use utoipa::{IntoParams, ToSchema};
 /// `error`. A client that connects again gets the present state.
 #[utoipa::path(
     get,
-    path = "/allocations/{id}/watch",
-    context_path = "/api/v1",
+    path = "/api/v1/allocations/{id}/watch",
     operation_id = "watchAllocation",
     tag = "allocations",
-    params(("id" = String, Path, description = "An id, or a unique prefix of at least 4 digits")),
+    params(("id" = String, Path, description = "The id, or the beginning of one")),
     responses(
         (status = 200, description = "Events", body = String, content_type = "text/event-stream"),
         (status = "default", description = "Refused", body = Problem, content_type = "application/problem+json")
@@ -171,8 +170,7 @@ impl From<v1::WatchEvent> for WatchEventJson {
 /// are in a list, and the end of each is a change.
 #[utoipa::path(
     get,
-    path = "/watch",
-    context_path = "/api/v1",
+    path = "/api/v1/watch",
     operation_id = "watch",
     tag = "watch",
     params(("Last-Event-ID" = Option<String>, Header, description = "The id of the last event that was received"), WatchQuery),
