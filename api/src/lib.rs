@@ -18,6 +18,7 @@ pub mod client;
 pub mod dag;
 #[cfg(test)]
 mod fuzz;
+pub mod measurements;
 pub mod node;
 pub mod operator;
 pub mod pack;

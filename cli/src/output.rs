@@ -85,13 +85,17 @@ impl Notation {
     }
 
     /// Writes values of a stream: each is a line of JSON, or a YAML document.
-    pub fn print_each(self, values: &[serde_json::Value]) -> Result<(), Failure> {
+    pub fn print_each<T: Serialize>(self, values: &[T]) -> Result<(), Failure> {
         print(&self.stream(values)?)
     }
 
-    fn stream(self, values: &[serde_json::Value]) -> Result<String, Failure> {
+    fn stream<T: Serialize>(self, values: &[T]) -> Result<String, Failure> {
+        let line = |value: &T| -> Result<String, Failure> {
+            let line = serde_json::to_string(value).map_err(|error| Failure::other(format!("cannot write JSON: {error}")))?;
+            Ok(line + "\n")
+        };
         match self {
-            Self::Json => Ok(values.iter().map(|value| format!("{value}\n")).collect()),
+            Self::Json => values.iter().map(line).collect(),
             Self::Yaml => values.iter().map(|value| Ok(format!("---\n{}", self.text(value)?))).collect(),
         }
     }

@@ -2,6 +2,7 @@
 //! machine's speed changes more between runs than between systems.
 
 mod adoption;
+mod api;
 mod busy;
 mod checkpoint;
 mod dags;
@@ -45,6 +46,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
     ensure!(!options.million || name == Name::Tasks, "--million is of `bench tasks` alone");
     ensure!(options.svg.is_none() || draws, "--svg is of `bench scale` and `bench scheduler` alone");
     let report = match name {
+        Name::Api => api::run(dir, options)?,
         Name::Checkpoint => checkpoint::run(dir, options)?,
         Name::Dags => dags::run(dir, options)?,
         Name::Launch => launch::run(dir, options)?,
@@ -70,6 +72,8 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Name {
+    /// The API on the network: answers, submissions and followers over REST, beside the socket
+    Api,
     /// Checkpoints: how long until work notices the request, has saved, and its nodes are free
     Checkpoint,
     /// DAGs: allocations in chains and layers compared with the same without edges, and how soon a step follows another

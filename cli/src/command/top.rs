@@ -4,11 +4,11 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, Width, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::{Fit, Table};
+use lattice_api::measurements::{Sum, TopJson, sources, summary};
 use lattice_api::v1;
 use lattice_cli_syntax::args::top::Top;
 use lattice_model::millis;
 use lattice_model::time::Timestamp;
-use std::collections::BTreeMap;
 use value::{age_text, value_text};
 
 mod gpus;
@@ -32,7 +32,7 @@ pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
         Format::Table if args.wide || session.width() == Width::Wide => print(&wide(&top.nodes))?,
         Format::Table if args.per_node => print(&per_node(&top.nodes, session.table_size()))?,
         Format::Table => print(&summary_table(&summary, session.table_size()))?,
-        Format::Data(notation) => notation.print(&json(&top, &summary))?,
+        Format::Data(notation) => notation.print(&TopJson::from(&top))?,
         Format::Name => print_names(top.nodes.iter().filter(|n| n.error.is_empty()).map(|n| n.node.as_str()))?,
     }
     if let Some(stored) = &top.stored {
@@ -86,93 +86,6 @@ fn store_note(stored: &v1::Stored) -> String {
     let which = if *ended { "the allocation has ended: these numbers are from" } else { "MEAN and MAX are from" };
     let newest = age_ms.map(|ms| format!(", whose newest sample is {} old", age_text(ms))).unwrap_or_default();
     format!("{which} the store at {url}{newest}, from {} to {}", Timestamp(*from_ms), Timestamp(*until_ms))
-}
-
-/// One number, combined over all nodes.
-struct Sum {
-    name: String,
-    unit: String,
-    /// All reported sources, each of them once.
-    sources: Vec<String>,
-    now: f64,
-    mean: Option<f64>,
-    max: Option<f64>,
-    /// How many nodes reported it.
-    nodes: usize,
-    /// How many nodes reported a mean.
-    means: usize,
-    age_ms: u64,
-}
-
-/// How the numbers of nodes are combined.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Combine {
-    Sum,
-    /// For ratios, durations and temperatures, which cannot be added.
-    Greatest,
-    Least,
-    Mean,
-}
-
-impl Combine {
-    fn of(name: &str, unit: &str) -> Self {
-        match (name, unit) {
-            ("gpu_utilization", _) => Self::Mean,
-            ("gpu_utilization_min", _) => Self::Least,
-            (_, "ratio" | "seconds" | "°C") => Self::Greatest,
-            (_, _) => Self::Sum,
-        }
-    }
-
-    /// Combines one more number with the result of `before` nodes.
-    fn add(self, sum: Option<f64>, more: f64, before: usize) -> f64 {
-        let Some(sum) = sum else { return more };
-        match self {
-            Self::Sum => sum + more,
-            Self::Greatest => sum.max(more),
-            Self::Least => sum.min(more),
-            Self::Mean => (sum * before as f64 + more) / (before + 1) as f64,
-        }
-    }
-}
-
-/// Combines the numbers of all nodes, in the order in which the nodes report them.
-fn summary(nodes: &[v1::NodeUsage]) -> Vec<Sum> {
-    let mut order: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut sums: Vec<Sum> = Vec::new();
-    for node in nodes {
-        for one in &node.measured {
-            let at = *order.entry(&one.name).or_insert(sums.len());
-            if at == sums.len() {
-                let (name, unit) = (one.name.clone(), one.unit.clone());
-                sums.push(Sum { name, unit, sources: Vec::new(), now: 0.0, mean: None, max: None, nodes: 0, means: 0, age_ms: 0 });
-            }
-            let sum = &mut sums[at];
-            let join = Combine::of(&one.name, &one.unit);
-            let before = sum.nodes;
-            sum.now = join.add((before > 0).then_some(sum.now), one.now, before);
-            if let Some(mean) = one.mean {
-                sum.mean = Some(join.add(sum.mean, mean, sum.means));
-                sum.means += 1;
-            }
-            // A mean of the nodes' maxima would not be a maximum.
-            let of_most = if join == Combine::Mean { Combine::Greatest } else { join };
-            sum.max = one.max.map(|max| of_most.add(sum.max, max, before)).or(sum.max);
-            sum.nodes += 1;
-            sum.age_ms = sum.age_ms.max(node.age_ms);
-            for source in sources(one) {
-                if !sum.sources.iter().any(|known| known == source) {
-                    sum.sources.push(source.to_owned());
-                }
-            }
-        }
-    }
-    sums
-}
-
-/// The source of the present value, and the source of mean and maximum.
-fn sources(one: &v1::Measured) -> impl Iterator<Item = &str> {
-    [one.source.as_str(), one.window_source.as_str()].into_iter().filter(|source| !source.is_empty())
 }
 
 /// How a table of numbers is made to fit a narrow terminal.
@@ -235,45 +148,6 @@ fn wide(nodes: &[v1::NodeUsage]) -> String {
     table.text(&[])
 }
 
-fn json(top: &v1::TopResponse, sums: &[Sum]) -> serde_json::Value {
-    let nodes = top.nodes.iter().map(|node| {
-        let measured = node.measured.iter().map(|one| {
-            serde_json::json!({
-                "name": one.name, "unit": one.unit, "source": one.source, "now": one.now, "mean": one.mean, "max": one.max,
-                "window_source": (!one.window_source.is_empty()).then_some(&one.window_source),
-            })
-        });
-        let reached = node.error.is_empty();
-        serde_json::json!({
-            "node": node.node,
-            "error": (!reached).then_some(&node.error),
-            "age_ms": reached.then_some(node.age_ms),
-            "measured": measured.collect::<Vec<_>>(),
-            "gpus": top.per_gpu.then(|| gpus::json(node)),
-            "gpus_error": (!node.gpus_error.is_empty()).then_some(&node.gpus_error),
-            "ranks_error": (!node.ranks_error.is_empty()).then_some(&node.ranks_error),
-        })
-    });
-    let summary = sums.iter().map(|sum| {
-        serde_json::json!({
-            "name": sum.name, "unit": sum.unit, "sources": sum.sources, "now": sum.now, "mean": sum.mean, "max": sum.max,
-            "nodes": sum.nodes, "age_ms": sum.age_ms,
-        })
-    });
-    serde_json::json!({
-        "allocation": top.allocation,
-        "duration_ms": top.duration_ms,
-        "summary": summary.collect::<Vec<_>>(),
-        "nodes": nodes.collect::<Vec<_>>(),
-        "ranks": top.per_rank.then(|| ranks::json(&top.nodes)),
-        "launches": top.per_rank.then(|| ranks::launches_json(&top.nodes)),
-        "stored": top.stored.as_ref().map(|stored| serde_json::json!({
-            "url": (!stored.url.is_empty()).then_some(&stored.url), "error": (!stored.error.is_empty()).then_some(&stored.error),
-            "from_ms": stored.from_ms, "until_ms": stored.until_ms, "age_ms": stored.age_ms, "ended": stored.ended,
-        })),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,7 +193,7 @@ n2    2.00 cores  50.0 %        0.9 s
 ";
         assert_eq!(wide(&nodes), want);
         let top = v1::TopResponse { allocation: "a".into(), duration_ms: 30_000, nodes: nodes.to_vec(), ..Default::default() };
-        let json = json(&top, &summary(&nodes));
+        let json = serde_json::to_value(TopJson::from(&top)).unwrap();
         assert_eq!(json["summary"][0]["now"], 3.5);
         assert_eq!((&json["nodes"][2]["error"], &json["nodes"][2]["age_ms"]), (&"gone".into(), &serde_json::Value::Null));
     }

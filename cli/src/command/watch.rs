@@ -8,12 +8,12 @@ use crate::session::{Session, answer, now};
 use crate::table::Rows;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
+use lattice_api::measurements::MetricsEventJson;
 use lattice_api::v1;
 use lattice_api::v1::metrics_event::What;
 use lattice_cli_syntax::args::watching::Watch;
 use lattice_model::time::Timestamp;
 use lattice_model::{AllocationState, millis};
-use serde_json::{Value, json};
 
 /// The note after a reconnect.
 const RECONNECTED_NOTE: &str = "connected again; alerts may have changed meanwhile: all that are raised now follow";
@@ -80,7 +80,7 @@ impl Watching<'_> {
                 let rows = rows(event);
                 if rows.is_empty() { Ok(()) } else { print(&self.rows.text(&rows)) }
             }
-            Format::Data(notation) => match json_of(event) {
+            Format::Data(notation) => match MetricsEventJson::of(event) {
                 Some(line) => notation.print_each(&[line]),
                 None => Ok(()),
             },
@@ -115,31 +115,16 @@ fn rows(event: &v1::MetricsEvent) -> Vec<Vec<String>> {
     }
 }
 
-fn json_of(event: &v1::MetricsEvent) -> Option<Value> {
-    let mut line = match event.what.as_ref()? {
-        What::Metrics(usage) => {
-            let one = |one: &v1::Measured| json!({"name": one.name, "unit": one.unit, "source": one.source, "now": one.now, "mean": one.mean, "max": one.max});
-            json!({"event": "metrics", "age_ms": usage.age_ms, "measured": usage.measured.iter().map(one).collect::<Vec<_>>()})
-        }
-        What::Alert(alert) => json!({
-            "event": "alert", "alert": alert.alert, "severity": alert.severity, "raised": alert.raised, "for_ms": alert.for_ms,
-            "text": alert.text, "launch": alert.launch,
-        }),
-        What::Unreachable(why) => json!({"event": "unreachable", "reason": why}),
-        What::Notice(text) => json!({"event": "note", "text": text}),
-        What::Ended(state) => json!({"event": "end", "state": state}),
-    };
-    line["at_ms"] = event.at_ms.into();
-    line["node"] = if event.node.is_empty() { Value::Null } else { event.node.as_str().into() };
-    Some(line)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn event(what: What) -> v1::MetricsEvent {
         v1::MetricsEvent { at_ms: 0, node: "n1".into(), what: Some(what) }
+    }
+
+    fn json(event: &v1::MetricsEvent) -> serde_json::Value {
+        serde_json::to_value(MetricsEventJson::of(event).unwrap()).unwrap()
     }
 
     #[test]
@@ -160,11 +145,11 @@ mod tests {
         };
         let alert = event(What::Alert(alert));
         assert_eq!(rows(&alert)[0][1..], ["n1", "ALERT", "hang (warning): launch 1", "agent", "2.0 s"]);
-        let line = json_of(&alert).unwrap();
+        let line = json(&alert);
         assert_eq!((&line["event"], &line["node"], &line["raised"]), (&"alert".into(), &"n1".into(), &true.into()));
-        assert_eq!(json_of(&numbers).unwrap()["measured"][1]["now"], 1.5);
+        assert_eq!(json(&numbers)["measured"][1]["now"], 1.5);
         let end = v1::MetricsEvent { node: String::new(), ..event(What::Ended("Completed".into())) };
-        assert_eq!(json_of(&end).unwrap()["node"], Value::Null);
-        assert!(rows(&v1::MetricsEvent::default()).is_empty() && json_of(&v1::MetricsEvent::default()).is_none());
+        assert!(json(&end)["node"].is_null());
+        assert!(rows(&v1::MetricsEvent::default()).is_empty());
     }
 }

@@ -23,8 +23,8 @@ pub struct Options {
     /// Do not build the binaries first.
     #[arg(long)]
     pub no_build: bool,
-    /// The folder for the agents' state (for `dags`, `launch`, `mpi`, `queue`, `runtime` and `tasks`) [default: in the
-    /// cluster's folder]
+    /// The folder for the agents' state (for `api`, `dags`, `launch`, `mpi`, `queue`, `runtime` and `tasks`) [default: in
+    /// the cluster's folder]
     #[arg(long, value_name = "DIR")]
     pub agents_dir: Option<PathBuf>,
     /// Measure a group of a million tasks, in place of the comparison with HyperQueue (for `tasks`).

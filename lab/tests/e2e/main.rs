@@ -238,6 +238,7 @@ fn main() -> ExitCode {
         opens::trials(),
         operators::trials(),
         revocation::trials(),
+        rest_streams::trials(),
         roles::trials(),
         access_table::trials(),
         access_tokens::trials(),

@@ -4,7 +4,6 @@ use super::value::{age_text, value_text};
 use crate::output::TableSize;
 use crate::table::{Fit, Table};
 use lattice_api::v1;
-use serde_json::{Value, json};
 
 /// The columns with their headings.
 const COLUMNS: &[(&str, &str)] = &[
@@ -61,17 +60,6 @@ pub fn notes(nodes: &[v1::NodeUsage]) -> Vec<String> {
     notes
 }
 
-pub fn json(node: &v1::NodeUsage) -> Value {
-    let one = |one: &v1::Measured| json!({"name": one.name, "unit": one.unit, "source": one.source, "now": one.now});
-    let gpus = node.gpus.iter().map(|gpu| {
-        let error = (!gpu.error.is_empty()).then_some(&gpu.error);
-        let measured: Vec<Value> = gpu.measured.iter().map(one).collect();
-        let age_ms = error.is_none().then_some(node.gpus_age_ms);
-        json!({"id": gpu.id, "model": gpu.model, "error": error, "age_ms": age_ms, "measured": measured, "throttled": gpu.throttled})
-    });
-    gpus.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,13 +85,11 @@ n1    GPU-2  —       —       —     —      —            —      —   
 ";
         assert_eq!(table(&[node.clone(), unreachable.clone()], TableSize::default()), want);
         assert_eq!(
-            notes(&[node.clone(), unreachable]),
+            notes(&[node, unreachable]),
             ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not report its GPUs: no answer"]
         );
         assert_eq!(notes(&[v1::NodeUsage::default()]), ["the allocation has no GPUs"]);
         let unreachable = v1::NodeUsage { error: "gone".into(), ..Default::default() };
         assert!(notes(&[unreachable, v1::NodeUsage::default()]).is_empty(), "who was not reached may have some");
-        let json = json(&node);
-        assert_eq!((&json[0]["measured"][0]["now"], &json[1]["error"]), (&0.92.into(), &"NVML: lost".into()));
     }
 }
