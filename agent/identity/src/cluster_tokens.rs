@@ -75,7 +75,8 @@ impl ClusterTokens {
                 Err(_) => return Err(Refused::Unavailable("the quorum does not answer in time".to_owned())),
             },
         };
-        check(&record.ok_or(Refused::Revoked)?, token, now)
+        let record = record.ok_or(Refused::Revoked)?;
+        check(&record, token, now)
     }
 
     /// `None`: the quorum has to be asked. `Some(None)`: there is no such token.

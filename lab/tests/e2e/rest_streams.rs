@@ -390,8 +390,7 @@ fn slow_reader(w: &World) {
     let before = resident_mib();
     // These connect, and then take nothing until the program has ended.
     let path = format!("/api/v1/allocations/{id}/logs?follow=true");
-    let readers: Vec<Follower> =
-        (0..4).map(|n| Follower::begin(w, &client, &format!("slow-{n}"), &path, &["--pause", "30"])).collect();
+    let readers: Vec<Follower> = (0..4).map(|n| Follower::begin(w, &client, &format!("slow-{n}"), &path, &["--pause", "30"])).collect();
     let until = Instant::now() + Duration::from_secs(15);
     let mut most = before;
     while Instant::now() < until {

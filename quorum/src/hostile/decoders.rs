@@ -110,11 +110,7 @@ fn requests() -> Decoder {
             found(Err("no series".into())),
             Request::from(Action::StepScaling(ScalingStep { service: allocation.id, lease_token: 3, step: more })),
             Request::EndedWork { after: 3, limit: 9 },
-            Request::from(Action::Account {
-                until: AccountedUntil { store: allocation.id.0, sequence: 7 },
-                node: node(1),
-                lease_token: 3,
-            }),
+            Request::from(Action::Account { until: AccountedUntil { store: allocation.id.0, sequence: 7 }, node: node(1), lease_token: 3 }),
             Request::GetTasks { id: allocation.id, which: WhichTasks::Ranges { most: 3 } },
             Request::AsOperator { proof: vouched, request: Box::new(Request::ListRoles) },
             Request::from(Action::RevokeToken { id: TokenId(7), by: allocation.owner.clone(), as_operator: false }),

@@ -84,10 +84,7 @@ n1    GPU-1  92.0 %  —       —     640 W  —            —      5.0 J   �
 n1    GPU-2  —       —       —     —      —            —      —       —    —             —       —
 ";
         assert_eq!(table(&[node.clone(), unreachable.clone()], TableSize::default()), want);
-        assert_eq!(
-            notes(&[node, unreachable]),
-            ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not report its GPUs: no answer"]
-        );
+        assert_eq!(notes(&[node, unreachable]), ["GPU-2 of n1 has no numbers: NVML: lost", "n2 does not report its GPUs: no answer"]);
         assert_eq!(notes(&[v1::NodeUsage::default()]), ["the allocation has no GPUs"]);
         let unreachable = v1::NodeUsage { error: "gone".into(), ..Default::default() };
         assert!(notes(&[unreachable, v1::NodeUsage::default()]).is_empty(), "who was not reached may have some");
