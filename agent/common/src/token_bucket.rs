@@ -39,7 +39,7 @@ impl TokenBucket {
     /// Takes a token. The error is how long it takes until there is one.
     pub fn take(&mut self, rate: Rate, now: Instant) -> Result<(), Duration> {
         let missing = self.full_at.saturating_duration_since(now);
-        let most = rate.interval * (rate.burst - 1);
+        let most = rate.interval * rate.burst.saturating_sub(1);
         if missing > most {
             return Err(missing - most);
         }

@@ -44,7 +44,8 @@ pub(super) struct Accounts {
 
 impl Accounts {
     fn new(lookup: Lookup) -> Self {
-        Self { lookup, patience: LOOKUP_TIMEOUT, remembered: Mutex::default(), names: Mutex::default(), places: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+        let (remembered, names, places) = (Mutex::default(), Mutex::default(), Arc::new(Semaphore::new(LOOKUPS_MAX)));
+        Self { lookup, patience: LOOKUP_TIMEOUT, remembered, names, places }
     }
 
     /// The account of a process with this `uid` and `gid`.
@@ -81,8 +82,8 @@ impl Accounts {
         }
         let found = self.ask(format!("account {name:?}"), move || account_by_name(&asked)).await?;
         let numbers = found.ok_or_else(|| {
-            let text = format!("no account {name:?} is known on this machine\nhint: use the API of another one, or ask for an account here");
-            Status::permission_denied(text)
+            let hint = "use the API of another one, or ask for an account here";
+            Status::permission_denied(format!("no account {name:?} is known on this machine\nhint: {hint}"))
         })?;
         self.names.lock().put(name.to_owned(), numbers, Instant::now());
         Ok(numbers)
@@ -164,7 +165,8 @@ fn account_by_name(name: &str) -> Result<Option<(u32, u32)>, Status> {
     if name.is_empty() || name.contains('\0') {
         return Ok(None);
     }
-    let user = found(User::from_name(name)).map_err(|e| Status::unavailable(format!("account {name:?} in this machine's accounts (NSS): {e}")))?;
+    let unanswered = |e: Errno| Status::unavailable(format!("account {name:?} in this machine's accounts (NSS): {e}"));
+    let user = found(User::from_name(name)).map_err(unanswered)?;
     Ok(user.map(|user| (user.uid.as_raw(), user.gid.as_raw())))
 }
 

@@ -234,8 +234,8 @@ mod tests {
     fn a_caller_learns_how_it_proved_who_it_is() {
         assert_eq!(authentication(None), v1::Authentication { kind: "socket".to_owned(), ..Default::default() });
         let by = |proof: Authentication| {
-            let peer =
-                NetworkPeer { principal: principal("alice", 7, &[]), scopes: Scopes::all(), authentication: proof, expires_at: Timestamp(5) };
+            let principal = principal("alice", 7, &[]);
+            let peer = NetworkPeer { principal, scopes: Scopes::all(), authentication: proof, expires_at: Timestamp(5) };
             authentication(Some(&peer))
         };
         let token = by(Authentication::Token { id: TokenId(0xab), name: "ci".to_owned() });
