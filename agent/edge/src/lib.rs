@@ -12,6 +12,7 @@
 //! | one per connection, at most `api.limits.connections` | with the connection; idle ones after a minute | |
 //! | one per request of an HTTP/2 connection, at most 128 of one connection | with the answer | |
 //! | one that reads changed certificates | when the agent stops | |
+//! | one that reports why the identity provider's tokens cannot be checked | when the agent stops | |
 //! | one that writes the access log, if there is one (a blocking thread) | when all connections have ended | lines 1024; more are counted |
 
 #![forbid(unsafe_code)]

@@ -22,6 +22,7 @@ use lattice_rest::Grpc;
 use lattice_service::Services;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -40,6 +41,11 @@ pub enum EdgeError {
     #[error("the certificate of the API on the network")]
     Certificate(#[from] TlsError),
 }
+
+/// The subject of the node's problem while tokens of the identity provider cannot be checked.
+const PROVIDER_PROBLEM: &str = "identity provider";
+/// How often that is examined.
+const PROVIDER_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the server needs of the agent.
 pub struct Parts {
@@ -81,6 +87,7 @@ impl Bound {
     pub fn serve(self, parts: Parts, stop: CancellationToken, cut: CancellationToken) -> BoxFuture<'static, ()> {
         let Self { listener, tls, settings } = self;
         let Parts { services, identities, session, problems, cluster, counts, tasks } = parts;
+        tasks.spawn(report_provider(identities.clone(), problems.clone(), stop.clone()));
         tasks.spawn(tls.clone().keep_current(problems.clone(), stop.clone()));
         let log = if settings.access_log.as_os_str().is_empty() {
             AccessLog::none()
@@ -101,5 +108,18 @@ impl Bound {
         };
         let places = Places::new(limits.connections as usize, limits.connections_per_address as usize);
         Connections::new(gate, tls, places, counts, stop, cut).serve(listener).boxed()
+    }
+}
+
+/// Shows in `lattice node status` why tokens of the provider cannot be checked, until `stop`.
+async fn report_provider(identities: Identities, problems: NodeProblems, stop: CancellationToken) {
+    loop {
+        match identities.problem() {
+            Some(why) => problems.set(PROVIDER_PROBLEM, why),
+            None => problems.clear(PROVIDER_PROBLEM),
+        }
+        if stop.run_until_cancelled(tokio::time::sleep(PROVIDER_CHECK_INTERVAL)).await.is_none() {
+            return;
+        }
     }
 }
