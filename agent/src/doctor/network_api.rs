@@ -20,7 +20,8 @@ pub fn served(config: &AgentConfig) -> Option<Look> {
     let Some(left) = certificate.left() else {
         return Some((Health::Missing, format!("its certificate has ended, and clients refuse it; {remedy}")));
     };
-    let (whose, at) = (if config.api.tls_cert.as_os_str().is_empty() { "the agent's own" } else { "its own" }, format!("https://{address}"));
+    let whose = if config.api.tls_cert.as_os_str().is_empty() { "the agent's own" } else { "its own" };
+    let at = format!("https://{address}");
     Some(match TcpListener::bind(address) {
         Ok(_) => (Health::Ok, format!("{at} can be served; {whose} certificate holds for {left} more")),
         Err(error) if error.kind() == ErrorKind::AddrInUse => {

@@ -12,7 +12,7 @@ pub const OPERATORS: Manual = Manual { folder: "how-to/operators", plans: "pages
 /// The page's node, and the cluster's.
 const NODE: (&str, &str) = ("n7", "n4");
 
-const PAGES: [(&str, Plan); 41] = [
+const PAGES: [(&str, Plan); 42] = [
     (
         "add-nodes",
         Plan::Run(Page {
@@ -183,6 +183,7 @@ const PAGES: [(&str, Plan); 41] = [
     ),
     ("rights-of-work", Plan::NoCommands),
     ("scratch-and-mounts", Plan::NoCommands),
+    ("serve-the-api", Plan::CannotRun("its agents serve no network; network_api tests it")),
     (
         "silent-nodes",
         Plan::Run(Page {
