@@ -73,7 +73,7 @@ mod tests {
 
     fn headers(origins: &[&'static str]) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        for origin in origins {
+        for &origin in origins {
             headers.append(ORIGIN, HeaderValue::from_static(origin));
         }
         headers
