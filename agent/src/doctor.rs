@@ -1,6 +1,7 @@
 //! `lattice doctor`: what this machine can do for Lattice. It tries things rather than guesses.
 
 mod health;
+mod network_api;
 mod telemetry;
 mod tried;
 
@@ -111,6 +112,9 @@ pub fn examine(config: &AgentConfig) -> Vec<Finding> {
     }
     if let Some((health, text)) = telemetry::pushed(config) {
         add("metrics store", health, text);
+    }
+    if let Some((health, text)) = network_api::served(config) {
+        add("network API", health, text);
     }
     mpi(config, &mut add);
     network(config, &mut add);

@@ -15,7 +15,7 @@
 //!   retention
 //!   audit: what audited work opens and connects to, from the kernel's buffer
 //!   traces: that, and every measurement of work in debug mode, on their way into the log store
-//!   service (lattice.v1 on the agent's socket)
+//!   service (lattice.v1 on the agent's socket), edge (the same and REST on the network), identity (whom tokens identify)
 //! ```
 //!
 //! Every queue is bounded; a latest value is in a `watch`. Each task is in one of two groups, or

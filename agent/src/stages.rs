@@ -12,6 +12,7 @@ mod base;
 mod configured;
 mod connections;
 mod machine;
+mod network_api;
 mod opened;
 mod saved_state;
 mod serving;

@@ -76,8 +76,18 @@ pub struct Node {
     /// Its address for metrics.
     #[serde(default)]
     pub metrics: String,
+    /// The address of its API on the network, if it serves one.
+    #[serde(default)]
+    pub api: String,
     /// The process.
     pub daemon: Daemon,
+}
+
+impl Node {
+    /// The URL of its API on the network. `DIR/ca/ca.crt` has issued the certificate there.
+    pub fn api_url(&self) -> String {
+        format!("https://{}", self.api)
+    }
 }
 
 /// How a daemon is started, and its present process.

@@ -59,7 +59,9 @@ pub fn agent(cluster: &Cluster, node: &Node, options: &Options, cgroup_root: &st
     let in_dir = |lines: &str| lines.replace("{dir}", &cluster.dir.to_string_lossy());
     let run = cluster.run_dir.join(&node.id);
     let mut text = agent_alone(cluster, node, options, cgroup_root);
+    let api = if options.network_api { format!("api: {{listen: {:?}}}\n", node.api) } else { String::new() };
     for snippet in [
+        api,
         telemetry(&node.metrics) + &in_dir(&options.telemetry_lines),
         in_dir(&options.log_lines),
         in_dir(&options.agent_lines).replace("{run}", &run.to_string_lossy()),

@@ -136,6 +136,9 @@ struct Up {
     /// Simulated GPUs on each node: device files without a driver (needs root)
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=i64::from(gpus::NODE_MAX)))]
     gpus: u32,
+    /// Let the agents serve the API on the network too: `api` of each node in DIR/cluster.json
+    #[arg(long)]
+    network_api: bool,
 }
 
 #[derive(Subcommand)]
@@ -480,6 +483,7 @@ fn start(up: Up) -> Result<()> {
         netns: up.netns,
         clocks: up.clocks,
         simulated_gpus: up.gpus,
+        network_api: up.network_api,
         ..up::Options::new(up.nodes, up.quorum, &up.dir)
     };
     let began = std::time::Instant::now();

@@ -59,6 +59,8 @@ pub struct Options {
     pub certificate_seconds: u64,
     /// Simulated GPUs on each node, at most 16: device files without a driver, two islands. Needs root.
     pub simulated_gpus: u32,
+    /// Whether every agent serves the API on the network too, at [`crate::cluster::Node::api`].
+    pub network_api: bool,
     /// The agents' settings of logs, as YAML; without them, a log store in the lab's directory. `{dir}` as above.
     pub log_lines: String,
     /// Further settings of every agent, as YAML; they win over all others. `{dir}` is the cluster's folder, `{run}` the
@@ -108,6 +110,7 @@ impl Options {
             raft_heartbeat_ms: 50,
             raft_election_ms: 300,
             simulated_gpus: 0,
+            network_api: false,
             log_lines: String::new(),
             agent_lines: String::new(),
             telemetry_lines: String::new(),

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 type Probe = (&'static str, fn(&str) -> BTreeSet<String>);
 
 /// Tables of settings: the page, the heading above the table (empty: before the first heading), and the probe.
-const TABLES: [(&str, &str, Probe); 29] = [
+const TABLES: [(&str, &str, Probe); 31] = [
     ("agent-yaml", "", (r#"{"?":0}"#, fields::<AgentConfig>)),
     ("agent-yaml", "tls", (r#"{"tls":{"?":0}}"#, fields::<AgentConfig>)),
     ("agent-yaml", "mesh", (r#"{"mesh":{"?":0}}"#, fields::<AgentConfig>)),
@@ -29,6 +29,8 @@ const TABLES: [(&str, &str, Probe); 29] = [
     ("agent-yaml", "fabric_manager", (r#"{"fabric_manager":{"?":0}}"#, fields::<AgentConfig>)),
     ("agent-yaml", "measuring", (r#"{"measuring":{"?":0}}"#, fields::<AgentConfig>)),
     ("agent-yaml-sections", "gossip.timers", (r#"{"gossip":{"timers":{"?":0}}}"#, fields::<AgentConfig>)),
+    ("agent-yaml-sections", "api", (r#"{"api":{"?":0}}"#, fields::<AgentConfig>)),
+    ("agent-yaml-sections", "api.limits", (r#"{"api":{"limits":{"?":0}}}"#, fields::<AgentConfig>)),
     ("agent-yaml-sections", "api.oidc", (r#"{"api":{"oidc":{"?":0}}}"#, fields::<AgentConfig>)),
     ("agent-yaml-sections", "simulated_gpus", (r#"{"simulated_gpus":[{"?":0}]}"#, fields::<AgentConfig>)),
     ("agent-yaml-sections", "checkpoint", (r#"{"checkpoint":{"?":0}}"#, fields::<AgentConfig>)),

@@ -97,7 +97,15 @@ fn lay_out(options: &Options, binaries: &Binaries) -> Result<Cluster> {
         }
         let mut address = || ports.take().map(|port| format!("{}:{port}", host.address));
         let daemon = daemon(&id, binaries.agent(), &dir.join("agent.yaml"), dir.join("log"), &host);
-        cluster.nodes.push(Node { id, socket: run.join("agent.sock"), mesh: address()?, gossip: address()?, metrics: address()?, daemon });
+        cluster.nodes.push(Node {
+            id,
+            socket: run.join("agent.sock"),
+            mesh: address()?,
+            gossip: address()?,
+            metrics: address()?,
+            api: address()?,
+            daemon,
+        });
     }
     cluster.save()?;
     small_disks(&mut cluster, options)?;

@@ -54,7 +54,7 @@ const ALLOWED: &[(&str, &str)] = &[
         "model node scheduler gossip runtime api telemetry ledger pki quorum-client agent-common mesh membership machine output registry placing launch agent-checkpoint observe meshd accounting",
     ),
     ("rest", "model api cli-syntax"),
-    ("edge", "model api telemetry pki agent-common identity rest service"),
+    ("edge", "model telemetry pki agent-common identity rest service"),
     (
         "agent",
         "model node gossip runtime objects telemetry ebpf pki quorum-client quorum agent-common mesh membership machine output registry placing launch agent-checkpoint observe allocation meshd service scaling identity accounting edge",

@@ -18,7 +18,7 @@ pub mod work;
 
 use crate::file_system;
 use accounting::AccountingSettings;
-use api::ApiSettings;
+use api::{ApiSettings, ApiSettingsError};
 use cgroup::CgroupSettings;
 use checkpoint::{CHECKPOINT_STORE, CheckpointSettings, CheckpointSettingsError, NoCheckpoints};
 use conformance::{ConformanceSettings, ConformanceSettingsError};
@@ -201,6 +201,10 @@ pub enum AgentConfigError {
     #[error(transparent)]
     Setting(#[from] SettingError),
     #[error(transparent)]
+    Api(#[from] ApiSettingsError),
+    #[error("api.listen: only an agent with the role api serves the API on the network: add it to `roles`, or unset api.listen")]
+    ApiWithoutRole,
+    #[error(transparent)]
     Gossip(#[from] GossipSettingsError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointSettingsError),
@@ -246,6 +250,10 @@ impl AgentConfig {
         if !self.simulated_gpus.is_empty() && !self.work.allow_root {
             return Err(AgentConfigError::SimulatedGpus);
         }
+        if self.api.address().is_some() && !self.has(Role::Api) {
+            return Err(AgentConfigError::ApiWithoutRole);
+        }
+        self.api.validate()?;
         self.mesh.validate()?;
         self.gossip.validate()?;
         self.work.validate()?;
@@ -356,6 +364,8 @@ mod tests {
             ("relay_max: 1001", "relay_max: 1001 "),
             ("work: {grace_seconds: 3601}", "work.grace_seconds: "),
             ("work: {attach_max_concurrent: 0}", "work.attach_max_concurrent: "),
+            ("roles: []\napi: {listen: \"10.0.0.1:3\"}", "api.listen: only an agent with the role api "),
+            ("api: {limits: {burst: 0}}", "api.limits.burst: "),
             ("cgroup: {pids_max: 63}", "cgroup.pids_max: "),
             ("cgroup: {io_max: [{device: /dev/a, read_bytes_per_second: 0}]}", "cgroup.io_max: "),
             ("launch: {fanout: 1}", "launch.fanout: "),

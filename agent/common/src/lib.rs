@@ -14,4 +14,5 @@ pub mod readiness;
 pub mod session_state;
 pub mod setup;
 pub mod tasks;
+pub mod token_bucket;
 pub mod user_quota;

@@ -25,29 +25,68 @@ const LOOKUPS_MAX: usize = 8;
 /// The accounts of this machine.
 pub(super) static ACCOUNTS: LazyLock<Accounts> = LazyLock::new(|| Accounts::new(account));
 
+/// The account of this machine with this name, with its groups. root is refused: nobody is root by a name.
+pub async fn account_named(name: &str) -> Result<Principal, Status> {
+    ACCOUNTS.named(name).await
+}
+
 type Lookup = fn(u32, u32) -> Result<Principal, Status>;
 
 pub(super) struct Accounts {
     lookup: Lookup,
     patience: Duration,
-    remembered: Mutex<Remembered>,
+    /// By uid and gid.
+    remembered: Mutex<Remembered<(u32, u32), Principal>>,
+    /// The uid and the primary group of accounts, by name.
+    names: Mutex<Remembered<String, (u32, u32)>>,
     places: Arc<Semaphore>,
 }
 
 impl Accounts {
     fn new(lookup: Lookup) -> Self {
-        Self { lookup, patience: LOOKUP_TIMEOUT, remembered: Mutex::default(), places: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+        let (remembered, names, places) = (Mutex::default(), Mutex::default(), Arc::new(Semaphore::new(LOOKUPS_MAX)));
+        Self { lookup, patience: LOOKUP_TIMEOUT, remembered, names, places }
     }
 
     /// The account of a process with this `uid` and `gid`.
     pub(super) async fn principal(&self, uid: u32, gid: u32) -> Result<Principal, Status> {
-        if let Some(known) = self.remembered().get(uid, gid, Instant::now()) {
+        if let Some(known) = self.remembered.lock().get(&(uid, gid), Instant::now()) {
             return Ok(known);
         }
         let lookup = self.lookup;
         let principal = self.ask(format!("uid {uid}"), move || lookup(uid, gid)).await?;
-        self.remembered().put(principal.clone(), Instant::now());
+        self.remembered.lock().put((uid, gid), principal.clone(), Instant::now());
         Ok(principal)
+    }
+
+    /// The account with this name. uid 0 is refused under every name.
+    async fn named(&self, name: &str) -> Result<Principal, Status> {
+        let (uid, gid) = self.numbers_of(name).await?;
+        if uid == 0 {
+            return Err(Status::permission_denied("root never comes by a token\nhint: use the socket of an agent, or another account"));
+        }
+        let principal = self.principal(uid, gid).await?;
+        if principal.name != name {
+            let text = format!("account {name:?} is {:?} on this machine\nhint: use a token of {:?}", principal.name, principal.name);
+            return Err(Status::permission_denied(text));
+        }
+        Ok(principal)
+    }
+
+    /// The uid and the primary group of the account with this name.
+    async fn numbers_of(&self, name: &str) -> Result<(u32, u32), Status> {
+        let asked = name.to_owned();
+        let known = self.names.lock().get(&asked, Instant::now());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = self.ask(format!("account {name:?}"), move || account_by_name(&asked)).await?;
+        let numbers = found.ok_or_else(|| {
+            let hint = "use the API of another one, or ask for an account here";
+            Status::permission_denied(format!("no account {name:?} is known on this machine\nhint: {hint}"))
+        })?;
+        self.names.lock().put(name.to_owned(), numbers, Instant::now());
+        Ok(numbers)
     }
 
     /// The account or group with this name, and its number. `me`: the node's name, for the refusal of an unknown one.
@@ -85,29 +124,31 @@ impl Accounts {
             Status::unavailable(text)
         })?
     }
+}
 
-    fn remembered(&self) -> parking_lot::MutexGuard<'_, Remembered> {
-        self.remembered.lock()
+/// What was looked up in the last [`CACHE_TIME`], at most [`USERS_MAX`].
+struct Remembered<K, V>(BTreeMap<K, (Instant, V)>);
+
+impl<K, V> Default for Remembered<K, V> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
     }
 }
 
-#[derive(Default)]
-struct Remembered(BTreeMap<(u32, u32), (Instant, Principal)>);
-
-impl Remembered {
-    fn get(&self, uid: u32, gid: u32, now: Instant) -> Option<Principal> {
-        self.0.get(&(uid, gid)).filter(|(since, _)| now.duration_since(*since) < CACHE_TIME).map(|(_, p)| p.clone())
+impl<K: Ord + Clone, V: Clone> Remembered<K, V> {
+    fn get(&self, key: &K, now: Instant) -> Option<V> {
+        self.0.get(key).filter(|(since, _)| now.duration_since(*since) < CACHE_TIME).map(|(_, value)| value.clone())
     }
 
-    fn put(&mut self, principal: Principal, now: Instant) {
+    fn put(&mut self, key: K, value: V, now: Instant) {
         if self.0.len() >= USERS_MAX {
             self.0.retain(|_, (since, _)| now.duration_since(*since) < CACHE_TIME);
         }
         if self.0.len() >= USERS_MAX {
-            let oldest = self.0.iter().min_by_key(|(_, (since, _))| *since).map(|(key, _)| *key);
+            let oldest = self.0.iter().min_by_key(|(_, (since, _))| *since).map(|(key, _)| key.clone());
             oldest.and_then(|key| self.0.remove(&key));
         }
-        self.0.insert((principal.uid, principal.gid), (now, principal));
+        self.0.insert(key, (now, value));
     }
 }
 
@@ -117,6 +158,16 @@ fn account(uid: u32, gid: u32) -> Result<Principal, Status> {
     let name = CString::new(user.name.as_str()).map_err(|_| Status::unauthenticated("the account's name contains a NUL"))?;
     let groups = getgrouplist(&name, Gid::from_raw(gid)).map_err(|e| Status::internal(format!("the groups of {}: {e}", user.name)))?;
     Ok(Principal { name: user.name, uid, gid, groups: groups.into_iter().map(Gid::as_raw).collect() })
+}
+
+/// The uid and the primary group of the account with this name.
+fn account_by_name(name: &str) -> Result<Option<(u32, u32)>, Status> {
+    if name.is_empty() || name.contains('\0') {
+        return Ok(None);
+    }
+    let unanswered = |e: Errno| Status::unavailable(format!("account {name:?} in this machine's accounts (NSS): {e}"));
+    let user = found(User::from_name(name)).map_err(unanswered)?;
+    Ok(user.map(|user| (user.uid.as_raw(), user.gid.as_raw())))
 }
 
 fn subject(name: &SubjectName) -> Result<Option<Subject>, Status> {
@@ -150,13 +201,13 @@ mod tests {
     fn an_account_is_remembered_for_a_while_and_only_so_many() {
         let (mut remembered, now) = (Remembered::default(), Instant::now());
         for uid in 0..=u32::try_from(USERS_MAX).unwrap() {
-            remembered.put(of(uid), now + Duration::from_millis(u64::from(uid)));
+            remembered.put((uid, uid), of(uid), now + Duration::from_millis(u64::from(uid)));
         }
         assert_eq!(remembered.0.len(), USERS_MAX);
-        assert_eq!(remembered.get(0, 0, now + Duration::from_secs(2)), None, "the oldest went");
-        assert_eq!(remembered.get(1, 1, now + Duration::from_secs(2)), Some(of(1)));
-        assert_eq!(remembered.get(1, 2, now + Duration::from_secs(2)), None, "another group is another caller");
-        assert_eq!(remembered.get(1, 1, now + CACHE_TIME + Duration::from_secs(1)), None);
+        assert_eq!(remembered.get(&(0, 0), now + Duration::from_secs(2)), None, "the oldest went");
+        assert_eq!(remembered.get(&(1, 1), now + Duration::from_secs(2)), Some(of(1)));
+        assert_eq!(remembered.get(&(1, 2), now + Duration::from_secs(2)), None, "another group is another caller");
+        assert_eq!(remembered.get(&(1, 1), now + CACHE_TIME + Duration::from_secs(1)), None);
     }
 
     #[tokio::test]
@@ -185,6 +236,22 @@ mod tests {
         };
         assert_eq!(of("no-such-name-here").await, unknown("account", "passwd"));
         assert_eq!(of("group:no-such-name-here").await, unknown("group", "group"));
+    }
+
+    #[tokio::test]
+    async fn a_name_gets_its_account_with_its_primary_group_and_root_is_refused_under_every_name() {
+        let of = async |name: &str| ACCOUNTS.named(name).await.map_err(|status| (status.code(), status.message().to_owned()));
+        let daemon = User::from_name("daemon").unwrap().expect("an account daemon");
+        let known = of("daemon").await.unwrap();
+        assert_eq!((known.uid, known.gid), (daemon.uid.as_raw(), daemon.gid.as_raw()));
+        assert!(known.groups.contains(&known.gid), "{known:?}");
+        assert_eq!(of("daemon").await.unwrap(), known, "again, from the cache");
+        let denied = tonic::Code::PermissionDenied;
+        assert!(of("root").await.unwrap_err().1.starts_with("root never comes by a token"));
+        for name in ["no-such-name-here", "", "daemon\0"] {
+            let (code, text) = of(name).await.unwrap_err();
+            assert!(code == denied && text.starts_with(&format!("no account {name:?} is known on this machine")), "{text}");
+        }
     }
 
     /// On a runtime of one worker: a lookup on the worker itself would block it for ever.

@@ -57,6 +57,10 @@ pub struct Limits {
     pub log_streams: UserQuota,
     /// Largest number of log streams of one user.
     pub log_streams_max: usize,
+    /// Counts the streams of each caller on the network.
+    pub network_streams: UserQuota,
+    /// Largest number of streams of one account on the network.
+    pub network_streams_max: usize,
 }
 
 /// Past measurements.

@@ -74,7 +74,7 @@ pub(super) async fn attach(
 /// agent vouches for roles.
 async fn check_root_elsewhere(api: &Api, caller: &Caller, target: &Target, node: &NodeId) -> Result<(), Status> {
     if caller.within.is_none() && api.site.vouches {
-        let roles = Roles { root: false, ..api.standing(&caller.principal).await?.roles };
+        let roles = Roles { root: false, ..api.standing(caller).await?.roles };
         if roles.may(&caller.method, roles.relation(&caller.principal, &target.owner, &target.tenant)) {
             return Ok(());
         }

@@ -53,8 +53,8 @@ async fn reader(api: &Api, request: &Request<v1::QueryAuditRequest>) -> Result<O
     let caller = api.caller(request).await?;
     let user = api.user(request).await?;
     let roles = api.standing_of_account(&user).await?.roles;
-    if !api.granted_roles_count() && has_granted_roles(&roles) {
-        return Err(Status::permission_denied(format!("{} has a role; {}", user.name, api.roles_do_not_count())));
+    if let Some(why) = api.why_roles_do_not_count(&caller).filter(|_| has_granted_roles(&roles)) {
+        return Err(Status::permission_denied(format!("{} has a role; {why}", user.name)));
     }
     Ok(match records(&caller, &roles)? {
         Records::All => None,
@@ -172,7 +172,7 @@ mod tests {
     fn caller(within: Option<AllocationId>) -> Caller {
         let principal = Principal { name: "alice".into(), uid: 7, gid: 7, groups: vec![] };
         let method = "AdminService/QueryAudit".to_owned();
-        Caller { principal, within, work_may: WorkMay::AsOwner, private: false, method }
+        Caller { principal, within, network: None, work_may: WorkMay::AsOwner, private: false, method }
     }
 
     fn all_roles() -> [Roles; 3] {

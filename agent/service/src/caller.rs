@@ -1,8 +1,9 @@
-//! The identity of callers: the kernel identifies the process at the other end of the socket.
+//! The identity of callers: the kernel identifies the process at the other end of the socket, a token a caller on the
+//! network.
 
 use super::Api;
 use super::accounts::ACCOUNTS;
-use super::connections::Peer;
+use super::connections::{NetworkPeer, Peer};
 use super::refusal::status;
 use super::requests::Method;
 use lattice_agent_common::clock::now;
@@ -14,16 +15,19 @@ use lattice_pki::operator;
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Proof, Refusal, Request as Ask};
 use std::io;
+use std::sync::Arc;
 use tonic::{Request, Status};
 
-/// A caller on the local socket.
+/// A caller on the local socket or on the network.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The account of the process.
+    /// The account of the process, or of the token.
     pub principal: Principal,
     /// The allocation in whose scope the process is, if any. Such a process never acts as an
     /// operator.
     pub within: Option<AllocationId>,
+    /// How a caller on the network proved who it is; `None`: a process of this machine.
+    pub network: Option<Arc<NetworkPeer>>,
     /// What a process of an allocation may do.
     pub work_may: WorkMay,
     /// Whether the site hides the owners of allocations.
@@ -36,7 +40,7 @@ impl Api {
     /// Identifies the caller of a request.
     pub(super) async fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let peer = request.extensions().get::<Peer>().ok_or_else(|| Status::unauthenticated("the socket does not identify the caller"))?;
-        let (principal, within) = match peer {
+        let (principal, within, network) = match peer {
             Peer::Local(peer) => {
                 let within = match &self.context.machine.slice {
                     Some(slice) => whose_work(peer.credentials.pid(), |pid| {
@@ -45,13 +49,13 @@ impl Api {
                     })?,
                     None => None,
                 };
-                (ACCOUNTS.principal(peer.credentials.uid(), peer.credentials.gid()).await?, within)
+                (ACCOUNTS.principal(peer.credentials.uid(), peer.credentials.gid()).await?, within, None)
             }
-            Peer::Network(peer) => (peer.principal.clone(), None),
+            Peer::Network(peer) => (peer.principal.clone(), None, Some(Arc::clone(peer))),
         };
         // A request without its method is in no row of the table: it acts on the caller's own objects alone.
         let method = request.extensions().get::<Method>().map_or_else(String::new, |method| method.0.clone());
-        Ok(Caller { principal, within, work_may: self.site.work_may, private: self.site.private, method })
+        Ok(Caller { principal, within, network, work_may: self.site.work_may, private: self.site.private, method })
     }
 
     /// The user as whom the caller may act. Work of an allocation may act as its owner unless the
@@ -100,15 +104,14 @@ impl Api {
         if let Some(operator) = self.by_token(&caller, request)? {
             return Ok(operator);
         }
-        let Caller { method, principal, .. } = caller;
-        let standing = self.standing_of_account(&principal).await?;
-        let is_allowed = opens(&standing.roles, &method);
-        if opens(&self.as_it_counts_here(standing).roles, &method) {
-            return Ok(Operator::by_account(principal, method));
+        let standing = self.standing_of_account(&caller.principal).await?;
+        let is_allowed = opens(&standing.roles, &caller.method);
+        if opens(&self.as_it_counts(&caller, standing).roles, &caller.method) {
+            return Ok(Operator::by_account(caller.principal, caller.method));
         }
-        let why =
-            if is_allowed { self.roles_do_not_count() } else { format!("{} shows none, and has no role for {method}", principal.name) };
-        Err(not_operator(why))
+        let left_out = self.why_roles_do_not_count(&caller).filter(|_| is_allowed);
+        let has_none = || format!("{} shows none, and has no role for {}", caller.principal.name, caller.method);
+        Err(not_operator(left_out.unwrap_or_else(has_none)))
     }
 
     /// The caller as an operator by the roles of its account, for a method that its roles open for everybody's objects;
@@ -117,7 +120,7 @@ impl Api {
         if caller.within.is_some() || !self.site.vouches {
             return Ok(None);
         }
-        let roles = Roles { root: false, ..self.standing(&caller.principal).await?.roles };
+        let roles = Roles { root: false, ..self.standing(caller).await?.roles };
         let is_allowed = roles.may(&caller.method, Relation::Foreign);
         Ok(is_allowed.then(|| Operator::by_account(caller.principal.clone(), caller.method.clone())))
     }
@@ -163,15 +166,15 @@ impl Api {
         if self.by_token(&caller, request)?.is_some() || self.is_operator_here(&caller) {
             return Ok(());
         }
-        if self.site.vouches && opens(&self.standing(&caller.principal).await?.roles, &caller.method) {
+        if self.site.vouches && opens(&self.standing(&caller).await?.roles, &caller.method) {
             return Ok(());
         }
         let text = format!("{} is no operator of this node: ask one, or root that acts for everybody", caller.principal.name);
-        Err(Status::permission_denied(text + &self.roles_hint()))
+        Err(Status::permission_denied(text + &self.roles_hint(&caller)))
     }
 
     /// Whether the caller is an operator of this node without a question to the quorum: root that acts for everybody, or
-    /// the user as whom the agent runs; never work of an allocation.
+    /// the user as whom the agent runs; never work of an allocation, and nobody on the network.
     pub(super) fn is_operator_here(&self, caller: &Caller) -> bool {
         // An agent that serves no users does not follow the limits: root of its own machine is root there.
         let root_may = if self.site.vouches { self.cluster.borrow().root_may } else { Some(RootMay::ActForEverybody) };
@@ -186,7 +189,7 @@ fn is_operator(caller: &Caller, root_may: Option<RootMay>) -> bool {
     } else {
         caller.principal.uid == nix::unistd::geteuid().as_raw()
     };
-    caller.within.is_none() && is_one
+    caller.within.is_none() && caller.network.is_none() && is_one
 }
 
 impl Caller {
@@ -236,7 +239,11 @@ fn whose_work(pid: Option<i32>, scope_of: impl Fn(i32) -> io::Result<Option<Allo
 
 #[cfg(test)]
 mod tests {
+    use super::super::connections::Authentication;
     use super::*;
+    use lattice_model::Timestamp;
+    use lattice_model::access::Scopes;
+    use lattice_model::access_token::TokenId;
 
     fn principal(uid: u32) -> Principal {
         Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![] }
@@ -247,7 +254,7 @@ mod tests {
     }
 
     fn caller(uid: u32, within: Option<AllocationId>, work_may: WorkMay) -> Caller {
-        Caller { principal: principal(uid), within, work_may, private: false, method: "AllocationService/Cancel".to_owned() }
+        Caller { principal: principal(uid), within, network: None, work_may, private: false, method: "AllocationService/Cancel".to_owned() }
     }
 
     #[test]
@@ -293,6 +300,14 @@ mod tests {
         assert!(of(0, None, Some(RootMay::ActForEverybody)));
         assert!(!of(0, None, Some(RootMay::ActForItself)) && !of(0, None, None));
         assert!(!of(0, Some(id(1)), Some(RootMay::ActForEverybody)));
+        let peer = NetworkPeer {
+            principal: principal(nix::unistd::geteuid().as_raw()),
+            scopes: Scopes::all(),
+            authentication: Authentication::Token { id: TokenId(1), name: "ci".to_owned() },
+            expires_at: Timestamp(0),
+        };
+        let on_network = Caller { network: Some(Arc::new(peer.clone())), ..caller(peer.principal.uid, None, WorkMay::AsOwner) };
+        assert!(!is_operator(&on_network, Some(RootMay::ActForEverybody)), "whoever it is");
         let stranger = nix::unistd::geteuid().as_raw() + 1;
         assert!(!of(stranger, None, Some(RootMay::ActForEverybody)));
     }

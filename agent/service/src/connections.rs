@@ -84,6 +84,14 @@ impl Peer {
             Self::Network(peer) => (peer.principal.uid, peer.principal.gid),
         }
     }
+
+    /// The caller on the network; `None`: a process of this machine.
+    pub fn network(&self) -> Option<&NetworkPeer> {
+        match self {
+            Self::Local(_) => None,
+            Self::Network(peer) => Some(peer),
+        }
+    }
 }
 
 /// A caller on the network.

@@ -12,6 +12,7 @@ use super::access::recordable;
 use super::accounts::ACCOUNTS;
 use super::api::QUORUM_TIMEOUT;
 use super::refusal::{status, unexpected};
+use lattice_agent_common::token_bucket::{Rate, TokenBucket};
 use lattice_ledger::{Access, AccessKind};
 use lattice_model::access::rule;
 use lattice_quorum_client::QuorumClient;
@@ -26,10 +27,8 @@ use tokio_util::task::TaskTracker;
 use tonic::Status;
 use uuid::Uuid;
 
-/// How many denials of one user may be recorded at once.
-const RECORDS_AT_ONCE_MAX: u32 = 10;
-/// How long it takes until one user may have one more recorded: ten a minute.
-const RECORD_INTERVAL: Duration = Duration::from_secs(6);
+/// How many denials of one user may be recorded: ten at once, and ten a minute.
+const RECORD_RATE: Rate = Rate { interval: Duration::from_secs(6), burst: 10 };
 /// How many users' quotas are remembered.
 const USERS_MAX: usize = 1024;
 /// How many denials wait to be recorded.
@@ -92,10 +91,9 @@ fn detail(method: &str, left_out: u64, refusal: &str) -> String {
 #[derive(Default)]
 struct Quotas(BTreeMap<u32, Quota>);
 
-/// A token bucket.
+/// One user's.
 struct Quota {
-    /// When the bucket is full again.
-    full_at: Instant,
+    bucket: TokenBucket,
     /// Denials since the last record.
     left_out: u64,
 }
@@ -105,11 +103,10 @@ impl Quotas {
     /// `None`: there is no token, and this denial is left out too.
     fn take(&mut self, uid: u32, now: Instant) -> Option<u64> {
         let quota = self.of(uid, now);
-        if quota.full_at.saturating_duration_since(now) > RECORD_INTERVAL * (RECORDS_AT_ONCE_MAX - 1) {
+        if quota.bucket.take(RECORD_RATE, now).is_err() {
             quota.left_out = quota.left_out.saturating_add(1);
             return None;
         }
-        quota.full_at = quota.full_at.max(now) + RECORD_INTERVAL;
         Some(std::mem::take(&mut quota.left_out))
     }
 
@@ -122,13 +119,13 @@ impl Quotas {
     /// The user's quota. If there are too many, the longest unused one is forgotten first.
     fn of(&mut self, uid: u32, now: Instant) -> &mut Quota {
         if self.0.len() >= USERS_MAX && !self.0.contains_key(&uid) {
-            self.0.retain(|_, quota| quota.full_at > now || quota.left_out > 0);
-            let oldest = self.0.iter().min_by_key(|(_, quota)| quota.full_at).map(|(uid, _)| *uid);
+            self.0.retain(|_, quota| quota.bucket.full_at() > now || quota.left_out > 0);
+            let oldest = self.0.iter().min_by_key(|(_, quota)| quota.bucket.full_at()).map(|(uid, _)| *uid);
             if let Some(oldest) = oldest.filter(|_| self.0.len() >= USERS_MAX) {
                 self.0.remove(&oldest);
             }
         }
-        self.0.entry(uid).or_insert(Quota { full_at: now, left_out: 0 })
+        self.0.entry(uid).or_insert_with(|| Quota { bucket: TokenBucket::new(now), left_out: 0 })
     }
 }
 

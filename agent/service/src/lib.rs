@@ -4,7 +4,7 @@
 //!
 //! | task | ends | queues |
 //! |---|---|---|
-//! | [`serve`] | when the agent stops; its connections then have two seconds | |
+//! | [`Services::serve_socket`] | when the agent stops; its connections then have two seconds | |
 //! | one that records denied calls in the audit log, if this agent vouches for users | when the agent stops | denials 64; more are counted |
 //! | one per streaming call; a connection has at most `CALLS_PER_CONNECTION` | with its answer, or with its caller | events 1 to 64 |
 //! | one per node of such a call (`JoinSet`s) | with the call's task | the call's events |
@@ -48,6 +48,7 @@ mod leases;
 mod measurement_reads;
 mod members;
 mod monitoring;
+mod network_callers;
 mod networks;
 mod nodes;
 mod outlooks;
@@ -76,6 +77,7 @@ mod vclusters;
 mod watches;
 mod watching;
 
+pub use accounts::account_named;
 pub use api::{Api, Limits, Past, Site};
 pub use comparing::past;
 pub use connections::{Authentication, LocalPeer, NetworkPeer, Peer};
@@ -100,11 +102,13 @@ use lattice_api::v1::node_service_server::NodeServiceServer;
 use lattice_api::v1::session_service_server::SessionServiceServer;
 use lattice_api::v1::v_cluster_service_server::VClusterServiceServer;
 use lattice_api::v1::watch_service_server::WatchServiceServer;
+use network_callers::NetworkCallers;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 
 /// Binds the socket (mode 0666; callers are identified by their credentials). If no agent answers
 /// there, removes the file at the path first.
@@ -133,35 +137,52 @@ const CALLS_PER_CONNECTION: u32 = 128;
 /// The largest headers of a call, in bytes.
 const HEADER_BYTES_MAX: u32 = 8 << 10;
 
-/// Serves until `stop`, and then until the open calls have ended or `cut` breaks their connections.
-/// `requests` counts the calls, [`denials`] records denied ones, and [`intake`] limits what callers may
-/// send.
-///
-/// Boxed, so that the server is compiled here and not in the crate that awaits it.
-pub fn serve(
-    api: Api,
-    requests: Requests,
-    listener: UnixListener,
-    stop: CancellationToken,
-    cut: CancellationToken,
-) -> BoxFuture<'static, Result<(), tonic::transport::Error>> {
-    let (most, intake) = (MESSAGE_BYTES_MAX, Intake::new());
-    let denials = api.site.vouches.then(|| denials::begin(api.quorum.clone(), &api.tasks, stop.clone()));
-    let requests = requests.with(denials);
-    tonic::transport::Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_concurrent_streams(CALLS_PER_CONNECTION)
-        .http2_max_header_list_size(HEADER_BYTES_MAX)
-        .add_service(intake.bound(requests.count(AllocationServiceServer::new(api.clone()).max_encoding_message_size(most))))
-        .add_service(intake.bound(requests.count(ApplicationServiceServer::new(api.clone()).max_encoding_message_size(most))))
-        .add_service(intake.bound(requests.count(NodeServiceServer::new(api.clone()).max_encoding_message_size(most))))
-        .add_service(intake.bound(requests.count(LeaseServiceServer::new(api.clone()).max_encoding_message_size(most))))
-        .add_service(intake.bound(requests.count(SessionServiceServer::new(api.clone()).max_encoding_message_size(most))))
-        .add_service(intake.bound(requests.count(VClusterServiceServer::new(api.clone()).max_encoding_message_size(most))))
-        .add_service(intake.bound(requests.count(WatchServiceServer::new(api.clone()).max_encoding_message_size(most))))
-        .add_service(intake.bound(requests.count(DagServiceServer::new(api.clone()).max_encoding_message_size(most))))
-        .add_service(intake.bound(requests.count(AdminServiceServer::new(api).max_encoding_message_size(most))))
-        .serve_with_incoming_shutdown(connections::accept(listener, UserQuota::default(), cut), stop.cancelled_owned())
-        .boxed()
+/// The services of `lattice.v1`. The socket, gRPC on the network and REST call these same handlers. Cloneable; all clones
+/// share the limits and the counters.
+#[derive(Clone)]
+pub struct Services(Routes);
+
+impl Services {
+    /// Builds them. `requests` counts the calls, [`denials`] records denied ones until `stop`, and [`intake`] limits what
+    /// callers may send.
+    pub fn new(api: Api, requests: Requests, stop: CancellationToken) -> Self {
+        let (most, intake) = (MESSAGE_BYTES_MAX, Intake::new());
+        let denials = api.site.vouches.then(|| denials::begin(api.quorum.clone(), &api.tasks, stop));
+        let network = NetworkCallers::new(api.limits.network_streams.clone(), api.limits.network_streams_max);
+        let requests = requests.with(denials, network);
+        let routes = Routes::new(intake.bound(requests.count(AllocationServiceServer::new(api.clone()).max_encoding_message_size(most))))
+            .add_service(intake.bound(requests.count(ApplicationServiceServer::new(api.clone()).max_encoding_message_size(most))))
+            .add_service(intake.bound(requests.count(NodeServiceServer::new(api.clone()).max_encoding_message_size(most))))
+            .add_service(intake.bound(requests.count(LeaseServiceServer::new(api.clone()).max_encoding_message_size(most))))
+            .add_service(intake.bound(requests.count(SessionServiceServer::new(api.clone()).max_encoding_message_size(most))))
+            .add_service(intake.bound(requests.count(VClusterServiceServer::new(api.clone()).max_encoding_message_size(most))))
+            .add_service(intake.bound(requests.count(WatchServiceServer::new(api.clone()).max_encoding_message_size(most))))
+            .add_service(intake.bound(requests.count(DagServiceServer::new(api.clone()).max_encoding_message_size(most))))
+            .add_service(intake.bound(requests.count(AdminServiceServer::new(api).max_encoding_message_size(most))));
+        Self(routes.prepare())
+    }
+
+    /// Serves the socket until `stop`, and then until the open calls have ended or `cut` breaks their connections.
+    ///
+    /// Boxed, so that the server is compiled here and not in the crate that awaits it.
+    pub fn serve_socket(
+        self,
+        listener: UnixListener,
+        stop: CancellationToken,
+        cut: CancellationToken,
+    ) -> BoxFuture<'static, Result<(), tonic::transport::Error>> {
+        tonic::transport::Server::builder()
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_concurrent_streams(CALLS_PER_CONNECTION)
+            .http2_max_header_list_size(HEADER_BYTES_MAX)
+            .add_routes(self.0)
+            .serve_with_incoming_shutdown(connections::accept(listener, UserQuota::default(), cut), stop.cancelled_owned())
+            .boxed()
+    }
+
+    /// All services as one: a call's path chooses among them. Each request needs its [`Peer`] in its extensions.
+    pub fn grpc(&self) -> Routes {
+        self.0.clone()
+    }
 }

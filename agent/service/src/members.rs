@@ -43,10 +43,10 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTenantMembersReques
     let caller = api.caller(&request).await?;
     let v1::ListTenantMembersRequest { tenant } = request.into_inner();
     if by_token.is_none() {
-        let roles = api.standing(&caller.principal).await?.roles;
+        let roles = api.standing(&caller).await?.roles;
         if !roles.may(&caller.method, roles.relation_to_tenant(&tenant)) {
             let text = format!("{} is neither an admin of tenant {tenant:?} nor an operator", caller.principal.name);
-            return Err(Status::permission_denied(text + &api.roles_hint()));
+            return Err(Status::permission_denied(text + &api.roles_hint(&caller)));
         }
     }
     let ask = Ask::ListTenantMembers { tenant };

@@ -53,7 +53,7 @@ impl Api {
         if !may_see_all && !may_be_closed(&asked, &cluster) {
             return Ok(Some(asked));
         }
-        let standing = self.standing(&user).await?;
+        let standing = self.standing(&caller).await?;
         if may_see_all && sees_all_by_role(&standing.roles) {
             return Ok(None);
         }
@@ -203,7 +203,7 @@ mod tests {
     fn caller(within: Option<AllocationId>) -> Caller {
         let principal = Principal { name: "alice".into(), uid: 7, gid: 7, groups: vec![] };
         let method = "AdminService/ListServices".to_owned();
-        Caller { principal, within, work_may: WorkMay::AsOwner, private: false, method }
+        Caller { principal, within, network: None, work_may: WorkMay::AsOwner, private: false, method }
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Api {
         if !self.site.vouches {
             return Ok(Viewer::of(caller, Roles::default()));
         }
-        Ok(Viewer::of(caller, self.standing(&caller.principal).await?.roles))
+        Ok(Viewer::of(caller, self.standing(caller).await?.roles))
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
 
     fn caller(uid: u32, within: Option<AllocationId>, private: bool) -> Caller {
         let method = "AllocationService/List".to_owned();
-        Caller { principal: principal(uid), within, work_may: WorkMay::AsOwner, private, method }
+        Caller { principal: principal(uid), within, network: None, work_may: WorkMay::AsOwner, private, method }
     }
 
     fn work() -> Option<AllocationId> {

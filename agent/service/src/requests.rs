@@ -1,8 +1,10 @@
 //! The edge of the API: every call is counted, with its status and how long it took; a denied one is also
-//! noted for the audit log.
+//! noted for the audit log. What the token of a caller on the network does not open is refused here.
 
-use super::connections::Peer;
+use super::connections::{NetworkPeer, Peer};
 use super::denials::Denials;
+use super::network_callers::{Admitted, Expiring, NetworkCallers};
+use lattice_agent_common::clock;
 use lattice_model::access::rule;
 use lattice_telemetry::catalogue::serving as family;
 use lattice_telemetry::histogram::Histogram;
@@ -69,9 +71,9 @@ fn kind_of(method: &str) -> Option<usize> {
 
 impl Requests {
     /// The edge, which counts calls here. `denials`: where denied calls are noted, if this agent
-    /// vouches for its callers.
-    pub(super) fn with(self, denials: Option<Denials>) -> Edge {
-        Edge { requests: self, denials }
+    /// vouches for its callers. `network`: the limits of callers on the network.
+    pub(super) fn with(self, denials: Option<Denials>, network: NetworkCallers) -> Edge {
+        Edge { requests: self, denials, network }
     }
 
     /// `took`: the duration of a call that is not answered by a stream.
@@ -131,12 +133,18 @@ pub(super) struct Method(pub String);
 pub(super) struct Edge {
     requests: Requests,
     denials: Option<Denials>,
+    network: NetworkCallers,
 }
 
 impl Edge {
     /// Wraps the service and counts its calls.
     pub(super) fn count<S>(&self, service: S) -> Counted<S> {
         Counted { service, edge: self.clone() }
+    }
+
+    /// Refuses a call that a caller on the network may not make. `None`: a caller of this machine.
+    fn admit(&self, peer: Option<&NetworkPeer>, method: &str, is_stream: bool) -> Result<Option<Admitted>, Status> {
+        peer.map(|peer| self.network.admit(peer, method, is_stream, clock::now())).transpose()
     }
 
     /// Notes a denial that is in the headers of an answer. `account`: the caller's uid and gid.
@@ -174,21 +182,31 @@ where
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         let method = request.uri().path().trim_start_matches("/lattice.v1.").to_owned();
         request.extensions_mut().insert(Method(method.clone()));
-        let account = request.extensions().get::<Peer>().map(Peer::account);
-        let (began, edge) = (Instant::now(), self.edge.clone());
-        let answer = self.service.call(request);
+        let peer = request.extensions().get::<Peer>();
+        let account = peer.map(Peer::account);
+        let (began, edge, kind) = (Instant::now(), self.edge.clone(), kind_of(&method));
+        let admitted = edge.admit(peer.and_then(Peer::network), &method, kind.is_some());
+        let called = admitted.map(|admitted| (self.service.call(request), admitted));
         Box::pin(async move {
-            let answer = answer.await?;
+            let (answer, admitted) = match called {
+                Ok((answer, admitted)) => (answer.await?, admitted),
+                Err(refused) => (refused.into_http(), None),
+            };
             // An immediate refusal is in the headers; otherwise a stream that begins counts as a
             // success.
             let status = answer.headers().get("grpc-status").map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
             if status == Code::PermissionDenied {
                 edge.denied(account, &method, answer.headers());
             }
-            let kind = kind_of(&method);
             edge.requests.answered(&method, status, kind.is_none().then(|| began.elapsed()));
             Ok(match kind.filter(|_| status == Code::Ok) {
-                Some(kind) => answer.map(|body| Body::new(Holding::new(body, Open::new(&edge.requests, kind)))),
+                Some(kind) => answer.map(|body| {
+                    let body = Body::new(Holding::new(body, Open::new(&edge.requests, kind)));
+                    match admitted {
+                        Some(admitted) => Body::new(Expiring::new(body, admitted)),
+                        None => body,
+                    }
+                }),
                 None => answer,
             })
         })

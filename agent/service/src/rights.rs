@@ -8,14 +8,15 @@
 //! ```
 //!
 //! On a machine without a usable cgroup v2 tree, the agent cannot tell work from the people who submitted it. Roles that
-//! were granted to accounts do not count there, or work would have them.
+//! were granted to accounts do not count there, or work would have them. For a caller on the network they count with the
+//! scope `admin`.
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
 use super::caller::{Caller, confined};
 use super::refusal::{status, unexpected};
 use lattice_agent_common::config::work::WorkMay;
-use lattice_model::access::{Reach, Relation, Roles, RootMay, Standing, rule};
+use lattice_model::access::{Reach, Relation, Roles, RootMay, Scopes, Standing, rule};
 use lattice_model::{Allocation, AllocationId, Dag, DagId, Principal, Timestamp};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::{Code, Status};
@@ -92,28 +93,35 @@ enum LeftOut {
     None,
     /// The quorum did not answer.
     QuorumIsAway,
-    /// This agent cannot tell work from people. Why granted roles do not count, for people.
+    /// Why granted roles do not count for this caller, for people.
     DoNotCount(String),
 }
 
 impl Api {
-    /// What the quorum knows of a user, as it counts here: roles and tenants.
-    pub(super) async fn standing(&self, by: &Principal) -> Result<Standing, Status> {
-        Ok(self.as_it_counts_here(self.standing_of_account(by).await?))
+    /// What the quorum knows of a caller, as it counts for it here: roles and tenants.
+    pub(super) async fn standing(&self, caller: &Caller) -> Result<Standing, Status> {
+        Ok(self.as_it_counts(caller, self.standing_of_account(&caller.principal).await?))
     }
 
-    /// A standing with the roles that count here.
-    pub(super) fn as_it_counts_here(&self, standing: Standing) -> Standing {
-        if self.granted_roles_count() { standing } else { without_granted_roles(standing) }
+    /// A standing with the roles that count for this caller.
+    pub(super) fn as_it_counts(&self, caller: &Caller, standing: Standing) -> Standing {
+        if self.granted_roles_count(caller) { standing } else { without_granted_roles(standing) }
     }
 
-    /// Whether this agent can tell work from people, so that roles of accounts count.
-    pub(super) fn granted_roles_count(&self) -> bool {
-        self.context.machine.slice.is_some()
+    /// Whether roles of the account count for this caller.
+    pub(super) fn granted_roles_count(&self, caller: &Caller) -> bool {
+        self.why_roles_do_not_count(caller).is_none()
     }
 
-    /// Why roles of accounts do not count here, and what to do about it.
-    pub(super) fn roles_do_not_count(&self) -> String {
+    /// Why roles of the account do not count for this caller, and what to do about it; `None`: they count.
+    pub(super) fn why_roles_do_not_count(&self, caller: &Caller) -> Option<String> {
+        match &caller.network {
+            Some(peer) => roles_not_in_scopes(&peer.scopes),
+            None => self.context.machine.slice.is_none().then(|| self.cannot_tell_work()),
+        }
+    }
+
+    fn cannot_tell_work(&self) -> String {
         format!(
             "node {} has no usable cgroup v2 tree, so its agent cannot tell work from people, and roles of accounts do not count there: \
              use an operator's credential, or an agent on a machine with cgroup v2",
@@ -121,9 +129,9 @@ impl Api {
         )
     }
 
-    /// The hint of a refusal for want of a role; empty where roles of accounts count.
-    pub(super) fn roles_hint(&self) -> String {
-        if self.granted_roles_count() { String::new() } else { format!("\nhint: {}", self.roles_do_not_count()) }
+    /// The hint of a refusal for want of a role; empty where roles of the account count.
+    pub(super) fn roles_hint(&self, caller: &Caller) -> String {
+        self.why_roles_do_not_count(caller).map_or_else(String::new, |why| format!("\nhint: {why}"))
     }
 
     /// What the quorum knows of a user, with the roles that do not count here, too.
@@ -156,7 +164,7 @@ impl Api {
             Verdict::Allowed => Ok(()),
             Verdict::Refused(why) => Err(why),
             Verdict::ByRole => {
-                let known = self.known_roles(&caller.principal).await?;
+                let known = self.known_roles(caller).await?;
                 let tenant = known.roles.administered(of.name, of.ended_at);
                 let relation = known.roles.relation(&caller.principal, owner, tenant);
                 if caller.may_by(&known.roles, relation) { Ok(()) } else { Err(known.refusal(caller.not_yours(object, owner))) }
@@ -165,16 +173,16 @@ impl Api {
     }
 
     /// An agent that vouches for nobody knows no roles, but root of its own machine.
-    async fn known_roles(&self, by: &Principal) -> Result<KnownRoles, Status> {
+    async fn known_roles(&self, caller: &Caller) -> Result<KnownRoles, Status> {
+        let by = &caller.principal;
         if !self.site.vouches {
             return Ok(KnownRoles { roles: Roles::of(by, [], RootMay::ActForEverybody), left_out: LeftOut::None });
         }
         match self.standing_of_account(by).await {
             Ok(standing) => {
-                let has_granted = has_granted_roles(&standing.roles);
-                let counts = self.granted_roles_count() || !has_granted;
-                let left_out = if counts { LeftOut::None } else { LeftOut::DoNotCount(self.roles_do_not_count()) };
-                Ok(KnownRoles { roles: self.as_it_counts_here(standing).roles, left_out })
+                let why = self.why_roles_do_not_count(caller).filter(|_| has_granted_roles(&standing.roles));
+                let left_out = why.map_or(LeftOut::None, LeftOut::DoNotCount);
+                Ok(KnownRoles { roles: self.as_it_counts(caller, standing).roles, left_out })
             }
             Err(status) if status.code() == Code::Unavailable => {
                 let root_may = self.cluster.borrow().root_may;
@@ -202,6 +210,12 @@ impl KnownRoles {
 /// Whether any role was granted.
 pub(super) fn has_granted_roles(roles: &Roles) -> bool {
     roles.operator || roles.system_admin || !roles.admin_of.is_empty()
+}
+
+/// Why granted roles do not count for a caller whose token has these scopes.
+fn roles_not_in_scopes(scopes: &Scopes) -> Option<String> {
+    let text = "roles of the account count only with the scope admin: use a token with it, or `lattice login`";
+    (!scopes.open_roles()).then(|| format!("the token has the scope {scopes}, and {text}"))
 }
 
 /// The standing of a caller for whom no granted role counts. A tenant with members that only its role opens is closed to
@@ -233,7 +247,7 @@ mod tests {
     }
 
     fn caller(uid: u32, within: Option<AllocationId>, work_may: WorkMay) -> Caller {
-        Caller { principal: principal(uid), within, work_may, private: false, method: "AllocationService/Cancel".to_owned() }
+        Caller { principal: principal(uid), within, network: None, work_may, private: false, method: "AllocationService/Cancel".to_owned() }
     }
 
     /// `ok`, `roles` or the refusal.
@@ -272,6 +286,13 @@ mod tests {
             assert_eq!(decided(&caller(0, Some(id(1)), work_may), own, 8), "ok");
             assert_eq!(decided(&caller(8, None, work_may), other, 8), "ok", "the owner needs no roles");
         }
+    }
+
+    #[test]
+    fn roles_count_for_a_token_with_the_scope_admin_alone() {
+        assert_eq!(roles_not_in_scopes(&Scopes::all()), None);
+        let why = roles_not_in_scopes(&"read,work".parse().unwrap()).unwrap();
+        assert!(why.starts_with("the token has the scope read,work, and roles of the account count only with the scope admin"), "{why}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::Api;
 use super::accounts::ACCOUNTS;
 use super::api::QUORUM_TIMEOUT;
+use super::connections::{Authentication, NetworkPeer};
 use super::refusal::{status, unexpected};
 use lattice_api::v1;
 use lattice_ledger::Action;
@@ -42,7 +43,7 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListRolesRequest>) -> R
     } else if api.operator_by_token(&request).await?.is_some() {
         Seen { reach: Reach::Everything, roles: Roles::default() }
     } else {
-        let roles = api.standing(&user).await?.roles;
+        let roles = api.standing(&caller).await?.roles;
         Seen { reach: rule(&caller.method).map_or(Reach::Nothing, |rule| roles.reach(rule)), roles }
     };
     match api.quorum.call(&Ask::ListRoles, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
@@ -76,9 +77,26 @@ impl Seen {
 pub(super) async fn who_am_i(api: &Api, request: Request<v1::WhoAmIRequest>) -> Result<v1::WhoAmIResponse, Status> {
     let caller = api.caller(&request).await?;
     api.vouches_for_users()?;
-    let standing = api.standing(&caller.principal).await?;
+    let standing = api.standing(&caller).await?;
     let within = caller.within.map(|id| id.to_string()).unwrap_or_default();
-    Ok(described(caller.principal, standing, within))
+    let authentication = Some(authentication(caller.network.as_deref()));
+    Ok(v1::WhoAmIResponse { authentication, ..described(caller.principal, standing, within) })
+}
+
+/// How a caller proved who it is. `peer`: a caller on the network; `None`: the kernel identified a process.
+fn authentication(peer: Option<&NetworkPeer>) -> v1::Authentication {
+    let Some(peer) = peer else { return v1::Authentication { kind: "socket".to_owned(), ..Default::default() } };
+    let (scopes, expires_at_ms) = (peer.scopes.to_string(), peer.expires_at.0);
+    match &peer.authentication {
+        Authentication::Oidc { issuer, subject } => {
+            let (issuer, subject) = (issuer.clone(), subject.clone());
+            v1::Authentication { kind: "oidc".to_owned(), issuer, subject, token: String::new(), scopes, expires_at_ms }
+        }
+        Authentication::Token { id, .. } => {
+            let token = id.to_string();
+            v1::Authentication { kind: "token".to_owned(), token, scopes, expires_at_ms, ..Default::default() }
+        }
+    }
 }
 
 fn described(account: Principal, standing: Standing, within: String) -> v1::WhoAmIResponse {
@@ -99,6 +117,7 @@ fn described(account: Principal, standing: Standing, within: String) -> v1::WhoA
         default_tenant: default_tenant.unwrap_or_default(),
         within,
         may,
+        authentication: None,
     }
 }
 
@@ -157,6 +176,9 @@ fn to_proto(binding: &RoleBinding) -> v1::RoleBinding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_model::Timestamp;
+    use lattice_model::access::Scopes;
+    use lattice_model::access_token::TokenId;
 
     fn principal(name: &str, uid: u32, groups: &[u32]) -> Principal {
         Principal { name: name.to_owned(), uid, gid: uid, groups: groups.to_vec() }
@@ -206,6 +228,21 @@ mod tests {
         assert_eq!(reach(&work, "AllocationService/Logs"), ("own".to_owned(), false));
         let root = Standing { roles: Roles { root: true, ..Roles::default() }, ..Standing::default() };
         assert_eq!(described(principal("root", 0, &[]), root, String::new()).roles, ["user", "root"]);
+    }
+
+    #[test]
+    fn a_caller_learns_how_it_proved_who_it_is() {
+        assert_eq!(authentication(None), v1::Authentication { kind: "socket".to_owned(), ..Default::default() });
+        let by = |proof: Authentication| {
+            let principal = principal("alice", 7, &[]);
+            let peer = NetworkPeer { principal, scopes: Scopes::all(), authentication: proof, expires_at: Timestamp(5) };
+            authentication(Some(&peer))
+        };
+        let token = by(Authentication::Token { id: TokenId(0xab), name: "ci".to_owned() });
+        assert_eq!((token.kind.as_str(), token.token.as_str(), token.expires_at_ms), ("token", "00000000000000ab", 5));
+        assert_eq!(token.scopes, "read,work,admin");
+        let oidc = by(Authentication::Oidc { issuer: "https://idp".to_owned(), subject: "s1".to_owned() });
+        assert_eq!((oidc.kind.as_str(), oidc.issuer.as_str(), oidc.subject.as_str()), ("oidc", "https://idp", "s1"));
     }
 
     #[test]

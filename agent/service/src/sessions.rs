@@ -133,7 +133,7 @@ mod tests {
         let viewer = |uid, tenant: &str| {
             let principal = Principal { name: format!("u{uid}"), uid, gid: uid, groups: vec![] };
             let method = "SessionService/List".to_owned();
-            let caller = Caller { principal, within: None, work_may: WorkMay::AsOwner, private: true, method };
+            let caller = Caller { principal, within: None, network: None, work_may: WorkMay::AsOwner, private: true, method };
             Viewer::of(&caller, Roles { admin_of: BTreeSet::from([tenant.to_owned()]), ..Roles::default() })
         };
         assert!(sees(&viewer(7, "physics"), &session, &known) && sees(&viewer(8, "chemistry"), &session, &known));

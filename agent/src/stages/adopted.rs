@@ -2,6 +2,7 @@
 
 use super::base::Base;
 use super::connections::Connections;
+use super::network_api::NetworkApi;
 use super::serving::Serving;
 use super::wiring::Channels;
 use crate::audit;
@@ -79,7 +80,7 @@ impl Adopted {
     pub async fn serve(self) -> Serving {
         let Self { base, gpus, connections, channels, context, traces, finds, offering, offer, registration, wipes, reports, .. } = self;
         let Base { config, me, credentials, mut degraded, stop, tasks, state_dir } = base;
-        let Connections { quorum, incoming, revocations, keys, peers, membership, listener, .. } = connections;
+        let Connections { quorum, incoming, revocations, keys, peers, membership, network_api, listener, .. } = connections;
         let Channels { beats, cluster_out, cluster, view, session_out, session, .. } = channels;
         let (received_health, received_health_view) = watch::channel(NodeHealth::Well);
         tasks.spawn(unreported_health::run(
@@ -125,7 +126,8 @@ impl Adopted {
         };
         tasks.spawn(audit::run(Arc::clone(&context), stop.child_token()));
         tasks.spawn(traces.flush(context.work.problems.clone(), stop.child_token()));
-        let counted: Vec<Box<dyn Collect>> = vec![Box::new(rounds), Box::new(scaled), Box::new(requests.clone())];
+        let mut counted: Vec<Box<dyn Collect>> = vec![Box::new(rounds), Box::new(scaled), Box::new(requests.clone())];
+        counted.extend(network_api.as_ref().map(NetworkApi::counts));
         let counted = (self.journal_counts, counted);
         metrics::begin(&config, &context, &membership, &session, counted, &mut degraded, (&tasks, &stop)).await;
         let api = service::Api {
@@ -145,6 +147,8 @@ impl Adopted {
                 measurement_reads: service::MeasurementReads::default(),
                 log_streams: UserQuota::default(),
                 log_streams_max: config.logs.max_concurrent,
+                network_streams: UserQuota::default(),
+                network_streams_max: config.api.limits.streams_per_user as usize,
             },
             past: service::Past { store: past, tail: service::stored_tail(&config) },
             degraded: Arc::new(degraded),
@@ -154,12 +158,15 @@ impl Adopted {
             tasks: tasks.clone(),
         };
         let cut = CancellationToken::new();
-        let serving = tasks.spawn(service::serve(api, requests, listener, stop.child_token(), cut.clone()));
+        let services = service::Services::new(api, requests, stop.child_token());
+        let for_network = (session.clone(), context.work.problems.clone());
+        let network = network_api.map(|api| api.serve(services.clone(), &config.cluster, for_network, (&tasks, &stop, &cut)));
+        let serving = tasks.spawn(services.serve_socket(listener, stop.child_token(), cut.clone()));
         tracing::info!(node = %me, socket = %config.socket.display(), mesh = config.mesh.advertise(), "ready");
         report_ready(&tasks, &context, (session, view), stop.child_token());
         unmap_when_settled(&tasks, stop.clone());
         let (driver, driver_stop) = (self.driver, self.driver_stop);
-        Serving { stop, serving, cut, tasks, driver, driver_stop, context, idle_leases, state_dir }
+        Serving { stop, serving, network, cut, tasks, driver, driver_stop, context, idle_leases, state_dir }
     }
 }
 

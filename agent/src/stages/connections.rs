@@ -1,5 +1,6 @@
 //! The sockets: quorum, mesh, gossip, and the API's.
 
+use super::network_api::NetworkApi;
 use anyhow::Context as _;
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::node_problems::NodeProblems;
@@ -38,6 +39,8 @@ pub struct Connections {
     pub keys: GossipKeys,
     pub peers: Peers,
     pub membership: Membership,
+    /// The API on the network, if this agent serves it.
+    pub network_api: Option<NetworkApi>,
     /// The API's socket.
     pub listener: UnixListener,
 }
@@ -61,8 +64,9 @@ impl Connections {
         let keys = GossipKeys::open(&config.state_dir, gossip_key, problems.clone(), degraded);
         let peers = Peers::open(&config.state_dir);
         let membership = gossip(config, &peers, keys.keyring(), life, tasks, stop.child_token()).await?;
+        let network_api = NetworkApi::open(config, credentials, &quorum).await?;
         let listener = service::bind(&config.socket).with_context(|| format!("socket {}", config.socket.display()))?;
-        Ok(Self { quorum, mesh, incoming, problems, fabric, revocations, keys, peers, membership, listener })
+        Ok(Self { quorum, mesh, incoming, problems, fabric, revocations, keys, peers, membership, network_api, listener })
     }
 }
 

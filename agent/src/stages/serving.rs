@@ -3,6 +3,7 @@
 use crate::journal::{JournalError, StateDir};
 use crate::supervisor;
 use anyhow::{Context as _, bail};
+use futures::future::OptionFuture;
 use lattice_meshd::context::Context;
 use lattice_placing::Leases;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub struct Serving {
     pub(super) stop: CancellationToken,
     /// The API.
     pub(super) serving: tokio::task::JoinHandle<Result<(), transport::Error>>,
+    /// The API on the network, if this agent serves it.
+    pub(super) network: Option<tokio::task::JoinHandle<()>>,
     /// Cuts the connections to the API.
     pub(super) cut: CancellationToken,
     pub(super) tasks: TaskTracker,
@@ -36,7 +39,7 @@ impl Serving {
     /// and the session, the mesh, the driver, and the tasks of work and requests, in this order:
     /// first whoever would pass on that another task has ended.
     pub async fn until_stopped(self) -> anyhow::Result<()> {
-        let Self { stop, serving, cut, tasks, driver, driver_stop, context, idle_leases, state_dir } = self;
+        let Self { stop, serving, network, cut, tasks, driver, driver_stop, context, idle_leases, state_dir } = self;
         let driver_over = tokio::task::spawn_blocking(move || driver.join());
         tokio::pin!(driver_over);
         let early = tokio::select! {
@@ -45,7 +48,8 @@ impl Serving {
         };
         stop.cancel();
         supervisor::stopping();
-        let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
+        let served = async { (serving.await, OptionFuture::from(network).await) };
+        let _ = tokio::time::timeout(Duration::from_secs(2), served).await;
         cut.cancel();
         tasks.close();
         let _ = tokio::time::timeout(Duration::from_secs(3), tasks.wait()).await;

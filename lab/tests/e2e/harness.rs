@@ -321,6 +321,17 @@ impl World {
         Cluster::load(&self.dir).unwrap()
     }
 
+    /// The URL of a node's API on the network, for groups whose options set `network_api`.
+    pub fn api_url(&self, node: &str) -> String {
+        let cluster = self.cluster();
+        cluster.nodes.iter().find(|known| known.id == node).unwrap_or_else(|| panic!("there is no {node} here")).api_url()
+    }
+
+    /// The certificate of the cluster's authority, which issued those of its APIs.
+    pub fn ca(&self) -> PathBuf {
+        self.dir.join("ca/ca.crt")
+    }
+
     /// Repairs what the last test broke or left.
     fn make_ready(&self) -> anyhow::Result<()> {
         faults::heal(&self.dir, Duration::from_secs(20))?;

@@ -163,6 +163,7 @@ fn main() -> ExitCode {
         hooks::trials(),
         probe::trials(),
         network::trials(),
+        network_api::trials(),
         fabric::trials(),
         services::trials(),
         refusal::trials(),

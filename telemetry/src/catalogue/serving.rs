@@ -3,6 +3,7 @@
 use super::family::families;
 
 const API: &str = "the API on the agent's socket";
+const NETWORK: &str = "the API on the network";
 const SCHEDULER: &str = "the scheduler, for queues whose lease this agent has";
 const SCALING: &str = "the loop that scales services, for queues whose lease this agent has";
 
@@ -15,6 +16,12 @@ families! {
         "From a call to its answer, for calls that are not answered by a stream.";
     API_STREAMS = Gauge "lattice_api_active_streams", Count, ["stream_type"], Agent, API,
         "Streams that are open.";
+    NETWORK_CONNECTIONS = Gauge "lattice_api_network_connections", Count, [], Agent, NETWORK,
+        "Connections that are open.";
+    API_RATE_LIMITED = Counter "lattice_api_rate_limited_total", Count, ["kind"], Agent, NETWORK,
+        "What a limit refused: connections, failures (requests of an address that presented too many wrong tokens), requests, submissions.";
+    API_AUTHENTICATIONS = Counter "lattice_api_authentications_total", Count, ["kind", "result"], Agent, NETWORK,
+        "Answers to the question who calls, by kind of token (oidc, token, none) and result: ok, or why the token was refused.";
     CYCLE_SECONDS = Histogram "lattice_scheduling_cycle_duration_seconds", Seconds, [], Agent, SCHEDULER,
         "One round over all queues that are served here, with the quorum's answers to its claims.";
     PLAN_FAILURES = Counter "lattice_scheduling_plan_failures_total", Count, [], Agent, "the scheduler, and submissions with a claim",

@@ -23,6 +23,12 @@ pub struct Validity {
 }
 
 impl Validity {
+    /// That of a certificate of any authority.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, CallerError> {
+        let (_, leaf) = X509Certificate::from_der(certificate).map_err(|_| CallerError::Unreadable)?;
+        Ok(Self { from: leaf.validity().not_before.timestamp(), until: leaf.validity().not_after.timestamp() })
+    }
+
     /// Its total length.
     pub fn life(self) -> Duration {
         Duration::from_secs(u64::try_from(self.until - self.from).unwrap_or_default())
@@ -84,8 +90,7 @@ impl Material {
         }
         let key = PrivateKeyDer::from_pem_slice(pem.key.as_bytes()).map_err(|e| bad("key", e.to_string()))?;
         let own = Caller::from_certificates(&chain)?;
-        let (_, leaf) = X509Certificate::from_der(&chain[0]).map_err(|_| CallerError::Unreadable)?;
-        let valid = Validity { from: leaf.validity().not_before.timestamp(), until: leaf.validity().not_after.timestamp() };
+        let valid = Validity::of(&chain[0])?;
         let roots = Arc::new(roots);
         let grpc_server = Arc::new(server(&roots, &chain, &key, H2)?);
         let grpc_client = Arc::new(client(&roots, &chain, &key, H2)?);

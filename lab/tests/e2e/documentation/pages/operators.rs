@@ -184,6 +184,7 @@ const PAGES: [(&str, Plan); 42] = [
     ),
     ("rights-of-work", Plan::NoCommands),
     ("scratch-and-mounts", Plan::NoCommands),
+    ("serve-the-api", Plan::CannotRun("its agents serve no network; network_api tests it")),
     (
         "silent-nodes",
         Plan::Run(Page {

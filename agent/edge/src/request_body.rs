@@ -1,0 +1,79 @@
+//! The body of a REST request, which must arrive in time. How long it may be, the handlers' extractors limit. (Messages
+//! of gRPC are limited where they are decoded.)
+
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Sleep, sleep};
+
+/// Largest body of a REST request, in bytes: the largest DAG fits.
+pub(super) const REST_BODY_BYTES_MAX: usize = 2 << 20;
+/// How long it may take to arrive.
+const BODY_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// A body with a time limit.
+pub(super) struct RequestBody<B> {
+    body: B,
+    until: Pin<Box<Sleep>>,
+}
+
+impl<B> RequestBody<B> {
+    pub(super) fn new(body: B) -> Self {
+        Self { body, until: Box::pin(sleep(BODY_TIME_MAX)) }
+    }
+}
+
+impl<B> Body for RequestBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other))),
+            Poll::Pending => {
+                let late = || io::Error::new(io::ErrorKind::TimedOut, "the request's body did not arrive in time");
+                self.until.as_mut().poll(cx).map(|()| Some(Err(late())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+    use std::future::poll_fn;
+
+    /// A body that never comes.
+    struct Silent;
+
+    impl Body for Silent {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_arrive_is_given_up() {
+        let mut body = RequestBody { body: Silent, until: Box::pin(sleep(Duration::from_millis(5))) };
+        let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await.unwrap();
+        assert_eq!(frame.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}

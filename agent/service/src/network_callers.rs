@@ -1,0 +1,184 @@
+//! Callers on the network: which methods their tokens open, how many streams one account may have, and that a stream ends
+//! when its token expires.
+
+use super::connections::NetworkPeer;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use lattice_agent_common::user_quota::{UserQuota, UserSlot};
+use lattice_model::Timestamp;
+use lattice_model::access::{Rule, Scope, Scopes, rule};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Sleep, sleep};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::{Bytes, http};
+
+/// The limits of callers on the network. Cloneable; all clones share the counts.
+#[derive(Clone)]
+pub(super) struct NetworkCallers {
+    streams: UserQuota,
+    streams_max: usize,
+}
+
+/// What a call holds until its answer has ended.
+pub(super) struct Admitted {
+    /// The stream's place in the account's limit.
+    slot: Option<UserSlot>,
+    /// How long the token is still valid.
+    left: Duration,
+}
+
+impl NetworkCallers {
+    /// `streams` counts the streams of each account, of which it may have `streams_max`.
+    pub(super) fn new(streams: UserQuota, streams_max: usize) -> Self {
+        Self { streams, streams_max }
+    }
+
+    /// Refuses a call that the caller's token does not open, and a stream too many.
+    pub(super) fn admit(&self, peer: &NetworkPeer, method: &str, is_stream: bool, now: Timestamp) -> Result<Admitted, Status> {
+        if now >= peer.expires_at {
+            return Err(expired());
+        }
+        // A method without a row is in no scope.
+        let rule = rule(method).ok_or_else(|| Status::unimplemented(format!("the API has no method {method}")))?;
+        if !peer.scopes.allow(rule) {
+            return Err(Status::permission_denied(not_in_scopes(&peer.scopes, rule)));
+        }
+        let left = Duration::from_millis(peer.expires_at.0.saturating_sub(now.0));
+        if !is_stream {
+            return Ok(Admitted { slot: None, left });
+        }
+        let most = self.streams_max;
+        let slot = self.streams.take(peer.principal.uid, most).ok_or_else(|| {
+            let text = format!("{} has {most} streams on this node already: try again when one of them has ended", peer.principal.name);
+            Status::resource_exhausted(text)
+        })?;
+        Ok(Admitted { slot: Some(slot), left })
+    }
+}
+
+fn expired() -> Status {
+    Status::unauthenticated("the token has expired\nhint: `lattice login`, or another token")
+}
+
+fn not_in_scopes(scopes: &Scopes, rule: &Rule) -> String {
+    let opens = |scope: &Scope| scope.name().parse::<Scopes>().is_ok_and(|alone| alone.allow(rule));
+    let needed = Scope::ALL.into_iter().find(opens).map_or("admin", Scope::name);
+    format!("{} needs the scope {needed}, and this token has {scopes}\nhint: use a token with the scope {needed}", rule.method)
+}
+
+/// A stream of a caller on the network. It ends with the token, with the status `unauthenticated`.
+pub(super) struct Expiring {
+    body: Body,
+    _slot: Option<UserSlot>,
+    expiry: Pin<Box<Sleep>>,
+}
+
+impl Expiring {
+    pub(super) fn new(body: Body, admitted: Admitted) -> Self {
+        Self { body, _slot: admitted.slot, expiry: Box::pin(sleep(admitted.left)) }
+    }
+}
+
+impl HttpBody for Expiring {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if !self.body.is_end_stream() && self.expiry.as_mut().poll(cx).is_ready() {
+            self.body = Body::empty();
+            let mut trailers = http::HeaderMap::new();
+            return Poll::Ready(Some(expired().add_header(&mut trailers).map(|()| Frame::trailers(trailers))));
+        }
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connections::Authentication;
+    use super::*;
+    use lattice_model::Principal;
+    use lattice_model::access_token::TokenId;
+    use std::future::poll_fn;
+    use tonic::Code;
+
+    fn peer(scopes: &str) -> NetworkPeer {
+        NetworkPeer {
+            principal: Principal { name: "alice".to_owned(), uid: 7, gid: 7, groups: vec![7] },
+            scopes: scopes.parse().unwrap(),
+            authentication: Authentication::Token { id: TokenId(1), name: "ci".to_owned() },
+            expires_at: Timestamp(10_000),
+        }
+    }
+
+    fn callers(streams_max: usize) -> NetworkCallers {
+        NetworkCallers::new(UserQuota::default(), streams_max)
+    }
+
+    fn refusal(scopes: &str, method: &str, now: u64) -> Option<(Code, String)> {
+        let admitted = callers(1).admit(&peer(scopes), method, false, Timestamp(now));
+        admitted.err().map(|status| (status.code(), status.message().to_owned()))
+    }
+
+    #[test]
+    fn a_token_opens_the_methods_of_its_scopes_until_it_expires() {
+        assert_eq!(refusal("read", "AllocationService/Get", 9_999), None);
+        assert_eq!(refusal("admin", "AdminService/GrantRole", 0), None);
+        let denied = |text: &str| Some((Code::PermissionDenied, text.to_owned()));
+        assert_eq!(
+            refusal("read", "AllocationService/Submit", 0),
+            denied("AllocationService/Submit needs the scope work, and this token has read\nhint: use a token with the scope work")
+        );
+        assert_eq!(
+            refusal("read,work", "AdminService/GrantRole", 0),
+            denied("AdminService/GrantRole needs the scope admin, and this token has read,work\nhint: use a token with the scope admin")
+        );
+        assert!(refusal("work", "AllocationService/Get", 0).unwrap().1.starts_with("AllocationService/Get needs the scope read, "));
+        assert_eq!(refusal("admin", "AllocationService/Nothing", 0).unwrap().0, Code::Unimplemented);
+        assert_eq!(refusal("admin", "AllocationService/Get", 10_000).unwrap().0, Code::Unauthenticated);
+    }
+
+    #[test]
+    fn one_stream_too_many_is_refused_and_other_calls_are_not_counted() {
+        let (callers, peer) = (callers(1), peer("admin"));
+        let admit = |is_stream| callers.admit(&peer, "AllocationService/Logs", is_stream, Timestamp(0));
+        let held = admit(true).unwrap();
+        assert_eq!(admit(true).err().unwrap().code(), Code::ResourceExhausted);
+        assert!(admit(false).is_ok());
+        drop(held);
+        assert!(admit(true).is_ok());
+    }
+
+    /// A stream that never has anything to send.
+    struct Silent;
+
+    impl HttpBody for Silent {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_with_its_token() {
+        let callers = callers(1);
+        let admitted = callers.admit(&peer("read"), "AllocationService/Logs", true, Timestamp(9_980)).unwrap();
+        let mut body = Box::pin(Expiring::new(Body::new(Silent), admitted));
+        let frame = poll_fn(|cx| body.as_mut().poll_frame(cx)).await.unwrap().unwrap();
+        let status = Status::from_header_map(frame.trailers_ref().unwrap()).unwrap();
+        assert_eq!((status.code(), status.message().lines().next()), (Code::Unauthenticated, Some("the token has expired")));
+        assert!(poll_fn(|cx| body.as_mut().poll_frame(cx)).await.is_none() && body.is_end_stream());
+    }
+}
