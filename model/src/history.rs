@@ -148,9 +148,9 @@ impl FromStr for HistoryCursor {
         let kind = parts.next();
         let parts: Vec<&str> = parts.take(4).collect();
         let cursor = match (kind, parts.as_slice()) {
-            (Some("w"), [ended_at, sequence]) => number(ended_at)
-                .zip(number(sequence))
-                .map(|(ended_at, sequence)| Self::Work { ended_at: Timestamp(ended_at), sequence }),
+            (Some("w"), [ended_at, sequence]) => {
+                number(ended_at).zip(number(sequence)).map(|(ended_at, sequence)| Self::Work { ended_at: Timestamp(ended_at), sequence })
+            }
             (Some("s"), [user, tenant, project]) => match (name(user), name(tenant), name(project)) {
                 (Some(user), Some(tenant), Some(project)) => Some(Self::Sum { of: [user, tenant, project] }),
                 _ => None,

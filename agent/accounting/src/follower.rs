@@ -214,7 +214,9 @@ impl<L: Ledger> Follower<L> {
             other => other.to_string(),
         };
         let why = format!("ended work is not stored, and waits in the quorum: {text}");
-        tracing::warn!(%why, "accounting");
+        if self.accounting.problem().as_ref() != Some(&why) {
+            tracing::warn!(%why, "accounting does not go on now");
+        }
         self.report(Some(why));
     }
 
@@ -231,7 +233,7 @@ impl<L: Ledger> Follower<L> {
             "the database lacks ends {} to {confirmed}, which it had before: it is an older copy; restore a newer one",
             position + 1
         );
-        tracing::error!(%why, "accounting store");
+        tracing::error!(%why, "the accounting store lacks ended work");
         self.problems.set(OLD_COPY, why);
     }
 }

@@ -42,12 +42,7 @@ impl PostgresDriver {
     }
 
     /// See [`crate::sqlite::SqliteDriver::read`]. The server ends a statement that takes longer than 5 s.
-    pub(crate) async fn read(
-        &self,
-        statement: Statement,
-        columns: &[Column],
-        bytes_max: usize,
-    ) -> Result<(Vec<Row>, bool), DriverError> {
+    pub(crate) async fn read(&self, statement: Statement, columns: &[Column], bytes_max: usize) -> Result<(Vec<Row>, bool), DriverError> {
         let mut connection = match self.pool.acquire().await {
             Ok(connection) => connection,
             Err(error) => return Err(self.cause(error).await.into()),

@@ -84,9 +84,7 @@ fn filter(statement: &mut Statement, query: &HistoryQuery, dialect: Dialect) {
                 .push(" AND tag.value = ")
                 .bind(Value::text(value))
                 .push(")"),
-            Dialect::Postgres => {
-                statement.push(" AND ((tags::jsonb) ->> ").bind(Value::text(key)).push(") = ").bind(Value::text(value))
-            }
+            Dialect::Postgres => statement.push(" AND ((tags::jsonb) ->> ").bind(Value::text(key)).push(") = ").bind(Value::text(value)),
         };
     }
 }

@@ -78,7 +78,9 @@ impl Store {
     /// [`StoreError`]: it cannot be opened now.
     pub async fn open(address: &StoreAddress, password_file: &Path) -> Result<Self, StoreError> {
         let (name, driver) = match address {
-            StoreAddress::Sqlite(path) => (path.display().to_string(), SqliteDriver::open(path, CONNECTION_TIMEOUT).await.map(Driver::Sqlite)),
+            StoreAddress::Sqlite(path) => {
+                (path.display().to_string(), SqliteDriver::open(path, CONNECTION_TIMEOUT).await.map(Driver::Sqlite))
+            }
             StoreAddress::Postgres(url) => {
                 let password = password(password_file)?;
                 let driver = PostgresDriver::new(url, password.as_deref(), CONNECTION_TIMEOUT);
@@ -185,9 +187,8 @@ impl Store {
             }
             HistoryKind::Sums => {
                 page.sums = rows.into_iter().map(record::sum).collect::<Result<_, _>>().map_err(damaged)?;
-                page.next = page.sums.last().map(|last| HistoryCursor::Sum {
-                    of: [last.user.clone(), last.tenant.clone(), last.project.clone()],
-                });
+                page.next =
+                    page.sums.last().map(|last| HistoryCursor::Sum { of: [last.user.clone(), last.tenant.clone(), last.project.clone()] });
             }
         }
         page.next = page.next.filter(|_| has_more);
