@@ -39,6 +39,7 @@ mod finding;
 mod gossiping;
 mod groups;
 mod heads;
+mod history;
 mod images;
 mod intake;
 mod isolation;
@@ -89,6 +90,7 @@ use futures::future::BoxFuture;
 use intake::Intake;
 use lattice_agent_common::user_quota::UserQuota;
 use lattice_api::MESSAGE_BYTES_MAX;
+use lattice_api::v1::accounting_service_server::AccountingServiceServer;
 use lattice_api::v1::admin_service_server::AdminServiceServer;
 use lattice_api::v1::allocation_service_server::AllocationServiceServer;
 use lattice_api::v1::application_service_server::ApplicationServiceServer;
@@ -159,6 +161,7 @@ pub fn serve(
         .add_service(intake.bound(requests.count(VClusterServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(WatchServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(DagServiceServer::new(api.clone()).max_encoding_message_size(most))))
+        .add_service(intake.bound(requests.count(AccountingServiceServer::new(api.clone()).max_encoding_message_size(most))))
         .add_service(intake.bound(requests.count(AdminServiceServer::new(api).max_encoding_message_size(most))))
         .serve_with_incoming_shutdown(connections::accept(listener, UserQuota::default(), cut), stop.cancelled_owned())
         .boxed()
