@@ -57,7 +57,7 @@ pub enum Visible {
     Only {
         /// The account that asks; `None`: its own work is not asked for.
         own: Option<(String, u32)>,
-        /// Tenants, each with the time from which on its work counts: a tenant of the same name may have been deleted.
+        /// Tenants, each with the time of its creation: what had ended by then is that of a former tenant of its name.
         tenants: BTreeMap<String, Timestamp>,
     },
 }

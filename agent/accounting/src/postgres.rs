@@ -4,6 +4,7 @@ use crate::statement::{Column, DriverError, OtherWriter, Row, Statement, Value};
 use futures::TryStreamExt;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool, Postgres, Row as _};
+use std::fmt;
 use std::time::Duration;
 
 /// One writes and the others read.
@@ -11,11 +12,18 @@ const CONNECTIONS_MAX: u32 = 4;
 /// An unused connection is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct PostgresDriver {
     pool: PgPool,
     options: PgConnectOptions,
     wait_max: Duration,
+}
+
+/// Without the options: they have the password.
+impl fmt::Debug for PostgresDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PostgresDriver")
+    }
 }
 
 impl PostgresDriver {

@@ -54,7 +54,7 @@ fn visible(statement: &mut Statement, visible: &Visible) {
     }
     for (tenant, since) in tenants {
         statement.push(between).push("(tenant = ").bind(Value::text(tenant));
-        statement.push(" AND submitted_at >= ").bind(Value::number(since.0)).push(")");
+        statement.push(" AND ended_at > ").bind(Value::number(since.0)).push(")");
         between = " OR ";
     }
     statement.push(if between.is_empty() { "1 = 0)" } else { ")" });
@@ -124,10 +124,28 @@ fn like(name: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::store::tests::query;
     use lattice_model::{AllocationState, Timestamp};
+
+    /// The newest of all ended work.
+    pub(crate) fn query() -> HistoryQuery {
+        HistoryQuery {
+            visible: Visible::All,
+            kind: HistoryKind::NewestFirst,
+            user: String::new(),
+            tenant: String::new(),
+            project: String::new(),
+            vcluster: String::new(),
+            name: String::new(),
+            states: Vec::new(),
+            tags: [].into(),
+            from: Timestamp(0),
+            until: Timestamp(i64::MAX as u64),
+            limit: 1000,
+            after: None,
+        }
+    }
 
     fn sql(query: &HistoryQuery, dialect: Dialect) -> String {
         let sql = Question::of(query, dialect).statement.sql;
@@ -150,8 +168,8 @@ mod tests {
         let of = |visible| sql(&HistoryQuery { visible, user: "ada".to_owned(), ..query() }, Dialect::Sqlite);
         assert_eq!(
             of(Visible::Only { own: Some(("eve".to_owned(), 7)), tenants }),
-            "ended_at >= $1 AND ended_at < $2 AND ((account = $3 AND uid = $4) OR (tenant = $5 AND submitted_at >= $6) \
-             OR (tenant = $7 AND submitted_at >= $8)) AND account = $9 ORDER BY ended_at DESC, sequence DESC LIMIT $10"
+            "ended_at >= $1 AND ended_at < $2 AND ((account = $3 AND uid = $4) OR (tenant = $5 AND ended_at > $6) \
+             OR (tenant = $7 AND ended_at > $8)) AND account = $9 ORDER BY ended_at DESC, sequence DESC LIMIT $10"
         );
         assert!(of(Visible::Only { own: None, tenants: [].into() }).contains(" AND (1 = 0) AND "), "nothing at all");
     }

@@ -4,7 +4,7 @@
 ///
 /// `ended_work.account` is the user: that word has a meaning of its own in PostgreSQL. Times are milliseconds since
 /// 1970; tags are a JSON object.
-pub(crate) const STEPS: [&[&str]; 1] = [&[
+pub(crate) static STEPS: [&[&str]; 1] = [&[
     "CREATE TABLE ended_work (
         sequence BIGINT NOT NULL PRIMARY KEY,
         allocation TEXT NOT NULL,

@@ -249,6 +249,7 @@ fn password(path: &Path) -> Result<Option<String>, StoreError> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::question::tests::query;
     use crate::record::tests::ended;
     use lattice_model::history::Visible;
     use lattice_model::{AllocationState, Timestamp, Used};
@@ -271,25 +272,6 @@ pub(crate) mod tests {
     impl Drop for Directory {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    /// The newest of all ended work.
-    pub(crate) fn query() -> HistoryQuery {
-        HistoryQuery {
-            visible: Visible::All,
-            kind: HistoryKind::NewestFirst,
-            user: String::new(),
-            tenant: String::new(),
-            project: String::new(),
-            vcluster: String::new(),
-            name: String::new(),
-            states: Vec::new(),
-            tags: [].into(),
-            from: Timestamp(0),
-            until: Timestamp(i64::MAX as u64),
-            limit: 1000,
-            after: None,
         }
     }
 
@@ -366,8 +348,8 @@ pub(crate) mod tests {
         assert_eq!(found(HistoryQuery { visible: own, ..query() }).await, [4, 2]);
         let another = Visible::Only { own: Some(("eve".into(), 8)), tenants: [].into() };
         assert_eq!(found(HistoryQuery { visible: another, ..query() }).await, [] as [u64; 0], "another account of that name");
-        let since = |n| Visible::Only { own: None, tenants: [("physics".into(), ended(n).submitted_at)].into() };
-        assert_eq!(found(HistoryQuery { visible: since(3), ..query() }).await, [5, 3], "not that of a tenant that was deleted");
+        let since = |n| Visible::Only { own: None, tenants: [("physics".into(), ended(n).ended_at)].into() };
+        assert_eq!(found(HistoryQuery { visible: since(1), ..query() }).await, [5, 3], "not that of a tenant that was deleted");
     }
 
     #[tokio::test]

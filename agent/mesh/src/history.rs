@@ -52,7 +52,7 @@ pub struct WireHistoryQuery {
     pub after: Option<WireHistoryCursor>,
 }
 
-/// The wire form of [`Visible::Only`]: an account, and tenants with the time from which on they count.
+/// The wire form of [`Visible::Only`]: an account, and tenants with the times of their creation.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct WireVisible {
     pub own: Option<(String, u32)>,

@@ -39,8 +39,7 @@ impl AccountingService for Api {
         } else {
             // Work of an allocation has no roles.
             let roles = if caller.within.is_some() { Roles::default() } else { self.standing(&caller).await?.roles };
-            let since = self.tenants_since(&roles).await?;
-            shows(&visible(&roles, &caller.method, Some(&user), since), &asked, &user)?
+            shows(&visible(&roles, &caller.method, Some(&user)), &asked, &user)?
         };
         let kind = if asked.sum { HistoryKind::Sums } else { HistoryKind::NewestFirst };
         let page = self.ended_page(question(asked, visible, kind)?).await?;
@@ -57,8 +56,7 @@ impl AccountingService for Api {
             self.operator(&request).await?;
             let caller = self.caller(&request).await?;
             let roles = self.standing(&caller).await?.roles;
-            let since = self.tenants_since(&roles).await?;
-            shows(&visible(&roles, &caller.method, None, since), request.get_ref(), &caller.principal)?
+            shows(&visible(&roles, &caller.method, None), request.get_ref(), &caller.principal)?
         };
         let asked = v1::HistoryRequest { limit: PAGE_LEN_MAX, ..request.into_inner() };
         let kind = if asked.sum { HistoryKind::Sums } else { HistoryKind::OldestFirst };
@@ -113,19 +111,6 @@ impl Api {
     async fn storing_node(&self) -> Result<Option<NodeId>, Status> {
         let leases = self.leases().await?;
         Ok(leases.into_iter().find(|lease| lease.name == ACCOUNTING_LEASE).map(|lease| lease.holder))
-    }
-
-    /// When each of the tenants was created of which these roles make an admin.
-    async fn tenants_since(&self, roles: &Roles) -> Result<BTreeMap<String, Timestamp>, Status> {
-        if roles.admin_of.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let tenants = match self.quorum.call(&Ask::ListTenants, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
-            Answer::Tenants(tenants) => tenants,
-            other => return Err(unexpected(&other)),
-        };
-        let own = tenants.into_iter().filter(|status| roles.admin_of.contains(&status.tenant.name));
-        Ok(own.map(|status| (status.tenant.name, status.tenant.since)).collect())
     }
 
     /// One page from the store, wherever it is.
@@ -183,12 +168,13 @@ fn of_account(user: &Principal) -> Visible {
 }
 
 /// Whose ended work these roles show by a method. `own`: whose own work is part of it.
-fn visible(roles: &Roles, method: &str, own: Option<&Principal>, since: BTreeMap<String, Timestamp>) -> Visible {
-    let reach = rule(method).map_or(Reach::Nothing, |rule| roles.reach(rule));
-    let tenants = if reach >= Reach::OwnTenant { since } else { BTreeMap::new() };
-    match reach {
+fn visible(roles: &Roles, method: &str, own: Option<&Principal>) -> Visible {
+    let own = own.map(|user| (user.name.clone(), user.uid));
+    let since = |tenant: &String| (tenant.clone(), roles.admin_since.get(tenant).copied().unwrap_or_default());
+    match rule(method).map_or(Reach::Nothing, |rule| roles.reach(rule)) {
         Reach::Everything => Visible::All,
-        Reach::Nothing | Reach::Own | Reach::OwnTenant => Visible::Only { own: own.map(|user| (user.name.clone(), user.uid)), tenants },
+        Reach::OwnTenant => Visible::Only { own, tenants: roles.admin_of.iter().map(since).collect() },
+        Reach::Nothing | Reach::Own => Visible::Only { own, tenants: BTreeMap::new() },
     }
 }
 
@@ -306,10 +292,10 @@ mod tests {
 
     #[test]
     fn users_see_their_own_admins_of_tenants_theirs_and_operators_all() {
-        let admin = Roles { admin_of: ["physics".to_owned()].into(), ..Roles::default() };
+        let admin = Roles { admin_of: ["physics".to_owned()].into(), admin_since: since(), ..Roles::default() };
         let operator = Roles { operator: true, ..Roles::default() };
         let root = Roles { root: true, ..Roles::default() };
-        let of = |roles: &Roles, method: &str| visible(roles, method, Some(&ada()), since());
+        let of = |roles: &Roles, method: &str| visible(roles, method, Some(&ada()));
         let own = Some(("ada".to_owned(), 7));
         assert_eq!(of(&Roles::default(), "AccountingService/History"), of_account(&ada()));
         assert_eq!(of(&root, "AccountingService/History"), of_account(&ada()));

@@ -1,8 +1,10 @@
 //! The follower with a ledger of its own, and a database in a temporary directory.
 
 use super::*;
+use crate::accounting::NoHistory;
+use crate::question::tests::query;
 use crate::record::tests::ended;
-use crate::store::tests::{Directory, query};
+use crate::store::tests::Directory;
 use lattice_model::ended_work::EndedWork;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -201,7 +203,7 @@ async fn a_database_that_cannot_be_opened_is_a_problem_until_it_can() {
     let failed = follower.pass().await.unwrap_err();
     follower.fail(&failed).await;
     assert!(follower.problems.lines()[0].contains("later/accounting.db"), "{:?}", follower.problems.lines());
-    assert!(matches!(follower.accounting.query(&query()).await, Err(crate::NoHistory::NotOpen { .. })));
+    assert!(matches!(follower.accounting.query(&query()).await, Err(NoHistory::NotOpen { .. })));
     assert_eq!(ledger.progress(), (None, 0), "nothing is promised to the ledger");
     std::fs::create_dir(directory.0.join("later")).unwrap();
     settle(&mut follower).await;

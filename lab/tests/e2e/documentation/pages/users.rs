@@ -5,7 +5,7 @@ use crate::network;
 
 pub const USERS: Manual = Manual { folder: "how-to/users", plans: "pages/users.rs", pages: &PAGES };
 
-const PAGES: [(&str, Plan); 34] = [
+const PAGES: [(&str, Plan); 35] = [
     ("after-other-work", Plan::Run(page())),
     ("automatic-checkpoints", Plan::Run(Page { script_of: Some("checkpoint-by-signal"), ..page() })),
     (
@@ -118,4 +118,5 @@ const PAGES: [(&str, Plan); 34] = [
     ("software-environments", Plan::CannotRun("it needs an image and loop devices; uenv tests it")),
     ("submit", Plan::Run(page())),
     ("wait-and-follow", Plan::Run(Page { work: "--cores 1 -- sleep 3", endless: &["lattice status -w"], ..page() })),
+    ("what-ran", Plan::CannotRun("no agent of this cluster has an accounting store; accounting tests it")),
 ];
