@@ -8,6 +8,7 @@ pub use network::{Access, normalize};
 
 use crate::MESSAGE_BYTES_MAX;
 use crate::operator::{Credential, Signed};
+use crate::v1::accounting_service_client::AccountingServiceClient;
 use crate::v1::admin_service_client::AdminServiceClient;
 use crate::v1::allocation_service_client::AllocationServiceClient;
 use crate::v1::application_service_client::ApplicationServiceClient;
@@ -186,6 +187,13 @@ impl Client {
     /// Watches of nodes, allocations and leases.
     pub fn watches(&self) -> WatchServiceClient<Signed<Channel>> {
         WatchServiceClient::new(self.channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// Ended work of any age, and its store.
+    pub fn accounting(&self) -> AccountingServiceClient<Signed<Channel>> {
+        AccountingServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
     }

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod accounting;
 mod attach;
 mod audit;
 mod cancel;
@@ -12,6 +13,7 @@ mod dry_run;
 mod explain;
 mod gossip;
 mod gossip_keys;
+mod history;
 mod launch;
 pub mod lease;
 mod limits;
@@ -86,6 +88,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Completion(Later(args)) => completion::run(&args).map(success),
         Command::Compare(Later(args)) => compare::run(session, args).await.map(success),
         Command::Dag(Later(args)) => Box::pin(dag::run(session, args.command)).await,
+        Command::History(Later(args)) => history::run(session, args).await.map(success),
         Command::Usage(Later(args)) => usage::run(session, args).await.map(success),
         Command::Telemetry(Later(args)) => telemetry::run(session, args).await.map(success),
         Command::Diag(Later(args)) => diag::run(session, args).await.map(success),
@@ -99,6 +102,9 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Admin(Later(Admin { command: AdminCommand::Drain(args) })) => Box::pin(node::run(session, NodeCommand::Drain(args))).await,
         Command::Admin(Later(Admin { command: AdminCommand::Undrain(args) })) => {
             Box::pin(node::run(session, NodeCommand::Undrain(args))).await
+        }
+        Command::Admin(Later(Admin { command: AdminCommand::Accounting(args) })) => {
+            Box::pin(accounting::run(session, args.command)).await.map(success)
         }
         Command::Admin(Later(Admin { command: AdminCommand::Role(args) })) => role::run(session, args.command).await.map(success),
         Command::Admin(Later(Admin { command: AdminCommand::Token(args) })) => token::run(session, args.command).await.map(success),

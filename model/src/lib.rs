@@ -40,6 +40,7 @@ pub mod fact;
 mod fuzz;
 pub mod gpu_load;
 pub mod gpu_look;
+pub mod history;
 pub mod hostlist;
 pub mod ids;
 pub mod input;

@@ -1,1 +1,60 @@
-//! Contract; see the design.
+//! The role `accounting`: ended work goes into a database, and questions about it are answered from there.
+//!
+//! ```text
+//!   the ledger: every end has a number ──▶ [follower] ──batch and position, one transaction──▶ SQLite or PostgreSQL
+//!        ▲                                     │                                                  │
+//!        ╰──────── Account: up to here ────────╯             [Accounting::query] ◀──one page──────╯
+//! ```
+//!
+//! Exactly once: the position of the store is in the store itself, and moves with each batch in one transaction; the
+//! ledger keeps each end until the store has confirmed it. The agent with the lease `accounting` writes. The ledger
+//! accepts one store, by the id that it got when it was made, until an admin moves accounting to another.
+//!
+//! While the database is away, its disk is full, or the quorum does not answer, ended work waits in the ledger; the
+//! node's problems and a metric say why. SQL is built in `question` and `record`, without a database, and the two
+//! drivers only send it.
+//!
+//! | task | ends | queues |
+//! |---|---|---|
+//! | [`run`] | at `stop`, once it has given its lease back | one page of ended work, at most 1,000 records |
+//! | one per connection to SQLite (a thread) | 60 s after its last use | 4 connections |
+//! | questions, in the tasks of whoever asks | after 12 s at the latest | 16 at once; more are refused |
+
+#![forbid(unsafe_code)]
+
+mod accounting;
+mod counts;
+mod follower;
+mod ledger;
+mod postgres;
+mod question;
+mod record;
+mod schema;
+mod sqlite;
+mod statement;
+mod store;
+
+pub use accounting::{Accounting, NoHistory};
+pub use counts::AccountingCounts;
+pub use record::DamagedRow;
+pub use store::{Store, StoreError};
+
+use follower::Follower;
+use lattice_agent_common::config::accounting::AccountingSettings;
+use lattice_agent_common::node_problems::NodeProblems;
+use lattice_model::NodeId;
+use lattice_quorum_client::QuorumClient;
+use ledger::OfQuorum;
+use tokio_util::sync::CancellationToken;
+
+/// Stores ended work until `stop`, while this agent has the lease.
+pub async fn run(
+    me: NodeId,
+    quorum: QuorumClient,
+    settings: AccountingSettings,
+    accounting: Accounting,
+    problems: NodeProblems,
+    stop: CancellationToken,
+) {
+    Follower::new(OfQuorum { quorum, me }, settings, accounting, problems).run(stop).await;
+}

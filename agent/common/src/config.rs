@@ -17,7 +17,7 @@ pub mod setting;
 pub mod work;
 
 use crate::file_system;
-use accounting::AccountingSettings;
+use accounting::{AccountingSettings, AccountingSettingsError};
 use api::{ApiSettings, ApiSettingsError};
 use cgroup::CgroupSettings;
 use checkpoint::{CHECKPOINT_STORE, CheckpointSettings, CheckpointSettingsError, NoCheckpoints};
@@ -79,7 +79,8 @@ pub struct AgentConfig {
     /// 0 to 1000. 0: none.
     pub relay_max: usize,
     /// What this agent does besides running its node: `api` authenticates users of this machine,
-    /// `scheduler` places work while it holds the lease.
+    /// `scheduler` places work while it holds the lease, `accounting` stores ended work while it
+    /// holds that lease.
     pub roles: Vec<Role>,
     /// Whether work is placed here. A login node sets false.
     pub schedulable: bool,
@@ -218,6 +219,8 @@ pub enum AgentConfigError {
     Telemetry(#[from] TelemetrySettingsError),
     #[error(transparent)]
     Measuring(#[from] MeasuringSettingsError),
+    #[error(transparent)]
+    Accounting(#[from] AccountingSettingsError),
     #[error("simulated_gpus: they are for labs, and need work.allow_root; a node shows no GPU that is not there")]
     SimulatedGpus,
     #[error("the role scheduler needs the role api beside it: it proposes claims with the api certificate")]
@@ -267,6 +270,7 @@ impl AgentConfig {
         self.health.validate()?;
         self.conformance.validate()?;
         self.telemetry.validate()?;
+        self.accounting.validate(self.has(Role::Accounting))?;
         Ok(self.measuring.validate()?)
     }
 
@@ -377,6 +381,8 @@ mod tests {
             ("data: {home_source: \"home/{user}\"}", "data.home_source: "),
             ("data: {mount_roots: [/etc]}", "data.mount_roots: "),
             ("measuring: {query_url: here}", "measuring.query_url: "),
+            ("roles: [accounting]", "accounting.store: the role accounting needs it"),
+            ("accounting: {store: \"mysql://x\"}", "accounting.store: "),
             ("measuring: {gpu_job_mapping_dir: here}", "measuring.gpu_job_mapping_dir: "),
         ];
         for (text, start) in settings {

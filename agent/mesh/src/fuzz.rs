@@ -8,6 +8,7 @@ use super::diagnosis::{DiagnosisAnswer, DiagnosisOpen, WireDiagnosis};
 use super::fact::{FactAnswer, WireFact};
 use super::frame::{self, Frame};
 use super::gpu_usage::WireGpus;
+use super::history::HistoryOpen;
 use super::input::{WireInputAck, WireInputChunk};
 use super::launch::{ToHead, WireLaunch};
 use super::monitor::MonitorItem;
@@ -120,6 +121,7 @@ fn opened(open: Open) {
             }
             drop(branch.shape.of(branch.launch));
         }
+        Open::History(HistoryOpen::Query(query)) => drop(query.checked()),
         _ => {}
     }
 }

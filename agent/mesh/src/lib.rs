@@ -20,6 +20,7 @@ pub mod frame;
 #[cfg(test)]
 mod fuzz;
 pub mod gpu_usage;
+pub mod history;
 pub mod input;
 pub mod launch;
 pub mod monitor;

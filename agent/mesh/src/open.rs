@@ -74,6 +74,9 @@ pub enum Open {
     /// From an `api` agent, for a user: send a signal to the allocation's work on this node. One
     /// [`super::signal::SignalAnswer`] follows.
     Signal(Box<super::signal::SignalOpen>),
+    /// From an `api` agent, for a user: what is in this agent's store of ended work. One
+    /// [`super::history::HistoryAnswer`] follows.
+    History(super::history::HistoryOpen),
 }
 
 /// Whether the agent relays the session.

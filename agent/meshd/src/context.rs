@@ -1,6 +1,7 @@
 //! What the handlers of the API and of requests of other agents need; created once at the start.
 
 use crate::diagnosis_slots::DiagnosisSlots;
+use lattice_accounting::Accounting;
 use lattice_agent_common::setup::Setup;
 use lattice_agent_common::user_quota::UserQuota;
 use lattice_allocation::handles::Handles;
@@ -27,6 +28,8 @@ pub struct Context {
     pub growth: Growth,
     /// The parents of this node's parts of launches whose head is another node.
     pub parents: Parents,
+    /// This agent's store of ended work, if it has the role for one.
+    pub accounting: Accounting,
     /// Attached terminals, by user: those on this node, and those of its callers elsewhere.
     pub attached: UserQuota,
 }

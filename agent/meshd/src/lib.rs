@@ -18,6 +18,7 @@ pub mod diagnosis;
 pub mod diagnosis_slots;
 pub mod entry;
 mod first_frames;
+pub mod history;
 pub mod monitoring;
 mod refusal;
 pub mod signalling;
@@ -163,6 +164,7 @@ async fn serve_stream(context: &Shared, first_frames: &FirstFrames, mut stream: 
         Open::Diagnosis(open) => diagnosis::answer(context, &open, &mut stream.send).await,
         Open::Ranks(open) => diagnosis::ranks::answer(context, &open, &mut stream.send).await,
         Open::Signal(open) => signalling::answer(context, &open, &mut stream.send).await,
+        Open::History(open) => history::answer(&context.accounting, open, &mut stream.send).await,
         Open::Fingerprint => conformance::over_mesh::answer(&context.machine.conformance, &mut stream.send).await,
         Open::Keyboard(open) => keyboard(context, &open, stream.send, stream.recv).await,
         Open::Input(open) => input(context, &open, stream.send, stream.recv).await,

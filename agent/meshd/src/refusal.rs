@@ -6,6 +6,7 @@ use lattice_mesh::conformance::FingerprintAnswer;
 use lattice_mesh::diagnosis::DiagnosisAnswer;
 use lattice_mesh::frame::{self, FrameError};
 use lattice_mesh::gpu_usage::GpusAnswer;
+use lattice_mesh::history::HistoryAnswer;
 use lattice_mesh::launch::ToHead;
 use lattice_mesh::monitor::MonitorItem;
 use lattice_mesh::open::{HeadAnswer, LaunchItem, LogItem, Open};
@@ -32,6 +33,7 @@ pub async fn refuse(open: &Open, denied: &Denied, send: &mut SendStream) -> Resu
         Open::Diagnosis(_) => frame::write(send, &DiagnosisAnswer::Refused { why }).await,
         Open::Ranks(_) => frame::write(send, &RanksAnswer::Refused { why }).await,
         Open::Signal(_) => frame::write(send, &SignalAnswer::Refused { why }).await,
+        Open::History(_) => frame::write(send, &HistoryAnswer::Refused { why }).await,
         Open::Fingerprint => frame::write(send, &FingerprintAnswer::Refused { why }).await,
         Open::Checkpoint(_) => frame::write(send, &CheckpointItem::Refused { why }).await,
         Open::CheckpointPart(_) => frame::write(send, &FromSaver::Failed { why }).await,

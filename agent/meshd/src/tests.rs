@@ -4,6 +4,7 @@
 use super::*;
 use crate::context::Context;
 use crate::diagnosis_slots::DiagnosisSlots;
+use lattice_accounting::Accounting;
 use lattice_agent_common::session_state::SessionState;
 use lattice_agent_common::user_quota::UserQuota;
 use lattice_allocation::test_builders::{Bench, ME};
@@ -12,6 +13,7 @@ use lattice_membership::relay::RelayedAgents;
 use lattice_mesh::Mesh;
 use lattice_mesh::checkpoint::PartOpen;
 use lattice_mesh::diagnosis::{DiagnosisAnswer, DiagnosisOpen};
+use lattice_mesh::history::{HistoryAnswer, HistoryOpen};
 use lattice_mesh::launch::ToHead;
 use lattice_mesh::monitor::{METRICS_MAX, MonitorItem, MonitorOpen, MonitorWhat};
 use lattice_mesh::open::{StatusTexts, StatusTextsOpen};
@@ -20,6 +22,8 @@ use lattice_mesh::shape::WireLaunchOptions;
 use lattice_mesh::signal::{SignalAnswer, SignalOpen, WireSignalTarget};
 use lattice_mesh::terminal::{AttachOpen, FromTerminal};
 use lattice_mesh::usage::UsageOpen;
+use lattice_model::Timestamp;
+use lattice_model::history::{HistoryKind, HistoryQuery, Visible};
 use lattice_model::layout::Program;
 use lattice_model::test_builders::desired_share;
 use lattice_model::{NodeRanks, RankOutcome};
@@ -66,6 +70,7 @@ impl Agent {
             carried: RelayedAgents::new(0, session),
             growth: Growth::start().unwrap(),
             parents: Parents::default(),
+            accounting: Accounting::default(),
             attached: UserQuota::default(),
             setup,
         });
@@ -112,6 +117,7 @@ impl Agent {
             Open::Checkpoint(_) => first!(recv, CheckpointItem::Refused { why } => why),
             Open::Diagnosis(_) => first!(recv, DiagnosisAnswer::Refused { why } => why),
             Open::Ranks(_) => first!(recv, RanksAnswer::Refused { why } => why),
+            Open::History(_) => first!(recv, HistoryAnswer::Refused { why } => why),
             Open::Monitor(_) => first!(recv, MonitorItem::Refused { why } => why),
             Open::Attach(_) => first!(recv, FromTerminal::Refused { why } => why),
             Open::Logs(_) => first!(recv, LogItem::Notice(text) => text),
@@ -245,6 +251,37 @@ async fn an_agent_that_has_nothing_of_the_allocation_may_not_ask_for_its_owner()
     assert_eq!(agent.answer(&stranger, Open::Checkpoint(Box::new(checkpoint))).await, refused);
     let texts = StatusTextsOpen { allocations: vec![*id(1).0.as_bytes()] };
     assert_eq!(agent.answer(&stranger, Open::StatusTexts(texts)).await, "nothing");
+}
+
+#[tokio::test]
+async fn ended_work_is_for_agents_that_may_vouch_and_an_agent_without_a_store_says_so() {
+    let agent = Agent::new();
+    let stranger = agent.bench.peer("n9", Role::Node);
+    let everything = || {
+        let query = HistoryQuery {
+            visible: Visible::All,
+            kind: HistoryKind::NewestFirst,
+            user: String::new(),
+            tenant: String::new(),
+            project: String::new(),
+            vcluster: String::new(),
+            name: String::new(),
+            states: vec![],
+            tags: [].into(),
+            from: Timestamp(0),
+            until: Timestamp(1),
+            limit: 1,
+            after: None,
+        };
+        Open::History(HistoryOpen::Query(Box::new(query.into())))
+    };
+    for open in [everything(), Open::History(HistoryOpen::Status)] {
+        assert_eq!(agent.answer(&stranger, open).await, "refused: the asking agent may not vouch for users");
+    }
+    let why = "this agent has no store of ended work: it lacks the role accounting";
+    assert_eq!(agent.answer(&agent.api, everything()).await, why);
+    let status = agent.answer(&agent.api, Open::History(HistoryOpen::Status)).await;
+    assert_eq!(status, "Status { kind: \"\", problem: \"\" }");
 }
 
 #[tokio::test]

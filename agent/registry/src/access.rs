@@ -72,6 +72,7 @@ impl Access {
             | Open::Checkpoint(_)
             | Open::Entry(_)
             | Open::StatusTexts(_)
+            | Open::History(_)
             | Open::Fingerprint => Self::ApiAgents,
             Open::Attach(open) => Self::ApiAgentsOrItsNodes(claim(open.allocation, open.epoch)),
             Open::Logs(open) => Self::OutputForItsOwner(claim(open.allocation, open.epoch), vouched(open.uid, &open.user)),

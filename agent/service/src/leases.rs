@@ -90,7 +90,8 @@ fn check_own(leases: &[LeaseStatus], name: &str, user: &str) -> Result<(), Refus
 }
 
 impl Api {
-    async fn leases(&self) -> Result<Vec<LeaseStatus>, Status> {
+    /// All leases, by name.
+    pub(super) async fn leases(&self) -> Result<Vec<LeaseStatus>, Status> {
         match self.quorum.call(&Ask::ListLeases, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Leases(leases) => Ok(leases),
             other => Err(unexpected(&other)),

@@ -40,6 +40,7 @@ mod finding;
 mod gossiping;
 mod groups;
 mod heads;
+mod history;
 mod images;
 mod intake;
 mod isolation;
@@ -93,6 +94,7 @@ use futures::future::BoxFuture;
 use intake::Intake;
 use lattice_agent_common::user_quota::UserQuota;
 use lattice_api::MESSAGE_BYTES_MAX;
+use lattice_api::v1::accounting_service_server::AccountingServiceServer;
 use lattice_api::v1::admin_service_server::AdminServiceServer;
 use lattice_api::v1::allocation_service_server::AllocationServiceServer;
 use lattice_api::v1::application_service_server::ApplicationServiceServer;
@@ -158,6 +160,7 @@ impl Services {
             .add_service(intake.bound(requests.count(VClusterServiceServer::new(api.clone()).max_encoding_message_size(most))))
             .add_service(intake.bound(requests.count(WatchServiceServer::new(api.clone()).max_encoding_message_size(most))))
             .add_service(intake.bound(requests.count(DagServiceServer::new(api.clone()).max_encoding_message_size(most))))
+            .add_service(intake.bound(requests.count(AccountingServiceServer::new(api.clone()).max_encoding_message_size(most))))
             .add_service(intake.bound(requests.count(AdminServiceServer::new(api).max_encoding_message_size(most))));
         Self(routes.prepare())
     }

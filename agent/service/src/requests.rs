@@ -25,7 +25,8 @@ use tonic::{Code, Status};
 /// Few buckets, since there is one such histogram for each method.
 const SECONDS: &[f64] = &[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
 /// Methods that answer with a stream, and the kind of each stream.
-const STREAMS: [(&str, &str); 12] = [
+const STREAMS: [(&str, &str); 13] = [
+    ("AccountingService/Export", "history"),
     ("AdminService/VerifyAudit", "audit"),
     ("AdminService/ExportAudit", "audit"),
     ("AllocationService/Watch", "watch"),
@@ -42,7 +43,7 @@ const STREAMS: [(&str, &str); 12] = [
 /// Streams that work itself keeps open.
 const OF_WORK: [(&str, &str); 1] = [("ApplicationService/Register", "checkpoint")];
 /// All kinds.
-const KINDS: [&str; 7] = ["attach", "audit", "checkpoint", "launch", "logs", "metrics", "watch"];
+const KINDS: [&str; 8] = ["attach", "audit", "checkpoint", "history", "launch", "logs", "metrics", "watch"];
 /// The name for methods that do not exist: callers could invent any name.
 const UNKNOWN: &str = "unknown";
 

@@ -14,9 +14,10 @@ use crate::metrics;
 use crate::session::{self, Registration};
 use crate::supervisor;
 use crate::unreported_health;
+use lattice_accounting as accounting;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_common::clock;
-use lattice_agent_common::config::Role;
+use lattice_agent_common::config::{AgentConfig, Role};
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::session_state::SessionState;
 use lattice_agent_common::user_quota::UserQuota;
@@ -31,6 +32,7 @@ use lattice_model::NodeReport;
 use lattice_observe::traces::Traces;
 use lattice_placing as placing;
 use lattice_placing::{Placing, Rounds};
+use lattice_quorum_client::QuorumClient;
 use lattice_quorum_client::wire::NodeHealth;
 use lattice_scaling as scaling;
 use lattice_scaling::ScalingCounts;
@@ -124,9 +126,11 @@ impl Adopted {
         } else {
             Some(held)
         };
+        begin_accounting(&config, &context, &quorum, &tasks, &stop);
         tasks.spawn(audit::run(Arc::clone(&context), stop.child_token()));
         tasks.spawn(traces.flush(context.work.problems.clone(), stop.child_token()));
-        let mut counted: Vec<Box<dyn Collect>> = vec![Box::new(rounds), Box::new(scaled), Box::new(requests.clone())];
+        let mut counted: Vec<Box<dyn Collect>> =
+            vec![Box::new(rounds), Box::new(scaled), Box::new(requests.clone()), Box::new(context.accounting.counts().clone())];
         counted.extend(network_api.as_ref().map(NetworkApi::counts));
         let counted = (self.journal_counts, counted);
         metrics::begin(&config, &context, &membership, &session, counted, &mut degraded, (&tasks, &stop)).await;
@@ -167,6 +171,14 @@ impl Adopted {
         unmap_when_settled(&tasks, stop.clone());
         let (driver, driver_stop) = (self.driver, self.driver_stop);
         Serving { stop, serving, network, cut, tasks, driver, driver_stop, context, idle_leases, state_dir }
+    }
+}
+
+/// Begins to store ended work, if this agent has the role for it.
+fn begin_accounting(config: &AgentConfig, context: &Context, quorum: &QuorumClient, tasks: &TaskTracker, stop: &CancellationToken) {
+    if config.has(Role::Accounting) {
+        let (me, settings, problems) = (context.setup.me.clone(), config.accounting.clone(), context.work.problems.clone());
+        tasks.spawn(accounting::run(me, quorum.clone(), settings, context.accounting.clone(), problems, stop.child_token()));
     }
 }
 

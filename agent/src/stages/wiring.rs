@@ -5,6 +5,7 @@ use super::connections::Connections;
 use crate::gpus::GpuWatching;
 use crate::lane_reports::LaneReports;
 use anyhow::Context as _;
+use lattice_accounting::Accounting;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::Checkpoints;
 use lattice_agent_common::driver_queue::DriverQueue;
@@ -199,6 +200,7 @@ impl Wiring<'_> {
             carried: RelayedAgents::new(config.relay_max, channels.session.clone()),
             growth: Growth::start().context("inotify")?,
             parents: Parents::default(),
+            accounting: Accounting::default(),
             attached: UserQuota::default(),
         })
     }

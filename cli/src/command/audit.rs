@@ -6,6 +6,8 @@ mod part;
 mod query;
 mod verify;
 
+pub(super) use export::Out;
+pub(super) use part::next_part;
 pub(super) use query::archived;
 
 use crate::failure::Failure;

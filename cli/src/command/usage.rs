@@ -100,7 +100,7 @@ fn marks_text(marks: &[v1::BudgetMark]) -> String {
 }
 
 /// With two decimals, rounded down: what is shown was used. 36 seconds of a node are 0.01.
-fn hours_text(ms: u64) -> String {
+pub(super) fn hours_text(ms: u64) -> String {
     let hundredths = u128::from(ms) * 100 / u128::from(HOUR_MS);
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }

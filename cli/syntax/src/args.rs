@@ -1,5 +1,6 @@
 //! The command line: the options of every command, and the commands. Each command's arguments are in its own file.
 
+pub mod accounting;
 pub mod admin;
 pub mod allocations;
 pub mod attach;
@@ -8,6 +9,7 @@ pub mod checkpoint;
 pub mod completion;
 pub mod dag;
 pub mod gossip;
+pub mod history;
 pub mod launch;
 pub mod lease;
 pub mod login;
@@ -48,6 +50,7 @@ use clap::{Args, ColorChoice, Parser, Subcommand};
 use completion::Completion;
 use dag::Dag;
 use gossip::Gossip;
+use history::History;
 use launch::Launch;
 use lease::Lease;
 use login::{Login, Logout};
@@ -156,6 +159,8 @@ pub enum Command {
     Telemetry(Later<Telemetry>),
     /// Show the node-hours and GPU-hours that you, a tenant, a project or a user has used, and what is left of a budget
     Usage(Later<Usage>),
+    /// Show ended work of any age, or what it used
+    History(Later<History>),
     /// Diagnose a running allocation: its processes and what they wait for, GPUs, network, storage
     #[command(visible_alias = "diagnostics")]
     Diag(Later<Diag>),
@@ -296,6 +301,12 @@ mod tests {
             "usage --tenant physics",
             "usage --tenant physics --project higgs --days 7",
             "usage -u ada --days=30",
+            "history --since=2026-03-01 --until=2026-03-02 -o json",
+            "history --all --tenant physics --state failed,cancelled --name night-* --tag run=4",
+            "history --user ada --since 30d --sum --limit 5000",
+            "admin accounting status",
+            "admin accounting export --format json --since 2026-02-01 --file f.json",
+            "admin accounting move --force",
             "completion zsh",
             "login",
             "login --server https://cluster.example.com:50051 --flow device",
@@ -479,6 +490,10 @@ mod tests {
             ("status --replicas", "required"),
             ("scale 1f0c", "required"),
             ("scale 1f0c many", "invalid digit"),
+            ("history --state=running", "work has not ended"),
+            ("history --all --user ada", "cannot be used"),
+            ("history --limit=0", "1..=1000000"),
+            ("admin accounting export --format=parquet", "parquet is not built"),
             ("retry", "required"),
             ("retry 1[7]", "--tasks=10-20,30"),
             ("retry 1 --failed --tasks=1", "cannot be used"),

@@ -20,12 +20,8 @@ const TASK_GROUP_OPTIONS: [&str; 4] = ["--task-group", "--array", "-a", "--max-f
 const REPLICA_OPTIONS: [&str; 3] = ["--replicas", "--min-replicas", "--max-replicas"];
 
 /// Documented commands that are not built: a command, or a command and its subcommand.
-const UNBUILT_COMMANDS: [(&str, &str); 10] = [
+const UNBUILT_COMMANDS: [(&str, &str); 9] = [
     ("cache", "`lattice node status NODE` shows a node's images"),
-    (
-        "history",
-        "`lattice status --all --state=completed,failed,cancelled` lists ended work, `lattice node history NODE` shows what happened to a node",
-    ),
     (
         "compat-aliases",
         "use the commands themselves: `lattice submit` for sbatch, `lattice status` for squeue, `lattice cancel` for scancel, \
@@ -34,7 +30,6 @@ const UNBUILT_COMMANDS: [(&str, &str); 10] = [
     ("admin config", "members and agents read /etc/lattice/quorum.yaml and agent.yaml when they start: change these files"),
     ("admin backup", "on a member's machine, `lattice quorum backup` makes a backup and `lattice quorum verify` checks one"),
     ("admin federation", "there is one site: name another one's agent with --endpoint"),
-    ("admin accounting", "`lattice usage` shows what was used; nothing is sent to an accounting service"),
     ("admin reserve", "a queue can have nodes of its own: `lattice admin vcluster create NAME --nodes HOSTLIST`"),
     ("admin scheduler", "`lattice vcluster list` shows which agent serves each queue, `lattice vcluster queue NAME` what waits in one"),
     ("admin metrics", "every agent and member serves its metrics at /metrics: port 9103 of an agent, 9100 of a member"),
@@ -111,6 +106,8 @@ fn explain_unbuilt_option(table: &[(&'static str, &'static str)], option: &str, 
 fn explain_file_as_format(value: &str, typed: &[OsString]) -> Option<UsageError> {
     let hint = if typed.get(1).is_some_and(|command| command == "audit") {
         "`lattice audit export --file=FILE` writes the bundle to a file"
+    } else if typed.iter().any(|word| word == "accounting") {
+        "`lattice admin accounting export --file=FILE` writes the records to a file"
     } else {
         "`lattice logs ID` shows what a job wrote; a script that begins with `exec >FILE 2>&1` writes a file itself"
     };
@@ -205,7 +202,6 @@ mod tests {
             ("submit --noodes=2 job.sh", "--noodes:", "did you mean --nodes?"),
             ("session --signal=USR1", "--signal:", "--checkpoint-signal"),
             ("cache list", "`lattice cache` is not built yet", "node status"),
-            ("history --days 3", "`lattice history` is not built yet", "lattice status"),
             ("submit --site=b job.sh", "--site is not built yet", "--endpoint"),
             ("launch --reactive hostname", "--reactive: `lattice launch` has no replicas", "`lattice submit --reactive --min-nodes=1"),
             ("session --max-nodes=4", "--max-nodes: `lattice session` has no replicas", "--max-nodes=8 SCRIPT`"),

@@ -60,6 +60,8 @@ pub enum Need {
     Promtool,
     /// `curl`, which pages of the documentation use.
     Curl,
+    /// A database server (Debian's package postgresql).
+    Postgres,
     /// A kernel in which agents can use all their counters: Linux 6.5 with BTF.
     KernelProbes,
     /// Temporary directories on a file system whose block device requests the kernel counts.
@@ -182,6 +184,7 @@ fn missing(needs: &[Need]) -> Option<String> {
             Some("there is no promtool here (package prometheus)".to_owned())
         }
         Need::Curl if lattice_lab::machine::find("curl").is_none() => Some("there is no curl here".to_owned()),
+        Need::Postgres if postgres_program("postgres").is_none() => Some("there is no PostgreSQL here (package postgresql)".to_owned()),
         Need::KernelProbes if !counts_in_kernel() => Some(
             "this kernel does not describe its types (CONFIG_DEBUG_INFO_BTF), or has no tracepoint block_io_start (Linux 6.5)".to_owned(),
         ),
@@ -215,9 +218,18 @@ fn missing(needs: &[Need]) -> Option<String> {
         | Need::VictoriaMetrics
         | Need::Promtool
         | Need::Curl
+        | Need::Postgres
         | Need::KernelProbes
         | Need::BlockDevice
         | Need::SystemdAnalyze => None,
+    })
+}
+
+/// A program of PostgreSQL. Debian has those of the server in a directory for each version.
+pub fn postgres_program(name: &str) -> Option<PathBuf> {
+    lattice_lab::machine::find(name).or_else(|| {
+        let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+        versions.flatten().map(|version| version.path().join("bin").join(name)).find(|program| program.is_file())
     })
 }
 

@@ -205,6 +205,7 @@ fn main() -> ExitCode {
         members::trials(),
         tenants::trials(),
         usage::trials(),
+        accounting::trials(),
         user_limits::trials(),
         flood::trials(),
         vclusters::trials(),

@@ -13,9 +13,9 @@ mod watch;
 pub use answer::{Answer, AuditFound, Claimed, EndedWorkPage, RefusedClaim, SignedPage};
 pub use audit_walk::{AuditWalk, KeyPeriod};
 pub use lattice_ledger::{
-    Conflict, DagCursor, DagFilter, DagStatus, DagSummary, DomainStatus, DrainRequest, Endpoint, HeldShare, LimitsStatus, ListCursor,
-    ListFilter, NodeHealth, Refusal, ServiceStatus, TenantStatus, UpdateRefusal, VClusterStatus, VniPoolChange, VniPoolStatus, WantedLanes,
-    WatchCursor,
+    ACCOUNTING_LEASE, Action, Conflict, DagCursor, DagFilter, DagStatus, DagSummary, DomainStatus, DrainRequest, Endpoint, HeldShare,
+    LimitsStatus, ListCursor, ListFilter, NodeHealth, Refusal, ServiceStatus, TenantStatus, UpdateRefusal, VClusterStatus, VniPoolChange,
+    VniPoolStatus, WantedLanes, WatchCursor,
 };
 pub use leader_status::{AdmissionsStatus, AdmittedNode, KeyRole, KeyStatus, KeyringStatus, LeaseStatus, WaitingNode};
 pub use request::{CLAIMS_MAX, ENDED_WORK_MAX, MembersChange, MembersOrder, NODES_ASKED_MAX, NODES_SAMPLED_MAX, Proof, Request};

@@ -6,6 +6,7 @@ const API: &str = "the API on the agent's socket";
 const NETWORK: &str = "the API on the network";
 const SCHEDULER: &str = "the scheduler, for queues whose lease this agent has";
 const SCALING: &str = "the loop that scales services, for queues whose lease this agent has";
+const ACCOUNTING: &str = "the role accounting";
 
 families! {
     API_REQUESTS = Counter "lattice_api_requests_total", Count, ["method", "status"], Agent, API,
@@ -42,6 +43,12 @@ families! {
         "Services that scale by themselves in queues that are served here, by state: missing (several looks in a row found no value), oscillating, ok.";
     SCALING_SERVICES_BELOW_MIN = Gauge "lattice_scaling_services_below_min", Count, [], Agent, SCALING,
         "Services that scale, in queues that are served here, of which fewer replicas have nodes than there must be at least; not those that are held or wait for other work.";
+    ACCOUNTING_STORED = Counter "lattice_accounting_stored_total", Count, [], Agent, ACCOUNTING,
+        "Ended allocations that this agent wrote into the accounting store.";
+    ACCOUNTING_FAILURES = Counter "lattice_accounting_failures_total", Count, [], Agent, ACCOUNTING,
+        "Attempts to store ended work that failed; the problems of the node say why.";
+    ACCOUNTING_WAITING = Gauge "lattice_accounting_waiting", Count, [], Agent, ACCOUNTING,
+        "Ended allocations that the accounting store does not have yet; only of the agent that stores.";
     HEARTBEAT_SECONDS = Histogram "lattice_agent_heartbeat_latency_seconds", Seconds, [], Agent, "the session with the quorum",
         "From a heartbeat to the leader's acknowledgement.";
     STARTUP_SECONDS = Histogram "lattice_agent_allocation_startup_seconds", Seconds, [], Agent, "the allocations' tasks",

@@ -44,14 +44,15 @@ fn begins(page: &v1::SignedAuditPage) -> u64 {
     body.and_then(|body| body["begins"].as_u64()).unwrap_or(1)
 }
 
-struct Out {
-    to: Box<dyn Write>,
+/// Stdout, or a file that appears only when it is complete.
+pub(in crate::command) struct Out {
+    pub(in crate::command) to: Box<dyn Write>,
     /// The temporary name of the file, and its final one.
     file: Option<(PathBuf, PathBuf)>,
 }
 
 impl Out {
-    fn open(path: Option<&Path>) -> Result<Self, Failure> {
+    pub(in crate::command) fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path else { return Ok(Self { to: Box::new(io::stdout().lock()), file: None }) };
         let mut name: OsString = path.into();
         name.push(".partial");
@@ -60,7 +61,7 @@ impl Out {
         Ok(Self { to: Box::new(BufWriter::new(file)), file: Some((partial, path.to_owned())) })
     }
 
-    fn finish(mut self) -> Result<(), Failure> {
+    pub(in crate::command) fn finish(mut self) -> Result<(), Failure> {
         self.to.flush()?;
         if let Some((partial, path)) = self.file {
             std::fs::rename(&partial, &path).map_err(|e| Failure::other(format!("cannot write {}: {e}", path.display())))?;

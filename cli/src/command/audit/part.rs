@@ -9,7 +9,7 @@ use tonic::Status;
 const PART_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The next part of a long answer.
-pub(super) async fn next_part<T>(next: impl Future<Output = Result<Option<T>, Status>>) -> Result<Option<T>, Failure> {
+pub(in crate::command) async fn next_part<T>(next: impl Future<Output = Result<Option<T>, Status>>) -> Result<Option<T>, Failure> {
     match tokio::time::timeout(PART_TIMEOUT, next).await {
         Ok(part) => Ok(part?),
         Err(_) => Err(Failure::new(Exit::Unavailable, format!("the agent sent nothing for {} s", PART_TIMEOUT.as_secs()))),

@@ -1,5 +1,6 @@
 //! `lattice admin …`: its subcommands, and the limits of the whole cluster.
 
+use super::accounting::Accounting;
 use super::network::AdminNetwork;
 use super::node::{Drain, Node, OnNodes};
 use super::quorum::Quorum;
@@ -36,6 +37,8 @@ pub enum AdminCommand {
     Network(AdminNetwork),
     /// Show the limits of the whole cluster, or change them
     Limits(SetLimits),
+    /// Show the store of ended work, export it, move to another one
+    Accounting(Accounting),
     /// Record what was submitted and when it ended, to try other weights on it
     Trace(Trace),
     #[command(hide = true)]

@@ -13,6 +13,7 @@ pub const OPERATORS: Manual = Manual { folder: "how-to/operators", plans: "pages
 const NODE: (&str, &str) = ("n7", "n4");
 
 const PAGES: [(&str, Plan); 42] = [
+    ("accounting", Plan::CannotRun("no agent of this cluster has a store; accounting tests it")),
     (
         "add-nodes",
         Plan::Run(Page {

@@ -119,4 +119,5 @@ const PAGES: [(&str, Plan); 35] = [
     ("software-environments", Plan::CannotRun("it needs an image and loop devices; uenv tests it")),
     ("submit", Plan::Run(page())),
     ("wait-and-follow", Plan::Run(Page { work: "--cores 1 -- sleep 3", endless: &["lattice status -w"], ..page() })),
+    ("what-ran", Plan::CannotRun("no agent of this cluster has an accounting store; accounting tests it")),
 ];

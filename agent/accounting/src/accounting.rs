@@ -1,0 +1,106 @@
+//! The handle of this agent's store, which questions are asked through.
+
+use crate::counts::AccountingCounts;
+use crate::store::{Store, StoreError};
+use lattice_model::history::{HistoryPage, HistoryQuery};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use thiserror::Error;
+use tokio::sync::Semaphore;
+
+/// How many questions are answered at once; each may hold a page of 2 MiB.
+const QUESTIONS_MAX: usize = 16;
+
+/// Why a question is not answered by this agent.
+#[derive(Debug, Error)]
+pub enum NoHistory {
+    /// It has no store.
+    #[error("this agent has no store of ended work: it lacks the role accounting")]
+    NotHere,
+    /// The store could not be opened yet.
+    #[error("the store of ended work is not open: {why}")]
+    NotOpen { why: String },
+    /// Too many questions at once.
+    #[error("{QUESTIONS_MAX} questions about ended work are answered at once, and more wait; ask again later")]
+    Busy,
+    /// The database did not answer.
+    #[error("the store of ended work does not answer: {0}")]
+    Store(#[from] StoreError),
+}
+
+/// This agent's part of accounting. All clones share it. By default there is no store.
+#[derive(Clone, Debug)]
+pub struct Accounting {
+    state: Arc<Mutex<State>>,
+    questions: Arc<Semaphore>,
+    counts: AccountingCounts,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    has_role: bool,
+    store: Option<Store>,
+    problem: Option<String>,
+}
+
+impl Default for Accounting {
+    fn default() -> Self {
+        let questions = Arc::new(Semaphore::new(QUESTIONS_MAX));
+        Self { state: Arc::default(), questions, counts: AccountingCounts::default() }
+    }
+}
+
+impl Accounting {
+    /// The metrics of the role.
+    pub fn counts(&self) -> &AccountingCounts {
+        &self.counts
+    }
+
+    /// `sqlite` or `postgresql`; `None`: there is no store, or it was not opened yet.
+    pub fn kind(&self) -> Option<&'static str> {
+        self.state.lock().store.as_ref().map(Store::kind)
+    }
+
+    /// Why nothing is stored at present; `None`: nothing is wrong.
+    pub fn problem(&self) -> Option<String> {
+        self.state.lock().problem.clone()
+    }
+
+    /// Answers a question with one page.
+    ///
+    /// # Errors
+    /// [`NoHistory`]: this agent cannot answer it now.
+    pub async fn query(&self, query: &HistoryQuery) -> Result<HistoryPage, NoHistory> {
+        let store = {
+            let state = self.state.lock();
+            match &state.store {
+                Some(store) => store.clone(),
+                None if state.has_role => {
+                    let why = state.problem.clone().unwrap_or_else(|| "its agent has just started".to_owned());
+                    return Err(NoHistory::NotOpen { why });
+                }
+                None => return Err(NoHistory::NotHere),
+            }
+        };
+        let _permit = self.questions.try_acquire().map_err(|_| NoHistory::Busy)?;
+        Ok(store.query(query).await?)
+    }
+
+    /// This agent has the role from now on.
+    pub(crate) fn begin(&self) {
+        self.state.lock().has_role = true;
+        self.counts.begin();
+    }
+
+    pub(crate) fn store(&self) -> Option<Store> {
+        self.state.lock().store.clone()
+    }
+
+    pub(crate) fn set_store(&self, store: &Store) {
+        self.state.lock().store = Some(store.clone());
+    }
+
+    pub(crate) fn set_problem(&self, problem: Option<String>) {
+        self.state.lock().problem = problem;
+    }
+}

@@ -1,0 +1,242 @@
+//! One pass after another: ended work from the ledger into the store.
+//!
+//! ```text
+//!   position ◀──store              what the store has decides, not what this agent remembers
+//!      └──▶ ended work after it ◀──ledger
+//!             └──▶ batch and position, one transaction ──▶ store
+//!                    └──▶ Account: up to here ──▶ ledger, which forgets it
+//! ```
+//!
+//! A crash between two of these repeats the next one, and changes nothing. If the answer to a batch is lost, the
+//! position is read again.
+
+use crate::accounting::Accounting;
+use crate::ledger::{LEASE_TTL, Ledger};
+use crate::store::{Store, StoreError};
+use lattice_agent_common::config::accounting::{AccountingSettings, AccountingSettingsError};
+use lattice_agent_common::node_problems::NodeProblems;
+use lattice_model::Backoff;
+use lattice_model::ended_work::AccountedUntil;
+use lattice_quorum_client::CallError;
+use lattice_quorum_client::wire::{EndedWorkPage, Refusal};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// How often the ledger is asked for ended work while there is none.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often an agent without the lease asks for it, and one with another store looks again.
+const STANDBY_INTERVAL: Duration = Duration::from_secs(5);
+/// When the lease is renewed.
+const RENEW_INTERVAL: Duration = Duration::from_secs(5);
+/// Pauses after failures.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// The subjects of the node's problems.
+const PROBLEM: &str = "accounting";
+const OLD_COPY: &str = "accounting store";
+
+/// Why a pass failed.
+#[derive(Debug, Error)]
+enum Failed {
+    #[error(transparent)]
+    Settings(#[from] AccountingSettingsError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Quorum(#[from] CallError),
+}
+
+/// A lease of this agent.
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    token: u64,
+    renew_at: Instant,
+    /// It ends without renewal, counted from when it was asked for.
+    until: Instant,
+}
+
+/// What follows a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// More is waiting.
+    AtOnce,
+    After(Duration),
+}
+
+pub(crate) struct Follower<L> {
+    ledger: L,
+    settings: AccountingSettings,
+    accounting: Accounting,
+    problems: NodeProblems,
+    lease: Option<Lease>,
+    /// The store's position; `None`: it must be read.
+    position: Option<u64>,
+}
+
+impl<L: Ledger> Follower<L> {
+    pub(crate) fn new(ledger: L, settings: AccountingSettings, accounting: Accounting, problems: NodeProblems) -> Self {
+        accounting.begin();
+        Self { ledger, settings, accounting, problems, lease: None, position: None }
+    }
+
+    /// Goes on until `stop`, then gives the lease back.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut pauses = PAUSES;
+        loop {
+            let pause = match stop.run_until_cancelled(self.pass()).await {
+                None => break,
+                Some(Ok(next)) => {
+                    pauses.reset();
+                    self.report(None);
+                    match next {
+                        Next::AtOnce => Duration::ZERO,
+                        Next::After(pause) => pause,
+                    }
+                }
+                Some(Err(failed)) => {
+                    self.position = None;
+                    self.fail(&failed).await;
+                    pauses.next_pause()
+                }
+            };
+            if stop.run_until_cancelled(self.wait(pause)).await.is_none() {
+                break;
+            }
+        }
+        self.release().await;
+    }
+
+    /// Waits, and keeps the lease: who holds it is asked what is wrong.
+    async fn wait(&mut self, pause: Duration) {
+        let end = Instant::now() + pause;
+        while let Some(lease) = self.lease.filter(|lease| lease.renew_at < end) {
+            tokio::time::sleep_until(lease.renew_at).await;
+            if self.hold_lease().await.is_err() {
+                break;
+            }
+        }
+        tokio::time::sleep_until(end).await;
+    }
+
+    /// One pass.
+    async fn pass(&mut self) -> Result<Next, Failed> {
+        let store = self.store().await?;
+        let now = Instant::now();
+        if self.lease.is_none_or(|lease| lease.until <= now) {
+            // An agent with another store does not take the lease from the one with the right store.
+            let known = self.ledger.ended_work(u64::MAX).await?.accounted;
+            if let Some(other) = known.filter(|until| until.store != store.id()) {
+                return Err(CallError::Refused(Refusal::OtherStore { store: other.store }).into());
+            }
+        }
+        if self.lease.is_none_or(|lease| lease.renew_at <= now) {
+            self.hold_lease().await?;
+        }
+        let Some(lease) = self.lease else {
+            self.accounting.counts().set_waiting(None);
+            return Ok(Next::After(STANDBY_INTERVAL));
+        };
+        let position = match self.position {
+            Some(position) => position,
+            None => store.position().await?,
+        };
+        self.position = Some(position);
+        let page = self.ledger.ended_work(position).await?;
+        let Some(accounted) = page.accounted.filter(|until| until.store == store.id()) else {
+            // From now on the ledger keeps ended work. An other store is refused here.
+            let until = AccountedUntil { store: store.id(), sequence: position };
+            self.ledger.account(until, lease.token).await?;
+            tracing::info!(store = %store.id(), sequence = position, "ended work goes into this store from now on");
+            return Ok(Next::AtOnce);
+        };
+        self.accounting.counts().set_waiting(Some(page.waiting));
+        let reached = self.append(&store, position, accounted, &page).await?;
+        if reached > accounted.sequence {
+            self.ledger.account(AccountedUntil { store: store.id(), sequence: reached }, lease.token).await?;
+            self.accounting.counts().set_waiting(Some(page.ended.saturating_sub(reached)));
+        }
+        Ok(if reached < page.ended { Next::AtOnce } else { Next::After(POLL_INTERVAL) })
+    }
+
+    /// Writes a page; returns the store's position after it.
+    async fn append(&mut self, store: &Store, position: u64, accounted: AccountedUntil, page: &EndedWorkPage) -> Result<u64, Failed> {
+        if accounted.sequence > position {
+            self.report_old_copy(position, accounted.sequence);
+        }
+        // What neither waits nor is in the store ended before the store was there, or was dropped; it will not come.
+        let reached = page.work.last().map_or(page.ended, |last| last.sequence);
+        if reached > position {
+            store.append(position, &page.work, reached).await?;
+            self.position = Some(reached);
+            self.accounting.counts().record_stored(page.work.len() as u64);
+        }
+        Ok(reached.max(position))
+    }
+
+    async fn store(&mut self) -> Result<Store, Failed> {
+        if let Some(store) = self.accounting.store() {
+            return Ok(store);
+        }
+        let store = Store::open(&self.settings.address()?, &self.settings.password_file).await?;
+        self.accounting.set_store(&store);
+        tracing::info!(store = %store.id(), kind = store.kind(), "the accounting store is open");
+        Ok(store)
+    }
+
+    async fn hold_lease(&mut self) -> Result<(), CallError> {
+        let asked_at = Instant::now();
+        let held = self.lease.filter(|lease| asked_at < lease.until).map(|lease| lease.token);
+        let token = self.ledger.hold_lease(held).await?;
+        self.lease = token.map(|token| Lease { token, renew_at: asked_at + RENEW_INTERVAL, until: asked_at + LEASE_TTL });
+        Ok(())
+    }
+
+    async fn release(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.ledger.release_lease(lease.token).await;
+        }
+    }
+
+    /// Reports a failure. An agent whose store is refused gives the lease back: another one may have the right store.
+    async fn fail(&mut self, failed: &Failed) {
+        self.accounting.counts().record_failure();
+        match failed {
+            Failed::Quorum(CallError::Refused(Refusal::OtherStore { .. } | Refusal::FormerStore { .. })) => self.release().await,
+            Failed::Quorum(CallError::Refused(Refusal::StaleLease { .. })) => self.lease = None,
+            Failed::Quorum(_) | Failed::Store(_) | Failed::Settings(_) => {}
+        }
+        let text = match failed {
+            Failed::Quorum(CallError::Refused(refusal)) => match refusal.remedy() {
+                Some(remedy) => format!("{refusal}: {remedy}"),
+                None => refusal.to_string(),
+            },
+            other => other.to_string(),
+        };
+        let why = format!("ended work is not stored, and waits in the quorum: {text}");
+        if self.accounting.problem().as_ref() != Some(&why) {
+            tracing::warn!(%why, "accounting does not go on now");
+        }
+        self.report(Some(why));
+    }
+
+    fn report(&self, problem: Option<String>) {
+        match &problem {
+            Some(problem) => self.problems.set(PROBLEM, problem.clone()),
+            None => self.problems.clear(PROBLEM),
+        }
+        self.accounting.set_problem(problem);
+    }
+
+    fn report_old_copy(&self, position: u64, confirmed: u64) {
+        let why = format!(
+            "the database lacks ends {} to {confirmed}, which it had before: it is an older copy; restore a newer one",
+            position + 1
+        );
+        tracing::error!(%why, "the accounting store lacks ended work");
+        self.problems.set(OLD_COPY, why);
+    }
+}
+
+#[cfg(test)]
+mod tests;

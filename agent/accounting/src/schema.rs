@@ -1,0 +1,50 @@
+//! The tables, and how an older database becomes one of this version: numbered steps, each taken once.
+
+/// What each version adds to the one before, in the SQL that both databases have in common.
+///
+/// `ended_work.account` is the user: that word has a meaning of its own in PostgreSQL. Times are milliseconds since
+/// 1970; tags are a JSON object.
+pub(crate) static STEPS: [&[&str]; 1] = [&[
+    "CREATE TABLE ended_work (
+        sequence BIGINT NOT NULL PRIMARY KEY,
+        allocation TEXT NOT NULL,
+        name TEXT NOT NULL,
+        tenant TEXT NOT NULL,
+        project TEXT NOT NULL,
+        vcluster TEXT NOT NULL,
+        account TEXT NOT NULL,
+        uid BIGINT NOT NULL,
+        tags TEXT NOT NULL,
+        state TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        exit_code BIGINT,
+        nodes TEXT NOT NULL,
+        node_count BIGINT NOT NULL,
+        submitted_at BIGINT NOT NULL,
+        claimed_at BIGINT,
+        started_at BIGINT,
+        ended_at BIGINT NOT NULL,
+        requeue_count BIGINT NOT NULL,
+        preempted_count BIGINT NOT NULL,
+        node_ms BIGINT NOT NULL,
+        gpu_ms BIGINT NOT NULL,
+        core_ms BIGINT NOT NULL,
+        part_of TEXT
+    )",
+    "CREATE INDEX ended_work_by_end ON ended_work (ended_at, sequence)",
+    "CREATE INDEX ended_work_by_account ON ended_work (account, ended_at, sequence)",
+    "CREATE INDEX ended_work_by_tenant ON ended_work (tenant, ended_at, sequence)",
+]];
+
+/// The table with one row about the store itself. It is there before the first step.
+pub(crate) const STORE_TABLE: &str = "CREATE TABLE IF NOT EXISTS accounting_store (
+    row_number BIGINT NOT NULL PRIMARY KEY,
+    store TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    stored_until BIGINT NOT NULL
+)";
+
+/// This program's version of the tables.
+pub(crate) fn version() -> i64 {
+    i64::try_from(STEPS.len()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,96 @@
+//! SQLite: one file on a local disk.
+
+use crate::statement::{Column, DriverError, OtherWriter, Row, Statement, Value};
+use futures::TryStreamExt;
+use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
+use sqlx::{AssertSqlSafe, ConnectOptions, Row as _, Sqlite, SqlitePool};
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// One writes and the others read; each has a thread and a cache of 2 MiB while it is open.
+const CONNECTIONS_MAX: u32 = 4;
+/// An unused connection is closed after this time.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// After so many steps of SQLite's machine it is checked whether a question took too long; about a millisecond.
+const STEPS_PER_CHECK: i32 = 10_000;
+
+#[derive(Clone, Debug)]
+pub(crate) struct SqliteDriver(SqlitePool);
+
+impl SqliteDriver {
+    /// Opens the file, or creates it for this agent's user alone: it says who ran what.
+    pub(crate) async fn open(path: &Path, wait_max: Duration) -> Result<Self, DriverError> {
+        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        match created {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(sqlx::Error::Io(error).into()),
+            Ok(_) | Err(_) => {}
+        }
+        // SQLite makes its other files with the mode of this one.
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(wait_max)
+            .disable_statement_logging();
+        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS_MAX).idle_timeout(IDLE_MAX).acquire_timeout(wait_max);
+        Ok(Self(pool.connect_with(options).await?))
+    }
+
+    /// Reads rows until they have about `bytes_max` together; also returns whether there are more. A question that takes
+    /// longer than `time_max` is interrupted.
+    pub(crate) async fn read(
+        &self,
+        statement: Statement,
+        columns: &[Column],
+        bytes_max: usize,
+        time_max: Duration,
+    ) -> Result<(Vec<Row>, bool), DriverError> {
+        let mut connection = self.0.acquire().await?;
+        let until = Instant::now() + time_max;
+        connection.lock_handle().await?.set_progress_handler(STEPS_PER_CHECK, move || Instant::now() < until);
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        let mut found = bound(statement).fetch(&mut *connection);
+        while let Some(row) = found.try_next().await? {
+            if bytes > bytes_max {
+                return Ok((rows, true));
+            }
+            let row = values(&row, columns)?;
+            bytes += row.iter().map(Value::bytes).sum::<usize>();
+            rows.push(row);
+        }
+        Ok((rows, false))
+    }
+
+    /// Executes all of these in one transaction, or none.
+    pub(crate) async fn write(&self, statements: Vec<Statement>) -> Result<(), DriverError> {
+        let mut transaction = self.0.begin_with("BEGIN IMMEDIATE").await?;
+        transaction.lock_handle().await?.remove_progress_handler();
+        for statement in statements {
+            let wanted = statement.changes;
+            let changed = bound(statement).execute(&mut *transaction).await?.rows_affected();
+            if wanted.is_some_and(|wanted| wanted != changed) {
+                return Err(OtherWriter.into());
+            }
+        }
+        Ok(transaction.commit().await?)
+    }
+}
+
+fn bound(statement: Statement) -> sqlx::query::Query<'static, Sqlite, SqliteArguments> {
+    let query = sqlx::query::<Sqlite>(AssertSqlSafe(statement.sql));
+    statement.values.into_iter().fold(query, |query, value| match value {
+        Value::Text(text) => query.bind(text),
+        Value::Number(number) => query.bind(number),
+    })
+}
+
+fn values(row: &SqliteRow, columns: &[Column]) -> Result<Row, sqlx::Error> {
+    let value = |(at, column): (usize, &Column)| match column {
+        Column::Text => row.try_get(at).map(Value::Text),
+        Column::Number => row.try_get(at).map(Value::Number),
+    };
+    columns.iter().enumerate().map(value).collect()
+}
