@@ -15,7 +15,7 @@ impl Api {
     /// for every way to submit, also a dry run.
     pub(super) async fn check_tenants(&self, caller: &Caller, mut tenants: BTreeSet<String>) -> Result<(), Status> {
         tenants.remove("");
-        let counts = caller.within.is_none() && self.granted_roles_count();
+        let counts = caller.within.is_none() && self.granted_roles_count(caller);
         if counts || tenants.is_empty() {
             return Ok(());
         }
@@ -28,7 +28,7 @@ impl Api {
 }
 
 /// The first of the tenants that only a granted role opens.
-fn closed_without_roles<'a>(tenants: &'a BTreeSet<String>, standing: &Standing) -> Option<&'a str> {
+fn closed_without_roles<'a>(tenants: &'a BTreeSet<String>, standing: &'a Standing) -> Option<&'a str> {
     // Root that acts for everybody needs no grant.
     let by_role = Some(&standing.by_role).filter(|_| !standing.roles.root)?;
     tenants.intersection(by_role).next().map(String::as_str)

@@ -44,7 +44,7 @@ pub struct HistoryRequest {
 pub struct HistoryResponse {
     /// the newest first; of an export, the oldest first
     #[prost(message, repeated, tag = "1")]
-    pub work: ::prost::alloc::vec::Vec<EndedAllocation>,
+    pub work: ::prost::alloc::vec::Vec<HistoryRecord>,
     #[prost(message, repeated, tag = "2")]
     pub sums: ::prost::alloc::vec::Vec<UseSum>,
     /// empty: there are no more
@@ -55,7 +55,7 @@ pub struct HistoryResponse {
     pub behind: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct EndedAllocation {
+pub struct HistoryRecord {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     #[prost(string, tag = "2")]

@@ -20,7 +20,7 @@ const TASK_GROUP_OPTIONS: [&str; 4] = ["--task-group", "--array", "-a", "--max-f
 const REPLICA_OPTIONS: [&str; 3] = ["--replicas", "--min-replicas", "--max-replicas"];
 
 /// Documented commands that are not built: a command, or a command and its subcommand.
-const UNBUILT_COMMANDS: [(&str, &str); 9] = [
+const UNBUILT_COMMANDS: [(&str, &str); 8] = [
     ("cache", "`lattice node status NODE` shows a node's images"),
     (
         "compat-aliases",

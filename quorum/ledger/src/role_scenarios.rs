@@ -350,8 +350,8 @@ fn a_new_tenant_of_a_former_name_gives_its_admins_nothing_of_the_former_work() {
     let dag = DagId(Uuid::from_u128(9));
     let spec = Box::new(AllocationSpec { tenant: "physics".into(), ..spec(1, RequeuePolicy::Never, 0) });
     let step = DagStep { name: "a".into(), allocation: id(3), takes_env: false, spec };
-    let submission = DagSubmission { name: "d".into(), env: Default::default(), steps: vec![step] };
-    s.done(Action::SubmitDag { id: dag, owner: user(OWNER), dag: Box::new(submission) });
+    let steps = DagSubmission { name: "d".into(), env: Default::default(), steps: vec![step] };
+    s.done(Action::SubmitDag { id: dag, owner: user(OWNER), dag: Box::new(steps) });
     for number in [1, 3] {
         s.done(Action::Cancel { id: id(number), by: user(OWNER) });
     }
