@@ -179,7 +179,7 @@ async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Fail
             pairs.push(("Work", format!("{} running, {} waiting", vcluster.running, vcluster.pending)));
             print(&block(&pairs))
         }
-        Format::Data(notation) => notation.print(&json(&vcluster)),
+        Format::Data(notation) => notation.print(&VClusterJson::from(&vcluster)),
         Format::Name => print_names([vcluster.name.as_str()]),
     }
 }
