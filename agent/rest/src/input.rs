@@ -6,8 +6,9 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use utoipa::IntoParams;
 
 /// The parts of the path in braces, decoded.
 pub(crate) struct Segments<T>(pub(crate) T);
@@ -25,6 +26,24 @@ pub(crate) struct OptionalBody<T>(pub(crate) T);
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NoParams {}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DryRunParams {
+    /// Check the submission, and submit nothing.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct StaleParams {
+    /// Accept the state of one member, which may be old.
+    #[serde(default)]
+    pub(crate) stale: bool,
+}
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Grpc> for Segments<T> {
     type Rejection = Problem;
@@ -64,6 +83,11 @@ impl<T: DeserializeOwned + Default> FromRequest<Grpc> for OptionalBody<T> {
         let Json(body) = Json::<T>::from_bytes(&bytes)?;
         Ok(Self(body))
     }
+}
+
+/// A field that is there, be it null: one that is not there has the default.
+pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::<T>::deserialize(from).map(Some)
 }
 
 /// The parts of a list with commas.

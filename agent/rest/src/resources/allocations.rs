@@ -1,5 +1,6 @@
 //! `/api/v1/allocations`.
 
+mod answers;
 mod checkpoints;
 mod control;
 mod tasks;
@@ -7,16 +8,16 @@ mod tasks;
 use crate::calls::{Calls, Grpc};
 use crate::etag::{IfMatch, Tag};
 use crate::idempotency::IdempotencyKey;
-use crate::input::{Body, NoParams, Params, Segments, list, pairs};
+use crate::input::{Body, DryRunParams, NoParams, Params, Segments, StaleParams, list, pairs};
 use crate::page::paged;
 use crate::problem::Problem;
 use crate::submission;
-use axum::http::header::LOCATION;
-use axum::http::{StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use answers::{AllocationState, Submitted};
+use axum::http::Uri;
+use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use lattice_api::json::{AllocationJson, DryRunJson, ExplanationJson};
+use lattice_api::json::{AllocationJson, ExplanationJson};
 use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
 use serde::{Deserialize, Serialize};
@@ -48,43 +49,6 @@ pub(super) fn routes() -> Router<Grpc> {
 #[derive(Deserialize, ToSchema)]
 #[schema(value_type = Object, example = json!({"entrypoint": ["./sim", "--steps=100"], "nodes": 2, "walltime": "2h", "chdir": "/home/ada"}))]
 pub(crate) struct SubmittedAllocation(Map<String, Value>);
-
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct DryRunParams {
-    /// Check the submission, and submit nothing.
-    #[serde(default)]
-    pub(crate) dry_run: bool,
-}
-
-/// A submission that was made, or only checked.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Submitted {
-    /// Null: nothing was submitted.
-    id: Option<String>,
-    /// What was ignored of a script's lines, and why it waits for nodes that are not registered.
-    warnings: Vec<String>,
-    /// Of a dry run: what would be submitted.
-    would_submit: Option<DryRunJson>,
-}
-
-impl Submitted {
-    /// The answer to a submission of the quorum.
-    pub(crate) fn of(done: v1::SubmitResponse, mut warnings: Vec<String>) -> Self {
-        warnings.extend(Some(done.warning).filter(|warning| !warning.is_empty()));
-        let would_submit = done.checked.as_ref().map(DryRunJson::from);
-        Self { id: would_submit.is_none().then_some(done.id), warnings, would_submit }
-    }
-
-    /// With the place of what was created.
-    pub(crate) fn respond(self) -> Response {
-        match self.id.clone() {
-            Some(id) => (StatusCode::CREATED, [(LOCATION, format!("/api/v1/allocations/{id}"))], Json(self)).into_response(),
-            None => Json(self).into_response(),
-        }
-    }
-}
 
 /// Submits an allocation.
 ///
@@ -182,15 +146,6 @@ async fn list_allocations(calls: Calls, uri: Uri, Params(params): Params<ListPar
     Ok(paged(&uri, &next, &body))
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct StaleParams {
-    /// Accept the state of one member, which may be old.
-    #[serde(default)]
-    pub(crate) stale: bool,
-}
-
 /// One allocation.
 ///
 /// The id may be the beginning of one, of at least 4 digits. `ID[3]` names a replica of a service.
@@ -282,13 +237,6 @@ async fn update_allocation(
     Ok(tag_of(&now)?.on(&AllocationJson::from(&now)))
 }
 
-/// An allocation, and its state.
-#[derive(Serialize, ToSchema)]
-pub(super) struct AllocationState {
-    id: String,
-    state: String,
-}
-
 /// Cancels an allocation.
 ///
 /// Durable when answered; the allocation's state shows the progress. To cancel one that has ended changes nothing.
@@ -341,16 +289,5 @@ mod tests {
         for changed in &changes {
             assert_ne!(tag(&first), tag(changed));
         }
-    }
-
-    #[test]
-    fn a_submission_that_was_only_checked_has_no_place() {
-        let done = v1::SubmitResponse { id: "1f".into(), warning: "it waits".into(), checked: None };
-        let made = Submitted::of(done.clone(), vec!["ignored".into()]);
-        assert_eq!((made.id.as_deref(), made.warnings.len()), (Some("1f"), 2));
-        let response = made.respond();
-        assert_eq!((response.status(), &response.headers()[LOCATION]), (StatusCode::CREATED, &"/api/v1/allocations/1f".parse().unwrap()));
-        let checked = Submitted::of(v1::SubmitResponse { checked: Some(v1::AllocationSpec::default()), ..done }, vec![]);
-        assert_eq!((checked.id.as_deref(), checked.respond().status()), (None, StatusCode::OK));
     }
 }

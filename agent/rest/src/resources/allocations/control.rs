@@ -1,6 +1,6 @@
 //! What is done to an allocation besides a change: hold, resume, requeue, preempt, scale, signal.
 
-use super::AllocationState;
+use super::answers::AllocationState;
 use crate::calls::{Calls, Grpc};
 use crate::idempotency::IdempotencyKey;
 use crate::input::{Body, NoParams, OptionalBody, Params, Segments};

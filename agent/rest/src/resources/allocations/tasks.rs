@@ -1,9 +1,9 @@
 //! `/api/v1/allocations/{id}/tasks`: the tasks of a task group.
 
-use super::{StaleParams, Submitted};
+use super::answers::Submitted;
 use crate::calls::{Calls, Grpc};
 use crate::idempotency::IdempotencyKey;
-use crate::input::{NoParams, OptionalBody, Params, Segments};
+use crate::input::{NoParams, OptionalBody, Params, Segments, StaleParams};
 use crate::problem::Problem;
 use axum::response::Response;
 use axum::routing::{get, post};
