@@ -35,6 +35,7 @@ pub(crate) fn description() -> utoipa::openapi::OpenApi {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
         for operation in operations.into_iter().flatten() {
             add_problem(operation);
+            operation.operation_id = operation.operation_id.as_deref().map(camel_case);
         }
     }
     all
@@ -45,6 +46,18 @@ fn add_problem(operation: &mut Operation) {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(Problem::name()))).build();
     let problem = ResponseBuilder::new().description("What is wrong, and what to do").content("application/problem+json", content);
     operation.responses.responses.insert("default".to_owned(), RefOr::T(problem.build()));
+}
+
+/// The name of a function as programs in other languages have it: `list_nodes` is `listNodes`.
+fn camel_case(name: &str) -> String {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |mut name, word| {
+        let mut letters = word.chars();
+        name.extend(letters.next().map(|letter| letter.to_ascii_uppercase()));
+        name.push_str(letters.as_str());
+        name
+    })
 }
 
 #[cfg(test)]
@@ -77,6 +90,6 @@ mod tests {
                 assert!(operation.responses.responses.contains_key("default"), "{path}");
             }
         }
-        assert!(names.contains("submit_allocation") && names.len() > 50, "{names:?}");
+        assert!(names.contains("submitAllocation") && names.len() > 50, "{names:?}");
     }
 }
