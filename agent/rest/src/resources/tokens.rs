@@ -44,6 +44,7 @@ struct TokenRequest {
 struct IssuedToken {
     /// The token itself. Nobody can read it again.
     token: String,
+    #[serde(flatten)]
     issued: AccessTokenJson,
 }
 
