@@ -44,6 +44,12 @@ pub(crate) struct Submission {
     pub(crate) warnings: Vec<String>,
 }
 
+/// Reads a body where that holds up no other request: a large one takes a while.
+pub(crate) async fn read<T: Send + 'static>(reading: impl FnOnce() -> Result<T, Problem> + Send + 'static) -> Result<T, Problem> {
+    let done = tokio::task::spawn_blocking(reading).await;
+    done.map_err(|error| Problem::internal(format!("the body was not read: {error}")))?
+}
+
 /// Reads the body of a submission of one allocation. Two fields are no options of a step: `hold`, and `session`.
 pub(crate) fn allocation(mut body: Map<String, Value>) -> Result<Submission, Problem> {
     let hold = flag(&mut body, "hold")?;

@@ -44,6 +44,9 @@ pub enum Need {
     Mpi4py,
     /// `moto_server`: an S3 server (Python's package `moto[server]`).
     Moto,
+    /// What checks a description of an API, and makes a client of it (Python's packages `openapi-spec-validator` and
+    /// `openapi-python-client`).
+    OpenApi,
     /// `systemd-analyze` (Debian's package `systemd`).
     SystemdAnalyze,
     /// `python3`, for a program of the documentation.
@@ -162,6 +165,10 @@ fn missing(needs: &[Need]) -> Option<String> {
             Some("there is no mpi4py here with both MPICH and Open MPI (.ci/run makes both in the cache)".to_owned())
         }
         Need::Moto if machine.moto.is_none() => Some("there is no moto_server here (pip install 'moto[server]')".to_owned()),
+        Need::OpenApi => ["openapi-spec-validator", "openapi-python-client"]
+            .iter()
+            .find(|tool| lattice_lab::machine::find(tool).is_none())
+            .map(|tool| format!("there is no {tool} here (.ci/run installs it in the cache)")),
         Need::SystemdAnalyze if lattice_lab::machine::find("systemd-analyze").is_none() => {
             Some("there is no systemd-analyze here (package systemd)".to_owned())
         }

@@ -236,6 +236,7 @@ fn main() -> ExitCode {
         opens::trials(),
         operators::trials(),
         revocation::trials(),
+        rest_api::trials(),
         roles::trials(),
         access_table::trials(),
         monitoring::trials(),

@@ -59,9 +59,7 @@ async fn submit_dag(
     Body(SubmittedDag(body)): Body<SubmittedDag>,
 ) -> Result<Response, Problem> {
     let id = key.id("dag", &calls).await?;
-    // Thousands of steps take a while to parse.
-    let parsed = tokio::task::spawn_blocking(move || submission::dag(body, id, dry_run)).await;
-    let (request, mut warnings) = parsed.map_err(|error| Problem::internal(format!("the DAG was not parsed: {error}")))??;
+    let (request, mut warnings) = submission::read(move || submission::dag(body, id, dry_run)).await?;
     let done = Box::pin(calls.dags().submit(request)).await?.into_inner();
     warnings.extend(done.warnings);
     let dag = done.dag.unwrap_or_default();
