@@ -40,7 +40,7 @@ pub use attempt::AttemptJson;
 pub use audit::AuditRecordJson;
 pub use checkpoint::CheckpointJson;
 pub use dag::{DagEdgeJson, DagJson, DagStepJson, DagSummaryJson, StepCountsJson};
-pub use dry_run::{DryRunJson, DryRunDependencyJson};
+pub use dry_run::{DryRunDependencyJson, DryRunJson};
 pub use ended::EndedWorkJson;
 pub use explanation::{ClaimConflictJson, ExplanationJson, JudgementJson, NodeReasonJson, RefusedClaimJson, ScoreJson};
 pub use history::{AccountingStatusJson, HistoryJson, HistoryRecordJson, UseSumJson};

@@ -1,9 +1,9 @@
 //! REST over the calls of `lattice.v1`: JSON, events, terminals, OpenAPI.
 //!
 //! ```text
-//!   /api/v1/…  ──▶ input (path, query, body) ──▶ resources ──▶ calls ──▶ the services of lattice.v1, in this process
-//!                                                    │ Status ──▶ problem
-//!                                                    └ v1::* ───▶ lattice_api::json ──▶ body, with etag and page
+//!   /api/v1/… ──▶ input (path, query, body) ──▶ resources ──▶ calls ──▶ the services of lattice.v1
+//!                                                   │ Status ──▶ problem
+//!                                                   └ v1::* ───▶ lattice_api::json ──▶ body
 //! ```
 //!
 //! This crate has no state and no tasks of its own. Who calls is in the extensions of each request, where the edge has put

@@ -20,12 +20,15 @@ const HINT: &str = "\nhint: ";
 pub struct Problem {
     /// Always `about:blank`: the status and the code say what kind of problem it is.
     #[serde(rename = "type")]
+    #[schema(value_type = String)]
     kind: &'static str,
     /// The words of the status.
+    #[schema(value_type = String)]
     title: &'static str,
     /// The status of HTTP.
     status: u16,
     /// The status of gRPC, such as `not_found`: what programs decide by.
+    #[schema(value_type = String)]
     code: &'static str,
     /// What failed, on what, and why.
     detail: String,

@@ -47,7 +47,8 @@ fn framed(message: Vec<u8>) -> axum::http::Response<tonic::body::Body> {
 
 /// Allocations and tenants, as little as the tests need.
 fn cluster(path: &str, message: &[u8]) -> Result<Vec<u8>, Status> {
-    let found = v1::Allocation { id: "1f0c".into(), name: "sim".into(), owner: "ada".into(), state: "Pending".into(), ..Default::default() };
+    let (id, name, owner, state) = ("1f0c".to_owned(), "sim".to_owned(), "ada".to_owned(), "Pending".to_owned());
+    let found = v1::Allocation { id, name, owner, state, ..Default::default() };
     match path.strip_prefix("/lattice.v1.").unwrap_or(path) {
         "AllocationService/Submit" => {
             let v1::SubmitRequest { id, spec, .. } = v1::SubmitRequest::decode(message).unwrap();

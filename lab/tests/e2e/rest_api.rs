@@ -168,7 +168,9 @@ fn keys(w: &World) {
     let _cleared = Cleared(w);
     let daemon = Client::new(w, "daemon", "read,work");
     let body = json!({ "entrypoint": "true", "hold": true });
-    let with = |client: &Client, key: &str, body: &Value| client.send("POST", ALLOCATIONS, body, &["-H", &format!("Idempotency-Key: {key}")]);
+    let with = |client: &Client, key: &str, body: &Value| {
+        client.send("POST", ALLOCATIONS, body, &["-H", &format!("Idempotency-Key: {key}")])
+    };
     let id = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
     assert_eq!(with(&daemon, id, &body).expect(201)["id"], json!(id));
     assert_eq!(with(&daemon, id, &body).expect(201)["id"], json!(id), "repeated");
@@ -176,7 +178,7 @@ fn keys(w: &World) {
     assert_eq!(with(&daemon, "night run", &body).expect(201)["id"], first["id"]);
     let nobody = Client::new(w, "nobody", "read,work");
     assert_ne!(with(&nobody, "night run", &body).expect(201)["id"], first["id"], "another account's key is another one");
-    let all = daemon.get(&format!("{ALLOCATIONS}?state=Suspended"));
+    let all = daemon.get(&format!("{ALLOCATIONS}?state=Pending"));
     assert_eq!(all["allocations"].as_array().map(Vec::len), Some(2), "{all}");
     let checked = daemon.send("POST", &format!("{ALLOCATIONS}?dry_run=true"), &body, &[]).expect(200);
     assert_eq!((&checked["id"], &checked["would_submit"]["held"]), (&Value::Null, &json!(true)));
@@ -188,7 +190,7 @@ fn pages(w: &World) {
     for number in 0..5 {
         daemon.submit(&json!({ "name": format!("page-{number}"), "entrypoint": "true", "hold": true }));
     }
-    let (mut names, mut path) = (Vec::new(), format!("{ALLOCATIONS}?state=Suspended&limit=2"));
+    let (mut names, mut path) = (Vec::new(), format!("{ALLOCATIONS}?state=Pending&limit=2"));
     loop {
         let answer = daemon.call("GET", &path, &[]);
         let page = answer.expect(200);
@@ -280,8 +282,8 @@ fn readings(w: &World) {
     assert!(daemon.get("/api/v1/whoami/permissions")["permissions"].as_array().is_some_and(|all| all.len() > 50));
     let audited = daemon.get("/api/v1/audit?since=1h&limit=10");
     assert!(audited["end"].as_u64() > Some(0) && audited["records"].is_array(), "{audited}");
-    for (path, list) in [("services", "services"), ("sessions", "sessions"), ("tenants", "tenants"), ("tokens", "tokens"), ("dags", "dags")] {
-        assert!(daemon.get(&format!("/api/v1/{path}"))[list].is_array(), "{path}");
+    for list in ["services", "sessions", "tenants", "tokens", "dags"] {
+        assert!(daemon.get(&format!("/api/v1/{list}"))[list].is_array(), "{list}");
     }
 }
 
@@ -344,7 +346,7 @@ assert len(list_nodes.sync(client=client).nodes) == 2
 body = SubmittedAllocation.from_dict({"name": "generated", "entrypoint": "true", "hold": True})
 made = submit_allocation.sync(client=client, body=body)
 found = get_allocation.sync(made.id, client=client)
-assert (found.name, found.state, found.held) == ("generated", "Suspended", True), found
+assert (found.name, found.state, found.held) == ("generated", "Pending", True), found
 print(found.id)
 "#;
 
@@ -373,5 +375,5 @@ fn generated(w: &World) {
     let mut program = Command::new(python);
     program.args(["-c", PROGRAM, &w.api_url("n1")]).arg(w.ca()).arg(token).env("PYTHONPATH", w.dir.join("client"));
     let id = run(&mut program);
-    assert_eq!(daemon.state(id.trim()), "Suspended");
+    assert_eq!(daemon.state(id.trim()), "Pending");
 }

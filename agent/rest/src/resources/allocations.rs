@@ -47,7 +47,7 @@ pub(super) fn routes() -> Router<Grpc> {
 /// `script` is the text of a script. `hold` (true or false) holds it from its submission on; `session` makes it a session,
 /// which has no program. Without `chdir` it runs in `/`.
 #[derive(Deserialize, ToSchema)]
-#[schema(value_type = Object, example = json!({"entrypoint": ["./sim", "--steps=100"], "nodes": 2, "walltime": "2h", "chdir": "/home/ada"}))]
+#[schema(value_type = Object, example = json!({"entrypoint": ["./sim"], "nodes": 2, "walltime": "2h", "chdir": "/home/ada"}))]
 pub(crate) struct SubmittedAllocation(Map<String, Value>);
 
 /// Submits an allocation.
@@ -57,7 +57,8 @@ pub(crate) struct SubmittedAllocation(Map<String, Value>);
     post, path = "/api/v1/allocations", tag = "allocations",
     params(DryRunParams, ("Idempotency-Key" = Option<String>, Header, description = "The id of the allocation (a UUID), or any text")),
     request_body = SubmittedAllocation,
-    responses((status = 201, description = "It is submitted", body = Submitted), (status = 200, description = "Of a dry run", body = Submitted))
+    responses((status = 201, description = "It is submitted", body = Submitted),
+              (status = 200, description = "Of a dry run", body = Submitted))
 )]
 async fn submit_allocation(
     calls: Calls,
@@ -152,7 +153,8 @@ async fn list_allocations(calls: Calls, uri: Uri, Params(params): Params<ListPar
 #[utoipa::path(
     get, path = "/api/v1/allocations/{id}", tag = "allocations",
     params(("id" = String, Path, description = "The id, or the beginning of one"), StaleParams),
-    responses((status = 200, description = "The allocation", body = AllocationJson, headers(("ETag" = String, description = "Of its settings"))))
+    responses((status = 200, description = "The allocation", body = AllocationJson,
+        headers(("ETag" = String, description = "Of its settings"))))
 )]
 async fn get_allocation(
     calls: Calls,

@@ -50,7 +50,8 @@ struct DagSubmitted {
     post, path = "/api/v1/dags", tag = "dags",
     params(DryRunParams, ("Idempotency-Key" = Option<String>, Header, description = "The id of the DAG (a UUID), or any text")),
     request_body = SubmittedDag,
-    responses((status = 201, description = "It is submitted", body = DagSubmitted), (status = 200, description = "Of a dry run", body = DagSubmitted))
+    responses((status = 201, description = "It is submitted", body = DagSubmitted),
+              (status = 200, description = "Of a dry run", body = DagSubmitted))
 )]
 async fn submit_dag(
     calls: Calls,

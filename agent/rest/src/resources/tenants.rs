@@ -84,7 +84,8 @@ async fn get_tenant(
     params(("name" = String, Path, description = "Its name"),
            ("If-Match" = Option<String>, Header, description = "The ETag of what was read")),
     request_body = TenantQuotas,
-    responses((status = 200, description = "It is changed", body = TenantJson), (status = 201, description = "It is created", body = TenantJson))
+    responses((status = 200, description = "It is changed", body = TenantJson),
+              (status = 201, description = "It is created", body = TenantJson))
 )]
 async fn put_tenant(
     calls: Calls,

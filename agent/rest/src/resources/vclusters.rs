@@ -39,7 +39,10 @@ struct VClusters {
 }
 
 /// Lists the queues.
-#[utoipa::path(get, path = "/api/v1/vclusters", tag = "vclusters", responses((status = 200, description = "All of them", body = VClusters)))]
+#[utoipa::path(
+    get, path = "/api/v1/vclusters", tag = "vclusters",
+    responses((status = 200, description = "All of them", body = VClusters))
+)]
 async fn list_vclusters(calls: Calls, Params(NoParams {}): Params<NoParams>) -> Result<Json<VClusters>, Problem> {
     Ok(Json(VClusters { vclusters: all(&calls).await?.iter().map(VClusterJson::from).collect() }))
 }
@@ -133,7 +136,8 @@ struct VClusterSettings {
     params(("name" = String, Path, description = "Its name"),
            ("If-Match" = Option<String>, Header, description = "The ETag of what was read")),
     request_body = VClusterSettings,
-    responses((status = 200, description = "It is changed", body = VClusterJson), (status = 201, description = "It is created", body = VClusterJson))
+    responses((status = 200, description = "It is changed", body = VClusterJson),
+              (status = 201, description = "It is created", body = VClusterJson))
 )]
 async fn put_vcluster(
     calls: Calls,

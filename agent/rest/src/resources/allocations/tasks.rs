@@ -62,7 +62,8 @@ async fn get_tasks(
 /// One task of a task group.
 #[utoipa::path(
     get, path = "/api/v1/allocations/{id}/tasks/{index}", tag = "allocations",
-    params(("id" = String, Path, description = "The id, or the beginning of one"), ("index" = u32, Path, description = "Of the task"), StaleParams),
+    params(("id" = String, Path, description = "The id, or the beginning of one"),
+           ("index" = u32, Path, description = "Of the task"), StaleParams),
     responses((status = 200, description = "The task", body = TaskJson))
 )]
 async fn get_task(
