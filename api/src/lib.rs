@@ -3,7 +3,8 @@
 //! ```text
 //!   bytes ◀─prost─▶ v1::* ──spec::to_model (validates)──▶ lattice_model
 //!                     ▲  ◀──allocation / node / spec::from_model──┘
-//!                     └── client::Client: typed clients over a Unix socket or TLS
+//!                     ├── client::Client: typed clients over a Unix socket or TLS
+//!                     └── json: what programs read, as JSON
 //! ```
 //!
 //! The conversion into the model *is* the validation: a specification returned by
@@ -18,6 +19,7 @@ pub mod client;
 pub mod dag;
 #[cfg(test)]
 mod fuzz;
+pub mod json;
 pub mod measurements;
 pub mod node;
 pub mod operator;

@@ -2,6 +2,7 @@
 //! output, wherever that is stored.
 
 use lattice_api::client::Client;
+use lattice_api::json::LastStderrLine;
 use lattice_api::v1;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,15 +16,6 @@ const TAIL_BYTES_MAX: usize = 4096;
 const LINE_CHARS_MAX: usize = 200;
 /// Messages of a stream that are read.
 const CHUNKS_MAX: usize = 256;
-
-/// One line, and its source.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct LastStderrLine {
-    /// The launch's number; 0 is the script.
-    pub launch: u32,
-    pub rank: u32,
-    pub line: String,
-}
 
 /// The last line of the script, and that of the last launch; both may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

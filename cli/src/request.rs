@@ -1,6 +1,5 @@
 //! What a submission sends: the program, the environment, and the specification with both.
 
-mod constraints;
 mod program;
 mod specification;
 mod surroundings;

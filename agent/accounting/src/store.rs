@@ -361,7 +361,7 @@ pub(crate) mod tests {
         let shown = |page: &HistoryPage| {
             page.sums.iter().map(|sum| (sum.user.clone(), sum.tenant.clone(), sum.count, sum.used, sum.core_ms)).collect::<Vec<_>>()
         };
-        let used = |n| Used { node_ms: 2000 * n, gpu_ms: 8000 * n };
+        let used = |n: u64| Used { node_ms: 2000 * n, gpu_ms: 8000 * n };
         assert_eq!(shown(&first), [("ada".into(), "physics".into(), 3, used(3), 192_000)]);
         let second = store.query(&of(1, first.next)).await.unwrap();
         assert_eq!(shown(&second), [("eve".into(), "biology".into(), 2, used(2), 128_000)]);

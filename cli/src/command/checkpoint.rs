@@ -4,9 +4,10 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Format, Width, print, print_names};
 use crate::retries::Retries;
 use crate::session::{Session, answer};
-use crate::shown::{filled, short, time};
+use crate::shown::{short, time};
 use crate::table::Table;
 use lattice_api::client::Client;
+use lattice_api::json::CheckpointJson;
 use lattice_api::v1;
 use lattice_cli_syntax::args::checkpoint::{
     CheckpointCommand, CheckpointCreate, CheckpointDefer, CheckpointDone, CheckpointFail, CheckpointOne, CheckpointProgress,
@@ -29,7 +30,7 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
             let all = answer(client.allocations().list_checkpoints(v1::ListCheckpointsRequest { allocation })).await?.checkpoints;
             match session.format() {
                 Format::Table => print(&table(&all, session.width())),
-                Format::Data(notation) => notation.print(&all.iter().map(json).collect::<Vec<_>>()),
+                Format::Data(notation) => notation.print(&all.iter().map(CheckpointJson::from).collect::<Vec<_>>()),
                 Format::Name => print_names(all.iter().map(|c| c.id.as_str())),
             }
         }
@@ -39,7 +40,7 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
             let one = answer(client.allocations().get_checkpoint(key)).await?;
             match session.format() {
                 Format::Table => print(&text(&one)),
-                Format::Data(notation) => notation.print(&json(&one)),
+                Format::Data(notation) => notation.print(&CheckpointJson::from(&one)),
                 Format::Name => print_names([one.id.as_str()]),
             }
         }
@@ -253,24 +254,4 @@ fn text(one: &v1::CheckpointInfo) -> String {
     text.push('\n');
     text.push_str(&files.text(&[]));
     text
-}
-
-fn json(c: &v1::CheckpointInfo) -> serde_json::Value {
-    let file = |f: &v1::checkpoint_info::File| serde_json::json!({ "path": f.path, "bytes": f.bytes, "blake3": f.blake3 });
-    let node = |n: &v1::checkpoint_info::Node| serde_json::json!({ "node": n.node, "files": n.files, "bytes": n.bytes, "list": n.list.iter().map(file).collect::<Vec<_>>() });
-    serde_json::json!({
-        "id": c.id,
-        "allocation": c.allocation,
-        "epoch": c.epoch,
-        "parent": filled(&c.parent),
-        "step": c.step,
-        "time_seconds": c.time_seconds,
-        "created_at": time(c.created_at_ms),
-        "files": c.files,
-        "bytes": c.bytes,
-        "last": c.last,
-        "expires_at": c.expires_at_ms.and_then(time),
-        "damaged": filled(&c.damaged),
-        "nodes": c.nodes.iter().map(node).collect::<Vec<_>>(),
-    })
 }

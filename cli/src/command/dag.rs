@@ -10,6 +10,7 @@ use crate::session::{Session, answer};
 use crate::shown::{filled, short, time};
 use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
+use lattice_api::json::{DagJson, DagSummaryJson};
 use lattice_api::v1;
 use lattice_cli_syntax::args::dag::{CancelDags, DagCommand, DagStatus, ListDags, ShowDag, SubmitDag};
 use lattice_cli_syntax::directives::{self, Directives};
@@ -17,7 +18,7 @@ use lattice_cli_syntax::flags::{Export, SubmitFlags};
 use lattice_cli_syntax::workflow::{self, StepProgram, Workflow, WorkflowStep};
 use lattice_model::count::counted;
 use lattice_model::dag::DAG_BYTES_MAX;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -73,7 +74,7 @@ async fn submit(session: &Session, args: SubmitDag) -> Result<(), Failure> {
         )),
         Format::Table => print(&format!("Submitted DAG {} ({}) with {}\n", short(&dag.id), dag.name, counted(dag.steps.len(), "step"))),
         Format::Name => print(&format!("{}\n", if args.dry_run { &dag.name } else { &dag.id })),
-        Format::Data(notation) => notation.print(&with_steps(&dag)),
+        Format::Data(notation) => notation.print(&DagJson::from(&dag)),
     }
 }
 
@@ -145,7 +146,7 @@ async fn list(session: &Session, args: ListDags) -> Result<(), Failure> {
     };
     match session.format() {
         Format::Table => print(&table(&dags, request.all_users, session.table_size()))?,
-        Format::Data(notation) => notation.print(&dags.iter().map(summary).collect::<Vec<_>>())?,
+        Format::Data(notation) => notation.print(&dags.iter().map(DagSummaryJson::from).collect::<Vec<_>>())?,
         Format::Name => print_names(dags.iter().map(|dag| dag.id.as_str()))?,
     }
     if more {
@@ -165,7 +166,7 @@ async fn status(session: &Session, args: DagStatus) -> Result<(), Failure> {
     match session.format() {
         Format::Table if args.graph => print(&graph::text(&dag)),
         Format::Table => print(&format!("{}\n{}", head(&dag), states_table(&dag, session.table_size()))),
-        Format::Data(notation) => notation.print(&with_steps(&dag)),
+        Format::Data(notation) => notation.print(&DagJson::from(&dag)),
         Format::Name => print_names(dag.steps.iter().map(|step| step.allocation.as_str())),
     }
 }
@@ -179,7 +180,7 @@ async fn show(session: &Session, args: ShowDag) -> Result<(), Failure> {
     match session.format() {
         Format::Table if args.graph => print(&graph::text(&dag)),
         Format::Table => print(&format!("{}\n{}", head(&dag), edges_table(&dag, session.table_size()))),
-        Format::Data(notation) => notation.print(&with_steps(&dag)),
+        Format::Data(notation) => notation.print(&DagJson::from(&dag)),
         Format::Name => print_names(dag.steps.iter().map(|step| step.name.as_str())),
     }
 }
@@ -283,37 +284,6 @@ fn parent(edge: &v1::DagEdge) -> String {
     }
 }
 
-fn summary(dag: &v1::Dag) -> Value {
-    let v1::StepCounts { unended, completed, failed, cancelled, not_needed } = counts(dag);
-    json!({
-        "id": filled(&dag.id),
-        "name": dag.name,
-        "owner": dag.owner,
-        "state": dag.state,
-        "submitted_at": time(dag.submitted_at_ms),
-        "counts": {
-            "unended": unended, "completed": completed, "failed": failed, "cancelled": cancelled, "not_needed": not_needed,
-        },
-    })
-}
-
-fn with_steps(dag: &v1::Dag) -> Value {
-    let edge = |edge: &v1::DagEdge| json!({ "step": filled(&edge.step), "allocation": edge.allocation, "name": filled(&edge.name), "condition": edge.condition });
-    let step = |step: &v1::DagStepStatus| {
-        json!({
-            "name": step.name,
-            "allocation": step.allocation,
-            "state": step.state,
-            "reason": filled(&step.reason),
-            "not_needed": step.not_needed,
-            "depends_on": step.depends_on.iter().map(edge).collect::<Vec<_>>(),
-        })
-    };
-    let mut all = summary(dag);
-    all["steps"] = dag.steps.iter().map(step).collect();
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -409,12 +379,12 @@ DAG       NAME  STATE    STEPS                          SUBMITTED
 
     #[test]
     fn the_data_has_every_edge() {
-        let data = with_steps(&sample());
+        let data = json!(DagJson::from(&sample()));
         assert_eq!((&data["state"], &data["counts"]["unended"]), (&json!("Running"), &json!(1)));
         assert_eq!(data["steps"][2]["not_needed"], true);
         let wanted = json!([{ "step": "train", "allocation": "2f0c9a4e-5b7d", "name": null, "condition": "success" }]);
         assert_eq!(data["steps"][1]["depends_on"], wanted);
-        assert_eq!((&data["steps"][1]["reason"], &data["submitted_at"]), (&Value::Null, &json!("2026-03-05T10:00:00.000Z")));
+        assert_eq!((&data["steps"][1]["reason"], &data["submitted_at"]), (&json!(null), &json!("2026-03-05T10:00:00.000Z")));
     }
 
     #[test]

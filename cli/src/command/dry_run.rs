@@ -3,21 +3,21 @@
 use crate::failure::Failure;
 use crate::output::{Format, print};
 use crate::session::Session;
-use crate::shown::{ScalingJson, command_line, counts, filled, group_rows, index_run, rows_of_spec, short};
+use crate::shown::{command_line, counts, filled, group_rows, rows_of_spec, short};
 use crate::table::block;
+use lattice_api::json::DryRunJson;
 use lattice_api::spec::is_singleton;
 use lattice_api::v1;
 use lattice_api::v1::entrypoint::What;
 use lattice_model::duration::clock_text;
 use lattice_model::resources::bytes_text;
-use serde_json::json;
 use std::time::Duration;
 
 pub fn show(session: &Session, spec: &v1::AllocationSpec) -> Result<(), Failure> {
     match session.format() {
         Format::Table => print(&format!("Nothing was submitted; this would be submitted:\n{}", text(spec))),
         Format::Name => print(&format!("{}\n", spec.name)),
-        Format::Data(notation) => notation.print(&data(spec)),
+        Format::Data(notation) => notation.print(&DryRunJson::from(spec)),
     }
 }
 
@@ -63,13 +63,6 @@ fn depends_on(spec: &v1::AllocationSpec) -> Vec<String> {
         false => format!("{} ({})", short(&dependency.r#ref), dependency.condition),
     };
     spec.depends_on.iter().map(shown).collect()
-}
-
-fn depends_on_json(dependency: &v1::Dependency) -> serde_json::Value {
-    match is_singleton(dependency) {
-        true => json!({ "condition": dependency.condition }),
-        false => json!({ "id": dependency.r#ref, "condition": dependency.condition }),
-    }
 }
 
 fn text(spec: &v1::AllocationSpec) -> String {
@@ -119,54 +112,6 @@ fn text(spec: &v1::AllocationSpec) -> String {
     block(&rows)
 }
 
-fn task_group_json(group: &v1::TaskGroup) -> serde_json::Value {
-    let run = |run: &v1::IndexRun| json!({ "first": run.first, "last": run.last, "step": run.step.max(1) });
-    let tasks = group.indices.iter().map(|run| u64::from(index_run(run).count())).sum::<u64>();
-    json!({
-        "tasks": tasks,
-        "indices": group.indices.iter().map(run).collect::<Vec<_>>(),
-        "concurrency": (group.concurrency > 0).then_some(group.concurrency),
-        "max_failures": group.max_failures,
-    })
-}
-
-fn data(spec: &v1::AllocationSpec) -> serde_json::Value {
-    let (resources, lifecycle, ranks) = parts(spec);
-    let everywhere = || fixed_nodes(&resources).map(|nodes| nodes * u64::from(spec.tasks_per_node.max(1)));
-    let tasks = if ranks > 0 { Some(u64::from(ranks)) } else { everywhere() };
-    let (script, command) = match spec.entrypoint.as_ref().and_then(|entry| entry.what.as_ref()) {
-        Some(What::Script(script)) => (Some(&script.text), Some(&script.args)),
-        Some(What::Command(command)) => (None, Some(&command.argv)),
-        None => (None, None),
-    };
-    json!({
-        "name": spec.name,
-        "script": script,
-        "command": command,
-        "working_dir": spec.working_dir,
-        "nodes": resources.nodes,
-        "nodes_max": Some(resources.nodes_max).filter(|most| *most > resources.nodes),
-        "topology": filled(&resources.topology),
-        "nodelist": resources.nodelist,
-        "tasks_per_node": spec.tasks_per_node.max(1),
-        "tasks": tasks,
-        "cores": (resources.cpus > 0).then_some(resources.cpus),
-        "memory_bytes": Some(memory_bytes(&resources)).filter(|bytes| *bytes > 0),
-        "gpus": (resources.gpus > 0).then_some(resources.gpus),
-        "constraints": resources.constraints.iter().collect::<std::collections::BTreeMap<_, _>>(),
-        "walltime_seconds": Some(lifecycle.walltime_seconds).filter(|seconds| *seconds > 0),
-        "tenant": filled(&spec.tenant),
-        "tags": spec.tags.iter().collect::<std::collections::BTreeMap<_, _>>(),
-        "vcluster": filled(&spec.vcluster),
-        "uenv": spec.environment.as_ref().and_then(|environment| filled(&environment.uenv)),
-        "uenv_sha256": spec.environment.as_ref().and_then(|environment| filled(&environment.sha256)),
-        "task_group": spec.task_group.as_ref().map(task_group_json),
-        "scaling": ScalingJson::of(lifecycle.scaling.as_ref()),
-        "held": spec.hold,
-        "depends_on": spec.depends_on.iter().map(depends_on_json).collect::<Vec<_>>(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,13 +146,14 @@ Walltime:       01:30:00 for each task
 ";
         let squeezed = |text: &str| text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
         assert_eq!(squeezed(&text(&spec(Some(group.clone())))), squeezed(want));
-        assert_eq!(data(&spec(Some(group)))["task_group"]["tasks"], 103);
+        let json = |spec: &v1::AllocationSpec| serde_json::json!(DryRunJson::from(spec));
+        assert_eq!(json(&spec(Some(group)))["task_group"]["tasks"], 103);
         let single = text(&spec(None));
         assert!(!single.contains("Tags"), "{single}");
         let tags = [("b", "2"), ("a", "1")].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let tagged = v1::AllocationSpec { tags, ..spec(None) };
         assert!(text(&tagged).lines().any(|line| line.split_whitespace().eq(["Tags:", "a=1,", "b=2"])), "{}", text(&tagged));
-        assert_eq!(data(&tagged)["tags"], json!({ "a": "1", "b": "2" }));
+        assert_eq!(json(&tagged)["tags"], serde_json::json!({ "a": "1", "b": "2" }));
         assert!(single.contains("3 on each node, 6 in all\n") && !single.contains("for each task"), "{single}");
     }
 }

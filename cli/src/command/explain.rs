@@ -4,9 +4,10 @@ use crate::command::vcluster;
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
-use crate::shown::{AllocationJson, Task, TaskJson, attempts_text, filled, group_text, short, task_text, time};
+use crate::shown::{Task, TaskJson, attempts_text, group_text, short, task_text, time};
 use crate::table::Table;
 use crate::tasks::{Numbered, fetch_task, find_numbered};
+use lattice_api::json::ExplanationJson;
 use lattice_api::v1;
 use lattice_cli_syntax::args::allocations::Explain;
 use lattice_cli_syntax::tasks::OneTarget;
@@ -38,17 +39,8 @@ pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
             print(&(of_task + &text(&allocation, &explained)))
         }
         Format::Data(notation) => {
-            let nodes = explained.nodes.iter().map(|n| serde_json::json!({ "node": n.node, "reason": n.reason }));
-            notation.print(&serde_json::json!({
-                "allocation": AllocationJson::from(&allocation),
-                "task": task.as_ref().map(TaskJson::from),
-                "summary": explained.summary,
-                "nodes": nodes.collect::<Vec<_>>(),
-                "score": score_json(&explained),
-                "sooner": explained.sooner,
-                "refused_claim": explained.refused_claim.as_ref().map(refused_json),
-                "checkpoint": explained.checkpoint.as_ref().map(judgement_json),
-            }))
+            let task = task.as_ref().map(|task| TaskJson::of(&task.group, task.index, &task.known));
+            notation.print(&ExplanationJson::of(&explained, task))
         }
         Format::Name => print_names([task.as_ref().map_or_else(|| allocation.id.clone(), Task::name).as_str()]),
     }
@@ -122,30 +114,6 @@ fn meaning(factor: &str) -> &'static str {
         "checkpoint" => "how fast it saves itself",
         _ => "",
     }
-}
-
-fn score_json(explained: &v1::ExplainResponse) -> serde_json::Value {
-    if explained.score.is_empty() {
-        return serde_json::Value::Null;
-    }
-    let term = |t: &v1::explain_response::ScoreTerm| serde_json::json!({ "factor": t.factor, "weight": t.weight, "value": t.value, "known": t.known });
-    serde_json::json!({
-        "total": explained.allocation.as_ref().and_then(|allocation| allocation.score),
-        "class": explained.allocation.as_ref().and_then(|allocation| allocation.class_in_queue),
-        "budget_factor": explained.budget_factor,
-        "terms": explained.score.iter().map(term).collect::<Vec<_>>(),
-    })
-}
-
-fn judgement_json(judgement: &v1::CheckpointJudgement) -> serde_json::Value {
-    let term = |t: &v1::checkpoint_judgement::Term| serde_json::json!({ "name": t.name, "value": t.value, "meaning": t.meaning });
-    serde_json::json!({ "verdict": judgement.verdict, "terms": judgement.terms.iter().map(term).collect::<Vec<_>>() })
-}
-
-fn refused_json(refused: &v1::RefusedClaim) -> serde_json::Value {
-    let conflicts =
-        refused.conflicts.iter().map(|c| serde_json::json!({ "node": c.node, "holder": filled(&c.holder), "reason": c.reason }));
-    serde_json::json!({ "at": time(refused.at_ms), "conflicts": conflicts.collect::<Vec<_>>() })
 }
 
 #[cfg(test)]

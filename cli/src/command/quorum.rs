@@ -3,8 +3,9 @@
 use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
-use crate::shown::{ended_work, ended_work_json, folded, time};
+use crate::shown::{ended_work, folded, time};
 use crate::table::{Table, block};
+use lattice_api::json::QuorumStatusJson;
 use lattice_api::v1;
 use lattice_api::v1::quorum_status_response::{Count, Refused};
 
@@ -14,7 +15,7 @@ pub async fn members(session: &Session) -> Result<(), Failure> {
     let status = answer(client.admin().quorum_status(v1::QuorumStatusRequest { by_leader: true })).await?;
     match session.format() {
         Format::Table => print(&table(&status)),
-        Format::Data(notation) => notation.print(&json(&status)["members"]),
+        Format::Data(notation) => notation.print(&QuorumStatusJson::from(&status).members),
         Format::Name => {
             let ids: Vec<String> = status.members.iter().map(|m| m.id.to_string()).collect();
             print_names(ids.iter().map(String::as_str))
@@ -27,7 +28,7 @@ pub async fn status(session: &Session) -> Result<(), Failure> {
     let status = answer(client.admin().quorum_status(v1::QuorumStatusRequest { by_leader: false })).await?;
     match session.format() {
         Format::Table => print(&text(&status)),
-        Format::Data(notation) => notation.print(&json(&status)),
+        Format::Data(notation) => notation.print(&QuorumStatusJson::from(&status)),
         Format::Name => {
             let ids: Vec<String> = status.members.iter().map(|m| m.id.to_string()).collect();
             print_names(ids.iter().map(String::as_str))
@@ -106,33 +107,6 @@ fn refused(counts: &[Refused]) -> String {
 fn counts(counts: &[Count]) -> String {
     let counts: Vec<String> = counts.iter().filter(|c| c.count > 0).map(|c| format!("{} {}", c.count, c.state)).collect();
     if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }
-}
-
-fn json(status: &v1::QuorumStatusResponse) -> serde_json::Value {
-    let count = |counts: &[Count]| counts.iter().map(|c| (c.state.clone(), c.count.into())).collect::<serde_json::Map<_, _>>();
-    let members = status
-        .members
-        .iter()
-        .map(|m| serde_json::json!({ "id": m.id, "role": m.role, "votes": m.votes, "match_index": m.match_index, "level": m.level, "certificate_until": time(m.certificate_until_ms), "disk": m.disk, "service": m.service, "raft": m.raft }));
-    serde_json::json!({
-        "cluster": status.cluster,
-        "answered_by": status.answered_by,
-        "leader": status.leader,
-        "term": status.term,
-        "revision": status.revision,
-        "generation": status.generation,
-        "level": status.level,
-        "awaited": status.awaited,
-        "audit_records": status.audit_records,
-        "members": members.collect::<Vec<_>>(),
-        "nodes": count(&status.nodes),
-        "allocations": count(&status.allocations),
-        "ended": ended_work_json(&status.ended.unwrap_or_default()),
-        "notified": status.notified.iter().map(|n| serde_json::json!({ "channel": n.channel, "delivered_seq": n.delivered_seq, "last_error": n.last_error })).collect::<Vec<_>>(),
-        "held_back": status.held_back,
-        "clocks": status.clocks,
-        "refused": status.refused.iter().map(|r| (r.kind.clone(), r.count.into())).collect::<serde_json::Map<_, _>>(),
-    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
 use crate::table::Table;
+use lattice_api::json::{EndpointJson, ServiceJson};
 use lattice_api::v1;
 use lattice_api::v1::lookup_service_response::Endpoint;
 use lattice_cli_syntax::args::of_tenant::OfTenant;
@@ -25,9 +26,7 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
                     }
                     print(&table.shown(&["TENANT"], session.width()))
                 }
-                Format::Data(notation) => notation.print(&services.iter().map(|s| {
-                    serde_json::json!({ "name": s.name, "tenant": s.tenant, "endpoints": s.endpoints, "allocations": s.allocations })
-                }).collect::<Vec<_>>()),
+                Format::Data(notation) => notation.print(&services.iter().map(ServiceJson::from).collect::<Vec<_>>()),
                 Format::Name => print_names(services.iter().map(|s| s.name.as_str())),
             }
         }
@@ -44,11 +43,7 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
                     }
                     print(&table.shown(&["TENANT"], session.width()))
                 }
-                Format::Data(notation) => notation.print(&endpoints.iter().map(|e| {
-                    serde_json::json!({
-                        "host": e.host, "port": e.port, "protocol": e.protocol, "node": e.node, "allocation": e.allocation, "tenant": e.tenant,
-                    })
-                }).collect::<Vec<_>>()),
+                Format::Data(notation) => notation.print(&endpoints.iter().map(EndpointJson::from).collect::<Vec<_>>()),
                 Format::Name => print_names(endpoints.iter().map(address).collect::<Vec<_>>().iter().map(String::as_str)),
             }
         }

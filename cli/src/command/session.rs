@@ -19,6 +19,7 @@ use crate::table::Table;
 use crate::typist::EndSignals;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
+use lattice_api::json::SessionJson;
 use lattice_api::v1;
 use lattice_cli_syntax::args::session::{InteractiveSession, SessionCommand};
 use lattice_cli_syntax::flags::SubmitFlags;
@@ -211,7 +212,7 @@ async fn list(session: &Session, all_users: bool) -> Result<(), Failure> {
     let sessions = answer(client.sessions().list(v1::ListSessionsRequest { all_users })).await?.sessions;
     match session.format() {
         Format::Table => print(&table(&sessions)),
-        Format::Data(notation) => notation.print(&sessions.iter().map(json).collect::<Vec<_>>()),
+        Format::Data(notation) => notation.print(&sessions.iter().map(SessionJson::from).collect::<Vec<_>>()),
         Format::Name => print_names(sessions.iter().map(|s| s.id.as_str())),
     }
 }
@@ -221,7 +222,7 @@ async fn delete(session: &Session, typed: &str) -> Result<(), Failure> {
     let ended = answer(client.sessions().delete(v1::DeleteSessionRequest { key: session.resolve_key(typed)? })).await?;
     match session.format() {
         Format::Table => print(&format!("Ended session {} and its allocation {}\n", short(&ended.id), short(&ended.allocation))),
-        Format::Data(notation) => notation.print(&json(&ended)),
+        Format::Data(notation) => notation.print(&SessionJson::from(&ended)),
         Format::Name => print_names([ended.id.as_str()]),
     }
 }
@@ -233,10 +234,6 @@ fn table(sessions: &[v1::InteractiveSession]) -> String {
         table.row(vec![short(&s.id).to_owned(), short(&s.allocation).to_owned(), s.user.clone(), s.node.clone(), since]);
     }
     table.text(&[])
-}
-
-fn json(s: &v1::InteractiveSession) -> serde_json::Value {
-    serde_json::json!({ "id": s.id, "allocation": s.allocation, "user": s.user, "node": s.node, "since": time(s.since_ms) })
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ async fn task(session: &Session, client: &Client, key: &str, index: u32, stale: 
     let task = fetch_task(client, key, index, stale).await?;
     match session.format() {
         Format::Table => print(&task_block(&task)),
-        Format::Data(notation) => notation.print(&TaskJson::from(&task)),
+        Format::Data(notation) => notation.print(&TaskJson::of(&task.group, task.index, &task.known)),
         Format::Name => print_names([task.name().as_str()]),
     }
 }
@@ -183,7 +183,7 @@ async fn one(session: &Session, client: &Client, key: String, stale: bool) -> Re
             let block = allocation_block(&allocation, &last_stderr, now());
             print(&(block + &group_text(&allocation) + &service_text(&allocation) + &attempts_text(&allocation)))
         }
-        Format::Data(notation) => notation.print(&AllocationJson::of_one(&allocation, &last_stderr)),
+        Format::Data(notation) => notation.print(&AllocationJson::of_one(&allocation, &last_stderr.lines)),
         Format::Name => print_names([allocation.id.as_str()]),
     }
 }

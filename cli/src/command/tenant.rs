@@ -6,11 +6,11 @@ use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::{Table, block};
 use lattice_api::client::Client;
+use lattice_api::json::TenantJson;
 use lattice_api::v1;
 use lattice_api::v1::hours_change;
 use lattice_api::v1::quota_change::To;
 use lattice_cli_syntax::args::tenant::{Quota, SetTenant, TenantCommand};
-use lattice_model::tenant::WHOLE_CLUSTER_PPM;
 
 pub async fn run(session: &Session, command: TenantCommand) -> Result<(), Failure> {
     let client = session.connect().await?;
@@ -45,7 +45,7 @@ pub async fn run(session: &Session, command: TenantCommand) -> Result<(), Failur
             let tenants = list(&client).await?;
             match session.format() {
                 Format::Table => print(&table(&tenants, session.width())),
-                Format::Data(notation) => notation.print(&tenants.iter().map(json).collect::<Vec<_>>()),
+                Format::Data(notation) => notation.print(&tenants.iter().map(TenantJson::from).collect::<Vec<_>>()),
                 Format::Name => print_names(tenants.iter().map(|t| t.name.as_str())),
             }
         }
@@ -89,7 +89,7 @@ async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Fail
     let tenant = found.ok_or_else(missing)?;
     match session.format() {
         Format::Table => print(&details(&tenant)),
-        Format::Data(notation) => notation.print(&json(&tenant)),
+        Format::Data(notation) => notation.print(&TenantJson::from(&tenant)),
         Format::Name => print_names([tenant.name.as_str()]),
     }
 }
@@ -153,16 +153,6 @@ fn scaled(number: u32, decimals: usize) -> String {
     format!("{whole}.{part}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn json(t: &v1::Tenant) -> serde_json::Value {
-    serde_json::json!({
-        "name": t.name, "max_nodes": t.max_nodes, "max_concurrent_allocations": t.max_concurrent_allocations,
-        "nodes": t.nodes, "allocations": t.allocations,
-        "fair_share_target": t.fair_share_target_ppm.map(|ppm| f64::from(ppm) / f64::from(WHOLE_CLUSTER_PPM)),
-        "burst_allowance": t.burst_allowance_percent.map(|percent| f64::from(percent) / 100.0),
-        "gpu_hours_budget": t.gpu_hours_budget, "node_hours_budget": t.node_hours_budget, "class_max": t.class_max,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,6 +184,6 @@ mod tests {
         for line in ["Nodes:                   7 (at most: 200)", "Fair share:              0.15", "Highest class:           7"] {
             assert!(details.contains(line), "{details}");
         }
-        assert_eq!(json(&tenant)["fair_share_target"], 0.15);
+        assert_eq!(serde_json::json!(TenantJson::from(&tenant))["fair_share_target"], 0.15);
     }
 }

@@ -6,6 +6,7 @@ use crate::session::{Session, answer};
 use crate::shown::numbered_subject;
 use crate::table::{Fit, Table};
 use lattice_api::client::Client;
+use lattice_api::json::TenantMemberJson;
 use lattice_api::v1;
 use lattice_cli_syntax::args::member::{AddTenantMember, MemberCommand, MemberOfTenant};
 
@@ -18,7 +19,7 @@ pub async fn run(session: &Session, client: &Client, command: MemberCommand) -> 
             let added = member_of(answer(client.admin().add_tenant_member(request(&member, default))).await?)?;
             match session.format() {
                 Format::Table => print(&added_text(&member.tenant, &added)),
-                Format::Data(notation) => notation.print(&added_json(&added)),
+                Format::Data(notation) => notation.print(&TenantMemberJson::added(&added)),
                 Format::Name => print_names([added.subject.as_str()]),
             }
         }
@@ -42,7 +43,7 @@ pub async fn run(session: &Session, client: &Client, command: MemberCommand) -> 
                     Ok(())
                 }
                 Format::Table => print(&table(&members, session.table_size())),
-                Format::Data(notation) => notation.print(&members.iter().map(json).collect::<Vec<_>>()),
+                Format::Data(notation) => notation.print(&members.iter().map(TenantMemberJson::from).collect::<Vec<_>>()),
                 Format::Name => print_names(members.iter().map(|member| member.subject.as_str())),
             }
         }
@@ -72,15 +73,6 @@ fn table(members: &[v1::TenantMember], size: TableSize) -> String {
     table.on_screen(&[], &FIT, size)
 }
 
-fn json(member: &v1::TenantMember) -> serde_json::Value {
-    serde_json::json!({ "subject": member.subject, "id": member.id, "default": member.is_default })
-}
-
-/// Whether the tenant is its default is known only if that was asked for: a default that was there stays.
-fn added_json(added: &v1::TenantMember) -> serde_json::Value {
-    serde_json::json!({ "subject": added.subject, "id": added.id, "default": added.is_default.then_some(true) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,9 +100,5 @@ group:physics  50    no
         assert_eq!(added_text("physics", &member("user:root", 0, false)), "user:root (uid 0) is a member of physics\n");
         let want = "group:physics (gid 50) is a member of physics, its default tenant\n";
         assert_eq!(added_text("physics", &member("group:physics", 50, true)), want);
-        let shown = |default: serde_json::Value| serde_json::json!({ "subject": "user:root", "id": 0, "default": default });
-        assert_eq!(json(&member("user:root", 0, false)), shown(false.into()));
-        assert_eq!(added_json(&member("user:root", 0, true)), shown(true.into()));
-        assert_eq!(added_json(&member("user:root", 0, false)), shown(serde_json::Value::Null), "it may have been the default before");
     }
 }

@@ -5,9 +5,9 @@ use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::table::{Fit, Table};
 use lattice_api::client::Client;
+use lattice_api::json::{UsageJson, UsageOf};
 use lattice_api::v1;
 use lattice_cli_syntax::args::usage::Usage;
-use lattice_model::Timestamp;
 use lattice_model::usage::HOUR_MS;
 
 /// How the table fits on a narrow screen.
@@ -15,25 +15,8 @@ const FIT: Fit<'_> = Fit { left_out: &["MARKS"], shortened: &[("WHOSE", 12)], wr
 
 /// One answer, and what it is about.
 struct Row {
-    of: Whose,
+    of: UsageOf,
     usage: v1::Usage,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Whose {
-    User,
-    Tenant,
-    Project,
-}
-
-impl Whose {
-    fn name(self) -> &'static str {
-        match self {
-            Self::User => "user",
-            Self::Tenant => "tenant",
-            Self::Project => "project",
-        }
-    }
 }
 
 pub async fn run(session: &Session, args: Usage) -> Result<(), Failure> {
@@ -45,17 +28,17 @@ pub async fn run(session: &Session, args: Usage) -> Result<(), Failure> {
     let mut rows = Vec::new();
     if is_of_caller || user.is_some() {
         let request = v1::GetUserUsageRequest { user: user.unwrap_or_default(), days };
-        rows.push(Row { of: Whose::User, usage: answer(client.admin().get_user_usage(request)).await? });
+        rows.push(Row { of: UsageOf::User, usage: answer(client.admin().get_user_usage(request)).await? });
     }
     match project {
         Some(project) => {
             let tenant = tenant.or(of_settings).unwrap_or_default();
-            rows.push(Row { of: Whose::Project, usage: of_tenant(&client, tenant, project, days).await? });
+            rows.push(Row { of: UsageOf::Project, usage: of_tenant(&client, tenant, project, days).await? });
         }
         None => {
             if let Some(name) = tenant.clone().or_else(|| of_settings.filter(|_| is_of_caller)) {
                 match of_tenant(&client, name.clone(), String::new(), days).await {
-                    Ok(usage) => rows.push(Row { of: Whose::Tenant, usage }),
+                    Ok(usage) => rows.push(Row { of: UsageOf::Tenant, usage }),
                     // The settings name a tenant of which nothing is known; the user's use is.
                     Err(failure) if tenant.is_none() && failure.exit() == Exit::NotFound as u8 => session.note(&failure.what()),
                     Err(failure) => return Err(failure),
@@ -65,7 +48,7 @@ pub async fn run(session: &Session, args: Usage) -> Result<(), Failure> {
     }
     match session.format() {
         Format::Table => print(&table(&rows, session.table_size())),
-        Format::Data(notation) => notation.print(&rows.iter().map(json).collect::<Vec<_>>()),
+        Format::Data(notation) => notation.print(&rows.iter().map(|row| UsageJson::of(row.of, &row.usage)).collect::<Vec<_>>()),
         Format::Name => print_names(rows.iter().map(|row| row.usage.name.as_str())),
     }
 }
@@ -77,7 +60,7 @@ async fn of_tenant(client: &Client, tenant: String, project: String, days: u32) 
 fn table(rows: &[Row], size: TableSize) -> String {
     let mut table = Table::new(&["WHOSE", "DAYS", "NODE-HOURS", "GPU-HOURS", "NODE BUDGET", "GPU BUDGET", "USED", "MARKS"]);
     for Row { of, usage } in rows {
-        let name = if *of == Whose::Project { &usage.project } else { &usage.name };
+        let name = if *of == UsageOf::Project { &usage.project } else { &usage.name };
         let budget = |hours: Option<u64>| hours.map_or_else(String::new, |hours| hours.to_string());
         table.row(vec![
             format!("{} {name}", of.name()),
@@ -105,26 +88,12 @@ pub(super) fn hours_text(ms: u64) -> String {
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
-fn json(Row { of, usage }: &Row) -> serde_json::Value {
-    let hours = |ms: u64| ms as f64 / HOUR_MS as f64;
-    serde_json::json!({
-        "of": of.name(), "name": usage.name, "project": Some(&usage.project).filter(|_| *of == Whose::Project), "days": usage.days,
-        "node_hours": hours(usage.node_ms), "gpu_hours": hours(usage.gpu_ms), "budget_period_days": usage.budget_period_days,
-        "node_hours_budget": usage.node_hours_budget, "gpu_hours_budget": usage.gpu_hours_budget,
-        "budget_percent": usage.budget_percent, "budget_marks": usage.budget_marks.iter().map(mark_json).collect::<Vec<_>>(),
-    })
-}
-
-fn mark_json(mark: &v1::BudgetMark) -> serde_json::Value {
-    serde_json::json!({ "budget": mark.budget, "percent": mark.percent, "since": Timestamp(mark.since_ms).to_string() })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::output::Width;
 
-    fn row(of: Whose, name: &str, project: &str, node_ms: u64, budget_percent: Option<u64>) -> Row {
+    fn row(of: UsageOf, name: &str, project: &str, node_ms: u64, budget_percent: Option<u64>) -> Row {
         let (gpu_ms, days, budget_period_days) = (node_ms * 4, 90, 90);
         let gpu_hours_budget = budget_percent.map(|_| 1000);
         let (name, project, node_hours_budget) = (name.to_owned(), project.to_owned(), None);
@@ -147,13 +116,13 @@ mod tests {
     #[test]
     fn usage_is_shown_in_hours_and_fits_into_80_columns() {
         let size = TableSize { width: Width::Terse, columns: Some(80) };
-        let user = row(Whose::User, "ada", "", 90 * 60_000, None);
+        let user = row(UsageOf::User, "ada", "", 90 * 60_000, None);
         let want = "WHOSE     DAYS  NODE-HOURS  GPU-HOURS\nuser ada  90    1.50        6.00\n";
         assert_eq!(table(&[user], size), want, "columns of budgets are left out where there are none");
         let rows = [
-            row(Whose::User, "ada", "", 35_999, None),
-            row(Whose::Tenant, "physics", "", 225 * HOUR_MS, Some(90)),
-            row(Whose::Project, "physics", &"x".repeat(128), 1_000_000_000_000_000, None),
+            row(UsageOf::User, "ada", "", 35_999, None),
+            row(UsageOf::Tenant, "physics", "", 225 * HOUR_MS, Some(90)),
+            row(UsageOf::Project, "physics", &"x".repeat(128), 1_000_000_000_000_000, None),
         ];
         let text = table(&rows, size);
         let cells: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
@@ -166,12 +135,13 @@ mod tests {
 
     #[test]
     fn json_has_hours_as_numbers_and_null_where_there_is_no_budget() {
-        let shown = json(&row(Whose::Tenant, "physics", "", HOUR_MS / 2, Some(12)));
+        let json = |Row { of, usage }: Row| serde_json::json!(UsageJson::of(of, &usage));
+        let shown = json(row(UsageOf::Tenant, "physics", "", HOUR_MS / 2, Some(12)));
         assert_eq!((&shown["node_hours"], &shown["gpu_hours"]), (&serde_json::json!(0.5), &serde_json::json!(2.0)));
         assert!(shown["node_hours_budget"].is_null() && shown["project"].is_null());
         assert_eq!((&shown["gpu_hours_budget"], &shown["budget_percent"]), (&serde_json::json!(1000), &serde_json::json!(12)));
         assert_eq!(shown["budget_marks"], serde_json::json!([]), "12 % is below all marks");
-        let marked = json(&row(Whose::Tenant, "physics", "", HOUR_MS / 2, Some(90)));
+        let marked = json(row(UsageOf::Tenant, "physics", "", HOUR_MS / 2, Some(90)));
         let want = serde_json::json!([{ "budget": "gpu_hours", "percent": 80, "since": "2026-03-05T10:00:12.034Z" }]);
         assert_eq!(marked["budget_marks"], want);
     }

@@ -12,10 +12,11 @@ use crate::shown::counts::nodes_wanted;
 use crate::shown::{AllocationJson, allocations_table, filled, folded, short, work_name};
 use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
+use lattice_api::json::VClusterJson;
 use lattice_api::v1;
 use lattice_cli_syntax::args::vcluster::{AdminVCluster, Answer, VCluster, VClusterCommand, VClusterSettings};
 use lattice_model::{Factor, Weight, hostlist};
-use record::{all, find, json};
+use record::{all, find};
 
 pub async fn run(session: &Session, args: VCluster) -> Result<(), Failure> {
     let command = args.into_command()?;
@@ -122,7 +123,7 @@ async fn list(session: &Session, client: &Client) -> Result<(), Failure> {
     let all = all(client).await?;
     match session.format() {
         Format::Table => print(&table(&all)),
-        Format::Data(notation) => notation.print(&all.iter().map(json).collect::<Vec<_>>()),
+        Format::Data(notation) => notation.print(&all.iter().map(VClusterJson::from).collect::<Vec<_>>()),
         Format::Name => print_names(all.iter().map(|v| v.name.as_str())),
     }
 }
@@ -178,7 +179,7 @@ async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Fail
             pairs.push(("Work", format!("{} running, {} waiting", vcluster.running, vcluster.pending)));
             print(&block(&pairs))
         }
-        Format::Data(notation) => notation.print(&json(&vcluster)),
+        Format::Data(notation) => notation.print(&VClusterJson::from(&vcluster)),
         Format::Name => print_names([vcluster.name.as_str()]),
     }
 }

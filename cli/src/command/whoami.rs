@@ -5,6 +5,7 @@ use crate::output::{Format, TableSize, Width, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{filled, time};
 use crate::table::{Table, block, wrapped};
+use lattice_api::json::{PermissionJson, WhoAmIJson};
 use lattice_api::v1;
 use lattice_cli_syntax::args::whoami::WhoAmI;
 use lattice_model::access::{Reach, Role};
@@ -20,8 +21,8 @@ pub async fn run(session: &Session, args: &WhoAmI) -> Result<(), Failure> {
     match session.format() {
         Format::Table if args.can => print(&permissions_table(&me.may)),
         Format::Table => print(&text(&me, session.table_size())),
-        Format::Data(notation) if args.can => notation.print(&me.may.iter().map(permission_json).collect::<Vec<_>>()),
-        Format::Data(notation) => notation.print(&json(&me)),
+        Format::Data(notation) if args.can => notation.print(&me.may.iter().map(PermissionJson::from).collect::<Vec<_>>()),
+        Format::Data(notation) => notation.print(&WhoAmIJson::from(&me)),
         Format::Name if args.can => {
             print_names(me.may.iter().filter(|may| may.reach != Reach::Nothing.name()).map(|may| may.method.as_str()))
         }
@@ -84,21 +85,6 @@ fn roles(me: &v1::WhoAmIResponse) -> Vec<String> {
     roles
 }
 
-fn json(me: &v1::WhoAmIResponse) -> serde_json::Value {
-    serde_json::json!({
-        "account": me.account, "uid": me.uid, "roles": me.roles, "admin_of": me.admin_of, "member_of": me.member_of,
-        "default_tenant": filled(&me.default_tenant), "allocation": filled(&me.within),
-        "authentication": me.authentication.as_ref().map(authentication_json),
-    })
-}
-
-fn authentication_json(by: &v1::Authentication) -> serde_json::Value {
-    serde_json::json!({
-        "kind": by.kind, "issuer": filled(&by.issuer), "subject": filled(&by.subject), "token": filled(&by.token),
-        "scopes": filled(&by.scopes), "expires_at": time(by.expires_at_ms),
-    })
-}
-
 /// A table with an empty line between the methods of two services.
 fn permissions_table(may: &[v1::Permission]) -> String {
     let mut table = Table::new(&["METHOD", "CHANGES", "REACH"]);
@@ -120,10 +106,6 @@ fn permissions_table(may: &[v1::Permission]) -> String {
         text.push('\n');
     }
     text
-}
-
-fn permission_json(permission: &v1::Permission) -> serde_json::Value {
-    serde_json::json!({ "method": permission.method, "changes": permission.changes, "reach": permission.reach })
 }
 
 #[cfg(test)]
@@ -170,6 +152,7 @@ Allocation:      {ID}
         assert_eq!(text(&alice(), size(80)), want, "without roles, tenants and allocation");
         let undecided = v1::WhoAmIResponse { default_tenant: String::new(), ..admin() };
         assert!(text(&undecided, size(80)).contains("Default tenant:  none: give --tenant\n"), "with tenants");
+        let json = |me: &v1::WhoAmIResponse| serde_json::json!(WhoAmIJson::from(me));
         assert_eq!((&json(&admin())["allocation"], &json(&alice())["allocation"]), (&serde_json::json!(ID), &serde_json::Value::Null));
     }
 

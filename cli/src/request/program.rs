@@ -1,6 +1,7 @@
 //! The program that a submission runs: a script that is read here, or a command.
 
 use crate::failure::Failure;
+pub use lattice_cli_syntax::specification::Program;
 use lattice_model::spec::SCRIPT_BYTES_MAX;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,23 +10,6 @@ use std::path::Path;
 
 /// The script name that means standard input.
 pub const STDIN: &str = "-";
-
-/// The program to run.
-pub enum Program {
-    /// A script.
-    Script {
-        /// The file's name, for people.
-        name: String,
-        /// The script's contents.
-        text: String,
-        /// Its arguments.
-        args: Vec<String>,
-    },
-    /// Program and arguments.
-    Command(Vec<String>),
-    /// No program: the user opens a terminal later.
-    Session,
-}
 
 /// Whether standard input is a file or a pipe, so that it may contain a script.
 pub fn is_piped() -> bool {

@@ -1,6 +1,5 @@
 //! The specification of an allocation, from options, a program and this process's environment.
 
-use super::constraints::constraints;
 use super::program::Program;
 use super::surroundings::Surroundings;
 use crate::failure::Failure;
@@ -8,18 +7,11 @@ use crate::last;
 use crate::linked;
 use crate::settings::Settings;
 use lattice_api::v1;
-use lattice_cli_syntax::flags::{SubmitFlags, tags_once};
+use lattice_cli_syntax::flags::SubmitFlags;
 use lattice_cli_syntax::layout;
 use lattice_cli_syntax::scaling::ScalingFlags;
-use lattice_cli_syntax::shape::{Shape, complete_shape};
-use lattice_model::NodeId;
+use lattice_cli_syntax::specification::{self, Context};
 use std::path::Path;
-
-/// Walltime of a submission without one.
-const WALLTIME_SECONDS_DEFAULT: u64 = 3600;
-
-/// Limit of a name in bytes.
-const NAME_BYTES_MAX: usize = 128;
 
 /// Builds the specification. The server validates it: only what the message cannot express is refused here.
 pub fn build_specification(
@@ -28,106 +20,31 @@ pub fn build_specification(
     settings: &Settings,
     around: Surroundings,
 ) -> Result<v1::AllocationSpec, Failure> {
-    let utf8 = |dir: &Path| dir.to_str().map(str::to_owned).ok_or_else(|| Failure::usage("the working directory's name is not UTF-8"));
-    let (working_dir, submit_dir) = (utf8(&flags.working_dir(&around.dir))?, utf8(&around.dir)?);
-    if let Some(share) = flags.first_share_option().filter(|_| flags.exclusive) {
-        return Err(Failure::usage(format!("--exclusive asks for whole nodes, and {share} for a share of each node: leave one out")));
+    if let Some(name) = flags.uenv.as_deref().filter(|uenv| is_registry_name(uenv, &around.dir)) {
+        return Err(Failure::usage(format!("--uenv {name}: names in a registry are not built yet"))
+            .hint("give the path of a SquashFS file: --uenv ./env.sqfs"));
     }
-    let nodelist = flags.nodelist.as_deref().map(layout::parse_nodelist).transpose()?.unwrap_or_default();
-    let fits = job_shape(flags, &nodelist)?;
-    let default_name = match &program {
-        Program::Script { name, .. } => name.clone(),
-        Program::Command(argv) => {
-            let program = argv.first().map(String::as_str).unwrap_or_default();
-            Path::new(program).file_name().map_or_else(|| program.to_owned(), |name| name.to_string_lossy().into_owned())
-        }
-        Program::Session => "session".to_owned(),
-    };
-    let session = matches!(program, Program::Session);
     // A program in an image cannot be examined here. The launches of a script examine their own programs.
     let pmi = match &program {
         Program::Command(argv) if flags.uenv.is_none() => argv.first().map(|program| linked::wireup(program, &around.dir, &around.env)),
         Program::Command(_) | Program::Script { .. } | Program::Session => None,
     };
-    let what = match program {
-        Program::Script { name: _, text, args } => Some(v1::entrypoint::What::Script(v1::entrypoint::Script { text, args })),
-        Program::Command(argv) => Some(v1::entrypoint::What::Command(v1::entrypoint::Command { argv })),
-        Program::Session => None,
+    let context = Context {
+        tenant: settings.tenant.clone(),
+        vcluster: settings.vcluster.clone(),
+        env: around.env,
+        dir: around.dir,
+        nodelist: flags.nodelist.as_deref().map(layout::parse_nodelist).transpose()?.unwrap_or_default(),
+        pmi,
     };
-    let mut env = around.env;
-    env.extend(flags.variables(pmi));
-    let everywhere = fits.nodes.saturating_mul(fits.tasks_per_node);
-    // On more nodes of a range, `tasks_per_node` on each would be more ranks.
-    let is_range = flags.nodes.is_some_and(|nodes| nodes.most.is_some());
-    let ranks = if fits.ranks < everywhere || (is_range && flags.ranks.is_some()) { fits.ranks } else { 0 };
-    let launch = v1::LaunchShape { ranks, ..flags.layout.to_message() };
-    if let Some(name) = flags.uenv.as_deref().filter(|uenv| is_registry_name(uenv, &around.dir)) {
-        return Err(Failure::usage(format!("--uenv {name}: names in a registry are not built yet"))
-            .hint("give the path of a SquashFS file: --uenv ./env.sqfs"));
-    }
-    let uenv = flags.uenv.as_ref().map(|uenv| around.dir.join(uenv).to_string_lossy().into_owned());
-    let or = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
-    let mut spec = v1::AllocationSpec {
-        name: flags.name.clone().unwrap_or_else(|| displayable_name(&default_name)),
-        tenant: or(&flags.tenant, &settings.tenant),
-        project: or(&flags.project, ""),
-        tags: tags_once(&flags.tags)?.into_iter().collect(),
-        vcluster: or(&flags.vcluster, &settings.vcluster),
-        environment: uenv.map(|uenv| v1::Environment { uenv, ..Default::default() }),
-        entrypoint: what.map(|what| v1::Entrypoint { what: Some(what) }),
-        session,
-        resources: Some(v1::ResourceRequest {
-            nodes: fits.nodes,
-            nodes_max: flags.nodes.and_then(|n| n.most).unwrap_or_default(),
-            constraints: constraints(flags)?,
-            topology: flags.topology.map_or(String::new(), |groups| groups.to_model().name().to_owned()),
-            nodelist: nodelist.iter().map(ToString::to_string).collect(),
-            shared: flags.shared,
-            cpus: flags.cores.unwrap_or_default(),
-            memory_bytes: flags.mem.unwrap_or_default(),
-            memory_gb: flags.memory_gb.unwrap_or_default(),
-            gpus: flags.gpus.unwrap_or_default(),
-        }),
-        lifecycle: Some(v1::Lifecycle {
-            r#type: if flags.service { "unbounded" } else { "bounded" }.to_owned(),
-            walltime_seconds: flags.walltime.map_or(if flags.service { 0 } else { WALLTIME_SECONDS_DEFAULT }, |time| time.as_secs()),
-            preemption_class: flags.given_preemption_class().unwrap_or_default(),
-            preemption_class_set: flags.given_preemption_class().is_some(),
-            scaling: None,
-        }),
-        tasks_per_node: fits.tasks_per_node,
-        binding: flags.binding.to_message(),
-        launch: Some(launch).filter(|shape| *shape != v1::LaunchShape::default()),
-        working_dir,
-        submit_dir,
-        env,
-        data: Some(flags.data.data(&around.dir)),
-        liveness_probe: flags.data.liveness_probe.clone(),
-        connectivity: flags.network.to_message(),
-        requeue: (flags.requeue.is_some() || flags.max_requeues.is_some()).then(|| v1::Requeue {
-            policy: flags.requeue.map_or(String::new(), |policy| policy.name().to_owned()),
-            max: flags.max_requeues.unwrap_or_default(),
-        }),
-        checkpoint: flags.checkpoint_message(),
-        on_isolation: flags.on_isolation.map_or(String::new(), |choice| choice.name().to_owned()),
-        depends_on: flags.depends_on.iter().map(|named| dependency(named, settings)).collect::<Result<_, _>>()?,
-        ..Default::default()
-    };
-    flags.unbuilt.apply(&mut spec);
+    let mut spec = specification::build(flags, program, context)?;
+    spec.depends_on = spec.depends_on.iter().map(|named| dependency(named, settings)).collect::<Result<_, _>>()?;
     Ok(spec)
 }
 
 /// Makes it the specification of a scaled service, if the options say so.
 pub fn apply_scaling(spec: &mut v1::AllocationSpec, flags: &SubmitFlags, scaling: &ScalingFlags) -> Result<(), Failure> {
-    let Some(scaling) = scaling.to_message(flags.service)? else { return Ok(()) };
-    let lifecycle = spec.lifecycle.get_or_insert_default();
-    lifecycle.r#type = "reactive".to_owned();
-    if flags.walltime.is_none() {
-        // Not the default of other work: such a service has none.
-        lifecycle.walltime_seconds = 0;
-    }
-    lifecycle.scaling = Some(scaling);
-    Ok(())
+    Ok(specification::apply_scaling(spec, flags, scaling)?)
 }
 
 /// The dependency with what only this program knows: `@last`. A singleton names nothing.
@@ -135,30 +52,11 @@ fn dependency(named: &v1::Dependency, settings: &Settings) -> Result<v1::Depende
     Ok(v1::Dependency { r#ref: last::resolve(&named.r#ref, &settings.endpoints)?, condition: named.condition.clone() })
 }
 
-/// Nodes, ranks on each node, and total ranks, from those of these numbers that were given.
-fn job_shape(flags: &SubmitFlags, nodelist: &[NodeId]) -> Result<Shape, Failure> {
-    let named = u32::try_from(nodelist.len()).ok().filter(|named| *named > 0);
-    let nodes = flags.nodes.map(|nodes| nodes.least).or(named);
-    complete_shape(flags.ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(|error| Failure::usage(error.to_string()))
-}
-
 /// Whether an environment looks like a name in a registry (`prgenv-gnu/24.11:v1`), and is not a file.
 fn is_registry_name(uenv: &str, dir: &Path) -> bool {
     let path = uenv.split_once("@sha256:").map_or(uenv, |(path, _)| path);
     let looks_so = !path.starts_with(['/', '.']) && (path.contains(':') || !path.contains(['/', '.']));
     looks_so && !dir.join(path).exists()
-}
-
-/// A displayable name from a file name: of limited length, without control characters, never empty.
-fn displayable_name(name: &str) -> String {
-    let mut shown = String::new();
-    for c in name.chars().map(|c| if c.is_control() { '?' } else { c }) {
-        if shown.len() + c.len_utf8() > NAME_BYTES_MAX {
-            break;
-        }
-        shown.push(c);
-    }
-    if shown.is_empty() { "unnamed".to_owned() } else { shown }
 }
 
 #[cfg(test)]
@@ -271,7 +169,7 @@ mod tests {
         assert_eq!(of(SubmitFlags { ranks: Some(4), ..Default::default() }), (1, 4, 0));
         assert_eq!(of(SubmitFlags { nodes: nodes(3), ranks: Some(7), ..Default::default() }), (3, 3, 7));
         assert_eq!(of(SubmitFlags { nodelist: Some("n[1-3]".into()), ranks: Some(6), ..Default::default() }), (3, 2, 0));
-        let refused = job_shape(&SubmitFlags { nodes: nodes(3), ranks: Some(2), ..Default::default() }, &[]).unwrap_err();
+        let refused = specify(&SubmitFlags { nodes: nodes(3), ranks: Some(2), ..Default::default() }, script()).unwrap_err();
         assert_eq!(refused.exit(), 2);
     }
 

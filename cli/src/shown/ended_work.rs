@@ -1,6 +1,5 @@
 //! How much ended work the quorum keeps.
 
-use super::values::time;
 use lattice_api::v1;
 use lattice_model::duration::{clock_text, units_text};
 use lattice_model::resources::bytes_text;
@@ -27,22 +26,10 @@ pub fn ended_work(ended: &v1::EndedWork) -> String {
     text
 }
 
-/// The same as JSON.
-pub fn ended_work_json(ended: &v1::EndedWork) -> serde_json::Value {
-    serde_json::json!({
-        "kept_seconds": ended.kept_ms / 1000,
-        "memory_bytes": ended.memory_bytes,
-        "count": ended.count,
-        "bytes": ended.bytes,
-        "oldest_ended_at": time(ended.oldest_ended_at_ms),
-        "forgotten_until": time(ended.forgotten_until_ms),
-        "cut_short": ended.cut_short,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_api::json::EndedWorkJson;
 
     #[test]
     fn what_is_kept_is_shown_with_the_age_of_the_oldest_and_with_what_the_memory_cuts_short() {
@@ -58,7 +45,7 @@ mod tests {
             "kept_seconds": 3600, "memory_bytes": 268_435_456, "count": 12, "bytes": 20_480,
             "oldest_ended_at": "1970-01-01T01:44:37.000Z", "forgotten_until": "1970-01-01T01:44:36.000Z", "cut_short": true,
         });
-        assert_eq!(ended_work_json(&full), want);
-        assert!(ended_work_json(&none)["oldest_ended_at"].is_null());
+        assert_eq!(serde_json::json!(EndedWorkJson::from(&full)), want);
+        assert!(serde_json::json!(EndedWorkJson::from(&none))["oldest_ended_at"].is_null());
     }
 }

@@ -1,6 +1,6 @@
-//! Nodes as JSON and as columns.
+//! Nodes as columns.
 
-use super::amounts::{AmountJson, resources};
+use super::amounts::resources;
 use super::values::{filled, queue, short, time};
 use crate::output::{TableSize, Width};
 use crate::table::{Fit, NOTHING, Table, block};
@@ -8,70 +8,6 @@ use lattice_api::node::locality;
 use lattice_api::v1;
 use lattice_model::resources::{Resources, bytes_text};
 use lattice_model::{DEFAULT_VCLUSTER, HoldKind};
-use serde::Serialize;
-
-/// A node as JSON.
-#[derive(Serialize)]
-pub struct NodeJson<'a> {
-    id: &'a str,
-    state: &'a str,
-    reason: Option<&'a str>,
-    state_since: Option<String>,
-    cores: u32,
-    memory_bytes: u64,
-    gpus: u32,
-    /// Null if the answering agent does not know what runs there.
-    committed: Option<AmountJson>,
-    unenforced_limits: &'a [String],
-    features: &'a [String],
-    topology_group: Option<&'a str>,
-    domains: Vec<serde_json::Value>,
-    cxl_memory_bytes: u64,
-    gpu_links_percent: &'a [u32],
-    vcluster: &'a str,
-    allocations: &'a [String],
-    holds: &'a [String],
-    schedulable: bool,
-    relay_node: Option<&'a str>,
-    gossip: &'a str,
-    from_gossip: bool,
-    mesh_address: &'a str,
-    incarnation: u64,
-    conformance: serde_json::Value,
-    wipe: Option<&'a str>,
-}
-
-impl<'a> From<&'a v1::Node> for NodeJson<'a> {
-    fn from(n: &'a v1::Node) -> Self {
-        Self {
-            id: &n.id,
-            state: &n.state,
-            reason: filled(&n.reason),
-            state_since: time(n.state_since_ms),
-            cores: n.cores,
-            memory_bytes: n.memory_bytes,
-            gpus: n.gpus,
-            committed: n.committed.as_ref().map(AmountJson::from),
-            unenforced_limits: &n.unenforced_limits,
-            features: &n.features,
-            topology_group: filled(&n.topology_group),
-            domains: domains_json(n),
-            cxl_memory_bytes: n.cxl_memory_bytes,
-            gpu_links_percent: &n.gpu_links_percent,
-            vcluster: queue(&n.vcluster),
-            allocations: &n.allocations,
-            holds: &n.holds,
-            schedulable: n.schedulable,
-            relay_node: filled(&n.relay_node),
-            gossip: &n.gossip,
-            from_gossip: n.from_gossip,
-            mesh_address: &n.mesh_address,
-            incarnation: n.incarnation,
-            conformance: conformance_json(n),
-            wipe: filled(&n.wipe),
-        }
-    }
-}
 
 /// The columns of [`node_row`].
 pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "NOT ENFORCED", "REASON"];
@@ -159,24 +95,9 @@ fn conformance(report: &v1::Conformance, is_wide: bool) -> String {
     format!("{group}{nodes}{stale}{drifted}")
 }
 
-/// The memory domains of a node; empty if they are not known.
-pub fn domains_json(n: &v1::Node) -> Vec<serde_json::Value> {
-    n.domains.iter().map(|domain| serde_json::json!({ "cores": domain.cores, "gpus": domain.gpus })).collect()
-}
-
 /// The memory domains of a node, and its memory behind CXL, as a line; empty if they are not known.
 pub fn domains_text(n: &v1::Node) -> String {
     block(&[("Domains", locality(n).to_string())])
-}
-
-/// A node's report of its software and firmware; null if it has sent none.
-pub fn conformance_json(n: &v1::Node) -> serde_json::Value {
-    n.conformance.as_ref().map_or(serde_json::Value::Null, |report| {
-        serde_json::json!({
-            "fingerprint": report.fingerprint, "group_nodes": report.group_nodes, "drifted_since": time(report.drifted_since_ms),
-            "drift": filled(&report.drift), "expected": report.expected, "stale": report.stale,
-        })
-    })
 }
 
 fn memory(bytes: u64) -> String {
@@ -284,16 +205,12 @@ n1    Ready  64          512.0 GiB    0          default   01234567(3)  —     
     }
 
     #[test]
-    fn memory_domains_are_one_line_and_a_list_in_json() {
+    fn memory_domains_are_one_line() {
         let domain = |gpus| v1::LocalDomain { cores: 32, gpus };
         let node =
             v1::Node { domains: vec![domain(4), domain(4)], cxl_memory_bytes: 2 << 40, gpu_links_percent: vec![100], ..Default::default() };
         assert_eq!(domains_text(&node), "Domains:  2 × 32 cores, 4 GPUs; 2048.0 GiB behind CXL\n");
         assert_eq!(domains_text(&v1::Node::default()), "");
-        let json = serde_json::json!(NodeJson::from(&node));
-        let domain = serde_json::json!({ "cores": 32, "gpus": 4 });
-        assert_eq!(json["domains"], serde_json::json!([domain, domain]));
-        assert_eq!((&json["cxl_memory_bytes"], &json["gpu_links_percent"]), (&(2_u64 << 40).into(), &serde_json::json!([100])));
     }
 
     #[test]

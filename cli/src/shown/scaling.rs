@@ -13,7 +13,6 @@ use lattice_model::count::counted;
 use lattice_model::duration::units_text;
 use lattice_model::scaling::{ALTERNATIONS_ALERT, ScalePolicy, Scaling};
 use lattice_model::time::Timestamp;
-use serde::Serialize;
 use std::time::Duration;
 
 /// Characters of a metric's name in a block of rows.
@@ -165,121 +164,13 @@ pub fn rows_of_spec(scaling: Option<&v1::Scaling>) -> Vec<(&'static str, String)
     rows
 }
 
-/// How a service scales, as JSON. Times are in milliseconds.
-#[derive(Serialize)]
-pub struct ScalingJson {
-    replicas_min: u32,
-    replicas_max: u32,
-    /// `None`: only `lattice scale` changes the number.
-    policy: Option<PolicyJson>,
-    /// Its name, as the option takes it.
-    drain_signal: Option<String>,
-    drain_grace_ms: u64,
-}
-
-/// When the number of replicas changes by itself, as JSON.
-#[derive(Serialize)]
-pub struct PolicyJson {
-    metric: String,
-    target: f64,
-    down_threshold: f64,
-    interval_ms: u64,
-    up_window_ms: u64,
-    down_window_ms: u64,
-    cooldown_ms: u64,
-}
-
-impl ScalingJson {
-    /// `None`: it is no scaled service.
-    pub fn of(scaling: Option<&v1::Scaling>) -> Option<Self> {
-        let Scaling { replicas_min, replicas_max, policy, drain } = scaling_request(scaling?).ok()?;
-        let policy = policy.map(|policy| PolicyJson {
-            metric: policy.metric.to_string(),
-            target: policy.target.as_f64(),
-            down_threshold: policy.down_threshold.as_f64(),
-            interval_ms: policy.interval_ms,
-            up_window_ms: policy.up_window_ms,
-            down_window_ms: policy.down_window_ms,
-            cooldown_ms: policy.cooldown_ms,
-        });
-        let drain_signal = drain.signal.and_then(CheckpointSignal::of_number).map(|signal| signal.to_string());
-        Some(Self { replicas_min, replicas_max, policy, drain_signal, drain_grace_ms: drain.grace_ms })
-    }
-}
-
-/// The replicas of a service, and what its loop found, as JSON.
-#[derive(Serialize)]
-pub struct ScalingStateJson<'a> {
-    wanted: u32,
-    waiting: u32,
-    running: u32,
-    leaving: u32,
-    /// Where the metric is; `None`: it was not looked at yet.
-    reading: Option<ReadingJson<'a>>,
-    /// The last change of `wanted`.
-    change: Option<ChangeJson<'a>>,
-    alternations: u32,
-    early_ends: u32,
-}
-
-/// Where a metric is, as JSON.
-#[derive(Serialize)]
-pub struct ReadingJson<'a> {
-    /// above, within, below, missing
-    look: &'a str,
-    since: Option<String>,
-    /// Its value then.
-    value: Option<f64>,
-    /// Why it had none.
-    why: Option<&'a str>,
-    /// How many looks in a row had none, counted up to 3.
-    missing: u32,
-}
-
-/// A change of the wanted number of replicas, as JSON.
-#[derive(Serialize)]
-pub struct ChangeJson<'a> {
-    at: Option<String>,
-    from: u32,
-    to: u32,
-    /// `None`: the metric asked for it.
-    by: Option<&'a str>,
-    value: Option<f64>,
-}
-
-impl<'a> From<&'a v1::ScalingState> for ScalingStateJson<'a> {
-    fn from(state: &'a v1::ScalingState) -> Self {
-        Self {
-            wanted: state.wanted,
-            waiting: state.waiting,
-            running: state.running,
-            leaving: state.leaving,
-            reading: state.reading.as_ref().map(|reading| ReadingJson {
-                look: &reading.look,
-                since: time(reading.since_ms),
-                value: reading.value,
-                why: filled(&reading.why),
-                missing: reading.missing,
-            }),
-            change: state.change.as_ref().map(|change| ChangeJson {
-                at: time(change.at_ms),
-                from: change.from,
-                to: change.to,
-                by: filled(&change.by),
-                value: change.value,
-            }),
-            alternations: state.alternations,
-            early_ends: state.early_ends,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::samples::{NOW, pending, running, service};
     use super::*;
     use crate::output::Width;
     use crate::table::block;
+    use lattice_api::json::{ScalingJson, ScalingStateJson};
 
     fn lines(a: &v1::Allocation) -> String {
         block(&scaling_rows(a))

@@ -1,7 +1,8 @@
 //! What an allocation's state means in a list: its group, its position, and the reason.
 
-use super::values::{filled, queue};
+use super::values::queue;
 use lattice_api::allocation::state_from_name;
+use lattice_api::json::end_reason;
 use lattice_api::v1;
 use lattice_model::AllocationState;
 
@@ -40,11 +41,6 @@ pub fn reason(a: &v1::Allocation) -> String {
         None if a.reason.is_empty() => a.preemption.clone(),
         reason => reason.unwrap_or_default().to_owned(),
     }
-}
-
-/// Why it ended or waits; `None` if that only repeats the state.
-pub fn end_reason(a: &v1::Allocation) -> Option<&str> {
-    filled(&a.reason).filter(|reason| !reason.eq_ignore_ascii_case(&a.state))
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@ use super::walltime::elapsed;
 use crate::output::{TableSize, Width};
 use crate::table::{Fit, Table, block, shortened};
 use lattice_api::allocation::state_from_name;
+use lattice_api::json::{index_run, lanes_of_task, task_end_reason};
 use lattice_api::v1;
 use lattice_model::AllocationState;
 use lattice_model::count::counted;
-use lattice_model::task_group::{INDEX_MAX, IndexRun};
+use lattice_model::task_group::IndexRun;
 use lattice_model::time::Timestamp;
-use serde::Serialize;
 
 /// Characters of a list of indices that are shown where it is not what was asked for; the JSON has all of it.
 const LIST_CHARS_MAX: usize = 60;
@@ -63,12 +63,6 @@ pub fn group_rows(group: &v1::TaskGroup) -> [(&'static str, String); 3] {
     [("Tasks", format!("{tasks}, with {noun} {}", shortened(&list, LIST_CHARS_MAX))), ("At a time", limit), ("Failures", failures)]
 }
 
-/// A run of indices as the model has it: an agent's numbers must not exceed the bounds of that type.
-pub fn index_run(run: &v1::IndexRun) -> IndexRun {
-    let first = run.first.min(INDEX_MAX);
-    IndexRun { first, last: run.last.clamp(first, INDEX_MAX), step: run.step.max(1) }
-}
-
 fn run_of(range: &v1::TaskRange) -> IndexRun {
     index_run(&range.indices.unwrap_or_default())
 }
@@ -87,48 +81,13 @@ pub fn group_text(a: &v1::Allocation) -> String {
     format!("\n{total}; `lattice status {} --tasks` and `--lanes` show more:\n{}", short(&a.id), table.text(&[]))
 }
 
-/// The numbers of a task group's tasks as JSON.
-#[derive(Serialize)]
-pub struct TaskCountsJson {
-    total: u32,
-    waiting: u32,
-    running: u32,
-    completed: u32,
-    failed: u32,
-    cancelled: u32,
-    restarts: u32,
-    lanes_running: u32,
-    lanes_waiting: u32,
-}
-
-impl From<&v1::TaskCounts> for TaskCountsJson {
-    fn from(counts: &v1::TaskCounts) -> Self {
-        Self {
-            total: counts.total,
-            waiting: counts.waiting,
-            running: counts.running,
-            completed: counts.completed,
-            failed: counts.failed,
-            cancelled: counts.cancelled,
-            restarts: counts.restarts,
-            lanes_running: counts.lanes_running,
-            lanes_waiting: counts.lanes_waiting,
-        }
-    }
-}
-
 /// The state of tasks, with the exit code or the reason if they failed.
 fn state_text(range: &v1::TaskRange) -> String {
-    match (range.exit_code, end_reason(range)) {
+    match (range.exit_code, task_end_reason(range)) {
         (Some(0), _) | (None, None) => range.state.clone(),
         (Some(code), _) => format!("{} ({code})", range.state),
         (None, Some(reason)) => format!("{} ({reason})", range.state),
     }
-}
-
-/// Why they ended; `None` if that only repeats the state.
-fn end_reason(range: &v1::TaskRange) -> Option<&str> {
-    filled(&range.reason).filter(|reason| !reason.eq_ignore_ascii_case(&range.state))
 }
 
 /// Tasks in the same state, as a line of the table.
@@ -145,7 +104,7 @@ pub fn tasks_table(ranges: &[v1::TaskRange], truncated: bool, size: TableSize) -
         let mut table = Table::new(&["INDICES", "TASKS", "STATE", "EXIT CODE", "REASON"]);
         for range in ranges {
             let (run, code) = (run_of(range), range.exit_code.map(|code| code.to_string()).unwrap_or_default());
-            let reason = end_reason(range).unwrap_or_default().to_owned();
+            let reason = task_end_reason(range).unwrap_or_default().to_owned();
             table.row(vec![run.to_string(), run.count().to_string(), range.state.clone(), code, reason]);
         }
         return table.text(&[]);
@@ -175,85 +134,6 @@ pub fn range_name(group: &str, range: &v1::TaskRange) -> String {
     format!("{group}[{}]", run_of(range))
 }
 
-/// The tasks of a group as JSON.
-#[derive(Serialize)]
-pub struct TasksJson<'a> {
-    id: &'a str,
-    counts: Option<TaskCountsJson>,
-    ranges: Vec<TaskRangeJson<'a>>,
-    /// Whether there are more ranges.
-    truncated: bool,
-}
-
-/// Tasks in the same state as JSON: the indices `first`, `first + step`, … up to `last`.
-#[derive(Serialize)]
-struct TaskRangeJson<'a> {
-    first: u32,
-    last: u32,
-    step: u32,
-    state: &'a str,
-    reason: Option<&'a str>,
-    exit_code: Option<i32>,
-}
-
-impl<'a> From<&'a v1::GetTasksResponse> for TasksJson<'a> {
-    fn from(tasks: &'a v1::GetTasksResponse) -> Self {
-        let range = |range: &'a v1::TaskRange| {
-            let IndexRun { first, last, step } = run_of(range);
-            TaskRangeJson { first, last, step, state: &range.state, reason: end_reason(range), exit_code: range.exit_code }
-        };
-        Self {
-            id: &tasks.id,
-            counts: tasks.counts.as_ref().map(TaskCountsJson::from),
-            ranges: tasks.ranges.iter().map(range).collect(),
-            truncated: tasks.truncated,
-        }
-    }
-}
-
-/// One task as JSON.
-#[derive(Serialize)]
-pub struct TaskJson<'a> {
-    /// Of its group.
-    id: &'a str,
-    index: u32,
-    state: &'a str,
-    reason: Option<&'a str>,
-    exit_code: Option<i32>,
-    /// How many times it was begun again.
-    restarts: u32,
-    /// The lanes that ran it, the latest last.
-    lanes: Vec<LaneJson<'a>>,
-}
-
-/// A lane that ran a task as JSON.
-#[derive(Serialize)]
-struct LaneJson<'a> {
-    id: &'a str,
-    /// `None`: it is not known any more.
-    node: Option<&'a str>,
-}
-
-impl<'a> From<&'a Task> for TaskJson<'a> {
-    fn from(task: &'a Task) -> Self {
-        let known = &task.known;
-        Self {
-            id: &task.group,
-            index: task.index,
-            state: &known.state,
-            reason: end_reason(known),
-            exit_code: known.exit_code,
-            restarts: known.restarts,
-            lanes: places(known).map(|(id, node)| LaneJson { id, node }).collect(),
-        }
-    }
-}
-
-/// The lanes that ran a task, each with its head node.
-fn places(known: &v1::TaskRange) -> impl DoubleEndedIterator<Item = (&str, Option<&str>)> {
-    known.lanes.iter().enumerate().map(|(at, lane)| (lane.as_str(), known.nodes.get(at).and_then(|node| filled(node))))
-}
-
 fn place_text((lane, node): (&str, Option<&str>)) -> String {
     let on = node.map_or_else(String::new, |node| format!(" on {node}"));
     format!("{}{on}", short(lane))
@@ -265,20 +145,20 @@ pub fn task_block(task: &Task) -> String {
     let rows = [
         ("Task", task.name()),
         ("State", known.state.clone()),
-        ("Reason", end_reason(known).unwrap_or_default().to_owned()),
+        ("Reason", task_end_reason(known).unwrap_or_default().to_owned()),
         ("Exit code", known.exit_code.map(|code| code.to_string()).unwrap_or_default()),
         ("Restarts", if known.restarts == 0 { String::new() } else { known.restarts.to_string() }),
     ];
     let labels = std::iter::once("Lanes").chain(std::iter::repeat(""));
-    let lanes: Vec<(&str, String)> = labels.zip(places(known).map(place_text)).collect();
+    let lanes: Vec<(&str, String)> = labels.zip(lanes_of_task(known).map(place_text)).collect();
     block(&[&rows[..], &lanes[..]].concat())
 }
 
 /// Why one task waits, where it runs, or how it ended.
 pub fn task_text(task: &Task) -> String {
     let known = &task.known;
-    let place = places(known).next_back().map(place_text);
-    let reason = end_reason(known).map(str::to_owned);
+    let place = lanes_of_task(known).next_back().map(place_text);
+    let reason = task_end_reason(known).map(str::to_owned);
     let why = match state_from_name(&known.state) {
         Ok(AllocationState::Pending) => Some(match place {
             Some(place) => format!("it waits for another lane; the last one was {place}"),
@@ -319,6 +199,7 @@ pub fn lanes_table(lanes: &[v1::Allocation], now: Timestamp, size: TableSize) ->
 mod tests {
     use super::super::samples::{NOW, pending, running};
     use super::*;
+    use lattice_api::json::{TaskJson, TasksJson};
 
     const ID: &str = "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88";
     const TERSE: TableSize = TableSize { width: Width::Terse, columns: None };
@@ -461,7 +342,7 @@ Lanes:      2f0c9a4e
 ";
         assert_eq!(task_block(&failed), want);
         assert_eq!(
-            serde_json::to_value(TaskJson::from(&failed)).unwrap(),
+            serde_json::to_value(TaskJson::of(&failed.group, failed.index, &failed.known)).unwrap(),
             serde_json::json!({
                 "id": ID, "index": 7, "state": "Failed", "reason": "exit_code 3", "exit_code": 3, "restarts": 1,
                 "lanes": [{"id": "2f0c9a4e-5b7d", "node": null}, {"id": "77ab01cd-5b7d", "node": "n2"}],

@@ -1,32 +1,17 @@
 //! Formatting of single values.
 
+pub use lattice_api::json::{disclosed, filled, queue, time};
 use lattice_api::v1;
-use lattice_model::time::Timestamp;
-use lattice_model::{DEFAULT_VCLUSTER, NodeId, hostlist};
+use lattice_model::{NodeId, hostlist};
 
 /// The first 8 characters of an id.
 pub fn short(id: &str) -> &str {
     id.get(..8).unwrap_or(id)
 }
 
-/// A time as RFC 3339; `None` for 0, which means that there is none.
-pub fn time(ms: u64) -> Option<String> {
-    (ms != 0).then(|| Timestamp(ms).to_string())
-}
-
-/// `None` for an empty text.
-pub fn filled(text: &str) -> Option<&str> {
-    (!text.is_empty()).then_some(text)
-}
-
 /// A lease's token in a table; empty if the reader may not see it.
 pub fn lease_token(lease: &v1::Lease) -> String {
     lease.token.map(|token| token.to_string()).unwrap_or_default()
-}
-
-/// The name of something that has an owner; it may be empty. `None` if the agent hides both.
-pub fn disclosed<'a>(name: &'a str, owner: &str) -> Option<&'a str> {
-    (!owner.is_empty()).then_some(name)
 }
 
 /// What a list that may have lanes of task groups and replicas of services calls an allocation: a lane by its group, a
@@ -52,9 +37,4 @@ pub fn folded(names: &[String]) -> String {
 pub fn numbered_subject(subject: &str, id: u32) -> String {
     let kind = if subject.starts_with("group:") { "gid" } else { "uid" };
     format!("{subject} ({kind} {id})")
-}
-
-/// The name of a vCluster; an empty text is the default one.
-pub fn queue(vcluster: &str) -> &str {
-    filled(vcluster).unwrap_or(DEFAULT_VCLUSTER)
 }

@@ -1,6 +1,7 @@
 //! The walltime of an allocation, how long it has run, and how much is left.
 
 use super::state::{Part, part};
+use lattice_api::json::ends_by_ms;
 use lattice_api::v1;
 use lattice_model::duration::clock_text;
 use lattice_model::time::Timestamp;
@@ -19,12 +20,6 @@ pub fn walltime(a: &v1::Allocation) -> String {
 pub fn elapsed(a: &v1::Allocation, now: Timestamp) -> Option<String> {
     let end = if a.ended_at_ms == 0 { now } else { Timestamp(a.ended_at_ms) };
     (a.started_at_ms != 0).then(|| clock(end.since_ms(Timestamp(a.started_at_ms)) / 1000))
-}
-
-/// The end of its walltime, if it runs and has one. A task group has none: each of its tasks has.
-pub fn ends_by_ms(a: &v1::Allocation) -> Option<u64> {
-    let runs = a.started_at_ms != 0 && part(a) == Part::HasNodes && a.walltime_seconds > 0 && a.task_group.is_empty();
-    runs.then(|| a.started_at_ms.saturating_add(a.walltime_seconds.saturating_mul(1000)))
 }
 
 /// The rest of its walltime: all of it while it waits. A task group has none.

@@ -139,9 +139,19 @@ pub fn parse_rank_places(given: &str) -> Result<Vec<RankPlace>, UsageError> {
 }
 
 /// The nodes of a list, or of a file of lists, in their order.
+///
+/// # Errors
+/// The file cannot be read, or it is no list of nodes.
 pub fn parse_nodelist(given: &str) -> Result<Vec<NodeId>, UsageError> {
-    let text = if given.contains('/') { read_list(given)? } else { given.to_owned() };
-    hostlist::in_order(&text).map_err(|error| match error {
+    if given.contains('/') { nodes_of_list(&read_list(given)?) } else { nodes_of_list(given) }
+}
+
+/// The nodes of a list, in their order. Reads no file.
+///
+/// # Errors
+/// It is no list of nodes.
+pub fn nodes_of_list(list: &str) -> Result<Vec<NodeId>, UsageError> {
+    hostlist::in_order(list).map_err(|error| match error {
         HostlistError::TooMany => {
             UsageError::new(format!("--nodelist: it has more than {NAMES_MAX} nodes (inside an allocation, it has one for each rank)"))
                 .with_hint("leave it out, and distribute the ranks with -n RANKS -m block, cyclic or plane=N")

@@ -5,11 +5,12 @@
 //!   command line ─▶ args ──────────▶ flags ─▶ the values of options: layout, memory, ...
 //!     │  refused ─▶ mistyped            ▲
 //!   script ───────▶ directives ─────────╯
-//!   file of a DAG ▶ workflow ───────────╯
+//!   file of a DAG ▶ workflow ───────────╯ ──▶ specification ─▶ the message of a submission
 //! ```
 
 pub mod args;
 mod binding;
+mod constraints;
 mod data;
 mod dependency;
 pub mod directives;
@@ -21,6 +22,7 @@ pub mod mistyped;
 mod network;
 pub mod scaling;
 pub mod shape;
+pub mod specification;
 pub mod tasks;
 pub mod time;
 mod unbuilt;

@@ -46,6 +46,9 @@ pub enum Need {
     Moto,
     /// An OpenID Connect provider: Node (Debian's packages nodejs and npm) and its package `oidc-provider`.
     OidcProvider,
+    /// What checks a description of an API, and makes a client of it (Python's packages `openapi-spec-validator` and
+    /// `openapi-python-client`).
+    OpenApi,
     /// `systemd-analyze` (Debian's package `systemd`).
     SystemdAnalyze,
     /// `python3`, for a program of the documentation.
@@ -169,6 +172,10 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::OidcProvider if machine.oidc_provider.is_none() => {
             Some("there is no OpenID Connect provider here (.ci/run installs oidc-provider in the cache)".to_owned())
         }
+        Need::OpenApi => ["openapi-spec-validator", "openapi-python-client"]
+            .iter()
+            .find(|tool| lattice_lab::machine::find(tool).is_none())
+            .map(|tool| format!("there is no {tool} here (.ci/run installs it in the cache)")),
         Need::SystemdAnalyze if lattice_lab::machine::find("systemd-analyze").is_none() => {
             Some("there is no systemd-analyze here (package systemd)".to_owned())
         }

@@ -240,6 +240,7 @@ fn main() -> ExitCode {
         opens::trials(),
         operators::trials(),
         revocation::trials(),
+        rest_api::trials(),
         rest_streams::trials(),
         roles::trials(),
         access_table::trials(),

@@ -149,12 +149,8 @@ impl LaunchEventJson {
             What::Output(chunk) if !chunk.notice.is_empty() => Self::Notice { node: filled(chunk.node), text: chunk.notice },
             What::Output(chunk) => Self::Output(chunk.into()),
             What::Exits(exits) => {
-                let exit = |one: v1::launch_event::RankExit| RankExitJson {
-                    rank: one.rank,
-                    node: one.node,
-                    ended: one.ended,
-                    value: one.value,
-                };
+                let exit =
+                    |one: v1::launch_event::RankExit| RankExitJson { rank: one.rank, node: one.node, ended: one.ended, value: one.value };
                 Self::Exits { exits: exits.exits.into_iter().map(exit).collect() }
             }
             What::Ended(ended) => Self::End { code: ended.code, aborted: filled(ended.aborted) },

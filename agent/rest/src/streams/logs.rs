@@ -62,9 +62,7 @@ pub(super) struct LogsQuery {
 
 impl LogsQuery {
     fn request(&self, key: String, positions: &Positions, now: Timestamp) -> Result<v1::LogsRequest, UsageError> {
-        let past = |name: &str, text: &Option<String>| {
-            text.as_deref().map(|text| parse_past(name, text, now)).transpose()
-        };
+        let past = |name: &str, text: &Option<String>| text.as_deref().map(|text| parse_past(name, text, now)).transpose();
         Ok(v1::LogsRequest {
             key,
             follow: self.follow,
@@ -215,8 +213,14 @@ fn now() -> Timestamp {
 /// What is sent.
 enum Part {
     /// `id`: the position behind it.
-    Chunk { chunk: v1::LogChunk, id: Option<String> },
-    End { state: Option<String>, exit_code: Option<i32> },
+    Chunk {
+        chunk: v1::LogChunk,
+        id: Option<String>,
+    },
+    End {
+        state: Option<String>,
+        exit_code: Option<i32>,
+    },
     Failed(Status),
 }
 

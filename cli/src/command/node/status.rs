@@ -6,9 +6,10 @@ use crate::failure::Failure;
 use crate::node_list;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
-use crate::shown::{NodeJson, conformance_json, disclosed, domains_json, domains_text, filled, nodes_table, short, time, with_exit};
+use crate::shown::{NodeJson, disclosed, domains_text, filled, nodes_table, short, time, with_exit};
 use crate::table::{Table, block};
 use lattice_api::client::Client;
+use lattice_api::json::{ConformanceJson, LocalDomainJson};
 use lattice_api::v1;
 use lattice_cli_syntax::args::node::NodeSelection;
 use lattice_model::{HoldKind, NodeTopology};
@@ -52,9 +53,9 @@ async fn show_own(session: &Session, client: &Client, local: &v1::LocalStatusRes
                 shown["state"] = node.state.clone().into();
                 shown["state_reason"] = filled(&node.reason).into();
                 shown["holds"] = node.holds.clone().into();
-                shown["conformance"] = conformance_json(node);
+                shown["conformance"] = serde_json::json!(node.conformance.as_ref().map(ConformanceJson::from));
                 shown["wipe"] = filled(&node.wipe).into();
-                shown["domains"] = domains_json(node).into();
+                shown["domains"] = serde_json::json!(LocalDomainJson::all_of(node));
                 shown["cxl_memory_bytes"] = node.cxl_memory_bytes.into();
                 shown["gpu_links_percent"] = node.gpu_links_percent.clone().into();
             }

@@ -1,7 +1,7 @@
 //! `lattice vcluster NAME`: the settings of one queue, and its plan as a chart.
 
 use super::chart::{Plan, Row, Span};
-use super::record::{find, json};
+use super::record::find;
 use super::settings;
 use crate::failure::Failure;
 use crate::listing;
@@ -11,6 +11,7 @@ use crate::shown::counts::{node_count, nodes_wanted};
 use crate::shown::{AllocationJson, filled, short};
 use crate::table::block;
 use lattice_api::client::Client;
+use lattice_api::json::VClusterJson;
 use lattice_api::v1;
 use lattice_model::AllocationState;
 use lattice_model::time::Timestamp;
@@ -113,18 +114,18 @@ fn expected(a: &v1::Allocation) -> Span {
 
 /// The JSON; its fields are documented and stable.
 #[derive(Serialize)]
-struct OverviewJson<'a> {
-    vcluster: serde_json::Value,
+struct OverviewJson {
+    vcluster: VClusterJson,
     at: String,
-    running: Vec<AllocationJson<'a>>,
-    waiting: Vec<AllocationJson<'a>>,
+    running: Vec<AllocationJson>,
+    waiting: Vec<AllocationJson>,
     waiting_left_out: usize,
 }
 
-impl<'a> From<&'a Overview> for OverviewJson<'a> {
-    fn from(overview: &'a Overview) -> Self {
+impl From<&Overview> for OverviewJson {
+    fn from(overview: &Overview) -> Self {
         Self {
-            vcluster: json(&overview.vcluster),
+            vcluster: VClusterJson::from(&overview.vcluster),
             at: overview.now.to_string(),
             running: overview.running.iter().map(AllocationJson::from).collect(),
             waiting: overview.waiting.iter().map(AllocationJson::from).collect(),

@@ -1,98 +1,97 @@
-//! Allocations as JSON. The fields are documented and stable.
+//! Allocations.
 
-use super::amounts::AmountJson;
-use super::attempts::AttemptJson;
-use super::network::{domain, exposed};
+use super::amount::AmountJson;
+use super::attempt::AttemptJson;
 use super::scaling::{ScalingJson, ScalingStateJson};
-use super::state::end_reason;
-use super::tasks::TaskCountsJson;
-use super::values::{disclosed, filled, time};
-use super::walltime::ends_by_ms;
-use crate::last_stderr::{LastStderr, LastStderrLine};
-use lattice_api::v1;
+use super::state::{end_reason, ends_by_ms};
+use super::task::TaskCountsJson;
+use super::values::{disclosed, filled, text, time};
+use crate::v1;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
-/// An allocation as JSON. Times are RFC 3339 in UTC, or null.
-#[derive(Serialize)]
-pub struct AllocationJson<'a> {
-    id: &'a str,
-    /// `None`, like `owner`, if it is another user's and the site hides that.
-    name: Option<&'a str>,
-    state: &'a str,
-    reason: Option<&'a str>,
-    owner: Option<&'a str>,
-    nodes: &'a [String],
+/// An allocation. Times are RFC 3339 in UTC, or null.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = Allocation)]
+pub struct AllocationJson {
+    id: String,
+    /// Null, like `owner`, if it is another user's and the site hides that.
+    name: Option<String>,
+    state: String,
+    reason: Option<String>,
+    owner: Option<String>,
+    nodes: Vec<String>,
     nodes_requested: u32,
     /// If it asked for a range of numbers, the largest.
     nodes_requested_max: Option<u32>,
     /// `tight`: its nodes are in as few topology groups as possible.
-    topology: Option<&'a str>,
+    topology: Option<String>,
     tasks_per_node: u32,
     exit_code: Option<i32>,
     requeue_count: u32,
     /// The number of its present or last claim, from 1.
     attempt: Option<u32>,
     /// Its ended claims.
-    attempts: Vec<AttemptJson<'a>>,
-    /// `None`: a service without a walltime.
+    attempts: Vec<AttemptJson>,
+    /// Null: a service without a walltime.
     walltime_seconds: Option<u64>,
     submitted_at: Option<String>,
     claimed_at: Option<String>,
     started_at: Option<String>,
     ended_at: Option<String>,
-    tenant: Option<&'a str>,
-    vcluster: Option<&'a str>,
-    uenv: Option<&'a str>,
-    uenv_sha256: Option<&'a str>,
+    tenant: Option<String>,
+    vcluster: Option<String>,
+    uenv: Option<String>,
+    uenv_sha256: Option<String>,
     epoch: u64,
     share: Option<AmountJson>,
-    network_domain: Option<&'a str>,
+    network_domain: Option<String>,
     vni: Option<u32>,
     /// What the network domain does not enforce; only if one allocation was requested.
-    network_note: Option<&'a str>,
-    on_isolation: Option<&'a str>,
+    network_note: Option<String>,
+    on_isolation: Option<String>,
     /// Its silent nodes, and what decides whether their work goes on; only if one allocation was requested.
-    isolation_note: Option<&'a str>,
-    expose: Vec<ExposedJson<'a>>,
+    isolation_note: Option<String>,
+    expose: Vec<ExposedJson>,
     /// Its last complete checkpoint.
-    checkpoint: Option<CheckpointJson<'a>>,
+    checkpoint: Option<CheckpointRefJson>,
     preempted_count: u32,
     /// While it runs: that it must give its nodes back, or why it could not save itself.
-    preemption: Option<&'a str>,
+    preemption: Option<String>,
     /// Whether it stays Suspended until somebody resumes it.
     held: bool,
     /// What it depends on; only if one allocation was requested.
-    dependencies: Option<Vec<DependencyJson<'a>>>,
+    dependencies: Option<Vec<DependencyJson>>,
     /// The DAG whose step it is, and the step's name.
-    dag: Option<&'a str>,
-    dag_step: Option<&'a str>,
+    dag: Option<String>,
+    dag_step: Option<String>,
     /// Labels of its user.
-    tags: BTreeMap<&'a str, &'a str>,
+    tags: BTreeMap<String, String>,
     /// Of a task group: its indices and limit, as in `0-99%20`.
-    task_group: Option<&'a str>,
+    task_group: Option<String>,
     /// Of a task group: how many of its tasks are in each state; only if one allocation was requested.
     task_counts: Option<TaskCountsJson>,
     /// Of a lane: its task group, and which lane of it this is.
-    lane_of: Option<&'a str>,
+    lane_of: Option<String>,
     lane_number: Option<u32>,
     /// Of a scaled service: what its submission says of that, and how many replicas it has.
     scaling: Option<ScalingJson>,
-    scaling_state: Option<ScalingStateJson<'a>>,
+    scaling_state: Option<ScalingStateJson>,
     /// Of a replica: its service, and its number there.
-    replica_of: Option<&'a str>,
+    replica_of: Option<String>,
     replica_number: Option<u32>,
     /// While its work is measured more closely: how, until when, and who requested it.
-    telemetry: Option<&'a str>,
+    telemetry: Option<String>,
     /// For a living allocation, in a few words: why it waits, or what is wrong while it runs.
-    status_message: Option<&'a str>,
+    status_message: Option<String>,
     /// Its position, from 1, in the order of its vCluster's queue.
     queue_position: Option<u32>,
     /// While it waits: when it is expected to begin, if that is known.
     expected_start: Option<String>,
     /// While it waits in a queue that is ordered by scores: the class that counts there.
     class_in_queue: Option<u32>,
-    /// `None`, like `owner`, if it is another user's and the site hides that.
+    /// Null, like `owner`, if it is another user's and the site hides that.
     preemption_class: Option<u32>,
     score: Option<f64>,
     /// The end of its walltime, if it runs and has one.
@@ -102,58 +101,84 @@ pub struct AllocationJson<'a> {
     memory_peak_bytes: Option<u64>,
     cpu_seconds: Option<f64>,
     /// What runs and where, and the last lines of its standard error; only if one allocation was requested.
-    command: Option<&'a [String]>,
-    working_dir: Option<&'a str>,
-    script: Option<&'a str>,
-    last_stderr: Option<&'a [LastStderrLine]>,
+    command: Option<Vec<String>>,
+    working_dir: Option<String>,
+    script: Option<String>,
+    last_stderr: Option<Vec<LastStderrLine>>,
 }
 
-/// A checkpoint of an allocation as JSON.
-#[derive(Serialize)]
-pub struct CheckpointJson<'a> {
-    id: &'a str,
+/// One of the last lines of the standard error of ended work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct LastStderrLine {
+    /// The launch's number; 0 is the script.
+    pub launch: u32,
+    /// The rank in that launch.
+    pub rank: u32,
+    /// The line, without its end.
+    pub line: String,
+}
+
+/// The last complete checkpoint of an allocation.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = CheckpointRef)]
+pub struct CheckpointRefJson {
+    id: String,
     epoch: u64,
     step: Option<u64>,
     bytes: u64,
 }
 
-/// An allocation that another one depends on, as JSON.
-#[derive(Serialize)]
-pub struct DependencyJson<'a> {
-    id: &'a str,
-    name: &'a str,
-    condition: &'a str,
-    /// `None`: it has not ended, and the agent knows no more.
-    state: Option<&'a str>,
+/// An allocation that another one depends on.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = DependencyStatus)]
+pub struct DependencyJson {
+    id: String,
+    name: String,
+    condition: String,
+    /// Null: it has not ended, and the agent knows no more.
+    state: Option<String>,
     met: bool,
 }
 
-impl<'a> From<&'a v1::DependencyStatus> for DependencyJson<'a> {
-    fn from(d: &'a v1::DependencyStatus) -> Self {
-        Self { id: &d.id, name: &d.name, condition: &d.condition, state: filled(&d.state), met: d.met }
+impl From<&v1::DependencyStatus> for DependencyJson {
+    fn from(d: &v1::DependencyStatus) -> Self {
+        Self { id: d.id.clone(), name: d.name.clone(), condition: d.condition.clone(), state: text(&d.state), met: d.met }
     }
 }
 
-/// An exposed port as JSON.
-#[derive(Serialize)]
-pub struct ExposedJson<'a> {
-    name: &'a str,
+/// A port that an allocation exposes.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = ExposedPort)]
+pub struct ExposedJson {
+    name: String,
     port: u32,
-    protocol: &'a str,
+    protocol: String,
 }
 
-impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
-    fn from(a: &'a v1::Allocation) -> Self {
+impl From<&v1::connectivity::Expose> for ExposedJson {
+    fn from(e: &v1::connectivity::Expose) -> Self {
+        Self { name: e.name.clone(), port: e.port, protocol: e.protocol.clone() }
+    }
+}
+
+impl From<&v1::CheckpointRef> for CheckpointRefJson {
+    fn from(c: &v1::CheckpointRef) -> Self {
+        Self { id: c.id.clone(), epoch: c.epoch, step: c.step, bytes: c.bytes }
+    }
+}
+
+impl From<&v1::Allocation> for AllocationJson {
+    fn from(a: &v1::Allocation) -> Self {
         Self {
-            id: &a.id,
-            name: disclosed(&a.name, &a.owner),
-            state: &a.state,
-            reason: end_reason(a),
-            owner: filled(&a.owner),
-            nodes: &a.nodes,
+            id: a.id.clone(),
+            name: disclosed(&a.name, &a.owner).map(str::to_owned),
+            state: a.state.clone(),
+            reason: end_reason(a).map(str::to_owned),
+            owner: text(&a.owner),
+            nodes: a.nodes.clone(),
             nodes_requested: a.nodes_requested,
             nodes_requested_max: Some(a.nodes_requested_max).filter(|most| *most > 0),
-            topology: filled(&a.topology),
+            topology: text(&a.topology),
             tasks_per_node: a.tasks_per_node,
             exit_code: a.exit_code,
             requeue_count: a.requeue_count,
@@ -164,35 +189,35 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             claimed_at: time(a.claimed_at_ms),
             started_at: time(a.started_at_ms),
             ended_at: time(a.ended_at_ms),
-            tenant: filled(&a.tenant),
-            vcluster: filled(&a.vcluster),
-            uenv: filled(&a.uenv),
-            uenv_sha256: filled(&a.uenv_sha256),
+            tenant: text(&a.tenant),
+            vcluster: text(&a.vcluster),
+            uenv: text(&a.uenv),
+            uenv_sha256: text(&a.uenv_sha256),
             epoch: a.epoch,
             share: a.share.as_ref().map(AmountJson::from),
-            network_domain: domain(a),
+            network_domain: a.connectivity.as_ref().and_then(|c| text(&c.network_domain)),
             vni: a.vni,
-            network_note: filled(&a.network_note),
-            on_isolation: filled(&a.on_isolation),
-            isolation_note: filled(&a.isolation_note),
-            expose: exposed(a).iter().map(|e| ExposedJson { name: &e.name, port: e.port, protocol: &e.protocol }).collect(),
+            network_note: text(&a.network_note),
+            on_isolation: text(&a.on_isolation),
+            isolation_note: text(&a.isolation_note),
+            expose: a.connectivity.iter().flat_map(|c| &c.expose).map(ExposedJson::from).collect(),
             preempted_count: a.preempted_count,
-            preemption: filled(&a.preemption),
+            preemption: text(&a.preemption),
             held: a.held,
             dependencies: (!a.dependencies.is_empty()).then(|| a.dependencies.iter().map(DependencyJson::from).collect()),
-            dag: filled(&a.dag),
-            dag_step: filled(&a.dag_step),
-            tags: a.tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
-            task_group: filled(&a.task_group),
+            dag: text(&a.dag),
+            dag_step: text(&a.dag_step),
+            tags: a.tags.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            task_group: text(&a.task_group),
             task_counts: a.tasks.as_ref().map(TaskCountsJson::from),
-            lane_of: filled(&a.lane_of),
+            lane_of: text(&a.lane_of),
             lane_number: filled(&a.lane_of).map(|_| a.lane_number),
             scaling: ScalingJson::of(a.scaling.as_ref()),
             scaling_state: a.scaling_state.as_ref().map(ScalingStateJson::from),
-            replica_of: filled(&a.replica_of),
+            replica_of: text(&a.replica_of),
             replica_number: filled(&a.replica_of).map(|_| a.replica_number),
-            telemetry: filled(&a.telemetry),
-            status_message: filled(&a.status_message),
+            telemetry: text(&a.telemetry),
+            status_message: text(&a.status_message),
             queue_position: (a.queue_position > 0).then_some(a.queue_position),
             expected_start: a.expected_start_ms.and_then(time),
             class_in_queue: a.class_in_queue,
@@ -201,19 +226,19 @@ impl<'a> From<&'a v1::Allocation> for AllocationJson<'a> {
             ends_by: ends_by_ms(a).and_then(time),
             memory_peak_bytes: a.memory_peak_bytes,
             cpu_seconds: a.cpu_ms.map(|ms| ms as f64 / 1e3),
-            command: (!a.command.is_empty()).then_some(&a.command[..]),
-            working_dir: filled(&a.working_dir),
-            script: filled(&a.script),
+            command: (!a.command.is_empty()).then(|| a.command.clone()),
+            working_dir: text(&a.working_dir),
+            script: text(&a.script),
             last_stderr: None,
-            checkpoint: a.checkpoint.as_ref().map(|c| CheckpointJson { id: &c.id, epoch: c.epoch, step: c.step, bytes: c.bytes }),
+            checkpoint: a.checkpoint.as_ref().map(CheckpointRefJson::from),
         }
     }
 }
 
-impl<'a> AllocationJson<'a> {
+impl AllocationJson {
     /// A requested allocation, with the last lines of its standard error.
-    pub fn of_one(a: &'a v1::Allocation, stderr: &'a LastStderr) -> Self {
-        let last_stderr = (!stderr.lines.is_empty()).then_some(&stderr.lines[..]);
+    pub fn of_one(a: &v1::Allocation, last_stderr: &[LastStderrLine]) -> Self {
+        let last_stderr = (!last_stderr.is_empty()).then(|| last_stderr.to_vec());
         Self { last_stderr, ..Self::from(a) }
     }
 }

@@ -1,7 +1,7 @@
 //! What `--constraint` requires of nodes.
 
-use crate::failure::Failure;
-use lattice_cli_syntax::flags::SubmitFlags;
+use crate::UsageError;
+use crate::flags::SubmitFlags;
 use std::collections::{BTreeMap, HashMap};
 
 /// Slurm's characters for alternatives and counts of features.
@@ -12,14 +12,14 @@ const AMOUNT_CONSTRAINTS: [&str; 2] = ["gpu_count", "memory_gb"];
 
 /// Parses `gpu_type=GH200,memory_gb>=512,nvme_scratch` into a map from key to value. `:` may replace `=`, and `&` the
 /// comma, as in Slurm.
-pub fn constraints(flags: &SubmitFlags) -> Result<HashMap<String, String>, Failure> {
+pub(crate) fn constraints(flags: &SubmitFlags) -> Result<HashMap<String, String>, UsageError> {
     let mut asked = HashMap::new();
     for list in flags.constraints() {
         if let Some(mark) = list.chars().find(|c| FEATURE_OPERATORS.contains(c)) {
-            return Err(Failure::usage(format!(
+            return Err(UsageError::new(format!(
                 "--constraint {list}: {mark:?} is not supported: a node must have all features of the list"
             ))
-            .hint("name the features with & or commas between them, as in -C 'gpu&nvme_scratch'"));
+            .with_hint("name the features with & or commas between them, as in -C 'gpu&nvme_scratch'"));
         }
         let mut of_list = BTreeMap::new();
         for part in list.split([',', '&']).map(str::trim).filter(|part| !part.is_empty()) {
@@ -27,15 +27,15 @@ pub fn constraints(flags: &SubmitFlags) -> Result<HashMap<String, String>, Failu
             let (key, value) = halves.map_or((part, ""), |(key, value)| (key.trim(), value.trim()));
             let is_amount = AMOUNT_CONSTRAINTS.contains(&key);
             if part.contains(['<', '>']) && !(is_amount && part.contains(">=")) {
-                return Err(Failure::usage(format!(
+                return Err(UsageError::new(format!(
                     "--constraint {part}: only {} can be compared, and only by >=",
                     AMOUNT_CONSTRAINTS.join(" and ")
                 ))
-                .hint("a feature is named whole: nvme_scratch, or gpu_type=GH200"));
+                .with_hint("a feature is named whole: nvme_scratch, or gpu_type=GH200"));
             }
             if let Some(before) = of_list.insert(key, value).filter(|before| *before != value) {
                 let why = format!("--constraint {list}: {key} is given twice, as {before:?} and as {value:?}");
-                return Err(Failure::usage(why).hint("give it once"));
+                return Err(UsageError::new(why).with_hint("give it once"));
             }
         }
         // A later option wins: one on the command line over a script's.
@@ -57,7 +57,11 @@ mod tests {
         let flags = SubmitFlags { constraint: vec!["rack=a,gpu_count=1".into(), "gpu_count=2".into()], ..Default::default() };
         let asked = constraints(&flags).unwrap();
         assert_eq!((asked["rack"].as_str(), asked["gpu_count"].as_str()), ("a", "2"), "the later option wins");
-        let refused = |wrong: &str| constraints(&SubmitFlags { constraint: vec![wrong.into()], ..Default::default() }).unwrap_err().text();
+        let refused = |wrong: &str| {
+            let flags = SubmitFlags { constraint: vec![wrong.into()], ..Default::default() };
+            let error = constraints(&flags).unwrap_err();
+            format!("{error} | {}", error.hint.unwrap_or_default())
+        };
         for wrong in ["x>=3", "x>3", "memory_gb<4", "gpu_count=1&gpu_count=2", "rack=a,rack=b"] {
             refused(wrong);
         }

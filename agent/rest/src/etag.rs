@@ -1,0 +1,93 @@
+//! Entity tags of what PATCH and PUT change. `If-Match` refuses a change of something else than the client has read.
+//!
+//! A tag is of the settings alone: it does not change while an allocation makes progress. It is compared before the
+//! change, and not with it: of two changes at the same moment, both may be made.
+
+use super::calls::Grpc;
+use super::problem::Problem;
+use axum::Json;
+use axum::extract::FromRequestParts;
+use axum::http::header::{ETAG, IF_MATCH};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use ring::digest::{SHA256, digest};
+use serde::Serialize;
+
+/// Bytes of the hash that are in a tag.
+const TAG_BYTES: usize = 16;
+
+/// A tag, in its quotes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(String);
+
+impl Tag {
+    /// The tag of these settings.
+    pub(crate) fn of(settings: &impl Serialize) -> Result<Self, Problem> {
+        let bytes = serde_json::to_vec(settings).map_err(|error| Problem::internal(format!("cannot write JSON: {error}")))?;
+        let hash = digest(&SHA256, &bytes);
+        let hex: String = hash.as_ref().iter().take(TAG_BYTES).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self(format!("\"{hex}\"")))
+    }
+
+    /// An answer with this tag.
+    pub(crate) fn on(self, body: &impl Serialize) -> Response {
+        let mut response = Json(body).into_response();
+        if let Ok(tag) = HeaderValue::from_str(&self.0) {
+            response.headers_mut().insert(ETAG, tag);
+        }
+        response
+    }
+}
+
+/// The tags of `If-Match`; `None`: there is no such header.
+pub(crate) struct IfMatch(Option<Vec<String>>);
+
+impl FromRequestParts<Grpc> for IfMatch {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Grpc) -> Result<Self, Problem> {
+        let mut tags = Vec::new();
+        for value in parts.headers.get_all(IF_MATCH) {
+            let text = value.to_str().map_err(|_| Problem::invalid("If-Match is not text"))?;
+            tags.extend(text.split(',').map(|tag| tag.trim().to_owned()));
+        }
+        Ok(Self(parts.headers.contains_key(IF_MATCH).then_some(tags)))
+    }
+}
+
+impl IfMatch {
+    /// Whether the present tag is needed.
+    pub(crate) fn is_given(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Refuses the change if what there is now has another tag; `None`: there is nothing.
+    pub(crate) fn check(&self, now: Option<&Tag>) -> Result<(), Problem> {
+        let Some(tags) = &self.0 else { return Ok(()) };
+        if now.is_some_and(|now| tags.iter().any(|tag| tag == "*" || *tag == now.0)) {
+            return Ok(());
+        }
+        let text = "it has changed since it was read: none of the tags in If-Match is its tag now";
+        Err(Problem::new(StatusCode::PRECONDITION_FAILED, "failed_precondition", text).with_hint("read it again and repeat the change"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_needs_the_tag_of_what_there_is() {
+        let (tag, other) = (Tag::of(&("sim", 5)).unwrap(), Tag::of(&("sim", 6)).unwrap());
+        assert_eq!((tag.0.len(), tag == other), (2 + 2 * TAG_BYTES, false));
+        let with = |tags: &[&str]| IfMatch(Some(tags.iter().map(|tag| (*tag).to_owned()).collect()));
+        assert_eq!(with(&["\"x\"", &tag.0]).check(Some(&tag)), Ok(()));
+        assert_eq!(with(&["*"]).check(Some(&tag)), Ok(()));
+        assert_eq!(IfMatch(None).check(None), Ok(()));
+        for refused in [with(&[&other.0]).check(Some(&tag)), with(&["*"]).check(None), with(&[&format!("W/{}", tag.0)]).check(Some(&tag))] {
+            assert_eq!(refused.unwrap_err().into_response().status(), StatusCode::PRECONDITION_FAILED);
+        }
+        assert_eq!(tag.clone().on(&()).headers()[ETAG], tag.0);
+    }
+}

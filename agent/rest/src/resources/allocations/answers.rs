@@ -1,0 +1,61 @@
+//! What several requests about allocations answer.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::{IntoResponse, Response};
+use lattice_api::json::DryRunJson;
+use lattice_api::v1;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// A submission that was made, or only checked.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Submitted {
+    /// Null: nothing was submitted.
+    id: Option<String>,
+    /// What was ignored of a script's lines, and why it waits for nodes that are not registered.
+    warnings: Vec<String>,
+    /// Of a dry run: what would be submitted.
+    would_submit: Option<DryRunJson>,
+}
+
+impl Submitted {
+    /// The answer to a submission of the quorum.
+    pub(super) fn of(done: v1::SubmitResponse, mut warnings: Vec<String>) -> Self {
+        warnings.extend(Some(done.warning).filter(|warning| !warning.is_empty()));
+        let would_submit = done.checked.as_ref().map(DryRunJson::from);
+        Self { id: would_submit.is_none().then_some(done.id), warnings, would_submit }
+    }
+
+    /// With the place of what was created.
+    pub(super) fn respond(self) -> Response {
+        match self.id.clone() {
+            Some(id) => (StatusCode::CREATED, [(LOCATION, format!("/api/v1/allocations/{id}"))], Json(self)).into_response(),
+            None => Json(self).into_response(),
+        }
+    }
+}
+
+/// An allocation, and its state.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AllocationState {
+    pub(super) id: String,
+    pub(super) state: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_submission_that_was_only_checked_has_no_place() {
+        let done = v1::SubmitResponse { id: "1f".into(), warning: "it waits".into(), checked: None };
+        let made = Submitted::of(done.clone(), vec!["ignored".into()]);
+        assert_eq!((made.id.as_deref(), made.warnings.len()), (Some("1f"), 2));
+        let response = made.respond();
+        assert_eq!((response.status(), &response.headers()[LOCATION]), (StatusCode::CREATED, &"/api/v1/allocations/1f".parse().unwrap()));
+        let checked = Submitted::of(v1::SubmitResponse { checked: Some(v1::AllocationSpec::default()), ..done }, vec![]);
+        assert_eq!((checked.id.as_deref(), checked.respond().status()), (None, StatusCode::OK));
+    }
+}

@@ -1,0 +1,95 @@
+//! `/api/v1/audit`.
+
+use crate::calls::{Calls, Grpc};
+use crate::input::{Params, list};
+use crate::problem::Problem;
+use crate::time::past;
+use axum::routing::get;
+use axum::{Json, Router};
+use lattice_api::audit::record_to_model;
+use lattice_api::json::AuditRecordJson;
+use lattice_api::v1;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, OpenApi, ToSchema};
+
+/// Records of a page of which nobody gave a limit.
+const LIMIT_DEFAULT: u32 = 100;
+
+#[derive(OpenApi)]
+#[openapi(paths(query_audit))]
+struct Paths;
+
+pub(super) fn openapi() -> utoipa::openapi::OpenApi {
+    Paths::openapi()
+}
+
+pub(super) fn routes() -> Router<Grpc> {
+    Router::new().route("/api/v1/audit", get(query_audit))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct AuditParams {
+    /// The user who did it, or the owner of the allocation that it was done to.
+    user: Option<String>,
+    /// The id of an allocation, or the beginning of one.
+    allocation: Option<String>,
+    node: Option<String>,
+    /// Any of these types, such as `AttachStarted,LogsRead`.
+    r#type: Option<String>,
+    /// From then on: RFC 3339, a day, or how long ago, such as `7d`.
+    since: Option<String>,
+    /// Before it.
+    until: Option<String>,
+    /// Only records after this number: `upto` of the page before.
+    #[serde(default)]
+    after: u64,
+    /// The most of a page: 1 to 10000.
+    #[param(default = 100, maximum = 10000)]
+    limit: Option<u32>,
+}
+
+/// A page of the audit log.
+#[derive(Serialize, ToSchema)]
+struct AuditPage {
+    /// In the order of the chain. A page may have none and not be the last.
+    records: Vec<AuditRecordJson>,
+    /// The next page begins after this number; in the last page it is `end`.
+    upto: u64,
+    end: u64,
+    /// The first record on the members' disks.
+    begins: u64,
+    /// Where earlier records are.
+    archive: Option<String>,
+}
+
+/// Queries the audit log, the oldest record first.
+#[utoipa::path(
+    get, path = "/api/v1/audit", tag = "audit", params(AuditParams),
+    responses((status = 200, description = "A page", body = AuditPage))
+)]
+async fn query_audit(calls: Calls, Params(params): Params<AuditParams>) -> Result<Json<AuditPage>, Problem> {
+    let filter = v1::AuditFilter {
+        user: params.user.unwrap_or_default(),
+        allocation: params.allocation.unwrap_or_default(),
+        node: params.node.unwrap_or_default(),
+        types: list(params.r#type.as_deref()),
+        since_ms: past("since", params.since.as_deref())?,
+        until_ms: past("until", params.until.as_deref())?,
+    };
+    let limit = params.limit.unwrap_or(LIMIT_DEFAULT);
+    let request = v1::QueryAuditRequest { filter: Some(filter), after: params.after, limit };
+    let page = calls.admin().query_audit(request).await?.into_inner();
+    let record = |record: &v1::AuditRecord| {
+        let record = record_to_model(record).map_err(|bad| Problem::internal(format!("the agent sent an invalid record: {bad}")))?;
+        Ok(AuditRecordJson::from(&record))
+    };
+    Ok(Json(AuditPage {
+        records: page.records.iter().map(record).collect::<Result<_, Problem>>()?,
+        upto: page.upto,
+        end: page.end,
+        begins: page.begins,
+        archive: Some(page.archive).filter(|archive| !archive.is_empty()),
+    }))
+}
