@@ -71,7 +71,8 @@ pub fn run(
 ) -> BoxFuture<'static, anyhow::Result<()>> {
     async move {
         let opened = Configured::new(config)?.open(unusable, memory_bytes_max, stop).await?;
-        opened.sweep().await?.adopt().await?.serve().await.until_stopped().await
+        let adopted = opened.sweep().await?.adopt().await?;
+        Box::pin(adopted.serve()).await.until_stopped().await
     }
     .boxed()
 }

@@ -59,7 +59,7 @@ pub enum StoreError {
 #[derive(Clone, Debug)]
 enum Driver {
     Sqlite(SqliteDriver),
-    Postgres(PostgresDriver),
+    Postgres(Box<PostgresDriver>),
 }
 
 /// An open store. Cheap to clone; clones share the connections.
@@ -84,7 +84,7 @@ impl Store {
             StoreAddress::Postgres(url) => {
                 let password = password(password_file)?;
                 let driver = PostgresDriver::new(url, password.as_deref(), CONNECTION_TIMEOUT);
-                ("PostgreSQL".to_owned(), driver.map(Driver::Postgres))
+                ("PostgreSQL".to_owned(), driver.map(|driver| Driver::Postgres(Box::new(driver))))
             }
         };
         let driver = driver.map_err(|error| failed(&name, error))?;

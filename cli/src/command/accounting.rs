@@ -29,7 +29,7 @@ pub async fn run(session: &Session, command: AccountingCommand) -> Result<(), Fa
             session.note("the next agent with the role accounting and another store continues");
             show(session, &status)
         }
-        AccountingCommand::Export(args) => export(session, args).await,
+        AccountingCommand::Export(args) => export(session, *args).await,
     }
 }
 

@@ -60,7 +60,7 @@ mod tests {
         let refused = |wrong: &str| {
             let flags = SubmitFlags { constraint: vec![wrong.into()], ..Default::default() };
             let error = constraints(&flags).unwrap_err();
-            format!("{error} | {}", error.hint.unwrap_or_default())
+            format!("{error} | {}", error.hint.as_deref().unwrap_or_default())
         };
         for wrong in ["x>=3", "x>3", "memory_gb<4", "gpu_count=1&gpu_count=2", "rack=a,rack=b"] {
             refused(wrong);

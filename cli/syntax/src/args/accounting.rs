@@ -31,7 +31,7 @@ pub enum AccountingCommand {
     /// Show which store has the ended work, and whether it has all of it
     Status,
     /// Write ended work to a file or to stdout, the oldest first
-    Export(ExportHistory),
+    Export(Box<ExportHistory>),
     /// Let another store continue
     Move(MoveStore),
 }
