@@ -6,7 +6,7 @@ use super::{Action, Outcome, Refusal};
 use lattice_model::access::{Scopes, Subject};
 use lattice_model::access_token::{AccessToken, LIFETIME_DAYS_MAX, NAME_BYTES_MAX, TokenId};
 use lattice_model::usage::DAY_MS;
-use lattice_model::{AuditAction, AuditRecord, Principal, Timestamp};
+use lattice_model::{AuditAction, AuditRecord, Principal, Revision, Timestamp};
 
 /// A token of user 7 that is issued now, for a day.
 fn token(s: &Story, id: u64) -> AccessToken {
@@ -141,6 +141,26 @@ fn an_expired_token_is_listed_for_a_week_and_then_forgotten_by_any_command() {
     s.pass(5_000);
     assert!(ids(&s).is_empty());
     assert!(s.acted(issue(&token(&s, 1))).len() == 1, "its id is not that of a revoked one");
+}
+
+#[test]
+fn a_recovery_drops_all_tokens_because_those_of_a_backup_may_have_been_revoked_since() {
+    let mut s = Story::new(0);
+    for id in 1..=3 {
+        s.done(issue(&token(&s, id)));
+    }
+    s.done(revoke(3, admin(), true));
+    let record = s.ledger.recover(Revision(1000), Timestamp(1_000_000));
+    s.forward(Revision(1000));
+    assert!(record.detail.ends_with("; 2 access tokens dropped: issue anew what is needed"), "{}", record.detail);
+    assert!(ids(&s).is_empty() && s.ledger.access_token(TokenId(1)).is_none());
+    s.done(issue(&token(&s, 4)));
+    assert_eq!(ids(&s), [4]);
+    let again = s.act(issue(&token(&s, 3))).unwrap_err();
+    assert!(again.to_string().contains("is that of another token"), "{again}");
+    // Neither does the end of a dropped one drop anything else.
+    s.pass(2 * DAY_MS + EXPIRED_KEPT_MS);
+    assert!(ids(&s).is_empty());
 }
 
 #[test]

@@ -8,6 +8,8 @@
 //! with the same content, and stops nothing. The ledger does not wait for nodes that are Down; they
 //! may still report later.
 //!
+//! Access tokens are dropped: one of the backup may have been revoked since, because it was published.
+//!
 //! A node's report counts only for the node itself: a share that it reports for another node counts
 //! only if that node reports it, too.
 
@@ -15,6 +17,7 @@ use super::refusal::{Conflict, Refusal};
 use super::state::scaled_services::is_asked_to_leave;
 use super::task_groups::{REPORTED_NUMBERS, lane_id, spec_as_submitted};
 use super::{ApplyContext, Holding, LIVE_MAX, Ledger, Outcome, Recovery, Registration, Subject};
+use lattice_model::count::counted;
 use lattice_model::lifecycle::Event;
 use lattice_model::shares::ShareRef;
 use lattice_model::{
@@ -73,6 +76,7 @@ impl Ledger {
         self.ends.last = beyond(self.ends.last);
         // No holder keeps its lease: the next token is higher.
         self.leases.clear();
+        let dropped_tokens = self.access_tokens.drop_all();
         self.forget_admissions();
         let changed = self.nodes.keys().filter_map(|id| Some((id.clone(), self.state_after(id, Event::QuorumRecovered).ok()?)));
         for (id, state) in changed.collect::<Vec<_>>() {
@@ -88,7 +92,10 @@ impl Ledger {
         self.skip_lane_numbers();
         self.build_indexes();
         let mut context = ApplyContext::new(revision, at);
-        let detail = format!("generation {} from a backup of revision {was}", self.generation);
+        let mut detail = format!("generation {} from a backup of revision {was}", self.generation);
+        if dropped_tokens > 0 {
+            detail += &format!("; {} dropped: issue anew what is needed", counted(dropped_tokens, "access token"));
+        }
         self.record(&mut context, "quorum", AuditAction::QuorumRecovered, Subject::default(), detail);
         context.audit.remove(0)
     }

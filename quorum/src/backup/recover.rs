@@ -178,6 +178,7 @@ impl Prepared {
             counted(pending, "allocation")
         );
         let _ = writeln!(text, "  - Holds, leases and changes of the members since then.");
+        let _ = writeln!(text, "  - All access tokens: some of the backup may have been revoked since. Issue anew what programs need.");
         let _ = writeln!(text, "  - The audit log since record {}.", about.audit.seq);
         if let Some(there) = &self.current {
             let _ = writeln!(

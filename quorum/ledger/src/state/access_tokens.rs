@@ -66,6 +66,12 @@ impl AccessTokens {
         }
     }
 
+    /// Removes all tokens; returns how many there were. Those that were revoked before stay known.
+    pub fn drop_all(&mut self) -> usize {
+        self.ends = OrdSet::new();
+        std::mem::take(&mut self.records).len()
+    }
+
     /// Removes a token, and remembers that it was revoked.
     pub fn revoke(&mut self, id: TokenId) {
         self.forget(id);
