@@ -63,6 +63,9 @@ impl Collect for Own {
             samples.count(&family::ENDED_BYTES_MAX, &[], ended.limits.memory_bytes);
             samples.add(&family::ENDED_OLDEST, &[], ended.oldest_ms().unwrap_or(0) as f64 / 1000.0);
             samples.count(&family::ENDED_CUT_SHORT, &[], u64::from(ended.is_cut_short()));
+            let ends = ledger.ends_status();
+            samples.count(&family::ENDS_WAITING, &[], ends.waiting);
+            samples.count(&family::ENDS_DROPPED, &[], ends.dropped);
             samples.count(&family::REVISION, &[], ledger.revision().0);
             samples.count(&family::AUDIT_RECORDS, &[], ledger.audit_head().seq);
             let vnis = ledger.vni_pool_status();

@@ -159,6 +159,9 @@ fn pages(w: &World) {
     assert_eq!(member.value("lattice_raft_leader", &[("member_id", "1")]), 1.0);
     assert_eq!(member.value("lattice_nodes_total", &[("state", "Ready")]), 2.0);
     assert!(member.value("lattice_raft_term", &[]) >= 1.0);
+    for of_accounting in ["lattice_accounting_events_buffered", "lattice_accounting_events_dropped_total"] {
+        assert_eq!(member.value(of_accounting, &[]), 0.0, "no agent stores ended work");
+    }
     assert!(member.value("lattice_raft_data_bytes", &[("part", "log")]) > 0.0);
     // Every name is in the reference page, with the right process.
     let reference = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md")).unwrap();

@@ -65,6 +65,10 @@ families! {
         "How long ago the oldest of these allocations ended; 0 if there is none.";
     ENDED_CUT_SHORT = Gauge "lattice_ended_allocations_cut_short", Truth, [], Quorum, LEDGER,
         "Whether work was forgotten that ended less than the limit ended_kept ago, because the memory for it was full.";
+    ENDS_WAITING = Gauge "lattice_accounting_events_buffered", Count, [], Quorum, LEDGER,
+        "Ended allocations that wait in the ledger until the accounting store has them; 0 before there is a store.";
+    ENDS_DROPPED = Counter "lattice_accounting_events_dropped_total", Count, [], Quorum, LEDGER,
+        "Ended allocations that were dropped before the accounting store had them, because too many waited.";
     ACTIVE = Gauge "lattice_allocations_active", Count, [], Quorum, LEDGER,
         "Allocations that run.";
     REVISION = Gauge "lattice_ledger_revision", Count, [], Quorum, LEDGER,
