@@ -1,6 +1,7 @@
 //! A quorum is lost and recovered from a backup. In most tests `quorum` is the lost one, and `now` the recovered one.
 
 mod dependencies;
+mod ended_work;
 mod scaled_services;
 mod task_groups;
 mod unreported;
