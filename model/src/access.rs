@@ -129,6 +129,14 @@ impl Subject {
             Self::Group { name, .. } => SubjectName { is_group: true, name: name.clone() },
         }
     }
+
+    /// Whether [`Self::name`] is this.
+    pub fn has_name(&self, given: &SubjectName) -> bool {
+        match self {
+            Self::User { name, uid: _ } => !given.is_group && *name == given.name,
+            Self::Group { name, gid: _ } => given.is_group && *name == given.name,
+        }
+    }
 }
 
 impl fmt::Display for Subject {
@@ -425,6 +433,12 @@ mod tests {
     fn names_of_subjects_and_roles_are_read_as_they_are_printed_and_all_else_is_refused() {
         for text in ["user:alice", "group:physics"] {
             assert_eq!(text.parse::<SubjectName>().unwrap().to_string(), text);
+        }
+        let subjects = [Subject::User { name: "a".to_owned(), uid: 7 }, Subject::Group { name: "a".to_owned(), gid: 7 }];
+        for (name, has) in [("user:a", [true, false]), ("group:a", [false, true]), ("user:b", [false, false])] {
+            let name = name.parse().unwrap();
+            assert_eq!(subjects.each_ref().map(|subject| subject.has_name(&name)), has);
+            assert_eq!(subjects.each_ref().map(|subject| subject.name() == name), has);
         }
         assert_eq!("alice".parse::<SubjectName>().unwrap().to_string(), "user:alice");
         for text in ["", "user:", "grp:x", "a\nb", "user:a\u{7}"] {

@@ -79,7 +79,7 @@ pub(super) async fn list(api: &Api, request: Request<v1::ListTokensRequest>) -> 
     match api.quorum.call(&Ask::ListTokens { account }, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
         Answer::Tokens(tokens) => {
             let is_shown = |token: &&AccessToken| {
-                (sees_all || token.account.includes(&user)) && asked.as_ref().is_none_or(|asked| token.account.name() == *asked)
+                (sees_all || token.account.includes(&user)) && asked.as_ref().is_none_or(|asked| token.account.has_name(asked))
             };
             Ok(v1::ListTokensResponse { tokens: tokens.iter().filter(is_shown).map(to_proto).collect() })
         }

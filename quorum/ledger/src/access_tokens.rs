@@ -36,7 +36,7 @@ impl Ledger {
 
     /// The tokens of all accounts, or of the accounts of this name: by account, then by id.
     pub fn access_tokens(&self, account: Option<&SubjectName>) -> Vec<AccessToken> {
-        let is_asked_for = |token: &&AccessToken| account.is_none_or(|name| token.account.name() == *name);
+        let is_asked_for = |token: &&AccessToken| account.is_none_or(|name| token.account.has_name(name));
         let mut tokens: Vec<&AccessToken> = self.access_tokens.all().filter(is_asked_for).collect();
         // They are in the order of their ids, and the sort is stable.
         tokens.sort_by(|a, b| a.account.cmp(&b.account));
