@@ -54,7 +54,7 @@ impl Retries {
     }
 
     /// Connects again, with a new token if the login has one. Returns `failure` if that has failed for too long, or if the
-    /// agent would refuse the same token again.
+    /// agent would refuse the same token again. If the login has ended meanwhile, the user reads that at once.
     pub async fn reconnect(&self, session: &Session, failure: Failure) -> Result<Client, Failure> {
         if failure.is_refused_token() && (self.failing_since.get().is_some() || !session.renews_tokens()) {
             return Err(failure);
@@ -71,12 +71,19 @@ impl Retries {
         let deadline = since + AGENT_UNAVAILABLE_MAX;
         while Instant::now() < deadline {
             sleep(CONNECT_RETRY_DELAY).await;
-            if let Ok(Ok(client)) = timeout_at(deadline, session.connect()).await {
-                return Ok(client);
+            match timeout_at(deadline, session.connect()).await {
+                Ok(Ok(client)) => return Ok(client),
+                Ok(Err(refused)) if is_final(&refused) => return Err(refused),
+                Ok(Err(_)) | Err(_) => {}
             }
         }
         Err(failure)
     }
+}
+
+/// Whether a failure to connect stays: nobody but the user can log in again.
+fn is_final(failure: &Failure) -> bool {
+    failure.exit() == Exit::Refused as u8
 }
 
 #[cfg(test)]
@@ -98,5 +105,7 @@ mod tests {
         let expired = Failure::from(Status::unauthenticated("the token has expired"));
         assert!(retries.should_retry(&expired));
         assert!(!Retries::default().should_retry(&expired), "a token that was never accepted");
+        assert!(is_final(&Failure::new(Exit::Refused, "the login has ended")));
+        assert!(!is_final(&Failure::new(Exit::Unavailable, "no agent answers")) && !is_final(&no_quorum));
     }
 }

@@ -6,10 +6,12 @@ use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::codegen::http::Uri;
@@ -102,7 +104,7 @@ impl Connector {
     /// Opens a connection within [`CONNECT_TIMEOUT`].
     pub(super) async fn connect(&self) -> Result<TlsStream<TcpStream>, ConnectError> {
         let late = |_| ConnectError::Timeout { endpoint: self.endpoint.clone(), seconds: CONNECT_TIMEOUT.as_secs() };
-        tokio::time::timeout(CONNECT_TIMEOUT, self.connect_at_leisure()).await.map_err(late)?
+        timeout(CONNECT_TIMEOUT, self.connect_at_leisure()).await.map_err(late)?
     }
 
     async fn connect_at_leisure(&self) -> Result<TlsStream<TcpStream>, ConnectError> {
@@ -114,22 +116,30 @@ impl Connector {
         let endpoint = || self.endpoint.clone();
         let addresses = lookup_host((self.address.host.as_str(), self.address.port)).await;
         let addresses = addresses.map_err(|source| ConnectError::UnknownHost { endpoint: endpoint(), source })?;
-        let mut last = None;
-        for address in addresses {
-            match TcpStream::connect(address).await {
-                Ok(stream) => {
-                    // Keys and their echo are small packets. Without the option they are only slower.
-                    let _ = stream.set_nodelay(true);
-                    return Ok(stream);
-                }
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(match last {
-            Some(source) => ConnectError::Unreachable { endpoint: endpoint(), source },
-            None => ConnectError::UnknownHost { endpoint: endpoint(), source: io::ErrorKind::NotFound.into() },
-        })
+        let stream = connect_first(&addresses.collect::<Vec<_>>(), CONNECT_TIMEOUT).await.map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => ConnectError::UnknownHost { endpoint: endpoint(), source },
+            io::ErrorKind::TimedOut => ConnectError::Timeout { endpoint: endpoint(), seconds: CONNECT_TIMEOUT.as_secs() },
+            _ => ConnectError::Unreachable { endpoint: endpoint(), source },
+        })?;
+        // Keys and their echo are small packets. Without the option they are only slower.
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
     }
+}
+
+/// Connects to the first of these addresses that accepts. Each gets an equal part of the time, because one that does not
+/// answer, such as IPv6 where it is not routed, must leave time for the others. No address at all is `NotFound`.
+async fn connect_first(addresses: &[SocketAddr], time: Duration) -> io::Result<TcpStream> {
+    let mut last = io::ErrorKind::NotFound.into();
+    let part = time / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+    for address in addresses {
+        match timeout(part, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
 }
 
 fn handshake_error(endpoint: String, source: io::Error) -> ConnectError {
@@ -244,6 +254,21 @@ mod tests {
         assert!(of(CertificateError::NotValidYet).contains("clock"));
         let garbage = handshake_error("https://head:1".to_owned(), io::Error::other("corrupt message"));
         assert!(garbage.to_string().contains("is another program listening there?"), "{garbage}");
+    }
+
+    #[test]
+    fn the_next_address_of_a_host_is_tried() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let there = listener.local_addr().unwrap();
+            let closed: SocketAddr = "127.0.0.1:1".parse().unwrap();
+            let stream = connect_first(&[closed, there], CONNECT_TIMEOUT).await.unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), there);
+            let refused = connect_first(&[closed], CONNECT_TIMEOUT).await.unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+            assert_eq!(connect_first(&[], CONNECT_TIMEOUT).await.unwrap_err().kind(), io::ErrorKind::NotFound);
+        });
     }
 
     #[test]

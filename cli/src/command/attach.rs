@@ -39,7 +39,7 @@ pub async fn run(session: &Session, args: Attach) -> Result<u8, Failure> {
         Some(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
         None => args.command,
     };
-    let client = session.connect().await?;
+    let client = session.connect_for_terminal().await?;
     match open(&client, session.resolve_key(&args.id)?, args.node.unwrap_or_default(), argv).await? {
         Closed::Program(code) | Closed::Signal(code) => Ok(code),
         Closed::Lost(failure) => {
@@ -83,12 +83,7 @@ pub async fn open(client: &Client, key: String, node: String, argv: Vec<String>)
     };
     // `raw` was dropped, so the terminal is restored.
     screen.print_notice();
-    match closed {
-        Err(failure) if failure.exit() == Exit::Unavailable as u8 => {
-            Ok(Closed::Lost(if failure.is_lost_connection() { lost(&key) } else { failure }))
-        }
-        closed => closed,
-    }
+    closed.or_else(|failure| lost(failure, &key).map(Closed::Lost))
 }
 
 fn request(what: Typed) -> v1::AttachRequest {
@@ -99,11 +94,19 @@ fn size() -> Option<v1::TerminalSize> {
     terminal::size().map(|(rows, columns)| v1::TerminalSize { rows, columns })
 }
 
-/// The failure when the agent is lost, and the other terminal with it.
-fn lost(id: &str) -> Failure {
-    let what = "the connection to the agent is lost: the terminal is closed, and its programs were hung up".to_owned();
-    let hint = format!("the allocation continues; `lattice attach {}` opens a new terminal when the agent is back", short(id));
-    Failure::new(Exit::Unavailable, what).hint(hint)
+/// What is reported when the other terminal is lost because of this failure. `Err`: this side failed.
+fn lost(failure: Failure, id: &str) -> Result<Failure, Failure> {
+    let (why, when) = if failure.is_lost_connection() {
+        ("the connection to the agent is lost", " when the agent is back")
+    } else if failure.is_refused_token() {
+        ("the token has expired", "")
+    } else if failure.exit() == Exit::Unavailable as u8 {
+        return Ok(failure);
+    } else {
+        return Err(failure);
+    };
+    let hint = format!("the allocation continues; `lattice attach {}` opens a new terminal{when}", short(id));
+    Ok(Failure::new(Exit::Unavailable, format!("{why}: the terminal is closed, and its programs were hung up")).hint(hint))
 }
 
 /// Transfers keys and output until the program has ended, or something else closes the terminal.
@@ -208,5 +211,24 @@ impl Signals {
             quit: take(SignalKind::quit())?,
             stop: take(SignalKind::from_raw(libc::SIGTSTP))?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::Status;
+
+    #[test]
+    fn a_terminal_that_is_lost_says_why_and_that_the_allocation_continues() {
+        let text = |status: Status| lost(status.into(), "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88").map(|failure| failure.text()).ok();
+        let closed = "the terminal is closed, and its programs were hung up\n\
+                      hint: the allocation continues; `lattice attach 1f0c9a4e` opens";
+        let broken = format!("error: the connection to the agent is lost: {closed} a new terminal when the agent is back\n");
+        assert_eq!(text(Status::from_error(Box::new(std::io::Error::other("reset")))), Some(broken));
+        let expired = format!("error: the token has expired: {closed} a new terminal\n");
+        assert_eq!(text(Status::unauthenticated("the token has expired")), Some(expired));
+        assert_eq!(text(Status::unavailable("the node is away\nhint: wait")).as_deref(), Some("error: the node is away\nhint: wait\n"));
+        assert_eq!(text(Status::internal("no memory")), None, "a failure of this side");
     }
 }

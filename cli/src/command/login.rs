@@ -36,6 +36,9 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     if !session.settings.endpoints.iter().any(|endpoint| normalize(endpoint).as_ref() == Some(&server)) {
         session.note(&format!("to use it: `--endpoint {server}`, or `endpoint: {server}` in ~/.config/lattice/config.yaml"));
     }
+    if session.settings.token.is_some() {
+        session.warn("commands use another token than this login's: LATTICE_TOKEN, or `token` in config.yaml, is set");
+    }
     match session.format() {
         Format::Table => Ok(()),
         Format::Data(notation) => notation.print(&serde_json::json!({

@@ -69,6 +69,10 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
         }
     };
     session.note(&format!("allocation {} is yours; the terminal is on {}", short(&id), open.node));
+    // Waiting for nodes may have taken longer than a token lives.
+    if session.renews_tokens() {
+        client = Box::pin(session.connect_for_terminal()).await.unwrap_or(client);
+    }
     match attach::open(&client, id.clone(), open.node, Vec::new()).await {
         Ok(Closed::Program(code)) => {
             end_unless_interrupted(session, client, &open.id).await.map(|interrupted_by| interrupted_by.unwrap_or(code))

@@ -8,6 +8,7 @@ use crate::message::write_message;
 use std::env;
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,10 +52,10 @@ pub async fn log_in(provider: &Provider) -> Result<Tokens, Failure> {
     }
 }
 
-/// Starts the user's browser.
+/// Starts the user's browser, which Ctrl-C here does not end.
 fn open(url: &str) -> bool {
     let mut command = Command::new("xdg-open");
-    command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().is_ok()
+    command.arg(url).process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().is_ok()
 }
 
 /// The login that is waited for.

@@ -1,17 +1,28 @@
 //! What a token in JWT form (RFC 7519) says. `lattice` does not verify it: agents do.
 
 use lattice_model::time::Timestamp;
+use std::time::Duration;
 
 /// Whether the text has the form of a signed JWT.
 pub fn is_jwt(token: &str) -> bool {
     payload(token).is_some()
 }
 
-/// When the token expires, if it says so.
+/// When the token expires by the clock of its issuer, if it says so.
 pub fn expiry(token: &str) -> Option<Timestamp> {
-    // RFC 7519: seconds since 1970, perhaps with a fraction.
-    let seconds = payload(token)?.get("exp")?.as_f64().filter(|seconds| (0.0..1e12).contains(seconds))?;
-    Some(Timestamp((seconds * 1000.0) as u64))
+    Some(Timestamp((seconds(&payload(token)?, "exp")? * 1000.0) as u64))
+}
+
+/// How long the token lives from its issue on, if it says so.
+pub fn life(token: &str) -> Option<Duration> {
+    let claims = payload(token)?;
+    let life = seconds(&claims, "exp")? - seconds(&claims, "iat")?;
+    (life > 0.0).then(|| Duration::from_secs_f64(life))
+}
+
+/// A time of RFC 7519: seconds since 1970, perhaps with a fraction.
+fn seconds(claims: &serde_json::Value, name: &str) -> Option<f64> {
+    claims.get(name)?.as_f64().filter(|seconds| (0.0..1e12).contains(seconds))
 }
 
 fn payload(token: &str) -> Option<serde_json::Value> {
@@ -55,7 +66,11 @@ mod tests {
     #[test]
     fn the_end_of_a_token_is_read_without_verifying_it() {
         assert_eq!(expiry(TOKEN), Some(Timestamp(1_767_225_600_000)));
-        assert!(is_jwt(TOKEN));
+        assert!(is_jwt(TOKEN) && life(TOKEN).is_none(), "it does not say when it was issued");
+        // {"alg":"none"} . {"iat":1767225300,"exp":1767225600} . x, and the same with iat = exp
+        let issued = "eyJhbGciOiJub25lIn0.eyJpYXQiOjE3NjcyMjUzMDAsImV4cCI6MTc2NzIyNTYwMH0.x";
+        assert_eq!(life(issued), Some(Duration::from_secs(300)));
+        assert_eq!(life("eyJhbGciOiJub25lIn0.eyJpYXQiOjE3NjcyMjU2MDAsImV4cCI6MTc2NzIyNTYwMH0.x"), None);
         for opaque in ["", "lattice_0123_4567", "a.b.c", "a.b", "eyJ9.eyJ9.", &TOKEN[1..20]] {
             assert!(!is_jwt(opaque) && expiry(opaque).is_none(), "{opaque}");
         }

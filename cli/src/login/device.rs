@@ -1,6 +1,6 @@
 //! A login by a browser on any machine: the user types a code there (RFC 8628).
 
-use super::provider::{Provider, Tokens};
+use super::provider::{Provider, Tokens, minutes, time_for_device};
 use super::redirect::printable;
 use crate::failure::Failure;
 use crate::message::write_message;
@@ -20,7 +20,7 @@ fn instructions(begun: &StandardDeviceAuthorizationResponse) -> String {
         Some(whole) => format!("or this one, which has the code in it:\n\n{}\n\n", printable(whole.secret())),
         None => String::new(),
     };
-    let minutes = begun.expires_in().as_secs().div_ceil(60);
+    let minutes = minutes(time_for_device(begun));
     format!("Open this page in a browser on any machine, and type the code {code}\nwithin {minutes} minutes:\n\n{page}\n\n{whole}")
 }
 

@@ -37,12 +37,16 @@ pub enum HttpError {
 pub struct Http(reqwest::Client);
 
 impl Http {
-    /// For an agent: it trusts the file of `access` alone, if there is one.
+    /// For an agent: it trusts the file of `access` alone, if there is one. As calls do, it uses no proxy.
     pub fn to_agent(access: &Access) -> Result<Self, Failure> {
-        Self::new(access, |builder, authorities| if authorities.is_empty() { builder } else { builder.tls_certs_only(authorities) })
+        Self::new(access, |builder, authorities| {
+            let builder = builder.no_proxy();
+            if authorities.is_empty() { builder } else { builder.tls_certs_only(authorities) }
+        })
     }
 
-    /// For an identity provider: it trusts the authorities of this machine, and those in the file of `access`.
+    /// For an identity provider: it trusts the authorities of this machine, and those in the file of `access`, and uses the
+    /// proxy of the environment.
     pub fn to_provider(access: &Access) -> Result<Self, Failure> {
         Self::new(&Access { certificate: None, ..access.clone() }, |builder, authorities| builder.tls_certs_merge(authorities))
     }

@@ -24,7 +24,7 @@ const DESCRIPTION_PATH: &str = "/.well-known/openid-configuration";
 const LIFETIME_DEFAULT: Duration = Duration::from_secs(300);
 /// The shortest pause between two questions of the device flow, and the longest time that they go on.
 const POLL_INTERVAL_MIN: Duration = Duration::from_secs(1);
-const POLL_MAX: Duration = Duration::from_secs(1800);
+const POLL_TIME_MAX: Duration = Duration::from_secs(1800);
 
 /// The ID token beside an access token.
 #[derive(Serialize, Deserialize)]
@@ -81,14 +81,17 @@ impl Tokens {
         if jwts.is_empty() { vec![Sends::AccessToken] } else { jwts }
     }
 
-    /// This token, and when it expires.
+    /// This token, and when it expires by the clock of this machine: that of the provider may differ.
     pub fn token(&self, sends: Sends, now: Timestamp) -> Option<(String, Timestamp)> {
         let after = |life: Duration| Timestamp(now.0.saturating_add(lattice_model::millis(life)));
         let (token, life) = match sends {
             Sends::AccessToken => (self.access.clone(), self.expires_in),
             Sends::IdToken => (self.id.clone()?, None),
         };
-        let expires_at = claims::expiry(&token).unwrap_or_else(|| after(life.unwrap_or(LIFETIME_DEFAULT)));
+        let expires_at = match life.or_else(|| claims::life(&token)) {
+            Some(life) => after(life),
+            None => claims::expiry(&token).unwrap_or_else(|| after(LIFETIME_DEFAULT)),
+        };
         Some((token, expires_at))
     }
 }
@@ -182,7 +185,9 @@ impl Provider {
         let client = OAuth::new(ClientId::new(self.issuer.client_id.clone())).set_device_authorization_url(endpoint);
         let send = |request| self.http.send(request);
         let request = client.exchange_device_code().add_scopes(scopes(&self.issuer));
-        request.request_async(&send).await.map_err(|error| failed("the login could not begin", error))
+        let begun = request.request_async(&send).await.map_err(|error| failed("the login could not begin", error))?;
+        check_interval(&begun)?;
+        Ok(begun)
     }
 
     /// Waits until the user has confirmed the login, or has refused it, or the code has expired.
@@ -192,9 +197,33 @@ impl Provider {
         // The provider says how often it may be asked.
         let pause = |interval: Duration| tokio::time::sleep(interval.max(POLL_INTERVAL_MIN));
         let request = client.exchange_device_access_token(begun).set_max_backoff_interval(Duration::from_secs(30));
-        let answer = request.request_async(&send, pause, Some(begun.expires_in().min(POLL_MAX))).await;
+        let time = time_for_device(begun);
+        let answer = tokio::time::timeout(time, request.request_async(&send, pause, Some(time))).await.map_err(|_| {
+            let text = format!("nobody has confirmed the login within {} minutes", minutes(time));
+            Failure::new(Exit::Unavailable, text).hint("`lattice login` begins again")
+        })?;
         Ok(Tokens::from(&answer.map_err(|error| failed("the login was not completed", error))?))
     }
+}
+
+/// How long the user may take to confirm a login of the device flow.
+pub fn time_for_device(begun: &StandardDeviceAuthorizationResponse) -> Duration {
+    begun.expires_in().min(POLL_TIME_MAX)
+}
+
+/// Whole minutes, as a user reads them.
+pub fn minutes(time: Duration) -> u64 {
+    time.as_secs().div_ceil(60)
+}
+
+/// Refuses a pause so long that nobody would be waited for: its arithmetic could overflow, besides.
+fn check_interval(begun: &StandardDeviceAuthorizationResponse) -> Result<(), Failure> {
+    let seconds = begun.interval().as_secs();
+    if begun.interval() > POLL_TIME_MAX {
+        return Err(Failure::other(format!("the login could not begin: the identity provider wants to be asked every {seconds} s"))
+            .hint("`lattice login --flow manual` needs a browser on any machine"));
+    }
+    Ok(())
 }
 
 /// With PKCE (RFC 7636, S256).
@@ -329,6 +358,9 @@ mod tests {
         assert_eq!(both.token(Sends::AccessToken, Timestamp(1000)), Some(("opaque".to_owned(), Timestamp(61_000))));
         assert_eq!(both.token(Sends::IdToken, Timestamp(0)), Some((ACCESS.to_owned(), Timestamp(1_767_225_600_000))));
         assert_eq!(tokens("opaque", None).token(Sends::IdToken, Timestamp(0)), None);
+        // Issued 300 s before it ends, by whatever clock.
+        let issued = "eyJhbGciOiJub25lIn0.eyJpYXQiOjE3NjcyMjUzMDAsImV4cCI6MTc2NzIyNTYwMH0.x";
+        assert_eq!(tokens("opaque", Some(issued)).token(Sends::IdToken, Timestamp(5)).unwrap().1, Timestamp(300_005));
     }
 
     #[test]
@@ -354,6 +386,21 @@ mod tests {
         assert_eq!((value("code_challenge_method"), value("code_challenge").len()), ("S256".to_owned(), 43));
         assert_eq!(value("state"), one.state);
         assert_ne!(one.state, begin().state);
+    }
+
+    #[test]
+    fn the_device_flow_has_bounds_whatever_the_provider_says() {
+        let of = |expires_in: u64, interval: u64| {
+            let text = format!(
+                r#"{{"device_code": "d", "user_code": "u", "verification_uri": "https://idp/device", "expires_in": {expires_in},
+                    "interval": {interval}}}"#
+            );
+            serde_json::from_str::<StandardDeviceAuthorizationResponse>(&text).unwrap()
+        };
+        assert_eq!((time_for_device(&of(601, 5)), time_for_device(&of(u64::MAX, 5))), (Duration::from_secs(601), POLL_TIME_MAX));
+        assert_eq!((minutes(Duration::from_secs(600)), minutes(Duration::from_secs(601))), (10, 11));
+        check_interval(&of(600, 1800)).unwrap();
+        assert!(check_interval(&of(600, u64::MAX)).is_err());
     }
 
     #[test]

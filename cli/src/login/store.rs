@@ -68,8 +68,11 @@ impl Store {
     /// The file of this user, which may not exist yet.
     pub fn of_user() -> Result<Self, Failure> {
         let directory = user_dir("XDG_CONFIG_HOME", ".config");
-        let directory = directory.ok_or_else(|| Failure::usage("logins cannot be stored: neither HOME nor XDG_CONFIG_HOME is set"))?;
-        Ok(Self { path: directory.join("lattice/tokens.json") })
+        let homeless = || {
+            Failure::usage("there is no place for logins: neither HOME nor XDG_CONFIG_HOME is set")
+                .hint("set HOME; a program gets a token in LATTICE_TOKEN instead")
+        };
+        Ok(Self { path: directory.ok_or_else(homeless)?.join("lattice/tokens.json") })
     }
 
     /// All logins. Takes away the rights of others to read the file, with a warning.

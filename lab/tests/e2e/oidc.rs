@@ -10,7 +10,9 @@ use lattice_pki::identity::Role;
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -26,6 +28,8 @@ pub fn trials() -> Vec<Trial> {
     vec![
         OIDC.test("a_person_logs_in_by_a_browser_and_stays_logged_in_until_logout", needs, browser),
         OIDC.test("a_person_logs_in_by_a_code_on_another_device", needs, device),
+        OIDC.test("a_person_logs_in_by_an_address_that_they_copy", needs, manual),
+        OIDC.test("a_login_that_cannot_be_renewed_says_why_and_what_to_do", needs, not_renewed),
         OIDC.test("the_table_of_accounts_wins_over_the_claim", needs, accounts),
         OIDC.test("tokens_for_others_of_root_expired_or_changed_open_nothing", needs, refused_tokens),
         OIDC.test("a_token_is_checked_while_the_provider_is_away_and_new_keys_are_fetched", needs, away),
@@ -164,6 +168,7 @@ fn log_in(w: &World, home: &Path, flow: &str, page: &str, name: &str) {
     let shown = home.join("login");
     let mut command = remote(w, home);
     command.args(["login", "--server", &w.api_url("n1"), "--flow", flow]);
+    command.stdin(if flow == "manual" { Stdio::piped() } else { Stdio::null() });
     let mut login = command.stdout(Stdio::null()).stderr(File::create(&shown).unwrap()).spawn().unwrap();
     let text = || fs::read_to_string(&shown).unwrap();
     let mut address = None;
@@ -172,7 +177,17 @@ fn log_in(w: &World, home: &Path, flow: &str, page: &str, name: &str) {
         address.is_some() || login.try_wait().unwrap().is_some()
     });
     if let Some(address) = &address {
-        person(w, &["open", address, name]);
+        match flow {
+            "manual" => {
+                let end = person(w, &["end", address, name]);
+                login.stdin.take().unwrap().write_all(end.as_bytes()).unwrap();
+            }
+            "browser" => {
+                intrude(address);
+                person(w, &["open", address, name]);
+            }
+            _ => drop(person(w, &["open", address, name])),
+        }
     }
     let mut status = None;
     process::until(JOB, || {
@@ -182,6 +197,27 @@ fn log_in(w: &World, home: &Path, flow: &str, page: &str, name: &str) {
     let _ = login.kill();
     let _ = login.wait();
     assert!(address.is_some() && status.is_some_and(|status| status.success()), "{status:?}: {}", text());
+}
+
+/// Another program of the machine answers a login by a browser before its user does, with a state that it has guessed.
+fn intrude(address: &str) {
+    let behind = address.split("redirect_uri=http%3A%2F%2F127.0.0.1%3A").nth(1);
+    let port: u16 = behind.and_then(|rest| rest.split('%').next()).and_then(|port| port.parse().ok()).unwrap();
+    for query in ["code=stolen&state=guessed", "error=access_denied&state=guessed"] {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        write!(stream, "GET /?{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{query}: {answer}");
+    }
+}
+
+/// What is stored of the login, for its owner alone.
+fn stored(w: &World, home: &Path) -> Value {
+    let file = home.join(".config/lattice/tokens.json");
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+    let all: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    all["logins"][w.api_url("n1")].clone()
 }
 
 /// A home directory in which nobody has logged in, once the agent has the provider's keys.
@@ -203,9 +239,18 @@ fn browser(w: &World) {
     w.completed(&id);
     assert_eq!(ok(w, home, &["logs", &id]), "daemon\n");
     assert_eq!(text(&w.status(&id), "owner"), "daemon");
-    // The token has ended; the login has not.
+    // The token has ended; the login has not. The provider ends a login whose refresh token comes twice, so commands that
+    // find this out together renew it one after the other.
+    let before = stored(w, home);
     std::thread::sleep(TOKEN_ENDED);
-    ok(w, home, &["whoami"]);
+    let begin = |_| remote(w, home).arg("whoami").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    for command in (0..4).map(begin).collect::<Vec<Child>>() {
+        let done = command.wait_with_output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+    let after = stored(w, home);
+    assert!(after["expires_at_ms"].as_u64() > before["expires_at_ms"].as_u64(), "a new token");
+    assert!(after["refresh_token"] != before["refresh_token"], "each refresh token is used once");
     // What it may do, roles included, is what the account may do.
     w.ok(&["admin", "role", "grant", "operator", "daemon"]);
     let granted: Value = serde_json::from_str(&ok(w, home, &["whoami", "-o", "json"])).unwrap();
@@ -222,6 +267,35 @@ fn device(w: &World) {
     let me: Value = serde_json::from_str(&ok(w, &home.0, &["whoami", "-o", "json"])).unwrap();
     assert_eq!(text(&me, "account"), "daemon");
     ok(w, &home.0, &["logout"]);
+}
+
+fn manual(w: &World) {
+    let home = home(w);
+    log_in(w, &home.0, "manual", "/auth?", "daemon");
+    let me: Value = serde_json::from_str(&ok(w, &home.0, &["whoami", "-o", "json"])).unwrap();
+    assert_eq!(text(&me, "account"), "daemon");
+    ok(w, &home.0, &["logout"]);
+}
+
+fn not_renewed(w: &World) {
+    let home = home(w);
+    let home = home.0.as_path();
+    log_in(w, home, "device", "user_code=", "daemon");
+    let login = stored(w, home);
+    close();
+    std::thread::sleep(TOKEN_ENDED);
+    let done = run(remote(w, home).arg("whoami"));
+    assert!(done.code() == 5 && done.err().contains("has ended: the login could not be renewed"), "{}", done.err());
+    assert!(stored(w, home) == login, "the provider may come back");
+    // It comes back without its memory.
+    start(w);
+    let done = run(remote(w, home).arg("whoami"));
+    let again = format!("hint: `lattice login --server {}`", w.api_url("n1"));
+    assert!(done.code() == 4 && done.err().contains("invalid_grant") && done.err().contains(&again), "{}", done.err());
+    let shown = done.err();
+    assert!(["token", "refresh_token"].iter().all(|secret| !shown.contains(&text(&login, secret))), "a secret is shown");
+    ok(w, home, &["logout"]);
+    close();
 }
 
 fn accounts(w: &World) {

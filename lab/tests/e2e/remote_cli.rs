@@ -54,6 +54,8 @@ impl<'a> Remote<'a> {
             command.env_remove(variable);
         }
         command.env("LATTICE_ENDPOINT", &self.endpoint).env("SSL_CERT_FILE", "/nonexistent");
+        // Agents are reached without the proxy of the environment; nothing listens there.
+        command.env("HTTPS_PROXY", "http://127.0.0.1:9");
         command.envs(self.token.as_ref().map(|token| ("LATTICE_TOKEN", token)));
         command.envs(self.ca.as_ref().map(|ca| ("LATTICE_CA", ca)));
         command

@@ -1,6 +1,7 @@
 """A person with a browser, at a provider whose forms ask for a name and then for consent.
 
   person.py CA open URL NAME             opens a page, logs in as NAME, and goes wherever the provider sends the browser
+  person.py CA end URL NAME              the same, but prints the address to which the provider sends the browser
   person.py CA token ISSUER CLIENT NAME   prints an ID token for that client, by a login of its own
 """
 
@@ -113,7 +114,9 @@ def main(ca, what, *rest):
         return token(ca, *rest)
     url, name = rest
     back = Browser(ca, origin(url)).log_in(url, name)
-    if back:
+    if what == "end":
+        print(back)
+    elif back:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(back, timeout=30) as answer:
             answer.read()
