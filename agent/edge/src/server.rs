@@ -4,6 +4,7 @@ use super::access_log::AccessLog;
 use super::connections::Connections;
 use super::counts::Counts;
 use super::gate::Gate;
+use super::known_tokens::KnownTokens;
 use super::origins::Origins;
 use super::places::Places;
 use super::rates::Rates;
@@ -103,6 +104,7 @@ impl Bound {
             cluster,
             origins: Origins::new(&settings.origins),
             rates: Rates::new(limits, counts.clone()),
+            known_tokens: KnownTokens::default(),
             log,
             counts: counts.clone(),
         };
