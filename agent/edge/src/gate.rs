@@ -17,7 +17,7 @@ use super::origins::{Origin, Origins};
 use super::places::Source;
 use super::public_pages::{self, PublicPage};
 use super::rates::{Rates, is_submission};
-use super::request_body::{REST_BODY_BYTES_MAX, RequestBody};
+use super::request_body::RequestBody;
 use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, Method, Request, Response, Version};
@@ -27,6 +27,7 @@ use lattice_agent_common::session_state::SessionState;
 use lattice_identity::{Identified, IdentifiedBy, Identities, Refused};
 use lattice_model::Principal;
 use lattice_model::access::rule;
+use lattice_rest::BODY_BYTES_MAX;
 use lattice_service::{Authentication, NetworkPeer, Peer, account_named};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -195,7 +196,7 @@ fn check_shape(form: Form, path: &str, headers: &HeaderMap) -> Result<(), Refusa
         return Err(Refusal::malformed("gRPC needs HTTP/2\nhint: over HTTP/1.1, call REST at /api/v1"));
     }
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()).and_then(|length| length.parse::<u64>().ok());
-    let most = REST_BODY_BYTES_MAX as u64;
+    let most = BODY_BYTES_MAX as u64;
     if announced.is_some_and(|bytes| bytes > most) { Err(Refusal::too_large(most)) } else { Ok(()) }
 }
 

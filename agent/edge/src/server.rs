@@ -8,9 +8,7 @@ use super::known_tokens::KnownTokens;
 use super::origins::Origins;
 use super::places::Places;
 use super::rates::Rates;
-use super::request_body::REST_BODY_BYTES_MAX;
 use super::tls::Tls;
-use axum::extract::DefaultBodyLimit;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use lattice_agent_common::config::api::ApiSettings;
@@ -98,7 +96,7 @@ impl Bound {
         let limits = &settings.limits;
         let gate = Gate {
             grpc: services.grpc(),
-            rest: lattice_rest::router(Grpc::new(services.grpc())).layer(DefaultBodyLimit::max(REST_BODY_BYTES_MAX)),
+            rest: lattice_rest::router(Grpc::new(services.grpc())),
             identities,
             session,
             cluster,
