@@ -1,11 +1,12 @@
-//! The access log: one JSON object a line. Never a token, and nothing of a request but its path.
+//! The access log: one JSON object a line. Never a token, and nothing of a request but its method and path.
 //!
 //! ```text
 //!   answer ends ─▶ queue 1024 ─▶ thread ─▶ FILE ──at its largest size──▶ FILE.1 … FILE.4
 //!                   └ full: counted, and the next line has the count
 //! ```
 //!
-//! Each request that may change something is in it, and a sample of the others. A full disk loses lines, never requests.
+//! Each request of an account that may change something is in it, each such request that is refused for its token, and a
+//! sample of the others: so nobody without a token can make it as long as they like. A full disk loses lines, never requests.
 
 use lattice_agent_common::clock;
 use lattice_agent_common::node_problems::NodeProblems;
@@ -21,11 +22,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
+use tonic::Code;
 
 /// How many lines wait to be written.
 const QUEUE_LEN_MAX: usize = 1024;
 /// Largest part of a path in a line, in bytes.
 const PATH_BYTES_MAX: usize = 256;
+/// The same of a method.
+const METHOD_BYTES_MAX: usize = 16;
 /// How many older files stay.
 const OLD_FILES: u32 = 4;
 /// The subject of the node's problem.
@@ -45,7 +49,7 @@ pub(super) struct Line {
     pub token: Option<String>,
     pub method: String,
     pub path: String,
-    /// The status of HTTP.
+    /// The status of HTTP; 0: the caller went away before the answer.
     pub status: u16,
     /// The status of gRPC.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,15 +86,21 @@ pub(super) struct Begun {
 impl Begun {
     /// `is_change`: whether the request may change something.
     pub(super) fn new(address: IpAddr, method: &str, path: &str, is_change: bool) -> Self {
-        let end = path.floor_char_boundary(PATH_BYTES_MAX);
-        let (method, path) = (method.to_owned(), path[..end].to_owned());
+        let beginning = |text: &str, bytes_max: usize| text[..text.floor_char_boundary(bytes_max)].to_owned();
+        let (method, path) = (beginning(method, METHOD_BYTES_MAX), beginning(path, PATH_BYTES_MAX));
         Self { began: Instant::now(), address, method, path, is_change, account: None, token: None }
     }
 
     /// Who calls. `token`: the id of the token, or its issuer.
-    pub(super) fn identified(&mut self, account: &str, token: String) {
+    fn identified(&mut self, account: &str, token: String) {
         self.account = Some(account.to_owned());
         self.token = Some(token);
+    }
+
+    /// Whether the line is no matter of a sample.
+    fn is_always_logged(&self, ended: Ended) -> bool {
+        let is_unauthenticated = ended.status == 401 || ended.grpc_status == Some(i32::from(Code::Unauthenticated));
+        self.is_change && (self.account.is_some() || is_unauthenticated)
     }
 }
 
@@ -102,6 +112,31 @@ pub(super) struct Ended {
     pub bytes: u64,
 }
 
+/// A request that goes on. Its line is added when this is dropped: with the end of its answer, or when the caller goes away
+/// before that.
+pub(super) struct Entry {
+    log: AccessLog,
+    begun: Option<Begun>,
+    pub ended: Ended,
+}
+
+impl Entry {
+    /// Who calls. `token`: the id of the token, or its issuer.
+    pub(super) fn identified(&mut self, account: &str, token: String) {
+        if let Some(begun) = &mut self.begun {
+            begun.identified(account, token);
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some(begun) = self.begun.take() {
+            self.log.add(begun, self.ended);
+        }
+    }
+}
+
 /// Takes lines. Cloneable; all clones share the queue.
 #[derive(Clone)]
 pub(super) struct AccessLog(Option<Arc<Queue>>);
@@ -109,7 +144,7 @@ pub(super) struct AccessLog(Option<Arc<Queue>>);
 struct Queue {
     lines: mpsc::Sender<Line>,
     lost: AtomicU64,
-    /// Every how many-th read is logged; 0: none.
+    /// Every how many-th of the others is logged; 0: none.
     read_interval: u64,
     reads: AtomicU64,
 }
@@ -135,10 +170,15 @@ impl AccessLog {
         (Self(Some(Arc::new(Queue { lines, lost: AtomicU64::new(0), read_interval, reads: AtomicU64::new(0) }))), queued)
     }
 
-    /// Adds the line of a request whose answer has ended.
-    pub(super) fn add(&self, begun: Begun, ended: Ended) {
+    /// A request that begins.
+    pub(super) fn entry(&self, begun: Begun) -> Entry {
+        Entry { log: self.clone(), begun: Some(begun), ended: Ended::default() }
+    }
+
+    /// Adds the line of a request that has ended.
+    fn add(&self, begun: Begun, ended: Ended) {
         let Some(queue) = &self.0 else { return };
-        if !begun.is_change && !queue.takes_read() {
+        if !begun.is_always_logged(ended) && !queue.takes_sample() {
             return;
         }
         let lost = queue.lost.swap(0, Ordering::Relaxed);
@@ -162,7 +202,7 @@ impl AccessLog {
 }
 
 impl Queue {
-    fn takes_read(&self) -> bool {
+    fn takes_sample(&self) -> bool {
         self.read_interval > 0 && self.reads.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.read_interval)
     }
 }
@@ -213,7 +253,11 @@ impl Writer {
                 self.open.insert((file, bytes))
             }
         };
-        file.write_all(text.as_bytes())?;
+        if let Err(error) = file.write_all(text.as_bytes()) {
+            // Half a line would spoil the next one.
+            let _ = file.set_len(*bytes);
+            return Err(error);
+        }
         *bytes += added;
         Ok(())
     }
@@ -239,8 +283,14 @@ impl Writer {
 mod tests {
     use super::*;
 
-    fn begun(is_change: bool) -> Begun {
+    fn unknown(is_change: bool) -> Begun {
         Begun::new([10, 0, 0, 1].into(), "POST", "/api/v1/allocations", is_change)
+    }
+
+    fn begun(is_change: bool) -> Begun {
+        let mut request = unknown(is_change);
+        request.identified("alice", "00000000000000ab".to_owned());
+        request
     }
 
     fn lines(queued: &mut mpsc::Receiver<Line>) -> Vec<Line> {
@@ -260,6 +310,31 @@ mod tests {
     }
 
     #[test]
+    fn of_nobody_wrong_tokens_are_logged_and_the_rest_sampled() {
+        let (log, mut queued) = AccessLog::queue(0.0);
+        let ended = |status, grpc_status| Ended { status, grpc_status, bytes: 0 };
+        for refused in [ended(0, None), ended(403, None), ended(429, None), ended(200, Some(8))] {
+            log.add(unknown(true), refused);
+        }
+        assert!(lines(&mut queued).is_empty());
+        log.add(unknown(true), ended(401, None));
+        log.add(unknown(true), ended(200, Some(16)));
+        log.add(unknown(false), ended(401, None));
+        assert_eq!(lines(&mut queued).len(), 2);
+    }
+
+    #[test]
+    fn a_request_whose_caller_goes_away_has_its_line() {
+        let (log, mut queued) = AccessLog::queue(0.0);
+        let mut entry = log.entry(unknown(true));
+        entry.identified("alice", "00000000000000ab".to_owned());
+        assert!(lines(&mut queued).is_empty());
+        drop(entry);
+        let logged = lines(&mut queued);
+        assert_eq!((logged.len(), logged[0].status, logged[0].account.as_deref()), (1, 0, Some("alice")));
+    }
+
+    #[test]
     fn lines_that_find_no_place_are_counted_in_the_next() {
         let (log, mut queued) = AccessLog::queue(1.0);
         (0..QUEUE_LEN_MAX + 3).for_each(|_| log.add(begun(true), Ended::default()));
@@ -273,13 +348,13 @@ mod tests {
     #[test]
     fn a_line_is_json_with_a_bounded_path() {
         let (log, mut queued) = AccessLog::queue(1.0);
-        let mut request = Begun::new([10, 0, 0, 1].into(), "GET", &"é".repeat(1000), true);
+        let mut request = Begun::new([10, 0, 0, 1].into(), &"A".repeat(1000), &"é".repeat(1000), true);
         request.identified("alice", "00000000000000ab".to_owned());
         log.add(request, Ended { status: 200, grpc_status: Some(7), bytes: 12 });
         let line = serde_json::to_value(&lines(&mut queued)[0]).unwrap();
         assert_eq!((&line["account"], &line["token"], &line["address"]), (&"alice".into(), &"00000000000000ab".into(), &"10.0.0.1".into()));
         assert_eq!((&line["status"], &line["grpc_status"], &line["bytes"]), (&200.into(), &7.into(), &12.into()));
-        assert_eq!(line["path"], "é".repeat(PATH_BYTES_MAX / 2));
+        assert_eq!((&line["path"], &line["method"]), (&"é".repeat(PATH_BYTES_MAX / 2).into(), &"A".repeat(METHOD_BYTES_MAX).into()));
         assert!(line["time"].as_str().unwrap().ends_with('Z') && line.get("lost").is_none(), "{line}");
     }
 

@@ -1,6 +1,6 @@
-//! The body of an answer: it tells the connection whether its reader takes it, and is in the access log when it has ended.
+//! The body of an answer: it reports to the connection whether its reader takes it, and counts for the access log.
 
-use super::access_log::{AccessLog, Begun, Ended};
+use super::access_log::Entry;
 use super::activity::OpenRequest;
 use axum::body::Body;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
@@ -13,15 +13,13 @@ use tonic::Status;
 pub(super) struct AnswerBody {
     body: Body,
     request: OpenRequest,
-    ended: Ended,
-    log: AccessLog,
-    begun: Option<Begun>,
+    entry: Entry,
 }
 
 impl AnswerBody {
-    /// `ended`: with what the head of the answer says.
-    pub(super) fn new(body: Body, request: OpenRequest, ended: Ended, log: AccessLog, begun: Begun) -> Self {
-        Self { body, request, ended, log, begun: Some(begun) }
+    /// `entry`: with what the head of the answer says.
+    pub(super) fn new(body: Body, request: OpenRequest, entry: Entry) -> Self {
+        Self { body, request, entry }
     }
 }
 
@@ -35,9 +33,9 @@ impl HttpBody for AnswerBody {
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             self.request.waits_for_reader(Some(Instant::now()));
             if let Some(data) = frame.data_ref() {
-                self.ended.bytes += data.len() as u64;
+                self.entry.ended.bytes += data.len() as u64;
             } else if let Some(status) = frame.trailers_ref().and_then(Status::from_header_map) {
-                self.ended.grpc_status = Some(status.code().into());
+                self.entry.ended.grpc_status = Some(status.code().into());
             }
         }
         polled
@@ -49,13 +47,5 @@ impl HttpBody for AnswerBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Drop for AnswerBody {
-    fn drop(&mut self) {
-        if let Some(begun) = self.begun.take() {
-            self.log.add(begun, self.ended);
-        }
     }
 }

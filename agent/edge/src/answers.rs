@@ -80,6 +80,11 @@ impl Refusal {
         }
     }
 
+    /// Whether the same request may be answered later.
+    pub(super) fn is_unavailable(&self) -> bool {
+        self.code == Code::Unavailable
+    }
+
     /// The answer.
     pub(super) fn answer(&self, form: Form) -> Response<Body> {
         match form {

@@ -3,20 +3,21 @@
 //! ```text
 //!   origin ─▶ shape ─┬▶ public page
 //!                    └▶ token ─▶ identity ─▶ account of this machine ─▶ rates ─▶ Peer in the extensions ─┬▶ gRPC
-//!                       └ too many wrong ones of this address? refused first                             └▶ REST
+//!                       └ too many wrong ones of this address, and not known: refused first              └▶ REST
 //! ```
 
-use super::access_log::{AccessLog, Begun, Ended};
+use super::access_log::{AccessLog, Begun, Ended, Entry};
 use super::activity::OpenRequest;
 use super::answer_body::AnswerBody;
 use super::answers::{Form, Refusal};
 use super::bearer;
 use super::counts::Counts;
+use super::known_tokens::KnownTokens;
 use super::origins::{Origin, Origins};
 use super::places::Source;
 use super::public_pages::{self, PublicPage};
 use super::rates::{Rates, is_submission};
-use super::request_body::{REST_BODY_BYTES_MAX, RequestBody};
+use super::request_body::RequestBody;
 use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, Method, Request, Response, Version};
@@ -26,6 +27,7 @@ use lattice_agent_common::session_state::SessionState;
 use lattice_identity::{Identified, IdentifiedBy, Identities, Refused};
 use lattice_model::Principal;
 use lattice_model::access::rule;
+use lattice_rest::BODY_BYTES_MAX;
 use lattice_service::{Authentication, NetworkPeer, Peer, account_named};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -48,6 +50,7 @@ pub(super) struct Gate {
     pub cluster: String,
     pub origins: Origins,
     pub rates: Rates,
+    pub known_tokens: KnownTokens,
     pub log: AccessLog,
     pub counts: Counts,
 }
@@ -60,11 +63,11 @@ impl Gate {
         B::Error: std::error::Error + Send + Sync + 'static,
     {
         let (form, path) = (form_of(&request), request.uri().path());
-        let mut begun = Begun::new(from, request.method().as_str(), path, may_change(request.method(), path));
+        let mut entry = self.log.entry(Begun::new(from, request.method().as_str(), path, may_change(request.method(), path)));
         let origin = self.origins.check(request.headers());
         let mut answer = match &origin {
             Ok(origin) => {
-                let responded = self.respond(request, form, origin.as_ref(), &mut begun, Source::of(from)).await;
+                let responded = self.respond(request, form, origin.as_ref(), &mut entry, Source::of(from)).await;
                 responded.unwrap_or_else(|refusal| refusal.answer(form))
             }
             Err(refusal) => refusal.answer(form),
@@ -76,8 +79,8 @@ impl Gate {
             answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         }
         let grpc_status = Status::from_header_map(answer.headers()).map(|status| status.code().into());
-        let ended = Ended { status: answer.status().as_u16(), grpc_status, bytes: 0 };
-        answer.map(|body| AnswerBody::new(body, open, ended, self.log.clone(), begun))
+        entry.ended = Ended { status: answer.status().as_u16(), grpc_status, bytes: 0 };
+        answer.map(|body| AnswerBody::new(body, open, entry))
     }
 
     async fn respond<B>(
@@ -85,7 +88,7 @@ impl Gate {
         mut request: Request<B>,
         form: Form,
         origin: Option<&Origin>,
-        begun: &mut Begun,
+        entry: &mut Entry,
         from: Source,
     ) -> Result<Response<Body>, Refusal>
     where
@@ -106,7 +109,7 @@ impl Gate {
             });
         }
         let peer = self.caller(request.headers(), from).await?;
-        begun.identified(&peer.principal.name, token_name(&peer.authentication));
+        entry.identified(&peer.principal.name, token_name(&peer.authentication));
         let is_submission = is_submission(request.method().as_str(), request.uri().path());
         self.rates.request(&peer.principal, is_submission, now)?;
         // Nothing behind the gate needs the secret.
@@ -120,18 +123,32 @@ impl Gate {
 
     /// Who calls.
     async fn caller(&self, headers: &HeaderMap, from: Source) -> Result<NetworkPeer, Refusal> {
-        let now = Instant::now();
-        self.rates.before_token(from, now)?;
-        let token = bearer::token(headers).inspect_err(|_| {
-            self.counts.authenticated("none", "missing");
-            self.rates.failed(from, now);
-        })?;
+        let (given, now) = (bearer::token(headers), Instant::now());
+        let is_known = || given.as_ref().is_ok_and(|token| self.known_tokens.contains(token, now));
+        let check = self.rates.begin_check(from, now, is_known)?;
+        let token = given.inspect_err(|_| self.counts.authenticated("none", "missing"))?;
+        match self.bearer_of(token).await {
+            Ok(peer) => {
+                check.forgive();
+                self.known_tokens.insert(token, now);
+                Ok(peer)
+            }
+            Err(refusal) if refusal.is_unavailable() => {
+                check.forgive();
+                Err(refusal)
+            }
+            Err(refusal) => {
+                self.known_tokens.remove(token);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Whom a token identifies, with the account of this machine.
+    async fn bearer_of(&self, token: &str) -> Result<NetworkPeer, Refusal> {
         let kind = bearer::kind(token);
         let identified = self.identities.identify(token, clock::now()).await.map_err(|refused| {
             self.counts.authenticated(kind, result_of(&refused));
-            if is_wrong(&refused) {
-                self.rates.failed(from, now);
-            }
             refusal_of(&refused)
         })?;
         let principal = account_of(&identified).await.inspect_err(|_| self.counts.authenticated(kind, "no_account"))?;
@@ -179,7 +196,7 @@ fn check_shape(form: Form, path: &str, headers: &HeaderMap) -> Result<(), Refusa
         return Err(Refusal::malformed("gRPC needs HTTP/2\nhint: over HTTP/1.1, call REST at /api/v1"));
     }
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()).and_then(|length| length.parse::<u64>().ok());
-    let most = REST_BODY_BYTES_MAX as u64;
+    let most = BODY_BYTES_MAX as u64;
     if announced.is_some_and(|bytes| bytes > most) { Err(Refusal::too_large(most)) } else { Ok(()) }
 }
 
@@ -215,22 +232,6 @@ fn token_name(authentication: &Authentication) -> String {
     match authentication {
         Authentication::Oidc { issuer, .. } => issuer.clone(),
         Authentication::Token { id, .. } => id.to_string(),
-    }
-}
-
-/// Whether an address that presents such tokens tries some out.
-fn is_wrong(refused: &Refused) -> bool {
-    match refused {
-        Refused::Unavailable(_) | Refused::NoAccount => false,
-        Refused::Malformed
-        | Refused::Expired
-        | Refused::NotYet
-        | Refused::WrongAudience
-        | Refused::WrongIssuer
-        | Refused::Algorithm
-        | Refused::UnknownKey
-        | Refused::BadSignature
-        | Refused::Revoked => true,
     }
 }
 
@@ -308,7 +309,8 @@ mod tests {
     #[test]
     fn what_nobody_knows_is_unavailable_and_no_wrong_token() {
         let away = Refused::Unavailable("no answer".to_owned());
-        assert!(!is_wrong(&away) && is_wrong(&Refused::BadSignature));
+        let is_unavailable = |refused: &Refused| refusal_of(refused).is_unavailable();
+        assert!(is_unavailable(&away) && !is_unavailable(&Refused::BadSignature) && !is_unavailable(&Refused::NoAccount));
         let status = |refused: &Refused| refusal_of(refused).answer(Form::Rest).status().as_u16();
         assert_eq!([status(&away), status(&Refused::NoAccount), status(&Refused::Expired)], [503, 403, 401]);
     }

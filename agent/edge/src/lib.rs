@@ -26,6 +26,7 @@ mod connections;
 mod counts;
 mod gate;
 mod guarded_stream;
+mod known_tokens;
 mod origins;
 mod places;
 mod public_pages;

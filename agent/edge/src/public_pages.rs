@@ -7,10 +7,8 @@ use axum::http::{Method, Response, StatusCode};
 use lattice_agent_common::session_state::SessionState;
 use lattice_identity::{Discovery, Identities};
 use lattice_model::with_causes;
+use lattice_rest::OPENAPI_PATH;
 use tokio::sync::watch;
-
-/// The description of the API.
-const OPENAPI: &str = "/api/v1/openapi.json";
 
 /// A request that needs no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +26,7 @@ impl PublicPage {
             _ if !matches!(*method, Method::GET | Method::HEAD) => None,
             "/healthz" => Some(Self::Health),
             "/api/v1/auth/discovery" => Some(Self::Discovery),
-            OPENAPI => Some(Self::OpenApi),
+            OPENAPI_PATH => Some(Self::OpenApi),
             _ => None,
         }
     }
@@ -68,7 +66,7 @@ mod tests {
         let of = |path: &str| PublicPage::of(&Method::GET, path);
         assert_eq!(of("/healthz"), Some(PublicPage::Health));
         assert_eq!(of("/api/v1/auth/discovery"), Some(PublicPage::Discovery));
-        assert_eq!(of(OPENAPI), Some(PublicPage::OpenApi));
+        assert_eq!(of(OPENAPI_PATH), Some(PublicPage::OpenApi));
         for path in ["/", "/healthz/", "/metrics", "/api/v1/auth/discovery/x", "/api/v1/allocations", "/lattice.v1.AdminService/WhoAmI"] {
             assert_eq!(of(path), None, "{path}");
         }

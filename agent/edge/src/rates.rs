@@ -41,16 +41,14 @@ impl Rates {
         taken.map_err(|wait| self.refuse(Limited::Requests, "too many requests come from this address", wait, ""))
     }
 
-    /// Whether the address may present a token: it has not presented too many wrong ones.
-    pub(super) fn before_token(&self, from: Source, now: Instant) -> Result<(), Refusal> {
+    /// Begins to check a token. An address that presented too many wrong ones is refused, unless the token `is_known` to
+    /// have been right lately.
+    pub(super) fn begin_check(&self, from: Source, now: Instant, is_known: impl FnOnce() -> bool) -> Result<TokenCheck<'_>, Refusal> {
         let checked = self.failures.lock().check(&from, now);
-        checked.map_err(|wait| self.refuse(Limited::Failures, "too many wrong tokens came from this address", wait, ""))
-    }
-
-    /// The address presented a wrong token, or none.
-    pub(super) fn failed(&self, from: Source, now: Instant) {
-        // An exhausted bucket refuses the next request.
-        let _ = self.failures.lock().take(&from, now);
+        match checked.err().filter(|_| !is_known()) {
+            Some(wait) => Err(self.refuse(Limited::Failures, "too many wrong tokens came from this address", wait, "")),
+            None => Ok(TokenCheck { rates: self, from, is_wrong: true }),
+        }
     }
 
     /// A request of an account.
@@ -68,6 +66,30 @@ impl Rates {
     fn refuse(&self, what: Limited, text: &str, wait: Duration, hint: &str) -> Refusal {
         self.counts.limited(what);
         Refusal::too_many(text, wait, hint)
+    }
+}
+
+/// A check of a token. When it ends without a result, because the caller went away, the token counts as a wrong one:
+/// else nothing would limit the questions that such callers cause.
+pub(super) struct TokenCheck<'a> {
+    rates: &'a Rates,
+    from: Source,
+    is_wrong: bool,
+}
+
+impl TokenCheck<'_> {
+    /// The token is right, or nobody knows at present.
+    pub(super) fn forgive(mut self) {
+        self.is_wrong = false;
+    }
+}
+
+impl Drop for TokenCheck<'_> {
+    fn drop(&mut self) {
+        if self.is_wrong {
+            // An exhausted bucket refuses the next request.
+            let _ = self.rates.failures.lock().take(&self.from, Instant::now());
+        }
     }
 }
 
@@ -108,14 +130,19 @@ mod tests {
 
     #[test]
     fn an_address_with_too_many_wrong_tokens_waits() {
-        let (rates, now) = (rates(ApiLimits::default()), Instant::now());
+        let rates = rates(ApiLimits::default());
         let source = |last| Source::of([10, 0, 0, last].into());
-        for _ in 0..FAILURE_RATE.burst {
-            rates.before_token(source(1), now).unwrap();
-            rates.failed(source(1), now);
+        let check = |last, is_known| rates.begin_check(source(last), Instant::now(), move || is_known);
+        for _ in 0..2 * FAILURE_RATE.burst {
+            check(1, false).unwrap().forgive();
         }
-        assert!(rates.before_token(source(1), now).is_err() && rates.before_token(source(2), now).is_ok());
-        assert!(rates.before_token(source(1), now + FAILURE_RATE.interval).is_ok());
+        for _ in 0..FAILURE_RATE.burst {
+            drop(check(1, false).unwrap());
+        }
+        assert!(check(1, false).is_err());
+        check(1, true).unwrap().forgive();
+        check(2, false).unwrap().forgive();
+        rates.begin_check(source(1), Instant::now() + FAILURE_RATE.interval, || false).unwrap().forgive();
     }
 
     #[test]

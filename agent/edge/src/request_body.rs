@@ -8,8 +8,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
-/// Largest body of a REST request, in bytes: the largest DAG fits.
-pub(super) const REST_BODY_BYTES_MAX: usize = 2 << 20;
 /// How long it may take to arrive.
 const BODY_TIME_MAX: Duration = Duration::from_secs(60);
 

@@ -4,12 +4,11 @@ use super::access_log::AccessLog;
 use super::connections::Connections;
 use super::counts::Counts;
 use super::gate::Gate;
+use super::known_tokens::KnownTokens;
 use super::origins::Origins;
 use super::places::Places;
 use super::rates::Rates;
-use super::request_body::REST_BODY_BYTES_MAX;
 use super::tls::Tls;
-use axum::extract::DefaultBodyLimit;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use lattice_agent_common::config::api::ApiSettings;
@@ -97,12 +96,13 @@ impl Bound {
         let limits = &settings.limits;
         let gate = Gate {
             grpc: services.grpc(),
-            rest: lattice_rest::router(Grpc::new(services.grpc())).layer(DefaultBodyLimit::max(REST_BODY_BYTES_MAX)),
+            rest: lattice_rest::router(Grpc::new(services.grpc())),
             identities,
             session,
             cluster,
             origins: Origins::new(&settings.origins),
             rates: Rates::new(limits, counts.clone()),
+            known_tokens: KnownTokens::default(),
             log,
             counts: counts.clone(),
         };

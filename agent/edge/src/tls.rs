@@ -162,9 +162,9 @@ impl Tls {
         valid.left().is_none().then(|| format!("expired at {}: clients refuse it", shown(valid.until)))
     }
 
-    /// Detects rewritten files: inode, size and modification time of each.
+    /// Detects rewritten files, and other owners and modes: inode, size and time of the last change of each.
     fn stamps(&self) -> Vec<Option<(u64, u64, i64, i64)>> {
-        let stamp = |path: &PathBuf| std::fs::metadata(path).ok().map(|m| (m.ino(), m.len(), m.mtime(), m.mtime_nsec()));
+        let stamp = |path: &PathBuf| std::fs::metadata(path).ok().map(|m| (m.ino(), m.len(), m.ctime(), m.ctime_nsec()));
         [&self.settings.tls_cert, &self.settings.tls_key, &self.settings.client_ca].map(stamp).into()
     }
 }

@@ -35,7 +35,7 @@ struct Inner {
 /// The provider's tokens.
 struct Oidc {
     expected: Expected,
-    provider: Provider,
+    provider: Arc<Provider>,
     /// By the SHA-256 of the token: memory that is read out contains no tokens.
     verified: Mutex<Recent<[u8; SHA256_OUTPUT_LEN], Identified>>,
 }
@@ -93,7 +93,7 @@ impl Oidc {
     fn new(settings: OidcSettings) -> Result<Self, IdentityError> {
         settings.validate()?;
         signature::install();
-        let provider = Provider::new(&settings)?;
+        let provider = Arc::new(Provider::new(&settings)?);
         Ok(Self { expected: Expected::new(settings), provider, verified: Mutex::new(Recent::new(VERIFIED_MAX)) })
     }
 

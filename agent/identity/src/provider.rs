@@ -78,7 +78,7 @@ pub(crate) struct Provider {
     client: Client,
     state: Mutex<State>,
     /// Whoever has it fetches; the others wait, and then use what was fetched.
-    fetching: tokio::sync::Mutex<()>,
+    fetching: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
@@ -95,7 +95,7 @@ impl Provider {
         let address = format!("{}/.well-known/openid-configuration", settings.issuer.trim_end_matches('/'));
         let document = address.parse::<Url>().ok().filter(is_private).ok_or_else(|| IdentityError::Url(settings.issuer.clone()))?;
         let client = client(&settings.ca)?;
-        let fetching = tokio::sync::Mutex::new(());
+        let fetching = Arc::default();
         Ok(Self { issuer: settings.issuer.clone(), document, client, state: Mutex::default(), fetching })
     }
 
@@ -123,15 +123,22 @@ impl Provider {
     }
 
     /// The key that a token names. Asks the provider if it is unknown here.
-    pub(crate) async fn key(&self, wanted: &WantedKey) -> Result<Arc<DecodingKey>, Refused> {
+    pub(crate) async fn key(self: &Arc<Self>, wanted: &WantedKey) -> Result<Arc<DecodingKey>, Refused> {
         if let Some(key) = self.known(wanted) {
             return Ok(key);
         }
-        {
-            let _turn = self.fetching.lock().await;
-            if self.may_refresh() {
-                self.refresh().await;
-            }
+        let turn = Arc::clone(&self.fetching).lock_owned().await;
+        if self.may_refresh() {
+            // A task of its own: callers who go away could else make the agent ask again and again.
+            let this = Arc::clone(self);
+            let fetching = tokio::spawn(async move {
+                this.refresh().await;
+                drop(turn);
+            });
+            // The state has the result.
+            let _ = fetching.await;
+        } else {
+            drop(turn);
         }
         if let Some(key) = self.known(wanted) {
             return Ok(key);
@@ -249,8 +256,8 @@ mod tests {
     use crate::test_provider::{Signer, TestProvider};
     use jsonwebtoken::Algorithm;
 
-    fn provider(server: &TestProvider) -> Provider {
-        Provider::new(&server.settings()).unwrap()
+    fn provider(server: &TestProvider) -> Arc<Provider> {
+        Arc::new(Provider::new(&server.settings()).unwrap())
     }
 
     fn wanted(id: &str) -> WantedKey {
@@ -285,6 +292,21 @@ mod tests {
         server.serve_keys(&[&second]);
         assert!(provider.refresh().await);
         assert!(matches!(provider.key(&one).await, Err(Refused::UnknownKey)));
+    }
+
+    #[tokio::test]
+    async fn callers_who_go_away_do_not_make_the_agent_ask_again() {
+        let server = TestProvider::start().await;
+        server.serve_keys(&[&Signer::new(Algorithm::ES256, "1")]);
+        let provider = provider(&server);
+        let (one, two) = (wanted("1"), wanted("2"));
+        {
+            let mut leaving = std::pin::pin!(provider.key(&two));
+            assert!(futures::poll!(leaving.as_mut()).is_pending(), "the provider is being asked");
+        }
+        assert!(provider.key(&one).await.is_ok(), "by the fetch of the caller who went away");
+        assert!(matches!(provider.key(&two).await, Err(Refused::UnknownKey)));
+        assert_eq!(server.fetches(), 1);
     }
 
     #[tokio::test]
@@ -345,7 +367,7 @@ mod tests {
     async fn the_task_fetches_at_once_and_ends_when_it_is_stopped() {
         let server = TestProvider::start().await;
         server.serve_keys(&[&Signer::new(Algorithm::ES256, "1")]);
-        let (provider, stop) = (Arc::new(provider(&server)), CancellationToken::new());
+        let (provider, stop) = (provider(&server), CancellationToken::new());
         let task = tokio::spawn({
             let (provider, stop) = (Arc::clone(&provider), stop.clone());
             async move { provider.run(&stop).await }

@@ -8,6 +8,7 @@ use lattice_model::{Principal, Timestamp};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
@@ -114,6 +115,16 @@ pub enum Authentication {
     Oidc { issuer: String, subject: String },
     /// By a token of the cluster.
     Token { id: TokenId, name: String },
+}
+
+impl fmt::Display for Authentication {
+    /// For records: `token ID`, or `login SUBJECT of ISSUER`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Oidc { issuer, subject } => write!(f, "login {subject} of {issuer}"),
+            Self::Token { id, .. } => write!(f, "token {id}"),
+        }
+    }
 }
 
 /// The process that connected to the socket.

@@ -59,6 +59,7 @@ mod preempting;
 mod privacy;
 mod refusal;
 mod requests;
+mod revocations;
 mod rights;
 mod roles;
 mod scaling;
@@ -105,6 +106,7 @@ use lattice_api::v1::session_service_server::SessionServiceServer;
 use lattice_api::v1::v_cluster_service_server::VClusterServiceServer;
 use lattice_api::v1::watch_service_server::WatchServiceServer;
 use network_callers::NetworkCallers;
+use revocations::Revocations;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -150,7 +152,8 @@ impl Services {
     pub fn new(api: Api, requests: Requests, stop: CancellationToken) -> Self {
         let (most, intake) = (MESSAGE_BYTES_MAX, Intake::new());
         let denials = api.site.vouches.then(|| denials::begin(api.quorum.clone(), &api.tasks, stop));
-        let network = NetworkCallers::new(api.limits.network_streams.clone(), api.limits.network_streams_max);
+        let revocations = Revocations::of_quorum(api.quorum.clone());
+        let network = NetworkCallers::new(api.limits.network_streams.clone(), api.limits.network_streams_max, revocations);
         let requests = requests.with(denials, network);
         let routes = Routes::new(intake.bound(requests.count(AllocationServiceServer::new(api.clone()).max_encoding_message_size(most))))
             .add_service(intake.bound(requests.count(ApplicationServiceServer::new(api.clone()).max_encoding_message_size(most))))

@@ -1,7 +1,9 @@
 //! Callers on the network: which methods their tokens open, how many streams one account may have, and that a stream ends
-//! when its token expires.
+//! when its token expires or is revoked.
 
-use super::connections::NetworkPeer;
+use super::connections::{Authentication, NetworkPeer};
+use super::revocations::{Revocations, Revoked};
+use futures::FutureExt;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use lattice_agent_common::user_quota::{UserQuota, UserSlot};
 use lattice_model::Timestamp;
@@ -19,6 +21,7 @@ use tonic::codegen::{Bytes, http};
 pub(super) struct NetworkCallers {
     streams: UserQuota,
     streams_max: usize,
+    revocations: Revocations,
 }
 
 /// What a call holds until its answer has ended.
@@ -27,12 +30,14 @@ pub(super) struct Admitted {
     slot: Option<UserSlot>,
     /// How long the token is still valid.
     left: Duration,
+    /// For the stream of a token that can be revoked.
+    revoked: Option<Revoked>,
 }
 
 impl NetworkCallers {
     /// `streams` counts the streams of each account, of which it may have `streams_max`.
-    pub(super) fn new(streams: UserQuota, streams_max: usize) -> Self {
-        Self { streams, streams_max }
+    pub(super) fn new(streams: UserQuota, streams_max: usize, revocations: Revocations) -> Self {
+        Self { streams, streams_max, revocations }
     }
 
     /// Refuses a call that the caller's token does not open, and a stream too many.
@@ -47,19 +52,28 @@ impl NetworkCallers {
         }
         let left = Duration::from_millis(peer.expires_at.0.saturating_sub(now.0));
         if !is_stream {
-            return Ok(Admitted { slot: None, left });
+            return Ok(Admitted { slot: None, left, revoked: None });
         }
         let most = self.streams_max;
         let slot = self.streams.take(peer.principal.uid, most).ok_or_else(|| {
             let text = format!("{} has {most} streams on this node already: try again when one of them has ended", peer.principal.name);
             Status::resource_exhausted(text)
         })?;
-        Ok(Admitted { slot: Some(slot), left })
+        let revoked = match &peer.authentication {
+            Authentication::Token { id, .. } => Some(self.revocations.of(*id)),
+            // A token of a provider holds until it expires.
+            Authentication::Oidc { .. } => None,
+        };
+        Ok(Admitted { slot: Some(slot), left, revoked })
     }
 }
 
 fn expired() -> Status {
     Status::unauthenticated("the token has expired\nhint: `lattice login`, or another token")
+}
+
+fn revoked() -> Status {
+    Status::unauthenticated("the token was revoked\nhint: have a new token issued: `lattice admin token issue`")
 }
 
 fn not_in_scopes(scopes: &Scopes, rule: &Rule) -> String {
@@ -68,16 +82,26 @@ fn not_in_scopes(scopes: &Scopes, rule: &Rule) -> String {
     format!("{} needs the scope {needed}, and this token has {scopes}\nhint: use a token with the scope {needed}", rule.method)
 }
 
-/// A stream of a caller on the network. It ends with the token, with the status `unauthenticated`.
+/// A stream of a caller on the network. It ends when the token expires or is revoked, with the status `unauthenticated`.
 pub(super) struct Expiring {
     body: Body,
     _slot: Option<UserSlot>,
     expiry: Pin<Box<Sleep>>,
+    revoked: Option<Revoked>,
 }
 
 impl Expiring {
     pub(super) fn new(body: Body, admitted: Admitted) -> Self {
-        Self { body, _slot: admitted.slot, expiry: Box::pin(sleep(admitted.left)) }
+        let Admitted { slot, left, revoked } = admitted;
+        Self { body, _slot: slot, expiry: Box::pin(sleep(left)), revoked }
+    }
+
+    /// Why the token opens nothing any more; `None`: it does.
+    fn over(&mut self, cx: &mut Context<'_>) -> Option<Status> {
+        if self.expiry.as_mut().poll(cx).is_ready() {
+            return Some(expired());
+        }
+        self.revoked.as_mut()?.poll_unpin(cx).is_ready().then(revoked)
     }
 }
 
@@ -86,10 +110,12 @@ impl HttpBody for Expiring {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if !self.body.is_end_stream() && self.expiry.as_mut().poll(cx).is_ready() {
+        let over = if self.body.is_end_stream() { None } else { self.over(cx) };
+        if let Some(why) = over {
+            // The handler loses its reader and ends.
             self.body = Body::empty();
             let mut trailers = http::HeaderMap::new();
-            return Poll::Ready(Some(expired().add_header(&mut trailers).map(|()| Frame::trailers(trailers))));
+            return Poll::Ready(Some(why.add_header(&mut trailers).map(|()| Frame::trailers(trailers))));
         }
         Pin::new(&mut self.body).poll_frame(cx)
     }
@@ -105,7 +131,6 @@ impl HttpBody for Expiring {
 
 #[cfg(test)]
 mod tests {
-    use super::super::connections::Authentication;
     use super::*;
     use lattice_model::Principal;
     use lattice_model::access_token::TokenId;
@@ -121,8 +146,14 @@ mod tests {
         }
     }
 
+    /// `exists`: whether the quorum has the records of tokens.
+    fn callers_with(streams_max: usize, exists: bool) -> NetworkCallers {
+        let exists = Box::new(move |_: TokenId| std::future::ready(Some(exists)).boxed());
+        NetworkCallers::new(UserQuota::default(), streams_max, Revocations::new(exists, Duration::ZERO, Duration::from_secs(8)))
+    }
+
     fn callers(streams_max: usize) -> NetworkCallers {
-        NetworkCallers::new(UserQuota::default(), streams_max)
+        callers_with(streams_max, true)
     }
 
     fn refusal(scopes: &str, method: &str, now: u64) -> Option<(Code, String)> {
@@ -171,14 +202,24 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_stream_ends_with_its_token() {
-        let callers = callers(1);
-        let admitted = callers.admit(&peer("read"), "AllocationService/Logs", true, Timestamp(9_980)).unwrap();
+    /// How a stream ends that begins at this time and has nothing to send.
+    async fn end_of_stream(callers: &NetworkCallers, peer: &NetworkPeer, now: u64) -> String {
+        let admitted = callers.admit(peer, "AllocationService/Logs", true, Timestamp(now)).unwrap();
         let mut body = Box::pin(Expiring::new(Body::new(Silent), admitted));
         let frame = poll_fn(|cx| body.as_mut().poll_frame(cx)).await.unwrap().unwrap();
-        let status = Status::from_header_map(frame.trailers_ref().unwrap()).unwrap();
-        assert_eq!((status.code(), status.message().lines().next()), (Code::Unauthenticated, Some("the token has expired")));
         assert!(poll_fn(|cx| body.as_mut().poll_frame(cx)).await.is_none() && body.is_end_stream());
+        let status = Status::from_header_map(frame.trailers_ref().unwrap()).unwrap();
+        assert_eq!(status.code(), Code::Unauthenticated);
+        status.message().lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_when_its_token_expires_or_is_revoked() {
+        assert_eq!(end_of_stream(&callers(1), &peer("read"), 9_980).await, "the token has expired");
+        assert_eq!(end_of_stream(&callers_with(1, false), &peer("read"), 0).await, "the token was revoked");
+        // Nobody can revoke a token of a provider here.
+        let authentication = Authentication::Oidc { issuer: "https://idp".to_owned(), subject: "s-1".to_owned() };
+        let person = NetworkPeer { authentication, ..peer("read") };
+        assert_eq!(end_of_stream(&callers_with(1, false), &person, 9_980).await, "the token has expired");
     }
 }

@@ -11,6 +11,7 @@ use lattice_telemetry::histogram::Histogram;
 use lattice_telemetry::holding::Holding;
 use lattice_telemetry::sample::{Collect, Samples, Whose};
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -148,11 +149,20 @@ impl Edge {
         peer.map(|peer| self.network.admit(peer, method, is_stream, clock::now())).transpose()
     }
 
-    /// Notes a denial that is in the headers of an answer. `account`: the caller's uid and gid.
-    fn denied(&self, account: Option<(u32, u32)>, method: &str, headers: &http::HeaderMap) {
-        let (Some(denials), Some(account)) = (&self.denials, account) else { return };
+    /// Notes a denial that is in the headers of an answer.
+    fn denied(&self, peer: Option<&Peer>, method: &str, headers: &http::HeaderMap) {
+        let (Some(denials), Some(peer)) = (&self.denials, peer) else { return };
         let refusal = Status::from_header_map(headers);
-        denials.note(account, method, refusal.as_ref().map_or("", Status::message), Instant::now());
+        let refusal = refusal.as_ref().map_or("", Status::message);
+        denials.note(peer.account(), method, &recorded(peer.network(), refusal), Instant::now());
+    }
+}
+
+/// The text of a denial's record. Of a caller on the network, it has the token. `network`: that caller.
+fn recorded<'a>(network: Option<&NetworkPeer>, refusal: &'a str) -> Cow<'a, str> {
+    match network {
+        Some(peer) => format!("by {}: {refusal}", peer.authentication).into(),
+        None => refusal.into(),
     }
 }
 
@@ -183,10 +193,9 @@ where
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         let method = request.uri().path().trim_start_matches("/lattice.v1.").to_owned();
         request.extensions_mut().insert(Method(method.clone()));
-        let peer = request.extensions().get::<Peer>();
-        let account = peer.map(Peer::account);
+        let peer = request.extensions().get::<Peer>().cloned();
         let (began, edge, kind) = (Instant::now(), self.edge.clone(), kind_of(&method));
-        let admitted = edge.admit(peer.and_then(Peer::network), &method, kind.is_some());
+        let admitted = edge.admit(peer.as_ref().and_then(Peer::network), &method, kind.is_some());
         let called = admitted.map(|admitted| (self.service.call(request), admitted));
         Box::pin(async move {
             let (answer, admitted) = match called {
@@ -197,7 +206,7 @@ where
             // success.
             let status = answer.headers().get("grpc-status").map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
             if status == Code::PermissionDenied {
-                edge.denied(account, &method, answer.headers());
+                edge.denied(peer.as_ref(), &method, answer.headers());
             }
             edge.requests.answered(&method, status, kind.is_none().then(|| began.elapsed()));
             Ok(match kind.filter(|_| status == Code::Ok) {
@@ -239,7 +248,11 @@ fn name(code: Code) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::connections::Authentication;
     use super::*;
+    use lattice_model::access::Scopes;
+    use lattice_model::access_token::TokenId;
+    use lattice_model::{Principal, Timestamp};
     use lattice_telemetry::sample::Value;
 
     #[test]
@@ -263,6 +276,19 @@ mod tests {
         }
         let unknown: Vec<_> = streams.iter().filter(|method| kind_of(method).is_none()).collect();
         assert!(unknown.is_empty() && streams.len() == STREAMS.len() + OF_WORK.len(), "{unknown:?} of {streams:?}");
+    }
+
+    #[test]
+    fn a_denial_on_the_network_names_the_token_or_the_login() {
+        let by = |authentication: Authentication| {
+            let principal = Principal { name: "alice".to_owned(), uid: 7, gid: 7, groups: vec![7] };
+            let peer = NetworkPeer { principal, scopes: Scopes::all(), authentication, expires_at: Timestamp(5) };
+            recorded(Some(&peer), "no").into_owned()
+        };
+        assert_eq!(by(Authentication::Token { id: TokenId(0xab), name: "ci".to_owned() }), "by token 00000000000000ab: no");
+        let login = Authentication::Oidc { issuer: "https://idp".to_owned(), subject: "s-1".to_owned() };
+        assert_eq!(by(login), "by login s-1 of https://idp: no");
+        assert_eq!(recorded(None, "no"), "no");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The API on the network: TLS, who may call, limits, access log.
 
-use crate::harness::{Group, JOB, Need, World, configure};
+use crate::harness::{DAEMON, Group, JOB, Need, World, configure};
 use crate::telemetry::get;
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::io::Read;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// With an access log of all requests.
@@ -44,6 +44,7 @@ pub fn trials() -> Vec<Trial> {
         SERVED.test("what_no_request_needs_is_refused_before_it_is_read", &[Need::Curl], shapes),
         SERVED.test("pages_of_other_origins_may_not_call", &[Need::Curl], origins),
         SERVED.test("a_token_of_few_scopes_is_refused_and_the_denial_is_on_record", &[Need::Curl], scopes),
+        SERVED.test("streams_end_when_their_token_is_revoked", &[Need::Curl], revoked),
         SERVED.test("without_the_quorum_it_is_not_healthy_and_no_token_is_refused_for_good", &[Need::Curl], quorum_away),
         SERVED.test("a_connection_that_says_nothing_is_closed_and_one_address_gets_so_many", &[], connections),
         SERVED.test("the_access_log_and_the_metrics_show_who_called_and_no_token", &[Need::Curl], watched),
@@ -181,16 +182,53 @@ fn origins(w: &World) {
 fn scopes(w: &World) {
     let authorization = bearer(&token(w, "daemon", "read"));
     let call = ["--http2", "-H", authorization.as_str(), "-H", "Content-Type: application/grpc", "-d", ""];
+    let id = authorization.split('_').nth(1).unwrap();
     let refused = curl(w, "/lattice.v1.AllocationService/Submit", &call);
     assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("7")), "{}", refused.head);
     assert!(refused.header("grpc-message").is_some_and(|text| text.contains("needs%20the%20scope%20work")), "{}", refused.head);
     w.wait("the denial in the audit log", || {
         let records = w.lattice.json(&["audit", "query", "--type", "access-denied"]).unwrap_or_else(|e| panic!("{e:#}"));
-        records.as_array().unwrap().iter().any(|record| text(record, "actor").starts_with("daemon"))
+        let by_token = format!("by token {id}: ");
+        let is_ours = |record: &Value| text(record, "actor").starts_with("daemon") && text(record, "detail").contains(&by_token);
+        records.as_array().unwrap().iter().any(is_ours)
     });
     // Without an account on this machine, or as root, nobody comes in.
     let root = w.run(&["admin", "token", "issue", "x", "--account", "root", "--scopes", "read", "--days", "1"]);
     assert_ne!(root.code(), 0, "{}", root.out());
+}
+
+/// By gRPC and by REST.
+fn revoked(w: &World) {
+    let token = token(w, "daemon", "read");
+    let done = w.run_as(DAEMON, &["submit", "-o", "name", "--", "/bin/sleep", "600"]);
+    assert_eq!(done.code(), 0, "{}", done.err());
+    let work = done.out().trim().to_owned();
+    w.running(&work);
+    let mut logs = Command::new(w.dir.join("bin/lattice"));
+    logs.args(["logs", "-f", &work]).env("LATTICE_ENDPOINT", w.api_url("n1")).env("LATTICE_CA", w.ca());
+    logs.env("LATTICE_TOKEN", &token).env_remove("LATTICE_OPERATOR");
+    let mut watch = Command::new("curl");
+    watch.args(["-sS", "-N", "-m", "100", "-H", &bearer(&token), "--cacert"]).arg(w.ca());
+    watch.arg(w.api_url("n1") + &format!("/api/v1/allocations/{work}/watch"));
+    let mut followers: Vec<Child> = [&mut logs, &mut watch]
+        .map(|command| command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        .into();
+    let metrics = w.cluster().node("n1").unwrap().metrics.clone();
+    w.wait("both streams", || {
+        let (_, page) = get(&metrics, "/metrics", "");
+        let open: Vec<&str> = page.lines().filter(|line| line.starts_with("lattice_api_active_streams{") && !line.ends_with(" 0")).collect();
+        ["\"logs\"", "\"watch\""].iter().all(|kind| open.iter().any(|line| line.contains(kind)))
+    });
+    w.ok(&["admin", "token", "revoke", token.split('_').nth(1).unwrap()]);
+    let since = Instant::now();
+    w.wait("both streams to end", || followers.iter_mut().all(|child| child.try_wait().unwrap().is_some()));
+    assert!(since.elapsed() < Duration::from_secs(10 + 5), "after {:?}", since.elapsed());
+    for child in followers {
+        let done = child.wait_with_output().unwrap();
+        let shown = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert!(shown.contains("revoked") && !shown.contains(&token), "{shown}");
+    }
+    w.ok(&["cancel", &work]);
 }
 
 fn quorum_away(w: &World) {
@@ -330,8 +368,13 @@ fn rates(w: &World) {
     assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [400, 400, 429], "{}", answers[2].body);
     assert!(answers[2].body.contains("daemon submits too often"), "{}", answers[2].body);
 
-    // An address that tries tokens out waits, also with a good one.
+    // An address that tries tokens out waits, but not those who came from there with a right one.
     let wrong = bearer(&format!("lattice_0000000000000000_{}", "0".repeat(64)));
-    w.wait("a limit of wrong tokens", || whoami(&wrong).status == 429);
-    w.wait("the limit to end", || whoami(&others).status == 200);
+    let is_limited = || {
+        let answer = whoami(&wrong);
+        answer.status == 429 && answer.body.contains("too many wrong tokens")
+    };
+    w.wait("a limit of wrong tokens", is_limited);
+    assert_eq!(whoami(&others).status, 200, "others at this address");
+    w.wait("the limit to end", || whoami(&wrong).status == 401);
 }

@@ -34,7 +34,8 @@ pub struct ApiSettings {
     /// Size in bytes at which the access log is renamed and a new one begun; four older ones stay.
     /// 64 KiB to 1 TiB.
     pub access_log_bytes_max: u64,
-    /// Share of requests that change nothing that are in the access log; 0 to 1. All others are.
+    /// Share of requests that is in the access log; 0 to 1. Requests that may change something are all in it, if they are
+    /// of an account or have a wrong token.
     pub access_log_read_sample: f64,
 }
 
