@@ -67,6 +67,10 @@ fn cluster(path: &str, message: &[u8]) -> Result<Vec<u8>, Status> {
             assert_eq!((request.name.as_deref(), request.tags["old"].as_str()), (Some("run"), ""));
             Ok(v1::UpdateAllocationResponse { id: request.key, ..Default::default() }.encode_to_vec())
         }
+        "SessionService/Create" => {
+            let v1::CreateSessionRequest { id, allocation } = v1::CreateSessionRequest::decode(message).unwrap();
+            Ok(v1::InteractiveSession { id, allocation, ..Default::default() }.encode_to_vec())
+        }
         "AllocationService/Cancel" => Err(Status::permission_denied("it is ada's\nhint: ask ada")),
         "AdminService/WhoAmI" => Ok(v1::WhoAmIResponse { account: "ada".into(), ..Default::default() }.encode_to_vec()),
         other => Err(Status::unimplemented(other)),
@@ -110,6 +114,18 @@ async fn a_submission_has_the_id_of_its_key_and_reaches_the_services_as_its_call
     let nobody: Request<Body> = post().body(body.into()).unwrap();
     let refused = router(services(cluster)).oneshot(nobody).await.unwrap();
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn a_key_is_of_one_request_for_one_allocation() {
+    let open = async |allocation: &str, key: &str| {
+        let body = json!({ "allocation": allocation }).to_string();
+        let (status, _, session) = answer(with_json("POST", "/api/v1/sessions").header("Idempotency-Key", key), body).await;
+        assert_eq!(status, StatusCode::CREATED, "{session}");
+        session["id"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(open("1f0c", "desk").await, open("1f0c", "desk").await);
+    assert_ne!(open("1f0c", "desk").await, open("2f0c", "desk").await, "each allocation has its own session");
 }
 
 #[tokio::test]
