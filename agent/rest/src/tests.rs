@@ -2,7 +2,7 @@
 
 use super::*;
 use axum::body::{Body, to_bytes};
-use axum::http::header::{ALLOW, ETAG, IF_MATCH, LINK, LOCATION};
+use axum::http::header::{ALLOW, ETAG, IF_MATCH, IF_NONE_MATCH, LINK, LOCATION};
 use axum::http::{HeaderMap, Request};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -146,6 +146,9 @@ async fn a_change_is_made_to_what_was_read_or_not_at_all() {
     assert_eq!(answer(patch(), change.clone()).await.0, StatusCode::OK, "without a tag, too");
     let (status, _, problem) = answer(patch().header(IF_MATCH, "\"other\""), change).await;
     assert_eq!((status, &problem["code"]), (StatusCode::PRECONDITION_FAILED, &"failed_precondition".into()));
+    let exists = answer(patch().header(IF_NONE_MATCH, "*"), "{}").await;
+    assert_eq!((exists.0, &exists.2["hint"]), (StatusCode::PRECONDITION_FAILED, &"send If-Match to change it".into()));
+    assert_eq!(answer(patch().header(IF_NONE_MATCH, "\"other\""), "{}").await.0, StatusCode::BAD_REQUEST);
     let both = json!({ "walltime_seconds": 1, "walltime_more_seconds": 1 }).to_string();
     assert_eq!(answer(patch(), both).await.0, StatusCode::BAD_REQUEST);
 }
@@ -176,6 +179,8 @@ async fn what_is_not_known_is_refused() {
         (post(), "[]", 400, "map"),
         (post(), "{\"nodse\": 2, \"entrypoint\": \"x\"}", 400, "--nodse: there is no such option"),
         (request("POST", "/api/v1/allocations"), "{}", 415, "Content-Type"),
+        (request("POST", "/api/v1/allocations/1f0c/requeue"), "{}", 415, "Content-Type"),
+        (with_json("POST", "/api/v1/allocations/1f0c/requeue"), "{\"why\": \"x\"}", 400, "unknown field `why`"),
         (with_json("PATCH", "/api/v1/allocations/1f0c"), "{\"nam\": \"x\"}", 400, "unknown field `nam`"),
     ] {
         let (status, headers, problem) = answer(request, body).await;
