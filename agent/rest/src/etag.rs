@@ -77,9 +77,8 @@ impl IfMatch {
 
     /// Refuses the change if what there is now has another tag; `None`: there is nothing.
     pub(crate) fn check(&self, now: Option<&Tag>) -> Result<(), Problem> {
-        let refused = |text: &str, hint: &str| {
-            Err(Problem::new(StatusCode::PRECONDITION_FAILED, "failed_precondition", text).with_hint(hint))
-        };
+        let refused =
+            |text: &str, hint: &str| Err(Problem::new(StatusCode::PRECONDITION_FAILED, "failed_precondition", text).with_hint(hint));
         if self.must_be_new && now.is_some() {
             return refused("it exists already, and If-None-Match: * changes nothing that exists", "send If-Match to change it");
         }
@@ -99,8 +98,7 @@ mod tests {
     fn a_change_needs_the_tag_of_what_there_is() {
         let (tag, other) = (Tag::of(&("sim", 5)).unwrap(), Tag::of(&("sim", 6)).unwrap());
         assert_eq!((tag.0.len(), tag == other), (2 + 2 * TAG_BYTES, false));
-        let with =
-            |tags: &[&str]| IfMatch { tags: Some(tags.iter().map(|tag| (*tag).to_owned()).collect()), must_be_new: false };
+        let with = |tags: &[&str]| IfMatch { tags: Some(tags.iter().map(|tag| (*tag).to_owned()).collect()), must_be_new: false };
         assert_eq!(with(&["\"x\"", &tag.0]).check(Some(&tag)), Ok(()));
         assert_eq!(with(&["*"]).check(Some(&tag)), Ok(()));
         assert_eq!(IfMatch::default().check(None), Ok(()));
