@@ -18,6 +18,7 @@ mod dry_run;
 mod ended;
 mod explanation;
 mod history;
+mod lease;
 mod node;
 mod quorum;
 #[cfg(test)]
@@ -44,7 +45,8 @@ pub use dry_run::{DryRunDependencyJson, DryRunJson};
 pub use ended::EndedWorkJson;
 pub use explanation::{ClaimConflictJson, ExplanationJson, JudgementJson, NodeReasonJson, RefusedClaimJson, ScoreJson};
 pub use history::{AccountingStatusJson, HistoryJson, HistoryRecordJson, UseSumJson};
-pub use node::{ConformanceJson, LocalDomainJson, NodeJson};
+pub use lease::{LeaseJson, ListedLeaseJson};
+pub use node::{ConformanceJson, LocalDomainJson, NodeJson, WatchedNodeJson};
 pub use quorum::{MemberJson, NotifiedJson, QuorumStatusJson};
 pub use scaling::{PolicyJson, ReadingJson, ScaleChangeJson, ScalingJson, ScalingStateJson};
 pub use service::{EndpointJson, ServiceJson};

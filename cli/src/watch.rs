@@ -13,10 +13,11 @@ use crate::node_list;
 use crate::output::{Format, print, print_names};
 use crate::retries::Retries;
 use crate::session::Session;
-use crate::shown::{ALLOCATION_HEADING, AllocationJson, NODE_HEADING, NodeJson, allocation_row, filled, lease_token, node_row, queue};
+use crate::shown::{ALLOCATION_HEADING, AllocationJson, NODE_HEADING, allocation_row, lease_token, node_row, queue};
 use crate::table::Rows;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
+use lattice_api::json::{LeaseJson, WatchedNodeJson};
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_cli_syntax::args::allocations::StatusFilter;
@@ -258,9 +259,8 @@ fn lines(event: &v1::WatchEvent, watched: &Watched) -> Vec<Line> {
     let leases = event.leases.iter().map(|l| {
         let ttl = clock_text(Duration::from_millis(l.ttl_ms));
         let cells = vec![l.name.clone(), lease_token(l), l.holder.clone(), l.user.clone(), ttl, "held".to_owned()];
-        let json = json!({
-            "name": l.name, "token": l.token, "holder": l.holder, "user": filled(&l.user), "ttl_ms": l.ttl_ms, "ended": false,
-        });
+        let mut json = json!(LeaseJson::from(l));
+        json["ended"] = false.into();
         Line { name: l.name.clone(), cells, json, ended: false, is_wanted: true }
     });
     let ended = event.leases_ended.iter().cloned().map(ended_lease);
@@ -268,12 +268,7 @@ fn lines(event: &v1::WatchEvent, watched: &Watched) -> Vec<Line> {
 }
 
 fn node_line(n: &v1::Node, ended: bool) -> Line {
-    let mut json = json!(NodeJson::from(n));
-    if let Some(fields) = json.as_object_mut() {
-        // The work on a node changes without the node, and is not watched.
-        fields.retain(|key, _| !["allocations", "committed", "gossip"].contains(&key.as_str()));
-    }
-    Line { name: n.id.clone(), cells: node_row(n), json, ended, is_wanted: true }
+    Line { name: n.id.clone(), cells: node_row(n), json: json!(WatchedNodeJson::from(n)), ended, is_wanted: true }
 }
 
 fn removed_node(id: String) -> Line {

@@ -1,4 +1,5 @@
-//! Entity tags of what PATCH and PUT change. `If-Match` refuses a change of something else than the client has read.
+//! Entity tags of what PATCH and PUT change. `If-Match` refuses a change of something else than the client has read;
+//! `If-None-Match: *` refuses a change of what exists.
 //!
 //! A tag is of the settings alone: it does not change while an allocation makes progress. It is compared before the
 //! change, and not with it: of two changes at the same moment, both may be made.
@@ -7,7 +8,7 @@ use super::calls::Grpc;
 use super::problem::Problem;
 use axum::Json;
 use axum::extract::FromRequestParts;
-use axum::http::header::{ETAG, IF_MATCH};
+use axum::http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -40,8 +41,14 @@ impl Tag {
     }
 }
 
-/// The tags of `If-Match`; `None`: there is no such header.
-pub(crate) struct IfMatch(Option<Vec<String>>);
+/// What must be there before a change.
+#[derive(Default)]
+pub(crate) struct IfMatch {
+    /// One of these tags, of `If-Match`; `None`: there is no such header.
+    tags: Option<Vec<String>>,
+    /// Nothing: `If-None-Match: *`.
+    must_be_new: bool,
+}
 
 impl FromRequestParts<Grpc> for IfMatch {
     type Rejection = Problem;
@@ -52,24 +59,34 @@ impl FromRequestParts<Grpc> for IfMatch {
             let text = value.to_str().map_err(|_| Problem::invalid("If-Match is not text"))?;
             tags.extend(text.split(',').map(|tag| tag.trim().to_owned()));
         }
-        Ok(Self(parts.headers.contains_key(IF_MATCH).then_some(tags)))
+        let none_match = parts.headers.get_all(IF_NONE_MATCH);
+        if none_match.iter().any(|value| value.as_bytes() != b"*") {
+            return Err(Problem::invalid("If-None-Match: a change has only * there: nothing that exists is changed")
+                .with_hint("send If-Match with the ETag that was read, to change what exists"));
+        }
+        let must_be_new = none_match.iter().next().is_some();
+        Ok(Self { tags: parts.headers.contains_key(IF_MATCH).then_some(tags), must_be_new })
     }
 }
 
 impl IfMatch {
     /// Whether the present tag is needed.
     pub(crate) fn is_given(&self) -> bool {
-        self.0.is_some()
+        self.tags.is_some() || self.must_be_new
     }
 
     /// Refuses the change if what there is now has another tag; `None`: there is nothing.
     pub(crate) fn check(&self, now: Option<&Tag>) -> Result<(), Problem> {
-        let Some(tags) = &self.0 else { return Ok(()) };
+        let refused =
+            |text: &str, hint: &str| Err(Problem::new(StatusCode::PRECONDITION_FAILED, "failed_precondition", text).with_hint(hint));
+        if self.must_be_new && now.is_some() {
+            return refused("it exists already, and If-None-Match: * changes nothing that exists", "send If-Match to change it");
+        }
+        let Some(tags) = &self.tags else { return Ok(()) };
         if now.is_some_and(|now| tags.iter().any(|tag| tag == "*" || *tag == now.0)) {
             return Ok(());
         }
-        let text = "it has changed since it was read: none of the tags in If-Match is its tag now";
-        Err(Problem::new(StatusCode::PRECONDITION_FAILED, "failed_precondition", text).with_hint("read it again and repeat the change"))
+        refused("it has changed since it was read: none of the tags in If-Match is its tag now", "read it again and repeat the change")
     }
 }
 
@@ -81,11 +98,14 @@ mod tests {
     fn a_change_needs_the_tag_of_what_there_is() {
         let (tag, other) = (Tag::of(&("sim", 5)).unwrap(), Tag::of(&("sim", 6)).unwrap());
         assert_eq!((tag.0.len(), tag == other), (2 + 2 * TAG_BYTES, false));
-        let with = |tags: &[&str]| IfMatch(Some(tags.iter().map(|tag| (*tag).to_owned()).collect()));
+        let with = |tags: &[&str]| IfMatch { tags: Some(tags.iter().map(|tag| (*tag).to_owned()).collect()), must_be_new: false };
         assert_eq!(with(&["\"x\"", &tag.0]).check(Some(&tag)), Ok(()));
         assert_eq!(with(&["*"]).check(Some(&tag)), Ok(()));
-        assert_eq!(IfMatch(None).check(None), Ok(()));
-        for refused in [with(&[&other.0]).check(Some(&tag)), with(&["*"]).check(None), with(&[&format!("W/{}", tag.0)]).check(Some(&tag))] {
+        assert_eq!(IfMatch::default().check(None), Ok(()));
+        let new = IfMatch { must_be_new: true, ..IfMatch::default() };
+        assert_eq!((new.is_given(), new.check(None)), (true, Ok(())));
+        let weak = with(&[&format!("W/{}", tag.0)]);
+        for refused in [with(&[&other.0]).check(Some(&tag)), with(&["*"]).check(None), weak.check(Some(&tag)), new.check(Some(&tag))] {
             assert_eq!(refused.unwrap_err().into_response().status(), StatusCode::PRECONDITION_FAILED);
         }
         assert_eq!(tag.clone().on(&()).headers()[ETAG], tag.0);

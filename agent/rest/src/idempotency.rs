@@ -1,8 +1,8 @@
 //! `Idempotency-Key`: a request that is repeated with the same key is made once.
 //!
 //! The quorum makes each request with an id once. The key is that id, if it is a UUID. Any other text becomes one: the
-//! first 16 bytes of the SHA-256 of the account, of what is requested, and of the text, as a UUID of version 4. So the
-//! same text of two accounts, or for two kinds of requests, are two ids.
+//! first 16 bytes of the SHA-256 of the account, of what is requested and for what, and of the text, as a UUID of version
+//! 4. So the same text of two accounts, for two kinds of requests, or for two allocations, are two ids.
 
 use super::calls::{Calls, Grpc};
 use super::problem::Problem;
@@ -38,14 +38,16 @@ impl FromRequestParts<Grpc> for IdempotencyKey {
 }
 
 impl IdempotencyKey {
-    /// The id of this request. `what` is requested; a text that is no UUID needs the account, which the agent is asked for.
-    pub(crate) async fn id(&self, what: &str, calls: &Calls) -> Result<Uuid, Problem> {
+    /// The id of this request. `what`: what is requested, and of what. A text that is no UUID needs the account, which the
+    /// agent is asked for.
+    pub(crate) async fn id(&self, what: &[&str], calls: &Calls) -> Result<Uuid, Problem> {
         let Some(key) = &self.0 else { return Ok(Uuid::new_v4()) };
         if let Ok(id) = Uuid::try_parse(key) {
             return Ok(id);
         }
         let me = calls.admin().who_am_i(v1::WhoAmIRequest {}).await?.into_inner();
-        Ok(hashed(&[&me.account, what, key]))
+        let texts: Vec<&str> = std::iter::once(me.account.as_str()).chain(what.iter().copied()).chain([key.as_str()]).collect();
+        Ok(hashed(&texts))
     }
 }
 

@@ -76,11 +76,13 @@ impl<T: DeserializeOwned + Default> FromRequest<Grpc> for OptionalBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &Grpc) -> Result<Self, Problem> {
-        let bytes = Bytes::from_request(request, state).await?;
+        let (parts, body) = request.into_parts();
+        let bytes = Bytes::from_request(Request::from_parts(parts.clone(), body), state).await?;
         if bytes.is_empty() {
             return Ok(Self(T::default()));
         }
-        let Json(body) = Json::<T>::from_bytes(&bytes)?;
+        // As any other body: it needs its type.
+        let Json(body) = Json::<T>::from_request(Request::from_parts(parts, bytes.into()), state).await?;
         Ok(Self(body))
     }
 }

@@ -66,6 +66,57 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
+    const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
+
+    /// The arguments of a call, of the text behind its opening bracket.
+    fn arguments(text: &str) -> &str {
+        let mut depth = 1;
+        let end = text.find(|c: char| {
+            depth += match c {
+                '(' => 1,
+                ')' => -1,
+                _ => 0,
+            };
+            depth == 0
+        });
+        &text[..end.unwrap()]
+    }
+
+    /// Adds `get /api/v1/…` for each route in the sources in this folder.
+    fn add_routes(folder: &Path, routes: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                add_routes(&path, routes);
+                continue;
+            }
+            let source = std::fs::read_to_string(&path).unwrap();
+            for route in source.split(".route(").skip(1).map(arguments) {
+                // The path of the description is a constant: it is not in the description.
+                let Some((path, handlers)) = route.strip_prefix('"').and_then(|route| route.split_once("\", ")) else { continue };
+                let words: BTreeSet<&str> = handlers.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+                routes.extend(METHODS.into_iter().filter(|method| words.contains(method)).map(|method| format!("{method} {path}")));
+            }
+        }
+    }
+
+    #[test]
+    fn the_routes_are_those_of_the_description() {
+        let mut routes = BTreeSet::new();
+        add_routes(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut routes);
+        let described: BTreeSet<String> = description()
+            .paths
+            .paths
+            .iter()
+            .flat_map(|(path, item)| {
+                let operations = [&item.get, &item.put, &item.post, &item.delete, &item.patch];
+                let there = METHODS.into_iter().zip(operations).filter(|(_, operation)| operation.is_some());
+                there.map(|(method, _)| format!("{method} {path}")).collect::<Vec<_>>()
+            })
+            .collect();
+        assert_eq!(routes, described);
+    }
+
     #[test]
     fn the_committed_description_is_that_of_the_handlers() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/openapi.json");

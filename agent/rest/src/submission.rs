@@ -11,7 +11,7 @@ use super::problem::Problem;
 use lattice_api::v1;
 use lattice_cli_syntax::UsageError;
 use lattice_cli_syntax::directives::{self, Directives};
-use lattice_cli_syntax::flags::SubmitFlags;
+use lattice_cli_syntax::flags::{Export, SubmitFlags};
 use lattice_cli_syntax::layout;
 use lattice_cli_syntax::specification::{self, Context, Program};
 use lattice_cli_syntax::workflow::{self, StepProgram, WorkflowStep};
@@ -74,8 +74,16 @@ pub(crate) fn allocation(mut body: Map<String, Value>) -> Result<Submission, Pro
     if is_session && step.flags.walltime.is_none() {
         return Err(Problem::invalid("a session needs a walltime: after that time its nodes are given back in any case"));
     }
+    if is_named && step.flags.name.is_some() {
+        return Err(Problem::invalid("name and job-name are the same: give one of them"));
+    }
+    let given_name = step.name.clone();
     let mut submission = of_step(step, is_named)?;
     submission.spec.hold = hold;
+    if is_named {
+        // As on the command line, what the submission says wins over a line of its script.
+        submission.spec.name = given_name;
+    }
     if is_session {
         submission.spec.session = true;
         submission.spec.entrypoint = None;
@@ -105,7 +113,7 @@ pub(crate) fn dag(body: Map<String, Value>, id: Uuid, dry_run: bool) -> Result<(
 /// A step as a specification. `is_named`: its name is that of the allocation, unless an option gives another.
 fn of_step(step: WorkflowStep, is_named: bool) -> Result<Submission, Problem> {
     let WorkflowStep { place: _, name, flags, tasks, scaling, program } = step;
-    let (flags, tasks, scaling, program, warnings) = match program {
+    let (flags, tasks, scaling, program, mut warnings) = match program {
         StepProgram::Command(argv) => (flags, tasks, scaling, Program::Command(argv), Vec::new()),
         StepProgram::Script { path: text, args } => {
             check_script(&text)?;
@@ -113,6 +121,9 @@ fn of_step(step: WorkflowStep, is_named: bool) -> Result<Submission, Problem> {
             (flags, tasks, scaling, Program::Script { name: SCRIPT.to_owned(), text, args }, warnings)
         }
     };
+    if flags.export == Some(Export::All) {
+        warnings.push("--export=all is ignored: an agent does not have your environment; give variables in env".to_owned());
+    }
     let flags = if is_named { SubmitFlags { name: Some(flags.name.clone().unwrap_or(name)), ..flags } } else { flags };
     if let Some(uenv) = flags.uenv.as_deref().filter(|uenv| !Path::new(uenv).is_absolute()) {
         return Err(Problem::invalid(format!("uenv: {uenv:?} is not an absolute path"))
@@ -223,6 +234,19 @@ mod tests {
         let Some(v1::entrypoint::What::Script(script)) = spec.entrypoint.and_then(|entry| entry.what) else { panic!("a script") };
         assert_eq!((script.text.as_str(), script.args), (text, vec!["-v".to_owned()]));
         assert!(refused(json!({ "script": "/etc/shadow" })).contains("not the name of a file"));
+    }
+
+    #[test]
+    fn what_the_body_says_wins_over_the_script_and_nothing_is_dropped_in_silence() {
+        let text = "#!/bin/sh\n#SBATCH --job-name=of-the-script --export=ALL\n";
+        let named = |value: Value| allocation(body(value)).unwrap();
+        let by_body = named(json!({ "name": "of-the-body", "script": text }));
+        assert_eq!(by_body.spec.name, "of-the-body");
+        assert!(by_body.warnings.iter().any(|warning| warning.starts_with("--export=all is ignored")), "{:?}", by_body.warnings);
+        let by_script = named(json!({ "script": text }));
+        assert_eq!(by_script.spec.name, "of-the-script");
+        assert!(named(json!({ "entrypoint": "true", "export": "none" })).warnings.is_empty());
+        assert!(refused(json!({ "name": "a", "job_name": "b", "entrypoint": "true" })).contains("name and job-name are the same"));
     }
 
     #[test]

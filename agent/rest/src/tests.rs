@@ -2,7 +2,7 @@
 
 use super::*;
 use axum::body::{Body, to_bytes};
-use axum::http::header::{ALLOW, ETAG, IF_MATCH, LINK, LOCATION};
+use axum::http::header::{ALLOW, ETAG, IF_MATCH, IF_NONE_MATCH, LINK, LOCATION};
 use axum::http::{HeaderMap, Request};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -67,6 +67,10 @@ fn cluster(path: &str, message: &[u8]) -> Result<Vec<u8>, Status> {
             assert_eq!((request.name.as_deref(), request.tags["old"].as_str()), (Some("run"), ""));
             Ok(v1::UpdateAllocationResponse { id: request.key, ..Default::default() }.encode_to_vec())
         }
+        "SessionService/Create" => {
+            let v1::CreateSessionRequest { id, allocation } = v1::CreateSessionRequest::decode(message).unwrap();
+            Ok(v1::InteractiveSession { id, allocation, ..Default::default() }.encode_to_vec())
+        }
         "AllocationService/Cancel" => Err(Status::permission_denied("it is ada's\nhint: ask ada")),
         "AdminService/WhoAmI" => Ok(v1::WhoAmIResponse { account: "ada".into(), ..Default::default() }.encode_to_vec()),
         other => Err(Status::unimplemented(other)),
@@ -113,6 +117,18 @@ async fn a_submission_has_the_id_of_its_key_and_reaches_the_services_as_its_call
 }
 
 #[tokio::test]
+async fn a_key_is_of_one_request_for_one_allocation() {
+    let open = async |allocation: &str, key: &str| {
+        let body = json!({ "allocation": allocation }).to_string();
+        let (status, _, session) = answer(with_json("POST", "/api/v1/sessions").header("Idempotency-Key", key), body).await;
+        assert_eq!(status, StatusCode::CREATED, "{session}");
+        session["id"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(open("1f0c", "desk").await, open("1f0c", "desk").await);
+    assert_ne!(open("1f0c", "desk").await, open("2f0c", "desk").await, "each allocation has its own session");
+}
+
+#[tokio::test]
 async fn a_list_has_a_link_to_its_next_page() {
     let (status, headers, page) = answer(request("GET", "/api/v1/allocations?state=Running,Pending&limit=1"), "").await;
     assert_eq!((status, &page["allocations"][0]["name"], &page["next_page_token"]), (StatusCode::OK, &"sim".into(), &"a/b".into()));
@@ -130,6 +146,9 @@ async fn a_change_is_made_to_what_was_read_or_not_at_all() {
     assert_eq!(answer(patch(), change.clone()).await.0, StatusCode::OK, "without a tag, too");
     let (status, _, problem) = answer(patch().header(IF_MATCH, "\"other\""), change).await;
     assert_eq!((status, &problem["code"]), (StatusCode::PRECONDITION_FAILED, &"failed_precondition".into()));
+    let exists = answer(patch().header(IF_NONE_MATCH, "*"), "{}").await;
+    assert_eq!((exists.0, &exists.2["hint"]), (StatusCode::PRECONDITION_FAILED, &"send If-Match to change it".into()));
+    assert_eq!(answer(patch().header(IF_NONE_MATCH, "\"other\""), "{}").await.0, StatusCode::BAD_REQUEST);
     let both = json!({ "walltime_seconds": 1, "walltime_more_seconds": 1 }).to_string();
     assert_eq!(answer(patch(), both).await.0, StatusCode::BAD_REQUEST);
 }
@@ -160,6 +179,8 @@ async fn what_is_not_known_is_refused() {
         (post(), "[]", 400, "map"),
         (post(), "{\"nodse\": 2, \"entrypoint\": \"x\"}", 400, "--nodse: there is no such option"),
         (request("POST", "/api/v1/allocations"), "{}", 415, "Content-Type"),
+        (request("POST", "/api/v1/allocations/1f0c/requeue"), "{}", 415, "Content-Type"),
+        (with_json("POST", "/api/v1/allocations/1f0c/requeue"), "{\"why\": \"x\"}", 400, "unknown field `why`"),
         (with_json("PATCH", "/api/v1/allocations/1f0c"), "{\"nam\": \"x\"}", 400, "unknown field `nam`"),
     ] {
         let (status, headers, problem) = answer(request, body).await;

@@ -10,6 +10,19 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = Node)]
 pub struct NodeJson {
+    #[serde(flatten)]
+    node: WatchedNodeJson,
+    /// Null if the answering agent does not know what runs there.
+    committed: Option<AmountJson>,
+    allocations: Vec<String>,
+    /// Its state in the answering agent's gossip: alive, suspect, down, unknown.
+    gossip: String,
+}
+
+/// A node as a watch has it: what runs there changes without the node, and is not watched.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = WatchedNode)]
+pub struct WatchedNodeJson {
     id: String,
     state: String,
     reason: Option<String>,
@@ -17,8 +30,6 @@ pub struct NodeJson {
     cores: u32,
     memory_bytes: u64,
     gpus: u32,
-    /// Null if the answering agent does not know what runs there.
-    committed: Option<AmountJson>,
     /// What the node cannot limit: cpu, cpuset, memory, pids, io, io-weight, scratch.
     unenforced_limits: Vec<String>,
     features: Vec<String>,
@@ -29,14 +40,11 @@ pub struct NodeJson {
     /// For 2, 3, … GPUs: the slowest link between the best-connected so many, in percent of the node's fastest.
     gpu_links_percent: Vec<u32>,
     vcluster: String,
-    allocations: Vec<String>,
     /// Why an operator keeps new work off it.
     holds: Vec<String>,
     schedulable: bool,
     /// The node that carries its session with the quorum, if it reaches no member itself.
     relay_node: Option<String>,
-    /// Its state in the answering agent's gossip: alive, suspect, down, unknown.
-    gossip: String,
     /// The quorum did not answer: the state comes from gossip.
     from_gossip: bool,
     mesh_address: String,
@@ -89,6 +97,13 @@ impl From<&v1::Conformance> for ConformanceJson {
 
 impl From<&v1::Node> for NodeJson {
     fn from(n: &v1::Node) -> Self {
+        let committed = n.committed.as_ref().map(AmountJson::from);
+        Self { node: WatchedNodeJson::from(n), committed, allocations: n.allocations.clone(), gossip: n.gossip.clone() }
+    }
+}
+
+impl From<&v1::Node> for WatchedNodeJson {
+    fn from(n: &v1::Node) -> Self {
         Self {
             id: n.id.clone(),
             state: n.state.clone(),
@@ -97,7 +112,6 @@ impl From<&v1::Node> for NodeJson {
             cores: n.cores,
             memory_bytes: n.memory_bytes,
             gpus: n.gpus,
-            committed: n.committed.as_ref().map(AmountJson::from),
             unenforced_limits: n.unenforced_limits.clone(),
             features: n.features.clone(),
             topology_group: text(&n.topology_group),
@@ -105,11 +119,9 @@ impl From<&v1::Node> for NodeJson {
             cxl_memory_bytes: n.cxl_memory_bytes,
             gpu_links_percent: n.gpu_links_percent.clone(),
             vcluster: queue(&n.vcluster).to_owned(),
-            allocations: n.allocations.clone(),
             holds: n.holds.clone(),
             schedulable: n.schedulable,
             relay_node: text(&n.relay_node),
-            gossip: n.gossip.clone(),
             from_gossip: n.from_gossip,
             mesh_address: n.mesh_address.clone(),
             incarnation: n.incarnation,
@@ -132,5 +144,9 @@ mod tests {
         assert_eq!(json["domains"], serde_json::json!([domain, domain]));
         assert_eq!((&json["cxl_memory_bytes"], &json["gpu_links_percent"]), (&(2_u64 << 40).into(), &serde_json::json!([100])));
         assert_eq!((&json["vcluster"], &json["conformance"]), (&"default".into(), &serde_json::Value::Null));
+        let watched = serde_json::to_value(WatchedNodeJson::from(&node)).unwrap();
+        let all = json.as_object().unwrap().keys();
+        let not_watched: Vec<&String> = all.filter(|key| watched.get(key.as_str()).is_none()).collect();
+        assert_eq!(not_watched, ["allocations", "committed", "gossip"]);
     }
 }

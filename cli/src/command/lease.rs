@@ -7,6 +7,7 @@ use crate::shown::lease_token;
 use crate::table::Table;
 use crate::watch::{self, Watched};
 use lattice_api::client::Client;
+use lattice_api::json::ListedLeaseJson;
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_cli_syntax::args::lease::{LeaseCommand, LeaseRevoke};
@@ -36,7 +37,7 @@ pub async fn run(session: &Session, command: LeaseCommand) -> Result<(), Failure
             leases.retain(|l| !args.problem || !l.problem.is_empty());
             match session.format() {
                 Format::Table => print(&table(&leases, session.width())),
-                Format::Data(notation) => notation.print(&leases.iter().map(json).collect::<Vec<_>>()),
+                Format::Data(notation) => notation.print(&leases.iter().map(ListedLeaseJson::from).collect::<Vec<_>>()),
                 Format::Name => print_names(leases.iter().map(|l| l.name.as_str())),
             }
         }
@@ -66,7 +67,7 @@ async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result
         Format::Table => {
             wanted.iter().try_for_each(|l| print(&format!("Revoked {} (token {}, {})\n", l.name, lease_token(l), holder_text(l))))
         }
-        Format::Data(notation) => notation.print(&wanted.iter().map(|l| json(l)).collect::<Vec<_>>()),
+        Format::Data(notation) => notation.print(&wanted.iter().copied().map(ListedLeaseJson::from).collect::<Vec<_>>()),
         Format::Name => print_names(wanted.iter().map(|l| l.name.as_str())),
     }
 }
@@ -75,7 +76,7 @@ async fn revoke(session: &Session, client: &Client, args: LeaseRevoke) -> Result
 fn show(session: &Session, lease: &v1::Lease) -> Result<(), Failure> {
     match session.format() {
         Format::Table => print(&format!("Lease {}: token {}, renew it within {}\n", lease.name, lease_token(lease), time(lease.ttl_ms))),
-        Format::Data(notation) => notation.print(&json(lease)),
+        Format::Data(notation) => notation.print(&ListedLeaseJson::from(lease)),
         Format::Name => print_names([lease_token(lease).as_str()]),
     }
 }
@@ -97,14 +98,6 @@ fn holder_text(lease: &v1::Lease) -> String {
 pub fn time(ms: u64) -> String {
     let seconds = Duration::from_millis(ms).as_secs_f64();
     format!("{seconds:.1}s")
-}
-
-fn json(l: &v1::Lease) -> serde_json::Value {
-    let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    serde_json::json!({
-        "name": l.name, "token": l.token, "holder": l.holder, "user": filled(&l.user),
-        "ttl_ms": l.ttl_ms, "left_ms": l.left_ms, "problem": filled(&l.problem),
-    })
 }
 
 #[cfg(test)]

@@ -333,6 +333,13 @@ fn terminals(w: &World) {
     let other = format!("/api/v1/allocations/{id}/attach?command=echo+here;sleep+600&node={}", nodes[1].as_str().unwrap());
     let dropped = client.terminal(&other, &[], &[json!({"wait": "here"}), json!({"drop": true})]);
     assert!(text(dropped.last().unwrap(), "shown").contains("here"), "{dropped:?}");
+    // What is typed behind the end does not cost the client the exit code.
+    let typed_on = std::iter::repeat_n(json!({"type": "x".repeat(1000)}), 50);
+    let steps: Vec<Value> = [json!({"wait": "ready"}), json!({"type": "go\n"})].into_iter().chain(typed_on).collect();
+    let ends = format!("/api/v1/allocations/{id}/attach?command=echo+ready;+read+line;+exit+4");
+    let lines = client.terminal(&ends, &[], &steps);
+    let [.., ended, close] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&ended["text"]["code"], &close["close"]), (&4.into(), &1000.into()), "{lines:?}");
     let wrong = client.terminal(&path, &[], &[json!({"send": {"type": "paste"}})]);
     assert_eq!(wrong.last().unwrap()["close"], 1008, "{wrong:?}");
 

@@ -14,6 +14,9 @@ use lattice_api::v1;
 use serde::Deserialize;
 use utoipa::{IntoParams, OpenApi};
 
+/// How far back it is looked if nothing is said, as by `lattice history`.
+const SINCE: &str = "7d";
+
 #[derive(OpenApi)]
 #[openapi(paths(get_history, get_accounting_status))]
 struct Paths;
@@ -47,7 +50,8 @@ struct HistoryParams {
     state: Option<String>,
     /// Only work with these tags, such as `campaign=42,owner=ada`.
     tag: Option<String>,
-    /// Ended at or after it: RFC 3339, a day, or how long ago, such as `7d`.
+    /// Ended at or after it: RFC 3339, a day, or how long ago, such as `90d`.
+    #[param(default = "7d")]
     since: Option<String>,
     /// Ended before it; left out: now.
     until: Option<String>,
@@ -77,7 +81,7 @@ async fn get_history(calls: Calls, uri: Uri, Params(params): Params<HistoryParam
         name: params.name.unwrap_or_default(),
         states: list(params.state.as_deref()),
         tags: pairs("tag", params.tag.as_deref())?,
-        from_ms: past("since", params.since.as_deref())?.unwrap_or_default(),
+        from_ms: past("since", Some(params.since.as_deref().unwrap_or(SINCE)))?.unwrap_or_default(),
         until_ms: past("until", params.until.as_deref())?.unwrap_or_default(),
         limit: params.limit,
         page_token: params.page_token.unwrap_or_default(),

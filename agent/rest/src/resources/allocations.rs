@@ -67,7 +67,7 @@ async fn submit_allocation(
     Body(SubmittedAllocation(body)): Body<SubmittedAllocation>,
 ) -> Result<Response, Problem> {
     let submission::Submission { spec, wait_for_nodes, warnings } = submission::read(move || submission::allocation(body)).await?;
-    let id = key.id("allocation", &calls).await?.to_string();
+    let id = key.id(&["allocation"], &calls).await?.to_string();
     let request = v1::SubmitRequest { id, spec: Some(spec), wait_for_nodes, dry_run: params.dry_run };
     let done = Box::pin(calls.allocations().submit(request)).await?.into_inner();
     Ok(Submitted::of(done, warnings).respond())

@@ -57,7 +57,7 @@ async fn submit_dag(
     Params(DryRunParams { dry_run }): Params<DryRunParams>,
     Body(SubmittedDag(body)): Body<SubmittedDag>,
 ) -> Result<Response, Problem> {
-    let id = key.id("dag", &calls).await?;
+    let id = key.id(&["dag"], &calls).await?;
     let (request, mut warnings) = submission::read(move || submission::dag(body, id, dry_run)).await?;
     let done = Box::pin(calls.dags().submit(request)).await?.into_inner();
     warnings.extend(done.warnings);

@@ -47,7 +47,7 @@ async fn create_session(
     Params(NoParams {}): Params<NoParams>,
     Body(SessionRequest { allocation }): Body<SessionRequest>,
 ) -> Result<(StatusCode, Json<SessionJson>), Problem> {
-    let id = idempotency.id("session", &calls).await?.to_string();
+    let id = idempotency.id(&["session", &allocation], &calls).await?.to_string();
     let session = calls.sessions().create(v1::CreateSessionRequest { id, allocation }).await?.into_inner();
     Ok((StatusCode::CREATED, Json(SessionJson::from(&session))))
 }

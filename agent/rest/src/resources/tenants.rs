@@ -78,7 +78,8 @@ async fn get_tenant(calls: Calls, Segments(name): Segments<String>, Params(NoPar
 #[utoipa::path(
     put, path = "/api/v1/tenants/{name}", tag = "tenants",
     params(("name" = String, Path, description = "Its name"),
-           ("If-Match" = Option<String>, Header, description = "The ETag of what was read")),
+           ("If-Match" = Option<String>, Header, description = "The ETag of what was read"),
+           ("If-None-Match" = Option<String>, Header, description = "`*`: only create")),
     request_body = TenantQuotas,
     responses((status = 200, description = "It is changed", body = TenantJson),
               (status = 201, description = "It is created", body = TenantJson))

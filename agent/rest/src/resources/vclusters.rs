@@ -126,7 +126,8 @@ struct VClusterSettings {
 #[utoipa::path(
     put, path = "/api/v1/vclusters/{name}", tag = "vclusters",
     params(("name" = String, Path, description = "Its name"),
-           ("If-Match" = Option<String>, Header, description = "The ETag of what was read")),
+           ("If-Match" = Option<String>, Header, description = "The ETag of what was read"),
+           ("If-None-Match" = Option<String>, Header, description = "`*`: only create")),
     request_body = VClusterSettings,
     responses((status = 200, description = "It is changed", body = VClusterJson),
               (status = 201, description = "It is created", body = VClusterJson))

@@ -201,7 +201,7 @@ pub(super) async fn launch(
         Some(id) => Positions::parse(id)?,
         None => Positions::default(),
     };
-    let launch = key.id("launch", &calls).await?.to_string();
+    let launch = key.id(&["launch", &id], &calls).await?.to_string();
     let request = body.request(launch, id, &positions)?;
     let stream = calls.allocations().launch(request).await?.into_inner();
     Ok(events::respond(futures::stream::unfold(Some(Followed { stream, positions }), next)))

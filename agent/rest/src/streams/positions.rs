@@ -7,7 +7,8 @@
 //!
 //! An id has the positions of all outputs, because a client sends back the last one alone. So that ids stay small enough
 //! for a header, an event has none when too many outputs have sent something: after a reconnect, what followed the last id
-//! is then sent again, and a client sees by each event's position what it already has.
+//! is then sent again, and a client sees by each event's position what it already has. Positions that no id can have are
+//! not kept.
 
 use super::events::unknown_id;
 use crate::problem::Problem;
@@ -17,12 +18,16 @@ use std::fmt::Write;
 
 /// The longest id, in bytes: about a hundred outputs.
 const ID_BYTES_MAX: usize = 4096;
+/// More outputs than an id can have: an output needs at least this many bytes.
+const OUTPUTS_MAX: usize = ID_BYTES_MAX / ";0.0.out.0.0".len();
 
 /// The end of what was received of each output of one attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Positions {
     epoch: u64,
     ends: BTreeMap<Output, End>,
+    /// More outputs of this attempt sent something than an id can have: none is recorded any more.
+    is_too_many: bool,
 }
 
 /// One output of one rank.
@@ -49,7 +54,7 @@ impl Positions {
         let mut parts = id.split(';');
         let epoch = parts.next().and_then(|part| part.parse().ok()).ok_or_else(unknown)?;
         let ends = parts.map(parse_end).collect::<Option<BTreeMap<_, _>>>().ok_or_else(unknown)?;
-        Ok(Self { epoch, ends })
+        Ok(Self { epoch, ends, is_too_many: false })
     }
 
     /// Records a received piece. Those of an earlier attempt have no meaning in a later one.
@@ -58,16 +63,21 @@ impl Positions {
             return;
         }
         if chunk.epoch > self.epoch {
-            *self = Self { epoch: chunk.epoch, ends: BTreeMap::new() };
+            *self = Self { epoch: chunk.epoch, ..Self::default() };
+        }
+        if self.is_too_many {
+            return;
         }
         let output = Output { launch: chunk.launch, rank: chunk.rank, stderr: chunk.stderr };
         self.ends.insert(output, End { segment: chunk.segment, bytes: chunk.bytes });
+        if self.ends.len() > OUTPUTS_MAX {
+            (self.ends, self.is_too_many) = (BTreeMap::new(), true);
+        }
     }
 
     /// The id of an event after which a client has all of this; `None`: it would be too long.
     pub(super) fn id(&self) -> Option<String> {
-        // An output needs at least this many bytes.
-        if self.ends.len() > ID_BYTES_MAX / ";0.0.out.0.0".len() {
+        if self.is_too_many {
             return None;
         }
         let mut id = self.epoch.to_string();
@@ -148,8 +158,11 @@ mod tests {
         assert!(id.len() <= ID_BYTES_MAX && Positions::parse(&id).is_ok());
         for rank in 0..100_000 {
             positions.record(&chunk(rank, false, 3, 10));
+            assert!(positions.ends.len() <= OUTPUTS_MAX);
         }
         assert_eq!(positions.id(), None);
+        positions.record(&chunk(7, false, 4, 10));
+        assert_eq!(positions.id().unwrap(), "4;1.7.out.2.10", "the next attempt begins anew");
     }
 
     #[test]
@@ -160,6 +173,6 @@ mod tests {
             let detail = refused["detail"].as_str().unwrap();
             assert!(detail.starts_with("Last-Event-ID: ") && detail.len() < 300, "{detail}");
         }
-        assert_eq!(Positions::parse("3"), Ok(Positions { epoch: 3, ends: BTreeMap::new() }));
+        assert_eq!(Positions::parse("3"), Ok(Positions { epoch: 3, ..Positions::default() }));
     }
 }

@@ -42,6 +42,8 @@ const INPUT_QUEUE_LEN_MAX: usize = 16;
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 /// How long a client may be silent, and how long it may take nothing.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the agent waits for the client's answer to its close.
+const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// The longest reason in a close frame, in bytes (RFC 6455, 5.5: 125 with the code).
 const REASON_BYTES_MAX: usize = 123;
 /// The close code "Unauthorized" of the IANA registry.
@@ -195,13 +197,17 @@ async fn open(calls: &Calls, start: Start, upgrade: WebSocketUpgrade) -> Result<
 
 /// Carries input and output until the program has ended, or one of both sides is gone.
 async fn relay(socket: WebSocket, input: mpsc::Sender<v1::AttachRequest>, events: Streaming<v1::AttachEvent>) {
-    let (mut to_client, from_client) = socket.split();
+    let (mut to_client, mut from_client) = socket.split();
     let close = tokio::select! {
         close = show(&mut to_client, events) => close,
-        close = type_on(from_client, input) => close,
+        close = type_on(&mut from_client, input) => close,
     };
     // The client may be gone already.
-    let _ = timeout(CLIENT_TIMEOUT, to_client.send(Message::Close(close))).await;
+    if let Ok(Ok(())) = timeout(CLIENT_TIMEOUT, to_client.send(Message::Close(close))).await {
+        // What is still typed is read: else the connection is reset, and the client loses the last messages.
+        let rest = async { while let Some(Ok(_)) = from_client.next().await {} };
+        let _ = timeout(CLOSE_WAIT_MAX, rest).await;
+    }
 }
 
 /// Sends output until the program has ended, or the client takes nothing more. Returns why it closes.
@@ -268,7 +274,7 @@ fn text(event: &EventJson) -> Option<Message> {
 
 /// Forwards what is typed until the client closes, is silent for too long, or breaks the protocol. Returns why it closes.
 /// The end of the input's queue hangs the terminal up.
-async fn type_on(mut from_client: SplitStream<WebSocket>, input: mpsc::Sender<v1::AttachRequest>) -> Option<CloseFrame> {
+async fn type_on(from_client: &mut SplitStream<WebSocket>, input: mpsc::Sender<v1::AttachRequest>) -> Option<CloseFrame> {
     loop {
         let message = match timeout(CLIENT_TIMEOUT, from_client.next()).await {
             Ok(Some(Ok(message))) => message,

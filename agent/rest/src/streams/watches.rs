@@ -16,7 +16,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use lattice_api::MESSAGE_BYTES_MAX;
 use lattice_api::allocation::state_from_name;
-use lattice_api::json::{AllocationJson, NodeJson};
+use lattice_api::json::{AllocationJson, LeaseJson, WatchedNodeJson};
 use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_api::v1::watch_service_client::WatchServiceClient;
@@ -27,7 +27,8 @@ use utoipa::{IntoParams, ToSchema};
 
 /// The state of an allocation now, and again at each change, as events.
 ///
-/// An event `allocation` has the allocation as `GET /allocations/{id}`. The last event is `end`, when it has ended, or
+/// An event `allocation` has the allocation as a list of them has it: its program and what it depends on are in
+/// `GET /allocations/{id}` alone. The last event is `end`, when it has ended, or
 /// `error`. A client that connects again gets the present state.
 #[utoipa::path(
     get,
@@ -96,8 +97,8 @@ pub(super) enum Watched {
 pub(super) struct WatchQuery {
     /// What is watched.
     objects: Watched,
-    /// Allocations of all users, not only of the caller.
-    all_users: bool,
+    /// Allocations of all users, not only the caller's own.
+    all: bool,
 }
 
 /// One event of a watch.
@@ -109,7 +110,7 @@ pub(super) struct WatchEventJson {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     allocations: Vec<AllocationJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    nodes: Vec<NodeJson>,
+    nodes: Vec<WatchedNodeJson>,
     /// The ids of nodes that were removed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nodes_removed: Vec<String>,
@@ -123,37 +124,12 @@ pub(super) struct WatchEventJson {
     resync_reason: Option<String>,
 }
 
-/// A lease.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Lease)]
-pub(super) struct LeaseJson {
-    name: String,
-    /// Null: the caller may not see it.
-    token: Option<u64>,
-    holder: String,
-    /// Null: its holder is an agent.
-    user: Option<String>,
-    ttl_ms: u64,
-}
-
-impl From<&v1::Lease> for LeaseJson {
-    fn from(lease: &v1::Lease) -> Self {
-        Self {
-            name: lease.name.clone(),
-            token: lease.token,
-            holder: lease.holder.clone(),
-            user: Some(lease.user.clone()).filter(|user| !user.is_empty()),
-            ttl_ms: lease.ttl_ms,
-        }
-    }
-}
-
 impl From<v1::WatchEvent> for WatchEventJson {
     fn from(event: v1::WatchEvent) -> Self {
         Self {
             more: event.more,
             allocations: event.allocations.iter().map(AllocationJson::from).collect(),
-            nodes: event.nodes.iter().map(NodeJson::from).collect(),
+            nodes: event.nodes.iter().map(WatchedNodeJson::from).collect(),
             nodes_removed: event.nodes_removed,
             leases: event.leases.iter().map(LeaseJson::from).collect(),
             leases_ended: event.leases_ended,
@@ -180,10 +156,10 @@ impl From<v1::WatchEvent> for WatchEventJson {
     )
 )]
 pub(super) async fn watch(calls: Calls, Params(query): Params<WatchQuery>, headers: HeaderMap) -> Result<Response, Problem> {
-    let WatchQuery { objects, all_users } = query;
+    let WatchQuery { objects, all } = query;
     let since = events::last_event_id(&headers)?.map(parse_cursor).transpose()?;
     let what = match objects {
-        Watched::Allocations => What::Allocations(v1::WatchedAllocations { key: String::new(), all_users }),
+        Watched::Allocations => What::Allocations(v1::WatchedAllocations { key: String::new(), all_users: all }),
         Watched::Nodes => What::Nodes(v1::WatchedNodes {}),
         Watched::Leases => What::Leases(v1::WatchedLeases {}),
     };
@@ -229,6 +205,9 @@ mod tests {
         let event = v1::WatchEvent { leases_ended: vec!["build".into()], cursor, ..Default::default() };
         let want = serde_json::json!({"more": false, "leases_ended": ["build"]});
         assert_eq!(message_of(event).parts(), ("change", Some("2.77"), want));
+        let nodes = v1::WatchEvent { nodes: vec![v1::Node { id: "n1".into(), ..Default::default() }], ..Default::default() };
+        let (_, _, data) = message_of(nodes).parts();
+        assert_eq!((&data["nodes"][0]["id"], data["nodes"][0].get("allocations")), (&"n1".into(), None), "what runs there is not known");
         let list = v1::WatchEvent { list: true, more: true, ..Default::default() };
         assert_eq!(message_of(list).parts(), ("list", None, serde_json::json!({"more": true})));
         let resync = v1::WatchEvent { resync_reason: "it was too long ago".into(), ..Default::default() };

@@ -83,13 +83,14 @@ async fn create_checkpoint(
     Params(WaitParams { wait }): Params<WaitParams>,
     OptionalBody(CheckpointBody { deadline_ms }): OptionalBody<CheckpointBody>,
 ) -> Result<Response, Problem> {
-    let id = idempotency.id("checkpoint", &calls).await?.to_string();
+    let id = idempotency.id(&["checkpoint", &allocation], &calls).await?.to_string();
     let mut events = calls.allocations().checkpoint(v1::CheckpointRequest { id, allocation, deadline_ms }).await?.into_inner();
     while let Some(event) = events.message().await? {
         match (event.done, event.complete) {
             (true, false) => {
                 let text = format!("checkpoint {} {}: {}", event.id, event.state, event.detail);
-                return Err(Problem::new(StatusCode::CONFLICT, "aborted", text));
+                let hint = "the allocation continues, and the previous checkpoint stays";
+                return Err(Problem::new(StatusCode::CONFLICT, "aborted", text).with_hint(hint));
             }
             (true, true) => return Ok(Json(CheckpointProgress::from(event)).into_response()),
             // Nobody need follow it: it goes on without this request.

@@ -122,7 +122,7 @@ async fn preempt_allocation(
     OptionalBody(body): OptionalBody<PreemptBody>,
 ) -> Result<Json<AllocationState>, Problem> {
     let PreemptBody { reason, deadline_ms, hold, kill } = body;
-    let id = idempotency.id("preempt", &calls).await?.to_string();
+    let id = idempotency.id(&["preempt", &key], &calls).await?.to_string();
     let request = v1::PreemptRequest { key, id, deadline_ms, reason, hold, kill };
     let v1::PreemptResponse { id, state } = calls.allocations().preempt(request).await?.into_inner();
     Ok(Json(AllocationState { id, state }))

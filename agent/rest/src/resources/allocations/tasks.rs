@@ -138,7 +138,7 @@ async fn retry_tasks(
     OptionalBody(Retry { indices }): OptionalBody<Retry>,
 ) -> Result<Response, Problem> {
     let indices = indices.as_deref().map(runs).transpose()?.unwrap_or_default();
-    let id = idempotency.id("retry", &calls).await?.to_string();
+    let id = idempotency.id(&["retry", &key], &calls).await?.to_string();
     let done = Box::pin(calls.allocations().retry_tasks(v1::RetryTasksRequest { key, indices, id })).await?.into_inner();
     Ok(Submitted::of(done, Vec::new()).respond())
 }
