@@ -50,7 +50,7 @@ enum FetchError {
     Unreached { url: Url, source: reqwest::Error },
     #[error("{url} answers {status}")]
     Status { url: Url, status: StatusCode },
-    #[error("{url} redirects elsewhere, where nobody follows")]
+    #[error("{url} redirects, and redirects are not followed")]
     Redirected { url: Url },
     #[error("the answer of {url} is longer than {ANSWER_BYTES_MAX} bytes")]
     TooLong { url: Url },
