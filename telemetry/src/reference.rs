@@ -33,7 +33,6 @@ const TAIL: &str = "
 |---|---|
 | `lattice_scheduling_cost_function_duration_seconds` | there is no cost function: a queue is served by class and submission |
 | `lattice_scheduling_backfill_jobs_total` | claims are not counted apart by whether they overtook |
-| `lattice_accounting_events_buffered`, `lattice_accounting_events_dropped_total` | no process buffers ends: they wait in the quorum, `lattice_accounting_waiting`. What was dropped there is in `lattice admin accounting status` and, from its beginning, in the audit log (`EndedWorkDropped`) |
 | `lattice_federation_*` | there is no federation |
 | `lattice_raft_sensitive_audit_entries_total` | the audit log counts all records together: `lattice_audit_records_total` |
 | `lattice_sensitive_wipe_failure_total` | `lattice_nodes_wipe_failed` is the number of nodes that are out of service because of a failed wipe; `lattice node status` shows the reason |
