@@ -1,4 +1,4 @@
-//! The body of an answer: it reports to the connection whether its reader takes it, and is in the access log when it has ended.
+//! The body of an answer: it tells the connection whether its reader takes it, and is in the access log when it has ended.
 
 use super::access_log::{AccessLog, Begun, Ended};
 use super::activity::OpenRequest;
