@@ -215,7 +215,7 @@ impl<L: Ledger> Follower<L> {
         };
         let why = format!("ended work is not stored, and waits in the quorum: {text}");
         if self.accounting.problem().as_ref() != Some(&why) {
-            tracing::warn!(%why, "accounting does not go on now");
+            tracing::warn!(%why, "ended work cannot be stored at present");
         }
         self.report(Some(why));
     }

@@ -155,7 +155,7 @@ impl Store {
     /// Adds ended work and moves the position from `from` to `until`, all or nothing.
     ///
     /// # Errors
-    /// [`StoreError`]: nothing is known about it, if no answer came: [`Self::position`] tells.
+    /// [`StoreError`]: if no answer came, only [`Self::position`] shows whether it was written.
     pub async fn append(&self, from: u64, work: &[EndedWork], until: u64) -> Result<(), StoreError> {
         let mut position = Statement::new("UPDATE accounting_store SET stored_until = ");
         position.bind(Value::number(until)).push(" WHERE row_number = 1 AND stored_until = ").bind(Value::number(from));

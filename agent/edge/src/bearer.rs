@@ -18,7 +18,7 @@ pub(super) fn token(headers: &HeaderMap) -> Result<&str, Refusal> {
     let scheme_and_token = first.to_str().ok().and_then(|text| text.split_once(' '));
     let token = scheme_and_token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
     let is_token = |token: &&str| !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
-    token.filter(is_token).ok_or_else(|| Refusal::no_token("the header Authorization has not the form: Bearer TOKEN"))
+    token.filter(is_token).ok_or_else(|| Refusal::no_token("the header Authorization does not have the form Bearer TOKEN"))
 }
 
 /// The kind of a token by its beginning, for counts.

@@ -21,7 +21,7 @@ pub(crate) struct WantedKey {
 /// An answer that is no set of keys.
 #[derive(Debug, Error)]
 pub(crate) enum KeySetError {
-    #[error("its keys (jwks_uri) are no JSON Web Key Set: {0}")]
+    #[error("its keys (jwks_uri) are not a JSON Web Key Set: {0}")]
     Json(serde_json::Error),
     #[error("its keys (jwks_uri) have none that can verify a signature")]
     NoKey,

@@ -35,7 +35,7 @@ const ANSWER_BYTES_MAX: usize = 256 * 1024;
 pub enum IdentityError {
     #[error(transparent)]
     Settings(#[from] OidcSettingsError),
-    #[error("api.oidc.issuer: {0:?} is no URL")]
+    #[error("api.oidc.issuer: {0:?} is not a URL")]
     Url(String),
     #[error("api.oidc.ca {}: {why}", path.display())]
     File { path: PathBuf, why: String },
@@ -50,7 +50,7 @@ enum FetchError {
     Unreached { url: Url, source: reqwest::Error },
     #[error("{url} answers {status}")]
     Status { url: Url, status: StatusCode },
-    #[error("{url} redirects elsewhere, where nobody follows")]
+    #[error("{url} redirects, and redirects are not followed")]
     Redirected { url: Url },
     #[error("the answer of {url} is longer than {ANSWER_BYTES_MAX} bytes")]
     TooLong { url: Url },
@@ -58,7 +58,7 @@ enum FetchError {
     Document(serde_json::Error),
     #[error("its configuration document names the issuer {0:?}; api.oidc.issuer has to be exactly that")]
     Issuer(String),
-    #[error("its configuration document names keys at {0:?}, which is no https:// address")]
+    #[error("its configuration document names keys at {0:?}, which is not an https:// address")]
     Address(String),
     #[error(transparent)]
     Keys(#[from] KeySetError),
@@ -355,7 +355,7 @@ mod tests {
         assert!(other.contains("names the issuer \"https://elsewhere\""), "{other}");
         for keys in ["http://elsewhere/keys", "file:///keys", "keys"] {
             let plain = problem(document, "200 OK", "", &of(&server.issuer, keys)).await;
-            assert!(plain.contains("which is no https:// address"), "{plain}");
+            assert!(plain.contains("which is not an https:// address"), "{plain}");
         }
         let none = problem("/keys", "200 OK", "", r#"{"keys":[{"kty":"oct","k":"AA"}]}"#).await;
         assert!(none.contains("none that can verify a signature"), "{none}");

@@ -100,7 +100,7 @@ pub(crate) fn list(text: Option<&str>) -> Vec<String> {
 
 /// The pairs of a list such as `a=1,b=2`.
 pub(crate) fn pairs<C: FromIterator<(String, String)>>(parameter: &str, text: Option<&str>) -> Result<C, Problem> {
-    let wrong = |part: &str| Problem::invalid(format!("{parameter}: {part:?} is no pair")).with_hint("write NAME=VALUE");
+    let wrong = |part: &str| Problem::invalid(format!("{parameter}: {part:?} is not a pair")).with_hint("write NAME=VALUE");
     let pair = |part: String| match part.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         Some(_) | None => Err(wrong(&part)),

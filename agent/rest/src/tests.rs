@@ -1,4 +1,4 @@
-//! The router over services that answer as told.
+//! The router over services that answer as each test says.
 
 use super::*;
 use axum::body::{Body, to_bytes};

@@ -185,8 +185,8 @@ mod tests {
             (request("a\nb", "alice", "read", 1), "without control characters"),
             (request("ci", "", "read", 1), "account: \"\" is not the name of an account"),
             (request("ci", "group:physics", "read", 1), "account: \"group:physics\" is not"),
-            (request("ci", "alice", "", 1), "scopes: \"\" is no list of scopes"),
-            (request("ci", "alice", "all", 1), "scopes: \"all\" is no list of scopes"),
+            (request("ci", "alice", "", 1), "scopes: \"\" is not a list of scopes"),
+            (request("ci", "alice", "all", 1), "scopes: \"all\" is not a list of scopes"),
             (request("ci", "alice", "read", 0), "days: a token expires after 1 to 366 days, not 0"),
             (request("ci", "alice", "read", 367), "days: a token expires after 1 to 366 days, not 367"),
         ] {

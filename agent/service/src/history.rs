@@ -228,7 +228,7 @@ fn question(asked: v1::HistoryRequest, visible: Visible, kind: HistoryKind) -> R
 fn state(name: &str) -> Result<AllocationState, Status> {
     let states = [AllocationState::Completed, AllocationState::Failed, AllocationState::Cancelled];
     let found = states.into_iter().find(|state| state.to_string().eq_ignore_ascii_case(name));
-    found.ok_or_else(|| Status::invalid_argument(format!("{name:?} is no state of ended work: Completed, Failed or Cancelled")))
+    found.ok_or_else(|| Status::invalid_argument(format!("{name:?} is not a state of ended work: Completed, Failed or Cancelled")))
 }
 
 fn page_to_proto(page: HistoryPage) -> v1::HistoryResponse {

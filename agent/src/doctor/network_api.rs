@@ -18,7 +18,7 @@ pub fn served(config: &AgentConfig) -> Option<Look> {
         Err(error) => return Some((Health::Missing, format!("{}; {remedy}", with_causes(&error)))),
     };
     let Some(left) = certificate.left() else {
-        return Some((Health::Missing, format!("its certificate has ended, and clients refuse it; {remedy}")));
+        return Some((Health::Missing, format!("its certificate has expired, and clients refuse it; {remedy}")));
     };
     let whose = if config.api.tls_cert.as_os_str().is_empty() { "the agent's own" } else { "its own" };
     let at = format!("https://{address}");

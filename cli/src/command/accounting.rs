@@ -3,10 +3,10 @@
 use super::audit::{Out, next_part};
 use super::history::message;
 use crate::failure::Failure;
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, Width, print, print_names};
 use crate::session::{self, Session, answer};
 use crate::shown::time;
-use crate::table::block;
+use crate::table::{block, wrapped};
 use lattice_api::json::{AccountingStatusJson, HistoryJson};
 use lattice_api::v1;
 use lattice_cli_syntax::args::accounting::{AccountingCommand, ExportFormat, ExportHistory};
@@ -15,6 +15,11 @@ use std::io::Write;
 /// The head of a CSV file.
 const CSV_HEAD: &str = "sequence,id,name,user,uid,tenant,project,vcluster,tags,state,reason,exit_code,nodes,node_count,submitted_at,\
 claimed_at,started_at,ended_at,requeue_count,preempted_count,node_seconds,gpu_seconds,core_seconds,part_of";
+
+/// The characters before the values: the longest label, `Ends of this cluster`, with its colon and two spaces.
+const LABEL_COLUMNS: usize = 23;
+/// The least characters of a line of the problem.
+const PROBLEM_COLUMNS_MIN: usize = 24;
 
 pub async fn run(session: &Session, command: AccountingCommand) -> Result<(), Failure> {
     match command {
@@ -35,19 +40,24 @@ pub async fn run(session: &Session, command: AccountingCommand) -> Result<(), Fa
 
 fn show(session: &Session, status: &v1::AccountingStatusResponse) -> Result<(), Failure> {
     match session.format() {
-        Format::Table => print(&text(status)),
+        Format::Table => print(&text(status, session.table_size())),
         Format::Data(notation) => notation.print(&AccountingStatusJson::from(status)),
         Format::Name => print_names([status.store.as_str()]),
     }
 }
 
-fn text(status: &v1::AccountingStatusResponse) -> String {
+fn text(status: &v1::AccountingStatusResponse, size: TableSize) -> String {
     if !status.is_on {
         let why = if status.ended == 0 { String::new() } else { format!("{} ends so far are not kept for it", status.ended) };
         return block(&[("Accounting", "no store has been seen, or accounting was moved away from it".to_owned()), ("Note", why)]);
     }
     let dropped = if status.dropped == 0 { String::new() } else { format!("{}: too much waited in the quorum", status.dropped) };
-    block(&[
+    let columns = match size.width {
+        Width::Terse => size.columns,
+        Width::Wide => None,
+    };
+    let most = columns.map_or(usize::MAX, |columns| columns.saturating_sub(LABEL_COLUMNS).max(PROBLEM_COLUMNS_MIN));
+    let mut pairs = vec![
         ("Store", status.store.clone()),
         ("Database", status.kind.clone()),
         ("Node", status.node.clone()),
@@ -55,8 +65,10 @@ fn text(status: &v1::AccountingStatusResponse) -> String {
         ("Stored up to", status.stored.to_string()),
         ("Waiting", status.waiting.to_string()),
         ("Dropped", dropped),
-        ("Problem", status.problem.clone()),
-    ])
+    ];
+    let problem = wrapped(&status.problem, most);
+    pairs.extend(problem.into_iter().enumerate().map(|(at, line)| (if at == 0 { "Problem" } else { "" }, line)));
+    block(&pairs)
 }
 
 async fn export(session: &Session, args: ExportHistory) -> Result<(), Failure> {
@@ -196,7 +208,10 @@ Stored up to:          10
 Waiting:               2
 Problem:               disk full
 ";
-        assert_eq!(text(&status), want);
-        assert!(text(&v1::AccountingStatusResponse { ended: 3, ..Default::default() }).contains("3 ends so far"));
+        let size = TableSize { width: Width::Terse, columns: Some(80) };
+        assert_eq!(text(&status, size), want);
+        assert!(text(&v1::AccountingStatusResponse { ended: 3, ..Default::default() }, size).contains("3 ends so far"));
+        let long = text(&v1::AccountingStatusResponse { problem: "no answer ".repeat(30), ..status }, size);
+        assert!(long.lines().count() > 8 && long.lines().all(|line| line.chars().count() <= 80), "{long}");
     }
 }

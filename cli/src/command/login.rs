@@ -54,7 +54,7 @@ pub(super) fn find_server(session: &Session, named: Option<String>) -> Result<St
         // A name alone is enough here.
         Some(named) => normalize(&named)
             .or_else(|| normalize(&format!("https://{named}")))
-            .ok_or_else(|| Failure::usage(format!("--server {named}: this is no agent on the network")).hint("write https://host:port")),
+            .ok_or_else(|| Failure::usage(format!("--server {named}: not an agent on the network")).hint("write https://host:port")),
         None => session.settings.endpoints.iter().find_map(|endpoint| normalize(endpoint)).ok_or_else(|| {
             Failure::usage("no server is named: on a machine of the cluster no login is needed")
                 .hint("name an agent on the network: `--server https://host:port`")

@@ -71,15 +71,16 @@ async fn revoke(session: &Session, args: &RevokeToken) -> Result<(), Failure> {
 fn issued_text(issued: &v1::AccessToken) -> String {
     let v1::AccessToken { id, name, account, scopes, expires_at_ms, .. } = issued;
     format!(
-        "Token {id} ({name}) acts as {account} with the scopes {scopes} until {}.\n\
-         Store it now where only its program can read it: it is not shown again.",
+        "Token {id} ({name}) acts as {account} with the scopes {scopes},\n\
+         until {}. Store it now where only its program can read it:\n\
+         it is not shown again.",
         Timestamp(*expires_at_ms)
     )
 }
 
 fn revoked_text(revoked: &v1::AccessToken) -> String {
     let v1::AccessToken { id, name, account, .. } = revoked;
-    format!("token {id} ({name}) of {account} is revoked: after 10 seconds at the latest it opens nothing more\n")
+    format!("token {id} ({name}) of {account} is revoked, everywhere within 10 seconds\n")
 }
 
 fn table(tokens: &[v1::AccessToken], now: Timestamp, size: TableSize) -> String {
@@ -147,10 +148,11 @@ ID                NAME  ACCOUNT  SCOPES     EXPIRES     ISSUED BY
     #[test]
     fn what_is_said_of_a_token_names_it_and_never_its_secret() {
         let issued = token("00000000000000ab", "ci", "read,work", DAY_MS);
-        let want = "Token 00000000000000ab (ci) acts as builder with the scopes read,work until 1970-01-02T00:00:00.000Z.\n\
-                    Store it now where only its program can read it: it is not shown again.";
+        let want = "Token 00000000000000ab (ci) acts as builder with the scopes read,work,\n\
+                    until 1970-01-02T00:00:00.000Z. Store it now where only its program can read it:\n\
+                    it is not shown again.";
         assert_eq!(issued_text(&issued), want);
-        let want = "token 00000000000000ab (ci) of builder is revoked: after 10 seconds at the latest it opens nothing more\n";
+        let want = "token 00000000000000ab (ci) of builder is revoked, everywhere within 10 seconds\n";
         assert_eq!(revoked_text(&issued), want);
         let want = serde_json::json!({
             "id": "00000000000000ab", "name": "ci", "account": "builder", "scopes": ["read", "work"],

@@ -294,7 +294,7 @@ fn check(description: &Description, issuer: &Issuer) -> Result<(), Failure> {
 
 /// Only `https`, except on this machine.
 fn check_url(what: &str, url: &str) -> Result<(), Failure> {
-    let parsed = Url::parse(url).map_err(|error| Failure::other(format!("{what} is no URL: {error}")))?;
+    let parsed = Url::parse(url).map_err(|error| Failure::other(format!("{what} is not a URL: {error}")))?;
     let is_here = match parsed.host() {
         Some(Host::Ipv4(address)) => address.is_loopback(),
         Some(Host::Ipv6(address)) => address.is_loopback(),
@@ -309,7 +309,7 @@ fn check_url(what: &str, url: &str) -> Result<(), Failure> {
 }
 
 fn bad_url(which: &str, error: &oauth2::url::ParseError) -> Failure {
-    Failure::other(format!("the {which} address of the identity provider is no URL: {error}"))
+    Failure::other(format!("the {which} address of the identity provider is not a URL: {error}"))
 }
 
 /// The failure of a request to the provider. Its answer is never shown as a whole, because it may contain a token.

@@ -19,14 +19,15 @@ const TASK_GROUP_OPTIONS: [&str; 4] = ["--task-group", "--array", "-a", "--max-f
 /// What other systems call the bounds of a scaled service.
 const REPLICA_OPTIONS: [&str; 3] = ["--replicas", "--min-replicas", "--max-replicas"];
 
-/// Documented commands that are not built: a command, or a command and its subcommand.
-const UNBUILT_COMMANDS: [(&str, &str); 8] = [
+/// Documented commands that are not built, each with the commands before it.
+const UNBUILT_COMMANDS: [(&str, &str); 9] = [
     ("cache", "`lattice node status NODE` shows a node's images"),
     (
         "compat-aliases",
         "use the commands themselves: `lattice submit` for sbatch, `lattice status` for squeue, `lattice cancel` for scancel, \
          `lattice session` for salloc, `lattice launch` for srun, `lattice nodes` for sinfo",
     ),
+    ("admin accounting reconcile", "each end is stored once: `lattice admin accounting status` shows what waits, and what was dropped"),
     ("admin config", "members and agents read /etc/lattice/quorum.yaml and agent.yaml when they start: change these files"),
     ("admin backup", "on a member's machine, `lattice quorum backup` makes a backup and `lattice quorum verify` checks one"),
     ("admin federation", "there is one site: name another one's agent with --endpoint"),
@@ -85,13 +86,20 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
     }
 }
 
-/// A command that is not built. The parser did not know `word`, which is a command, or a subcommand of the command
+/// A command that is not built. The parser did not know `word`, which is a command, or a subcommand of the commands
 /// before it.
 fn explain_unbuilt_command(word: &str, typed: &[OsString]) -> Option<UsageError> {
-    let commands = Cli::command();
+    let root = Cli::command();
+    let (mut parent, mut whole) = (&root, String::new());
     let before = typed.iter().skip(1).take_while(|typed| **typed != *word);
-    let parent = before.filter_map(|typed| typed.to_str()).find(|typed| commands.find_subcommand(typed).is_some());
-    let whole = parent.map_or_else(|| word.to_owned(), |parent| format!("{parent} {word}"));
+    for name in before.filter_map(|typed| typed.to_str()) {
+        if let Some(command) = parent.find_subcommand(name) {
+            parent = command;
+            whole.push_str(name);
+            whole.push(' ');
+        }
+    }
+    whole.push_str(word);
     let (command, hint) = UNBUILT_COMMANDS.into_iter().find(|(command, _)| *command == whole)?;
     Some(UsageError::new(format!("`lattice {command}` is not built yet")).with_hint(hint))
 }
@@ -202,6 +210,7 @@ mod tests {
             ("submit --noodes=2 job.sh", "--noodes:", "did you mean --nodes?"),
             ("session --signal=USR1", "--signal:", "--checkpoint-signal"),
             ("cache list", "`lattice cache` is not built yet", "node status"),
+            ("admin accounting reconcile", "`lattice admin accounting reconcile` is not built yet", "accounting status"),
             ("submit --site=b job.sh", "--site is not built yet", "--endpoint"),
             ("launch --reactive hostname", "--reactive: `lattice launch` has no replicas", "`lattice submit --reactive --min-nodes=1"),
             ("session --max-nodes=4", "--max-nodes: `lattice session` has no replicas", "--max-nodes=8 SCRIPT`"),

@@ -216,7 +216,8 @@ fn revoked(w: &World) {
     let metrics = w.cluster().node("n1").unwrap().metrics.clone();
     w.wait("both streams", || {
         let (_, page) = get(&metrics, "/metrics", "");
-        let open: Vec<&str> = page.lines().filter(|line| line.starts_with("lattice_api_active_streams{") && !line.ends_with(" 0")).collect();
+        let open: Vec<&str> =
+            page.lines().filter(|line| line.starts_with("lattice_api_active_streams{") && !line.ends_with(" 0")).collect();
         ["\"logs\"", "\"watch\""].iter().all(|kind| open.iter().any(|line| line.contains(kind)))
     });
     w.ok(&["admin", "token", "revoke", token.split('_').nth(1).unwrap()]);

@@ -46,7 +46,7 @@ pub struct Scopes(BTreeSet<Scope>);
 
 /// A text that names no scopes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{given:?} is no list of scopes: write read, work or admin, several with commas")]
+#[error("{given:?} is not a list of scopes: write read, work or admin, several with commas")]
 pub struct ScopesError {
     /// The text.
     pub given: String,

@@ -233,7 +233,7 @@ pub enum Refusal {
     #[error("accounting was moved away from store {store}: the next one that begins is another one")]
     FormerStore { store: Uuid },
     /// Accounting is not moved before the store has everything.
-    #[error("accounting store {store} lacks {} of the cluster still", counted(*waiting, "end"))]
+    #[error("accounting store {store} still lacks {} of this cluster", counted(*waiting, "end"))]
     StoreBehind { store: Uuid, waiting: u64 },
     #[error("no agent with the role accounting has stored ended work yet, so there is nothing to move")]
     NoStore,

@@ -301,7 +301,7 @@ fn typed(message: Message) -> Result<Option<Typed>, CloseFrame> {
         Message::Text(text) => match serde_json::from_str(&text) {
             Ok(CommandJson::Resize { rows, columns }) => Ok(Some(Typed::Size(v1::TerminalSize { rows, columns }))),
             Ok(CommandJson::End {}) => Ok(Some(Typed::End(EndOfInput {}))),
-            Err(error) => Err(close_frame(close_code::POLICY, &format!("a text message is no command: {error}"))),
+            Err(error) => Err(close_frame(close_code::POLICY, &format!("a text message is not a command: {error}"))),
         },
         Message::Close(_) => Err(close_frame(close_code::NORMAL, "")),
         Message::Ping(_) | Message::Pong(_) => Ok(None),

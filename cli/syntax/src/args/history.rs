@@ -7,10 +7,10 @@ use lattice_model::AllocationState;
 use thiserror::Error;
 
 const HISTORY_NOTE: &str = "\
-Ended work of any age, from the accounting store, if the site has one; what
-ended a moment ago may come a second later. Node-hours are those of `lattice
-usage`: all attempts, without the time of prologues. Without --since, it is what
-ended in the last seven days.
+Ended work of any age, from the accounting store, if the site has one. Work is
+there about a second after its end. Node-hours are those of `lattice usage`: of
+all attempts, without the time of prologues. Without --since, the work that
+ended in the last seven days is shown.
 
 Everybody sees their own work, admins of a tenant also that of the tenant,
 operators all.

@@ -20,7 +20,7 @@ The agent that serves the command looks up the account; root gets no token. A
 revoked token opens nothing more after 10 seconds at the latest.
 
 System admins issue tokens, and list and revoke all of them. Everybody lists and
-revokes those of the own account.";
+revokes those of their own account.";
 
 #[derive(Args)]
 #[command(after_help = TOKEN_EXAMPLES)]
