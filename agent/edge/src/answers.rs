@@ -3,6 +3,8 @@
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{Response, StatusCode};
+use axum::response::IntoResponse;
+use lattice_rest::Problem;
 use std::time::Duration;
 use tonic::{Code, Status};
 
@@ -94,19 +96,9 @@ impl Refusal {
     }
 
     fn problem(&self) -> Response<Body> {
-        let (detail, hint) = self.text.split_once("\nhint: ").unwrap_or((&self.text, ""));
-        let mut problem = serde_json::json!({
-            "type": "about:blank",
-            "title": self.status.canonical_reason().unwrap_or_default(),
-            "status": self.status.as_u16(),
-            "detail": detail,
-        });
-        if !hint.is_empty() {
-            problem["hint"] = hint.into();
-        }
-        let mut answer = json(self.status, &problem);
+        let status = Status::new(self.code, self.text.as_str());
+        let mut answer = Problem::from(status).with_status(self.status).into_response();
         let headers = answer.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(challenge) = self.challenge {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
@@ -151,12 +143,13 @@ mod tests {
             "type": "about:blank",
             "title": "Forbidden",
             "status": 403,
+            "code": "permission_denied",
             "detail": "root never comes by a token",
             "hint": "use another account",
         });
         assert_eq!(problem(&refusal).await, (403, expected));
         let (status, without) = problem(&Refusal::too_large(10)).await;
-        assert!(status == 413 && without.get("hint").is_none(), "{without}");
+        assert!(status == 413 && without["status"] == 413 && without["hint"].is_null(), "{without}");
     }
 
     #[test]

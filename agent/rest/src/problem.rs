@@ -49,6 +49,12 @@ impl Problem {
         Self { hint: Some(hint.into()), ..self }
     }
 
+    /// The same with another status of HTTP, where that says more than the code.
+    #[must_use]
+    pub fn with_status(self, status: StatusCode) -> Self {
+        Self { title: status.canonical_reason().unwrap_or("Error"), status: status.as_u16(), ..self }
+    }
+
     /// The same, with what it is about before it.
     pub(crate) fn about(self, what: &str) -> Self {
         Self { detail: format!("{what}: {}", self.detail), ..self }
