@@ -67,7 +67,10 @@ enum Part<'a> {
     Nothing,
     Own(&'a Account),
     /// The work of tenants that ended after these times, without that of an account, which has a part of its own.
-    OfTenants { tenants: Vec<(&'a String, Timestamp)>, without: Option<&'a Account> },
+    OfTenants {
+        tenants: Vec<(&'a String, Timestamp)>,
+        without: Option<&'a Account>,
+    },
 }
 
 /// The parts of what is visible in which the question can find anything; one at least.

@@ -38,10 +38,11 @@ async fn identity(path: &Path) -> Result<FileIdentity, DriverError> {
 impl SqliteDriver {
     /// Opens the file, or creates it for this agent's user alone: it says who ran what.
     pub(crate) async fn open(path: &Path, wait_max: Duration) -> Result<Self, DriverError> {
-        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        match created {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(sqlx::Error::Io(error).into()),
-            Ok(_) | Err(_) => {}
+        // It is closed before SQLite opens it: that would end SQLite's locks on it.
+        if let Err(error) = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+            && error.kind() != ErrorKind::AlreadyExists
+        {
+            return Err(sqlx::Error::Io(error).into());
         }
         // SQLite makes its other files with the mode of this one.
         let options = SqliteConnectOptions::new()
@@ -84,6 +85,16 @@ impl SqliteDriver {
             rows.push(row);
         }
         Ok((rows, false))
+    }
+
+    /// All connections that answer questions.
+    #[cfg(test)]
+    pub(crate) async fn take_readers(&self) -> Vec<sqlx::pool::PoolConnection<Sqlite>> {
+        let mut taken = Vec::new();
+        for _ in 0..READERS_MAX {
+            taken.push(self.readers.acquire().await.unwrap());
+        }
+        taken
     }
 
     /// Executes all of these in one transaction, or none. A file that has been removed or replaced could still be written

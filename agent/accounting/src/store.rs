@@ -391,6 +391,31 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
+    async fn a_file_that_was_removed_is_not_written_to() {
+        let directory = Directory::new();
+        let store = five(&directory).await;
+        let away = directory.0.with_extension("away");
+        std::fs::rename(&directory.0, &away).unwrap();
+        let removed = store.append(5, &[ended(6)], 6).await;
+        assert!(matches!(removed, Err(StoreError::Replaced { .. })), "{removed:?}");
+        std::fs::rename(&away, &directory.0).unwrap();
+        store.append(5, &[ended(6)], 6).await.unwrap();
+        store.write(vec![Statement::new("UPDATE accounting_store SET store = '00000000-0000-0000-0000-000000000001'")]).await.unwrap();
+        assert!(matches!(store.append(6, &[ended(7)], 7).await, Err(StoreError::OtherWriter { .. })));
+        assert!(matches!(store.position().await, Err(StoreError::Replaced { .. })), "another store in its place");
+    }
+
+    #[tokio::test]
+    async fn slow_questions_keep_nothing_from_being_stored() {
+        let directory = Directory::new();
+        let store = five(&directory).await;
+        let Driver::Sqlite(driver) = &store.driver else { panic!("{store:?}") };
+        let _taken = driver.take_readers().await;
+        store.append(5, &[ended(6)], 6).await.unwrap();
+        assert_eq!(store.position().await.unwrap(), 6);
+    }
+
+    #[tokio::test]
     async fn large_records_end_a_page_before_its_limit() {
         let directory = Directory::new();
         let store = directory.open().await.unwrap();
