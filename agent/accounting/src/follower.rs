@@ -210,7 +210,7 @@ impl<L: Ledger> Follower<L> {
 
     /// Opens the store. Until that succeeds, questions are answered by the one that was open.
     async fn open(&mut self) -> Result<Store, Failed> {
-        let store = Store::open(&self.settings.address()?, &self.settings.password_file).await?;
+        let store = Box::pin(Store::open(&self.settings.address()?, &self.settings.password_file)).await?;
         self.accounting.set_store(&store);
         (self.has_failed, self.is_refused) = (false, false);
         tracing::info!(store = %store.id(), kind = store.kind(), "the accounting store is open");
