@@ -37,6 +37,7 @@ nightly:
     cargo run --release -p lattice-lab -- bench checkpoint
     cargo run --release -p lattice-lab -- bench quorum
     cargo run --release -p lattice-lab -- bench ledger
+    cargo run --release -p lattice-lab -- bench history
     cargo run --release -p lattice-lab -- bench nodes
     cargo run --release -p lattice-lab -- bench queue
     cargo run --release -p lattice-lab -- bench dags

@@ -8,6 +8,7 @@ mod checkpoint;
 mod dags;
 mod fence;
 mod figures;
+mod history;
 mod launch;
 mod ledger;
 mod metrics;
@@ -49,6 +50,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
         Name::Api => api::run(dir, options)?,
         Name::Checkpoint => checkpoint::run(dir, options)?,
         Name::Dags => dags::run(dir, options)?,
+        Name::History => history::run(dir, options)?,
         Name::Launch => launch::run(dir, options)?,
         Name::Ledger => ledger::run(options)?,
         Name::Mpi => mpi::run(dir, options)?,
@@ -78,6 +80,8 @@ pub enum Name {
     Checkpoint,
     /// DAGs: allocations in chains and layers compared with the same without edges, and how soon a step follows another
     Dags,
+    /// Questions about ended work, from a SQLite store with a million records, in this process
+    History,
     /// Starting work: inside an allocation, and a whole job
     Launch,
     /// The ledger: what applying each kind of command costs at 10,000 nodes and 100,000 allocations, in this process

@@ -118,6 +118,16 @@ pub struct UseSum {
     pub core_ms: u64,
 }
 
+impl HistoryCursor {
+    /// Whether it is a position in an answer of this kind.
+    pub fn is_of(&self, kind: HistoryKind) -> bool {
+        match (self, kind) {
+            (Self::Work { .. }, HistoryKind::NewestFirst | HistoryKind::OldestFirst) | (Self::Sum { .. }, HistoryKind::Sums) => true,
+            (Self::Work { .. }, HistoryKind::Sums) | (Self::Sum { .. }, HistoryKind::NewestFirst | HistoryKind::OldestFirst) => false,
+        }
+    }
+}
+
 /// A text that is no position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the page token is none of an earlier answer: ask without one for the first page")]
@@ -186,6 +196,8 @@ mod tests {
         for cursor in [work, sum] {
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }
+        let sum = HistoryCursor::Sum { of: Default::default() };
+        assert!(sum.is_of(HistoryKind::Sums) && !sum.is_of(HistoryKind::NewestFirst));
         for damaged in ["", "w", "w.1", "w.1.x", "w.+1.1", "w.1.2.3", "s.6.6.6", "s.61.61", "s.61.61.61.61", "s.ff.61.61", "x.1.1"] {
             assert_eq!(damaged.parse::<HistoryCursor>(), Err(HistoryCursorError), "{damaged}");
         }

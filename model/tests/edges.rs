@@ -62,7 +62,10 @@ const ALLOWED: &[(&str, &str)] = &[
     ("cli-syntax", "model api"),
     ("cli", "model api cli-syntax"),
     ("fuzz", ""),
-    ("lab", "model scheduler gossip pmi runtime checkpoint api telemetry ebpf ledger pki quorum-client quorum agent-common mesh"),
+    (
+        "lab",
+        "model scheduler gossip pmi runtime checkpoint api telemetry ebpf ledger pki quorum-client quorum agent-common mesh accounting",
+    ),
 ];
 
 /// The fuzzing library, allowed as a dev-dependency of every crate and nowhere else.

@@ -1,15 +1,20 @@
 //! The handle of this agent's store, which questions are asked through.
 
 use crate::counts::AccountingCounts;
+use crate::statement::READERS_MAX;
 use crate::store::{Store, StoreError};
 use lattice_model::history::{HistoryPage, HistoryQuery};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
-/// How many questions are answered at once; each may hold a page of 2 MiB.
-const QUESTIONS_MAX: usize = 16;
+/// How many questions are answered at once: one by each connection that reads. Each may hold a page of 2 MiB.
+const QUESTIONS_MAX: usize = READERS_MAX as usize;
+/// How long others wait for them.
+const WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Why a question is not answered by this agent.
 #[derive(Debug, Error)]
@@ -21,7 +26,7 @@ pub enum NoHistory {
     #[error("the store of ended work is not open: {why}")]
     NotOpen { why: String },
     /// Too many questions at once.
-    #[error("{QUESTIONS_MAX} questions about ended work are answered at once, and more wait; ask again later")]
+    #[error("{QUESTIONS_MAX} long questions about ended work are being answered, and no more are at once; ask again later")]
     Busy,
     /// The database did not answer.
     #[error("the store of ended work does not answer: {0}")]
@@ -82,7 +87,8 @@ impl Accounting {
                 None => return Err(NoHistory::NotHere),
             }
         };
-        let _permit = self.questions.try_acquire().map_err(|_| NoHistory::Busy)?;
+        // It is never closed.
+        let Ok(Ok(_permit)) = timeout(WAIT_MAX, self.questions.acquire()).await else { return Err(NoHistory::Busy) };
         Ok(store.query(query).await?)
     }
 
@@ -102,5 +108,26 @@ impl Accounting {
 
     pub(crate) fn set_problem(&self, problem: Option<String>) {
         self.state.lock().problem = problem;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::question::tests::query;
+    use crate::store::tests::Directory;
+
+    #[tokio::test]
+    async fn a_question_waits_while_others_are_being_answered() {
+        let directory = Directory::new();
+        let accounting = Accounting::default();
+        accounting.set_store(&directory.open().await.unwrap());
+        let taken = accounting.questions.clone().acquire_many_owned(READERS_MAX).await.unwrap();
+        let another = accounting.clone();
+        let waiting = tokio::spawn(async move { another.query(&query()).await });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(taken);
+        assert_eq!(waiting.await.unwrap().unwrap().work, []);
     }
 }

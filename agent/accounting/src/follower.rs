@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A crash between two of these repeats the next one, and changes nothing. If the answer to a batch is lost, the
-//! position is read again.
+//! position is read again, and what the store has is confirmed before more is written.
 
 use crate::accounting::Accounting;
 use crate::ledger::{LEASE_TTL, Ledger};
@@ -30,6 +30,11 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const STANDBY_INTERVAL: Duration = Duration::from_secs(5);
 /// When the lease is renewed.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5);
+/// After so many failures of the store in a row, and after twice as many each time, the lease is given back for
+/// [`HANDOVER`]: another agent may reach the store.
+const HANDOVER_FAILURES: u32 = 4;
+/// Long enough for an agent that asks every [`STANDBY_INTERVAL`].
+const HANDOVER: Duration = Duration::from_secs(12);
 /// Pauses after failures.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// The subjects of the node's problems.
@@ -72,12 +77,28 @@ pub(crate) struct Follower<L> {
     lease: Option<Lease>,
     /// The store's position; `None`: it must be read.
     position: Option<u64>,
+    /// The store failed: it is opened anew.
+    has_failed: bool,
+    /// The ledger refused the store: it is opened anew before the lease is asked for.
+    is_refused: bool,
+    /// How often in a row the store failed.
+    store_failures: u32,
 }
 
 impl<L: Ledger> Follower<L> {
     pub(crate) fn new(ledger: L, settings: AccountingSettings, accounting: Accounting, problems: NodeProblems) -> Self {
         accounting.begin();
-        Self { ledger, settings, accounting, problems, lease: None, position: None }
+        Self {
+            ledger,
+            settings,
+            accounting,
+            problems,
+            lease: None,
+            position: None,
+            has_failed: false,
+            is_refused: false,
+            store_failures: 0,
+        }
     }
 
     /// Goes on until `stop`, then gives the lease back.
@@ -88,17 +109,14 @@ impl<L: Ledger> Follower<L> {
                 None => break,
                 Some(Ok(next)) => {
                     pauses.reset();
+                    self.store_failures = 0;
                     self.report(None);
                     match next {
                         Next::AtOnce => Duration::ZERO,
                         Next::After(pause) => pause,
                     }
                 }
-                Some(Err(failed)) => {
-                    self.position = None;
-                    self.fail(&failed).await;
-                    pauses.next_pause()
-                }
+                Some(Err(failed)) => self.fail(&failed).await.max(pauses.next_pause()),
             };
             if stop.run_until_cancelled(self.wait(pause)).await.is_none() {
                 break;
@@ -121,7 +139,10 @@ impl<L: Ledger> Follower<L> {
 
     /// One pass.
     async fn pass(&mut self) -> Result<Next, Failed> {
-        let store = self.store().await?;
+        let mut store = match self.accounting.store() {
+            Some(store) if !self.is_refused => store,
+            Some(_) | None => self.open().await?,
+        };
         let now = Instant::now();
         if self.lease.is_none_or(|lease| lease.until <= now) {
             // An agent with another store does not take the lease from the one with the right store.
@@ -137,13 +158,16 @@ impl<L: Ledger> Follower<L> {
             self.accounting.counts().set_waiting(None);
             return Ok(Next::After(STANDBY_INTERVAL));
         };
+        if self.has_failed {
+            store = self.open().await?;
+        }
         let position = match self.position {
             Some(position) => position,
             None => store.position().await?,
         };
         self.position = Some(position);
         let page = self.ledger.ended_work(position).await?;
-        let Some(accounted) = page.accounted.filter(|until| until.store == store.id()) else {
+        let Some(mut accounted) = page.accounted.filter(|until| until.store == store.id()) else {
             // From now on the ledger keeps ended work. An other store is refused here.
             let until = AccountedUntil { store: store.id(), sequence: position };
             self.ledger.account(until, lease.token).await?;
@@ -151,7 +175,20 @@ impl<L: Ledger> Follower<L> {
             return Ok(Next::AtOnce);
         };
         self.accounting.counts().set_waiting(Some(page.waiting));
-        let reached = self.append(&store, position, accounted, &page).await?;
+        if position > accounted.sequence {
+            // Before a batch that may take longer than the lease lives: else a slow database would never be confirmed.
+            accounted.sequence = position;
+            self.ledger.account(accounted, lease.token).await?;
+        } else if position < accounted.sequence {
+            // The page may be newer than the position: another agent with this store had the lease in between.
+            let now = store.position().await?;
+            if now != position {
+                self.position = Some(now);
+                return Ok(Next::AtOnce);
+            }
+            self.report_old_copy(position, accounted.sequence);
+        }
+        let reached = self.append(&store, position, &page).await?;
         if reached > accounted.sequence {
             self.ledger.account(AccountedUntil { store: store.id(), sequence: reached }, lease.token).await?;
             self.accounting.counts().set_waiting(Some(page.ended.saturating_sub(reached)));
@@ -160,10 +197,7 @@ impl<L: Ledger> Follower<L> {
     }
 
     /// Writes a page; returns the store's position after it.
-    async fn append(&mut self, store: &Store, position: u64, accounted: AccountedUntil, page: &EndedWorkPage) -> Result<u64, Failed> {
-        if accounted.sequence > position {
-            self.report_old_copy(position, accounted.sequence);
-        }
+    async fn append(&mut self, store: &Store, position: u64, page: &EndedWorkPage) -> Result<u64, Failed> {
         // What neither waits nor is in the store ended before the store was there, or was dropped; it will not come.
         let reached = page.work.last().map_or(page.ended, |last| last.sequence);
         if reached > position {
@@ -174,12 +208,11 @@ impl<L: Ledger> Follower<L> {
         Ok(reached.max(position))
     }
 
-    async fn store(&mut self) -> Result<Store, Failed> {
-        if let Some(store) = self.accounting.store() {
-            return Ok(store);
-        }
-        let store = Store::open(&self.settings.address()?, &self.settings.password_file).await?;
+    /// Opens the store. Until that succeeds, questions are answered by the one that was open.
+    async fn open(&mut self) -> Result<Store, Failed> {
+        let store = Box::pin(Store::open(&self.settings.address()?, &self.settings.password_file)).await?;
         self.accounting.set_store(&store);
+        (self.has_failed, self.is_refused) = (false, false);
         tracing::info!(store = %store.id(), kind = store.kind(), "the accounting store is open");
         Ok(store)
     }
@@ -188,6 +221,10 @@ impl<L: Ledger> Follower<L> {
         let asked_at = Instant::now();
         let held = self.lease.filter(|lease| asked_at < lease.until).map(|lease| lease.token);
         let token = self.ledger.hold_lease(held).await?;
+        if token != held {
+            // Another agent may have written since.
+            self.position = None;
+        }
         self.lease = token.map(|token| Lease { token, renew_at: asked_at + RENEW_INTERVAL, until: asked_at + LEASE_TTL });
         Ok(())
     }
@@ -198,13 +235,33 @@ impl<L: Ledger> Follower<L> {
         }
     }
 
-    /// Reports a failure. An agent whose store is refused gives the lease back: another one may have the right store.
-    async fn fail(&mut self, failed: &Failed) {
+    /// Reports a failure; returns how long to pause at least. An agent whose store is refused gives the lease back: another
+    /// one may have the right store.
+    async fn fail(&mut self, failed: &Failed) -> Duration {
+        self.position = None;
         self.accounting.counts().record_failure();
+        let mut pause = Duration::ZERO;
         match failed {
-            Failed::Quorum(CallError::Refused(Refusal::OtherStore { .. } | Refusal::FormerStore { .. })) => self.release().await,
+            // Malformed: another cluster's store.
+            Failed::Quorum(CallError::Refused(Refusal::OtherStore { .. } | Refusal::FormerStore { .. } | Refusal::Malformed { .. })) => {
+                self.is_refused = true;
+                self.release().await;
+            }
             Failed::Quorum(CallError::Refused(Refusal::StaleLease { .. })) => self.lease = None,
-            Failed::Quorum(_) | Failed::Store(_) | Failed::Settings(_) => {}
+            // That one has stored it.
+            Failed::Store(StoreError::OtherWriter { .. }) => {}
+            Failed::Store(_) => {
+                self.has_failed = true;
+                self.store_failures = self.store_failures.saturating_add(1);
+                if self.store_failures >= HANDOVER_FAILURES && self.store_failures.is_power_of_two() {
+                    self.release().await;
+                    pause = HANDOVER;
+                }
+            }
+            Failed::Quorum(_) | Failed::Settings(_) => {}
+        }
+        if self.lease.is_none() {
+            self.accounting.counts().set_waiting(None);
         }
         let text = match failed {
             Failed::Quorum(CallError::Refused(refusal)) => match refusal.remedy() {
@@ -218,6 +275,7 @@ impl<L: Ledger> Follower<L> {
             tracing::warn!(%why, "ended work cannot be stored at present");
         }
         self.report(Some(why));
+        pause
     }
 
     fn report(&self, problem: Option<String>) {
@@ -230,7 +288,8 @@ impl<L: Ledger> Follower<L> {
 
     fn report_old_copy(&self, position: u64, confirmed: u64) {
         let why = format!(
-            "the database lacks ends {} to {confirmed}, which it had before: it is an older copy; restore a newer one",
+            "the database lacks ends {} to {confirmed}, which it had before: it is an older copy, and goes on; copy them into it from a \
+             newer one",
             position + 1
         );
         tracing::error!(%why, "the accounting store lacks ended work");

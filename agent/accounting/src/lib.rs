@@ -11,14 +11,16 @@
 //! accepts one store, by the id that it got when it was made, until an admin moves accounting to another.
 //!
 //! While the database is away, its disk is full, or the quorum does not answer, ended work waits in the ledger; the
-//! node's problems and a metric say why. SQL is built in `question` and `record`, without a database, and the two
+//! node's problems and a metric say why. After a failure the database is opened anew, since its password, its server or
+//! its file may be others. If it goes on failing, the lease is given back for a while, so that an agent that can reach
+//! the same database stores. SQL is built in `question` and `record`, without a database, and the two
 //! drivers only send it.
 //!
 //! | task | ends | queues |
 //! |---|---|---|
 //! | [`run`] | at `stop`, once it has given its lease back | one page of ended work, at most 1,000 records |
-//! | one per connection to SQLite (a thread) | 60 s after its last use | 4 connections |
-//! | questions, in the tasks of whoever asks | after 12 s at the latest | 16 at once; more are refused |
+//! | one per connection to SQLite (a thread) | 60 s after its last use | 1 connection that stores, 3 that read |
+//! | questions, in the tasks of whoever asks | after 14 s at the latest | 3 at once; others wait 2 s, then are refused |
 
 #![forbid(unsafe_code)]
 

@@ -1,20 +1,23 @@
 //! PostgreSQL: a database on a server, which several agents with the role may name.
 
-use crate::statement::{Column, DriverError, OtherWriter, Row, Statement, Value};
+use crate::statement::{Column, DriverError, Lane, OtherWriter, READERS_MAX, Row, Statement, Value};
 use futures::TryStreamExt;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool, Postgres, Row as _};
 use std::fmt;
 use std::time::Duration;
 
-/// One writes and the others read.
-const CONNECTIONS_MAX: u32 = 4;
 /// An unused connection is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
+/// What each connection begins with. The server ends a statement that takes longer, and a transaction whose agent is gone:
+/// a machine that lost its power would otherwise keep others from storing for hours.
+const SESSION: [&str; 2] = ["SET statement_timeout = '5s'", "SET idle_in_transaction_session_timeout = '30s'"];
+
 #[derive(Clone)]
 pub(crate) struct PostgresDriver {
-    pool: PgPool,
+    writer: PgPool,
+    readers: PgPool,
     options: PgConnectOptions,
     wait_max: Duration,
 }
@@ -34,24 +37,42 @@ impl PostgresDriver {
         if let Some(password) = password {
             options = options.password(password);
         }
-        let pool = PgPoolOptions::new()
-            .max_connections(CONNECTIONS_MAX)
-            .idle_timeout(IDLE_MAX)
-            .acquire_timeout(wait_max)
-            .after_connect(|connection, _| {
+        let pool = |connections| {
+            let pool = PgPoolOptions::new().max_connections(connections).idle_timeout(IDLE_MAX).acquire_timeout(wait_max);
+            let pool = pool.after_connect(|connection, _| {
                 Box::pin(async move {
-                    // As the limits of this crate say; the server ends what takes longer.
-                    sqlx::query("SET statement_timeout = 5000").execute(connection).await?;
+                    for setting in SESSION {
+                        sqlx::query(setting).execute(&mut *connection).await?;
+                    }
                     Ok(())
                 })
-            })
-            .connect_lazy_with(options.clone());
-        Ok(Self { pool, options, wait_max })
+            });
+            pool.connect_lazy_with(options.clone())
+        };
+        Ok(Self { writer: pool(1), readers: pool(READERS_MAX), options, wait_max })
+    }
+
+    /// The server's address, without a user or a password.
+    pub(crate) fn address(&self) -> String {
+        match self.options.get_socket() {
+            Some(socket) => format!("PostgreSQL at {}", socket.display()),
+            None => format!("PostgreSQL at {}:{}", self.options.get_host(), self.options.get_port()),
+        }
     }
 
     /// See [`crate::sqlite::SqliteDriver::read`]. The server ends a statement that takes longer than 5 s.
-    pub(crate) async fn read(&self, statement: Statement, columns: &[Column], bytes_max: usize) -> Result<(Vec<Row>, bool), DriverError> {
-        let mut connection = match self.pool.acquire().await {
+    pub(crate) async fn read(
+        &self,
+        lane: Lane,
+        statement: Statement,
+        columns: &[Column],
+        bytes_max: usize,
+    ) -> Result<(Vec<Row>, bool), DriverError> {
+        let pool = match lane {
+            Lane::Storing => &self.writer,
+            Lane::Questions => &self.readers,
+        };
+        let mut connection = match pool.acquire().await {
             Ok(connection) => connection,
             Err(error) => return Err(self.cause(error).await.into()),
         };
@@ -70,7 +91,7 @@ impl PostgresDriver {
 
     /// Executes all of these in one transaction, or none.
     pub(crate) async fn write(&self, statements: Vec<Statement>) -> Result<(), DriverError> {
-        let mut transaction = match self.pool.begin().await {
+        let mut transaction = match self.writer.begin().await {
             Ok(transaction) => transaction,
             Err(error) => return Err(self.cause(error).await.into()),
         };
@@ -112,4 +133,16 @@ fn values(row: &PgRow, columns: &[Column]) -> Result<Row, sqlx::Error> {
         Column::Number => row.try_get(at).map(Value::Number),
     };
     columns.iter().enumerate().map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_is_named_without_its_user_and_password() {
+        let address = |url: &str| PostgresDriver::new(url, Some("geheim"), Duration::from_secs(1)).unwrap().address();
+        assert_eq!(address("postgres://lattice@db.example.org/lattice"), "PostgreSQL at db.example.org:5432");
+        assert_eq!(address("postgres://u@10.0.0.7:5433/d"), "PostgreSQL at 10.0.0.7:5433");
+    }
 }

@@ -1,8 +1,21 @@
 //! The statement that answers a question, in the dialect of a database. They differ in the search for names and tags.
+//!
+//! What somebody may see is taken apart into parts of which one index has each, newest or oldest first: the account's
+//! own work, and the work of each tenant. The database merges them, and reads no more rows than the page needs.
 
 use crate::record::{COLUMN_TYPES, COLUMNS, SUM_TYPES};
 use crate::statement::{Column, Statement, Value};
+use lattice_model::Timestamp;
 use lattice_model::history::{HistoryCursor, HistoryKind, HistoryQuery, PAGE_LEN_MAX, Visible};
+
+/// Of how many tenants each has a part of its own; the work of more is found by reading in the order of the ends. SQLite
+/// merges at most 500 parts.
+const TENANT_PARTS_MAX: usize = 32;
+/// What sums are made of.
+const SUMMED_COLUMNS: &str = "account, tenant, project, node_ms, gpu_ms, core_ms";
+/// PostgreSQL sums big integers to another type.
+const SUMS: &str = "account, tenant, project, COUNT(*), CAST(SUM(node_ms) AS BIGINT), CAST(SUM(gpu_ms) AS BIGINT), \
+    CAST(SUM(core_ms) AS BIGINT)";
 
 /// Whose SQL it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,41 +36,102 @@ pub(crate) struct Question {
 impl Question {
     pub(crate) fn of(query: &HistoryQuery, dialect: Dialect) -> Self {
         let limit = query.limit.clamp(1, PAGE_LEN_MAX);
-        let (head, columns, tail) = match query.kind {
-            HistoryKind::NewestFirst => (COLUMNS, COLUMN_TYPES, " ORDER BY ended_at DESC, sequence DESC LIMIT "),
-            HistoryKind::OldestFirst => (COLUMNS, COLUMN_TYPES, " ORDER BY ended_at, sequence LIMIT "),
+        let (mut statement, of_part, columns, tail) = match query.kind {
+            HistoryKind::NewestFirst => (Statement::default(), COLUMNS, COLUMN_TYPES, " ORDER BY ended_at DESC, sequence DESC LIMIT "),
+            HistoryKind::OldestFirst => (Statement::default(), COLUMNS, COLUMN_TYPES, " ORDER BY ended_at, sequence LIMIT "),
             HistoryKind::Sums => (
-                // PostgreSQL sums big integers to another type.
-                "account, tenant, project, COUNT(*), CAST(SUM(node_ms) AS BIGINT), CAST(SUM(gpu_ms) AS BIGINT), \
-                 CAST(SUM(core_ms) AS BIGINT)",
+                Statement::new(format!("SELECT {SUMS} FROM (")),
+                SUMMED_COLUMNS,
                 SUM_TYPES,
-                " GROUP BY account, tenant, project ORDER BY account, tenant, project LIMIT ",
+                ") AS ended GROUP BY account, tenant, project ORDER BY account, tenant, project LIMIT ",
             ),
         };
-        let mut statement = Statement::new(format!("SELECT {head} FROM ended_work WHERE ended_at >= "));
-        statement.bind(Value::number(query.from.0)).push(" AND ended_at < ").bind(Value::number(query.until.0));
-        visible(&mut statement, &query.visible);
-        filter(&mut statement, query, dialect);
-        after(&mut statement, query);
+        for (at, part) in parts(query).iter().enumerate() {
+            statement.push(if at > 0 { " UNION ALL SELECT " } else { "SELECT " }).push(of_part).push(" FROM ended_work WHERE ");
+            part.condition(&mut statement, query);
+            filter(&mut statement, query, dialect);
+            after(&mut statement, query);
+        }
         statement.push(tail).bind(Value::number(u64::from(limit) + 1));
         Self { statement, columns, limit: limit as usize }
     }
 }
 
-fn visible(statement: &mut Statement, visible: &Visible) {
-    let Visible::Only { own, tenants } = visible else { return };
-    statement.push(" AND (");
-    let mut between = "";
-    if let Some((name, uid)) = own {
-        statement.push("(account = ").bind(Value::text(name)).push(" AND uid = ").bind(Value::number((*uid).into())).push(")");
-        between = " OR ";
+/// An account: its name and user id.
+type Account = (String, u32);
+
+/// A part of the ended work that somebody may see. No record is in two parts of one question.
+#[derive(Debug)]
+enum Part<'a> {
+    All,
+    Nothing,
+    Own(&'a Account),
+    /// The work of tenants that ended after these times, without that of an account, which has a part of its own.
+    OfTenants {
+        tenants: Vec<(&'a String, Timestamp)>,
+        without: Option<&'a Account>,
+    },
+}
+
+/// The parts of what is visible in which the question can find anything; one at least.
+fn parts(query: &HistoryQuery) -> Vec<Part<'_>> {
+    let Visible::Only { own, tenants } = &query.visible else { return vec![Part::All] };
+    let own = own.as_ref().filter(|(name, _)| query.user.is_empty() || query.user == *name);
+    let asked = tenants.iter().filter(|(tenant, _)| query.tenant.is_empty() || query.tenant == **tenant);
+    let tenants: Vec<_> = asked.map(|(tenant, since)| (tenant, *since)).collect();
+    let per_part = if tenants.len() > TENANT_PARTS_MAX { tenants.len() } else { 1 };
+    let by_tenant = tenants.chunks(per_part).map(|some| Part::OfTenants { tenants: some.to_vec(), without: own });
+    let parts: Vec<_> = own.map(Part::Own).into_iter().chain(by_tenant).collect();
+    if parts.is_empty() { vec![Part::Nothing] } else { parts }
+}
+
+impl Part<'_> {
+    fn condition(&self, statement: &mut Statement, query: &HistoryQuery) {
+        let (mut from, mut until) = (query.from.0, query.until.0);
+        // An index is entered by the time of the last record, not by the beginning of what is asked for.
+        match (&query.after, query.kind) {
+            (Some(HistoryCursor::Work { ended_at, .. }), HistoryKind::NewestFirst) => until = until.min(ended_at.0.saturating_add(1)),
+            (Some(HistoryCursor::Work { ended_at, .. }), HistoryKind::OldestFirst) => from = from.max(ended_at.0),
+            (Some(_) | None, _) => {}
+        }
+        if let Self::OfTenants { tenants, .. } = self
+            && let [(_, since)] = tenants.as_slice()
+        {
+            from = from.max(since.0.saturating_add(1));
+        }
+        statement.push("ended_at >= ").bind(Value::number(from)).push(" AND ended_at < ").bind(Value::number(until));
+        match self {
+            Self::All => {}
+            Self::Nothing => {
+                statement.push(" AND 1 = 0");
+            }
+            Self::Own(account) => of_account(statement.push(" AND "), account),
+            Self::OfTenants { tenants, without } => {
+                of_tenants(statement.push(" AND "), tenants);
+                if let Some(account) = without {
+                    of_account(statement.push(" AND NOT "), account);
+                }
+            }
+        }
     }
+}
+
+fn of_account(statement: &mut Statement, (name, uid): &Account) {
+    statement.push("(account = ").bind(Value::text(name)).push(" AND uid = ").bind(Value::number((*uid).into())).push(")");
+}
+
+fn of_tenants(statement: &mut Statement, tenants: &[(&String, Timestamp)]) {
+    if let [(tenant, _)] = tenants {
+        statement.push("tenant = ").bind(Value::text(*tenant));
+        return;
+    }
+    // An expression, so that the database reads by the index of ends: by that of tenants it would sort all of their work.
+    statement.push("(tenant || '') IN (").bind_all(tenants.iter().map(|(tenant, _)| Value::text(*tenant)));
+    statement.push(") AND ended_at > CASE tenant");
     for (tenant, since) in tenants {
-        statement.push(between).push("(tenant = ").bind(Value::text(tenant));
-        statement.push(" AND ended_at > ").bind(Value::number(since.0)).push(")");
-        between = " OR ";
+        statement.push(" WHEN ").bind(Value::text(*tenant)).push(" THEN ").bind(Value::number(since.0));
     }
-    statement.push(if between.is_empty() { "1 = 0)" } else { ")" });
+    statement.push(" END");
 }
 
 fn filter(statement: &mut Statement, query: &HistoryQuery, dialect: Dialect) {
@@ -126,7 +200,8 @@ fn like(name: &str) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use lattice_model::{AllocationState, Timestamp};
+    use lattice_model::AllocationState;
+    use std::collections::BTreeMap;
 
     /// The newest of all ended work.
     pub(crate) fn query() -> HistoryQuery {
@@ -158,20 +233,47 @@ pub(crate) mod tests {
         let question = Question::of(&all, Dialect::Sqlite);
         assert_eq!(question.statement.values.last(), Some(&Value::Number(Some(1001))), "a page and one row more");
         assert_eq!(sql(&all, Dialect::Sqlite), "ended_at >= $1 AND ended_at < $2 ORDER BY ended_at DESC, sequence DESC LIMIT $3");
-        let sums = sql(&HistoryQuery { kind: HistoryKind::Sums, ..query() }, Dialect::Postgres);
-        assert!(sums.ends_with("GROUP BY account, tenant, project ORDER BY account, tenant, project LIMIT $3"), "{sums}");
+        let sums = Question::of(&HistoryQuery { kind: HistoryKind::Sums, ..query() }, Dialect::Postgres).statement.sql;
+        let inner = "FROM (SELECT account, tenant, project, node_ms, gpu_ms, core_ms FROM ended_work WHERE ended_at >= $1 AND";
+        let outer = ") AS ended GROUP BY account, tenant, project ORDER BY account, tenant, project LIMIT $3";
+        assert!(sums.contains(inner) && sums.ends_with(outer), "{sums}");
     }
 
     #[test]
-    fn what_somebody_may_see_is_a_condition_of_its_own() {
+    fn what_somebody_may_see_is_in_parts_that_have_no_record_in_common() {
         let tenants = [("physics".to_owned(), Timestamp(5)), ("x' OR '1'='1".to_owned(), Timestamp(0))].into();
-        let of = |visible| sql(&HistoryQuery { visible, user: "ada".to_owned(), ..query() }, Dialect::Sqlite);
+        let both = Visible::Only { own: Some(("eve".to_owned(), 7)), tenants };
+        let of = |asked: HistoryQuery| {
+            let question = Question::of(&HistoryQuery { visible: both.clone(), project: "higgs".to_owned(), ..asked }, Dialect::Sqlite);
+            question.statement.sql.replace(&format!("SELECT {COLUMNS} FROM ended_work WHERE "), "SELECT ")
+        };
         assert_eq!(
-            of(Visible::Only { own: Some(("eve".to_owned(), 7)), tenants }),
-            "ended_at >= $1 AND ended_at < $2 AND ((account = $3 AND uid = $4) OR (tenant = $5 AND ended_at > $6) \
-             OR (tenant = $7 AND ended_at > $8)) AND account = $9 ORDER BY ended_at DESC, sequence DESC LIMIT $10"
+            of(query()),
+            "SELECT ended_at >= $1 AND ended_at < $2 AND (account = $3 AND uid = $4) AND project = $5 \
+             UNION ALL SELECT ended_at >= $6 AND ended_at < $7 AND tenant = $8 AND NOT (account = $9 AND uid = $10) AND project = $11 \
+             UNION ALL SELECT ended_at >= $12 AND ended_at < $13 AND tenant = $14 AND NOT (account = $15 AND uid = $16) \
+             AND project = $17 ORDER BY ended_at DESC, sequence DESC LIMIT $18"
         );
-        assert!(of(Visible::Only { own: None, tenants: [].into() }).contains(" AND (1 = 0) AND "), "nothing at all");
+        let since = Question::of(&HistoryQuery { visible: both.clone(), ..query() }, Dialect::Sqlite).statement.values;
+        assert_eq!((&since[4], &since[9]), (&Value::number(6), &Value::number(1)), "after the tenant was created");
+        // Parts in which a question finds nothing are left out.
+        let of_ada = of(HistoryQuery { user: "ada".to_owned(), tenant: "physics".to_owned(), ..query() });
+        assert_eq!(
+            of_ada,
+            "SELECT ended_at >= $1 AND ended_at < $2 AND tenant = $3 AND account = $4 AND tenant = $5 AND project = $6 \
+             ORDER BY ended_at DESC, sequence DESC LIMIT $7"
+        );
+        let nothing = of(HistoryQuery { user: "ada".to_owned(), tenant: "biology".to_owned(), ..query() });
+        assert!(nothing.starts_with("SELECT ended_at >= $1 AND ended_at < $2 AND 1 = 0 AND "), "{nothing}");
+    }
+
+    #[test]
+    fn the_work_of_many_tenants_is_one_part_however_many_they_are() {
+        let tenants: BTreeMap<_, _> = (0..10_000).map(|n| (format!("t{n}"), Timestamp(n))).collect();
+        let asked = HistoryQuery { visible: Visible::Only { own: Some(("eve".to_owned(), 7)), tenants }, ..query() };
+        let Statement { sql, values, .. } = Question::of(&asked, Dialect::Sqlite).statement;
+        assert_eq!((sql.matches("UNION ALL").count(), values.len()), (1, 4 + 2 + 3 * 10_000 + 2 + 1), "SQLite takes 32,766 values");
+        assert!(sql.contains("(tenant || '') IN ($7, $8, ") && sql.contains("AND ended_at > CASE tenant WHEN $10007 THEN $10008 WHEN "));
     }
 
     #[test]
@@ -193,9 +295,14 @@ pub(crate) mod tests {
         let work = Some(HistoryCursor::Work { ended_at: Timestamp(9), sequence: 3 });
         let of = |kind, after: &Option<HistoryCursor>| sql(&HistoryQuery { kind, after: after.clone(), ..query() }, Dialect::Sqlite);
         assert!(of(HistoryKind::NewestFirst, &work).contains("AND (ended_at, sequence) < ($3, $4) ORDER BY"));
+        // The index is entered there, so that each page of a long answer costs the same.
+        let values = |kind| Question::of(&HistoryQuery { kind, after: work.clone(), ..query() }, Dialect::Sqlite).statement.values;
+        let bounds = [values(HistoryKind::NewestFirst)[..2].to_vec(), values(HistoryKind::OldestFirst)[..2].to_vec()];
+        let last = Value::number(i64::MAX as u64);
+        assert_eq!(bounds, [vec![Value::number(0), Value::number(10)], vec![Value::number(9), last]]);
         assert!(of(HistoryKind::OldestFirst, &work).contains("AND (ended_at, sequence) > ($3, $4) ORDER BY"));
         let sum = Some(HistoryCursor::Sum { of: ["ada", "", ""].map(str::to_owned) });
-        assert!(of(HistoryKind::Sums, &sum).contains("AND (account, tenant, project) > ($3, $4, $5) GROUP BY"));
+        assert!(of(HistoryKind::Sums, &sum).contains("AND (account, tenant, project) > ($3, $4, $5)) AS ended GROUP BY"));
         assert!(!of(HistoryKind::Sums, &work).contains("AND ("), "a position of another answer");
     }
 }

@@ -44,29 +44,25 @@ pub(crate) fn inserts(work: &[EndedWork]) -> Vec<Statement> {
     work.chunks(RECORDS_PER_INSERT).map(insert).collect()
 }
 
-/// Text as PostgreSQL takes it: it has no character 0.
-fn plain(text: &str) -> Value {
-    Value::text(text.replace('\0', "\u{fffd}"))
-}
-
 fn row(work: &EndedWork) -> Row {
     let time = |time: Option<Timestamp>| time.map_or(Value::Number(None), |time| Value::number(time.0));
+    // In JSON, a character 0 is an escape sequence, which PostgreSQL refuses as well.
     let tags: BTreeMap<String, String> =
         work.tags.iter().map(|(key, value)| (key.replace('\0', "\u{fffd}"), value.replace('\0', "\u{fffd}"))).collect();
     vec![
         Value::number(work.sequence),
         Value::text(work.allocation.to_string()),
-        plain(&work.name),
-        plain(&work.tenant),
-        plain(&work.project),
-        plain(&work.vcluster),
-        plain(&work.user),
+        Value::text(&work.name),
+        Value::text(&work.tenant),
+        Value::text(&work.project),
+        Value::text(&work.vcluster),
+        Value::text(&work.user),
         Value::number(work.uid.into()),
         Value::text(serde_json::json!(tags).to_string()),
         Value::text(work.state.to_string()),
-        plain(&work.reason),
+        Value::text(&work.reason),
         Value::Number(work.exit_code.map(i64::from)),
-        plain(&work.nodes),
+        Value::text(&work.nodes),
         Value::number(work.node_count.into()),
         Value::number(work.submitted_at.0),
         time(work.claimed_at),

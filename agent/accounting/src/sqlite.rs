@@ -1,32 +1,48 @@
 //! SQLite: one file on a local disk.
 
-use crate::statement::{Column, DriverError, OtherWriter, Row, Statement, Value};
+use crate::statement::{Column, DriverError, Lane, OtherWriter, READERS_MAX, Row, Statement, Value};
 use futures::TryStreamExt;
 use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row as _, Sqlite, SqlitePool};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// One writes and the others read; each has a thread and a cache of 2 MiB while it is open.
-const CONNECTIONS_MAX: u32 = 4;
-/// An unused connection is closed after this time.
+/// An unused connection is closed after this time. While it is open, it has a thread and a cache of 2 MiB.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// After so many steps of SQLite's machine it is checked whether a question took too long; about a millisecond.
 const STEPS_PER_CHECK: i32 = 10_000;
 
 #[derive(Clone, Debug)]
-pub(crate) struct SqliteDriver(SqlitePool);
+pub(crate) struct SqliteDriver {
+    path: PathBuf,
+    /// Which file was opened.
+    identity: FileIdentity,
+    writer: SqlitePool,
+    readers: SqlitePool,
+}
+
+/// A file, whatever its name is: its device and inode.
+type FileIdentity = (u64, u64);
+
+async fn identity(path: &Path) -> Result<FileIdentity, DriverError> {
+    match tokio::fs::metadata(path).await {
+        Ok(metadata) => Ok((metadata.dev(), metadata.ino())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(DriverError::Replaced),
+        Err(error) => Err(sqlx::Error::Io(error).into()),
+    }
+}
 
 impl SqliteDriver {
     /// Opens the file, or creates it for this agent's user alone: it says who ran what.
     pub(crate) async fn open(path: &Path, wait_max: Duration) -> Result<Self, DriverError> {
-        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        match created {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(sqlx::Error::Io(error).into()),
-            Ok(_) | Err(_) => {}
+        // It is closed before SQLite opens it: that would end SQLite's locks on it.
+        if let Err(error) = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+            && error.kind() != ErrorKind::AlreadyExists
+        {
+            return Err(sqlx::Error::Io(error).into());
         }
         // SQLite makes its other files with the mode of this one.
         let options = SqliteConnectOptions::new()
@@ -35,20 +51,27 @@ impl SqliteDriver {
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(wait_max)
             .disable_statement_logging();
-        let pool = SqlitePoolOptions::new().max_connections(CONNECTIONS_MAX).idle_timeout(IDLE_MAX).acquire_timeout(wait_max);
-        Ok(Self(pool.connect_with(options).await?))
+        let pool = |connections| SqlitePoolOptions::new().max_connections(connections).idle_timeout(IDLE_MAX).acquire_timeout(wait_max);
+        let identity = identity(path).await?;
+        let writer = pool(1).connect_with(options.clone()).await?;
+        Ok(Self { path: path.to_owned(), identity, writer, readers: pool(READERS_MAX).connect_lazy_with(options) })
     }
 
     /// Reads rows until they have about `bytes_max` together; also returns whether there are more. A question that takes
     /// longer than `time_max` is interrupted.
     pub(crate) async fn read(
         &self,
+        lane: Lane,
         statement: Statement,
         columns: &[Column],
         bytes_max: usize,
         time_max: Duration,
     ) -> Result<(Vec<Row>, bool), DriverError> {
-        let mut connection = self.0.acquire().await?;
+        let pool = match lane {
+            Lane::Storing => &self.writer,
+            Lane::Questions => &self.readers,
+        };
+        let mut connection = pool.acquire().await?;
         let until = Instant::now() + time_max;
         connection.lock_handle().await?.set_progress_handler(STEPS_PER_CHECK, move || Instant::now() < until);
         let (mut rows, mut bytes) = (Vec::new(), 0);
@@ -64,9 +87,23 @@ impl SqliteDriver {
         Ok((rows, false))
     }
 
-    /// Executes all of these in one transaction, or none.
+    /// All connections that answer questions.
+    #[cfg(test)]
+    pub(crate) async fn take_readers(&self) -> Vec<sqlx::pool::PoolConnection<Sqlite>> {
+        let mut taken = Vec::new();
+        for _ in 0..READERS_MAX {
+            taken.push(self.readers.acquire().await.unwrap());
+        }
+        taken
+    }
+
+    /// Executes all of these in one transaction, or none. A file that has been removed or replaced could still be written
+    /// to, and nobody would find that again.
     pub(crate) async fn write(&self, statements: Vec<Statement>) -> Result<(), DriverError> {
-        let mut transaction = self.0.begin_with("BEGIN IMMEDIATE").await?;
+        if identity(&self.path).await? != self.identity {
+            return Err(DriverError::Replaced);
+        }
+        let mut transaction = self.writer.begin_with("BEGIN IMMEDIATE").await?;
         transaction.lock_handle().await?.remove_progress_handler();
         for statement in statements {
             let wanted = statement.changes;

@@ -8,8 +8,10 @@ pub(crate) enum Value {
 }
 
 impl Value {
+    /// Text as PostgreSQL takes it: it has no character 0.
     pub(crate) fn text(text: impl Into<String>) -> Self {
-        Self::Text(Some(text.into()))
+        let text: String = text.into();
+        Self::Text(Some(text.replace('\0', "\u{fffd}")))
     }
 
     /// A number as the databases have it; one that is too large becomes the largest.
@@ -75,6 +77,17 @@ impl Statement {
     }
 }
 
+/// How many connections answer questions; each reads for one at a time.
+pub(crate) const READERS_MAX: u32 = 3;
+
+/// Who waits for an answer. Each has connections of its own: questions, however many and slow, never keep ended work from
+/// being stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Storing,
+    Questions,
+}
+
 /// A statement that must change one row did not: another writer was faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the database was changed by another agent at the same time")]
@@ -87,6 +100,9 @@ pub(crate) enum DriverError {
     Database(#[from] sqlx::Error),
     #[error(transparent)]
     OtherWriter(#[from] OtherWriter),
+    /// The database is not the one that was opened.
+    #[error("the database was replaced or removed")]
+    Replaced,
 }
 
 #[cfg(test)]
@@ -99,5 +115,6 @@ mod tests {
         statement.bind(Value::text("x")).push(" AND d IN (").bind_all([1, u64::MAX].map(Value::number)).push(")");
         assert_eq!(statement.sql, "SELECT a FROM b WHERE c = $1 AND d IN ($2, $3)");
         assert_eq!(statement.values, [Value::text("x"), Value::Number(Some(1)), Value::Number(Some(i64::MAX))]);
+        assert_eq!(Value::text("a\0b"), Value::Text(Some("a\u{fffd}b".to_owned())));
     }
 }

@@ -5,7 +5,7 @@ use crate::question::{Dialect, Question};
 use crate::record::{self, DamagedRow};
 use crate::schema::{STEPS, STORE_TABLE, version};
 use crate::sqlite::SqliteDriver;
-use crate::statement::{Column, DriverError, Row, Statement, Value};
+use crate::statement::{Column, DriverError, Lane, Row, Statement, Value};
 use lattice_agent_common::config::accounting::StoreAddress;
 use lattice_model::ended_work::EndedWork;
 use lattice_model::history::{HistoryCursor, HistoryKind, HistoryPage, HistoryQuery};
@@ -51,6 +51,9 @@ pub enum StoreError {
     /// The position in the database is another than the one before the batch.
     #[error("{store}: another agent wrote to it at the same time")]
     OtherWriter { store: String },
+    /// It was removed or replaced since it was opened.
+    #[error("{store}: it is no longer the database that this agent opened: it was replaced or removed")]
+    Replaced { store: String },
     /// The password cannot be read.
     #[error("accounting.password_file {}: {why}", path.display())]
     Password { path: PathBuf, why: String },
@@ -84,7 +87,8 @@ impl Store {
             StoreAddress::Postgres(url) => {
                 let password = password(password_file)?;
                 let driver = PostgresDriver::new(url, password.as_deref(), CONNECTION_TIMEOUT);
-                ("PostgreSQL".to_owned(), driver.map(|driver| Driver::Postgres(Box::new(driver))))
+                let name = driver.as_ref().map_or_else(|_| "PostgreSQL".to_owned(), PostgresDriver::address);
+                (name, driver.map(|driver| Driver::Postgres(Box::new(driver))))
             }
         };
         let driver = driver.map_err(|error| failed(&name, error))?;
@@ -133,7 +137,7 @@ impl Store {
     /// The store's id, the version of its tables, and its position.
     async fn about(&self) -> Result<(Uuid, i64, u64), StoreError> {
         let statement = Statement::new("SELECT store, version, stored_until FROM accounting_store WHERE row_number = 1");
-        let (rows, _) = self.read(statement, &[Column::Text, Column::Number, Column::Number]).await?;
+        let (rows, _) = self.read(Lane::Storing, statement, &[Column::Text, Column::Number, Column::Number]).await?;
         let damaged = || StoreError::Damaged { store: self.name.clone() };
         match rows.first().map(Vec::as_slice) {
             Some([Value::Text(Some(id)), Value::Number(Some(version)), Value::Number(Some(until))]) => {
@@ -149,7 +153,8 @@ impl Store {
     /// # Errors
     /// [`StoreError`]: it cannot be read now.
     pub async fn position(&self) -> Result<u64, StoreError> {
-        self.about().await.map(|(_, _, until)| until)
+        let (id, _, until) = self.about().await?;
+        if id == self.id { Ok(until) } else { Err(StoreError::Replaced { store: self.name.clone() }) }
     }
 
     /// Adds ended work and moves the position from `from` to `until`, all or nothing.
@@ -158,7 +163,8 @@ impl Store {
     /// [`StoreError`]: if no answer came, only [`Self::position`] shows whether it was written.
     pub async fn append(&self, from: u64, work: &[EndedWork], until: u64) -> Result<(), StoreError> {
         let mut position = Statement::new("UPDATE accounting_store SET stored_until = ");
-        position.bind(Value::number(until)).push(" WHERE row_number = 1 AND stored_until = ").bind(Value::number(from));
+        position.bind(Value::number(until)).push(" WHERE row_number = 1 AND store = ").bind(Value::text(self.id.to_string()));
+        position.push(" AND stored_until = ").bind(Value::number(from));
         position.changes = Some(1);
         let mut statements = vec![position];
         statements.extend(record::inserts(work));
@@ -175,7 +181,7 @@ impl Store {
             Driver::Postgres(_) => Dialect::Postgres,
         };
         let Question { statement, columns, limit } = Question::of(query, dialect);
-        let (mut rows, cut) = self.read(statement, columns).await?;
+        let (mut rows, cut) = self.read(Lane::Questions, statement, columns).await?;
         let has_more = cut || rows.len() > limit;
         rows.truncate(limit);
         let damaged = |source| StoreError::Row { store: self.name.clone(), source };
@@ -195,11 +201,11 @@ impl Store {
         Ok(page)
     }
 
-    async fn read(&self, statement: Statement, columns: &[Column]) -> Result<(Vec<Row>, bool), StoreError> {
+    async fn read(&self, lane: Lane, statement: Statement, columns: &[Column]) -> Result<(Vec<Row>, bool), StoreError> {
         let reading = async {
             match &self.driver {
-                Driver::Sqlite(driver) => driver.read(statement, columns, PAGE_BYTES_MAX, READ_TIMEOUT).await,
-                Driver::Postgres(driver) => driver.read(statement, columns, PAGE_BYTES_MAX).await,
+                Driver::Sqlite(driver) => driver.read(lane, statement, columns, PAGE_BYTES_MAX, READ_TIMEOUT).await,
+                Driver::Postgres(driver) => driver.read(lane, statement, columns, PAGE_BYTES_MAX).await,
             }
         };
         self.in_time(ANSWER_TIMEOUT, Box::pin(reading)).await
@@ -228,6 +234,7 @@ fn failed(store: &str, error: DriverError) -> StoreError {
     match error {
         DriverError::Database(error) => StoreError::Database { store, why: error.to_string() },
         DriverError::OtherWriter(_) => StoreError::OtherWriter { store },
+        DriverError::Replaced => StoreError::Replaced { store },
     }
 }
 
@@ -384,6 +391,31 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
+    async fn a_file_that_was_removed_is_not_written_to() {
+        let directory = Directory::new();
+        let store = five(&directory).await;
+        let away = directory.0.with_extension("away");
+        std::fs::rename(&directory.0, &away).unwrap();
+        let removed = store.append(5, &[ended(6)], 6).await;
+        assert!(matches!(removed, Err(StoreError::Replaced { .. })), "{removed:?}");
+        std::fs::rename(&away, &directory.0).unwrap();
+        store.append(5, &[ended(6)], 6).await.unwrap();
+        store.write(vec![Statement::new("UPDATE accounting_store SET store = '00000000-0000-0000-0000-000000000001'")]).await.unwrap();
+        assert!(matches!(store.append(6, &[ended(7)], 7).await, Err(StoreError::OtherWriter { .. })));
+        assert!(matches!(store.position().await, Err(StoreError::Replaced { .. })), "another store in its place");
+    }
+
+    #[tokio::test]
+    async fn slow_questions_keep_nothing_from_being_stored() {
+        let directory = Directory::new();
+        let store = five(&directory).await;
+        let Driver::Sqlite(driver) = &store.driver else { panic!("{store:?}") };
+        let _taken = driver.take_readers().await;
+        store.append(5, &[ended(6)], 6).await.unwrap();
+        assert_eq!(store.position().await.unwrap(), 6);
+    }
+
+    #[tokio::test]
     async fn large_records_end_a_page_before_its_limit() {
         let directory = Directory::new();
         let store = directory.open().await.unwrap();
@@ -412,20 +444,29 @@ pub(crate) mod tests {
         let directory = Directory::new();
         let store = five(&directory).await;
         let own = Visible::Only { own: Some(("ada".into(), 1000)), tenants: [].into() };
-        let of_tenant = Visible::Only { own: None, tenants: [("physics".into(), Timestamp(0))].into() };
-        for (asked, index) in [
-            (query(), "ended_work_by_end"),
-            (HistoryQuery { kind: HistoryKind::OldestFirst, ..query() }, "ended_work_by_end"),
-            (HistoryQuery { user: "ada".into(), ..query() }, "ended_work_by_account"),
-            (HistoryQuery { visible: own, ..query() }, "ended_work_by_account"),
-            (HistoryQuery { visible: of_tenant, ..query() }, "ended_work_by_tenant"),
+        let tenants = |count| (0..count).map(|n| (format!("t{n}"), Timestamp(0))).collect();
+        let of_tenant = Visible::Only { own: None, tenants: tenants(1) };
+        let both = Visible::Only { own: Some(("ada".into(), 1000)), tenants: tenants(3) };
+        let many = Visible::Only { own: None, tenants: tenants(10_000) };
+        let after = Some(HistoryCursor::Work { ended_at: ended(2).ended_at, sequence: 2 });
+        for (asked, indexes) in [
+            (query(), "ended_work_by_end".to_owned()),
+            (HistoryQuery { kind: HistoryKind::OldestFirst, ..query() }, "ended_work_by_end".to_owned()),
+            (HistoryQuery { user: "ada".into(), ..query() }, "ended_work_by_account".to_owned()),
+            (HistoryQuery { visible: own, ..query() }, "ended_work_by_account".to_owned()),
+            (HistoryQuery { visible: of_tenant, ..query() }, "ended_work_by_tenant".to_owned()),
+            (HistoryQuery { visible: both.clone(), ..query() }, format!("ended_work_by_account{}", " ended_work_by_tenant".repeat(3))),
+            (HistoryQuery { visible: both, after, ..query() }, format!("ended_work_by_account{}", " ended_work_by_tenant".repeat(3))),
+            (HistoryQuery { visible: many, ..query() }, "ended_work_by_end".to_owned()),
         ] {
             let mut statement = Question::of(&asked, Dialect::Sqlite).statement;
             statement.sql.insert_str(0, "EXPLAIN QUERY PLAN ");
             let columns = [Column::Number, Column::Number, Column::Number, Column::Text];
-            let (plan, _) = store.read(statement, &columns).await.unwrap();
+            let (plan, _) = store.read(Lane::Questions, statement, &columns).await.unwrap();
             let plan = format!("{plan:?}");
-            assert!(plan.contains(index) && !plan.contains("TEMP B-TREE"), "{plan}");
+            let used = plan.split("USING INDEX ").skip(1).filter_map(|rest| rest.split(' ').next()).collect::<Vec<_>>().join(" ");
+            assert_eq!(used, indexes, "{plan}");
+            assert!(!plan.contains("TEMP B-TREE"), "it sorts: {plan}");
         }
     }
 }

@@ -57,6 +57,8 @@ pub struct Limits {
     pub log_streams: UserQuota,
     /// Largest number of log streams of one user.
     pub log_streams_max: usize,
+    /// Limits how many questions about ended work each user asks at once, so that slow ones leave the store to others.
+    pub own_questions: UserShares,
     /// Counts the streams of each caller on the network.
     pub network_streams: UserQuota,
     /// Largest number of streams of one account on the network.

@@ -14,7 +14,9 @@ use lattice_ledger::{ACCOUNTING_LEASE, Action};
 use lattice_meshd::history as stores;
 use lattice_model::access::{Reach, Roles, rule};
 use lattice_model::ended_work::EndedWork;
-use lattice_model::history::{HistoryCursor, HistoryKind, HistoryPage, HistoryQuery, PAGE_LEN, PAGE_LEN_MAX, UseSum, Visible};
+use lattice_model::history::{
+    HistoryCursor, HistoryCursorError, HistoryKind, HistoryPage, HistoryQuery, PAGE_LEN, PAGE_LEN_MAX, UseSum, Visible,
+};
 use lattice_model::{AllocationState, NodeId, Principal, Timestamp};
 use lattice_quorum_client::wire::{Answer, EndedWorkPage, Request as Ask};
 use std::collections::BTreeMap;
@@ -42,7 +44,7 @@ impl AccountingService for Api {
             shows(&visible(&roles, &caller.method, Some(&user)), &asked, &user)?
         };
         let kind = if asked.sum { HistoryKind::Sums } else { HistoryKind::NewestFirst };
-        let page = self.ended_page(question(asked, visible, kind)?).await?;
+        let page = self.ended_page(user.uid, question(asked, visible, kind)?).await?;
         let behind = self.ends().await?.waiting;
         Ok(Response::new(v1::HistoryResponse { behind, ..page_to_proto(page) }))
     }
@@ -50,11 +52,11 @@ impl AccountingService for Api {
     type ExportStream = Streamed<v1::HistoryResponse>;
 
     async fn export(&self, request: Request<v1::HistoryRequest>) -> Result<Response<Self::ExportStream>, Status> {
+        let caller = self.caller(&request).await?;
         let visible = if self.operator_by_token(&request).await?.is_some() {
             Visible::All
         } else {
             self.operator(&request).await?;
-            let caller = self.caller(&request).await?;
             let roles = self.standing(&caller).await?.roles;
             shows(&visible(&roles, &caller.method, None), request.get_ref(), &caller.principal)?
         };
@@ -62,7 +64,8 @@ impl AccountingService for Api {
         let kind = if asked.sum { HistoryKind::Sums } else { HistoryKind::OldestFirst };
         let mut query = question(asked, visible, kind)?;
         // So that a refusal is the answer to the call, and not the end of an empty stream.
-        let mut page = self.ended_page(query.clone()).await?;
+        let uid = caller.principal.uid;
+        let mut page = self.ended_page(uid, query.clone()).await?;
         let (out, pages) = mpsc::channel(PAGES_QUEUE_LEN);
         let (tasks, api) = (&self.context.work.tasks, self.clone());
         tasks.spawn(async move {
@@ -71,7 +74,7 @@ impl AccountingService for Api {
                 if out.send(Ok(page_to_proto(page))).await.is_err() || query.after.is_none() {
                     return;
                 }
-                page = match api.ended_page(query.clone()).await {
+                page = match api.ended_page(uid, query.clone()).await {
                     Ok(page) => page,
                     Err(error) => {
                         // A caller that is gone needs no error.
@@ -113,8 +116,9 @@ impl Api {
         Ok(leases.into_iter().find(|lease| lease.name == ACCOUNTING_LEASE).map(|lease| lease.holder))
     }
 
-    /// One page from the store, wherever it is.
-    async fn ended_page(&self, query: HistoryQuery) -> Result<HistoryPage, Status> {
+    /// One page from the store, wherever it is. A user's questions wait for those that this user asked before.
+    async fn ended_page(&self, uid: u32, query: HistoryQuery) -> Result<HistoryPage, Status> {
+        let _turn = self.limits.own_questions.of(uid).acquire_owned().await.expect("never closed");
         let Some(node) = self.storing_node().await? else {
             return Err(no_store(self.ends().await?.accounted.is_some()));
         };
@@ -206,7 +210,10 @@ fn question(asked: v1::HistoryRequest, visible: Visible, kind: HistoryKind) -> R
     let states = asked.states.iter().map(|name| state(name)).collect::<Result<Vec<_>, _>>()?;
     let after = match asked.page_token.as_str() {
         "" => None,
-        token => Some(token.parse::<HistoryCursor>().map_err(|error| Status::invalid_argument(format!("page_token: {error}")))?),
+        token => {
+            let cursor = token.parse::<HistoryCursor>().ok().filter(|cursor| cursor.is_of(kind)).ok_or(HistoryCursorError);
+            Some(cursor.map_err(|error| Status::invalid_argument(format!("page_token: {error}")))?)
+        }
     };
     Ok(HistoryQuery {
         visible,
@@ -331,6 +338,7 @@ mod tests {
         let wrong = [
             (v1::HistoryRequest { states: vec!["running".into()], ..Default::default() }, "no state of ended work"),
             (v1::HistoryRequest { page_token: "x".into(), ..Default::default() }, "page_token: "),
+            (v1::HistoryRequest { page_token: "s.61.61.61".into(), ..Default::default() }, "page_token: "),
             (asks(&"x".repeat(2000), ""), "at most 1024 bytes"),
         ];
         for (request, piece) in wrong {

@@ -50,6 +50,8 @@ use tokio_util::task::TaskTracker;
 const DIGESTS_MAX: usize = 4;
 /// How many of these may be for one user.
 const DIGESTS_PER_USER_MAX: usize = 2;
+/// How many questions about ended work this agent asks at once for one user.
+const QUESTIONS_PER_USER_MAX: usize = 2;
 /// How long shims that do not answer may delay the notice to the service manager that the agent is
 /// ready.
 const ADOPTION_MAX: Duration = Duration::from_secs(10);
@@ -151,6 +153,7 @@ impl Adopted {
                 measurement_reads: service::MeasurementReads::default(),
                 log_streams: UserQuota::default(),
                 log_streams_max: config.logs.max_concurrent,
+                own_questions: UserShares::new(QUESTIONS_PER_USER_MAX),
                 network_streams: UserQuota::default(),
                 network_streams_max: config.api.limits.streams_per_user as usize,
             },

@@ -112,7 +112,6 @@ async fn settle(follower: &mut Follower<Fake>) {
             Ok(Next::After(_)) => return,
             Ok(Next::AtOnce) => {}
             Err(failed) => {
-                follower.position = None;
                 follower.fail(&failed).await;
             }
         }
@@ -190,7 +189,6 @@ async fn an_agent_without_the_lease_waits_and_one_that_lost_it_asks_again() {
     let failed = follower.pass().await.unwrap_err();
     follower.fail(&failed).await;
     assert!(follower.lease.is_none(), "{failed}");
-    follower.position = None;
     settle(&mut follower).await;
     assert_eq!(stored(&follower).await, [1]);
 }
@@ -226,8 +224,95 @@ async fn an_older_copy_of_the_database_goes_on_and_says_what_it_lacks() {
     let mut restored = follower(&ledger, &directory);
     settle(&mut restored).await;
     assert_eq!(stored(&restored).await, [1, 2, 6]);
-    let lacks = "accounting store: the database lacks ends 3 to 5, which it had before: it is an older copy; restore a newer one";
+    let lacks = "accounting store: the database lacks ends 3 to 5, which it had before: it is an older copy, and goes on; copy them into \
+                 it from a newer one";
     assert_eq!(restored.problems.lines(), [lacks]);
+}
+
+#[tokio::test]
+async fn an_agent_that_gets_the_lease_again_sees_what_another_one_stored_in_its_database() {
+    let (ledger, directory) = (Fake::default(), Directory::new());
+    let (mut first, mut second) = (follower(&ledger, &directory), follower(&ledger, &directory));
+    settle(&mut first).await;
+    ledger.end(1);
+    settle(&mut first).await;
+    ledger.with(|state| state.is_held_elsewhere = true);
+    first.lease.as_mut().unwrap().renew_at = Instant::now();
+    assert_eq!(first.pass().await.unwrap(), Next::After(STANDBY_INTERVAL));
+    ledger.with(|state| state.is_held_elsewhere = false);
+    ledger.end(2);
+    settle(&mut second).await;
+    ledger.end(1);
+    ledger.with(|state| state.token += 1);
+    settle(&mut first).await;
+    assert_eq!(stored(&first).await, [1, 2, 3, 4]);
+    assert_eq!(first.problems.lines(), [] as [String; 0], "it took the other agent's work for an older copy");
+    // The same, if it was stopped between the check of its lease and the question to the ledger.
+    ledger.end(1);
+    second.lease = None;
+    settle(&mut second).await;
+    assert!(first.lease.is_some());
+    first.pass().await.unwrap();
+    assert_eq!((first.position, first.problems.lines()), (Some(5), vec![]));
+}
+
+#[tokio::test]
+async fn what_the_store_has_is_confirmed_before_more_is_written() {
+    let (ledger, directory) = (Fake::default(), Directory::new());
+    settle(&mut follower(&ledger, &directory)).await;
+    ledger.end(3);
+    ledger.with(|state| state.lost_confirmations = 1);
+    let mut slow = follower(&ledger, &directory);
+    while slow.pass().await.is_ok() {}
+    ledger.end(2);
+    let mut next = follower(&ledger, &directory);
+    settle(&mut next).await;
+    assert_eq!(ledger.with(|state| state.confirmed.clone()), [0, 3, 5]);
+}
+
+#[tokio::test]
+async fn the_lease_is_given_back_for_a_while_if_the_store_goes_on_failing() {
+    let (ledger, directory) = (Fake::default(), Directory::new());
+    let mut follower = follower(&ledger, &directory);
+    settle(&mut follower).await;
+    ledger.end(1);
+    let away = directory.0.with_extension("away");
+    std::fs::rename(&directory.0, &away).unwrap();
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let failed = follower.pass().await.unwrap_err();
+        assert!(matches!(failed, Failed::Store(_)), "{failed}");
+        pauses.push((follower.fail(&failed).await, follower.lease.is_some()));
+    }
+    let (keeps, gives) = ((Duration::ZERO, true), (HANDOVER, false));
+    assert_eq!(pauses, [keeps, keeps, keeps, gives, keeps, keeps, keeps, gives]);
+    std::fs::rename(&away, &directory.0).unwrap();
+    settle(&mut follower).await;
+    assert_eq!((stored(&follower).await, ledger.progress()), (vec![1], (Some(1), 0)));
+}
+
+#[tokio::test]
+async fn a_database_that_is_replaced_under_the_agent_gets_nothing_until_the_right_one_is_back() {
+    let (ledger, directory) = (Fake::default(), Directory::new());
+    let mut follower = follower(&ledger, &directory);
+    settle(&mut follower).await;
+    ledger.end(1);
+    settle(&mut follower).await;
+    let away = directory.0.with_extension("away");
+    std::fs::rename(&directory.0, &away).unwrap();
+    std::fs::create_dir(&directory.0).unwrap();
+    ledger.end(1);
+    let failed = follower.pass().await.unwrap_err();
+    assert!(matches!(failed, Failed::Store(StoreError::Replaced { .. })), "{failed}");
+    follower.fail(&failed).await;
+    let failed = follower.pass().await.unwrap_err();
+    assert!(matches!(failed, Failed::Quorum(CallError::Refused(Refusal::OtherStore { .. }))), "{failed}");
+    follower.fail(&failed).await;
+    assert_eq!((follower.lease.is_none(), ledger.progress()), (true, (Some(1), 1)));
+    std::fs::remove_dir_all(&directory.0).unwrap();
+    std::fs::rename(&away, &directory.0).unwrap();
+    settle(&mut follower).await;
+    assert_eq!((stored(&follower).await, ledger.progress()), (vec![1, 2], (Some(2), 0)));
 }
 
 #[tokio::test]

@@ -81,7 +81,7 @@ impl AccountingSettings {
 
     /// The refusal of a store of another kind, which may contain a password, too.
     fn unknown_without_password(&self) -> AccountingSettingsError {
-        let scheme = self.store.split_once("://").map_or(self.store.as_str(), |(scheme, _)| scheme);
+        let scheme = self.store.split([':', '@']).next().unwrap_or_default();
         AccountingSettingsError::Store { store: scheme.to_owned() }
     }
 }
@@ -111,7 +111,9 @@ mod tests {
             let refused = address(url).unwrap_err();
             assert!(refused == AccountingSettingsError::Password && !refused.to_string().contains("geheim"), "{refused}");
         }
-        assert!(!address("mysql://u:geheim@db/x").unwrap_err().to_string().contains("geheim"));
+        for url in ["mysql://u:geheim@db/x", "u:geheim@db/x", "postgres:u:geheim@db/x"] {
+            assert!(!address(url).unwrap_err().to_string().contains("geheim"));
+        }
     }
 
     #[test]
