@@ -72,7 +72,7 @@ mod tests {
         counts.begin();
         counts.record_stored(3);
         counts.clone().record_failure();
-        let counters = [("lattice_accounting_stored_total", Value::Number(3.0)), ("lattice_accounting_failures_total", Value::Number(1.0))];
+        let counters = [("lattice_accounting_failures_total", Value::Number(1.0)), ("lattice_accounting_stored_total", Value::Number(3.0))];
         assert_eq!(collected(&counts), counters);
         counts.set_waiting(Some(7));
         assert_eq!(collected(&counts)[2], ("lattice_accounting_waiting", Value::Number(7.0)));

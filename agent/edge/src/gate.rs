@@ -18,6 +18,7 @@ use super::places::Source;
 use super::public_pages::{self, PublicPage};
 use super::rates::{Rates, is_submission};
 use super::request_body::RequestBody;
+use super::unread_body::UnreadBody;
 use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, Method, Request, Response, Version};
@@ -33,6 +34,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 use tonic::Status;
 use tonic::service::Routes;
 use tower::ServiceExt;
@@ -53,6 +55,8 @@ pub(super) struct Gate {
     pub known_tokens: KnownTokens,
     pub log: AccessLog,
     pub counts: Counts,
+    /// The tasks that the agent waits for when it stops.
+    pub tasks: TaskTracker,
 }
 
 impl Gate {
@@ -67,6 +71,7 @@ impl Gate {
         let origin = self.origins.check(request.headers());
         let mut answer = match &origin {
             Ok(origin) => {
+                let request = request.map(|body| UnreadBody::new(body, self.tasks.clone()));
                 let responded = self.respond(request, form, origin.as_ref(), &mut entry, Source::of(from)).await;
                 responded.unwrap_or_else(|refusal| refusal.answer(form))
             }

@@ -34,6 +34,7 @@ mod rates;
 mod request_body;
 mod server;
 mod tls;
+mod unread_body;
 
 pub use counts::Counts;
 pub use server::{Bound, EdgeError, Parts};

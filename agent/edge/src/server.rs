@@ -105,6 +105,7 @@ impl Bound {
             known_tokens: KnownTokens::default(),
             log,
             counts: counts.clone(),
+            tasks,
         };
         let places = Places::new(limits.connections as usize, limits.connections_per_address as usize);
         Connections::new(gate, tls, places, counts, stop, cut).serve(listener).boxed()

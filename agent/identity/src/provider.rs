@@ -348,7 +348,7 @@ mod tests {
         let document = "/.well-known/openid-configuration";
         let of = |issuer: &str, keys: &str| format!(r#"{{"issuer":"{issuer}","jwks_uri":"{keys}"}}"#);
         let redirected = problem("/keys", "302 Found", "location: /elsewhere\r\n", "").await;
-        assert!(redirected.contains("/keys redirects elsewhere"), "{redirected}");
+        assert!(redirected.contains("/keys redirects, and redirects are not followed"), "{redirected}");
         let long = problem("/keys", "200 OK", "", &" ".repeat(ANSWER_BYTES_MAX + 1)).await;
         assert!(long.contains("is longer than 262144 bytes"), "{long}");
         let other = problem(document, "200 OK", "", &of("https://elsewhere", "https://elsewhere/keys")).await;

@@ -62,7 +62,8 @@ pub(crate) fn openapi() -> utoipa::openapi::OpenApi {
         logs::LogEventJson,
         terminals::CommandJson,
         terminals::EventJson,
-        watches::WatchEventJson
+        watches::WatchEventJson,
+        watches::Watched
     ))
 )]
 struct Streams;

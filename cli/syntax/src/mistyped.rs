@@ -89,7 +89,9 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
 /// A command that is not built. The parser did not know `word`, which is a command, or a subcommand of the commands
 /// before it.
 fn explain_unbuilt_command(word: &str, typed: &[OsString]) -> Option<UsageError> {
-    let root = Cli::command();
+    let mut root = Cli::command();
+    // Commands know their subcommands only then.
+    root.build();
     let (mut parent, mut whole) = (&root, String::new());
     let before = typed.iter().skip(1).take_while(|typed| **typed != *word);
     for name in before.filter_map(|typed| typed.to_str()) {

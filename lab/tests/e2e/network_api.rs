@@ -324,7 +324,9 @@ fn certificates(w: &World) {
     let _restored = Restored(w, configure(&w.dir, "n1", &settings));
     faults::restart_node(&w.dir, "n1").unwrap();
     let health = |ca: &Path| curl_trusting(w, ca, "/healthz", &[]).map(|answer| answer.status);
-    assert_eq!([health(&other_ca), health(&w.ca())], [Ok(200), Err(60)], "the site's certificate");
+    // Both authorities have the same name: curl does not always say that one is unknown.
+    assert_eq!(health(&other_ca), Ok(200), "the site's certificate");
+    assert!(health(&w.ca()).is_err(), "the agent's own certificate is not used");
 
     // Another certificate in its place, without a restart; then one that fits no key.
     let own = |suffix: &str| w.dir.join("n1").join(format!("n1.{suffix}"));

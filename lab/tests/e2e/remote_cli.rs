@@ -260,7 +260,9 @@ fn unverified(w: &World) {
     w.ok(&["quorum", "ca", "init", "--dir", &other.0.to_string_lossy()]);
     std::fs::set_permissions(&other.0, std::fs::Permissions::from_mode(0o755)).unwrap();
     with(&good.endpoint, Some(other.0.join("ca.crt"))).refused(&["status"], 5, &["is not trusted", "LATTICE_CA"]);
-    with(&good.endpoint, None).refused(&["status"], 2, &["no certificates of authorities", "LATTICE_CA"]);
+    // The machine's own authorities, if it has any, have not issued it.
+    let own = with(&good.endpoint, None).run(&["status"]);
+    assert!([2, 5].contains(&own.code()) && own.err().contains("LATTICE_CA"), "{}", own.err());
     with(&good.endpoint, Some("/etc/passwd".into())).refused(&["status"], 2, &["/etc/passwd has no certificate"]);
     let port = good.endpoint.rsplit(':').next().unwrap().to_owned();
     with(&format!("https://localhost:{port}"), good.ca.clone()).refused(&["status"], 5, &["is for another name"]);

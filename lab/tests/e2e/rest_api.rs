@@ -148,9 +148,11 @@ fn work(w: &World) {
     // A change is made to what was read.
     let read = daemon.call("GET", &path, &[]);
     let tag = format!("If-Match: {}", read.header("etag").unwrap());
-    let longer = json!({ "walltime_more_seconds": 600, "tags": {"campaign": null, "phase": "2"} });
-    let changed = daemon.send("PATCH", &path, &longer, &["-H", &tag]).expect(200);
-    assert_eq!((&changed["walltime_seconds"], &changed["tags"]), (&json!(4200), &json!({"phase": "2"})));
+    let renamed = json!({ "name": "sim-2", "tags": {"campaign": null, "phase": "2"} });
+    let changed = daemon.send("PATCH", &path, &renamed, &["-H", &tag]).expect(200);
+    assert_eq!((&changed["name"], &changed["tags"]), (&json!("sim-2"), &json!({"phase": "2"})));
+    let longer = daemon.send("PATCH", &path, &json!({ "walltime_more_seconds": 600 }), &[]).problem(409);
+    assert!(longer.contains("only operators lengthen the walltime"), "{longer}");
     let refused = daemon.send("PATCH", &path, &json!({ "name": "other" }), &["-H", &tag]);
     assert!(refused.problem(412).contains("it has changed since it was read"), "{}", refused.body);
 
