@@ -360,7 +360,7 @@ mod tests {
         let none = problem("/keys", "200 OK", "", r#"{"keys":[{"kty":"oct","k":"AA"}]}"#).await;
         assert!(none.contains("none that can verify a signature"), "{none}");
         let page = problem("/keys", "200 OK", "", "<html>").await;
-        assert!(page.contains("no JSON Web Key Set"), "{page}");
+        assert!(page.contains("are not a JSON Web Key Set"), "{page}");
     }
 
     #[tokio::test]

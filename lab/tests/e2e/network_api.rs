@@ -325,7 +325,7 @@ fn certificates(w: &World) {
     faults::restart_node(&w.dir, "n1").unwrap();
     let health = |ca: &Path| curl_trusting(w, ca, "/healthz", &[]).map(|answer| answer.status);
     // Both authorities have the same name: curl does not always say that one is unknown.
-    assert_eq!(health(&other_ca), Ok(200), "the site's certificate");
+    w.wait("the site's certificate", || health(&other_ca) == Ok(200));
     assert!(health(&w.ca()).is_err(), "the agent's own certificate is not used");
 
     // Another certificate in its place, without a restart; then one that fits no key.
@@ -346,7 +346,8 @@ fn certificates(w: &World) {
     let (client_cert, client_key) = (text_of(&site.join("client.crt")), text_of(&site.join("client.key")));
     issue("client", "node");
     let presenting = |path: &str| curl(w, path, &["--cert", &client_cert, "--key", &client_key]).status;
-    assert_eq!([presenting("/healthz"), presenting("/api/v1/whoami")], [200, 401], "a token is needed besides");
+    w.wait("the client's certificate", || presenting("/healthz") == 200);
+    assert_eq!(presenting("/api/v1/whoami"), 401, "a token is needed besides");
 }
 
 fn rates(w: &World) {

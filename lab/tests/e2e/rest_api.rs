@@ -163,7 +163,7 @@ fn work(w: &World) {
     assert!(reader.call("DELETE", &path, &[]).problem(403).contains("work"), "the scope that is needed");
     assert_eq!(daemon.call("DELETE", &path, &[]).expect(200)["id"], json!(id));
     w.wait("the end", || daemon.state(&id) == "Cancelled");
-    assert!(daemon.call("GET", &format!("{ALLOCATIONS}/00000000-0000-4000-8000-000000000000"), &[]).problem(404).contains("not found"));
+    daemon.call("GET", &format!("{ALLOCATIONS}/00000000-0000-4000-8000-000000000000"), &[]).problem(404);
 }
 
 fn keys(w: &World) {

@@ -360,27 +360,23 @@ fn terminals(w: &World) {
     session(w, &client);
 }
 
-/// A session's terminal.
+/// A session, all by REST.
 fn session(w: &World, client: &Client) {
-    let mut command = w.lattice.clone().with_program(&w.dir.join("bin/lattice")).command(&["session", "--walltime=5m", "-q"]);
-    let home = w.dir.join(format!("home-{DAEMON}"));
-    command.uid(DAEMON).gid(DAEMON).current_dir(&home).env("HOME", &home).env_remove("XDG_STATE_HOME");
-    // Its own shell waits for input that does not come.
-    let mut opened = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let mut id = String::new();
-    w.wait("the session", || {
-        id = w.run_as(DAEMON, &["session", "list", "-o", "name"]).out().trim().to_owned();
-        !id.is_empty()
-    });
+    let post = |path: &str, body: Value| {
+        let sent = client.answer(&["POST", path, "-H", "Content-Type:application/json", "-d", &body.to_string()]);
+        assert_eq!(sent.0, 201, "{}", sent.1);
+        text(&serde_json::from_str(&sent.1).unwrap(), "id")
+    };
+    let allocation = post("/api/v1/allocations", json!({"session": true, "walltime": "5m"}));
+    w.running(&allocation);
+    let id = post("/api/v1/sessions", json!({"allocation": allocation}));
+    // The account's own shell lets nobody in.
     let path = format!("/api/v1/sessions/{}/terminal?command=exec+/bin/sh+-i", &id[..8]);
     let lines = client.terminal(&path, &[], &[json!({"type": "echo $((40 + 2))\n"}), json!({"wait": "42"}), json!({"type": "exit\n"})]);
     assert_eq!(lines.last().unwrap()["close"], 1000, "{lines:?}");
-    assert_eq!(w.run_as(DAEMON, &["session", "delete", &id]).code(), 0);
-    let ended = process::until(JOB, || opened.try_wait().unwrap().is_some());
-    if !ended {
-        opened.kill().unwrap();
-        opened.wait().unwrap();
-    }
+    let ended = client.answer(&["DELETE", &format!("/api/v1/sessions/{id}")]);
+    assert_eq!(ended.0, 200, "{}", ended.1);
+    w.ended(&allocation);
     let lines = client.terminal(&path, &[], &[]);
     assert_eq!(lines[0]["status"], 404, "{lines:?}");
     w.assert_nothing_left();
