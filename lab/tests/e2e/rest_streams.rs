@@ -8,7 +8,6 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
