@@ -336,7 +336,7 @@ mod tests {
     fn a_malformed_question_is_refused_by_what_is_wrong_with_it() {
         let asked = |request: v1::HistoryRequest| question(request, Visible::All, HistoryKind::NewestFirst);
         let wrong = [
-            (v1::HistoryRequest { states: vec!["running".into()], ..Default::default() }, "no state of ended work"),
+            (v1::HistoryRequest { states: vec!["running".into()], ..Default::default() }, "is not a state of ended work"),
             (v1::HistoryRequest { page_token: "x".into(), ..Default::default() }, "page_token: "),
             (v1::HistoryRequest { page_token: "s.61.61.61".into(), ..Default::default() }, "page_token: "),
             (asks(&"x".repeat(2000), ""), "at most 1024 bytes"),
