@@ -58,20 +58,10 @@ impl Session {
     ///
     /// # Errors
     /// An endpoint is invalid, no agent answers, or the operator's credential cannot be used.
-    pub fn connect(&self) -> impl Future<Output = Result<Client, Failure>> {
-        self.connect_with_token_for(renew::CALL_TIME)
-    }
-
-    /// As [`Self::connect`], for a terminal: an agent on the network closes it when the token expires, so a token of a
-    /// login is renewed first.
-    pub fn connect_for_terminal(&self) -> impl Future<Output = Result<Client, Failure>> {
-        self.connect_with_token_for(renew::TERMINAL_TIME)
-    }
-
-    async fn connect_with_token_for(&self, time: Duration) -> Result<Client, Failure> {
+    pub async fn connect(&self) -> Result<Client, Failure> {
         let mut unanswered = None;
         for (place, endpoint) in self.settings.endpoints.iter().enumerate() {
-            let access = match self.access_with_token(endpoint, time).await {
+            let access = match self.access_with_token(endpoint).await {
                 Ok(access) => access,
                 Err(failure) => {
                     unanswered.get_or_insert(failure);
@@ -109,7 +99,7 @@ impl Session {
     }
 
     /// The same with the token for one agent: the one in the settings, else that of a login there, for this time.
-    async fn access_with_token(&self, endpoint: &str, time: Duration) -> Result<Access, Failure> {
+    async fn access_with_token(&self, endpoint: &str) -> Result<Access, Failure> {
         // On a socket the kernel says who calls. What is no endpoint is refused by the client.
         if normalize(endpoint).is_none() {
             return Ok(Access::default());
@@ -117,7 +107,7 @@ impl Session {
         let access = self.access();
         let token = match &self.settings.token {
             Some(token) => token.clone(),
-            None => Box::pin(renew::token(endpoint, &self.settings.endpoints, &access, time, now())).await?,
+            None => Box::pin(renew::token(endpoint, &self.settings.endpoints, &access, now())).await?,
         };
         Ok(Access { token: Some(token), ..access })
     }

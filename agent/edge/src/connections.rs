@@ -30,7 +30,7 @@ const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
 const HEAD_BYTES_MAX: u32 = 16 << 10;
 /// The flow-control windows of HTTP/2: what a peer may send before a handler reads it, in bytes.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
-const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
 /// What waits for the peer of each HTTP/2 stream, in bytes.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// How many concurrent requests one connection may have.

@@ -1,5 +1,5 @@
 //! Callers on the network: which methods their tokens open, how many streams one account may have, and that a stream ends
-//! when its token expires or is revoked.
+//! when its token expires or is revoked. A terminal of a person who logged in lasts longer than the token.
 
 use super::connections::{Authentication, NetworkPeer};
 use super::revocations::{Revocations, Revoked};
@@ -16,6 +16,12 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Bytes, http};
 
+/// The method of terminals: nobody can go on with one in another connection.
+const TERMINALS: &str = "AllocationService/Attach";
+/// How long a terminal of a person who logged in may last, if the token expires earlier. Providers' tokens often last
+/// some minutes alone.
+const TERMINAL_TIME_MAX: Duration = Duration::from_secs(12 * 60 * 60);
+
 /// The limits of callers on the network. Cloneable; all clones share the counts.
 #[derive(Clone)]
 pub(super) struct NetworkCallers {
@@ -28,7 +34,7 @@ pub(super) struct NetworkCallers {
 pub(super) struct Admitted {
     /// The stream's place in the account's limit.
     slot: Option<UserSlot>,
-    /// How long the token is still valid.
+    /// How long what the call opened may last.
     left: Duration,
     /// For the stream of a token that can be revoked.
     revoked: Option<Revoked>,
@@ -59,10 +65,11 @@ impl NetworkCallers {
             let text = format!("{} has {most} streams on this node already: try again when one of them has ended", peer.principal.name);
             Status::resource_exhausted(text)
         })?;
-        let revoked = match &peer.authentication {
-            Authentication::Token { id, .. } => Some(self.revocations.of(*id)),
+        let (left, revoked) = match &peer.authentication {
+            Authentication::Token { id, .. } => (left, Some(self.revocations.of(*id))),
+            Authentication::Oidc { .. } if method == TERMINALS => (left.max(TERMINAL_TIME_MAX), None),
             // A token of a provider holds until it expires.
-            Authentication::Oidc { .. } => None,
+            Authentication::Oidc { .. } => (left, None),
         };
         Ok(Admitted { slot: Some(slot), left, revoked })
     }
@@ -82,7 +89,8 @@ fn not_in_scopes(scopes: &Scopes, rule: &Rule) -> String {
     format!("{} needs the scope {needed}, and this token has {scopes}\nhint: use a token with the scope {needed}", rule.method)
 }
 
-/// A stream of a caller on the network. It ends when the token expires or is revoked, with the status `unauthenticated`.
+/// A stream of a caller on the network. It ends when its time is over or the token is revoked, with the status
+/// `unauthenticated`.
 pub(super) struct Expiring {
     body: Body,
     _slot: Option<UserSlot>,
@@ -154,6 +162,18 @@ mod tests {
 
     fn callers(streams_max: usize) -> NetworkCallers {
         callers_with(streams_max, true)
+    }
+
+    #[tokio::test]
+    async fn a_terminal_outlasts_the_token_of_a_login_and_nothing_else_does() {
+        let login = Authentication::Oidc { issuer: "https://idp".to_owned(), subject: "7".to_owned() };
+        let left = |authentication: Authentication, method: &str| {
+            let peer = NetworkPeer { authentication, ..peer("read,work") };
+            callers(1).admit(&peer, method, true, Timestamp(9_000)).unwrap().left
+        };
+        assert_eq!(left(login.clone(), TERMINALS), TERMINAL_TIME_MAX);
+        assert_eq!(left(login, "AllocationService/Logs"), Duration::from_secs(1));
+        assert_eq!(left(peer("read").authentication, TERMINALS), Duration::from_secs(1));
     }
 
     fn refusal(scopes: &str, method: &str, now: u64) -> Option<(Code, String)> {

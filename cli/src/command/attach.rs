@@ -39,7 +39,7 @@ pub async fn run(session: &Session, args: Attach) -> Result<u8, Failure> {
         Some(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line],
         None => args.command,
     };
-    let client = session.connect_for_terminal().await?;
+    let client = session.connect().await?;
     match open(&client, session.resolve_key(&args.id)?, args.node.unwrap_or_default(), argv).await? {
         Closed::Program(code) | Closed::Signal(code) => Ok(code),
         Closed::Lost(failure) => {

@@ -71,7 +71,7 @@ async fn begin(session: &Session, flags: SubmitFlags) -> Result<u8, Failure> {
     session.note(&format!("allocation {} is yours; the terminal is on {}", short(&id), open.node));
     // Waiting for nodes may have taken longer than a token lives.
     if session.renews_tokens() {
-        client = Box::pin(session.connect_for_terminal()).await.unwrap_or(client);
+        client = Box::pin(session.connect()).await.unwrap_or(client);
     }
     match attach::open(&client, id.clone(), open.node, Vec::new()).await {
         Ok(Closed::Program(code)) => {

@@ -6,27 +6,23 @@ use super::store::{Login, Logins, Store};
 use crate::failure::{Exit, Failure};
 use crate::message::write_message_line;
 use lattice_api::client::{Access, normalize};
-use lattice_model::millis;
 use lattice_model::time::Timestamp;
-use std::time::Duration;
 
-/// For how long a call needs its token: it takes a while, and clocks differ.
-pub const CALL_TIME: Duration = Duration::from_secs(30);
-/// For how long a terminal needs its token: longer than most tokens live, so it begins with a new one.
-pub const TERMINAL_TIME: Duration = Duration::from_secs(3600);
+/// A token that ends within this time is replaced: a call takes a while, and clocks differ.
+const RENEWED_BEFORE_MS: u64 = 30_000;
 
-/// The token for the agent at `endpoint`, a new one if the present one ends within `time`. A login at another one of
+/// The token for the agent at `endpoint`, a new one if the present one ends soon. A login at another one of
 /// `endpoints` counts too: the user has named them as agents of the same cluster.
 ///
 /// # Errors
 /// The user has not logged in, or the login has ended.
-pub async fn token(endpoint: &str, endpoints: &[String], access: &Access, time: Duration, now: Timestamp) -> Result<String, Failure> {
+pub async fn token(endpoint: &str, endpoints: &[String], access: &Access, now: Timestamp) -> Result<String, Failure> {
     let store = Store::of_user()?;
     let Some((server, login)) = find(&store.read()?, endpoint, endpoints) else { return Err(not_logged_in(endpoint)) };
-    if !ends_within(&login, time, now) {
+    if !ends_soon(&login, now) {
         return Ok(login.token);
     }
-    match renew(&store, &server, access, time, now).await {
+    match renew(&store, &server, access, now).await {
         Ok(token) => Ok(token),
         // The provider may be away for a while.
         Err(_) if login.expires_at_ms > now.0 => Ok(login.token),
@@ -34,8 +30,8 @@ pub async fn token(endpoint: &str, endpoints: &[String], access: &Access, time: 
     }
 }
 
-fn ends_within(login: &Login, time: Duration, now: Timestamp) -> bool {
-    login.expires_at_ms <= now.0.saturating_add(millis(time))
+fn ends_soon(login: &Login, now: Timestamp) -> bool {
+    login.expires_at_ms <= now.0.saturating_add(RENEWED_BEFORE_MS)
 }
 
 /// The login at `endpoint`, else the first at one of `endpoints`, with the URL of its server.
@@ -45,12 +41,12 @@ fn find(logins: &Logins, endpoint: &str, endpoints: &[String]) -> Option<(String
 }
 
 /// Gets new tokens, unless another command has just done it.
-async fn renew(store: &Store, server: &str, access: &Access, time: Duration, now: Timestamp) -> Result<String, Failure> {
+async fn renew(store: &Store, server: &str, access: &Access, now: Timestamp) -> Result<String, Failure> {
     let again = || format!("`lattice login --server {server}`");
     let lock = store.lock().await?;
     let mut logins = store.read()?;
     let login = logins.get(server).cloned().ok_or_else(|| not_logged_in(server))?;
-    if !ends_within(&login, time, now) {
+    if !ends_soon(&login, now) {
         return Ok(login.token);
     }
     let Some(refresh_token) = &login.refresh_token else {
@@ -110,10 +106,8 @@ mod tests {
 
     #[test]
     fn a_token_is_replaced_before_it_ends() {
-        let at = |now| ends_within(&login("x", 100_000), CALL_TIME, Timestamp(now));
+        let at = |now| ends_soon(&login("x", 100_000), Timestamp(now));
         assert_eq!([at(0), at(69_999), at(70_000), at(100_001)], [false, false, true, true]);
-        let of = |life_ms| ends_within(&login("x", life_ms), TERMINAL_TIME, Timestamp(0));
-        assert_eq!([of(300_000), of(3_600_000), of(28_800_000)], [true, true, false], "a terminal begins with a new one");
     }
 
     #[test]
