@@ -143,6 +143,7 @@ impl Agent {
     async fn submit_on_socket(&self) -> Result<()> {
         let command = v1::entrypoint::Command { argv: vec!["/bin/true".to_owned()] };
         let spec = v1::AllocationSpec {
+            name: "true".to_owned(),
             entrypoint: Some(v1::Entrypoint { what: Some(v1::entrypoint::What::Command(command)) }),
             resources: Some(v1::ResourceRequest { nodes: 1, ..Default::default() }),
             lifecycle: Some(v1::Lifecycle { walltime_seconds: 3600, ..Default::default() }),
