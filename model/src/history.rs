@@ -14,7 +14,7 @@ use thiserror::Error;
 
 /// The most records in one page.
 pub const PAGE_LEN_MAX: u32 = 1000;
-/// The records in a page if nothing is said.
+/// The records in a page, if the question has no limit.
 pub const PAGE_LEN: u32 = 100;
 
 /// A question about ended work.

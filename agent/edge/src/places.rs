@@ -1,4 +1,4 @@
-//! Places for connections: so many in all, and so many of one address.
+//! Places for connections: the limit of all of them, and the limit of those from one address.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;

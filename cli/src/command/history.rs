@@ -19,7 +19,7 @@ const FIT: Fit<'_> =
     Fit { left_out: &["EXIT", "GPU-HOURS", "TENANT"], shortened: &[("NAME", 8), ("USER", 8)], wrapped: &[], left_out_last: &[] };
 const SUM_FIT: Fit<'_> = Fit { left_out: &[], shortened: &[("PROJECT", 8), ("TENANT", 8), ("USER", 8)], wrapped: &[], left_out_last: &[] };
 
-/// How far back it is looked if nothing is said.
+/// How far back a question without `--since` looks.
 const SINCE: &str = "7d";
 
 pub async fn run(session: &Session, args: History) -> Result<(), Failure> {

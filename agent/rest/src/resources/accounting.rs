@@ -14,7 +14,7 @@ use lattice_api::v1;
 use serde::Deserialize;
 use utoipa::{IntoParams, OpenApi};
 
-/// How far back it is looked if nothing is said, as by `lattice history`.
+/// How far back a question without `since` looks, as that of `lattice history`.
 const SINCE: &str = "7d";
 
 #[derive(OpenApi)]
