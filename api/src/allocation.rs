@@ -103,6 +103,12 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         script: String::new(),
         attempts: allocation.attempts.iter().map(attempt).collect(),
         attempt: allocation.attempt_number(),
+        number: 0,
+        comment: spec.comment.clone(),
+        nice: spec.nice,
+        timing: None,
+        output_files: None,
+        submit_dir: String::new(),
     }
 }
 

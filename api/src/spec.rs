@@ -123,6 +123,12 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         singleton,
         tasks: spec.task_group.as_ref().map(tasks::to_model).transpose()?.map(Box::new),
         scaling: lifecycle.scaling.map(Box::new),
+        output_files: None,
+        timing: None,
+        end_warning: None,
+        mail: None,
+        comment: spec.comment.clone(),
+        nice: spec.nice,
     };
     model.validate()?;
     // Not a rule of the model: the ledger applies submissions of earlier versions again.
@@ -190,6 +196,8 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         hold: spec.hold,
         depends_on: dependency::all_from_model(spec),
         task_group: spec.tasks.as_deref().map(tasks::from_model),
+        comment: spec.comment.clone(),
+        nice: spec.nice,
         ..Default::default()
     }
 }

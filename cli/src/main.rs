@@ -40,6 +40,7 @@ mod retries;
 mod session;
 mod settings;
 mod shown;
+mod slurm;
 mod table;
 mod tasks;
 mod terminal;
@@ -63,6 +64,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     if mpi_launcher::is_called() {
         return mpi_launcher::main();
+    }
+    if let Some(command) = slurm::called_as() {
+        return slurm::main(command);
     }
     let typed: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&typed) {

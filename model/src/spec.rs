@@ -11,18 +11,22 @@ use crate::constraint::{self, Constraints};
 use crate::count::counted;
 use crate::data::Data;
 use crate::dependency::{DEPENDENCIES_MAX, Dependency};
+use crate::end_warning::EndWarning;
 use crate::ids::NodeId;
 use crate::launch::TerminalSize;
 use crate::layout::{Distribution, EntryLaunch, TASKS_PER_NODE_MAX, lay_out};
+use crate::mail::Mail;
 use crate::network::Connectivity;
 use crate::node::Node;
 use crate::node_ranks::NodeRanks;
+use crate::output_files::OutputFiles;
 use crate::preemption::{CLASS_MAX, UNSAVED_CLASS_MAX};
 use crate::probe::LivenessProbe;
 use crate::resources::Resources;
 use crate::scaling::Scaling;
 use crate::spec_error::SpecError;
 use crate::task_group::{TaskGroup, task_walltime};
+use crate::timing::Timing;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -152,6 +156,24 @@ pub struct AllocationSpec {
     /// Set if it is a scaled service: the entry point runs in each of its replicas, each on a node of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Box<Scaling>>,
+    /// Files of the user's that its output is also written to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_files: Option<Box<OutputFiles>>,
+    /// When it may begin, and by when it must have ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timing: Option<Box<Timing>>,
+    /// A signal before the end of its walltime.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_warning: Option<Box<EndWarning>>,
+    /// Which of its events the site's mail hook reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mail: Option<Box<Mail>>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub comment: String,
+    /// How much later in its queue it is than equal work; a unit is a minute of waiting.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub nice: i32,
 }
 
 /// The program of an allocation.
@@ -227,6 +249,11 @@ pub fn check_task_walltime(walltime: Option<Duration>) -> Result<(), SpecError> 
     Ok(())
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
+
 fn invalid(field: &'static str, why: impl Into<String>) -> SpecError {
     SpecError::Invalid { field, why: why.into() }
 }
@@ -269,6 +296,12 @@ impl AllocationSpec {
             singleton: false,
             tasks: None,
             scaling: None,
+            output_files: None,
+            timing: None,
+            end_warning: None,
+            mail: None,
+            comment: String::new(),
+            nice: 0,
         }
     }
 

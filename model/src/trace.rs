@@ -330,6 +330,12 @@ impl Request {
             // Of a task group its lanes are traced.
             tasks: _,
             scaling: _,
+            output_files: _,
+            timing: _,
+            end_warning: _,
+            mail: _,
+            comment: _,
+            nice: _,
         } = spec;
         let requeues = match requeue {
             RequeuePolicy::Always => *requeues_max,

@@ -60,7 +60,8 @@ const ALLOWED: &[(&str, &str)] = &[
         "model node gossip runtime objects telemetry ebpf pki quorum-client quorum agent-common mesh membership machine output registry placing launch agent-checkpoint observe allocation meshd service scaling identity accounting edge",
     ),
     ("cli-syntax", "model api"),
-    ("cli", "model api cli-syntax"),
+    ("slurm", "model api cli-syntax"),
+    ("cli", "model api cli-syntax slurm"),
     ("fuzz", ""),
     (
         "lab",

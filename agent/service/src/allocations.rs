@@ -62,10 +62,10 @@ impl AllocationService for Api {
         };
         if request.dry_run {
             self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
-            return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire) }));
+            return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire), number: 0 }));
         }
         self.commit_submission(submitting, id, spec, owner).await?;
-        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None }))
+        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number: 0 }))
     }
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {

@@ -80,7 +80,7 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
         false => String::new(),
     };
     api.commit_submission(submitting, id, spec, user).await?;
-    Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None })
+    Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number: 0 })
 }
 
 /// Adds what only a query of this group answers.

@@ -942,6 +942,78 @@ pub struct AllocationSpec {
     /// the absolute directory in which it was submitted; empty: working_dir
     #[prost(string, tag = "28")]
     pub submit_dir: ::prost::alloc::string::String,
+    /// files of the user that its output is also written to; absent: none
+    #[prost(message, optional, tag = "29")]
+    pub output_files: ::core::option::Option<OutputFiles>,
+    /// when it may begin, and by when it must have ended; absent: no bounds
+    #[prost(message, optional, tag = "30")]
+    pub timing: ::core::option::Option<Timing>,
+    /// a signal some time before its walltime ends; absent: none
+    #[prost(message, optional, tag = "31")]
+    pub end_warning: ::core::option::Option<EndWarning>,
+    /// which events the site's mail hook reports; absent: none
+    #[prost(message, optional, tag = "32")]
+    pub mail: ::core::option::Option<Mail>,
+    /// for people, at most 1,024 bytes without control characters
+    #[prost(string, tag = "33")]
+    pub comment: ::prost::alloc::string::String,
+    /// How much later in its queue it is than equal work, 0 to 10,000 (below 0: operators alone): one unit is a minute of
+    /// waiting.
+    #[prost(sint32, tag = "34")]
+    pub nice: i32,
+}
+/// Files of the user's, on the nodes. Relative paths begin at the working directory. Patterns as in Slurm: %j job number,
+/// %A group's number, %a index, %x name, %u user, %N node, %n node's index, %t rank, %% a percent sign; a number between
+/// (%4t) pads with zeros.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OutputFiles {
+    /// empty: none
+    #[prost(string, tag = "1")]
+    pub stdout: ::prost::alloc::string::String,
+    /// empty: where stdout goes
+    #[prost(string, tag = "2")]
+    pub stderr: ::prost::alloc::string::String,
+    /// the standard input of the script or of all ranks; empty: none
+    #[prost(string, tag = "3")]
+    pub stdin: ::prost::alloc::string::String,
+    /// false: files are emptied when an attempt begins
+    #[prost(bool, tag = "4")]
+    pub append: bool,
+}
+/// Times are milliseconds since 1970; 0: none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Timing {
+    /// it gets no nodes before this time
+    #[prost(uint64, tag = "1")]
+    pub begin_ms: u64,
+    /// it is cancelled when it could not end by this time any more
+    #[prost(uint64, tag = "2")]
+    pub deadline_ms: u64,
+    /// it may begin with less than its walltime, but at least this; 0: its walltime
+    #[prost(uint64, tag = "3")]
+    pub walltime_min_seconds: u64,
+}
+/// A signal before the end of the walltime.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndWarning {
+    /// a name or number, such as USR1
+    #[prost(string, tag = "1")]
+    pub signal: ::prost::alloc::string::String,
+    /// how long before the end of the walltime; 0: 60
+    #[prost(uint64, tag = "2")]
+    pub before_seconds: u64,
+    /// to the script's process alone, not to ranks
+    #[prost(bool, tag = "3")]
+    pub script_only: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Mail {
+    /// begin, end, fail, requeue, time_limit_50, time_limit_80, time_limit_90, time_limit
+    #[prost(string, repeated, tag = "1")]
+    pub events: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// an address or a name; empty: its owner
+    #[prost(string, tag = "2")]
+    pub user: ::prost::alloc::string::String,
 }
 /// How ranks are bound to the allocation's resources on a node. Empty and 0: not set.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1086,6 +1158,9 @@ pub struct ResourceRequest {
     /// exactly these nodes, as many as `nodes`; empty: any
     #[prost(string, repeated, tag = "10")]
     pub nodelist: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// none of these nodes
+    #[prost(string, repeated, tag = "11")]
+    pub exclude: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Lifecycle {
@@ -1457,9 +1532,12 @@ pub struct SubmitResponse {
     /// of a dry run: what would be submitted
     #[prost(message, optional, tag = "3")]
     pub checked: ::core::option::Option<AllocationSpec>,
+    /// its job number: see Allocation.number; 0: a dry run
+    #[prost(uint64, tag = "4")]
+    pub number: u64,
 }
-/// `key` everywhere: an id or a unique prefix of at least 4 hexadecimal digits. Of a scaled service, a number in
-/// brackets behind it names a replica, as in 1f0c9a4e\[3\].
+/// `key` everywhere: an id, a unique prefix of at least 4 hexadecimal digits, or a job number. Of a scaled service, a
+/// number in brackets behind it names a replica, as in 1f0c9a4e\[3\].
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetAllocationRequest {
     #[prost(string, tag = "1")]
@@ -1707,6 +1785,23 @@ pub struct Allocation {
     /// the number of its present or last attempt, from 1; absent: it waits for a claim
     #[prost(uint32, optional, tag = "36")]
     pub attempt: ::core::option::Option<u32>,
+    /// Its job number, from 1: no other allocation ever has the same. A task group has as many numbers as tasks, from this
+    /// one on, in the order of the indices. Lanes and replicas have none: 0.
+    #[prost(uint64, tag = "98")]
+    pub number: u64,
+    #[prost(string, tag = "99")]
+    pub comment: ::prost::alloc::string::String,
+    #[prost(sint32, tag = "100")]
+    pub nice: i32,
+    /// as submitted; absent: no bounds
+    #[prost(message, optional, tag = "101")]
+    pub timing: ::core::option::Option<Timing>,
+    /// as submitted, patterns not resolved. Only in Get
+    #[prost(message, optional, tag = "102")]
+    pub output_files: ::core::option::Option<OutputFiles>,
+    /// the directory in which it was submitted. Only in Get
+    #[prost(string, tag = "103")]
+    pub submit_dir: ::prost::alloc::string::String,
 }
 /// How many replicas a scaled service has and should have, and what its loop found. Times are milliseconds since 1970.
 #[derive(Clone, PartialEq, ::prost::Message)]

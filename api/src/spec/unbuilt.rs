@@ -37,6 +37,12 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         hold: _,
         launch: _,
         submit_dir: _,
+        output_files: _,
+        timing: _,
+        end_warning: _,
+        mail: _,
+        comment: _,
+        nice: _,
     } = spec;
     not_built("--intent", !intent.is_empty())?;
     if let Some(v1::Environment { uenv: _, view, image, sha256: _ }) = environment {

@@ -97,7 +97,7 @@ Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output; on
 the network also ca, certificate, token). LATTICE_ENDPOINT, LATTICE_TENANT,
 LATTICE_VCLUSTER, LATTICE_CA, LATTICE_CERTIFICATE and LATTICE_TOKEN override it.";
 
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct Global {
     /// The format of the answer (logs and launch always print the program's own output)
     #[arg(short = 'o', long, global = true, value_name = "FORMAT", help_heading = "Everywhere")]

@@ -10,6 +10,7 @@
 
 pub mod args;
 mod binding;
+pub mod compat;
 mod constraints;
 mod data;
 mod dependency;

@@ -106,6 +106,7 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
             memory_bytes: flags.mem.unwrap_or_default(),
             memory_gb: flags.memory_gb.unwrap_or_default(),
             gpus: flags.gpus.unwrap_or_default(),
+            exclude: Vec::new(),
         }),
         lifecycle: Some(v1::Lifecycle {
             r#type: if flags.service { "unbounded" } else { "bounded" }.to_owned(),

@@ -23,6 +23,7 @@ mod checkpoint_port;
 mod checkpoint_signals;
 mod checkpoint_uploads;
 mod clocks;
+mod cluster_screen;
 mod commands;
 mod conformance;
 mod counting;
@@ -58,6 +59,7 @@ mod image_cache;
 mod impersonation;
 mod input;
 mod isolation;
+mod job_numbers;
 mod jobs;
 mod keys;
 mod layout;
@@ -76,12 +78,15 @@ mod mpi4py;
 mod mpi_launchers;
 mod network;
 mod network_api;
+mod node_choices;
 mod notifications;
 mod oidc;
 mod opens;
 mod operators;
 mod outage;
+mod output_files;
 mod partitions;
+mod people;
 mod pmix;
 mod preemption;
 mod priorities;
@@ -101,6 +106,11 @@ mod scaled_services;
 mod services;
 mod sessions;
 mod signals;
+mod slurm_clients;
+mod slurm_jobs;
+mod slurm_launches;
+mod slurm_queries;
+mod start_times;
 mod stored;
 mod summaries;
 mod supervisor;
@@ -243,6 +253,16 @@ fn main() -> ExitCode {
         rest_api::trials(),
         rest_streams::trials(),
         roles::trials(),
+        job_numbers::trials(),
+        output_files::trials(),
+        start_times::trials(),
+        node_choices::trials(),
+        slurm_jobs::trials(),
+        slurm_launches::trials(),
+        slurm_queries::trials(),
+        people::trials(),
+        cluster_screen::trials(),
+        slurm_clients::trials(),
         access_table::trials(),
         access_tokens::trials(),
         monitoring::trials(),

@@ -23,8 +23,8 @@ use lattice_model::probe::{LivenessProbe, ProbeCheck};
 use lattice_model::scaling::{Reading, ScaleChange};
 use lattice_model::{
     Allocation, AllocationSpec, CheckpointRef, Connectivity, Dag, DayUse, Drain, EndReason, EntryLaunch, Entrypoint, Exclusion, Image,
-    Locality, Node, NodeAddresses, NodeId, PhasesChange, Preemption, Principal, ReplicaOf, ScaleMetric, ScalePolicy, Scaling, ScalingState,
-    Step, StepOf, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster, WorkUsage,
+    Locality, Mail, Node, NodeAddresses, NodeId, OutputFiles, PhasesChange, Preemption, Principal, ReplicaOf, ScaleMetric, ScalePolicy,
+    Scaling, ScalingState, Step, StepOf, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster, WorkUsage,
 };
 use std::path::Path;
 
@@ -94,6 +94,14 @@ pub(crate) const USAGE_DAY_BYTES: usize = 40;
 const IMAGE_BYTES: usize = 64;
 /// A check of the work's health, with its block.
 const PROBE_BYTES: usize = 96;
+/// The patterns of files, without their texts.
+const OUTPUT_FILES_BYTES: usize = 96;
+/// Bounds in time.
+const TIMING_BYTES: usize = 80;
+/// The signal before the end.
+const END_WARNING_BYTES: usize = 48;
+/// What the mail hook reports, without the events and the name.
+const MAIL_BYTES: usize = 80;
 /// A change of share phases, with the owner and the list of nodes.
 const PHASES_CHANGE_BYTES: usize = 176;
 /// Consecutive shares in the same phase.
@@ -464,6 +472,12 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         singleton: _,
         tasks,
         scaling,
+        output_files,
+        timing,
+        end_warning,
+        mail,
+        comment,
+        nice: _,
     } = spec;
     let names: usize = [name, tenant, project, vcluster].into_iter().map(|name| text_bytes(name)).sum();
     let wanted = constraints.features.iter().map(String::len).chain(constraints.nodes.iter().map(|node| node.as_str().len()));
@@ -486,6 +500,12 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
     let dependencies = list_bytes(depends_on.iter().map(|Dependency { on: _, condition: _ }| DEPENDENCY_BYTES).sum());
     let tasks = tasks.as_deref().map_or(0, task_group_bytes) + scaling.as_deref().map_or(0, scaling_bytes);
     let pairs = pairs_bytes(tags) + pairs_bytes(env);
+    let files = output_files.as_deref().map_or(0, |OutputFiles { stdout, stderr, stdin, append: _ }| {
+        OUTPUT_FILES_BYTES + [stdout, stderr, stdin].into_iter().map(|name| text_bytes(name)).sum::<usize>()
+    });
+    let bounds = timing.as_ref().map_or(0, |_| TIMING_BYTES) + end_warning.as_ref().map_or(0, |_| END_WARNING_BYTES);
+    let mail = mail.as_deref().map_or(0, |Mail { events, user }| MAIL_BYTES + events.len() * LISTED_BYTES + text_bytes(user));
+    let pairs = pairs + files + bounds + mail + text_bytes(comment);
     names + pairs + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network + dependencies + tasks
 }
 

@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_submission_that_was_only_checked_has_no_place() {
-        let done = v1::SubmitResponse { id: "1f".into(), warning: "it waits".into(), checked: None };
+        let done = v1::SubmitResponse { id: "1f".into(), warning: "it waits".into(), checked: None, number: 0 };
         let made = Submitted::of(done.clone(), vec!["ignored".into()]);
         assert_eq!((made.id.as_deref(), made.warnings.len()), (Some("1f"), 2));
         let response = made.respond();

@@ -1,0 +1,68 @@
+//! Slurm's commands: `lattice` behaves as one of them if it is called by its name.
+
+mod compat;
+mod sacct;
+mod salloc;
+mod sattach;
+mod sbatch;
+mod sbcast;
+mod scancel;
+mod scontrol;
+mod sinfo;
+mod sprio;
+mod squeue;
+mod srun;
+mod sshare;
+mod sstat;
+
+use crate::failure::Failure;
+use crate::session::Session;
+use lattice_cli_syntax::args::Global;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The commands, each under its own name.
+pub const COMMANDS: [&str; 13] =
+    ["sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "scontrol", "sacct", "sstat", "sprio", "sshare", "sattach", "sbcast"];
+
+/// The command as which this process was called, by the name of its program.
+pub fn called_as() -> Option<&'static str> {
+    let program = std::env::args_os().next()?;
+    let name = Path::new(&program).file_name()?.to_str()?.to_owned();
+    COMMANDS.into_iter().find(|command| *command == name)
+}
+
+/// The whole program, called as one of [`COMMANDS`].
+pub fn main(command: &'static str) -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let done = Session::new(&Global::default()).and_then(|session| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Failure::other(format!("cannot start: {error}")))?;
+        runtime.block_on(run(&session, command, &args))
+    });
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Runs one of [`COMMANDS`] with its arguments, without its name. Returns its exit code.
+pub async fn run(session: &Session, command: &str, args: &[OsString]) -> Result<u8, Failure> {
+    match command {
+        "sbatch" => Box::pin(sbatch::run(session, args)).await,
+        "srun" => Box::pin(srun::run(session, args)).await,
+        "salloc" => Box::pin(salloc::run(session, args)).await,
+        "squeue" => Box::pin(squeue::run(session, args)).await,
+        "scancel" => Box::pin(scancel::run(session, args)).await,
+        "sinfo" => Box::pin(sinfo::run(session, args)).await,
+        "scontrol" => Box::pin(scontrol::run(session, args)).await,
+        "sacct" => Box::pin(sacct::run(session, args)).await,
+        "sstat" => Box::pin(sstat::run(session, args)).await,
+        "sprio" => Box::pin(sprio::run(session, args)).await,
+        "sshare" => Box::pin(sshare::run(session, args)).await,
+        "sattach" => Box::pin(sattach::run(session, args)).await,
+        "sbcast" => Box::pin(sbcast::run(session, args)).await,
+        other => unreachable!("{other} is none of the commands"),
+    }
+}

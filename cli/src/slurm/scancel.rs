@@ -1,0 +1,9 @@
+//! `scancel`.
+
+use crate::failure::Failure;
+use crate::session::Session;
+use std::ffi::OsString;
+
+pub async fn run(_session: &Session, _args: &[OsString]) -> Result<u8, Failure> {
+    Err(Failure::other("scancel is not written yet"))
+}

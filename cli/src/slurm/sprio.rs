@@ -1,0 +1,9 @@
+//! `sprio`.
+
+use crate::failure::Failure;
+use crate::session::Session;
+use std::ffi::OsString;
+
+pub async fn run(_session: &Session, _args: &[OsString]) -> Result<u8, Failure> {
+    Err(Failure::other("sprio is not written yet"))
+}
