@@ -1,3 +1,33 @@
 //! PURE: what Slurm's commands print, from the messages of `lattice.v1`: fields, formats, states, JSON.
 //!
-//! Nothing here asks an agent or reads a file.
+//! Nothing here asks an agent, reads a file or a clock: see [`context::Context`] for what comes from outside.
+//!
+//! ```text
+//!   v1::Allocation, TaskRange ─▶ job ──────┬▶ squeue, scontrol_job, json
+//!   v1::HistoryRecord ─────────▶           └▶ account (sacct)
+//!   v1::Node, VCluster ────────▶ node, partition ─▶ sinfo, scontrol_node
+//!   what the user asked for ───▶ format (-o, -O), listing (--format of sacct) ─▶ lines
+//! ```
+
+pub mod account;
+pub mod array;
+pub mod context;
+pub mod format;
+pub mod job;
+pub mod job_fields;
+pub mod job_id;
+pub mod json;
+pub mod listing;
+pub mod node;
+pub mod partition;
+pub mod scontrol;
+pub mod share;
+pub mod sinfo;
+pub mod sprio;
+pub mod sstat;
+pub mod state;
+pub mod time;
+pub mod units;
+
+/// The version of Slurm whose output this is.
+pub const SLURM_VERSION: &str = "22.05.8";
