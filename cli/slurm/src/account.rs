@@ -197,7 +197,9 @@ pub const ACCOUNT_FIELDS: &[ListField<Line>] = &[
     }),
     field("TotalCPU", 10, |line, _| line.used_cpu()),
     empty("TRESUsageInAve", 15),
-    field("TRESUsageInMax", 15, |line, _| Some(line.peak_memory()).filter(|peak| !peak.is_empty()).map(|peak| format!("mem={peak}")).unwrap_or_default()),
+    field("TRESUsageInMax", 15, |line, _| {
+        Some(line.peak_memory()).filter(|peak| !peak.is_empty()).map(|peak| format!("mem={peak}")).unwrap_or_default()
+    }),
     empty("TRESUsageInMaxNode", 18),
     empty("TRESUsageInMaxTask", 18),
     empty("TRESUsageInMin", 15),

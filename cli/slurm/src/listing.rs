@@ -121,11 +121,8 @@ impl<R: 'static> Listing<R> {
                     }
                 }
                 Form::Columns => {
-                    let text = if text.chars().count() > column.width {
-                        text.chars().take(column.width - 1).chain(['+']).collect()
-                    } else {
-                        text
-                    };
+                    let text =
+                        if text.chars().count() > column.width { text.chars().take(column.width - 1).chain(['+']).collect() } else { text };
                     fitted(&mut line, &text, Some(column.width), !column.is_left);
                     line.push(' ');
                 }

@@ -108,9 +108,9 @@ impl State {
             "draining" | "drng" => self.is_draining && works,
             "no_respond" => self.is_silent,
             "powering_up" | "pow_up" => self.use_ == Use::PoweringUp,
-            "cloud" | "comp" | "completing" | "fail" | "failing" | "future" | "futr" | "maint" | "npc" | "perfctrs" | "planned" | "plnd"
-            | "power_down" | "powering_down" | "powered_down" | "pow_dn" | "reboot_issued" | "reboot_requested" | "resv" | "reserved"
-            | "unk" | "unknown" => false,
+            "cloud" | "comp" | "completing" | "fail" | "failing" | "future" | "futr" | "maint" | "npc" | "perfctrs" | "planned"
+            | "plnd" | "power_down" | "powering_down" | "powered_down" | "pow_dn" | "reboot_issued" | "reboot_requested" | "resv"
+            | "reserved" | "unk" | "unknown" => false,
             _ => return None,
         })
     }

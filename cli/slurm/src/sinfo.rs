@@ -4,7 +4,6 @@ use crate::context::Context;
 use crate::format::{Field, FormatError, Layout, SortKey};
 use crate::node::{self, State, Use};
 use crate::partition::{Partition, natural};
-use crate::time::short_duration;
 use crate::units::{NULL, folded};
 use lattice_api::v1;
 use std::cmp::Ordering;
@@ -78,9 +77,7 @@ pub const NODE_FIELDS: &[Field<Group>] = &[
     both('M', "PreemptMode", "PREEMPT_MODE", |_, _| "REQUEUE".to_owned()),
     both('n', "NodeHost", "HOSTNAMES", |group, _| folded(group.nodes.iter().map(|node| &node.id))),
     both('N', "NodeList", "NODELIST", |group, _| folded(group.nodes.iter().map(|node| &node.id))),
-    both('o', "NodeAddr", "NODE_ADDR", |group, _| {
-        group.nodes.iter().map(|node| node.mesh_address.as_str()).collect::<Vec<_>>().join(",")
-    }),
+    both('o', "NodeAddr", "NODE_ADDR", |group, _| group.nodes.iter().map(|node| node.mesh_address.as_str()).collect::<Vec<_>>().join(",")),
     both('O', "CPUsLoad", "CPU_LOAD", |_, _| "N/A".to_owned()),
     both('p', "PriorityTier", "PRIO_TIER", |_, _| "1".to_owned()),
     both('P', "Partition", "PARTITION", |group, _| group.partition.as_ref().map_or_else(|| "n/a".to_owned(), |one| one.marked_name())),
@@ -110,7 +107,9 @@ pub const NODE_FIELDS: &[Field<Group>] = &[
     named("Comment", "COMMENT", |_, _| NULL.to_owned()),
     named("Extra", "EXTRA", |_, _| NULL.to_owned()),
     named("GresUsed", "GRES_USED", |group, _| {
-        group.text(|node| if node.gpus == 0 { NULL.to_owned() } else { format!("gpu:{}", node.committed.as_ref().map_or(0, |used| used.gpus)) })
+        group.text(
+            |node| if node.gpus == 0 { NULL.to_owned() } else { format!("gpu:{}", node.committed.as_ref().map_or(0, |used| used.gpus)) },
+        )
     }),
     named("Port", "PORT", |_, _| "0".to_owned()),
     named("Priority", "PRIO_TIER", |_, _| "1".to_owned()),
@@ -146,8 +145,7 @@ impl Group {
 
     /// The least number, with a `+` if nodes have more.
     fn least(&self, of: impl Fn(&v1::Node) -> u64) -> String {
-        let (least, most) =
-            self.nodes.iter().fold((u64::MAX, 0), |(least, most), node| (least.min(of(node)), most.max(of(node))));
+        let (least, most) = self.nodes.iter().fold((u64::MAX, 0), |(least, most), node| (least.min(of(node)), most.max(of(node))));
         match (self.nodes.is_empty(), least == most) {
             (true, _) => "0".to_owned(),
             (false, true) => least.to_string(),
@@ -275,11 +273,6 @@ pub fn in_states(states: &[String]) -> Result<impl Fn(&v1::Node) -> bool + use<>
     })
 }
 
-/// The longest that others' work may be on the idle nodes of a partition, for `scontrol show partition`.
-pub fn lend_text(vcluster: &v1::VCluster) -> Option<String> {
-    (vcluster.lend_ms > 0).then(|| short_duration(vcluster.lend_ms / 1000))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -363,6 +356,5 @@ mod tests {
     #[test]
     fn a_state_that_slurm_does_not_have_is_refused() {
         assert!(in_states(&["sleepy".to_owned()]).is_err());
-        assert_eq!(lend_text(&v1::VCluster { lend_ms: 60_000, ..Default::default() }).as_deref(), Some("1:00"));
     }
 }

@@ -1,0 +1,149 @@
+//! The fields of sstat: what running work uses now, as its nodes measure it.
+
+use crate::listing::{ListField, field};
+use crate::time::cpu_duration;
+use crate::units::kibibytes_text;
+use lattice_api::v1;
+
+/// The fields without options.
+pub const DEFAULT: &str = "JobID,MaxVMSize,MaxVMSizeNode,MaxVMSizeTask,AveVMSize,MaxRSS,MaxRSSNode,MaxRSSTask,AveRSS,MaxPages,MaxPagesNode,\
+MaxPagesTask,AvePages,MinCPU,MinCPUNode,MinCPUTask,AveCPU,NTasks,AveCPUFreq,ConsumedEnergy,MaxDiskRead,MaxDiskReadNode,MaxDiskReadTask,\
+AveDiskRead,MaxDiskWrite,MaxDiskWriteNode,MaxDiskWriteTask,AveDiskWrite";
+/// The fields of `--pidformat`.
+pub const PIDS: &str = "JobID,Nodes,Pids";
+
+/// A step that runs.
+#[derive(Clone, Debug, Default)]
+pub struct Usage {
+    /// Such as `12.batch`.
+    pub id: String,
+    /// How many ranks it has.
+    pub task_count: u32,
+    /// How long it has run, in milliseconds.
+    pub elapsed_ms: u64,
+    /// What each of its nodes measures.
+    pub nodes: Vec<v1::NodeUsage>,
+}
+
+impl Usage {
+    /// The greatest value of a measurement on each node that has it.
+    fn measured(&self, name: &str) -> Vec<(&str, f64)> {
+        let of = |node: &'_ v1::NodeUsage| -> Option<f64> {
+            let found = node.measured.iter().find(|measured| measured.name == name)?;
+            Some(found.max.unwrap_or(found.now).max(found.now))
+        };
+        self.nodes.iter().filter_map(|node| Some((node.node.as_str(), of(node)?))).collect()
+    }
+
+    fn greatest(&self, name: &str) -> Option<(&str, f64)> {
+        self.measured(name).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    fn total(&self, name: &str) -> Option<f64> {
+        let values = self.measured(name);
+        (!values.is_empty()).then(|| values.iter().map(|(_, value)| value).sum())
+    }
+
+    /// The greatest peak of a node's memory, or its present use where the kernel has no peak.
+    fn peak(&self) -> Option<(&str, f64)> {
+        self.greatest("memory_peak").or_else(|| self.greatest("memory_used"))
+    }
+
+    /// Processors that are busy now, of one rank, for as long as it has run: an estimate of its processor time.
+    fn cpu_ms(&self) -> Option<u64> {
+        let busy = self.nodes.iter().filter_map(|node| {
+            let found = node.measured.iter().find(|measured| measured.name == "cpu_cores")?;
+            Some(found.mean.unwrap_or(found.now))
+        });
+        let values: Vec<f64> = busy.collect();
+        let per_task = values.iter().sum::<f64>() / f64::from(self.task_count.max(1));
+        (!values.is_empty()).then_some((per_task * self.elapsed_ms as f64) as u64)
+    }
+
+    fn pids(&self) -> String {
+        let pids = self.nodes.iter().flat_map(|node| &node.ranks).map(|rank| rank.pid.to_string());
+        pids.collect::<Vec<_>>().join(",")
+    }
+}
+
+fn bytes_text(bytes: Option<f64>) -> String {
+    bytes.map(|bytes| kibibytes_text(bytes.max(0.0) as u64)).unwrap_or_default()
+}
+
+const fn empty(name: &'static str, width: usize) -> ListField<Usage> {
+    field(name, width, |_, _| String::new())
+}
+
+/// The fields of sstat. What Lattice does not measure is empty.
+pub const USAGE_FIELDS: &[ListField<Usage>] = &[
+    field("AveCPU", 10, |usage, _| usage.cpu_ms().map(cpu_duration).unwrap_or_default()),
+    empty("AveCPUFreq", 10),
+    empty("AveDiskRead", 12),
+    empty("AveDiskWrite", 12),
+    empty("AvePages", 10),
+    field("AveRSS", 10, |usage, _| bytes_text(usage.total("memory_used").map(|bytes| bytes / f64::from(usage.task_count.max(1))))),
+    empty("AveVMSize", 10),
+    field("ConsumedEnergy", 14, |usage, _| usage.total("cpu_energy").map(|joules| format!("{joules:.0}")).unwrap_or_default()),
+    ListField { name: "JobID", width: 12, is_left: true, value: |usage, _| usage.id.clone() },
+    empty("MaxDiskRead", 12),
+    empty("MaxDiskReadNode", 15),
+    empty("MaxDiskReadTask", 15),
+    empty("MaxDiskWrite", 12),
+    empty("MaxDiskWriteNode", 16),
+    empty("MaxDiskWriteTask", 16),
+    empty("MaxPages", 8),
+    empty("MaxPagesNode", 12),
+    empty("MaxPagesTask", 14),
+    field("MaxRSS", 10, |usage, _| bytes_text(usage.peak().map(|(_, bytes)| bytes))),
+    field("MaxRSSNode", 10, |usage, _| usage.peak().map(|(node, _)| node.to_owned()).unwrap_or_default()),
+    empty("MaxRSSTask", 10),
+    empty("MaxVMSize", 10),
+    empty("MaxVMSizeNode", 14),
+    empty("MaxVMSizeTask", 14),
+    empty("MinCPU", 10),
+    empty("MinCPUNode", 10),
+    empty("MinCPUTask", 10),
+    field("Nodes", 20, |usage, _| crate::units::folded(usage.nodes.iter().map(|node| &node.node))),
+    field("NTasks", 8, |usage, _| usage.task_count.to_string()),
+    field("Pids", 20, |usage, _| usage.pids()),
+    empty("ReqCPUFreq", 10),
+    empty("TresUsageInAve", 15),
+    empty("TresUsageInMax", 15),
+    empty("TresUsageInMaxNode", 18),
+    empty("TresUsageInMaxTask", 18),
+    empty("TresUsageOutAve", 15),
+    empty("TresUsageOutMax", 15),
+    empty("TresUsageOutMaxNode", 19),
+    empty("TresUsageOutMaxTask", 19),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::Context;
+    use crate::listing::{Form, Listing};
+    use crate::time::{Clock, Utc};
+    use lattice_cli_syntax::compat::Compat;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn usage_is_the_greatest_and_the_mean_of_its_nodes() {
+        let node = |name: &str, peak: f64| v1::NodeUsage {
+            node: name.into(),
+            measured: [("memory_peak", peak), ("memory_used", 2_097_152.0), ("cpu_cores", 1.5)]
+                .map(|(name, now)| v1::Measured { name: name.into(), now, ..Default::default() })
+                .into(),
+            ..Default::default()
+        };
+        let nodes = vec![node("n1", 1024.0), node("n2", 4_194_304.0)];
+        let usage = Usage { id: "12.batch".into(), task_count: 2, elapsed_ms: 10_000, nodes };
+        let (compat, clock, sizes) = (Compat::default(), Clock::new(0, &Utc, None), BTreeMap::new());
+        let context = Context { compat: &compat, clock: &clock, uid_of: &|_| None, nodes: &sizes };
+        let form = Form::Separated { delimiter: "|".to_owned(), ends: true };
+        let listing = Listing::new("JobID,AveCPU,MaxRSS,MaxRSSNode,AveRSS,NTasks,Nodes", USAGE_FIELDS, form).unwrap();
+        assert_eq!(listing.line(&usage, &context), "12.batch|00:15.000|4096K|n2|2048K|2|n[1-2]|\n");
+        for format in [DEFAULT, PIDS] {
+            Listing::new(format, USAGE_FIELDS, Form::Columns).unwrap();
+        }
+    }
+}
