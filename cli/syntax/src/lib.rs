@@ -23,6 +23,7 @@ pub mod mistyped;
 mod network;
 pub mod scaling;
 pub mod shape;
+pub mod slurm_args;
 pub mod specification;
 pub mod tasks;
 pub mod time;
