@@ -1,6 +1,10 @@
 //! Slurm's commands: `lattice` behaves as one of them if it is called by its name.
 
+mod cluster;
+mod command_line;
 mod compat;
+mod jobs;
+mod local_time;
 mod sacct;
 mod salloc;
 mod sattach;
@@ -14,6 +18,7 @@ mod squeue;
 mod srun;
 mod sshare;
 mod sstat;
+mod surroundings;
 
 use crate::failure::Failure;
 use crate::session::Session;

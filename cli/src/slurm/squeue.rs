@@ -1,9 +1,160 @@
 //! `squeue`.
 
+use super::cluster::{expanded, fetch_sizes};
+use super::command_line::{Command, all_or_variable, or_variable};
+use super::jobs::{Wanted, add_task_nodes, expand, job_ids};
+use super::surroundings::{Surroundings, own_name, user_names};
 use crate::failure::Failure;
-use crate::session::Session;
+use crate::output::{Notation, print};
+use crate::session::{Session, answer};
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_cli_syntax::slurm_args::squeue::Squeue;
+use lattice_slurm::format::{FormatError, Layout, SortKey, sort_keys};
+use lattice_slurm::job::Job;
+use lattice_slurm::job_fields::{self, DETAIL_LETTERS, DETAIL_NAMES, JOB_FIELDS, sort};
+use lattice_slurm::json;
+use lattice_slurm::state::{JobState, States};
+use lattice_slurm::units::listed;
 use std::ffi::OsString;
+use std::time::Duration;
 
-pub async fn run(_session: &Session, _args: &[OsString]) -> Result<u8, Failure> {
-    Err(Failure::other("squeue is not written yet"))
+const SQUEUE: Command = Command("squeue");
+/// Jobs whose details are asked for one by one; of further ones these columns are empty.
+const DETAILS_MAX: usize = 256;
+
+pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
+    SQUEUE.finish(show(session, args).await)
+}
+
+async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
+    let Some(args) = SQUEUE.parse::<Squeue>(args)? else { return Ok(0) };
+    let mut surroundings = Surroundings::read()?;
+    SQUEUE.check_clusters(&args.common.clusters, &surroundings.compat)?;
+    SQUEUE.refuse(!args.licenses.is_empty(), "-L", "Lattice has no licenses")?;
+    SQUEUE.refuse(args.reservation.is_some(), "-R", "Lattice has no reservations")?;
+    SQUEUE.refuse(args.steps.is_some(), "-s", "`sacct -j JOB` shows the steps of a job, `lattice top JOB --per-rank` its ranks")?;
+    let layout = layout(&args)?;
+    let keys = keys(&args)?;
+    let states = states(&args)?;
+    let wanted = wanted(&args, &surroundings)?;
+    let nodes = expanded(&args.nodelist)?;
+    let qos = listed(&args.qos);
+    let client = session.connect().await?;
+    let is_data = args.data.json.is_some() || args.data.yaml.is_some();
+    if is_data || layout.has('C') || layout.has_name("tres-alloc") || layout.has_name("cpus-per-task") {
+        fetch_sizes(&client, &mut surroundings).await?;
+    }
+    loop {
+        let found = wanted.fetch(&client, &states).await?;
+        let is_one = wanted.ids.as_ref().is_some_and(|ids| ids.len() == 1);
+        if is_one && found.is_empty() && !states.is_empty() && args.iterate.is_none() {
+            return Err(Failure::other("slurm_load_jobs error: Invalid job id specified"));
+        }
+        let found = if needs_details(&layout) { with_details(&client, found).await } else { found };
+        let each = args.array || args.array_unique || std::env::var_os("SQUEUE_ARRAY").is_some();
+        let mut jobs = expand(&client, found, &wanted, each).await?;
+        jobs.retain(|job| states.has(job.state()));
+        if is_data || !nodes.is_empty() || layout.has('N') || layout.has('R') || layout.has('B') {
+            add_task_nodes(&client, &mut jobs).await?;
+        }
+        jobs.retain(|job| nodes.is_empty() || job.node_names().iter().any(|name| nodes.contains(name)));
+        surroundings.with(|context| jobs.retain(|job| qos.is_empty() || qos.iter().any(|one| one == job.qos(context))));
+        write(&args, &layout, &keys, &mut jobs, &surroundings)?;
+        let Some(seconds) = args.iterate else { return Ok(0) };
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+}
+
+fn write(args: &Squeue, layout: &Layout<Job>, keys: &[SortKey], jobs: &mut [Job], surroundings: &Surroundings) -> Result<(), Failure> {
+    let notation = if args.data.json.is_some() { Some(Notation::Json) } else { args.data.yaml.as_ref().map(|_| Notation::Yaml) };
+    surroundings.with(|context| {
+        sort(jobs, keys, context);
+        if let Some(notation) = notation {
+            return notation.print(&json::queue(jobs, "squeue", context));
+        }
+        let mut text = String::new();
+        if args.iterate.is_some() {
+            text = context.clock.text(context.clock.now_ms) + "\n";
+        }
+        if !args.noheader {
+            text.push_str(&layout.heading());
+            text.push('\n');
+        }
+        for job in jobs.iter() {
+            text.push_str(&layout.line(job, context));
+            text.push('\n');
+        }
+        print(&text)
+    })
+}
+
+pub(super) fn wrong_format(error: FormatError) -> Failure {
+    Failure::other(error.to_string()).hint("the reference page of Slurm's commands lists the fields")
+}
+
+fn layout(args: &Squeue) -> Result<Layout<Job>, Failure> {
+    if let Some(names) = &args.long_format {
+        return Layout::of_names(names, JOB_FIELDS).map_err(wrong_format);
+    }
+    let default = match (args.start, args.long) {
+        (true, _) => job_fields::START,
+        (false, true) => job_fields::LONG,
+        (false, false) => job_fields::DEFAULT,
+    };
+    let given = if args.long || args.start { args.format.clone() } else { or_variable(args.format.as_ref(), "SQUEUE_FORMAT") };
+    Layout::of_letters(given.as_deref().unwrap_or(default), JOB_FIELDS).map_err(wrong_format)
+}
+
+fn keys(args: &Squeue) -> Result<Vec<SortKey>, Failure> {
+    let default = if args.start { "S" } else { job_fields::SORT };
+    let text = or_variable(args.sort.as_ref(), "SQUEUE_SORT");
+    sort_keys(text.as_deref().unwrap_or(default), |letter| JOB_FIELDS.iter().any(|field| field.letter == Some(letter)))
+        .map_err(wrong_format)
+}
+
+fn states(args: &Squeue) -> Result<States, Failure> {
+    let given = listed(&all_or_variable(&args.states, "SQUEUE_STATES"));
+    match (given.is_empty(), args.start) {
+        (true, true) => States::parse(&[JobState::Pending.name().to_owned()]),
+        (true, false) => Ok(States::unended()),
+        (false, _) => States::parse(&given),
+    }
+    .map_err(|error| Failure::other(error.to_string()))
+}
+
+fn wanted(args: &Squeue, surroundings: &Surroundings) -> Result<Wanted, Failure> {
+    let compat = &surroundings.compat;
+    let mut users = user_names(listed(&all_or_variable(&args.user, "SQUEUE_USERS")))?;
+    if args.me {
+        users = vec![own_name()?];
+    }
+    let ids = job_ids(&args.jobs)?;
+    Ok(Wanted {
+        ids: Some(ids).filter(|ids| !ids.is_empty()),
+        only_own: args.me,
+        users,
+        names: listed(&all_or_variable(&args.name, "SQUEUE_NAMES")),
+        vclusters: listed(&all_or_variable(&args.partition, "SQUEUE_PARTITION"))
+            .iter()
+            .map(|name| compat.vcluster_of(name).to_owned())
+            .collect(),
+        tenants: listed(&all_or_variable(&args.account, "SQUEUE_ACCOUNT")).iter().map(|name| compat.tenant_of(name).to_owned()).collect(),
+    })
+}
+
+/// Whether columns are wanted that lists of jobs do not have.
+fn needs_details(layout: &Layout<Job>) -> bool {
+    DETAIL_LETTERS.iter().any(|letter| layout.has(*letter)) || DETAIL_NAMES.iter().any(|name| layout.has_name(name))
+}
+
+/// The same jobs, the first ones with their details.
+async fn with_details(client: &Client, mut jobs: Vec<v1::Allocation>) -> Vec<v1::Allocation> {
+    for job in jobs.iter_mut().take(DETAILS_MAX) {
+        // Of others' work only the list may be seen.
+        if let Ok(detailed) = answer(client.allocations().get(v1::GetAllocationRequest { key: job.id.clone(), stale: false })).await {
+            *job = detailed;
+        }
+    }
+    jobs
 }

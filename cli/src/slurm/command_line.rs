@@ -1,0 +1,101 @@
+//! Parses command lines as Slurm's commands do, and reports failures as they do: `squeue: error: …`, exit code 1.
+
+use crate::failure::Failure;
+use crate::message::write_message;
+use crate::output::print;
+use clap::Parser;
+use clap::error::ErrorKind;
+use lattice_cli_syntax::compat::Compat;
+use lattice_cli_syntax::slurm_args::HasCommon;
+use lattice_slurm::SLURM_VERSION;
+use std::ffi::OsString;
+use std::fmt::Display;
+
+/// The exit code of every failure.
+const EXIT_FAILURE: u8 = 1;
+
+/// A command of Slurm.
+#[derive(Clone, Copy, Debug)]
+pub struct Command(pub &'static str);
+
+impl Command {
+    /// The options. `None`: the help, the usage or the version was printed.
+    ///
+    /// # Errors
+    /// They are not understood.
+    pub fn parse<P: Parser + HasCommon>(self, args: &[OsString]) -> Result<Option<P>, Failure> {
+        let typed = std::iter::once(OsString::from(self.0)).chain(args.iter().cloned());
+        let parsed = match P::try_parse_from(typed) {
+            Ok(parsed) => parsed,
+            Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+                print(&error.render().to_string())?;
+                return Ok(None);
+            }
+            Err(error) => {
+                let text = error.render().to_string();
+                let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+                return Err(Failure::usage(what).hint(format!("`{} --help` lists the options", self.0)));
+            }
+        };
+        let common = parsed.common();
+        if common.version {
+            print(&format!("slurm {SLURM_VERSION} (Lattice {})\n", env!("CARGO_PKG_VERSION")))?;
+            return Ok(None);
+        }
+        if common.usage {
+            print(&format!("{}\n", P::command().render_usage()))?;
+            return Ok(None);
+        }
+        Ok(Some(parsed))
+    }
+
+    /// Refuses another cluster than this one.
+    ///
+    /// # Errors
+    /// One of these is another cluster.
+    pub fn check_clusters(self, clusters: &[String], compat: &Compat) -> Result<(), Failure> {
+        let listed = lattice_slurm::units::listed(clusters);
+        match listed.iter().find(|name| !name.eq_ignore_ascii_case("all") && *name != compat.cluster()) {
+            Some(other) => Err(Failure::other(format!("No cluster '{other}' known by database."))
+                .hint(format!("this is the cluster {}; leave -M out", compat.cluster()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses an option, if it is given.
+    ///
+    /// # Errors
+    /// It is given.
+    pub fn refuse(self, is_given: bool, option: &str, why: &str) -> Result<(), Failure> {
+        if is_given { Err(Failure::other(format!("{option} is not possible: {why}"))) } else { Ok(()) }
+    }
+
+    /// Reports one failure, and goes on.
+    pub fn report(self, what: impl Display) {
+        write_message(format_args!("{}: error: {what}\n", self.0));
+    }
+
+    /// Reports a failure of the command as Slurm does.
+    pub fn finish(self, done: Result<u8, Failure>) -> Result<u8, Failure> {
+        match done {
+            Err(Failure::Reported { what, hint, .. }) => {
+                self.report(what.trim_end());
+                if let Some(hint) = hint {
+                    write_message(format_args!("{}: hint: {hint}\n", self.0));
+                }
+                Ok(EXIT_FAILURE)
+            }
+            other => other,
+        }
+    }
+}
+
+/// The value of an option, or else of a variable of the environment.
+pub fn or_variable(option: Option<&String>, variable: &str) -> Option<String> {
+    option.cloned().or_else(|| std::env::var(variable).ok().filter(|value| !value.is_empty()))
+}
+
+/// The same for an option that may be given several times.
+pub fn all_or_variable(options: &[String], variable: &str) -> Vec<String> {
+    if options.is_empty() { or_variable(None, variable).into_iter().collect() } else { options.to_vec() }
+}

@@ -1,0 +1,231 @@
+//! Asks for jobs, and for the tasks of arrays.
+
+use crate::failure::{Exit, Failure};
+use crate::listing;
+use crate::session::answer;
+use lattice_api::client::Client;
+use lattice_api::v1;
+use lattice_slurm::array::{has_begun, number_count, rows};
+use lattice_slurm::job::{Job, Part};
+use lattice_slurm::job_id::JobId;
+use lattice_slurm::state::States;
+use lattice_slurm::units::listed;
+use tokio::task::JoinSet;
+
+/// Up to so many jobs are asked for one by one; of more, all are listed.
+const ASKED_ONE_BY_ONE_MAX: usize = 8;
+/// Requests that are on their way at the same time.
+const REQUESTS_MAX: usize = 16;
+/// The most ranges of tasks that an agent sends.
+const TASK_RANGES_MAX: u32 = 10_000;
+/// Tasks of arrays whose nodes are asked for: each is a request. The nodes of further ones are not shown.
+const TASK_NODES_MAX: usize = 256;
+
+/// Which jobs are wanted.
+#[derive(Default)]
+pub struct Wanted {
+    /// Only these; `None`: all.
+    pub ids: Option<Vec<JobId>>,
+    /// Only of these users; empty: of all.
+    pub users: Vec<String>,
+    /// Only the caller's own.
+    pub only_own: bool,
+    /// Only with these names; empty: with any.
+    pub names: Vec<String>,
+    /// Only of these vClusters; empty: of all.
+    pub vclusters: Vec<String>,
+    /// Only of these tenants; empty: of all.
+    pub tenants: Vec<String>,
+}
+
+/// Reads lists of ids.
+///
+/// # Errors
+/// One of them is no id of a job.
+pub fn job_ids(texts: &[String]) -> Result<Vec<JobId>, Failure> {
+    // Commas within brackets separate tasks.
+    let mut parts: Vec<String> = Vec::new();
+    for part in listed(texts) {
+        match parts.last_mut() {
+            Some(open) if open.contains('[') && !open.contains(']') => {
+                open.push(',');
+                open.push_str(&part);
+            }
+            _ => parts.push(part),
+        }
+    }
+    parts.iter().map(|part| part.parse::<JobId>().map_err(|error| Failure::other(error.to_string()))).collect()
+}
+
+impl Wanted {
+    /// Whether this allocation is wanted, as far as lists cannot say so.
+    pub fn wants(&self, a: &v1::Allocation) -> bool {
+        let among = |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
+        let vcluster = if a.vcluster.is_empty() { lattice_model::DEFAULT_VCLUSTER } else { a.vcluster.as_str() };
+        let has = |id: &JobId| (a.number..a.number + number_count(a)).contains(&id.number);
+        let is_named = self.ids.as_ref().is_none_or(|ids| ids.iter().any(has));
+        is_named
+            && a.number > 0
+            && among(&self.users, &a.owner)
+            && among(&self.names, &a.name)
+            && among(&self.vclusters, vcluster)
+            && among(&self.tenants, &a.tenant)
+    }
+
+    /// Whether this row is wanted, of an allocation that is.
+    pub fn wants_row(&self, job: &Job) -> bool {
+        let Some(ids) = &self.ids else { return true };
+        ids.iter().any(|id| match (&id.tasks, &job.part) {
+            (None, _) if id.number == job.base_number() => true,
+            // One task has a number of its own.
+            (None, _) => id.number == job.number(),
+            (Some(_), _) if id.number != job.base_number() => false,
+            (Some(tasks), Part::Task(task)) => tasks.ordinal_of(task.index).is_some(),
+            (Some(_), Part::Waiting { .. } | Part::Whole) => true,
+        })
+    }
+
+    /// Whether a row for each task is needed to show what is wanted.
+    fn is_about_tasks(&self) -> bool {
+        self.ids.as_ref().is_some_and(|ids| ids.iter().any(|id| id.tasks.is_some()))
+    }
+
+    fn request(&self, states: Vec<String>) -> v1::ListAllocationsRequest {
+        let one = |names: &[String]| match names {
+            [one] => one.clone(),
+            _ => String::new(),
+        };
+        v1::ListAllocationsRequest {
+            all_users: !self.only_own,
+            states,
+            user: if self.only_own { String::new() } else { one(&self.users) },
+            name: one(&self.names),
+            vcluster: one(&self.vclusters),
+            tenant: one(&self.tenants),
+            ..Default::default()
+        }
+    }
+
+    /// The allocations that are wanted, in these states.
+    ///
+    /// # Errors
+    /// The agent refuses or does not answer, or the only job that is wanted does not exist.
+    pub async fn fetch(&self, client: &Client, states: &States) -> Result<Vec<v1::Allocation>, Failure> {
+        if states.is_empty() {
+            return Ok(Vec::new());
+        }
+        if let Some(found) = self.fetch_by_number(client).await? {
+            return Ok(found);
+        }
+        // Waiting and other work are listed at the same time: pages of one list follow each other.
+        let (waiting, others): (Vec<String>, Vec<String>) = states.lattice_names().into_iter().partition(|state| state == "Pending");
+        let part = async |states: Vec<String>| match states.is_empty() {
+            true => Ok(Vec::new()),
+            false => listing::fetch_all(client, self.request(states), usize::MAX).await.map(|found| found.allocations),
+        };
+        let (waiting, others) = tokio::join!(part(waiting), part(others));
+        let mut found = waiting?;
+        found.extend(others?);
+        // Work that began between the two answers is in both.
+        found.sort_by(|a, b| (a.number, &a.id).cmp(&(b.number, &b.id)));
+        found.dedup_by(|a, b| a.id == b.id);
+        found.retain(|a| self.wants(a));
+        Ok(found)
+    }
+
+    /// A few jobs, each asked for by its number. `None`: they are too many, or not the caller's.
+    async fn fetch_by_number(&self, client: &Client) -> Result<Option<Vec<v1::Allocation>>, Failure> {
+        let Some(ids) = self.ids.as_ref().filter(|ids| !ids.is_empty() && ids.len() <= ASKED_ONE_BY_ONE_MAX) else { return Ok(None) };
+        let mut found: Vec<v1::Allocation> = Vec::new();
+        for id in ids {
+            let request = v1::GetAllocationRequest { key: id.number.to_string(), stale: false };
+            match answer(client.allocations().get(request)).await {
+                Ok(a) if !found.iter().any(|known| known.id == a.id) => found.push(a),
+                Ok(_) => {}
+                Err(failure) if failure.exit() == Exit::NotFound as u8 => {}
+                // The list shows what the caller may see of others' work.
+                Err(failure) if failure.exit() == Exit::Refused as u8 => return Ok(None),
+                Err(failure) => return Err(failure),
+            }
+        }
+        found.retain(|a| self.wants(a));
+        Ok(Some(found))
+    }
+}
+
+/// The rows of these allocations. `each`: also one for each task of an array that waits.
+///
+/// # Errors
+/// The agent refuses or does not answer.
+pub async fn expand(client: &Client, allocations: Vec<v1::Allocation>, wanted: &Wanted, each: bool) -> Result<Vec<Job>, Failure> {
+    let each = each || wanted.is_about_tasks();
+    let mut jobs = Vec::with_capacity(allocations.len());
+    let mut begun: Vec<v1::Allocation> = Vec::new();
+    for allocation in allocations {
+        // A list shortens many separate ranges of indices.
+        if has_begun(&allocation) || allocation.task_group.contains("...") {
+            begun.push(allocation);
+        } else {
+            jobs.extend(rows(allocation, &[], each));
+        }
+    }
+    while !begun.is_empty() {
+        let rest = begun.split_off(begun.len().min(REQUESTS_MAX));
+        let mut requests = JoinSet::new();
+        for allocation in std::mem::replace(&mut begun, rest) {
+            let client = client.clone();
+            requests.spawn(async move {
+                let request = v1::GetTasksRequest { key: allocation.id.clone(), index: None, limit: TASK_RANGES_MAX, stale: false };
+                let tasks = answer(client.allocations().get_tasks(request)).await;
+                (allocation, tasks)
+            });
+        }
+        while let Some(done) = requests.join_next().await {
+            let (allocation, tasks) = done.map_err(|error| Failure::other(error.to_string()))?;
+            match tasks {
+                Ok(tasks) => jobs.extend(rows(allocation, &tasks.ranges, each)),
+                // Others' tasks may be hidden: the array is shown as a whole.
+                Err(failure) if failure.exit() == Exit::Refused as u8 => jobs.extend(rows(allocation, &[], each)),
+                Err(failure) if failure.exit() == Exit::NotFound as u8 => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+    jobs.retain(|job| wanted.wants_row(job));
+    Ok(jobs)
+}
+
+/// Asks for the nodes of tasks of arrays that run or have ended, of the first ones.
+///
+/// # Errors
+/// The agent refuses or does not answer.
+pub async fn add_task_nodes(client: &Client, jobs: &mut [Job]) -> Result<(), Failure> {
+    let mut places: Vec<(usize, String, u32)> = Vec::new();
+    for (at, job) in jobs.iter().enumerate() {
+        if let Part::Task(task) = &job.part
+            && task.nodes.is_empty()
+            && task.state != "Pending"
+            && places.len() < TASK_NODES_MAX
+        {
+            places.push((at, job.allocation.id.clone(), task.index));
+        }
+    }
+    for some in places.chunks(REQUESTS_MAX) {
+        let mut requests = JoinSet::new();
+        for (at, key, index) in some.iter().cloned() {
+            let client = client.clone();
+            requests.spawn(async move {
+                let request = v1::GetTasksRequest { key, index: Some(index), limit: 1, stale: false };
+                (at, answer(client.allocations().get_tasks(request)).await)
+            });
+        }
+        while let Some(done) = requests.join_next().await {
+            let (at, tasks) = done.map_err(|error| Failure::other(error.to_string()))?;
+            let Ok(tasks) = tasks else { continue };
+            if let (Some(Job { part: Part::Task(task), .. }), Some(range)) = (jobs.get_mut(at), tasks.ranges.into_iter().next()) {
+                task.nodes = range.nodes;
+            }
+        }
+    }
+    Ok(())
+}
