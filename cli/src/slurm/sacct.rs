@@ -237,7 +237,7 @@ fn choose(jobs: &mut Vec<Job>, args: &Sacct, states: &States, window: &Window, s
 fn range(option: &str, text: Option<&str>) -> Result<Option<RangeInclusive<u64>>, Failure> {
     let Some(text) = text else { return Ok(None) };
     let (least, most) = text.split_once('-').unwrap_or((text, text));
-    match (least.parse(), most.parse()) {
+    match (least.parse::<u64>(), most.parse::<u64>()) {
         (Ok(least), Ok(most)) => Ok(Some(least..=most)),
         _ => Err(Failure::other(format!("{option}: {text:?} is no number and no range of numbers"))),
     }
