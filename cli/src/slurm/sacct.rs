@@ -4,7 +4,7 @@ use super::cluster::{expanded, fetch_sizes};
 use super::command_line::{Command, or_variable};
 use super::jobs::{Wanted, add_task_nodes, expand, job_ids};
 use super::surroundings::{Surroundings, own_name, user_names};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::output::{Notation, print};
 use crate::session::{Session, answer};
 use lattice_api::client::Client;
@@ -185,7 +185,14 @@ async fn recorded(client: &Client, wanted: &Wanted, window: &Window, known: &BTr
     };
     let mut jobs = Vec::new();
     loop {
-        let page = answer(client.accounting().history(request.clone())).await?;
+        let page = match answer(client.accounting().history(request.clone())).await {
+            // Ordinary users may ask for their own work alone.
+            Err(failure) if request.all_users && failure.exit() == Exit::Refused as u8 => {
+                request.all_users = false;
+                continue;
+            }
+            page => page?,
+        };
         let is_last = page.work.is_empty() || page.next_page_token.is_empty() || jobs.len() >= RECORDS_MAX;
         for record in page.work {
             let number = record.job;
