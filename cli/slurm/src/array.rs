@@ -1,15 +1,10 @@
 //! Arrays: a task group becomes a row for the tasks that wait, and one for each task that has begun.
 
-use crate::job::{Job, Part, Task};
+use crate::job::{Job, Part, Task, is_array};
 use lattice_api::allocation::state_from_name;
 use lattice_api::v1;
 use lattice_model::{AllocationState, IndexRun, TaskGroup, TaskIndices};
 use std::rc::Rc;
-
-/// Whether an allocation is a task group.
-pub fn is_array(a: &v1::Allocation) -> bool {
-    !a.task_group.is_empty()
-}
 
 /// The indices of a group, without its limit; `None`: it is none, or a list has shortened them.
 pub fn indices(a: &v1::Allocation) -> Option<TaskIndices> {

@@ -1,6 +1,5 @@
 //! A row about a job: an allocation, the waiting tasks of an array, one of its tasks, or ended work of the store.
 
-use crate::array::is_array;
 use crate::context::Context;
 use crate::state::{self, JobState};
 use crate::units::folded;
@@ -14,6 +13,11 @@ const PRIORITY_MAX: u64 = 4_294_901_760;
 const CLASS_DEFAULT: u8 = 5;
 /// The code that Slurm reports for a job that had too little memory, as its signal.
 const MEMORY_SIGNAL: i32 = 125;
+
+/// Whether an allocation is a task group, which is an array in Slurm's words.
+pub fn is_array(a: &v1::Allocation) -> bool {
+    !a.task_group.is_empty()
+}
 
 /// A row.
 #[derive(Clone, Debug)]

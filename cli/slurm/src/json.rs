@@ -1,9 +1,8 @@
 //! `--json` of squeue, sacct and sinfo: the main fields of Slurm's data parser.
 
 use crate::account::Line;
-use crate::array::is_array;
 use crate::context::Context;
-use crate::job::Job;
+use crate::job::{Job, is_array};
 use crate::job_fields::{dependency_text, eligible_ms};
 use crate::node::State;
 use crate::sinfo::Group;

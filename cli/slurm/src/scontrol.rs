@@ -1,8 +1,7 @@
 //! The records of `scontrol show`.
 
-use crate::array::is_array;
 use crate::context::Context;
-use crate::job::{Job, Part};
+use crate::job::{Job, Part, is_array};
 use crate::job_fields::{dependency_text, eligible_ms};
 use crate::node::{self, State};
 use crate::partition::Partition;

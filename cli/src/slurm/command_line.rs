@@ -18,6 +18,9 @@ const EXIT_FAILURE: u8 = 1;
 #[derive(Clone, Copy, Debug)]
 pub struct Command(pub &'static str);
 
+/// `scontrol`, whose commands are in several files.
+pub const SCONTROL: Command = Command("scontrol");
+
 impl Command {
     /// The options. `None`: the help, the usage or the version was printed.
     ///

@@ -4,7 +4,7 @@ mod change;
 mod show;
 mod update;
 
-use super::command_line::Command;
+use super::command_line::SCONTROL;
 use super::surroundings::Surroundings;
 use crate::failure::{Exit, Failure};
 use crate::output::print;
@@ -13,8 +13,6 @@ use lattice_api::v1;
 use lattice_cli_syntax::slurm_args::scontrol::Scontrol;
 use lattice_slurm::SLURM_VERSION;
 use std::ffi::OsString;
-
-const SCONTROL: Command = Command("scontrol");
 
 /// Commands that Lattice does not have, each with what to do instead.
 const REFUSED: [(&str, &str); 25] = [

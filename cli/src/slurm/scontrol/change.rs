@@ -1,9 +1,9 @@
 //! `scontrol hold`, `release`, `requeue`, `wait_job`. Each goes on after a failure.
 
-use super::SCONTROL;
 use crate::failure::Failure;
 use crate::listing;
 use crate::session::{Session, answer};
+use crate::slurm::command_line::SCONTROL;
 use crate::slurm::jobs::job_ids;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;

@@ -4,6 +4,7 @@ use super::change::{keys, reported};
 use crate::failure::Failure;
 use crate::session::{Session, answer};
 use crate::slurm::cluster::{expanded, fetch_nodes};
+use crate::slurm::command_line::SCONTROL;
 use crate::slurm::surroundings::Surroundings;
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -143,7 +144,7 @@ async fn node(session: &Session, hostlist: &str, changes: &[(String, &str)]) -> 
             }
         };
         if let Err(failure) = done {
-            super::SCONTROL.report(format_args!("node {name}: {}", failure.what()));
+            SCONTROL.report(format_args!("node {name}: {}", failure.what()));
             code = 1;
         }
     }
