@@ -128,9 +128,10 @@ pub fn vcluster(node: &v1::Node) -> &str {
 
 /// Why it is down or drained, in a line; empty: there is no reason.
 pub fn reason(node: &v1::Node) -> String {
-    let holds = node.holds.iter().map(|hold| hold_parts(hold).1);
-    let parts: Vec<&str> = holds.chain([node.reason.as_str()]).filter(|part| !part.is_empty()).collect();
-    parts.join("; ")
+    if node.holds.is_empty() {
+        return node.reason.clone();
+    }
+    node.holds.iter().map(|hold| hold_parts(hold).1).collect::<Vec<_>>().join("; ")
 }
 
 /// Who keeps new work off it; `None`: nobody.

@@ -33,7 +33,7 @@ const REFUSED: [(&str, &str); 25] = [
     ("setdebugflags", "the settings of the daemons have their log levels"),
     ("shutdown", "systemctl stops the daemons"),
     ("suspend", "`lattice preempt --hold JOB` lets it save itself and give its nodes back until it is resumed"),
-    ("takeover", "`lattice quorum transfer` moves the leadership"),
+    ("takeover", "`lattice quorum transfer-leader` moves the leadership"),
     ("token", "`lattice admin token issue` issues tokens"),
     ("top", "`lattice update --preemption-class N JOB` changes its place in the queue"),
     ("all", "there is no interactive mode: give one command at a time"),

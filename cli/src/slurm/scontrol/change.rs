@@ -87,7 +87,8 @@ pub async fn requeue(session: &Session, words: &[String], and_hold: bool) -> Res
 /// Waits until a job runs. Returns 1 if it ends without that.
 pub async fn wait(session: &Session, words: &[String]) -> Result<u8, Failure> {
     let client = session.connect().await?;
-    let [key] = &keys(&client, words).await?[..] else { return Err(Failure::other("wait_job takes one job")) };
+    let keys = keys(&client, words).await?;
+    let [key] = keys.as_slice() else { return Err(Failure::other("wait_job takes one job")) };
     let request = v1::WatchAllocationRequest { key: key.clone(), ..Default::default() };
     let mut changes = answer(client.allocations().watch(request)).await?;
     while let Some(now) = changes.message().await? {

@@ -178,7 +178,8 @@ pub async fn write(session: &Session, words: &[String]) -> Result<u8, Failure> {
         [what, job, file] if "batch_script".starts_with(&what.to_ascii_lowercase()) => (job, Some(file.clone())),
         _ => return Err(Failure::other("write batch_script JOB [FILE] is possible; there is no slurm.conf")),
     };
-    let [id] = &job_ids(std::slice::from_ref(job))?[..] else { return Err(Failure::other("one job is needed")) };
+    let ids = job_ids(std::slice::from_ref(job))?;
+    let [id] = ids.as_slice() else { return Err(Failure::other("one job is needed")) };
     let client = session.connect().await?;
     let request = v1::GetAllocationRequest { key: id.number.to_string(), stale: false };
     let script = answer(client.allocations().get(request)).await?.script;
