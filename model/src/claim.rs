@@ -112,6 +112,10 @@ pub struct DesiredShare {
     /// The output directories of what it depends on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parents: Vec<ParentOutput>,
+    /// The job number: see [`crate::Allocation::number`]. Of a lane that of its task group, of a replica that of
+    /// its service. 0: none is known.
+    #[serde(default)]
+    pub number: u64,
 }
 
 /// The output directory of an allocation on which another one depends.

@@ -49,6 +49,7 @@ pub fn desired_share(allocation: AllocationId) -> DesiredShare {
         lane: None,
         replica: None,
         parents: Vec::new(),
+        number: 0,
     }
 }
 

@@ -79,8 +79,8 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
         true => servable(&api.cluster.borrow(), &spec, true)?,
         false => String::new(),
     };
-    api.commit_submission(submitting, id, spec, user).await?;
-    Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number: 0 })
+    let number = api.commit_submission(submitting, id, spec, user).await?;
+    Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number })
 }
 
 /// Adds what only a query of this group answers.

@@ -151,6 +151,7 @@ mod tests {
             lane: None,
             replica: None,
             parents: Vec::new(),
+            number: 0,
         }
     }
 

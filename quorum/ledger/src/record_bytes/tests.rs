@@ -42,8 +42,10 @@ fn serialized(record: &impl Serialize) -> usize {
 #[test]
 fn the_constants_are_not_below_the_real_sizes() {
     let arc = 2 * size_of::<usize>();
-    // The entries in the map of allocations and in three sets of ended ones, half of them empty.
-    let entries = 2 * (size_of::<AllocationId>() + size_of::<usize>() + 3 * size_of::<EndedPlace>());
+    // The entries in the map of allocations, in that of job numbers, and in three sets of ended ones, half of them
+    // empty.
+    let numbered = size_of::<(u64, AllocationId)>();
+    let entries = 2 * (size_of::<AllocationId>() + size_of::<usize>() + numbered + 3 * size_of::<EndedPlace>());
     for (what, estimate, real) in [
         ("allocation", ALLOCATION_BYTES, size_of::<Allocation>() + size_of::<AllocationSpec>() + 2 * arc + entries),
         ("checkpoint", CHECKPOINT_BYTES, size_of::<CheckpointRef>() + BLOCK_BYTES),
