@@ -267,6 +267,7 @@ async fn ended_work_is_for_agents_that_may_vouch_and_an_agent_without_a_store_sa
             vcluster: String::new(),
             name: String::new(),
             states: vec![],
+            jobs: vec![],
             tags: [].into(),
             from: Timestamp(0),
             until: Timestamp(1),

@@ -399,6 +399,7 @@ fn no_text_of_ended_work_is_left_out() {
     let plain = EndedWork {
         sequence: u64::MAX,
         allocation: AllocationId(Uuid::from_u128(1)),
+        job: u64::MAX,
         name: String::new(),
         tenant: String::new(),
         project: String::new(),
