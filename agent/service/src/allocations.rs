@@ -175,8 +175,11 @@ impl AllocationService for Api {
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
         let caller = self.caller(&request).await?;
-        let allocation = self.allocation(&caller, &request.into_inner().key).await?;
+        let (allocation, task) = self.allocation_or_task(&caller, &request.into_inner().key).await?;
         self.check(&caller, &allocation).await?;
+        if let Some(index) = task {
+            return tasks::cancel_one(self, caller, &allocation, index).await.map(Response::new);
+        }
         let ask = Ask::from(Action::Cancel { id: allocation.id, by: caller.principal });
         match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Done { .. } => {
