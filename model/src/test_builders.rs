@@ -50,6 +50,8 @@ pub fn desired_share(allocation: AllocationId) -> DesiredShare {
         replica: None,
         parents: Vec::new(),
         number: 0,
+        cores: Vec::new(),
+        started_at: None,
     }
 }
 

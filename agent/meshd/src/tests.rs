@@ -504,7 +504,8 @@ fn two_nodes(open: &LaunchOpen, asked: &ShapeRequest) -> Result<LaunchSpec, Stri
     let mut share = DesiredShare { nodes, ..desired_share(id(1)) };
     share.spec.tasks_per_node = 2;
     share.spec.working_dir = "/work".into();
-    launch_spec(&share, LaunchId(uuid::Uuid::from_bytes(open.id)), open, asked).map_err(|error| error.to_string())
+    launch_spec(&share, LaunchId(uuid::Uuid::from_bytes(open.id)), open, asked, &SlurmSettings::default())
+        .map_err(|error| error.to_string())
 }
 
 fn laid(open: &LaunchOpen, asked: &ShapeRequest) -> Result<Vec<(String, u32, u32)>, String> {

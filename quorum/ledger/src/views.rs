@@ -176,6 +176,8 @@ impl Ledger {
                 replica: allocation.replica.as_deref().copied(),
                 parents: self.parent_outputs(allocation),
                 number: self.shown_number(allocation),
+                cores: allocation.shares.list().core_runs(),
+                started_at: allocation.started_at,
             });
         }
         shares.sort_by_key(|s| s.allocation);
@@ -196,11 +198,9 @@ impl Ledger {
             (None, Some(by_id)) => by_id,
             (Some(numbered), None | Some(Err(Refusal::NoSuchAllocation { .. }))) => Ok(numbered),
             (Some(numbered), Some(Ok(other))) if numbered.id == other.id => Ok(numbered),
-            (Some(numbered), Some(Ok(other))) => Err(Refusal::NumberOrId {
-                key: key.to_owned(),
-                numbered: numbered.id,
-                candidates: vec![other.id.to_string()],
-            }),
+            (Some(numbered), Some(Ok(other))) => {
+                Err(Refusal::NumberOrId { key: key.to_owned(), numbered: numbered.id, candidates: vec![other.id.to_string()] })
+            }
             (Some(numbered), Some(Err(Refusal::AmbiguousAllocation { candidates, .. }))) => {
                 Err(Refusal::NumberOrId { key: key.to_owned(), numbered: numbered.id, candidates })
             }

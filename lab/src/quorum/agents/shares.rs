@@ -152,6 +152,8 @@ mod tests {
             replica: None,
             parents: Vec::new(),
             number: 0,
+            cores: Vec::new(),
+            started_at: None,
         }
     }
 
