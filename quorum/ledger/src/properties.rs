@@ -98,6 +98,7 @@ fn play_with(moves: &[Move], kept: QuotaChange) -> History {
         invariant_indexes_equal_scans(&ledger);
         invariant_ended_work_is_kept_while_it_is_held(&before, &ledger);
         invariant_what_is_dropped_is_said_to_be_forgotten(&before, &ledger);
+        invariant_job_numbers_are_given_once(&before, &ledger);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             invariant_no_claim_exceeds_a_quota(&before, &ledger);
             invariant_claims_follow_the_share_policy(&ledger, epoch);
