@@ -69,6 +69,17 @@ impl Api {
         }
     }
 
+    /// The allocation whose job number this is; `None`: the text is no number, or none has it.
+    pub(super) async fn numbered(&self, caller: &Caller, key: &str) -> Result<Option<AllocationId>, Status> {
+        let Some(number) = parse_number(key) else { return Ok(None) };
+        match self.find_allocation(caller, key, false).await {
+            Ok((found, _)) => Ok(Some(found.id).filter(|_| found.number == number)),
+            // It may be the beginning of the id of something else.
+            Err(status) if matches!(status.code(), Code::NotFound | Code::InvalidArgument) => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+
     async fn get_allocation(&self, key: String, stale: bool) -> Result<(Allocation, Option<u64>), Status> {
         match self.ask(Ask::GetAllocation { key }, stale).await? {
             (Answer::Allocation(allocation), age_ms) => Ok((*allocation, age_ms)),
@@ -100,9 +111,13 @@ impl Api {
 
 /// The index of the task whose job number the key is; `None`: it names the whole allocation.
 pub(super) fn task_named(found: &Allocation, key: &str) -> Option<u32> {
-    let number = key.bytes().all(|byte| byte.is_ascii_digit()).then(|| key.parse().ok()).flatten()?;
+    let number = parse_number(key)?;
     // A prefix of an id may be a number, too.
     found.task_of_number(number).filter(|_| found.number > 0 && !is_prefix_of(key, found.id))
+}
+
+fn parse_number(key: &str) -> Option<u64> {
+    key.bytes().all(|byte| byte.is_ascii_digit()).then(|| key.parse().ok()).flatten()
 }
 
 fn is_prefix_of(key: &str, id: AllocationId) -> bool {
