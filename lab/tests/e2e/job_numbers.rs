@@ -4,6 +4,7 @@ use crate::harness::{Group, JOB, World, binaries, configure};
 use lattice_lab::faults;
 use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
+use serde_json::Value;
 
 static JOB_NUMBERS: Group = Group::small("job_numbers");
 
@@ -22,7 +23,8 @@ fn job(w: &World, id: &str) -> u64 {
 
 /// Submits an inline command; returns the id and the number, as a script would read them.
 fn submit(w: &World, args: &[&str]) -> (String, u64) {
-    let submitted = w.lattice.json(&[&["submit"], args].concat()).unwrap_or_else(|e| panic!("{e:#}"));
+    let shown = w.ok(&[&["submit", "-o", "json"], args].concat());
+    let submitted: Value = serde_json::from_str(&shown).unwrap_or_else(|e| panic!("{e}: {shown}"));
     (text(&submitted, "id"), submitted["job"].as_u64().unwrap())
 }
 
@@ -50,7 +52,7 @@ fn named(w: &World) {
 
 fn tasks(w: &World) {
     let says = "echo $SLURM_ARRAY_JOB_ID $SLURM_JOB_ID $SLURM_ARRAY_TASK_ID";
-    let script = w.script("numbered.sh", &format!("#!/bin/sh\n#SBATCH --array=10-18:2\n#SBATCH --time=5 -c 1\n{says}\n"));
+    let script = w.script("numbered.sh", &format!("#!/bin/sh\n#SBATCH --array=10-18:2\n#SBATCH --time=5\n{says}\n"));
     let (id, first) = submit(w, &["-q", &script]);
     w.completed(&id);
     for (ordinal, index) in [(0, 10), (2, 14), (4, 18)] {

@@ -30,7 +30,7 @@ use std::path::Path;
 
 /// An allocation with its spec, the `Arc`s around both, and its entries in the indexes of
 /// allocations.
-const ALLOCATION_BYTES: usize = 1680;
+const ALLOCATION_BYTES: usize = 1712;
 /// A share with the name of its node. Not counted one by one: there may be 10,000 of them, and a
 /// change of one must not cost the number of all.
 const SHARE_BYTES: usize = 144;
@@ -457,6 +457,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         uenv,
         working_dir,
         submit_dir,
+        submit_host,
         env,
         requeue: _,
         requeues_max: _,
@@ -489,7 +490,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         Entrypoint::Command { argv } => texts_bytes(argv),
     };
     let image = uenv.as_deref().map_or(0, |Image { path, sha256 }| IMAGE_BYTES + path_bytes(path) + text_bytes(sha256));
-    let places = path_bytes(working_dir) + submit_dir.as_deref().map_or(0, path_bytes);
+    let places = path_bytes(working_dir) + submit_dir.as_deref().map_or(0, path_bytes) + text_bytes(submit_host);
     let mounts: usize = data.mounts.iter().map(|mount| path_bytes(&mount.source) + path_bytes(&mount.target) + 2 * LISTED_BYTES).sum();
     let path_of = |LivenessProbe { check, .. }: &LivenessProbe| match check {
         ProbeCheck::Tcp => 0,

@@ -64,6 +64,7 @@ pub(super) fn of_job(share: &DesiredShare, slurm: &SlurmSettings) -> Vec<(String
     let ends_at = share.started_at.zip(walltime_ms).map(|(started, walltime)| started.0.saturating_add(walltime));
     let optional = [
         ("SLURM_JOB_ACCOUNT", if_set(&spec.tenant)),
+        ("SLURM_SUBMIT_HOST", if_set(&spec.submit_host)),
         ("SLURM_JOB_COMMENT", if_set(&spec.comment)),
         ("SLURM_JOB_DEPENDENCY", if_set(&dependencies(spec))),
         ("SLURM_JOB_CPUS_PER_NODE", if_set(&repeated(share.cores.iter().copied()))),
@@ -255,6 +256,8 @@ mod tests {
             assert_eq!(of(unset), None, "{unset}");
         }
         share.spec.share = None;
+        share.spec.submit_host = "login1".to_owned();
+        assert_eq!(value(&of_job(&share, &settings()), "SLURM_SUBMIT_HOST").as_deref(), Some("login1"));
         (share.requeue_count, share.spec.tenant, share.spec.comment) = (2, "physics".to_owned(), "a run".to_owned());
         let env = of_job(&share, &settings());
         let names = ["SLURM_RESTART_COUNT", "SLURM_JOB_ACCOUNT", "SLURM_JOB_COMMENT", "SLURM_MEM_PER_NODE", "SLURM_GPUS"];
