@@ -103,7 +103,7 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         script: String::new(),
         attempts: allocation.attempts.iter().map(attempt).collect(),
         attempt: allocation.attempt_number(),
-        number: 0,
+        number: allocation.number,
         comment: spec.comment.clone(),
         nice: spec.nice,
         timing: None,

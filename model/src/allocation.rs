@@ -100,6 +100,10 @@ pub struct Allocation {
     /// was submitted before. 0: of a lane.
     #[serde(default)]
     pub submission: u64,
+    /// Its job number, from 1: no other allocation ever has the same. A task group has as many numbers as
+    /// tasks, from this one on, in the order of their indices. 0: of a lane or a replica.
+    #[serde(default, skip_serializing_if = "has_no_number")]
+    pub number: u64,
     /// When nodes were last claimed for it.
     pub claimed_at: Option<Timestamp>,
     /// When it last began to run.
@@ -198,6 +202,7 @@ impl Allocation {
             reason: None,
             submitted_at: at,
             submission: 0,
+            number: 0,
             claimed_at: None,
             started_at: None,
             ended_at: None,
@@ -223,6 +228,19 @@ impl Allocation {
             usage: None,
             revision: Revision(0),
         }
+    }
+
+    /// How many job numbers it has, from [`Self::number`] on: one for each task of a task group.
+    pub fn numbers_count(&self) -> u64 {
+        let tasks = self.spec.tasks.as_deref().filter(|_| self.lane.is_none());
+        tasks.map_or(1, |tasks| u64::from(tasks.indices.count()))
+    }
+
+    /// The index of the task of this task group with this job number; `None`: it is no task group, or the
+    /// number means the whole group or no task of it.
+    pub fn task_of_number(&self, number: u64) -> Option<u32> {
+        let ordinal = u32::try_from(number.checked_sub(self.number).filter(|ordinal| *ordinal > 0)?).ok()?;
+        self.spec.tasks.as_deref().filter(|_| self.is_task_group())?.indices.index_of(ordinal)
     }
 
     /// The head node, where its script runs and its launches are coordinated; `None` before the
@@ -352,6 +370,10 @@ impl Allocation {
     }
 }
 
+fn has_no_number(number: &u64) -> bool {
+    *number == 0
+}
+
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }
@@ -398,6 +420,16 @@ mod tests {
             Attempt { reason: EndReason::PrologueFailed { node: "n1".parse().unwrap(), why: String::new() }, ..attempt(9, None) };
         assert_eq!(begun(vec![attempt(2, None), unprepared]), (false, None), "the first attempt cannot have run: it was removed first");
         assert_eq!(begun(vec![]), (true, Some(0)), "it was requeued after the backup");
+    }
+
+    #[test]
+    fn a_task_group_has_a_number_for_each_task_and_its_first_one_means_the_group() {
+        let plain = Allocation { number: 7, ..allocation() };
+        assert_eq!((plain.numbers_count(), plain.task_of_number(7), plain.task_of_number(8)), (1, None, None));
+        let mut group = plain;
+        test_builders::spec_of(&mut group).tasks = Some(Box::new(crate::TaskGroup::parse("10-18:2").unwrap()));
+        assert_eq!(group.numbers_count(), 5);
+        assert_eq!([6, 7, 8, 11, 12].map(|number| group.task_of_number(number)), [None, None, Some(12), Some(18), None]);
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub const TAGS_MAX: usize = 64;
 pub const TAG_BYTES_MAX: usize = 128;
 /// The longest walltime: 365 days.
 pub const WALLTIME_MAX: Duration = Duration::from_secs(365 * 86_400);
+/// Largest length of the name of a machine, in bytes: of a name in DNS.
+pub const HOST_BYTES_MAX: usize = 253;
 
 /// A request to the cluster: how many resources, for how long, and what to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +106,9 @@ pub struct AllocationSpec {
     /// The submission directory, absolute, if it differs from the working directory.
     #[serde(default)]
     pub submit_dir: Option<PathBuf>,
+    /// The name of the machine on which it was submitted, at most [`HOST_BYTES_MAX`]; empty: not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub submit_host: String,
     /// The environment, without wire-up variables.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -279,6 +284,7 @@ impl AllocationSpec {
             uenv: None,
             working_dir: working_dir.to_owned(),
             submit_dir: None,
+            submit_host: String::new(),
             env: BTreeMap::new(),
             requeue: RequeuePolicy::Never,
             requeues_max: 0,
@@ -371,6 +377,9 @@ impl AllocationSpec {
         absolute("working directory", &self.working_dir)?;
         if let Some(dir) = &self.submit_dir {
             absolute("submit directory", dir)?;
+        }
+        if self.submit_host.len() > HOST_BYTES_MAX || self.submit_host.contains(char::is_control) {
+            return Err(invalid("submit host", format!("a name has at most {HOST_BYTES_MAX} bytes, and no control characters")));
         }
         if let Some(image) = &self.uenv {
             image.validate()?;
@@ -645,6 +654,7 @@ impl AllocationSpec {
             + self.name.len()
             + self.working_dir.as_os_str().len()
             + self.submit_dir.as_ref().map_or(0, |dir| dir.as_os_str().len())
+            + self.submit_host.len()
             + 256
     }
 }
@@ -747,6 +757,8 @@ mod tests {
             "walltime",
         );
         refused(&|s| s.working_dir = "here".into(), "working directory");
+        refused(&|s| s.submit_host = "x".repeat(HOST_BYTES_MAX + 1), "submit host");
+        refused(&|s| s.submit_host = "a\nb".into(), "submit host");
         refused(&|s| s.uenv = Some(Box::new(Image { path: "/a".into(), sha256: "AB".into() })), "uenv");
         refused(&|s| drop(s.env.insert("A=B".into(), String::new())), "env");
         refused(&|s| drop(s.env.insert("A".into(), "x".repeat(SPEC_BYTES_MAX))), "env");

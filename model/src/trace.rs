@@ -312,6 +312,7 @@ impl Request {
             uenv: _,
             working_dir: _,
             submit_dir: _,
+            submit_host: _,
             env: _,
             requeue,
             requeues_max,

@@ -64,8 +64,8 @@ impl AllocationService for Api {
             self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
             return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire), number: 0 }));
         }
-        self.commit_submission(submitting, id, spec, owner).await?;
-        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number: 0 }))
+        let number = self.commit_submission(submitting, id, spec, owner).await?;
+        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number }))
     }
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
@@ -175,8 +175,11 @@ impl AllocationService for Api {
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
         let caller = self.caller(&request).await?;
-        let allocation = self.allocation(&caller, &request.into_inner().key).await?;
+        let (allocation, task) = self.allocation_or_task(&caller, &request.into_inner().key).await?;
         self.check(&caller, &allocation).await?;
+        if let Some(index) = task {
+            return tasks::cancel_one(self, caller, &allocation, index).await.map(Response::new);
+        }
         let ask = Ask::from(Action::Cancel { id: allocation.id, by: caller.principal });
         match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Done { .. } => {
@@ -333,14 +336,15 @@ impl Api {
         Ok(())
     }
 
-    /// Submits a checked spec. If it fits now and nobody waits, its nodes are claimed in the same commit.
+    /// Submits a checked spec, and returns the job number. If it fits now and nobody waits, its nodes are claimed in
+    /// the same commit.
     pub(super) async fn commit_submission(
         &self,
         submitting: Submitting<'_>,
         id: AllocationId,
         spec: AllocationSpec,
         owner: Principal,
-    ) -> Result<(), Status> {
+    ) -> Result<u64, Status> {
         // Neither a task group nor a scaled service gets nodes itself: their lanes and replicas do, as soon as a
         // scheduler's watch shows them.
         let is_group = spec.tasks.is_some() || spec.scaling.is_some();
@@ -348,12 +352,12 @@ impl Api {
         let life = Incarnation(self.context.work.view.borrow().incarnation);
         let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_named(&spec.vcluster).to_owned());
         let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life) };
-        let (revision, desired) = match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
-            Answer::Submitted { revision, desired, claimed } => {
+        let (revision, desired, number) = match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
+            Answer::Submitted { revision, desired, claimed, number } => {
                 if let (Some(queue), Some(claimed)) = (queue, claimed) {
                     self.placing.rounds.record_claim(&queue, if claimed { ClaimResult::Accepted } else { ClaimResult::Rejected });
                 }
-                (revision, desired)
+                (revision, desired, number)
             }
             other => return Err(unexpected(&other)),
         };
@@ -361,7 +365,7 @@ impl Api {
             self.context.work.driver.send(Event::Listed(list)).await;
         }
         submitting.done(revision, self.cluster.borrow().revision);
-        Ok(())
+        Ok(number)
     }
 
     /// Why the quorum refused the last claim for a waiting allocation, or why it accepts no claims.

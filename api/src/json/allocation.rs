@@ -16,6 +16,8 @@ use utoipa::ToSchema;
 #[schema(as = Allocation)]
 pub struct AllocationJson {
     id: String,
+    /// Its job number; of a task group that of its first task. Null: of a lane or a replica.
+    job: Option<u64>,
     /// Null, like `owner`, if it is another user's and the site hides that.
     name: Option<String>,
     state: String,
@@ -171,6 +173,7 @@ impl From<&v1::Allocation> for AllocationJson {
     fn from(a: &v1::Allocation) -> Self {
         Self {
             id: a.id.clone(),
+            job: (a.number > 0).then_some(a.number),
             name: disclosed(&a.name, &a.owner).map(str::to_owned),
             state: a.state.clone(),
             reason: end_reason(a).map(str::to_owned),
@@ -251,11 +254,12 @@ mod tests {
     #[test]
     fn json_has_what_is_documented() {
         let share = Some(v1::Amount { cores: 2, memory_bytes: 1024, gpus: 0 });
-        let a = v1::Allocation { exit_code: Some(0), requeue_count: 1, share, ..running() };
+        let a = v1::Allocation { number: 12, exit_code: Some(0), requeue_count: 1, share, ..running() };
         let mut json = serde_json::to_value(AllocationJson::from(&a)).unwrap();
         // Separate: json! accepts only a limited number of fields.
         let apart =
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
+        assert_eq!(json.as_object_mut().unwrap().remove("job"), Some(12.into()));
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
         let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies", "dag", "dag_step"].map(taken);
         assert_eq!(json.as_object_mut().unwrap().remove("tags"), Some(serde_json::json!({})));

@@ -634,6 +634,7 @@ prop_compose! {
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Box::new(Image { path: path.into(), sha256 })),
             submit_dir: Some("/elsewhere".into()).filter(|_| requeues_max % 2 == 1),
+            submit_host: if requeues_max % 3 == 1 { "login1".to_owned() } else { String::new() },
             working_dir: dir.into(),
             env, requeue, requeues_max, preemption_class, data, liveness_probe: liveness_probe.map(Box::new), pty, session, constraints, connectivity, on_isolation, checkpoint, launch,
             sensitive: false,

@@ -45,29 +45,50 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
         }
         return dry_run::show(session, &checked.checked.unwrap_or_default()).map(|()| 0);
     }
-    let id = Box::pin(submit(session, &client, spec, flags.wait_for_nodes)).await?;
+    let submitted = Box::pin(submit_numbered(session, &client, spec, flags.wait_for_nodes)).await?;
     match session.format() {
         Format::Table if args.hold => {
-            print(&format!("Submitted allocation {}, held until `lattice resume {0}`\n", short(&id)))?;
+            let (short, job) = (short(&submitted.id), job_suffix(submitted.number));
+            print(&format!("Submitted allocation {short}{job}, held until `lattice resume {short}`\n"))?;
         }
         // With --wait there is one answer: the end.
         Format::Data(_) if args.wait => {}
-        Format::Table | Format::Name | Format::Data(_) => print_submitted(session, &id)?,
+        Format::Table | Format::Name | Format::Data(_) => print_submitted(session, &submitted)?,
     }
+    let id = submitted.id;
     if args.wait { wait::until_ended(session, &id).await } else { Ok(0) }
 }
 
-/// Prints the id of what was submitted.
-pub fn print_submitted(session: &Session, id: &str) -> Result<(), Failure> {
+/// Prints the id and the job number of what was submitted.
+pub fn print_submitted(session: &Session, submitted: &v1::SubmitResponse) -> Result<(), Failure> {
+    let v1::SubmitResponse { id, number, .. } = submitted;
     match session.format() {
-        Format::Table => print(&format!("Submitted allocation {}\n", short(id))),
+        Format::Table => print(&format!("Submitted allocation {}{}\n", short(id), job_suffix(*number))),
         Format::Name => print(&format!("{id}\n")),
-        Format::Data(notation) => notation.print(&serde_json::json!({ "id": id })),
+        Format::Data(notation) => {
+            let job = Some(*number).filter(|number| *number > 0);
+            notation.print(&serde_json::json!({ "id": id, "job": job }))
+        }
     }
 }
 
-/// Submits under a new id and remembers it as `@last`.
+/// Such as ` (job 12)`; empty: the agent knows no job number.
+fn job_suffix(number: u64) -> String {
+    if number > 0 { format!(" (job {number})") } else { String::new() }
+}
+
+/// Submits under a new id and remembers it as `@last`. Returns the id.
 pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec, wait_for_nodes: bool) -> Result<String, Failure> {
+    Box::pin(submit_numbered(session, client, spec, wait_for_nodes)).await.map(|submitted| submitted.id)
+}
+
+/// As [`submit`]. The answer also has the job number.
+pub async fn submit_numbered(
+    session: &Session,
+    client: &Client,
+    spec: v1::AllocationSpec,
+    wait_for_nodes: bool,
+) -> Result<v1::SubmitResponse, Failure> {
     let id = uuid::Uuid::new_v4().to_string();
     let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec), wait_for_nodes, dry_run: false };
     let submitted = Box::pin(answer(client.allocations().submit(request))).await?;
@@ -75,5 +96,5 @@ pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec
         session.warn(&submitted.warning);
     }
     session.remember(&submitted.id);
-    Ok(submitted.id)
+    Ok(submitted)
 }

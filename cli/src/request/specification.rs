@@ -39,6 +39,9 @@ pub fn build_specification(
     };
     let mut spec = specification::build(flags, program, context)?;
     spec.depends_on = spec.depends_on.iter().map(|named| dependency(named, settings)).collect::<Result<_, _>>()?;
+    // Without a name, work that asks for it finds none.
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.trim().clone_into(&mut spec.submit_host);
     Ok(spec)
 }
 

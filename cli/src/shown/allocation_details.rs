@@ -31,6 +31,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
     let ended = last_stderr(stderr);
     let head = [
         ("ID", a.id.clone()),
+        ("Job", job_numbers(a)),
         ("Name", a.name.clone()),
         ("Tags", tags(a)),
         ("Owner", a.owner.clone()),
@@ -84,6 +85,16 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
     ];
     block(&[&head[..], &scaling_rows(a)[..], &rows[..], &dependencies(a)[..]].concat())
+}
+
+/// Its job number, or those of a task group; empty: it has none.
+fn job_numbers(a: &v1::Allocation) -> String {
+    let count = a.tasks.as_ref().map_or(1, |tasks| u64::from(tasks.total.max(1)));
+    match (a.number, count) {
+        (0, _) => String::new(),
+        (number, 1) => number.to_string(),
+        (number, count) => format!("{number} (its tasks: {number} to {})", number + count - 1),
+    }
 }
 
 /// Its tags, by their names.
@@ -173,6 +184,15 @@ Started:    2026-03-05T10:00:12.000Z
 vCluster:   ml-training
 ";
         assert_eq!(allocation_block(&running(), &LastStderr::default(), NOW), want);
+    }
+
+    #[test]
+    fn a_task_group_has_a_job_number_for_each_task() {
+        let plain = v1::Allocation { number: 12, ..running() };
+        assert_eq!((job_numbers(&plain), job_numbers(&running())), ("12".to_owned(), String::new()));
+        let tasks = |total| Some(v1::TaskCounts { total, ..Default::default() });
+        assert_eq!(job_numbers(&v1::Allocation { tasks: tasks(100), ..plain.clone() }), "12 (its tasks: 12 to 111)");
+        assert_eq!(job_numbers(&v1::Allocation { tasks: tasks(1), ..plain }), "12");
     }
 
     #[test]

@@ -24,7 +24,8 @@ impl Ledger {
     ) -> Result<Outcome, Refusal> {
         if let Some(there) = self.allocations.get(&id) {
             let same = there.owner == *owner && was_sent_as(there, spec);
-            return if same { Ok(Outcome::Done) } else { Err(Refusal::AllocationExists { id }) };
+            let number = there.number;
+            return if same { Ok(Outcome::Submitted { number }) } else { Err(Refusal::AllocationExists { id }) };
         }
         if spec.depends_on.iter().any(|dependency| dependency.on == id) {
             return Err(Refusal::Dependency { on: id.to_string(), why: DependencyRefusal::Itself });
@@ -36,19 +37,22 @@ impl Ledger {
         let (dependencies, awaited) = (self.dependencies_of(spec, owner, context.at), self.tasks_awaited(spec));
         self.admits_of_user(context, spec, owner)?;
         let submitted = Allocation::submitted(id, spec.clone(), owner.clone(), context.at);
-        self.add_submitted(context, Allocation { dependencies, ..submitted }, &awaited);
+        let number = self.add_submitted(context, Allocation { dependencies, ..submitted }, &awaited);
         self.follow_parents(context, id);
         self.end_unmet(context, id);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
             // A refused claim changes nothing: the allocation then waits in the queue.
             let _refused = self.claim(context, claim);
         }
-        Ok(Outcome::Done)
+        Ok(Outcome::Submitted { number })
     }
 
-    /// Adds an allocation that the ledger admits. It does not follow what it depends on yet.
-    pub(super) fn add_submitted(&mut self, context: &mut ApplyContext, mut allocation: Allocation, awaited: &[AwaitedTasks]) {
+    /// Adds an allocation that the ledger admits, and returns its job number. It does not follow what it
+    /// depends on yet.
+    pub(super) fn add_submitted(&mut self, context: &mut ApplyContext, mut allocation: Allocation, awaited: &[AwaitedTasks]) -> u64 {
         let (id, owner) = (allocation.id, allocation.owner.name.clone());
+        self.give_number(&mut allocation);
+        let number = allocation.number;
         (allocation.revision, allocation.submission) = (context.revision, self.audit.seq + 1);
         self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
         let spec = Arc::clone(&allocation.spec);
@@ -70,6 +74,7 @@ impl Ledger {
         if let Some(scaling) = &spec.scaling {
             self.open_service(context, id, scaling);
         }
+        number
     }
 
     /// Checks whether the submission would be accepted now. Changes nothing.

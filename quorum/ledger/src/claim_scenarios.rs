@@ -217,7 +217,7 @@ fn allocations_are_found_by_prefix() {
     assert_eq!(found("12345"), Ok(id(0x1234_5678)));
     assert_eq!(found(&id(0x1234_9999).to_string()), Ok(id(0x1234_9999)));
     assert!(matches!(found("1234"), Err(Refusal::AmbiguousAllocation { candidates, .. }) if candidates.len() == 2));
-    assert!(matches!(found("123"), Err(Refusal::Malformed { .. })));
+    assert!(matches!(found("12a"), Err(Refusal::Malformed { .. })));
     assert!(matches!(found("ffff"), Err(Refusal::NoSuchAllocation { .. })));
     assert!(matches!(found("xyzw"), Err(Refusal::NoSuchAllocation { .. })));
 }

@@ -114,7 +114,7 @@ impl Ledger {
             let (dependencies, awaited) = (self.dependencies_of(&spec, owner, context.at), self.tasks_awaited(&spec));
             let dag = Some(Box::new(StepOf { dag: id, number, name: step.name.clone() }));
             let submitted = Allocation::submitted(step.allocation, spec, owner.clone(), context.at);
-            self.add_submitted(context, Allocation { dependencies, dag, ..submitted }, &awaited);
+            let _number = self.add_submitted(context, Allocation { dependencies, dag, ..submitted }, &awaited);
         }
         let detail = format!("DAG {id} ({}) with {}", record.name, counted(record.steps.len(), "step"));
         self.dags.insert(record);

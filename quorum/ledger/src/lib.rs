@@ -28,6 +28,7 @@
 //! * *dependencies*: an end reaches all that depend on it, once, whoever leads then;
 //! * *DAGs*: all of their allocations are submitted, or none, and their graph outlives the records of
 //!   its parts;
+//! * *job numbers*: no two allocations ever have the same;
 //! * *names* of live work: no singleton begins beside earlier work of its user with its name;
 //! * the *tasks* of groups: each ends once, whatever an isolated node still reports;
 //! * *scaled services*: each has as many replicas as are wanted, whoever runs its loop;
@@ -88,6 +89,7 @@ mod ended_work;
 mod fencing;
 mod holds;
 mod indexes;
+mod job_numbers;
 mod key_rotation;
 mod leases;
 mod level;
@@ -159,6 +161,8 @@ mod fencing_properties;
 mod fencing_scenarios;
 #[cfg(test)]
 mod hold_scenarios;
+#[cfg(test)]
+mod job_number_scenarios;
 #[cfg(test)]
 mod keyring_scenarios;
 #[cfg(test)]

@@ -30,7 +30,7 @@ use std::path::Path;
 
 /// An allocation with its spec, the `Arc`s around both, and its entries in the indexes of
 /// allocations.
-const ALLOCATION_BYTES: usize = 1616;
+const ALLOCATION_BYTES: usize = 1712;
 /// A share with the name of its node. Not counted one by one: there may be 10,000 of them, and a
 /// change of one must not cost the number of all.
 const SHARE_BYTES: usize = 144;
@@ -120,7 +120,7 @@ const TENANT_BYTES: usize = 384;
 pub(crate) const SMALL_RECORD_BYTES: usize = 208;
 /// Ended work that waits for accounting, the `Arc` around it, and its entry in the map, half of whose places
 /// are empty.
-const ENDED_WORK_BYTES: usize = 448;
+const ENDED_WORK_BYTES: usize = 456;
 /// What the allocator adds to a block.
 const BLOCK_BYTES: usize = 16;
 /// A text in a list: the block and the text's place in the list.
@@ -144,6 +144,7 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
         reason,
         submitted_at: _,
         submission: _,
+        number: _,
         claimed_at: _,
         started_at: _,
         ended_at: _,
@@ -189,6 +190,7 @@ pub fn ended_work_bytes(work: &EndedWork) -> usize {
     let EndedWork {
         sequence: _,
         allocation: _,
+        job: _,
         name,
         tenant,
         project,
@@ -455,6 +457,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         uenv,
         working_dir,
         submit_dir,
+        submit_host,
         env,
         requeue: _,
         requeues_max: _,
@@ -487,7 +490,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         Entrypoint::Command { argv } => texts_bytes(argv),
     };
     let image = uenv.as_deref().map_or(0, |Image { path, sha256 }| IMAGE_BYTES + path_bytes(path) + text_bytes(sha256));
-    let places = path_bytes(working_dir) + submit_dir.as_deref().map_or(0, path_bytes);
+    let places = path_bytes(working_dir) + submit_dir.as_deref().map_or(0, path_bytes) + text_bytes(submit_host);
     let mounts: usize = data.mounts.iter().map(|mount| path_bytes(&mount.source) + path_bytes(&mount.target) + 2 * LISTED_BYTES).sum();
     let path_of = |LivenessProbe { check, .. }: &LivenessProbe| match check {
         ProbeCheck::Tcp => 0,

@@ -30,6 +30,11 @@ pub enum Refusal {
     NoSuchAllocation { key: String, forgotten: Option<ForgottenWork> },
     #[error("{key} could be any of {}: give more digits", candidates.join(", "))]
     AmbiguousAllocation { key: String, candidates: Vec<String> },
+    #[error(
+        "{key} is the job number of allocation {numbered}, and could be the id of {}: give more digits of the id that you mean",
+        candidates.join(", ")
+    )]
+    NumberOrId { key: String, numbered: AllocationId, candidates: Vec<String> },
     #[error("allocation {id} exists already, with another specification or owner")]
     AllocationExists { id: AllocationId },
     #[error("allocation {id} belongs to {owner}")]
@@ -405,6 +410,7 @@ impl Refusal {
             ),
             Self::NoSuchAllocation { forgotten: None, .. }
             | Self::AmbiguousAllocation { .. }
+            | Self::NumberOrId { .. }
             | Self::AllocationExists { .. }
             | Self::NotYours { .. }
             | Self::NoSuchNode { .. }

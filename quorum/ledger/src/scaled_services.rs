@@ -405,6 +405,7 @@ impl Ledger {
         let (revision, submission) = (context.revision, self.audit.seq + 1);
         let mut service = Allocation { revision, submission, ..submitted };
         self.scripts.share(&mut Arc::make_mut(&mut service.spec).entrypoint);
+        self.adopt_number(&mut service, share);
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(service));
         context.changed.record(id);

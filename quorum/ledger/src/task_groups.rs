@@ -433,6 +433,7 @@ impl Ledger {
         let (revision, submission) = (context.revision, self.audit.seq + 1);
         let mut group = Allocation { revision, submission, ..Allocation::submitted(id, spec, owner, context.at) };
         self.scripts.share(&mut Arc::make_mut(&mut group.spec).entrypoint);
+        self.adopt_number(&mut group, share);
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(group));
         context.changed.record(id);

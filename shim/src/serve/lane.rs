@@ -9,7 +9,7 @@ use crate::lane::Lane;
 use crate::launch::Happening;
 use crate::shim_log::log_line;
 use crate::task_output::{TaskOutput, Which};
-use crate::{log_files, script};
+use crate::{log_files, script, slurm};
 use lattice_model::{Entrypoint, LaneWork, RankOutcome, TaskOutcome, with_causes};
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::process::{self, Environment, NotStarted, Program, StartReport};
@@ -61,7 +61,7 @@ impl Shim {
         if let Some(why) = self.unstartable() {
             return Err(refused(why.to_string()));
         }
-        let LaneSpec { indices, program, env, working_dir, walltime_ms } = spec;
+        let LaneSpec { indices, program, env, working_dir, walltime_ms, slurm_number } = spec;
         let (argv, inherit) = match program {
             Entrypoint::Script { text, args } => {
                 let file = script::write(&self.dir, &text, &self.config.owner)?;
@@ -77,6 +77,7 @@ impl Shim {
             lane,
             indices,
             walltime_ms,
+            slurm_number,
             argv,
             env,
             working_dir,
@@ -387,6 +388,8 @@ impl Shim {
         let Some([out, err]) = open.output.files() else { return Err(refused("it has no output files")) };
         let Some(index) = open.indices.index_of(ordinal) else { return Err(refused("its group has no such task")) };
         let env = ["LATTICE_TASK_INDEX", "SLURM_ARRAY_TASK_ID"].map(|name| (name.to_owned(), index.to_string()));
+        let numbers = open.slurm_number.into_iter().flat_map(|first| slurm::of_task(first, ordinal));
+        let env: Vec<(String, String)> = env.into_iter().chain(numbers).collect();
         let child = process::spawn(&Program {
             argv: &open.argv,
             env: &env,

@@ -24,6 +24,8 @@ pub(super) struct OpenLane {
     pub(super) lane: Lane,
     pub(super) indices: TaskIndices,
     pub(super) walltime_ms: Option<u64>,
+    /// The job number of the first task, if tasks get Slurm's variables.
+    pub(super) slurm_number: Option<u64>,
     pub(super) argv: Vec<String>,
     pub(super) env: Environment,
     pub(super) working_dir: PathBuf,

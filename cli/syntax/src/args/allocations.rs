@@ -9,8 +9,8 @@ use std::time::Duration;
 
 #[derive(Args)]
 pub struct Explain {
-    /// The allocation: its id, the beginning of it, or @last; or one task of a task group, or one replica of a scaled
-    /// service: 'ID[7]'
+    /// The allocation: its job number, its id, the beginning of it, or @last; or one task of a task group, or one replica
+    /// of a scaled service: 'ID[7]'
     #[arg(required_unless_present = "queue")]
     pub id: Option<OneTarget>,
     /// Instead of one allocation, all that waits in this vCluster, in the order in which it is served, and why it waits
@@ -20,8 +20,8 @@ pub struct Explain {
 
 #[derive(Args)]
 pub struct Status {
-    /// One allocation: its id, the beginning of it, or @last; or one task of a task group, or one replica of a scaled
-    /// service: 'ID[7]'
+    /// One allocation: its job number, its id, the beginning of it, or @last; or one task of a task group, or one replica
+    /// of a scaled service: 'ID[7]'
     #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node", "tags"])]
     pub id: Option<OneTarget>,
     /// Show the tasks of a task group: a line for each state and exit code. -o wide, json and yaml have a record for each
@@ -87,7 +87,7 @@ The allocations continue when this command is ended.";
 #[derive(Args)]
 #[command(after_help = WAIT_HELP)]
 pub struct Wait {
-    /// The allocations: ids, the beginnings of ids, or @last
+    /// The allocations: job numbers, ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// Wait no longer than this: 90s, 30m, 2h (a bare number is seconds) [default: no limit]
