@@ -47,6 +47,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Script", script(a)),
         ("Command", command(a)),
         ("Directory", a.working_dir.clone()),
+        ("Files", files(a)),
         ("Nodes", nodes),
         ("Share", a.share.as_ref().map(|s| format!("{} of each node", amount(s))).unwrap_or_default()),
         ("Topology", a.topology.clone()),
@@ -84,6 +85,13 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
     ];
     block(&[&head[..], &scaling_rows(a)[..], &rows[..], &dependencies(a)[..]].concat())
+}
+
+/// The files of its user that its output is also written to.
+fn files(a: &v1::Allocation) -> String {
+    let Some(v1::OutputFiles { stdout, stderr, stdin, append: _ }) = &a.output_files else { return String::new() };
+    let named = [("output", stdout), ("error", stderr), ("input", stdin)].into_iter().filter(|(_, name)| !name.is_empty());
+    named.map(|(what, name)| format!("{what} {name}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Its tags, by their names.
