@@ -404,6 +404,9 @@ impl AllocationSpec {
         self.validate_output_files()?;
         if let Some(warning) = &self.end_warning {
             warning.validate(self.walltime)?;
+            if warning.script_only && self.script().is_none() {
+                return Err(invalid("signal", "B: is for the process of a script, and this is a command: leave B: out"));
+            }
         }
         let bytes = self.bytes_without_script();
         if bytes > SPEC_BYTES_MAX {

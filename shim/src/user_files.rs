@@ -14,9 +14,10 @@
 pub mod copier;
 pub mod plan;
 
+use crate::log_ring::LogKey;
 use crate::privileges;
 use crate::shim_log::log_line;
-use copier::{Copier, Failure, LogKey, NewLog, Request, Shared, Which};
+use copier::{Copier, Failure, NewLog, Request, Shared, Which};
 use lattice_model::Principal;
 use plan::{Files, Plan};
 use std::collections::BTreeMap;
@@ -79,7 +80,12 @@ impl UserFiles {
 
     /// Opens the files of a rank, a task or the script, whose logs `path` names, and copies them from now on. Returns
     /// its standard input, or why it cannot begin.
-    pub fn open(&mut self, (number, rank): (u32, u32), files: Files, log: impl Fn(&plan::OutputFile) -> io::Result<File>) -> Result<Option<File>, String> {
+    pub fn open(
+        &mut self,
+        (number, rank): (u32, u32),
+        files: Files,
+        log: impl Fn(&plan::OutputFile) -> io::Result<File>,
+    ) -> Result<Option<File>, String> {
         let Files { outputs, input } = files;
         let mut logs = Vec::with_capacity(outputs.len());
         for to in outputs {

@@ -651,7 +651,7 @@ prop_compose! {
         let output_files = output_files.filter(|files| *files != OutputFiles::default()).map(Box::new);
         let end_warning = warned
             .filter(|(_, before, _)| seconds.is_some_and(|seconds| *before < seconds))
-            .map(|(signal, before, script_only)| Box::new(EndWarning { signal, before: Duration::from_secs(before), script_only }));
+            .map(|(signal, before, script_only)| Box::new(EndWarning { signal, before: Duration::from_secs(before), script_only: script_only && (is_script || session) }));
         let is_range = scaling.is_none() && listed == 0 && gpus % 2 == 0 && nodes < NODES_MAX && (launch.ranks == 0 || launch.ranks > nodes);
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes,

@@ -5,7 +5,7 @@
 //! written now, such as one on a full disk, is tried again; the log keeps what is missing as long as it can.
 
 use super::plan::OutputFile;
-use lattice_runtime::shim::LogStream;
+use crate::log_ring::LogKey;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, fstatfs};
@@ -30,9 +30,6 @@ const CHUNK_BYTES: usize = 64 * 1024;
 const CHUNKS_PER_LOOK: u32 = 16;
 /// Failures that wait to be reported; further ones are dropped.
 const FAILURES_MAX: usize = 16;
-
-/// A log file: launch number, rank and stream, as in [`lattice_runtime::shim::ShimDir::log`].
-pub type LogKey = (u32, u32, LogStream);
 
 /// A log to copy.
 pub struct NewLog {
@@ -341,6 +338,7 @@ fn next_data(log: &File, at: u64) -> io::Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lattice_runtime::shim::LogStream;
     use std::fs;
 
     struct Bench {
