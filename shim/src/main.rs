@@ -8,7 +8,8 @@
 //!   agent ══ shim.sock (fd 3) ══▶ AgentLink ─┐
 //!   ranks ── PMI ───────────────▶ Launch ─────┼─▶ Shim, one thread, one epoll ─▶ exits (on disk), then the agent
 //!   kernel ─ SIGCHLD, timer, cgroup.events ──┘            │
-//!                                                         └─▶ Work: spawn into, signal, kill the scope's cgroups
+//!                                                         ├─▶ Work: spawn into, signal, kill the scope's cgroups
+//!                                                         └─▶ UserFiles: a thread that copies logs to the user's files
 //! ```
 //!
 //! Life: set up (session, subreaper, mounts), give up privileges → serve → Stop ends all work → Quit ends the shim.

@@ -107,7 +107,8 @@ fn requeued(w: &World) {
 }
 
 fn refused(w: &World) {
-    for work in [&["--", "/bin/true"][..], &[&w.script("refused.sh", "#!/bin/sh\ntrue\n")]] {
+    let script = w.script("refused.sh", "#!/bin/sh\ntrue\n");
+    for work in [&["--", "/bin/true"][..], &[script.as_str()]] {
         let id = w.submit(&[&["--output=/no/such/folder/out"], work].concat());
         let ended = w.ended(&id);
         assert_eq!((text(&ended, "state").as_str(), text(&ended, "exit_code").as_str()), ("Failed", "126"), "{ended}");

@@ -69,7 +69,7 @@ impl Plan {
         let is_command = matches!(share.spec.entrypoint, Entrypoint::Command { .. });
         let kind = match (share.lane.is_some(), is_command) {
             (true, are_commands) => Kind::Tasks { are_commands },
-            (false, true) => Kind::Command { on_several_nodes: share.nodes.iter().count() > 1 },
+            (false, true) => Kind::Command { on_several_nodes: share.nodes.len() > 1 },
             (false, false) => Kind::Script,
         };
         Some(Self {
