@@ -6,9 +6,11 @@ pub(crate) mod connectivity;
 mod constraint;
 mod data;
 mod dependency;
+mod end_warning;
 mod entrypoint;
 mod image;
 pub(crate) mod lifecycle;
+pub(crate) mod output_files;
 mod probe;
 mod pty;
 mod scaling;
@@ -124,9 +126,9 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         singleton,
         tasks: spec.task_group.as_ref().map(tasks::to_model).transpose()?.map(Box::new),
         scaling: lifecycle.scaling.map(Box::new),
-        output_files: None,
+        output_files: output_files::to_model(spec.output_files.as_ref()).map(Box::new),
         timing: None,
-        end_warning: None,
+        end_warning: spec.end_warning.as_ref().map(end_warning::to_model).transpose()?.map(Box::new),
         mail: None,
         comment: spec.comment.clone(),
         nice: spec.nice,
@@ -198,6 +200,8 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         hold: spec.hold,
         depends_on: dependency::all_from_model(spec),
         task_group: spec.tasks.as_deref().map(tasks::from_model),
+        output_files: spec.output_files.as_deref().map(output_files::from_model),
+        end_warning: spec.end_warning.as_deref().map(end_warning::from_model),
         comment: spec.comment.clone(),
         nice: spec.nice,
         ..Default::default()

@@ -486,10 +486,10 @@ fn what_slurm_would_do_otherwise_is_refused_before_anything_is_sent() {
         assert!(code == Some(2) && stderr.contains("write 16M (MiB) or 16G (GiB)"), "{stderr}");
         let (code, _, stderr) = run(dir, &["submit", "python3", "busy.py"]);
         assert!(code == Some(2) && stderr.contains("`lattice submit -- python3 busy.py`"), "{stderr}");
-        let (code, _, stderr) = run(dir, &["launch", "--signal=USR1", "true"]);
-        assert!(code == Some(2) && stderr.starts_with("error: --signal: ") && stderr.contains("--checkpoint-signal"), "{stderr}");
-        let (code, _, stderr) = run(dir, &["submit", "--output=x.log", "job.sh"]);
-        assert!(code == Some(2) && stderr.contains("names no file") && stderr.contains("lattice logs"), "{stderr}");
+        let (code, _, stderr) = run(dir, &["launch", "--gres=gpu:1", "true"]);
+        assert!(code == Some(2) && stderr.starts_with("error: --gres: ") && stderr.contains("--gpus"), "{stderr}");
+        let (code, _, stderr) = run(dir, &["submit", "-o", "x.log", "job.sh"]);
+        assert!(code == Some(2) && stderr.contains("names no file") && stderr.contains("--output=x.log"), "{stderr}");
     });
 }
 

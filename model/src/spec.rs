@@ -13,6 +13,7 @@ use crate::data::Data;
 use crate::dependency::{DEPENDENCIES_MAX, Dependency};
 use crate::end_warning::EndWarning;
 use crate::ids::NodeId;
+use crate::input::STDIN_VARIABLE;
 use crate::launch::TerminalSize;
 use crate::layout::{Distribution, EntryLaunch, TASKS_PER_NODE_MAX, lay_out};
 use crate::mail::Mail;
@@ -409,6 +410,13 @@ impl AllocationSpec {
         if let Some(probe) = &self.liveness_probe {
             probe.validate()?;
         }
+        self.validate_output_files()?;
+        if let Some(warning) = &self.end_warning {
+            warning.validate(self.walltime)?;
+            if warning.script_only && self.script().is_none() {
+                return Err(invalid("signal", "B: is for the process of a script, and this is a command: leave B: out"));
+            }
+        }
         let bytes = self.bytes_without_script();
         if bytes > SPEC_BYTES_MAX {
             return Err(invalid(
@@ -490,6 +498,21 @@ impl AllocationSpec {
             )),
             None => Ok(()),
         }
+    }
+
+    fn validate_output_files(&self) -> Result<(), SpecError> {
+        let Some(files) = &self.output_files else { return Ok(()) };
+        files.validate()?;
+        if self.session {
+            return Err(invalid("output", "a session has no output of its own: its user's terminal shows it"));
+        }
+        if !files.stdin.is_empty() && self.pty.is_some() {
+            return Err(invalid("input", "standard input of work on a terminal is the terminal: leave --input or --pty out"));
+        }
+        if !files.stdin.is_empty() && self.env.contains_key(STDIN_VARIABLE) {
+            return Err(invalid("input", "standard input comes from the file, or from `lattice launch`: leave one of them out"));
+        }
+        Ok(())
     }
 
     fn validate_tags(&self) -> Result<(), SpecError> {
@@ -655,6 +678,7 @@ impl AllocationSpec {
             + self.working_dir.as_os_str().len()
             + self.submit_dir.as_ref().map_or(0, |dir| dir.as_os_str().len())
             + self.submit_host.len()
+            + self.output_files.as_ref().map_or(0, |files| files.bytes())
             + 256
     }
 }

@@ -133,6 +133,7 @@ fn of_step(step: WorkflowStep, is_named: bool) -> Result<Submission, Problem> {
     let context = Context { dir: DIRECTORY.into(), nodelist, ..Context::default() };
     let mut spec = specification::build(&flags, program, context)?;
     spec.task_group = tasks.to_message()?;
+    spec.output_files = tasks.files.to_message();
     specification::apply_scaling(&mut spec, &flags, &scaling)?;
     Ok(Submission { spec, wait_for_nodes: flags.wait_for_nodes, warnings })
 }

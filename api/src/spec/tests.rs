@@ -1,5 +1,4 @@
 use super::*;
-use lattice_model::Resources;
 use lattice_model::binding::{CpuBind, GpuBind, MemoryPolicy, RankBinding};
 use lattice_model::launch::TerminalSize;
 use lattice_model::layout::Program;
@@ -9,6 +8,7 @@ use lattice_model::{
     DependencyCondition, Distribution, Drain, EntryLaunch, Exposed, IndexRun, LaunchShape, LivenessProbe, ProbeCheck, ScalePolicy, Scaling,
     SignalTo, TaskGroup, TaskIndices,
 };
+use lattice_model::{EndWarning, OutputFiles, Resources};
 use proptest::prelude::*;
 
 /// All valid checkpoint signals.
@@ -528,6 +528,18 @@ fn task_group() -> impl Strategy<Value = Option<TaskGroup>> {
     prop::option::of(group.prop_map(|(indices, (concurrent_max, failures_max))| TaskGroup { indices, concurrent_max, failures_max }))
 }
 
+fn output_files() -> impl Strategy<Value = Option<OutputFiles>> {
+    let name = || prop::sample::select(vec!["", "out", "/dev/null", "%x-%j_%4t.%N", "\\%q"]);
+    let files = (name(), name(), name(), any::<bool>()).prop_map(|(stdout, stderr, stdin, append)| OutputFiles {
+        append: append && !(stdout.is_empty() && stderr.is_empty()),
+        stdout: stdout.to_owned(),
+        stderr: stderr.to_owned(),
+        stdin: stdin.to_owned(),
+    });
+    // A message without any file is that of no files.
+    files.prop_map(|files| Some(files).filter(|files| *files != OutputFiles::default()))
+}
+
 fn scaling() -> impl Strategy<Value = Option<Scaling>> {
     let metric =
         prop::sample::select(vec!["gpu_utilization", "cpu_utilization", "request_rate", "queue_depth", "q{job=\"a b\",x=~\"a|b\"}"]);
@@ -587,7 +599,14 @@ prop_compose! {
         connectivity in connectivity(),
         constraints in (prop::collection::btree_set("[a-z_]{1,9}(=[A-Za-z0-9]{1,9})?", 0..4), 0..9u32, 0..2000u64),
         session in prop::bool::weighted(0.2),
-        (launch, depends_on, tasks, scaling) in (launch(), dependencies(), task_group(), scaling()),
+        (launch, depends_on, tasks, scaling, output_files, warned) in (
+            launch(),
+            dependencies(),
+            task_group(),
+            scaling(),
+            output_files(),
+            prop::option::of((1..=31i32, 1..100u64, any::<bool>())),
+        ),
     ) -> AllocationSpec {
         let (name, tenant, project, vcluster) = labels;
         // Each replica has one node and no end.
@@ -625,6 +644,14 @@ prop_compose! {
         let (same_numa, cxl_memory) = (gib % 5 < 2, share.is_none() && gib % 7 < 3);
         let constraints =
             Constraints { features, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, topology, same_numa, cxl_memory };
+        let output_files = output_files.filter(|_| !session).map(|files| OutputFiles {
+            stdin: if pty.is_some() { String::new() } else { files.stdin.clone() },
+            ..files
+        });
+        let output_files = output_files.filter(|files| *files != OutputFiles::default()).map(Box::new);
+        let end_warning = warned
+            .filter(|(_, before, _)| seconds.is_some_and(|seconds| *before < seconds))
+            .map(|(signal, before, script_only)| Box::new(EndWarning { signal, before: Duration::from_secs(before), script_only: script_only && (is_script || session) }));
         let is_range = scaling.is_none() && listed == 0 && gpus % 2 == 0 && nodes < NODES_MAX && (launch.ranks == 0 || launch.ranks > nodes);
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes,
@@ -643,6 +670,12 @@ prop_compose! {
             singleton: requeues_max % 4 == 1,
             tasks,
             scaling: scaling.map(Box::new),
+            output_files,
+            timing: None,
+            end_warning,
+            mail: None,
+            comment: String::new(),
+            nice: 0,
         }
     }
 }

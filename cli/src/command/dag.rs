@@ -116,6 +116,7 @@ fn message(session: &Session, step: WorkflowStep, around: &Surroundings) -> Resu
     let here = Surroundings { env, dir: around.dir.clone() };
     let mut spec = request::build_specification(&flags, program, &session.settings, here).map_err(about)?;
     spec.task_group = tasks.to_message().map_err(|error| about(error.into()))?;
+    spec.output_files = tasks.files.to_message();
     request::apply_scaling(&mut spec, &flags, &scaling).map_err(about)?;
     if takes_env {
         // The agent adds them again: they are in the message once for all steps.

@@ -28,8 +28,9 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
         None => (args.flags, args.tasks, args.scaling, Program::Command(args.rest)),
     };
     let around = Surroundings::read(flags.export)?;
-    let (hold, task_group) = (args.hold, tasks.to_message()?);
-    let mut spec = v1::AllocationSpec { hold, task_group, ..request::build_specification(&flags, program, &session.settings, around)? };
+    let (hold, task_group, output_files) = (args.hold, tasks.to_message()?, tasks.files.to_message());
+    let mut spec =
+        v1::AllocationSpec { hold, task_group, output_files, ..request::build_specification(&flags, program, &session.settings, around)? };
     request::apply_scaling(&mut spec, &flags, &scaling)?;
     let client = session.connect().await?;
     if args.dry_run {

@@ -48,6 +48,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Script", script(a)),
         ("Command", command(a)),
         ("Directory", a.working_dir.clone()),
+        ("Files", files(a)),
         ("Nodes", nodes),
         ("Share", a.share.as_ref().map(|s| format!("{} of each node", amount(s))).unwrap_or_default()),
         ("Topology", a.topology.clone()),
@@ -95,6 +96,13 @@ fn job_numbers(a: &v1::Allocation) -> String {
         (number, 1) => number.to_string(),
         (number, count) => format!("{number} (its tasks: {number} to {})", number + count - 1),
     }
+}
+
+/// The files of its user that its output is also written to.
+fn files(a: &v1::Allocation) -> String {
+    let Some(v1::OutputFiles { stdout, stderr, stdin, append: _ }) = &a.output_files else { return String::new() };
+    let named = [("output", stdout), ("error", stderr), ("input", stdin)].into_iter().filter(|(_, name)| !name.is_empty());
+    named.map(|(what, name)| format!("{what} {name}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Its tags, by their names.

@@ -7,6 +7,7 @@ use crate::dependency::parse_dependency;
 use crate::layout::LayoutFlags;
 use crate::network::NetworkFlags;
 use crate::unbuilt::UnbuiltFlags;
+use crate::warning::EndWarning;
 use clap::{Args, ValueEnum};
 use lattice_api::v1;
 use lattice_model::Topology;
@@ -73,6 +74,10 @@ pub struct SubmitFlags {
     /// 1h; required for a session]
     #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", overrides_with = "walltime", value_parser = parse_walltime)]
     pub walltime: Option<Duration>,
+    /// Send SIGNAL this many seconds before its walltime ends: to the ranks, or with B: to the script alone. Of a script
+    /// without ranks nothing gets it unless B: is given [default SECONDS: 60]
+    #[arg(long, value_name = "[B:]SIGNAL[@SECONDS]", overrides_with = "signal")]
+    pub signal: Option<EndWarning>,
     /// Run it as a service, without a walltime: until it ends, is cancelled, or fails its liveness probe
     #[arg(long)]
     pub service: bool,
@@ -197,6 +202,7 @@ impl SubmitFlags {
             tasks_per_node: self.tasks_per_node.or(under.tasks_per_node),
             // `--walltime` and `--service` exclude each other: `self` decides.
             walltime: self.walltime.or(if self.service { None } else { under.walltime }),
+            signal: self.signal.or(under.signal),
             service: self.service || (under.service && self.walltime.is_none()),
             uenv: self.uenv.or(under.uenv),
             chdir: self.chdir.or(under.chdir),
@@ -298,6 +304,7 @@ impl SubmitFlags {
             ("--exclusive", self.exclusive),
             ("--wait-for-nodes", self.wait_for_nodes),
             ("--walltime", self.walltime.is_some()),
+            ("--signal", self.signal.is_some()),
             ("--service", self.service),
             ("--uenv", self.uenv.is_some()),
             ("--name", self.name.is_some()),

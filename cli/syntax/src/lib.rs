@@ -15,6 +15,7 @@ mod constraints;
 mod data;
 mod dependency;
 pub mod directives;
+pub mod files;
 pub mod flags;
 pub mod later;
 pub mod layout;
@@ -28,6 +29,7 @@ pub mod tasks;
 pub mod time;
 mod unbuilt;
 mod usage;
+pub mod warning;
 pub mod workflow;
 
 pub use usage::UsageError;

@@ -68,7 +68,10 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
     }
     let option = context(ContextKind::InvalidArg)?;
     match error.kind() {
-        ErrorKind::InvalidValue if option.starts_with("--output") => explain_file_as_format(&context(ContextKind::InvalidValue)?, typed),
+        // `lattice submit` has the format as `-o` alone.
+        ErrorKind::InvalidValue if option.starts_with("--output") || option.starts_with("-o ") => {
+            explain_file_as_format(&context(ContextKind::InvalidValue)?, typed)
+        }
         ErrorKind::UnknownArgument => explain_unbuilt_option(&UNBUILT_OPTIONS, &option, "").or_else(|| {
             let command = typed.iter().skip(1).find_map(|word| SUBMITTING_COMMANDS.into_iter().find(|command| *word == **command));
             let is_before_command = typed.get(1).and_then(|first| first.to_str()).is_some_and(|first| first.starts_with('-'));
@@ -114,7 +117,11 @@ fn explain_unbuilt_option(table: &[(&'static str, &'static str)], option: &str, 
 
 /// The explanation for a value of `--output` that looks like a file's name: in other systems `-o` names a file.
 fn explain_file_as_format(value: &str, typed: &[OsString]) -> Option<UsageError> {
-    let hint = if typed.get(1).is_some_and(|command| command == "audit") {
+    let is_submission = typed.iter().any(|word| word == "submit");
+    let to_file = format!("`lattice submit --output={value}` also writes what the job writes to a file of yours");
+    let hint = if is_submission {
+        to_file.as_str()
+    } else if typed.get(1).is_some_and(|command| command == "audit") {
         "`lattice audit export --file=FILE` writes the bundle to a file"
     } else if typed.iter().any(|word| word == "accounting") {
         "`lattice admin accounting export --file=FILE` writes the records to a file"
@@ -122,7 +129,8 @@ fn explain_file_as_format(value: &str, typed: &[OsString]) -> Option<UsageError>
         "`lattice logs ID` shows what a job wrote; a script that begins with `exec >FILE 2>&1` writes a file itself"
     };
     value.contains(['.', '/', '%']).then(|| {
-        UsageError::new(format!("--output {value}: -o is the format of this command's answer, as in -o json, and names no file"))
+        let option = if is_submission { "-o" } else { "--output" };
+        UsageError::new(format!("{option} {value}: -o is the format of this command's answer, as in -o json, and names no file"))
             .with_hint(hint)
     })
 }
@@ -210,7 +218,6 @@ mod tests {
             ("launch -N2 --account ml hostname", "--account: `lattice launch` has no such option", "use --tenant"),
             ("submit -u -- python3 a.py", "-u: `lattice submit` has no such option", "go after --"),
             ("submit --noodes=2 job.sh", "--noodes:", "did you mean --nodes?"),
-            ("session --signal=USR1", "--signal:", "--checkpoint-signal"),
             ("cache list", "`lattice cache` is not built yet", "node status"),
             ("admin accounting reconcile", "`lattice admin accounting reconcile` is not built yet", "accounting status"),
             ("submit --site=b job.sh", "--site is not built yet", "--endpoint"),
@@ -220,8 +227,8 @@ mod tests {
             ("submit --scale-targte=4 job.sh", "--scale-targte:", "did you mean --scale-target?"),
             ("submit --wrap=ls", "--wrap is not built yet", "sh -c"),
             ("submit --begin=18:00 job.sh", "--begin is not built yet", "--hold"),
-            ("submit --output=x.log job.sh", "--output x.log: -o is the format", "lattice logs ID"),
-            ("submit -o slurm-%j.out job.sh", "--output slurm-%j.out: -o is the format", "exec >FILE"),
+            ("launch --output=x.log hostname", "--output x.log: -o is the format", "lattice logs ID"),
+            ("submit -o slurm-%j.out job.sh", "-o slurm-%j.out: -o is the format", "--output=slurm-%j.out"),
         ] {
             let explanation = explanation(line).unwrap_or_else(|| panic!("{line}"));
             assert!(

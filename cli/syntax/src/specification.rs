@@ -7,6 +7,7 @@ use crate::constraints::constraints;
 use crate::flags::{SubmitFlags, tags_once};
 use crate::scaling::ScalingFlags;
 use crate::shape::{Shape, complete_shape};
+use crate::warning::EndWarning;
 use lattice_api::v1;
 use lattice_model::NodeId;
 use lattice_model::launch::Pmi;
@@ -131,6 +132,7 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
         checkpoint: flags.checkpoint_message(),
         on_isolation: flags.on_isolation.map_or(String::new(), |choice| choice.name().to_owned()),
         depends_on: flags.depends_on.clone(),
+        end_warning: flags.signal.as_ref().map(EndWarning::to_message),
         ..Default::default()
     };
     flags.unbuilt.apply(&mut spec);

@@ -5,7 +5,7 @@ use crate::network;
 
 pub const USERS: Manual = Manual { folder: "how-to/users", plans: "pages/users.rs", pages: &PAGES };
 
-const PAGES: [(&str, Plan); 36] = [
+const PAGES: [(&str, Plan); 37] = [
     ("after-other-work", Plan::Run(page())),
     ("another-machine", Plan::CannotRun("it needs the API on the network and a person; remote_cli tests it")),
     ("automatic-checkpoints", Plan::Run(Page { script_of: Some("checkpoint-by-signal"), ..page() })),
@@ -79,6 +79,7 @@ const PAGES: [(&str, Plan); 36] = [
             ..page()
         }),
     ),
+    ("output-files", Plan::Run(page())),
     ("part-of-a-node", Plan::Run(Page { but: &[("lattice submit --cores 4 --mem 16G --gpus 1", "it needs GPUs")], ..page() })),
     ("preempt", Plan::Run(Page { work: "--checkpoint=signal train.sh", script_of: Some("checkpoint-by-signal"), ..page() })),
     (
