@@ -1,5 +1,6 @@
 //! Whether the registered nodes could ever serve work, whatever their state and their present load.
 
+use lattice_model::feature_choice::Together;
 use lattice_model::{AllocationSpec, Node, NodeId, Topology, VCluster, hostlist};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -55,7 +56,8 @@ pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, vclusters: &BTreeMap<St
             Some(why) => reasons.entry(why).or_default().push(node.id.clone()),
         }
     }
-    let fitting = fit.len();
+    let serving = |together: &Together| together.serving(fit.iter().map(|node| node.features.as_slice()));
+    let fitting = spec.constraints.together().map_or(fit.len(), serving);
     if fitting >= spec.nodes as usize {
         return None;
     }
@@ -70,6 +72,10 @@ pub fn wants(spec: &AllocationSpec) -> String {
         None => format!("wants {}", spec.nodes_text()),
         Some(share) if spec.nodes_most() == 1 => format!("wants {share} of one node"),
         Some(share) => format!("wants {share} of each of {}", spec.nodes_text()),
+    };
+    let wants = match spec.constraints.together() {
+        Some(together) if spec.nodes_most() > 1 => format!("{wants}, {together}"),
+        Some(_) | None => wants,
     };
     let wants = if spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants };
     match spec.constraints.topology {

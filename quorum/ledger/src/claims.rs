@@ -50,6 +50,9 @@ impl Ledger {
         if conflicts.is_empty() {
             conflicts = self.of_other_groups(&allocation, claim);
         }
+        if conflicts.is_empty() {
+            conflicts.extend(self.of_other_features(&allocation, claim));
+        }
         if !conflicts.is_empty() {
             return Err(Refusal::Conflict { conflicts });
         }
@@ -105,7 +108,8 @@ impl Ledger {
             return against(None, why);
         }
         let spec = &allocation.spec;
-        if let Some(why) = spec.unfenced_by(node).or_else(|| spec.unsaved_by(node)).or_else(|| spec.astray(node)) {
+        let lacks = spec.unfenced_by(node).or_else(|| spec.unsaved_by(node)).or_else(|| spec.astray(node));
+        if let Some(why) = lacks.or_else(|| spec.constraints.unwanted(node)) {
             return against(None, why);
         }
         if node.hold_revision != share.hold_revision {
@@ -143,6 +147,14 @@ impl Ledger {
         }
         let (holder, why) = self.replica_beside(allocation, &share.node).or_else(|| self.kept_apart(allocation, &share.node))?;
         against(Some(holder), why)
+    }
+
+    /// A conflict if its nodes together do not have the features that the allocation asks for.
+    fn of_other_features(&self, allocation: &Allocation, claim: &Claim) -> Option<Conflict> {
+        let together = allocation.spec.constraints.together()?;
+        let nodes = claim.shares.iter().filter_map(|share| self.nodes.get(&share.node));
+        let why = together.unmet_by(nodes.map(|node| node.features.as_slice()))?;
+        Some(Conflict { node: claim.shares.first()?.node.clone(), holder: None, why })
     }
 
     /// The allocation on the node beside which the share policy allows no share of this one, and why.
