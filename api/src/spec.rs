@@ -208,7 +208,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
 pub fn topology_name(constraints: &Constraints) -> String {
     match constraints.topology {
         Topology::Any => String::new(),
-        named @ Topology::Tight => named.name().to_owned(),
+        given @ (Topology::Tight | Topology::AtMost(_)) => given.to_string(),
     }
 }
 

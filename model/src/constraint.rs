@@ -11,6 +11,7 @@ use crate::resources::bytes_text;
 use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// Feature: the node's scratch is on an NVMe disk of its own.
 pub const NVME_SCRATCH: &str = "nvme_scratch";
@@ -77,26 +78,31 @@ pub enum Topology {
     /// As few as the nodes of the cluster allow: it waits for nodes of one group, or, if none is large
     /// enough, of as few as possible.
     Tight,
+    /// Of at most so many, at least 1: it waits for that.
+    AtMost(u32),
 }
 
 impl Topology {
-    /// The names that users write.
+    /// The names that users write, beside a number.
     pub const NAMES: [&'static str; 2] = ["any", "tight"];
 
-    /// The value with this name.
+    /// The value with this name, or with this number.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "any" => Some(Self::Any),
             "tight" => Some(Self::Tight),
-            _ => None,
+            number => number.parse().ok().filter(|groups| *groups > 0).map(Self::AtMost),
         }
     }
+}
 
-    /// The name that users write.
-    pub fn name(self) -> &'static str {
+/// The name or number that users write.
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Any => Self::NAMES[0],
-            Self::Tight => Self::NAMES[1],
+            Self::Any => f.write_str(Self::NAMES[0]),
+            Self::Tight => f.write_str(Self::NAMES[1]),
+            Self::AtMost(groups) => groups.fmt(f),
         }
     }
 }

@@ -80,7 +80,11 @@ impl Class {
 
     /// How many of its candidates could serve one allocation together.
     pub fn possible(&self) -> usize {
-        self.reach.last().copied().unwrap_or(0)
+        let groups = match self.like.spec.constraints.topology {
+            Topology::Any | Topology::Tight => self.reach.len(),
+            Topology::AtMost(groups) => self.reach.len().min(groups as usize),
+        };
+        groups.checked_sub(1).map_or(0, |last| self.reach[last])
     }
 
     /// The fewest topology groups with so many candidates that could serve together. `None`: all of them
@@ -95,6 +99,7 @@ impl Class {
         match self.like.spec.constraints.topology {
             Topology::Any => grouping::ANY,
             Topology::Tight => self.groups_needed(allocation.spec.nodes).unwrap_or(grouping::ANY),
+            Topology::AtMost(groups) => groups as usize,
         }
     }
 }

@@ -118,7 +118,7 @@ fn asked_policy(memory_policy: String, prefers_local: bool) -> Result<Option<Ask
 fn topology(name: &str) -> Result<Topology, SpecError> {
     let unknown = || SpecError::Invalid {
         field: "topology",
-        why: format!("{:?} is not one of {}", name.chars().take(40).collect::<String>(), Topology::NAMES.join(", ")),
+        why: format!("{:?} is not one of {}, or a number of groups", name.chars().take(40).collect::<String>(), Topology::NAMES.join(", ")),
     };
     Topology::from_name(name).ok_or_else(unknown)
 }

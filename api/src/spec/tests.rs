@@ -621,11 +621,11 @@ prop_compose! {
         let (features, gpus, gib) = constraints;
         let listed = if gib % 3 == 1 && nodes < 100 && scaling.is_none() { nodes } else { 0 };
         let named = (1..=listed).map(|n| format!("n{n}").parse().unwrap()).collect();
-        let topology = if gib % 2 == 0 { Topology::Tight } else { Topology::Any };
+        let topology = [Topology::Tight, Topology::Any, Topology::AtMost(3), Topology::Any][(gib % 4) as usize];
         let (same_numa, cxl_memory) = (gib % 5 < 2, share.is_none() && gib % 7 < 3);
         let excluded = (0..gib % 4).map(|n| format!("x{n}").parse().unwrap()).collect();
         let expression = ["", "a|(b&c)", "(a|b)&[c|d]", "[a|gpu_type=NVIDIA GH200]", "[a*1]", "(a|b)&[(c&d)*1]"][(gib % 6) as usize];
-        let expression = if topology == Topology::Tight || scaling.is_some() { "a|b" } else { expression };
+        let expression = if topology != Topology::Any || scaling.is_some() { "a|b" } else { expression };
         let choice = lattice_model::feature_expression::parse(expression).unwrap().choice.map(Box::new);
         let constraints = Constraints {
             features, choice, cores: gpus % 3, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, excluded, topology,

@@ -65,9 +65,11 @@ pub struct SubmitFlags {
     /// a*2&b*4: 2 nodes with a and 4 with b
     #[arg(short = 'C', long, alias = "constraints", value_name = "LIST")]
     pub constraint: Vec<String>,
-    /// Of how many topology groups (parts of the network) the nodes may be [default: any]
-    #[arg(long, value_name = "HOW", ignore_case = true, overrides_with = "topology")]
-    pub topology: Option<TopologyGroups>,
+    /// Of how many topology groups (parts of the network) the nodes may be: any; tight (as few as the cluster's nodes
+    /// allow: it waits for nodes of one group, or, if none is large enough, of as few as possible); or a number (at most
+    /// so many) [default: any]
+    #[arg(long, value_name = "HOW", overrides_with = "topology", value_parser = parse_topology)]
+    pub topology: Option<Topology>,
     /// Implied by the amounts above; alone it is refused
     #[arg(long, hide = true)]
     pub shared: bool,
@@ -387,25 +389,15 @@ impl FromStr for NodeCount {
     }
 }
 
-/// `--topology`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TopologyGroups {
-    /// As few as the nodes that are free allow
-    Any,
-    /// As few as the cluster's nodes allow: it waits for nodes of one group, or, if none is large enough, of as few as
-    /// possible
-    Tight,
+/// Parses `--topology`.
+fn parse_topology(text: &str) -> Result<Topology, TopologyError> {
+    Topology::from_name(&text.to_ascii_lowercase()).ok_or_else(|| TopologyError(text.to_owned()))
 }
 
-impl TopologyGroups {
-    /// The value in the specification.
-    pub fn to_model(self) -> Topology {
-        match self {
-            Self::Any => Topology::Any,
-            Self::Tight => Topology::Tight,
-        }
-    }
-}
+/// The text is not a choice of topology groups.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0:?} is not any, tight, or a number of groups such as 2")]
+struct TopologyError(String);
 
 /// `--export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -635,7 +627,9 @@ mod tests {
         let both = flags("--nodes=3 --env C=3").merge_over(flags("--nodes=1 --name=n --env C=1 --topology=TIGHT"));
         assert_eq!((both.nodes.map(|n| n.least), both.name.as_deref()), (Some(3), Some("n")));
         assert_eq!(both.env.last().map(|(_, value)| value.as_str()), Some("3"));
-        assert_eq!(both.first_allocation_option(), Some("--topology"));
+        assert_eq!((both.topology, both.first_allocation_option()), (Some(Topology::Tight), Some("--topology")));
+        assert_eq!(flags("--topology=2").topology, Some(Topology::AtMost(2)));
+        assert!(Line::try_parse_from(["x", "--topology=0"]).is_err() && Line::try_parse_from(["x", "--topology=near"]).is_err());
         let both = flags("--mpi=PMIX --constraint=gpu").merge_over(flags("--pmi=pmi2"));
         assert_eq!(both.variables(None).collect::<Vec<_>>(), [("LATTICE_PMI".to_owned(), "pmix".to_owned())]);
         assert_eq!(both.constraints().collect::<Vec<_>>(), ["gpu", "pmix"]);

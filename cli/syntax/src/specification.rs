@@ -103,7 +103,7 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
             nodes_max: flags.nodes.and_then(|n| n.most).unwrap_or_default(),
             constraints: values,
             features,
-            topology: flags.topology.map_or(String::new(), |groups| groups.to_model().name().to_owned()),
+            topology: flags.topology.map_or(String::new(), |groups| groups.to_string()),
             nodelist: nodelist.iter().map(ToString::to_string).collect(),
             shared: flags.shared,
             cpus: cores,

@@ -17,8 +17,8 @@ impl AllocationSpec {
             let (wanted, are, has) = (counted(wanted, "node"), is_or_are(wanted), counted(self.nodes, "node"));
             return refuse(format!("{together} {are} {wanted}, and it asks for {has}: give -N at least as many"));
         }
-        if wanted > 0 && self.constraints.topology == Topology::Tight {
-            return refuse(format!("{together}, and as few topology groups as possible: leave --topology out, or the numbers"));
+        if wanted > 0 && self.constraints.topology != Topology::Any {
+            return refuse(format!("{together}, and nodes of few topology groups: leave --topology out, or the numbers"));
         }
         Ok(())
     }
@@ -45,7 +45,7 @@ mod tests {
         assert_eq!(checked("[a|b]", 2, Topology::Tight), Ok(()));
         let why = "constraint: 2 with a and 4 with b are 6 nodes, and it asks for 5 nodes: give -N at least as many";
         assert_eq!(checked("a*2&b*4", 5, Topology::Any), Err(why.to_owned()));
-        let why = "constraint: 1 with a, and as few topology groups as possible: leave --topology out, or the numbers";
+        let why = "constraint: 1 with a, and nodes of few topology groups: leave --topology out, or the numbers";
         assert_eq!(checked("a*1", 2, Topology::Tight), Err(why.to_owned()));
     }
 }
