@@ -72,6 +72,7 @@ pub(super) fn one_name(option: &str) -> &str {
         "memory" => "mem",
         "gpus-per-node" | "gpu-count" => "gpus",
         "ntasks-per-node" => "tasks-per-node",
+        "mem-per-cpu" => "mem-per-core",
         "time" => "walltime",
         "mpi" => "pmi",
         other => other,
