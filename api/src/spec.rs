@@ -176,7 +176,9 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         entrypoint: (!spec.session).then(|| entrypoint::from_model(&spec.entrypoint)),
         resources: Some(v1::ResourceRequest {
             constraints: constraint::from_model(&spec.constraints),
+            features: spec.constraints.choice.as_ref().map_or_else(String::new, ToString::to_string),
             nodelist: spec.constraints.nodes.iter().map(ToString::to_string).collect(),
+            exclude: spec.constraints.excluded.iter().map(ToString::to_string).collect(),
             nodes_max: spec.nodes_max.unwrap_or_default(),
             topology: topology_name(&spec.constraints),
             ..share::from_model(spec.nodes, spec.share.as_ref())
@@ -212,7 +214,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
 pub fn topology_name(constraints: &Constraints) -> String {
     match constraints.topology {
         Topology::Any => String::new(),
-        named @ Topology::Tight => named.name().to_owned(),
+        given @ (Topology::Tight | Topology::AtMost(_)) => given.to_string(),
     }
 }
 

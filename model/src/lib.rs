@@ -37,6 +37,9 @@ pub mod end_reason;
 pub mod end_warning;
 pub mod ended_work;
 pub mod fact;
+pub mod feature;
+pub mod feature_choice;
+pub mod feature_expression;
 #[cfg(test)]
 mod fuzz;
 pub mod gpu_load;
@@ -50,6 +53,7 @@ pub mod layout;
 pub mod lifecycle;
 pub mod locality;
 pub mod mail;
+mod matching;
 pub mod network;
 pub mod node;
 pub mod node_list;

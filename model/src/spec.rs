@@ -1,6 +1,7 @@
 //! The specification of an allocation: what a user requests. The protobuf conversion checks it and
 //! refuses fields that are not implemented yet, by name.
 
+mod node_choice;
 mod scaling;
 mod tasks;
 
@@ -12,6 +13,7 @@ use crate::count::counted;
 use crate::data::Data;
 use crate::dependency::{DEPENDENCIES_MAX, Dependency};
 use crate::end_warning::EndWarning;
+use crate::feature_choice::FeatureChoice;
 use crate::ids::NodeId;
 use crate::input::STDIN_VARIABLE;
 use crate::launch::TerminalSize;
@@ -402,6 +404,7 @@ impl AllocationSpec {
             return Err(invalid("constraint", why));
         }
         self.validate_nodelist()?;
+        self.validate_node_choice()?;
         self.validate_dependencies()?;
         self.validate_tasks()?;
         self.validate_scaling()?;
@@ -659,13 +662,15 @@ impl AllocationSpec {
         let env: usize = self.env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
         let tags: usize = self.tags.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
         let features: usize = self.constraints.features.iter().map(|f| f.len() + 4).sum();
-        let listed: usize = self.constraints.nodes.iter().map(|node| node.as_str().len() + 4).sum();
+        let choice = self.constraints.choice.as_deref().map_or(0, FeatureChoice::bytes);
+        let listed: usize = self.constraints.nodes.iter().chain(&self.constraints.excluded).map(|node| node.as_str().len() + 4).sum();
         let args: usize = match &self.entrypoint {
             Entrypoint::Script { args, .. } => args.iter().map(|a| a.len() + 4).sum(),
             Entrypoint::Command { argv } => argv.iter().map(|a| a.len() + 4).sum(),
         };
         env + tags
             + features
+            + choice
             + listed
             + args
             + self.data.bytes()

@@ -130,7 +130,8 @@ fn of_step(step: WorkflowStep, is_named: bool) -> Result<Submission, Problem> {
             .with_hint("give the path of a SquashFS file on the nodes: names in a registry are not built yet"));
     }
     let nodelist = flags.nodelist.as_deref().map(layout::nodes_of_list).transpose()?.unwrap_or_default();
-    let context = Context { dir: DIRECTORY.into(), nodelist, ..Context::default() };
+    let exclude = flags.exclude.as_deref().map(layout::nodes_of_exclude).transpose()?.unwrap_or_default();
+    let context = Context { dir: DIRECTORY.into(), nodelist, exclude, ..Context::default() };
     let mut spec = specification::build(&flags, program, context)?;
     spec.task_group = tasks.to_message()?;
     spec.output_files = tasks.files.to_message();
@@ -264,6 +265,8 @@ mod tests {
     fn nothing_is_read_from_this_machine() {
         let listed = refused(json!({ "entrypoint": "true", "nodelist": "/etc/shadow" }));
         assert!(listed.contains("--nodelist") && !listed.contains("cannot read"), "{listed}");
+        let excluded = refused(json!({ "entrypoint": "true", "exclude": "/etc/shadow" }));
+        assert!(excluded.contains("--exclude") && !excluded.contains("cannot read"), "{excluded}");
         assert!(refused(json!({ "entrypoint": "true", "uenv": "prgenv-gnu" })).contains("not an absolute path"));
     }
 

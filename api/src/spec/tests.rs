@@ -640,10 +640,8 @@ prop_compose! {
         let (features, gpus, gib) = constraints;
         let listed = if gib % 3 == 1 && nodes < 100 && scaling.is_none() { nodes } else { 0 };
         let named = (1..=listed).map(|n| format!("n{n}").parse().unwrap()).collect();
-        let topology = if gib % 2 == 0 { Topology::Tight } else { Topology::Any };
+        let topology = [Topology::Tight, Topology::Any, Topology::AtMost(3), Topology::Any][(gib % 4) as usize];
         let (same_numa, cxl_memory) = (gib % 5 < 2, share.is_none() && gib % 7 < 3);
-        let constraints =
-            Constraints { features, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, topology, same_numa, cxl_memory };
         let output_files = output_files.filter(|_| !session).map(|files| OutputFiles {
             stdin: if pty.is_some() { String::new() } else { files.stdin.clone() },
             ..files
@@ -652,6 +650,14 @@ prop_compose! {
         let end_warning = warned
             .filter(|(_, before, _)| seconds.is_some_and(|seconds| *before < seconds))
             .map(|(signal, before, script_only)| Box::new(EndWarning { signal, before: Duration::from_secs(before), script_only: script_only && (is_script || session) }));
+        let excluded = (0..gib % 4).map(|n| format!("x{n}").parse().unwrap()).collect();
+        let expression = ["", "a|(b&c)", "(a|b)&[c|d]", "[a|gpu_type=NVIDIA GH200]", "[a*1]", "(a|b)&[(c&d)*1]"][(gib % 6) as usize];
+        let expression = if topology != Topology::Any || scaling.is_some() { "a|b" } else { expression };
+        let choice = lattice_model::feature_expression::parse(expression).unwrap().choice.map(Box::new);
+        let constraints = Constraints {
+            features, choice, cores: gpus % 3, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, excluded, topology,
+            same_numa, cxl_memory,
+        };
         let is_range = scaling.is_none() && listed == 0 && gpus % 2 == 0 && nodes < NODES_MAX && (launch.ranks == 0 || launch.ranks > nodes);
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes,

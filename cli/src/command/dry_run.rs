@@ -48,6 +48,7 @@ fn share(resources: &v1::ResourceRequest) -> Vec<String> {
 fn constraints(resources: &v1::ResourceRequest) -> Vec<String> {
     let mut all: Vec<String> = resources.constraints.iter().map(|(name, value)| format!("{name}={value}")).collect();
     all.sort_unstable();
+    all.extend(filled(&resources.features).map(str::to_owned));
     all
 }
 
@@ -100,6 +101,7 @@ fn text(spec: &v1::AllocationSpec) -> String {
         ("Share", if share.is_empty() { "whole nodes".to_owned() } else { format!("{} of each node", share.join(", ")) }),
         (ranks_label, ranks_text),
         ("Topology", resources.topology.clone()),
+        ("Excluded", resources.exclude.join(",")),
         ("Constraints", constraints(&resources).join(", ")),
         ("Walltime", format!("{walltime}{each}")),
         ("Tenant", spec.tenant.clone()),

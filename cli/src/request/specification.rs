@@ -35,6 +35,7 @@ pub fn build_specification(
         env: around.env,
         dir: around.dir,
         nodelist: flags.nodelist.as_deref().map(layout::parse_nodelist).transpose()?.unwrap_or_default(),
+        exclude: flags.exclude.as_deref().map(layout::parse_exclude).transpose()?.unwrap_or_default(),
         pmi,
     };
     let mut spec = specification::build(flags, program, context)?;

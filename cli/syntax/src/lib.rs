@@ -8,6 +8,7 @@
 //!   file of a DAG ▶ workflow ───────────╯ ──▶ specification ─▶ the message of a submission
 //! ```
 
+mod amounts;
 pub mod args;
 mod binding;
 pub mod compat;
@@ -24,6 +25,7 @@ pub mod mistyped;
 mod network;
 pub mod scaling;
 pub mod shape;
+mod share;
 pub mod specification;
 pub mod tasks;
 pub mod time;

@@ -209,7 +209,6 @@ mod tests {
             ("launch --array=0-9 hostname", "--array: `lattice launch` has no tasks", "`lattice submit --task-group=0-99 SCRIPT`"),
             ("launch -N2 --task-group 0-9 hostname", "--task-group: `lattice launch` has no tasks", "the script may use `lattice launch`"),
             ("session --max-failures=1", "--max-failures: `lattice session` has no tasks", "`lattice submit --task-group=0-99 SCRIPT`"),
-            ("submit --exclude=n1 job.sh", "--exclude: Slurm's option is not supported here", "choose nodes by their features"),
             ("submit --dependency=afterok:1 job.sh", "--dependency: `lattice submit` has no such option", "--depends-on=ID:success"),
             ("submit --gres=gpu:4 job.sh", "--gres: `lattice submit` has no such option", "use --gpus=N"),
             ("submit --account ml job.sh", "--account: `lattice submit` has no such option", "use --tenant"),

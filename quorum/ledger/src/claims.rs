@@ -3,9 +3,10 @@
 use super::dependencies::only_in_queue;
 use super::refusal::{Conflict, Refusal};
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
-use lattice_model::count::counted;
+use lattice_model::count::{counted, is_or_are};
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares, WorkOwner,
+    Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares, Topology,
+    WorkOwner,
 };
 use std::collections::BTreeSet;
 
@@ -49,6 +50,9 @@ impl Ledger {
             claim.shares.iter().filter_map(|share| self.conflict(&allocation, share)).take(CONFLICTS_MAX).collect();
         if conflicts.is_empty() {
             conflicts = self.of_other_groups(&allocation, claim);
+        }
+        if conflicts.is_empty() {
+            conflicts.extend(self.of_other_features(&allocation, claim).or_else(|| self.of_too_many_groups(&allocation, claim)));
         }
         if !conflicts.is_empty() {
             return Err(Refusal::Conflict { conflicts });
@@ -105,7 +109,8 @@ impl Ledger {
             return against(None, why);
         }
         let spec = &allocation.spec;
-        if let Some(why) = spec.unfenced_by(node).or_else(|| spec.unsaved_by(node)).or_else(|| spec.astray(node)) {
+        let lacks = spec.unfenced_by(node).or_else(|| spec.unsaved_by(node)).or_else(|| spec.astray(node));
+        if let Some(why) = lacks.or_else(|| spec.constraints.unwanted(node)) {
             return against(None, why);
         }
         if node.hold_revision != share.hold_revision {
@@ -143,6 +148,24 @@ impl Ledger {
         }
         let (holder, why) = self.replica_beside(allocation, &share.node).or_else(|| self.kept_apart(allocation, &share.node))?;
         against(Some(holder), why)
+    }
+
+    /// A conflict if its nodes together do not have the features that the allocation asks for.
+    fn of_other_features(&self, allocation: &Allocation, claim: &Claim) -> Option<Conflict> {
+        let together = allocation.spec.constraints.together()?;
+        let nodes = claim.shares.iter().filter_map(|share| self.nodes.get(&share.node));
+        let why = together.unmet_by(nodes.map(|node| node.features.as_slice()))?;
+        Some(Conflict { node: claim.shares.first()?.node.clone(), holder: None, why })
+    }
+
+    /// A conflict if its nodes are of more topology groups than the allocation may have.
+    fn of_too_many_groups(&self, allocation: &Allocation, claim: &Claim) -> Option<Conflict> {
+        let Topology::AtMost(most) = allocation.spec.constraints.topology else { return None };
+        let nodes = claim.shares.iter().filter_map(|share| self.nodes.get(&share.node));
+        let groups = nodes.map(|node| node.topology_group.as_deref()).collect::<BTreeSet<_>>().len();
+        let first = claim.shares.first().filter(|_| groups > most as usize)?;
+        let why = format!("and the others are of {}; at most {most} {} asked for", counted(groups, "topology group"), is_or_are(most));
+        Some(Conflict { node: first.node.clone(), holder: None, why })
     }
 
     /// The allocation on the node beside which the share policy allows no share of this one, and why.

@@ -17,6 +17,7 @@ use lattice_model::conformance::{Components, Conformance, Drift};
 use lattice_model::dependency::{Dependencies, Dependency, OutputPlace, Parent};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::ended_work::EndedWork;
+use lattice_model::feature_choice::{FeatureChoice, FeatureSet};
 use lattice_model::layout::{Distribution, LaunchShape};
 use lattice_model::node::{Hold, HoldReason, Leaving, Wipe, WorkOwner};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
@@ -102,6 +103,10 @@ const TIMING_BYTES: usize = 80;
 const END_WARNING_BYTES: usize = 48;
 /// What the mail hook reports, without the events and the name.
 const MAIL_BYTES: usize = 80;
+/// Alternatives and numbers of nodes with features, with their block.
+const FEATURE_CHOICE_BYTES: usize = 112;
+/// A set of features in a list, with its number of nodes and the block of the first features.
+const FEATURE_SET_BYTES: usize = 336;
 /// A change of share phases, with the owner and the list of nodes.
 const PHASES_CHANGE_BYTES: usize = 176;
 /// Consecutive shares in the same phase.
@@ -483,8 +488,9 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         nice: _,
     } = spec;
     let names: usize = [name, tenant, project, vcluster].into_iter().map(|name| text_bytes(name)).sum();
-    let wanted = constraints.features.iter().map(String::len).chain(constraints.nodes.iter().map(|node| node.as_str().len()));
-    let wanted: usize = wanted.map(|len| len + 2 * LISTED_BYTES).sum();
+    let named = constraints.nodes.iter().chain(&constraints.excluded).map(|node| node.as_str().len());
+    let wanted = constraints.features.iter().map(String::len).chain(named);
+    let wanted = wanted.map(|len| len + 2 * LISTED_BYTES).sum::<usize>() + constraints.choice.as_deref().map_or(0, choice_bytes);
     let program = match entrypoint {
         Entrypoint::Script { text: _, args } => texts_bytes(args),
         Entrypoint::Command { argv } => texts_bytes(argv),
@@ -510,6 +516,11 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
     let mail = mail.as_deref().map_or(0, |Mail { events, user }| MAIL_BYTES + events.len() * LISTED_BYTES + text_bytes(user));
     let pairs = pairs + files + bounds + mail + text_bytes(comment);
     names + pairs + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network + dependencies + tasks
+}
+
+fn choice_bytes(choice: &FeatureChoice) -> usize {
+    let set = |set: &FeatureSet| FEATURE_SET_BYTES + set.iter().map(|feature| feature.len() + 2 * LISTED_BYTES).sum::<usize>();
+    FEATURE_CHOICE_BYTES + choice.sets().map(set).sum::<usize>()
 }
 
 fn task_group_bytes(TaskGroup { indices, concurrent_max: _, failures_max: _ }: &TaskGroup) -> usize {

@@ -23,6 +23,7 @@ const PAGES: [(&str, Plan); 37] = [
             but: &[
                 ("lattice submit --constraint nvme_scratch ", "no node has NVMe"),
                 ("lattice submit -C gpu_type=GH200", "no node has a GH200"),
+                ("lattice submit -C 'gpu_type=GH200|", "no node has a GH200 or an H200"),
             ],
             ..page()
         }),
