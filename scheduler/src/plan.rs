@@ -136,7 +136,7 @@ impl Plan<'_> {
                 ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision }
             };
             let (requeue_count, shares) = (allocation.requeue_count, nodes.iter().map(share).collect());
-            Some(Claim { allocation: allocation.id, requeue_count, lease_token, shares, after: None, by: None })
+            Some(Claim { allocation: allocation.id, requeue_count, lease_token, shares, after: None, by: None, walltime: None })
         };
         self.planned.iter().filter_map(claim).collect()
     }

@@ -108,7 +108,7 @@ impl Story {
             })
             .collect();
         let requeue_count = self.ledger.allocation(id(number)).map_or(0, |a| a.requeue_count);
-        Claim { allocation: id(number), requeue_count, lease_token: self.token, shares, after: None, by: None }
+        Claim { allocation: id(number), requeue_count, lease_token: self.token, shares, after: None, by: None, walltime: None }
     }
 
     /// Claims nodes for it, after its waits are over.

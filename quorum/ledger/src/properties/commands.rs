@@ -174,6 +174,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 shares: shares.collect(),
                 after: None,
                 by: None,
+                walltime: None,
             })
         }
         Move::Register { node: number, boot, memory, new_life } => {
