@@ -1,5 +1,7 @@
 //! The record of one allocation that the quorum agrees on.
 
+mod marks;
+
 use crate::allocation_state::AllocationState;
 use crate::attempt::{self, Attempt};
 use crate::checkpoint::CheckpointRef;
