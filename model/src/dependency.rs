@@ -452,7 +452,7 @@ impl Dependencies {
         let delay = delays.max_by_key(|(until, _)| *until).map(|(until, parent)| parent.delay_text(until));
         let parts: Vec<String> = others.into_iter().chain(delay).collect();
         let waits = (!parts.is_empty()).then(|| format!("waits {}", parts.join(", and ")));
-        let begins = self.begin.map(|begin| format!("begins at {begin} at the earliest"));
+        let begins = self.begin.map(|begin| format!("begins at {begin}"));
         match (begins, waits) {
             (Some(begins), Some(waits)) => Some(format!("{begins}; it also {waits}")),
             (begins, waits) => begins.or(waits),
@@ -654,10 +654,10 @@ mod tests {
         assert_eq!((all.are_met(), all.begin), (true, None));
         let before = Timestamp(begin.0 - 1);
         all = Dependencies::of(vec![parent(1, DependencyCondition::Any, ParentState::Unended)], None, Some(begin), before);
-        let sentence = "begins at 2026-03-05T10:00:12.034Z at the earliest; it also waits for 00000001 (job1) to end";
+        let sentence = "begins at 2026-03-05T10:00:12.034Z; it also waits for 00000001 (job1) to end";
         assert_eq!((all.sentence().as_deref(), all.delay_ends().collect::<Vec<_>>()), (Some(sentence), vec![begin]));
         all.set_state(all.parents[0].on, ParentState::Ended(AllocationState::Failed), before);
-        assert_eq!(all.sentence().as_deref(), Some("begins at 2026-03-05T10:00:12.034Z at the earliest"));
+        assert_eq!(all.sentence().as_deref(), Some("begins at 2026-03-05T10:00:12.034Z"));
         assert_eq!((all.are_met(), all.eligible_at), (false, None));
         all.end_delays(begin);
         assert_eq!((all.are_met(), all.eligible_at, all.sentence()), (true, Some(begin), None));

@@ -103,11 +103,12 @@ async fn commit(
 fn needs_operator(error: &CallError) -> bool {
     let CallError::Refused(Refusal::Update { why, .. }) = error else { return false };
     match why {
-        UpdateRefusal::LongerWithNodes { .. } | UpdateRefusal::HigherWithNodes { .. } => true,
+        UpdateRefusal::LongerWithNodes { .. } | UpdateRefusal::HigherWithNodes { .. } | UpdateRefusal::SmallerNice => true,
         UpdateRefusal::HasEnded { .. }
         | UpdateRefusal::WalltimeIsOver
         | UpdateRefusal::TooShort { .. }
         | UpdateRefusal::NodesAreLent { .. }
+        | UpdateRefusal::HasBegun { .. }
         | UpdateRefusal::NoMetric => false,
     }
 }
