@@ -106,9 +106,10 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         number: 0,
         comment: spec.comment.clone(),
         nice: spec.nice,
-        timing: None,
+        timing: spec.timing.as_deref().map(crate::spec::timing_to_proto),
         output_files: None,
         submit_dir: String::new(),
+        mail: None,
     }
 }
 
@@ -169,6 +170,7 @@ fn attempt(attempt: &Attempt) -> v1::Attempt {
 pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     let mut shown = to_proto(allocation);
     shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();
+    shown.mail = allocation.spec.mail.as_deref().map(crate::spec::mail_to_proto);
     shown.task_group = group(allocation).map(TaskGroup::to_string).unwrap_or_default();
     let predecessor = allocation.dependencies.as_ref().and_then(|all| all.predecessor).filter(|_| !allocation.state.is_terminal());
     let parents = allocation.dependencies.iter().flat_map(|all| &all.parents).map(dependency);

@@ -9,22 +9,26 @@ mod dependency;
 mod entrypoint;
 mod image;
 pub(crate) mod lifecycle;
+mod mail;
 mod probe;
 mod pty;
 mod scaling;
 mod shape;
 mod share;
 mod tasks;
+mod timing;
 mod unbuilt;
 
 pub use binding::binding_request;
 pub use dependency::{is_singleton, singleton};
 pub use image::{ImageRequest, image_request, parse_image};
+pub(crate) use mail::from_model as mail_to_proto;
 pub(crate) use scaling::from_model as scaling_to_proto;
 pub use scaling::scaling_request;
 pub use shape::shape_request;
 pub use share::amount;
 pub use tasks::{index_run, task_indices};
+pub(crate) use timing::from_model as timing_to_proto;
 
 use crate::v1;
 use constraint::AskedPolicy;
@@ -124,9 +128,9 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         tasks: spec.task_group.as_ref().map(tasks::to_model).transpose()?.map(Box::new),
         scaling: lifecycle.scaling.map(Box::new),
         output_files: None,
-        timing: None,
+        timing: timing::to_model(spec.timing.as_ref()),
         end_warning: None,
-        mail: None,
+        mail: mail::to_model(spec.mail.as_ref())?,
         comment: spec.comment.clone(),
         nice: spec.nice,
     };
@@ -196,6 +200,8 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         hold: spec.hold,
         depends_on: dependency::all_from_model(spec),
         task_group: spec.tasks.as_deref().map(tasks::from_model),
+        timing: spec.timing.as_deref().map(timing::from_model),
+        mail: spec.mail.as_deref().map(mail::from_model),
         comment: spec.comment.clone(),
         nice: spec.nice,
         ..Default::default()

@@ -6,6 +6,7 @@ use crate::data::DataFlags;
 use crate::dependency::parse_dependency;
 use crate::layout::LayoutFlags;
 use crate::network::NetworkFlags;
+use crate::start_times::StartFlags;
 use crate::unbuilt::UnbuiltFlags;
 use clap::{Args, ValueEnum};
 use lattice_api::v1;
@@ -168,6 +169,8 @@ pub struct SubmitFlags {
     #[command(flatten)]
     pub network: NetworkFlags,
     #[command(flatten)]
+    pub start: StartFlags,
+    #[command(flatten)]
     pub unbuilt: UnbuiltFlags,
 }
 
@@ -224,6 +227,7 @@ impl SubmitFlags {
             binding: self.binding.merge_over(under.binding),
             data: self.data.merge_over(under.data),
             network: self.network.merge_over(under.network),
+            start: self.start.merge_over(under.start),
             unbuilt: self.unbuilt.merge_over(under.unbuilt),
         }
     }
@@ -321,6 +325,7 @@ impl SubmitFlags {
             .or(given)
             .or_else(|| self.data.first_given())
             .or_else(|| self.network.first_given())
+            .or_else(|| self.start.first_given())
             .or_else(|| self.unbuilt.first_given())
     }
 }

@@ -10,6 +10,7 @@
 
 pub mod args;
 mod binding;
+pub mod civil;
 pub mod compat;
 mod constraints;
 mod data;
@@ -24,6 +25,7 @@ mod network;
 pub mod scaling;
 pub mod shape;
 pub mod specification;
+pub mod start_times;
 pub mod tasks;
 pub mod time;
 mod unbuilt;
