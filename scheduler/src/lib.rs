@@ -105,4 +105,6 @@ mod state_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod timing_tests;
+#[cfg(test)]
 mod victims_tests;

@@ -1,8 +1,7 @@
 //! Scenarios of a begin, a deadline, the least walltime, `nice`, the comment and mail.
 
-use super::properties::invariants::invariant_indexes_equal_scans;
-use super::scenarios::Story;
-use super::test_builders::{id, spec, user};
+use super::properties::scans::invariant_indexes_equal_scans;
+use super::scenarios::{Story, id, prepared, spec, user};
 use super::{Action, AllocationChange, MailNotice, Outcome, Refusal, UpdateRefusal};
 use lattice_model::{
     AllocationSpec, AllocationState, AuditRecord, Claim, EndReason, Epoch, Mail, MailEvent, ReportItem, RequeuePolicy, Timestamp, Timing,
@@ -27,10 +26,6 @@ fn clock(s: &mut Story, at: Timestamp) -> Vec<AuditRecord> {
     assert!(s.ledger.waits_are_due(s.now()));
     let now = s.now();
     s.acted(Action::EndWaits { now })
-}
-
-fn prepared(number: u128, epoch: Epoch) -> ReportItem {
-    ReportItem::Prepared { allocation: id(number), epoch }
 }
 
 fn exited(number: u128, epoch: Epoch, code: i32) -> ReportItem {
@@ -178,7 +173,7 @@ fn each_event_of_which_mail_is_wanted_is_recorded_once() {
     // Without an address, its owner gets it; a failure is an end for who asked for ends alone.
     submit(&mut s, 2, AllocationSpec { mail: of(&[MailEvent::End], ""), requeue: RequeuePolicy::Never, ..timed(Timing::default()) }).unwrap();
     let failing = s.claimed(2, &[0]);
-    assert_eq!(mail(&reported(&mut s, prepared(2, failing))), []);
+    assert!(mail(&reported(&mut s, prepared(2, failing))).is_empty());
     let owner = user(7).name;
     assert_eq!(mail(&reported(&mut s, exited(2, failing, 3))), one("end", &owner, "Failed", Some(3)));
     submit(&mut s, 3, AllocationSpec { mail: of(&[MailEvent::Fail], ""), ..timed(Timing::default()) }).unwrap();
