@@ -42,16 +42,8 @@ pub enum MailEvent {
 
 impl MailEvent {
     /// Every event.
-    pub const ALL: [Self; 8] = [
-        Self::Begin,
-        Self::End,
-        Self::Fail,
-        Self::Requeue,
-        Self::TimeLimit50,
-        Self::TimeLimit80,
-        Self::TimeLimit90,
-        Self::TimeLimit,
-    ];
+    pub const ALL: [Self; 8] =
+        [Self::Begin, Self::End, Self::Fail, Self::Requeue, Self::TimeLimit50, Self::TimeLimit80, Self::TimeLimit90, Self::TimeLimit];
     /// Those at a part of the walltime, the first one first.
     pub const OF_WALLTIME: [Self; 3] = [Self::TimeLimit50, Self::TimeLimit80, Self::TimeLimit90];
 
@@ -111,10 +103,7 @@ mod tests {
             assert_eq!(event.to_string().to_uppercase().parse(), Ok(event));
         }
         let refused = "done".parse::<MailEvent>().unwrap_err().to_string();
-        assert_eq!(
-            refused,
-            "\"done\" is no event: use begin, end, fail, requeue, time_limit_50, time_limit_80, time_limit_90, time_limit"
-        );
+        assert_eq!(refused, "\"done\" is no event: use begin, end, fail, requeue, time_limit_50, time_limit_80, time_limit_90, time_limit");
         assert_eq!(MailEvent::OF_WALLTIME.map(MailEvent::percent), [Some(50), Some(80), Some(90)]);
     }
 }

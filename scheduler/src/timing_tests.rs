@@ -53,10 +53,7 @@ fn of_several_reservations_the_first_that_it_would_delay_ends_it() {
     // 1 gets n1 and n2 in 20 minutes, 2 gets n3 and n4 in 40: on n3 there is more time than on n2.
     let held = |n, node, minutes| began(lasting(pending(n, 1, 1), minutes), node, 0);
     let reserving = |n, at| lasting(pending(n, 2, at), 60);
-    let v = view(
-        4,
-        vec![held(8, "n1", 20), held(9, "n4", 40), reserving(1, 10), at_least(lasting(pending(3, 2, 30), 90), 10)],
-    );
+    let v = view(4, vec![held(8, "n1", 20), held(9, "n4", 40), reserving(1, 10), at_least(lasting(pending(3, 2, 30), 90), 10)]);
     // n2 and n3 are free now: 1 begins at once on them, and 3 waits for the others.
     assert_eq!(granted(&v), [(id(1), None)]);
     let alone = view(2, vec![held(8, "n1", 20), reserving(1, 10), at_least(lasting(pending(3, 1, 30), 90), 10)]);

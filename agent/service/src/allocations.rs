@@ -11,8 +11,8 @@ use super::status_message::StatusMessages;
 use super::submitted::Submitting;
 use super::watching::AllocationWatch;
 use super::{
-    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, mail, monitoring, niceness, output, preempting,
-    scaling, signalling, tasks, telemetry, updating, usage,
+    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, mail, monitoring, niceness, output,
+    preempting, scaling, signalling, tasks, telemetry, updating, usage,
 };
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -81,7 +81,8 @@ impl AllocationService for Api {
         let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
         let status_messages = StatusMessages::of(&cluster, self, std::iter::once(&allocation)).await?;
         let mut shown = v1::Allocation { age_ms, ..status_messages.shown(&allocation) };
-        let v1::Allocation { command, working_dir, script, dependencies, mail, .. } = lattice_api::allocation::to_proto_in_full(&allocation);
+        let v1::Allocation { command, working_dir, script, dependencies, mail, .. } =
+            lattice_api::allocation::to_proto_in_full(&allocation);
         (shown.command, shown.working_dir, shown.script, shown.dependencies) = (command, working_dir, script, dependencies);
         shown.mail = mail;
         dependencies::add_states(&mut shown.dependencies, &cluster);

@@ -287,7 +287,8 @@ mod tests {
         // Separate: json! accepts only a limited number of fields.
         let apart =
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
-        let timed = ["begin", "deadline", "walltime_min_seconds", "comment", "mail"].map(|field| json.as_object_mut().unwrap().remove(field));
+        let timed =
+            ["begin", "deadline", "walltime_min_seconds", "comment", "mail"].map(|field| json.as_object_mut().unwrap().remove(field));
         assert_eq!(timed, [const { Some(serde_json::Value::Null) }; 5]);
         assert_eq!(json.as_object_mut().unwrap().remove("nice"), Some(0.into()));
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);

@@ -121,7 +121,8 @@ fn sends_mail(w: &World) {
         status["notified"].as_array().is_some_and(|all| all.iter().any(|one| one["delivered_seq"].as_u64().unwrap_or_default() > 0))
     };
     w.wait("mail to begin", begun);
-    let submitted = w.run(&["submit", "-o", "name", "--mail-type=begin,end", "--mail-user=ada", "--walltime=5m", "--", "/bin/sleep", "300"]);
+    let submitted =
+        w.run(&["submit", "-o", "name", "--mail-type=begin,end", "--mail-user=ada", "--walltime=5m", "--", "/bin/sleep", "300"]);
     assert_eq!(submitted.err(), "", "no warning");
     let id = submitted.out().trim().to_owned();
     let events = || mails(&id).into_iter().map(|(to, event, _)| format!("{to} {event}")).collect::<Vec<_>>();

@@ -9,8 +9,8 @@ use super::timing::admits_times;
 use super::waits::Requeue;
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, MailEvent, NodeId, Principal,
-    SharePhase, Timestamp, WorkUsage,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, MailEvent, NodeId,
+    Principal, SharePhase, Timestamp, WorkUsage,
 };
 use std::sync::Arc;
 

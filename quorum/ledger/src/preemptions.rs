@@ -22,8 +22,8 @@ use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::preemption::{CLASS_MAX, DEBTORS_MAX, VICTIMS_MAX};
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, MailEvent, NodeId, PreemptCause, Preemption,
-    Principal, Timestamp, When, hostlist,
+    Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, MailEvent, NodeId, PreemptCause,
+    Preemption, Principal, Timestamp, When, hostlist,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;

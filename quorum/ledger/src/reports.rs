@@ -6,8 +6,8 @@ use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::lifecycle::Event;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, LaneOf, MailEvent, NodeId, NodeReport, ReportItem,
-    SharePhase, WorkUsage,
+    Allocation, AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, LaneOf, MailEvent, NodeId, NodeReport,
+    ReportItem, SharePhase, WorkUsage,
 };
 use std::collections::BTreeSet;
 

@@ -43,8 +43,8 @@ use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::count::counted;
 use lattice_model::scaling::{Step, check};
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, MailEvent, NodeId, PreemptCause, Preemption,
-    Principal, ReplicaOf, Scaling, ScalingState, Timestamp,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, MailEvent, NodeId, PreemptCause,
+    Preemption, Principal, ReplicaOf, Scaling, ScalingState, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;

@@ -171,7 +171,8 @@ fn each_event_of_which_mail_is_wanted_is_recorded_once() {
     assert_eq!(mail(&ended), one("end", "ada@example.org", "Completed", Some(0)));
     s.report(0, ReportItem::Released { allocation: id(1), epoch: again, usage: None });
     // Without an address, its owner gets it; a failure is an end for who asked for ends alone.
-    submit(&mut s, 2, AllocationSpec { mail: of(&[MailEvent::End], ""), requeue: RequeuePolicy::Never, ..timed(Timing::default()) }).unwrap();
+    submit(&mut s, 2, AllocationSpec { mail: of(&[MailEvent::End], ""), requeue: RequeuePolicy::Never, ..timed(Timing::default()) })
+        .unwrap();
     let failing = s.claimed(2, &[0]);
     assert!(mail(&reported(&mut s, prepared(2, failing))).is_empty());
     let owner = user(7).name;

@@ -28,8 +28,8 @@ use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::duration::clock_text;
 use lattice_model::spec::check_task_walltime;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, Amount, AuditAction, Dependencies, DesiredShare, NodeId, Principal, ScalePolicy,
-    Scaling, SubmittedValues, Timestamp, Timing,
+    Allocation, AllocationId, AllocationSpec, AllocationState, Amount, AuditAction, Dependencies, DesiredShare, NodeId, Principal,
+    ScalePolicy, Scaling, SubmittedValues, Timestamp, Timing,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -198,7 +198,8 @@ mod tests {
         assert!(parsed(&["--name", "x"]).is_err(), "of what?");
         assert!(parsed(&["1", "--preemption-class", "11"]).is_err());
         let Update { ids, changes } = parsed(&["1", "2", "-t", "+1h", "--priority", "7", "-J", "x", "--tags", "a=1,b="]).unwrap();
-        let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } = changes;
+        let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } =
+            changes;
         assert_eq!((min_nodes, max_nodes, scale_target), (None, None, None));
         assert_eq!((begin, deadline, nice, comment), (None, None, None, None));
         assert_eq!(tags, [("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())]);
