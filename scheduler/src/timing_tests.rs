@@ -49,33 +49,21 @@ fn work_begins_with_less_than_its_walltime_if_a_reservation_is_in_the_way() {
 }
 
 #[test]
-fn of_several_reservations_the_first_that_it_would_delay_ends_it() {
-    // 1 gets n1 and n2 in 20 minutes, 2 gets n3 and n4 in 40: on n3 there is more time than on n2.
-    let held = |n, node, minutes| began(lasting(pending(n, 1, 1), minutes), node, 0);
-    let reserving = |n, at| lasting(pending(n, 2, at), 60);
-    let v = view(4, vec![held(8, "n1", 20), held(9, "n4", 40), reserving(1, 10), at_least(lasting(pending(3, 2, 30), 90), 10)]);
-    // n2 and n3 are free now: 1 begins at once on them, and 3 waits for the others.
-    assert_eq!(granted(&v), [(id(1), None)]);
-    let alone = view(2, vec![held(8, "n1", 20), reserving(1, 10), at_least(lasting(pending(3, 1, 30), 90), 10)]);
-    assert_eq!(granted(&alone), [(id(3), Some(20))]);
-}
-
-#[test]
 fn a_deadline_bounds_the_walltime_and_ends_a_wait() {
     let due = |walltime_min: Option<Duration>| {
         let deadline = Some(Timestamp(NOW.0 + 30 * MINUTE_MS));
         view(1, vec![timed(lasting(pending(1, 1, 10), 60), Timing { begin: None, deadline, walltime_min })])
     };
-    assert_eq!(granted(&due(None)), []);
+    assert!(granted(&due(None)).is_empty());
     assert_eq!(reason(&due(None), 1), "could not end by its deadline");
     assert_eq!(granted(&due(Some(MINUTE * 10))), [(id(1), Some(30))]);
-    assert_eq!(granted(&due(Some(MINUTE * 31))), []);
+    assert!(granted(&due(Some(MINUTE * 31))).is_empty());
 }
 
 #[test]
 fn nice_puts_work_later_in_its_queue_by_so_many_minutes_of_waiting() {
     let order = |first: i32, second: i32| {
-        let v = view(1, vec![nice(pending(1, 2, 0), first), nice(pending(2, 2, 2 * MINUTE_MS), second)]);
+        let v = view(1, vec![nice(pending(1, 2, 10 * MINUTE_MS), first), nice(pending(2, 2, 12 * MINUTE_MS), second)]);
         waiting_in(&v, "default", NOW).iter().map(|a| a.id).collect::<Vec<_>>()
     };
     assert_eq!(order(0, 0), [id(1), id(2)]);

@@ -313,7 +313,7 @@ fn parse(text: &str) -> Option<StartTime> {
     if let Some(at) = zoned {
         return Some(StartTime::At(at));
     }
-    if let Some((day, time)) = text.split_once(['T', 't', ' ']).or_else(|| text.split_once('+'))
+    if let Some((day, time)) = text.split_once([' ', 'T']).or_else(|| text.split_once('+'))
         && let (Some(day), Some(time)) = (Day::parse(day), TimeOfDay::parse(time.trim()))
     {
         return Some(StartTime::On(day, time));
