@@ -191,6 +191,9 @@ impl Ledger {
                 return Err(Refusal::Update { id, why: UpdateRefusal::HasBegun { state: allocation.shown_state() } });
             }
             admits_times(&next, context.at)?;
+        } else if next.walltime != before.walltime && state.is_without_nodes() {
+            // It would miss its deadline.
+            admits_times(&next, context.at)?;
         }
         let fewest = |spec: &AllocationSpec| spec.scaling.as_ref().map_or(0, |scaling| scaling.replicas_min);
         if fewest(&next) > fewest(&before) {
@@ -227,6 +230,10 @@ impl Ledger {
             let eligible_at = Some(allocation.submitted_at);
             let none = || Box::new(Dependencies { eligible_at, ..Dependencies::default() });
             allocation.dependencies.get_or_insert_with(none).set_begin(Some(begin), now);
+        }
+        // A longer walltime does not outlast its deadline.
+        if let (Some(started), Some(deadline)) = (allocation.started_at, allocation.spec.deadline()) {
+            self.shorten(context, id, Duration::from_millis(deadline.since_ms(started)));
         }
     }
 
