@@ -106,9 +106,10 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         number: allocation.number,
         comment: spec.comment.clone(),
         nice: spec.nice,
-        timing: None,
+        timing: spec.timing.as_deref().map(crate::spec::timing_to_proto),
         output_files: None,
         submit_dir: String::new(),
+        mail: None,
     }
 }
 
@@ -172,6 +173,7 @@ pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     let spec = &allocation.spec;
     shown.submit_dir = spec.submit_dir.as_ref().unwrap_or(&spec.working_dir).to_string_lossy().into_owned();
     shown.output_files = spec.output_files.as_deref().map(crate::spec::output_files::from_model);
+    shown.mail = allocation.spec.mail.as_deref().map(crate::spec::mail_to_proto);
     shown.task_group = group(allocation).map(TaskGroup::to_string).unwrap_or_default();
     let predecessor = allocation.dependencies.as_ref().and_then(|all| all.predecessor).filter(|_| !allocation.state.is_terminal());
     let parents = allocation.dependencies.iter().flat_map(|all| &all.parents).map(dependency);

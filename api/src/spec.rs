@@ -10,6 +10,7 @@ mod end_warning;
 mod entrypoint;
 mod image;
 pub(crate) mod lifecycle;
+mod mail;
 pub(crate) mod output_files;
 mod probe;
 mod pty;
@@ -17,16 +18,19 @@ mod scaling;
 mod shape;
 mod share;
 mod tasks;
+mod timing;
 mod unbuilt;
 
 pub use binding::binding_request;
 pub use dependency::{is_singleton, singleton};
 pub use image::{ImageRequest, image_request, parse_image};
+pub(crate) use mail::from_model as mail_to_proto;
 pub(crate) use scaling::from_model as scaling_to_proto;
 pub use scaling::scaling_request;
 pub use shape::shape_request;
 pub use share::amount;
 pub use tasks::{index_run, task_indices};
+pub(crate) use timing::from_model as timing_to_proto;
 
 use crate::v1;
 use constraint::AskedPolicy;
@@ -127,9 +131,9 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         tasks: spec.task_group.as_ref().map(tasks::to_model).transpose()?.map(Box::new),
         scaling: lifecycle.scaling.map(Box::new),
         output_files: output_files::to_model(spec.output_files.as_ref()).map(Box::new),
-        timing: None,
         end_warning: spec.end_warning.as_ref().map(end_warning::to_model).transpose()?.map(Box::new),
-        mail: None,
+        timing: timing::to_model(spec.timing.as_ref()),
+        mail: mail::to_model(spec.mail.as_ref())?,
         comment: spec.comment.clone(),
         nice: spec.nice,
     };
@@ -204,6 +208,8 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         task_group: spec.tasks.as_deref().map(tasks::from_model),
         output_files: spec.output_files.as_deref().map(output_files::from_model),
         end_warning: spec.end_warning.as_deref().map(end_warning::from_model),
+        timing: spec.timing.as_deref().map(timing::from_model),
+        mail: spec.mail.as_deref().map(mail::from_model),
         comment: spec.comment.clone(),
         nice: spec.nice,
         ..Default::default()

@@ -26,6 +26,7 @@ mod last;
 mod last_stderr;
 mod linked;
 mod listing;
+mod local_clock;
 mod login;
 mod message;
 mod node_list;

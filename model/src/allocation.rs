@@ -1,5 +1,7 @@
 //! The record of one allocation that the quorum agrees on.
 
+mod marks;
+
 use crate::allocation_state::AllocationState;
 use crate::attempt::{self, Attempt};
 use crate::checkpoint::CheckpointRef;
@@ -15,6 +17,7 @@ use crate::spec::{AllocationSpec, PREEMPTION_CLASS_DEFAULT};
 use crate::task_group::LaneOf;
 use crate::telemetry::TelemetryOrder;
 use crate::time::Timestamp;
+use crate::timing::{NICE_UNIT_MS, Timing};
 use crate::work_usage::WorkUsage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -49,6 +52,27 @@ pub struct SubmittedValues {
     /// Of a scaled service: how it scales.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Box<Scaling>>,
+    /// Bounds in time, `nice` and the comment; `None`: of an older record, which could not change them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Box<SubmittedPlace>>,
+}
+
+/// The submitted values that decide where work is in its queue, and what people wrote about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmittedPlace {
+    /// Bounds in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timing: Option<Box<Timing>>,
+    /// How much later in its queue it is than equal work.
+    pub nice: i32,
+    /// For people.
+    pub comment: String,
+}
+
+impl SubmittedPlace {
+    fn of(spec: &AllocationSpec) -> Self {
+        Self { timing: spec.timing.clone(), nice: spec.nice, comment: spec.comment.clone() }
+    }
 }
 
 impl SubmittedValues {
@@ -60,6 +84,7 @@ impl SubmittedValues {
             preemption_class: spec.preemption_class,
             tags: spec.tags.clone(),
             scaling: spec.scaling.clone(),
+            place: Some(Box::new(SubmittedPlace::of(spec))),
         }
     }
 }
@@ -118,6 +143,12 @@ pub struct Allocation {
     pub shares: Shares,
     /// The VNI of its network domain under its current or latest claim.
     pub vni: Option<u32>,
+    /// The walltime that it asks for, if its current claim gave it less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_walltime: Option<Duration>,
+    /// Which part of its walltime was last reported by mail under its current claim, in percent; 0: none.
+    #[serde(default, skip_serializing_if = "is_none_reported")]
+    pub mailed_percent: u8,
     /// Number of requeues, without those of claims under which the work never began.
     pub requeue_count: u32,
     /// Number of consecutive claims that ended soon after they were made.
@@ -209,6 +240,8 @@ impl Allocation {
             epoch: Epoch(0),
             shares: Shares::default(),
             vni: None,
+            asked_walltime: None,
+            mailed_percent: 0,
             requeue_count: 0,
             quick_requeues: 0,
             waits_until: None,
@@ -252,10 +285,12 @@ impl Allocation {
     /// Whether `spec` is the spec that was submitted.
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
         match self.submitted_values.as_deref().cloned() {
-            Some(SubmittedValues { name, walltime, preemption_class, tags, scaling }) => {
-                // Older records have none: how a service scales could not be changed then.
+            Some(SubmittedValues { name, walltime, preemption_class, tags, scaling, place }) => {
+                // Older records have none: these values could not be changed then.
                 let scaling = scaling.or_else(|| self.spec.scaling.clone());
-                AllocationSpec { name, walltime, preemption_class, tags, scaling, ..AllocationSpec::clone(&self.spec) } == *spec
+                let SubmittedPlace { timing, nice, comment } = place.map_or_else(|| SubmittedPlace::of(&self.spec), |place| *place);
+                let spec_now = AllocationSpec::clone(&self.spec);
+                AllocationSpec { name, walltime, preemption_class, tags, scaling, timing, nice, comment, ..spec_now } == *spec
             }
             None => *self.spec == *spec,
         }
@@ -335,6 +370,18 @@ impl Allocation {
         self.dependencies.as_ref().and_then(|all| all.eligible_at).unwrap_or(self.submitted_at)
     }
 
+    /// The time by which it is ordered in its queue: when it came into it, and a minute later for each unit of its `nice`.
+    pub fn ordered_at(&self) -> Timestamp {
+        let later_ms = i64::from(self.spec.nice).saturating_mul(NICE_UNIT_MS);
+        Timestamp(self.queued_at().0.saturating_add_signed(later_ms))
+    }
+
+    /// Whether events of it may be reported by the site's mail hook: it is what a user submitted, and not a lane or a
+    /// replica.
+    pub fn has_mail(&self) -> bool {
+        self.spec.mail.is_some() && self.lane.is_none() && self.replica.is_none()
+    }
+
     /// Why this node is not claimed for it now; `None`: the node may be claimed.
     pub fn exclusion(&self, node: &NodeId) -> Option<&Exclusion> {
         self.excluded.iter().find(|excluded| excluded.node == *node && excluded.until.is_some())
@@ -376,6 +423,10 @@ fn has_no_number(number: &u64) -> bool {
 
 fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+fn is_none_reported(percent: &u8) -> bool {
+    *percent == 0
 }
 
 fn is_not(flag: &bool) -> bool {
@@ -438,7 +489,7 @@ mod tests {
         let scaling = Scaling { replicas_min: 1, replicas_max: 3, policy: None, drain: crate::Drain::default() };
         test_builders::spec_of(&mut allocation).scaling = Some(Box::new(scaling));
         let submitted = AllocationSpec::clone(&allocation.spec);
-        allocation.submitted_values = Some(Box::new(SubmittedValues { scaling: None, ..SubmittedValues::of(&submitted) }));
+        allocation.submitted_values = Some(Box::new(SubmittedValues { scaling: None, place: None, ..SubmittedValues::of(&submitted) }));
         test_builders::spec_of(&mut allocation).name = "renamed".to_owned();
         assert!(allocation.was_submitted_as(&submitted));
         assert!(!allocation.was_submitted_as(&AllocationSpec { scaling: None, ..submitted }));

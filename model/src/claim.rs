@@ -14,6 +14,7 @@ use crate::task_group::LaneOf;
 use crate::telemetry::TelemetryOrder;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// One allocation's part of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +59,10 @@ pub struct Claim {
     /// the claim yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// The walltime that it begins with, if that is less than it asks for: it said the least that it needs. `None`: what
+    /// it asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walltime: Option<Duration>,
 }
 
 /// One node of a [`Claim`].

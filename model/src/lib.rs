@@ -90,7 +90,7 @@ pub mod vcluster;
 pub mod weights;
 pub mod work_usage;
 
-pub use allocation::{Allocation, Exclusion, StepOf, SubmittedValues};
+pub use allocation::{Allocation, Exclusion, StepOf, SubmittedPlace, SubmittedValues};
 pub use allocation_state::AllocationState;
 pub use attempt::Attempt;
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};

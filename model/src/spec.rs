@@ -4,6 +4,7 @@
 mod node_choice;
 mod scaling;
 mod tasks;
+mod timing;
 
 use crate::binding::RankBinding;
 use crate::checkpoint::{CheckpointMethod, CheckpointPolicy, SignalTo};
@@ -179,7 +180,8 @@ pub struct AllocationSpec {
     /// For people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub comment: String,
-    /// How much later in its queue it is than equal work; a unit is a minute of waiting.
+    /// How much later in its queue it is than equal work; a unit is a minute of waiting. Below 0: earlier, for operators
+    /// alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nice: i32,
 }
@@ -408,6 +410,7 @@ impl AllocationSpec {
         self.validate_dependencies()?;
         self.validate_tasks()?;
         self.validate_scaling()?;
+        self.validate_timing()?;
         self.data.validate()?;
         self.connectivity.validate()?;
         if let Some(probe) = &self.liveness_probe {
@@ -680,6 +683,8 @@ impl AllocationSpec {
             + self.tasks.as_ref().map_or(0, |tasks| tasks.bytes())
             + self.scaling.as_ref().map_or(0, |_| SCALING_BYTES_MAX)
             + self.name.len()
+            + self.comment.len()
+            + self.mail.as_ref().map_or(0, |mail| mail.user.len() + 128)
             + self.working_dir.as_os_str().len()
             + self.submit_dir.as_ref().map_or(0, |dir| dir.as_os_str().len())
             + self.submit_host.len()

@@ -106,6 +106,8 @@ mod state_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod timing_tests;
+#[cfg(test)]
 mod together_tests;
 #[cfg(test)]
 mod victims_tests;

@@ -8,8 +8,10 @@
 
 use super::idempotency::hashed;
 use super::problem::Problem;
+use super::time::now;
 use lattice_api::v1;
 use lattice_cli_syntax::UsageError;
+use lattice_cli_syntax::civil::Clock;
 use lattice_cli_syntax::directives::{self, Directives};
 use lattice_cli_syntax::flags::{Export, SubmitFlags};
 use lattice_cli_syntax::layout;
@@ -131,7 +133,9 @@ fn of_step(step: WorkflowStep, is_named: bool) -> Result<Submission, Problem> {
     }
     let nodelist = flags.nodelist.as_deref().map(layout::nodes_of_list).transpose()?.unwrap_or_default();
     let exclude = flags.exclude.as_deref().map(layout::nodes_of_exclude).transpose()?.unwrap_or_default();
-    let context = Context { dir: DIRECTORY.into(), nodelist, exclude, ..Context::default() };
+    // Times without a zone are in UTC: the zone of the caller is not known.
+    let clock = Clock { now: now(), ..Clock::default() };
+    let context = Context { dir: DIRECTORY.into(), nodelist, exclude, clock, ..Context::default() };
     let mut spec = specification::build(&flags, program, context)?;
     spec.task_group = tasks.to_message()?;
     spec.output_files = tasks.files.to_message();

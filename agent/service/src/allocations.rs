@@ -11,8 +11,8 @@ use super::status_message::StatusMessages;
 use super::submitted::Submitting;
 use super::watching::AllocationWatch;
 use super::{
-    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, monitoring, output, preempting,
-    scaling, signalling, tasks, telemetry, updating, usage,
+    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, mail, monitoring, niceness, output,
+    preempting, scaling, signalling, tasks, telemetry, updating, usage,
 };
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -40,6 +40,10 @@ impl AllocationService for Api {
         if let Some(tenant) = tenant {
             self.check_tenants(&self.caller(&request).await?, [tenant].into()).await?;
         }
+        let nice = request.get_ref().spec.as_ref().map_or(0, |spec| spec.nice);
+        if nice < 0 {
+            niceness::check(self, &self.caller(&request).await?, nice).await?;
+        }
         let request = request.into_inner();
         let id = allocation_id(&request.id)?;
         let submitting = self.submitted.begin(id);
@@ -60,6 +64,7 @@ impl AllocationService for Api {
             // The quorum refuses its submissions.
             false => String::new(),
         };
+        let warning = mail::joined([warning, mail::warning(self, &spec).await?]);
         if request.dry_run {
             self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
             return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire), number: 0 }));
@@ -76,10 +81,11 @@ impl AllocationService for Api {
         let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
         let status_messages = StatusMessages::of(&cluster, self, std::iter::once(&allocation)).await?;
         let mut shown = v1::Allocation { age_ms, ..status_messages.shown(&allocation) };
-        let v1::Allocation { command, working_dir, script, dependencies, submit_dir, output_files, .. } =
+        let v1::Allocation { command, working_dir, script, dependencies, submit_dir, output_files, mail, .. } =
             lattice_api::allocation::to_proto_in_full(&allocation);
         (shown.submit_dir, shown.output_files) = (submit_dir, output_files);
         (shown.command, shown.working_dir, shown.script, shown.dependencies) = (command, working_dir, script, dependencies);
+        shown.mail = mail;
         dependencies::add_states(&mut shown.dependencies, &cluster);
         shown.network_note = unenforced(&allocation, &cluster.nodes);
         shown.isolation_note = isolation::note(&allocation, &cluster.nodes);

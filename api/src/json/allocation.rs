@@ -107,6 +107,31 @@ pub struct AllocationJson {
     working_dir: Option<String>,
     script: Option<String>,
     last_stderr: Option<Vec<LastStderrLine>>,
+    /// Before `begin`, it is not in its queue; by `deadline`, it must have ended.
+    begin: Option<String>,
+    deadline: Option<String>,
+    /// The least walltime with which it may begin.
+    walltime_min_seconds: Option<u64>,
+    /// How much later in its queue it is than equal work, in minutes of waiting.
+    nice: i32,
+    comment: Option<String>,
+    /// Of which events its user gets mail; only if one allocation was requested.
+    mail: Option<MailJson>,
+}
+
+/// Of what a user gets mail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Mail)]
+pub struct MailJson {
+    events: Vec<String>,
+    /// An address or a name; null: the owner.
+    user: Option<String>,
+}
+
+impl From<&v1::Mail> for MailJson {
+    fn from(mail: &v1::Mail) -> Self {
+        Self { events: mail.events.clone(), user: text(&mail.user) }
+    }
 }
 
 /// One of the last lines of the standard error of ended work.
@@ -234,6 +259,12 @@ impl From<&v1::Allocation> for AllocationJson {
             script: text(&a.script),
             last_stderr: None,
             checkpoint: a.checkpoint.as_ref().map(CheckpointRefJson::from),
+            begin: a.timing.as_ref().and_then(|timing| time(timing.begin_ms)),
+            deadline: a.timing.as_ref().and_then(|timing| time(timing.deadline_ms)),
+            walltime_min_seconds: a.timing.as_ref().map(|timing| timing.walltime_min_seconds).filter(|seconds| *seconds > 0),
+            nice: a.nice,
+            comment: text(&a.comment),
+            mail: a.mail.as_ref().map(MailJson::from),
         }
     }
 }
@@ -260,6 +291,10 @@ mod tests {
         let apart =
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
         assert_eq!(json.as_object_mut().unwrap().remove("job"), Some(12.into()));
+        let timed =
+            ["begin", "deadline", "walltime_min_seconds", "comment", "mail"].map(|field| json.as_object_mut().unwrap().remove(field));
+        assert_eq!(timed, [const { Some(serde_json::Value::Null) }; 5]);
+        assert_eq!(json.as_object_mut().unwrap().remove("nice"), Some(0.into()));
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
         let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies", "dag", "dag_step"].map(taken);
         assert_eq!(json.as_object_mut().unwrap().remove("tags"), Some(serde_json::json!({})));

@@ -5,8 +5,8 @@ use lattice_model::layout::Program;
 use lattice_model::spec::{Entrypoint, NODES_MAX, OnIsolation, RequeuePolicy};
 use lattice_model::{
     Amount, Automatic, CheckpointMethod, CheckpointPolicy, CheckpointSignal, Connectivity, Constraints, Data, DataMount, Dependency,
-    DependencyCondition, Distribution, Drain, EntryLaunch, Exposed, IndexRun, LaunchShape, LivenessProbe, ProbeCheck, ScalePolicy, Scaling,
-    SignalTo, TaskGroup, TaskIndices,
+    DependencyCondition, Distribution, Drain, EntryLaunch, Exposed, IndexRun, LaunchShape, LivenessProbe, Mail, MailEvent, ProbeCheck,
+    ScalePolicy, Scaling, SignalTo, TaskGroup, TaskIndices, Timestamp, Timing,
 };
 use lattice_model::{EndWarning, OutputFiles, Resources};
 use proptest::prelude::*;
@@ -658,6 +658,12 @@ prop_compose! {
             features, choice, cores: gpus % 3, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, excluded, topology,
             same_numa, cxl_memory,
         };
+        let walltime_min = seconds.filter(|_| !is_group && preemption_class % 3 == 0).map(|seconds| Duration::from_secs(seconds.div_ceil(2)));
+        let begin = (preemption_class % 2 == 0).then_some(Timestamp(7));
+        let deadline = seconds.filter(|_| !is_group && preemption_class % 5 == 0).map(|seconds| Timestamp(7 + seconds * 1000));
+        let timing = Timing { begin, deadline, walltime_min }.unless_empty();
+        let events = MailEvent::ALL.into_iter().take(usize::from(preemption_class)).collect();
+        let mail = (preemption_class > 0 && requeues_max % 2 == 0).then(|| Box::new(Mail { events, user: "ada@example.org".to_owned() }));
         let is_range = scaling.is_none() && listed == 0 && gpus % 2 == 0 && nodes < NODES_MAX && (launch.ranks == 0 || launch.ranks > nodes);
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes,
@@ -677,11 +683,11 @@ prop_compose! {
             tasks,
             scaling: scaling.map(Box::new),
             output_files,
-            timing: None,
             end_warning,
-            mail: None,
-            comment: String::new(),
-            nice: 0,
+            timing,
+            mail,
+            comment: if gpus % 2 == 0 { "for ä".to_owned() } else { String::new() },
+            nice: i32::from(preemption_class) - 3,
         }
     }
 }
@@ -713,6 +719,24 @@ proptest! {
             drop(to_model(&spec));
         }
     }
+}
+
+#[test]
+fn bounds_in_time_and_mail_are_read_and_refused_by_name() {
+    let timing = |begin_ms, deadline_ms| Some(v1::Timing { begin_ms, deadline_ms, walltime_min_seconds: 30 });
+    let read = |timing, mail| to_model(&v1::AllocationSpec { timing, mail, ..minimal() });
+    let model = read(timing(0, 90_000), None).unwrap();
+    let wanted = Timing { begin: None, deadline: Some(Timestamp(90_000)), walltime_min: Some(Duration::from_secs(30)) };
+    assert_eq!(model.timing.as_deref(), Some(&wanted));
+    assert_eq!(read(Some(v1::Timing::default()), None).unwrap().timing, None);
+    assert!(matches!(read(timing(80_000, 90_000), None), Err(SpecError::Invalid { field: "deadline", .. })));
+    let mail = |events: &[&str]| {
+        let events = events.iter().map(|event| (*event).to_owned()).collect();
+        read(None, Some(v1::Mail { events, user: String::new() }))
+    };
+    assert_eq!(mail(&["begin", "END"]).unwrap().mail.unwrap().events, [MailEvent::Begin, MailEvent::End].into());
+    assert!(mail(&["done"]).unwrap_err().to_string().starts_with("mail-type: \"done\" is no event"));
+    assert!(mail(&[]).unwrap_err().to_string().starts_with("mail-type: which events?"));
 }
 
 #[test]

@@ -108,6 +108,7 @@ fn meaning(factor: &str) -> &'static str {
     match factor {
         "priority" => "its class, 0 to 10",
         "wait-time" => "log(1 + hours of waiting)",
+        "nice" => "what its nice changes of that",
         "fair-share" => "how far its tenant is below its share",
         "topology" => "few topology groups, well-connected nodes",
         "backlog" => "what waits, as a part of what runs",

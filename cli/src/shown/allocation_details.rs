@@ -14,9 +14,11 @@ use crate::table::block;
 use lattice_api::json::LastStderrLine;
 use lattice_api::v1;
 use lattice_model::count::counted;
+use lattice_model::duration::clock_text;
 use lattice_model::resources::bytes_text;
 use lattice_model::spec::PREEMPTION_CLASS_DEFAULT;
 use lattice_model::time::Timestamp;
+use std::time::Duration;
 
 /// Everything about one allocation.
 pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp) -> String {
@@ -60,7 +62,13 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Task group", group_list(a)),
         ("Lane", if a.lane_of.is_empty() { String::new() } else { format!("{} of task group {}", a.lane_number, short(&a.lane_of)) }),
         ("Walltime", if a.task_group.is_empty() { walltime(a) } else { format!("{} for each task", walltime(a)) }),
+        ("Least walltime", least_walltime(a)),
         ("Class", unusual_class(a)),
+        ("Nice", if a.nice == 0 { String::new() } else { a.nice.to_string() }),
+        ("Begin", a.timing.as_ref().and_then(|timing| time(timing.begin_ms)).unwrap_or_default()),
+        ("Deadline", a.timing.as_ref().and_then(|timing| time(timing.deadline_ms)).unwrap_or_default()),
+        ("Comment", a.comment.clone()),
+        ("Mail", a.mail.as_ref().map(mail).unwrap_or_default()),
         ("Elapsed", elapsed(a, now).unwrap_or_default()),
         ("Expected start", a.expected_start_ms.and_then(time).unwrap_or_default()),
         ("Submitted", time(a.submitted_at_ms).unwrap_or_default()),
@@ -103,6 +111,18 @@ fn files(a: &v1::Allocation) -> String {
     let Some(v1::OutputFiles { stdout, stderr, stdin, append: _ }) = &a.output_files else { return String::new() };
     let named = [("output", stdout), ("error", stderr), ("input", stdin)].into_iter().filter(|(_, name)| !name.is_empty());
     named.map(|(what, name)| format!("{what} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The least walltime with which it may begin.
+fn least_walltime(a: &v1::Allocation) -> String {
+    let least = a.timing.as_ref().map_or(0, |timing| timing.walltime_min_seconds);
+    if least == 0 { String::new() } else { clock_text(Duration::from_secs(least)) }
+}
+
+/// Of what somebody gets mail.
+fn mail(mail: &v1::Mail) -> String {
+    let to = if mail.user.is_empty() { String::new() } else { format!(" to {}", mail.user) };
+    mail.events.join(", ") + &to
 }
 
 /// Its tags, by their names.

@@ -7,6 +7,7 @@ use crate::data::DataFlags;
 use crate::dependency::parse_dependency;
 use crate::layout::LayoutFlags;
 use crate::network::NetworkFlags;
+use crate::start_times::StartFlags;
 use crate::unbuilt::UnbuiltFlags;
 use crate::warning::EndWarning;
 use clap::{Args, ValueEnum};
@@ -182,6 +183,8 @@ pub struct SubmitFlags {
     #[command(flatten)]
     pub network: NetworkFlags,
     #[command(flatten)]
+    pub start: StartFlags,
+    #[command(flatten)]
     pub unbuilt: UnbuiltFlags,
 }
 
@@ -252,6 +255,7 @@ impl SubmitFlags {
             binding: self.binding.merge_over(under.binding),
             data: self.data.merge_over(under.data),
             network: self.network.merge_over(under.network),
+            start: self.start.merge_over(under.start),
             unbuilt: self.unbuilt.merge_over(under.unbuilt),
         }
     }
@@ -353,6 +357,7 @@ impl SubmitFlags {
             .or(given)
             .or_else(|| self.data.first_given())
             .or_else(|| self.network.first_given())
+            .or_else(|| self.start.first_given())
             .or_else(|| self.unbuilt.first_given())
     }
 }

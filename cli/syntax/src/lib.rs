@@ -11,6 +11,7 @@
 mod amounts;
 pub mod args;
 mod binding;
+pub mod civil;
 pub mod compat;
 mod constraints;
 mod data;
@@ -27,6 +28,7 @@ pub mod scaling;
 pub mod shape;
 mod share;
 pub mod specification;
+pub mod start_times;
 pub mod tasks;
 pub mod time;
 mod unbuilt;

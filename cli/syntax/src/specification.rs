@@ -3,6 +3,7 @@
 //! Nothing here reads a file or the environment: agents also build specifications, for users of REST.
 
 use crate::UsageError;
+use crate::civil::Clock;
 use crate::constraints::{Asked, constraints};
 use crate::flags::{SubmitFlags, tags_once};
 use crate::scaling::ScalingFlags;
@@ -39,7 +40,7 @@ pub enum Program {
 }
 
 /// What a submission takes along that is in none of its options.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Context {
     /// The tenant and the vCluster of work that names none; empty: none.
     pub tenant: String,
@@ -54,6 +55,8 @@ pub struct Context {
     pub exclude: Vec<NodeId>,
     /// How the ranks of the program find each other, if no option says so.
     pub pmi: Option<Pmi>,
+    /// The present time, and the zone of times without one.
+    pub clock: Clock,
 }
 
 /// Builds the specification. The server validates it: only what the message cannot express is refused here.
@@ -61,7 +64,7 @@ pub struct Context {
 /// # Errors
 /// Options that contradict each other, or that the message cannot express.
 pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<v1::AllocationSpec, UsageError> {
-    let Context { tenant, vcluster, mut env, dir, nodelist, exclude, pmi } = context;
+    let Context { tenant, vcluster, mut env, dir, nodelist, exclude, pmi, clock } = context;
     let utf8 = |dir: &Path| dir.to_str().map(str::to_owned).ok_or_else(|| UsageError::new("the working directory's name is not UTF-8"));
     let (working_dir, submit_dir) = (utf8(&flags.working_dir(&dir))?, utf8(&dir)?);
     if let Some(share) = flags.first_share_option().filter(|_| flags.exclusive) {
@@ -139,6 +142,7 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
         end_warning: flags.signal.as_ref().map(EndWarning::to_message),
         ..Default::default()
     };
+    flags.start.apply(&mut spec, &clock)?;
     flags.unbuilt.apply(&mut spec);
     Ok(spec)
 }

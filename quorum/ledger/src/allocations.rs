@@ -5,11 +5,12 @@ use super::preemptions::may_have_begun;
 use super::refusal::{DependencyRefusal, Refusal};
 use super::state::scaled_services::is_asked_to_leave;
 use super::tenant_members::was_sent_as;
+use super::timing::admits_times;
 use super::waits::Requeue;
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, NodeId, Principal,
-    SharePhase, Timestamp, WorkUsage,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, MailEvent, NodeId,
+    Principal, SharePhase, Timestamp, WorkUsage,
 };
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ impl Ledger {
         }
         let spec = &*self.with_tenant(spec, owner)?;
         self.admits_to_queue(spec)?;
+        admits_times(spec, context.at)?;
         self.admits_dependencies(spec, owner)?;
         // Before its script has records dropped, maybe those of what it depends on.
         let (dependencies, awaited) = (self.dependencies_of(spec, owner, context.at), self.tasks_awaited(spec));
@@ -84,6 +86,7 @@ impl Ledger {
     pub fn admits_submission(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
         let spec = &*self.with_tenant(spec, owner)?;
         self.admits_to_queue(spec)?;
+        admits_times(spec, now.max(self.time))?;
         self.admits_dependencies(spec, owner)?;
         self.would_admit_of_user(spec, owner, now.max(self.time))
     }
@@ -140,6 +143,7 @@ impl Ledger {
         let number = if is_counted { format!("requeue {count}") } else { "requeued, not counted: it had not begun".to_owned() };
         let detail = format!("{number}: {reason}");
         self.record(context, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
+        self.mail(context, id, MailEvent::Requeue);
     }
 
     /// Ends the allocation for `reason`, regardless of its policy. A replica that was asked to leave is
@@ -166,6 +170,7 @@ impl Ledger {
         allocation.reason = Some(reason);
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         self.leave(context, nodes);
+        self.mail_end(context, id);
         self.note_step_end(id);
         self.number_end(context, id);
         self.keep_ended(context, id);
@@ -187,10 +192,17 @@ impl Ledger {
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         allocation.close_attempt(at, &reason, &by);
         allocation.state = AllocationState::Pending;
+        let reason_of_claim = reason.clone();
         allocation.reason = Some(reason);
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.vni = None;
+        allocation.mailed_percent = 0;
+        // It asks for its whole walltime again.
+        if let Some(asked) = allocation.asked_walltime.take() {
+            Arc::make_mut(&mut allocation.spec).walltime = Some(asked);
+        }
         self.leave(context, nodes);
+        self.mail_walltime_over(context, id, Some(&reason_of_claim));
     }
 
     /// The actor to show as the cause of a claim's end: for a requested end, the user who requested
@@ -211,6 +223,7 @@ impl Ledger {
             | EndReason::OutOfMemory { .. }
             | EndReason::ProbeFailed { .. }
             | EndReason::DependencyUnmet { .. }
+            | EndReason::DeadlineMissed { .. }
             | EndReason::TasksFailed { .. }
             | EndReason::RunLeaseLapsed { .. } => actor.to_owned(),
         }

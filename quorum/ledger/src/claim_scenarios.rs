@@ -96,8 +96,15 @@ fn a_claim_is_refused_for_each_thing_that_can_stand_against_it() {
     assert!(why(s.claim(2, &[1])).1.contains("Degraded: silent"));
     // The claim is based on an outdated state of the node.
     let stale = ClaimShare { node: node(2), resources: SIZE, hold_revision: Revision(0) };
-    let claim =
-        |token, share| Claim { allocation: id(2), requeue_count: 0, lease_token: token, shares: vec![share], after: None, by: None };
+    let claim = |token, share| Claim {
+        allocation: id(2),
+        requeue_count: 0,
+        lease_token: token,
+        shares: vec![share],
+        after: None,
+        by: None,
+        walltime: None,
+    };
     assert!(why(s.act(Action::Claim(claim(s.token, stale.clone())))).1.contains("changed at revision"));
     assert!(matches!(s.act(Action::Claim(claim(s.token + 1, stale.clone()))), Err(Refusal::StaleLease { .. })));
     let late = Claim { requeue_count: 1, ..claim(s.token, stale) };

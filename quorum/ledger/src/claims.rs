@@ -2,6 +2,7 @@
 
 use super::dependencies::only_in_queue;
 use super::refusal::{Conflict, Refusal};
+use super::timing::granted_walltime;
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
 use lattice_model::count::{counted, is_or_are};
 use lattice_model::{
@@ -68,6 +69,7 @@ impl Ledger {
         if let Some(until) = allocation.waits_until {
             return Err(Refusal::Waits { id, until });
         }
+        let granted = granted_walltime(&allocation, claim, context.at)?;
         let vni = self.vni_for(&allocation)?;
         let shares = Shares::claimed(claim.shares.iter().map(|s| (s.node.clone(), s.resources)).collect());
         let shares = shares.map_err(|error| Refusal::MalformedClaim { why: error.to_string() })?;
@@ -86,6 +88,7 @@ impl Ledger {
             allocation.epoch = epoch;
             allocation.claimed_at = Some(at);
             allocation.usage = None;
+            allocation.mailed_percent = 0;
             allocation.vni = vni;
             allocation.shares = shares;
         }
@@ -96,6 +99,9 @@ impl Ledger {
         let head = claim.shares.first().map(|s| &s.node);
         let detail = format!("epoch {epoch}, {} nodes from {}", claim.shares.len(), head.map_or("", NodeId::as_str));
         self.record(context, &actor, AuditAction::AllocationClaimed, Subject { allocation: Some(id), node: None }, detail);
+        if let Some(granted) = granted {
+            self.shorten(context, id, granted);
+        }
         Ok(Outcome::Claimed { epoch })
     }
 

@@ -94,6 +94,7 @@ mod key_rotation;
 mod leases;
 mod level;
 mod limits;
+mod mail;
 mod members;
 mod networks;
 mod node_health;
@@ -123,6 +124,7 @@ mod tenant_members;
 mod tenants;
 #[cfg(any(test, feature = "test-builders"))]
 pub mod test_builders;
+mod timing;
 mod updates;
 mod urgency;
 mod usage;
@@ -214,6 +216,8 @@ mod tenant_scenarios;
 #[cfg(test)]
 mod time_scenarios;
 #[cfg(test)]
+mod timing_scenarios;
+#[cfg(test)]
 mod update_scenarios;
 #[cfg(test)]
 mod usage_scenarios;
@@ -240,6 +244,7 @@ pub use ended_work::{ACCOUNTING_LEASE, EndsStatus};
 pub use leases::held;
 pub use level::{LEVEL_KNOWN, LEVEL_MAX};
 pub use limits::LimitsStatus;
+pub use mail::MailNotice;
 pub use members::MembersStep;
 pub use networks::{DomainStatus, VniPoolChange, VniPoolStatus, domain_of};
 pub use node_health::{DrainRequest, NodeHealth, cut};
@@ -260,7 +265,7 @@ pub use state::revocations::Revocation;
 pub use state::user_limits::{UserLimit, UserLimits};
 pub use state::{
     Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, EndedLimits, Forgotten, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger,
-    NODES_MAX, NotifyChannel, Recovery,
+    MAIL_CHANNEL, NODES_MAX, NotifyChannel, Recovery,
 };
 pub use task_groups::{LANES_WAITING_OF_USER_MAX, LIVE_WITH_LANES_MAX, lane_id};
 pub use task_states::{LanesObstacle, TASK_RANGES_MAX, TaskCounts, TaskPlace, TaskStates, WhichTasks};

@@ -25,13 +25,13 @@ use lattice_model::scaling::{Reading, ScaleChange};
 use lattice_model::{
     Allocation, AllocationSpec, CheckpointRef, Connectivity, Dag, DayUse, Drain, EndReason, EntryLaunch, Entrypoint, Exclusion, Image,
     Locality, Mail, Node, NodeAddresses, NodeId, OutputFiles, PhasesChange, Preemption, Principal, ReplicaOf, ScaleMetric, ScalePolicy,
-    Scaling, ScalingState, Step, StepOf, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster, WorkUsage,
+    Scaling, ScalingState, Step, StepOf, SubmittedPlace, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster, WorkUsage,
 };
 use std::path::Path;
 
 /// An allocation with its spec, the `Arc`s around both, and its entries in the indexes of
 /// allocations.
-const ALLOCATION_BYTES: usize = 1712;
+const ALLOCATION_BYTES: usize = 1816;
 /// A share with the name of its node. Not counted one by one: there may be 10,000 of them, and a
 /// change of one must not cost the number of all.
 const SHARE_BYTES: usize = 144;
@@ -44,7 +44,7 @@ const CHECKPOINT_BYTES: usize = 80;
 /// A preemption order, with its block.
 const PREEMPTION_BYTES: usize = 144;
 /// What it depends on, with its block and that of the list.
-const DEPENDENCIES_BYTES: usize = 96;
+const DEPENDENCIES_BYTES: usize = 112;
 /// An allocation that it depends on, with its place in the list, and its place among those that others
 /// depend on.
 const PARENT_BYTES: usize = 144;
@@ -78,7 +78,9 @@ const SCALED_SERVICE_BYTES: usize = 352;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
-const SUBMITTED_BYTES: usize = 96;
+const SUBMITTED_BYTES: usize = 104;
+/// The submitted bounds in time, `nice` and the comment, with their block.
+const SUBMITTED_PLACE_BYTES: usize = 64;
 /// The place of a step in its DAG, with its block.
 const STEP_OF_BYTES: usize = 64;
 /// A DAG, the `Arc` around it, and its entry in the map.
@@ -156,6 +158,8 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
         epoch: _,
         shares,
         vni: _,
+        asked_walltime: _,
+        mailed_percent: _,
         requeue_count: _,
         quick_requeues: _,
         waits_until: _,
@@ -381,6 +385,7 @@ pub(crate) fn reason_bytes(reason: &EndReason) -> usize {
         EndReason::Exited { code: _ }
         | EndReason::WalltimeExceeded
         | EndReason::WalltimeSaved { checkpoint: _ }
+        | EndReason::DeadlineMissed { deadline: _ }
         | EndReason::TasksFailed { failed: _, tasks: _ } => 0,
         EndReason::Cancelled { by } => text_bytes(by),
         EndReason::PrologueFailed { node, why } | EndReason::NodeLost { node, why } | EndReason::ProbeFailed { node, why } => {
@@ -399,7 +404,7 @@ pub(crate) fn reason_bytes(reason: &EndReason) -> usize {
     }
 }
 
-fn dependencies_bytes(Dependencies { parents, predecessor: _, eligible_at: _ }: &Dependencies) -> usize {
+fn dependencies_bytes(Dependencies { parents, predecessor: _, begin: _, eligible_at: _ }: &Dependencies) -> usize {
     let place = |OutputPlace { name, tenant, project }: &OutputPlace| {
         OUTPUT_PLACE_BYTES + [name, tenant, project].into_iter().map(|text| text_bytes(text)).sum::<usize>()
     };
@@ -409,8 +414,11 @@ fn dependencies_bytes(Dependencies { parents, predecessor: _, eligible_at: _ }: 
     DEPENDENCIES_BYTES + parents.iter().map(parent).sum::<usize>()
 }
 
-fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _, tags, scaling }: &SubmittedValues) -> usize {
-    SUBMITTED_BYTES + text_bytes(name) + pairs_bytes(tags) + scaling.as_deref().map_or(0, scaling_bytes)
+fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _, tags, scaling, place }: &SubmittedValues) -> usize {
+    let place = place.as_deref().map_or(0, |SubmittedPlace { timing, nice: _, comment }| {
+        SUBMITTED_PLACE_BYTES + timing.as_ref().map_or(0, |_| TIMING_BYTES) + text_bytes(comment)
+    });
+    SUBMITTED_BYTES + text_bytes(name) + pairs_bytes(tags) + scaling.as_deref().map_or(0, scaling_bytes) + place
 }
 
 fn attempt_bytes(attempt: &Attempt) -> usize {

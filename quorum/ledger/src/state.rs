@@ -387,6 +387,9 @@ pub struct ClusterLimits {
     pub root_may: RootMay,
 }
 
+/// The name of [`NotifyChannel::Mail`]: that of its setting.
+pub const MAIL_CHANNEL: &str = "mail_hook";
+
 /// The ways in which notifications are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NotifyChannel {
@@ -394,6 +397,8 @@ pub enum NotifyChannel {
     Webhook,
     /// A program.
     Hook,
+    /// A program that sends mail about allocations to their users.
+    Mail,
 }
 
 impl fmt::Display for NotifyChannel {
@@ -401,6 +406,7 @@ impl fmt::Display for NotifyChannel {
         f.pad(match self {
             Self::Webhook => "notify_url",
             Self::Hook => "notify_hook",
+            Self::Mail => MAIL_CHANNEL,
         })
     }
 }

@@ -143,8 +143,13 @@ fn what_waits_gets_any_name_and_class_that_a_submission_may_have() {
     let mut s = waiting();
     let submitted = (*s.ledger.allocation(id(1)).unwrap().spec).clone();
     let tags = [("campaign".to_owned(), "42".to_owned())].into();
-    let change =
-        AllocationChange { name: Some("later".into()), walltime: Some(minutes(30)), preemption_class: Some(10), tags, scaling: None };
+    let change = AllocationChange {
+        name: Some("later".into()),
+        walltime: Some(minutes(30)),
+        preemption_class: Some(10),
+        tags,
+        ..AllocationChange::default()
+    };
     let records = s.acted(update(7, change.clone()));
     let records: Vec<_> = records.iter().map(|r| (r.action, r.actor.as_str(), r.detail.as_str())).collect();
     let others = format!(

@@ -113,7 +113,8 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
     with("owner", &|a| a.owner.name = long());
     with("groups", &|a| a.owner.groups = vec![7; LONG]);
     let tags = (0..500).map(|number| (format!("name{number}"), "1".to_owned())).collect();
-    let submitted = SubmittedValues { name: long(), walltime: Some(Duration::from_secs(1)), preemption_class: 5, tags, scaling: None };
+    let submitted =
+        SubmittedValues { name: long(), walltime: Some(Duration::from_secs(1)), preemption_class: 5, tags, scaling: None, place: None };
     with("submitted name and tags", &|a| a.submitted_values = Some(Box::new(submitted.clone())));
     let resources = Resources { cores: 1, memory_bytes: 1 << 40, gpus: 1 };
     let share = |number: usize| Share { node: format!("{number:063}").parse().unwrap(), resources, phase: SharePhase::Prepared };

@@ -66,6 +66,7 @@ impl Quorum {
             shares,
             after: None,
             by: None,
+            walltime: None,
         }))? {
             Outcome::Claimed { epoch } => Ok(epoch),
             other => panic!("{other:?}"),

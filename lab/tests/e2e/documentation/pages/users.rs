@@ -119,6 +119,7 @@ const PAGES: [(&str, Plan); 37] = [
     ),
     ("services", Plan::CannotRun("it needs a fixed port of the machine and an HTTP server; services and probe test it")),
     ("software-environments", Plan::CannotRun("it needs an image and loop devices; uenv tests it")),
+    ("start-times", Plan::Run(page())),
     ("submit", Plan::Run(page())),
     ("wait-and-follow", Plan::Run(Page { work: "--cores 1 -- sleep 3", endless: &["lattice status -w"], ..page() })),
     ("what-ran", Plan::CannotRun("no agent of this cluster has an accounting store; accounting tests it")),
