@@ -1,6 +1,7 @@
 //! `lattice submit`.
 
 use super::{dry_run, wait};
+use crate::compat;
 use crate::failure::Failure;
 use crate::output::{Format, print};
 use crate::request::{self, Program, STDIN, Surroundings};
@@ -17,7 +18,7 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
         Some(script) => {
             let program = request::read_script(&script, [args.args, args.rest].concat())?;
             let Program::Script { name, text, .. } = &program else { unreachable!("a script was read") };
-            let parsed = directives::read(name, text)?.under(args.flags, args.tasks, args.scaling);
+            let parsed = directives::read(name, text, &compat::of_script(text)?)?.under(args.flags, args.tasks, args.scaling);
             for warning in &parsed.warnings {
                 session.warn(warning);
             }

@@ -5,6 +5,7 @@
 //!   command line ─▶ args ──────────▶ flags ─▶ the values of options: layout, memory, ...
 //!     │  refused ─▶ mistyped            ▲
 //!   script ───────▶ directives ─────────╯
+//!   Slurm's names ▶ slurm ──────────────╯
 //!   file of a DAG ▶ workflow ───────────╯ ──▶ specification ─▶ the message of a submission
 //! ```
 
@@ -23,6 +24,7 @@ pub mod mistyped;
 mod network;
 pub mod scaling;
 pub mod shape;
+pub mod slurm;
 pub mod specification;
 pub mod tasks;
 pub mod time;

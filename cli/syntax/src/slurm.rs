@@ -18,20 +18,24 @@ mod combination;
 mod environment;
 #[cfg(test)]
 mod guide;
+mod job;
 mod option;
 mod own;
 mod places;
 mod table;
 mod times;
 mod translation;
+mod value_error;
 mod values;
 
 pub use arguments::{Arguments, Given, find_option, read_arguments};
 pub use environment::read_environment;
-pub use option::{Command, Rule, SlurmOption, Takes, ValueError};
+pub use job::{Job, Piece};
+pub use option::{Command, Rule, SlurmOption, Takes};
 pub use own::OwnOptions;
-pub use table::OPTIONS;
-pub use translation::{Job, Piece, translate_job};
+pub use table::{NOT_HETEROGENEOUS, OPTIONS};
+pub use translation::{names_of_sample, translate_job};
+pub use value_error::ValueError;
 
 use crate::UsageError;
 use crate::compat::Compat;
@@ -44,6 +48,8 @@ pub struct Translated {
     pub words: Vec<String>,
     /// What a person should know, for stderr.
     pub notes: Vec<String>,
+    /// Of `srun`: further options of a job of its own, which a step in an allocation does not need.
+    pub of_job: Vec<String>,
     /// What the command itself does.
     pub own: OwnOptions,
     /// The script or the program, and its arguments.
@@ -73,7 +79,7 @@ pub fn translate_with(
     let mut all = read_environment(command, environment);
     all.extend(given);
     let job = translate_job(command, &all, environment, compat)?;
-    Ok(Translated { words: job.words(), notes: job.notes, own: job.own, rest })
+    Ok(Translated { words: job.words(), notes: job.notes, of_job: job.of_job, own: job.own, rest })
 }
 
 #[cfg(test)]

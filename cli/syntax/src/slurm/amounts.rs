@@ -1,6 +1,7 @@
 //! Amounts: memory, GPUs, space on disks, and numbers.
 
-use super::option::{Around, Meaning, ValueError};
+use super::option::{Around, Meaning};
+use super::value_error::ValueError;
 use crate::memory;
 
 /// `--mem`: of each node; a bare number is MiB. 0 is all memory, which a whole node has.

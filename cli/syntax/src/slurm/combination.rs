@@ -1,8 +1,9 @@
 //! What several options mean together: the cores of a share, the GPUs of ranks, and whole nodes with an amount.
 
 use super::arguments::Given;
-use super::option::{Command, ValueError};
-use super::translation::{Job, Piece, refusal};
+use super::job::{Job, Piece, refusal};
+use super::option::Command;
+use super::value_error::ValueError;
 use crate::UsageError;
 use crate::memory;
 use crate::shape::complete_shape;

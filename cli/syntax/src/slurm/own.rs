@@ -1,7 +1,6 @@
 //! What Slurm's commands do themselves, beside what they submit.
 
-use super::option::ValueError;
-use super::times::immediate;
+use super::value_error::ValueError;
 
 /// The options of the command itself. Which of them a command has is in the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -160,4 +159,12 @@ impl Sets {
         }
         Ok(())
     }
+}
+
+/// `--immediate`: without a value, at once.
+fn immediate(value: &str) -> Result<u64, ValueError> {
+    if value.is_empty() {
+        return Ok(1);
+    }
+    value.parse().map_err(|_| ValueError::Number(value.to_owned(), "seconds"))
 }

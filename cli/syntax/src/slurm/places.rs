@@ -1,7 +1,8 @@
 //! Where ranks run: nodes, and the cores, memory and GPUs to which they are bound.
 
 use super::amounts::whole_number;
-use super::option::{Around, Meaning, ValueError};
+use super::option::{Around, Meaning};
+use super::value_error::ValueError;
 
 const ONE_PER_CORE: &str = "cores are counted here, never their threads";
 const NO_OTHER_BINDING: &str = "ranks can be bound to cores, ldoms or sockets: --cpu-bind";

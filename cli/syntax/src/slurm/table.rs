@@ -23,7 +23,8 @@ const IMAGE: &str = "use --uenv=IMAGE, a SquashFS file";
 const NO_RESERVATIONS: &str = "there are no reservations; a queue may have nodes of its own: choose one with -p";
 const NO_SYSTEM_CORES: &str = "cores are not set aside for the system; use -c";
 const OTHER_USER: &str = "a job runs as its submitter; leave it out";
-const NOT_HETEROGENEOUS: &str = "a job has nodes of one kind; `lattice dag submit` runs jobs of several kinds";
+/// What to do instead of a heterogeneous job.
+pub const NOT_HETEROGENEOUS: &str = "a job has nodes of one kind; `lattice dag submit` runs jobs of several kinds";
 const BY_SBCAST: &str = "copy the program with `sbcast` before the step";
 const BY_SCRIPT: &str = "have the program be a script that does it";
 const OF_SBATCH: &str = "it is an option of `sbatch`, not of the job";

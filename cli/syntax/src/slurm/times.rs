@@ -1,6 +1,7 @@
 //! Times: how long a job may run, and when.
 
-use super::option::{Around, Meaning, ValueError};
+use super::option::{Around, Meaning};
+use super::value_error::ValueError;
 use lattice_model::duration::{self, BareNumber};
 
 const NO_END: &str = "give a time: work without an end is a service, `lattice submit --service`";
@@ -31,12 +32,4 @@ pub(super) fn begin(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
         return Ok(Meaning::default());
     }
     Ok(Meaning::word(format!("--begin={value}")))
-}
-
-/// `--immediate`: without a value, at once.
-pub(super) fn immediate(value: &str) -> Result<u64, ValueError> {
-    if value.is_empty() {
-        return Ok(1);
-    }
-    value.parse().map_err(|_| ValueError::Number(value.to_owned(), "seconds"))
 }

@@ -2,56 +2,15 @@
 
 use super::arguments::Given;
 use super::combination;
-use super::option::{Around, Command, Meaning, Rule, ValueError};
-use super::own::OwnOptions;
+use super::job::{Job, Piece, refusal};
+use super::option::{Around, Command, Meaning, Rule, SlurmOption};
+use super::value_error::ValueError;
 use crate::UsageError;
 use crate::compat::Compat;
 use std::collections::BTreeMap;
 
 /// Options of which only the last counts, whichever of a row it is.
 const EXCLUDING: [&[&str]; 3] = [&["mem", "mem-per-cpu", "mem-per-gpu"], &["gres", "gpus-per-node"], &["nodefile", "nodelist"]];
-
-/// The options of `lattice submit` that one option became.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The option as it was written, and where.
-    pub shown: String,
-    /// What it became.
-    pub words: Vec<String>,
-}
-
-/// All options of a job, translated.
-#[derive(Default)]
-pub struct Job {
-    /// What each option became, in their order.
-    pub pieces: Vec<Piece>,
-    /// Of `srun`: options that only a job of its own needs, and a step in an allocation does not.
-    pub of_job: Vec<String>,
-    /// What a person should know.
-    pub notes: Vec<String>,
-    /// What the command itself does.
-    pub own: OwnOptions,
-    /// The options that set `own`.
-    pub own_given: Vec<Given>,
-}
-
-impl Job {
-    /// The options of `lattice submit`.
-    pub fn words(&self) -> Vec<String> {
-        self.pieces.iter().flat_map(|piece| piece.words.iter().cloned()).collect()
-    }
-
-    /// The value of an option of `lattice submit`.
-    pub(super) fn value_of(&self, ours: &str) -> Option<&str> {
-        let words = self.pieces.iter().flat_map(|piece| &piece.words);
-        words.filter_map(|word| word.strip_prefix(ours)?.strip_prefix('=')).next_back()
-    }
-
-    /// Whether an option of `lattice submit` without a value was given.
-    pub(super) fn has_plain(&self, ours: &str) -> bool {
-        self.pieces.iter().any(|piece| piece.words.iter().any(|word| word == ours))
-    }
-}
 
 /// Translates the options that `command` was given: what comes later wins. `environment` has the values of variables that
 /// `--export` only names.
@@ -96,9 +55,12 @@ pub fn translate_job(command: Command, all: &[Given], environment: &BTreeMap<Str
     Ok(job)
 }
 
-/// The error for a value of an option.
-pub(super) fn refusal(given: &Given, why: &ValueError) -> UsageError {
-    UsageError { what: format!("{}: {why}", given.shown()), hint: why.remedy().map(str::to_owned) }
+/// The names of the options that the sample of a row becomes, with the names of a site that maps none.
+pub fn names_of_sample(option: &SlurmOption) -> Vec<String> {
+    let Rule::By(translate) = option.rule else { return Vec::new() };
+    let (compat, environment) = (Compat::default(), BTreeMap::new());
+    let words = translate(option.sample, Around { compat: &compat, environment: &environment }).unwrap_or_default().words;
+    words.iter().map(|word| word.split('=').next().unwrap_or(word).to_owned()).collect()
 }
 
 /// The options without those that a later one replaces. Those of the command itself may be counted.

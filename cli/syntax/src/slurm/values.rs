@@ -1,6 +1,7 @@
 //! Values that are names or lists: the site's names, variables, other jobs, mail, signals and files.
 
-use super::option::{Around, Meaning, ValueError};
+use super::option::{Around, Meaning};
+use super::value_error::ValueError;
 use lattice_model::DependencyCondition;
 use lattice_model::dependency::SINGLETON;
 
