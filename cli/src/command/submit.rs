@@ -14,7 +14,7 @@ use lattice_cli_syntax::directives::{self, Directives};
 
 pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
     let piped = args.script.is_none() && args.rest.is_empty() && request::is_piped();
-    let (flags, tasks, scaling, program) = match args.script.or_else(|| piped.then(|| STDIN.into())) {
+    let (given, program) = match args.script.or_else(|| piped.then(|| STDIN.into())) {
         Some(script) => {
             let program = request::read_script(&script, [args.args, args.rest].concat())?;
             let Program::Script { name, text, .. } = &program else { unreachable!("a script was read") };
@@ -22,28 +22,19 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
             for warning in &parsed.warnings {
                 session.warn(warning);
             }
-            let Directives { flags, tasks, scaling, .. } = parsed;
-            (flags, tasks, scaling, program)
+            (parsed, program)
         }
         None if args.rest.is_empty() => return Err(request::nothing_to_run()),
-        None => (args.flags, args.tasks, args.scaling, Program::Command(args.rest)),
+        None => {
+            let given = Directives { flags: args.flags, tasks: args.tasks, scaling: args.scaling, ..Directives::default() };
+            (given, Program::Command(args.rest))
+        }
     };
-    let around = Surroundings::read(flags.export)?;
-    let (hold, task_group) = (args.hold, tasks.to_message()?);
-    let mut spec = v1::AllocationSpec { hold, task_group, ..request::build_specification(&flags, program, &session.settings, around)? };
-    request::apply_scaling(&mut spec, &flags, &scaling)?;
+    let spec = specify(session, &given, program, args.hold)?;
+    let flags = given.flags;
     let client = session.connect().await?;
     if args.dry_run {
-        let submission = v1::SubmitRequest {
-            id: uuid::Uuid::new_v4().to_string(),
-            spec: Some(spec),
-            wait_for_nodes: flags.wait_for_nodes,
-            dry_run: true,
-        };
-        let checked = Box::pin(answer(client.allocations().submit(submission))).await?;
-        if !checked.warning.is_empty() {
-            session.warn(&checked.warning);
-        }
+        let checked = Box::pin(check(session, &client, spec, flags.wait_for_nodes)).await?;
         return dry_run::show(session, &checked.checked.unwrap_or_default()).map(|()| 0);
     }
     let id = Box::pin(submit(session, &client, spec, flags.wait_for_nodes)).await?;
@@ -58,6 +49,32 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
     if args.wait { wait::until_ended(session, &id).await } else { Ok(0) }
 }
 
+/// The specification of a submission with these options.
+pub fn specify(session: &Session, given: &Directives, program: Program, hold: bool) -> Result<v1::AllocationSpec, Failure> {
+    let Directives { flags, tasks, scaling, .. } = given;
+    let around = Surroundings::read(flags.export)?;
+    let task_group = tasks.to_message()?;
+    let mut spec = v1::AllocationSpec { hold, task_group, ..request::build_specification(flags, program, &session.settings, around)? };
+    request::apply_scaling(&mut spec, flags, scaling)?;
+    Ok(spec)
+}
+
+/// Has the agent and the quorum check a submission; submits nothing.
+pub async fn check(
+    session: &Session,
+    client: &Client,
+    spec: v1::AllocationSpec,
+    wait_for_nodes: bool,
+) -> Result<v1::SubmitResponse, Failure> {
+    let id = uuid::Uuid::new_v4().to_string();
+    let request = v1::SubmitRequest { id, spec: Some(spec), wait_for_nodes, dry_run: true };
+    let checked = Box::pin(answer(client.allocations().submit(request))).await?;
+    if !checked.warning.is_empty() {
+        session.warn(&checked.warning);
+    }
+    Ok(checked)
+}
+
 /// Prints the id of what was submitted.
 pub fn print_submitted(session: &Session, id: &str) -> Result<(), Failure> {
     match session.format() {
@@ -67,8 +84,18 @@ pub fn print_submitted(session: &Session, id: &str) -> Result<(), Failure> {
     }
 }
 
-/// Submits under a new id and remembers it as `@last`.
+/// Submits under a new id and remembers it as `@last`. Returns the id.
 pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec, wait_for_nodes: bool) -> Result<String, Failure> {
+    Box::pin(submit_numbered(session, client, spec, wait_for_nodes)).await.map(|submitted| submitted.id)
+}
+
+/// As [`submit`]. The answer also has the job number.
+pub async fn submit_numbered(
+    session: &Session,
+    client: &Client,
+    spec: v1::AllocationSpec,
+    wait_for_nodes: bool,
+) -> Result<v1::SubmitResponse, Failure> {
     let id = uuid::Uuid::new_v4().to_string();
     let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec), wait_for_nodes, dry_run: false };
     let submitted = Box::pin(answer(client.allocations().submit(request))).await?;
@@ -76,5 +103,5 @@ pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec
         session.warn(&submitted.warning);
     }
     session.remember(&submitted.id);
-    Ok(submitted.id)
+    Ok(submitted)
 }

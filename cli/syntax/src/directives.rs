@@ -225,6 +225,14 @@ pub fn read_for_sbatch(
     Ok((Directives { name: name.to_owned(), flags, tasks, scaling, warnings }, job.own))
 }
 
+/// Parses options of `lattice submit` into which the options of a command of Slurm were translated.
+///
+/// # Errors
+/// A value is wrong.
+pub fn parse_words(command: &str, words: &[String]) -> Result<SubmitFlags, UsageError> {
+    Line::try_parse_from(words).map(|line| line.flags).map_err(|error| explained(command, &error))
+}
+
 /// The lines of a script.
 struct Lines {
     /// The options of its `#LATTICE` lines.

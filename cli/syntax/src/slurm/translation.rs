@@ -46,8 +46,10 @@ pub fn translate_job(command: Command, all: &[Given], environment: &BTreeMap<Str
                 return Err(UsageError { what, hint: Some(remedy.to_owned()) });
             }
         };
-        if given.option.long == "chdir" {
-            job.own.chdir = given.value.clone();
+        match given.option.long {
+            "chdir" => job.own.chdir = given.value.clone(),
+            "clusters" => job.own.cluster = given.value.clone(),
+            _ => {}
         }
         job.pieces.push(Piece { shown: given.shown(), words });
     }
