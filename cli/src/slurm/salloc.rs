@@ -85,7 +85,7 @@ pub async fn run(_session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let request = v1::CreateSessionRequest { id: uuid::Uuid::new_v4().to_string(), allocation: job.id.clone() };
     let limit = own.immediate_seconds.map_or(FOR_EVER, Duration::from_secs);
     let granted = tokio::select! {
-        granted = timeout(limit, grant(&session, &mut client, &request, job.number)) => Ok(granted),
+        granted = timeout(limit, Box::pin(grant(&session, &mut client, &request, job.number))) => Ok(granted),
         () = signals.interrupts.pressed() => Err(INTERRUPTED),
         code = signals.end.recv() => Err(code),
     };
@@ -103,7 +103,11 @@ pub async fn run(_session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         }
     };
     session.note(&format!("Granted job allocation {}", job.number));
-    let allocation = answer(client.allocations().get(v1::GetAllocationRequest { key: job.id.clone(), stale: false })).await?;
+    let known = answer(client.allocations().get(v1::GetAllocationRequest { key: job.id.clone(), stale: false })).await;
+    let allocation = match known {
+        Ok(allocation) => allocation,
+        Err(failure) => return Err(cancel_abandoned(&client, job.id, failure).await),
+    };
     session.note(&format!("Nodes {} are ready for job", variables::node_list(&allocation)));
     if own.bell {
         write_message("\x07");
