@@ -171,7 +171,7 @@ fn answers(w: &World) {
 fn allocates(w: &World) {
     let site = Site::new(w);
     let dir = site.jobs("allocates");
-    let work = "echo $SLURM_JOB_ID $SLURM_JOB_NUM_NODES $(hostname); srun -n 2 sh -c 'echo on $SLURMD_NODENAME' | sort; exit 6";
+    let work = "echo $SLURM_JOB_ID $SLURM_JOB_NUM_NODES $(hostname); srun -N 2 -n 2 sh -c 'echo on $SLURMD_NODENAME' | sort; exit 6";
     let done = site.run("salloc", &dir, &["-N", "2", "-w", "n[1-2]", "-t", "5", "sh", "-c", work]);
     let number = done.out().split(' ').next().unwrap_or_default().to_owned();
     let lines: Vec<String> = done.out().lines().skip(1).map(str::to_owned).collect();

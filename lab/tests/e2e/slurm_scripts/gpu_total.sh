@@ -1,5 +1,5 @@
 #!/bin/bash
-# expect: refused GPU
+# expect: refused
 #SBATCH --nodes=2
 #SBATCH --gpus=a100:8
 #SBATCH --gpu-bind=closest
