@@ -31,6 +31,10 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
             return Err(refusal(given, &ValueError::not_honoured(second, SOCKETS_BOUND)));
         }
     }
+    if job.value_of("--mail-type").is_none() {
+        // Nothing is sent, and the quorum refuses an address for nothing.
+        job.pieces.iter_mut().for_each(|piece| piece.words.retain(|word| !word.starts_with("--mail-user=")));
+    }
     let mut added = Vec::new();
     ranks_of_gpus(all, job, &mut added)?;
     if find(all, "ntasks-per-core").is_some() && find(all, "cpus-per-task").is_none() {

@@ -2,6 +2,7 @@
 //! writes the file.
 
 use super::environment::{VARIABLES, WHOLE_NAMES, prefix};
+use super::tests::beside;
 use super::{Command, OPTIONS, Rule, SlurmOption, Takes, translate};
 use crate::compat::Compat;
 use std::fmt::Write;
@@ -16,12 +17,12 @@ const HEAD: &str = "# Options of `sbatch`, `srun` and `salloc`
 <!-- Made from cli/syntax/src/slurm by `LATTICE_WRITE_REFERENCE=1 cargo test -p lattice-cli-syntax guide`. -->
 
 Every option of Slurm is in one of these tables; `#SBATCH` lines go through the same ones. An option
-that is in none of them is refused. `b` is `sbatch`, `r` is `srun`, `a` is `salloc`. Options are read as
-Slurm reads them: names may be shortened, the last of an option counts, the command line wins over
-[variables](#variables), and those over a script's lines.
+that is in none of them is refused. `b` is `sbatch`, `r` is `srun`, `a` is `salloc`. Options are read
+as Slurm reads them: names may be shortened, the last of an option counts, the command line wins
+over [variables](#variables), and those over a script's lines.
 
-Without `--mem`, `--mem-per-cpu` or GPUs a job gets whole nodes. With one of them it gets that share of
-each node, and with `-n`, `-c` or `--ntasks-per-node` also the cores of its ranks.
+Without `--mem`, `--mem-per-cpu` or GPUs a job gets whole nodes. With one of them it gets that share
+of each node, and with `-n`, `-c` or `--ntasks-per-node` also the cores of its ranks.
 ";
 
 /// The options of a row, with its letter and its example.
@@ -45,13 +46,12 @@ fn commands(option: &SlurmOption) -> String {
 fn becomes(option: &SlurmOption) -> String {
     let command = Command::ALL.into_iter().find(|command| option.is_of(*command)).expect("each option has a command");
     let compat = Compat::parse("qos_mapping: {high: 7}").unwrap();
-    let beside: &[&str] = if option.long == "ntasks-per-gpu" { &["--gpus-per-node=2"] } else { &[] };
     let own = match option.takes {
         Takes::Value => format!("--{}={}", option.long, option.sample),
         Takes::Perhaps if !option.sample.is_empty() => format!("--{}={}", option.long, option.sample),
         Takes::Nothing | Takes::Perhaps => format!("--{}", option.long),
     };
-    let args: Vec<String> = beside.iter().map(|word| (*word).to_owned()).chain([own]).collect();
+    let args: Vec<String> = beside(option).split_whitespace().map(str::to_owned).chain([own]).collect();
     let words = translate(command, &args, &compat).unwrap().words;
     if words.is_empty() { "what happens in any case".to_owned() } else { format!("`{}`", words.join(" ")) }
 }

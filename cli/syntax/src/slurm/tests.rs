@@ -28,6 +28,15 @@ fn written(option: &SlurmOption) -> String {
     }
 }
 
+/// What an option is for use with.
+pub(super) fn beside(option: &SlurmOption) -> &'static str {
+    match option.long {
+        "ntasks-per-gpu" => "--gpus-per-node=2",
+        "mail-user" => "--mail-type=END",
+        _ => "",
+    }
+}
+
 fn command_of(option: &SlurmOption) -> Command {
     Command::ALL.into_iter().find(|command| option.is_of(*command)).expect("each option has a command")
 }
@@ -56,9 +65,7 @@ fn the_table_is_sorted_and_each_name_and_letter_has_one_meaning_for_a_command() 
 fn each_row_of_the_table_is_honoured_ignored_or_refused() {
     for option in OPTIONS {
         let (command, written) = (command_of(option), written(option));
-        // Some are only for use with others.
-        let beside = if option.long == "ntasks-per-gpu" { " --gpus-per-node=2" } else { "" };
-        let done = translated(command, &format!("{written}{beside}"));
+        let done = translated(command, &format!("{} {written}", beside(option)));
         match option.rule {
             Rule::Refused(remedy) => {
                 let refused = done.unwrap_err();
