@@ -39,8 +39,8 @@ const USAGE: &str = "Usage: salloc [OPTIONS...] [COMMAND [ARGUMENTS...]]
 Gets nodes, and runs the command, or your shell, on this machine. `srun` in it
 runs on the nodes. When it ends, the nodes are given back.
 
-The options are those of Slurm's salloc(1). What becomes of each is in the guide,
-docs/reference/slurm-options.md.
+The options are those of Slurm's salloc(1). What becomes of each is in the
+guide, docs/reference/slurm-options.md.
 ";
 /// A shell's exit code for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;

@@ -25,8 +25,8 @@ script it is read from standard input. What the job writes goes into
 slurm-NUMBER.out in the directory of the submission, unless --output names
 another file.
 
-The options are those of Slurm's sbatch(1). What becomes of each is in the guide,
-docs/reference/slurm-options.md.
+The options are those of Slurm's sbatch(1). What becomes of each is in the
+guide, docs/reference/slurm-options.md.
 ";
 /// The name of a script from standard input, and of a command line.
 const STDIN_NAME: &str = "sbatch";

@@ -64,9 +64,11 @@ pub(super) const VARIABLES: &[(&str, &str, u8)] = &[
     ("MEM_PER_NODE", "mem", ALL),
     ("MPI_TYPE", "mpi", SRUN),
     ("NETWORK", "network", ALL),
+    ("NNODES", "nodes", SRUN),
     ("NO_BELL", "no-bell", SALLOC),
     ("NO_KILL", "no-kill", ALL),
     ("NO_REQUEUE", "no-requeue", SBATCH),
+    ("NPROCS", "ntasks", SRUN),
     ("NTASKS", "ntasks", SRUN),
     ("NTASKS_PER_CORE", "ntasks-per-core", SRUN),
     ("NTASKS_PER_GPU", "ntasks-per-gpu", SRUN),
@@ -141,6 +143,12 @@ pub fn read_environment(command: Command, environment: &BTreeMap<String, String>
             Takes::Nothing if value == "0" => continue,
             Takes::Nothing => None,
             Takes::Value | Takes::Perhaps => Some(value.clone()),
+        };
+        // How long a job waits for its switches is a part of the option's value.
+        let longest_wait = environment.get(&format!("{}WAIT4SWITCH", prefix(command))).filter(|_| long == "switches");
+        let value = match longest_wait {
+            Some(wait) => value.map(|count| format!("{count}@{wait}")),
+            None => value,
         };
         let written = match &value {
             Some(value) => format!("{name}={value}"),
