@@ -35,7 +35,7 @@ mod service;
 pub mod session;
 mod signal;
 mod status;
-mod submit;
+pub mod submit;
 mod telemetry;
 mod tenant;
 mod tenant_member;
@@ -45,7 +45,7 @@ mod trace;
 mod update;
 mod usage;
 pub mod vcluster;
-mod wait;
+pub mod wait;
 mod watch;
 mod whoami;
 

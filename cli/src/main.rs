@@ -12,6 +12,7 @@
 #![deny(clippy::print_stderr)]
 
 mod command;
+mod compat;
 #[cfg(test)]
 mod documented;
 mod exits;

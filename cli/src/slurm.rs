@@ -14,6 +14,7 @@ mod squeue;
 mod srun;
 mod sshare;
 mod sstat;
+mod submitting;
 
 use crate::failure::Failure;
 use crate::session::Session;

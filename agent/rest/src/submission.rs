@@ -12,6 +12,7 @@ use super::time::now;
 use lattice_api::v1;
 use lattice_cli_syntax::UsageError;
 use lattice_cli_syntax::civil::Clock;
+use lattice_cli_syntax::compat::Compat;
 use lattice_cli_syntax::directives::{self, Directives};
 use lattice_cli_syntax::flags::{Export, SubmitFlags};
 use lattice_cli_syntax::layout;
@@ -119,7 +120,8 @@ fn of_step(step: WorkflowStep, is_named: bool) -> Result<Submission, Problem> {
         StepProgram::Command(argv) => (flags, tasks, scaling, Program::Command(argv), Vec::new()),
         StepProgram::Script { path: text, args } => {
             check_script(&text)?;
-            let Directives { flags, tasks, scaling, warnings, .. } = directives::read(SCRIPT, &text)?.under(flags, tasks, scaling);
+            let Directives { flags, tasks, scaling, warnings, .. } =
+                directives::read(SCRIPT, &text, &Compat::default())?.under(flags, tasks, scaling);
             (flags, tasks, scaling, Program::Script { name: SCRIPT.to_owned(), text, args }, warnings)
         }
     };

@@ -106,7 +106,7 @@ fn cancel_hint(id: &str) -> String {
 }
 
 /// Cancels an allocation that nobody waits for any more. If that fails as well, adds a hint how to cancel it.
-async fn cancel_abandoned(client: &Client, id: String, failure: Failure) -> Failure {
+pub async fn cancel_abandoned(client: &Client, id: String, failure: Failure) -> Failure {
     let hint = cancel_hint(&id);
     match answer(client.allocations().cancel(v1::CancelRequest { key: id })).await {
         Ok(_) => failure,
@@ -122,7 +122,7 @@ fn continues_text(id: &str) -> String {
 }
 
 /// Waits until the allocation runs, and registers its session.
-async fn open_session(
+pub async fn open_session(
     session: &Session,
     client: &mut Client,
     request: &v1::CreateSessionRequest,
@@ -177,7 +177,7 @@ async fn create_session(
 
 /// Ends a session as [`end_session`]. After a signal it stops waiting, and returns the exit code of a shell for that
 /// signal.
-async fn end_unless_interrupted(session: &Session, client: Client, id: &str) -> Result<Option<u8>, Failure> {
+pub async fn end_unless_interrupted(session: &Session, client: Client, id: &str) -> Result<Option<u8>, Failure> {
     // Only now: signals while the terminal was open were for the terminal.
     let (mut interrupts, mut end_signals) = (Interrupts::listen()?, EndSignals::listen()?);
     let code = tokio::select! {

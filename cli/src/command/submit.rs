@@ -1,6 +1,7 @@
 //! `lattice submit`.
 
 use super::{dry_run, wait};
+use crate::compat;
 use crate::failure::Failure;
 use crate::output::{Format, print};
 use crate::request::{self, Program, STDIN, Surroundings};
@@ -13,37 +14,27 @@ use lattice_cli_syntax::directives::{self, Directives};
 
 pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
     let piped = args.script.is_none() && args.rest.is_empty() && request::is_piped();
-    let (flags, tasks, scaling, program) = match args.script.or_else(|| piped.then(|| STDIN.into())) {
+    let (given, program) = match args.script.or_else(|| piped.then(|| STDIN.into())) {
         Some(script) => {
             let program = request::read_script(&script, [args.args, args.rest].concat())?;
             let Program::Script { name, text, .. } = &program else { unreachable!("a script was read") };
-            let parsed = directives::read(name, text)?.under(args.flags, args.tasks, args.scaling);
+            let parsed = directives::read(name, text, &compat::of_script(text)?)?.under(args.flags, args.tasks, args.scaling);
             for warning in &parsed.warnings {
                 session.warn(warning);
             }
-            let Directives { flags, tasks, scaling, .. } = parsed;
-            (flags, tasks, scaling, program)
+            (parsed, program)
         }
         None if args.rest.is_empty() => return Err(request::nothing_to_run()),
-        None => (args.flags, args.tasks, args.scaling, Program::Command(args.rest)),
+        None => {
+            let given = Directives { flags: args.flags, tasks: args.tasks, scaling: args.scaling, ..Directives::default() };
+            (given, Program::Command(args.rest))
+        }
     };
-    let around = Surroundings::read(flags.export)?;
-    let (hold, task_group, output_files) = (args.hold, tasks.to_message()?, tasks.files.to_message());
-    let mut spec =
-        v1::AllocationSpec { hold, task_group, output_files, ..request::build_specification(&flags, program, &session.settings, around)? };
-    request::apply_scaling(&mut spec, &flags, &scaling)?;
+    let spec = specify(session, &given, program, args.hold)?;
+    let flags = given.flags;
     let client = session.connect().await?;
     if args.dry_run {
-        let submission = v1::SubmitRequest {
-            id: uuid::Uuid::new_v4().to_string(),
-            spec: Some(spec),
-            wait_for_nodes: flags.wait_for_nodes,
-            dry_run: true,
-        };
-        let checked = Box::pin(answer(client.allocations().submit(submission))).await?;
-        if !checked.warning.is_empty() {
-            session.warn(&checked.warning);
-        }
+        let checked = Box::pin(check(session, &client, spec, flags.wait_for_nodes)).await?;
         return dry_run::show(session, &checked.checked.unwrap_or_default()).map(|()| 0);
     }
     let submitted = Box::pin(submit_numbered(session, &client, spec, flags.wait_for_nodes)).await?;
@@ -58,6 +49,33 @@ pub async fn run(session: &Session, args: Submit) -> Result<u8, Failure> {
     }
     let id = submitted.id;
     if args.wait { wait::until_ended(session, &id).await } else { Ok(0) }
+}
+
+/// The specification of a submission with these options.
+pub fn specify(session: &Session, given: &Directives, program: Program, hold: bool) -> Result<v1::AllocationSpec, Failure> {
+    let Directives { flags, tasks, scaling, .. } = given;
+    let around = Surroundings::read(flags.export)?;
+    let (task_group, output_files) = (tasks.to_message()?, tasks.files.to_message());
+    let mut spec =
+        v1::AllocationSpec { hold, task_group, output_files, ..request::build_specification(flags, program, &session.settings, around)? };
+    request::apply_scaling(&mut spec, flags, scaling)?;
+    Ok(spec)
+}
+
+/// Has the agent and the quorum check a submission; submits nothing.
+pub async fn check(
+    session: &Session,
+    client: &Client,
+    spec: v1::AllocationSpec,
+    wait_for_nodes: bool,
+) -> Result<v1::SubmitResponse, Failure> {
+    let id = uuid::Uuid::new_v4().to_string();
+    let request = v1::SubmitRequest { id, spec: Some(spec), wait_for_nodes, dry_run: true };
+    let checked = Box::pin(answer(client.allocations().submit(request))).await?;
+    if !checked.warning.is_empty() {
+        session.warn(&checked.warning);
+    }
+    Ok(checked)
 }
 
 /// Prints the id and the job number of what was submitted.

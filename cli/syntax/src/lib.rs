@@ -5,6 +5,7 @@
 //!   command line ─▶ args ──────────▶ flags ─▶ the values of options: layout, memory, ...
 //!     │  refused ─▶ mistyped            ▲
 //!   script ───────▶ directives ─────────╯
+//!   Slurm's names ▶ slurm ──────────────╯
 //!   file of a DAG ▶ workflow ───────────╯ ──▶ specification ─▶ the message of a submission
 //! ```
 
@@ -27,6 +28,7 @@ mod network;
 pub mod scaling;
 pub mod shape;
 mod share;
+pub mod slurm;
 pub mod specification;
 pub mod start_times;
 pub mod tasks;

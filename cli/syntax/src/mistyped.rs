@@ -3,8 +3,8 @@
 
 use crate::UsageError;
 use crate::args::Cli;
-use crate::directives::sbatch::{self, Rule};
 use crate::scaling::ScalingFlags;
+use crate::slurm::{self, Rule, SlurmOption};
 use crate::unbuilt::UnbuiltFlags;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
@@ -150,25 +150,48 @@ fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> Usa
     if scales {
         return error.with_hint("a scaled service has --reactive --min-nodes=N --max-nodes=M: replicas on a node each");
     }
-    if let (Some(known), _) = sbatch::find_option(option) {
-        return match known.rule {
-            Rule::Refused(remedy) => UsageError::new(format!("{option}: Slurm's option is not supported here")).with_hint(remedy),
-            Rule::Harmless(_) => error.with_hint("it does not change the job: leave it out"),
-            Rule::Value(ours) | Rule::Plain(ours) => error.with_hint(format!("use {ours}")),
-            Rule::Time => error.with_hint("use --walltime"),
-            Rule::Memory => error.with_hint("use --mem"),
-            Rule::Gres | Rule::GpusPerNode => error.with_hint("use --gpus=N for each node, and --constraint gpu_type=KIND for their kind"),
-            Rule::Export => error.with_hint("use --export and --env"),
-            Rule::Dependency => error.with_hint(
-                "use --depends-on=ID:success for afterok, ID:failure for afternotok, ID:any for afterany, ID:after for after, \
-                 ID:after+10m for after:ID+10, ID:corresponding for aftercorr, and singleton as it is",
-            ),
+    if let Some(hint) = slurm::find_option(option).and_then(hint_of_slurm) {
+        return match hint {
+            HintOfSlurm::Refused(remedy) => UsageError::new(format!("{option}: Slurm's option is not supported here")).with_hint(remedy),
+            HintOfSlurm::Instead(hint) => error.with_hint(hint),
         };
     }
     match suggested.filter(|suggested| !UnbuiltFlags::NAMES.contains(&suggested.as_str())) {
         Some(meant) => error.with_hint(format!("did you mean {meant}?")),
         None => error.with_hint(format!("`lattice {command} --help` lists the options; options of your own program go after --")),
     }
+}
+
+/// What to do instead of an option of Slurm.
+enum HintOfSlurm {
+    /// It is refused in Slurm's commands as well.
+    Refused(&'static str),
+    /// It has another name here.
+    Instead(String),
+}
+
+/// What to do instead of an option of Slurm; `None`: only Slurm's commands need it.
+fn hint_of_slurm(option: &'static SlurmOption) -> Option<HintOfSlurm> {
+    let instead = match (option.rule, option.long) {
+        (Rule::Refused(remedy), _) => return Some(HintOfSlurm::Refused(remedy)),
+        (Rule::Harmless(_), _) => "it does not change the job: leave it out".to_owned(),
+        (Rule::Word(ours) | Rule::Plain(ours), _) => format!("use {ours}"),
+        (Rule::Own(_, ""), _) => return None,
+        (Rule::Own(_, remedy), _) => remedy.to_owned(),
+        (Rule::By(_), "gres" | "gpus-per-node") => "use --gpus=N for each node, and --constraint gpu_type=KIND for their kind".to_owned(),
+        (Rule::By(_), "export") => "use --export and --env".to_owned(),
+        (Rule::By(_), "qos") => "use --preemption-class".to_owned(),
+        (Rule::By(_), "dependency") => {
+            "use --depends-on=ID:success for afterok, ID:failure for afternotok, ID:any for afterany, ID:after for after, \
+             ID:after+10m for after:ID+10, ID:corresponding for aftercorr, and singleton as it is"
+                .to_owned()
+        }
+        (Rule::By(_), _) => {
+            let ours: Vec<String> = slurm::names_of_sample(option);
+            if ours.is_empty() { "it does not change the job: leave it out".to_owned() } else { format!("use {}", ours.join(" and ")) }
+        }
+    };
+    Some(HintOfSlurm::Instead(instead))
 }
 
 /// Removes the tip to use an option that is refused anyway, and the tip to write `-- -u`, which would run a program
@@ -211,9 +234,11 @@ mod tests {
             ("session --max-failures=1", "--max-failures: `lattice session` has no tasks", "`lattice submit --task-group=0-99 SCRIPT`"),
             ("submit --dependency=afterok:1 job.sh", "--dependency: `lattice submit` has no such option", "--depends-on=ID:success"),
             ("submit --gres=gpu:4 job.sh", "--gres: `lattice submit` has no such option", "use --gpus=N"),
+            ("submit --reservation=x job.sh", "--reservation: Slurm's option is not supported here", "there are no reservations"),
+            ("submit --acctg-freq=30 job.sh", "--acctg-freq:", "leave it out"),
+            ("submit --mem-per-cpu=2G job.sh", "--mem-per-cpu: `lattice submit` has no such option", "use --mem-per-core"),
             ("submit --account ml job.sh", "--account: `lattice submit` has no such option", "use --tenant"),
             ("submit -p debug job.sh", "-p: `lattice submit` has no such option", "use --vcluster"),
-            ("submit --mail-type=END job.sh", "--mail-type:", "leave it out"),
             ("launch -N2 --account ml hostname", "--account: `lattice launch` has no such option", "use --tenant"),
             ("submit -u -- python3 a.py", "-u: `lattice submit` has no such option", "go after --"),
             ("submit --noodes=2 job.sh", "--noodes:", "did you mean --nodes?"),
