@@ -20,6 +20,8 @@ pub struct OwnJob {
     interrupts: Interrupts,
     end_signals: EndSignals,
     pub(super) input: JobInput,
+    /// Whether waiting and beginning are reported as Slurm's `srun` does.
+    pub(super) reports_as_srun: bool,
 }
 
 /// The user's input for the job while it runs.
@@ -33,7 +35,12 @@ pub enum JobInput {
 impl OwnJob {
     /// Handles signals from now on.
     pub fn new(input: JobInput) -> Result<Self, Failure> {
-        Ok(Self { interrupts: Interrupts::listen()?, end_signals: EndSignals::listen()?, input })
+        Ok(Self { interrupts: Interrupts::listen()?, end_signals: EndSignals::listen()?, input, reports_as_srun: false })
+    }
+
+    /// The same, reported as Slurm's `srun` does.
+    pub fn as_srun(self) -> Self {
+        Self { reports_as_srun: true, ..self }
     }
 
     /// Restores the terminal.
@@ -59,7 +66,7 @@ pub(super) async fn feed_until_signal(
     start: &Start,
     mut runs: watch::Receiver<bool>,
 ) -> Result<EndSignal, Failure> {
-    let Some(OwnJob { interrupts, end_signals, input }) = own else { return pending().await };
+    let Some(OwnJob { interrupts, end_signals, input, .. }) = own else { return pending().await };
     let giving = async {
         match input {
             JobInput::Nothing => pending().await,
