@@ -327,7 +327,8 @@ impl Following<'_> {
             let submitted = Box::pin(answer(client.allocations().submit(request.clone()))).await?;
             self.srun.iter().for_each(|reports| reports.number.set(submitted.number));
             if let Some(redirection) = self.screen.borrow_mut().redirection_mut() {
-                (redirection.job_mut().number, redirection.job_mut().group) = (submitted.number, submitted.number);
+                let job = redirection.job_mut();
+                (job.number, job.group) = (submitted.number, submitted.number);
             }
             self.submitted.send_replace(true);
             if !submitted.warning.is_empty() {
