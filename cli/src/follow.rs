@@ -177,6 +177,14 @@ impl Following<'_> {
             sleep(WAITING_NOTE_AFTER).await;
         };
         tokio::pin!(waiting);
+        let patience = own.as_ref().and_then(|own| own.give_up_after);
+        let giving_up = async {
+            let Some(patience) = patience else { return pending().await };
+            self.wait_for_submission().await;
+            sleep(patience).await;
+        };
+        tokio::pin!(giving_up);
+        let mut gave_up = false;
         let mut reporting = Box::pin(self.waiting.report(self.session, client, &last));
         loop {
             let signal = {
@@ -194,6 +202,13 @@ impl Following<'_> {
                         }
                         signal = &mut feeding => break Some(signal?),
                         never = &mut reporting, if !ours => match never {},
+                        () = &mut giving_up, if !gave_up => {
+                            gave_up = true;
+                            if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {
+                                write_message_line("error: Unable to allocate resources: Requested nodes are busy");
+                                break Some(EndSignal::Terminate(Exit::Other as u8));
+                            }
+                        }
                         () = &mut waiting, if !waiting_noted => {
                             waiting_noted = true;
                             if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {

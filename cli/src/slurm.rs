@@ -53,6 +53,12 @@ fn report(command: &str, failure: &Failure) -> u8 {
     std::env::var("SLURM_EXIT_ERROR").ok().and_then(|code| code.parse().ok()).unwrap_or(1)
 }
 
+/// The arguments as text.
+fn texts(args: &[OsString]) -> Result<Vec<String>, Failure> {
+    let text = |arg: &OsString| arg.to_str().map(str::to_owned).ok_or_else(|| Failure::usage(format!("{} is not UTF-8", arg.display())));
+    args.iter().map(text).collect()
+}
+
 fn failure_text(command: &str, what: &str, hint: Option<&str>) -> String {
     let hint = hint.map(|hint| format!("{command}: hint: {hint}\n")).unwrap_or_default();
     format!("{command}: error: {what}\n{hint}")

@@ -42,6 +42,8 @@ pub struct Srun {
     pub redirection: Option<Redirection>,
     /// Inside an allocation: the time after which the launch is ended.
     pub limit: Option<Duration>,
+    /// As a job of its own: the time after which it is cancelled if it has no nodes.
+    pub give_up_after: Option<Duration>,
 }
 
 /// The allocation of this process, if it is in one.
@@ -104,7 +106,10 @@ async fn run_as_job(session: &Session, args: Launch, srun: Option<Srun>) -> Resu
         Stdin::None => JobInput::Nothing,
         Stdin::Rank(_) | Stdin::All => JobInput::Input(Feeder::default()),
     })?;
-    let own = if srun.is_some() { own.as_srun() } else { own };
+    let own = match &srun {
+        Some(srun) => own.as_srun(srun.give_up_after),
+        None => own,
+    };
     let has_one_rank = ranks.unwrap_or(1) == 1 && further_nodes(&spec) == 0 && spec.tasks_per_node <= 1;
     let name = spec.name.clone();
     let (id, wait_for_nodes) = (uuid::Uuid::new_v4().to_string(), flags.wait_for_nodes);
