@@ -1,5 +1,6 @@
 //! Slurm's commands: `lattice` behaves as one of them if it is called by its name.
 
+mod arguments;
 mod compat;
 mod sacct;
 mod salloc;
@@ -51,12 +52,6 @@ fn report(command: &str, failure: &Failure) -> u8 {
     let Failure::Reported { what, hint, .. } = failure else { return 0 };
     message::write_message(failure_text(command, what, hint.as_deref()));
     std::env::var("SLURM_EXIT_ERROR").ok().and_then(|code| code.parse().ok()).unwrap_or(1)
-}
-
-/// The arguments as text.
-fn texts(args: &[OsString]) -> Result<Vec<String>, Failure> {
-    let text = |arg: &OsString| arg.to_str().map(str::to_owned).ok_or_else(|| Failure::usage(format!("{} is not UTF-8", arg.display())));
-    args.iter().map(text).collect()
 }
 
 fn failure_text(command: &str, what: &str, hint: Option<&str>) -> String {

@@ -9,6 +9,7 @@ mod programs;
 mod step;
 mod streams;
 
+use super::arguments::texts;
 use super::compat;
 use crate::command::launch::{self, Srun};
 use crate::failure::Failure;
@@ -66,8 +67,8 @@ const MPI_TYPES: &str = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\n";
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let compat = compat::read()?;
     let ours = launch::own_allocation();
-    let Translated { words, notes, own, rest } =
-        translate_with(slurm::Command::Srun, &super::texts(args)?, &variables(ours.is_some()), &compat)?;
+    let Translated { words, notes, of_job, own, rest } =
+        translate_with(slurm::Command::Srun, &texts(args)?, &variables(ours.is_some()), &compat)?;
     if let Some(text) = information(&own) {
         print(&text)?;
         return Ok(0);
@@ -80,11 +81,16 @@ pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     if rest.is_empty() {
         return Err(Failure::usage("No command given to execute."));
     }
+    refuse_of_batch(&own)?;
+    let other = other_allocation(&own, ours.as_deref())?;
+    let is_inside = other.is_some() || ours.is_some();
+    // A step has no share of its own, and whole nodes are no share.
+    let words = if is_inside || own.exclusive { words } else { [words, of_job].concat() };
     let mut launch = parse(&words, rest)?;
-    launch.alloc = other_allocation(&own, ours.as_deref())?;
+    launch.alloc = other;
+    launch.flags.exclusive |= own.exclusive;
     set_own_options(&mut launch, &own)?;
     let dir = std::env::current_dir().map_err(|error| Failure::other(format!("cannot find the working directory: {error}")))?;
-    let is_inside = launch.alloc.is_some() || ours.is_some();
     let limit = if is_inside { step::restrict(session, &mut launch, &words, &own, ours.as_deref()).await? } else { None };
     if own.multi_prog {
         programs::read(&mut launch, &dir)?;
@@ -120,6 +126,18 @@ fn check_cluster(own: &OwnOptions, compat: &Compat) -> Result<(), Failure> {
         None => Ok(()),
         Some(other) => Err(Failure::usage(format!("No cluster '{other}' known: this is cluster {}", compat.cluster()))
             .hint("leave --clusters out; LATTICE_ENDPOINT names an agent of another cluster")),
+    }
+}
+
+/// Refuses what only makes sense for a job that is not waited for.
+fn refuse_of_batch(own: &OwnOptions) -> Result<(), Failure> {
+    let given = [("--hold", own.hold), ("--test-only", own.test_only)].into_iter().find(|(_, given)| *given);
+    match given {
+        None => Ok(()),
+        Some((option, _)) => {
+            Err(Failure::usage(format!("{option} is not possible with srun, which waits for its program"))
+                .hint(format!("use sbatch {option}")))
+        }
     }
 }
 
