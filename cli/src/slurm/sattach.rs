@@ -10,6 +10,7 @@ use crate::session::{Session, answer};
 use clap::{ArgAction, Parser};
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_cli_syntax::args::Global;
 use lattice_slurm::job_id::{JobId, launch_of_step};
 use std::ffi::OsString;
 
@@ -38,8 +39,8 @@ struct Options {
     #[arg(short = 'Q', long)]
     quiet: bool,
     /// Accepted
-    #[arg(short, long, action = ArgAction::Count, hide = true)]
-    verbose: u8,
+    #[arg(short = 'v', long = "verbose", action = ArgAction::Count, hide = true)]
+    _verbose: u8,
     /// The step, such as 12.0; 12.batch is the script
     #[arg(value_name = "JOB.STEP")]
     step: String,
@@ -47,6 +48,8 @@ struct Options {
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let Some(options) = arguments::parse::<Options>("sattach", args)? else { return Ok(0) };
+    let quieter = if options.quiet { Some(Session::new(&Global { quiet: true, ..Global::default() })?) } else { None };
+    let session = quieter.as_ref().unwrap_or(session);
     if options.pty || options.input_filter.is_some() {
         return Err(Failure::usage("a step's input belongs to the srun that began it")
             .hint(format!("`lattice attach {}` opens a terminal in the job", options.step.split('.').next().unwrap_or_default())));

@@ -48,7 +48,7 @@ pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
             continue;
         }
         match end(&client, &options, &job).await {
-            Ok(done) if options.verbose > 0 => write_message_line(format_args!("job {}: {done}", job.id)),
+            Ok(done) if options.verbose > 0 && !options.quiet => write_message_line(format_args!("job {}: {done}", job.id)),
             Ok(_) => {}
             Err(failure) => report(&job.id.to_string(), &failure),
         }

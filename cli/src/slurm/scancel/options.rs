@@ -17,11 +17,11 @@ pub struct Options {
     #[arg(short, long)]
     pub full: bool,
     /// Accepted; requests always go through an agent
-    #[arg(long, hide = true)]
-    pub ctld: bool,
+    #[arg(long = "ctld", hide = true)]
+    _ctld: bool,
     /// Accepted; there are no burst buffers
-    #[arg(short = 'H', long, hide = true)]
-    pub hurry: bool,
+    #[arg(short = 'H', long = "hurry", hide = true)]
+    _hurry: bool,
     /// The cluster: this one, or all
     #[arg(short = 'M', long, visible_alias = "cluster", value_name = "CLUSTER")]
     pub clusters: Option<String>,
@@ -44,7 +44,7 @@ pub struct Options {
     #[arg(short, long, value_name = "QOS")]
     pub qos: Option<String>,
     /// Do not report jobs that have ended before
-    #[arg(short = 'Q', long)]
+    #[arg(short = 'Q', long, conflicts_with = "verbose")]
     pub quiet: bool,
     /// Send this signal, and do not cancel
     #[arg(short, long, value_name = "SIGNAL")]
