@@ -34,7 +34,7 @@ use std::time::Duration;
 const JOB_VARIABLE: &str = "SLURM_JOB_ID";
 /// Variables that describe the allocation. Inside it, a launch gets the same from the allocation itself, and where an
 /// option on the command line says otherwise they would contradict it.
-const JOB_VARIABLES: [&str; 16] = [
+const JOB_VARIABLES: [&str; 18] = [
     JOB_VARIABLE,
     "SLURM_JOBID",
     "SLURM_JOB_NAME",
@@ -46,6 +46,8 @@ const JOB_VARIABLES: [&str; 16] = [
     "SLURM_DISTRIBUTION",
     "SLURM_GPUS",
     "SLURM_GPUS_PER_NODE",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPU_BIND",
     "SLURM_GRES",
     "SLURM_MEM_PER_NODE",
     "SLURM_MEM_PER_CPU",

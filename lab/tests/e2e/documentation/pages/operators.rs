@@ -12,7 +12,7 @@ pub const OPERATORS: Manual = Manual { folder: "how-to/operators", plans: "pages
 /// The page's node, and the cluster's.
 const NODE: (&str, &str) = ("n7", "n4");
 
-const PAGES: [(&str, Plan); 45] = [
+const PAGES: [(&str, Plan); 46] = [
     ("accounting", Plan::CannotRun("no agent of this cluster has a store; accounting tests it")),
     (
         "add-nodes",
@@ -197,6 +197,14 @@ const PAGES: [(&str, Plan); 45] = [
             restore: |w| {
                 faults::start_node(&w.dir, "n4").unwrap();
             },
+            ..page()
+        }),
+    ),
+    (
+        "slurm-commands",
+        Plan::Run(Page {
+            before: &["mkdir -p bin", "export LATTICE_COMPAT=$PWD/lattice-compat.yaml", "echo 'cluster_name: lab' > lattice-compat.yaml"],
+            replace: &[("/usr/local/bin", "bin"), ("srun --version", "bin/srun --version")],
             ..page()
         }),
     ),
