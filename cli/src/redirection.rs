@@ -30,7 +30,7 @@ impl Target {
         match text {
             "all" => Self::Own,
             "none" => Self::Nowhere,
-            text => text.parse().map_or_else(|_| Self::File(FileName::parse(text)), Self::Rank),
+            text => text.parse::<u32>().map_or_else(|_| Self::File(FileName::parse(text)), Self::Rank),
         }
     }
 

@@ -54,7 +54,7 @@ pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         return Err(Failure::usage("a step's input belongs to the srun that began it")
             .hint(format!("`lattice attach {}` opens a terminal in the job", options.step.split('.').next().unwrap_or_default())));
     }
-    let id: JobId = options.step.parse().map_err(|error| Failure::usage(format!("{error}")))?;
+    let id = options.step.parse::<JobId>().map_err(|error| Failure::usage(error.to_string()))?;
     let no_step = || Failure::usage(format!("Invalid job step specification: {}", options.step)).hint("name a step, such as 12.0");
     let launch = id.step.and_then(launch_of_step).ok_or_else(no_step)?;
     let key = id.key_with_task().ok_or_else(no_step)?;

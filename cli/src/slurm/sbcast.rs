@@ -108,7 +108,7 @@ fn allocation(jobid: Option<&str>) -> Result<Option<String>, Failure> {
             None => Err(Failure::usage("Need a job id to run this command").hint("call it in a job's script, or with --jobid")),
         };
     };
-    let id: JobId = typed.parse().map_err(|error| Failure::usage(format!("{error}")))?;
+    let id = typed.parse::<JobId>().map_err(|error| Failure::usage(error.to_string()))?;
     id.key_with_task().map(Some).ok_or_else(|| Failure::usage(format!("--jobid={typed} names several jobs")))
 }
 

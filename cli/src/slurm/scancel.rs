@@ -34,6 +34,9 @@ pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let mut exit = 0;
     let mut report = |job: &str, failure: &Failure| {
         write_message_line(format_args!("error: {}", kill_error(job, failure)));
+        if let Failure::Reported { exit: Exit::Usage, hint: Some(hint), .. } = failure {
+            write_message_line(format_args!("hint: {hint}"));
+        }
         exit = 1;
     };
     for chosen in chosen::list(session, &client, &options, &compat).await? {

@@ -88,12 +88,15 @@ pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let is_inside = other.is_some() || ours.is_some();
     // A step has no share of its own, and whole nodes are no share.
     let words = if is_inside || own.exclusive { words } else { [words, of_job].concat() };
+    if is_inside {
+        step::refuse_options(&words)?;
+    }
     let mut launch = parse(&words, rest)?;
     launch.alloc = other;
     launch.flags.exclusive |= own.exclusive;
     set_own_options(&mut launch, &own)?;
     let dir = std::env::current_dir().map_err(|error| Failure::other(format!("cannot find the working directory: {error}")))?;
-    let limit = if is_inside { step::restrict(session, &mut launch, &words, &own, ours.as_deref()).await? } else { None };
+    let limit = if is_inside { step::restrict(session, &mut launch, &own, ours.as_deref()).await? } else { None };
     if own.multi_prog {
         programs::read(&mut launch, &dir)?;
     }
@@ -163,7 +166,7 @@ fn other_allocation(own: &OwnOptions, ours: Option<&str>) -> Result<Option<Strin
     if ours.is_some() && std::env::var(JOB_VARIABLE).is_ok_and(|number| number == typed) {
         return Ok(None);
     }
-    let id: JobId = typed.parse().map_err(|error| Failure::usage(format!("{error}")))?;
+    let id = typed.parse::<JobId>().map_err(|error| Failure::usage(error.to_string()))?;
     id.key_with_task().map(Some).ok_or_else(|| Failure::usage(format!("--jobid={typed} names several jobs")))
 }
 

@@ -164,7 +164,7 @@ fn cancelled(w: &World) {
     };
     scancel(&[&format!("{job}_[2-3]")]);
     for index in [2, 3] {
-        assert_eq!(text(&w.status(&format!("{group}[{index}]")), "state"), "Cancelled");
+        assert_eq!(text(&w.lattice.json(&["status", &format!("{group}[{index}]")]).unwrap(), "state"), "Cancelled");
     }
     scancel(&[&job]);
     assert_eq!(text(&w.ended(&group), "state"), "Cancelled");

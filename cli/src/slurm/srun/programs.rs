@@ -20,7 +20,7 @@ pub fn read(launch: &mut Launch, dir: &Path) -> Result<(), Failure> {
 /// The number of ranks, if options or the allocation say it.
 fn asked_ranks(launch: &Launch) -> Option<u32> {
     let by_nodes = || launch.flags.nodes.map(|nodes| nodes.least.saturating_mul(launch.flags.tasks_per_node.unwrap_or(1)));
-    let by_allocation = || std::env::var("SLURM_NTASKS").ok()?.parse().ok();
+    let by_allocation = || std::env::var("SLURM_NTASKS").ok()?.parse::<u32>().ok();
     launch.flags.ranks.or_else(by_nodes).or_else(by_allocation)
 }
 

@@ -17,19 +17,18 @@ const REFUSED: [(&str, &str); 2] = [
     ("--signal", "give it to sbatch: the job's script and steps get the signal before the job's time ends"),
 ];
 
+/// Refuses options among these words that a step cannot have.
+pub fn refuse_options(words: &[String]) -> Result<(), Failure> {
+    let is = |word: &String, option: &str| word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
+    match REFUSED.iter().find(|(option, _)| words.iter().any(|word| is(word, option))) {
+        None => Ok(()),
+        Some((option, remedy)) => Err(Failure::usage(format!("{option} is not possible for a step inside a job")).hint(*remedy)),
+    }
+}
+
 /// Leaves the launch the options of a step, and returns its time limit. Options that Slurm's manual has for jobs alone are
 /// ignored inside one, as Slurm does; what a step would use less of is reported.
-pub async fn restrict(
-    session: &Session,
-    launch: &mut Launch,
-    words: &[String],
-    own: &OwnOptions,
-    ours: Option<&str>,
-) -> Result<Option<Duration>, Failure> {
-    let is = |word: &String, option: &str| word == option || word.strip_prefix(option).is_some_and(|rest| rest.starts_with('='));
-    if let Some((option, remedy)) = REFUSED.iter().find(|(option, _)| words.iter().any(|word| is(word, option))) {
-        return Err(Failure::usage(format!("{option} is not possible for a step inside a job")).hint(*remedy));
-    }
+pub async fn restrict(session: &Session, launch: &mut Launch, own: &OwnOptions, ours: Option<&str>) -> Result<Option<Duration>, Failure> {
     notes(&launch.flags, own).iter().for_each(|note| session.note(note));
     let limit = launch.flags.walltime;
     launch.flags = flags_of_step(std::mem::take(&mut launch.flags));
@@ -173,6 +172,14 @@ mod tests {
         assert_eq!(placed(one.clone(), Some(2)).unwrap(), "n3");
         assert!(placed(one, Some(3)).unwrap_err().contains("the job has 3 nodes"));
         assert!(placed(SubmitFlags { nodes: nodes(3), ..listed("n1") }, None).unwrap_err().contains("-N 3"));
+    }
+
+    #[test]
+    fn what_a_step_cannot_have_is_refused_with_a_remedy() {
+        let refused = |word: &str| refuse_options(&[word.to_owned()]).err().map(|failure| failure.text());
+        assert!(refused("--exclude=n9").unwrap().contains("hint: name the nodes"));
+        assert!(refused("--signal=USR1@60").is_some());
+        assert_eq!((refused("--exclusive"), refused("--nodes=2")), (None, None));
     }
 
     #[test]

@@ -203,7 +203,7 @@ const PAGES: [(&str, Plan); 46] = [
     (
         "slurm-commands",
         Plan::Run(Page {
-            before: &["mkdir -p bin", "export LATTICE_COMPAT=$PWD/lattice-compat.yaml", "echo 'cluster_name: lab' > lattice-compat.yaml"],
+            before: &["mkdir -p bin"],
             replace: &[("/usr/local/bin", "bin"), ("srun --version", "bin/srun --version")],
             ..page()
         }),
