@@ -172,6 +172,8 @@ fn other_allocation(own: &OwnOptions, ours: Option<&str>) -> Result<Option<Strin
 
 /// Sets the options of a launch that `srun` has under other names.
 fn set_own_options(launch: &mut Launch, own: &OwnOptions) -> Result<(), Failure> {
+    // Programs that are started by srun read SLURM_PROCID and the like.
+    launch.flags.layout.slurm_env = true;
     launch.label |= own.label;
     launch.pty |= own.pty;
     if launch.label && launch.pty {
@@ -230,7 +232,7 @@ mod tests {
         let own = OwnOptions { label: true, mpi: Some("pmix_v5".into()), chdir: Some("/d".into()), ..OwnOptions::default() };
         let mut launch = parse(&[], words("a")).unwrap();
         set_own_options(&mut launch, &own).unwrap();
-        assert!(launch.label && is_mpi(&launch, Path::new("/")));
+        assert!(launch.label && launch.flags.layout.slurm_env && is_mpi(&launch, Path::new("/")));
         assert_eq!((launch.flags.pmi, launch.flags.chdir.as_deref()), (Some(Wireup::Pmix), Some("/d")));
         let both = OwnOptions { label: true, pty: true, ..OwnOptions::default() };
         assert!(set_own_options(&mut launch, &both).is_err());

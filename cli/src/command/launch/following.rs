@@ -53,9 +53,9 @@ pub struct Ending {
 }
 
 /// Follows a launch to its end. After a broken connection the request is repeated, which its id makes safe. The first
-/// Ctrl-C, or other signal to end, ends the launch; `ending` says when this process then exits. A second
-/// signal makes it exit at once. After its time limit it is ended too. If the reader of our output is gone, the launch is ended, and this process exits at
-/// once.
+/// Ctrl-C, or other signal to end, ends the launch; `ending` says when this process then exits. A second signal makes it
+/// exit at once. After its time limit the launch is ended too. If the reader of our output is gone, the launch is ended,
+/// and this process exits at once.
 pub async fn follow_launch(
     session: &Session,
     mut client: Client,
