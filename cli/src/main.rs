@@ -35,6 +35,7 @@ mod operator;
 mod output;
 mod rank_files;
 mod received;
+mod redirection;
 #[cfg(test)]
 mod reference;
 mod request;

@@ -16,8 +16,9 @@ pub fn of_rank(spec: &LaunchSpec, part: &NodeRanks, rank: u32, local: u32) -> Ve
         ("SLURM_LOCALID", local.to_string()),
         ("SLURM_NODEID", node.to_string()),
         ("SLURMD_NODENAME", part.node.to_string()),
-        ("SLURM_STEP_ID", spec.number.to_string()),
-        ("SLURM_STEPID", spec.number.to_string()),
+        // Slurm counts steps from 0, Lattice launches from 1.
+        ("SLURM_STEP_ID", spec.number.saturating_sub(1).to_string()),
+        ("SLURM_STEPID", spec.number.saturating_sub(1).to_string()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()

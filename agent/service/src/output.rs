@@ -49,7 +49,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     let selection = Selection {
         allocation: allocation.id,
         epoch,
-        launch: entry_number(&allocation),
+        launch: request.launch.unwrap_or_else(|| entry_number(&allocation)),
         rank: request.rank,
         stdout,
         stderr,
@@ -125,6 +125,8 @@ async fn follow_allocation(
     out: mpsc::Sender<Result<v1::LogChunk, Status>>,
 ) {
     let follow = selection.follow;
+    // A launch inside the allocation ends before it.
+    let ends_with_launch = selection.launch != entry_number(&allocation);
     let mut watch = AllocationWatch::new(api.clone(), allocation, follow.then(|| selection.user.clone()));
     let mut read = None;
     let first = watch.now().clone();
@@ -162,7 +164,8 @@ async fn follow_allocation(
                 }
             }
         }
-        if !follow || is_over(&watch) || out.is_closed() {
+        let has_launch_ended = ends_with_launch && read.is_some();
+        if !follow || has_launch_ended || is_over(&watch) || out.is_closed() {
             if read.is_none() {
                 let _ =
                     out.send(Ok(notice("", &format!("there is no output: the allocation is {} and has not run", watch.now().state)))).await;

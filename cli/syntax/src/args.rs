@@ -6,6 +6,7 @@ pub mod allocations;
 pub mod attach;
 pub mod audit;
 pub mod checkpoint;
+pub mod compat;
 pub mod completion;
 pub mod dag;
 pub mod gossip;
@@ -47,6 +48,7 @@ use attach::Attach;
 use audit::Audit;
 use checkpoint::Checkpoint;
 use clap::{Args, ColorChoice, Parser, Subcommand};
+use compat::CompatCommands;
 use completion::Completion;
 use dag::Dag;
 use gossip::Gossip;
@@ -211,6 +213,8 @@ pub enum Command {
     /// Print a script by which a shell completes commands and options
     #[command(alias = "completions")]
     Completion(Later<Completion>),
+    /// Install this program under the names of Slurm's commands: sbatch, srun, squeue, ...
+    Compat(Later<CompatCommands>),
 }
 
 impl Command {
@@ -308,6 +312,8 @@ mod tests {
             "admin accounting export --format json --since 2026-02-01 --file f.json",
             "admin accounting move --force",
             "completion zsh",
+            "compat install --dir /usr/local/bin --force",
+            "compat uninstall --dir=/usr/local/bin",
             "login",
             "login --server https://cluster.example.com:50051 --flow device",
             "logout --server cluster.example.com",

@@ -24,8 +24,8 @@ const UNBUILT_COMMANDS: [(&str, &str); 9] = [
     ("cache", "`lattice node status NODE` shows a node's images"),
     (
         "compat-aliases",
-        "use the commands themselves: `lattice submit` for sbatch, `lattice status` for squeue, `lattice cancel` for scancel, \
-         `lattice session` for salloc, `lattice launch` for srun, `lattice nodes` for sinfo",
+        "`lattice compat install --dir DIR` makes sbatch, srun, squeue and the others; or use `lattice submit` for sbatch, `lattice \
+         status` for squeue, `lattice launch` for srun",
     ),
     ("admin accounting reconcile", "each end is stored once: `lattice admin accounting status` shows what waits, and what was dropped"),
     ("admin config", "members and agents read /etc/lattice/quorum.yaml and agent.yaml when they start: change these files"),

@@ -201,6 +201,14 @@ const PAGES: [(&str, Plan); 46] = [
             ..page()
         }),
     ),
+    (
+        "slurm-commands",
+        Plan::Run(Page {
+            before: &["mkdir -p bin"],
+            replace: &[("/usr/local/bin", "bin"), ("srun --version", "bin/srun --version")],
+            ..page()
+        }),
+    ),
     ("systemd", Plan::NoCommands),
     (
         "take-nodes-out",
