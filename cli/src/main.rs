@@ -11,6 +11,7 @@
 // `eprintln!` panics when stderr is closed: see `message`.
 #![deny(clippy::print_stderr)]
 
+mod colour;
 mod command;
 #[cfg(test)]
 mod documented;

@@ -181,7 +181,7 @@ async fn one(session: &Session, client: &Client, key: String, stale: bool) -> Re
     match session.format() {
         Format::Table => {
             let block = allocation_block(&allocation, &last_stderr, now());
-            print(&(block + &group_text(&allocation) + &service_text(&allocation) + &attempts_text(&allocation)))
+            print(&(block + &group_text(&allocation) + &service_text(&allocation) + &attempts_text(&allocation, session.table_size())))
         }
         Format::Data(notation) => notation.print(&AllocationJson::of_one(&allocation, &last_stderr.lines)),
         Format::Name => print_names([allocation.id.as_str()]),

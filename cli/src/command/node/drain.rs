@@ -96,7 +96,7 @@ impl DrainWait<'_> {
             let found = answer(client.nodes().waits(v1::NodeWaitsRequest { node: id.to_string() })).await?;
             let reason = node.map(|node| node.reason.clone()).filter(|reason| !reason.is_empty());
             let reason = reason.map(|reason| format!(", {reason}")).unwrap_or_default();
-            let left = waits::text(&found);
+            let left = waits::text(&found, self.session.table_size());
             let left = if left.is_empty() { String::new() } else { format!(" and waits for\n{}", left.trim_end()) };
             self.report(&id, format!("node {id} is {state}{reason}{left}"));
         }
