@@ -8,6 +8,8 @@
 //! Each change is reported once: no line is lost or repeated. If the quorum had to forget changes before they could be
 //! sent, a note is written on stderr, and lines follow for all differences in a new list.
 
+pub mod screen;
+
 use crate::failure::{Exit, Failure};
 use crate::node_list;
 use crate::output::{Format, TableSize, print, print_names};

@@ -1,6 +1,7 @@
 //! Lists of allocations, as `status` and the queues show them, and their lines in a watch.
 
 use super::counts::{node_count, nodes_wanted};
+use super::folding::{self, Line};
 use super::scaling::replicas_text;
 use super::state::reason;
 use super::values::{filled, folded, job, queue, short, work_name};
@@ -23,13 +24,18 @@ const ALLOCATIONS_FIT: Fit<'_> = Fit {
 
 /// The list of allocations, in the given order; wide with all columns, and with tenant, uenv and nodes.
 pub fn allocations_table(allocations: &[v1::Allocation], now: Timestamp, owners: bool, size: TableSize) -> String {
+    lines_table(&folding::each(allocations), now, owners, size)
+}
+
+/// As [`allocations_table`], of lines that may stand for several allocations: `1f0c9a4e ×37`.
+pub fn lines_table(lines: &[Line<'_>], now: Timestamp, owners: bool, size: TableSize) -> String {
     let is_wide = size.width == Width::Wide;
     let (first, last) = (["ID", "JOB", "NAME", "OWNER", "STATE", "NODES", "WALLTIME", "ELAPSED", "LEFT", "VCLUSTER"], ["REASON"]);
     let more: &[&str] = if is_wide { &["TENANT", "UENV", "ON"] } else { &[] };
     let mut table = Table::new(&[&first[..], more, &last[..]].concat());
-    for a in allocations {
+    for Line { first: a, count } in lines {
         let mut cells = vec![
-            short(&a.id).to_owned(),
+            if *count > 1 { format!("{} ×{count}", short(&a.id)) } else { short(&a.id).to_owned() },
             job(a),
             work_name(a),
             if owners || is_wide { a.owner.clone() } else { String::new() },
@@ -132,6 +138,16 @@ ID        NAME      OWNER  STATE    NODES  LEFT      REASON
             ..running()
         };
         assert_fits(&allocations_table(&[wide], NOW, true, NARROW));
+    }
+
+    #[test]
+    fn a_line_says_for_how_many_it_stands() {
+        let want = "\
+ID           NAME  STATE    NODES  WALLTIME  ELAPSED  LEFT      VCLUSTER  REASON
+20000000 ×2  eval  Pending  4      02:00:00  —        02:00:00  default   next: wants 4 nodes, 2 are free
+";
+        let second = v1::Allocation { queue_position: 2, status_message: "behind 1 submitted before it".into(), ..pending() };
+        assert_eq!(lines_table(&folding::fold(&[pending(), second]), NOW, false, TERSE), want);
     }
 
     #[test]
