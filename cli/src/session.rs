@@ -31,6 +31,8 @@ pub struct Session {
     /// The settings in force.
     pub settings: Settings,
     quiet: bool,
+    /// Whether a login that ends soon is renewed at its identity provider.
+    may_renew: bool,
     /// The index, in the settings' list, of the endpoint that answered last.
     answered: AtomicUsize,
 }
@@ -43,7 +45,12 @@ impl Session {
         }
         let settings = Settings::read(global)?;
         colour::set_up(settings.color);
-        Ok(Self { settings, quiet: global.quiet, answered: AtomicUsize::new(0) })
+        Ok(Self { settings, quiet: global.quiet, may_renew: true, answered: AtomicUsize::new(0) })
+    }
+
+    /// As [`Self::new`], for calls that never contact an identity provider.
+    pub fn without_renewal(global: &Global) -> Result<Self, Failure> {
+        Ok(Self { may_renew: false, ..Self::new(global)? })
     }
 
     /// The output format.
@@ -122,6 +129,7 @@ impl Session {
         let access = self.access();
         let token = match &self.settings.token {
             Some(token) => token.clone(),
+            None if !self.may_renew => renew::stored_token(endpoint, &self.settings.endpoints, now())?,
             None => Box::pin(renew::token(endpoint, &self.settings.endpoints, &access, now())).await?,
         };
         Ok(Access { token: Some(token), ..access })
