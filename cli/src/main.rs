@@ -32,6 +32,7 @@ mod message;
 mod node_list;
 mod operator;
 mod output;
+mod progress;
 mod rank_files;
 mod received;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};
+use crate::progress::Progress;
 use crate::retries::Retries;
 use crate::session::{Session, answer};
 use crate::shown::{short, time};
@@ -175,8 +176,9 @@ async fn follow(
     last: &mut String,
     retries: &Retries,
 ) -> Result<v1::CheckpointEvent, Failure> {
+    let progress = Progress::new(session);
     let mut events = answer(client.allocations().checkpoint(request.clone())).await?;
-    while let Some(event) = events.message().await? {
+    while let Some(event) = progress.during(wait_text(last), events.message()).await? {
         retries.record_progress();
         if event.done {
             return Ok(event);
@@ -190,10 +192,17 @@ async fn follow(
     Err(Failure::from(tonic::Status::unavailable("the agent closed the connection")))
 }
 
+/// What the user waits for: the last report, if there was one.
+fn wait_text(last: &str) -> &str {
+    if last.is_empty() { "waiting for the checkpoint to begin" } else { last }
+}
+
 async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
     let key = checkpoint_key(session, args)?;
     let client = session.connect().await?;
-    let read = tokio::time::timeout(VERIFY_TIMEOUT, client.allocations().verify_checkpoint(key)).await;
+    let progress = Progress::new(session);
+    let text = "reading the files of the checkpoint";
+    let read = progress.during(text, tokio::time::timeout(VERIFY_TIMEOUT, client.allocations().verify_checkpoint(key))).await;
     let verified = read.map_err(|_| Failure::new(Exit::Unavailable, "the checkpoint could not be read within a day"))??.into_inner();
     match session.format() {
         Format::Table if verified.damaged_files.is_empty() => print(&format!("Checkpoint {} is intact\n", short(&verified.id)))?,

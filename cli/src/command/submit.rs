@@ -3,6 +3,7 @@
 use super::{dry_run, wait};
 use crate::failure::Failure;
 use crate::output::{Format, print};
+use crate::progress::Progress;
 use crate::request::{self, Program, STDIN, Surroundings};
 use crate::session::{Session, answer};
 use crate::shown::short;
@@ -70,7 +71,9 @@ pub fn print_submitted(session: &Session, id: &str) -> Result<(), Failure> {
 pub async fn submit(session: &Session, client: &Client, spec: v1::AllocationSpec, wait_for_nodes: bool) -> Result<String, Failure> {
     let id = uuid::Uuid::new_v4().to_string();
     let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec), wait_for_nodes, dry_run: false };
-    let submitted = Box::pin(answer(client.allocations().submit(request))).await?;
+    let has_image = request.spec.as_ref().is_some_and(|spec| !spec.uenv.is_empty());
+    let text = if has_image { "waiting for the agent, which reads a new image as a whole" } else { "waiting for the agent" };
+    let submitted = Progress::new(session).during(text, Box::pin(answer(client.allocations().submit(request)))).await?;
     if !submitted.warning.is_empty() {
         session.warn(&submitted.warning);
     }
