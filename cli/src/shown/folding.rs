@@ -1,7 +1,7 @@
 //! Neighbours in a list that differ in nothing but their ids, as one line.
 
 use super::state::{Part, part};
-use super::values::work_name;
+use super::values::{short, work_name};
 use lattice_api::v1;
 
 /// One line of a list.
@@ -29,13 +29,18 @@ fn wait_alike(a: &v1::Allocation, b: &v1::Allocation) -> bool {
     let (part_a, part_b) = (part(a), part(b));
     let waits = part_a == part_b && matches!(part_a, Part::InLine | Part::Waits);
     // In line, the reasons are about the places; otherwise they are what the user reads.
-    let has_same_reason = part_a == Part::InLine || (a.status_message == b.status_message && a.reason == b.reason);
+    let has_same_reason = part_a == Part::InLine || (message(a) == message(b) && a.reason == b.reason);
     waits
         && has_same_reason
         && (work_name(a), &a.owner, &a.state, &a.vcluster, &a.tenant) == (work_name(b), &b.owner, &b.state, &b.vcluster, &b.tenant)
         && (a.nodes_requested, a.nodes_requested_max, a.walltime_seconds, a.held)
             == (b.nodes_requested, b.nodes_requested_max, b.walltime_seconds, b.held)
         && (&a.uenv, &a.task_group, &a.tags, a.scaling.is_some()) == (&b.uenv, &b.task_group, &b.tags, b.scaling.is_some())
+}
+
+/// Its status message without its own id, which a hint in it may name.
+fn message(a: &v1::Allocation) -> String {
+    a.status_message.replace(short(&a.id), "")
 }
 
 #[cfg(test)]
@@ -68,7 +73,8 @@ mod tests {
         assert_eq!(other(|a| a.nodes_requested = 1), 3);
         assert_eq!(other(|a| a.vcluster = "ml".into()), 3);
         assert_eq!(other(|a| a.queue_position = 0), 3, "it is not in line");
-        assert_eq!(counts(&[waits("a", 0, "held"), waits("b", 0, "held"), waits("c", 0, "waits for x")]), [("a", 2), ("c", 1)]);
+        let held = |id: &str| waits(id, 0, &format!("held: `lattice resume {id}`"));
+        assert_eq!(counts(&[held("a0"), held("b0"), waits("c0", 0, "waits for x")]), [("a0", 2), ("c0", 1)]);
         assert_eq!(counts(&[running(), running()]).len(), 2, "running work has a line each");
         assert_eq!(each(&line).len(), 3);
     }

@@ -95,7 +95,7 @@ fn colours(w: &World) {
     let dir = Folder::new("colour");
     let file = dir.0.join("config.yaml").display().to_string();
     std::fs::write(&file, "color: false\n").unwrap();
-    assert!(!coloured(&["nodes"], &[("LATTICE_CONFIG", &file)]).contains('\u{1b}'));
+    assert!(!coloured(&["nodes"], &[("LATTICE_CONFIG", file.as_str())]).contains('\u{1b}'));
     let mut piped = w.lattice.command(&["nodes"]);
     let piped = piped.env_remove("NO_COLOR").env("TERM", "xterm").output().unwrap();
     assert!(piped.status.success() && !piped.stdout.contains(&0x1b));
