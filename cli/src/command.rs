@@ -7,7 +7,7 @@ mod cancel;
 mod checkpoint;
 mod compare;
 mod compat;
-mod completion;
+pub mod completion;
 mod dag;
 mod diag;
 mod dry_run;
@@ -21,6 +21,7 @@ mod limits;
 mod login;
 mod logout;
 mod logs;
+mod man;
 mod members;
 pub mod mpi_launcher;
 mod network;
@@ -88,6 +89,7 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Metrics(Later(args)) => top::run(session, Top::of(args.id)).await.map(success),
         Command::Completion(Later(args)) => completion::run(&args).map(success),
         Command::Compat(Later(args)) => compat::run(args.command).map(success),
+        Command::Man(Later(args)) => man::run(&args).map(success),
         Command::Compare(Later(args)) => compare::run(session, args).await.map(success),
         Command::Dag(Later(args)) => Box::pin(dag::run(session, args.command)).await,
         Command::History(Later(args)) => history::run(session, args).await.map(success),

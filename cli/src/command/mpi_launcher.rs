@@ -41,7 +41,7 @@ pub fn is_called() -> bool {
 
 /// Runs the launcher, and returns the command's exit code.
 pub fn main() -> ExitCode {
-    let global = Global { output: None, endpoint: None, quiet: true, no_color: false };
+    let global = Global { quiet: true, ..Global::default() };
     let arguments =
         env::args_os().skip(1).map(|a| a.into_string().map_err(|_| Failure::usage(format!("{NAME}: an argument that is not UTF-8"))));
     let done = arguments.collect::<Result<Vec<_>, _>>().and_then(|arguments| Call::parse(&arguments)).and_then(|call| {

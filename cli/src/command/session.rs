@@ -10,12 +10,12 @@ use super::submit::submit;
 use crate::failure::{Exit, Failure};
 use crate::interrupts::Interrupts;
 use crate::message::{write_message, write_message_line};
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::request::{self, Program, Surroundings};
 use crate::retries::Retries;
 use crate::session::{Session, answer};
 use crate::shown::{short, time};
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use crate::typist::EndSignals;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
@@ -215,7 +215,7 @@ async fn list(session: &Session, all_users: bool) -> Result<(), Failure> {
     let client = session.connect().await?;
     let sessions = answer(client.sessions().list(v1::ListSessionsRequest { all_users })).await?.sessions;
     match session.format() {
-        Format::Table => print(&table(&sessions)),
+        Format::Table => print(&table(&sessions, session.table_size())),
         Format::Data(notation) => notation.print(&sessions.iter().map(SessionJson::from).collect::<Vec<_>>()),
         Format::Name => print_names(sessions.iter().map(|s| s.id.as_str())),
     }
@@ -231,13 +231,16 @@ async fn delete(session: &Session, typed: &str) -> Result<(), Failure> {
     }
 }
 
-fn table(sessions: &[v1::InteractiveSession]) -> String {
+/// How the list is made narrower.
+const FIT: Fit<'_> = Fit { left_out: &[], shortened: &[("SINCE", 17), ("NODE", 12), ("USER", 8)], wrapped: &[], left_out_last: &[] };
+
+fn table(sessions: &[v1::InteractiveSession], size: TableSize) -> String {
     let mut table = Table::new(&["SESSION", "ALLOCATION", "USER", "NODE", "SINCE"]);
     for s in sessions {
         let since = time(s.since_ms).unwrap_or_default();
         table.row(vec![short(&s.id).to_owned(), short(&s.allocation).to_owned(), s.user.clone(), s.node.clone(), since]);
     }
-    table.text(&[])
+    table.on_screen(&[], &FIT, size)
 }
 
 #[cfg(test)]
@@ -257,6 +260,8 @@ mod tests {
 SESSION   ALLOCATION  USER  NODE  SINCE
 1f0c9a4e  20000000    ada   n7    2026-03-05T10:00:00.000Z
 ";
-        assert_eq!(table(&[session]), want);
+        assert_eq!(table(std::slice::from_ref(&session), TableSize::default()), want);
+        let wide = v1::InteractiveSession { user: "u".repeat(64), node: "n".repeat(64), ..session };
+        crate::table::assert_fits(&table(&[wide], crate::table::NARROW));
     }
 }

@@ -4,6 +4,7 @@ use super::{dry_run, wait};
 use crate::compat;
 use crate::failure::Failure;
 use crate::output::{Format, print};
+use crate::progress::Progress;
 use crate::request::{self, Program, STDIN, Surroundings};
 use crate::session::{Session, answer};
 use crate::shown::short;
@@ -110,7 +111,9 @@ pub async fn submit_numbered(
 ) -> Result<v1::SubmitResponse, Failure> {
     let id = uuid::Uuid::new_v4().to_string();
     let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec), wait_for_nodes, dry_run: false };
-    let submitted = Box::pin(answer(client.allocations().submit(request))).await?;
+    let has_image = request.spec.as_ref().is_some_and(|spec| !spec.uenv.is_empty());
+    let text = if has_image { "waiting for the agent, which reads a new image as a whole" } else { "waiting for the agent" };
+    let submitted = Progress::new(session).during(text, Box::pin(answer(client.allocations().submit(request)))).await?;
     if !submitted.warning.is_empty() {
         session.warn(&submitted.warning);
     }

@@ -37,24 +37,17 @@ const UNBUILT_COMMANDS: [(&str, &str); 9] = [
 ];
 
 /// Documented options of any command that are not built.
-const UNBUILT_OPTIONS: [(&str, &str); 6] = [
+const UNBUILT_OPTIONS: [(&str, &str); 5] = [
     ("--site", "there is one site: name another one's agent with --endpoint"),
     ("--tools-uenv", "an allocation has one image: name one that has the tools with --uenv"),
     ("--begin", "submit it with --hold, and `lattice resume ID` when it may run"),
     ("--wrap", "a command line goes after --: `lattice submit -- sh -c 'COMMAND LINE'`"),
     ("--metric", "`lattice compare` has it; `lattice watch ID --metrics=NAME` shows only the numbers that are named"),
-    ("--count", "`lattice status --state=pending -o name | wc -l` counts"),
 ];
 
 /// Options that are documented for every command, but built only for some commands or for none.
-const UNBUILT_EVERYWHERE: [(&str, &str); 6] = [
-    ("--tenant", "give it after a command that has it: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`"),
-    ("-t", "give --tenant after a command that has it: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`"),
-    ("--vcluster", "give it after a command that has it: `lattice submit --vcluster=NAME`, `lattice status --vcluster=NAME`"),
-    ("--config", "the settings are in ~/.config/lattice/config.yaml; LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER override them"),
-    ("--verbose", "`lattice explain ID` says why work waits, `-o wide` shows more columns"),
-    ("-v", "`lattice explain ID` says why work waits, `-o wide` shows more columns"),
-];
+const UNBUILT_EVERYWHERE: [(&str, &str); 1] =
+    [("--vcluster", "give it after a command that has it: `lattice submit --vcluster=NAME`, `lattice status --vcluster=NAME`")];
 
 /// The explanation of a command line that could not be parsed; `None`: the parser's own text.
 pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
@@ -78,6 +71,10 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
             match command {
                 // After such a command it may be one of Slurm's.
                 Some(command) if !is_before_command => Some(unknown_option(command, &option, context(ContextKind::SuggestedArg))),
+                _ if option == "--config" => Some(
+                    UsageError::new("--config: it is no option of a command, but stands before the command")
+                        .with_hint("write `lattice --config=FILE status`; or set LATTICE_CONFIG"),
+                ),
                 // A short option after another command is a typing error: the parser explains it.
                 _ if is_before_command || option.starts_with("--") => {
                     explain_unbuilt_option(&UNBUILT_EVERYWHERE, &option, " as an option of every command")
