@@ -103,12 +103,13 @@ pub fn to_proto(allocation: &Allocation) -> v1::Allocation {
         script: String::new(),
         attempts: allocation.attempts.iter().map(attempt).collect(),
         attempt: allocation.attempt_number(),
-        number: 0,
+        number: allocation.number,
         comment: spec.comment.clone(),
         nice: spec.nice,
-        timing: None,
+        timing: spec.timing.as_deref().map(crate::spec::timing_to_proto),
         output_files: None,
         submit_dir: String::new(),
+        mail: None,
     }
 }
 
@@ -163,12 +164,16 @@ fn attempt(attempt: &Attempt) -> v1::Attempt {
     }
 }
 
-/// As [`to_proto`], also with the program, the working directory, what it depends on and all indices
+/// As [`to_proto`], also with the program, the directories, the files of its output, what it depends on and all indices
 /// of its tasks, which are too long for lists. What it depends on has no state there as long as that
 /// has not ended.
 pub fn to_proto_in_full(allocation: &Allocation) -> v1::Allocation {
     let mut shown = to_proto(allocation);
     shown.working_dir = allocation.spec.working_dir.to_string_lossy().into_owned();
+    let spec = &allocation.spec;
+    shown.submit_dir = spec.submit_dir.as_ref().unwrap_or(&spec.working_dir).to_string_lossy().into_owned();
+    shown.output_files = spec.output_files.as_deref().map(crate::spec::output_files::from_model);
+    shown.mail = allocation.spec.mail.as_deref().map(crate::spec::mail_to_proto);
     shown.task_group = group(allocation).map(TaskGroup::to_string).unwrap_or_default();
     let predecessor = allocation.dependencies.as_ref().and_then(|all| all.predecessor).filter(|_| !allocation.state.is_terminal());
     let parents = allocation.dependencies.iter().flat_map(|all| &all.parents).map(dependency);
@@ -251,6 +256,7 @@ mod tests {
         assert_eq!((over.reason.as_str(), over.exit_code), ("walltime_exceeded", None));
         let full = to_proto_in_full(&allocation(AllocationState::Running, None));
         assert_eq!((full.command, full.working_dir.as_str(), full.script.as_str()), (vec!["true".to_owned()], "/", ""));
+        assert_eq!((full.submit_dir.as_str(), full.output_files), ("/", None));
         assert_eq!((failed.submitted_at_ms, failed.claimed_at_ms, failed.started_at_ms, failed.nodes_requested), (5, 0, 7, 2));
     }
 

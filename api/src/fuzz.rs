@@ -21,6 +21,8 @@ fn specs() -> Vec<Vec<u8>> {
             cpus: 4,
             gpus: 1,
             nodelist: vec!["n1".into(), "n2".into()],
+            exclude: vec!["n3".into()],
+            features: "(a|b)&[c*1&(d&e)*1]".into(),
             constraints: [("gpu_type", "GH200"), ("features", "a, b"), ("memory_gb", ">=512"), ("gpu_count", "4")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),

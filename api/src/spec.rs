@@ -6,25 +6,31 @@ pub(crate) mod connectivity;
 mod constraint;
 mod data;
 mod dependency;
+mod end_warning;
 mod entrypoint;
 mod image;
 pub(crate) mod lifecycle;
+mod mail;
+pub(crate) mod output_files;
 mod probe;
 mod pty;
 mod scaling;
 mod shape;
 mod share;
 mod tasks;
+mod timing;
 mod unbuilt;
 
 pub use binding::binding_request;
 pub use dependency::{is_singleton, singleton};
 pub use image::{ImageRequest, image_request, parse_image};
+pub(crate) use mail::from_model as mail_to_proto;
 pub(crate) use scaling::from_model as scaling_to_proto;
 pub use scaling::scaling_request;
 pub use shape::shape_request;
 pub use share::amount;
 pub use tasks::{index_run, task_indices};
+pub(crate) use timing::from_model as timing_to_proto;
 
 use crate::v1;
 use constraint::AskedPolicy;
@@ -104,6 +110,7 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         entrypoint: entrypoint::to_model(spec.entrypoint.as_ref(), spec.session)?,
         uenv: image::to_model(spec)?.map(Box::new),
         working_dir: spec.working_dir.clone().into(),
+        submit_host: spec.submit_host.clone(),
         submit_dir: (!spec.submit_dir.is_empty() && spec.submit_dir != spec.working_dir).then(|| spec.submit_dir.clone().into()),
         env: spec.env.clone().into_iter().collect(),
         requeue,
@@ -123,10 +130,10 @@ pub fn to_model(spec: &v1::AllocationSpec) -> Result<AllocationSpec, SpecError> 
         singleton,
         tasks: spec.task_group.as_ref().map(tasks::to_model).transpose()?.map(Box::new),
         scaling: lifecycle.scaling.map(Box::new),
-        output_files: None,
-        timing: None,
-        end_warning: None,
-        mail: None,
+        output_files: output_files::to_model(spec.output_files.as_ref()).map(Box::new),
+        end_warning: spec.end_warning.as_ref().map(end_warning::to_model).transpose()?.map(Box::new),
+        timing: timing::to_model(spec.timing.as_ref()),
+        mail: mail::to_model(spec.mail.as_ref())?,
         comment: spec.comment.clone(),
         nice: spec.nice,
     };
@@ -173,7 +180,9 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         entrypoint: (!spec.session).then(|| entrypoint::from_model(&spec.entrypoint)),
         resources: Some(v1::ResourceRequest {
             constraints: constraint::from_model(&spec.constraints),
+            features: spec.constraints.choice.as_ref().map_or_else(String::new, ToString::to_string),
             nodelist: spec.constraints.nodes.iter().map(ToString::to_string).collect(),
+            exclude: spec.constraints.excluded.iter().map(ToString::to_string).collect(),
             nodes_max: spec.nodes_max.unwrap_or_default(),
             topology: topology_name(&spec.constraints),
             ..share::from_model(spec.nodes, spec.share.as_ref())
@@ -183,6 +192,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         binding: binding::from_model(&spec.binding),
         launch: shape::from_model(&spec.launch),
         working_dir: spec.working_dir.to_string_lossy().into_owned(),
+        submit_host: spec.submit_host.clone(),
         submit_dir: spec.submit_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
         env: spec.env.clone().into_iter().collect(),
         requeue: Some(lifecycle::requeue_from_model(spec.requeue, spec.requeues_max)),
@@ -196,6 +206,10 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
         hold: spec.hold,
         depends_on: dependency::all_from_model(spec),
         task_group: spec.tasks.as_deref().map(tasks::from_model),
+        output_files: spec.output_files.as_deref().map(output_files::from_model),
+        end_warning: spec.end_warning.as_deref().map(end_warning::from_model),
+        timing: spec.timing.as_deref().map(timing::from_model),
+        mail: spec.mail.as_deref().map(mail::from_model),
         comment: spec.comment.clone(),
         nice: spec.nice,
         ..Default::default()
@@ -206,7 +220,7 @@ pub fn from_model(spec: &AllocationSpec) -> v1::AllocationSpec {
 pub fn topology_name(constraints: &Constraints) -> String {
     match constraints.topology {
         Topology::Any => String::new(),
-        named @ Topology::Tight => named.name().to_owned(),
+        given @ (Topology::Tight | Topology::AtMost(_)) => given.to_string(),
     }
 }
 

@@ -6,7 +6,8 @@ mod audit;
 mod cancel;
 mod checkpoint;
 mod compare;
-mod completion;
+mod compat;
+pub mod completion;
 mod dag;
 mod diag;
 mod dry_run;
@@ -20,6 +21,7 @@ mod limits;
 mod login;
 mod logout;
 mod logs;
+mod man;
 mod members;
 pub mod mpi_launcher;
 mod network;
@@ -35,7 +37,7 @@ mod service;
 pub mod session;
 mod signal;
 mod status;
-mod submit;
+pub mod submit;
 mod telemetry;
 mod tenant;
 mod tenant_member;
@@ -45,7 +47,7 @@ mod trace;
 mod update;
 mod usage;
 pub mod vcluster;
-mod wait;
+pub mod wait;
 mod watch;
 mod whoami;
 
@@ -86,6 +88,8 @@ pub async fn run(session: &Session, command: Command) -> Result<u8, Failure> {
         Command::Metrics(Later(args)) if args.stream => watch::run(session, Watch::of(args.id)).await.map(success),
         Command::Metrics(Later(args)) => top::run(session, Top::of(args.id)).await.map(success),
         Command::Completion(Later(args)) => completion::run(&args).map(success),
+        Command::Compat(Later(args)) => compat::run(args.command).map(success),
+        Command::Man(Later(args)) => man::run(&args).map(success),
         Command::Compare(Later(args)) => compare::run(session, args).await.map(success),
         Command::Dag(Later(args)) => Box::pin(dag::run(session, args.command)).await,
         Command::History(Later(args)) => history::run(session, args).await.map(success),

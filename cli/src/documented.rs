@@ -74,6 +74,7 @@ fn specification(flags: &SubmitFlags, program: Program) -> Result<v1::Allocation
         operator: None,
         format: Format::Table,
         width: Width::Terse,
+        color: false,
     };
     let around = Surroundings { env: HashMap::new(), dir: "/project".into() };
     request::build_specification(flags, program, &settings, around)

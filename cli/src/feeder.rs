@@ -42,11 +42,22 @@ pub fn choose_readers(asked: Option<Stdin>, pty: bool) -> Stdin {
 /// Whether to read standard input if the user did not ask for it: only if it is neither `/dev/null` nor a terminal.
 /// Text that is typed at a terminal is for the program that runs next.
 fn has_input() -> bool {
+    is_readable() && !std::io::stdin().is_terminal()
+}
+
+/// Whether `srun` sends standard input to its ranks if the user did not ask for it: also what is typed at a terminal, unless
+/// this process is in the background and would be stopped when it reads.
+pub fn has_input_for_srun() -> bool {
     let stdin = std::io::stdin();
-    let Ok(file) = nix::sys::stat::fstat(stdin.as_fd()) else { return false };
+    let is_in_foreground = || nix::unistd::tcgetpgrp(stdin.as_fd()).is_ok_and(|group| group == nix::unistd::getpgrp());
+    is_readable() && (!stdin.is_terminal() || is_in_foreground())
+}
+
+/// Whether standard input is open, and not `/dev/null`.
+fn is_readable() -> bool {
+    let Ok(file) = nix::sys::stat::fstat(std::io::stdin().as_fd()) else { return false };
     let is_device = file.st_mode & libc::S_IFMT == libc::S_IFCHR;
-    let is_null = is_device && file.st_rdev == libc::makedev(1, 3);
-    !is_null && !stdin.is_terminal()
+    !(is_device && file.st_rdev == libc::makedev(1, 3))
 }
 
 /// Feeds standard input to a launch; see the module.

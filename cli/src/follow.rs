@@ -53,7 +53,9 @@ pub async fn follow(
     let submitted = watch::Sender::new(submission.is_none());
     let (screen, retries) = (RefCell::new(screen), Retries::default());
     let waiting = WaitReporter::default();
-    let following = Following { session, request, screen, retries, cancellation, submission, submitted, waiting };
+    let srun = own.as_ref().is_some_and(|own| own.reports_as_srun).then(SrunReports::default);
+    let placed = watch::Sender::new(false);
+    let following = Following { session, request, screen, retries, cancellation, submission, submitted, waiting, srun, placed };
     loop {
         let along = !following.is_submitted();
         let once = following.follow_once(&client, &mut own).await;
@@ -142,6 +144,19 @@ struct Following<'a> {
     submitted: watch::Sender<bool>,
     /// Reports what the allocation waits for, if it was submitted elsewhere or earlier.
     waiting: WaitReporter,
+    /// What was reported as Slurm's `srun` does; `None`: reports are Lattice's own.
+    srun: Option<SrunReports>,
+    /// Whether the nodes of the own job are known.
+    placed: watch::Sender<bool>,
+}
+
+/// The reports of `srun` about its job.
+#[derive(Debug, Default)]
+struct SrunReports {
+    /// The job's number, once it is submitted.
+    number: Cell<u64>,
+    /// Whether it was reported as waiting, and not yet as begun.
+    queued: Cell<bool>,
 }
 
 impl Following<'_> {
@@ -162,6 +177,14 @@ impl Following<'_> {
             sleep(WAITING_NOTE_AFTER).await;
         };
         tokio::pin!(waiting);
+        let patience = own.as_ref().and_then(|own| own.give_up_after);
+        let giving_up = async {
+            let Some(patience) = patience else { return pending().await };
+            self.wait_for_submission().await;
+            sleep(patience).await;
+        };
+        tokio::pin!(giving_up);
+        let mut gave_up = false;
         let mut reporting = Box::pin(self.waiting.report(self.session, client, &last));
         loop {
             let signal = {
@@ -179,10 +202,17 @@ impl Following<'_> {
                         }
                         signal = &mut feeding => break Some(signal?),
                         never = &mut reporting, if !ours => match never {},
+                        () = &mut giving_up, if !gave_up => {
+                            gave_up = true;
+                            if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {
+                                write_message_line("error: Unable to allocate resources: Requested nodes are busy");
+                                break Some(EndSignal::Terminate(Exit::Other as u8));
+                            }
+                        }
                         () = &mut waiting, if !waiting_noted => {
                             waiting_noted = true;
                             if last.borrow().as_ref().is_none_or(|a| a.state == "Pending") {
-                                self.session.note(&format!("waiting for nodes (`lattice explain {}` shows why)", short(key)));
+                                self.report_waiting(key);
                             }
                         }
                     }
@@ -210,6 +240,40 @@ impl Following<'_> {
             }
             // An agent that stops closes its streams without an error.
             _ => Err(Failure::new(Exit::Unavailable, format!("the agent stopped following allocation {} before it ended", short(key)))),
+        }
+    }
+
+    fn report_waiting(&self, key: &str) {
+        match &self.srun {
+            Some(reports) => {
+                reports.queued.set(true);
+                self.session.note(&format!("job {} queued and waiting for resources", reports.number.get()));
+            }
+            None => self.session.note(&format!("waiting for nodes (`lattice explain {}` shows why)", short(key))),
+        }
+    }
+
+    /// Reports, as `srun` does, that the job waits no more, and completes what names of files need.
+    fn record_nodes(&self, allocation: &v1::Allocation) {
+        if allocation.state == "Pending" || allocation.nodes.is_empty() {
+            return;
+        }
+        if let Some(reports) = self.srun.as_ref().filter(|reports| reports.queued.take()) {
+            self.session.note(&format!("job {} has been allocated resources", reports.number.get()));
+        }
+        if let Some(redirection) = self.screen.borrow_mut().redirection_mut() {
+            redirection.job_mut().nodes.clone_from(&allocation.nodes);
+        }
+        self.placed.send_replace(true);
+    }
+
+    /// Waits until the names of files can be made.
+    async fn wait_for_names(&self) {
+        if self.screen.borrow().lacks_number() {
+            self.wait_for_submission().await;
+        }
+        if self.screen.borrow().lacks_nodes() {
+            let _ = self.placed.subscribe().wait_for(|placed| *placed).await;
         }
     }
 
@@ -276,6 +340,11 @@ impl Following<'_> {
     async fn submit(&self, client: &Client) -> Result<(), Failure> {
         if let Some(request) = self.submission.as_ref().filter(|_| !self.is_submitted()) {
             let submitted = Box::pin(answer(client.allocations().submit(request.clone()))).await?;
+            self.srun.iter().for_each(|reports| reports.number.set(submitted.number));
+            if let Some(redirection) = self.screen.borrow_mut().redirection_mut() {
+                let job = redirection.job_mut();
+                (job.number, job.group) = (submitted.number, submitted.number);
+            }
             self.submitted.send_replace(true);
             if !submitted.warning.is_empty() {
                 self.session.warn(&submitted.warning);
@@ -299,6 +368,7 @@ impl Following<'_> {
         let mut stream = self.open_stream(client.allocations().logs(request).await).await?;
         while let Some(chunk) = stream.message().await? {
             self.retries.record_progress();
+            self.wait_for_names().await;
             self.screen.borrow_mut().show(self.session, &chunk)?;
         }
         Ok(())
@@ -317,6 +387,7 @@ impl Following<'_> {
             self.retries.record_progress();
             let has_ended = allocation.entry_exit_code.is_some() && self.cancelled_by().is_none();
             runs.send_replace(allocation.state == "Running" && !has_ended);
+            self.record_nodes(&allocation);
             last.replace(Some(allocation));
             if has_ended {
                 break;

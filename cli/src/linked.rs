@@ -68,6 +68,11 @@ pub fn wireup(program: &str, dir: &Path, env: &HashMap<String, String>) -> Pmi {
     names.map_or(Pmi::Auto, |linked| linked.wireup())
 }
 
+/// Whether a program is linked with an MPI.
+pub fn is_mpi(program: &str, dir: &Path, env: &HashMap<String, String>) -> bool {
+    find_program(program, dir, env).and_then(|path| Linked::read(&path)).is_some_and(|linked| linked.is_mpi())
+}
+
 /// The wire-up of a launch of several programs: one that works for all of them.
 pub fn combine(programs: impl Iterator<Item = Pmi>) -> Pmi {
     let all: Vec<Pmi> = programs.collect();
@@ -99,10 +104,17 @@ struct Linked {
 }
 
 impl Linked {
+    fn has_any(&self, families: &[&str]) -> bool {
+        self.libraries.iter().any(|name| families.iter().any(|family| name.starts_with(family)))
+    }
+
+    fn is_mpi(&self) -> bool {
+        self.has_any(&OPEN_MPI) || self.has_any(&PMI)
+    }
+
     fn wireup(&self) -> Pmi {
-        let any = |families: &[&str]| self.libraries.iter().any(|name| families.iter().any(|family| name.starts_with(family)));
         let all_plain = self.libraries.iter().all(|name| LIBRARIES_WITHOUT_MPI.iter().any(|plain| name.starts_with(plain)));
-        match (any(&OPEN_MPI), any(&PMI)) {
+        match (self.has_any(&OPEN_MPI), self.has_any(&PMI)) {
             (true, false) => Pmi::AutoPmix,
             (false, true) => Pmi::AutoPmi,
             (false, false) if all_plain && !self.loads_at_runtime => Pmi::AutoPmi,
@@ -194,6 +206,14 @@ mod tests {
         assert_eq!(linked(&["libc.so.6"], false), Pmi::AutoPmi);
         assert_eq!(linked(&["libc.so.6"], true), Pmi::Auto, "a shell starts programs");
         assert_eq!(linked(&["libc.so.6", "libhdf5_openmpi.so.103"], false), Pmi::Auto);
+    }
+
+    #[test]
+    fn a_program_is_mpi_by_its_libraries() {
+        let linked = |library: &str| Linked { libraries: vec!["libc.so.6".to_owned(), library.to_owned()], loads_at_runtime: false };
+        let found = ["libmpi.so.40", "libmpich.so.12", "libm.so.6"].map(|library| linked(library).is_mpi());
+        assert_eq!(found, [true, true, false]);
+        assert!(!is_mpi("/bin/true", Path::new("/"), &HashMap::new()));
     }
 
     #[test]

@@ -11,7 +11,9 @@
 // `eprintln!` panics when stderr is closed: see `message`.
 #![deny(clippy::print_stderr)]
 
+mod colour;
 mod command;
+mod compat;
 #[cfg(test)]
 mod documented;
 mod exits;
@@ -26,13 +28,16 @@ mod last;
 mod last_stderr;
 mod linked;
 mod listing;
+mod local_clock;
 mod login;
 mod message;
 mod node_list;
 mod operator;
 mod output;
+mod progress;
 mod rank_files;
 mod received;
+mod redirection;
 #[cfg(test)]
 mod reference;
 mod request;
@@ -49,12 +54,12 @@ mod waiting;
 mod watch;
 
 use clap::{Parser, ValueEnum};
-use command::mpi_launcher;
+use command::{completion, mpi_launcher};
 use failure::Failure;
 use handover::{AGENT, QUORUM};
 use lattice_cli_syntax::args::dag::{Dag, DagCommand};
 use lattice_cli_syntax::args::output::Output;
-use lattice_cli_syntax::args::{Cli, Command};
+use lattice_cli_syntax::args::{Cli, Command, Global};
 use lattice_cli_syntax::later::Later;
 use lattice_cli_syntax::mistyped;
 use session::Session;
@@ -68,6 +73,9 @@ fn main() -> ExitCode {
     if let Some(command) = slurm::called_as() {
         return slurm::main(command);
     }
+    if let Some(code) = completion::answer_shell() {
+        return code;
+    }
     let typed: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,
@@ -78,6 +86,10 @@ fn main() -> ExitCode {
     };
     // Some commands belong to other programs, which need no agent and read their own configuration.
     let done = match &cli.command {
+        command if reads_no_settings(command) && names_settings(&cli.global) => {
+            Err(Failure::usage("--config and --tenant before this command: it reads no settings of lattice")
+                .hint("leave them out; options of its own stand after the command"))
+        }
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),
         Command::Doctor(rest) => Err(handover::exec(AGENT, "doctor", &with_output(&rest.args, cli.global.output))),
         Command::Quorum(quorum) => match quorum.0.command.member_program_call() {
@@ -90,6 +102,19 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => failure.report(),
     }
+}
+
+/// Whether another program executes the command.
+fn reads_no_settings(command: &Command) -> bool {
+    match command {
+        Command::Dev(_) | Command::Doctor(_) => true,
+        Command::Quorum(quorum) => quorum.0.command.member_program_call().is_some(),
+        _ => false,
+    }
+}
+
+fn names_settings(global: &Global) -> bool {
+    global.config.is_some() || global.tenant.is_some()
 }
 
 /// `-o` was parsed as an option of every command, so it is added to the arguments again.
@@ -113,6 +138,9 @@ fn run_with_agent(mut cli: Cli) -> Result<u8, Failure> {
             Command::Dag(Later(Dag { command: DagCommand::Show(show) })) => show.dot = true,
             _ => return Err(Failure::usage("-o dot is only for `lattice dag show`")),
         }
+    }
+    if let Some(tenant) = &cli.global.tenant {
+        cli.command.set_tenant(tenant)?;
     }
     let follows = cli.command.exits_with_program_code();
     let done = Session::new(&cli.global).and_then(|session| {

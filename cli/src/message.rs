@@ -4,15 +4,65 @@
 use crate::terminal;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The command of Slurm as which this process was called.
+static SLURM_COMMAND: OnceLock<&str> = OnceLock::new();
+
+/// From now on, messages begin with the name of this command of Slurm.
+pub fn speak_as(command: &'static str) {
+    let _ = SLURM_COMMAND.set(command);
+}
+
+/// The command of Slurm as which this process was called, if it was.
+pub fn slurm_command() -> Option<&'static str> {
+    SLURM_COMMAND.get().copied()
+}
+
+/// Whether `-v` was given. Calls are made everywhere, so this is one fact of the whole process.
+static IS_VERBOSE: AtomicBool = AtomicBool::new(false);
+
+/// Whether a line of [`show_progress`] is on the terminal.
+static HAS_PROGRESS: AtomicBool = AtomicBool::new(false);
+
+/// Removes the text of a terminal's line, and returns to its beginning.
+const CLEAR_LINE: &str = "\r\u{1b}[K";
+
+/// From now on, [`write_detail`] writes.
+pub fn set_verbose() {
+    IS_VERBOSE.store(true, Ordering::Relaxed);
+}
+
+/// Writes a line `lattice: TEXT` to stderr if `-v` was given.
+pub fn write_detail(text: impl Display) {
+    if IS_VERBOSE.load(Ordering::Relaxed) {
+        write_message_line(text);
+    }
+}
+
+/// Replaces the last line of the terminal on stderr by this text, without a line end.
+pub fn show_progress(text: &str) {
+    HAS_PROGRESS.store(true, Ordering::Relaxed);
+    write_to(&mut io::stderr(), &format!("{CLEAR_LINE}{text}"));
+}
+
+/// Removes the line of [`show_progress`], if there is one.
+pub fn clear_progress() {
+    if HAS_PROGRESS.swap(false, Ordering::Relaxed) {
+        write_to(&mut io::stderr(), CLEAR_LINE);
+    }
+}
 
 /// Writes a text as it is to stderr, if that is possible.
 pub fn write_message(text: impl Display) {
+    clear_progress();
     write_to(&mut io::stderr(), &text.to_string());
 }
 
-/// Writes a line `lattice: TEXT` to stderr, if that is possible.
+/// Writes a line `lattice: TEXT` to stderr, if that is possible; `srun: TEXT` as Slurm's `srun`.
 pub fn write_message_line(text: impl Display) {
-    write_message(format_args!("lattice: {text}{}", terminal::line_end()));
+    write_message(format_args!("{}: {text}{}", slurm_command().unwrap_or("lattice"), terminal::line_end()));
 }
 
 fn write_to(out: &mut impl Write, text: &str) {

@@ -1,6 +1,7 @@
 //! Output formats, and writing output.
 
 use crate::failure::Failure;
+use crate::message::clear_progress;
 use lattice_cli_syntax::args::output::Output;
 use serde::Serialize;
 use std::io::Write;
@@ -108,6 +109,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 
 /// Writes bytes to stdout, unchanged.
 pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    clear_progress();
     let mut out = std::io::stdout().lock();
     out.write_all(bytes)?;
     Ok(out.flush()?)

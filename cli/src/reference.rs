@@ -44,6 +44,8 @@ fn index(lattice: &Command) -> String {
     }
     page += "\n## Options of every command\n\n";
     page += &arguments(lattice.get_arguments().filter(|arg| arg.is_global_set()));
+    page += "\n## Options before the command\n\n";
+    page += &arguments(lattice.get_arguments().filter(|arg| !arg.is_global_set()));
     page.trim_end().to_owned() + "\n"
 }
 

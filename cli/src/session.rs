@@ -1,9 +1,10 @@
 //! The context of one run of `lattice`: its settings, messages and connection.
 
+use crate::colour;
 use crate::failure::{Exit, Failure};
 use crate::last;
 use crate::login::renew;
-use crate::message::write_message_line;
+use crate::message::{self, write_message_line};
 use crate::operator;
 use crate::output::{Format, TableSize, Width};
 use crate::settings::Settings;
@@ -12,9 +13,10 @@ use lattice_api::client::{Access, Client, ConnectError, normalize};
 use lattice_cli_syntax::args::Global;
 use lattice_model::millis;
 use lattice_model::time::Timestamp;
+use std::any::type_name;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tonic::{Response, Status};
 
 /// Timeout of one request. A submission waits for a majority's disks, and a list may be long.
@@ -29,6 +31,8 @@ pub struct Session {
     /// The settings in force.
     pub settings: Settings,
     quiet: bool,
+    /// Whether a login that ends soon is renewed at its identity provider.
+    may_renew: bool,
     /// The index, in the settings' list, of the endpoint that answered last.
     answered: AtomicUsize,
 }
@@ -36,7 +40,17 @@ pub struct Session {
 impl Session {
     /// Reads the settings; does not connect yet.
     pub fn new(global: &Global) -> Result<Self, Failure> {
-        Ok(Self { settings: Settings::read(global)?, quiet: global.quiet, answered: AtomicUsize::new(0) })
+        if global.verbose {
+            message::set_verbose();
+        }
+        let settings = Settings::read(global)?;
+        colour::set_up(settings.color);
+        Ok(Self { settings, quiet: global.quiet, may_renew: true, answered: AtomicUsize::new(0) })
+    }
+
+    /// As [`Self::new`], for calls that never contact an identity provider.
+    pub fn without_renewal(global: &Global) -> Result<Self, Failure> {
+        Ok(Self { may_renew: false, ..Self::new(global)? })
     }
 
     /// The output format.
@@ -47,6 +61,11 @@ impl Session {
     /// How much of a table is shown.
     pub fn width(&self) -> Width {
         self.settings.width
+    }
+
+    /// Whether messages are not wanted.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// The size limits of a table.
@@ -68,9 +87,11 @@ impl Session {
                     continue;
                 }
             };
+            let since = Instant::now();
             let connected = tokio::time::timeout(CONNECT_TIMEOUT, Client::connect_with(endpoint, &access)).await;
             let failure = match connected {
                 Ok(Ok(client)) => {
+                    message::write_detail(format_args!("{endpoint} answers, after {}", ms_text(since)));
                     self.answered.store(place, Ordering::Relaxed);
                     return Ok(match operator::find_credential(self.settings.operator.as_deref(), endpoint)? {
                         Some(credential) => client.with_operator(credential),
@@ -81,6 +102,7 @@ impl Session {
                 Ok(Err(error)) => error.into(),
                 Err(_) => Failure::new(Exit::Unavailable, format!("the agent at {endpoint} does not accept the connection")),
             };
+            message::write_detail(format_args!("{endpoint} is not used: {}", failure.what()));
             unanswered.get_or_insert(failure);
         }
         let failure = unanswered.unwrap_or_else(|| Failure::usage("no endpoint is given"));
@@ -107,6 +129,7 @@ impl Session {
         let access = self.access();
         let token = match &self.settings.token {
             Some(token) => token.clone(),
+            None if !self.may_renew => renew::stored_token(endpoint, &self.settings.endpoints, now())?,
             None => Box::pin(renew::token(endpoint, &self.settings.endpoints, &access, now())).await?,
         };
         Ok(Access { token: Some(token), ..access })
@@ -155,15 +178,42 @@ pub async fn answer<T>(call: impl Future<Output = Result<Response<T>, Status>>) 
 
 /// As [`answer`], for a request with a timeout of its own.
 pub async fn answer_within<T>(limit: Duration, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Failure> {
-    match tokio::time::timeout(limit, call).await {
+    let since = Instant::now();
+    let answered = tokio::time::timeout(limit, call).await;
+    let outcome = if answered.as_ref().is_ok_and(Result::is_ok) { "after" } else { "failed after" };
+    message::write_detail(format_args!("{} {outcome} {}", answer_name::<T>(), ms_text(since)));
+    match answered {
         Ok(answered) => Ok(answered?.into_inner()),
         Err(_) => Err(Failure::new(Exit::Unavailable, format!("the agent did not answer within {} s", limit.as_secs()))
             .hint("`lattice doctor` on the agent's machine checks it")),
     }
 }
 
+/// The name of an answer's type, without its path.
+fn answer_name<T>() -> &'static str {
+    let name = type_name::<T>();
+    let whole = name.split_once('<').map_or(name, |(name, _)| name);
+    whole.rsplit("::").next().unwrap_or(whole)
+}
+
+fn ms_text(since: Instant) -> String {
+    format!("{:.1} ms", since.elapsed().as_secs_f64() * 1e3)
+}
+
 /// The wall clock.
 pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(millis(since))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_api::v1;
+
+    #[test]
+    fn an_answer_is_called_by_its_type() {
+        assert_eq!(answer_name::<v1::ListNodesResponse>(), "ListNodesResponse");
+        assert_eq!(answer_name::<tonic::Streaming<v1::WatchEvent>>(), "Streaming");
+    }
 }

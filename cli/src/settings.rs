@@ -34,6 +34,8 @@ struct File {
     operator: Option<PathBuf>,
     /// `table`, `wide`, `json`, `yaml` or `name`, if `-o` is not given.
     output: Option<Output>,
+    /// Whether states have colours on a terminal; `--no-color`, and `NO_COLOR` in the environment, turn them off.
+    color: Option<bool>,
 }
 
 /// The settings in force.
@@ -57,14 +59,21 @@ pub struct Settings {
     pub format: Format,
     /// How much of a table is shown.
     pub width: Width,
+    /// Whether states have colours, where there is a terminal.
+    pub color: bool,
 }
 
 impl Settings {
     /// Reads the file and the environment.
     pub fn read(global: &Global) -> Result<Self, Failure> {
-        let file = match config_path() {
-            Some(path) => read_file(&path)?,
-            None => File::default(),
+        let named = global.config.clone().or_else(|| env::var_os("LATTICE_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
+        let file = match (named, config_path()) {
+            (Some(path), _) if !path.exists() => {
+                return Err(Failure::usage(format!("there is no file {}", path.display()))
+                    .hint("--config and LATTICE_CONFIG name a file of settings: docs/reference/settings.md"));
+            }
+            (Some(path), _) | (None, Some(path)) => read_file(&path)?,
+            (None, None) => File::default(),
         };
         Ok(Self::merge(global, file, |name| env::var(name).ok().filter(|value| !value.is_empty())))
     }
@@ -78,11 +87,12 @@ impl Settings {
             ca: variable("LATTICE_CA").map(PathBuf::from).or(file.ca),
             certificate: variable("LATTICE_CERTIFICATE").map(PathBuf::from).or(file.certificate),
             token: variable("LATTICE_TOKEN").or(file.token),
-            tenant: variable("LATTICE_TENANT").or(file.tenant).unwrap_or_default(),
+            tenant: global.tenant.clone().or_else(|| variable("LATTICE_TENANT")).or(file.tenant).unwrap_or_default(),
             vcluster: variable("LATTICE_VCLUSTER").or(file.vcluster).unwrap_or_default(),
             operator: variable("LATTICE_OPERATOR").map(PathBuf::from).or(file.operator),
             format: output.and_then(Format::of).unwrap_or_default(),
             width: output.map(Width::of).unwrap_or_default(),
+            color: !global.no_color && file.color.unwrap_or(true),
         }
     }
 }
@@ -128,8 +138,13 @@ mod tests {
     #[test]
     fn flags_win_over_the_environment_and_that_over_the_file() {
         let file = || lattice_model::config::parse::<File>("c", "endpoint: unix:/f\ntenant: f\nvcluster: f\noutput: json\n").unwrap();
-        let none = Global { output: None, endpoint: None, quiet: false, no_color: false };
-        let flags = Global { output: Some(Output::Name), endpoint: Some("unix:/g, unix:/h,".into()), ..none };
+        let none = Global::default();
+        let flags = Global {
+            output: Some(Output::Name),
+            endpoint: Some("unix:/g, unix:/h,".into()),
+            tenant: Some("g".into()),
+            ..Global::default()
+        };
         let from_file = Settings::merge(&none, file(), |_| None);
         assert_eq!(
             (from_file.endpoints, from_file.tenant.as_str(), from_file.format),
@@ -144,14 +159,25 @@ mod tests {
         assert_eq!((from_env.endpoints, from_env.vcluster.as_str()), (vec!["lattice_endpoint".to_owned()], "lattice_vcluster"));
         let from_flags = Settings::merge(&flags, file(), |name| Some(name.to_lowercase()));
         assert_eq!((from_flags.endpoints, from_flags.format), (vec!["unix:/g".to_owned(), "unix:/h".to_owned()], Format::Name));
+        assert_eq!(from_flags.tenant, "g");
         let nothing = Settings::merge(&none, File::default(), |_| None);
         assert_eq!((nothing.endpoints, nothing.format, nothing.width), (vec![ENDPOINT_DEFAULT.to_owned()], Format::Table, Width::Terse));
         let wide = || lattice_model::config::parse::<File>("c", "output: wide\n").unwrap();
-        let of = |output| Settings::merge(&Global { output, endpoint: None, quiet: false, no_color: false }, wide(), |_| None);
+        let of = |output| Settings::merge(&Global { output, ..Global::default() }, wide(), |_| None);
         assert_eq!(
             (of(None).width, of(Some(Output::PerRank)).width, of(Some(Output::Table)).width),
             (Width::Wide, Width::Wide, Width::Terse)
         );
+    }
+
+    #[test]
+    fn colours_are_on_unless_the_file_or_an_option_turns_them_off() {
+        let color = |file: &str, no_color| {
+            let global = Global { no_color, ..Global::default() };
+            Settings::merge(&global, lattice_model::config::parse("c", file).unwrap(), |_| None).color
+        };
+        assert!(color("tenant: f\n", false) && color("color: true\n", false));
+        assert!(!color("color: false\n", false) && !color("color: true\n", true));
     }
 
     #[test]

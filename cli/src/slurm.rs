@@ -1,5 +1,6 @@
 //! Slurm's commands: `lattice` behaves as one of them if it is called by its name.
 
+mod arguments;
 mod cluster;
 mod command_line;
 mod compat;
@@ -18,18 +19,17 @@ mod squeue;
 mod srun;
 mod sshare;
 mod sstat;
+mod submitting;
 mod surroundings;
 
 use crate::failure::Failure;
+use crate::message;
 use crate::session::Session;
 use lattice_cli_syntax::args::Global;
+pub use lattice_slurm::commands::COMMANDS;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
-
-/// The commands, each under its own name.
-pub const COMMANDS: [&str; 13] =
-    ["sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "scontrol", "sacct", "sstat", "sprio", "sshare", "sattach", "sbcast"];
 
 /// The command as which this process was called, by the name of its program.
 pub fn called_as() -> Option<&'static str> {
@@ -40,6 +40,7 @@ pub fn called_as() -> Option<&'static str> {
 
 /// The whole program, called as one of [`COMMANDS`].
 pub fn main(command: &'static str) -> ExitCode {
+    message::speak_as(command);
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     let done = Session::new(&Global::default()).and_then(|session| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -48,8 +49,20 @@ pub fn main(command: &'static str) -> ExitCode {
     });
     match done {
         Ok(code) => ExitCode::from(code),
-        Err(failure) => failure.report(),
+        Err(failure) => ExitCode::from(report(command, &failure)),
     }
+}
+
+/// Reports a failure as Slurm does, and returns the exit code of Slurm's commands: 1, or what `SLURM_EXIT_ERROR` says.
+fn report(command: &str, failure: &Failure) -> u8 {
+    let Failure::Reported { what, hint, .. } = failure else { return 0 };
+    message::write_message(failure_text(command, what, hint.as_deref()));
+    std::env::var("SLURM_EXIT_ERROR").ok().and_then(|code| code.parse().ok()).unwrap_or(1)
+}
+
+fn failure_text(command: &str, what: &str, hint: Option<&str>) -> String {
+    let hint = hint.map(|hint| format!("{command}: hint: {hint}\n")).unwrap_or_default();
+    format!("{command}: error: {what}\n{hint}")
 }
 
 /// Runs one of [`COMMANDS`] with its arguments, without its name. Returns its exit code.
@@ -69,5 +82,16 @@ pub async fn run(session: &Session, command: &str, args: &[OsString]) -> Result<
         "sattach" => Box::pin(sattach::run(session, args)).await,
         "sbcast" => Box::pin(sbcast::run(session, args)).await,
         other => unreachable!("{other} is none of the commands"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_has_the_commands_name_and_a_remedy() {
+        assert_eq!(failure_text("srun", "no", None), "srun: error: no\n");
+        assert_eq!(failure_text("srun", "no", Some("do that")), "srun: error: no\nsrun: hint: do that\n");
     }
 }

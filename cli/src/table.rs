@@ -1,5 +1,6 @@
 //! Aligned columns, and blocks of `Label:  value`.
 
+use crate::colour;
 use crate::output::{TableSize, Width};
 
 /// Shown for an empty cell.
@@ -9,6 +10,8 @@ pub const NOTHING: &str = "—";
 const CONTINUED: &str = "    ";
 /// The least characters of a line of an [`entry`].
 const ENTRY_LEAST: usize = 24;
+/// No column is made narrower than this only because the screen is narrow.
+const COLUMN_LEAST: usize = 6;
 
 /// A table with a heading. Columns are two spaces apart; the last one is not padded.
 pub struct Table<'a> {
@@ -29,15 +32,7 @@ impl<'a> Table<'a> {
         self.rows.push(cells.into_iter().map(shown).collect());
     }
 
-    /// As [`Self::text`]; a wide table has all columns.
-    pub fn shown(&self, optional: &[&str], width: Width) -> String {
-        match width {
-            Width::Terse => self.text(optional),
-            Width::Wide => self.text(&[]),
-        }
-    }
-
-    /// As [`Self::shown`]; a terse table is made to fit on the screen.
+    /// As [`Self::text`]; a wide table has all columns, a terse one is made to fit on the screen.
     pub fn on_screen(&self, optional: &[&str], fit: &Fit<'_>, size: TableSize) -> String {
         match size.width {
             Width::Terse => self.fitted(optional, fit, size.columns),
@@ -50,8 +45,13 @@ impl<'a> Table<'a> {
         self.fitted(optional, &Fit::default(), None)
     }
 
-    /// As [`Self::text`], made to fit lines of this many characters, as far as `fit` allows.
+    /// As [`Self::text`], made to fit lines of this many characters: first as `fit` says, then by the widest columns,
+    /// whose cells continue on the next line.
     fn fitted(&self, optional: &[&str], fit: &Fit<'_>, columns_max: Option<usize>) -> String {
+        self.painted(optional, fit, columns_max, colour::is_on())
+    }
+
+    fn painted(&self, optional: &[&str], fit: &Fit<'_>, columns_max: Option<usize>, has_colours: bool) -> String {
         let filled = |column: usize| self.rows.iter().any(|row| row[column] != NOTHING);
         let mut columns: Vec<usize> =
             (0..self.heading.len()).filter(|&column| !optional.contains(&self.heading[column]) || filled(column)).collect();
@@ -61,21 +61,25 @@ impl<'a> Table<'a> {
             (0..self.heading.len()).map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)).collect();
         if let Some(most) = columns_max {
             self.narrow(&mut columns, &mut widths, fit, most);
+            squeeze(&columns, &mut widths, most);
         }
+        let is_cut = |column: usize| fit.shortened.iter().any(|(name, _)| *name == self.heading[column]);
         let mut text = String::new();
-        for line in lines {
-            let is_wrapped = |column: usize| fit.wrapped.iter().any(|(name, _)| *name == self.heading[column]);
+        for (number, line) in lines.into_iter().enumerate() {
             let parts: Vec<Vec<String>> = columns
                 .iter()
-                .map(|&column| match is_wrapped(column) {
-                    true => wrapped(&line[column], widths[column]),
-                    false => vec![shortened(&line[column], widths[column])],
+                .map(|&column| match &line[column] {
+                    cell if cell.chars().count() <= widths[column] => vec![cell.clone()],
+                    cell if is_cut(column) => vec![shortened(cell, widths[column])],
+                    cell => wrapped(cell, widths[column]),
                 })
                 .collect();
             for row in 0..parts.iter().map(Vec::len).max().unwrap_or(0) {
                 let cells = parts.iter().zip(&columns).map(|(part, &column)| {
-                    let width = widths[column];
-                    format!("{:width$}", part.get(row).map_or("", String::as_str))
+                    let part = part.get(row).map_or("", String::as_str);
+                    // The heading is no state.
+                    let codes = colour::codes(self.heading[column], &line[column]).filter(|_| has_colours && number > 0);
+                    padded(part, widths[column], codes)
                 });
                 text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
                 text.push('\n');
@@ -87,9 +91,6 @@ impl<'a> Table<'a> {
     /// Leaves columns out, then shortens others, until a line has at most this many characters or nothing more is
     /// allowed.
     fn narrow(&self, columns: &mut Vec<usize>, widths: &mut [usize], fit: &Fit<'_>, most: usize) {
-        let total = |columns: &[usize], widths: &[usize]| {
-            columns.iter().map(|&column| widths[column]).sum::<usize>() + 2 * columns.len().saturating_sub(1)
-        };
         let of = |name: &str| self.heading.iter().position(|heading| *heading == name);
         for name in fit.left_out {
             if total(columns, widths) <= most {
@@ -114,9 +115,33 @@ impl<'a> Table<'a> {
     }
 }
 
+/// The characters of a line.
+fn total(columns: &[usize], widths: &[usize]) -> usize {
+    columns.iter().map(|&column| widths[column]).sum::<usize>() + 2 * columns.len().saturating_sub(1)
+}
+
+/// Makes the widest columns narrower until a line has at most this many characters, or all columns are narrow.
+fn squeeze(columns: &[usize], widths: &mut [usize], most: usize) {
+    for _ in 0..total(columns, widths).saturating_sub(most) {
+        let wide = columns.iter().copied().filter(|&column| widths[column] > COLUMN_LEAST);
+        match wide.max_by_key(|&column| widths[column]) {
+            Some(widest) => widths[widest] -= 1,
+            None => return,
+        }
+    }
+}
+
+/// A text with spaces to this width, and with codes that have no width.
+fn padded(text: &str, width: usize, codes: Option<(&str, &str)>) -> String {
+    match codes.filter(|_| !text.is_empty()) {
+        Some((before, after)) => format!("{before}{text}{after}{:1$}", "", width.saturating_sub(text.chars().count())),
+        None => format!("{text:width$}"),
+    }
+}
+
 /// How a table is made narrower: first the columns of `left_out` are removed, in this order; then those of `shortened`
 /// are shortened, and those of `wrapped` continue on the next line, each to its least number of characters. If that is
-/// not enough, those of `left_out_last` are removed as well.
+/// not enough, those of `left_out_last` are removed as well. What is still too wide continues on the next line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fit<'a> {
     pub left_out: &'a [&'a str],
@@ -159,34 +184,61 @@ pub fn shortened(text: &str, most: usize) -> String {
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Rows that arrive one after the other under one heading. Columns become wider if necessary; all of them are shown.
+/// Rows that arrive one after the other under one heading. Columns become wider if necessary.
 pub struct Rows {
     heading: &'static [&'static str],
+    /// The columns that are shown.
+    columns: Vec<usize>,
     widths: Vec<usize>,
+    /// Characters per line; a longer line is cut.
+    line_max: Option<usize>,
     begun: bool,
 }
 
 impl Rows {
-    /// Without rows yet.
+    /// Without rows yet; all columns are shown.
     pub fn new(heading: &'static [&'static str]) -> Self {
-        Self { heading, widths: heading.iter().map(|name| name.chars().count()).collect(), begun: false }
+        Self::on_screen(heading, &[], TableSize::default())
+    }
+
+    /// As [`Self::new`]; a terse table on a screen is without these columns, and its lines are cut to fit.
+    pub fn on_screen(heading: &'static [&'static str], left_out: &[&str], size: TableSize) -> Self {
+        let line_max = size.columns.filter(|_| size.width == Width::Terse);
+        let is_shown = |column: &usize| line_max.is_none() || !left_out.contains(&heading[*column]);
+        let widths = heading.iter().map(|name| name.chars().count()).collect();
+        Self { heading, columns: (0..heading.len()).filter(is_shown).collect(), widths, line_max, begun: false }
     }
 
     /// The text of further rows; the first call includes the heading.
     pub fn text(&mut self, rows: &[Vec<String>]) -> String {
         let shown = |cell: &String| if cell.is_empty() { NOTHING.to_owned() } else { one_line(cell) };
         let heading = self.heading.iter().map(|name| (*name).to_owned()).collect();
-        let first = (!std::mem::replace(&mut self.begun, true)).then_some(heading);
+        let is_first = !std::mem::replace(&mut self.begun, true);
+        let first = is_first.then_some(heading);
         let lines: Vec<Vec<String>> = first.into_iter().chain(rows.iter().map(|row| row.iter().map(shown).collect())).collect();
         for line in &lines {
             debug_assert_eq!(line.len(), self.widths.len());
             self.widths.iter_mut().zip(line).for_each(|(width, cell)| *width = (*width).max(cell.chars().count()));
         }
-        let text = |line: &Vec<String>| {
-            let cells: Vec<String> = line.iter().zip(&self.widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-            format!("{}\n", cells.join("  ").trim_end())
-        };
-        lines.iter().map(text).collect()
+        let has_colours = colour::is_on();
+        lines.iter().enumerate().map(|(number, line)| self.line(line, has_colours && !(is_first && number == 0))).collect()
+    }
+
+    fn line(&self, line: &[String], has_colours: bool) -> String {
+        let (mut text, mut left) = (String::new(), self.line_max.unwrap_or(usize::MAX));
+        for &column in &self.columns {
+            let gap = if text.is_empty() { "" } else { "  " };
+            if left <= gap.len() {
+                break;
+            }
+            left -= gap.len();
+            let (cell, width) = (shortened(&line[column], left), self.widths[column].min(left));
+            let codes = colour::codes(self.heading[column], &cell).filter(|_| has_colours);
+            text.push_str(gap);
+            text.push_str(&padded(&cell, width, codes));
+            left -= width;
+        }
+        format!("{}\n", text.trim_end())
     }
 }
 
@@ -196,7 +248,11 @@ pub fn block(pairs: &[(&str, String)]) -> String {
     let shown = || pairs.iter().filter(|(_, value)| !value.is_empty());
     let width = shown().map(|(label, _)| label.chars().count() + 1).max().unwrap_or(0);
     let named = |label: &str| if label.is_empty() { String::new() } else { format!("{label}:") };
-    shown().map(|(label, value)| format!("{:width$}  {}\n", named(label), one_line(value))).collect()
+    let coloured = |label: &str, value: String| match colour::codes(label, &value).filter(|_| colour::is_on()) {
+        Some((before, after)) => format!("{before}{value}{after}"),
+        None => value,
+    };
+    shown().map(|(label, value)| format!("{:width$}  {}\n", named(label), coloured(label, one_line(value)))).collect()
 }
 
 /// A text behind a mark of at most four characters. Where the output is made to fit a screen, a
@@ -214,6 +270,16 @@ pub fn entry(mark: &str, text: &str, size: TableSize) -> String {
 /// A server's text with spaces instead of control characters, which would disturb a terminal.
 pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The narrowest screen that all tables must fit.
+#[cfg(test)]
+pub const NARROW: TableSize = TableSize { width: Width::Terse, columns: Some(80) };
+
+/// Fails if a line does not fit on [`NARROW`].
+#[cfg(test)]
+pub fn assert_fits(text: &str) {
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
 #[cfg(test)]
@@ -240,7 +306,7 @@ mod tests {
         assert_eq!(at(Some(45)), "ID  NAME         REASON\n1   a-long-name  behind 2 submitted before it\n");
         assert_eq!(at(Some(40)), "ID  NAME    REASON\n1   a-lon…  behind 2 submitted before it\n");
         assert_eq!(at(Some(30)), "ID  NAME    REASON\n1   a-lon…  behind 2 submitte…\n");
-        assert_eq!(at(Some(5)), "ID  NAME    REASON\n1   a-lon…  behind 2 …\n", "no less than that");
+        assert_eq!(at(Some(5)), "ID  NAME    REASON\n1   a-lon…  behin…\n", "no column is narrower than that");
         assert_eq!(table.on_screen(&[], &fit, TableSize { width: Width::Wide, columns: Some(30) }), whole);
         let fit = Fit { left_out: &["WALLTIME"], shortened: &[("NAME", 6)], wrapped: &[("REASON", 10)], left_out_last: &["NAME"] };
         let narrow = table.on_screen(&[], &fit, TableSize { width: Width::Terse, columns: Some(26) });
@@ -249,6 +315,49 @@ mod tests {
         assert_eq!(narrower, "ID  REASON\n1   behind 2\n    submitted\n    before it\n");
         assert_eq!(wrapped("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
         assert_eq!(wrapped("", 3), [""]);
+    }
+
+    #[test]
+    fn a_table_that_no_rule_makes_narrow_enough_continues_on_further_lines() {
+        let mut table = Table::new(&["NODE", "WHAT IT DOES", "TEXT"]);
+        table.row(vec!["n1".into(), "x".repeat(30), "it waits for a disk".into()]);
+        let text = table.on_screen(&[], &Fit::default(), TableSize { width: Width::Terse, columns: Some(32) });
+        let want = "\
+NODE  WHAT IT DOES  TEXT
+n1    xxxxxxxxxxxx  it waits for
+      xxxxxxxxxxxx  a disk
+      xxxxxx
+";
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(32), "{text}");
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn states_are_coloured_and_columns_stay_aligned() {
+        let mut table = Table::new(&["ID", "STATE", "NAME"]);
+        table.row(vec!["1".into(), "Running".into(), "a".into()]);
+        table.row(vec!["22".into(), "Failed (3)".into(), "b".into()]);
+        let want = "\
+ID  STATE       NAME
+1   \u{1b}[32mRunning\u{1b}[0m     a
+22  \u{1b}[31mFailed (3)\u{1b}[0m  b
+";
+        assert_eq!(table.painted(&[], &Fit::default(), None, true), want);
+        assert!(!table.text(&[]).contains('\u{1b}'), "a pipe has none");
+        let rows = Rows::new(&["ID", "STATE"]);
+        assert_eq!(rows.line(&["1".into(), "Down".into()], true), "1   \u{1b}[31mDown\u{1b}[0m\n");
+    }
+
+    #[test]
+    fn late_rows_on_a_screen_are_cut_and_have_no_long_lists() {
+        let size = |width| TableSize { width, columns: Some(20) };
+        let row = [["n1", "Ready", "gpu,nvme", "it is not well at all"].map(str::to_owned).to_vec()];
+        let heading: &[&str] = &["NODE", "STATE", "FEATURES", "REASON"];
+        let mut terse = Rows::on_screen(heading, &["FEATURES"], size(Width::Terse));
+        assert_eq!(terse.text(&row), "NODE  STATE  REASON\nn1    Ready  it is …\n");
+        let mut wide = Rows::on_screen(heading, &["FEATURES"], size(Width::Wide));
+        assert!(wide.text(&row).ends_with("gpu,nvme  it is not well at all\n"));
     }
 
     #[test]

@@ -73,6 +73,11 @@ pub fn size() -> Option<(u32, u32)> {
     [io::stdin().as_raw_fd(), io::stdout().as_raw_fd(), io::stderr().as_raw_fd()].into_iter().find_map(size_of)
 }
 
+/// Whether standard output is a terminal on which text can be placed.
+pub fn is_screen() -> bool {
+    io::stdout().is_terminal() && std::env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb")
+}
+
 /// Columns of standard output: from `COLUMNS`, else from its terminal. `None`: unlimited.
 pub fn columns() -> Option<usize> {
     let from_variable = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);

@@ -8,12 +8,16 @@
 //! Each change is reported once: no line is lost or repeated. If the quorum had to forget changes before they could be
 //! sent, a note is written on stderr, and lines follow for all differences in a new list.
 
+pub mod screen;
+
 use crate::failure::{Exit, Failure};
 use crate::node_list;
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::retries::Retries;
 use crate::session::Session;
-use crate::shown::{ALLOCATION_HEADING, AllocationJson, NODE_HEADING, allocation_row, lease_token, node_row, queue};
+use crate::shown::{
+    ALLOCATION_EXTRA, ALLOCATION_HEADING, AllocationJson, NODE_EXTRA, NODE_HEADING, allocation_row, lease_token, node_row, queue,
+};
 use crate::table::Rows;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
@@ -47,7 +51,8 @@ pub enum Watched {
 /// Watches until the allocation has ended, or for ever.
 pub async fn run(session: &Session, what: What, watched: Watched) -> Result<(), Failure> {
     let request = v1::WatchRequest { what: Some(what), since: None };
-    let mut watch = Watch { session, request, shown: ShownLines::new(&watched), watched, retries: Retries::default() };
+    let mut watch =
+        Watch { session, request, shown: ShownLines::new(&watched, session.table_size()), watched, retries: Retries::default() };
     let mut client = session.connect().await?;
     loop {
         match watch.once(&client).await {
@@ -143,13 +148,13 @@ struct ShownLine {
 }
 
 impl ShownLines {
-    fn new(watched: &Watched) -> Self {
-        let heading = match watched {
-            Watched::Nodes { .. } => NODE_HEADING,
-            Watched::Allocations { .. } => ALLOCATION_HEADING,
-            Watched::Leases => LEASE_HEADING,
+    fn new(watched: &Watched, size: TableSize) -> Self {
+        let (heading, extra): (_, &[&str]) = match watched {
+            Watched::Nodes { .. } => (NODE_HEADING, NODE_EXTRA),
+            Watched::Allocations { .. } => (ALLOCATION_HEADING, ALLOCATION_EXTRA),
+            Watched::Leases => (LEASE_HEADING, &[]),
         };
-        Self { rows: Rows::new(heading), known: BTreeMap::new(), ended: VecDeque::new() }
+        Self { rows: Rows::on_screen(heading, extra, size), known: BTreeMap::new(), ended: VecDeque::new() }
     }
 
     /// Whether a line is new; records it.
@@ -300,7 +305,7 @@ mod tests {
 
     #[test]
     fn unchanged_objects_make_no_line_and_objects_missing_in_a_new_list_are_gone() {
-        let mut shown = ShownLines::new(&Watched::Leases);
+        let mut shown = ShownLines::new(&Watched::Leases, TableSize::default());
         let first = event(vec![allocation("b", "Pending", 2), allocation("a", "Pending", 1)]);
         assert_eq!(names(&mut shown, &first), ["a", "b"]);
         assert_eq!(names(&mut shown, &first), Vec::<String>::new());
@@ -319,7 +324,7 @@ mod tests {
         let watched = |node: Option<&str>, until_ended| {
             let filter = StatusFilter { node: node.map(str::to_owned), ..StatusFilter::default() };
             let of = Watched::Allocations { states: vec![], filter, until_ended };
-            lines(&event, &of).into_iter().map(|line| line.cells[1].clone()).collect::<Vec<_>>()
+            lines(&event, &of).into_iter().map(|line| line.cells[2].clone()).collect::<Vec<_>>()
         };
         assert_eq!(watched(None, false), [""]);
         let with_parts = ["", "sweep (lane 3 of 1f0c9a4e)", "serve (replica 3 of 1f0c9a4e)"].map(str::to_owned).to_vec();
@@ -328,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_is_granted_again_is_shown_again() {
-        let mut shown = ShownLines::new(&Watched::Leases);
+        let mut shown = ShownLines::new(&Watched::Leases, TableSize::default());
         let lease = v1::Lease { name: "l".into(), token: Some(3), ..Default::default() };
         let granted = v1::WatchEvent { leases: vec![lease], ..Default::default() };
         let ended = v1::WatchEvent { leases_ended: vec!["l".into()], ..Default::default() };
@@ -343,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_removed_is_shown_once_and_again_when_it_returns() {
-        let mut shown = ShownLines::new(&Watched::Nodes { only: None });
+        let mut shown = ShownLines::new(&Watched::Nodes { only: None }, TableSize::default());
         let node = v1::Node { id: "n3".into(), state: "Ready".into(), ..Default::default() };
         let ready = v1::WatchEvent { nodes: vec![node], ..Default::default() };
         let removed = v1::WatchEvent { nodes_removed: vec!["n3".into()], ..Default::default() };
@@ -357,7 +362,7 @@ mod tests {
 
     #[test]
     fn the_number_of_remembered_ended_objects_is_bounded() {
-        let mut shown = ShownLines::new(&Watched::Leases);
+        let mut shown = ShownLines::new(&Watched::Leases, TableSize::default());
         for number in 0..ENDED_OBJECTS_MAX + 5 {
             let id = format!("{number:08}");
             names(&mut shown, &event(vec![allocation(&id, "Pending", 1)]));

@@ -429,13 +429,13 @@ fn a_wrong_command_line_is_2_with_what_was_meant() {
 fn a_submission_is_sent_remembered_and_found_again() {
     let scene = Scene { exit_code: Some(0), ..Default::default() };
     served(scene.clone(), |dir| {
-        let script = "#!/bin/sh\n#SBATCH --nodes=3\n#SBATCH --comment=x\n#LATTICE name=fromscript walltime=2h\ntrue\n";
+        let script = "#!/bin/sh\n#SBATCH --nodes=3\n#SBATCH --acctg-freq=30\n#LATTICE name=fromscript walltime=2h\ntrue\n";
         std::fs::write(dir.join("job.sh"), script).unwrap();
         let mut command = lattice(dir, &["submit", "-q", "--nodes=2", "job.sh", "a", "-o", "name", "--", "-b"]);
         let (code, stdout, stderr) = outcome_of(&command.env("PMI_RANK", "3").env("KEPT", "1").output().unwrap());
         assert_eq!(code, Some(0), "{stderr}");
         // Not even -q hides it.
-        assert_eq!(stderr, "lattice: warning: job.sh line 3: #SBATCH --comment=x does not change the job, and is ignored\n");
+        assert_eq!(stderr, "lattice: warning: job.sh line 3: #SBATCH --acctg-freq=30 does not change the job, and is ignored\n");
         let sent = scene.submitted.lock().unwrap().pop().unwrap();
         assert_eq!(stdout, format!("{}\n", sent.id));
         let spec = lattice_api::spec::to_model(&sent.spec.unwrap()).unwrap();
@@ -462,7 +462,7 @@ fn what_slurm_would_do_otherwise_is_refused_before_anything_is_sent() {
             std::fs::write(dir.join("job.sh"), format!("#!/bin/sh\n{lines}true\n")).unwrap();
             run(dir, &[&["submit", "-q", "job.sh"], args].concat())
         };
-        for line in ["--gpus=4", "--signal=USR1", "--begin=now", "--output=x.log", "--qos=high", "--unheard-of"] {
+        for line in ["--reservation=x", "--licenses=x", "--container=x", "--qos=high", "--ntasks-per-socket=2", "--hold", "--unheard-of"] {
             let (code, _, stderr) = submitted(&format!("#SBATCH {line}\n"), &[]);
             assert!(code == Some(2) && stderr.starts_with(&format!("error: job.sh line 2: #SBATCH {line}: ")), "{code:?} {stderr}");
             assert!(stderr.contains("hint: "), "{stderr}");
@@ -486,10 +486,10 @@ fn what_slurm_would_do_otherwise_is_refused_before_anything_is_sent() {
         assert!(code == Some(2) && stderr.contains("write 16M (MiB) or 16G (GiB)"), "{stderr}");
         let (code, _, stderr) = run(dir, &["submit", "python3", "busy.py"]);
         assert!(code == Some(2) && stderr.contains("`lattice submit -- python3 busy.py`"), "{stderr}");
-        let (code, _, stderr) = run(dir, &["launch", "--signal=USR1", "true"]);
-        assert!(code == Some(2) && stderr.starts_with("error: --signal: ") && stderr.contains("--checkpoint-signal"), "{stderr}");
-        let (code, _, stderr) = run(dir, &["submit", "--output=x.log", "job.sh"]);
-        assert!(code == Some(2) && stderr.contains("names no file") && stderr.contains("lattice logs"), "{stderr}");
+        let (code, _, stderr) = run(dir, &["launch", "--gres=gpu:1", "true"]);
+        assert!(code == Some(2) && stderr.starts_with("error: --gres: ") && stderr.contains("--gpus"), "{stderr}");
+        let (code, _, stderr) = run(dir, &["submit", "-o", "x.log", "job.sh"]);
+        assert!(code == Some(2) && stderr.contains("names no file") && stderr.contains("--output=x.log"), "{stderr}");
     });
 }
 

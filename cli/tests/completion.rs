@@ -1,6 +1,7 @@
 //! The script of `lattice completion bash` in a real bash, without an agent. A machine without bash fails this test.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 fn completion(shell: &str) -> Output {
@@ -11,7 +12,15 @@ fn completion(shell: &str) -> Output {
 /// The output of `bash ARGS` with this input.
 fn bash(args: &[&str], input: &[u8]) -> String {
     let mut command = Command::new("bash");
-    command.args(args).env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let programs = Path::new(env!("CARGO_BIN_EXE_lattice")).parent().unwrap().display().to_string();
+    command
+        .args(args)
+        .env_clear()
+        .env("PATH", format!("{programs}:/usr/bin:/bin"))
+        .env("HOME", "/nonexistent")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("this test needs bash");
     child.stdin.take().unwrap().write_all(input).unwrap();
     let done = child.wait_with_output().unwrap();
@@ -47,14 +56,22 @@ fn bash_takes_the_script_and_completes_with_it() {
     assert_eq!(offered(&script, &["lattice", "admin", "role", "grant", "sys"]), ["system-admin"]);
     assert_eq!(offered(&script, &["lattice", "admin", "limits", "--root-acts-for", "it"]), ["itself"]);
     assert!(offered(&script, &["lattice", "submit", "--sensi"]).is_empty(), "it is not built");
+    assert_eq!(offered(&script, &["lattice", "status", "--state", "=", "x"]), Vec::<String>::new());
+    assert_eq!(offered(&script, &["lattice", "status", "--output", "=", "js"]), ["json"]);
+    assert!(offered(&script, &["lattice", "cancel", "1"]).is_empty(), "no agent answers, and nothing is said");
 }
 
 #[test]
 fn other_shells_have_scripts_and_what_is_none_is_refused() {
-    for (shell, begins) in [("zsh", "#compdef lattice"), ("fish", "#"), ("elvish", "\nuse builtin;"), ("powershell", "\nusing namespace")] {
+    for (shell, begins) in [
+        ("zsh", "#compdef lattice"),
+        ("fish", "complete "),
+        ("elvish", "\nset edit:completion"),
+        ("powershell", "\nRegister-ArgumentCompleter"),
+    ] {
         let done = completion(shell);
         let script = String::from_utf8(done.stdout).unwrap();
-        assert!(done.status.success() && script.starts_with(begins) && script.contains("submit"), "{shell}: {script}");
+        assert!(done.status.success() && script.starts_with(begins) && script.contains("LATTICE_COMPLETE"), "{shell}: {script}");
     }
     let refused = completion("csh");
     assert_eq!(refused.status.code(), Some(2));

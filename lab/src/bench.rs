@@ -5,6 +5,7 @@ mod adoption;
 mod api;
 mod busy;
 mod checkpoint;
+mod commands;
 mod dags;
 mod fence;
 mod figures;
@@ -49,6 +50,7 @@ pub fn run(name: Name, dir: Option<&Path>, options: &Options, json: bool) -> Res
     let report = match name {
         Name::Api => api::run(dir, options)?,
         Name::Checkpoint => checkpoint::run(dir, options)?,
+        Name::Commands => commands::run(dir, options)?,
         Name::Dags => dags::run(dir, options)?,
         Name::History => history::run(dir, options)?,
         Name::Launch => launch::run(dir, options)?,
@@ -78,6 +80,8 @@ pub enum Name {
     Api,
     /// Checkpoints: how long until work notices the request, has saved, and its nodes are free
     Checkpoint,
+    /// Slurm's commands: sbatch, squeue over 10,000 jobs, and srun, compared with Slurm
+    Commands,
     /// DAGs: allocations in chains and layers compared with the same without edges, and how soon a step follows another
     Dags,
     /// Questions about ended work, from a SQLite store with a million records, in this process

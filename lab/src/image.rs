@@ -1,5 +1,6 @@
 //! A small software environment (uenv) as a SquashFS image, and the program in it.
 
+use crate::binaries::Binaries;
 use crate::machine::Machine;
 use crate::process::run;
 use anyhow::{Context, Result, bail};
@@ -22,7 +23,7 @@ pub const MOUNT_POINT: &str = "/user-environment";
 pub enum Ring {
     /// Compiled with this machine's MPICH.
     Mpi(PathBuf),
-    /// This executable's `pmi-ring`.
+    /// The lab's `pmi-ring`.
     Pmi(PathBuf),
 }
 
@@ -30,7 +31,7 @@ impl Ring {
     /// Builds the program in `dir`.
     pub fn make(machine: &Machine, dir: &Path) -> Result<Self> {
         let Some(mpicc) = &machine.mpicc else {
-            return Ok(Self::Pmi(std::env::current_exe().context("the lab's own executable")?));
+            return Ok(Self::Pmi(Binaries::beside_lab()?.lab()));
         };
         Self::compile(mpicc, &dir.join("ring")).map(Self::Mpi)
     }

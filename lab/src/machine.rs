@@ -43,6 +43,8 @@ pub struct Machine {
     pub mpi4py_mpich: Option<PathBuf>,
     /// The Python environment that has mpi4py with its own Open MPI.
     pub mpi4py_open: Option<PathBuf>,
+    /// The Python environment that has programs which use Slurm.
+    pub slurm_clients: Option<PathBuf>,
     /// MPICH's process manager.
     pub hydra: Option<PathBuf>,
     /// Slurm's launcher, if its daemons are installed as well.
@@ -67,6 +69,7 @@ impl Machine {
             oidc_provider: find("node").and_then(|_| oidc_provider()),
             mpi4py_mpich: mpi4py("mpich"),
             mpi4py_open: mpi4py("openmpi"),
+            slurm_clients: slurm_clients(),
             hydra: find("mpiexec.hydra"),
             srun: find("srun").filter(|_| slurm),
         }
@@ -119,6 +122,10 @@ fn cache() -> Option<PathBuf> {
 /// The virtual environment that `.ci/run` makes in the cache.
 fn mpi4py(mpi: &str) -> Option<PathBuf> {
     Some(cache()?.join(format!("lattice-mpi4py-{mpi}"))).filter(|made| made.join("bin/mpiexec").exists())
+}
+
+fn slurm_clients() -> Option<PathBuf> {
+    Some(cache()?.join("lattice-slurm-clients")).filter(|made| made.join("bin/reframe").exists())
 }
 
 fn oidc_provider() -> Option<PathBuf> {

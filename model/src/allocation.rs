@@ -1,5 +1,7 @@
 //! The record of one allocation that the quorum agrees on.
 
+mod marks;
+
 use crate::allocation_state::AllocationState;
 use crate::attempt::{self, Attempt};
 use crate::checkpoint::CheckpointRef;
@@ -15,6 +17,7 @@ use crate::spec::{AllocationSpec, PREEMPTION_CLASS_DEFAULT};
 use crate::task_group::LaneOf;
 use crate::telemetry::TelemetryOrder;
 use crate::time::Timestamp;
+use crate::timing::{NICE_UNIT_MS, Timing};
 use crate::work_usage::WorkUsage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -49,6 +52,27 @@ pub struct SubmittedValues {
     /// Of a scaled service: how it scales.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Box<Scaling>>,
+    /// Bounds in time, `nice` and the comment; `None`: of an older record, which could not change them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Box<SubmittedPlace>>,
+}
+
+/// The submitted values that decide where work is in its queue, and what people wrote about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmittedPlace {
+    /// Bounds in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timing: Option<Box<Timing>>,
+    /// How much later in its queue it is than equal work.
+    pub nice: i32,
+    /// For people.
+    pub comment: String,
+}
+
+impl SubmittedPlace {
+    fn of(spec: &AllocationSpec) -> Self {
+        Self { timing: spec.timing.clone(), nice: spec.nice, comment: spec.comment.clone() }
+    }
 }
 
 impl SubmittedValues {
@@ -60,6 +84,7 @@ impl SubmittedValues {
             preemption_class: spec.preemption_class,
             tags: spec.tags.clone(),
             scaling: spec.scaling.clone(),
+            place: Some(Box::new(SubmittedPlace::of(spec))),
         }
     }
 }
@@ -100,6 +125,10 @@ pub struct Allocation {
     /// was submitted before. 0: of a lane.
     #[serde(default)]
     pub submission: u64,
+    /// Its job number, from 1: no other allocation ever has the same. A task group has as many numbers as
+    /// tasks, from this one on, in the order of their indices. 0: of a lane or a replica.
+    #[serde(default, skip_serializing_if = "has_no_number")]
+    pub number: u64,
     /// When nodes were last claimed for it.
     pub claimed_at: Option<Timestamp>,
     /// When it last began to run.
@@ -114,6 +143,12 @@ pub struct Allocation {
     pub shares: Shares,
     /// The VNI of its network domain under its current or latest claim.
     pub vni: Option<u32>,
+    /// The walltime that it asks for, if its current claim gave it less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_walltime: Option<Duration>,
+    /// Which part of its walltime was last reported by mail under its current claim, in percent; 0: none.
+    #[serde(default, skip_serializing_if = "is_none_reported")]
+    pub mailed_percent: u8,
     /// Number of requeues, without those of claims under which the work never began.
     pub requeue_count: u32,
     /// Number of consecutive claims that ended soon after they were made.
@@ -198,12 +233,15 @@ impl Allocation {
             reason: None,
             submitted_at: at,
             submission: 0,
+            number: 0,
             claimed_at: None,
             started_at: None,
             ended_at: None,
             epoch: Epoch(0),
             shares: Shares::default(),
             vni: None,
+            asked_walltime: None,
+            mailed_percent: 0,
             requeue_count: 0,
             quick_requeues: 0,
             waits_until: None,
@@ -225,6 +263,19 @@ impl Allocation {
         }
     }
 
+    /// How many job numbers it has, from [`Self::number`] on: one for each task of a task group.
+    pub fn numbers_count(&self) -> u64 {
+        let tasks = self.spec.tasks.as_deref().filter(|_| self.lane.is_none());
+        tasks.map_or(1, |tasks| u64::from(tasks.indices.count()))
+    }
+
+    /// The index of the task of this task group with this job number; `None`: it is no task group, or the
+    /// number means the whole group or no task of it.
+    pub fn task_of_number(&self, number: u64) -> Option<u32> {
+        let ordinal = u32::try_from(number.checked_sub(self.number).filter(|ordinal| *ordinal > 0)?).ok()?;
+        self.spec.tasks.as_deref().filter(|_| self.is_task_group())?.indices.index_of(ordinal)
+    }
+
     /// The head node, where its script runs and its launches are coordinated; `None` before the
     /// first claim.
     pub fn head(&self) -> Option<&NodeId> {
@@ -234,10 +285,12 @@ impl Allocation {
     /// Whether `spec` is the spec that was submitted.
     pub fn was_submitted_as(&self, spec: &AllocationSpec) -> bool {
         match self.submitted_values.as_deref().cloned() {
-            Some(SubmittedValues { name, walltime, preemption_class, tags, scaling }) => {
-                // Older records have none: how a service scales could not be changed then.
+            Some(SubmittedValues { name, walltime, preemption_class, tags, scaling, place }) => {
+                // Older records have none: these values could not be changed then.
                 let scaling = scaling.or_else(|| self.spec.scaling.clone());
-                AllocationSpec { name, walltime, preemption_class, tags, scaling, ..AllocationSpec::clone(&self.spec) } == *spec
+                let SubmittedPlace { timing, nice, comment } = place.map_or_else(|| SubmittedPlace::of(&self.spec), |place| *place);
+                let spec_now = AllocationSpec::clone(&self.spec);
+                AllocationSpec { name, walltime, preemption_class, tags, scaling, timing, nice, comment, ..spec_now } == *spec
             }
             None => *self.spec == *spec,
         }
@@ -317,6 +370,18 @@ impl Allocation {
         self.dependencies.as_ref().and_then(|all| all.eligible_at).unwrap_or(self.submitted_at)
     }
 
+    /// The time by which it is ordered in its queue: when it came into it, and a minute later for each unit of its `nice`.
+    pub fn ordered_at(&self) -> Timestamp {
+        let later_ms = i64::from(self.spec.nice).saturating_mul(NICE_UNIT_MS);
+        Timestamp(self.queued_at().0.saturating_add_signed(later_ms))
+    }
+
+    /// Whether events of it may be reported by the site's mail hook: it is what a user submitted, and not a lane or a
+    /// replica.
+    pub fn has_mail(&self) -> bool {
+        self.spec.mail.is_some() && self.lane.is_none() && self.replica.is_none()
+    }
+
     /// Why this node is not claimed for it now; `None`: the node may be claimed.
     pub fn exclusion(&self, node: &NodeId) -> Option<&Exclusion> {
         self.excluded.iter().find(|excluded| excluded.node == *node && excluded.until.is_some())
@@ -352,8 +417,16 @@ impl Allocation {
     }
 }
 
+fn has_no_number(number: &u64) -> bool {
+    *number == 0
+}
+
 fn is_zero(count: &u32) -> bool {
     *count == 0
+}
+
+fn is_none_reported(percent: &u8) -> bool {
+    *percent == 0
 }
 
 fn is_not(flag: &bool) -> bool {
@@ -401,12 +474,22 @@ mod tests {
     }
 
     #[test]
+    fn a_task_group_has_a_number_for_each_task_and_its_first_one_means_the_group() {
+        let plain = Allocation { number: 7, ..allocation() };
+        assert_eq!((plain.numbers_count(), plain.task_of_number(7), plain.task_of_number(8)), (1, None, None));
+        let mut group = plain;
+        test_builders::spec_of(&mut group).tasks = Some(Box::new(crate::TaskGroup::parse("10-18:2").unwrap()));
+        assert_eq!(group.numbers_count(), 5);
+        assert_eq!([6, 7, 8, 11, 12].map(|number| group.task_of_number(number)), [None, None, Some(12), Some(18), None]);
+    }
+
+    #[test]
     fn submitted_values_of_older_records_have_no_scaling() {
         let mut allocation = allocation();
         let scaling = Scaling { replicas_min: 1, replicas_max: 3, policy: None, drain: crate::Drain::default() };
         test_builders::spec_of(&mut allocation).scaling = Some(Box::new(scaling));
         let submitted = AllocationSpec::clone(&allocation.spec);
-        allocation.submitted_values = Some(Box::new(SubmittedValues { scaling: None, ..SubmittedValues::of(&submitted) }));
+        allocation.submitted_values = Some(Box::new(SubmittedValues { scaling: None, place: None, ..SubmittedValues::of(&submitted) }));
         test_builders::spec_of(&mut allocation).name = "renamed".to_owned();
         assert!(allocation.was_submitted_as(&submitted));
         assert!(!allocation.was_submitted_as(&AllocationSpec { scaling: None, ..submitted }));

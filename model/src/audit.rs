@@ -203,6 +203,8 @@ actions! {
     AccountingMoved,
     /// Ended work was dropped before the store had it: too much waited.
     EndedWorkDropped,
+    /// An event of an allocation of which its user wants mail. `detail` is JSON.
+    MailDue,
 }
 
 impl AuditAction {

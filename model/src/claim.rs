@@ -12,7 +12,9 @@ use crate::scaling::ReplicaOf;
 use crate::spec::AllocationSpec;
 use crate::task_group::LaneOf;
 use crate::telemetry::TelemetryOrder;
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// One allocation's part of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +59,10 @@ pub struct Claim {
     /// the claim yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// The walltime that it begins with, if that is less than it asks for: it said the least that it needs. `None`: what
+    /// it asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walltime: Option<Duration>,
 }
 
 /// One node of a [`Claim`].
@@ -112,6 +118,16 @@ pub struct DesiredShare {
     /// The output directories of what it depends on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parents: Vec<ParentOutput>,
+    /// The job number: see [`crate::Allocation::number`]. Of a lane that of its task group, of a replica that of
+    /// its service. 0: none is known.
+    #[serde(default)]
+    pub number: u64,
+    /// The cores of its nodes in rank order, as runs: of how many nodes, and the cores of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cores: Vec<(u32, u32)>,
+    /// When it began to run under this claim, as the quorum recorded it; `None`: it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
 }
 
 /// The output directory of an allocation on which another one depends.

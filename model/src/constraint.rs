@@ -2,6 +2,8 @@
 
 use crate::conformance::Conformance;
 use crate::count::{counted, is_or_are};
+pub use crate::feature::{FEATURE_BYTES_MAX, FEATURES_MAX, has, is_feature};
+use crate::feature_choice::{FeatureChoice, Together};
 use crate::hostlist;
 use crate::ids::NodeId;
 use crate::node::Node;
@@ -9,6 +11,7 @@ use crate::resources::bytes_text;
 use crate::spec_error::SpecError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// Feature: the node's scratch is on an NVMe disk of its own.
 pub const NVME_SCRATCH: &str = "nvme_scratch";
@@ -32,10 +35,6 @@ pub const CHECKPOINTS: &str = "checkpoints";
 pub const TELEMETRY_DEBUG: &str = "telemetry_debug";
 /// Feature: the node can record which files work opens and which addresses it connects to.
 pub const TELEMETRY_AUDIT: &str = "telemetry_audit";
-/// Largest number of features of one node, and in one request.
-pub const FEATURES_MAX: usize = 32;
-/// Largest size of a feature, in bytes.
-pub const FEATURE_BYTES_MAX: usize = 96;
 
 /// What an allocation asks of its nodes. A node that does not meet a constraint is not used, except
 /// for [`Constraints::same_numa`], which is a preference.
@@ -44,6 +43,12 @@ pub const FEATURE_BYTES_MAX: usize = 96;
 pub struct Constraints {
     /// Features that each node must have; see [`has`].
     pub features: BTreeSet<String>,
+    /// Features of which not each node must have all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Box<FeatureChoice>>,
+    /// Number of cores that each node must have, whether or not others use them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cores: u32,
     /// Number of GPUs that each node must have, whether or not others use them.
     pub gpus: u32,
     /// Bytes of main memory that each node must have; with `cxl_memory`, that behind CXL counts.
@@ -52,6 +57,9 @@ pub struct Constraints {
     pub conformance: bool,
     /// The exact nodes, all of them; empty: any node.
     pub nodes: BTreeSet<NodeId>,
+    /// Nodes that it does not get.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub excluded: BTreeSet<NodeId>,
     /// Of how many topology groups its nodes may be.
     pub topology: Topology,
     /// Whether nodes with a memory domain that is large enough come first, and on a node the cores
@@ -70,26 +78,31 @@ pub enum Topology {
     /// As few as the nodes of the cluster allow: it waits for nodes of one group, or, if none is large
     /// enough, of as few as possible.
     Tight,
+    /// Of at most so many, at least 1: it waits for that.
+    AtMost(u32),
 }
 
 impl Topology {
-    /// The names that users write.
+    /// The names that users write, beside a number.
     pub const NAMES: [&'static str; 2] = ["any", "tight"];
 
-    /// The value with this name.
+    /// The value with this name, or with this number.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "any" => Some(Self::Any),
             "tight" => Some(Self::Tight),
-            _ => None,
+            number => number.parse().ok().filter(|groups| *groups > 0).map(Self::AtMost),
         }
     }
+}
 
-    /// The name that users write.
-    pub fn name(self) -> &'static str {
+/// The name or number that users write.
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Any => Self::NAMES[0],
-            Self::Tight => Self::NAMES[1],
+            Self::Any => f.write_str(Self::NAMES[0]),
+            Self::Tight => f.write_str(Self::NAMES[1]),
+            Self::AtMost(groups) => groups.fmt(f),
         }
     }
 }
@@ -107,6 +120,19 @@ impl Constraints {
             .or_else(|| unknown.then(|| "has not reported the fingerprint of its configuration, or too long ago".to_owned()))
     }
 
+    /// What its nodes must have together, if there is such a requirement.
+    pub fn together(&self) -> Option<&Together> {
+        self.choice.as_deref()?.together.as_ref()
+    }
+
+    /// Why it does not want `node` by its name, or has no alternative for the node's features.
+    pub fn unwanted(&self, node: &Node) -> Option<String> {
+        if self.excluded.contains(&node.id) {
+            return Some("is excluded by --exclude".to_owned());
+        }
+        self.choice.as_deref().and_then(|choice| choice.lacked_by(&node.features))
+    }
+
     /// As [`Self::lacked_by`], but only for what does not change with the node's state: name,
     /// features and size.
     pub fn never_met_by(&self, node: &Node) -> Option<String> {
@@ -116,7 +142,13 @@ impl Constraints {
         if let Some(feature) = self.features.iter().find(|wanted| !has(&node.features, wanted)) {
             return Some(format!("lacks the feature {feature}"));
         }
+        if let Some(why) = self.unwanted(node) {
+            return Some(why);
+        }
         let size = &node.size;
+        if self.cores > size.cores {
+            return Some(format!("has {}; {} {} wanted", counted(size.cores, "core"), self.cores, is_or_are(self.cores)));
+        }
         if self.gpus > size.gpus {
             return Some(format!("has {}; {} {} wanted", counted(size.gpus, "GPU"), self.gpus, is_or_are(self.gpus)));
         }
@@ -146,35 +178,24 @@ impl Constraints {
         if self.features.len() > FEATURES_MAX {
             return refuse(format!("{} features; at most {FEATURES_MAX} can be asked for", self.features.len()));
         }
-        match self.features.iter().find(|feature| !is_feature(feature)) {
-            Some(bad) => {
-                refuse(format!("{:?} is not a feature: give a word such as {NVME_SCRATCH}", bad.chars().take(40).collect::<String>()))
-            }
+        if let Some(bad) = self.features.iter().find(|feature| !is_feature(feature)) {
+            let bad = bad.chars().take(40).collect::<String>();
+            return refuse(format!("{bad:?} is not a feature: give a word such as {NVME_SCRATCH}"));
+        }
+        if let Some(both) = self.excluded.iter().find(|node| self.nodes.contains(node)) {
+            let why = format!("{both} is one of the nodes asked for (--nodelist): take it out of one of the lists");
+            return Err(SpecError::Invalid { field: "exclude", why });
+        }
+        match &self.choice {
+            Some(choice) => choice.validate().or_else(|invalid| refuse(invalid.to_string())),
             None => Ok(()),
         }
     }
 }
 
-/// Whether a text is a valid feature: a word of ASCII letters, digits, `_`, `-`, `.`; or
-/// `word=text`.
-pub fn is_feature(text: &str) -> bool {
-    let (word, value) = text.split_once('=').map_or((text, None), |(word, value)| (word, Some(value)));
-    let is_word = !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
-    let is_value = value.is_none_or(|v| !v.is_empty() && v.bytes().all(|b| (0x20..0x7f).contains(&b) && !b",:".contains(&b)));
-    is_word && is_value && text.len() <= FEATURE_BYTES_MAX
-}
-
-/// Whether a node with these features has the wanted one. A word must match completely; in
-/// `key=text` the text only needs to be contained in the value: `gpu_type=GH200` matches
-/// `gpu_type=NVIDIA GH200 480GB`. Case is ignored.
-pub fn has(features: &[String], wanted: &str) -> bool {
-    match wanted.split_once('=') {
-        None => features.iter().any(|f| f.eq_ignore_ascii_case(wanted)),
-        Some((key, part)) => features
-            .iter()
-            .filter_map(|f| f.split_once('='))
-            .any(|(k, value)| k.eq_ignore_ascii_case(key) && value.to_ascii_lowercase().contains(&part.to_ascii_lowercase())),
-    }
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 #[cfg(test)]
@@ -197,23 +218,6 @@ mod tests {
             (&far, 4, true, "has 3.0 GiB of memory, 2.0 GiB of it behind CXL; 4.0 GiB is wanted"),
         ] {
             assert_eq!(lacks(node, wanted * GIB, allowed).as_deref(), Some(why));
-        }
-    }
-
-    #[test]
-    fn features_are_words_or_parts_of_values() {
-        let node: Vec<String> = ["nvme_scratch", "gpu_type=NVIDIA GH200 480GB", "rack=7"].map(str::to_owned).into();
-        for wanted in ["nvme_scratch", "NVME_SCRATCH", "gpu_type=GH200", "gpu_type=gh200 480", "rack=7"] {
-            assert!(has(&node, wanted), "{wanted}");
-        }
-        for wanted in ["nvme", "gpu_type", "gpu_type=A100", "rack=8", "row=7"] {
-            assert!(!has(&node, wanted), "{wanted}");
-        }
-        for good in ["nvme_scratch", "a", "gpu_type=NVIDIA GH200 480GB", "x-1.2"] {
-            assert!(is_feature(good), "{good}");
-        }
-        for bad in ["", "=a", "a=", "a b", "ä", "a=b,c", "a\n", &"x".repeat(FEATURE_BYTES_MAX + 1)] {
-            assert!(!is_feature(bad), "{bad}");
         }
     }
 }

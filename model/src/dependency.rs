@@ -18,6 +18,8 @@
 //!   parent has not begun ──begins, or ends before──▶ Delayed until then + delay ──leader's clock──▶ Begun
 //! ```
 //!
+//! A submission may also name a time before which it is not in its queue. It ends as a delay does.
+//!
 //! `corresponding` is between two task groups. It keeps single tasks waiting, and not the group. A
 //! *singleton* names nothing: it waits for whatever its user has submitted before under the same name.
 //!
@@ -361,6 +363,9 @@ pub struct Dependencies {
     /// not gone, the latest one. It ends before this one begins, and so do those before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predecessor: Option<AllocationId>,
+    /// It is not in its queue before this time; `None`: since it was submitted, or that time is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin: Option<Timestamp>,
     /// When all conditions were met for the first time: since then it has a place in its queue.
     /// `None`: they never were.
     pub eligible_at: Option<Timestamp>,
@@ -369,19 +374,19 @@ pub struct Dependencies {
 impl Dependencies {
     /// With these parents, at this time. It is no singleton.
     pub fn new(parents: Vec<Parent>, now: Timestamp) -> Self {
-        Self::of(parents, None, now)
+        Self::of(parents, None, None, now)
     }
 
-    /// With these parents and this predecessor, at this time.
-    pub fn of(parents: Vec<Parent>, predecessor: Option<AllocationId>, now: Timestamp) -> Self {
-        let mut dependencies = Self { parents, predecessor, eligible_at: None };
+    /// With these parents, this predecessor and this time before which it is not in its queue, at this time.
+    pub fn of(parents: Vec<Parent>, predecessor: Option<AllocationId>, begin: Option<Timestamp>, now: Timestamp) -> Self {
+        let mut dependencies = Self { parents, predecessor, begin, eligible_at: None };
         dependencies.end_delays(now);
         dependencies
     }
 
     /// Whether all conditions are met now.
     pub fn are_met(&self) -> bool {
-        self.predecessor.is_none() && self.parents.iter().all(Parent::is_met)
+        self.predecessor.is_none() && self.begin.is_none() && self.parents.iter().all(Parent::is_met)
     }
 
     /// The first parent whose condition can never be met.
@@ -408,13 +413,26 @@ impl Dependencies {
         self.end_delays(now);
     }
 
+    /// Sets the time before which it is not in its queue. If it was in its queue, it keeps its place.
+    pub fn set_begin(&mut self, begin: Option<Timestamp>, now: Timestamp) {
+        self.begin = begin;
+        self.end_delays(now);
+    }
+
+    /// The times at which it stops to wait for time.
+    pub fn delay_ends(&self) -> impl Iterator<Item = Timestamp> {
+        self.parents.iter().filter_map(Parent::delayed_until).chain(self.begin)
+    }
+
     /// Ends the delays that are over.
     pub fn end_delays(&mut self, now: Timestamp) {
+        let is_over = |until: Timestamp| until <= now || until.since_ms(now) > DELAY_LEFT_MS_MAX;
         for parent in &mut self.parents {
-            if parent.delayed_until().is_some_and(|until| until <= now || until.since_ms(now) > DELAY_LEFT_MS_MAX) {
+            if parent.delayed_until().is_some_and(is_over) {
                 parent.state = ParentState::Begun;
             }
         }
+        self.begin = self.begin.filter(|begin| !is_over(*begin));
         self.note_eligible(now);
     }
 
@@ -433,7 +451,12 @@ impl Dependencies {
         let delays = self.parents.iter().filter_map(|parent| Some((parent.delayed_until()?, parent)));
         let delay = delays.max_by_key(|(until, _)| *until).map(|(until, parent)| parent.delay_text(until));
         let parts: Vec<String> = others.into_iter().chain(delay).collect();
-        (!parts.is_empty()).then(|| format!("waits {}", parts.join(", and ")))
+        let waits = (!parts.is_empty()).then(|| format!("waits {}", parts.join(", and ")));
+        let begins = self.begin.map(|begin| format!("begins at {begin}"));
+        match (begins, waits) {
+            (Some(begins), Some(waits)) => Some(format!("{begins}; it also {waits}")),
+            (begins, waits) => begins.or(waits),
+        }
     }
 
     /// The groups for whose tasks some tasks of this group may wait, such as `1f0c9a4e (prep)`; `None`:
@@ -615,12 +638,31 @@ mod tests {
     #[test]
     fn a_singleton_waits_for_its_predecessor_beside_all_else() {
         let (earlier, other) = (AllocationId(Uuid::from_u128(7 << 96)), parent(1, DependencyCondition::After, ParentState::Unended));
-        let mut all = Dependencies::of(vec![other.clone()], Some(earlier), NOW);
+        let mut all = Dependencies::of(vec![other.clone()], Some(earlier), None, NOW);
         assert_eq!(all.sentence().unwrap(), "waits for 00000007, an earlier one of this name, to end and 00000001 (job1) to begin");
         all.set_state(other.on, ParentState::Begun, Timestamp(20));
         assert_eq!((all.are_met(), all.eligible_at), (false, None));
         all.set_predecessor(None, Timestamp(30));
         assert_eq!((all.are_met(), all.eligible_at, all.sentence()), (true, Some(Timestamp(30)), None));
+    }
+
+    #[test]
+    fn work_with_a_begin_is_in_its_queue_from_then_on() {
+        let begin = Timestamp(1_772_704_812_034);
+        let mut all = Dependencies::of(vec![], None, Some(begin), NOW);
+        // The clock was set to a wrong time long before, so that the time is too far away.
+        assert_eq!((all.are_met(), all.begin), (true, None));
+        let before = Timestamp(begin.0 - 1);
+        all = Dependencies::of(vec![parent(1, DependencyCondition::Any, ParentState::Unended)], None, Some(begin), before);
+        let sentence = "begins at 2026-03-05T10:00:12.034Z; it also waits for 00000001 (job1) to end";
+        assert_eq!((all.sentence().as_deref(), all.delay_ends().collect::<Vec<_>>()), (Some(sentence), vec![begin]));
+        all.set_state(all.parents[0].on, ParentState::Ended(AllocationState::Failed), before);
+        assert_eq!(all.sentence().as_deref(), Some("begins at 2026-03-05T10:00:12.034Z"));
+        assert_eq!((all.are_met(), all.eligible_at), (false, None));
+        all.end_delays(begin);
+        assert_eq!((all.are_met(), all.eligible_at, all.sentence()), (true, Some(begin), None));
+        all.set_begin(Some(Timestamp(begin.0 + 5)), begin);
+        assert_eq!((all.are_met(), all.eligible_at), (false, Some(begin)), "it keeps its place");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::allocation_state::AllocationState;
 use crate::dependency::DependencyCondition;
 use crate::ids::{AllocationId, CheckpointId, NodeId};
 use crate::launch::{MEMORY_KILL_CODE, MemoryKill};
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
@@ -45,6 +46,8 @@ pub enum EndReason {
     /// It waited for the allocation `on`, of this name, which ended in this state: so the condition can
     /// never be met.
     DependencyUnmet { on: AllocationId, name: String, condition: DependencyCondition, state: AllocationState },
+    /// It waited until it could not end by its deadline any more.
+    DeadlineMissed { deadline: Timestamp },
     /// A task group: this many of its tasks failed.
     TasksFailed { failed: u32, tasks: u32 },
 }
@@ -60,7 +63,7 @@ impl EndReason {
     pub fn state(&self) -> AllocationState {
         match self {
             Self::Exited { code: 0 } => AllocationState::Completed,
-            Self::Cancelled { .. } | Self::DependencyUnmet { .. } => AllocationState::Cancelled,
+            Self::Cancelled { .. } | Self::DependencyUnmet { .. } | Self::DeadlineMissed { .. } => AllocationState::Cancelled,
             Self::Preempted { saved: Ok(_), .. } | Self::WalltimeSaved { .. } => AllocationState::Suspended,
             Self::Requeued { .. } => AllocationState::Pending,
             Self::Preempted { saved: Err(_), .. }
@@ -94,6 +97,7 @@ impl EndReason {
             | Self::WalltimeSaved { .. }
             | Self::Requeued { .. }
             | Self::DependencyUnmet { .. }
+            | Self::DeadlineMissed { .. }
             | Self::TasksFailed { .. }
             | Self::RunLeaseLapsed { .. } => None,
         }
@@ -114,6 +118,7 @@ impl EndReason {
             | Self::WalltimeSaved { .. }
             | Self::Requeued { .. }
             | Self::DependencyUnmet { .. }
+            | Self::DeadlineMissed { .. }
             | Self::TasksFailed { .. }
             | Self::RunLeaseLapsed { .. } => None,
         }
@@ -140,6 +145,7 @@ impl fmt::Display for EndReason {
             Self::DependencyUnmet { on, name, condition, state } => {
                 write!(f, "dependency_unmet: {condition} of {} ({name}), which is {state}", on.short())
             }
+            Self::DeadlineMissed { deadline } => write!(f, "deadline_missed: it could not end by {deadline} any more"),
             Self::TasksFailed { failed, tasks } => write!(f, "tasks_failed: {failed} of {tasks}"),
             Self::WalltimeSaved { checkpoint } => write!(f, "walltime_exceeded; saved as checkpoint {}", checkpoint.short()),
         }

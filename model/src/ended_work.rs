@@ -16,6 +16,9 @@ pub struct EndedWork {
     pub sequence: u64,
     /// Which allocation.
     pub allocation: AllocationId,
+    /// Its job number; 0: of a lane or a replica.
+    #[serde(default)]
+    pub job: u64,
     /// Its name, tenant, project and vCluster; empty: none.
     pub name: String,
     pub tenant: String,

@@ -14,6 +14,8 @@ use thiserror::Error;
 
 /// The most records in one page.
 pub const PAGE_LEN_MAX: u32 = 1000;
+/// The most job numbers in one question.
+pub const JOBS_MAX: usize = 1000;
 /// The records in a page, if the question has no limit.
 pub const PAGE_LEN: u32 = 100;
 
@@ -36,6 +38,8 @@ pub struct HistoryQuery {
     pub name: String,
     /// In these states; empty: in all.
     pub states: Vec<AllocationState>,
+    /// With these job numbers, at most [`JOBS_MAX`]; empty: with any.
+    pub jobs: Vec<u64>,
     /// With all of these tags.
     pub tags: BTreeMap<String, String>,
     /// Ended at this time or after it.

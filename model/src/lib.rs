@@ -37,6 +37,9 @@ pub mod end_reason;
 pub mod end_warning;
 pub mod ended_work;
 pub mod fact;
+pub mod feature;
+pub mod feature_choice;
+pub mod feature_expression;
 #[cfg(test)]
 mod fuzz;
 pub mod gpu_load;
@@ -50,6 +53,7 @@ pub mod layout;
 pub mod lifecycle;
 pub mod locality;
 pub mod mail;
+mod matching;
 pub mod network;
 pub mod node;
 pub mod node_list;
@@ -86,7 +90,7 @@ pub mod vcluster;
 pub mod weights;
 pub mod work_usage;
 
-pub use allocation::{Allocation, Exclusion, StepOf, SubmittedValues};
+pub use allocation::{Allocation, Exclusion, StepOf, SubmittedPlace, SubmittedValues};
 pub use allocation_state::AllocationState;
 pub use attempt::Attempt;
 pub use audit::{AllocationPrefix, AuditAction, AuditFilter, AuditRecord};

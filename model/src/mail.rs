@@ -2,6 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// Largest size of the name or address to which mail goes, in bytes.
+pub const MAIL_USER_BYTES_MAX: usize = 254;
 
 /// What the hook reports, and to whom.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,9 +24,9 @@ pub struct Mail {
 pub enum MailEvent {
     /// It began.
     Begin,
-    /// It ended as Completed.
+    /// It ended, in whatever way.
     End,
-    /// It ended in another way.
+    /// It ended in another way than as Completed.
     Fail,
     /// It was requeued.
     Requeue,
@@ -32,4 +38,72 @@ pub enum MailEvent {
     TimeLimit90,
     /// Its walltime is over.
     TimeLimit,
+}
+
+impl MailEvent {
+    /// Every event.
+    pub const ALL: [Self; 8] =
+        [Self::Begin, Self::End, Self::Fail, Self::Requeue, Self::TimeLimit50, Self::TimeLimit80, Self::TimeLimit90, Self::TimeLimit];
+    /// Those at a part of the walltime, the first one first.
+    pub const OF_WALLTIME: [Self; 3] = [Self::TimeLimit50, Self::TimeLimit80, Self::TimeLimit90];
+
+    /// The name that users write.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Begin => "begin",
+            Self::End => "end",
+            Self::Fail => "fail",
+            Self::Requeue => "requeue",
+            Self::TimeLimit50 => "time_limit_50",
+            Self::TimeLimit80 => "time_limit_80",
+            Self::TimeLimit90 => "time_limit_90",
+            Self::TimeLimit => "time_limit",
+        }
+    }
+
+    /// At which part of the walltime it happens while the work runs, in percent; `None`: it depends on something else.
+    pub fn percent(self) -> Option<u8> {
+        match self {
+            Self::TimeLimit50 => Some(50),
+            Self::TimeLimit80 => Some(80),
+            Self::TimeLimit90 => Some(90),
+            Self::Begin | Self::End | Self::Fail | Self::Requeue | Self::TimeLimit => None,
+        }
+    }
+}
+
+impl fmt::Display for MailEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The text is no event.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no event: use {list}", list = MailEvent::ALL.map(MailEvent::name).join(", "))]
+pub struct NoSuchMailEvent(pub String);
+
+impl FromStr for MailEvent {
+    type Err = NoSuchMailEvent;
+
+    /// In upper or lower case.
+    fn from_str(text: &str) -> Result<Self, NoSuchMailEvent> {
+        let known = Self::ALL.into_iter().find(|event| event.name().eq_ignore_ascii_case(text));
+        known.ok_or_else(|| NoSuchMailEvent(text.chars().take(40).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_known_by_their_names_in_any_case() {
+        for event in MailEvent::ALL {
+            assert_eq!(event.to_string().to_uppercase().parse(), Ok(event));
+        }
+        let refused = "done".parse::<MailEvent>().unwrap_err().to_string();
+        assert_eq!(refused, "\"done\" is no event: use begin, end, fail, requeue, time_limit_50, time_limit_80, time_limit_90, time_limit");
+        assert_eq!(MailEvent::OF_WALLTIME.map(MailEvent::percent), [Some(50), Some(80), Some(90)]);
+    }
 }

@@ -100,6 +100,18 @@ impl ShareList {
         runs.iter().zip(begins).map(|((end, amount), begin)| (end - begin, *amount))
     }
 
+    /// The cores of the nodes in rank order, as runs: of how many nodes, and the cores of each.
+    pub fn core_runs(&self) -> Vec<(u32, u32)> {
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for (count, amount) in self.amount_runs() {
+            match runs.last_mut() {
+                Some((nodes, cores)) if *cores == amount.cores => *nodes += count,
+                Some(_) | None => runs.push((count, amount.cores)),
+            }
+        }
+        runs
+    }
+
     /// The amount of the node of this rank.
     fn amount(&self, rank: u32) -> Option<Resources> {
         let amounts = &self.0.as_deref()?.amounts;

@@ -1,8 +1,10 @@
 //! The specification of an allocation: what a user requests. The protobuf conversion checks it and
 //! refuses fields that are not implemented yet, by name.
 
+mod node_choice;
 mod scaling;
 mod tasks;
+mod timing;
 
 use crate::binding::RankBinding;
 use crate::checkpoint::{CheckpointMethod, CheckpointPolicy, SignalTo};
@@ -12,7 +14,9 @@ use crate::count::counted;
 use crate::data::Data;
 use crate::dependency::{DEPENDENCIES_MAX, Dependency};
 use crate::end_warning::EndWarning;
+use crate::feature_choice::FeatureChoice;
 use crate::ids::NodeId;
+use crate::input::STDIN_VARIABLE;
 use crate::launch::TerminalSize;
 use crate::layout::{Distribution, EntryLaunch, TASKS_PER_NODE_MAX, lay_out};
 use crate::mail::Mail;
@@ -53,6 +57,8 @@ pub const TAGS_MAX: usize = 64;
 pub const TAG_BYTES_MAX: usize = 128;
 /// The longest walltime: 365 days.
 pub const WALLTIME_MAX: Duration = Duration::from_secs(365 * 86_400);
+/// Largest length of the name of a machine, in bytes: of a name in DNS.
+pub const HOST_BYTES_MAX: usize = 253;
 
 /// A request to the cluster: how many resources, for how long, and what to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +110,9 @@ pub struct AllocationSpec {
     /// The submission directory, absolute, if it differs from the working directory.
     #[serde(default)]
     pub submit_dir: Option<PathBuf>,
+    /// The name of the machine on which it was submitted, at most [`HOST_BYTES_MAX`]; empty: not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub submit_host: String,
     /// The environment, without wire-up variables.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -171,7 +180,8 @@ pub struct AllocationSpec {
     /// For people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub comment: String,
-    /// How much later in its queue it is than equal work; a unit is a minute of waiting.
+    /// How much later in its queue it is than equal work; a unit is a minute of waiting. Below 0: earlier, for operators
+    /// alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nice: i32,
 }
@@ -279,6 +289,7 @@ impl AllocationSpec {
             uenv: None,
             working_dir: working_dir.to_owned(),
             submit_dir: None,
+            submit_host: String::new(),
             env: BTreeMap::new(),
             requeue: RequeuePolicy::Never,
             requeues_max: 0,
@@ -372,6 +383,9 @@ impl AllocationSpec {
         if let Some(dir) = &self.submit_dir {
             absolute("submit directory", dir)?;
         }
+        if self.submit_host.len() > HOST_BYTES_MAX || self.submit_host.contains(char::is_control) {
+            return Err(invalid("submit host", format!("a name has at most {HOST_BYTES_MAX} bytes, and no control characters")));
+        }
         if let Some(image) = &self.uenv {
             image.validate()?;
         }
@@ -392,13 +406,22 @@ impl AllocationSpec {
             return Err(invalid("constraint", why));
         }
         self.validate_nodelist()?;
+        self.validate_node_choice()?;
         self.validate_dependencies()?;
         self.validate_tasks()?;
         self.validate_scaling()?;
+        self.validate_timing()?;
         self.data.validate()?;
         self.connectivity.validate()?;
         if let Some(probe) = &self.liveness_probe {
             probe.validate()?;
+        }
+        self.validate_output_files()?;
+        if let Some(warning) = &self.end_warning {
+            warning.validate(self.walltime)?;
+            if warning.script_only && self.script().is_none() {
+                return Err(invalid("signal", "B: is for the process of a script, and this is a command: leave B: out"));
+            }
         }
         let bytes = self.bytes_without_script();
         if bytes > SPEC_BYTES_MAX {
@@ -481,6 +504,21 @@ impl AllocationSpec {
             )),
             None => Ok(()),
         }
+    }
+
+    fn validate_output_files(&self) -> Result<(), SpecError> {
+        let Some(files) = &self.output_files else { return Ok(()) };
+        files.validate()?;
+        if self.session {
+            return Err(invalid("output", "a session has no output of its own: its user's terminal shows it"));
+        }
+        if !files.stdin.is_empty() && self.pty.is_some() {
+            return Err(invalid("input", "standard input of work on a terminal is the terminal: leave --input or --pty out"));
+        }
+        if !files.stdin.is_empty() && self.env.contains_key(STDIN_VARIABLE) {
+            return Err(invalid("input", "standard input comes from the file, or from `lattice launch`: leave one of them out"));
+        }
+        Ok(())
     }
 
     fn validate_tags(&self) -> Result<(), SpecError> {
@@ -627,13 +665,15 @@ impl AllocationSpec {
         let env: usize = self.env.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
         let tags: usize = self.tags.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
         let features: usize = self.constraints.features.iter().map(|f| f.len() + 4).sum();
-        let listed: usize = self.constraints.nodes.iter().map(|node| node.as_str().len() + 4).sum();
+        let choice = self.constraints.choice.as_deref().map_or(0, FeatureChoice::bytes);
+        let listed: usize = self.constraints.nodes.iter().chain(&self.constraints.excluded).map(|node| node.as_str().len() + 4).sum();
         let args: usize = match &self.entrypoint {
             Entrypoint::Script { args, .. } => args.iter().map(|a| a.len() + 4).sum(),
             Entrypoint::Command { argv } => argv.iter().map(|a| a.len() + 4).sum(),
         };
         env + tags
             + features
+            + choice
             + listed
             + args
             + self.data.bytes()
@@ -643,8 +683,12 @@ impl AllocationSpec {
             + self.tasks.as_ref().map_or(0, |tasks| tasks.bytes())
             + self.scaling.as_ref().map_or(0, |_| SCALING_BYTES_MAX)
             + self.name.len()
+            + self.comment.len()
+            + self.mail.as_ref().map_or(0, |mail| mail.user.len() + 128)
             + self.working_dir.as_os_str().len()
             + self.submit_dir.as_ref().map_or(0, |dir| dir.as_os_str().len())
+            + self.submit_host.len()
+            + self.output_files.as_ref().map_or(0, |files| files.bytes())
             + 256
     }
 }
@@ -747,6 +791,8 @@ mod tests {
             "walltime",
         );
         refused(&|s| s.working_dir = "here".into(), "working directory");
+        refused(&|s| s.submit_host = "x".repeat(HOST_BYTES_MAX + 1), "submit host");
+        refused(&|s| s.submit_host = "a\nb".into(), "submit host");
         refused(&|s| s.uenv = Some(Box::new(Image { path: "/a".into(), sha256: "AB".into() })), "uenv");
         refused(&|s| drop(s.env.insert("A=B".into(), String::new())), "env");
         refused(&|s| drop(s.env.insert("A".into(), "x".repeat(SPEC_BYTES_MAX))), "env");

@@ -49,6 +49,9 @@ pub fn desired_share(allocation: AllocationId) -> DesiredShare {
         lane: None,
         replica: None,
         parents: Vec::new(),
+        number: 0,
+        cores: Vec::new(),
+        started_at: None,
     }
 }
 

@@ -13,6 +13,7 @@ use crate::binding::RankBinding;
 use crate::checkpoint::CheckpointPolicy;
 use crate::constraint::{Constraints, Topology};
 use crate::duration::{self, BareNumber, DurationError};
+use crate::feature_choice::FeatureChoice;
 use crate::ids::{AllocationId, NodeId};
 use crate::layout::{EntryLaunch, LaunchShape};
 use crate::locality::Locality;
@@ -213,6 +214,10 @@ pub struct Amount {
 pub struct Wanted {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub features: BTreeSet<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Box<FeatureChoice>>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cores: u32,
     #[serde(skip_serializing_if = "is_zero")]
     pub gpus: u32,
     #[serde(skip_serializing_if = "is_zero_bytes")]
@@ -221,9 +226,14 @@ pub struct Wanted {
     pub conformance: bool,
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub nodes: BTreeSet<NodeId>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub excluded: BTreeSet<NodeId>,
     /// Whether its nodes must be in as few topology groups as possible.
     #[serde(skip_serializing_if = "is_not")]
     pub tight: bool,
+    /// Of how many topology groups its nodes may be at most; 0: of any number.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub groups_max: u32,
     #[serde(skip_serializing_if = "is_not")]
     pub same_numa: bool,
     #[serde(skip_serializing_if = "is_not")]
@@ -275,12 +285,14 @@ impl From<Span> for String {
 
 impl Wanted {
     fn of(constraints: &Constraints) -> Self {
-        let Constraints { features, gpus, memory_bytes, conformance, nodes, topology, same_numa, cxl_memory } = constraints.clone();
-        let tight = match topology {
-            Topology::Any => false,
-            Topology::Tight => true,
+        let Constraints { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, topology, same_numa, cxl_memory } =
+            constraints.clone();
+        let (tight, groups_max) = match topology {
+            Topology::Any => (false, 0),
+            Topology::Tight => (true, 0),
+            Topology::AtMost(groups) => (false, groups),
         };
-        Self { features, gpus, memory_bytes, conformance, nodes, tight, same_numa, cxl_memory }
+        Self { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, tight, groups_max, same_numa, cxl_memory }
     }
 
     fn is_nothing(&self) -> bool {
@@ -312,6 +324,7 @@ impl Request {
             uenv: _,
             working_dir: _,
             submit_dir: _,
+            submit_host: _,
             env: _,
             requeue,
             requeues_max,
@@ -361,16 +374,23 @@ impl Request {
 
     /// A specification for which the scheduler decides the same. It is not validated.
     pub fn spec(&self) -> AllocationSpec {
-        let Wanted { features, gpus, memory_bytes, conformance, nodes, tight, same_numa, cxl_memory } = self.constraints.clone();
-        let topology = if tight { Topology::Tight } else { Topology::Any };
+        let Wanted { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, tight, groups_max, same_numa, cxl_memory } =
+            self.constraints.clone();
+        let topology = match (tight, groups_max) {
+            (true, _) => Topology::Tight,
+            (false, 0) => Topology::Any,
+            (false, groups) => Topology::AtMost(groups),
+        };
         let requeue = if self.requeues > 0 { RequeuePolicy::Always } else { RequeuePolicy::Never };
         let entrypoint = Entrypoint::Command { argv: vec!["true".to_owned()] };
         let shape = LaunchShape { cpus_per_task: self.cpus_per_task, ..LaunchShape::default() };
+        let constraints =
+            Constraints { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, topology, same_numa, cxl_memory };
         AllocationSpec {
             nodes: self.nodes,
             nodes_max: self.nodes_max,
             share: self.share.map(|Amount { cores, memory_bytes, gpus }| Resources { cores, memory_bytes, gpus }),
-            constraints: Constraints { features, gpus, memory_bytes, conformance, nodes, topology, same_numa, cxl_memory },
+            constraints,
             tasks_per_node: self.tasks_per_node,
             binding: RankBinding { gpus_per_task: self.gpus_per_task, ..RankBinding::default() },
             launch: EntryLaunch { shape, ..EntryLaunch::default() },
@@ -416,7 +436,11 @@ mod tests {
         let wanted = (proptest::collection::btree_set("[a-z=]{1,9}", 0..3), 0..9_u32, any::<u64>(), any::<[bool; 4]>());
         let wanted = wanted.prop_map(|(features, gpus, memory_bytes, [conformance, tight, same_numa, cxl_memory])| {
             let nodes = ["n1", "n2"].into_iter().map(|name| name.parse().unwrap()).collect();
-            Wanted { features, gpus, memory_bytes, conformance, nodes, tight, same_numa, cxl_memory }
+            let excluded = ["n3"].into_iter().map(|name| name.parse().unwrap()).collect();
+            let choice = crate::feature_expression::parse(if tight { "(a|b)&[c|d]" } else { "a*1&(b&c)*2" }).unwrap().choice.map(Box::new);
+            let groups_max = if tight { 0 } else { gpus };
+            let cores = gpus / 2;
+            Wanted { features, choice, cores, gpus, memory_bytes, conformance, nodes, excluded, tight, groups_max, same_numa, cxl_memory }
         });
         let nodes = (1..9_u32, proptest::option::of(9..20_u32), proptest::option::of(amount), prop_oneof![Just(Wanted::default()), wanted]);
         let tasks = (1..9_u32, 0..9_u32, 0..9_u32);

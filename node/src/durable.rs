@@ -123,6 +123,7 @@ impl Durable {
                     if let Some(local) = self.locals.get_mut(&share.allocation).filter(|local| local.share.epoch == share.epoch) {
                         local.share.spec.walltime = share.spec.walltime;
                         local.share.lane = share.lane;
+                        local.share.started_at = share.started_at;
                     }
                 }
                 self.list = list;

@@ -238,8 +238,11 @@ impl Archive {
 /// The last record that all configured recipients of notifications have.
 fn unsent_after(core: &Core) -> u64 {
     let config = &core.config;
-    let channels =
-        [(NotifyChannel::Webhook, config.notify_url.is_empty()), (NotifyChannel::Hook, config.notify_hook.as_os_str().is_empty())];
+    let channels = [
+        (NotifyChannel::Webhook, config.notify_url.is_empty()),
+        (NotifyChannel::Hook, config.notify_hook.as_os_str().is_empty()),
+        (NotifyChannel::Mail, config.mail_hook.as_os_str().is_empty()),
+    ];
     let ledger = core.agreed.ledger();
     let cursors = channels.into_iter().filter(|(_, off)| !off).map(|(channel, _)| ledger.notified(channel).unwrap_or_default());
     cursors.min().unwrap_or(u64::MAX)

@@ -105,6 +105,14 @@ pub struct QuorumConfig {
     pub notify_hook: PathBuf,
     /// Timeout of the server or the program for one event, in seconds. 1 to 600.
     pub notify_seconds: u64,
+    /// A program that is run for each mail about an allocation (`--mail-type`), see
+    /// `docs/how-to/operators/mail.md`. The same on every member; the leader runs it. Empty: none, and whoever submits
+    /// work with `--mail-type` is told that.
+    pub mail_hook: PathBuf,
+    /// The user as whom it runs, if this member runs as root. It must exist on the machine.
+    pub mail_hook_user: String,
+    /// Timeout of the program for one mail, in seconds. 1 to 600.
+    pub mail_hook_seconds: u64,
     /// Number of applied entries after which the next snapshot is made. The first one after a start
     /// is made earlier or later, at an entry specific to this member. 10 to 1,000,000,000.
     pub snapshot_entries: u64,
@@ -217,6 +225,9 @@ impl Default for QuorumConfig {
             notify_ca: PathBuf::new(),
             notify_hook: PathBuf::new(),
             notify_seconds: 10,
+            mail_hook: PathBuf::new(),
+            mail_hook_user: "nobody".to_owned(),
+            mail_hook_seconds: 30,
             snapshot_entries: 10_000,
             watch_history_mib: 32,
             audit_signing_key_path: PathBuf::new(),
@@ -348,6 +359,10 @@ impl QuorumConfig {
         if !(1..=600).contains(&self.notify_seconds) {
             return invalid("notify_seconds", "1 to 600");
         }
+        validate_hook("mail_hook", &self.mail_hook)?;
+        if !(1..=600).contains(&self.mail_hook_seconds) {
+            return invalid("mail_hook_seconds", "1 to 600");
+        }
         Ok(())
     }
 
@@ -453,6 +468,8 @@ mod tests {
         refused(&|c| c.notify_url = "https://h/".into(), "notify_secret_file");
         refused(&|c| c.notify_hook = "bin/sh".into(), "notify_hook");
         refused(&|c| c.notify_seconds = 0, "notify_seconds");
+        refused(&|c| c.mail_hook = "bin/mail".into(), "mail_hook");
+        refused(&|c| c.mail_hook_seconds = 601, "mail_hook_seconds");
         assert_eq!(config().run_lease_ms(), 90_000);
         refused(&|c| c.cluster = String::new(), "cluster");
         refused(&|c| c.certificate_seconds = 9, "certificate_seconds");

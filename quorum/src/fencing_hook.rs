@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use thiserror::Error;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, Command};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -198,11 +198,33 @@ pub enum ProgramError {
     Wait(#[source] io::Error),
 }
 
+impl ProgramError {
+    /// The exit code, if it ended by itself.
+    pub fn exit_code(&self) -> Option<i32> {
+        match self {
+            Self::Exit(status) | Self::ExitWithOutput { status, .. } => status.code(),
+            Self::Start(_) | Self::Timeout { .. } | Self::Wait(_) => None,
+        }
+    }
+}
+
 /// Runs the program; an error unless it exits with 0 in time. `setting`: the name of the setting
 /// with the time limit.
-pub async fn run(mut command: Command, limit: Duration, setting: &'static str) -> Result<(), ProgramError> {
+pub async fn run(command: Command, limit: Duration, setting: &'static str) -> Result<(), ProgramError> {
+    run_with_input(command, Vec::new(), limit, setting).await
+}
+
+/// The same with this standard input, if the command has a pipe for it.
+pub async fn run_with_input(mut command: Command, input: Vec<u8>, limit: Duration, setting: &'static str) -> Result<(), ProgramError> {
     let mut child = command.spawn().map_err(ProgramError::Start)?;
     let mut group = Group(child.id());
+    let stdin = child.stdin.take();
+    // A program that does not read it must not keep anybody waiting; it may also end before it has read all.
+    let _written = AbortOnDropHandle::new(tokio::spawn(async move {
+        if let Some(mut stdin) = stdin {
+            let _may_have_ended = stdin.write_all(&input).await;
+        }
+    }));
     let output = AbortOnDropHandle::new(tokio::spawn(read(child.stderr.take())));
     let Ok(waited) = tokio::time::timeout(limit, child.wait()).await else {
         return Err(ProgramError::Timeout { limit, setting });

@@ -72,6 +72,7 @@ mod handover;
 mod heartbeats;
 #[cfg(test)]
 mod hostile;
+mod mail_hook;
 mod membership;
 mod metrics;
 mod network;

@@ -1,5 +1,5 @@
 //! Sends notifications about events of nodes and marks of budgets: to an HTTP server, to a program of
-//! the site, or both.
+//! the site, or both. Mail about allocations goes to another program in the same way.
 //!
 //! ```text
 //!   audit log ──▶ such records after the cursor, in order ──▶ sent until accepted ──▶ cursor (in the ledger)
@@ -13,6 +13,7 @@
 use crate::config::QuorumConfig;
 use crate::core::Core;
 use crate::fencing_hook::{ProgramError, run as run_program, site_command};
+use crate::mail_hook::{MailHook, NoSuchUser, is_given_up};
 use crate::notify_state::Notify;
 use lattice_ledger::{Action, BudgetNotice, NotifyChannel};
 use lattice_model::usage::HOUR_MS;
@@ -56,6 +57,8 @@ pub enum NotifyError {
     Url,
     #[error("notify_url")]
     Client(#[source] reqwest::Error),
+    #[error(transparent)]
+    User(#[from] NoSuchUser),
 }
 
 /// Why an event was not accepted.
@@ -81,6 +84,7 @@ pub struct Notifier {
 enum Means {
     Webhook { url: reqwest::Url, client: Client, secret: Box<hmac::Key> },
     Hook { program: PathBuf },
+    Mail(MailHook),
 }
 
 /// An event of a node or of a tenant's budget, as it is sent.
@@ -127,7 +131,7 @@ impl<'a> Event<'a> {
         let node = record.node.as_ref().map(NodeId::as_str);
         let budget = BudgetNotice::of(record).map(BudgetEvent::from);
         (node.is_some() || budget.is_some()).then(|| Self {
-            id: format!("{cluster}/{generation}/{}", record.seq),
+            id: event_id(cluster, generation, record),
             seq: record.seq,
             at: record.at.to_string(),
             cluster,
@@ -150,11 +154,6 @@ impl<'a> Event<'a> {
     }
 }
 
-/// The actions of which notifications are sent.
-fn notified_actions() -> Vec<AuditAction> {
-    AuditAction::OF_NODES.into_iter().chain([AuditAction::BudgetMarkReached]).collect()
-}
-
 impl Notify {
     /// From the configuration. Connects to nothing yet.
     pub fn open(config: &QuorumConfig) -> Result<(Self, Vec<Notifier>), NotifyError> {
@@ -166,6 +165,11 @@ impl Notify {
         if !config.notify_hook.as_os_str().is_empty() {
             channels.push(Notifier { means: Means::Hook { program: config.notify_hook.clone() }, limit, notify: notify.clone() });
         }
+        if !config.mail_hook.as_os_str().is_empty() {
+            let limit = Duration::from_secs(config.mail_hook_seconds);
+            let hook = MailHook::open(&config.mail_hook, &config.mail_hook_user, limit)?;
+            channels.push(Notifier { means: Means::Mail(hook), limit, notify: notify.clone() });
+        }
         channels.iter().for_each(|channel| notify.set_problem(channel.means.channel(), None));
         Ok((notify, channels))
     }
@@ -176,6 +180,15 @@ impl Means {
         match self {
             Self::Webhook { .. } => NotifyChannel::Webhook,
             Self::Hook { .. } => NotifyChannel::Hook,
+            Self::Mail(_) => NotifyChannel::Mail,
+        }
+    }
+
+    /// The actions whose records it sends.
+    fn actions(&self) -> Vec<AuditAction> {
+        match self {
+            Self::Webhook { .. } | Self::Hook { .. } => AuditAction::OF_NODES.into_iter().chain([AuditAction::BudgetMarkReached]).collect(),
+            Self::Mail(_) => vec![AuditAction::MailDue],
         }
     }
 }
@@ -227,7 +240,7 @@ impl Notifier {
             return;
         }
         let (agreed, after) = (Arc::clone(&core.agreed), *notified);
-        let filter = AuditFilter { actions: notified_actions(), ..AuditFilter::default() };
+        let filter = AuditFilter { actions: self.means.actions(), ..AuditFilter::default() };
         let found = background::run("notify", move || {
             let (mut search, mut records) = (agreed.audit_search(&filter, after, head), Vec::new());
             while records.len() < BATCH_RECORDS_MAX
@@ -265,14 +278,22 @@ impl Notifier {
         }
     }
 
-    /// Sends one event until it is accepted. Returns false if this member is no longer the leader.
+    /// Sends one event until it is accepted, or given up. Returns false if this member is no longer the leader.
     async fn deliver(&self, core: &Arc<Core>, cluster: &str, generation: u64, record: &AuditRecord) -> bool {
-        let mut pauses = PAUSES;
+        let (mut pauses, mut tries) = (PAUSES, 0);
         loop {
             let Err(error) = self.send(cluster, generation, record).await else {
                 self.notify.set_problem(self.means.channel(), None);
                 return true;
             };
+            tries += 1;
+            if let (Means::Mail(_), Undelivered::Hook(failed)) = (&self.means, &error)
+                && is_given_up(failed, tries)
+            {
+                tracing::error!(record = record.seq, why = %with_causes(failed), "this mail is given up");
+                self.notify.set_problem(self.means.channel(), None);
+                return true;
+            }
             self.report_problem(format!("record {} is not accepted: {}", record.seq, with_causes(&error)));
             tokio::time::sleep(pauses.next_pause()).await;
             if !core.leads() {
@@ -289,9 +310,14 @@ impl Notifier {
     }
 
     async fn send(&self, cluster: &str, generation: u64, record: &AuditRecord) -> Result<(), Undelivered> {
+        if let Means::Mail(hook) = &self.means {
+            return Ok(hook.send(cluster, event_id(cluster, generation, record), record).await?);
+        }
         let Some(event) = Event::of(cluster, generation, record) else { return Ok(()) };
         let body = serde_json::to_vec(&event).map_err(Undelivered::Encode)?;
         match &self.means {
+            // Sent above.
+            Means::Mail(_) => Ok(()),
             Means::Hook { program } => {
                 let mut command = site_command(program, cluster);
                 event.name_subject(&mut command);
@@ -327,6 +353,11 @@ impl Notifier {
             Err(error) => tracing::debug!(setting = %channel, ?error, "the progress of notifications could not be committed"),
         }
     }
+}
+
+/// The same whenever the record is sent again.
+fn event_id(cluster: &str, generation: u64, record: &AuditRecord) -> String {
+    format!("{cluster}/{generation}/{}", record.seq)
 }
 
 /// `sha256=` and HMAC-SHA256 over the time, a point and the body, in hexadecimal digits.

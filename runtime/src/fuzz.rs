@@ -41,6 +41,7 @@ fn lane() -> LaneSpec {
         env: vec![("A".to_owned(), "b".to_owned())],
         working_dir: "/".into(),
         walltime_ms: Some(1000),
+        slurm_number: Some(12),
     }
 }
 

@@ -324,12 +324,16 @@ pub struct LaneSpec {
     pub indices: TaskIndices,
     /// The script or command of each task. A command runs once, as a script does.
     pub program: Entrypoint,
-    /// The environment of each task, but for `LATTICE_TASK_INDEX` and `SLURM_ARRAY_TASK_ID`.
+    /// The environment of each task, but for `LATTICE_TASK_INDEX`, `SLURM_ARRAY_TASK_ID` and the job number.
     pub env: Vec<(String, String)>,
     /// The working directory.
     pub working_dir: PathBuf,
     /// The walltime of each task, in milliseconds; `None`: no limit.
     pub walltime_ms: Option<u64>,
+    /// The job number of the group's first task, if the tasks get the variables that Slurm sets: `SLURM_JOB_ID` of each
+    /// is its own.
+    #[serde(default)]
+    pub slurm_number: Option<u64>,
 }
 
 /// How many tasks of a lane have their log files in one directory: task `ordinal` is rank `ordinal` of launch
@@ -416,6 +420,9 @@ pub enum FromShim {
     RunLeaseLapsed,
     /// The signal was sent to this many processes.
     Signalled { request: u64, processes: u32 },
+    /// Output could not be written to a file of the user's, for this reason, which the log of errors has as well.
+    /// (The latest is replayed.)
+    FileFailed { why: String },
     /// All work is being ended from now on; sent before the first signal, and replayed while it lasts.
     Stopping { why: StopReason },
     /// All work was ended, and no process of it is left.

@@ -102,7 +102,7 @@ fn together(
 ) -> Option<Vec<usize>> {
     let (spec, groups_max) = (&allocation.spec, class.groups_max(allocation));
     let sets = |nodes: Vec<usize>| grouping::sets(state.columns, nodes, &[], spec, groups_max);
-    let sets = if spec.constraints.conformance || groups_max != grouping::ANY {
+    let sets = if spec.constraints.conformance || groups_max != grouping::ANY || spec.constraints.together().is_some() {
         sets([own, lent].concat())
     } else {
         vec![[own, lent].into_iter().flat_map(sets).flatten().collect()]
@@ -110,6 +110,7 @@ fn together(
     let wanted = spec.nodes as usize;
     let allowed = |mut nodes: Vec<usize>| {
         quotas.retain_allowed(allocation, &mut nodes, |node| &state.nodes[*node].id);
+        nodes = grouping::arranged(state.columns, spec, nodes);
         nodes.truncate(wanted);
         (nodes.len() == wanted).then_some(nodes)
     };

@@ -22,7 +22,8 @@ pub fn choose(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation:
     let Free { nodes: mut free, more } = free(state, class, quotas, allocation, until_ms);
     let place = |node: &usize| place(state, &allocation.spec, *node);
     // The same as below, without sorting all nodes.
-    if most == 1 && !quotas.depend_on_nodes(allocation) {
+    let is_counted = grouping::is_counted(&allocation.spec);
+    if most == 1 && !is_counted && !quotas.depend_on_nodes(allocation) {
         if is_ordered(allocation) {
             return Some(vec![free.into_iter().min_by_key(|node| (state.columns.has_drifted[*node], place(node)))?]);
         }
@@ -85,7 +86,8 @@ fn free(state: &Draft<'_>, class: &Class, quotas: &Quotas<'_>, allocation: &Allo
     let touched = with_room(state, allocation).and_without(&class.candidates, state.untouched.set());
     let mut nodes: Vec<usize> = touched.filter(is_free).collect();
     let most = allocation.spec.nodes_most() as usize;
-    let is_free_choice = class.groups_max(allocation) == grouping::ANY && !allocation.spec.constraints.conformance;
+    let constraints = &allocation.spec.constraints;
+    let is_free_choice = class.groups_max(allocation) == grouping::ANY && !constraints.conformance && constraints.together().is_none();
     let enough = if most > 1 && is_free_choice && !quotas.depend_on_nodes(allocation) {
         grouping::enough(state.columns, &nodes, state.untouched.counts(kinds), most, is_ordered(allocation))
     } else {
@@ -162,7 +164,15 @@ fn best_allowed(
 ) -> Vec<usize> {
     let mut largest = Vec::new();
     for mut set in grouping::sets(state.columns, free, more, &allocation.spec, class.groups_max(allocation)) {
+        let is_counted = grouping::is_counted(&allocation.spec) && quotas.depend_on_nodes(allocation);
+        if is_counted {
+            set.sort_by_key(|node| !quotas.is_used(allocation, &state.nodes[*node].id));
+            set = grouping::arranged(state.columns, &allocation.spec, set);
+        }
         quotas.retain_allowed(allocation, &mut set, |node| &state.nodes[*node].id);
+        if is_counted {
+            set = grouping::arranged(state.columns, &allocation.spec, set);
+        }
         if set.len() >= allocation.spec.nodes as usize {
             return set;
         }

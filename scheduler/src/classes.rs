@@ -11,7 +11,7 @@ use crate::owners::Owners;
 use crate::replicas::service_of;
 use crate::span::Part;
 use crate::view::View;
-use lattice_model::{Allocation, AllocationId, Resources, Topology};
+use lattice_model::{Allocation, AllocationId, Constraints, Resources, Topology};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
@@ -80,7 +80,11 @@ impl Class {
 
     /// How many of its candidates could serve one allocation together.
     pub fn possible(&self) -> usize {
-        self.reach.last().copied().unwrap_or(0)
+        let groups = match self.like.spec.constraints.topology {
+            Topology::Any | Topology::Tight => self.reach.len(),
+            Topology::AtMost(groups) => self.reach.len().min(groups as usize),
+        };
+        groups.checked_sub(1).map_or(0, |last| self.reach[last])
     }
 
     /// The fewest topology groups with so many candidates that could serve together. `None`: all of them
@@ -95,6 +99,7 @@ impl Class {
         match self.like.spec.constraints.topology {
             Topology::Any => grouping::ANY,
             Topology::Tight => self.groups_needed(allocation.spec.nodes).unwrap_or(grouping::ANY),
+            Topology::AtMost(groups) => groups as usize,
         }
     }
 }
@@ -113,7 +118,8 @@ pub struct Classes {
     by_hash: HashMap<u64, Vec<usize>>,
     /// Sets of candidates by the kinds of nodes that can serve. Classes share them.
     by_kinds: BTreeMap<Kinds, Arc<NodeSet>>,
-    /// See [`Class::reach`], by kinds, and whether one conformance group is required.
+    /// See [`Class::reach`], by kinds, and whether one conformance group is required. Of work whose nodes may have any
+    /// features.
     reach: BTreeMap<(Kinds, bool), Arc<[usize]>>,
 }
 
@@ -170,7 +176,7 @@ impl Classes {
     fn new_class(&mut self, columns: &Columns, view: &View, allocation: &Arc<Allocation>, beside: Beside) -> Class {
         let (candidates, kinds) = self.candidates(columns, view, allocation);
         let reach = || grouping::reach(columns, candidates.iter(), &allocation.spec).into();
-        let reach = match &kinds {
+        let reach = match kinds.as_ref().filter(|_| allocation.spec.constraints.together().is_none()) {
             Some(kinds) => Arc::clone(self.reach.entry((Arc::clone(kinds), allocation.spec.constraints.conformance)).or_insert_with(reach)),
             None => reach(),
         };
@@ -193,8 +199,12 @@ impl Classes {
             (0..columns.nodes.len()).filter(|node| wanted(*node)).for_each(|node| set.insert(node));
             set
         };
-        if !allocation.spec.constraints.nodes.is_empty() {
-            let is_named = |node: usize| allocation.spec.constraints.nodes.contains(&columns.nodes[node].id);
+        if is_by_name(allocation) {
+            let Constraints { nodes, excluded, .. } = &allocation.spec.constraints;
+            let is_named = |node: usize| {
+                let id = &columns.nodes[node].id;
+                (nodes.is_empty() || nodes.contains(id)) && !excluded.contains(id)
+            };
             return (Arc::new(select(&|node| is_named(node) && fits(node) && !is_excluded(columns, allocation, node))), None);
         }
         let kinds: Kinds = columns.kinds.iter().map(|node| fits(*node)).collect();
@@ -210,10 +220,15 @@ impl Classes {
     }
 }
 
+/// Whether it asks for nodes by their names, or leaves some out: not all nodes of a kind can serve it.
+fn is_by_name(allocation: &Allocation) -> bool {
+    let constraints = &allocation.spec.constraints;
+    !constraints.nodes.is_empty() || !constraints.excluded.is_empty()
+}
+
 /// The fitness of the best candidate's wiring. All nodes of a kind are wired alike.
 fn fitness_within(columns: &Columns, allocation: &Allocation, candidates: &NodeSet) -> Option<f64> {
-    let is_by_name = !allocation.spec.constraints.nodes.is_empty() || !allocation.excluded.is_empty();
-    let kinds: BTreeSet<usize> = if is_by_name {
+    let kinds: BTreeSet<usize> = if is_by_name(allocation) || !allocation.excluded.is_empty() {
         candidates.iter().map(|node| columns.kind[node]).collect()
     } else {
         (0..columns.kinds.len()).filter(|kind| candidates.contains(columns.kinds[*kind])).collect()

@@ -7,11 +7,14 @@
 //! ```
 //!
 //! A node without a recent fingerprint is a conformance group of its own. Nodes without a configured
-//! topology group are one group together.
+//! topology group are one group together. Of work whose nodes must have the same of some features, each
+//! alternative has sets of its own.
 
 use crate::columns::Columns;
+use crate::together::Meeting;
 use crate::untouched::{Count, More};
 use lattice_model::AllocationSpec;
+use lattice_model::feature_choice::Together;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -22,7 +25,41 @@ pub const ANY: usize = usize::MAX;
 /// which it gets the nodes. A single node may be of any group, but drifted ones come last.
 /// `more`: how many free nodes of each likeness are not in `free`, which has the first ones of each, as
 /// many as the work can use. `groups_max`: of how many topology groups the nodes may be.
-pub fn sets(columns: &Columns, mut free: Vec<usize>, more: &[More], spec: &AllocationSpec, groups_max: usize) -> Vec<Vec<usize>> {
+pub fn sets(columns: &Columns, free: Vec<usize>, more: &[More], spec: &AllocationSpec, groups_max: usize) -> Vec<Vec<usize>> {
+    let Some(together) = spec.constraints.together() else { return sets_of_any(columns, free, more, spec, groups_max) };
+    let mut meeting = Meeting::of(columns, together);
+    match together {
+        Together::Same(alternatives) => {
+            let sets_of = |alternative: usize| {
+                let have: Vec<usize> = free.iter().copied().filter(|node| meeting.has(*node, alternative)).collect();
+                let more: Vec<More> = more.iter().copied().filter(|more| meeting.kind_has(more.likeness.kind, alternative)).collect();
+                sets_of_any(columns, have, &more, spec, groups_max)
+            };
+            (0..alternatives.len()).flat_map(sets_of).collect()
+        }
+        Together::Counted(_) => {
+            let sets = sets_of_any(columns, free, more, spec, groups_max);
+            sets.into_iter().map(|set| meeting.needed_first(set, spec.nodes_most())).collect()
+        }
+    }
+}
+
+/// These nodes as [`sets`] has them, after some were taken out: if the work asks for numbers of nodes with features, those
+/// that count for them come first, and only they are left if they are too few.
+pub fn arranged(columns: &Columns, spec: &AllocationSpec, nodes: Vec<usize>) -> Vec<usize> {
+    match spec.constraints.together() {
+        Some(together @ Together::Counted(_)) => Meeting::of(columns, together).needed_first(nodes, spec.nodes_most()),
+        Some(Together::Same(_)) | None => nodes,
+    }
+}
+
+/// Whether the work asks for numbers of nodes with features.
+pub fn is_counted(spec: &AllocationSpec) -> bool {
+    spec.constraints.together().is_some_and(|together| together.counted_nodes() > 0)
+}
+
+/// [`sets`] of nodes with any features.
+fn sets_of_any(columns: &Columns, mut free: Vec<usize>, more: &[More], spec: &AllocationSpec, groups_max: usize) -> Vec<Vec<usize>> {
     if spec.nodes_most() == 1 {
         free.sort_by_key(|node| columns.has_drifted[*node]);
         return vec![free];
@@ -198,6 +235,29 @@ fn count(columns: &Columns, nodes: impl Iterator<Item = usize>, more: &[More]) -
 
 /// How many of these nodes could serve the allocation together, for 1, 2, … topology groups at most.
 pub fn reach(columns: &Columns, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec) -> Vec<usize> {
+    let Some(together) = spec.constraints.together() else { return reach_of_any(columns, nodes, spec) };
+    let (mut meeting, nodes) = (Meeting::of(columns, together), nodes.collect::<Vec<usize>>());
+    match together {
+        Together::Same(alternatives) => {
+            let mut most = Vec::new();
+            for alternative in 0..alternatives.len() {
+                let have: Vec<usize> = nodes.iter().copied().filter(|node| meeting.has(*node, alternative)).collect();
+                raise(&mut most, reach_of_any(columns, have.into_iter(), spec));
+            }
+            most
+        }
+        // Numbers of nodes and a limit of topology groups are never asked for together.
+        Together::Counted(_) => {
+            let mut pools: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+            let pool = |node: usize| if spec.constraints.conformance { columns.conformance_group[node] } else { 0 };
+            nodes.into_iter().for_each(|node| pools.entry(pool(node)).or_default().push(node));
+            pools.into_values().map(|pool| meeting.needed_first(pool, u32::MAX).len()).max().into_iter().collect()
+        }
+    }
+}
+
+/// [`reach`] of nodes with any features.
+fn reach_of_any(columns: &Columns, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec) -> Vec<usize> {
     if !spec.constraints.conformance {
         return if columns.topology_groups < 2 { vec![nodes.count()] } else { sums_of_largest(count(columns, nodes, &[])) };
     }
@@ -207,14 +267,17 @@ pub fn reach(columns: &Columns, nodes: impl Iterator<Item = usize>, spec: &Alloc
     }
     let mut most: Vec<usize> = Vec::new();
     for counts in counts.into_values() {
-        let mut sums = sums_of_largest(counts.into_values().collect());
-        // More groups have no fewer nodes.
-        let (longer, all) = (most.len().max(sums.len()), [most.last().copied(), sums.last().copied()]);
-        most.resize(longer, all[0].unwrap_or(0));
-        sums.resize(longer, all[1].unwrap_or(0));
-        most.iter_mut().zip(sums).for_each(|(most, sum)| *most = sum.max(*most));
+        raise(&mut most, sums_of_largest(counts.into_values().collect()));
     }
     most
+}
+
+/// The larger of both for each number of groups. More groups have no fewer nodes.
+fn raise(most: &mut Vec<usize>, mut sums: Vec<usize>) {
+    let (longer, all) = (most.len().max(sums.len()), [most.last().copied(), sums.last().copied()]);
+    most.resize(longer, all[0].unwrap_or(0));
+    sums.resize(longer, all[1].unwrap_or(0));
+    most.iter_mut().zip(sums).for_each(|(most, sum)| *most = sum.max(*most));
 }
 
 fn sums_of_largest(mut counts: Vec<usize>) -> Vec<usize> {
@@ -230,7 +293,7 @@ fn sums_of_largest(mut counts: Vec<usize>) -> Vec<usize> {
 
 /// How many of these nodes could serve the allocation together.
 pub fn together(columns: &Columns, nodes: impl Iterator<Item = usize>, spec: &AllocationSpec, groups_max: usize) -> usize {
-    if !spec.constraints.conformance && groups_max == ANY {
+    if !spec.constraints.conformance && groups_max == ANY && spec.constraints.together().is_none() {
         return nodes.count();
     }
     let reach = reach(columns, nodes, spec);

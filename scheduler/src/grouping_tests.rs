@@ -134,3 +134,23 @@ fn tight_work_of_a_range_gets_the_group_with_most_of_it() {
     assert_eq!(placed(&in_groups("abbab", work(1, 9)))[0].1, ["n2", "n3", "n5"]);
     assert_eq!(placed(&in_groups("abbab", work(1, 2)))[0].1, ["n1", "n4"]);
 }
+
+#[test]
+fn work_waits_for_a_number_of_groups() {
+    let at_most = |nodes, groups| {
+        let mut allocation = lasting(pending(1, nodes, 10), 60);
+        spec_of(&mut allocation).constraints.topology = Topology::AtMost(groups);
+        allocation
+    };
+    let held = || vec![held(7, "n1", 20), held(8, "n2", 30)];
+    // Free are a node of a, one of b, and two of c.
+    let view = |waits| in_groups("abcabc", [vec![waits], held()].concat());
+    assert_eq!(placed(&view(at_most(2, 1))), [(id(1), vec!["n3".to_owned(), "n6".to_owned()])]);
+    assert_eq!(placed(&view(at_most(3, 2))).len(), 1);
+    assert_eq!(starts(&view(at_most(4, 2))), [(id(1), Some(20))], "both of a, and of c");
+    assert_eq!(placed(&view(at_most(4, 3))).len(), 1);
+    let impossible = view(at_most(3, 1));
+    let why = explain(&impossible, &impossible.allocations[&id(1)], NOW).summary;
+    let wants = "wants 3 nodes in at most 1 topology group; this cluster has 2 that could ever serve it";
+    assert_eq!(why, format!("{wants}: it waits until there are more"));
+}

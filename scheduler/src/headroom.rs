@@ -27,6 +27,8 @@ pub enum Obstacle {
     Settling(Vec<NodeId>),
     /// It was requeued so many times soon after it was claimed.
     Requeued { times: u32, until: Timestamp },
+    /// It could not end by its deadline any more: the leader's clock is about to end it.
+    Deadline(Timestamp),
     /// It excludes work ahead of it that begins now or has a reservation: this one, by id and name.
     Excluded(String),
 }
@@ -49,6 +51,7 @@ impl Obstacle {
                 "waits until {until}: it was requeued {} in a row soon after it was claimed, and each such wait is longer, up to a limit",
                 counted(*times, "time")
             ),
+            Self::Deadline(deadline) => format!("could not end by its deadline, {deadline}, any more"),
             Self::Excluded(other) => format!("waits for {other}, which begins now: the two never run at the same time"),
         }
     }
@@ -62,7 +65,7 @@ impl Obstacle {
             Self::User(_) => "waits for work of its user that is ahead of it: what the user may still run is kept for that".to_owned(),
             Self::NoVni { .. } => "waits for work that is ahead of it: the VNIs that are left are kept for that".to_owned(),
             Self::Excluded(other) => format!("waits for {other}, which is ahead of it: the two never run at the same time"),
-            Self::Settling(_) | Self::Requeued { .. } => self.sentence(),
+            Self::Settling(_) | Self::Requeued { .. } | Self::Deadline(_) => self.sentence(),
         }
     }
 
@@ -72,7 +75,7 @@ impl Obstacle {
             Self::Quota(_) | Self::NodesOfTenant { .. } => "quota: kept for work ahead of it".to_owned(),
             Self::User(_) => "user limit: kept for work ahead of it".to_owned(),
             Self::NoVni { .. } => "VNIs: kept for work ahead of it".to_owned(),
-            Self::Settling(_) | Self::Requeued { .. } | Self::Excluded(_) => self.brief(),
+            Self::Settling(_) | Self::Requeued { .. } | Self::Deadline(_) | Self::Excluded(_) => self.brief(),
         }
     }
 
@@ -88,6 +91,7 @@ impl Obstacle {
                 // The time of day in UTC.
                 format!("requeued {}: waits to {}Z", counted(*times, "time"), until.get(11..19).unwrap_or(&until))
             }
+            Self::Deadline(_) => "could not end by its deadline".to_owned(),
             Self::Excluded(other) => format!("not beside {other}"),
         }
     }

@@ -47,6 +47,7 @@ mod span;
 mod standing;
 mod state;
 mod table;
+mod together;
 mod untouched;
 mod user_running;
 mod victims;
@@ -104,5 +105,9 @@ mod share_policy_tests;
 mod state_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod timing_tests;
+#[cfg(test)]
+mod together_tests;
 #[cfg(test)]
 mod victims_tests;

@@ -20,7 +20,8 @@ pub fn hash(allocation: &Allocation) -> u64 {
     (&spec.vcluster, spec.sensitive, spec.tasks_per_node, allocation.excluded.len()).hash(&mut hash);
     let constraints = &spec.constraints;
     (constraints.gpus, constraints.memory_bytes, constraints.conformance, constraints.topology).hash(&mut hash);
-    (&constraints.features, &constraints.nodes).hash(&mut hash);
+    (&constraints.features, &constraints.choice, constraints.cores).hash(&mut hash);
+    (&constraints.nodes, &constraints.excluded).hash(&mut hash);
     (spec.binding.gpus_per_task, spec.launch.shape.cpus_per_task).hash(&mut hash);
     spec.share.map(|share| (share.cores, share.memory_bytes, share.gpus)).hash(&mut hash);
     hash.finish()

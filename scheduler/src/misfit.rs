@@ -1,6 +1,9 @@
 //! Whether the registered nodes could ever serve work, whatever their state and their present load.
 
+use lattice_model::count::counted;
+use lattice_model::feature_choice::{FeatureSet, Together, has_all};
 use lattice_model::{AllocationSpec, Node, NodeId, Topology, VCluster, hostlist};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -55,13 +58,36 @@ pub fn misfit<'a>(nodes: impl Iterator<Item = &'a Node>, vclusters: &BTreeMap<St
             Some(why) => reasons.entry(why).or_default().push(node.id.clone()),
         }
     }
-    let fitting = fit.len();
+    let fitting = serving_together(spec, &fit);
     if fitting >= spec.nodes as usize {
         return None;
     }
     let mut reasons: Vec<_> = reasons.into_iter().collect();
-    reasons.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
+    reasons.sort_by_key(|(_, nodes)| Reverse(nodes.len()));
     Some(Misfit { wants: wants(spec), fitting, reasons })
+}
+
+/// How many of these nodes could serve the work together.
+fn serving_together(spec: &AllocationSpec, fit: &[&Node]) -> usize {
+    match spec.constraints.together() {
+        None => in_groups(spec, fit.iter().copied()),
+        Some(Together::Same(sets)) => {
+            let of = |set: &FeatureSet| in_groups(spec, fit.iter().copied().filter(|node| has_all(&node.features, set)));
+            sets.iter().map(of).max().unwrap_or(0)
+        }
+        // A limit of topology groups is never asked for beside numbers of nodes.
+        Some(numbers @ Together::Counted(_)) => numbers.serving(fit.iter().map(|node| node.features.as_slice())),
+    }
+}
+
+/// How many of these nodes are in so many topology groups as the work may have.
+fn in_groups<'n>(spec: &AllocationSpec, nodes: impl Iterator<Item = &'n Node>) -> usize {
+    let Topology::AtMost(most) = spec.constraints.topology else { return nodes.count() };
+    let mut counts: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+    nodes.for_each(|node| *counts.entry(node.topology_group.as_deref()).or_default() += 1);
+    let mut counts: Vec<usize> = counts.into_values().collect();
+    counts.sort_unstable_by_key(|count| Reverse(*count));
+    counts.into_iter().take(most as usize).sum()
 }
 
 /// What the work asks for, for people.
@@ -72,8 +98,13 @@ pub fn wants(spec: &AllocationSpec) -> String {
         Some(share) => format!("wants {share} of each of {}", spec.nodes_text()),
     };
     let wants = if spec.constraints.conformance { format!("{wants} of one conformance group") } else { wants };
-    match spec.constraints.topology {
+    let wants = match spec.constraints.topology {
         Topology::Tight if spec.nodes_most() > 1 => format!("{wants} in as few topology groups as possible"),
-        Topology::Tight | Topology::Any => wants,
+        Topology::AtMost(groups) if spec.nodes_most() > 1 => format!("{wants} in at most {}", counted(groups, "topology group")),
+        Topology::Tight | Topology::AtMost(_) | Topology::Any => wants,
+    };
+    match spec.constraints.together() {
+        Some(together) if spec.nodes_most() > 1 => format!("{wants}, {together}"),
+        Some(_) | None => wants,
     }
 }

@@ -1,6 +1,6 @@
 //! In which order waiting work is served: by class and score, or by the time at which it came into the
 //! queue. That is the time of its submission, or for work that depends on other work, when that was as
-//! it must be. A lane has the time of its task group, and a replica that of its service, so those of
+//! it must be; its `nice` puts it later. A lane has the time of its task group, and a replica that of its service, so those of
 //! one group or service come one after another.
 
 use crate::classes::Classes;
@@ -102,15 +102,15 @@ pub fn waiting_in<'a>(view: &'a View, vcluster: &str, now: Timestamp) -> Vec<&'a
     waiting.filter_map(|waiting| view.allocations.get(&waiting.allocation.id)).collect()
 }
 
-/// When it came into its queue. Of what came at the same time, the id decides, and among the lanes
+/// When it came into its queue, and later by its `nice`. Of what came at the same time, the id decides, and among the lanes
 /// of a task group or the replicas of a service their numbers.
 type Age = (Timestamp, AllocationId, u32);
 
 fn age(view: &View, allocation: &Allocation) -> Age {
     if let Some(lane) = allocation.lane {
-        return (allocation.queued_at(), lane.group, lane.number);
+        return (allocation.ordered_at(), lane.group, lane.number);
     }
-    let Some(replica) = &allocation.replica else { return (allocation.queued_at(), allocation.id, 0) };
+    let Some(replica) = &allocation.replica else { return (allocation.ordered_at(), allocation.id, 0) };
     let service = view.allocations.get(&replica.service);
-    (service.unwrap_or(allocation).queued_at(), replica.service, replica.number)
+    (service.unwrap_or(allocation).ordered_at(), replica.service, replica.number)
 }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Backfill: the first [`RESERVATIONS_MAX`] of a queue that cannot begin now have reservations. Work
-//! behind them begins now if it has ended by its walltime before it would delay any of these.
+//! behind them begins now if it has ended by its walltime before it would delay any of these. Work that may
+//! begin with less than its walltime gets as much as delays none of them, at least its least one.
 
 use crate::borrowing::{Lent, borrows};
 use crate::choice;
@@ -18,12 +19,13 @@ use crate::order::{Ordered, Queue, Waiting};
 use crate::replicas::service_of;
 use crate::reserve::{self, Found, Reservation};
 use crate::score::{Score, Scorer};
-use crate::span::{Span, duration_ms};
+use crate::span::{Span, duration_at_ms, duration_ms};
 use crate::state::State;
 use crate::victims::{Choice, PreemptedFor, Victims, Whom};
 use lattice_model::claim::ClaimShare;
-use lattice_model::{Allocation, AllocationId, Claim, SchedulerKind, Timestamp};
+use lattice_model::{Allocation, AllocationId, Claim, SchedulerKind, Timestamp, millis};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// How many allocations of each queue have a reservation.
 pub const RESERVATIONS_MAX: usize = 50;
@@ -88,6 +90,8 @@ pub struct Plan<'a> {
     pub(crate) planned: Vec<Planned<'a>>,
     /// For each allocation that others are preempted for, the index of its queue.
     preempted: Vec<(usize, PreemptedFor)>,
+    /// The walltime of what begins with less than it asks for.
+    granted: BTreeMap<AllocationId, Duration>,
 }
 
 /// Plans all queues of a state's view, at this time of the quorum's clock.
@@ -110,6 +114,8 @@ pub(crate) fn plan_within(kept: &State, now: Timestamp, looks: usize) -> Plan<'_
         scorer,
         progress: queues.iter().map(|_| Progress { looks_left: looks / queues.len(), ..Progress::default() }).collect(),
         does_not_fit: BTreeMap::new(),
+        starts: BTreeSet::new(),
+        granted: BTreeMap::new(),
     };
     let mut planned = Vec::with_capacity(order.len());
     for (queue, Waiting { allocation, class }) in order {
@@ -119,8 +125,8 @@ pub(crate) fn plan_within(kept: &State, now: Timestamp, looks: usize) -> Plan<'_
         planned.push(Planned { allocation, queue, class, ahead, decision });
     }
     planner.borrow(&queues, &mut planned);
-    let Planner { state, classes, scorer, preempted, .. } = planner;
-    Plan { state, classes, scorer, queues, planned, preempted }
+    let Planner { state, classes, scorer, preempted, granted, .. } = planner;
+    Plan { state, classes, scorer, queues, planned, preempted, granted }
 }
 
 impl Plan<'_> {
@@ -136,7 +142,8 @@ impl Plan<'_> {
                 ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision }
             };
             let (requeue_count, shares) = (allocation.requeue_count, nodes.iter().map(share).collect());
-            Some(Claim { allocation: allocation.id, requeue_count, lease_token, shares, after: None, by: None })
+            let walltime = self.granted.get(&allocation.id).copied();
+            Some(Claim { allocation: allocation.id, requeue_count, lease_token, shares, after: None, by: None, walltime })
         };
         self.planned.iter().filter_map(claim).collect()
     }
@@ -223,6 +230,10 @@ struct Planner<'a> {
     /// By class and number of nodes: the earliest end in milliseconds until which too few nodes are free
     /// from now on; 0: too few have room. A plan only takes nodes, so this stays true.
     does_not_fit: BTreeMap<(usize, u32), u64>,
+    /// When reservations begin, in milliseconds.
+    starts: BTreeSet<u64>,
+    /// See [`Plan`].
+    granted: BTreeMap<AllocationId, Duration>,
 }
 
 impl<'a> Planner<'a> {
@@ -240,13 +251,19 @@ impl<'a> Planner<'a> {
             SchedulerKind::InteractiveFifo => true,
             SchedulerKind::HpcBackfill | SchedulerKind::MlTraining | SchedulerKind::ServiceBinPack => false,
         };
-        let until_ms = self.state.now_ms.saturating_add(duration_ms(&allocation.spec));
+        let Some(longest_ms) = duration_at_ms(&allocation.spec, self.state.now_ms) else {
+            let deadline = allocation.spec.deadline().unwrap_or_default();
+            return Decision::Blocked { obstacle: Obstacle::Deadline(deadline), later: false };
+        };
+        let until_ms = self.state.now_ms.saturating_add(longest_ms);
         if !(is_fifo && self.progress[queue].is_stopped) {
-            if let Some(obstacle) = self.headroom.obstacle_until(allocation, until_ms) {
-                return Decision::Blocked { obstacle, later: true };
-            }
-            if let Some(nodes) = self.begin(queue, class, allocation, until_ms) {
+            let obstacle = self.headroom.obstacle_until(allocation, until_ms);
+            let whole = if obstacle.is_none() { self.begin(queue, class, allocation, until_ms) } else { None };
+            if let Some(nodes) = whole.or_else(|| self.begin_shorter(queue, class, allocation, until_ms)) {
                 return Decision::Begins(nodes);
+            }
+            if let Some(obstacle) = obstacle {
+                return Decision::Blocked { obstacle, later: true };
             }
             let quotas = self.headroom.quotas_until(allocation, until_ms);
             if quotas.depend_on_nodes(allocation) {
@@ -294,9 +311,53 @@ impl<'a> Planner<'a> {
             return None;
         };
         self.hold(allocation, &nodes, self.state.now_ms, until_ms);
+        self.grant(allocation, until_ms);
         let state = &self.state;
         self.headroom.begin(allocation, nodes.iter().map(|node| &state.nodes[*node].id));
         Some(nodes)
+    }
+
+    /// Begins an allocation that may have less than its walltime, and lasts until then at most: for as long as it delays
+    /// no reservation.
+    fn begin_shorter(&mut self, queue: usize, class: usize, allocation: &'a Allocation, until_ms: u64) -> Option<Vec<usize>> {
+        let least = allocation.spec.timing.as_ref()?.walltime_min?;
+        let shortest_ms = self.state.now_ms.saturating_add(millis(least));
+        if shortest_ms >= until_ms || !self.fits_until(queue, class, allocation, shortest_ms) {
+            return None;
+        }
+        // Work that fits until a later time fits until an earlier one. Only reservations are in the way.
+        let ends: Vec<u64> = self.starts.range(shortest_ms + 1..until_ms).copied().collect();
+        let (mut fits, mut fits_not) = (0, ends.len() + 1);
+        while fits + 1 < fits_not {
+            let middle = usize::midpoint(fits, fits_not);
+            match self.fits_until(queue, class, allocation, ends[middle - 1]) {
+                true => fits = middle,
+                false => fits_not = middle,
+            }
+        }
+        let end_ms = if fits == 0 { shortest_ms } else { ends[fits - 1] };
+        self.begin(queue, class, allocation, end_ms)
+    }
+
+    /// Whether an allocation could begin now and last until then without a delay of reservations.
+    fn fits_until(&mut self, queue: usize, class: usize, allocation: &'a Allocation, until_ms: u64) -> bool {
+        if self.headroom.obstacle_until(allocation, until_ms).is_some() {
+            return false;
+        }
+        let looks = choice::to_look_at(&self.state, &self.classes.all[class], allocation);
+        self.progress[queue].look_at(1 + looks.unwrap_or(0));
+        let quotas = self.headroom.quotas_until(allocation, until_ms);
+        looks.is_some() && choice::choose(&self.state, &self.classes.all[class], quotas, allocation, until_ms).is_some()
+    }
+
+    /// Notes the walltime of what begins now and lasts until then, if that is less than it asks for: in whole seconds, and
+    /// at least its least one.
+    fn grant(&mut self, allocation: &Allocation, until_ms: u64) {
+        let Some((asked, least)) = allocation.spec.walltime.zip(allocation.spec.walltime_least()) else { return };
+        let granted = Duration::from_millis(until_ms.saturating_sub(self.state.now_ms));
+        if granted < asked {
+            self.granted.insert(allocation.id, Duration::from_secs(granted.as_secs()).max(least));
+        }
     }
 
     /// Gives an allocation that cannot begin now a reservation, if it is one of the first.
@@ -375,7 +436,8 @@ impl<'a> Planner<'a> {
             if !may_borrow[queue] || progress.looks_left == 0 || self.headroom.obstacle(allocation).is_some() {
                 continue;
             }
-            let until_ms = self.state.now_ms.saturating_add(duration_ms(&allocation.spec));
+            let Some(longest_ms) = duration_at_ms(&allocation.spec, self.state.now_ms) else { continue };
+            let until_ms = self.state.now_ms.saturating_add(longest_ms);
             // Its own reservation is counted, and not in its way.
             let is_reserved = matches!(planned.decision, Decision::Reserved(_));
             if self.awaiting.contains(&allocation.id) || (!is_reserved && self.headroom.obstacle_until(allocation, until_ms).is_some()) {
@@ -393,6 +455,7 @@ impl<'a> Planner<'a> {
             };
             self.preempted.retain(|(_, preempted)| preempted.beneficiary != allocation.id);
             self.hold(allocation, &nodes, self.state.now_ms, until_ms);
+            self.grant(allocation, until_ms);
             let state = &self.state;
             self.headroom.begin(allocation, nodes.iter().map(|node| &state.nodes[*node].id));
             planned.decision = Decision::Begins(nodes);
@@ -402,6 +465,9 @@ impl<'a> Planner<'a> {
     fn hold(&mut self, allocation: &Allocation, nodes: &[usize], start_ms: u64, end_ms: u64) {
         let (has_end, who) = (allocation.spec.walltime.is_some(), self.state.kept.owners.number(allocation));
         let replica_of = service_of(allocation);
+        if start_ms > self.state.now_ms {
+            self.starts.insert(start_ms);
+        }
         for node in nodes {
             let amount = allocation.spec.amount_of(&self.state.nodes[*node].size);
             self.state.plan(*node, Span { start_ms, end_ms, amount, by: allocation.id, who, replica_of, has_end, is_planned: true });

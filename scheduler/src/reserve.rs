@@ -10,6 +10,8 @@ use crate::draft::{Draft, Service};
 use crate::grouping;
 use crate::quotas::Quotas;
 use crate::span::OUTAGE_MS_MAX;
+use crate::together::Meeting;
+use lattice_model::feature_choice::Together;
 use lattice_model::tenant::Excess;
 use lattice_model::{Allocation, AllocationId};
 use std::cmp::Reverse;
@@ -125,7 +127,8 @@ fn earliest_by_end(
     floor_ms: u64,
 ) -> Option<(u64, Vec<usize>)> {
     let wanted = allocation.spec.nodes as usize;
-    let is_any_choice = class.groups_max(allocation) == grouping::ANY && !allocation.spec.constraints.conformance;
+    let constraints = &allocation.spec.constraints;
+    let is_any_choice = class.groups_max(allocation) == grouping::ANY && !constraints.conformance && constraints.together().is_none();
     let are_enough = state.columns.up.and_len(&class.candidates) >= wanted && wanted > 0;
     let ends_are_few = state.kept.held.by_end.len() <= ENDS_PER_CANDIDATE_MAX * class.candidates.len();
     if !is_any_choice || !are_enough || !ends_are_few || quotas.depend_on_nodes(allocation) {
@@ -184,6 +187,26 @@ fn earliest(
     allocation: &Allocation,
     floor_ms: u64,
 ) -> Option<(u64, Vec<usize>)> {
+    let Some(together @ Together::Same(alternatives)) = allocation.spec.constraints.together() else {
+        return earliest_of_pools(state, class, available, quotas, allocation, floor_ms);
+    };
+    let mut meeting = Meeting::of(state.columns, together);
+    let of_alternative = |alternative: usize| {
+        let have = available.iter().copied().filter(|a| meeting.has(a.node, alternative)).collect();
+        earliest_of_pools(state, class, have, quotas, allocation, floor_ms)
+    };
+    (0..alternatives.len()).filter_map(of_alternative).min_by_key(|(start_ms, _)| *start_ms)
+}
+
+/// The same on nodes with any features, or with numbers of nodes with some.
+fn earliest_of_pools(
+    state: &Draft<'_>,
+    class: &Class,
+    available: Vec<Available>,
+    quotas: &Quotas<'_>,
+    allocation: &Allocation,
+    floor_ms: u64,
+) -> Option<(u64, Vec<usize>)> {
     let (wanted, groups_max) = (allocation.spec.nodes as usize, class.groups_max(allocation));
     let is_one_group = allocation.spec.constraints.conformance;
     let group = |node: usize| {
@@ -204,7 +227,10 @@ fn earliest(
             pool.sort_by_key(|a| (a.from_ms, a.node));
             quotas.retain_allowed(allocation, &mut pool, |a| &state.nodes[a.node].id);
         }
-        earliest_of(state, pool, wanted, floor_ms)
+        match allocation.spec.constraints.together() {
+            Some(together @ Together::Counted(_)) => earliest_counted(state, together, pool, wanted, floor_ms),
+            Some(Together::Same(_)) | None => earliest_of(state, pool, wanted, floor_ms),
+        }
     };
     pools.into_values().filter_map(of_pool).min_by_key(|(start_ms, _)| *start_ms)
 }
@@ -234,6 +260,39 @@ fn in_groups(state: &Draft<'_>, mut available: Vec<Available>, wanted: usize, gr
     let groups = largest(available.partition_point(|a| from_ms(a) <= start_ms))?;
     available.retain(|a| groups.contains(&state.columns.topology_group[a.node]));
     Some(available)
+}
+
+/// The earliest start on so many of these nodes among which are the numbers of nodes with features.
+fn earliest_counted(
+    state: &Draft<'_>,
+    together: &Together,
+    mut available: Vec<Available>,
+    wanted: usize,
+    floor_ms: u64,
+) -> Option<(u64, Vec<usize>)> {
+    let mut meeting = Meeting::of(state.columns, together);
+    available.sort_unstable_by_key(|a| (a.from_ms, a.node));
+    // More nodes are never fewer with a feature.
+    let mut is_enough = |first: usize| first >= wanted && meeting.are_enough(available[..first].iter().map(|a| a.node));
+    let (mut too_few, mut enough) = (0, available.len());
+    if !is_enough(enough) {
+        return None;
+    }
+    while enough - too_few > 1 {
+        let middle = too_few + (enough - too_few) / 2;
+        if is_enough(middle) { enough = middle } else { too_few = middle }
+    }
+    let start_ms = available.get(enough.checked_sub(1)?)?.from_ms.max(floor_ms);
+    available.retain(|a| a.from_ms <= start_ms);
+    if state.is_known_start(start_ms) {
+        available.sort_unstable_by_key(|a| (Reverse(a.free_ms), a.node));
+    } else {
+        available.sort_unstable_by_key(|a| (a.free_ms, a.node));
+    }
+    let mut nodes = meeting.needed_first(available.into_iter().map(|a| a.node).collect(), u32::MAX);
+    nodes.truncate(wanted);
+    nodes.sort_unstable();
+    Some((start_ms, nodes))
 }
 
 fn earliest_of(state: &Draft<'_>, mut available: Vec<Available>, wanted: usize, floor_ms: u64) -> Option<(u64, Vec<usize>)> {

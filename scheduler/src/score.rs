@@ -7,6 +7,8 @@
 //!   score = (w₁·f₁ + … + w₉·f₉) · budget
 //! ```
 //!
+//! The `nice` of work counts as so many minutes less of waiting in f₂.
+//!
 //! A factor whose source this version does not have, or that counts in the choice of nodes instead of
 //! the order, is [`NEUTRAL`] for all work alike.
 
@@ -41,6 +43,8 @@ pub struct Score {
     /// The preemption class within which the score counts.
     pub class: u8,
     pub terms: [Term; Factor::ALL.len()],
+    /// What its `nice` changes of the factor of its wait, with the weight of that; 0: it has none.
+    pub nice: f64,
     /// The terms are multiplied by this: less than 1 if the budget of its tenant runs out.
     pub budget_factor: f64,
 }
@@ -53,7 +57,13 @@ impl Score {
 
     /// The score: 0 or more.
     pub fn total(&self) -> f64 {
-        self.terms.iter().map(|term| term.weight * term.value).sum::<f64>() * self.budget_factor
+        let terms = self.terms.iter().map(|term| term.weight * term.value).sum::<f64>();
+        (terms + self.wait_weight() * self.nice).max(0.0) * self.budget_factor
+    }
+
+    /// The weight of the wait.
+    pub fn wait_weight(&self) -> f64 {
+        self.terms.iter().find(|term| term.factor == Factor::WaitTime).map_or(0.0, |term| term.weight)
     }
 }
 
@@ -86,16 +96,22 @@ impl<'a> Scorer<'a> {
             let value = self.value(factor, allocation, class);
             Term { factor, weight: weights.get(factor).value(), value: value.unwrap_or(NEUTRAL), is_known: value.is_some() }
         });
-        Score { class: self.view.effective_class(allocation), terms, budget_factor: self.standings.budget_factor(allocation) }
+        let nice = match allocation.spec.nice {
+            0 => 0.0,
+            _ => self.waited(allocation.ordered_at()) - self.waited(allocation.queued_at()),
+        };
+        Score { class: self.view.effective_class(allocation), terms, nice, budget_factor: self.standings.budget_factor(allocation) }
+    }
+
+    /// f₂ of work that waits since this time.
+    fn waited(&self, since: Timestamp) -> f64 {
+        (self.now.since_ms(since) as f64 / 1000.0 / REFERENCE_WAIT_S).ln_1p()
     }
 
     fn value(&self, factor: Factor, allocation: &Allocation, class: &Class) -> Option<f64> {
         match factor {
             Factor::Priority => Some(f64::from(self.view.effective_class(allocation))),
-            Factor::WaitTime => {
-                let waited_s = self.now.since_ms(allocation.queued_at()) as f64 / 1000.0;
-                Some((waited_s / REFERENCE_WAIT_S).ln_1p())
-            }
+            Factor::WaitTime => Some(self.waited(allocation.queued_at())),
             Factor::FairShare => Some(self.standings.share_deficit(allocation)),
             Factor::Backlog => Some(self.backlog),
             Factor::Checkpoint => self.checkpoint_efficiency(allocation, class),

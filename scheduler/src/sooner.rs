@@ -125,8 +125,8 @@ impl Trial {
     }
 
     fn any_topology(&mut self) -> Option<Sooner> {
-        let is_tight = self.allocation.spec.constraints.topology == Topology::Tight;
-        (is_tight && self.begins(|a| Arc::make_mut(&mut a.spec).constraints.topology = Topology::Any)).then_some(Sooner::AnyTopology)
+        let is_limited = self.allocation.spec.constraints.topology != Topology::Any;
+        (is_limited && self.begins(|a| Arc::make_mut(&mut a.spec).constraints.topology = Topology::Any)).then_some(Sooner::AnyTopology)
     }
 
     fn vcluster(&mut self) -> Option<String> {

@@ -3,7 +3,7 @@
 use crate::columns::Columns;
 use crate::replicas::service_of;
 use lattice_model::spec::WALLTIME_MAX;
-use lattice_model::{Allocation, AllocationId, AllocationSpec, NodeId, Preemption, Resources, SharePhase, millis};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, NodeId, Preemption, Resources, SharePhase, Timestamp, millis};
 use std::cmp::Reverse;
 
 /// Work past its walltime, and work that has ended and is not released yet, counts as gone so many
@@ -21,6 +21,11 @@ pub fn walltime_ms_max() -> u64 {
 /// no end: it never begins on nodes that are reserved, however late the reservation begins.
 pub fn duration_ms(spec: &AllocationSpec) -> u64 {
     spec.walltime.map_or(u64::MAX, millis)
+}
+
+/// The same if it begins at this time: less if its deadline is near. `None`: it could not end by its deadline.
+pub fn duration_at_ms(spec: &AllocationSpec, now_ms: u64) -> Option<u64> {
+    if spec.walltime.is_none() { Some(u64::MAX) } else { spec.walltime_at(Timestamp(now_ms)).map(millis) }
 }
 
 /// A part of a node that is held for a time.

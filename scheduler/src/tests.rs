@@ -653,7 +653,8 @@ fn a_list_says_in_few_words_what_explain_says_in_a_sentence() {
 }
 
 fn depending(mut allocation: Allocation, parents: Vec<Parent>, eligible_at: Option<u64>) -> Allocation {
-    allocation.dependencies = Some(Box::new(Dependencies { parents, predecessor: None, eligible_at: eligible_at.map(Timestamp) }));
+    allocation.dependencies =
+        Some(Box::new(Dependencies { parents, predecessor: None, begin: None, eligible_at: eligible_at.map(Timestamp) }));
     allocation
 }
 

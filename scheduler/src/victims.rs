@@ -306,7 +306,8 @@ struct Search<'s, 'a> {
 
 impl Search<'_, '_> {
     fn counts_groups(&self) -> bool {
-        self.allocation.spec.constraints.conformance || self.class.groups_max(self.allocation) != grouping::ANY
+        let constraints = &self.allocation.spec.constraints;
+        constraints.conformance || constraints.together().is_some() || self.class.groups_max(self.allocation) != grouping::ANY
     }
 
     /// One victim if one is enough, the cheapest; otherwise the cheapest for each node that it frees,

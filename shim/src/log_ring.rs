@@ -26,18 +26,21 @@ const STEPS_PER_LOOK: u32 = 64;
 /// The shortest and longest interval between two looks, in milliseconds: the faster files grow, the shorter.
 const LOOK_INTERVAL_MS: (u64, u64) = (100, 500);
 
-type Key = (u32, u32, LogStream);
+/// A log file: launch number, rank and stream, as in [`ShimDir::log`].
+pub type LogKey = (u32, u32, LogStream);
 
 /// What is known about the log files.
 pub struct LogRing {
     room: Option<LogLimits>,
-    files: BTreeMap<Key, LogFile>,
+    files: BTreeMap<LogKey, LogFile>,
+    /// How far files are copied to others, in bytes; those that are not copied are left out.
+    copied: BTreeMap<LogKey, u64>,
     /// Launches without a process that could write, and whether their files were looked at since then.
     over: BTreeMap<u32, bool>,
     looked_at: u64,
     due: u64,
     /// The file that was punched last: the next look begins behind it, so that none waits for ever.
-    latest: Option<Key>,
+    latest: Option<LogKey>,
     /// Whether the latest attempt failed, which was logged.
     is_failing: bool,
 }
@@ -57,7 +60,16 @@ struct LogFile {
 impl LogRing {
     /// Nothing is known yet. `room`: how many bytes may stay; `None`: all.
     pub fn new(room: Option<LogLimits>, now_ms: u64) -> Self {
-        Self { room, files: BTreeMap::new(), over: BTreeMap::new(), looked_at: now_ms, due: now_ms, latest: None, is_failing: false }
+        Self {
+            room,
+            files: BTreeMap::new(),
+            copied: BTreeMap::new(),
+            over: BTreeMap::new(),
+            looked_at: now_ms,
+            due: now_ms,
+            latest: None,
+            is_failing: false,
+        }
     }
 
     /// Notes how far these files are uploaded.
@@ -75,6 +87,11 @@ impl LogRing {
             known.flushed = known.flushed.max(file.bytes);
         }
         self.due = now_ms;
+    }
+
+    /// Keeps what was not copied yet, as if it were not uploaded.
+    pub fn hold(&mut self, copied: BTreeMap<LogKey, u64>) {
+        self.copied = copied;
     }
 
     /// No process of this launch is left: its files no longer change, and are looked at once more.
@@ -97,7 +114,7 @@ impl LogRing {
         let Some(room) = self.room.filter(|_| self.due <= now_ms) else { return };
         let grown = self.read_lengths(dir);
         let (mut failed, mut steps) = (None, STEPS_PER_LOOK);
-        let mut planned = plan(&self.files, room);
+        let mut planned = plan(&self.held(), room);
         let behind = planned.partition_point(|(key, _)| Some(*key) <= self.latest);
         planned.rotate_left(behind);
         for (key, to) in planned {
@@ -130,6 +147,17 @@ impl LogRing {
         self.looked_at = now_ms;
         let wait = if steps == 0 { LOOK_INTERVAL_MS.0 } else { wait.clamp(LOOK_INTERVAL_MS.0, LOOK_INTERVAL_MS.1) };
         self.due = now_ms + wait;
+    }
+
+    /// The files, as far as they may be punched.
+    fn held(&self) -> BTreeMap<LogKey, LogFile> {
+        let mut files = self.files.clone();
+        for (key, copied) in &self.copied {
+            if let Some(file) = files.get_mut(key) {
+                file.flushed = file.flushed.min(*copied);
+            }
+        }
+        files
     }
 
     /// Reads the lengths of the files; returns how many bytes were added since the last look.
@@ -176,10 +204,10 @@ fn parse(name: &str) -> Option<(u32, LogStream)> {
 }
 
 /// The position up to which each oversized file is punched.
-fn plan(files: &BTreeMap<Key, LogFile>, room: LogLimits) -> Vec<(Key, u64)> {
+fn plan(files: &BTreeMap<LogKey, LogFile>, room: LogLimits) -> Vec<(LogKey, u64)> {
     let mut sizes: Vec<u64> = files.values().map(|f| f.end - f.start).collect();
     let size_max = file_bytes_max(&mut sizes, room.ring_bytes);
-    let mut starts: BTreeMap<Key, u64> = BTreeMap::new();
+    let mut starts: BTreeMap<LogKey, u64> = BTreeMap::new();
     for (key, file) in files {
         let goes = file.end.saturating_sub(size_max).min(file.flushed);
         starts.insert(*key, file.start.max(goes / BLOCK_BYTES * BLOCK_BYTES));

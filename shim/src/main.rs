@@ -8,7 +8,8 @@
 //!   agent ══ shim.sock (fd 3) ══▶ AgentLink ─┐
 //!   ranks ── PMI ───────────────▶ Launch ─────┼─▶ Shim, one thread, one epoll ─▶ exits (on disk), then the agent
 //!   kernel ─ SIGCHLD, timer, cgroup.events ──┘            │
-//!                                                         └─▶ Work: spawn into, signal, kill the scope's cgroups
+//!                                                         ├─▶ Work: spawn into, signal, kill the scope's cgroups
+//!                                                         └─▶ UserFiles: a thread that copies logs to the user's files
 //! ```
 //!
 //! Life: set up (session, subreaper, mounts), give up privileges → serve → Stop ends all work → Quit ends the shim.
@@ -27,9 +28,11 @@ mod script;
 mod serve;
 mod shim_log;
 mod slurm;
+mod submitted;
 mod surroundings;
 mod task_output;
 mod terminal;
+mod user_files;
 mod work;
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -44,6 +47,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use submitted::Submitted;
 
 /// The descriptor on which we inherit the listening socket from the agent.
 const LISTENER_FD: i32 = 3;
@@ -74,6 +78,7 @@ fn run() -> anyhow::Result<()> {
         Entrypoint::Script { text, .. } => Some(text.to_string()),
         Entrypoint::Command { .. } => None,
     });
+    let submitted = config.share.as_deref().map(|share| Submitted::of(share, &config.node)).unwrap_or_default();
     (config.share, config.assignment) = (None, None);
     if let Err(error) = Living::of_self().and_then(|me| me.write(&dir)) {
         log_line(&format!("the shim's identity could not be written: {error}"));
@@ -99,7 +104,7 @@ fn run() -> anyhow::Result<()> {
     if let Some(failed) = &failed {
         log_line(failed);
     }
-    serve::Shim::new(dir, config, node, listener, failed, open_files)?.serve()
+    serve::Shim::new(dir, config, node, listener, failed, open_files, submitted)?.serve()
 }
 
 fn inherited_listener() -> anyhow::Result<UnixListener> {

@@ -9,10 +9,13 @@
 //! With `NoNewPrivs` a program of root gets no capability that the shim lacks. So if the owner is root, the shim keeps
 //! all of its own.
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use lattice_model::Principal;
 use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
-use nix::unistd::geteuid;
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Uid, geteuid, setfsgid, setfsuid};
 
 /// Capability numbers of linux/capability.h.
 const CAP_CHOWN: u32 = 0;
@@ -105,6 +108,28 @@ pub fn drop_unneeded(owner_is_root: bool, work_may_gain_privileges: bool) -> any
         prctl::set_no_new_privs().context("giving up privileges: setting NoNewPrivs")?;
     }
     Ok(())
+}
+
+/// Makes the calling thread the user for every access to files, for ever: its rights, groups and quota. Other threads,
+/// and whom the user may signal or trace, stay as they are. A shim that is not root is the user already, and root's
+/// thread stays root.
+pub fn become_user_for_files(owner: &Principal) -> anyhow::Result<()> {
+    // So that the umask is this thread's own.
+    if unshare(CloneFlags::CLONE_FS).is_ok() {
+        umask(Mode::S_IWGRP | Mode::S_IWOTH);
+    }
+    if !geteuid().is_root() || owner.is_root() {
+        return Ok(());
+    }
+    // SAFETY: the kernel reads as many integers as the slice has. Not libc's call, which changes all threads.
+    let set = unsafe { libc::syscall(libc::SYS_setgroups, owner.groups.len(), owner.groups.as_ptr()) };
+    Errno::result(set).context("becoming the user for files: setting the groups")?;
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    setfsgid(gid);
+    setfsuid(uid);
+    // These calls do not report errors; each returns the value before it.
+    ensure!((setfsgid(gid), setfsuid(uid)) == (gid, uid), "becoming the user for files: setting the user");
+    set_capabilities(&[Half::default(); 2]).context("becoming the user for files: giving up capabilities")
 }
 
 fn capabilities() -> Result<[Half; 2], Errno> {

@@ -7,11 +7,13 @@ mod lane;
 mod lease;
 mod memory;
 mod open_lane;
+mod output_files;
 mod replay;
 mod run_lease;
 mod signalling;
 mod starting;
 mod waiting;
+mod warning;
 
 use crate::agent_link::AgentLink;
 use crate::launch::{Down, Happening, Launch};
@@ -19,10 +21,13 @@ use crate::leftovers::Leftovers;
 use crate::log_files;
 use crate::log_ring::LogRing;
 use crate::shim_log::log_line;
+use crate::submitted::Submitted;
+use crate::user_files::UserFiles;
 use crate::work::Work;
 use anyhow::Context;
 use attached::Attached;
-use lattice_model::{LaunchId, MemoryKill, NodeId, RankOutcome, with_causes};
+use lattice_model::end_warning::PendingWarning;
+use lattice_model::{EndWarning, LaunchId, MemoryKill, NodeId, RankOutcome, with_causes};
 use lattice_runtime::cgroup::Scope;
 use lattice_runtime::cgroup::controllers::open_v1_procs;
 use lattice_runtime::cgroup::memory::MemoryWatch;
@@ -106,6 +111,16 @@ pub struct Shim {
     run_lease: RunLease,
     ending: Ending,
     log_ring: LogRing,
+    /// The user's files to which its output is also written; `None`: there are none.
+    user_files: Option<UserFiles>,
+    /// The latest failure to write one of them.
+    file_failure: Option<String>,
+    /// The signal before the walltime ends.
+    warning: PendingWarning,
+    /// The same for each task of a lane.
+    task_warning: Option<EndWarning>,
+    /// Whether the work is a command, and no script.
+    is_command: bool,
 }
 
 /// The allocation's script.
@@ -161,7 +176,7 @@ enum Ending {
 
 impl Shim {
     /// A shim that is set up and does not serve yet. `failed`: why processes cannot be started here. `open_files`: the
-    /// limits of open files for them.
+    /// limits of open files for them. `submitted`: what its user asked for besides.
     pub fn new(
         dir: ShimDir,
         config: ShimConfig,
@@ -169,6 +184,7 @@ impl Shim {
         listener: UnixListener,
         failed: Option<String>,
         open_files: Option<(u64, u64)>,
+        submitted: Submitted,
     ) -> anyhow::Result<Self> {
         let mut mask = SigSet::empty();
         for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -211,6 +227,15 @@ impl Shim {
         let log_ring = LogRing::new(config.log_limits, now_ms());
         let run_lease = RunLease::new(config.run_lease);
         let null = File::open("/dev/null").context("opening /dev/null")?;
+        let Submitted { files, warning, is_command, is_lane } = submitted;
+        let user_files = match files.filter(|_| failed.is_none()).map(|plan| UserFiles::begin(plan, &config.owner)).transpose() {
+            Ok(user_files) => user_files,
+            Err(error) => {
+                failed.get_or_insert_with(|| format!("starting the thread for the user's files: {error}"));
+                None
+            }
+        };
+        let (warning, task_warning) = if is_lane { (None, warning) } else { (warning, None) };
         Ok(Self {
             dir,
             config,
@@ -243,6 +268,11 @@ impl Shim {
             run_lease,
             ending: Ending::No,
             log_ring,
+            user_files,
+            file_failure: None,
+            warning: PendingWarning::new(warning),
+            task_warning,
+            is_command,
         })
     }
 
@@ -262,6 +292,7 @@ impl Shim {
             self.check_deadlines();
             self.agent.flush(&self.epoll);
             if self.may_exit() {
+                self.catch_up_all();
                 self.work.remove_all();
                 self.leftovers.give_up();
                 let _ = std::fs::remove_file(self.dir.socket());
@@ -416,6 +447,7 @@ impl Shim {
         if outcome == KILLED {
             self.look_for_memory_kill(0);
         }
+        self.catch_up(0, 0, false);
         self.script = Script::Ended(outcome);
         self.record(&ExitRecord::Script { outcome });
         self.agent.send(&FromShim::ScriptEnded { outcome });
@@ -468,6 +500,7 @@ impl Shim {
         // The abort that this end causes goes first, so that its receiver knows the reason of the end.
         self.handle_happenings(number, happenings);
         self.report_input(number, false);
+        self.catch_up(number, rank, false);
         self.record(&ExitRecord::Rank { launch: id, rank, outcome });
         self.agent.send(&FromShim::RankEnded { launch: id, rank, outcome });
         if over {

@@ -150,6 +150,9 @@ fn filter(statement: &mut Statement, query: &HistoryQuery, dialect: Dialect) {
     if !query.states.is_empty() {
         statement.push(" AND state IN (").bind_all(query.states.iter().map(|state| Value::text(state.to_string()))).push(")");
     }
+    if !query.jobs.is_empty() {
+        statement.push(" AND job IN (").bind_all(query.jobs.iter().map(|job| Value::number(*job))).push(")");
+    }
     for (key, value) in &query.tags {
         match dialect {
             Dialect::Sqlite => statement
@@ -214,6 +217,7 @@ pub(crate) mod tests {
             vcluster: String::new(),
             name: String::new(),
             states: Vec::new(),
+            jobs: Vec::new(),
             tags: [].into(),
             from: Timestamp(0),
             until: Timestamp(i64::MAX as u64),
@@ -288,6 +292,12 @@ pub(crate) mod tests {
         let postgres = sql(&asked, Dialect::Postgres);
         assert!(postgres.contains("name LIKE $3 AND state IN ($4, $5) AND ((tags::jsonb) ->> $6) = $7"), "{postgres}");
         assert_eq!((glob(&asked.name), like(&asked.name)), ("a*_%[?][[]".to_owned(), "a%\\_\\%?[".to_owned()));
+    }
+
+    #[test]
+    fn job_numbers_are_among_what_must_hold() {
+        let asked = HistoryQuery { jobs: vec![12, 14], user: "ada".to_owned(), ..query() };
+        assert!(sql(&asked, Dialect::Postgres).contains(" AND account = $3 AND job IN ($4, $5) ORDER BY"));
     }
 
     #[test]

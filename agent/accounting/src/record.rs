@@ -9,18 +9,18 @@ use thiserror::Error;
 
 /// The columns, in the order of the rows here.
 pub(crate) const COLUMNS: &str = "sequence, allocation, name, tenant, project, vcluster, account, uid, tags, state, reason, exit_code, \
-    nodes, node_count, submitted_at, claimed_at, started_at, ended_at, requeue_count, preempted_count, node_ms, gpu_ms, core_ms, part_of";
+    nodes, node_count, submitted_at, claimed_at, started_at, ended_at, requeue_count, preempted_count, node_ms, gpu_ms, core_ms, part_of, job";
 /// Their types.
 pub(crate) const COLUMN_TYPES: &[Column] = {
     use Column::{Number as N, Text as T};
-    &[N, T, T, T, T, T, T, N, T, T, T, N, T, N, N, N, N, N, N, N, N, N, N, T]
+    &[N, T, T, T, T, T, T, N, T, T, T, N, T, N, N, N, N, N, N, N, N, N, N, T, N]
 };
 /// The types of the columns of sums: user, tenant, project, then numbers.
 pub(crate) const SUM_TYPES: &[Column] = {
     use Column::{Number as N, Text as T};
     &[T, T, T, N, N, N, N]
 };
-/// How many records one statement inserts: 2,400 values, and SQLite has at most 32,766 in a statement.
+/// How many records one statement inserts: 2,500 values, and SQLite has at most 32,766 in a statement.
 const RECORDS_PER_INSERT: usize = 100;
 
 /// A row that no version of this program wrote.
@@ -74,6 +74,7 @@ fn row(work: &EndedWork) -> Row {
         Value::number(work.used.gpu_ms),
         Value::number(work.core_ms),
         Value::Text(work.part_of.map(|id| id.to_string())),
+        Value::number(work.job),
     ]
 }
 
@@ -156,6 +157,7 @@ pub(crate) fn work(row: Row) -> Result<EndedWork, DamagedRow> {
             Some(id) => Some(id.parse().map_err(|_| r.damaged("part_of"))?),
             None => None,
         },
+        job: r.number("job")?,
     })
 }
 
@@ -188,6 +190,7 @@ pub(crate) mod tests {
         EndedWork {
             sequence,
             allocation: AllocationId(Uuid::from_u128(sequence.into())),
+            job: 100 + sequence,
             name: format!("night-{sequence}"),
             tenant: "physics".to_owned(),
             project: "higgs".to_owned(),
@@ -236,8 +239,8 @@ pub(crate) mod tests {
     fn many_records_are_inserted_in_parts() {
         let many: Vec<_> = (1..=250).map(ended).collect();
         let parts: Vec<_> = inserts(&many).iter().map(|insert| (insert.changes, insert.values.len())).collect();
-        assert_eq!(parts, [(Some(100), 2400), (Some(100), 2400), (Some(50), 1200)]);
+        assert_eq!(parts, [(Some(100), 2500), (Some(100), 2500), (Some(50), 1250)]);
         let one = &inserts(&many[..1])[0];
-        assert!(one.sql.starts_with("INSERT INTO ended_work (sequence, allocation, ") && one.sql.ends_with(", $24)"), "{}", one.sql);
+        assert!(one.sql.starts_with("INSERT INTO ended_work (sequence, allocation, ") && one.sql.ends_with(", $25)"), "{}", one.sql);
     }
 }

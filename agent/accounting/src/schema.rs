@@ -4,7 +4,9 @@
 ///
 /// `ended_work.account` is the user: that word has a meaning of its own in PostgreSQL. Times are milliseconds since
 /// 1970; tags are a JSON object.
-pub(crate) static STEPS: [&[&str]; 1] = [&[
+pub(crate) static STEPS: [&[&str]; 2] = [FIRST, JOB_NUMBERS];
+
+static FIRST: &[&str] = &[
     "CREATE TABLE ended_work (
         sequence BIGINT NOT NULL PRIMARY KEY,
         allocation TEXT NOT NULL,
@@ -34,7 +36,11 @@ pub(crate) static STEPS: [&[&str]; 1] = [&[
     "CREATE INDEX ended_work_by_end ON ended_work (ended_at, sequence)",
     "CREATE INDEX ended_work_by_account ON ended_work (account, ended_at, sequence)",
     "CREATE INDEX ended_work_by_tenant ON ended_work (tenant, ended_at, sequence)",
-]];
+];
+
+/// Work that ended before has no job number: 0.
+static JOB_NUMBERS: &[&str] =
+    &["ALTER TABLE ended_work ADD COLUMN job BIGINT NOT NULL DEFAULT 0", "CREATE INDEX ended_work_by_job ON ended_work (job)"];
 
 /// The table with one row about the store itself. It is there before the first step.
 pub(crate) const STORE_TABLE: &str = "CREATE TABLE IF NOT EXISTS accounting_store (

@@ -349,6 +349,7 @@ pub(crate) mod tests {
         assert_eq!(found(HistoryQuery { name: "NIGHT*".into(), ..query() }).await, [] as [u64; 0]);
         assert_eq!(found(HistoryQuery { states: vec![AllocationState::Completed], ..query() }).await, [4, 2]);
         assert_eq!(found(HistoryQuery { tags: [("run".into(), "4".into())].into(), ..query() }).await, [4]);
+        assert_eq!(found(HistoryQuery { jobs: vec![102, 105, 9], ..query() }).await, [5, 2]);
         let (from, until) = (ended(2).ended_at, ended(4).ended_at);
         assert_eq!(found(HistoryQuery { from, until, ..query() }).await, [3, 2]);
         let own = Visible::Only { own: Some(("eve".into(), 7)), tenants: [].into() };
@@ -388,6 +389,18 @@ pub(crate) mod tests {
         assert!(matches!(directory.open().await, Err(StoreError::Newer { found: 99, .. })));
         let missing = Store::open(&StoreAddress::Sqlite(directory.0.join("no/such/file")), Path::new("")).await;
         assert!(matches!(missing, Err(StoreError::Database { .. })), "{missing:?}");
+    }
+
+    #[tokio::test]
+    async fn a_store_from_before_job_numbers_gets_their_column() {
+        let directory = Directory::new();
+        let store = five(&directory).await;
+        let former = ["DROP INDEX ended_work_by_job", "ALTER TABLE ended_work DROP COLUMN job", "UPDATE accounting_store SET version = 1"];
+        store.write(former.map(Statement::new).into()).await.unwrap();
+        let upgraded = directory.open().await.unwrap();
+        assert_eq!(upgraded.query(&query()).await.unwrap().work[0], EndedWork { job: 0, ..ended(5) });
+        upgraded.append(5, &[ended(6)], 6).await.unwrap();
+        assert_eq!(numbers(&upgraded.query(&HistoryQuery { jobs: vec![106], ..query() }).await.unwrap()), [6]);
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! The environment variables that describe this node to work.
 
 use crate::handles::Handles;
-use lattice_agent_common::environment::base;
+use lattice_agent_common::environment::{base, slurm};
 use lattice_machine::hardware as machine;
 use lattice_machine::mpirun;
 use lattice_model::DesiredShare;
@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 /// The script's environment on the head.
 pub fn of_script(share: &DesiredShare, context: &Handles) -> Vec<(String, String)> {
-    let mut env = base(share);
+    let mut env = base(share, &context.setup.slurm);
     of_this_node(&mut env, share, context);
-    if share.spec.launch.shape.slurm_env {
+    if context.setup.slurm.is_on(share) {
         let first = ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"].map(|name| (name.to_owned(), "0".to_owned()));
         env.extend(first);
-        env.insert("SLURMD_NODENAME".to_owned(), context.setup.me.to_string());
+        env.extend(slurm_of_this_node(share, context, false));
     }
     env.into_iter().collect()
 }
@@ -23,11 +23,25 @@ pub fn of_script(share: &DesiredShare, context: &Handles) -> Vec<(String, String
 /// variables that describe a rank, with the caller's kind of terminal, and with `shell` if the work
 /// has no SHELL of its own.
 pub fn of_terminal(share: &DesiredShare, context: &Handles, term: &str, shell: &str) -> Vec<(String, String)> {
-    let mut env = base(share);
+    let mut env = base(share, &context.setup.slurm);
     of_this_node(&mut env, share, context);
+    if context.setup.slurm.is_on(share) {
+        env.extend(slurm_of_this_node(share, context, false));
+    }
     env.entry("SHELL".to_owned()).or_insert_with(|| shell.to_owned());
     env.insert("TERM".to_owned(), if term.is_empty() { "dumb" } else { term }.to_owned());
     env.into_iter().collect()
+}
+
+/// Slurm's variables that differ from node to node. `is_step`: for the ranks of a launch.
+pub fn slurm_of_this_node(share: &DesiredShare, context: &Handles, is_step: bool) -> Vec<(String, String)> {
+    let topology = context.machine.topology();
+    let view = context.view.borrow();
+    let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (share.allocation, share.epoch));
+    let own = local.and_then(|local| local.assignment.as_ref()).into_iter().flat_map(|assignment| &assignment.gpus);
+    let mut gpus: Vec<u32> = own.filter_map(|gpu| topology.gpu.by_id(gpu)).map(|gpu| gpu.index).collect();
+    gpus.sort_unstable();
+    slurm::of_node(share, &context.setup.me, &gpus, is_step)
 }
 
 /// Adds the variables that differ from node to node.
@@ -97,6 +111,8 @@ mod tests {
         assert_eq!(names(&share), [const { None }; 4]);
         share.spec.launch.shape.slurm_env = true;
         assert_eq!(names(&share), ["0", "0", "0", ME].map(|value| Some(value.to_owned())));
+        let terminal: BTreeMap<String, String> = of_terminal(&share, &bench.handles, "", "/bin/sh").into_iter().collect();
+        assert_eq!((terminal.get("SLURMD_NODENAME").map(String::as_str), terminal.get("SLURM_PROCID")), (Some(ME), None));
     }
 
     #[tokio::test]
@@ -109,6 +125,7 @@ mod tests {
         let group: AllocationId = "8f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".parse().unwrap();
         share.spec.tasks = Some(Box::new(TaskGroup::parse("10-98:2%5").unwrap()));
         assert_eq!(of_tasks(&share), [], "it is no lane");
+        share.number = 12;
         share.lane = Some(LaneOf { group, number: 3, queued_at: Timestamp(0), revocations: 0 });
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let texts = |pairs: &[(&str, &str)]| pairs.iter().map(owned).collect::<Vec<_>>();
@@ -122,7 +139,7 @@ mod tests {
         assert_eq!(of_tasks(&share), texts(&ours));
         share.spec.launch.shape.slurm_env = true;
         let slurms = [
-            ("SLURM_ARRAY_JOB_ID", "252484174"),
+            ("SLURM_ARRAY_JOB_ID", "12"),
             ("SLURM_ARRAY_TASK_COUNT", "45"),
             ("SLURM_ARRAY_TASK_MAX", "98"),
             ("SLURM_ARRAY_TASK_MIN", "10"),

@@ -272,6 +272,9 @@ impl AllocationTask {
                     None => self.script_kill = Some(kill),
                 }
             }
+            FromShim::FileFailed { why } => {
+                tracing::warn!(allocation = %self.share.allocation, %why, "a file of its user's could not be written");
+            }
             FromShim::LaunchStarted { launch } => self.launch_started(launch).await,
             FromShim::RankEnded { launch, rank, outcome } => {
                 failpoint::pass(Point::RankEndReceived);

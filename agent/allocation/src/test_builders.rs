@@ -14,6 +14,7 @@ use lattice_agent_checkpoint::Checkpoints;
 use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::config::data::ScratchSettings;
 use lattice_agent_common::driver_queue::DriverQueue;
+use lattice_agent_common::environment::slurm::SlurmSettings;
 use lattice_agent_common::node_problems::NodeProblems;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::setup::Setup;
@@ -258,6 +259,7 @@ impl Bench {
             grace: Duration::from_secs(30),
             log_limits: LogLimits { ring_bytes: 1 << 20, spool_bytes_max: 1 << 20 },
             attach_max_concurrent: 1,
+            slurm: SlurmSettings::default(),
         };
         let handles = Handles {
             setup: Arc::new(setup),

@@ -10,7 +10,6 @@ use super::parts::{Ends, NewPart, Ready};
 use super::request_method::{AskedFor, Found, Request, RequestError, RequestMethod};
 use super::store::{Part, Source, StoreError, Uploads};
 use lattice_agent_common::config::checkpoint::CheckpointsUnavailable;
-use lattice_agent_common::environment;
 use lattice_mesh::checkpoint::{FromSaver, PartOpen, ToSaver};
 use lattice_mesh::frame::{self, FrameError};
 use lattice_model::{AllocationId, CheckpointId, DesiredShare, Entrypoint, Epoch, with_causes};
@@ -338,7 +337,10 @@ impl Looked {
 /// Whether ranks of an inline command belong on this node. A script may run anything anywhere.
 fn has_ranks_here(context: &Handles, share: &DesiredShare) -> bool {
     match &share.spec.entrypoint {
-        Entrypoint::Command { argv } => environment::entry_launch(share, argv.clone()).part(&context.me).is_some_and(|part| part.count > 0),
+        Entrypoint::Command { .. } => {
+            let ranks = share.spec.usual_ranks(&share.nodes);
+            ranks.iter().any(|part| part.node == context.me && part.count > 0)
+        }
         Entrypoint::Script { .. } => false,
     }
 }

@@ -1,6 +1,7 @@
 //! The settings of this agent that its tasks need.
 
 use crate::config::work::UserImages;
+use crate::environment::slurm::SlurmSettings;
 use lattice_model::NodeId;
 use lattice_runtime::shim::LogLimits;
 use std::path::PathBuf;
@@ -28,4 +29,6 @@ pub struct Setup {
     pub log_limits: LogLimits,
     /// How many terminals one user may have attached at once.
     pub attach_max_concurrent: usize,
+    /// What the site says of the variables that Slurm sets.
+    pub slurm: SlurmSettings,
 }

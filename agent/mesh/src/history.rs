@@ -2,7 +2,7 @@
 
 use super::frame::FrameError;
 use lattice_model::ended_work::EndedWork;
-use lattice_model::history::{HistoryCursor, HistoryKind, HistoryPage, HistoryQuery, PAGE_LEN_MAX, UseSum, Visible};
+use lattice_model::history::{HistoryCursor, HistoryKind, HistoryPage, HistoryQuery, JOBS_MAX, PAGE_LEN_MAX, UseSum, Visible};
 use lattice_model::{AllocationId, AllocationState, Timestamp, Used};
 use rkyv::{Archive, Deserialize, Serialize};
 use uuid::Uuid;
@@ -44,6 +44,7 @@ pub struct WireHistoryQuery {
     pub vcluster: String,
     pub name: String,
     pub states: Vec<WireEndState>,
+    pub jobs: Vec<u64>,
     pub tags: Vec<(String, String)>,
     /// Milliseconds since 1970.
     pub from_ms: u64,
@@ -95,6 +96,7 @@ pub struct WireHistoryPage {
 pub struct WireEndedWork {
     pub sequence: u64,
     pub allocation: [u8; 16],
+    pub job: u64,
     pub name: String,
     pub tenant: String,
     pub project: String,
@@ -173,7 +175,7 @@ impl From<WireHistoryCursor> for HistoryCursor {
 
 impl From<HistoryQuery> for WireHistoryQuery {
     fn from(query: HistoryQuery) -> Self {
-        let HistoryQuery { visible, kind, user, tenant, project, vcluster, name, states, tags, from, until, limit, after } = query;
+        let HistoryQuery { visible, kind, user, tenant, project, vcluster, name, states, jobs, tags, from, until, limit, after } = query;
         let visible = match visible {
             Visible::All => None,
             Visible::Only { own, tenants } => {
@@ -195,6 +197,7 @@ impl From<HistoryQuery> for WireHistoryQuery {
             name,
             // Nothing has ended in another state.
             states: states.into_iter().filter_map(WireEndState::of).collect(),
+            jobs,
             tags: tags.into_iter().collect(),
             from_ms: from.0,
             until_ms: until.0,
@@ -207,9 +210,10 @@ impl From<HistoryQuery> for WireHistoryQuery {
 impl WireHistoryQuery {
     /// Checks the bounds.
     pub fn checked(self) -> Result<HistoryQuery, FrameError> {
-        let Self { visible, kind, user, tenant, project, vcluster, name, states, tags, from_ms, until_ms, limit, after } = self;
+        let Self { visible, kind, user, tenant, project, vcluster, name, states, jobs, tags, from_ms, until_ms, limit, after } = self;
         let tenants_count = visible.as_ref().map_or(0, |visible| visible.tenants.len());
-        if limit > PAGE_LEN_MAX || tags.len() > TAGS_MAX || states.len() > TAGS_MAX || tenants_count > TENANTS_MAX {
+        if limit > PAGE_LEN_MAX || tags.len() > TAGS_MAX || states.len() > TAGS_MAX || tenants_count > TENANTS_MAX || jobs.len() > JOBS_MAX
+        {
             return Err(FrameError::Malformed);
         }
         let visible = match visible {
@@ -232,6 +236,7 @@ impl WireHistoryQuery {
             vcluster,
             name,
             states: states.into_iter().map(AllocationState::from).collect(),
+            jobs,
             tags: tags.into_iter().collect(),
             from: Timestamp(from_ms),
             until: Timestamp(until_ms),
@@ -246,6 +251,7 @@ impl From<EndedWork> for WireEndedWork {
         Self {
             sequence: work.sequence,
             allocation: *work.allocation.0.as_bytes(),
+            job: work.job,
             name: work.name,
             tenant: work.tenant,
             project: work.project,
@@ -278,6 +284,7 @@ impl From<WireEndedWork> for EndedWork {
         Self {
             sequence: work.sequence,
             allocation: AllocationId(Uuid::from_bytes(work.allocation)),
+            job: work.job,
             name: work.name,
             tenant: work.tenant,
             project: work.project,
@@ -360,6 +367,7 @@ mod tests {
             vcluster: "batch".into(),
             name: "night-*".into(),
             states: vec![AllocationState::Failed],
+            jobs: vec![12],
             tags: [("run".into(), "4".into())].into(),
             from: Timestamp(1),
             until: Timestamp(9),
@@ -372,6 +380,7 @@ mod tests {
         let work = EndedWork {
             sequence: 3,
             allocation: AllocationId(Uuid::from_u128(9)),
+            job: 12,
             name: "night-3".into(),
             tenant: "physics".into(),
             project: String::new(),
@@ -419,6 +428,8 @@ mod tests {
         assert!(WireHistoryQuery::from(HistoryQuery { limit: PAGE_LEN_MAX + 1, ..query() }).checked().is_err());
         let tags = (0..=TAGS_MAX).map(|n| (n.to_string(), String::new())).collect();
         assert!(WireHistoryQuery::from(HistoryQuery { tags, ..query() }).checked().is_err());
+        let jobs = vec![1; JOBS_MAX + 1];
+        assert!(WireHistoryQuery::from(HistoryQuery { jobs, ..query() }).checked().is_err());
         let sums = vec![UseSum::default(); PAGE_LEN_MAX as usize + 1];
         assert!(WireHistoryPage::from(HistoryPage { sums, ..HistoryPage::default() }).checked().is_err());
     }

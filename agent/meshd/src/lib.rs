@@ -30,6 +30,7 @@ use crate::first_frames::FirstFrames;
 use crate::terminal::over_mesh;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_common::environment;
+use lattice_agent_common::environment::slurm::SlurmSettings;
 use lattice_launch as launch;
 use lattice_launch::{InputPort, next_taken};
 use lattice_machine::conformance;
@@ -315,7 +316,8 @@ pub async fn begin(context: &Shared, open: &LaunchOpen) -> Result<mpsc::Receiver
         Some(_) => return Err(LaunchRefused::OfAnotherAllocation),
         None => {
             let asked = ShapeRequest::try_from(open.ask.clone())?;
-            let spec = launch_spec(&share, id, open, &asked)?;
+            let share = with_start(context, share);
+            let spec = launch_spec(&share, id, open, &asked, &context.setup.slurm)?;
             context.work.launches.begin_next(&share, spec).await?
         }
     };
@@ -427,7 +429,23 @@ fn exits_of(spec: &LaunchSpec, end: &LaunchEnd) -> Vec<(u32, u32, Option<WireOut
     spec.runs().into_iter().flat_map(of_run).map(ended).collect()
 }
 
-fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &ShapeRequest) -> Result<LaunchSpec, LaunchRefused> {
+/// The share with the time at which its work began, as the quorum recorded it.
+fn with_start(context: &Shared, share: Arc<DesiredShare>) -> Arc<DesiredShare> {
+    let view = context.work.view.borrow();
+    let local = view.locals.iter().find(|local| (local.share.allocation, local.share.epoch) == (share.allocation, share.epoch));
+    match local.and_then(|local| local.share.started_at).filter(|_| share.started_at.is_none()) {
+        Some(at) => Arc::new(DesiredShare { started_at: Some(at), ..DesiredShare::clone(&share) }),
+        None => share,
+    }
+}
+
+fn launch_spec(
+    share: &DesiredShare,
+    id: LaunchId,
+    open: &LaunchOpen,
+    asked: &ShapeRequest,
+    slurm: &SlurmSettings,
+) -> Result<LaunchSpec, LaunchRefused> {
     if open.argv.first().is_none_or(String::is_empty) {
         return Err(LaunchRefused::NoProgram);
     }
@@ -443,6 +461,7 @@ fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &Sh
         return Err(LaunchRefused::TooManyOnOneNode { given });
     }
     let (mut shape, kill_on_bad_exit) = asked.over(&share.spec.launch);
+    shape.slurm_env |= slurm.for_all_work;
     // A launch without any shape has the allocation's number of ranks.
     let is_usual = per_node.is_none() && asked.nodes == 0 && asked.listed.is_empty() && asked.programs.is_empty();
     let usual = Some(share.spec.launch.ranks).filter(|ranks| is_usual && *ranks > 0);
@@ -471,7 +490,7 @@ fn launch_spec(share: &DesiredShare, id: LaunchId, open: &LaunchOpen, asked: &Sh
         allocation: share.allocation,
         epoch: share.epoch,
         argv: open.argv.clone(),
-        env: environment::of_launch(share, id, &nodes, &shape, open.env.iter().cloned()),
+        env: environment::of_launch(share, id, &nodes, &shape, open.env.iter().cloned(), slurm),
         working_dir,
         nodes,
         shape,

@@ -267,6 +267,7 @@ async fn ended_work_is_for_agents_that_may_vouch_and_an_agent_without_a_store_sa
             vcluster: String::new(),
             name: String::new(),
             states: vec![],
+            jobs: vec![],
             tags: [].into(),
             from: Timestamp(0),
             until: Timestamp(1),
@@ -503,7 +504,8 @@ fn two_nodes(open: &LaunchOpen, asked: &ShapeRequest) -> Result<LaunchSpec, Stri
     let mut share = DesiredShare { nodes, ..desired_share(id(1)) };
     share.spec.tasks_per_node = 2;
     share.spec.working_dir = "/work".into();
-    launch_spec(&share, LaunchId(uuid::Uuid::from_bytes(open.id)), open, asked).map_err(|error| error.to_string())
+    launch_spec(&share, LaunchId(uuid::Uuid::from_bytes(open.id)), open, asked, &SlurmSettings::default())
+        .map_err(|error| error.to_string())
 }
 
 fn laid(open: &LaunchOpen, asked: &ShapeRequest) -> Result<Vec<(String, u32, u32)>, String> {

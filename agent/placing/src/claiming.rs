@@ -173,7 +173,7 @@ mod tests {
 
     fn claim(n: u64, nodes: usize) -> Claim {
         let share = ClaimShare { node: "n1".parse().unwrap(), resources: Resources::default(), hold_revision: Revision(1) };
-        Claim { allocation: id(n), requeue_count: 0, lease_token: 7, shares: vec![share; nodes], after: None, by: None }
+        Claim { allocation: id(n), requeue_count: 0, lease_token: 7, shares: vec![share; nodes], after: None, by: None, walltime: None }
     }
 
     fn claims(view: &View, nodes: usize) -> Claiming<'_> {

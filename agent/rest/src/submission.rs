@@ -8,8 +8,11 @@
 
 use super::idempotency::hashed;
 use super::problem::Problem;
+use super::time::now;
 use lattice_api::v1;
 use lattice_cli_syntax::UsageError;
+use lattice_cli_syntax::civil::Clock;
+use lattice_cli_syntax::compat::Compat;
 use lattice_cli_syntax::directives::{self, Directives};
 use lattice_cli_syntax::flags::{Export, SubmitFlags};
 use lattice_cli_syntax::layout;
@@ -117,7 +120,8 @@ fn of_step(step: WorkflowStep, is_named: bool) -> Result<Submission, Problem> {
         StepProgram::Command(argv) => (flags, tasks, scaling, Program::Command(argv), Vec::new()),
         StepProgram::Script { path: text, args } => {
             check_script(&text)?;
-            let Directives { flags, tasks, scaling, warnings, .. } = directives::read(SCRIPT, &text)?.under(flags, tasks, scaling);
+            let Directives { flags, tasks, scaling, warnings, .. } =
+                directives::read(SCRIPT, &text, &Compat::default())?.under(flags, tasks, scaling);
             (flags, tasks, scaling, Program::Script { name: SCRIPT.to_owned(), text, args }, warnings)
         }
     };
@@ -130,9 +134,13 @@ fn of_step(step: WorkflowStep, is_named: bool) -> Result<Submission, Problem> {
             .with_hint("give the path of a SquashFS file on the nodes: names in a registry are not built yet"));
     }
     let nodelist = flags.nodelist.as_deref().map(layout::nodes_of_list).transpose()?.unwrap_or_default();
-    let context = Context { dir: DIRECTORY.into(), nodelist, ..Context::default() };
+    let exclude = flags.exclude.as_deref().map(layout::nodes_of_exclude).transpose()?.unwrap_or_default();
+    // Times without a zone are in UTC: the zone of the caller is not known.
+    let clock = Clock { now: now(), ..Clock::default() };
+    let context = Context { dir: DIRECTORY.into(), nodelist, exclude, clock, ..Context::default() };
     let mut spec = specification::build(&flags, program, context)?;
     spec.task_group = tasks.to_message()?;
+    spec.output_files = tasks.files.to_message();
     specification::apply_scaling(&mut spec, &flags, &scaling)?;
     Ok(Submission { spec, wait_for_nodes: flags.wait_for_nodes, warnings })
 }
@@ -263,6 +271,8 @@ mod tests {
     fn nothing_is_read_from_this_machine() {
         let listed = refused(json!({ "entrypoint": "true", "nodelist": "/etc/shadow" }));
         assert!(listed.contains("--nodelist") && !listed.contains("cannot read"), "{listed}");
+        let excluded = refused(json!({ "entrypoint": "true", "exclude": "/etc/shadow" }));
+        assert!(excluded.contains("--exclude") && !excluded.contains("cannot read"), "{excluded}");
         assert!(refused(json!({ "entrypoint": "true", "uenv": "prgenv-gnu" })).contains("not an absolute path"));
     }
 

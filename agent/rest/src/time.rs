@@ -1,4 +1,4 @@
-//! Times in the past, as parameters have them.
+//! The present time, and times in the past, as parameters have them.
 
 use super::problem::Problem;
 use lattice_cli_syntax::time::parse_past;
@@ -8,8 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A time in milliseconds since 1970: RFC 3339, a day (its beginning in UTC), or how long ago, such as `7d`.
 pub(crate) fn past(parameter: &str, text: Option<&str>) -> Result<Option<u64>, Problem> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map(millis).unwrap_or_default();
-    text.map(|text| parse_past(parameter, text, Timestamp(now))).transpose().map_err(Problem::from)
+    text.map(|text| parse_past(parameter, text, now())).transpose().map_err(Problem::from)
+}
+
+/// The present time.
+pub(crate) fn now() -> Timestamp {
+    Timestamp(SystemTime::now().duration_since(UNIX_EPOCH).map(millis).unwrap_or_default())
 }
 
 #[cfg(test)]

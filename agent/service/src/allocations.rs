@@ -11,8 +11,8 @@ use super::status_message::StatusMessages;
 use super::submitted::Submitting;
 use super::watching::AllocationWatch;
 use super::{
-    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, monitoring, output, preempting,
-    scaling, signalling, tasks, telemetry, updating, usage,
+    Api, attaching, checkpoints, comparing, dependencies, diagnosing, explaining, images, launching, mail, monitoring, niceness, output,
+    preempting, scaling, signalling, tasks, telemetry, updating, usage,
 };
 use lattice_api::v1;
 use lattice_api::v1::allocation_service_server::AllocationService;
@@ -40,6 +40,10 @@ impl AllocationService for Api {
         if let Some(tenant) = tenant {
             self.check_tenants(&self.caller(&request).await?, [tenant].into()).await?;
         }
+        let nice = request.get_ref().spec.as_ref().map_or(0, |spec| spec.nice);
+        if nice < 0 {
+            niceness::check(self, &self.caller(&request).await?, nice).await?;
+        }
         let request = request.into_inner();
         let id = allocation_id(&request.id)?;
         let submitting = self.submitted.begin(id);
@@ -60,12 +64,13 @@ impl AllocationService for Api {
             // The quorum refuses its submissions.
             false => String::new(),
         };
+        let warning = mail::joined([warning, mail::warning(self, &spec).await?]);
         if request.dry_run {
             self.done(&Ask::CheckSubmission { spec: Box::new(spec), owner }).await?;
             return Ok(Response::new(v1::SubmitResponse { id: String::new(), warning, checked: Some(wire), number: 0 }));
         }
-        self.commit_submission(submitting, id, spec, owner).await?;
-        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number: 0 }))
+        let number = self.commit_submission(submitting, id, spec, owner).await?;
+        Ok(Response::new(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number }))
     }
 
     async fn get(&self, request: Request<v1::GetAllocationRequest>) -> Result<Response<v1::Allocation>, Status> {
@@ -76,8 +81,11 @@ impl AllocationService for Api {
         let cluster = self.context.work.directory.with_nodes_of(&allocation).await;
         let status_messages = StatusMessages::of(&cluster, self, std::iter::once(&allocation)).await?;
         let mut shown = v1::Allocation { age_ms, ..status_messages.shown(&allocation) };
-        let v1::Allocation { command, working_dir, script, dependencies, .. } = lattice_api::allocation::to_proto_in_full(&allocation);
+        let v1::Allocation { command, working_dir, script, dependencies, submit_dir, output_files, mail, .. } =
+            lattice_api::allocation::to_proto_in_full(&allocation);
+        (shown.submit_dir, shown.output_files) = (submit_dir, output_files);
         (shown.command, shown.working_dir, shown.script, shown.dependencies) = (command, working_dir, script, dependencies);
+        shown.mail = mail;
         dependencies::add_states(&mut shown.dependencies, &cluster);
         shown.network_note = unenforced(&allocation, &cluster.nodes);
         shown.isolation_note = isolation::note(&allocation, &cluster.nodes);
@@ -175,8 +183,11 @@ impl AllocationService for Api {
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
         let caller = self.caller(&request).await?;
-        let allocation = self.allocation(&caller, &request.into_inner().key).await?;
+        let (allocation, task) = self.allocation_or_task(&caller, &request.into_inner().key).await?;
         self.check(&caller, &allocation).await?;
+        if let Some(index) = task {
+            return tasks::cancel_one(self, caller, &allocation, index).await.map(Response::new);
+        }
         let ask = Ask::from(Action::Cancel { id: allocation.id, by: caller.principal });
         match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
             Answer::Done { .. } => {
@@ -333,14 +344,15 @@ impl Api {
         Ok(())
     }
 
-    /// Submits a checked spec. If it fits now and nobody waits, its nodes are claimed in the same commit.
+    /// Submits a checked spec, and returns the job number. If it fits now and nobody waits, its nodes are claimed in
+    /// the same commit.
     pub(super) async fn commit_submission(
         &self,
         submitting: Submitting<'_>,
         id: AllocationId,
         spec: AllocationSpec,
         owner: Principal,
-    ) -> Result<(), Status> {
+    ) -> Result<u64, Status> {
         // Neither a task group nor a scaled service gets nodes itself: their lanes and replicas do, as soon as a
         // scheduler's watch shows them.
         let is_group = spec.tasks.is_some() || spec.scaling.is_some();
@@ -348,12 +360,12 @@ impl Api {
         let life = Incarnation(self.context.work.view.borrow().incarnation);
         let queue = claim.as_ref().map(|_| self.cluster.borrow().queue_named(&spec.vcluster).to_owned());
         let ask = Ask::Submit { id, spec: Box::new(spec), owner, claim, life: Some(life) };
-        let (revision, desired) = match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
-            Answer::Submitted { revision, desired, claimed } => {
+        let (revision, desired, number) = match self.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
+            Answer::Submitted { revision, desired, claimed, number } => {
                 if let (Some(queue), Some(claimed)) = (queue, claimed) {
                     self.placing.rounds.record_claim(&queue, if claimed { ClaimResult::Accepted } else { ClaimResult::Rejected });
                 }
-                (revision, desired)
+                (revision, desired, number)
             }
             other => return Err(unexpected(&other)),
         };
@@ -361,7 +373,7 @@ impl Api {
             self.context.work.driver.send(Event::Listed(list)).await;
         }
         submitting.done(revision, self.cluster.borrow().revision);
-        Ok(())
+        Ok(number)
     }
 
     /// Why the quorum refused the last claim for a waiting allocation, or why it accepts no claims.

@@ -11,6 +11,8 @@ use super::allocations::LIST_MAX;
 use super::api::QUORUM_TIMEOUT;
 use super::dependencies::whole_id;
 use super::images;
+use super::mail;
+use super::niceness;
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use super::servable::servable;
@@ -52,8 +54,12 @@ impl DagService for Api {
         if request.steps.len() > most as usize {
             return Err(status(&CallError::Refused(Refusal::DagSize { steps: request.steps.len() as u64, most })));
         }
-        let (submission, warnings) = Submission { api: self, viewer, owner: &owner }.read(request).await?;
+        let (submission, mut warnings) = Submission { api: self, viewer, owner: &owner }.read(request).await?;
         self.check_tenants(&caller, submission.steps.iter().map(|step| step.spec.tenant.clone()).collect()).await?;
+        niceness::check(self, &caller, submission.steps.iter().map(|step| step.spec.nice).min().unwrap_or_default()).await?;
+        if let Some(step) = submission.steps.iter().find(|step| step.spec.mail.is_some()) {
+            warnings.extend(Some(mail::warning(self, &step.spec).await?).filter(|text| !text.is_empty()));
+        }
         let ask = match dry_run {
             true => Ask::CheckDag { owner: owner.clone(), dag: Box::new(submission.clone()) },
             false => Ask::from(Action::SubmitDag { id, owner: owner.clone(), dag: Box::new(submission.clone()) }),

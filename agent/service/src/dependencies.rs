@@ -2,6 +2,7 @@
 
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
+use super::finding::{names_a_task, task_named};
 use super::privacy::Viewer;
 use super::refusal::{status, unexpected};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -18,7 +19,7 @@ use tonic::Status;
 /// Requests to the quorum at once.
 const LOOKUPS_AT_ONCE: usize = 16;
 
-/// Replaces prefixes of ids by the whole ids. What the submitter may not see does not exist for them. A
+/// Replaces job numbers and prefixes of ids by the whole ids. What the submitter may not see does not exist for them. A
 /// singleton names none.
 pub(super) async fn look_up(api: &Api, viewer: &Viewer, named: &mut [v1::Dependency]) -> Result<(), Status> {
     // So many are refused by the conversion.
@@ -37,7 +38,11 @@ pub(super) async fn look_up(api: &Api, viewer: &Viewer, named: &mut [v1::Depende
 pub(super) async fn whole_id(api: &Api, viewer: &Viewer, key: String) -> Result<AllocationId, Status> {
     let unknown = |on: String| status(&CallError::Refused(Refusal::Dependency { on, why: DependencyRefusal::Unknown }));
     match api.quorum.call(&Ask::GetAllocation { key: key.clone() }, QUORUM_TIMEOUT).await {
-        Ok(Answer::Allocation(allocation)) if viewer.sees_allocation(&allocation) => Ok(allocation.id),
+        Ok(Answer::Allocation(allocation)) if viewer.sees_allocation(&allocation) => match task_named(&allocation, &key) {
+            None => Ok(allocation.id),
+            // What would depend on one task must not depend on all of them.
+            Some(index) => Err(names_a_task(&allocation, &key, index)),
+        },
         Ok(Answer::Allocation(_)) | Err(CallError::Refused(Refusal::NoSuchAllocation { .. })) => {
             Err(unknown(key.chars().take(64).collect()))
         }

@@ -49,6 +49,7 @@ async fn single(api: &Api, allocation: &Allocation) -> Result<v1::ExplainRespons
     } else {
         (status_message(allocation, &cluster), None)
     };
+    let summary = summary + &deadline_text(allocation);
     let checkpoint = checkpoints::judged(api, &cluster, allocation).await;
     let network_note = unenforced(allocation, &cluster.nodes);
     let isolation_note = isolation::note(allocation, &cluster.nodes);
@@ -56,6 +57,12 @@ async fn single(api: &Api, allocation: &Allocation) -> Result<v1::ExplainRespons
     let waits = why.map(|why| answer(why, &shown)).unwrap_or_default();
     let allocation = Some(waits.allocation.unwrap_or(shown));
     Ok(v1::ExplainResponse { allocation, summary, refused_claim, checkpoint, ..waits })
+}
+
+/// By when it must have ended, as the end of a sentence.
+fn deadline_text(allocation: &Allocation) -> String {
+    let deadline = allocation.spec.deadline().filter(|_| !allocation.state.is_terminal());
+    deadline.map_or_else(String::new, |deadline| format!("; it must have ended by {deadline}"))
 }
 
 fn knows_too_little() -> Status {
@@ -197,11 +204,17 @@ fn answer(why: Explanation, shown: &v1::Allocation) -> v1::ExplainResponse {
     v1::ExplainResponse {
         allocation: Some(allocation),
         nodes: why.nodes.into_iter().map(reason).collect(),
-        score: score.into_iter().flat_map(|score| score.terms.iter().map(term)).collect(),
+        score: score.into_iter().flat_map(|score| score.terms.iter().map(term).chain(nice_term(score))).collect(),
         budget_factor: score.map_or(1.0, |score| score.budget_factor),
         sooner: why.sooner.iter().map(ToString::to_string).collect(),
         ..v1::ExplainResponse::default()
     }
+}
+
+/// What its `nice` changes of its score, if it has one.
+fn nice_term(score: &Score) -> Option<v1::explain_response::ScoreTerm> {
+    let (factor, weight, value) = ("nice".to_owned(), score.wait_weight(), score.nice);
+    (value != 0.0).then_some(v1::explain_response::ScoreTerm { factor, weight, value, known: true })
 }
 
 #[cfg(test)]

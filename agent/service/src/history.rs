@@ -15,7 +15,7 @@ use lattice_meshd::history as stores;
 use lattice_model::access::{Reach, Roles, rule};
 use lattice_model::ended_work::EndedWork;
 use lattice_model::history::{
-    HistoryCursor, HistoryCursorError, HistoryKind, HistoryPage, HistoryQuery, PAGE_LEN, PAGE_LEN_MAX, UseSum, Visible,
+    HistoryCursor, HistoryCursorError, HistoryKind, HistoryPage, HistoryQuery, JOBS_MAX, PAGE_LEN, PAGE_LEN_MAX, UseSum, Visible,
 };
 use lattice_model::{AllocationState, NodeId, Principal, Timestamp};
 use lattice_quorum_client::wire::{Answer, EndedWorkPage, Request as Ask};
@@ -207,6 +207,9 @@ fn question(asked: v1::HistoryRequest, visible: Visible, kind: HistoryKind) -> R
     if names.iter().any(|name| name.len() > NAME_BYTES_MAX) || !tags_fit {
         return Err(Status::invalid_argument(format!("a name or tag has at most {NAME_BYTES_MAX} bytes, and a question {TAGS_MAX} tags")));
     }
+    if asked.jobs.len() > JOBS_MAX {
+        return Err(Status::invalid_argument(format!("a question has at most {JOBS_MAX} job numbers: ask several times")));
+    }
     let states = asked.states.iter().map(|name| state(name)).collect::<Result<Vec<_>, _>>()?;
     let after = match asked.page_token.as_str() {
         "" => None,
@@ -219,6 +222,7 @@ fn question(asked: v1::HistoryRequest, visible: Visible, kind: HistoryKind) -> R
         visible,
         kind,
         states,
+        jobs: asked.jobs,
         after,
         user: asked.user,
         tenant: asked.tenant,
@@ -252,6 +256,7 @@ fn work_to_proto(work: EndedWork) -> v1::HistoryRecord {
     v1::HistoryRecord {
         sequence: work.sequence,
         id: work.allocation.to_string(),
+        job: work.job,
         name: work.name,
         user: work.user,
         uid: work.uid,
@@ -340,6 +345,7 @@ mod tests {
             (v1::HistoryRequest { page_token: "x".into(), ..Default::default() }, "page_token: "),
             (v1::HistoryRequest { page_token: "s.61.61.61".into(), ..Default::default() }, "page_token: "),
             (asks(&"x".repeat(2000), ""), "at most 1024 bytes"),
+            (v1::HistoryRequest { jobs: vec![1; 1001], ..Default::default() }, "at most 1000 job numbers"),
         ];
         for (request, piece) in wrong {
             let refused = asked(request).unwrap_err();

@@ -12,7 +12,7 @@ use super::watching::AllocationWatch;
 use gathering::{ITEMS_QUEUE_LEN, is_removable, log_stream, notice, streams};
 use lattice_api::v1;
 use lattice_ledger::AccessKind;
-use lattice_model::{Allocation, AllocationState, Attempt, Entrypoint, NodeId, hostlist};
+use lattice_model::{Allocation, AllocationId, AllocationState, Attempt, Entrypoint, NodeId, hostlist};
 use tokio::sync::{mpsc, watch};
 use tonic::{Request, Status};
 use uuid::Uuid;
@@ -21,13 +21,14 @@ use uuid::Uuid;
 pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result<mpsc::Receiver<Result<v1::LogChunk, Status>>, Status> {
     let caller = api.caller(&request).await?;
     let request = request.into_inner();
-    let allocation = if request.follow {
-        api.followed(&caller, &request.key, request.being_submitted).await?
+    let is_id = request.key.parse::<AllocationId>().is_ok();
+    let (allocation, named) = if request.follow && is_id {
+        (api.followed(&caller, &request.key, request.being_submitted).await?, None)
     } else {
-        api.allocation(&caller, &request.key).await?
+        api.allocation_or_task(&caller, &request.key).await?
     };
     api.check(&caller, &allocation).await?;
-    if let Some(index) = request.task {
+    if let Some(index) = request.task.or(named) {
         return task::logs(api, caller, allocation, index, request).await;
     }
     task::refuse_without_index(&allocation)?;
@@ -48,7 +49,7 @@ pub(super) async fn logs(api: &Api, request: Request<v1::LogsRequest>) -> Result
     let selection = Selection {
         allocation: allocation.id,
         epoch,
-        launch: entry_number(&allocation),
+        launch: request.launch.unwrap_or_else(|| entry_number(&allocation)),
         rank: request.rank,
         stdout,
         stderr,
@@ -124,6 +125,8 @@ async fn follow_allocation(
     out: mpsc::Sender<Result<v1::LogChunk, Status>>,
 ) {
     let follow = selection.follow;
+    // A launch inside the allocation ends before it.
+    let ends_with_launch = selection.launch != entry_number(&allocation);
     let mut watch = AllocationWatch::new(api.clone(), allocation, follow.then(|| selection.user.clone()));
     let mut read = None;
     let first = watch.now().clone();
@@ -161,7 +164,8 @@ async fn follow_allocation(
                 }
             }
         }
-        if !follow || is_over(&watch) || out.is_closed() {
+        let has_launch_ended = ends_with_launch && read.is_some();
+        if !follow || has_launch_ended || is_over(&watch) || out.is_closed() {
             if read.is_none() {
                 let _ =
                     out.send(Ok(notice("", &format!("there is no output: the allocation is {} and has not run", watch.now().state)))).await;

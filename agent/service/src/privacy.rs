@@ -112,6 +112,7 @@ impl Viewer {
         }
         v1::Allocation {
             id: full.id,
+            number: full.number,
             state: full.state,
             nodes: full.nodes,
             nodes_requested: full.nodes_requested,

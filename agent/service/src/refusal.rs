@@ -30,6 +30,7 @@ pub(super) fn status(error: &CallError) -> Status {
                 | Refusal::NoSuchToken { .. }
                 | Refusal::NoSuchDomain { .. } => Status::not_found(text),
                 Refusal::AmbiguousAllocation { .. }
+                | Refusal::NumberOrId { .. }
                 | Refusal::AmbiguousDag { .. }
                 | Refusal::TenantNotNamed { .. }
                 | Refusal::Malformed { .. }

@@ -53,7 +53,12 @@ impl SessionService for Api {
         let viewer = self.viewer_if(&caller, sessions.iter().any(|session| session.uid != by.uid)).await;
         let cluster = self.cluster.borrow().clone();
         sessions.retain(|s| sees(&viewer, s, &cluster));
-        let session = named(sessions, &request.into_inner().key)?;
+        let key = request.into_inner().key;
+        let numbered = self.numbered(&caller, &key).await?;
+        let session = match numbered.and_then(|id| sessions.iter().position(|session| session.allocation == id)) {
+            Some(at) => sessions.swap_remove(at),
+            None => named(sessions, &key)?,
+        };
         // The quorum would count the roles of work, too.
         if (session.uid, &session.user) != (by.uid, &by.name) {
             let of = self.allocation_of_id(session.allocation).await?;

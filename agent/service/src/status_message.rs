@@ -81,6 +81,8 @@ impl<'a> StatusMessages<'a> {
         } else {
             let text = with_nodes(allocation, self.cluster);
             shown.status_message = clip(if text.is_empty() { self.group_message(allocation) } else { text });
+            // It waits for this before it waits for nodes.
+            shown.expected_start_ms = allocation.dependencies.as_ref().and_then(|all| all.begin).map(|begin| begin.0);
         }
         shown
     }
@@ -172,6 +174,7 @@ pub(super) fn status_message(allocation: &Allocation, cluster: &Cluster) -> Stri
                 Some(EndReason::ProbeFailed { .. }) => "; --requeue=always puts such a service back into the queue",
                 Some(EndReason::NodeLost { .. }) => "; --requeue puts such work back into the queue",
                 Some(EndReason::TasksFailed { .. }) => "; `lattice retry` submits these once more",
+                Some(EndReason::DeadlineMissed { .. }) => "; submit it again with a later --deadline, or with --walltime-min",
                 Some(EndReason::DependencyUnmet { .. }) => "; submit it again when what it depends on is as it must be",
                 Some(_) | None => "",
             };

@@ -8,12 +8,13 @@ pub(super) use ranges::{TaskState, counts};
 use super::Api;
 use super::api::QUORUM_TIMEOUT;
 use super::arguments::allocation_id;
+use super::caller::Caller;
 use super::refusal::{status, unexpected};
 use super::servable::servable;
 use lattice_api::spec::task_indices;
 use lattice_api::v1;
 use lattice_ledger::{Action, LanesObstacle, TASK_RANGES_MAX, TaskStates, WhichTasks};
-use lattice_model::{Allocation, AllocationId, AllocationSpec, LaneOf, Principal, TaskGroup, TaskIndices, TaskSet};
+use lattice_model::{Allocation, AllocationId, AllocationSpec, AllocationState, LaneOf, Principal, TaskGroup, TaskIndices, TaskSet};
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::{Request, Status};
 
@@ -45,7 +46,8 @@ pub(super) async fn get(api: &Api, request: Request<v1::GetTasksRequest>) -> Res
 pub(super) async fn cancel(api: &Api, request: Request<v1::CancelTasksRequest>) -> Result<v1::CancelTasksResponse, Status> {
     let caller = api.caller(&request).await?;
     let v1::CancelTasksRequest { key, indices } = request.into_inner();
-    let group = api.allocation(&caller, &key).await?;
+    // With indices of its own, `13[7]` means a task of the group that has job number 13 among its own.
+    let (group, _) = api.allocation_or_task(&caller, &key).await?;
     api.check(&caller, &group).await?;
     let tasks = chosen(&group, &indices)?;
     let ask = Ask::from(Action::CancelTasks { id: group.id, tasks, by: caller.principal });
@@ -53,6 +55,23 @@ pub(super) async fn cancel(api: &Api, request: Request<v1::CancelTasksRequest>) 
         Answer::TasksCancelled { cancelled, ended } => Ok(v1::CancelTasksResponse { id: group.id.to_string(), cancelled, ended }),
         other => Err(unexpected(&other)),
     }
+}
+
+/// Cancels the task with this index, named by its job number.
+pub(super) async fn cancel_one(api: &Api, caller: Caller, group: &Allocation, index: u32) -> Result<v1::CancelResponse, Status> {
+    let ordinal = ordinal(group, index)?;
+    let mut tasks = TaskSet::default();
+    tasks.insert(ordinal..=ordinal);
+    let ask = Ask::from(Action::CancelTasks { id: group.id, tasks, by: caller.principal });
+    let state = match api.quorum.call(&ask, QUORUM_TIMEOUT).await.map_err(|e| status(&e))? {
+        Answer::TasksCancelled { ended: 0, .. } => AllocationState::Cancelled,
+        Answer::TasksCancelled { .. } => {
+            let states = states(api, group.id, WhichTasks::One(ordinal), false).await?;
+            state(&states, index, ordinal)?.shown()
+        }
+        other => return Err(unexpected(&other)),
+    };
+    Ok(v1::CancelResponse { id: format!("{}[{index}]", group.id), state: state.to_string() })
 }
 
 /// The caller submits a group of its own, so the first one is the caller's too.
@@ -79,8 +98,8 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
         true => servable(&api.cluster.borrow(), &spec, true)?,
         false => String::new(),
     };
-    api.commit_submission(submitting, id, spec, user).await?;
-    Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number: 0 })
+    let number = api.commit_submission(submitting, id, spec, user).await?;
+    Ok(v1::SubmitResponse { id: id.to_string(), warning, checked: None, number })
 }
 
 /// Adds what only a query of this group answers.
@@ -229,7 +248,7 @@ fn spec_again(group: &Allocation, again: &TaskSet) -> Result<AllocationSpec, Sta
 mod tests {
     use super::*;
     use lattice_membership::cluster::Cluster;
-    use lattice_model::{AllocationState, Drain, EndReason, Scaling, TaskOutcome, Timestamp, test_builders};
+    use lattice_model::{Drain, EndReason, Scaling, TaskOutcome, Timestamp, test_builders};
 
     fn id(number: u128) -> AllocationId {
         AllocationId(uuid::Uuid::from_u128(number << 96))

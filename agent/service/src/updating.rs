@@ -20,7 +20,7 @@ use lattice_api::v1::update_allocation_request::Walltime;
 use lattice_ledger::{Action, AllocationChange, ScalingChange};
 use lattice_model::duration::clock_text;
 use lattice_model::scaling::NoAmount;
-use lattice_model::{Allocation, Amount};
+use lattice_model::{Allocation, Amount, Timestamp};
 use lattice_quorum_client::CallError;
 use lattice_quorum_client::wire::{Answer, Refusal, Request as Ask, UpdateRefusal};
 use std::time::Duration;
@@ -29,11 +29,27 @@ use tonic::{Request, Status};
 pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationRequest>) -> Result<v1::UpdateAllocationResponse, Status> {
     let caller = api.caller(&request).await?;
     let by_token = if request.metadata().contains_key(METADATA) { Some(api.operator(&request).await?) } else { None };
-    let v1::UpdateAllocationRequest { key, walltime, preemption_class, name, tags, replicas_min, replicas_max, scale_target } =
-        request.into_inner();
+    let v1::UpdateAllocationRequest {
+        key,
+        walltime,
+        preemption_class,
+        name,
+        tags,
+        replicas_min,
+        replicas_max,
+        scale_target,
+        begin_ms,
+        deadline_ms,
+        nice,
+        comment,
+    } = request.into_inner();
     let scaling = scaling_change(replicas_min, replicas_max, scale_target.as_deref())?;
-    if walltime.is_none() && preemption_class.is_none() && name.is_none() && tags.is_empty() && scaling.is_none() {
-        let text = "nothing is to be changed: give a walltime, a preemption class, a name, tags, or how a service scales";
+    let (begin, deadline) = (begin_ms.map(Timestamp), deadline_ms.map(Timestamp));
+    let has_place = begin.is_some() || deadline.is_some() || nice.is_some();
+    let has_text = name.is_some() || comment.is_some() || !tags.is_empty();
+    if walltime.is_none() && preemption_class.is_none() && scaling.is_none() && !has_place && !has_text {
+        let text = "nothing is to be changed: give a walltime, a preemption class, a name, tags, a comment, when it begins, a deadline, \
+                    nice, or how a service scales";
         return Err(Status::invalid_argument(text));
     }
     let too_high = |_| Status::invalid_argument("preemption_class: it must be 0 to 10");
@@ -50,7 +66,8 @@ pub(super) async fn update(api: &Api, request: Request<v1::UpdateAllocationReque
     }
     let before = allocation.spec.walltime;
     let walltime = walltime.map(|wanted| new_walltime(wanted, before)).transpose()?;
-    let change = AllocationChange { name, walltime, preemption_class, tags: tags.into_iter().collect(), scaling };
+    let tags = tags.into_iter().collect();
+    let change = AllocationChange { name, walltime, preemption_class, tags, scaling, begin, deadline, nice, comment };
     commit(api, &caller, operator, (&allocation, change)).await?;
     Ok(v1::UpdateAllocationResponse {
         id: allocation.id.to_string(),
@@ -103,11 +120,12 @@ async fn commit(
 fn needs_operator(error: &CallError) -> bool {
     let CallError::Refused(Refusal::Update { why, .. }) = error else { return false };
     match why {
-        UpdateRefusal::LongerWithNodes { .. } | UpdateRefusal::HigherWithNodes { .. } => true,
+        UpdateRefusal::LongerWithNodes { .. } | UpdateRefusal::HigherWithNodes { .. } | UpdateRefusal::SmallerNice => true,
         UpdateRefusal::HasEnded { .. }
         | UpdateRefusal::WalltimeIsOver
         | UpdateRefusal::TooShort { .. }
         | UpdateRefusal::NodesAreLent { .. }
+        | UpdateRefusal::HasBegun { .. }
         | UpdateRefusal::NoMetric => false,
     }
 }

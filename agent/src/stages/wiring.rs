@@ -8,7 +8,9 @@ use anyhow::Context as _;
 use lattice_accounting::Accounting;
 use lattice_agent_checkpoint as checkpoint;
 use lattice_agent_checkpoint::Checkpoints;
+use lattice_agent_common::config::AgentConfig;
 use lattice_agent_common::driver_queue::DriverQueue;
+use lattice_agent_common::environment::slurm::SlurmSettings;
 use lattice_agent_common::node_view::NodeView;
 use lattice_agent_common::session_state::SessionState;
 use lattice_agent_common::setup::Setup;
@@ -47,6 +49,7 @@ use lattice_registry::Allocations;
 use lattice_runtime::cgroup::Slice;
 use lattice_runtime::shim::LogLimits;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -130,6 +133,17 @@ pub struct Wiring<'a> {
     pub stores: Stores,
 }
 
+/// What the configuration says of the variables that Slurm sets.
+fn slurm_settings(config: &AgentConfig) -> SlurmSettings {
+    // Listening on all addresses names none.
+    let address = config.mesh.advertise().parse::<SocketAddr>().ok().map(|address| address.ip());
+    SlurmSettings {
+        cluster: config.cluster.clone(),
+        for_all_work: config.work.slurm_env,
+        address: address.filter(|address| !address.is_unspecified()),
+    }
+}
+
 impl Wiring<'_> {
     /// The context that all tasks hold.
     pub fn context(self, shim: PathBuf, device_filter: DeviceFilter, hwloc: hwloc::Export, data: DataPlane) -> anyhow::Result<Context> {
@@ -154,6 +168,7 @@ impl Wiring<'_> {
             grace: Duration::from_secs(config.work.grace_seconds),
             log_limits: LogLimits { ring_bytes: config.logs.ring_bytes, spool_bytes_max: config.logs.spool_max_bytes },
             attach_max_concurrent: config.work.attach_max_concurrent,
+            slurm: slurm_settings(config),
         });
         let machine = Arc::new(Machine {
             slice,

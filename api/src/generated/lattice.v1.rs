@@ -39,6 +39,9 @@ pub struct HistoryRequest {
     /// one record for each user, tenant and project: the sums
     #[prost(bool, tag = "13")]
     pub sum: bool,
+    /// with these job numbers, at most 1,000; empty: all
+    #[prost(uint64, repeated, tag = "14")]
+    pub jobs: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct HistoryResponse {
@@ -108,6 +111,9 @@ pub struct HistoryRecord {
     pub gpu_ms: u64,
     #[prost(uint64, tag = "23")]
     pub core_ms: u64,
+    /// its job number, see Allocation.number; 0: of a lane or a replica, or of older work
+    #[prost(uint64, tag = "25")]
+    pub job: u64,
     /// the id of the task group, DAG or service that it is part of; empty: none
     #[prost(string, tag = "24")]
     pub part_of: ::prost::alloc::string::String,
@@ -942,6 +948,9 @@ pub struct AllocationSpec {
     /// the absolute directory in which it was submitted; empty: working_dir
     #[prost(string, tag = "28")]
     pub submit_dir: ::prost::alloc::string::String,
+    /// the name of the machine on which it was submitted; empty: not known
+    #[prost(string, tag = "35")]
+    pub submit_host: ::prost::alloc::string::String,
     /// files of the user that its output is also written to; absent: none
     #[prost(message, optional, tag = "29")]
     pub output_files: ::core::option::Option<OutputFiles>,
@@ -1128,7 +1137,7 @@ pub struct ResourceRequest {
     /// the most nodes that it gets, if more are free when it begins; 0: exactly `nodes`
     #[prost(uint32, tag = "2")]
     pub nodes_max: u32,
-    /// Keys: features (a list with commas), gpu_type, gpu_count and memory_gb (at least this many), memory_policy,
+    /// Keys: features (a list with commas), gpu_type, core_count, gpu_count and memory_gb (at least this many), memory_policy,
     /// require_unified_memory, require_conformance, prefer_same_numa, prefer_local_memory (as memory_policy=local),
     /// allow_cxl_memory (whole nodes only). `topology` is refused: it is the field below. Any other key is a feature of
     /// nodes, with or without a value.
@@ -1137,7 +1146,7 @@ pub struct ResourceRequest {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// "any" (default), "tight": as few topology groups as the cluster's nodes allow
+    /// "any" (default); "tight": as few topology groups as the cluster's nodes allow; a number: of at most so many.
     #[prost(string, tag = "4")]
     pub topology: ::prost::alloc::string::String,
     /// implied by an amount below; refused without one
@@ -1161,6 +1170,10 @@ pub struct ResourceRequest {
     /// none of these nodes
     #[prost(string, repeated, tag = "11")]
     pub exclude: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Further features, as an expression: a&b, a|b, (a|b)&c; \[a|b\]: all nodes have the same one; a*2&b*4: 2 nodes with a and
+    /// 4 others with b.
+    #[prost(string, tag = "12")]
+    pub features: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Lifecycle {
@@ -1802,6 +1815,9 @@ pub struct Allocation {
     /// the directory in which it was submitted. Only in Get
     #[prost(string, tag = "103")]
     pub submit_dir: ::prost::alloc::string::String,
+    /// as submitted; absent: none. Only in Get
+    #[prost(message, optional, tag = "104")]
+    pub mail: ::core::option::Option<Mail>,
 }
 /// How many replicas a scaled service has and should have, and what its loop found. Times are milliseconds since 1970.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2022,6 +2038,20 @@ pub struct UpdateAllocationRequest {
     /// as in ScalePolicy.target; of services with a metric only
     #[prost(string, optional, tag = "9")]
     pub scale_target: ::core::option::Option<::prost::alloc::string::String>,
+    /// Of work that has not begun. Times are milliseconds since 1970.
+    ///
+    /// it is not in its queue before this time
+    #[prost(uint64, optional, tag = "10")]
+    pub begin_ms: ::core::option::Option<u64>,
+    /// it must have ended by this time; 0: it has no deadline any more
+    #[prost(uint64, optional, tag = "11")]
+    pub deadline_ms: ::core::option::Option<u64>,
+    /// as in AllocationSpec; operators alone may make it smaller, below 0
+    #[prost(sint32, optional, tag = "12")]
+    pub nice: ::core::option::Option<i32>,
+    /// as in AllocationSpec; empty: none
+    #[prost(string, optional, tag = "13")]
+    pub comment: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(oneof = "update_allocation_request::Walltime", tags = "2, 3")]
     pub walltime: ::core::option::Option<update_allocation_request::Walltime>,
 }
@@ -2261,6 +2291,10 @@ pub struct LogsRequest {
     /// `rank` and `node` are not possible.
     #[prost(uint32, optional, tag = "14")]
     pub task: ::core::option::Option<u32>,
+    /// The output of the launch with this number, from 1, or of the script (0); a followed stream ends with that launch.
+    /// Absent: of the script, or of the launch of a command. Not of a task.
+    #[prost(uint32, optional, tag = "15")]
+    pub launch: ::core::option::Option<u32>,
 }
 /// How much of one output the caller has: the position of its last LogChunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -16,6 +16,8 @@ use utoipa::ToSchema;
 #[schema(as = Allocation)]
 pub struct AllocationJson {
     id: String,
+    /// Its job number; of a task group that of its first task. Null: of a lane or a replica.
+    job: Option<u64>,
     /// Null, like `owner`, if it is another user's and the site hides that.
     name: Option<String>,
     state: String,
@@ -25,7 +27,7 @@ pub struct AllocationJson {
     nodes_requested: u32,
     /// If it asked for a range of numbers, the largest.
     nodes_requested_max: Option<u32>,
-    /// `tight`: its nodes are in as few topology groups as possible.
+    /// `tight`: its nodes are in as few topology groups as possible; a number: in at most so many.
     topology: Option<String>,
     tasks_per_node: u32,
     exit_code: Option<i32>,
@@ -105,6 +107,31 @@ pub struct AllocationJson {
     working_dir: Option<String>,
     script: Option<String>,
     last_stderr: Option<Vec<LastStderrLine>>,
+    /// Before `begin`, it is not in its queue; by `deadline`, it must have ended.
+    begin: Option<String>,
+    deadline: Option<String>,
+    /// The least walltime with which it may begin.
+    walltime_min_seconds: Option<u64>,
+    /// How much later in its queue it is than equal work, in minutes of waiting.
+    nice: i32,
+    comment: Option<String>,
+    /// Of which events its user gets mail; only if one allocation was requested.
+    mail: Option<MailJson>,
+}
+
+/// Of what a user gets mail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Mail)]
+pub struct MailJson {
+    events: Vec<String>,
+    /// An address or a name; null: the owner.
+    user: Option<String>,
+}
+
+impl From<&v1::Mail> for MailJson {
+    fn from(mail: &v1::Mail) -> Self {
+        Self { events: mail.events.clone(), user: text(&mail.user) }
+    }
 }
 
 /// One of the last lines of the standard error of ended work.
@@ -171,6 +198,7 @@ impl From<&v1::Allocation> for AllocationJson {
     fn from(a: &v1::Allocation) -> Self {
         Self {
             id: a.id.clone(),
+            job: (a.number > 0).then_some(a.number),
             name: disclosed(&a.name, &a.owner).map(str::to_owned),
             state: a.state.clone(),
             reason: end_reason(a).map(str::to_owned),
@@ -231,6 +259,12 @@ impl From<&v1::Allocation> for AllocationJson {
             script: text(&a.script),
             last_stderr: None,
             checkpoint: a.checkpoint.as_ref().map(CheckpointRefJson::from),
+            begin: a.timing.as_ref().and_then(|timing| time(timing.begin_ms)),
+            deadline: a.timing.as_ref().and_then(|timing| time(timing.deadline_ms)),
+            walltime_min_seconds: a.timing.as_ref().map(|timing| timing.walltime_min_seconds).filter(|seconds| *seconds > 0),
+            nice: a.nice,
+            comment: text(&a.comment),
+            mail: a.mail.as_ref().map(MailJson::from),
         }
     }
 }
@@ -251,11 +285,16 @@ mod tests {
     #[test]
     fn json_has_what_is_documented() {
         let share = Some(v1::Amount { cores: 2, memory_bytes: 1024, gpus: 0 });
-        let a = v1::Allocation { exit_code: Some(0), requeue_count: 1, share, ..running() };
+        let a = v1::Allocation { number: 12, exit_code: Some(0), requeue_count: 1, share, ..running() };
         let mut json = serde_json::to_value(AllocationJson::from(&a)).unwrap();
         // Separate: json! accepts only a limited number of fields.
         let apart =
             ["attempt", "attempts", "expected_start", "class_in_queue", "score"].map(|field| json.as_object_mut().unwrap().remove(field));
+        assert_eq!(json.as_object_mut().unwrap().remove("job"), Some(12.into()));
+        let timed =
+            ["begin", "deadline", "walltime_min_seconds", "comment", "mail"].map(|field| json.as_object_mut().unwrap().remove(field));
+        assert_eq!(timed, [const { Some(serde_json::Value::Null) }; 5]);
+        assert_eq!(json.as_object_mut().unwrap().remove("nice"), Some(0.into()));
         let taken = |field: &str| json.as_object_mut().unwrap().remove(field);
         let none = ["nodes_requested_max", "topology", "preemption_class", "dependencies", "dag", "dag_step"].map(taken);
         assert_eq!(json.as_object_mut().unwrap().remove("tags"), Some(serde_json::json!({})));

@@ -24,6 +24,8 @@ pub struct DryRunJson {
     nodes_max: Option<u32>,
     topology: Option<String>,
     nodelist: Vec<String>,
+    /// Nodes that it does not get.
+    exclude: Vec<String>,
     tasks_per_node: u32,
     /// All ranks; null: not known before it begins.
     tasks: Option<u64>,
@@ -32,6 +34,8 @@ pub struct DryRunJson {
     memory_bytes: Option<u64>,
     gpus: Option<u32>,
     constraints: BTreeMap<String, String>,
+    /// Further features, as an expression.
+    features: Option<String>,
     walltime_seconds: Option<u64>,
     tenant: Option<String>,
     tags: BTreeMap<String, String>,
@@ -118,12 +122,14 @@ impl From<&v1::AllocationSpec> for DryRunJson {
             nodes_max: Some(resources.nodes_max).filter(|most| *most > resources.nodes),
             topology: text(&resources.topology),
             nodelist: resources.nodelist,
+            exclude: resources.exclude,
             tasks_per_node,
             tasks,
             cores: (resources.cpus > 0).then_some(resources.cpus),
             memory_bytes: Some(memory_bytes).filter(|bytes| *bytes > 0),
             gpus: (resources.gpus > 0).then_some(resources.gpus),
             constraints: resources.constraints.into_iter().collect(),
+            features: text(&resources.features),
             walltime_seconds: Some(lifecycle.walltime_seconds).filter(|seconds| *seconds > 0),
             tenant: text(&spec.tenant),
             tags: spec.tags.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),

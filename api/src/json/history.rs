@@ -28,6 +28,8 @@ pub struct HistoryRecordJson {
     /// The place in the order of all ends of the cluster, from 1.
     sequence: u64,
     id: String,
+    /// Its job number. Null: of a lane or a replica.
+    job: Option<u64>,
     name: String,
     user: String,
     uid: u32,
@@ -116,6 +118,7 @@ impl From<&v1::HistoryResponse> for HistoryJson {
         let records = page.work.iter().map(|work| HistoryRecordJson {
             sequence: work.sequence,
             id: work.id.clone(),
+            job: (work.job > 0).then_some(work.job),
             name: work.name.clone(),
             user: work.user.clone(),
             uid: work.uid,

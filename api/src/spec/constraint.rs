@@ -1,10 +1,11 @@
 //! `resources.constraints`: a map from keys to values. The value of the key `features` is a
 //! comma-separated list. A key without a value is also a feature, and an unknown key is a feature
-//! with a value.
+//! with a value. Beside the map, `resources.features` is an expression: [`feature_expression`].
 
 use crate::v1;
 use lattice_model::constraint::{Constraints, GPU_TYPE, UNIFIED_MEMORY};
-use lattice_model::{NodeId, SpecError, Topology};
+use lattice_model::{NodeId, SpecError, Topology, feature_expression};
+use std::collections::BTreeSet;
 
 /// Bytes in one unit of `memory_gb`.
 const GB: u64 = 1 << 30;
@@ -37,6 +38,7 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
         };
         match key.as_str() {
             "features" => constraints.features.extend(value.split(',').map(|f| f.trim().to_owned()).filter(|f| !f.is_empty())),
+            "core_count" => constraints.cores = at_least()?,
             "gpu_count" => constraints.gpus = at_least()?,
             "memory_gb" => constraints.memory_bytes = u64::from(at_least()?) * GB,
             "memory_policy" => value.clone_into(&mut memory_policy),
@@ -51,7 +53,7 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
             }
             GPU_TYPE if value.is_empty() => return Err(invalid(format!("{GPU_TYPE} needs a model, such as {GPU_TYPE}=GH200"))),
             key if value.starts_with(">=") => {
-                return Err(invalid(format!("{key}{value}: only gpu_count and memory_gb can be compared, and only with >=")));
+                return Err(invalid(format!("{key}{value}: only core_count, gpu_count and memory_gb can be compared, and only with >=")));
             }
             feature if value.is_empty() => constraints.features.extend([feature.to_owned()]),
             key => constraints.features.extend([format!("{key}={value}")]),
@@ -60,14 +62,32 @@ pub(super) fn to_model(resources: Option<&v1::ResourceRequest>) -> Result<(Const
     if let Some(given) = resources.map(|r| r.topology.as_str()).filter(|given| !given.is_empty()) {
         constraints.topology = topology(given)?;
     }
-    for name in resources.into_iter().flat_map(|r| &r.nodelist) {
-        let node = name.parse::<NodeId>().map_err(|why| SpecError::Invalid { field: "nodelist", why: why.to_string() })?;
-        if !constraints.nodes.insert(node) {
-            let why = format!("{name} is named twice: an allocation has each of its nodes once");
-            return Err(SpecError::Invalid { field: "nodelist", why });
-        }
+    if let Some(resources) = resources {
+        let expression = feature_expression::parse(&resources.features);
+        let expression = expression.map_err(|error| invalid(format!("{}: {error}", clipped(&resources.features))))?;
+        constraints.features.extend(expression.features);
+        constraints.choice = expression.choice.map(Box::new);
+        constraints.nodes = named("nodelist", &resources.nodelist, "an allocation has each of its nodes once")?;
+        constraints.excluded = named("exclude", &resources.exclude, "name each node once")?;
     }
     Ok((constraints, asked_policy(memory_policy, prefers_local)?))
+}
+
+/// The nodes of a list, each once.
+fn named(field: &'static str, names: &[String], once: &str) -> Result<BTreeSet<NodeId>, SpecError> {
+    let mut nodes = BTreeSet::new();
+    for name in names {
+        let node = name.parse::<NodeId>().map_err(|why| SpecError::Invalid { field, why: why.to_string() })?;
+        if !nodes.insert(node) {
+            return Err(SpecError::Invalid { field, why: format!("{name} is named twice: {once}") });
+        }
+    }
+    Ok(nodes)
+}
+
+/// The beginning of a long text.
+fn clipped(text: &str) -> String {
+    text.chars().take(80).collect()
 }
 
 fn invalid(why: String) -> SpecError {
@@ -98,7 +118,7 @@ fn asked_policy(memory_policy: String, prefers_local: bool) -> Result<Option<Ask
 fn topology(name: &str) -> Result<Topology, SpecError> {
     let unknown = || SpecError::Invalid {
         field: "topology",
-        why: format!("{:?} is not one of {}", name.chars().take(40).collect::<String>(), Topology::NAMES.join(", ")),
+        why: format!("{:?} is not one of {}, or a number of groups", name.chars().take(40).collect::<String>(), Topology::NAMES.join(", ")),
     };
     Topology::from_name(name).ok_or_else(unknown)
 }
@@ -108,6 +128,7 @@ pub(super) fn from_model(constraints: &Constraints) -> std::collections::HashMap
     let on = |is_on: bool| if is_on { "true".to_owned() } else { String::new() };
     let known = [
         ("features", features.join(",")),
+        ("core_count", if constraints.cores == 0 { String::new() } else { constraints.cores.to_string() }),
         ("gpu_count", if constraints.gpus == 0 { String::new() } else { constraints.gpus.to_string() }),
         ("require_conformance", on(constraints.conformance)),
         (SAME_NUMA, on(constraints.same_numa)),

@@ -1,14 +1,14 @@
 use super::*;
-use lattice_model::Resources;
 use lattice_model::binding::{CpuBind, GpuBind, MemoryPolicy, RankBinding};
 use lattice_model::launch::TerminalSize;
 use lattice_model::layout::Program;
 use lattice_model::spec::{Entrypoint, NODES_MAX, OnIsolation, RequeuePolicy};
 use lattice_model::{
     Amount, Automatic, CheckpointMethod, CheckpointPolicy, CheckpointSignal, Connectivity, Constraints, Data, DataMount, Dependency,
-    DependencyCondition, Distribution, Drain, EntryLaunch, Exposed, IndexRun, LaunchShape, LivenessProbe, ProbeCheck, ScalePolicy, Scaling,
-    SignalTo, TaskGroup, TaskIndices,
+    DependencyCondition, Distribution, Drain, EntryLaunch, Exposed, IndexRun, LaunchShape, LivenessProbe, Mail, MailEvent, ProbeCheck,
+    ScalePolicy, Scaling, SignalTo, TaskGroup, TaskIndices, Timestamp, Timing,
 };
+use lattice_model::{EndWarning, OutputFiles, Resources};
 use proptest::prelude::*;
 
 /// All valid checkpoint signals.
@@ -528,6 +528,18 @@ fn task_group() -> impl Strategy<Value = Option<TaskGroup>> {
     prop::option::of(group.prop_map(|(indices, (concurrent_max, failures_max))| TaskGroup { indices, concurrent_max, failures_max }))
 }
 
+fn output_files() -> impl Strategy<Value = Option<OutputFiles>> {
+    let name = || prop::sample::select(vec!["", "out", "/dev/null", "%x-%j_%4t.%N", "\\%q"]);
+    let files = (name(), name(), name(), any::<bool>()).prop_map(|(stdout, stderr, stdin, append)| OutputFiles {
+        append: append && !(stdout.is_empty() && stderr.is_empty()),
+        stdout: stdout.to_owned(),
+        stderr: stderr.to_owned(),
+        stdin: stdin.to_owned(),
+    });
+    // A message without any file is that of no files.
+    files.prop_map(|files| Some(files).filter(|files| *files != OutputFiles::default()))
+}
+
 fn scaling() -> impl Strategy<Value = Option<Scaling>> {
     let metric =
         prop::sample::select(vec!["gpu_utilization", "cpu_utilization", "request_rate", "queue_depth", "q{job=\"a b\",x=~\"a|b\"}"]);
@@ -587,7 +599,14 @@ prop_compose! {
         connectivity in connectivity(),
         constraints in (prop::collection::btree_set("[a-z_]{1,9}(=[A-Za-z0-9]{1,9})?", 0..4), 0..9u32, 0..2000u64),
         session in prop::bool::weighted(0.2),
-        (launch, depends_on, tasks, scaling) in (launch(), dependencies(), task_group(), scaling()),
+        (launch, depends_on, tasks, scaling, output_files, warned) in (
+            launch(),
+            dependencies(),
+            task_group(),
+            scaling(),
+            output_files(),
+            prop::option::of((1..=31i32, 1..100u64, any::<bool>())),
+        ),
     ) -> AllocationSpec {
         let (name, tenant, project, vcluster) = labels;
         // Each replica has one node and no end.
@@ -621,10 +640,30 @@ prop_compose! {
         let (features, gpus, gib) = constraints;
         let listed = if gib % 3 == 1 && nodes < 100 && scaling.is_none() { nodes } else { 0 };
         let named = (1..=listed).map(|n| format!("n{n}").parse().unwrap()).collect();
-        let topology = if gib % 2 == 0 { Topology::Tight } else { Topology::Any };
+        let topology = [Topology::Tight, Topology::Any, Topology::AtMost(3), Topology::Any][(gib % 4) as usize];
         let (same_numa, cxl_memory) = (gib % 5 < 2, share.is_none() && gib % 7 < 3);
-        let constraints =
-            Constraints { features, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, topology, same_numa, cxl_memory };
+        let output_files = output_files.filter(|_| !session).map(|files| OutputFiles {
+            stdin: if pty.is_some() { String::new() } else { files.stdin.clone() },
+            ..files
+        });
+        let output_files = output_files.filter(|files| *files != OutputFiles::default()).map(Box::new);
+        let end_warning = warned
+            .filter(|(_, before, _)| seconds.is_some_and(|seconds| *before < seconds))
+            .map(|(signal, before, script_only)| Box::new(EndWarning { signal, before: Duration::from_secs(before), script_only: script_only && (is_script || session) }));
+        let excluded = (0..gib % 4).map(|n| format!("x{n}").parse().unwrap()).collect();
+        let expression = ["", "a|(b&c)", "(a|b)&[c|d]", "[a|gpu_type=NVIDIA GH200]", "[a*1]", "(a|b)&[(c&d)*1]"][(gib % 6) as usize];
+        let expression = if topology != Topology::Any || scaling.is_some() { "a|b" } else { expression };
+        let choice = lattice_model::feature_expression::parse(expression).unwrap().choice.map(Box::new);
+        let constraints = Constraints {
+            features, choice, cores: gpus % 3, gpus, memory_bytes: gib << 30, conformance: gpus % 2 == 1, nodes: named, excluded, topology,
+            same_numa, cxl_memory,
+        };
+        let walltime_min = seconds.filter(|_| !is_group && preemption_class % 3 == 0).map(|seconds| Duration::from_secs(seconds.div_ceil(2)));
+        let begin = (preemption_class % 2 == 0).then_some(Timestamp(7));
+        let deadline = seconds.filter(|_| !is_group && preemption_class % 5 == 0).map(|seconds| Timestamp(7 + seconds * 1000));
+        let timing = Timing { begin, deadline, walltime_min }.unless_empty();
+        let events = MailEvent::ALL.into_iter().take(usize::from(preemption_class)).collect();
+        let mail = (preemption_class > 0 && requeues_max % 2 == 0).then(|| Box::new(Mail { events, user: "ada@example.org".to_owned() }));
         let is_range = scaling.is_none() && listed == 0 && gpus % 2 == 0 && nodes < NODES_MAX && (launch.ranks == 0 || launch.ranks > nodes);
         AllocationSpec {
             name, tenant, project, vcluster, tags, nodes,
@@ -634,6 +673,7 @@ prop_compose! {
             entrypoint,
             uenv: uenv.map(|(path, sha256)| Box::new(Image { path: path.into(), sha256 })),
             submit_dir: Some("/elsewhere".into()).filter(|_| requeues_max % 2 == 1),
+            submit_host: if requeues_max % 3 == 1 { "login1".to_owned() } else { String::new() },
             working_dir: dir.into(),
             env, requeue, requeues_max, preemption_class, data, liveness_probe: liveness_probe.map(Box::new), pty, session, constraints, connectivity, on_isolation, checkpoint, launch,
             sensitive: false,
@@ -642,6 +682,12 @@ prop_compose! {
             singleton: requeues_max % 4 == 1,
             tasks,
             scaling: scaling.map(Box::new),
+            output_files,
+            end_warning,
+            timing,
+            mail,
+            comment: if gpus % 2 == 0 { "for ä".to_owned() } else { String::new() },
+            nice: i32::from(preemption_class) - 3,
         }
     }
 }
@@ -673,6 +719,24 @@ proptest! {
             drop(to_model(&spec));
         }
     }
+}
+
+#[test]
+fn bounds_in_time_and_mail_are_read_and_refused_by_name() {
+    let timing = |begin_ms, deadline_ms| Some(v1::Timing { begin_ms, deadline_ms, walltime_min_seconds: 30 });
+    let read = |timing, mail| to_model(&v1::AllocationSpec { timing, mail, ..minimal() });
+    let model = read(timing(0, 90_000), None).unwrap();
+    let wanted = Timing { begin: None, deadline: Some(Timestamp(90_000)), walltime_min: Some(Duration::from_secs(30)) };
+    assert_eq!(model.timing.as_deref(), Some(&wanted));
+    assert_eq!(read(Some(v1::Timing::default()), None).unwrap().timing, None);
+    assert!(matches!(read(timing(80_000, 90_000), None), Err(SpecError::Invalid { field: "deadline", .. })));
+    let mail = |events: &[&str]| {
+        let events = events.iter().map(|event| (*event).to_owned()).collect();
+        read(None, Some(v1::Mail { events, user: String::new() }))
+    };
+    assert_eq!(mail(&["begin", "END"]).unwrap().mail.unwrap().events, [MailEvent::Begin, MailEvent::End].into());
+    assert!(mail(&["done"]).unwrap_err().to_string().starts_with("mail-type: \"done\" is no event"));
+    assert!(mail(&[]).unwrap_err().to_string().starts_with("mail-type: which events?"));
 }
 
 #[test]

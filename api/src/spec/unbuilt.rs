@@ -37,6 +37,7 @@ pub(super) fn refuse(spec: &v1::AllocationSpec) -> Result<(), SpecError> {
         hold: _,
         launch: _,
         submit_dir: _,
+        submit_host: _,
         output_files: _,
         timing: _,
         end_warning: _,

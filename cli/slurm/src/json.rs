@@ -35,7 +35,7 @@ fn exit_code(job: &Job) -> Value {
 
 /// The answer of a command: its records under this key.
 fn answer(key: &str, records: Vec<Value>, command: &str, context: &Context<'_>) -> Value {
-    let release = crate::SLURM_VERSION;
+    let release = crate::commands::SLURM_VERSION;
     let mut parts = release.split('.');
     let (major, minor, micro) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     json!({

@@ -11,13 +11,16 @@
 
 pub mod account;
 pub mod array;
+pub mod commands;
 pub mod context;
+pub mod file_name;
 pub mod format;
 pub mod job;
 pub mod job_fields;
 pub mod job_id;
 pub mod json;
 pub mod listing;
+pub mod multi_prog;
 pub mod node;
 pub mod partition;
 pub mod scontrol;
@@ -26,8 +29,6 @@ pub mod sinfo;
 pub mod sprio;
 pub mod sstat;
 pub mod state;
+pub mod task_exits;
 pub mod time;
 pub mod units;
-
-/// The version of Slurm whose output this is.
-pub const SLURM_VERSION: &str = "22.05.8";

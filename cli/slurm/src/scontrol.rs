@@ -110,7 +110,7 @@ pub fn node_lines(node: &v1::Node, partitions: &[&str], c: &Context<'_>) -> Vec<
         format!("AvailableFeatures={features}"),
         format!("ActiveFeatures={features}"),
         format!("Gres={}", node::gres(node.gpus)),
-        format!("NodeAddr={} NodeHostName={} Version={}", node.id, node.id, crate::SLURM_VERSION),
+        format!("NodeAddr={} NodeHostName={} Version={}", node.id, node.id, crate::commands::SLURM_VERSION),
         format!("RealMemory={} AllocMem={} FreeMem=N/A Sockets={sockets} Boards=1", node.memory_bytes >> 20, used.memory_bytes >> 20),
         format!("State={} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A", State::of(node).flags()),
     ];
@@ -168,7 +168,7 @@ pub fn config_text(kept_seconds: u64, has_store: bool, c: &Context<'_>) -> Strin
         ("PriorityType", "priority/multifactor".to_owned()),
         ("SchedulerType", "sched/backfill".to_owned()),
         ("SelectType", "select/cons_tres".to_owned()),
-        ("SLURM_VERSION", crate::SLURM_VERSION.to_owned()),
+        ("SLURM_VERSION", crate::commands::SLURM_VERSION.to_owned()),
         ("TaskPlugin", "task/cgroup".to_owned()),
     ];
     let lines: String = rows.iter().map(|(name, value)| format!("{name:<23} = {value}\n")).collect();

@@ -94,7 +94,7 @@ pub const NODE_FIELDS: &[Field<Group>] = &[
             None => "Unknown".to_owned(),
         })
     }),
-    both('v', "Version", "VERSION", |_, _| crate::SLURM_VERSION.to_owned()),
+    both('v', "Version", "VERSION", |_, _| crate::commands::SLURM_VERSION.to_owned()),
     both('V', "Cluster", "CLUSTER", |_, c| c.compat.cluster().to_owned()),
     both('w', "Weight", "WEIGHT", |group, _| group.least(|_| 1)),
     both('X', "Sockets", "SOCKETS", |group, _| group.least(sockets)),

@@ -14,7 +14,7 @@ use std::io::Write;
 
 /// The head of a CSV file.
 const CSV_HEAD: &str = "sequence,id,name,user,uid,tenant,project,vcluster,tags,state,reason,exit_code,nodes,node_count,submitted_at,\
-claimed_at,started_at,ended_at,requeue_count,preempted_count,node_seconds,gpu_seconds,core_seconds,part_of";
+claimed_at,started_at,ended_at,requeue_count,preempted_count,node_seconds,gpu_seconds,core_seconds,part_of,job";
 
 /// The characters before the values: the longest label, `Ends of this cluster`, with its colon and two spaces.
 const LABEL_COLUMNS: usize = 23;
@@ -131,6 +131,7 @@ fn csv_line(work: &v1::HistoryRecord) -> String {
         seconds(work.gpu_ms),
         seconds(work.core_ms),
         work.part_of.clone(),
+        if work.job > 0 { work.job.to_string() } else { String::new() },
     ];
     cells.map(|cell| csv_cell(&cell)).join(",") + "\r\n"
 }
@@ -152,6 +153,7 @@ mod tests {
     fn record() -> v1::HistoryRecord {
         v1::HistoryRecord {
             sequence: 7,
+            job: 12,
             id: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into(),
             name: "a \"b\", c".into(),
             user: "ada".into(),
@@ -172,7 +174,7 @@ mod tests {
         assert_eq!(
             csv_line(&record()),
             "7,1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88,\"a \"\"b\"\", c\",ada,1000,,,,a=b run=4,Failed,,-9,n[1-2],2,,,,\
-             2026-03-05T10:00:12.034Z,0,0,90.500,0.000,0.000,\r\n"
+             2026-03-05T10:00:12.034Z,0,0,90.500,0.000,0.000,,12\r\n"
         );
         let plain = csv_line(&v1::HistoryRecord::default());
         assert_eq!(plain.split(',').count(), CSV_HEAD.split(',').count());

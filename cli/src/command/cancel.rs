@@ -104,6 +104,16 @@ async fn list_own(client: &Client, states: &[AllocationState]) -> Result<Vec<Tar
 /// If the allocation had ended before, `state` is the state in which it ended.
 fn line(cancelled: &Cancelled) -> String {
     match cancelled {
+        // The job number of a task was named.
+        Cancelled::Allocation(v1::CancelResponse { id, state }) if id.contains('[') => {
+            let (group, task) = id.split_once('[').unwrap_or((id, ""));
+            let what = format!("Task {} of task group {}", task.trim_end_matches(']'), short(group));
+            if *state == AllocationState::Cancelled.to_string() {
+                format!("{what} is cancelled\n")
+            } else {
+                format!("{what} had ended before: it is {state}\n")
+            }
+        }
         Cancelled::Allocation(v1::CancelResponse { id, state }) if *state == AllocationState::Cancelled.to_string() => {
             format!("Allocation {} is cancelled\n", short(id))
         }
@@ -145,6 +155,9 @@ mod tests {
         let allocation = |state: &str| Cancelled::Allocation(v1::CancelResponse { id: "1f0c9a4e-5b7d".into(), state: state.into() });
         assert_eq!(line(&allocation("Cancelled")), "Allocation 1f0c9a4e is cancelled\n");
         assert_eq!(line(&allocation("Failed")), "Allocation 1f0c9a4e had ended before: it is Failed\n");
+        let task = |state: &str| Cancelled::Allocation(v1::CancelResponse { id: "1f0c9a4e-5b7d[7]".into(), state: state.into() });
+        assert_eq!(line(&task("Cancelled")), "Task 7 of task group 1f0c9a4e is cancelled\n");
+        assert_eq!(line(&task("Completed")), "Task 7 of task group 1f0c9a4e had ended before: it is Completed\n");
         let tasks = |cancelled, ended| Cancelled::Tasks {
             tasks: TaskIndices::parse("10-20,30").unwrap(),
             response: v1::CancelTasksResponse { id: "1f0c9a4e-5b7d".into(), cancelled, ended },

@@ -1,11 +1,12 @@
 //! `lattice checkpoint`.
 
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, Width, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
+use crate::progress::Progress;
 use crate::retries::Retries;
 use crate::session::{Session, answer};
 use crate::shown::{short, time};
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::client::Client;
 use lattice_api::json::CheckpointJson;
 use lattice_api::v1;
@@ -29,7 +30,7 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
             let client = session.connect().await?;
             let all = answer(client.allocations().list_checkpoints(v1::ListCheckpointsRequest { allocation })).await?.checkpoints;
             match session.format() {
-                Format::Table => print(&table(&all, session.width())),
+                Format::Table => print(&table(&all, session.table_size())),
                 Format::Data(notation) => notation.print(&all.iter().map(CheckpointJson::from).collect::<Vec<_>>()),
                 Format::Name => print_names(all.iter().map(|c| c.id.as_str())),
             }
@@ -39,7 +40,7 @@ pub async fn run(session: &Session, command: CheckpointCommand) -> Result<(), Fa
             let client = session.connect().await?;
             let one = answer(client.allocations().get_checkpoint(key)).await?;
             match session.format() {
-                Format::Table => print(&text(&one)),
+                Format::Table => print(&text(&one, session.table_size())),
                 Format::Data(notation) => notation.print(&CheckpointJson::from(&one)),
                 Format::Name => print_names([one.id.as_str()]),
             }
@@ -175,8 +176,9 @@ async fn follow(
     last: &mut String,
     retries: &Retries,
 ) -> Result<v1::CheckpointEvent, Failure> {
+    let progress = Progress::new(session);
     let mut events = answer(client.allocations().checkpoint(request.clone())).await?;
-    while let Some(event) = events.message().await? {
+    while let Some(event) = progress.during(wait_text(last), events.message()).await? {
         retries.record_progress();
         if event.done {
             return Ok(event);
@@ -190,10 +192,17 @@ async fn follow(
     Err(Failure::from(tonic::Status::unavailable("the agent closed the connection")))
 }
 
+/// What the user waits for: the last report, if there was one.
+fn wait_text(last: &str) -> &str {
+    if last.is_empty() { "waiting for the checkpoint to begin" } else { last }
+}
+
 async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
     let key = checkpoint_key(session, args)?;
     let client = session.connect().await?;
-    let read = tokio::time::timeout(VERIFY_TIMEOUT, client.allocations().verify_checkpoint(key)).await;
+    let progress = Progress::new(session);
+    let text = "reading the files of the checkpoint";
+    let read = progress.during(text, tokio::time::timeout(VERIFY_TIMEOUT, client.allocations().verify_checkpoint(key))).await;
     let verified = read.map_err(|_| Failure::new(Exit::Unavailable, "the checkpoint could not be read within a day"))??.into_inner();
     match session.format() {
         Format::Table if verified.damaged_files.is_empty() => print(&format!("Checkpoint {} is intact\n", short(&verified.id)))?,
@@ -209,7 +218,11 @@ async fn verify(session: &Session, args: CheckpointOne) -> Result<(), Failure> {
     Err(Failure::new(Exit::Refused, what).hint("make another with `lattice checkpoint create` while the allocation runs"))
 }
 
-fn table(all: &[v1::CheckpointInfo], width: Width) -> String {
+/// How the list is made narrower.
+const FIT: Fit<'_> =
+    Fit { left_out: &["EPOCH", "FILES"], shortened: &[("KEPT UNTIL", 17), ("MADE", 17)], wrapped: &[("LAST", 8)], left_out_last: &[] };
+
+fn table(all: &[v1::CheckpointInfo], size: TableSize) -> String {
     let mut table = Table::new(&["CHECKPOINT", "MADE", "EPOCH", "STEP", "FILES", "SIZE", "LAST", "KEPT UNTIL"]);
     for c in all {
         table.row(vec![
@@ -229,10 +242,10 @@ fn table(all: &[v1::CheckpointInfo], width: Width) -> String {
             c.expires_at_ms.and_then(time).unwrap_or_default(),
         ]);
     }
-    table.shown(&["STEP", "KEPT UNTIL"], width)
+    table.on_screen(&["STEP", "KEPT UNTIL"], &FIT, size)
 }
 
-fn text(one: &v1::CheckpointInfo) -> String {
+fn text(one: &v1::CheckpointInfo, size: TableSize) -> String {
     let last = if one.last { ": the last, from which the allocation begins when it runs again" } else { "" };
     let step = one.step.map_or_else(String::new, |step| format!("Step:     {step}\n"));
     let simulated = one.time_seconds.map_or_else(String::new, |seconds| format!("Time:     {seconds} s, simulated\n"));
@@ -252,6 +265,34 @@ fn text(one: &v1::CheckpointInfo) -> String {
         }
     }
     text.push('\n');
-    text.push_str(&files.text(&[]));
+    text.push_str(&files.on_screen(&[], &Fit::default(), size));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{NARROW, assert_fits};
+
+    #[test]
+    fn the_list_has_all_columns_and_fits_on_a_narrow_screen() {
+        let one = v1::CheckpointInfo {
+            id: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into(),
+            created_at_ms: 1_772_704_812_000,
+            epoch: 4,
+            step: Some(123_456),
+            files: 1024,
+            bytes: 3 << 40,
+            last: true,
+            damaged: "a file is missing".into(),
+            expires_at_ms: Some(1_772_704_812_000),
+            ..Default::default()
+        };
+        let want = "\
+CHECKPOINT  MADE                      EPOCH  STEP    FILES  SIZE        LAST          KEPT UNTIL
+1f0c9a4e    2026-03-05T10:00:12.000Z  4      123456  1024   3072.0 GiB  yes, damaged  2026-03-05T10:00:12.000Z
+";
+        assert_eq!(table(std::slice::from_ref(&one), TableSize::default()), want);
+        assert_fits(&table(&[one], NARROW));
+    }
 }

@@ -2,10 +2,10 @@
 
 use super::top::value::{age_text, value_text};
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::v1;
 use lattice_cli_syntax::args::watching::Compare;
 use lattice_model::time::Timestamp;
@@ -16,7 +16,7 @@ pub async fn run(session: &Session, args: Compare) -> Result<(), Failure> {
     let client = session.connect().await?;
     let comparison = answer(client.allocations().compare(v1::CompareRequest { keys, metric: args.metric })).await?;
     match session.format() {
-        Format::Table => print(&text(&comparison))?,
+        Format::Table => print(&text(&comparison, session.table_size()))?,
         Format::Data(notation) => notation.print(&json(&comparison))?,
         Format::Name => print_names(comparison.allocations.iter().filter(|one| !one.source.is_empty()).map(|one| one.allocation.as_str()))?,
     }
@@ -30,9 +30,12 @@ pub async fn run(session: &Session, args: Compare) -> Result<(), Failure> {
     Ok(())
 }
 
+/// How the table is made narrower.
+const FIT: Fit<'_> = Fit { left_out: &["AGE", "SOURCE"], shortened: &[("STARTED", 20)], wrapped: &[], left_out_last: &[] };
+
 /// A table with one line for each allocation. If the store has the data, also a table with one line for each time step;
 /// the steps of each allocation are counted from its own start.
-fn text(comparison: &v1::CompareResponse) -> String {
+fn text(comparison: &v1::CompareResponse, size: TableSize) -> String {
     let value = |value: Option<f64>| value.map(|value| value_text(value, &comparison.unit)).unwrap_or_default();
     let mut table = Table::new(&["ALLOCATION", "STARTED", "RAN", "MEAN", "MAX", "SOURCE", "AGE"]);
     for one in &comparison.allocations {
@@ -46,7 +49,7 @@ fn text(comparison: &v1::CompareResponse) -> String {
             one.age_ms.map(age_text).unwrap_or_default(),
         ]);
     }
-    let mut text = format!("{}, of all nodes together\n{}", comparison.metric, table.text(&[]));
+    let mut text = format!("{}, of all nodes together\n{}", comparison.metric, table.on_screen(&[], &FIT, size));
     let mut steps: BTreeMap<u64, Vec<Option<f64>>> = BTreeMap::new();
     for (n, one) in comparison.allocations.iter().enumerate() {
         for point in &one.points {
@@ -120,7 +123,7 @@ FROM START        aaaaaaaa        bbbbbbbb
        0 s      1.00 cores               —
       30 s      2.00 cores      1.50 cores
 ";
-        assert_eq!(text(&comparison), want);
+        assert_eq!(text(&comparison, TableSize::default()), want);
         assert_eq!(json(&comparison)["allocations"][1]["points"][0]["at_ms"], 30_000);
     }
 }

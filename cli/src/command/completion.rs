@@ -1,40 +1,113 @@
-//! `lattice completion`: prints a completion script for a shell. It is generated from the definition of the command
-//! line, without what `--help` hides.
+//! `lattice completion`: prints a script by which a shell completes command lines of `lattice`, and answers that script.
+//!
+//! ```text
+//!   shell ── LATTICE_COMPLETE=bash lattice -- WORDS… ─▶ definition of the command line, without what --help hides
+//!                                                        └ values of the cluster: see `live`
+//! ```
+//!
+//! An answer never has an error message: the user has not finished typing.
+
+mod live;
 
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::{print, print_bytes};
 use clap::builder::Resettable;
-use clap::{Arg, Command, CommandFactory};
-use clap_complete::Shell;
+use clap::{Arg, Command, CommandFactory, ValueHint};
+use clap_complete::engine::complete;
+use clap_complete::env::{CompleteEnv, Shells};
+use clap_complete::{PathCompleter, Shell};
 use lattice_cli_syntax::args::Cli;
 use lattice_cli_syntax::args::completion::Completion;
+use live::Source;
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Names the shell that asks.
+const VARIABLE: &str = "LATTICE_COMPLETE";
+
+const NAME: &str = "lattice";
 
 pub fn run(args: &Completion) -> Result<(), Failure> {
-    print(&script(args.shell))
+    print(&script(args.shell)?)
 }
 
-fn script(shell: Shell) -> String {
+/// The script runs `lattice` as the shell finds it in `PATH`.
+fn script(shell: Shell) -> Result<String, Failure> {
+    let name = shell.to_string();
+    let shells = Shells::builtins();
+    let known = shells.completer(&name).ok_or_else(|| Failure::usage(format!("there is no completion for {name}")))?;
+    let mut script = Vec::new();
+    known
+        .write_registration(VARIABLE, NAME, NAME, NAME, &mut script)
+        .map_err(|error| Failure::other(format!("cannot write the script: {error}")))?;
+    Ok(String::from_utf8_lossy(&script).into_owned())
+}
+
+/// Answers a shell that asks for completions; `None`: this process was not called by one.
+pub fn answer_shell() -> Option<ExitCode> {
+    let shell = std::env::var_os(VARIABLE).filter(|shell| !shell.is_empty())?;
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let words: Vec<OsString> = args.iter().skip_while(|arg| *arg != "--").skip(1).cloned().collect();
+    let source = Source::of(&words);
+    let dir = std::env::current_dir().ok();
+    let done = if shell == "bash" && !words.is_empty() {
+        answer_bash(words, &source, dir.as_deref())
+    } else {
+        let answer = CompleteEnv::with_factory(|| definition(&source)).var(VARIABLE).bin(NAME).completer(NAME);
+        answer.try_complete(args, dir.as_deref()).map(drop).map_err(io::Error::other)
+    };
+    Some(if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn answer_bash(words: Vec<OsString>, source: &Source, dir: Option<&Path>) -> io::Result<()> {
+    let index = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok()).unwrap_or_default();
+    let separator = std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned());
+    let (words, index) = without_equals_signs(words, index);
+    let found = complete(&mut definition(source), words, index, dir)?;
+    let values: Vec<String> = found.iter().map(|candidate| candidate.get_value().to_string_lossy().into_owned()).collect();
+    print_bytes(values.join(&separator).as_bytes()).map_err(|failure| io::Error::other(failure.what()))
+}
+
+/// Bash makes three words of `--option=value`. Without the second one they mean the same.
+fn without_equals_signs(words: Vec<OsString>, index: usize) -> (Vec<OsString>, usize) {
+    let (mut kept, mut kept_index) = (Vec::<OsString>::new(), index);
+    for (at, word) in words.into_iter().enumerate() {
+        let is_after_option = kept.last().is_some_and(|before| before.as_encoded_bytes().starts_with(b"--"));
+        if word == "=" && is_after_option && at != index {
+            kept_index -= usize::from(at < index);
+        } else {
+            kept.push(word);
+        }
+    }
+    (kept, kept_index)
+}
+
+/// The command line as the shell completes it.
+fn definition(source: &Source) -> Command {
     let mut all = Cli::command();
     all.build();
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut without_hidden(&all), "lattice", &mut script);
-    String::from_utf8_lossy(&script).into_owned()
+    without_hidden(&all, &[], source)
 }
 
-/// The generators also offer hidden options and commands, so they get a definition without any.
-fn without_hidden(command: &Command) -> Command {
+/// The engine also offers hidden options and commands where nothing else fits, so it gets a definition without any.
+/// `path`: the names of the commands before it, without `lattice`, and its own.
+fn without_hidden(command: &Command, path: &[&str], source: &Source) -> Command {
     // A name must be static. There are some two hundred, leaked once in a process that ends soon.
     let name: &'static str = command.get_name().to_owned().leak();
     let aliases = command.get_visible_aliases().map(|alias| &*alias.to_owned().leak());
     // Building the definition adds these, so they must not be added twice.
     let is_added = |name: &str| name == "help" || name == "version";
+    let args = command.get_arguments().filter(|arg| !arg.is_hide_set() && !is_added(arg.get_id().as_str()));
+    let below = command.get_subcommands().filter(|below| !below.is_hide_set() && !is_added(below.get_name()));
     Command::new(name)
         .about(command.get_about().cloned().unwrap_or_default())
         .version(command.get_version().map(|_| env!("CARGO_PKG_VERSION")))
         .disable_help_flag(command.is_disable_help_flag_set())
         .visible_aliases(aliases)
-        .args(command.get_arguments().filter(|arg| !arg.is_hide_set() && !is_added(arg.get_id().as_str())).map(on_its_own))
-        .subcommands(command.get_subcommands().filter(|c| !c.is_hide_set() && !is_added(c.get_name())).map(without_hidden))
+        .args(args.map(|arg| with_values(on_its_own(arg), path, source)))
+        .subcommands(below.map(|below| without_hidden(below, &[path, &[below.get_name()]].concat(), source)))
 }
 
 /// Its relations to other options may refer to hidden ones.
@@ -43,21 +116,72 @@ fn on_its_own(arg: &Arg) -> Arg {
     arg.requires(Resettable::Reset).required_unless_present(Resettable::Reset)
 }
 
+/// The option or argument with what completes its values.
+fn with_values(arg: Arg, path: &[&str], source: &Source) -> Arg {
+    if let Some(subject) = live::subject(path, arg.get_id().as_str()) {
+        return arg.add(source.completer(subject));
+    }
+    let id = arg.get_id().as_str().to_owned();
+    let value_name = arg.get_value_names().and_then(|names| names.first()).map(|name| name.as_str().to_owned()).unwrap_or_default();
+    match (id.as_str(), value_name.as_str()) {
+        ("uenv", _) => arg.add(clap_complete::ArgValueCompleter::new(PathCompleter::any().filter(is_image))),
+        ("script", _) | (_, "FILE") => arg.value_hint(ValueHint::FilePath),
+        (_, "DIR") => arg.value_hint(ValueHint::DirPath),
+        _ => arg,
+    }
+}
+
+/// Whether a software environment may be this file.
+fn is_image(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "squashfs" || extension == "sqfs")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::ValueEnum;
 
+    /// The completions of the last word, without a cluster.
+    fn offered(line: &str) -> Vec<String> {
+        let words: Vec<OsString> = std::iter::once(NAME).chain(line.split(' ')).map(OsString::from).collect();
+        let source = Source::of(&["lattice", "--endpoint", "unix:/nonexistent/agent.sock"].map(OsString::from));
+        let last = words.len() - 1;
+        let found = complete(&mut definition(&source), words, last, None).unwrap_or_default();
+        found.iter().map(|candidate| candidate.get_value().to_string_lossy().into_owned()).collect()
+    }
+
     #[test]
-    fn each_shell_gets_what_help_shows_and_nothing_hidden() {
-        for shell in Shell::value_variants() {
-            let script = script(*shell);
-            for shown in ["submit", "undrain", "walltime", "uncordon"] {
-                assert!(script.contains(shown), "{shell}: {shown}");
-            }
-            for hidden in ["no-color", "memory-gb"] {
-                assert!(!script.contains(hidden), "{shell}: {hidden}");
-            }
+    fn what_help_shows_is_completed_and_nothing_hidden() {
+        assert_eq!(offered("sub"), ["submit"]);
+        assert_eq!(offered("node uncord"), ["uncordon"]);
+        assert_eq!(offered("submit --wallt"), ["--walltime"]);
+        assert_eq!(offered("status -o js"), ["json"]);
+        assert_eq!(offered("status --no-col"), ["--no-color"]);
+        assert_eq!(offered("submit --sensi"), Vec::<String>::new());
+        assert_eq!(offered("metri"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn without_an_agent_there_are_no_values_and_no_errors() {
+        for line in ["cancel 1", "node drain n", "submit --vcluster d", "admin tenant show p"] {
+            assert_eq!(offered(line), Vec::<String>::new(), "{line}");
         }
+    }
+
+    #[test]
+    fn each_shell_has_a_script_that_calls_lattice() {
+        for shell in Shell::value_variants() {
+            let script = script(*shell).unwrap_or_else(|failure| panic!("{shell}: {}", failure.text()));
+            assert!(script.contains(VARIABLE) && script.contains(NAME), "{shell}: {script}");
+        }
+    }
+
+    #[test]
+    fn an_equals_sign_of_bash_is_no_word() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let kept = |line: &str, index| without_equals_signs(words(line), index);
+        assert_eq!(kept("lattice status --state = pen", 4), (words("lattice status --state pen"), 3));
+        assert_eq!(kept("lattice status --state =", 3), (words("lattice status --state ="), 3));
+        assert_eq!(kept("lattice cancel 1f", 2), (words("lattice cancel 1f"), 2));
     }
 }

@@ -2,6 +2,7 @@
 
 mod graph;
 
+use crate::compat;
 use crate::failure::Failure;
 use crate::listing::report_age;
 use crate::output::{Format, TableSize, Width, print, print_names};
@@ -102,7 +103,8 @@ fn message(session: &Session, step: WorkflowStep, around: &Surroundings) -> Resu
         StepProgram::Script { path, args } => {
             let program = request::read_script(OsStr::new(&path), args).map_err(about)?;
             let Program::Script { name: script, text, .. } = &program else { unreachable!("a script was read") };
-            let parsed = directives::read(script, text).map_err(|error| about(error.into()))?.under(flags, tasks, scaling);
+            let compat = compat::of_script(text).map_err(about)?;
+            let parsed = directives::read(script, text, &compat).map_err(|error| about(error.into()))?.under(flags, tasks, scaling);
             for warning in &parsed.warnings {
                 session.warn(warning);
             }
@@ -116,6 +118,7 @@ fn message(session: &Session, step: WorkflowStep, around: &Surroundings) -> Resu
     let here = Surroundings { env, dir: around.dir.clone() };
     let mut spec = request::build_specification(&flags, program, &session.settings, here).map_err(about)?;
     spec.task_group = tasks.to_message().map_err(|error| about(error.into()))?;
+    spec.output_files = tasks.files.to_message();
     request::apply_scaling(&mut spec, &flags, &scaling).map_err(about)?;
     if takes_env {
         // The agent adds them again: they are in the message once for all steps.

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{Format, print};
 use crate::session::Session;
-use crate::shown::{command_line, counts, filled, group_rows, rows_of_spec, short};
+use crate::shown::{command_line, counts, filled, group_rows, rows_of_spec, short, time};
 use crate::table::block;
 use lattice_api::json::DryRunJson;
 use lattice_api::spec::is_singleton;
@@ -48,6 +48,7 @@ fn share(resources: &v1::ResourceRequest) -> Vec<String> {
 fn constraints(resources: &v1::ResourceRequest) -> Vec<String> {
     let mut all: Vec<String> = resources.constraints.iter().map(|(name, value)| format!("{name}={value}")).collect();
     all.sort_unstable();
+    all.extend(filled(&resources.features).map(str::to_owned));
     all
 }
 
@@ -100,8 +101,14 @@ fn text(spec: &v1::AllocationSpec) -> String {
         ("Share", if share.is_empty() { "whole nodes".to_owned() } else { format!("{} of each node", share.join(", ")) }),
         (ranks_label, ranks_text),
         ("Topology", resources.topology.clone()),
+        ("Excluded", resources.exclude.join(",")),
         ("Constraints", constraints(&resources).join(", ")),
         ("Walltime", format!("{walltime}{each}")),
+        ("Begin", spec.timing.as_ref().and_then(|timing| time(timing.begin_ms)).unwrap_or_default()),
+        ("Deadline", spec.timing.as_ref().and_then(|timing| time(timing.deadline_ms)).unwrap_or_default()),
+        ("Nice", if spec.nice == 0 { String::new() } else { spec.nice.to_string() }),
+        ("Comment", spec.comment.clone()),
+        ("Mail", spec.mail.as_ref().map(|mail| mail.events.join(", ")).unwrap_or_default()),
         ("Tenant", spec.tenant.clone()),
         ("Tags", tags(spec).join(", ")),
         ("vCluster", spec.vcluster.clone()),

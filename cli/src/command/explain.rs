@@ -2,10 +2,10 @@
 
 use crate::command::vcluster;
 use crate::failure::Failure;
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{Task, TaskJson, attempts_text, group_text, short, task_text, time};
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use crate::tasks::{Numbered, fetch_task, find_numbered};
 use lattice_api::json::ExplanationJson;
 use lattice_api::v1;
@@ -36,7 +36,7 @@ pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
     match session.format() {
         Format::Table => {
             let of_task = task.as_ref().map(|task| format!("{}\n", task_text(task))).unwrap_or_default();
-            print(&(of_task + &text(&allocation, &explained)))
+            print(&(of_task + &text(&allocation, &explained, session.table_size())))
         }
         Format::Data(notation) => {
             let task = task.as_ref().map(|task| TaskJson::of(&task.group, task.index, &task.known));
@@ -46,7 +46,8 @@ pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
     }
 }
 
-fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String {
+fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse, size: TableSize) -> String {
+    let fit = Fit::default();
     let mut text = format!("{} {} is {}\n{}\n", short(&allocation.id), allocation.name, allocation.state, explained.summary.trim_end());
     if !allocation.network_note.is_empty() {
         text.push_str(&format!("Its network domain: {}\n", allocation.network_note));
@@ -58,15 +59,15 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
         text.push_str(&format!("It could begin now if {change}.\n"));
     }
     text.push_str(&group_text(allocation));
-    text.push_str(&attempts_text(allocation));
-    text.push_str(&score_text(allocation, explained));
+    text.push_str(&attempts_text(allocation, size));
+    text.push_str(&score_text(allocation, explained, size));
     if !explained.nodes.is_empty() {
         let mut table = Table::new(&["NODE", "REASON"]);
         for node in &explained.nodes {
             table.row(vec![node.node.clone(), node.reason.clone()]);
         }
         text.push('\n');
-        text.push_str(&table.text(&[]));
+        text.push_str(&table.on_screen(&[], &fit, size));
     }
     if let Some(judgement) = &explained.checkpoint {
         text.push_str(&format!("Automatic checkpoints: {}\n", judgement.verdict));
@@ -74,7 +75,7 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
         for term in &judgement.terms {
             table.row(vec![term.name.clone(), term.value.clone(), term.meaning.clone()]);
         }
-        text.push_str(&table.text(&[]));
+        text.push_str(&table.on_screen(&[], &fit, size));
     }
     if let Some(refused) = &explained.refused_claim {
         let mut table = Table::new(&["NODE", "HELD BY", "WHY"]);
@@ -82,13 +83,13 @@ fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String 
             table.row(vec![conflict.node.clone(), short(&conflict.holder).to_owned(), conflict.reason.clone()]);
         }
         let at = time(refused.at_ms).unwrap_or_default();
-        text.push_str(&format!("\nThe last claim for it was refused at {at}:\n{}", table.text(&[])));
+        text.push_str(&format!("\nThe last claim for it was refused at {at}:\n{}", table.on_screen(&[], &fit, size)));
     }
     text
 }
 
 /// The score as a table; empty if its queue has no scores.
-fn score_text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String {
+fn score_text(allocation: &v1::Allocation, explained: &v1::ExplainResponse, size: TableSize) -> String {
     let (Some(score), Some(class)) = (allocation.score, allocation.class_in_queue) else { return String::new() };
     let mut table = Table::new(&["FACTOR", "WEIGHT", "VALUE", "ADDS", "WHAT IT IS"]);
     for term in &explained.score {
@@ -96,7 +97,8 @@ fn score_text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> S
         let (value, adds) = (format!("{:.3}", term.value), format!("{:.3}", term.weight * term.value));
         table.row(vec![term.factor.clone(), term.weight.to_string(), value, adds, meaning.to_owned()]);
     }
-    let mut text = format!("\nScore {score:.3} among work of class {class}; the highest is served first:\n{}", table.text(&[]));
+    let factors = table.on_screen(&[], &Fit::default(), size);
+    let mut text = format!("\nScore {score:.3} among work of class {class}; the highest is served first:\n{factors}");
     if explained.budget_factor < 1.0 {
         text.push_str(&format!("The sum is multiplied by {:.2}: the budget of its tenant runs out.\n", explained.budget_factor));
     }
@@ -108,6 +110,7 @@ fn meaning(factor: &str) -> &'static str {
     match factor {
         "priority" => "its class, 0 to 10",
         "wait-time" => "log(1 + hours of waiting)",
+        "nice" => "what its nice changes of that",
         "fair-share" => "how far its tenant is below its share",
         "topology" => "few topology groups, well-connected nodes",
         "backlog" => "what waits, as a part of what runs",
@@ -155,7 +158,7 @@ NODE  HELD BY   WHY
 n2    2f0c9a4e  has it
 n3    —         is not registered
 ";
-        assert_eq!(text(&allocation, &explained), want);
+        assert_eq!(text(&allocation, &explained, TableSize::default()), want);
     }
 
     #[test]
@@ -186,8 +189,8 @@ priority  0.15    5.000  0.750  its class, 0 to 10
 energy    0.5     0.500  0.250  the same for all
 The sum is multiplied by 0.10: the budget of its tenant runs out.
 ";
-        assert_eq!(text(&allocation, &explained), want);
+        assert_eq!(text(&allocation, &explained, TableSize::default()), want);
         let fifo = v1::Allocation { score: None, class_in_queue: None, ..allocation };
-        assert_eq!(score_text(&fifo, &explained), "");
+        assert_eq!(score_text(&fifo, &explained, TableSize::default()), "");
     }
 }

@@ -1,10 +1,10 @@
 //! `lattice gossip members` and `watch`.
 
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, Width, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{filled, time};
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::v1;
 use lattice_cli_syntax::args::gossip::GossipMembers;
 use lattice_model::duration::clock_text;
@@ -22,7 +22,7 @@ pub async fn members(session: &Session, args: &GossipMembers) -> Result<(), Fail
     match session.format() {
         Format::Table => {
             members.iter().filter_map(contradiction_warning).for_each(|text| session.warn(&text));
-            print(&text(&members, session.width()))
+            print(&text(&members, session.table_size()))
         }
         Format::Data(notation) => {
             let list = members.iter().map(|m| {
@@ -43,7 +43,7 @@ fn show_counters(session: &Session, counters: &[v1::GossipCounter]) -> Result<()
         Format::Table => {
             let mut table = Table::new(&["COUNTER", "VALUE"]);
             counters.iter().for_each(|c| table.row(vec![c.name.clone(), c.value.to_string()]));
-            print(&table.text(&[]))
+            print(&table.on_screen(&[], &Fit::default(), session.table_size()))
         }
         Format::Data(notation) => {
             let all = counters.iter().map(|c| (c.name.clone(), c.value.into()));
@@ -86,7 +86,10 @@ fn contradiction_warning(m: &v1::GossipMember) -> Option<String> {
     ))
 }
 
-fn text(members: &[v1::GossipMember], width: Width) -> String {
+/// How the list of members is made narrower.
+const MEMBERS_FIT: Fit<'_> = Fit { left_out: &["INCARNATION", "ADDRESS"], shortened: &[("NODE", 12)], wrapped: &[], left_out_last: &[] };
+
+fn text(members: &[v1::GossipMember], size: TableSize) -> String {
     let mut table = Table::new(&["NODE", "LIVENESS", "FOR", "SUSPECTED BY", "STATE", "HELD", "INCARNATION", "ADDRESS"]);
     for m in members {
         let by = if m.suspected_by == 0 { String::new() } else { m.suspected_by.to_string() };
@@ -95,7 +98,7 @@ fn text(members: &[v1::GossipMember], width: Width) -> String {
         let life = m.incarnation.to_string();
         table.row(vec![m.node.clone(), m.liveness.clone(), since, by, m.state.clone(), held.to_owned(), life, m.address.clone()]);
     }
-    table.shown(&["HELD"], width)
+    table.on_screen(&["HELD"], &MEMBERS_FIT, size)
 }
 
 #[cfg(test)]
@@ -115,7 +118,9 @@ mod tests {
             suspected_by,
             contradicted_for_ms: None,
         };
-        let shown = text(&[member("n1", "alive", 61_000, 0), member("n2", "suspect", 2_900, 3)], Width::Terse);
+        let shown = text(&[member("n1", "alive", 61_000, 0), member("n2", "suspect", 2_900, 3)], TableSize::default());
+        let wide = member(&"x1000c0s0b0".repeat(5), "suspect", 2_900, 1000);
+        crate::table::assert_fits(&text(&[v1::GossipMember { held: true, ..wide }], crate::table::NARROW));
         let lines: Vec<Vec<&str>> = shown.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(lines[1][..2], ["n1", "alive"]);
         assert_eq!(lines[2][..5], ["n2", "suspect", clock_text(Duration::from_secs(2)).as_str(), "3", "Ready"]);

@@ -1,10 +1,10 @@
 //! `lattice gossip keys` and `keys rotate`.
 
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{folded, time};
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_api::v1::gossip_key::Role;
@@ -85,7 +85,7 @@ fn progress(now: &ListGossipKeysResponse) -> String {
 
 fn show(session: &Session, now: &ListGossipKeysResponse) -> Result<(), Failure> {
     match session.format() {
-        Format::Table => print(&text(now)),
+        Format::Table => print(&text(now, session.table_size())),
         Format::Data(notation) => notation.print(&json(now)),
         Format::Name => {
             let ids: Vec<String> = now.keys.iter().map(|key| key.id.to_string()).collect();
@@ -94,7 +94,7 @@ fn show(session: &Session, now: &ListGossipKeysResponse) -> Result<(), Failure> 
     }
 }
 
-fn text(now: &ListGossipKeysResponse) -> String {
+fn text(now: &ListGossipKeysResponse, size: TableSize) -> String {
     let mut table = Table::new(&["KEY", "ROLE", "DECRYPTING", "ENCRYPTING", "MADE AT", "BY"]);
     for key in &now.keys {
         let of_all = |count: u64| format!("{count} of {}", now.nodes);
@@ -109,7 +109,7 @@ fn text(now: &ListGossipKeysResponse) -> String {
             by,
         ]);
     }
-    let mut text = table.text(&[]);
+    let mut text = table.on_screen(&[], &Fit::default(), size);
     if now.keys.len() > 1 {
         text.push_str(&format!("\n{}\n", progress(now)));
     }
@@ -159,7 +159,7 @@ KEY  ROLE          DECRYPTING  ENCRYPTING  MADE AT                   BY
 
 gossip key 1 is being distributed: 3 of 20 nodes have it; waits for n[1-2] and 15 more
 ";
-        assert_eq!(text(&now), want);
+        assert_eq!(text(&now, TableSize::default()), want);
         assert!(want.lines().take(3).all(|line| line.chars().count() <= 80), "{want}");
         assert!(!is_over(&now, 1));
         now.keys = vec![key(0, Role::Decrypt, 20, 0), key(1, Role::Encrypt, 20, 20)];

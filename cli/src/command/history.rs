@@ -16,7 +16,7 @@ use lattice_model::history::PAGE_LEN_MAX;
 
 /// How the tables fit on a narrow screen.
 const FIT: Fit<'_> =
-    Fit { left_out: &["EXIT", "GPU-HOURS", "TENANT"], shortened: &[("NAME", 8), ("USER", 8)], wrapped: &[], left_out_last: &[] };
+    Fit { left_out: &["EXIT", "GPU-HOURS", "TENANT", "JOB"], shortened: &[("NAME", 8), ("USER", 8)], wrapped: &[], left_out_last: &[] };
 const SUM_FIT: Fit<'_> = Fit { left_out: &[], shortened: &[("PROJECT", 8), ("TENANT", 8), ("USER", 8)], wrapped: &[], left_out_last: &[] };
 
 /// How far back a question without `--since` looks.
@@ -24,7 +24,9 @@ const SINCE: &str = "7d";
 
 pub async fn run(session: &Session, args: History) -> Result<(), Failure> {
     let History { mut filter, all, sum, limit } = args;
-    filter.since.get_or_insert_with(|| SINCE.to_owned());
+    if filter.job.is_empty() {
+        filter.since.get_or_insert_with(|| SINCE.to_owned());
+    }
     let mut request = v1::HistoryRequest { all_users: all, sum, ..message(filter, session::now())? };
     let client = session.connect().await?;
     let mut whole = v1::HistoryResponse::default();
@@ -58,7 +60,7 @@ pub async fn run(session: &Session, args: History) -> Result<(), Failure> {
 
 /// The filter as a message.
 pub(super) fn message(filter: HistoryFilter, now: Timestamp) -> Result<v1::HistoryRequest, UsageError> {
-    let HistoryFilter { since, until, user, tenant, project, vcluster, state, name, tags } = filter;
+    let HistoryFilter { since, until, user, tenant, project, vcluster, state, name, job, tags } = filter;
     Ok(v1::HistoryRequest {
         user: user.unwrap_or_default(),
         tenant: tenant.unwrap_or_default(),
@@ -66,6 +68,7 @@ pub(super) fn message(filter: HistoryFilter, now: Timestamp) -> Result<v1::Histo
         vcluster: vcluster.unwrap_or_default(),
         name: name.unwrap_or_default(),
         states: state.iter().map(ToString::to_string).collect(),
+        jobs: job,
         tags: tags.into_iter().collect(),
         from_ms: since.map(|since| parse_past("--since", &since, now)).transpose()?.unwrap_or_default(),
         until_ms: until.map(|until| parse_past("--until", &until, now)).transpose()?.unwrap_or_default(),
@@ -74,10 +77,12 @@ pub(super) fn message(filter: HistoryFilter, now: Timestamp) -> Result<v1::Histo
 }
 
 fn table(work: &[v1::HistoryRecord], size: TableSize) -> String {
-    let mut table = Table::new(&["ID", "NAME", "USER", "TENANT", "STATE", "EXIT", "NODES", "NODE-HOURS", "GPU-HOURS", "ENDED (UTC)"]);
+    let mut table =
+        Table::new(&["ID", "JOB", "NAME", "USER", "TENANT", "STATE", "EXIT", "NODES", "NODE-HOURS", "GPU-HOURS", "ENDED (UTC)"]);
     for work in work {
         table.row(vec![
             short(&work.id).to_owned(),
+            if work.job > 0 { work.job.to_string() } else { String::new() },
             work.name.clone(),
             work.user.clone(),
             work.tenant.clone(),
@@ -89,7 +94,7 @@ fn table(work: &[v1::HistoryRecord], size: TableSize) -> String {
             minute(work.ended_at_ms),
         ]);
     }
-    table.on_screen(&["NAME", "TENANT", "EXIT", "GPU-HOURS"], &FIT, size)
+    table.on_screen(&["JOB", "NAME", "TENANT", "EXIT", "GPU-HOURS"], &FIT, size)
 }
 
 fn sums_table(sums: &[v1::UseSum], size: TableSize) -> String {
@@ -123,6 +128,7 @@ mod tests {
     fn record(name: &str, gpu_ms: u64) -> v1::HistoryRecord {
         v1::HistoryRecord {
             id: "1f0c9a4e-5b7d-4c39-9a54-0f3c2b1d7e88".into(),
+            job: 12,
             name: name.into(),
             user: "ada".into(),
             tenant: "physics".into(),
@@ -140,8 +146,8 @@ mod tests {
     fn ended_work_is_a_line_each_within_80_columns() {
         let size = TableSize { width: Width::Terse, columns: Some(80) };
         let want = "\
-ID        NAME  USER  TENANT   STATE      EXIT  NODES  NODE-HOURS  ENDED (UTC)
-1f0c9a4e  a     ada   physics  Completed  0     128    90.00       2026-03-05 10:00
+ID        JOB  NAME  USER  TENANT   STATE      EXIT  NODES  NODE-HOURS  ENDED (UTC)
+1f0c9a4e  12   a     ada   physics  Completed  0     128    90.00       2026-03-05 10:00
 ";
         let wide = TableSize { width: Width::Terse, columns: None };
         assert_eq!(table(&[record("a", 0)], wide), want);
@@ -168,12 +174,14 @@ ID        NAME  USER  TENANT   STATE      EXIT  NODES  NODE-HOURS  ENDED (UTC)
             vcluster: None,
             state: vec![lattice_model::AllocationState::Failed],
             name: None,
+            job: vec![12],
             tags: vec![("run".to_owned(), "4".to_owned())],
         };
         let now = Timestamp(1_772_704_812_034);
         let asked = message(filter("7d"), now).unwrap();
         assert_eq!((asked.from_ms, asked.until_ms), (now.0 - 7 * 86_400_000, 1_772_668_800_000));
         assert_eq!((asked.tenant.as_str(), asked.states, asked.tags.len()), ("physics", vec!["Failed".to_owned()], 1));
+        assert_eq!(asked.jobs, [12]);
         assert!(message(filter("soon"), now).unwrap_err().to_string().starts_with("--since: "));
     }
 }

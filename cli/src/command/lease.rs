@@ -1,10 +1,10 @@
 //! `lattice lease`.
 
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, Width, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::lease_token;
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use crate::watch::{self, Watched};
 use lattice_api::client::Client;
 use lattice_api::json::ListedLeaseJson;
@@ -36,7 +36,7 @@ pub async fn run(session: &Session, command: LeaseCommand) -> Result<(), Failure
             let mut leases = list(&client).await?;
             leases.retain(|l| !args.problem || !l.problem.is_empty());
             match session.format() {
-                Format::Table => print(&table(&leases, session.width())),
+                Format::Table => print(&table(&leases, session.table_size())),
                 Format::Data(notation) => notation.print(&leases.iter().map(ListedLeaseJson::from).collect::<Vec<_>>()),
                 Format::Name => print_names(leases.iter().map(|l| l.name.as_str())),
             }
@@ -81,13 +81,17 @@ fn show(session: &Session, lease: &v1::Lease) -> Result<(), Failure> {
     }
 }
 
-fn table(leases: &[v1::Lease], width: Width) -> String {
+/// How the list is made narrower.
+const FIT: Fit<'_> =
+    Fit { left_out: &[], shortened: &[("USER", 8), ("HOLDER", 10), ("NAME", 16)], wrapped: &[("PROBLEM", 16)], left_out_last: &[] };
+
+fn table(leases: &[v1::Lease], size: TableSize) -> String {
     let mut table = Table::new(&["NAME", "TOKEN", "HOLDER", "USER", "ENDS IN", "PROBLEM"]);
     for l in leases {
         let left = l.left_ms.map(time).unwrap_or_default();
         table.row(vec![l.name.clone(), lease_token(l), l.holder.clone(), l.user.clone(), left, l.problem.clone()]);
     }
-    table.shown(&["PROBLEM"], width)
+    table.on_screen(&["PROBLEM"], &FIT, size)
 }
 
 fn holder_text(lease: &v1::Lease) -> String {
@@ -119,7 +123,10 @@ mod tests {
         let want = "NAME               TOKEN  HOLDER  USER  ENDS IN\n\
                     build              7      n1      ada   29.5s\n\
                     scheduler/default  —      n1      —     —\n";
-        assert_eq!(table(&[good.clone(), agents], Width::Terse), want);
-        assert!(table(&[v1::Lease { problem: "its holder is not registered".into(), ..good }], Width::Terse).contains("not registered"));
+        assert_eq!(table(&[good.clone(), agents], TableSize::default()), want);
+        let bad = v1::Lease { problem: "its holder is not registered".into(), ..good };
+        assert!(table(std::slice::from_ref(&bad), TableSize::default()).contains("not registered"));
+        let wide = v1::Lease { name: "l".repeat(128), holder: "h".repeat(64), user: "u".repeat(64), token: Some(u64::MAX), ..bad };
+        crate::table::assert_fits(&table(&[wide], crate::table::NARROW));
     }
 }

@@ -66,6 +66,7 @@ pub async fn run(session: &Session, args: Logs) -> Result<u8, Failure> {
         previous: args.previous,
         timestamps: args.timestamps,
         task: task.or(args.task),
+        launch: None,
     };
     let mut screen = Screen::new(Marks { time: args.timestamps, rank: args.label });
     if let Some(index) = request.task.filter(|_| args.follow) {

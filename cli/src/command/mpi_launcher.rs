@@ -5,7 +5,7 @@
 //! variables of ranks. Unless HOST is the allocation's first node, where launches are recorded, the launch also has a
 //! process on that node, which ends at once.
 
-use super::launch::{ExitAfterSignal, LaunchOutput, follow_launch};
+use super::launch::{Ending, ExitAfterSignal, LaunchOutput, follow_launch};
 use crate::failure::{Exit, Failure};
 use crate::follow::Screen;
 use crate::label::Marks;
@@ -41,7 +41,7 @@ pub fn is_called() -> bool {
 
 /// Runs the launcher, and returns the command's exit code.
 pub fn main() -> ExitCode {
-    let global = Global { output: None, endpoint: None, quiet: true, no_color: false };
+    let global = Global { quiet: true, ..Global::default() };
     let arguments =
         env::args_os().skip(1).map(|a| a.into_string().map_err(|_| Failure::usage(format!("{NAME}: an argument that is not UTF-8"))));
     let done = arguments.collect::<Result<Vec<_>, _>>().and_then(|arguments| Call::parse(&arguments)).and_then(|call| {
@@ -175,10 +175,11 @@ async fn run(session: &Session, call: Call) -> Result<u8, Failure> {
         }),
         ..Default::default()
     };
-    let shown = LaunchOutput { screen: Screen::new(Marks::default()), table: None };
+    let shown = LaunchOutput { screen: Screen::new(Marks::default()), table: None, tasks: None };
     let retries = Retries::within_allocation();
     let client = retries.connect(session).await?;
-    follow_launch(session, client, &request, shown, None, ExitAfterSignal::AtOnce, retries).await
+    let ending = Ending { exit_after_signal: ExitAfterSignal::AtOnce, limit: None };
+    follow_launch(session, client, &request, shown, None, ending, retries).await
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use super::service::tenant;
 use crate::failure::Failure;
-use crate::output::{Format, Width, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
-use crate::table::{Table, block};
+use crate::table::{Fit, Table, block};
 use lattice_api::v1;
 use lattice_cli_syntax::args::network::{NetworkCommand, SetGrace, VniPool};
 use lattice_model::duration::clock_text;
@@ -19,7 +19,7 @@ pub async fn run(session: &Session, command: NetworkCommand) -> Result<(), Failu
             let request = v1::ListNetworkDomainsRequest { tenant: tenant(session, args), name: String::new() };
             let domains = answer(client.admin().list_network_domains(request)).await?.domains;
             match session.format() {
-                Format::Table => print(&table(&domains, session.width())),
+                Format::Table => print(&table(&domains, session.table_size())),
                 Format::Data(notation) => notation.print(&domains.iter().map(json).collect::<Vec<_>>()),
                 Format::Name => print_names(domains.iter().map(|d| d.name.as_str())),
             }
@@ -74,12 +74,15 @@ pub async fn set_grace(session: &Session, args: SetGrace) -> Result<(), Failure>
     }
 }
 
-fn table(domains: &[v1::NetworkDomain], width: Width) -> String {
+/// How the list is made narrower.
+const FIT: Fit<'_> = Fit { left_out: &[], shortened: &[("TENANT", 8), ("DOMAIN", 16)], wrapped: &[("STATE", 12)], left_out_last: &[] };
+
+fn table(domains: &[v1::NetworkDomain], size: TableSize) -> String {
     let mut table = Table::new(&["DOMAIN", "TENANT", "VNI", "ALLOCATIONS", "STATE"]);
     for d in domains {
         table.row(vec![d.name.clone(), d.tenant.clone(), d.vni.to_string(), d.members.len().to_string(), state(d)]);
     }
-    table.shown(&["TENANT"], width)
+    table.on_screen(&["TENANT"], &FIT, size)
 }
 
 fn details(d: &v1::NetworkDomain) -> String {
@@ -140,7 +143,9 @@ DOMAIN  TENANT   VNI   ALLOCATIONS  STATE
 ml      physics  1000  2            active
 eval    physics  1001  0            grace, 00:04:32 left
 ";
-        assert_eq!(table(&[domain, idle.clone()], Width::Terse), want);
+        assert_eq!(table(&[domain, idle.clone()], TableSize::default()), want);
+        let wide = v1::NetworkDomain { name: "d".repeat(64), tenant: "t".repeat(64), ..idle.clone() };
+        crate::table::assert_fits(&table(&[wide], crate::table::NARROW));
         let want =
             "Domain:    eval\nTenant:    physics\nVNI:       1001\nState:     grace, 00:04:32 left\nGrace:     00:05:00\nStill on:  n7\n";
         assert_eq!(details(&idle), want);

@@ -1,10 +1,10 @@
 //! `lattice quorum status` and `members`.
 
 use crate::failure::Failure;
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{ended_work, folded, time};
-use crate::table::{Table, block};
+use crate::table::{Fit, Table, block};
 use lattice_api::json::QuorumStatusJson;
 use lattice_api::v1;
 use lattice_api::v1::quorum_status_response::{Count, Refused};
@@ -14,7 +14,7 @@ pub async fn members(session: &Session) -> Result<(), Failure> {
     let client = session.connect().await?;
     let status = answer(client.admin().quorum_status(v1::QuorumStatusRequest { by_leader: true })).await?;
     match session.format() {
-        Format::Table => print(&table(&status)),
+        Format::Table => print(&table(&status, session.table_size())),
         Format::Data(notation) => notation.print(&QuorumStatusJson::from(&status).members),
         Format::Name => {
             let ids: Vec<String> = status.members.iter().map(|m| m.id.to_string()).collect();
@@ -27,7 +27,7 @@ pub async fn status(session: &Session) -> Result<(), Failure> {
     let client = session.connect().await?;
     let status = answer(client.admin().quorum_status(v1::QuorumStatusRequest { by_leader: false })).await?;
     match session.format() {
-        Format::Table => print(&text(&status)),
+        Format::Table => print(&text(&status, session.table_size())),
         Format::Data(notation) => notation.print(&QuorumStatusJson::from(&status)),
         Format::Name => {
             let ids: Vec<String> = status.members.iter().map(|m| m.id.to_string()).collect();
@@ -36,7 +36,7 @@ pub async fn status(session: &Session) -> Result<(), Failure> {
     }
 }
 
-fn text(status: &v1::QuorumStatusResponse) -> String {
+fn text(status: &v1::QuorumStatusResponse, size: TableSize) -> String {
     let leader = status.leader.map_or("none is known".to_owned(), |id| format!("member {id} in term {}", status.term));
     let mut text = block(&[
         ("Cluster", status.cluster.clone()),
@@ -75,11 +75,15 @@ fn text(status: &v1::QuorumStatusResponse) -> String {
         text.push_str(&block(&[("Notified", progress + &last_error)]));
     }
     text.push('\n');
-    text.push_str(&table(status));
+    text.push_str(&table(status, size));
     text
 }
 
-fn table(status: &v1::QuorumStatusResponse) -> String {
+/// How the list of members is made narrower.
+const MEMBERS_FIT: Fit<'_> =
+    Fit { left_out: &["RAFT", "LEVEL", "VOTES"], shortened: &[("SERVICE", 16)], wrapped: &[], left_out_last: &["CERTIFICATE UNTIL"] };
+
+fn table(status: &v1::QuorumStatusResponse, size: TableSize) -> String {
     let mut table = Table::new(&["MEMBER", "ROLE", "VOTES", "MATCHED", "LEVEL", "CERTIFICATE UNTIL", "SERVICE", "RAFT"]);
     for m in &status.members {
         let matched = m.match_index.map(|index| index.to_string()).unwrap_or_default();
@@ -89,7 +93,7 @@ fn table(status: &v1::QuorumStatusResponse) -> String {
         let (service, raft) = (m.service.clone(), m.raft.clone());
         table.row(vec![m.id.to_string(), m.role.clone(), votes.to_owned(), matched, level, until, service, raft]);
     }
-    table.text(&[])
+    table.on_screen(&[], &MEMBERS_FIT, size)
 }
 
 /// Members with a full disk.
@@ -164,6 +168,12 @@ MEMBER  ROLE      VOTES  MATCHED  LEVEL  CERTIFICATE UNTIL  SERVICE   RAFT
 1       follower  yes    —        —      —                  h1:50051  h1:9000
 2       leader    yes    120      2      2026-03-05T10:00   h2:50051  h2:9000
 ";
-        assert_eq!(text(&status), want);
+        assert_eq!(text(&status, TableSize::default()), want);
+        let mut wide = status.clone();
+        for member in &mut wide.members {
+            (member.service, member.raft) = ("member-1.long.example.com:9400".into(), "member-1.long.example.com:9401".into());
+            member.match_index = Some(u64::from(u32::MAX));
+        }
+        crate::table::assert_fits(&table(&wide, crate::table::NARROW));
     }
 }

@@ -22,5 +22,5 @@ pub async fn run(session: &Session, args: Retry) -> Result<(), Failure> {
         session.warn(&submitted.warning);
     }
     session.remember(&submitted.id);
-    print_submitted(session, &submitted.id)
+    print_submitted(session, &submitted)
 }

@@ -4,10 +4,13 @@ use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::filled;
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::v1;
 use lattice_cli_syntax::args::quorum::Revoke;
 use lattice_model::Timestamp;
+
+/// How the list is made narrower.
+const FIT: Fit<'_> = Fit { left_out: &[], shortened: &[("ISSUED BEFORE", 20), ("BY", 10)], wrapped: &[("REASON", 16)], left_out_last: &[] };
 
 pub async fn revoke(session: &Session, args: Revoke) -> Result<(), Failure> {
     let client = session.connect().await?;
@@ -38,7 +41,7 @@ pub async fn list(session: &Session) -> Result<(), Failure> {
             for r in &revocations {
                 table.row(vec![r.name.clone(), Timestamp(r.before_ms).to_string(), r.by.clone(), r.reason.clone()]);
             }
-            print(&table.text(&[]))
+            print(&table.on_screen(&[], &FIT, session.table_size()))
         }
         Format::Data(notation) => {
             let one = |r: &v1::Revocation| serde_json::json!({ "name": r.name, "before": Timestamp(r.before_ms).to_string(), "by": r.by, "reason": filled(&r.reason) });

@@ -4,12 +4,16 @@ use crate::failure::Failure;
 use crate::output::{Format, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::json::{EndpointJson, ServiceJson};
 use lattice_api::v1;
 use lattice_api::v1::lookup_service_response::Endpoint;
 use lattice_cli_syntax::args::of_tenant::OfTenant;
 use lattice_cli_syntax::args::service::ServiceCommand;
+
+/// How the lists are made narrower.
+const FIT: Fit<'_> =
+    Fit { left_out: &[], shortened: &[("TENANT", 8), ("NODE", 12)], wrapped: &[("SERVICE", 24), ("ENDPOINT", 24)], left_out_last: &[] };
 
 pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failure> {
     let client = session.connect().await?;
@@ -24,7 +28,7 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
                     for s in services {
                         table.row(vec![s.name, s.tenant, s.endpoints.to_string(), s.allocations.to_string()]);
                     }
-                    print(&table.shown(&["TENANT"], session.width()))
+                    print(&table.on_screen(&["TENANT"], &FIT, session.table_size()))
                 }
                 Format::Data(notation) => notation.print(&services.iter().map(ServiceJson::from).collect::<Vec<_>>()),
                 Format::Name => print_names(services.iter().map(|s| s.name.as_str())),
@@ -41,7 +45,7 @@ pub async fn run(session: &Session, command: ServiceCommand) -> Result<(), Failu
                         let allocation = short(&e.allocation).to_owned();
                         table.row(vec![address(e), e.protocol.clone(), e.node.clone(), allocation, e.tenant.clone()]);
                     }
-                    print(&table.shown(&["TENANT"], session.width()))
+                    print(&table.on_screen(&["TENANT"], &FIT, session.table_size()))
                 }
                 Format::Data(notation) => notation.print(&endpoints.iter().map(EndpointJson::from).collect::<Vec<_>>()),
                 Format::Name => print_names(endpoints.iter().map(address).collect::<Vec<_>>().iter().map(String::as_str)),

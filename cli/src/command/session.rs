@@ -10,12 +10,12 @@ use super::submit::submit;
 use crate::failure::{Exit, Failure};
 use crate::interrupts::Interrupts;
 use crate::message::{write_message, write_message_line};
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::request::{self, Program, Surroundings};
 use crate::retries::Retries;
 use crate::session::{Session, answer};
 use crate::shown::{short, time};
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use crate::typist::EndSignals;
 use lattice_api::allocation::state_from_name;
 use lattice_api::client::Client;
@@ -106,7 +106,7 @@ fn cancel_hint(id: &str) -> String {
 }
 
 /// Cancels an allocation that nobody waits for any more. If that fails as well, adds a hint how to cancel it.
-async fn cancel_abandoned(client: &Client, id: String, failure: Failure) -> Failure {
+pub async fn cancel_abandoned(client: &Client, id: String, failure: Failure) -> Failure {
     let hint = cancel_hint(&id);
     match answer(client.allocations().cancel(v1::CancelRequest { key: id })).await {
         Ok(_) => failure,
@@ -122,7 +122,7 @@ fn continues_text(id: &str) -> String {
 }
 
 /// Waits until the allocation runs, and registers its session.
-async fn open_session(
+pub async fn open_session(
     session: &Session,
     client: &mut Client,
     request: &v1::CreateSessionRequest,
@@ -177,7 +177,7 @@ async fn create_session(
 
 /// Ends a session as [`end_session`]. After a signal it stops waiting, and returns the exit code of a shell for that
 /// signal.
-async fn end_unless_interrupted(session: &Session, client: Client, id: &str) -> Result<Option<u8>, Failure> {
+pub async fn end_unless_interrupted(session: &Session, client: Client, id: &str) -> Result<Option<u8>, Failure> {
     // Only now: signals while the terminal was open were for the terminal.
     let (mut interrupts, mut end_signals) = (Interrupts::listen()?, EndSignals::listen()?);
     let code = tokio::select! {
@@ -215,7 +215,7 @@ async fn list(session: &Session, all_users: bool) -> Result<(), Failure> {
     let client = session.connect().await?;
     let sessions = answer(client.sessions().list(v1::ListSessionsRequest { all_users })).await?.sessions;
     match session.format() {
-        Format::Table => print(&table(&sessions)),
+        Format::Table => print(&table(&sessions, session.table_size())),
         Format::Data(notation) => notation.print(&sessions.iter().map(SessionJson::from).collect::<Vec<_>>()),
         Format::Name => print_names(sessions.iter().map(|s| s.id.as_str())),
     }
@@ -231,13 +231,16 @@ async fn delete(session: &Session, typed: &str) -> Result<(), Failure> {
     }
 }
 
-fn table(sessions: &[v1::InteractiveSession]) -> String {
+/// How the list is made narrower.
+const FIT: Fit<'_> = Fit { left_out: &[], shortened: &[("SINCE", 17), ("NODE", 12), ("USER", 8)], wrapped: &[], left_out_last: &[] };
+
+fn table(sessions: &[v1::InteractiveSession], size: TableSize) -> String {
     let mut table = Table::new(&["SESSION", "ALLOCATION", "USER", "NODE", "SINCE"]);
     for s in sessions {
         let since = time(s.since_ms).unwrap_or_default();
         table.row(vec![short(&s.id).to_owned(), short(&s.allocation).to_owned(), s.user.clone(), s.node.clone(), since]);
     }
-    table.text(&[])
+    table.on_screen(&[], &FIT, size)
 }
 
 #[cfg(test)]
@@ -257,6 +260,8 @@ mod tests {
 SESSION   ALLOCATION  USER  NODE  SINCE
 1f0c9a4e  20000000    ada   n7    2026-03-05T10:00:00.000Z
 ";
-        assert_eq!(table(&[session]), want);
+        assert_eq!(table(std::slice::from_ref(&session), TableSize::default()), want);
+        let wide = v1::InteractiveSession { user: "u".repeat(64), node: "n".repeat(64), ..session };
+        crate::table::assert_fits(&table(&[wide], crate::table::NARROW));
     }
 }

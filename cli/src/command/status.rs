@@ -1,15 +1,19 @@
 //! `lattice status`.
 
+mod order;
+
 use crate::failure::{Exit, Failure};
 use crate::last_stderr::LastStderr;
 use crate::listing;
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, Width, print, print_names};
 use crate::session::{Session, answer, now};
 use crate::shown::{
-    AllocationJson, TaskJson, TasksJson, allocation_block, allocations_table, attempts_text, group_text, is_scaled, lanes_table,
-    live_first, living_replicas_first, range_name, replicas_table, service_text, short, task_block, tasks_table,
+    AllocationJson, TaskJson, TasksJson, allocation_block, allocations_table, attempts_text, count_by_state, counts_table, fold,
+    group_text, is_scaled, lanes_table, lines_table, live_first, living_replicas_first, range_name, replicas_table, service_text, short,
+    task_block, tasks_table,
 };
 use crate::tasks::{Numbered, fetch_task, find_numbered};
+use crate::terminal;
 use crate::watch::{self, Watched};
 use lattice_api::allocation::{STATES, state_from_name};
 use lattice_api::client::Client;
@@ -17,6 +21,7 @@ use lattice_api::v1;
 use lattice_api::v1::watch_request::What;
 use lattice_cli_syntax::args::allocations::Status;
 use lattice_cli_syntax::tasks::OneTarget;
+use lattice_cli_syntax::time::parse_past;
 use lattice_model::AllocationState;
 
 /// The most rows of a table if no limit was requested.
@@ -161,8 +166,13 @@ async fn watch(session: &Session, args: Status) -> Result<(), Failure> {
         None => String::new(),
     };
     let until_ended = !key.is_empty();
-    let wanted = v1::WatchedAllocations { key, all_users: args.all || args.filter.user.is_some() };
+    let is_screen = !until_ended && session.format() == Format::Table && terminal::is_screen();
+    let owners = args.all || args.filter.user.is_some();
+    let wanted = v1::WatchedAllocations { key, all_users: owners };
     let watched = Watched::Allocations { states: args.state, filter: args.filter, until_ended };
+    if is_screen {
+        return Box::pin(watch::screen::run(session, What::Allocations(wanted), watched, owners)).await;
+    }
     watch::run(session, What::Allocations(wanted), watched).await
 }
 
@@ -181,7 +191,7 @@ async fn one(session: &Session, client: &Client, key: String, stale: bool) -> Re
     match session.format() {
         Format::Table => {
             let block = allocation_block(&allocation, &last_stderr, now());
-            print(&(block + &group_text(&allocation) + &service_text(&allocation) + &attempts_text(&allocation)))
+            print(&(block + &group_text(&allocation) + &service_text(&allocation) + &attempts_text(&allocation, session.table_size())))
         }
         Format::Data(notation) => notation.print(&AllocationJson::of_one(&allocation, &last_stderr.lines)),
         Format::Name => print_names([allocation.id.as_str()]),
@@ -191,9 +201,13 @@ async fn one(session: &Session, client: &Client, key: String, stale: bool) -> Re
 /// Lists allocations, living ones before ended ones. A table always has a limit; data and names only if one was
 /// requested.
 async fn list(session: &Session, args: Status) -> Result<(), Failure> {
+    let since_ms = args.since.as_deref().map(|text| parse_past("--since", text, now())).transpose()?;
     let client = session.connect().await?;
     let is_table = session.format() == Format::Table;
+    // Neither the agent's order nor a limit is of use before these are applied.
+    let needs_all = args.count || !args.sort.is_empty() || since_ms.is_some();
     let limit = match args.limit {
+        None if args.count => usize::MAX,
         Some(limit) => limit as usize,
         None if is_table => TABLE_ROWS_MAX,
         None => usize::MAX,
@@ -222,24 +236,48 @@ async fn list(session: &Session, args: Status) -> Result<(), Failure> {
         listed = listing::fetch_all(&client, of(&live), usize::MAX).await?;
     }
     if !ended.is_empty() {
-        let found = listing::fetch_all(&client, of(&ended), limit.saturating_sub(listed.allocations.len())).await?;
+        let most = if needs_all { usize::MAX } else { limit.saturating_sub(listed.allocations.len()) };
+        let found = listing::fetch_all(&client, of(&ended), most).await?;
         listed.allocations.extend(found.allocations);
         listed.more = found.more;
         listed.age_ms = listed.age_ms.max(found.age_ms);
     }
     listing::report_age(session, listed.age_ms);
     let mut found = listed.allocations;
+    found.retain(|a| since_ms.is_none_or(|since_ms| order::is_since(a, since_ms)));
+    if args.count {
+        return print_counts(session, &found);
+    }
     live_first(&mut found);
+    order::sort(&mut found, &args.sort, now());
     listed.more |= found.len() > limit;
     found.truncate(limit);
     match session.format() {
+        Format::Table if session.width() == Width::Terse && terminal::is_screen() && !args.each => {
+            let lines = fold(&found);
+            print(&lines_table(&lines, now(), args.all || filtered, session.table_size()))?;
+            if lines.len() < found.len() {
+                session.note("×N stands for N that wait alike, of which the first is named; --each shows each of them");
+            }
+        }
         Format::Table => print(&allocations_table(&found, now(), args.all || filtered, session.table_size()))?,
         Format::Data(notation) => notation.print(&found.iter().map(AllocationJson::from).collect::<Vec<_>>())?,
         Format::Name => print_names(found.iter().map(|a| a.id.as_str()))?,
     }
     if listed.more {
         let shown = if limit == 1 { "1 is".to_owned() } else { format!("{limit} are") };
-        session.note(&format!("{shown} shown, with unended work first; --limit N shows more, -o json shows all"));
+        let first = if args.sort.is_empty() { ", with unended work first" } else { "" };
+        session.note(&format!("{shown} shown{first}; --limit N shows more, -o json shows all"));
     }
     Ok(())
+}
+
+/// How many there are in each state.
+fn print_counts(session: &Session, allocations: &[v1::Allocation]) -> Result<(), Failure> {
+    let counts = count_by_state(allocations);
+    match session.format() {
+        Format::Table => print(&counts_table(&counts, session.table_size())),
+        Format::Data(notation) => notation.print(&counts),
+        Format::Name => print_names(counts.iter().map(|count| count.state.as_str())),
+    }
 }

@@ -2,9 +2,9 @@
 
 use super::tenant_member;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, Width, print, print_names};
+use crate::output::{Format, TableSize, Width, print, print_names};
 use crate::session::{Session, answer};
-use crate::table::{Table, block};
+use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
 use lattice_api::json::TenantJson;
 use lattice_api::v1;
@@ -44,7 +44,7 @@ pub async fn run(session: &Session, command: TenantCommand) -> Result<(), Failur
         TenantCommand::List => {
             let tenants = list(&client).await?;
             match session.format() {
-                Format::Table => print(&table(&tenants, session.width())),
+                Format::Table => print(&table(&tenants, session.table_size())),
                 Format::Data(notation) => notation.print(&tenants.iter().map(TenantJson::from).collect::<Vec<_>>()),
                 Format::Name => print_names(tenants.iter().map(|t| t.name.as_str())),
             }
@@ -94,10 +94,13 @@ async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Fail
     }
 }
 
-fn table(tenants: &[v1::Tenant], width: Width) -> String {
+/// How the list is made narrower.
+const FIT: Fit<'_> = Fit { left_out: &[], shortened: &[("TENANT", 12)], wrapped: &[], left_out_last: &[] };
+
+fn table(tenants: &[v1::Tenant], size: TableSize) -> String {
     const QUOTAS: [&str; 5] = ["TENANT", "NODES", "MAX NODES", "ALLOCATIONS", "MAX CONCURRENT"];
     const SOFT: [&str; 5] = ["FAIR SHARE", "BURST", "GPU-HOURS", "NODE-HOURS", "MAX CLASS"];
-    let mut table = match width {
+    let mut table = match size.width {
         Width::Terse => Table::new(&QUOTAS),
         Width::Wide => Table::new(&[QUOTAS, SOFT].concat()),
     };
@@ -109,12 +112,12 @@ fn table(tenants: &[v1::Tenant], width: Width) -> String {
             t.allocations.to_string(),
             text_or_none(t.max_concurrent_allocations),
         ];
-        if width == Width::Wide {
+        if size.width == Width::Wide {
             cells.extend(soft(t));
         }
         table.row(cells);
     }
-    table.text(&[])
+    table.on_screen(&[], &FIT, size)
 }
 
 /// Its share, allowance, budgets and class.
@@ -177,9 +180,11 @@ mod tests {
             ..v1::Tenant::default()
         };
         let want = "TENANT   NODES  MAX NODES  ALLOCATIONS  MAX CONCURRENT\nphysics  7      200        0            none\n";
-        assert_eq!(table(std::slice::from_ref(&tenant), Width::Terse), want);
-        let wide = table(std::slice::from_ref(&tenant), Width::Wide);
+        assert_eq!(table(std::slice::from_ref(&tenant), TableSize::default()), want);
+        let wide = table(std::slice::from_ref(&tenant), TableSize { width: Width::Wide, columns: Some(80) });
         assert!(wide.ends_with("0.15        1.5    100000     none        7\n"), "{wide}");
+        let long = v1::Tenant { name: "t".repeat(128), max_nodes: Some(u32::MAX), ..tenant.clone() };
+        crate::table::assert_fits(&table(&[long], crate::table::NARROW));
         let details = details(&tenant);
         for line in ["Nodes:                   7 (at most: 200)", "Fair share:              0.15", "Highest class:           7"] {
             assert!(details.contains(line), "{details}");

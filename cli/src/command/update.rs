@@ -2,21 +2,30 @@
 
 use super::preempt::{print_done, report_failure};
 use crate::failure::Failure;
+use crate::local_clock::local_clock;
 use crate::session::{Session, answer};
 use crate::shown::short;
 use lattice_api::v1;
 use lattice_api::v1::update_allocation_request::Walltime;
-use lattice_cli_syntax::args::update::{Changes, NewWalltime, Update};
+use lattice_cli_syntax::args::update::{Changes, NewDeadline, NewWalltime, Update};
 use lattice_cli_syntax::flags::tags_once;
 use lattice_model::count::counted;
 use lattice_model::duration::clock_text;
+use lattice_model::time::Timestamp;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     let Update { ids, changes } = args;
     let scaling = scaling_texts(&changes);
-    let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target } = changes;
+    let (clock, place) = (local_clock(), place_texts(&changes));
+    let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } = changes;
+    let begin = begin.map(|begin| begin.resolve("--begin", &clock)).transpose()?;
+    let deadline = match deadline {
+        Some(NewDeadline::At(time)) => Some(time.resolve("--deadline", &clock)?.0),
+        Some(NewDeadline::None) => Some(0),
+        None => None,
+    };
     let walltime = walltime.map(new_walltime).transpose()?;
     let tags = tags_once(&tags)?;
     let client = session.connect().await?;
@@ -33,6 +42,10 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
                     replicas_min: min_nodes,
                     replicas_max: max_nodes,
                     scale_target: scale_target.map(|target| target.to_string()),
+                    begin_ms: begin.map(|begin| begin.0),
+                    deadline_ms: deadline,
+                    nice,
+                    comment: comment.clone(),
                 };
                 answer(client.allocations().update(request)).await
             }
@@ -53,7 +66,10 @@ pub async fn run(session: &Session, args: Update) -> Result<u8, Failure> {
     }
     let changed = |id: &String| {
         let (walltime_seconds, parts) = now.get(id).copied().unzip();
-        let changed = changed_texts(walltime.and(walltime_seconds), preemption_class, name.as_deref(), &tags);
+        let mut changed = changed_texts(walltime.and(walltime_seconds), preemption_class, name.as_deref(), &tags);
+        changed.extend(begin.map(|begin| format!("the begin {begin}")));
+        changed.extend(deadline.map(|ms| if ms == 0 { "no deadline".to_owned() } else { format!("the deadline {}", Timestamp(ms)) }));
+        changed.extend(place.clone());
         // The bounds and the target concern no replica.
         let parts = parts.filter(|_| !changed.is_empty());
         [changed, scaling.clone()].concat().join(", ") + parts.unwrap_or_default()
@@ -69,6 +85,13 @@ fn new_walltime(typed: NewWalltime) -> Result<Walltime, Failure> {
         NewWalltime::Longer(time) => Walltime::WalltimeMoreSeconds(seconds(time)?),
         NewWalltime::Shorter(time) => Walltime::WalltimeMoreSeconds(-seconds(time)?),
     })
+}
+
+/// Its place in the queue and its comment, of what was to be changed.
+fn place_texts(changes: &Changes) -> Vec<String> {
+    let nice = changes.nice.map(|nice| format!("nice {nice}"));
+    let comment = changes.comment.as_ref().map(|comment| if comment.is_empty() { "no comment" } else { "another comment" }.to_owned());
+    nice.into_iter().chain(comment).collect()
 }
 
 /// How a service scales now, of what was to be changed.
@@ -121,7 +144,12 @@ mod tests {
             min_nodes: None,
             max_nodes: None,
             scale_target: None,
+            begin: None,
+            deadline: None,
+            nice: None,
+            comment: None,
         };
+        assert!(place_texts(&none).is_empty());
         assert!(scaling_texts(&none).is_empty());
         let all = Changes { min_nodes: Some(1), max_nodes: Some(6), scale_target: "0.70".parse().ok(), ..none };
         assert_eq!(scaling_texts(&all), ["at least 1 replica", "at most 6 replicas", "the target 0.7"]);

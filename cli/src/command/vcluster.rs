@@ -9,7 +9,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{self, Session, answer};
 use crate::shown::counts::nodes_wanted;
-use crate::shown::{AllocationJson, allocations_table, filled, folded, short, work_name};
+use crate::shown::{AllocationJson, allocations_table, filled, folded, job, short, work_name};
 use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
 use lattice_api::json::VClusterJson;
@@ -122,7 +122,7 @@ fn host_list(text: &str) -> Result<Vec<String>, Failure> {
 async fn list(session: &Session, client: &Client) -> Result<(), Failure> {
     let all = all(client).await?;
     match session.format() {
-        Format::Table => print(&table(&all)),
+        Format::Table => print(&table(&all, session.table_size())),
         Format::Data(notation) => notation.print(&all.iter().map(VClusterJson::from).collect::<Vec<_>>()),
         Format::Name => print_names(all.iter().map(|v| v.name.as_str())),
     }
@@ -143,7 +143,7 @@ async fn queue(session: &Session, client: &Client, name: String) -> Result<(), F
 
 /// How the list of a queue is made narrower.
 const QUEUE_FIT: Fit<'_> =
-    Fit { left_out: &["CLASS"], shortened: &[("NAME", 8), ("OWNER", 8)], wrapped: &[("REASON", 16)], left_out_last: &["NODES"] };
+    Fit { left_out: &["CLASS", "JOB"], shortened: &[("NAME", 8), ("OWNER", 8)], wrapped: &[("REASON", 16)], left_out_last: &["NODES"] };
 
 /// What waits in a vCluster, in order, with class, score, expected start and reason of each.
 pub async fn explain_queue(session: &Session, name: String) -> Result<(), Failure> {
@@ -158,16 +158,16 @@ pub async fn explain_queue(session: &Session, name: String) -> Result<(), Failur
 }
 
 fn queue_table(queue: &v1::VClusterQueueResponse, size: TableSize) -> String {
-    let mut table = Table::new(&["PLACE", "ID", "NAME", "OWNER", "NODES", "CLASS", "SCORE", "REASON"]);
+    let mut table = Table::new(&["PLACE", "ID", "JOB", "NAME", "OWNER", "NODES", "CLASS", "SCORE", "REASON"]);
     for a in &queue.allocations {
         let place = if a.queue_position == 0 { String::new() } else { a.queue_position.to_string() };
         let class = a.class_in_queue.map(|class| class.to_string()).unwrap_or_default();
         let score = a.score.map(|score| format!("{score:.3}")).unwrap_or_default();
         let (owner, nodes) = (a.owner.clone(), nodes_wanted(a));
-        table.row(vec![place, short(&a.id).to_owned(), work_name(a), owner, nodes, class, score, a.status_message.clone()]);
+        table.row(vec![place, short(&a.id).to_owned(), job(a), work_name(a), owner, nodes, class, score, a.status_message.clone()]);
     }
     let left_out = (queue.waiting as usize).saturating_sub(queue.allocations.len());
-    let text = table.on_screen(&["OWNER", "CLASS", "SCORE", "REASON"], &QUEUE_FIT, size);
+    let text = table.on_screen(&["JOB", "OWNER", "CLASS", "SCORE", "REASON"], &QUEUE_FIT, size);
     if left_out > 0 { format!("{text}… and {left_out} more\n") } else { text }
 }
 
@@ -184,7 +184,15 @@ async fn show(session: &Session, client: &Client, name: &str) -> Result<(), Fail
     }
 }
 
-fn table(vclusters: &[v1::VCluster]) -> String {
+/// How the list of vClusters is made narrower.
+const LIST_FIT: Fit<'_> = Fit {
+    left_out: &[],
+    shortened: &[("TENANT", 8), ("SERVED BY", 9), ("VCLUSTER", 12)],
+    wrapped: &[("NODES", 12)],
+    left_out_last: &["SERVED BY"],
+};
+
+fn table(vclusters: &[v1::VCluster], size: TableSize) -> String {
     let mut table = Table::new(&["VCLUSTER", "SCHEDULER", "TENANT", "PENDING", "RUNNING", "SERVED BY", "NODES"]);
     for v in vclusters {
         let tenant = filled(&v.tenant).unwrap_or("any").to_owned();
@@ -192,7 +200,7 @@ fn table(vclusters: &[v1::VCluster]) -> String {
         let (pending, running) = (v.pending.to_string(), v.running.to_string());
         table.row(vec![v.name.clone(), v.scheduler.clone(), tenant, pending, running, v.served_by.clone(), nodes]);
     }
-    table.text(&[])
+    table.on_screen(&[], &LIST_FIT, size)
 }
 
 #[cfg(test)]
@@ -222,7 +230,10 @@ VCLUSTER  SCHEDULER         TENANT   PENDING  RUNNING  SERVED BY  NODES
 default   hpc-backfill      any      0        1        n1         n[1-2]
 guests    interactive-fifo  physics  0        1        —          the default's
 ";
-        assert_eq!(table(&[default, guests]), want);
+        assert_eq!(table(&[default.clone(), guests], TableSize::default()), want);
+        let nodes = (0..90).map(|n| format!("x1000c{n}s0b0n{n}")).collect();
+        let wide = v1::VCluster { name: "v".repeat(60), tenant: "t".repeat(60), served_by: "x1000c0s0b0n3".into(), nodes, ..default };
+        crate::table::assert_fits(&table(&[wide], crate::table::NARROW));
         assert_eq!((tenant_or_all("none".into()), tenant_or_all("physics".into())), (String::new(), "physics".into()));
         assert_eq!(host_list("none").unwrap(), Vec::<String>::new());
         assert_eq!(host_list("n[1-2]").unwrap(), ["n1", "n2"]);

@@ -8,6 +8,7 @@ use lattice_api::client::Client;
 use lattice_api::v1::launch_input_request::Start;
 use std::convert::Infallible;
 use std::future::pending;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// A shell's exit code for a program that Ctrl-C ended.
@@ -20,6 +21,10 @@ pub struct OwnJob {
     interrupts: Interrupts,
     end_signals: EndSignals,
     pub(super) input: JobInput,
+    /// Whether waiting and beginning are reported as Slurm's `srun` does.
+    pub(super) reports_as_srun: bool,
+    /// After this time without nodes the job is cancelled.
+    pub(super) give_up_after: Option<Duration>,
 }
 
 /// The user's input for the job while it runs.
@@ -33,7 +38,18 @@ pub enum JobInput {
 impl OwnJob {
     /// Handles signals from now on.
     pub fn new(input: JobInput) -> Result<Self, Failure> {
-        Ok(Self { interrupts: Interrupts::listen()?, end_signals: EndSignals::listen()?, input })
+        Ok(Self {
+            interrupts: Interrupts::listen()?,
+            end_signals: EndSignals::listen()?,
+            input,
+            reports_as_srun: false,
+            give_up_after: None,
+        })
+    }
+
+    /// The same, reported as Slurm's `srun` does, and cancelled after this time without nodes.
+    pub fn as_srun(self, give_up_after: Option<Duration>) -> Self {
+        Self { reports_as_srun: true, give_up_after, ..self }
     }
 
     /// Restores the terminal.
@@ -59,7 +75,7 @@ pub(super) async fn feed_until_signal(
     start: &Start,
     mut runs: watch::Receiver<bool>,
 ) -> Result<EndSignal, Failure> {
-    let Some(OwnJob { interrupts, end_signals, input }) = own else { return pending().await };
+    let Some(OwnJob { interrupts, end_signals, input, .. }) = own else { return pending().await };
     let giving = async {
         match input {
             JobInput::Nothing => pending().await,

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::label::{Labeller, Marks, Source};
 use crate::rank_files::RankFiles;
 use crate::received::Received;
+use crate::redirection::{Redirection, Route};
 use crate::session::Session;
 use lattice_api::v1;
 use lattice_model::Timestamp;
@@ -18,6 +19,8 @@ pub struct Screen {
     marks: Marks,
     labeller: Option<Labeller>,
     files: Option<RankFiles>,
+    /// Of `srun`.
+    redirection: Option<Redirection>,
     received: Received,
 }
 
@@ -25,12 +28,32 @@ impl Screen {
     /// Each line begins with these marks.
     pub fn new(marks: Marks) -> Self {
         let labeller = (marks != Marks::default()).then(|| Labeller::new(marks));
-        Self { marks, labeller, files: None, received: Received::default() }
+        Self { marks, labeller, files: None, redirection: None, received: Received::default() }
     }
 
     /// Each rank's output goes to its own files.
     pub fn per_rank(files: RankFiles) -> Self {
-        Self { marks: Marks::default(), labeller: None, files: Some(files), received: Received::default() }
+        Self { files: Some(files), ..Self::new(Marks::default()) }
+    }
+
+    /// Output goes where `srun` was told to write it.
+    pub fn redirected(self, redirection: Option<Redirection>) -> Self {
+        Self { redirection, ..self }
+    }
+
+    /// Where `srun` was told to write output, if it was.
+    pub fn redirection_mut(&mut self) -> Option<&mut Redirection> {
+        self.redirection.as_mut()
+    }
+
+    /// Whether the names of files need the job's number, which is not known yet.
+    pub fn lacks_number(&self) -> bool {
+        self.redirection.as_ref().is_some_and(Redirection::lacks_number)
+    }
+
+    /// Whether the names of files need the order of the job's nodes, which is not known yet.
+    pub fn lacks_nodes(&self) -> bool {
+        self.redirection.as_ref().is_some_and(Redirection::lacks_nodes)
     }
 
     /// Shows a chunk.
@@ -40,6 +63,14 @@ impl Screen {
         }
         let source = Source { launch: chunk.launch, rank: chunk.rank, stderr: chunk.stderr };
         self.received.record(chunk);
+        if let Some(redirection) = &mut self.redirection {
+            match redirection.route(&source) {
+                Route::Own => {}
+                Route::Nowhere => return Ok(()),
+                Route::File if chunk.data.is_empty() => return Ok(()),
+                Route::File => return redirection.write(&source, chunk),
+            }
+        }
         if let Some(files) = &mut self.files {
             return if chunk.data.is_empty() { Ok(()) } else { files.write(&source, &chunk.data) };
         }
@@ -66,6 +97,9 @@ impl Screen {
 
     /// Shows the incomplete last lines.
     pub fn finish(&mut self) -> Result<(), Failure> {
+        if let Some(redirection) = &mut self.redirection {
+            redirection.finish()?;
+        }
         let Some(labeller) = &mut self.labeller else { return Ok(()) };
         let (stdout, stderr) = labeller.finish();
         write(false, &stdout)?;

@@ -30,6 +30,19 @@ pub async fn token(endpoint: &str, endpoints: &[String], access: &Access, now: T
     }
 }
 
+/// As [`token`], without a call to the identity provider.
+///
+/// # Errors
+/// The user has not logged in, or the login has ended.
+pub fn stored_token(endpoint: &str, endpoints: &[String], now: Timestamp) -> Result<String, Failure> {
+    let found = find(&Store::of_user()?.read()?, endpoint, endpoints);
+    found
+        .map(|(_, login)| login)
+        .filter(|login| login.expires_at_ms > now.0)
+        .map(|login| login.token)
+        .ok_or_else(|| not_logged_in(endpoint))
+}
+
 fn ends_soon(login: &Login, now: Timestamp) -> bool {
     login.expires_at_ms <= now.0.saturating_add(RENEWED_BEFORE_MS)
 }

@@ -29,12 +29,26 @@ pub fn nothing_to_run() -> Failure {
 /// # Errors
 /// The file cannot be read, is too large, or is not a script.
 pub fn read_script(path: &OsStr, args: Vec<String>) -> Result<Program, Failure> {
+    let (name, text) = read_text(path, &args)?;
+    if !text.starts_with("#!") {
+        let shown = shown(path);
+        return Err(Failure::usage(format!("{shown} does not begin with an interpreter line such as #!/bin/bash"))
+            .hint(format!("add one, or submit a program as `lattice submit -- {shown}`")));
+    }
+    Ok(Program::Script { name, text, args })
+}
+
+/// Reads the name and the text of a script, which may have no interpreter line. `args` are for messages.
+///
+/// # Errors
+/// The file cannot be read, is too large, or is not text.
+pub fn read_text(path: &OsStr, args: &[String]) -> Result<(String, String), Failure> {
     let is_stdin = path == STDIN;
+    let shown = shown(path);
     let path = Path::new(if is_stdin { OsStr::new("stdin") } else { path });
-    let shown = path.display();
     let cannot = |error: std::io::Error| {
         let failure = Failure::usage(format!("cannot read the script {shown}: {error}"));
-        let command = std::iter::once(shown.to_string()).chain(args.iter().cloned()).collect::<Vec<_>>().join(" ");
+        let command = std::iter::once(shown.clone()).chain(args.iter().cloned()).collect::<Vec<_>>().join(" ");
         failure.hint(format!("a program and its arguments go after --: `lattice submit -- {command}`"))
     };
     let most = u64::try_from(SCRIPT_BYTES_MAX).unwrap_or(u64::MAX);
@@ -52,15 +66,16 @@ pub fn read_script(path: &OsStr, args: Vec<String>) -> Result<Program, Failure> 
         Failure::usage(format!("{shown} is not a script: {what}")).hint(format!("a program is submitted as `lattice submit -- {shown}`"))
     };
     let text = String::from_utf8(bytes).map_err(|_| not_a_script("it is not text in UTF-8"))?;
-    if !text.starts_with("#!") {
-        return Err(Failure::usage(format!("{shown} does not begin with an interpreter line such as #!/bin/bash"))
-            .hint(format!("add one, or submit a program as `lattice submit -- {shown}`")));
-    }
     if text.contains('\0') {
         return Err(not_a_script("it has NUL bytes"));
     }
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    Ok(Program::Script { name, text, args })
+    Ok((name, text))
+}
+
+/// The script as messages show it.
+fn shown(path: &OsStr) -> String {
+    Path::new(if path == STDIN { OsStr::new("stdin") } else { path }).display().to_string()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::surroundings::Surroundings;
 use crate::failure::Failure;
 use crate::last;
 use crate::linked;
+use crate::local_clock::local_clock;
 use crate::settings::Settings;
 use lattice_api::v1;
 use lattice_cli_syntax::flags::SubmitFlags;
@@ -35,10 +36,15 @@ pub fn build_specification(
         env: around.env,
         dir: around.dir,
         nodelist: flags.nodelist.as_deref().map(layout::parse_nodelist).transpose()?.unwrap_or_default(),
+        exclude: flags.exclude.as_deref().map(layout::parse_exclude).transpose()?.unwrap_or_default(),
         pmi,
+        clock: local_clock(),
     };
     let mut spec = specification::build(flags, program, context)?;
     spec.depends_on = spec.depends_on.iter().map(|named| dependency(named, settings)).collect::<Result<_, _>>()?;
+    // Without a name, work that asks for it finds none.
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.trim().clone_into(&mut spec.submit_host);
     Ok(spec)
 }
 

@@ -14,9 +14,11 @@ use crate::table::block;
 use lattice_api::json::LastStderrLine;
 use lattice_api::v1;
 use lattice_model::count::counted;
+use lattice_model::duration::clock_text;
 use lattice_model::resources::bytes_text;
 use lattice_model::spec::PREEMPTION_CLASS_DEFAULT;
 use lattice_model::time::Timestamp;
+use std::time::Duration;
 
 /// Everything about one allocation.
 pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp) -> String {
@@ -31,6 +33,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
     let ended = last_stderr(stderr);
     let head = [
         ("ID", a.id.clone()),
+        ("Job", job_numbers(a)),
         ("Name", a.name.clone()),
         ("Tags", tags(a)),
         ("Owner", a.owner.clone()),
@@ -47,6 +50,7 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Script", script(a)),
         ("Command", command(a)),
         ("Directory", a.working_dir.clone()),
+        ("Files", files(a)),
         ("Nodes", nodes),
         ("Share", a.share.as_ref().map(|s| format!("{} of each node", amount(s))).unwrap_or_default()),
         ("Topology", a.topology.clone()),
@@ -58,7 +62,13 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Task group", group_list(a)),
         ("Lane", if a.lane_of.is_empty() { String::new() } else { format!("{} of task group {}", a.lane_number, short(&a.lane_of)) }),
         ("Walltime", if a.task_group.is_empty() { walltime(a) } else { format!("{} for each task", walltime(a)) }),
+        ("Least walltime", least_walltime(a)),
         ("Class", unusual_class(a)),
+        ("Nice", if a.nice == 0 { String::new() } else { a.nice.to_string() }),
+        ("Begin", a.timing.as_ref().and_then(|timing| time(timing.begin_ms)).unwrap_or_default()),
+        ("Deadline", a.timing.as_ref().and_then(|timing| time(timing.deadline_ms)).unwrap_or_default()),
+        ("Comment", a.comment.clone()),
+        ("Mail", a.mail.as_ref().map(mail).unwrap_or_default()),
         ("Elapsed", elapsed(a, now).unwrap_or_default()),
         ("Expected start", a.expected_start_ms.and_then(time).unwrap_or_default()),
         ("Submitted", time(a.submitted_at_ms).unwrap_or_default()),
@@ -84,6 +94,35 @@ pub fn allocation_block(a: &v1::Allocation, stderr: &LastStderr, now: Timestamp)
         ("Offers", exposed(a).iter().map(|e| format!("{}:{}/{}", e.name, e.port, e.protocol)).collect::<Vec<_>>().join(", ")),
     ];
     block(&[&head[..], &scaling_rows(a)[..], &rows[..], &dependencies(a)[..]].concat())
+}
+
+/// Its job number, or those of a task group; empty: it has none.
+fn job_numbers(a: &v1::Allocation) -> String {
+    let count = a.tasks.as_ref().map_or(1, |tasks| u64::from(tasks.total.max(1)));
+    match (a.number, count) {
+        (0, _) => String::new(),
+        (number, 1) => number.to_string(),
+        (number, count) => format!("{number} (its tasks: {number} to {})", number + count - 1),
+    }
+}
+
+/// The files of its user that its output is also written to.
+fn files(a: &v1::Allocation) -> String {
+    let Some(v1::OutputFiles { stdout, stderr, stdin, append: _ }) = &a.output_files else { return String::new() };
+    let named = [("output", stdout), ("error", stderr), ("input", stdin)].into_iter().filter(|(_, name)| !name.is_empty());
+    named.map(|(what, name)| format!("{what} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The least walltime with which it may begin.
+fn least_walltime(a: &v1::Allocation) -> String {
+    let least = a.timing.as_ref().map_or(0, |timing| timing.walltime_min_seconds);
+    if least == 0 { String::new() } else { clock_text(Duration::from_secs(least)) }
+}
+
+/// Of what somebody gets mail.
+fn mail(mail: &v1::Mail) -> String {
+    let to = if mail.user.is_empty() { String::new() } else { format!(" to {}", mail.user) };
+    mail.events.join(", ") + &to
 }
 
 /// Its tags, by their names.
@@ -173,6 +212,15 @@ Started:    2026-03-05T10:00:12.000Z
 vCluster:   ml-training
 ";
         assert_eq!(allocation_block(&running(), &LastStderr::default(), NOW), want);
+    }
+
+    #[test]
+    fn a_task_group_has_a_job_number_for_each_task() {
+        let plain = v1::Allocation { number: 12, ..running() };
+        assert_eq!((job_numbers(&plain), job_numbers(&running())), ("12".to_owned(), String::new()));
+        let tasks = |total| Some(v1::TaskCounts { total, ..Default::default() });
+        assert_eq!(job_numbers(&v1::Allocation { tasks: tasks(100), ..plain.clone() }), "12 (its tasks: 12 to 111)");
+        assert_eq!(job_numbers(&v1::Allocation { tasks: tasks(1), ..plain }), "12");
     }
 
     #[test]

@@ -1,11 +1,20 @@
 //! Ended attempts of an allocation, as `status` and `explain` show them.
 
 use super::values::{short, time};
-use crate::table::Table;
+use crate::output::TableSize;
+use crate::table::{Fit, Table};
 use lattice_api::v1;
 
+/// How the table is made narrower.
+const FIT: Fit<'_> = Fit {
+    left_out: &[],
+    shortened: &[("STARTED", 17), ("ENDED", 17), ("BY", 8)],
+    wrapped: &[("NODES", 8), ("REASON", 16)],
+    left_out_last: &["STARTED"],
+};
+
 /// Why each earlier attempt ended and who ended it, below a heading; empty if there was none.
-pub fn attempts_text(a: &v1::Allocation) -> String {
+pub fn attempts_text(a: &v1::Allocation, size: TableSize) -> String {
     if a.attempts.is_empty() {
         return String::new();
     }
@@ -21,7 +30,11 @@ pub fn attempts_text(a: &v1::Allocation) -> String {
         ]);
     }
     let now = a.attempt.map_or_else(String::new, |number| format!("; this is attempt {number}"));
-    format!("\nEarlier attempts (`lattice logs {} --attempt N` shows what each wrote){now}:\n{}", short(&a.id), table.text(&[]))
+    format!(
+        "\nEarlier attempts (`lattice logs {} --attempt N` shows what each wrote){now}:\n{}",
+        short(&a.id),
+        table.on_screen(&[], &FIT, size)
+    )
 }
 
 #[cfg(test)]
@@ -46,7 +59,7 @@ Earlier attempts (`lattice logs 1f0c9a4e --attempt N` shows what each wrote); th
 ATTEMPT  NODES   STARTED  ENDED                     BY   REASON
 1        n[1-2]  —        2026-03-05T10:00:12.000Z  ada  node_lost n1: confirmed dead by ada: smoke
 ";
-        assert_eq!(attempts_text(&a), want);
-        assert_eq!(attempts_text(&v1::Allocation::default()), "");
+        assert_eq!(attempts_text(&a, TableSize::default()), want);
+        assert_eq!(attempts_text(&v1::Allocation::default(), TableSize::default()), "");
     }
 }

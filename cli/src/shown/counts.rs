@@ -20,6 +20,15 @@ pub fn node_count(a: &v1::Allocation) -> String {
     if a.nodes.is_empty() { nodes_wanted(a) } else { a.nodes.len().to_string() }
 }
 
+/// [`node_count`] as a number; of a range that it asks for, the least.
+pub fn node_number(a: &v1::Allocation) -> u64 {
+    match (&a.scaling_state, u64::try_from(a.nodes.len()).unwrap_or(u64::MAX)) {
+        (Some(state), 0) => state.running.into(),
+        (None, 0) => a.nodes_requested.into(),
+        (_, nodes) => nodes,
+    }
+}
+
 /// The number of its tasks.
 pub fn tasks_of(a: &v1::Allocation) -> String {
     let nodes = match (a.nodes.len(), a.nodes_requested_max) {
@@ -46,9 +55,9 @@ mod tests {
     #[test]
     fn tasks_are_counted_on_the_nodes_that_it_has() {
         let waits = v1::Allocation { nodes_requested: 2, nodes_requested_max: 8, tasks_per_node: 4, ..Default::default() };
-        assert_eq!((node_count(&waits), tasks_of(&waits)), ("2-8".to_owned(), "4 on each node".to_owned()));
+        assert_eq!((node_count(&waits), node_number(&waits), tasks_of(&waits)), ("2-8".to_owned(), 2, "4 on each node".to_owned()));
         let runs = v1::Allocation { nodes: ["n1", "n2", "n3"].map(str::to_owned).into(), ..waits.clone() };
-        assert_eq!((node_count(&runs), tasks_of(&runs)), ("3".to_owned(), "4 on each node, 12 in all".to_owned()));
+        assert_eq!((node_count(&runs), node_number(&runs), tasks_of(&runs)), ("3".to_owned(), 3, "4 on each node, 12 in all".to_owned()));
         let counted = v1::Allocation { ranks: 7, ..runs };
         assert_eq!(tasks_of(&counted), "7 in all, at most 4 on a node");
         assert_eq!(tasks_of(&v1::Allocation { nodes_requested_max: 0, ..waits }), "4 on each node, 8 in all");

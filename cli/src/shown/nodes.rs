@@ -12,6 +12,9 @@ use lattice_model::{DEFAULT_VCLUSTER, HoldKind};
 /// The columns of [`node_row`].
 pub const NODE_HEADING: &[&str] = &["NODE", "STATE", "CORES", "MEMORY", "GPUS", "VCLUSTER", "FEATURES", "NOT ENFORCED", "REASON"];
 
+/// Those of them that a narrow screen does not show.
+pub const NODE_EXTRA: &[&str] = &["FEATURES", "NOT ENFORCED"];
+
 /// A node as a line of a watch.
 pub fn node_row(n: &v1::Node) -> Vec<String> {
     let (cores, gpus) = (n.cores.to_string(), n.gpus.to_string());
@@ -39,7 +42,7 @@ const NODES_FIT: Fit<'_> = Fit {
     left_out: &["CONFORMANCE"],
     shortened: &[("VCLUSTER", 8), ("NODE", 12)],
     wrapped: &[("REASON", 16)],
-    left_out_last: &["ALLOCATIONS", "VCLUSTER"],
+    left_out_last: &["ALLOCATIONS", "VCLUSTER", "GOSSIP"],
 };
 
 /// The list of nodes, in the given order. It shows how much of each node is free; wide it also shows topology groups,
@@ -120,10 +123,10 @@ fn free_of<T: PartialEq>(free: Option<T>, size: T, text: impl Fn(T) -> String) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::{NARROW, assert_fits};
 
     const TERSE: TableSize = TableSize { width: Width::Terse, columns: None };
     const WIDE: TableSize = TableSize { width: Width::Wide, columns: Some(80) };
-    const NARROW: TableSize = TableSize { width: Width::Terse, columns: Some(80) };
 
     #[test]
     fn nodes_are_shown_with_the_reasons_why_they_get_no_work() {
@@ -238,8 +241,9 @@ n2    Degraded  64 of 128   256 of 512 GiB  2 of 4     not well: disk: 3 % are
                                                        free
 ";
         assert_eq!(listed, want);
-        for line in listed.lines() {
-            assert!(line.chars().count() <= 80, "{listed}");
-        }
+        assert_fits(&listed);
+        let mut wide = node(&"x1000c0s0b0n3".repeat(5), half, &"a reason ".repeat(20));
+        (wide.vcluster, wide.gossip, wide.cores) = ("v".repeat(64), "suspect".into(), 1024);
+        assert_fits(&nodes_table(&[wide], NARROW));
     }
 }

@@ -9,6 +9,11 @@ pub fn short(id: &str) -> &str {
     id.get(..8).unwrap_or(id)
 }
 
+/// The number of its job in a table; empty if it has none.
+pub fn job(a: &v1::Allocation) -> String {
+    if a.number == 0 { String::new() } else { a.number.to_string() }
+}
+
 /// A lease's token in a table; empty if the reader may not see it.
 pub fn lease_token(lease: &v1::Lease) -> String {
     lease.token.map(|token| token.to_string()).unwrap_or_default()

@@ -1,18 +1,14 @@
-//! Parses command lines as Slurm's commands do, and reports failures as they do: `squeue: error: …`, exit code 1.
+//! What the commands that show things have in common: options, clusters, refusals.
 
+use super::arguments;
 use crate::failure::Failure;
 use crate::message::write_message;
 use crate::output::print;
 use clap::Parser;
-use clap::error::ErrorKind;
 use lattice_cli_syntax::compat::Compat;
 use lattice_cli_syntax::slurm_args::HasCommon;
-use lattice_slurm::SLURM_VERSION;
 use std::ffi::OsString;
 use std::fmt::Display;
-
-/// The exit code of every failure.
-const EXIT_FAILURE: u8 = 1;
 
 /// A command of Slurm.
 #[derive(Clone, Copy, Debug)]
@@ -27,25 +23,8 @@ impl Command {
     /// # Errors
     /// They are not understood.
     pub fn parse<P: Parser + HasCommon>(self, args: &[OsString]) -> Result<Option<P>, Failure> {
-        let typed = std::iter::once(OsString::from(self.0)).chain(args.iter().cloned());
-        let parsed = match P::try_parse_from(typed) {
-            Ok(parsed) => parsed,
-            Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-                print(&error.render().to_string())?;
-                return Ok(None);
-            }
-            Err(error) => {
-                let text = error.render().to_string();
-                let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-                return Err(Failure::usage(what).hint(format!("`{} --help` lists the options", self.0)));
-            }
-        };
-        let common = parsed.common();
-        if common.version {
-            print(&format!("slurm {SLURM_VERSION} (Lattice {})\n", env!("CARGO_PKG_VERSION")))?;
-            return Ok(None);
-        }
-        if common.usage {
+        let Some(parsed) = arguments::parse::<P>(self.0, args)? else { return Ok(None) };
+        if parsed.common().usage {
             print(&format!("{}\n", P::command().render_usage()))?;
             return Ok(None);
         }
@@ -76,20 +55,6 @@ impl Command {
     /// Reports one failure, and goes on.
     pub fn report(self, what: impl Display) {
         write_message(format_args!("{}: error: {what}\n", self.0));
-    }
-
-    /// Reports a failure of the command as Slurm does.
-    pub fn finish(self, done: Result<u8, Failure>) -> Result<u8, Failure> {
-        match done {
-            Err(Failure::Reported { what, hint, .. }) => {
-                self.report(what.trim_end());
-                if let Some(hint) = hint {
-                    write_message(format_args!("{}: hint: {hint}\n", self.0));
-                }
-                Ok(EXIT_FAILURE)
-            }
-            other => other,
-        }
     }
 }
 

@@ -5,9 +5,10 @@ use crate::listing;
 use crate::session::answer;
 use lattice_api::client::Client;
 use lattice_api::v1;
+use lattice_model::TaskIndices;
 use lattice_slurm::array::{has_begun, number_count, rows};
 use lattice_slurm::job::{Job, Part};
-use lattice_slurm::job_id::JobId;
+use lattice_slurm::job_id::{JobId, Step};
 use lattice_slurm::state::States;
 use lattice_slurm::units::listed;
 use tokio::task::JoinSet;
@@ -21,11 +22,22 @@ const TASK_RANGES_MAX: u32 = 10_000;
 /// Tasks of arrays whose nodes are asked for: each is a request. The nodes of further ones are not shown.
 const TASK_NODES_MAX: usize = 256;
 
+/// A job that was asked for by its number.
+#[derive(Clone, Debug)]
+pub struct AskedJob {
+    /// Its number.
+    pub number: u64,
+    /// Only these tasks of an array; `None`: all.
+    pub tasks: Option<TaskIndices>,
+    /// Only this step; `None`: all.
+    pub step: Option<Step>,
+}
+
 /// Which jobs are wanted.
 #[derive(Default)]
 pub struct Wanted {
     /// Only these; `None`: all.
-    pub ids: Option<Vec<JobId>>,
+    pub ids: Option<Vec<AskedJob>>,
     /// Only of these users; empty: of all.
     pub users: Vec<String>,
     /// Only the caller's own.
@@ -42,7 +54,7 @@ pub struct Wanted {
 ///
 /// # Errors
 /// One of them is no id of a job.
-pub fn job_ids(texts: &[String]) -> Result<Vec<JobId>, Failure> {
+pub fn job_ids(texts: &[String]) -> Result<Vec<AskedJob>, Failure> {
     // Commas within brackets separate tasks.
     let mut parts: Vec<String> = Vec::new();
     for part in listed(texts) {
@@ -54,7 +66,14 @@ pub fn job_ids(texts: &[String]) -> Result<Vec<JobId>, Failure> {
             _ => parts.push(part),
         }
     }
-    parts.iter().map(|part| part.parse::<JobId>().map_err(|error| Failure::other(error.to_string()))).collect()
+    let asked = |part: &String| {
+        let id = part.parse::<JobId>().map_err(|error| Failure::other(error.to_string()))?;
+        match (id.number(), id.het) {
+            (Some(number), None) => Ok(AskedJob { number, tasks: id.tasks, step: id.step }),
+            _ => Err(Failure::other(format!("Invalid job id specified: {part}")).hint("`lattice status` takes the ids of Lattice")),
+        }
+    };
+    parts.iter().map(asked).collect()
 }
 
 impl Wanted {
@@ -62,7 +81,7 @@ impl Wanted {
     pub fn wants(&self, a: &v1::Allocation) -> bool {
         let among = |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
         let vcluster = if a.vcluster.is_empty() { lattice_model::DEFAULT_VCLUSTER } else { a.vcluster.as_str() };
-        let has = |id: &JobId| (a.number..a.number + number_count(a)).contains(&id.number);
+        let has = |id: &AskedJob| (a.number..a.number + number_count(a)).contains(&id.number);
         let is_named = self.ids.as_ref().is_none_or(|ids| ids.iter().any(has));
         is_named
             && a.number > 0

@@ -13,6 +13,7 @@ use lattice_cli_syntax::slurm_args::sacct::Sacct;
 use lattice_model::history::PAGE_LEN_MAX;
 use lattice_slurm::account::{self, ACCOUNT_FIELDS, Line, lines};
 use lattice_slurm::job::Job;
+use lattice_slurm::job_id::Step;
 use lattice_slurm::json;
 use lattice_slurm::listing::{Form, InvalidField, Listing, help_format};
 use lattice_slurm::state::States;
@@ -27,7 +28,7 @@ const SACCT: Command = Command("sacct");
 const RECORDS_MAX: usize = 1_000_000;
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    SACCT.finish(show(session, args).await)
+    show(session, args).await
 }
 
 /// The time that is asked about.
@@ -105,7 +106,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
 fn wants_step(wanted: &Wanted, line: &Line) -> bool {
     let Some(ids) = &wanted.ids else { return true };
     let of_job = |number: u64| number == line.job.base_number() || number == line.job.number();
-    ids.iter().filter(|id| of_job(id.number)).any(|id| id.step.as_deref().is_none_or(|step| step == "batch" && line.is_batch))
+    ids.iter().filter(|id| of_job(id.number)).any(|id| id.step.is_none_or(|step| step == Step::Batch && line.is_batch))
 }
 
 fn refuse(args: &Sacct) -> Result<(), Failure> {

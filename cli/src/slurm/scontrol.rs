@@ -11,7 +11,7 @@ use crate::output::print;
 use crate::session::{Session, answer};
 use lattice_api::v1;
 use lattice_cli_syntax::slurm_args::scontrol::Scontrol;
-use lattice_slurm::SLURM_VERSION;
+use lattice_slurm::commands::version_line;
 use std::ffi::OsString;
 
 /// Commands that Lattice does not have, each with what to do instead.
@@ -44,7 +44,7 @@ const REFUSED: [(&str, &str); 25] = [
 ];
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    SCONTROL.finish(control(session, args).await)
+    control(session, args).await
 }
 
 async fn control(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
@@ -70,7 +70,7 @@ async fn control(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         // Ended jobs of Lattice have no nodes any more once they are shown as ended.
         () if is("completing", 2) => Ok(0),
         () if is("version", 4) => {
-            print(&format!("slurm {SLURM_VERSION} (Lattice {})\n", env!("CARGO_PKG_VERSION")))?;
+            print(&version_line(env!("CARGO_PKG_VERSION")))?;
             Ok(0)
         }
         () => match REFUSED.iter().find(|(name, _)| *name == command) {

@@ -21,7 +21,7 @@ use std::time::Duration;
 const SINFO: Command = Command("sinfo");
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    SINFO.finish(show(session, args).await)
+    show(session, args).await
 }
 
 async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {

@@ -25,7 +25,7 @@ const SPRIO: Command = Command("sprio");
 const JOBS_MAX: usize = 256;
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    SPRIO.finish(show(session, args).await)
+    show(session, args).await
 }
 
 async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {

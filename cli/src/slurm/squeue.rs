@@ -24,7 +24,7 @@ const SQUEUE: Command = Command("squeue");
 const DETAILS_MAX: usize = 256;
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    SQUEUE.finish(show(session, args).await)
+    show(session, args).await
 }
 
 async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {

@@ -16,7 +16,7 @@ use std::ffi::OsString;
 const SSHARE: Command = Command("sshare");
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    SSHARE.finish(show(session, args).await)
+    show(session, args).await
 }
 
 async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {

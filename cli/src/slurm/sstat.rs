@@ -1,7 +1,7 @@
 //! `sstat`.
 
 use super::command_line::Command;
-use super::jobs::job_ids;
+use super::jobs::{AskedJob, job_ids};
 use super::sacct::{form, wrong_field};
 use super::surroundings::Surroundings;
 use crate::failure::Failure;
@@ -11,7 +11,7 @@ use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::slurm_args::sstat::Sstat;
 use lattice_slurm::array::rows;
-use lattice_slurm::job_id::JobId;
+use lattice_slurm::job_id::Step;
 use lattice_slurm::listing::{Listing, help_format};
 use lattice_slurm::sstat::{DEFAULT, PIDS, USAGE_FIELDS, Usage};
 use lattice_slurm::state::JobState;
@@ -20,7 +20,7 @@ use std::ffi::OsString;
 const SSTAT: Command = Command("sstat");
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    SSTAT.finish(show(session, args).await)
+    show(session, args).await
 }
 
 async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
@@ -55,8 +55,12 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
 }
 
 /// What a job uses. All of a job is measured together, so each step shows that.
-async fn usage(client: &Client, id: &JobId, per_rank: bool) -> Result<Usage, Failure> {
+async fn usage(client: &Client, id: &AskedJob, per_rank: bool) -> Result<Usage, Failure> {
     let number = id.number;
+    if id.step.is_some_and(|step| step != Step::Batch) {
+        return Err(Failure::other(format!("job {number}: launches are not measured one by one"))
+            .hint("`lattice top JOB --per-rank` measures the ranks of its launches"));
+    }
     if id.tasks.is_some() {
         return Err(Failure::other(format!("job {number}: tasks of arrays are not measured one by one"))
             .hint("`lattice top ID` of the lane that runs it, which `lattice status 'ID[INDEX]'` shows, measures all of the lane"));
@@ -68,9 +72,8 @@ async fn usage(client: &Client, id: &JobId, per_rank: bool) -> Result<Usage, Fai
         Failure::other(format!("couldn't get steps for job {number}: it does not run now")).hint(format!("`sacct -j {number}` shows it"))
     })?;
     let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms: 0, per_gpu: false, per_rank })).await?;
-    let step = id.step.as_deref().unwrap_or("batch");
     Ok(Usage {
-        id: format!("{number}.{step}"),
+        id: format!("{number}.batch"),
         task_count: job.task_count(),
         elapsed_ms: job.elapsed_ms(now().0).unwrap_or(0),
         nodes: top.nodes,

@@ -6,6 +6,7 @@ pub mod allocations;
 pub mod attach;
 pub mod audit;
 pub mod checkpoint;
+pub mod compat;
 pub mod completion;
 pub mod dag;
 pub mod gossip;
@@ -13,6 +14,7 @@ pub mod history;
 pub mod launch;
 pub mod lease;
 pub mod login;
+pub mod man;
 pub mod member;
 pub mod network;
 pub mod node;
@@ -40,6 +42,7 @@ pub mod vcluster;
 pub mod watching;
 pub mod whoami;
 
+use crate::UsageError;
 use crate::later::Later;
 use admin::Admin;
 use allocations::{Cancel, Explain, Logs, Status, Wait};
@@ -47,6 +50,7 @@ use attach::Attach;
 use audit::Audit;
 use checkpoint::Checkpoint;
 use clap::{Args, ColorChoice, Parser, Subcommand};
+use compat::CompatCommands;
 use completion::Completion;
 use dag::Dag;
 use gossip::Gossip;
@@ -54,7 +58,8 @@ use history::History;
 use launch::Launch;
 use lease::Lease;
 use login::{Login, Logout};
-use network::Network;
+use man::Man;
+use network::{Network, NetworkCommand};
 use node::{ListNodes, Node};
 use output::Output;
 use preempt::{Hold, Preempt, Resume};
@@ -62,9 +67,10 @@ use quorum::Quorum;
 use rest::Rest;
 use retry::Retry;
 use scale::Scale;
-use service::Service;
+use service::{Service, ServiceCommand};
 use session::InteractiveSession;
 use signal::{Requeue, Signal};
+use std::path::PathBuf;
 use submit::Submit;
 use telemetry::Telemetry;
 use top::{Metrics, Top};
@@ -76,8 +82,8 @@ use whoami::WhoAmI;
 
 /// Runs work on the machines of a cluster
 ///
-/// What you submit is an allocation. Name it by its id, by a unique prefix of its id, or by @last: the one that was
-/// submitted last in this terminal session. 'ID[3]', in quotes, is replica 3 of a scaled service, or task 3 of a task
+/// What you submit is an allocation. Name it by its job number, by its id, by a unique prefix of its id, or by @last: the
+/// one that was submitted last in this terminal session. 'ID[3]', in quotes, is replica 3 of a scaled service, or task 3 of a task
 /// group. Every command asks the agent of this machine, or the one that --endpoint names.
 #[derive(Parser)]
 #[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES)]
@@ -93,9 +99,10 @@ const EXIT_CODES: &str = "Exit codes: 0 success; 1 any other failure; 2 wrong us
 submit --wait and logs -f exit with the program's own code (128 + signal), with
 125 when Lattice failed, and with 126 or 127 as a shell does.
 
-Settings: ~/.config/lattice/config.yaml (endpoint, tenant, vcluster, output; on
-the network also ca, certificate, token). LATTICE_ENDPOINT, LATTICE_TENANT,
-LATTICE_VCLUSTER, LATTICE_CA, LATTICE_CERTIFICATE and LATTICE_TOKEN override it.";
+Settings: ~/.config/lattice/config.yaml, or the file that LATTICE_CONFIG or
+--config names (endpoint, tenant, vcluster, output, color; on the network also
+ca, certificate, token). LATTICE_ENDPOINT, LATTICE_TENANT, LATTICE_VCLUSTER,
+LATTICE_CA, LATTICE_CERTIFICATE, LATTICE_TOKEN and NO_COLOR override it.";
 
 #[derive(Args, Default)]
 pub struct Global {
@@ -109,9 +116,18 @@ pub struct Global {
     /// Print nothing on stderr but errors, and warnings about a script's lines
     #[arg(short, long, global = true, help_heading = "Everywhere")]
     pub quiet: bool,
-    /// Accepted; nothing is ever coloured
-    #[arg(long, global = true, hide = true)]
+    /// Also print on stderr which agent answers, and how long each call takes
+    #[arg(short, long, global = true, conflicts_with = "quiet", help_heading = "Everywhere")]
+    pub verbose: bool,
+    /// Print states without colours; a pipe or a file never has any
+    #[arg(long, global = true, help_heading = "Everywhere")]
     pub no_color: bool,
+    /// The file of settings [default: LATTICE_CONFIG, else ~/.config/lattice/config.yaml]
+    #[arg(long, value_name = "FILE", help_heading = "Before the command")]
+    pub config: Option<PathBuf>,
+    /// The tenant that this command is about, as if LATTICE_TENANT were set; status and history then list only its work
+    #[arg(id = "of_tenant", short = 't', long = "tenant", value_name = "NAME", help_heading = "Before the command")]
+    pub tenant: Option<String>,
 }
 
 #[derive(Subcommand)]
@@ -208,12 +224,40 @@ pub enum Command {
     Doctor(Rest),
     /// Manage roles, tokens, tenants and quotas, vClusters, VNIs, and limits of the whole cluster
     Admin(Later<Admin>),
-    /// Print a script by which a shell completes commands and options
+    /// Print a script by which a shell completes commands, options, ids and names
     #[command(alias = "completions")]
     Completion(Later<Completion>),
+    /// Install this program under the names of Slurm's commands: sbatch, srun, squeue, ...
+    Compat(Later<CompatCommands>),
+    /// Print the manual page, or write the pages of all commands
+    Man(Later<Man>),
 }
 
 impl Command {
+    /// Applies `--tenant` that stands before the command; the command's own `--tenant` wins.
+    ///
+    /// # Errors
+    /// The command is not about a tenant.
+    pub fn set_tenant(&mut self, name: &str) -> Result<(), UsageError> {
+        let own = match self {
+            // They take it from the settings.
+            Self::Submit(_) | Self::Launch(_) | Self::Session(_) => return Ok(()),
+            Self::Status(Later(Status { id: None, filter, .. })) => &mut filter.tenant,
+            Self::History(Later(history)) => &mut history.filter.tenant,
+            Self::Usage(Later(usage)) => &mut usage.tenant,
+            Self::Network(Later(Network { command: NetworkCommand::List(of) })) => &mut of.tenant,
+            Self::Network(Later(Network { command: NetworkCommand::Status(named) })) => &mut named.of.tenant,
+            Self::Service(Later(Service { command: ServiceCommand::List(of) })) => &mut of.tenant,
+            Self::Service(Later(Service { command: ServiceCommand::Lookup(named) })) => &mut named.of.tenant,
+            _ => {
+                return Err(UsageError::new("--tenant before the command: this command is not about one tenant")
+                    .with_hint("it is for submit, launch, session, a list by status, history, usage, network and service"));
+            }
+        };
+        own.get_or_insert_with(|| name.to_owned());
+        Ok(())
+    }
+
     /// Whether the command exits with the code of the user's program if it succeeds.
     pub fn exits_with_program_code(&self) -> bool {
         match self {
@@ -234,6 +278,23 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_tenant_before_the_command_is_for_commands_about_tenants() {
+        let tenant = |line: &str| {
+            let mut cli = Cli::try_parse_from(std::iter::once("lattice").chain(line.split(' '))).unwrap();
+            let name = cli.global.tenant.clone().unwrap();
+            cli.command.set_tenant(&name).map(|()| match cli.command {
+                Command::Status(Later(status)) => status.filter.tenant,
+                Command::Usage(Later(usage)) => usage.tenant,
+                _ => None,
+            })
+        };
+        assert_eq!(tenant("-t physics status"), Ok(Some("physics".to_owned())));
+        assert_eq!(tenant("--tenant=physics usage --tenant chemistry"), Ok(Some("chemistry".to_owned())));
+        assert_eq!(tenant("-t physics submit -t 2h x.sh"), Ok(None));
+        assert!(tenant("-t physics nodes").unwrap_err().to_string().contains("not about one tenant"));
     }
 
     /// The lines of the notes below the options are broken by hand.
@@ -300,6 +361,16 @@ mod tests {
             "usage",
             "usage --tenant physics",
             "usage --tenant physics --project higgs --days 7",
+            "-t physics submit -t 2h script.sh",
+            "--tenant=physics status",
+            "--config=lattice.yaml status",
+            "-v status",
+            "status 12345 --verbose",
+            "status --count --all",
+            "status --sort -elapsed,name --since 2h",
+            "status --each",
+            "man",
+            "man --dir /tmp/man1",
             "usage -u ada --days=30",
             "history --since=2026-03-01 --until=2026-03-02 -o json",
             "history --all --tenant physics --state failed,cancelled --name night-* --tag run=4",
@@ -308,6 +379,8 @@ mod tests {
             "admin accounting export --format json --since 2026-02-01 --file f.json",
             "admin accounting move --force",
             "completion zsh",
+            "compat install --dir /usr/local/bin --force",
+            "compat uninstall --dir=/usr/local/bin",
             "login",
             "login --server https://cluster.example.com:50051 --flow device",
             "logout --server cluster.example.com",
@@ -488,6 +561,11 @@ mod tests {
             ("logs 1 --task 7 --rank 0", "cannot be used"),
             ("status 1 --tasks --replicas", "cannot be used"),
             ("status --replicas", "required"),
+            ("status --sort colour", "elapsed"),
+            ("status --count --sort name", "cannot be used"),
+            ("status 1f0c --since 2h", "cannot be used"),
+            ("status --count --watch", "cannot be used"),
+            ("-v -q status", "cannot be used"),
             ("scale 1f0c", "required"),
             ("scale 1f0c many", "invalid digit"),
             ("history --state=running", "work has not ended"),

@@ -20,7 +20,7 @@ pub enum DependencyError {
     Condition(#[from] NoSuchCondition),
 }
 
-/// Parses `ID`, `ID:CONDITION` or `singleton`. The id may be a prefix, or `@last`: the agent looks it up.
+/// Parses `ID`, `ID:CONDITION` or `singleton`. The id may be a job number, a prefix, or `@last`: the agent looks it up.
 pub fn parse_dependency(text: &str) -> Result<v1::Dependency, DependencyError> {
     if text.contains('?') {
         return Err(DependencyError::AnyOf);

@@ -1,25 +1,32 @@
 //! The options in a script's `#LATTICE` and `#SBATCH` lines.
 //!
 //! They are read up to the first line that is neither a comment nor blank. `#LATTICE` lines take the options of
-//! `lattice submit`, as `--nodes=4`, `nodes=4` or `-N 4`; an unknown option is an error. One table
-//! ([`sbatch::OPTIONS`]) translates `#SBATCH` lines: an option that would change the job and is not supported is an
-//! error, and the few options that do not change the job cause a warning. If both set an option, `#LATTICE` wins. A
-//! script with `#SBATCH` lines gets Slurm's variables (`--slurm-env`).
+//! `lattice submit`, as `--nodes=4`, `nodes=4` or `-N 4`; an unknown option is an error. The table of
+//! [`crate::slurm`] translates `#SBATCH` lines: an option that would change the job and is not supported is an error, and
+//! the few options that do not change the job cause a warning. If both set an option, `#LATTICE` wins. A script with
+//! `#SBATCH` lines gets Slurm's variables (`--slurm-env`).
+//!
+//! `sbatch` reads the same lines, together with its command line and its variables ([`read_for_sbatch`]).
 //!
 //! `--walltime`, `--service` and `--reactive` contradict each other. Two such `#LATTICE` lines are refused. Otherwise the
 //! one that wins is named in a warning, with what is left out.
 
-pub(crate) mod sbatch;
-mod slurm_values;
 pub mod words;
 
 use crate::UsageError;
+use crate::compat::Compat;
 use crate::flags::SubmitFlags;
 use crate::scaling::{LEAVE_ONE_OUT, SERVICE_OR_REACTIVE, ScalingFlags};
+use crate::slurm::{self, Given, Job, OwnOptions, Piece, Rule};
 use crate::tasks::TaskFlags;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, Parser};
+use std::collections::BTreeMap;
 use words::split_words;
+
+/// The file of a job of `sbatch` that names none, and of each task of an array.
+const OUTPUT_FILE: &str = "--output=slurm-%j.out";
+const OUTPUT_FILE_OF_TASK: &str = "--output=slurm-%A_%a.out";
 
 /// The options of a script's lines.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -37,7 +44,7 @@ pub struct Directives {
 }
 
 /// The options of one line, or of a step of a DAG.
-#[derive(Clone, Parser, Default)]
+#[derive(Clone, Parser, Default, PartialEq, Eq)]
 #[command(no_binary_name = true, disable_help_flag = true, color = ColorChoice::Never)]
 pub(crate) struct Line {
     #[command(flatten)]
@@ -75,6 +82,11 @@ impl Lifetime {
 }
 
 impl Line {
+    /// Whether it has no option.
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// The options that say how long it lasts.
     fn lifetimes(&self) -> Vec<Lifetime> {
         let given = [
@@ -129,14 +141,110 @@ impl Directives {
     }
 }
 
-/// Reads the lines of the script `name`.
+/// Reads the lines of the script `name`, for `lattice submit`. `compat` has the site's names of Slurm.
 ///
 /// # Errors
 /// An unknown or unsupported option, an invalid value, or two lines that contradict each other. The error names its
 /// line and a remedy.
-pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
-    let (mut lattice, mut slurm) = (Line::default(), Line::default());
-    let mut warnings = Vec::new();
+pub fn read(name: &str, script: &str, compat: &Compat) -> Result<Directives, UsageError> {
+    let Lines { lattice, slurm, has_slurm } = lines(name, script)?;
+    let (mut slurm, mut warnings) = if has_slurm {
+        let job = slurm::translate_job(slurm::Command::Sbatch, &slurm, &BTreeMap::new(), compat)?;
+        let mut line = parse_pieces(name, &job.pieces)?;
+        line.flags.layout.slurm_env = true;
+        (line, warnings_of(job)?)
+    } else {
+        (Line::default(), Vec::new())
+    };
+    warnings.extend(lattice.leave_out(&mut slurm, &format!("the #SBATCH lines of {name}")));
+    let Line { flags, tasks, scaling } = lattice.merge_over(slurm);
+    Ok(Directives { name: name.to_owned(), flags, tasks, scaling, warnings })
+}
+
+/// The warnings about a job of `#SBATCH` lines that `sbatch` does not submit.
+fn warnings_of(job: Job) -> Result<Vec<String>, UsageError> {
+    let mut warnings = job.notes;
+    for given in &job.own_given {
+        match given.option.rule {
+            Rule::Own(_, remedy) if !remedy.is_empty() => {
+                let what = format!("{}: it is an option of the submitting command", given.shown());
+                return Err(UsageError::new(what).with_hint(remedy));
+            }
+            _ if ["quiet", "verbose"].contains(&given.option.long) => {
+                warnings.push(format!("{} does not change the job, and is ignored", given.shown()));
+            }
+            _ => {}
+        }
+    }
+    Ok(warnings)
+}
+
+/// Reads the lines of the script `name`, the options `given` to `sbatch`, and its variables. The command line wins over
+/// `#LATTICE` lines, these over variables, and those over `#SBATCH` lines. A job that names no output file gets that of
+/// Slurm.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_for_sbatch(
+    name: &str,
+    script: &str,
+    given: &[Given],
+    environment: &BTreeMap<String, String>,
+    compat: &Compat,
+) -> Result<(Directives, OwnOptions), UsageError> {
+    let sbatch = slurm::Command::Sbatch;
+    let Lines { lattice, slurm: mut under, .. } = lines(name, script)?;
+    under.extend(slurm::read_environment(sbatch, environment));
+    let all: Vec<Given> = under.iter().chain(given).cloned().collect();
+    let job = slurm::translate_job(sbatch, &all, environment, compat)?;
+    let is_array = job.value_of("--array").is_some() || lattice.tasks != TaskFlags::default();
+    let mut defaults = Vec::new();
+    if job.value_of("--output").is_none() {
+        defaults.push((if is_array { OUTPUT_FILE_OF_TASK } else { OUTPUT_FILE }).to_owned());
+    }
+    if let Some(partition) = compat.default_partition.as_deref().filter(|_| job.value_of("--vcluster").is_none()) {
+        defaults.push(format!("--vcluster={}", compat.vcluster_of(partition)));
+    }
+    let defaults = Piece { shown: "the site's defaults".to_owned(), words: defaults };
+    let with_defaults = |pieces: &[Piece]| parse_pieces(name, &[std::slice::from_ref(&defaults), pieces].concat());
+    let mut warnings = job.notes;
+    let mut line = if lattice.is_empty() {
+        with_defaults(&job.pieces)?
+    } else {
+        let of_part = |part: &[Given]| slurm::translate_job(sbatch, part, environment, compat);
+        let over = parse_pieces(name, &of_part(given)?.pieces)?;
+        let mut under = with_defaults(&of_part(&under)?.pieces)?;
+        let mut lattice = lattice;
+        warnings.extend(lattice.leave_out(&mut under, &format!("the #SBATCH lines of {name}")));
+        warnings.extend(over.leave_out(&mut lattice, name));
+        warnings.extend(over.leave_out(&mut under, name));
+        over.merge_over(lattice).merge_over(under)
+    };
+    line.flags.layout.slurm_env = true;
+    let Line { flags, tasks, scaling } = line;
+    Ok((Directives { name: name.to_owned(), flags, tasks, scaling, warnings }, job.own))
+}
+
+/// Parses options of `lattice submit` into which the options of a command of Slurm were translated.
+///
+/// # Errors
+/// A value is wrong.
+pub fn parse_words(command: &str, words: &[String]) -> Result<SubmitFlags, UsageError> {
+    Line::try_parse_from(words).map(|line| line.flags).map_err(|error| explained(command, &error))
+}
+
+/// The lines of a script.
+struct Lines {
+    /// The options of its `#LATTICE` lines.
+    lattice: Line,
+    /// Those of its `#SBATCH` lines.
+    slurm: Vec<Given>,
+    /// Whether it has such lines, if only empty ones.
+    has_slurm: bool,
+}
+
+fn lines(name: &str, script: &str) -> Result<Lines, UsageError> {
+    let mut lines = Lines { lattice: Line::default(), slurm: Vec::new(), has_slurm: false };
     let mut lifetime: Option<(Lifetime, usize)> = None;
     for (index, line) in script.lines().enumerate() {
         let place = format!("{name} line {}", index + 1);
@@ -155,20 +263,51 @@ pub fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
                     return Err(UsageError::new(what).with_hint(LEAVE_ONE_OUT));
                 }
             }
-            lattice = line.merge_over(lattice);
+            lines.lattice = line.merge_over(lines.lattice);
         } else if let Some(rest) = strip_marker(line, "#SBATCH") {
-            let given = split_words(rest).map_err(|why| UsageError::new(format!("{place}: #SBATCH: {why}")))?;
-            let refused = |error: UsageError| UsageError { what: format!("{place}: #SBATCH {}", error.what), ..error };
-            let translated = sbatch::translate(&given).map_err(refused)?;
-            let ignored = |option: &String| format!("{place}: #SBATCH {option} does not change the job, and is ignored");
-            warnings.extend(translated.ignored.iter().map(ignored));
-            slurm = parse(&place, "#SBATCH", translated.words)?.merge_over(slurm);
-            slurm.flags.layout.slurm_env = true;
+            let words = split_words(rest).map_err(|why| UsageError::new(format!("{place}: #SBATCH: {why}")))?;
+            lines.slurm.extend(slurm_line(&place, &words)?);
+            lines.has_slurm = true;
         }
     }
-    warnings.extend(lattice.leave_out(&mut slurm, &format!("the #SBATCH lines of {name}")));
-    let Line { flags, tasks, scaling } = lattice.merge_over(slurm);
-    Ok(Directives { name: name.to_owned(), flags, tasks, scaling, warnings })
+    Ok(lines)
+}
+
+/// The options of one `#SBATCH` line.
+fn slurm_line(place: &str, words: &[String]) -> Result<Vec<Given>, UsageError> {
+    if let [word @ ("hetjob" | "packjob")] = words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        let what = format!("{place}: #SBATCH {word}: it is not supported, and the job would be different without it");
+        return Err(UsageError::new(what).with_hint(slurm::NOT_HETEROGENEOUS));
+    }
+    let slurm::Arguments { given, rest } = slurm::read_arguments(slurm::Command::Sbatch, &format!("{place}: #SBATCH "), words)?;
+    match rest.first() {
+        None => Ok(given),
+        Some(word) => Err(UsageError::new(format!("{place}: #SBATCH {word}: there is no such option"))
+            .with_hint("an option begins with a dash: write --name=VALUE")),
+    }
+}
+
+/// Parses what Slurm's options became. An error names the option that was written.
+fn parse_pieces(name: &str, pieces: &[Piece]) -> Result<Line, UsageError> {
+    let all: Vec<&String> = pieces.iter().flat_map(|piece| &piece.words).collect();
+    let error = match Line::try_parse_from(&all) {
+        Ok(line) => return Ok(line),
+        Err(error) => error,
+    };
+    for piece in pieces {
+        if let Err(error) = Line::try_parse_from(&piece.words) {
+            return Err(explained(&piece.shown, &error));
+        }
+    }
+    // Each is good alone, but they contradict each other.
+    Err(explained(name, &error))
+}
+
+/// The parser's error, as the first line of its text.
+fn explained(subject: &str, error: &clap::Error) -> UsageError {
+    let text = error.to_string();
+    let first_line = text.lines().next().unwrap_or_default();
+    UsageError::new(format!("{subject}: {}", first_line.strip_prefix("error: ").unwrap_or(first_line)))
 }
 
 /// The rest of a line that begins with this marker as a separate word.
@@ -203,9 +342,7 @@ pub(crate) fn parse(place: &str, marker: &str, words: Vec<String>) -> Result<Lin
                 None => unknown.with_hint("`lattice submit --help` lists the options"),
             };
         }
-        let text = error.to_string();
-        let first_line = text.lines().next().unwrap_or_default();
-        UsageError::new(format!("{place}: {marker}: {}", first_line.strip_prefix("error: ").unwrap_or(first_line)))
+        explained(&format!("{place}: {marker}"), &error)
     })
 }
 

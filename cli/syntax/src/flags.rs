@@ -1,12 +1,15 @@
 //! The options of a submission, on the command line and in a script's lines.
 
 use crate::UsageError;
+use crate::amounts::AmountFlags;
 use crate::binding::BindingFlags;
 use crate::data::DataFlags;
 use crate::dependency::parse_dependency;
 use crate::layout::LayoutFlags;
 use crate::network::NetworkFlags;
+use crate::start_times::StartFlags;
 use crate::unbuilt::UnbuiltFlags;
+use crate::warning::EndWarning;
 use clap::{Args, ValueEnum};
 use lattice_api::v1;
 use lattice_model::Topology;
@@ -36,6 +39,9 @@ pub struct SubmitFlags {
     /// allocation: the node of each rank, in rank order, such as n1,n2,n1
     #[arg(short = 'w', long, value_name = "LIST", overrides_with = "nodelist")]
     pub nodelist: Option<String>,
+    /// None of these nodes: n1,n2 or n[1-2], or a file with such lines (a name with a /)
+    #[arg(short = 'x', long, value_name = "LIST", overrides_with = "exclude")]
+    pub exclude: Option<String>,
     /// Whole nodes, shared with nobody (the default); not together with --cores, --mem or --gpus
     #[arg(long)]
     pub exclusive: bool,
@@ -45,9 +51,9 @@ pub struct SubmitFlags {
     /// Share the nodes: take this many cores of each [default: in proportion to --mem or --gpus]
     #[arg(long, aliases = ["cpus", "cpu-cores"], value_name = "N", overrides_with = "cores", value_parser = clap::value_parser!(u32).range(1..))]
     pub cores: Option<u32>,
-    /// Share the nodes: take this much memory of each, with a unit, such as 512M or 16G [default: in proportion to
-    /// --cores or --gpus]
-    #[arg(long, alias = "memory", value_name = "SIZE", overrides_with = "mem", value_parser = crate::memory::parse)]
+    /// Share the nodes: take this much memory of each, with a unit, such as 512M or 16G; 0: all memory, of whole nodes
+    /// [default: in proportion to --cores or --gpus]
+    #[arg(long, alias = "memory", value_name = "SIZE", overrides_with = "mem", value_parser = crate::memory::parse_or_all)]
     pub mem: Option<u64>,
     /// A share of each node: this much memory in GiB
     #[arg(long, hide = true, value_name = "N", conflicts_with = "mem", value_parser = clap::value_parser!(u64).range(1..))]
@@ -55,14 +61,17 @@ pub struct SubmitFlags {
     /// Share the nodes: take this many GPUs of each [default: none]
     #[arg(long, aliases = ["gpus-per-node", "gpu-count"], value_name = "N", overrides_with = "gpus", value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus: Option<u32>,
-    /// What each node must have, separated by commas: nvme_scratch, gpu, gpu_type=GH200, gpu_count=4, memory_gb>=512,
-    /// require_unified_memory, allow_cxl_memory, or a feature that the site defines; or what is preferred:
-    /// prefer_same_numa, prefer_local_memory
+    /// What each node must have, separated by commas: nvme_scratch, gpu, gpu_type=GH200, core_count>=32, gpu_count=4,
+    /// memory_gb>=512, require_unified_memory, allow_cxl_memory, or a feature that the site defines; or what is preferred:
+    /// prefer_same_numa, prefer_local_memory. Of features also a|b and (a|b)&c; [a|b]: all nodes have the same one;
+    /// a*2&b*4: 2 nodes with a and 4 with b
     #[arg(short = 'C', long, alias = "constraints", value_name = "LIST")]
     pub constraint: Vec<String>,
-    /// Of how many topology groups (parts of the network) the nodes may be [default: any]
-    #[arg(long, value_name = "HOW", ignore_case = true, overrides_with = "topology")]
-    pub topology: Option<TopologyGroups>,
+    /// Of how many topology groups (parts of the network) the nodes may be: any; tight (as few as the cluster's nodes
+    /// allow: it waits for nodes of one group, or, if none is large enough, of as few as possible); or a number (at most
+    /// so many) [default: any]
+    #[arg(long, value_name = "HOW", overrides_with = "topology", value_parser = parse_topology)]
+    pub topology: Option<Topology>,
     /// Implied by the amounts above; alone it is refused
     #[arg(long, hide = true)]
     pub shared: bool,
@@ -73,6 +82,10 @@ pub struct SubmitFlags {
     /// 1h; required for a session]
     #[arg(short = 't', long, visible_alias = "time", value_name = "TIME", overrides_with = "walltime", value_parser = parse_walltime)]
     pub walltime: Option<Duration>,
+    /// Send SIGNAL this many seconds before its walltime ends: to the ranks, or with B: to the script alone. Of a script
+    /// without ranks nothing gets it unless B: is given [default SECONDS: 60]
+    #[arg(long, value_name = "[B:]SIGNAL[@SECONDS]", overrides_with = "signal")]
+    pub signal: Option<EndWarning>,
     /// Run it as a service, without a walltime: until it ends, is cancelled, or fails its liveness probe
     #[arg(long)]
     pub service: bool,
@@ -160,6 +173,8 @@ pub struct SubmitFlags {
     #[arg(long, conflicts_with = "preemption_class")]
     pub no_preempt: bool,
     #[command(flatten)]
+    pub amounts: AmountFlags,
+    #[command(flatten)]
     pub layout: LayoutFlags,
     #[command(flatten)]
     pub binding: BindingFlags,
@@ -167,6 +182,8 @@ pub struct SubmitFlags {
     pub data: DataFlags,
     #[command(flatten)]
     pub network: NetworkFlags,
+    #[command(flatten)]
+    pub start: StartFlags,
     #[command(flatten)]
     pub unbuilt: UnbuiltFlags,
 }
@@ -179,17 +196,29 @@ impl SubmitFlags {
         let exclusive = self.exclusive || (under.exclusive && self.first_share_option().is_none());
         if self.exclusive {
             (under.cores, under.mem, under.memory_gb, under.gpus) = (None, None, None, None);
+            under.amounts = AmountFlags::default();
+        }
+        // Options that say the same in several ways: any of `self` wins over all of `under`.
+        if self.mem.is_some() || self.memory_gb.is_some() || self.amounts.has_memory() {
+            (under.mem, under.memory_gb) = (None, None);
+            under.amounts.remove_memory();
+        }
+        if self.cores.is_some() || self.amounts.cpus_per_gpu.is_some() {
+            (under.cores, under.amounts.cpus_per_gpu) = (None, None);
+        }
+        if self.gpus.is_some() || self.amounts.gpus_total.is_some() {
+            (under.gpus, under.amounts.gpus_total) = (None, None);
         }
         Self {
             nodes: self.nodes.or(under.nodes),
             ranks: self.ranks.or(under.ranks),
             nodelist: self.nodelist.or(under.nodelist),
+            exclude: self.exclude.or(under.exclude),
             exclusive,
             wait_for_nodes: self.wait_for_nodes || under.wait_for_nodes,
             cores: self.cores.or(under.cores),
-            // Two options set the amount of memory: either of `self` wins over both of `under`.
-            mem: self.mem.or(if self.memory_gb.is_some() { None } else { under.mem }),
-            memory_gb: self.memory_gb.or(if self.mem.is_some() { None } else { under.memory_gb }),
+            mem: self.mem.or(under.mem),
+            memory_gb: self.memory_gb.or(under.memory_gb),
             gpus: self.gpus.or(under.gpus),
             constraint: [under.constraint, self.constraint].concat(),
             topology: self.topology.or(under.topology),
@@ -197,6 +226,7 @@ impl SubmitFlags {
             tasks_per_node: self.tasks_per_node.or(under.tasks_per_node),
             // `--walltime` and `--service` exclude each other: `self` decides.
             walltime: self.walltime.or(if self.service { None } else { under.walltime }),
+            signal: self.signal.or(under.signal),
             service: self.service || (under.service && self.walltime.is_none()),
             uenv: self.uenv.or(under.uenv),
             chdir: self.chdir.or(under.chdir),
@@ -220,10 +250,12 @@ impl SubmitFlags {
             // Two options set the preemption class: either of `self` wins over both of `under`.
             preemption_class: self.preemption_class.or(if self.no_preempt { None } else { under.preemption_class }),
             no_preempt: self.no_preempt || (under.no_preempt && self.preemption_class.is_none()),
+            amounts: self.amounts.merge_over(under.amounts),
             layout: self.layout.merge_over(under.layout),
             binding: self.binding.merge_over(under.binding),
             data: self.data.merge_over(under.data),
             network: self.network.merge_over(under.network),
+            start: self.start.merge_over(under.start),
             unbuilt: self.unbuilt.merge_over(under.unbuilt),
         }
     }
@@ -237,11 +269,12 @@ impl SubmitFlags {
     pub fn first_share_option(&self) -> Option<&'static str> {
         let given = [
             ("--cores", self.cores.is_some()),
-            ("--mem", self.mem.is_some() || self.memory_gb.is_some()),
+            // 0 asks for whole nodes.
+            ("--mem", self.mem.is_some_and(|bytes| bytes > 0) || self.memory_gb.is_some()),
             ("--gpus", self.gpus.is_some()),
             ("--shared", self.shared),
         ];
-        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag)
+        given.into_iter().find(|(_, set)| *set).map(|(flag, _)| flag).or_else(|| self.amounts.first_given())
     }
 
     /// The variables that these options set. `pmi`: the wire-up of ranks if no option chooses one.
@@ -293,11 +326,14 @@ impl SubmitFlags {
     /// The first option that belongs to an allocation and has no meaning for a launch inside an existing one.
     pub fn first_allocation_option(&self) -> Option<&'static str> {
         let given = [
+            ("--mem", self.mem.is_some()),
+            ("--exclude", self.exclude.is_some()),
             ("--constraint", !self.constraint.is_empty()),
             ("--topology", self.topology.is_some()),
             ("--exclusive", self.exclusive),
             ("--wait-for-nodes", self.wait_for_nodes),
             ("--walltime", self.walltime.is_some()),
+            ("--signal", self.signal.is_some()),
             ("--service", self.service),
             ("--uenv", self.uenv.is_some()),
             ("--name", self.name.is_some()),
@@ -321,6 +357,7 @@ impl SubmitFlags {
             .or(given)
             .or_else(|| self.data.first_given())
             .or_else(|| self.network.first_given())
+            .or_else(|| self.start.first_given())
             .or_else(|| self.unbuilt.first_given())
     }
 }
@@ -364,25 +401,15 @@ impl FromStr for NodeCount {
     }
 }
 
-/// `--topology`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TopologyGroups {
-    /// As few as the nodes that are free allow
-    Any,
-    /// As few as the cluster's nodes allow: it waits for nodes of one group, or, if none is large enough, of as few as
-    /// possible
-    Tight,
+/// Parses `--topology`.
+fn parse_topology(text: &str) -> Result<Topology, TopologyError> {
+    Topology::from_name(&text.to_ascii_lowercase()).ok_or_else(|| TopologyError(text.to_owned()))
 }
 
-impl TopologyGroups {
-    /// The value in the specification.
-    pub fn to_model(self) -> Topology {
-        match self {
-            Self::Any => Topology::Any,
-            Self::Tight => Topology::Tight,
-        }
-    }
-}
+/// The text is not a choice of topology groups.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0:?} is not any, tight, or a number of groups such as 2")]
+struct TopologyError(String);
 
 /// `--export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -612,7 +639,9 @@ mod tests {
         let both = flags("--nodes=3 --env C=3").merge_over(flags("--nodes=1 --name=n --env C=1 --topology=TIGHT"));
         assert_eq!((both.nodes.map(|n| n.least), both.name.as_deref()), (Some(3), Some("n")));
         assert_eq!(both.env.last().map(|(_, value)| value.as_str()), Some("3"));
-        assert_eq!(both.first_allocation_option(), Some("--topology"));
+        assert_eq!((both.topology, both.first_allocation_option()), (Some(Topology::Tight), Some("--topology")));
+        assert_eq!(flags("--topology=2").topology, Some(Topology::AtMost(2)));
+        assert!(Line::try_parse_from(["x", "--topology=0"]).is_err() && Line::try_parse_from(["x", "--topology=near"]).is_err());
         let both = flags("--mpi=PMIX --constraint=gpu").merge_over(flags("--pmi=pmi2"));
         assert_eq!(both.variables(None).collect::<Vec<_>>(), [("LATTICE_PMI".to_owned(), "pmix".to_owned())]);
         assert_eq!(both.constraints().collect::<Vec<_>>(), ["gpu", "pmix"]);

@@ -7,6 +7,7 @@ use lattice_api::v1::launch_shape::{Program, RankPlace};
 use lattice_model::hostlist::{self, HostlistError, NAMES_MAX};
 use lattice_model::layout::CPUS_PER_TASK_MAX;
 use lattice_model::{Distribution, NodeId};
+use std::collections::BTreeSet;
 use std::io::Read;
 
 /// Separates the programs of one launch; `-n` follows.
@@ -143,7 +144,7 @@ pub fn parse_rank_places(given: &str) -> Result<Vec<RankPlace>, UsageError> {
 /// # Errors
 /// The file cannot be read, or it is no list of nodes.
 pub fn parse_nodelist(given: &str) -> Result<Vec<NodeId>, UsageError> {
-    if given.contains('/') { nodes_of_list(&read_list(given)?) } else { nodes_of_list(given) }
+    if given.contains('/') { nodes_of_list(&read_list("--nodelist", given)?) } else { nodes_of_list(given) }
 }
 
 /// The nodes of a list, in their order. Reads no file.
@@ -160,13 +161,30 @@ pub fn nodes_of_list(list: &str) -> Result<Vec<NodeId>, UsageError> {
     })
 }
 
+/// The nodes that are left out, each once, of a list or a file of lists.
+///
+/// # Errors
+/// The file cannot be read, or it is no list of nodes.
+pub fn parse_exclude(given: &str) -> Result<Vec<NodeId>, UsageError> {
+    if given.contains('/') { nodes_of_exclude(&read_list("--exclude", given)?) } else { nodes_of_exclude(given) }
+}
+
+/// The nodes that are left out, each once, of a list. Reads no file.
+///
+/// # Errors
+/// It is no list of nodes.
+pub fn nodes_of_exclude(list: &str) -> Result<Vec<NodeId>, UsageError> {
+    let nodes = hostlist::in_order(list).map_err(|error| UsageError::new(format!("--exclude: {error}")))?;
+    Ok(nodes.into_iter().collect::<BTreeSet<_>>().into_iter().collect())
+}
+
 /// Lines of nodes as one list; lines that begin with `#` are comments.
-fn read_list(path: &str) -> Result<String, UsageError> {
-    let cannot = |error: std::io::Error| UsageError::new(format!("--nodelist: cannot read {path}: {error}"));
+fn read_list(option: &str, path: &str) -> Result<String, UsageError> {
+    let cannot = |error: std::io::Error| UsageError::new(format!("{option}: cannot read {path}: {error}"));
     let mut text = String::new();
     std::fs::File::open(path).and_then(|file| file.take(NODE_FILE_BYTES_MAX + 1).read_to_string(&mut text)).map_err(cannot)?;
     if text.len() as u64 > NODE_FILE_BYTES_MAX {
-        return Err(UsageError::new(format!("--nodelist: {path} has more than {NODE_FILE_BYTES_MAX} bytes")));
+        return Err(UsageError::new(format!("{option}: {path} has more than {NODE_FILE_BYTES_MAX} bytes")));
     }
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     Ok(lines.join(","))
@@ -229,6 +247,12 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lattice-nodes-{}", std::process::id()));
         std::fs::write(&path, "# ranks\nn2\n\n n1,n1 \n").unwrap();
         assert_eq!(drawn(path.to_str().unwrap()), "n2*1 n1*2");
+        let excluded = |given: &str| parse_exclude(given).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            (excluded(path.to_str().unwrap()), excluded("n[3-4],n3")),
+            (vec!["n1".into(), "n2".into()], vec!["n3".into(), "n4".into()])
+        );
+        assert!(parse_exclude("n[").unwrap_err().what.starts_with("--exclude: "));
         std::fs::remove_file(&path).unwrap();
         assert!(parse_rank_places(path.to_str().unwrap()).is_err() && parse_rank_places("n[1-").is_err());
         let too_many = parse_rank_places("n[1-50000],".repeat(3).trim_end_matches(',')).unwrap_err();

@@ -43,6 +43,14 @@ pub fn parse(text: &str) -> Result<u64, MemoryError> {
     if bytes == 0 { Err(MemoryError::Zero) } else { Ok(bytes) }
 }
 
+/// The same, or `0` for all memory of a node.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_or_all(text: &str) -> Result<u64, MemoryError> {
+    if text == "0" { Ok(0) } else { parse(text) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +62,7 @@ mod tests {
         {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
+        assert_eq!((parse_or_all("0"), parse_or_all("1K")), (Ok(0), Ok(1024)));
         assert_eq!(parse("16").unwrap_err().to_string(), "16 has no unit: write 16M (MiB) or 16G (GiB)");
         for bad in ["", "1.5", "G", "-1G", "1X", "1..2G", "0", "0.0000001G", "99999999999999999999T", "20000000T", "B", "5B", "."] {
             assert!(parse(bad).is_err(), "{bad}");

@@ -3,8 +3,8 @@
 
 use crate::UsageError;
 use crate::args::Cli;
-use crate::directives::sbatch::{self, Rule};
 use crate::scaling::ScalingFlags;
+use crate::slurm::{self, Rule, SlurmOption};
 use crate::unbuilt::UnbuiltFlags;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
@@ -24,8 +24,8 @@ const UNBUILT_COMMANDS: [(&str, &str); 9] = [
     ("cache", "`lattice node status NODE` shows a node's images"),
     (
         "compat-aliases",
-        "use the commands themselves: `lattice submit` for sbatch, `lattice status` for squeue, `lattice cancel` for scancel, \
-         `lattice session` for salloc, `lattice launch` for srun, `lattice nodes` for sinfo",
+        "`lattice compat install --dir DIR` makes sbatch, srun, squeue and the others; or use `lattice submit` for sbatch, `lattice \
+         status` for squeue, `lattice launch` for srun",
     ),
     ("admin accounting reconcile", "each end is stored once: `lattice admin accounting status` shows what waits, and what was dropped"),
     ("admin config", "members and agents read /etc/lattice/quorum.yaml and agent.yaml when they start: change these files"),
@@ -37,24 +37,17 @@ const UNBUILT_COMMANDS: [(&str, &str); 9] = [
 ];
 
 /// Documented options of any command that are not built.
-const UNBUILT_OPTIONS: [(&str, &str); 6] = [
+const UNBUILT_OPTIONS: [(&str, &str); 5] = [
     ("--site", "there is one site: name another one's agent with --endpoint"),
     ("--tools-uenv", "an allocation has one image: name one that has the tools with --uenv"),
     ("--begin", "submit it with --hold, and `lattice resume ID` when it may run"),
     ("--wrap", "a command line goes after --: `lattice submit -- sh -c 'COMMAND LINE'`"),
     ("--metric", "`lattice compare` has it; `lattice watch ID --metrics=NAME` shows only the numbers that are named"),
-    ("--count", "`lattice status --state=pending -o name | wc -l` counts"),
 ];
 
 /// Options that are documented for every command, but built only for some commands or for none.
-const UNBUILT_EVERYWHERE: [(&str, &str); 6] = [
-    ("--tenant", "give it after a command that has it: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`"),
-    ("-t", "give --tenant after a command that has it: `lattice submit --tenant=NAME`, `lattice status --tenant=NAME`"),
-    ("--vcluster", "give it after a command that has it: `lattice submit --vcluster=NAME`, `lattice status --vcluster=NAME`"),
-    ("--config", "the settings are in ~/.config/lattice/config.yaml; LATTICE_ENDPOINT, LATTICE_TENANT and LATTICE_VCLUSTER override them"),
-    ("--verbose", "`lattice explain ID` says why work waits, `-o wide` shows more columns"),
-    ("-v", "`lattice explain ID` says why work waits, `-o wide` shows more columns"),
-];
+const UNBUILT_EVERYWHERE: [(&str, &str); 1] =
+    [("--vcluster", "give it after a command that has it: `lattice submit --vcluster=NAME`, `lattice status --vcluster=NAME`")];
 
 /// The explanation of a command line that could not be parsed; `None`: the parser's own text.
 pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
@@ -68,13 +61,20 @@ pub fn explain(error: &Error, typed: &[OsString]) -> Option<UsageError> {
     }
     let option = context(ContextKind::InvalidArg)?;
     match error.kind() {
-        ErrorKind::InvalidValue if option.starts_with("--output") => explain_file_as_format(&context(ContextKind::InvalidValue)?, typed),
+        // `lattice submit` has the format as `-o` alone.
+        ErrorKind::InvalidValue if option.starts_with("--output") || option.starts_with("-o ") => {
+            explain_file_as_format(&context(ContextKind::InvalidValue)?, typed)
+        }
         ErrorKind::UnknownArgument => explain_unbuilt_option(&UNBUILT_OPTIONS, &option, "").or_else(|| {
             let command = typed.iter().skip(1).find_map(|word| SUBMITTING_COMMANDS.into_iter().find(|command| *word == **command));
             let is_before_command = typed.get(1).and_then(|first| first.to_str()).is_some_and(|first| first.starts_with('-'));
             match command {
                 // After such a command it may be one of Slurm's.
                 Some(command) if !is_before_command => Some(unknown_option(command, &option, context(ContextKind::SuggestedArg))),
+                _ if option == "--config" => Some(
+                    UsageError::new("--config: it is no option of a command, but stands before the command")
+                        .with_hint("write `lattice --config=FILE status`; or set LATTICE_CONFIG"),
+                ),
                 // A short option after another command is a typing error: the parser explains it.
                 _ if is_before_command || option.starts_with("--") => {
                     explain_unbuilt_option(&UNBUILT_EVERYWHERE, &option, " as an option of every command")
@@ -114,7 +114,11 @@ fn explain_unbuilt_option(table: &[(&'static str, &'static str)], option: &str, 
 
 /// The explanation for a value of `--output` that looks like a file's name: in other systems `-o` names a file.
 fn explain_file_as_format(value: &str, typed: &[OsString]) -> Option<UsageError> {
-    let hint = if typed.get(1).is_some_and(|command| command == "audit") {
+    let is_submission = typed.iter().any(|word| word == "submit");
+    let to_file = format!("`lattice submit --output={value}` also writes what the job writes to a file of yours");
+    let hint = if is_submission {
+        to_file.as_str()
+    } else if typed.get(1).is_some_and(|command| command == "audit") {
         "`lattice audit export --file=FILE` writes the bundle to a file"
     } else if typed.iter().any(|word| word == "accounting") {
         "`lattice admin accounting export --file=FILE` writes the records to a file"
@@ -122,7 +126,8 @@ fn explain_file_as_format(value: &str, typed: &[OsString]) -> Option<UsageError>
         "`lattice logs ID` shows what a job wrote; a script that begins with `exec >FILE 2>&1` writes a file itself"
     };
     value.contains(['.', '/', '%']).then(|| {
-        UsageError::new(format!("--output {value}: -o is the format of this command's answer, as in -o json, and names no file"))
+        let option = if is_submission { "-o" } else { "--output" };
+        UsageError::new(format!("{option} {value}: -o is the format of this command's answer, as in -o json, and names no file"))
             .with_hint(hint)
     })
 }
@@ -142,25 +147,48 @@ fn unknown_option(command: &str, option: &str, suggested: Option<String>) -> Usa
     if scales {
         return error.with_hint("a scaled service has --reactive --min-nodes=N --max-nodes=M: replicas on a node each");
     }
-    if let (Some(known), _) = sbatch::find_option(option) {
-        return match known.rule {
-            Rule::Refused(remedy) => UsageError::new(format!("{option}: Slurm's option is not supported here")).with_hint(remedy),
-            Rule::Harmless(_) => error.with_hint("it does not change the job: leave it out"),
-            Rule::Value(ours) | Rule::Plain(ours) => error.with_hint(format!("use {ours}")),
-            Rule::Time => error.with_hint("use --walltime"),
-            Rule::Memory => error.with_hint("use --mem"),
-            Rule::Gres | Rule::GpusPerNode => error.with_hint("use --gpus=N for each node, and --constraint gpu_type=KIND for their kind"),
-            Rule::Export => error.with_hint("use --export and --env"),
-            Rule::Dependency => error.with_hint(
-                "use --depends-on=ID:success for afterok, ID:failure for afternotok, ID:any for afterany, ID:after for after, \
-                 ID:after+10m for after:ID+10, ID:corresponding for aftercorr, and singleton as it is",
-            ),
+    if let Some(hint) = slurm::find_option(option).and_then(hint_of_slurm) {
+        return match hint {
+            HintOfSlurm::Refused(remedy) => UsageError::new(format!("{option}: Slurm's option is not supported here")).with_hint(remedy),
+            HintOfSlurm::Instead(hint) => error.with_hint(hint),
         };
     }
     match suggested.filter(|suggested| !UnbuiltFlags::NAMES.contains(&suggested.as_str())) {
         Some(meant) => error.with_hint(format!("did you mean {meant}?")),
         None => error.with_hint(format!("`lattice {command} --help` lists the options; options of your own program go after --")),
     }
+}
+
+/// What to do instead of an option of Slurm.
+enum HintOfSlurm {
+    /// It is refused in Slurm's commands as well.
+    Refused(&'static str),
+    /// It has another name here.
+    Instead(String),
+}
+
+/// What to do instead of an option of Slurm; `None`: only Slurm's commands need it.
+fn hint_of_slurm(option: &'static SlurmOption) -> Option<HintOfSlurm> {
+    let instead = match (option.rule, option.long) {
+        (Rule::Refused(remedy), _) => return Some(HintOfSlurm::Refused(remedy)),
+        (Rule::Harmless(_), _) => "it does not change the job: leave it out".to_owned(),
+        (Rule::Word(ours) | Rule::Plain(ours), _) => format!("use {ours}"),
+        (Rule::Own(_, ""), _) => return None,
+        (Rule::Own(_, remedy), _) => remedy.to_owned(),
+        (Rule::By(_), "gres" | "gpus-per-node") => "use --gpus=N for each node, and --constraint gpu_type=KIND for their kind".to_owned(),
+        (Rule::By(_), "export") => "use --export and --env".to_owned(),
+        (Rule::By(_), "qos") => "use --preemption-class".to_owned(),
+        (Rule::By(_), "dependency") => {
+            "use --depends-on=ID:success for afterok, ID:failure for afternotok, ID:any for afterany, ID:after for after, \
+             ID:after+10m for after:ID+10, ID:corresponding for aftercorr, and singleton as it is"
+                .to_owned()
+        }
+        (Rule::By(_), _) => {
+            let ours: Vec<String> = slurm::names_of_sample(option);
+            if ours.is_empty() { "it does not change the job: leave it out".to_owned() } else { format!("use {}", ours.join(" and ")) }
+        }
+    };
+    Some(HintOfSlurm::Instead(instead))
 }
 
 /// Removes the tip to use an option that is refused anyway, and the tip to write `-- -u`, which would run a program
@@ -201,16 +229,16 @@ mod tests {
             ("launch --array=0-9 hostname", "--array: `lattice launch` has no tasks", "`lattice submit --task-group=0-99 SCRIPT`"),
             ("launch -N2 --task-group 0-9 hostname", "--task-group: `lattice launch` has no tasks", "the script may use `lattice launch`"),
             ("session --max-failures=1", "--max-failures: `lattice session` has no tasks", "`lattice submit --task-group=0-99 SCRIPT`"),
-            ("submit --exclude=n1 job.sh", "--exclude: Slurm's option is not supported here", "choose nodes by their features"),
             ("submit --dependency=afterok:1 job.sh", "--dependency: `lattice submit` has no such option", "--depends-on=ID:success"),
             ("submit --gres=gpu:4 job.sh", "--gres: `lattice submit` has no such option", "use --gpus=N"),
+            ("submit --reservation=x job.sh", "--reservation: Slurm's option is not supported here", "there are no reservations"),
+            ("submit --acctg-freq=30 job.sh", "--acctg-freq:", "leave it out"),
+            ("submit --mem-per-cpu=2G job.sh", "--mem-per-cpu: `lattice submit` has no such option", "use --mem-per-core"),
             ("submit --account ml job.sh", "--account: `lattice submit` has no such option", "use --tenant"),
             ("submit -p debug job.sh", "-p: `lattice submit` has no such option", "use --vcluster"),
-            ("submit --mail-type=END job.sh", "--mail-type:", "leave it out"),
             ("launch -N2 --account ml hostname", "--account: `lattice launch` has no such option", "use --tenant"),
             ("submit -u -- python3 a.py", "-u: `lattice submit` has no such option", "go after --"),
             ("submit --noodes=2 job.sh", "--noodes:", "did you mean --nodes?"),
-            ("session --signal=USR1", "--signal:", "--checkpoint-signal"),
             ("cache list", "`lattice cache` is not built yet", "node status"),
             ("admin accounting reconcile", "`lattice admin accounting reconcile` is not built yet", "accounting status"),
             ("submit --site=b job.sh", "--site is not built yet", "--endpoint"),
@@ -220,8 +248,8 @@ mod tests {
             ("submit --scale-targte=4 job.sh", "--scale-targte:", "did you mean --scale-target?"),
             ("submit --wrap=ls", "--wrap is not built yet", "sh -c"),
             ("submit --begin=18:00 job.sh", "--begin is not built yet", "--hold"),
-            ("submit --output=x.log job.sh", "--output x.log: -o is the format", "lattice logs ID"),
-            ("submit -o slurm-%j.out job.sh", "--output slurm-%j.out: -o is the format", "exec >FILE"),
+            ("launch --output=x.log hostname", "--output x.log: -o is the format", "lattice logs ID"),
+            ("submit -o slurm-%j.out job.sh", "-o slurm-%j.out: -o is the format", "--output=slurm-%j.out"),
         ] {
             let explanation = explanation(line).unwrap_or_else(|| panic!("{line}"));
             assert!(

@@ -3,10 +3,12 @@
 //! Nothing here reads a file or the environment: agents also build specifications, for users of REST.
 
 use crate::UsageError;
-use crate::constraints::constraints;
+use crate::civil::Clock;
+use crate::constraints::{Asked, constraints};
 use crate::flags::{SubmitFlags, tags_once};
 use crate::scaling::ScalingFlags;
-use crate::shape::{Shape, complete_shape};
+use crate::share::{self, Amounts};
+use crate::warning::EndWarning;
 use lattice_api::v1;
 use lattice_model::NodeId;
 use lattice_model::launch::Pmi;
@@ -38,7 +40,7 @@ pub enum Program {
 }
 
 /// What a submission takes along that is in none of its options.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Context {
     /// The tenant and the vCluster of work that names none; empty: none.
     pub tenant: String,
@@ -49,8 +51,12 @@ pub struct Context {
     pub dir: PathBuf,
     /// The nodes of `--nodelist`, parsed.
     pub nodelist: Vec<NodeId>,
+    /// The nodes of `--exclude`, parsed.
+    pub exclude: Vec<NodeId>,
     /// How the ranks of the program find each other, if no option says so.
     pub pmi: Option<Pmi>,
+    /// The present time, and the zone of times without one.
+    pub clock: Clock,
 }
 
 /// Builds the specification. The server validates it: only what the message cannot express is refused here.
@@ -58,13 +64,14 @@ pub struct Context {
 /// # Errors
 /// Options that contradict each other, or that the message cannot express.
 pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<v1::AllocationSpec, UsageError> {
-    let Context { tenant, vcluster, mut env, dir, nodelist, pmi } = context;
+    let Context { tenant, vcluster, mut env, dir, nodelist, exclude, pmi, clock } = context;
     let utf8 = |dir: &Path| dir.to_str().map(str::to_owned).ok_or_else(|| UsageError::new("the working directory's name is not UTF-8"));
     let (working_dir, submit_dir) = (utf8(&flags.working_dir(&dir))?, utf8(&dir)?);
     if let Some(share) = flags.first_share_option().filter(|_| flags.exclusive) {
         return Err(UsageError::new(format!("--exclusive asks for whole nodes, and {share} for a share of each node: leave one out")));
     }
-    let fits = job_shape(flags, &nodelist)?;
+    let Amounts { shape: fits, cores, memory_bytes, gpus } = share::resolve(flags, u32::try_from(nodelist.len()).unwrap_or(u32::MAX))?;
+    let Asked { values, features } = constraints(flags)?;
     let default_name = match &program {
         Program::Script { name, .. } => name.clone(),
         Program::Command(argv) => {
@@ -98,15 +105,16 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
         resources: Some(v1::ResourceRequest {
             nodes: fits.nodes,
             nodes_max: flags.nodes.and_then(|n| n.most).unwrap_or_default(),
-            constraints: constraints(flags)?,
-            topology: flags.topology.map_or(String::new(), |groups| groups.to_model().name().to_owned()),
+            constraints: values,
+            features,
+            topology: flags.topology.map_or(String::new(), |groups| groups.to_string()),
             nodelist: nodelist.iter().map(ToString::to_string).collect(),
             shared: flags.shared,
-            cpus: flags.cores.unwrap_or_default(),
-            memory_bytes: flags.mem.unwrap_or_default(),
+            cpus: cores,
+            memory_bytes,
             memory_gb: flags.memory_gb.unwrap_or_default(),
-            gpus: flags.gpus.unwrap_or_default(),
-            exclude: Vec::new(),
+            gpus,
+            exclude: exclude.iter().map(ToString::to_string).collect(),
         }),
         lifecycle: Some(v1::Lifecycle {
             r#type: if flags.service { "unbounded" } else { "bounded" }.to_owned(),
@@ -131,8 +139,10 @@ pub fn build(flags: &SubmitFlags, program: Program, context: Context) -> Result<
         checkpoint: flags.checkpoint_message(),
         on_isolation: flags.on_isolation.map_or(String::new(), |choice| choice.name().to_owned()),
         depends_on: flags.depends_on.clone(),
+        end_warning: flags.signal.as_ref().map(EndWarning::to_message),
         ..Default::default()
     };
+    flags.start.apply(&mut spec, &clock)?;
     flags.unbuilt.apply(&mut spec);
     Ok(spec)
 }
@@ -151,13 +161,6 @@ pub fn apply_scaling(spec: &mut v1::AllocationSpec, flags: &SubmitFlags, scaling
     }
     lifecycle.scaling = Some(scaling);
     Ok(())
-}
-
-/// Nodes, ranks on each node, and total ranks, from those of these numbers that were given.
-fn job_shape(flags: &SubmitFlags, nodelist: &[NodeId]) -> Result<Shape, UsageError> {
-    let named = u32::try_from(nodelist.len()).ok().filter(|named| *named > 0);
-    let nodes = flags.nodes.map(|nodes| nodes.least).or(named);
-    complete_shape(flags.ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(|error| UsageError::new(error.to_string()))
 }
 
 /// A displayable name from a file name: of limited length, without control characters, never empty.

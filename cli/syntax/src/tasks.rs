@@ -2,6 +2,7 @@
 //! brackets name a replica of a scaled service.
 
 use crate::UsageError;
+use crate::files::FileFlags;
 use clap::Args;
 use lattice_api::v1;
 use lattice_model::task_group::NoSuchIndices;
@@ -9,8 +10,8 @@ use lattice_model::{TaskGroup, TaskIndices};
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The options of a submission that make it a task group. They are not in `SubmitFlags`, because a launch or a session
-/// has no tasks.
+/// The options of a submission that a launch or a session does not have: its tasks, and files of its user's. So they
+/// are not in `SubmitFlags`.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskFlags {
     /// Run the work once for each index of LIST, as tasks of one allocation: 0-99, 1,5,9 or 0-98:2; with %N at most N of
@@ -23,6 +24,8 @@ pub struct TaskFlags {
     /// Of a task group: when more than N tasks have failed, cancel those that wait [default: never]
     #[arg(long, value_name = "N", overrides_with = "max_failures")]
     max_failures: Option<u32>,
+    #[command(flatten)]
+    pub files: FileFlags,
 }
 
 impl TaskFlags {
@@ -31,7 +34,7 @@ impl TaskFlags {
         // Two options have the list: either of `self` wins over both of `under`.
         let has_list = self.task_group.is_some() || self.array.is_some();
         let (task_group, array) = if has_list { (self.task_group, self.array) } else { (under.task_group, under.array) };
-        Self { task_group, array, max_failures: self.max_failures.or(under.max_failures) }
+        Self { task_group, array, max_failures: self.max_failures.or(under.max_failures), files: self.files.merge_over(under.files) }
     }
 
     /// The task group in the specification; `None`: the work is none.

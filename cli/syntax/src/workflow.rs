@@ -343,7 +343,7 @@ fn texts(list: &[Value]) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags::TopologyGroups;
+    use lattice_model::Topology;
 
     fn refused(text: &str) -> String {
         let error = read("w.yaml", text).unwrap_err();
@@ -445,10 +445,7 @@ dag:
         let flags = &train.flags;
         assert_eq!(flags.nodes.map(|nodes| (nodes.least, nodes.most)), Some((32, Some(128))));
         assert_eq!(flags.constraint, ["gpu_type=GH200", "nvme_scratch", "ib", "require_unified_memory"]);
-        assert_eq!(
-            (flags.topology, flags.preemption_class, flags.tenant.as_deref()),
-            (Some(TopologyGroups::Tight), Some(2), Some("ml-team"))
-        );
+        assert_eq!((flags.topology, flags.preemption_class, flags.tenant.as_deref()), (Some(Topology::Tight), Some(2), Some("ml-team")));
         let mount = &flags.data.data_mount[0];
         assert_eq!((mount.source.as_str(), mount.target.as_str(), mount.access.as_str()), ("/sets/imagenet", "/data/input", "read-only"));
         assert!(flags.data.no_data_defaults);

@@ -123,6 +123,7 @@ fn everything(kind: HistoryKind) -> HistoryQuery {
         vcluster: String::new(),
         name: String::new(),
         states: Vec::new(),
+        jobs: Vec::new(),
         tags: [].into(),
         from: BEGIN,
         until: Timestamp(u64::MAX),
@@ -158,6 +159,7 @@ fn ended(sequence: u64) -> EndedWork {
     EndedWork {
         sequence,
         allocation: AllocationId(Uuid::from_u128(sequence.into())),
+        job: sequence,
         name: format!("night-run-{sequence}"),
         tenant: tenant(number % TENANTS),
         project: format!("project{}", number % 3),

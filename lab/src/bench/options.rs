@@ -23,14 +23,14 @@ pub struct Options {
     /// Do not build the binaries first.
     #[arg(long)]
     pub no_build: bool,
-    /// The folder for the agents' state (for `api`, `dags`, `launch`, `mpi`, `queue`, `runtime` and `tasks`) [default: in
+    /// The folder for the agents' state (for `api`, `commands`, `dags`, `launch`, `mpi`, `queue`, `runtime` and `tasks`) [default: in
     /// the cluster's folder]
     #[arg(long, value_name = "DIR")]
     pub agents_dir: Option<PathBuf>,
     /// Measure a group of a million tasks, in place of the comparison with HyperQueue (for `tasks`).
     #[arg(long)]
     pub million: bool,
-    /// Leave Slurm out even if it is installed (for `launch`, `mpi` and `queue`).
+    /// Leave Slurm out even if it is installed (for `commands`, `launch`, `mpi` and `queue`).
     #[arg(long)]
     pub no_slurm: bool,
     /// The folder for the curves as SVG, which is created if missing (for `scale` and `scheduler`) [default: none are

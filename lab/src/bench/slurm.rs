@@ -108,7 +108,8 @@ impl Slurm {
         Ok(slurm)
     }
 
-    fn with_held_node(mut self) -> Result<Self> {
+    /// The same with one node held by an allocation.
+    pub fn with_held_node(mut self) -> Result<Self> {
         self.held = self.hold()?;
         Ok(self)
     }

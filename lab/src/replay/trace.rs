@@ -194,7 +194,7 @@ impl Reading {
     fn submit(&mut self, line: Submit) -> Result<()> {
         self.at(line.ts.0.0)?;
         line.alloc.spec().validate()?;
-        self.node_names += line.alloc.constraints.nodes.len();
+        self.node_names += line.alloc.constraints.nodes.len() + line.alloc.constraints.excluded.len();
         ensure!(
             self.node_names <= NODE_NAMES_MAX,
             "more than {NODE_NAMES_MAX} names of nodes in the constraints up to here; capture fewer days"

@@ -117,7 +117,7 @@ async fn list(hosts: &Hosts, members: &mut Members) {
 
     hosts.slow_disk(follower, Duration::from_millis(700)).unwrap();
     let share = ClaimShare { node: nodes[0].id.clone(), resources: nodes[0].size, hold_revision: nodes[0].hold_revision };
-    let claim = Claim { allocation, requeue_count: 0, lease_token: token, shares: vec![share], after: None, by: None };
+    let claim = Claim { allocation, requeue_count: 0, lease_token: token, shares: vec![share], after: None, by: None, walltime: None };
     let claimed = match client.call(&Request::Claims(vec![claim]), ANSWER_TIMEOUT).await {
         Ok(Answer::Claims(outcomes)) => outcomes[0].as_ref().unwrap().revision,
         other => panic!("{other:?}"),

@@ -42,6 +42,9 @@ pub enum Need {
     /// mpi4py with MPICH, and with Open MPI 5, each in a virtual environment (Python's packages `mpi4py`, `mpich` and
     /// `openmpi`).
     Mpi4py,
+    /// Programs that use Slurm, in a virtual environment (Python's packages `submitit`, `dask-jobqueue`, `parsl`,
+    /// `psij-python`, `snakemake-executor-plugin-slurm` and `ReFrame-HPC`).
+    SlurmClients,
     /// `moto_server`: an S3 server (Python's package `moto[server]`).
     Moto,
     /// An OpenID Connect provider: Node (Debian's packages nodejs and npm) and its package `oidc-provider`.
@@ -168,6 +171,9 @@ fn missing(needs: &[Need]) -> Option<String> {
         Need::Mpi4py if machine.mpi4py_mpich.is_none() || machine.mpi4py_open.is_none() => {
             Some("there is no mpi4py here with both MPICH and Open MPI (.ci/run makes both in the cache)".to_owned())
         }
+        Need::SlurmClients if machine.slurm_clients.is_none() => {
+            Some("there are no programs here that use Slurm (.ci/run installs them in the cache)".to_owned())
+        }
         Need::Moto if machine.moto.is_none() => Some("there is no moto_server here (pip install 'moto[server]')".to_owned()),
         Need::OidcProvider if machine.oidc_provider.is_none() => {
             Some("there is no OpenID Connect provider here (.ci/run installs oidc-provider in the cache)".to_owned())
@@ -216,6 +222,7 @@ fn missing(needs: &[Need]) -> Option<String> {
         | Need::Mpich
         | Need::OpenMpi
         | Need::Mpi4py
+        | Need::SlurmClients
         | Need::Pmi2
         | Need::Python
         | Need::Zstd

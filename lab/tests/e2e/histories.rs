@@ -363,7 +363,7 @@ impl Scheduler {
             let node = self.nodes.choose(&mut self.rng).unwrap().clone();
             let resources = spec.amount_of(&node.size);
             let shares = vec![ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision }];
-            let claim = Claim { allocation: id, requeue_count: 0, lease_token: self.token, shares, after: None, by: None };
+            let claim = Claim { allocation: id, requeue_count: 0, lease_token: self.token, shares, after: None, by: None, walltime: None };
             self.ask(&node.id, CoreAsk::Claim(id), &Request::Claims(vec![claim])).await;
             tried.push((id, node.id));
             let (id, node) = tried.choose(&mut self.rng).unwrap().clone();

@@ -126,13 +126,13 @@ fn sbatch_script(w: &World) {
 
 /// `--ntasks` sets the ranks of launches without a number, on the named nodes and in the named directory.
 fn sbatch_shape(w: &World) {
-    let lines = "#SBATCH --ntasks=3 -N 2 -c 1 -w n2,n3 -D / --mail-type=END\n";
+    let lines = "#SBATCH --ntasks=3 -N 2 -c 1 -w n2,n3 -D / --acctg-freq=30\n";
     let lattice = binaries().lattice().display().to_string();
     let work = "echo in $PWD: $SLURM_NTASKS tasks, $SLURM_TASKS_PER_NODE, from $SLURM_SUBMIT_DIR on $LATTICE_NODELIST\n\
                 {lattice} launch sh -c 'echo rank $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME'\n";
     let script = w.script("shape.sh", &format!("#!/bin/sh\n{lines}{}", work.replace("{lattice}", &lattice)));
     let submitted = w.run(&["submit", "-q", "-o", "name", &script]);
-    assert!(submitted.code() == 0 && submitted.err().contains("--mail-type=END does not change the job"), "{}", submitted.err());
+    assert!(submitted.code() == 0 && submitted.err().contains("--acctg-freq=30 does not change the job"), "{}", submitted.err());
     let id = submitted.out().trim().to_owned();
     w.completed(&id);
     let mut lines: Vec<String> = w.log(&id).lines().map(str::to_owned).collect();
@@ -150,7 +150,7 @@ fn sbatch_shape(w: &World) {
 }
 
 fn sbatch_refused(w: &World) {
-    for line in ["--gpus=4", "--output=x.log", "--signal=B:USR1@60", "--begin=16:00", "--mystery=1"] {
+    for line in ["--reservation=x", "--container=x", "--licenses=x", "--qos=none", "--mystery=1"] {
         let script = w.script("refused.sh", &format!("#!/bin/sh\n#SBATCH -N 1\n#SBATCH {line}\nexit 0\n"));
         let refused = w.run(&["submit", "-q", &script]);
         assert_eq!(refused.code(), 2, "{line}: {}", refused.err());

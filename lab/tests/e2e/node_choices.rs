@@ -1,5 +1,125 @@
+//! Which nodes work gets, and how much of each: excluded nodes, alternatives and numbers of nodes with features, and GPUs
+//! of all nodes together. GPUs are simulated.
+
+use crate::harness::{Group, JOB, World};
+use crate::topology::configured;
+use lattice_lab::lattice::text;
 use libtest_mimic::Trial;
+use serde_json::{Value, json};
+
+static CHOICES: Group = Group { theme: "node_choices", name: "node-choices", nodes: 4, quorum: 1, tweak: |o| o.simulated_gpus = 4 };
 
 pub fn trials() -> Vec<Trial> {
-    vec![]
+    vec![
+        CHOICES.test("work_gets_nodes_with_one_of_the_alternatives_and_none_that_is_excluded", &[], chosen),
+        CHOICES.test("work_waits_for_nodes_that_have_what_it_asks_for_together", &[], waits),
+        CHOICES.test("what_no_nodes_have_or_does_not_fit_is_refused_in_words", &[], refused),
+        CHOICES.test("amounts_of_cores_gpus_and_all_nodes_are_the_shares_of_each_node", &[], amounts),
+    ]
+}
+
+/// n1 and n3 are red, n2 is blue, n1 is fast.
+fn colour(world: &World) {
+    let known = || -> Vec<Vec<String>> {
+        let nodes: Value = serde_json::from_str(&world.ok(&["nodes", "-o", "json"])).unwrap();
+        nodes.as_array().unwrap().iter().map(|node| serde_json::from_value(node["features"].clone()).unwrap()).collect()
+    };
+    let wanted: [&[&str]; 4] = [&["red", "fast"], &["blue"], &["red"], &[]];
+    let has_all = || {
+        let known = known();
+        known.len() == wanted.len() && known.iter().zip(wanted).all(|(has, wanted)| wanted.iter().all(|w| has.iter().any(|h| h == w)))
+    };
+    if !has_all() {
+        for (number, features) in (1..).zip(wanted).filter(|(_, features)| !features.is_empty()) {
+            configured(world, &format!("n{number}"), &format!("features: [{}]", features.join(", ")));
+        }
+        world.wait("the nodes to say what they have", has_all);
+        world.wait("the nodes to be ready", || lattice_lab::up::wait_ready(&world.cluster(), JOB).is_ok());
+    }
+}
+
+/// The sorted output of a launch of its own.
+fn lines(world: &World, args: &[&str], command: &str) -> Vec<String> {
+    let done = world.run_for(&[&["launch"], args, &["--", "/bin/sh", "-c", command]].concat(), JOB);
+    assert_eq!(done.code(), 0, "{args:?}: {}{}", done.out(), done.err());
+    let mut lines: Vec<String> = done.out().lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+fn chosen(world: &World) {
+    colour(world);
+    let on = |args: &[&str]| lines(world, args, "echo $LATTICE_NODE");
+    assert_eq!(on(&["-N", "2", "-C", "[red|blue]"]), ["n1", "n3"], "both have the same");
+    assert_eq!(on(&["-N", "3", "-C", "red|blue"]), ["n1", "n2", "n3"]);
+    assert_eq!(on(&["-N", "2", "-C", "(red|blue)&fast|blue"]), ["n1", "n2"]);
+    assert_eq!(on(&["-N", "3", "-C", "red*2&blue*1"]), ["n1", "n2", "n3"]);
+    assert_eq!(on(&["-N", "2", "-C", "[fast*1&blue*1]", "-C", "memory_gb>=0"]), ["n1", "n2"]);
+    assert_eq!(on(&["-N", "2", "-x", "n[1,4]"]), ["n2", "n3"]);
+    let file = world.dir.join("broken.nodes");
+    std::fs::write(&file, "# out of use\nn1\nn2,n3\n").unwrap();
+    assert_eq!(on(&["--exclude", file.to_str().unwrap()]), ["n4"]);
+    let script = world.script("either.sh", "#!/bin/sh\n#LATTICE constraint=fast|blue exclude=n1\necho $LATTICE_NODE\n");
+    let id = world.submit(&[&script]);
+    world.completed(&id);
+    assert!(world.log(&id).lines().any(|line| line == "n2"), "{}", world.log(&id));
+}
+
+fn waits(world: &World) {
+    colour(world);
+    let holds = world.submit(&["-w", "n1", "--", "/bin/sleep", "300"]);
+    world.running(&holds);
+    let same = world.submit(&["-N", "2", "-C", "[red|blue]", "--", "/bin/true"]);
+    let counted = world.submit(&["-N", "3", "-C", "red*2", "--", "/bin/true"]);
+    let excluding = world.submit(&["-x", "n2,n3,n4", "--", "/bin/true"]);
+    for (id, wants) in [
+        (&same, "wants 2 nodes, all with the same of red|blue"),
+        (&counted, "wants 3 nodes, 2 with red"),
+        (&excluding, "is excluded by --exclude"),
+    ] {
+        assert_eq!(text(&world.status(id), "state"), "Pending");
+        let explanation = world.ok(&["explain", id]);
+        assert!(explanation.contains(wants), "{explanation}");
+    }
+    world.ok(&["cancel", &holds]);
+    for id in [&same, &counted, &excluding] {
+        world.completed(id);
+    }
+}
+
+fn refused(world: &World) {
+    colour(world);
+    for (args, code, why) in [
+        (&["-C", "red|blue&fast"][..], 2, "& after | can mean two things"),
+        (&["-C", "!red"], 2, "! is not supported"),
+        (&["-N", "3", "-C", "red*2&blue*2"], 2, "2 with red and 2 with blue are 4 nodes, and it asks for 3 nodes"),
+        (&["-N", "3", "-C", "[red|blue]"], 4, "wants 3 nodes, all with the same of red|blue; this cluster has 2 that could ever serve it"),
+        (&["-N", "4", "-C", "red*3"], 4, "wants 4 nodes, 3 with red; this cluster has 2 that could ever serve it"),
+        (&["-C", "green|yellow"], 4, "n[1-4] has none of the alternatives green|yellow"),
+        (&["-x", "n[1-4]"], 4, "n[1-4] is excluded by --exclude"),
+        (&["-x", "n1", "-w", "n1"], 2, "n1 is one of the nodes asked for"),
+        (&["-C", "core_count>=100000"], 4, "100000 are wanted"),
+        (&["-G", "3", "-N", "2"], 2, "--gpus-total 3 does not divide evenly over 2 nodes"),
+        (&["--mem-per-gpu", "1G"], 2, "--mem-per-gpu needs a number of GPUs"),
+        (&["--mem=0", "--cores=1"], 2, "--mem=0 asks for all memory of each node, and --cores for a share"),
+    ] {
+        let refused = world.run(&[&["submit"], args, &["--", "/bin/true"]].concat());
+        assert!(refused.code() == code && refused.err().contains(why), "{args:?}: {} {}", refused.code(), refused.err());
+    }
+}
+
+fn amounts(world: &World) {
+    let checked = |args: &[&str]| -> Value {
+        let options = ["submit", "--dry-run", "-o", "json"];
+        serde_json::from_str(&world.ok(&[&options, args, &["--", "/bin/true"]].concat())).unwrap()
+    };
+    let both = checked(&["-G", "4", "-N", "2", "--cpus-per-gpu=1", "--mem-per-gpu=16M"]);
+    assert_eq!([&both["gpus"], &both["cores"], &both["memory_bytes"]], [&json!(2), &json!(2), &json!(32 << 20)], "{both}");
+    let cores = checked(&["--mem-per-core=8M", "-n", "2"]);
+    assert_eq!([&cores["cores"], &cores["memory_bytes"]], [&json!(2), &json!(16 << 20)], "{cores}");
+    let whole = checked(&["--mem=0", "-x", "n1", "-C", "(red|blue)&fast"]);
+    assert_eq!([&whole["cores"], &whole["memory_bytes"]], [&Value::Null, &Value::Null], "{whole}");
+    assert_eq!([&whole["exclude"], &whole["features"]], [&json!(["n1"]), &json!("(red|blue)")], "{whole}");
+    let seen = lines(world, &["-G", "4", "-N", "2", "-n", "2", "--mem-per-gpu=16M"], "echo $LATTICE_SIMULATED_VISIBLE_DEVICES");
+    assert!(seen.len() == 2 && seen.iter().all(|gpus| gpus.split(',').count() == 2), "{seen:?}");
 }

@@ -122,7 +122,8 @@ fn claim(w: &World) {
             hold_revision: Revision(0),
         });
         let shares = known.chain(unknown).collect();
-        let claim = Claim { allocation: waiting.parse().unwrap(), requeue_count: 0, lease_token, shares, after: None, by: None };
+        let claim =
+            Claim { allocation: waiting.parse().unwrap(), requeue_count: 0, lease_token, shares, after: None, by: None, walltime: None };
         let Ok(Answer::Claims(mut outcomes)) = client.call(&Request::Claims(vec![claim]), JOB).await else { panic!("claims were made") };
         outcomes.remove(0).unwrap_err()
     });

@@ -179,5 +179,5 @@ fn refusals(w: &World) {
         let refused = slurm(w, name, args);
         assert!(refused.code() == 1 && refused.err().contains(piece), "{name} {args:?}: {} {}", refused.code(), refused.err());
     }
-    assert!(ok(w, "squeue", &["-V"]).starts_with("slurm 22.05"));
+    assert!(ok(w, "squeue", &["-V"]).starts_with("slurm "));
 }

@@ -134,6 +134,7 @@ fn unlike(world: &World) {
     for (args, summary, n1) in [
         (&["--nodes", "3", "--gpus-per-task", "1"][..], "has 2 that could ever serve it", "has 0 GPUs; its tasks there want 1"),
         (&["-C", "nowhere"], "has 0 that could ever serve it", "lacks the feature nowhere"),
+        (&["-C", "a|b"], "has 0 that could ever serve it", "has none of the alternatives a|b"),
         (&["-C", "memory_gb>=100000"], "has 0 that could ever serve it", "of memory; 100000.0 GiB is wanted"),
     ] {
         let refused = world.run(&[&["submit"], args, &["--", "/bin/true"]].concat());
@@ -145,8 +146,8 @@ fn unlike(world: &World) {
         assert!(explanation.contains(summary) && explanation.contains(n1), "{args:?}: {explanation}");
         world.ok(&["cancel", &id]);
     }
-    let refused = world.run(&["submit", "-C", "a|b", "--", "/bin/true"]);
-    assert!(refused.code() == 2 && refused.err().contains("a|b"), "{}", refused.err());
+    let refused = world.run(&["submit", "-C", "a|b&c", "--", "/bin/true"]);
+    assert!(refused.code() == 2 && refused.err().contains("a|b&c"), "{}", refused.err());
 }
 
 fn file(world: &World) {

@@ -24,7 +24,12 @@ pub struct Tty {
 
 impl Tty {
     /// Starts the command with its own terminal of 40 rows and 100 columns.
-    pub fn start(mut command: Command) -> Self {
+    pub fn start(command: Command) -> Self {
+        Self::start_sized(command, 40, 100)
+    }
+
+    /// Starts the command with its own terminal of this size.
+    pub fn start_sized(mut command: Command, rows: u16, columns: u16) -> Self {
         let OpenptyResult { master, slave } = openpty(None, None).unwrap();
         let before = tcgetattr(&slave).unwrap();
         let end = || slave.try_clone().unwrap();
@@ -37,7 +42,7 @@ impl Tty {
                 Ok(())
             });
         }
-        resize(&master, 40, 100);
+        resize(&master, rows, columns);
         Self { child: command.spawn().unwrap(), master, slave, before, shown: String::new() }
     }
 

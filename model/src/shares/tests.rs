@@ -11,6 +11,13 @@ fn share(number: u32, phase: SharePhase) -> Share {
     Share { node: format!("n{number}").parse().unwrap(), resources, phase }
 }
 
+#[test]
+fn the_cores_of_nodes_are_runs() {
+    let shares: Shares = [0, 1, 64, 128, 129].map(|number| share(number, SharePhase::Claimed)).into_iter().collect();
+    assert_eq!(shares.list().core_runs(), [(2, 1), (1, 2), (2, 1)]);
+    assert_eq!(Shares::default().list().core_runs(), []);
+}
+
 fn owned(shares: &Shares) -> Vec<Share> {
     shares.iter().map(|s| Share { node: s.node.clone(), resources: s.resources, phase: s.phase }).collect()
 }

@@ -5,11 +5,12 @@ use super::preemptions::may_have_begun;
 use super::refusal::{DependencyRefusal, Refusal};
 use super::state::scaled_services::is_asked_to_leave;
 use super::tenant_members::was_sent_as;
+use super::timing::admits_times;
 use super::waits::Requeue;
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, NodeId, Principal,
-    SharePhase, Timestamp, WorkUsage,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, Claim, EndReason, Epoch, HoldKind, MailEvent, NodeId,
+    Principal, SharePhase, Timestamp, WorkUsage,
 };
 use std::sync::Arc;
 
@@ -24,31 +25,36 @@ impl Ledger {
     ) -> Result<Outcome, Refusal> {
         if let Some(there) = self.allocations.get(&id) {
             let same = there.owner == *owner && was_sent_as(there, spec);
-            return if same { Ok(Outcome::Done) } else { Err(Refusal::AllocationExists { id }) };
+            let number = there.number;
+            return if same { Ok(Outcome::Submitted { number }) } else { Err(Refusal::AllocationExists { id }) };
         }
         if spec.depends_on.iter().any(|dependency| dependency.on == id) {
             return Err(Refusal::Dependency { on: id.to_string(), why: DependencyRefusal::Itself });
         }
         let spec = &*self.with_tenant(spec, owner)?;
         self.admits_to_queue(spec)?;
+        admits_times(spec, context.at)?;
         self.admits_dependencies(spec, owner)?;
         // Before its script has records dropped, maybe those of what it depends on.
         let (dependencies, awaited) = (self.dependencies_of(spec, owner, context.at), self.tasks_awaited(spec));
         self.admits_of_user(context, spec, owner)?;
         let submitted = Allocation::submitted(id, spec.clone(), owner.clone(), context.at);
-        self.add_submitted(context, Allocation { dependencies, ..submitted }, &awaited);
+        let number = self.add_submitted(context, Allocation { dependencies, ..submitted }, &awaited);
         self.follow_parents(context, id);
         self.end_unmet(context, id);
         if let Some(claim) = claim.filter(|c| c.allocation == id) {
             // A refused claim changes nothing: the allocation then waits in the queue.
             let _refused = self.claim(context, claim);
         }
-        Ok(Outcome::Done)
+        Ok(Outcome::Submitted { number })
     }
 
-    /// Adds an allocation that the ledger admits. It does not follow what it depends on yet.
-    pub(super) fn add_submitted(&mut self, context: &mut ApplyContext, mut allocation: Allocation, awaited: &[AwaitedTasks]) {
+    /// Adds an allocation that the ledger admits, and returns its job number. It does not follow what it
+    /// depends on yet.
+    pub(super) fn add_submitted(&mut self, context: &mut ApplyContext, mut allocation: Allocation, awaited: &[AwaitedTasks]) -> u64 {
         let (id, owner) = (allocation.id, allocation.owner.name.clone());
+        self.give_number(&mut allocation);
+        let number = allocation.number;
         (allocation.revision, allocation.submission) = (context.revision, self.audit.seq + 1);
         self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
         let spec = Arc::clone(&allocation.spec);
@@ -70,6 +76,7 @@ impl Ledger {
         if let Some(scaling) = &spec.scaling {
             self.open_service(context, id, scaling);
         }
+        number
     }
 
     /// Checks whether the submission would be accepted now. Changes nothing.
@@ -79,6 +86,7 @@ impl Ledger {
     pub fn admits_submission(&self, spec: &AllocationSpec, owner: &Principal, now: Timestamp) -> Result<(), Refusal> {
         let spec = &*self.with_tenant(spec, owner)?;
         self.admits_to_queue(spec)?;
+        admits_times(spec, now.max(self.time))?;
         self.admits_dependencies(spec, owner)?;
         self.would_admit_of_user(spec, owner, now.max(self.time))
     }
@@ -135,6 +143,7 @@ impl Ledger {
         let number = if is_counted { format!("requeue {count}") } else { "requeued, not counted: it had not begun".to_owned() };
         let detail = format!("{number}: {reason}");
         self.record(context, actor, AuditAction::AllocationRequeued, Subject { allocation: Some(id), node: None }, detail);
+        self.mail(context, id, MailEvent::Requeue);
     }
 
     /// Ends the allocation for `reason`, regardless of its policy. A replica that was asked to leave is
@@ -161,6 +170,7 @@ impl Ledger {
         allocation.reason = Some(reason);
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         self.leave(context, nodes);
+        self.mail_end(context, id);
         self.note_step_end(id);
         self.number_end(context, id);
         self.keep_ended(context, id);
@@ -182,10 +192,17 @@ impl Ledger {
         let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
         allocation.close_attempt(at, &reason, &by);
         allocation.state = AllocationState::Pending;
+        let reason_of_claim = reason.clone();
         allocation.reason = Some(reason);
         (allocation.preemption, allocation.held, allocation.telemetry) = (None, false, None);
         allocation.vni = None;
+        allocation.mailed_percent = 0;
+        // It asks for its whole walltime again.
+        if let Some(asked) = allocation.asked_walltime.take() {
+            Arc::make_mut(&mut allocation.spec).walltime = Some(asked);
+        }
         self.leave(context, nodes);
+        self.mail_walltime_over(context, id, Some(&reason_of_claim));
     }
 
     /// The actor to show as the cause of a claim's end: for a requested end, the user who requested
@@ -206,6 +223,7 @@ impl Ledger {
             | EndReason::OutOfMemory { .. }
             | EndReason::ProbeFailed { .. }
             | EndReason::DependencyUnmet { .. }
+            | EndReason::DeadlineMissed { .. }
             | EndReason::TasksFailed { .. }
             | EndReason::RunLeaseLapsed { .. } => actor.to_owned(),
         }

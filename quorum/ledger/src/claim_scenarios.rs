@@ -3,10 +3,11 @@
 use super::scenarios::{SIZE, Story, id, node, prepared, registration, released, spec, user};
 use super::{Action, NodeStateChange, Outcome, Refusal, Registration};
 use lattice_model::claim::ClaimShare;
+use lattice_model::feature_expression::parse;
 use lattice_model::spec::share_of;
 use lattice_model::{
-    AllocationSpec, AllocationState, AuditAction, Claim, EndReason, HoldKind, LocalDomain, Locality, NodeState, ReportItem, RequeuePolicy,
-    Resources, Revision, SharePhase,
+    AllocationSpec, AllocationState, AuditAction, Claim, Constraints, EndReason, HoldKind, LocalDomain, Locality, NodeState, ReportItem,
+    RequeuePolicy, Resources, Revision, SharePhase, Topology,
 };
 
 #[test]
@@ -95,8 +96,15 @@ fn a_claim_is_refused_for_each_thing_that_can_stand_against_it() {
     assert!(why(s.claim(2, &[1])).1.contains("Degraded: silent"));
     // The claim is based on an outdated state of the node.
     let stale = ClaimShare { node: node(2), resources: SIZE, hold_revision: Revision(0) };
-    let claim =
-        |token, share| Claim { allocation: id(2), requeue_count: 0, lease_token: token, shares: vec![share], after: None, by: None };
+    let claim = |token, share| Claim {
+        allocation: id(2),
+        requeue_count: 0,
+        lease_token: token,
+        shares: vec![share],
+        after: None,
+        by: None,
+        walltime: None,
+    };
     assert!(why(s.act(Action::Claim(claim(s.token, stale.clone())))).1.contains("changed at revision"));
     assert!(matches!(s.act(Action::Claim(claim(s.token + 1, stale.clone()))), Err(Refusal::StaleLease { .. })));
     let late = Claim { requeue_count: 1, ..claim(s.token, stale) };
@@ -217,7 +225,7 @@ fn allocations_are_found_by_prefix() {
     assert_eq!(found("12345"), Ok(id(0x1234_5678)));
     assert_eq!(found(&id(0x1234_9999).to_string()), Ok(id(0x1234_9999)));
     assert!(matches!(found("1234"), Err(Refusal::AmbiguousAllocation { candidates, .. }) if candidates.len() == 2));
-    assert!(matches!(found("123"), Err(Refusal::Malformed { .. })));
+    assert!(matches!(found("12a"), Err(Refusal::Malformed { .. })));
     assert!(matches!(found("ffff"), Err(Refusal::NoSuchAllocation { .. })));
     assert!(matches!(found("xyzw"), Err(Refusal::NoSuchAllocation { .. })));
 }
@@ -238,4 +246,36 @@ fn a_claim_is_refused_if_the_one_before_it_in_its_queue_was() {
     s.done_claim(after(&s, 2, 0, Some(1)));
     s.done(Action::Cancel { id: id(2), by: user(7) });
     assert!(matches!(s.claim(3, &[0]), Err(Refusal::Conflict { .. })), "it is not released yet");
+}
+
+#[test]
+fn a_claim_has_nodes_that_were_asked_for_and_serve_together() {
+    let mut s = Story::new(4);
+    for (number, feature, group) in [(0, "a", "x"), (1, "b", "x"), (2, "a", "y"), (3, "b", "z")] {
+        let (features, topology_group) = (vec![feature.to_owned()], Some(group.to_owned()));
+        s.done(Action::Register(Registration { features, topology_group, ..registration(number, 1, 1, false) }));
+    }
+    let mut submit = |number: u128, nodes: u32, change: &dyn Fn(&mut Constraints)| {
+        let mut wants = spec(nodes, RequeuePolicy::Never, 0);
+        change(&mut wants.constraints);
+        s.done(Action::Submit { id: id(number), spec: Box::new(wants), owner: user(7), claim: None });
+    };
+    let asks = |constraints: &mut Constraints, text: &str| constraints.choice = parse(text).unwrap().choice.map(Box::new);
+    submit(1, 2, &|constraints| asks(constraints, "[a|b]"));
+    submit(2, 2, &|constraints| asks(constraints, "a*1&b*1"));
+    submit(3, 1, &|constraints| asks(constraints, "a|c"));
+    submit(4, 1, &|constraints| constraints.excluded = [node(1)].into());
+    submit(5, 2, &|constraints| constraints.topology = Topology::AtMost(1));
+    for (number, nodes, why) in [
+        (1, &[0, 1][..], "have none of a|b in common"),
+        (2, &[1, 3], "are not 1 with a and 1 with b"),
+        (3, &[1], "has none of the alternatives a|c"),
+        (4, &[1], "is excluded by --exclude"),
+        (5, &[0, 2], "are of 2 topology groups; at most 1 is asked for"),
+    ] {
+        let Err(Refusal::Conflict { conflicts }) = s.claim(number, nodes) else { panic!("{why}") };
+        assert!(conflicts[0].why.contains(why), "{}", conflicts[0].why);
+    }
+    s.claimed(1, &[0, 2]);
+    s.claimed(4, &[3]);
 }

@@ -2,10 +2,12 @@
 
 use super::dependencies::only_in_queue;
 use super::refusal::{Conflict, Refusal};
+use super::timing::granted_walltime;
 use super::{ApplyContext, Holding, Ledger, Outcome, Subject};
-use lattice_model::count::counted;
+use lattice_model::count::{counted, is_or_are};
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares, WorkOwner,
+    Allocation, AllocationId, AllocationState, AuditAction, Claim, Epoch, Exclusion, Leaving, NodeId, Resources, Shares, Topology,
+    WorkOwner,
 };
 use std::collections::BTreeSet;
 
@@ -50,6 +52,9 @@ impl Ledger {
         if conflicts.is_empty() {
             conflicts = self.of_other_groups(&allocation, claim);
         }
+        if conflicts.is_empty() {
+            conflicts.extend(self.of_other_features(&allocation, claim).or_else(|| self.of_too_many_groups(&allocation, claim)));
+        }
         if !conflicts.is_empty() {
             return Err(Refusal::Conflict { conflicts });
         }
@@ -64,6 +69,7 @@ impl Ledger {
         if let Some(until) = allocation.waits_until {
             return Err(Refusal::Waits { id, until });
         }
+        let granted = granted_walltime(&allocation, claim, context.at)?;
         let vni = self.vni_for(&allocation)?;
         let shares = Shares::claimed(claim.shares.iter().map(|s| (s.node.clone(), s.resources)).collect());
         let shares = shares.map_err(|error| Refusal::MalformedClaim { why: error.to_string() })?;
@@ -82,6 +88,7 @@ impl Ledger {
             allocation.epoch = epoch;
             allocation.claimed_at = Some(at);
             allocation.usage = None;
+            allocation.mailed_percent = 0;
             allocation.vni = vni;
             allocation.shares = shares;
         }
@@ -92,6 +99,9 @@ impl Ledger {
         let head = claim.shares.first().map(|s| &s.node);
         let detail = format!("epoch {epoch}, {} nodes from {}", claim.shares.len(), head.map_or("", NodeId::as_str));
         self.record(context, &actor, AuditAction::AllocationClaimed, Subject { allocation: Some(id), node: None }, detail);
+        if let Some(granted) = granted {
+            self.shorten(context, id, granted);
+        }
         Ok(Outcome::Claimed { epoch })
     }
 
@@ -105,7 +115,8 @@ impl Ledger {
             return against(None, why);
         }
         let spec = &allocation.spec;
-        if let Some(why) = spec.unfenced_by(node).or_else(|| spec.unsaved_by(node)).or_else(|| spec.astray(node)) {
+        let lacks = spec.unfenced_by(node).or_else(|| spec.unsaved_by(node)).or_else(|| spec.astray(node));
+        if let Some(why) = lacks.or_else(|| spec.constraints.unwanted(node)) {
             return against(None, why);
         }
         if node.hold_revision != share.hold_revision {
@@ -143,6 +154,24 @@ impl Ledger {
         }
         let (holder, why) = self.replica_beside(allocation, &share.node).or_else(|| self.kept_apart(allocation, &share.node))?;
         against(Some(holder), why)
+    }
+
+    /// A conflict if its nodes together do not have the features that the allocation asks for.
+    fn of_other_features(&self, allocation: &Allocation, claim: &Claim) -> Option<Conflict> {
+        let together = allocation.spec.constraints.together()?;
+        let nodes = claim.shares.iter().filter_map(|share| self.nodes.get(&share.node));
+        let why = together.unmet_by(nodes.map(|node| node.features.as_slice()))?;
+        Some(Conflict { node: claim.shares.first()?.node.clone(), holder: None, why })
+    }
+
+    /// A conflict if its nodes are of more topology groups than the allocation may have.
+    fn of_too_many_groups(&self, allocation: &Allocation, claim: &Claim) -> Option<Conflict> {
+        let Topology::AtMost(most) = allocation.spec.constraints.topology else { return None };
+        let nodes = claim.shares.iter().filter_map(|share| self.nodes.get(&share.node));
+        let groups = nodes.map(|node| node.topology_group.as_deref()).collect::<BTreeSet<_>>().len();
+        let first = claim.shares.first().filter(|_| groups > most as usize)?;
+        let why = format!("and the others are of {}; at most {most} {} asked for", counted(groups, "topology group"), is_or_are(most));
+        Some(Conflict { node: first.node.clone(), holder: None, why })
     }
 
     /// The allocation on the node beside which the share policy allows no share of this one, and why.

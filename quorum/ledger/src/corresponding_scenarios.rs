@@ -85,7 +85,7 @@ fn lane(s: &mut Story, number: u128, on: u8) -> Option<Lane> {
     let allocation = lanes.into_iter().find(|lane| lane.waits())?.id;
     let hold_revision = s.ledger.node(&node(on)).unwrap().hold_revision;
     let shares = vec![ClaimShare { node: node(on), resources: SIZE, hold_revision }];
-    let claim = Claim { allocation, requeue_count: 0, lease_token: s.token, shares, after: None, by: None };
+    let claim = Claim { allocation, requeue_count: 0, lease_token: s.token, shares, after: None, by: None, walltime: None };
     let Ok(Outcome::Claimed { epoch }) = s.act(Action::Claim(claim)) else { return None };
     s.report(on, ReportItem::Prepared { allocation, epoch });
     let lane = Lane { id: allocation, epoch, on, held: TaskSet::default() };

@@ -17,6 +17,7 @@
 use super::corresponding::{follows_few, may_correspond};
 use super::dependencies::{has_output_for, is_group};
 use super::refusal::{DependencyRefusal, Refusal};
+use super::timing::admits_times;
 use super::views::{CANDIDATES_MAX, id_range};
 use super::{ApplyContext, LIVE_MAX, Ledger, Outcome, Subject};
 use crate::record_bytes::dag_bytes;
@@ -114,7 +115,7 @@ impl Ledger {
             let (dependencies, awaited) = (self.dependencies_of(&spec, owner, context.at), self.tasks_awaited(&spec));
             let dag = Some(Box::new(StepOf { dag: id, number, name: step.name.clone() }));
             let submitted = Allocation::submitted(step.allocation, spec, owner.clone(), context.at);
-            self.add_submitted(context, Allocation { dependencies, dag, ..submitted }, &awaited);
+            let _number = self.add_submitted(context, Allocation { dependencies, dag, ..submitted }, &awaited);
         }
         let detail = format!("DAG {id} ({}) with {}", record.name, counted(record.steps.len(), "step"));
         self.dags.insert(record);
@@ -186,6 +187,7 @@ impl Ledger {
             return Err(Refusal::AllocationExists { id });
         }
         self.admits_to_queue(spec)?;
+        admits_times(spec, self.time)?;
         follows_few(spec)?;
         for dependency in &spec.depends_on {
             let Dependency { on, condition } = dependency;

@@ -105,8 +105,9 @@ impl Ledger {
             Some(Parent { on, condition, name, asked_for_it: false, output, state })
         };
         let parents: Vec<Parent> = spec.depends_on.iter().filter_map(parent).collect();
-        let depends = spec.singleton || !parents.is_empty();
-        depends.then(|| Box::new(Dependencies::of(parents, self.predecessor_of(spec, owner), now)))
+        let begin = spec.begin().filter(|begin| *begin > now);
+        let depends = spec.singleton || !parents.is_empty() || begin.is_some();
+        depends.then(|| Box::new(Dependencies::of(parents, self.predecessor_of(spec, owner), begin, now)))
     }
 
     /// The allocation was submitted just now: it follows its parents from now on. If one of them has
@@ -174,7 +175,8 @@ impl Ledger {
         let all = self.allocations.get(&id).and_then(|allocation| allocation.dependencies.as_ref());
         let is_unmet = |parent: &&Parent| parent.condition != DependencyCondition::Mutex && !parent.is_met();
         let unmet: Vec<AllocationId> = all.into_iter().flat_map(|all| &all.parents).filter(is_unmet).map(|parent| parent.on).collect();
-        if unmet.is_empty() {
+        let begin = self.allocations.get(&id).and_then(|allocation| allocation.dependencies.as_ref()).and_then(|all| all.begin);
+        if unmet.is_empty() && begin.is_none() {
             return;
         }
         for parent in &unmet {
@@ -184,11 +186,11 @@ impl Ledger {
         if let Some(allocation) = self.allocation_mut(context, id)
             && let Some(all) = allocation.dependencies.take()
         {
-            let Dependencies { mut parents, predecessor, eligible_at } = *all;
+            let Dependencies { mut parents, predecessor, begin: _, eligible_at } = *all;
             parents.retain(|parent| !unmet.contains(&parent.on));
             let eligible_at = eligible_at.or(Some(now));
-            let depends = allocation.spec.singleton || !parents.is_empty();
-            allocation.dependencies = depends.then(|| Box::new(Dependencies { parents, predecessor, eligible_at }));
+            let depends = allocation.spec.singleton || allocation.spec.begin().is_some() || !parents.is_empty();
+            allocation.dependencies = depends.then(|| Box::new(Dependencies { parents, predecessor, begin: None, eligible_at }));
         }
     }
 
@@ -274,7 +276,7 @@ impl Ledger {
             && let Some(all) = &mut allocation.dependencies
         {
             all.set_state(parent, state, now);
-            if all.parents.is_empty() && !allocation.spec.singleton {
+            if all.parents.is_empty() && !allocation.spec.singleton && allocation.spec.begin().is_none() {
                 allocation.dependencies = None;
             }
         }

@@ -209,6 +209,9 @@ impl Ledger {
     fn forget(&mut self, context: &mut ApplyContext, place: EndedPlace, cause: Cause) {
         self.note_before(context, place.id);
         let removed = self.allocations.remove(&place.id);
+        if let Some(allocation) = &removed {
+            self.job_numbers.remove(allocation);
+        }
         if let Some(of) = removed.as_ref().and_then(|allocation| allocation.dag.as_deref()) {
             self.dags.release(of.dag);
         }

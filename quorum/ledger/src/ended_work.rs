@@ -157,7 +157,7 @@ impl Ledger {
 
 /// The record of an allocation that has ended. `sum`: what all its claims have used.
 fn ended_work(allocation: &Allocation, sum: UsedSoFar, sequence: u64, context: &ApplyContext) -> EndedWork {
-    let Allocation { id, spec, owner, state, reason, submitted_at, shares, requeue_count, preempted_count, .. } = allocation;
+    let Allocation { id, number, spec, owner, state, reason, submitted_at, shares, requeue_count, preempted_count, .. } = allocation;
     let last_attempt = || {
         let nodes = allocation.attempts.last().map(|attempt| attempt.nodes.clone()).unwrap_or_default();
         let count = hostlist::count(&nodes).unwrap_or(0);
@@ -167,6 +167,7 @@ fn ended_work(allocation: &Allocation, sum: UsedSoFar, sequence: u64, context: &
     EndedWork {
         sequence,
         allocation: *id,
+        job: *number,
         name: spec.name.clone(),
         tenant: spec.tenant.clone(),
         project: spec.project.clone(),

@@ -152,6 +152,7 @@ fn a_record_has_what_all_claims_of_the_work_have_used() {
     let want = EndedWork {
         sequence: 1,
         allocation: id(1),
+        job: 1,
         name: "sim".into(),
         tenant: "physics".into(),
         project: "higgs".into(),

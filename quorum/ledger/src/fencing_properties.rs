@@ -309,6 +309,7 @@ impl World {
                 shares,
                 after: None,
                 by: None,
+                walltime: None,
             }));
         }
     }

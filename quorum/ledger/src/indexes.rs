@@ -12,6 +12,7 @@
 use super::state::allocation_index::{AllocationFacts, AllocationIndex};
 use super::state::dependents::Dependents;
 use super::state::domains::DomainIndex;
+use super::state::job_numbers::JobNumbers;
 use super::state::names::Names;
 use super::state::node_index::{NodeFacts, NodeIndex};
 use super::state::tenant_usage::TenantUsage;
@@ -98,10 +99,11 @@ impl Ledger {
             self.node_index.add(id, &NodeFacts::of(node, self.recovery.as_ref().is_some_and(|recovery| recovery.awaited.contains(id))));
         }
         (self.allocation_index, self.usage) = (AllocationIndex::default(), TenantUsage::default());
-        self.dependents = Dependents::default();
+        (self.dependents, self.job_numbers) = (Dependents::default(), JobNumbers::default());
         for (id, allocation) in &self.allocations {
             self.allocation_index.replace(*id, None, Some(&AllocationFacts::of(allocation)));
             self.dependents.add_child(allocation);
+            self.job_numbers.add(allocation);
             if holds_nodes(allocation.state) {
                 self.usage.add(allocation);
             }

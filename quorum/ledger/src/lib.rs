@@ -28,6 +28,7 @@
 //! * *dependencies*: an end reaches all that depend on it, once, whoever leads then;
 //! * *DAGs*: all of their allocations are submitted, or none, and their graph outlives the records of
 //!   its parts;
+//! * *job numbers*: no two allocations ever have the same;
 //! * *names* of live work: no singleton begins beside earlier work of its user with its name;
 //! * the *tasks* of groups: each ends once, whatever an isolated node still reports;
 //! * *scaled services*: each has as many replicas as are wanted, whoever runs its loop;
@@ -88,10 +89,12 @@ mod ended_work;
 mod fencing;
 mod holds;
 mod indexes;
+mod job_numbers;
 mod key_rotation;
 mod leases;
 mod level;
 mod limits;
+mod mail;
 mod members;
 mod networks;
 mod node_health;
@@ -121,6 +124,7 @@ mod tenant_members;
 mod tenants;
 #[cfg(any(test, feature = "test-builders"))]
 pub mod test_builders;
+mod timing;
 mod updates;
 mod urgency;
 mod usage;
@@ -159,6 +163,8 @@ mod fencing_properties;
 mod fencing_scenarios;
 #[cfg(test)]
 mod hold_scenarios;
+#[cfg(test)]
+mod job_number_scenarios;
 #[cfg(test)]
 mod keyring_scenarios;
 #[cfg(test)]
@@ -210,6 +216,8 @@ mod tenant_scenarios;
 #[cfg(test)]
 mod time_scenarios;
 #[cfg(test)]
+mod timing_scenarios;
+#[cfg(test)]
 mod update_scenarios;
 #[cfg(test)]
 mod usage_scenarios;
@@ -236,6 +244,7 @@ pub use ended_work::{ACCOUNTING_LEASE, EndsStatus};
 pub use leases::held;
 pub use level::{LEVEL_KNOWN, LEVEL_MAX};
 pub use limits::LimitsStatus;
+pub use mail::MailNotice;
 pub use members::MembersStep;
 pub use networks::{DomainStatus, VniPoolChange, VniPoolStatus, domain_of};
 pub use node_health::{DrainRequest, NodeHealth, cut};
@@ -256,7 +265,7 @@ pub use state::revocations::Revocation;
 pub use state::user_limits::{UserLimit, UserLimits};
 pub use state::{
     Admission, AuditCheckpoint, ClusterLimits, Domain, DomainKey, EndedLimits, Forgotten, Holding, LEVEL_FIRST, LIVE_MAX, Lease, Ledger,
-    NODES_MAX, NotifyChannel, Recovery,
+    MAIL_CHANNEL, NODES_MAX, NotifyChannel, Recovery,
 };
 pub use task_groups::{LANES_WAITING_OF_USER_MAX, LIVE_WITH_LANES_MAX, lane_id};
 pub use task_states::{LanesObstacle, TASK_RANGES_MAX, TaskCounts, TaskPlace, TaskStates, WhichTasks};

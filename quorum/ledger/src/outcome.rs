@@ -117,6 +117,8 @@ impl Changed {
 pub enum Outcome {
     /// Done, or was done before.
     Done,
+    /// The allocation is submitted, or was before, and has this job number.
+    Submitted { number: u64 },
     /// The claim was granted.
     Claimed { epoch: Epoch },
     /// The agent is registered.

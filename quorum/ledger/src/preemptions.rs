@@ -22,8 +22,8 @@ use lattice_model::checkpoint::{DEADLINE_MS, DEADLINE_MS_DEFAULT};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::preemption::{CLASS_MAX, DEBTORS_MAX, VICTIMS_MAX};
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, NodeId, PreemptCause, Preemption,
-    Principal, Timestamp, When, hostlist,
+    Allocation, AllocationId, AllocationState, AuditAction, CheckpointId, EndReason, Epoch, HoldKind, MailEvent, NodeId, PreemptCause,
+    Preemption, Principal, Timestamp, When, hostlist,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -177,6 +177,7 @@ impl Ledger {
         let then = if hold { "held until it is resumed" } else { "waits for nodes" };
         let detail = format!("{reason}; {then}");
         self.record(context, actor, AuditAction::AllocationSuspended, Subject { allocation: Some(id), node: None }, detail);
+        self.mail(context, id, MailEvent::Requeue);
     }
 
     /// Report of the head: the work saved itself and is being ended, or could not and is being

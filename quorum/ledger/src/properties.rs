@@ -14,11 +14,12 @@ use invariants::{
     invariant_changes_are_published, invariant_claims_follow_the_share_policy, invariant_dependencies_are_settled,
     invariant_each_attempt_is_charged_once, invariant_each_domain_has_a_number_of_its_own, invariant_each_end_is_accounted_with_its_use,
     invariant_ended_work_is_kept_while_it_is_held, invariant_gossip_keys_follow_each_other, invariant_holds_hold, invariant_homes_are_kept,
-    invariant_leases_are_fenced, invariant_no_claim_exceeds_a_quota, invariant_nodes_are_never_oversubscribed,
-    invariant_one_live_claim_for_each_allocation, invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing,
-    invariant_removed_nodes_are_gone, invariant_replicas_are_as_wanted, invariant_sensitive_nodes_are_limited,
-    invariant_services_are_of_what_runs, invariant_sessions_are_of_what_runs, invariant_singletons_wait_for_earlier_ones,
-    invariant_tasks_are_in_one_place, invariant_the_audit_checkpoint_moves_forward, invariant_users_run_what_they_may, invariant_waits_end,
+    invariant_job_numbers_are_given_once, invariant_leases_are_fenced, invariant_no_claim_exceeds_a_quota,
+    invariant_nodes_are_never_oversubscribed, invariant_one_live_claim_for_each_allocation,
+    invariant_only_keys_on_record_sign_what_is_there, invariant_refusals_change_nothing, invariant_removed_nodes_are_gone,
+    invariant_replicas_are_as_wanted, invariant_sensitive_nodes_are_limited, invariant_services_are_of_what_runs,
+    invariant_sessions_are_of_what_runs, invariant_singletons_wait_for_earlier_ones, invariant_tasks_are_in_one_place,
+    invariant_the_audit_checkpoint_moves_forward, invariant_users_run_what_they_may, invariant_waits_end,
     invariant_what_is_dropped_is_said_to_be_forgotten, invariant_what_stops_is_claimed_when_it_is_over,
 };
 use lattice_model::{AuditAction, AuditRecord, Epoch, NodeState, RequeuePolicy, Revision, Timestamp};
@@ -98,6 +99,7 @@ fn play_with(moves: &[Move], kept: QuotaChange) -> History {
         invariant_indexes_equal_scans(&ledger);
         invariant_ended_work_is_kept_while_it_is_held(&before, &ledger);
         invariant_what_is_dropped_is_said_to_be_forgotten(&before, &ledger);
+        invariant_job_numbers_are_given_once(&before, &ledger);
         if let Ok(Outcome::Claimed { epoch }) = applied.result {
             invariant_no_claim_exceeds_a_quota(&before, &ledger);
             invariant_claims_follow_the_share_policy(&ledger, epoch);

@@ -17,6 +17,7 @@ use lattice_model::conformance::{Components, Conformance, Drift};
 use lattice_model::dependency::{Dependencies, Dependency, OutputPlace, Parent};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::ended_work::EndedWork;
+use lattice_model::feature_choice::{FeatureChoice, FeatureSet};
 use lattice_model::layout::{Distribution, LaunchShape};
 use lattice_model::node::{Hold, HoldReason, Leaving, Wipe, WorkOwner};
 use lattice_model::probe::{LivenessProbe, ProbeCheck};
@@ -24,13 +25,13 @@ use lattice_model::scaling::{Reading, ScaleChange};
 use lattice_model::{
     Allocation, AllocationSpec, CheckpointRef, Connectivity, Dag, DayUse, Drain, EndReason, EntryLaunch, Entrypoint, Exclusion, Image,
     Locality, Mail, Node, NodeAddresses, NodeId, OutputFiles, PhasesChange, Preemption, Principal, ReplicaOf, ScaleMetric, ScalePolicy,
-    Scaling, ScalingState, Step, StepOf, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster, WorkUsage,
+    Scaling, ScalingState, Step, StepOf, SubmittedPlace, SubmittedValues, TaskGroup, TelemetryOrder, Tenant, VCluster, WorkUsage,
 };
 use std::path::Path;
 
 /// An allocation with its spec, the `Arc`s around both, and its entries in the indexes of
 /// allocations.
-const ALLOCATION_BYTES: usize = 1616;
+const ALLOCATION_BYTES: usize = 1816;
 /// A share with the name of its node. Not counted one by one: there may be 10,000 of them, and a
 /// change of one must not cost the number of all.
 const SHARE_BYTES: usize = 144;
@@ -43,7 +44,7 @@ const CHECKPOINT_BYTES: usize = 80;
 /// A preemption order, with its block.
 const PREEMPTION_BYTES: usize = 144;
 /// What it depends on, with its block and that of the list.
-const DEPENDENCIES_BYTES: usize = 96;
+const DEPENDENCIES_BYTES: usize = 112;
 /// An allocation that it depends on, with its place in the list, and its place among those that others
 /// depend on.
 const PARENT_BYTES: usize = 144;
@@ -77,7 +78,9 @@ const SCALED_SERVICE_BYTES: usize = 352;
 /// An order to measure in more detail, with its block.
 const TELEMETRY_ORDER_BYTES: usize = 96;
 /// The submitted values of what was changed, with their block.
-const SUBMITTED_BYTES: usize = 96;
+const SUBMITTED_BYTES: usize = 104;
+/// The submitted bounds in time, `nice` and the comment, with their block.
+const SUBMITTED_PLACE_BYTES: usize = 64;
 /// The place of a step in its DAG, with its block.
 const STEP_OF_BYTES: usize = 64;
 /// A DAG, the `Arc` around it, and its entry in the map.
@@ -102,6 +105,10 @@ const TIMING_BYTES: usize = 80;
 const END_WARNING_BYTES: usize = 48;
 /// What the mail hook reports, without the events and the name.
 const MAIL_BYTES: usize = 80;
+/// Alternatives and numbers of nodes with features, with their block.
+const FEATURE_CHOICE_BYTES: usize = 112;
+/// A set of features in a list, with its number of nodes and the block of the first features.
+const FEATURE_SET_BYTES: usize = 336;
 /// A change of share phases, with the owner and the list of nodes.
 const PHASES_CHANGE_BYTES: usize = 176;
 /// Consecutive shares in the same phase.
@@ -120,7 +127,7 @@ const TENANT_BYTES: usize = 384;
 pub(crate) const SMALL_RECORD_BYTES: usize = 208;
 /// Ended work that waits for accounting, the `Arc` around it, and its entry in the map, half of whose places
 /// are empty.
-const ENDED_WORK_BYTES: usize = 448;
+const ENDED_WORK_BYTES: usize = 456;
 /// What the allocator adds to a block.
 const BLOCK_BYTES: usize = 16;
 /// A text in a list: the block and the text's place in the list.
@@ -144,12 +151,15 @@ pub(crate) fn ended_bytes(allocation: &Allocation) -> usize {
         reason,
         submitted_at: _,
         submission: _,
+        number: _,
         claimed_at: _,
         started_at: _,
         ended_at: _,
         epoch: _,
         shares,
         vni: _,
+        asked_walltime: _,
+        mailed_percent: _,
         requeue_count: _,
         quick_requeues: _,
         waits_until: _,
@@ -189,6 +199,7 @@ pub fn ended_work_bytes(work: &EndedWork) -> usize {
     let EndedWork {
         sequence: _,
         allocation: _,
+        job: _,
         name,
         tenant,
         project,
@@ -374,6 +385,7 @@ pub(crate) fn reason_bytes(reason: &EndReason) -> usize {
         EndReason::Exited { code: _ }
         | EndReason::WalltimeExceeded
         | EndReason::WalltimeSaved { checkpoint: _ }
+        | EndReason::DeadlineMissed { deadline: _ }
         | EndReason::TasksFailed { failed: _, tasks: _ } => 0,
         EndReason::Cancelled { by } => text_bytes(by),
         EndReason::PrologueFailed { node, why } | EndReason::NodeLost { node, why } | EndReason::ProbeFailed { node, why } => {
@@ -392,7 +404,7 @@ pub(crate) fn reason_bytes(reason: &EndReason) -> usize {
     }
 }
 
-fn dependencies_bytes(Dependencies { parents, predecessor: _, eligible_at: _ }: &Dependencies) -> usize {
+fn dependencies_bytes(Dependencies { parents, predecessor: _, begin: _, eligible_at: _ }: &Dependencies) -> usize {
     let place = |OutputPlace { name, tenant, project }: &OutputPlace| {
         OUTPUT_PLACE_BYTES + [name, tenant, project].into_iter().map(|text| text_bytes(text)).sum::<usize>()
     };
@@ -402,8 +414,11 @@ fn dependencies_bytes(Dependencies { parents, predecessor: _, eligible_at: _ }: 
     DEPENDENCIES_BYTES + parents.iter().map(parent).sum::<usize>()
 }
 
-fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _, tags, scaling }: &SubmittedValues) -> usize {
-    SUBMITTED_BYTES + text_bytes(name) + pairs_bytes(tags) + scaling.as_deref().map_or(0, scaling_bytes)
+fn submitted_bytes(SubmittedValues { name, walltime: _, preemption_class: _, tags, scaling, place }: &SubmittedValues) -> usize {
+    let place = place.as_deref().map_or(0, |SubmittedPlace { timing, nice: _, comment }| {
+        SUBMITTED_PLACE_BYTES + timing.as_ref().map_or(0, |_| TIMING_BYTES) + text_bytes(comment)
+    });
+    SUBMITTED_BYTES + text_bytes(name) + pairs_bytes(tags) + scaling.as_deref().map_or(0, scaling_bytes) + place
 }
 
 fn attempt_bytes(attempt: &Attempt) -> usize {
@@ -455,6 +470,7 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         uenv,
         working_dir,
         submit_dir,
+        submit_host,
         env,
         requeue: _,
         requeues_max: _,
@@ -480,14 +496,15 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
         nice: _,
     } = spec;
     let names: usize = [name, tenant, project, vcluster].into_iter().map(|name| text_bytes(name)).sum();
-    let wanted = constraints.features.iter().map(String::len).chain(constraints.nodes.iter().map(|node| node.as_str().len()));
-    let wanted: usize = wanted.map(|len| len + 2 * LISTED_BYTES).sum();
+    let named = constraints.nodes.iter().chain(&constraints.excluded).map(|node| node.as_str().len());
+    let wanted = constraints.features.iter().map(String::len).chain(named);
+    let wanted = wanted.map(|len| len + 2 * LISTED_BYTES).sum::<usize>() + constraints.choice.as_deref().map_or(0, choice_bytes);
     let program = match entrypoint {
         Entrypoint::Script { text: _, args } => texts_bytes(args),
         Entrypoint::Command { argv } => texts_bytes(argv),
     };
     let image = uenv.as_deref().map_or(0, |Image { path, sha256 }| IMAGE_BYTES + path_bytes(path) + text_bytes(sha256));
-    let places = path_bytes(working_dir) + submit_dir.as_deref().map_or(0, path_bytes);
+    let places = path_bytes(working_dir) + submit_dir.as_deref().map_or(0, path_bytes) + text_bytes(submit_host);
     let mounts: usize = data.mounts.iter().map(|mount| path_bytes(&mount.source) + path_bytes(&mount.target) + 2 * LISTED_BYTES).sum();
     let path_of = |LivenessProbe { check, .. }: &LivenessProbe| match check {
         ProbeCheck::Tcp => 0,
@@ -507,6 +524,11 @@ fn spec_bytes(spec: &AllocationSpec) -> usize {
     let mail = mail.as_deref().map_or(0, |Mail { events, user }| MAIL_BYTES + events.len() * LISTED_BYTES + text_bytes(user));
     let pairs = pairs + files + bounds + mail + text_bytes(comment);
     names + pairs + wanted + shape_bytes(shape) + program + image + places + mounts + probe + network + dependencies + tasks
+}
+
+fn choice_bytes(choice: &FeatureChoice) -> usize {
+    let set = |set: &FeatureSet| FEATURE_SET_BYTES + set.iter().map(|feature| feature.len() + 2 * LISTED_BYTES).sum::<usize>();
+    FEATURE_CHOICE_BYTES + choice.sets().map(set).sum::<usize>()
 }
 
 fn task_group_bytes(TaskGroup { indices, concurrent_max: _, failures_max: _ }: &TaskGroup) -> usize {

@@ -2,8 +2,8 @@
 //! placed again.
 //!
 //! The backup is older than the state at the loss of the quorum. The generation is increased, and
-//! with it every number that must not be assigned twice: revisions, epochs, lease tokens and the
-//! numbers of ends continue beyond any value that the lost quorum can have assigned. The ledger waits
+//! with it every number that must not be assigned twice: revisions, epochs, lease tokens, job numbers and
+//! the numbers of ends continue beyond any value that the lost quorum can have assigned. The ledger waits
 //! for each node of the backup: the node registers, reports once what it has and its pending reports, gets a list
 //! with the same content, and stops nothing. The ledger does not wait for nodes that are Down; they
 //! may still report later.
@@ -13,6 +13,7 @@
 //! A node's report counts only for the node itself: a share that it reports for another node counts
 //! only if that node reports it, too.
 
+use super::job_numbers;
 use super::refusal::{Conflict, Refusal};
 use super::state::scaled_services::is_asked_to_leave;
 use super::task_groups::{REPORTED_NUMBERS, lane_id, spec_as_submitted};
@@ -74,6 +75,7 @@ impl Ledger {
         self.lease_token = beyond(self.lease_token);
         // The accounting store may have numbers that the lost quorum gave.
         self.ends.last = beyond(self.ends.last);
+        self.jobs = job_numbers::beyond(self.jobs);
         // No holder keeps its lease: the next token is higher.
         self.leases.clear();
         let dropped_tokens = self.access_tokens.drop_all();
@@ -87,8 +89,8 @@ impl Ledger {
         }
         let pending = self.allocations.values().filter(|a| a.state.is_without_nodes()).map(|a| a.id).collect();
         let awaited = self.nodes.keys().cloned().collect();
-        self.recovery =
-            Some(Recovery { awaited, pending, epochs: self.epoch, adopting: Some(BTreeMap::new()), rebounded: BTreeSet::new() });
+        let (epochs, jobs, adopting) = (self.epoch, self.jobs, Some(BTreeMap::new()));
+        self.recovery = Some(Recovery { awaited, pending, epochs, jobs, adopting, rebounded: BTreeSet::new() });
         self.skip_lane_numbers();
         self.build_indexes();
         let mut context = ApplyContext::new(revision, at);
@@ -448,7 +450,13 @@ impl Ledger {
             Some(known) => Allocation::clone(known),
             None => {
                 let submission = self.audit.seq + 1;
-                Allocation { submission, ..Allocation::submitted(id, share.spec.clone(), share.owner.clone(), context.at) }
+                let submitted = Allocation::submitted(id, share.spec.clone(), share.owner.clone(), context.at);
+                let mut adopted = Allocation { submission, ..submitted };
+                // A lane or a replica has none of its own.
+                if whole.is_none() {
+                    self.adopt_number(&mut adopted, share);
+                }
+                adopted
             }
         };
         let amount = |of: &NodeId| match self.nodes.get(of) {

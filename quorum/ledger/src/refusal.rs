@@ -30,6 +30,11 @@ pub enum Refusal {
     NoSuchAllocation { key: String, forgotten: Option<ForgottenWork> },
     #[error("{key} could be any of {}: give more digits", candidates.join(", "))]
     AmbiguousAllocation { key: String, candidates: Vec<String> },
+    #[error(
+        "{key} is the job number of allocation {numbered}, and could be the id of {}: give more digits of the id that you mean",
+        candidates.join(", ")
+    )]
+    NumberOrId { key: String, numbered: AllocationId, candidates: Vec<String> },
     #[error("allocation {id} exists already, with another specification or owner")]
     AllocationExists { id: AllocationId },
     #[error("allocation {id} belongs to {owner}")]
@@ -206,6 +211,8 @@ pub enum Refusal {
     NotRequeueable { id: AllocationId, why: String },
     #[error("allocation {id} was requeued soon after it was claimed, and waits until {until} before it is claimed again")]
     Waits { id: AllocationId, until: Timestamp },
+    #[error("allocation {id} could not end by its deadline, {deadline}")]
+    DeadlineMissed { id: AllocationId, deadline: Timestamp },
     /// The work cannot save itself; `lost` states what ending it would lose.
     #[error("allocation {} cannot save itself; {lost}", id.short())]
     CannotSave { id: AllocationId, lost: String },
@@ -405,6 +412,7 @@ impl Refusal {
             ),
             Self::NoSuchAllocation { forgotten: None, .. }
             | Self::AmbiguousAllocation { .. }
+            | Self::NumberOrId { .. }
             | Self::AllocationExists { .. }
             | Self::NotYours { .. }
             | Self::NoSuchNode { .. }
@@ -433,6 +441,7 @@ impl Refusal {
             | Self::NotLeader { .. }
             | Self::NoBackup { .. }
             | Self::Waits { .. }
+            | Self::DeadlineMissed { .. }
             | Self::Unavailable { .. } => return None,
         })
     }
@@ -464,6 +473,10 @@ pub enum UpdateRefusal {
     NodesAreLent { lender: String },
     #[error("it scales by no metric, so it has no target for one")]
     NoMetric,
+    #[error("it is {state}: a time at which it begins, and a deadline, are for work that waits")]
+    HasBegun { state: AllocationState },
+    #[error("only operators put work before equal work, by a smaller nice")]
+    SmallerNice,
 }
 
 impl UpdateRefusal {
@@ -478,6 +491,8 @@ impl UpdateRefusal {
                 "`lattice preempt --hold {id}` has it give its nodes back; it can be changed then, and `lattice resume {id}` lets it continue \
                  on nodes that are not lent by {lender}"
             ),
+            Self::HasBegun { .. } => format!("`lattice requeue {id}` puts it back into its queue"),
+            Self::SmallerNice => "give the nice that it has, or a larger one; or ask an operator".to_owned(),
             Self::NoMetric => {
                 format!("`lattice scale {id} N` sets its replicas; or submit it again with --scale-metric and --scale-target")
             }

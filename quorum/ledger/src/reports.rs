@@ -6,8 +6,8 @@ use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::end_reason::NotSaved;
 use lattice_model::lifecycle::Event;
 use lattice_model::{
-    Allocation, AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, LaneOf, NodeId, NodeReport, ReportItem,
-    SharePhase, WorkUsage,
+    Allocation, AllocationId, AllocationState, AuditAction, CheckpointRef, EndReason, Epoch, LaneOf, MailEvent, NodeId, NodeReport,
+    ReportItem, SharePhase, WorkUsage,
 };
 use std::collections::BTreeSet;
 
@@ -106,6 +106,8 @@ impl Ledger {
         context.changed.desired.extend(nodes);
         self.open_services(id);
         self.record(context, "quorum", AuditAction::AllocationRunning, Subject { allocation: Some(id), node: None }, detail);
+        self.end_by_deadline(context, id);
+        self.mail(context, id, MailEvent::Begin);
     }
 
     fn prepare_failed(&mut self, context: &mut ApplyContext, node: &NodeId, id: AllocationId, epoch: Epoch, why: String) {
@@ -165,6 +167,7 @@ impl Ledger {
             EndReason::DrainDeadline { .. }
             | EndReason::Requeued { .. }
             | EndReason::DependencyUnmet { .. }
+            | EndReason::DeadlineMissed { .. }
             | EndReason::TasksFailed { .. } => return,
             // Only the node of the entry point knows how it ended.
             EndReason::Exited { .. }
@@ -238,6 +241,7 @@ pub(super) fn reason_by_node(node: &NodeId, reason: &EndReason) -> EndReason {
         EndReason::DependencyUnmet { on, name, condition, state } => {
             EndReason::DependencyUnmet { on: *on, name: bounded(name), condition: *condition, state: *state }
         }
+        EndReason::DeadlineMissed { deadline } => EndReason::DeadlineMissed { deadline: *deadline },
         EndReason::TasksFailed { failed, tasks } => EndReason::TasksFailed { failed: *failed, tasks: *tasks },
     }
 }

@@ -114,7 +114,7 @@ impl World {
         let hold_revision = self.ledger().node(&node(on)).unwrap().hold_revision;
         let shares = vec![ClaimShare { node: node(on), resources: replica.spec.amount_of(&SIZE), hold_revision }];
         let (requeue_count, lease_token) = (replica.requeue_count, self.s.token);
-        let claim = Claim { allocation: replica.id, requeue_count, lease_token, shares, after: None, by: None };
+        let claim = Claim { allocation: replica.id, requeue_count, lease_token, shares, after: None, by: None, walltime: None };
         match self.s.act(Action::Claim(claim)) {
             Ok(Outcome::Claimed { epoch }) => {
                 self.s.report(on, ReportItem::Prepared { allocation: replica.id, epoch });

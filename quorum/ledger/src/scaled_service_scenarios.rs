@@ -63,7 +63,7 @@ fn claim(s: &Story, number: u32, on: u8) -> Claim {
     let known = record(s, replica(number));
     let shares = vec![ClaimShare { node: node(on), resources: known.spec.amount_of(&SIZE), hold_revision }];
     let requeue_count = known.requeue_count;
-    Claim { allocation: known.id, requeue_count, lease_token: s.token, shares, after: None, by: None }
+    Claim { allocation: known.id, requeue_count, lease_token: s.token, shares, after: None, by: None, walltime: None }
 }
 
 /// The replica gets a part of a node, and runs there.

@@ -43,8 +43,8 @@ use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::count::counted;
 use lattice_model::scaling::{Step, check};
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, NodeId, PreemptCause, Preemption,
-    Principal, ReplicaOf, Scaling, ScalingState, Timestamp,
+    Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, MailEvent, NodeId, PreemptCause,
+    Preemption, Principal, ReplicaOf, Scaling, ScalingState, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -85,6 +85,7 @@ fn is_own_end(reason: &EndReason) -> bool {
         | EndReason::Preempted { .. }
         | EndReason::Requeued { .. }
         | EndReason::DependencyUnmet { .. }
+        | EndReason::DeadlineMissed { .. }
         | EndReason::TasksFailed { .. } => false,
     }
 }
@@ -309,6 +310,7 @@ impl Ledger {
             && let Some(service) = self.allocation_mut(context, service)
         {
             service.started_at = Some(at);
+            self.mail(context, of.service, MailEvent::Begin);
         }
         if is_known {
             return;
@@ -405,6 +407,7 @@ impl Ledger {
         let (revision, submission) = (context.revision, self.audit.seq + 1);
         let mut service = Allocation { revision, submission, ..submitted };
         self.scripts.share(&mut Arc::make_mut(&mut service.spec).entrypoint);
+        self.adopt_number(&mut service, share);
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(service));
         context.changed.record(id);
@@ -549,7 +552,14 @@ impl Ledger {
 
     /// The specification of a service's next replicas: shared with another one that has the same.
     fn spec_of_replicas(&self, service: &Allocation) -> Arc<AllocationSpec> {
-        let spec = AllocationSpec { depends_on: Vec::new(), singleton: false, hold: false, ..AllocationSpec::clone(&service.spec) };
+        let spec = AllocationSpec {
+            depends_on: Vec::new(),
+            singleton: false,
+            hold: false,
+            timing: None,
+            mail: None,
+            ..AllocationSpec::clone(&service.spec)
+        };
         let lanes = self.scaled_services.get(&service.id).map(|replicas| &replicas.lanes);
         let latest = lanes.and_then(|lanes| lanes.waiting.last().or_else(|| lanes.running.last()));
         let known = latest.and_then(|number| self.allocations.get(&lane_id(service.id, *number)));

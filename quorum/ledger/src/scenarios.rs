@@ -108,7 +108,7 @@ impl Story {
             })
             .collect();
         let requeue_count = self.ledger.allocation(id(number)).map_or(0, |a| a.requeue_count);
-        Claim { allocation: id(number), requeue_count, lease_token: self.token, shares, after: None, by: None }
+        Claim { allocation: id(number), requeue_count, lease_token: self.token, shares, after: None, by: None, walltime: None }
     }
 
     /// Claims nodes for it, after its waits are over.
@@ -130,11 +130,21 @@ impl Story {
     }
 
     pub(super) fn try_report(&mut self, from: u8, item: ReportItem) -> Result<Outcome, Refusal> {
+        let report = self.next_report(from, item);
+        self.act(report)
+    }
+
+    /// The audit records that a report creates.
+    pub(super) fn report_records(&mut self, from: u8, item: ReportItem) -> Vec<AuditRecord> {
+        let report = self.next_report(from, item);
+        self.acted(report)
+    }
+
+    fn next_report(&mut self, from: u8, item: ReportItem) -> Action {
         let seq = &mut self.seqs[usize::from(from)];
         *seq += 1;
         let incarnation = self.ledger.node(&node(from)).unwrap().incarnation;
-        let report = NodeReport { node: node(from), incarnation, seq: *seq, item };
-        self.act(Action::Report(report))
+        Action::Report(NodeReport { node: node(from), incarnation, seq: *seq, item })
     }
 
     pub(super) fn claim_share(&mut self, number: u128, on: u8, resources: Resources) -> Result<Outcome, Refusal> {

@@ -12,6 +12,7 @@ pub mod ended_place;
 pub mod ended_work;
 mod entries;
 pub mod holdings;
+pub mod job_numbers;
 pub mod keyring;
 pub mod names;
 pub mod node_index;
@@ -44,6 +45,7 @@ use entries::{each_in_turn, one_by_one};
 pub use holdings::Holding;
 use holdings::Holdings;
 use imbl::{OrdMap, OrdSet};
+use job_numbers::JobNumbers;
 use keyring::Keyring;
 use lattice_model::access::{RoleBinding, RootMay};
 use lattice_model::{
@@ -101,6 +103,11 @@ pub struct Ledger {
     pub(super) allocations: OrdMap<AllocationId, Arc<Allocation>>,
     #[serde(skip)]
     pub(super) allocation_index: AllocationIndex,
+    /// The last job number given. It never goes back, and the numbers of a task group are given at once.
+    #[serde(default)]
+    pub(super) jobs: u64,
+    #[serde(skip)]
+    pub(super) job_numbers: JobNumbers,
     #[serde(skip)]
     pub(super) dependents: Dependents,
     #[serde(skip)]
@@ -219,6 +226,8 @@ impl Default for Ledger {
             holdings: Holdings::default(),
             allocations: OrdMap::new(),
             allocation_index: AllocationIndex::default(),
+            jobs: 0,
+            job_numbers: JobNumbers::default(),
             dependents: Dependents::default(),
             names: Names::default(),
             unsettled: BTreeMap::new(),
@@ -319,6 +328,9 @@ pub struct Recovery {
     pub pending: BTreeSet<AllocationId>,
     /// Epochs up to this one may have been issued by the lost quorum.
     pub epochs: Epoch,
+    /// Job numbers up to this one may have been given by the lost quorum.
+    #[serde(default)]
+    pub jobs: u64,
     /// Scaled services of which a node has a replica that had no nodes in the backup, or whose number of
     /// replicas somebody has changed since, and whether what runs decides how many they want: not if
     /// somebody has. `None`: it was decided.
@@ -375,6 +387,9 @@ pub struct ClusterLimits {
     pub root_may: RootMay,
 }
 
+/// The name of [`NotifyChannel::Mail`]: that of its setting.
+pub const MAIL_CHANNEL: &str = "mail_hook";
+
 /// The ways in which notifications are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NotifyChannel {
@@ -382,6 +397,8 @@ pub enum NotifyChannel {
     Webhook,
     /// A program.
     Hook,
+    /// A program that sends mail about allocations to their users.
+    Mail,
 }
 
 impl fmt::Display for NotifyChannel {
@@ -389,6 +406,7 @@ impl fmt::Display for NotifyChannel {
         f.pad(match self {
             Self::Webhook => "notify_url",
             Self::Hook => "notify_hook",
+            Self::Mail => MAIL_CHANNEL,
         })
     }
 }

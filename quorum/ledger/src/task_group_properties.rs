@@ -181,7 +181,8 @@ impl World {
         let Some(lane) = self.all_lanes().into_iter().find(|lane| lane.waits()) else { return };
         let hold_revision = self.ledger().node(&node(on)).unwrap().hold_revision;
         let shares = vec![ClaimShare { node: node(on), resources: SIZE, hold_revision }];
-        let claim = Claim { allocation: lane.id, requeue_count: 0, lease_token: self.s.token, shares, after: None, by: None };
+        let claim =
+            Claim { allocation: lane.id, requeue_count: 0, lease_token: self.s.token, shares, after: None, by: None, walltime: None };
         if let Ok(Outcome::Claimed { epoch }) = self.s.act(Action::Claim(claim)) {
             self.s.report(on, ReportItem::Prepared { allocation: lane.id, epoch });
             self.lanes.insert(on, Lane { id: lane.id, epoch, held: TaskSet::default(), returning: TaskSet::default(), returns: 0 });

@@ -51,7 +51,7 @@ pub(super) fn tasks(ranges: &[(u32, u32)]) -> TaskSet {
 pub(super) fn claim(s: &Story, allocation: AllocationId, on: u8) -> Claim {
     let hold_revision = s.ledger.node(&node(on)).unwrap().hold_revision;
     let shares = vec![ClaimShare { node: node(on), resources: SIZE, hold_revision }];
-    Claim { allocation, requeue_count: 0, lease_token: s.token, shares, after: None, by: None }
+    Claim { allocation, requeue_count: 0, lease_token: s.token, shares, after: None, by: None, walltime: None }
 }
 
 /// The lane gets a node, and runs there.

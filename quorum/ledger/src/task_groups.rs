@@ -41,7 +41,7 @@ use crate::record_bytes::TASK_RANGE_BYTES;
 use lattice_model::task_group::{lane_walltime, task_walltime};
 use lattice_model::{
     Allocation, AllocationId, AllocationSpec, AllocationState, AuditAction, DesiredShare, EndReason, Epoch, LaneOf, LaneReport, LaneWork,
-    NodeId, Principal, ReplicaOf, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
+    MailEvent, NodeId, Principal, ReplicaOf, RequeuePolicy, TaskGroup, TaskOutcome, TaskSet,
 };
 use std::borrow::Cow;
 use std::ops::{Bound, RangeInclusive};
@@ -109,6 +109,7 @@ fn may_have_begun_tasks(reason: &EndReason) -> bool {
         | EndReason::RunLeaseLapsed { .. }
         | EndReason::Requeued { .. }
         | EndReason::DependencyUnmet { .. }
+        | EndReason::DeadlineMissed { .. }
         | EndReason::TasksFailed { .. } => true,
     }
 }
@@ -133,6 +134,7 @@ fn is_fault_of_group(reason: &EndReason) -> bool {
         | EndReason::RunLeaseLapsed { .. }
         | EndReason::Requeued { .. }
         | EndReason::DependencyUnmet { .. }
+        | EndReason::DeadlineMissed { .. }
         | EndReason::TasksFailed { .. } => false,
     }
 }
@@ -433,6 +435,7 @@ impl Ledger {
         let (revision, submission) = (context.revision, self.audit.seq + 1);
         let mut group = Allocation { revision, submission, ..Allocation::submitted(id, spec, owner, context.at) };
         self.scripts.share(&mut Arc::make_mut(&mut group.spec).entrypoint);
+        self.adopt_number(&mut group, share);
         self.note_before(context, id);
         self.allocations.insert(id, Arc::new(group));
         context.changed.record(id);
@@ -497,6 +500,7 @@ impl Ledger {
             && let Some(group_record) = self.allocation_mut(context, group)
         {
             group_record.started_at = Some(at);
+            self.mail(context, group, MailEvent::Begin);
         }
         if was == phase && !is_over {
             return;
@@ -644,6 +648,8 @@ impl Ledger {
             depends_on: Vec::new(),
             singleton: false,
             hold: false,
+            timing: None,
+            mail: None,
             ..AllocationSpec::clone(&group.spec)
         };
         let lanes = self.task_groups.get(&group.id).map(|tasks| &tasks.lanes);

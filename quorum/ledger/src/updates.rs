@@ -3,8 +3,10 @@
 //!
 //! | the allocation | its owner or who has a role for it may set | who proves to be an operator or system admin may set |
 //! |---|---|---|
-//! | waits for nodes, or is held | any value that a submission may have | the same |
-//! | has nodes | any name and tags, a shorter walltime, a lower class | the same, and a longer walltime, a higher class |
+//! | waits for nodes, or is held | any value that a submission may have, no smaller `nice` below 0 | the same, any `nice` |
+//! | has nodes | any name, tags and comment, a shorter walltime, a lower class | the same, and a longer walltime, a higher class |
+//!
+//! A time at which it begins and a deadline are for work that has not begun. Work that is in its queue keeps its place there.
 //!
 //! An allocation with nodes keeps at least a minute of its walltime. If nodes of it are lent, it stays
 //! work to which they are lent.
@@ -21,12 +23,13 @@
 
 use super::refusal::{Refusal, UpdateRefusal};
 use super::state::user_usage::holds_nodes;
+use super::timing::admits_times;
 use super::{ApplyContext, Ledger, Outcome, Subject};
 use lattice_model::duration::clock_text;
 use lattice_model::spec::check_task_walltime;
 use lattice_model::{
-    Allocation, AllocationId, AllocationSpec, AllocationState, Amount, AuditAction, DesiredShare, NodeId, Principal, ScalePolicy, Scaling,
-    SubmittedValues, Timestamp,
+    Allocation, AllocationId, AllocationSpec, AllocationState, Amount, AuditAction, Dependencies, DesiredShare, NodeId, Principal,
+    ScalePolicy, Scaling, SubmittedValues, Timestamp, Timing,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -56,6 +59,18 @@ pub struct AllocationChange {
     /// How it scales: of scaled services only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<ScalingChange>,
+    /// It is not in its queue before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin: Option<Timestamp>,
+    /// It must have ended by this time; 0: it has no deadline any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// How much later in its queue it is than equal work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nice: Option<i32>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
 }
 
 /// A change of how a service scales; `None`: it keeps its value.
@@ -98,7 +113,19 @@ impl AllocationChange {
     /// Its approximate size in the log, in bytes.
     pub fn bytes_about(&self) -> usize {
         let tags: usize = self.tags.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
-        256 + self.name.as_ref().map_or(0, String::len) + tags
+        256 + self.name.as_ref().map_or(0, String::len) + self.comment.as_ref().map_or(0, String::len) + tags
+    }
+
+    /// The bounds in time from then on. A walltime shorter than the least one is the least one.
+    fn timing_of(&self, spec: &AllocationSpec) -> Option<Box<Timing>> {
+        let Timing { begin, deadline, walltime_min } = spec.timing.as_deref().cloned().unwrap_or_default();
+        let walltime = self.walltime.or(spec.walltime);
+        let timing = Timing {
+            begin: self.begin.or(begin),
+            deadline: self.deadline.or(deadline).filter(|deadline| *deadline != Timestamp(0)),
+            walltime_min: walltime_min.map(|least| walltime.map_or(least, |walltime| least.min(walltime))),
+        };
+        timing.unless_empty()
     }
 
     fn apply_to(&self, spec: &AllocationSpec) -> AllocationSpec {
@@ -113,6 +140,9 @@ impl AllocationChange {
             name: self.name.clone().unwrap_or_else(|| spec.name.clone()),
             tags,
             walltime: self.walltime.or(spec.walltime),
+            timing: self.timing_of(spec),
+            nice: self.nice.unwrap_or(spec.nice),
+            comment: self.comment.clone().unwrap_or_else(|| spec.comment.clone()),
             preemption_class: self.preemption_class.unwrap_or(spec.preemption_class),
             scaling: match (&spec.scaling, &self.scaling) {
                 (Some(scaling), Some(change)) => Some(Box::new(change.apply_to(scaling))),
@@ -152,6 +182,19 @@ impl Ledger {
         if next.preemption_class != before.preemption_class {
             self.admits_class(&next)?;
         }
+        if next.nice < before.nice.min(0) && !as_operator {
+            return Err(Refusal::Update { id, why: UpdateRefusal::SmallerNice });
+        }
+        if next.timing != before.timing && (change.begin.is_some() || change.deadline.is_some()) {
+            let has_begun = allocation.started_at.is_some() || !state.is_without_nodes();
+            if has_begun {
+                return Err(Refusal::Update { id, why: UpdateRefusal::HasBegun { state: allocation.shown_state() } });
+            }
+            admits_times(&next, context.at)?;
+        } else if next.walltime != before.walltime && state.is_without_nodes() {
+            // It would miss its deadline.
+            admits_times(&next, context.at)?;
+        }
         let fewest = |spec: &AllocationSpec| spec.scaling.as_ref().map_or(0, |scaling| scaling.replicas_min);
         if fewest(&next) > fewest(&before) {
             self.admits_nodes(&next)?;
@@ -166,11 +209,32 @@ impl Ledger {
         }
         let concerns_parts = AllocationSpec { scaling: before.scaling.clone(), ..next.clone() } != *before;
         self.replace_spec(context, id, next);
+        self.after_update(context, id, change);
         if concerns_parts {
             self.outdate_lanes(context, id);
         }
         self.adapt_scaling(context, id, &before, &by.name);
         Ok(Outcome::Done)
+    }
+
+    /// What follows from a change that is in the specification.
+    fn after_update(&mut self, context: &mut ApplyContext, id: AllocationId, change: &AllocationChange) {
+        let now = context.at;
+        let Some(allocation) = self.allocation_mut(context, id) else { return };
+        if change.walltime.is_some() {
+            // Also for its next claims.
+            allocation.asked_walltime = None;
+        }
+        if let Some(begin) = change.begin.filter(|_| allocation.state.is_without_nodes()) {
+            // Until now it waited for nothing but nodes.
+            let eligible_at = Some(allocation.submitted_at);
+            let none = || Box::new(Dependencies { eligible_at, ..Dependencies::default() });
+            allocation.dependencies.get_or_insert_with(none).set_begin(Some(begin), now);
+        }
+        // A longer walltime does not outlast its deadline.
+        if let (Some(started), Some(deadline)) = (allocation.started_at, allocation.spec.deadline()) {
+            self.shorten(context, id, Duration::from_millis(deadline.since_ms(started)));
+        }
     }
 
     /// After a recovery: work on a node may have been granted a longer walltime after the backup.
@@ -246,6 +310,18 @@ fn details(before: &AllocationSpec, next: &AllocationSpec, state: AllocationStat
     if next.preemption_class != before.preemption_class {
         others.push(format!("preemption class {} instead of {}", next.preemption_class, before.preemption_class));
     }
+    if next.begin() != before.begin() {
+        others.push(format!("begin {} instead of {}", time_text(next.begin()), time_text(before.begin())));
+    }
+    if next.deadline() != before.deadline() {
+        others.push(format!("deadline {} instead of {}", time_text(next.deadline()), time_text(before.deadline())));
+    }
+    if next.nice != before.nice {
+        others.push(format!("nice {} instead of {}", next.nice, before.nice));
+    }
+    if next.comment != before.comment {
+        others.push("another comment".to_owned());
+    }
     if next.tags != before.tags {
         others.push(format!("tags {} instead of {}", tags_text(&next.tags), tags_text(&before.tags)));
     }
@@ -284,6 +360,10 @@ fn tags_text(tags: &BTreeMap<String, String>) -> String {
         more => format!(" and {more} more"),
     };
     shown.join(",") + &more
+}
+
+fn time_text(time: Option<Timestamp>) -> String {
+    time.map_or_else(|| "none".to_owned(), |time| time.to_string())
 }
 
 fn walltime_text(walltime: Option<Duration>) -> String {

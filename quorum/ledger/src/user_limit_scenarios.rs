@@ -47,7 +47,7 @@ fn what_a_user_and_a_tenant_may_have_waiting_is_limited() {
     submit(&mut s, 2, 7, None).unwrap();
     let third = submit(&mut s, 3, 7, None);
     assert_eq!(refused(&third), Some(UserLimit::Pending));
-    assert_eq!(submit(&mut s, 2, 7, None), Ok(Outcome::Done), "what was taken is answered again");
+    assert_eq!(submit(&mut s, 2, 7, None), Ok(Outcome::Submitted { number: 2 }), "what was taken is answered again");
     submit(&mut s, 4, 8, None).unwrap();
     // An allocation that has begun no longer counts as waiting.
     s.claim(1, &[0]).unwrap();

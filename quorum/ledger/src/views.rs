@@ -1,5 +1,6 @@
 //! Read access to the ledger.
 
+use super::job_numbers;
 use super::refusal::Refusal;
 use super::{AuditHead, Holding, Ledger};
 use lattice_model::{
@@ -174,6 +175,9 @@ impl Ledger {
                 lane: allocation.lane,
                 replica: allocation.replica.as_deref().copied(),
                 parents: self.parent_outputs(allocation),
+                number: self.shown_number(allocation),
+                cores: allocation.shares.list().core_runs(),
+                started_at: allocation.started_at,
             });
         }
         shares.sort_by_key(|s| s.allocation);
@@ -182,9 +186,29 @@ impl Ledger {
         DesiredList { generation, revision, shares, wipe, leaving }
     }
 
-    /// The allocation with this id, or the only one whose id has this prefix of at least 4
-    /// hexadecimal digits.
+    /// The allocation with this job number, with this id, or the only one whose id has this prefix of at
+    /// least 4 hexadecimal digits. The number of a task means its group. A text that is the number of one
+    /// and a prefix of another is refused.
     pub fn find(&self, key: &str) -> Result<&Arc<Allocation>, Refusal> {
+        let Some(number) = job_numbers::parse(key) else { return self.find_by_id(key) };
+        let numbered = self.find_number(number);
+        let by_id = if key.len() < PREFIX_DIGITS_MIN { None } else { Some(self.find_by_id(key)) };
+        match (numbered, by_id) {
+            (None, None) => Err(self.no_such_allocation(key)),
+            (None, Some(by_id)) => by_id,
+            (Some(numbered), None | Some(Err(Refusal::NoSuchAllocation { .. }))) => Ok(numbered),
+            (Some(numbered), Some(Ok(other))) if numbered.id == other.id => Ok(numbered),
+            (Some(numbered), Some(Ok(other))) => {
+                Err(Refusal::NumberOrId { key: key.to_owned(), numbered: numbered.id, candidates: vec![other.id.to_string()] })
+            }
+            (Some(numbered), Some(Err(Refusal::AmbiguousAllocation { candidates, .. }))) => {
+                Err(Refusal::NumberOrId { key: key.to_owned(), numbered: numbered.id, candidates })
+            }
+            (Some(_), Some(Err(other))) => Err(other),
+        }
+    }
+
+    fn find_by_id(&self, key: &str) -> Result<&Arc<Allocation>, Refusal> {
         let no_id = || Refusal::NoSuchAllocation { key: key.chars().take(64).collect(), forgotten: None };
         let none = || self.no_such_allocation(key.chars().take(64).collect::<String>());
         let (first, last) = id_range(key)?.ok_or_else(no_id)?;

@@ -9,6 +9,9 @@
 //!                                 └── the node is well again, has booted, or a hold of it is lifted ─┘
 //!
 //!   other work begins ──▶ `after+10m` waits: up to 365 days ──EndWaits──▶ met
+//!   submitted with a begin ──▶ not in its queue: up to 365 days ──EndWaits──▶ in its queue
+//!   submitted with a deadline ──▶ could not end in time any more ──EndWaits──▶ Cancelled ([`super::timing`])
+//!   half of a walltime is over ──EndWaits──▶ mail is due ([`super::mail`])
 //! ```
 //!
 //! Otherwise a problem that ends work as soon as it starts would use up all requeues within a
@@ -68,6 +71,7 @@ impl Requeue {
             | EndReason::WalltimeSaved { .. }
             | EndReason::Cancelled { .. }
             | EndReason::DependencyUnmet { .. }
+            | EndReason::DeadlineMissed { .. }
             | EndReason::TasksFailed { .. }
             | EndReason::PrologueFailed { .. } => (false, false),
             EndReason::Preempted { .. }
@@ -126,16 +130,22 @@ fn ends_over(ends: &OrdSet<(Timestamp, AllocationId)>, now: Timestamp, longest_m
 }
 
 impl Ledger {
-    /// Whether a wait, an exclusion or a delay is over at `now`, by the leader's clock.
+    /// Whether a wait, an exclusion or a delay is over at `now`, a deadline is missed, or mail of a walltime is due, by the
+    /// leader's clock.
     pub fn waits_are_due(&self, now: Timestamp) -> bool {
         self.waits_due(now).next().is_some()
     }
 
-    /// The allocations whose wait, or one of whose exclusions or delays, is over; some repeatedly.
+    /// The allocations for which that is so; some repeatedly. After a recovery, those that may run somewhere miss no
+    /// deadline.
     fn waits_due(&self, now: Timestamp) -> impl Iterator<Item = AllocationId> {
         let index = &self.allocation_index;
         let waits = ends_over(&index.wait_ends, now, REQUEUE_WAIT_MS_MAX).chain(ends_over(&index.exclusion_ends, now, EXCLUSION_MS_MAX));
-        waits.chain(ends_over(&index.delay_ends, now, DELAY_LEFT_MS_MAX).take(DELAYS_AT_ONCE_MAX))
+        let delays = ends_over(&index.delay_ends, now, DELAY_LEFT_MS_MAX).take(DELAYS_AT_ONCE_MAX);
+        // However far away they are: a clock that has gone back must not end work.
+        let missed = ends_over(&index.deadline_ends, now, u64::MAX).filter(move |id| !self.may_be_adopted(*id)).take(DELAYS_AT_ONCE_MAX);
+        let marks = ends_over(&index.mail_marks, now, u64::MAX).take(DELAYS_AT_ONCE_MAX);
+        waits.chain(delays).chain(missed).chain(marks)
     }
 
     pub(super) fn end_waits(&mut self, context: &mut ApplyContext, now: Timestamp) -> Outcome {
@@ -150,6 +160,8 @@ impl Ledger {
             if let Some(all) = &mut allocation.dependencies {
                 all.end_delays(now);
             }
+            self.end_if_deadline_missed(context, id, now);
+            self.mail_of_walltime(context, id, now);
         }
         Outcome::Done
     }

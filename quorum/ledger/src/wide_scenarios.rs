@@ -25,7 +25,7 @@ fn wide_with(nodes: u8, requeue: RequeuePolicy) -> (Story, Epoch) {
     };
     // Not in the order of the names.
     let shares = (0..nodes).rev().map(share).collect();
-    let claim = Claim { allocation: id(1), requeue_count: 0, lease_token: s.token, shares, after: None, by: None };
+    let claim = Claim { allocation: id(1), requeue_count: 0, lease_token: s.token, shares, after: None, by: None, walltime: None };
     let Ok(Outcome::Claimed { epoch }) = s.act(Action::Claim(claim)) else { panic!("all are free") };
     (s, epoch)
 }

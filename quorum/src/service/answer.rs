@@ -171,10 +171,11 @@ async fn answer_in_full(core: &Arc<Core>, caller: &Caller, request: Request) -> 
     let (outcome, revision) = result.unwrap_or_else(|| Err(Refusal::Unavailable { why: "the leader gave no answer".to_owned() }))?;
     if let Some(newcomer) = newcomer {
         let claimed = newcomer.claims.map(|id| core.agreed.ledger().allocation(id).is_some_and(|a| !a.state.is_without_nodes()));
-        return Ok(Answer::Submitted { revision, desired: newcomer.desired(core), claimed });
+        let number = if let Outcome::Submitted { number } = outcome { number } else { 0 };
+        return Ok(Answer::Submitted { revision, desired: newcomer.desired(core), claimed, number });
     }
     Ok(match outcome {
-        Outcome::Done | Outcome::Registered { .. } | Outcome::Claimed { .. } => Answer::Done { revision },
+        Outcome::Done | Outcome::Submitted { .. } | Outcome::Registered { .. } | Outcome::Claimed { .. } => Answer::Done { revision },
         Outcome::ContentRefused(refusal) => return Err(refusal),
         Outcome::Leased { token } => Answer::Lease { token, ttl_ms },
         Outcome::KeyAdded { id } => Answer::KeyAdded { id },

@@ -18,7 +18,7 @@ pub(super) fn allocation(caller: &Caller, answer: Result<Answer, Refusal>) -> Re
     let inner = match &answer {
         Ok(Answer::Stale { answer, .. }) => &**answer,
         Ok(answer) => answer,
-        Err(Refusal::NoSuchAllocation { .. } | Refusal::AmbiguousAllocation { .. }) => return Err(refused()),
+        Err(Refusal::NoSuchAllocation { .. } | Refusal::AmbiguousAllocation { .. } | Refusal::NumberOrId { .. }) => return Err(refused()),
         Err(_) => return answer,
     };
     match inner {

@@ -146,7 +146,15 @@ async fn a_submission_claimed_for_its_own_node_is_answered_with_the_nodes_list()
         let node = nodes.iter().find(|n| n.id.as_str() == on).unwrap();
         let resources = Resources { cores: 1, memory_bytes: 1 << 20, gpus: 0 };
         let share = ClaimShare { node: node.id.clone(), resources, hold_revision: node.hold_revision };
-        let claim = Some(Claim { allocation: id, requeue_count: 0, lease_token: token, shares: vec![share], after: None, by: None });
+        let claim = Some(Claim {
+            allocation: id,
+            requeue_count: 0,
+            lease_token: token,
+            shares: vec![share],
+            after: None,
+            by: None,
+            walltime: None,
+        });
         let spec = AllocationSpec { share: Some(resources), ..spec(1) };
         let request = Request::Submit { id, spec: Box::new(spec), owner: owner(), claim, life };
         (id, first.call(&request, PATIENCE).await.unwrap())
@@ -193,6 +201,7 @@ async fn the_audit_log_names_the_agent_that_proposed_a_claim_whichever_member_it
         shares: share.into_iter().collect(),
         after: None,
         by: None,
+        walltime: None,
     });
     let request = Request::Submit { id: newcomer, spec: Box::new(spec(1)), owner: owner(), claim: brought, life: None };
     second.call(&request, PATIENCE).await.unwrap();

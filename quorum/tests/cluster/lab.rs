@@ -204,7 +204,7 @@ pub async fn claim(client: &QuorumClient, allocation: AllocationId, token: u64, 
         lattice_model::claim::ClaimShare { node: node.id.clone(), resources: node.size, hold_revision: node.hold_revision }
     };
     let shares = nodes.iter().map(share).collect();
-    let claim = Claim { allocation, requeue_count: 0, lease_token: token, shares, after: None, by: None };
+    let claim = Claim { allocation, requeue_count: 0, lease_token: token, shares, after: None, by: None, walltime: None };
     let Answer::Claims(mut outcomes) = client.call(&Request::Claims(vec![claim]), PATIENCE).await? else { panic!("claims were made") };
     Ok(outcomes.remove(0)?)
 }

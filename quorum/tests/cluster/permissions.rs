@@ -364,7 +364,7 @@ fn proposed_by_members() -> Vec<Action> {
         Action::SealWithKey { id: 9 },
         Action::RetireKey { id: 9 },
         Action::Submit { id: allocation, spec: Box::new(spec(1)), owner: owner(), claim: None },
-        Action::Claim(Claim { allocation, requeue_count: 0, lease_token: 9, shares: vec![], after: None, by: None }),
+        Action::Claim(Claim { allocation, requeue_count: 0, lease_token: 9, shares: vec![], after: None, by: None, walltime: None }),
         Action::GrantLease { name: "other".into(), holder: node.clone(), ttl_ms: 1, user: None },
         Action::Fence { node, incarnation: lattice_model::Incarnation(1), silent_ms: 1 },
     ]

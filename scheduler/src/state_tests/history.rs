@@ -336,7 +336,7 @@ impl History {
             _ => Some(parent(1 + two / 4 % 9, DependencyCondition::Mutex, ParentState::Unended)),
         };
         self.change_waiting(one, |record, now| {
-            let of = |parent| Box::new(Dependencies { parents: vec![parent], predecessor: None, eligible_at: Some(now) });
+            let of = |parent| Box::new(Dependencies { parents: vec![parent], predecessor: None, begin: None, eligible_at: Some(now) });
             record.dependencies = parent.filter(|parent| parent.on != record.id).map(of);
         });
     }

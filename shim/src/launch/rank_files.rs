@@ -76,6 +76,8 @@ pub(super) struct RankFiles {
     pub(super) terminal: Option<(RankTerminal, OwnedFd)>,
     /// Our end of its standard input and the rank's end, if it reads input.
     pub(super) input: Option<(OwnedFd, OwnedFd)>,
+    /// The file that is its standard input, if it has one.
+    file: Option<File>,
     /// Its number in the launch.
     rank: u32,
     /// The environment variables of this rank only.
@@ -95,7 +97,9 @@ impl RankFiles {
     ) -> Result<Self, NotStarted> {
         let rank = job.rank(local);
         let [out, err] = log_files::create(around.dir, spec.number, rank, around.owner)?;
+        let file = around.inputs.get(&rank).map(|input| input.as_ref().map_err(NotStarted::clone)).transpose()?.and_then(Option::as_ref);
         let system = |what: &str, error: io::Error| NotStarted { code: 126, why: format!("{what}: {error}") };
+        let file = file.map(File::try_clone).transpose().map_err(|e| system("its standard input", e))?;
         let asked = spec.pmi().map_err(|unknown| NotStarted { code: 126, why: unknown.to_string() })?;
         let pmi = match asked.has_pmi() {
             true => Some(PmiEnd::make(spec.pmi_by_port()).map_err(|e| system("making its PMI socket", e))?),
@@ -136,7 +140,7 @@ impl RankFiles {
             }
             Ok(_) | Err(_) => None,
         };
-        Ok(Self { out, err, pmi, terminal, input, rank, env, binding })
+        Ok(Self { out, err, pmi, terminal, input, file, rank, env, binding })
     }
 
     fn prepare<'a>(
@@ -149,7 +153,7 @@ impl RankFiles {
         let [stdin, stdout, stderr] = match (&self.terminal, &self.input) {
             (Some((_, slave)), _) => [slave.as_fd(); 3],
             (None, Some((_, theirs))) => [theirs.as_fd(), self.out.as_fd(), self.err.as_fd()],
-            (None, None) => [around.null.as_fd(), self.out.as_fd(), self.err.as_fd()],
+            (None, None) => [self.file.as_ref().unwrap_or(around.null).as_fd(), self.out.as_fd(), self.err.as_fd()],
         };
         process::prepare(&Program {
             argv: spec.program_of(self.rank).1,

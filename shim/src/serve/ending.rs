@@ -86,6 +86,7 @@ impl Shim {
         let (Ending::Terminating { why, .. } | Ending::Killing { why, .. }) = self.ending else { return };
         if self.has_nothing_left() {
             self.end_stopped_lane();
+            self.catch_up_all();
             self.ending = Ending::Stopped { why };
             self.record(&ExitRecord::Stopped { why });
             self.agent.send(&FromShim::Stopped { why });
@@ -108,7 +109,10 @@ impl Shim {
             self.walltime = Walltime::Over;
             self.stop(StopReason::Walltime, self.config.grace_ms);
         }
+        self.check_warnings(now);
+        self.hold_uncopied(now);
         self.log_ring.look(&self.dir, now);
+        self.report_file_failures();
         self.leftovers.remove_some(now);
         self.check_hung_up(now);
         self.retry_calls(now);
@@ -185,6 +189,7 @@ impl Shim {
         match walltime
             .into_iter()
             .chain(self.run_lease.ends())
+            .chain(self.warning_due())
             .chain(ending)
             .chain(launches)
             .chain(hung_up)

@@ -9,11 +9,12 @@ use crate::lane::Lane;
 use crate::launch::Happening;
 use crate::shim_log::log_line;
 use crate::task_output::{TaskOutput, Which};
-use crate::{log_files, script};
+use crate::{log_files, script, slurm};
+use lattice_model::end_warning::PendingWarning;
 use lattice_model::{Entrypoint, LaneWork, RankOutcome, TaskOutcome, with_causes};
-use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::process::{self, Environment, NotStarted, Program, StartReport};
 use lattice_runtime::shim::{FromShim, LaneSpec, task_launch};
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
@@ -61,7 +62,7 @@ impl Shim {
         if let Some(why) = self.unstartable() {
             return Err(refused(why.to_string()));
         }
-        let LaneSpec { indices, program, env, working_dir, walltime_ms } = spec;
+        let LaneSpec { indices, program, env, working_dir, walltime_ms, slurm_number } = spec;
         let (argv, inherit) = match program {
             Entrypoint::Script { text, args } => {
                 let file = script::write(&self.dir, &text, &self.config.owner)?;
@@ -77,6 +78,7 @@ impl Shim {
             lane,
             indices,
             walltime_ms,
+            slurm_number,
             argv,
             env,
             working_dir,
@@ -308,15 +310,7 @@ impl Shim {
 
     /// Notes the end of the running task, on the disk as well.
     fn note_end(&mut self, task: &Task, outcome: TaskOutcome) {
-        let ordinal = task.ordinal;
-        let Some(open) = &mut self.lane else { return };
-        open.output.end(&self.dir, ordinal);
-        open.lane.end(outcome, task.took_us());
-        let number = task_launch(ordinal);
-        if !open.lane.has_tasks_of(number) {
-            self.log_ring.over(number);
-        }
-        self.record(&ExitRecord::Task { ordinal, outcome });
+        self.note_outcome(task.ordinal, outcome, task.took_us());
     }
 
     /// All work is being ended: a task that ends now runs again elsewhere.
@@ -325,7 +319,11 @@ impl Shim {
             && let Some(open) = &mut self.lane
             && let Some(task) = open.task.take()
         {
-            open.output.end(&self.dir, task.ordinal);
+            let ordinal = task.ordinal;
+            self.catch_up(task_launch(ordinal), ordinal, true);
+            if let Some(open) = &mut self.lane {
+                open.output.end(&self.dir, ordinal);
+            }
         }
     }
 
@@ -346,9 +344,15 @@ impl Shim {
         let Some(ordinal) = open.lane.begin() else { return };
         self.log_ring.not_over(task_launch(ordinal));
         let began = Instant::now();
-        match self.spawn_task(ordinal) {
+        let input = match self.make_task_output().map(|()| self.open_task_files(ordinal)) {
+            Ok(Ok(input)) => input,
+            Ok(Err(refused)) => return self.refuse_task(ordinal, &refused, now),
+            Err(failure) => return self.start_failed(ordinal, failure),
+        };
+        match self.spawn_task(ordinal, input.as_ref()) {
             Ok((pid, start)) => {
                 self.processes.insert(pid, Process::Task);
+                let warning = PendingWarning::new(self.task_warning.clone());
                 if let Some(open) = &mut self.lane {
                     let until = open.walltime_ms.map(|walltime_ms| now.saturating_add(walltime_ms));
                     open.task = Some(Task {
@@ -356,6 +360,8 @@ impl Shim {
                         pid,
                         start,
                         began,
+                        began_ms: now,
+                        warning,
                         phase: Phase::Running { until },
                         long_at: Some(now + SHORT_TASK_MS),
                         slow_at: Some(now + SLOW_TASK_MS),
@@ -372,6 +378,7 @@ impl Shim {
     /// A task could not be started for a reason of the node: it waits again. After several in a row the lane ends.
     fn start_failed(&mut self, ordinal: u32, failure: NotStarted) {
         log_line(&format!("task {ordinal} of the group is not started: {}", failure.why));
+        self.catch_up(task_launch(ordinal), ordinal, true);
         if let Some(open) = &mut self.lane {
             open.lane.put_back();
             if open.starts.has_given_up(failure, now_ms()) {
@@ -380,20 +387,29 @@ impl Shim {
         }
     }
 
-    fn spawn_task(&mut self, ordinal: u32) -> Result<(i32, StartReport), NotStarted> {
+    fn make_task_output(&mut self) -> Result<(), NotStarted> {
+        match &mut self.lane {
+            Some(open) => open.output.begin(&self.dir, &self.config.owner),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts a task whose output files were made. `input`: its standard input, if it has a file for that.
+    fn spawn_task(&mut self, ordinal: u32, input: Option<&File>) -> Result<(i32, StartReport), NotStarted> {
         let refused = |why: &str| NotStarted { code: 126, why: why.to_owned() };
         let Some(open) = &mut self.lane else { return Err(refused("there is no lane")) };
-        open.output.begin(&self.dir, &self.config.owner)?;
         let Some([out, err]) = open.output.files() else { return Err(refused("it has no output files")) };
         let Some(index) = open.indices.index_of(ordinal) else { return Err(refused("its group has no such task")) };
         let env = ["LATTICE_TASK_INDEX", "SLURM_ARRAY_TASK_ID"].map(|name| (name.to_owned(), index.to_string()));
+        let numbers = open.slurm_number.into_iter().flat_map(|first| slurm::of_task(first, ordinal));
+        let env: Vec<(String, String)> = env.into_iter().chain(numbers).collect();
         let child = process::spawn(&Program {
             argv: &open.argv,
             env: &env,
             shared_env: Some(&open.env),
             working_dir: &open.working_dir,
             user: Some(&self.config.owner),
-            stdin: self.null.as_fd(),
+            stdin: input.unwrap_or(&self.null).as_fd(),
             stdout: out.as_fd(),
             stderr: err.as_fd(),
             inherit: &open.inherit,

@@ -7,7 +7,8 @@
 
 use crate::lane::Lane;
 use crate::task_output::TaskOutput;
-use lattice_model::{TaskIndices, TaskOutcome};
+use lattice_model::end_warning::PendingWarning;
+use lattice_model::{EndWarning, TaskIndices, TaskOutcome};
 use lattice_runtime::process::{Environment, NotStarted, StartReport};
 use lattice_runtime::shim::FromShim;
 use std::os::fd::OwnedFd;
@@ -24,6 +25,8 @@ pub(super) struct OpenLane {
     pub(super) lane: Lane,
     pub(super) indices: TaskIndices,
     pub(super) walltime_ms: Option<u64>,
+    /// The job number of the first task, if tasks get Slurm's variables.
+    pub(super) slurm_number: Option<u64>,
     pub(super) argv: Vec<String>,
     pub(super) env: Environment,
     pub(super) working_dir: PathBuf,
@@ -68,6 +71,10 @@ pub(super) struct Task {
     pub(super) pid: i32,
     pub(super) start: StartReport,
     pub(super) began: Instant,
+    /// The same in milliseconds of CLOCK_BOOTTIME.
+    pub(super) began_ms: u64,
+    /// The signal before its walltime ends.
+    pub(super) warning: PendingWarning,
     pub(super) phase: Phase,
     /// When its output files become log files, if it still runs then.
     pub(super) long_at: Option<u64>,
@@ -121,13 +128,28 @@ impl Task {
         }
     }
 
+    /// The signal before its walltime ends, once, if it is due.
+    pub(super) fn take_warning(&mut self, now: u64) -> Option<EndWarning> {
+        match self.phase {
+            Phase::Running { until: Some(until) } => self.warning.take_due(now, self.began_ms, until),
+            Phase::Running { until: None } | Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Clearing { .. } => None,
+        }
+    }
+
+    fn warning_due(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Running { until: Some(until) } => self.warning.due_ms(self.began_ms, until),
+            Phase::Running { until: None } | Phase::Terminating { .. } | Phase::Killed { .. } | Phase::Clearing { .. } => None,
+        }
+    }
+
     fn due_ms(&self) -> Option<u64> {
         let phase = match self.phase {
             Phase::Running { until } => until,
             Phase::Terminating { kill_at: at, .. } | Phase::Clearing { retry_at: at, .. } => Some(at),
             Phase::Killed { .. } => None,
         };
-        phase.into_iter().chain(self.long_at).chain(self.slow_at).min()
+        phase.into_iter().chain(self.warning_due()).chain(self.long_at).chain(self.slow_at).min()
     }
 }
 

@@ -67,6 +67,9 @@ impl Shim {
         for message in self.attached.replay() {
             agent.send(&message);
         }
+        if let Some(why) = self.file_failure.clone() {
+            agent.send(&FromShim::FileFailed { why });
+        }
         if let Ending::Stopped { why } = self.ending {
             agent.send(&FromShim::Stopped { why });
         }

@@ -7,7 +7,7 @@ use crate::bridge::{Bridge, BridgeStartError, Pmix, READY_MS_MAX, Variables};
 use crate::launch::start::{Started, namespace};
 use crate::launch::{BRIDGE, Launch};
 use crate::shim_log::log_line;
-use crate::surroundings::Surroundings;
+use crate::surroundings::{Inputs, Surroundings};
 use crate::{log_files, script};
 use lattice_model::binding::{RankPlace, TooFew};
 use lattice_model::input::NoSuchStdin;
@@ -100,7 +100,7 @@ impl Shim {
     }
 
     fn spawn_script(
-        &self,
+        &mut self,
         text: &str,
         args: &[String],
         env: &[(String, String)],
@@ -113,6 +113,7 @@ impl Shim {
             return Err(refused(why.to_string()));
         }
         let file = script::write(&self.dir, text, &self.config.owner)?;
+        let input = self.open_script_files()?;
         let group = self.work.launch_group(0).map_err(|e| refused(e.to_string()))?;
         let child = process::spawn(&Program {
             argv: &script::argv(text, args),
@@ -120,7 +121,7 @@ impl Shim {
             shared_env: None,
             working_dir,
             user: Some(&self.config.owner),
-            stdin: self.null.as_fd(),
+            stdin: input.as_ref().unwrap_or(&self.null).as_fd(),
             stdout: out.as_fd(),
             stderr: err.as_fd(),
             inherit: &[file.into()],
@@ -170,7 +171,8 @@ impl Shim {
             return Ok(None);
         }
         let token = socket_token(spec.number, BRIDGE);
-        let started = self.with_surroundings(Vec::new(), |around| Bridge::start(spec, &namespace(spec), &self.node, around, token));
+        let started =
+            self.with_surroundings(Vec::new(), Inputs::new(), |around| Bridge::start(spec, &namespace(spec), &self.node, around, token));
         match started {
             Ok(bridge) => Ok(Some(bridge)),
             Err(error) if asked == Pmi::Auto => {
@@ -250,7 +252,7 @@ impl Shim {
         }
     }
 
-    fn with_surroundings<T>(&self, places: Vec<RankPlace>, start: impl FnOnce(&Surroundings<'_>) -> T) -> T {
+    fn with_surroundings<T>(&self, places: Vec<RankPlace>, inputs: Inputs, start: impl FnOnce(&Surroundings<'_>) -> T) -> T {
         start(&Surroundings {
             dir: &self.dir,
             owner: &self.config.owner,
@@ -261,6 +263,7 @@ impl Shim {
             v1_groups: &borrowed(&self.v1_groups),
             held_bytes_max: self.held_bytes_max(),
             places,
+            inputs,
         })
     }
 
@@ -287,8 +290,10 @@ impl Shim {
             Pmix { server, bridge: Some(bridge), env }
         });
         self.agent.send(&FromShim::LaunchStarted { launch: spec.clone() });
+        let inputs = self.open_rank_files(&spec, &part);
         let token = |local| socket_token(number, local);
-        let Started { launch, pids, failed } = self.with_surroundings(places, |around| Launch::start(spec, &part, pmix, around, token));
+        let Started { launch, pids, failed } =
+            self.with_surroundings(places, inputs, |around| Launch::start(spec, &part, pmix, around, token));
         self.launches.insert(number, launch);
         for (local, pid) in pids {
             self.processes.insert(pid, Process::Rank { number, local });

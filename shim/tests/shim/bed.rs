@@ -2,8 +2,8 @@
 
 use lattice_model::test_builders::{desired_share, spec};
 use lattice_model::{
-    AllocationId, AllocationSpec, AllocationState, DesiredShare, Entrypoint, Epoch, LaunchId, LaunchShape, LaunchSpec, NodeRanks,
-    Placement, Principal, RankBinding, RankOutcome, Resources,
+    AllocationId, AllocationSpec, AllocationState, DesiredShare, EndWarning, Entrypoint, Epoch, LaunchId, LaunchShape, LaunchSpec,
+    NodeRanks, OutputFiles, Placement, Principal, RankBinding, RankOutcome, Resources,
 };
 use lattice_runtime::cgroup::{Scope, Slice};
 use lattice_runtime::data_mounts::Mount;
@@ -58,6 +58,10 @@ pub struct Setting {
     pub run_lease: bool,
     /// The script of the allocation.
     pub script: Option<&'static str>,
+    /// The user's files for its output; their names may begin with the scratch directory as `DIR/`.
+    pub output_files: Option<OutputFiles>,
+    /// The signal before its walltime ends.
+    pub end_warning: Option<EndWarning>,
 }
 
 /// The connection that a test holds as the agent.
@@ -74,7 +78,14 @@ pub fn nobody() -> Principal {
     Principal { name: "me".into(), uid: uid.as_raw(), gid: gid.as_raw(), groups: vec![] }
 }
 
-fn share(allocation: AllocationId, text: &str) -> DesiredShare {
+fn share(allocation: AllocationId, text: &str, setting: &Setting, scratch: &Path) -> DesiredShare {
+    let in_scratch = |name: &str| name.replace("DIR/", &format!("{}/", scratch.display()));
+    let output_files = setting.output_files.as_ref().map(|files| {
+        let OutputFiles { stdout, stderr, stdin, append } = files;
+        let (stdout, stderr, stdin) = (in_scratch(stdout), in_scratch(stderr), in_scratch(stdin));
+        Box::new(OutputFiles { stdout, stderr, stdin, append: *append })
+    });
+    let end_warning = setting.end_warning.clone().map(Box::new);
     let entrypoint = Entrypoint::Script { text: text.into(), args: vec![] };
     DesiredShare {
         epoch: Epoch(7),
@@ -82,7 +93,7 @@ fn share(allocation: AllocationId, text: &str) -> DesiredShare {
         state: AllocationState::Staging,
         resources: Resources { cores: 1, memory_bytes: 0, gpus: 0 },
         nodes: vec!["n1".parse().unwrap()].into(),
-        spec: AllocationSpec { entrypoint, ..spec() },
+        spec: AllocationSpec { entrypoint, output_files, end_warning, ..spec() },
         ..desired_share(allocation)
     }
 }
@@ -95,6 +106,7 @@ impl Bed {
         DirBuilder::new().mode(0o755).create(&scratch).unwrap();
         let slice = (!setting.without_scope).then(|| Slice::find(Path::new(&format!("{name}.slice"))).unwrap());
         let allocation = AllocationId(uuid::Uuid::new_v4());
+        let share = setting.script.map(|text| Box::new(share(allocation, text, &setting, &scratch)));
         let image = setting.image_file.or_else(|| setting.image.map(|hello| make_image(&scratch, hello)));
         let config = ShimConfig {
             protocol: PROTOCOL_MAJOR,
@@ -110,7 +122,7 @@ impl Bed {
             node: "n1".into(),
             open_files: None,
             boot: None,
-            share: setting.script.map(|text| Box::new(share(allocation, text))),
+            share,
             assignment: None,
             log_limits: None,
             run_lease: setting.run_lease,

@@ -30,6 +30,7 @@ fn send_lane(bed: &mut Bed, program: Entrypoint, indices: &str, walltime_ms: Opt
         env: env.map(|(name, value)| (name.to_owned(), value)).into(),
         working_dir: "/tmp".into(),
         walltime_ms,
+        slurm_number: None,
     };
     bed.agent.send(&ToShim::OpenLane { lane: Box::new(lane) });
 }

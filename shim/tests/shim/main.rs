@@ -9,6 +9,7 @@ mod lane;
 mod mpi;
 mod run_lease;
 mod survival;
+mod user_files;
 mod work;
 
 use bed::Setting;
@@ -82,6 +83,11 @@ fn main() {
         trial("script_runs_though_the_disk_became_full_before_it_was_asked_for", tree, survival::full_before_the_script),
         trial("full_disk_does_not_keep_work_from_ending", tree, survival::full_disk),
         trial("shim_is_small", tree, survival::small),
+        trial("output_is_in_the_users_file_as_it_is_written", tree, user_files::written_as_it_comes),
+        trial("output_is_whole_in_the_users_file_when_the_end_is_reported", tree, user_files::whole_at_the_end),
+        trial("work_whose_files_the_user_may_not_have_does_not_begin", tree, user_files::refused),
+        trial("full_disk_of_the_users_file_does_not_harm_the_work", tree, user_files::full_disk),
+        trial("signal_comes_before_the_walltime_ends", tree, user_files::warned),
         trial("pmi_garbage_ends_that_launch_alone", tree, mpi::garbage),
         trial("rank_that_dies_after_init_brings_its_launch_down", tree, mpi::dead_rank),
         trial("rank_that_dies_after_init_gives_its_launch_its_code", tree, mpi::death_codes),

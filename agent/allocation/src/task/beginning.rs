@@ -5,7 +5,7 @@ use crate::node_environment;
 use crate::prepare::{Line, PrepareError};
 use crate::{probing, walltime};
 use futures::future::BoxFuture;
-use lattice_agent_common::environment;
+use lattice_agent_common::{clock, environment};
 use lattice_model::{DesiredShare, EndReason, Entrypoint, LaunchSpec, millis};
 use lattice_node::allocation::{EntryEvent, NotPrepared, TaskEvent};
 use lattice_node::walltime::WalltimeEvent;
@@ -64,7 +64,7 @@ impl AllocationTask {
         }
     }
 
-    pub(super) async fn start(&mut self, share: Box<DesiredShare>) {
+    pub(super) async fn start(&mut self, mut share: Box<DesiredShare>) {
         if let Err(refused) = self.phase.handle(boottime_ms(), TaskEvent::Start, &mut Vec::new()) {
             tracing::debug!(allocation = %self.share.allocation, %refused, "not started");
             return;
@@ -74,6 +74,9 @@ impl AllocationTask {
             return;
         }
         self.take_walltime(&share);
+        // Work of one node begins before the quorum has recorded that.
+        let started_at = *share.started_at.get_or_insert_with(clock::now);
+        Arc::make_mut(&mut self.share).started_at = Some(started_at);
         self.handle_lease(RunLeaseEvent::Start(share)).await;
     }
 
@@ -150,7 +153,7 @@ impl AllocationTask {
 
     pub(super) fn begin_entry(&self) {
         let Entrypoint::Command { argv } = &self.share.spec.entrypoint else { return };
-        let usual = environment::entry_launch(&self.share, argv.clone());
+        let usual = environment::entry_launch(&self.share, argv.clone(), &self.context.setup.slurm);
         let reported = self.launches.get(&usual.id).map(|launch| launch.spec.clone());
         self.begin_entry_launch(reported.unwrap_or(usual));
     }

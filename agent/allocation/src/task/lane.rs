@@ -57,6 +57,7 @@ impl AllocationTask {
             env: node_environment::of_script(share, &self.context),
             working_dir: share.spec.working_dir.clone(),
             walltime_ms: share.spec.walltime.map(|lane| millis(task_walltime(lane))),
+            slurm_number: self.context.setup.slurm.is_on(share).then_some(share.number),
         };
         self.send(ToShim::OpenLane { lane: Box::new(lane) }).await;
     }

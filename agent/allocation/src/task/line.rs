@@ -121,7 +121,7 @@ impl AllocationTask {
         let records = self.recorded_ends().await;
         let entry = match &self.share.spec.entrypoint {
             Entrypoint::Command { argv } if self.phase.is_started() && self.share.lane.is_none() => {
-                Some(environment::entry_launch(&self.share, argv.clone()))
+                Some(environment::entry_launch(&self.share, argv.clone(), &self.context.setup.slurm))
             }
             Entrypoint::Command { .. } | Entrypoint::Script { .. } => None,
         };

@@ -39,6 +39,9 @@ impl AllocationTask {
         let missing: Vec<LaunchSpec> = self.launches.values().filter(|l| !l.begun).map(|l| l.spec.clone()).collect();
         for mut launch in missing {
             node_environment::of_this_node(&mut launch.env, &self.share, &self.context);
+            if launch.shape.slurm_env {
+                launch.env.extend(node_environment::slurm_of_this_node(&self.share, &self.context, true));
+            }
             self.context.machine.hwloc.add_environment(&mut launch.env, &self.share, &self.context.machine.topology());
             self.send(ToShim::StartLaunch { launch }).await;
             failpoint::pass(Point::LaunchAsked);

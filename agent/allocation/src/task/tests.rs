@@ -5,6 +5,7 @@ use super::*;
 use crate::lane_quorum::NotAdvanced;
 use crate::prepare::{Line, PrepareError};
 use crate::test_builders::{Bench, LaneCall, ME};
+use lattice_agent_common::environment::slurm::SlurmSettings;
 use lattice_model::task_group::lane_walltime;
 use lattice_model::test_builders::desired_share;
 use lattice_model::{EndedTasks, Entrypoint, LaneOf, LaneReport, LaneWork, LaunchSpec, TaskGroup, TaskOutcome, Timestamp};
@@ -77,7 +78,7 @@ fn lane_report(ended: Vec<EndedTasks>) -> LaneReport {
 /// A launch of two ranks here, which no entry point began.
 fn launch() -> LaunchSpec {
     let share = DesiredShare { nodes: vec![ME.parse().unwrap()].into(), ..desired_share(id(1)) };
-    let mut launch = lattice_agent_common::environment::entry_launch(&share, vec!["a".into()]);
+    let mut launch = lattice_agent_common::environment::entry_launch(&share, vec!["a".into()], &SlurmSettings::default());
     (launch.id, launch.number) = ("00000000-0000-4000-8000-0000000000ff".parse().unwrap(), NUMBER);
     launch.nodes[0].count = 2;
     launch

@@ -24,6 +24,10 @@ pub struct WorkSettings {
     /// Give ranks the machine's topology for hwloc (`HWLOC_XMLFILE`, version 1 of its format);
     /// otherwise MPI libraries discover it in each rank.
     pub hwloc_xml: bool,
+    /// Give all work of this node the variables that Slurm sets (`SLURM_JOB_ID` and others), not only
+    /// work that asks for them (`--slurm-env`) and scripts with `#SBATCH` lines. Set it alike on all
+    /// nodes: the node where a launch begins decides for the launch.
+    pub slurm_env: bool,
 }
 
 /// What the work of an allocation may do at the agent's socket. Operators' requests are refused to
@@ -46,6 +50,7 @@ impl Default for WorkSettings {
             grace_seconds: 30,
             attach_max_concurrent: 5,
             hwloc_xml: true,
+            slurm_env: false,
         }
     }
 }

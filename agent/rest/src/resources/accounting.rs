@@ -1,7 +1,7 @@
 //! `/api/v1/accounting`: ended work of any age, and the store that has it.
 
 use crate::calls::{Calls, Grpc};
-use crate::input::{NoParams, Params, list, pairs};
+use crate::input::{NoParams, Params, list, numbers, pairs};
 use crate::page::paged;
 use crate::problem::Problem;
 use crate::time::past;
@@ -48,9 +48,11 @@ struct HistoryParams {
     name: Option<String>,
     /// Only work that ended in these states, such as `Failed,Cancelled`.
     state: Option<String>,
+    /// Only work with these job numbers, such as `12,14`.
+    job: Option<String>,
     /// Only work with these tags, such as `campaign=42,owner=ada`.
     tag: Option<String>,
-    /// Ended at or after it: RFC 3339, a day, or how long ago, such as `90d`.
+    /// Ended at or after it: RFC 3339, a day, or how long ago, such as `90d`. With `job`, the default is the beginning.
     #[param(default = "7d")]
     since: Option<String>,
     /// Ended before it; left out: now.
@@ -72,6 +74,9 @@ struct HistoryParams {
     responses((status = 200, description = "A page, or the sums", body = HistoryJson))
 )]
 async fn get_history(calls: Calls, uri: Uri, Params(params): Params<HistoryParams>) -> Result<Response, Problem> {
+    let jobs = numbers("job", params.job.as_deref())?;
+    // Whoever names a job means it, whenever it ended.
+    let since = params.since.as_deref().or(if jobs.is_empty() { Some(SINCE) } else { None });
     let request = v1::HistoryRequest {
         all_users: params.all,
         user: params.user.unwrap_or_default(),
@@ -81,11 +86,12 @@ async fn get_history(calls: Calls, uri: Uri, Params(params): Params<HistoryParam
         name: params.name.unwrap_or_default(),
         states: list(params.state.as_deref()),
         tags: pairs("tag", params.tag.as_deref())?,
-        from_ms: past("since", Some(params.since.as_deref().unwrap_or(SINCE)))?.unwrap_or_default(),
+        from_ms: past("since", since)?.unwrap_or_default(),
         until_ms: past("until", params.until.as_deref())?.unwrap_or_default(),
         limit: params.limit,
         page_token: params.page_token.unwrap_or_default(),
         sum: params.sum,
+        jobs,
     };
     let page = calls.accounting().history(request).await?.into_inner();
     Ok(paged(&uri, &page.next_page_token, &HistoryJson::from(&page)))

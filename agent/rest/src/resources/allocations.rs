@@ -172,7 +172,8 @@ fn tag_of(a: &v1::Allocation) -> Result<Tag, Problem> {
         let target = scaling.policy.as_ref().map(|policy| &policy.target);
         (scaling.replicas_min, scaling.replicas_max, target)
     });
-    Tag::of(&(&a.id, &a.name, a.walltime_seconds, a.preemption_class, tags, scaling))
+    let timing = a.timing.as_ref().map(|timing| (timing.begin_ms, timing.deadline_ms));
+    Tag::of(&(&a.id, &a.name, a.walltime_seconds, a.preemption_class, tags, scaling, (timing, a.nice, &a.comment)))
 }
 
 /// What is to change; the rest stays as it is.
@@ -195,6 +196,16 @@ struct AllocationChange {
     replicas_max: Option<u32>,
     /// Of services that scale by a metric only: a decimal number.
     scale_target: Option<String>,
+    /// Of work that has not begun: it is not in its queue before this time, in milliseconds since 1970.
+    begin_ms: Option<u64>,
+    /// Of work that has not begun: it must have ended by this time, in milliseconds since 1970; 0: it has no deadline any
+    /// more.
+    deadline_ms: Option<u64>,
+    /// How much later in its queue it is than equal work, in minutes of waiting. Operators alone may make it smaller,
+    /// below 0.
+    nice: Option<i32>,
+    /// For people; empty: none.
+    comment: Option<String>,
 }
 
 /// Changes an allocation that has not ended.
@@ -233,6 +244,10 @@ async fn update_allocation(
         replicas_min: change.replicas_min,
         replicas_max: change.replicas_max,
         scale_target: change.scale_target,
+        begin_ms: change.begin_ms,
+        deadline_ms: change.deadline_ms,
+        nice: change.nice,
+        comment: change.comment,
     };
     let key = calls.allocations().update(request).await?.into_inner().id;
     let now = calls.allocations().get(v1::GetAllocationRequest { key, stale: false }).await?.into_inner();

@@ -79,6 +79,7 @@ impl LogsQuery {
             previous: self.previous,
             timestamps: self.timestamps,
             task: self.task,
+            launch: None,
         })
     }
 }

@@ -2,10 +2,10 @@
 
 use super::filter::filter;
 use crate::failure::Failure;
-use crate::output::{Format, Width, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::short;
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::audit::record_to_model;
 use lattice_api::v1;
 use lattice_cli_syntax::args::audit::AuditQuery;
@@ -33,7 +33,7 @@ pub async fn run(session: &Session, args: AuditQuery) -> Result<(), Failure> {
         }
     };
     match session.format() {
-        Format::Table => print(&table(&records, session.width()))?,
+        Format::Table => print(&table(&records, session.table_size()))?,
         Format::Data(notation) => {
             let whole: Result<Vec<AuditRecord>, _> = records.iter().map(record_to_model).collect();
             notation.print(&whole.map_err(|bad| Failure::other(format!("the agent sent an invalid record: {bad}")))?)?;
@@ -58,7 +58,15 @@ pub fn archived(page: &v1::AuditPage, after: u64) -> Option<String> {
     (last > after).then(|| format!("records {} to {last} are only in the archive, {}", after + 1, page.archive))
 }
 
-fn table(records: &[v1::AuditRecord], width: Width) -> String {
+/// How the list is made narrower.
+const FIT: Fit<'_> = Fit {
+    left_out: &["OWNER"],
+    shortened: &[("TIME", 20), ("NODE", 10), ("BY", 10)],
+    wrapped: &[("DETAIL", 16)],
+    left_out_last: &["NODE", "ALLOCATION"],
+};
+
+fn table(records: &[v1::AuditRecord], size: TableSize) -> String {
     let mut table = Table::new(&["SEQ", "TIME", "BY", "TYPE", "ALLOCATION", "OWNER", "NODE", "DETAIL"]);
     for r in records {
         table.row(vec![
@@ -72,7 +80,7 @@ fn table(records: &[v1::AuditRecord], width: Width) -> String {
             r.detail.clone(),
         ]);
     }
-    table.shown(&["ALLOCATION", "OWNER", "NODE"], width)
+    table.on_screen(&["ALLOCATION", "OWNER", "NODE"], &FIT, size)
 }
 
 #[cfg(test)]
@@ -105,6 +113,8 @@ mod tests {
 SEQ  TIME                      BY    TYPE           ALLOCATION  OWNER  DETAIL
 12   2026-03-05T10:00:12.034Z  root  AttachStarted  1f0c9a4e    alice  by way of n1: /bin/bash
 ";
-        assert_eq!(table(&[record], Width::Terse), want);
+        assert_eq!(table(std::slice::from_ref(&record), TableSize::default()), want);
+        let wide = v1::AuditRecord { node: "x1000c0s0b0n3".into(), detail: "a long story ".repeat(20), actor: "a".repeat(64), ..record };
+        crate::table::assert_fits(&table(&[wide], crate::table::NARROW));
     }
 }

@@ -2,10 +2,10 @@
 
 use super::each::apply_to_each;
 use crate::failure::Failure;
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{filled, time};
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::v1;
 use lattice_cli_syntax::args::node::Admit;
 use lattice_model::resources::bytes_text;
@@ -37,14 +37,22 @@ async fn list(session: &Session) -> Result<u8, Failure> {
     let client = session.connect().await?;
     let now = answer(client.nodes().list_admissions(v1::ListAdmissionsRequest {})).await?;
     match session.format() {
-        Format::Table => print(&text(&now))?,
+        Format::Table => print(&text(&now, session.table_size()))?,
         Format::Data(notation) => notation.print(&json(&now))?,
         Format::Name => print_names(now.waiting.iter().map(|node| node.node.as_str()))?,
     }
     Ok(0)
 }
 
-fn text(now: &v1::ListAdmissionsResponse) -> String {
+/// How the table is made narrower.
+const FIT: Fit<'_> = Fit {
+    left_out: &["ASKED LAST", "GPUS", "MEMORY", "CORES"],
+    shortened: &[("SINCE", 17), ("BY", 10), ("NODE", 16)],
+    wrapped: &[("FROM", 12), ("REASON", 12)],
+    left_out_last: &["SINCE"],
+};
+
+fn text(now: &v1::ListAdmissionsResponse, size: TableSize) -> String {
     let mut table = Table::new(&["NODE", "ADMITTED", "FROM", "CORES", "MEMORY", "GPUS", "SINCE", "ASKED LAST", "BY", "REASON"]);
     for node in &now.waiting {
         let through = filled(&node.relay_node).map(|peer| format!(" (carried by {peer})")).unwrap_or_default();
@@ -61,7 +69,7 @@ fn text(now: &v1::ListAdmissionsResponse) -> String {
         cells.extend([time(node.at_ms).unwrap_or_default(), String::new(), node.by.clone(), node.reason.clone()]);
         table.row(cells);
     }
-    table.text(&["BY", "REASON", "FROM", "CORES", "MEMORY", "GPUS", "ASKED LAST"])
+    table.on_screen(&["BY", "REASON", "FROM", "CORES", "MEMORY", "GPUS", "ASKED LAST"], &FIT, size)
 }
 
 fn json(now: &v1::ListAdmissionsResponse) -> serde_json::Value {
@@ -81,6 +89,7 @@ fn json(now: &v1::ListAdmissionsResponse) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::{NARROW, assert_fits};
 
     #[test]
     fn nodes_that_wait_come_before_those_that_are_admitted() {
@@ -100,6 +109,10 @@ NODE  ADMITTED  FROM                      CORES  MEMORY     GPUS  SINCE         
 n7    no        10.0.0.7 (carried by n2)  64     512.0 GiB  8     2026-03-05T10:00:12.034Z  2026-03-05T10:00:13.000Z  —        —
 n8    yes       —                         —      —          —     2026-03-05T10:00:12.034Z  —                         anna@n1  rack 4
 ";
-        assert_eq!(text(&v1::ListAdmissionsResponse { waiting: vec![waiting], admitted: vec![admitted] }), want);
+        let mut now = v1::ListAdmissionsResponse { waiting: vec![waiting], admitted: vec![admitted] };
+        assert_eq!(text(&now, TableSize::default()), want);
+        now.admitted[0].reason = "a rack that came back ".repeat(9);
+        now.waiting[0].node = "x1000c0s0b0n3.long.example.com".into();
+        assert_fits(&text(&now, NARROW));
     }
 }

@@ -6,14 +6,16 @@ use super::waits;
 use crate::command::nodes;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, print};
+use crate::progress::{Progress, bar};
 use crate::retries::Retries;
 use crate::session::{self, Session, answer};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::args::node::Drain;
 use lattice_cli_syntax::time;
+use lattice_model::count::counted;
 use lattice_model::{HoldKind, NodeId, NodeState, hostlist};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -44,7 +46,8 @@ pub async fn run(session: &Session, args: Drain) -> Result<u8, Failure> {
     if !args.wait || done.nodes.is_empty() {
         return Ok(done.exit);
     }
-    let waiting = DrainWait { session, reported: done.nodes.into_iter().map(|node| (node, String::new())).collect(), lifted: false };
+    let reported = done.nodes.into_iter().map(|node| (node, String::new())).collect();
+    let waiting = DrainWait { session, reported, lifted: false, seen: BTreeSet::new(), progress: Progress::new(session) };
     let lifted = waiting.wait(client).await?;
     Ok(if lifted { Exit::Refused as u8 } else { done.exit })
 }
@@ -54,6 +57,9 @@ struct DrainWait<'a> {
     session: &'a Session,
     reported: BTreeMap<NodeId, String>,
     lifted: bool,
+    /// The allocations that were on these nodes at any time of the wait.
+    seen: BTreeSet<String>,
+    progress: Progress,
 }
 
 impl DrainWait<'_> {
@@ -76,6 +82,7 @@ impl DrainWait<'_> {
     async fn check(&mut self, client: &Client) -> Result<(), Failure> {
         let nodes: BTreeMap<String, v1::Node> = nodes::list(client).await?.into_iter().map(|node| (node.id.clone(), node)).collect();
         let waiting: Vec<NodeId> = self.reported.keys().cloned().collect();
+        let (mut left, mut are_all_known) = (BTreeSet::new(), true);
         for id in waiting {
             let node = nodes.get(id.as_str());
             let drains = node.is_some_and(|node| nodes::is_under(node, HoldKind::Drain));
@@ -94,11 +101,18 @@ impl DrainWait<'_> {
                 continue;
             }
             let found = answer(client.nodes().waits(v1::NodeWaitsRequest { node: id.to_string() })).await?;
+            left.extend(found.waits.iter().map(|wait| wait.allocation.clone()));
+            are_all_known &= found.more == 0;
             let reason = node.map(|node| node.reason.clone()).filter(|reason| !reason.is_empty());
             let reason = reason.map(|reason| format!(", {reason}")).unwrap_or_default();
-            let left = waits::text(&found);
-            let left = if left.is_empty() { String::new() } else { format!(" and waits for\n{}", left.trim_end()) };
-            self.report(&id, format!("node {id} is {state}{reason}{left}"));
+            let work = waits::text(&found, self.session.table_size());
+            let work = if work.is_empty() { String::new() } else { format!(" and waits for\n{}", work.trim_end()) };
+            self.report(&id, format!("node {id} is {state}{reason}{work}"));
+        }
+        self.seen.extend(left.iter().cloned());
+        if !self.reported.is_empty() {
+            let ended = self.seen.len().saturating_sub(left.len());
+            self.progress.show(&progress_text(ended, self.seen.len(), are_all_known, self.reported.len()));
         }
         Ok(())
     }
@@ -109,5 +123,26 @@ impl DrainWait<'_> {
             self.session.note(&text);
             *reported = text;
         }
+    }
+}
+
+/// How far the wait is. An answer may leave allocations out: then their number is not known.
+fn progress_text(ended: usize, seen: usize, are_all_known: bool, nodes: usize) -> String {
+    let nodes = format!("waiting for {}", counted(nodes, "node"));
+    match (are_all_known, u64::try_from(ended), u64::try_from(seen)) {
+        (true, Ok(ended), Ok(seen @ 1..)) => format!("{nodes}: {}", bar(ended, seen, "allocations ended")),
+        _ => nodes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_shows_how_much_of_its_work_has_ended() {
+        assert_eq!(progress_text(1, 4, true, 2), "waiting for 2 nodes: [#####               ] 1 of 4 allocations ended");
+        assert_eq!(progress_text(1, 4, false, 1), "waiting for 1 node");
+        assert_eq!(progress_text(0, 0, true, 1), "waiting for 1 node");
     }
 }

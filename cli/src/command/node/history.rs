@@ -3,9 +3,9 @@
 use super::each::{expand_lists, name_if_unavailable};
 use crate::command::audit::archived;
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, Width, print, print_names};
+use crate::output::{Format, TableSize, Width, print, print_names};
 use crate::session::{self, Session, answer};
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::audit::record_to_model;
 use lattice_api::client::Client;
 use lattice_api::v1;
@@ -45,7 +45,7 @@ pub async fn run(session: &Session, args: History) -> Result<u8, Failure> {
         session.note(&format!("{left_out} older records are left out: use --since, or `lattice audit query --node NODE`"));
     }
     match session.format() {
-        Format::Table => print(&table(&records, nodes.len() > 1 || session.width() == Width::Wide))?,
+        Format::Table => print(&table(&records, nodes.len() > 1 || session.width() == Width::Wide, session.table_size()))?,
         Format::Data(notation) => {
             let whole: Result<Vec<AuditRecord>, _> = records.values().map(record_to_model).collect();
             notation.print(&whole.map_err(|bad| Failure::other(format!("the agent sent an invalid record: {bad}")))?)?;
@@ -96,11 +96,15 @@ impl Newest {
     }
 }
 
-fn table(records: &BTreeMap<u64, v1::AuditRecord>, several: bool) -> String {
+/// How the table is made narrower.
+const FIT: Fit<'_> =
+    Fit { left_out: &[], shortened: &[("TIME", 20), ("NODE", 12), ("BY", 12)], wrapped: &[("DETAIL", 16)], left_out_last: &["BY"] };
+
+fn table(records: &BTreeMap<u64, v1::AuditRecord>, several: bool, size: TableSize) -> String {
     let mut table = Table::new(&["TIME", "NODE", "BY", "WHAT", "DETAIL"]);
     for r in records.values() {
         let node = if several { r.node.clone() } else { String::new() };
         table.row(vec![Timestamp(r.at_ms).to_string(), node, r.actor.clone(), r.action.clone(), r.detail.clone()]);
     }
-    table.text(&["NODE"])
+    table.on_screen(&["NODE"], &FIT, size)
 }

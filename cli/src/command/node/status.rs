@@ -4,10 +4,10 @@ use super::{fact, fingerprint, waits};
 use crate::command::nodes;
 use crate::failure::Failure;
 use crate::node_list;
-use crate::output::{Format, print, print_names};
+use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{NodeJson, disclosed, domains_text, filled, nodes_table, short, time, with_exit};
-use crate::table::{Table, block};
+use crate::table::{Fit, Table, block};
 use lattice_api::client::Client;
 use lattice_api::json::{ConformanceJson, LocalDomainJson};
 use lattice_api::v1;
@@ -43,7 +43,11 @@ async fn show_own(session: &Session, client: &Client, local: &v1::LocalStatusRes
     match session.format() {
         Format::Table => {
             let domains = quorum_view.as_ref().and_then(|quorum_view| quorum_view.node.as_ref()).map(domains_text);
-            print(&(text(local) + &quorum_view.as_ref().map(state_text).unwrap_or_default() + &domains.unwrap_or_default()))?;
+            print(
+                &(text(local, session.table_size())
+                    + &quorum_view.as_ref().map(|view| state_text(view, session.table_size())).unwrap_or_default()
+                    + &domains.unwrap_or_default()),
+            )?;
             print(&fact::text(&response, true))
         }
         Format::Data(notation) => {
@@ -100,7 +104,7 @@ async fn show_nodes(session: &Session, client: &Client, found: &[v1::Node]) -> R
             for node in found.iter().filter(|node| !node.from_gossip) {
                 if nodes::is_under(node, HoldKind::Drain) {
                     let left = answer(client.nodes().waits(v1::NodeWaitsRequest { node: node.id.clone() })).await?;
-                    print(&state_text(&left))?;
+                    print(&state_text(&left, session.table_size()))?;
                 } else if found.len() == 1 {
                     print(&fingerprint::conformance_text(node))?;
                 }
@@ -113,7 +117,7 @@ async fn show_nodes(session: &Session, client: &Client, found: &[v1::Node]) -> R
 }
 
 /// A node's state, and what its drain waits for.
-fn state_text(quorum_view: &v1::NodeWaitsResponse) -> String {
+fn state_text(quorum_view: &v1::NodeWaitsResponse, size: TableSize) -> String {
     let Some(node) = &quorum_view.node else { return String::new() };
     let reason = if node.reason.is_empty() { String::new() } else { format!(", {}", node.reason) };
     let mut text = format!("\nNode {} is {}{reason}, since {}.\n", node.id, node.state, time(node.state_since_ms).unwrap_or_default());
@@ -123,12 +127,20 @@ fn state_text(quorum_view: &v1::NodeWaitsResponse) -> String {
     text.push_str(&fingerprint::conformance_text(node));
     if nodes::is_under(node, HoldKind::Drain) && !quorum_view.waits.is_empty() {
         text.push_str("The drain waits for:\n");
-        text.push_str(&waits::text(quorum_view));
+        text.push_str(&waits::text(quorum_view, size));
     }
     text
 }
 
-fn text(local: &v1::LocalStatusResponse) -> String {
+/// How the list of a node's work is made narrower.
+const WORK_FIT: Fit<'_> = Fit {
+    left_out: &["SHIM", "EPOCH"],
+    shortened: &[("NAME", 8), ("OWNER", 8)],
+    wrapped: &[("CPUS", 8), ("GPUS", 8), ("DETAIL", 12)],
+    left_out_last: &[],
+};
+
+fn text(local: &v1::LocalStatusResponse, size: TableSize) -> String {
     let quorum = if local.quorum_connected { "connected" } else { "NOT CONNECTED" };
     let quorum = if local.quorum_detail.is_empty() { quorum.to_owned() } else { format!("{quorum}: {}", local.quorum_detail) };
     let mut text = block(&[
@@ -169,7 +181,7 @@ fn text(local: &v1::LocalStatusResponse) -> String {
             a.detail.clone(),
         ]);
     }
-    text.push_str(&table.text(&["CPUS", "GPUS", "DETAIL"]));
+    text.push_str(&table.on_screen(&["CPUS", "GPUS", "DETAIL"], &WORK_FIT, size));
     text
 }
 
@@ -351,6 +363,6 @@ GPUs:  1 healthy, 1 allocatable, 2 in all (policy version 1)
 ID        NAME  OWNER  PHASE    EPOCH  SHIM  CPUS  GPUS
 1f0c9a4e  sim   ada    running  4      77    0-3   GPU-1
 ";
-        assert_eq!(text(&local), want);
+        assert_eq!(text(&local, TableSize::default()), want);
     }
 }

@@ -1,12 +1,21 @@
 //! The work left on a node that a drain waits for.
 
+use crate::output::TableSize;
 use crate::shown::{disclosed, filled, short, time};
-use crate::table::Table;
+use crate::table::{Fit, Table};
 use lattice_api::v1;
 use serde_json::{Value, json};
 
+/// How the table is made narrower.
+const FIT: Fit<'_> = Fit {
+    left_out: &["SINCE"],
+    shortened: &[("NAME", 8), ("OWNER", 8), ("ENDS", 17)],
+    wrapped: &[("DETAIL", 16)],
+    left_out_last: &["ENDS"],
+};
+
 /// A table of it, and notes for what has no column; empty if nothing is left.
-pub fn text(found: &v1::NodeWaitsResponse) -> String {
+pub fn text(found: &v1::NodeWaitsResponse, size: TableSize) -> String {
     if found.waits.is_empty() {
         return String::new();
     }
@@ -22,7 +31,7 @@ pub fn text(found: &v1::NodeWaitsResponse) -> String {
             wait.detail.clone(),
         ]);
     }
-    let mut text = table.text(&["NAME", "OWNER", "SINCE", "ENDS", "DETAIL"]);
+    let mut text = table.on_screen(&["NAME", "OWNER", "SINCE", "ENDS", "DETAIL"], &FIT, size);
     if found.more > 0 {
         text.push_str(&format!("and {} more\n", found.more));
     }
@@ -47,6 +56,7 @@ pub fn json(found: &v1::NodeWaitsResponse) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::{NARROW, assert_fits};
 
     #[test]
     fn running_and_ended_work_are_distinguished() {
@@ -68,7 +78,9 @@ ALLOCATION  NAME  OWNER  STANDS               SINCE                     ENDS
 and 2 more
 `lattice node status` on n1 shows why work that has ended is not released
 ";
-        assert_eq!(text(&found), want);
-        assert_eq!(text(&v1::NodeWaitsResponse::default()), "");
+        assert_eq!(text(&found, TableSize::default()), want);
+        let wide = v1::NodeWaitsResponse { waits: vec![wait(true, "a process does not end: it waits for a file system")], ..found };
+        assert_fits(&text(&wide, NARROW));
+        assert_eq!(text(&v1::NodeWaitsResponse::default(), TableSize::default()), "");
     }
 }

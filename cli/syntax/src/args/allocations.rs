@@ -5,12 +5,14 @@ use crate::tasks::{OneTarget, Target};
 use clap::Args;
 use lattice_api::allocation::state_from_name;
 use lattice_model::AllocationState;
+use std::str::FromStr;
 use std::time::Duration;
+use thiserror::Error;
 
 #[derive(Args)]
 pub struct Explain {
-    /// The allocation: its id, the beginning of it, or @last; or one task of a task group, or one replica of a scaled
-    /// service: 'ID[7]'
+    /// The allocation: its job number, its id, the beginning of it, or @last; or one task of a task group, or one replica
+    /// of a scaled service: 'ID[7]'
     #[arg(required_unless_present = "queue")]
     pub id: Option<OneTarget>,
     /// Instead of one allocation, all that waits in this vCluster, in the order in which it is served, and why it waits
@@ -20,9 +22,9 @@ pub struct Explain {
 
 #[derive(Args)]
 pub struct Status {
-    /// One allocation: its id, the beginning of it, or @last; or one task of a task group, or one replica of a scaled
-    /// service: 'ID[7]'
-    #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node", "tags"])]
+    /// One allocation: its job number, its id, the beginning of it, or @last; or one task of a task group, or one replica
+    /// of a scaled service: 'ID[7]'
+    #[arg(conflicts_with_all = ["all", "state", "limit", "user", "name", "vcluster", "tenant", "node", "tags", "count", "sort", "since", "each"])]
     pub id: Option<OneTarget>,
     /// Show the tasks of a task group: a line for each state and exit code. -o wide, json and yaml have a record for each
     /// range of indices
@@ -46,13 +48,87 @@ pub struct Status {
     /// limit with -o json, yaml, name]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
+    /// Instead of allocations, a line for each state: how many there are, and how many nodes they have or wait for
+    #[arg(long, conflicts_with_all = ["limit", "watch", "sort", "each"])]
+    pub count: bool,
+    /// In this order instead of the expected one; several columns with commas, and - before one for the other direction:
+    /// --sort=-nodes,name. It is sorted before --limit applies
+    #[arg(long, value_name = "[-]COLUMN", value_delimiter = ',', allow_hyphen_values = true, conflicts_with = "watch")]
+    pub sort: Vec<SortKey>,
+    /// Only what was submitted, or ended, at this time or after it: 2026-03-01, 2026-03-01T10:00:00Z, or 2h for two
+    /// hours ago
+    #[arg(long, value_name = "TIME", conflicts_with = "watch")]
+    pub since: Option<String>,
+    /// On a terminal, a line for each allocation, also where neighbours in the list differ in nothing but their ids
+    #[arg(long, conflicts_with = "watch")]
+    pub each: bool,
     /// Show the state that one member of the quorum has, which may be old; this works even without a majority. Its age
     /// is shown
     #[arg(long)]
     pub stale: bool,
-    /// Show the allocations that have not ended, then a line for each change; with ID: until that allocation has ended
+    /// Show the allocations that have not ended, and changes: on a terminal a screen that is redrawn, else a line for each
+    /// change. With ID: a line for each change until that allocation has ended
     #[arg(short, long, conflicts_with_all = ["limit", "stale"])]
     pub watch: bool,
+}
+
+/// A column by which a list of allocations is sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SortKey {
+    pub column: SortColumn,
+    /// Whether the greatest, latest or last comes first.
+    pub is_descending: bool,
+}
+
+/// The columns of `--sort`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SortColumn {
+    Id,
+    Job,
+    Name,
+    Owner,
+    State,
+    Nodes,
+    Submitted,
+    Started,
+    Ended,
+    Walltime,
+    Elapsed,
+}
+
+impl SortColumn {
+    /// Every column with its name.
+    pub const ALL: [(&str, Self); 11] = [
+        ("id", Self::Id),
+        ("job", Self::Job),
+        ("name", Self::Name),
+        ("owner", Self::Owner),
+        ("state", Self::State),
+        ("nodes", Self::Nodes),
+        ("submitted", Self::Submitted),
+        ("started", Self::Started),
+        ("ended", Self::Ended),
+        ("walltime", Self::Walltime),
+        ("elapsed", Self::Elapsed),
+    ];
+}
+
+/// A text that names no column.
+#[derive(Debug, Error)]
+#[error("{0:?} is no column: use id, job, name, owner, state, nodes, submitted, started, ended, walltime or elapsed")]
+pub struct UnknownColumn(String);
+
+impl FromStr for SortKey {
+    type Err = UnknownColumn;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (is_descending, name) = match text.strip_prefix('-') {
+            Some(name) => (true, name),
+            None => (false, text.strip_prefix('+').unwrap_or(text)),
+        };
+        let found = SortColumn::ALL.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, column)| Self { column, is_descending }).ok_or_else(|| UnknownColumn(name.to_owned()))
+    }
 }
 
 /// Which allocations are listed, or watched; all that is given must hold.
@@ -87,7 +163,7 @@ The allocations continue when this command is ended.";
 #[derive(Args)]
 #[command(after_help = WAIT_HELP)]
 pub struct Wait {
-    /// The allocations: ids, the beginnings of ids, or @last
+    /// The allocations: job numbers, ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// Wait no longer than this: 90s, 30m, 2h (a bare number is seconds) [default: no limit]

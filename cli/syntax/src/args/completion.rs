@@ -11,7 +11,9 @@ const COMPLETION_EXAMPLES: &str = "Examples:
   lattice completion fish > ~/.config/fish/completions/lattice.fish
 
 A new shell then completes the names of commands and options (zsh: with ~/.zfunc
-in its fpath).";
+in its fpath), and by asking the agent: your allocations and job numbers, nodes,
+vClusters, tenants and services. An agent that does not answer within half a
+second is not waited for, and a login is never renewed for a completion.";
 
 #[derive(Args)]
 #[command(after_help = COMPLETION_EXAMPLES)]

@@ -9,8 +9,8 @@ use thiserror::Error;
 const HISTORY_NOTE: &str = "\
 Ended work of any age, from the accounting store, if the site has one. Work is
 there about a second after its end. Node-hours are those of `lattice usage`: of
-all attempts, without the time of prologues. Without --since, the work that
-ended in the last seven days is shown.
+all attempts, without the time of prologues. Without --since and --job, the
+work that ended in the last seven days is shown.
 
 Everybody sees their own work, admins of a tenant also that of the tenant,
 operators all.
@@ -63,6 +63,9 @@ pub struct HistoryFilter {
     /// Only those of this name, in which * stands for any text
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// Only those with these job numbers, whenever they ended; may be given more than once, and with commas
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    pub job: Vec<u64>,
     /// Only those with this tag and value; may be given more than once, and with commas: all of them must hold
     #[arg(long = "tag", visible_alias = "tags", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_tag)]
     pub tags: Vec<(String, String)>,

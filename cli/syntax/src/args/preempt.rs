@@ -22,7 +22,7 @@ preemption class 10, for the owner alone.";
 #[derive(Args)]
 #[command(after_help = PREEMPT_HELP)]
 pub struct Preempt {
-    /// The allocations: ids, the beginnings of ids, or @last
+    /// The allocations: job numbers, ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
     /// How long each has to save its state, such as 30s or 5m (a bare number is seconds); one that is late gets half of
@@ -42,14 +42,14 @@ pub struct Preempt {
 
 #[derive(Args)]
 pub struct Hold {
-    /// The allocations, which wait for nodes: ids, the beginnings of ids, or @last
+    /// The allocations, which wait for nodes: job numbers, ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
 }
 
 #[derive(Args)]
 pub struct Resume {
-    /// The allocations: ids, the beginnings of ids, or @last
+    /// The allocations: job numbers, ids, the beginnings of ids, or @last
     #[arg(required = true)]
     pub ids: Vec<String>,
 }

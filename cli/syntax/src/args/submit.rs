@@ -22,6 +22,9 @@ const SUBMIT_EXAMPLES: &str = "Examples:
       their processors
   make-job | lattice submit - --nodes=4
       a script from standard input
+  lattice submit --output=%x-%j.out --signal=B:USR1@120 job.sh
+      its output also in a file of yours, and SIGUSR1 to the script two minutes
+      before its walltime ends
   lattice submit -N 2 --tasks-per-node 8 --uenv ./env.sqfs -- ./simulate in.nml
       16 ranks of one MPI program on 2 nodes
 
@@ -31,7 +34,11 @@ A script's lines, before its first command:
   #LATTICE name=simulation
   lattice launch ./simulate input.nml";
 
+// `--output` is a file of the user's here, and `-o` stays the format. Before this command's options are added
+// (see `Later`), clap adds the options of every command to it; of `output` this takes the long name away. Its values
+// still go to `Global` by its id, and `lattice --output json submit` is the format as before.
 #[derive(Args)]
+#[command(mut_arg("output", |format| format.long(None::<&'static str>)))]
 #[command(after_help = SUBMIT_EXAMPLES, override_usage = "lattice submit [OPTIONS] SCRIPT [-- ARGS...]\n       lattice submit [OPTIONS] -- COMMAND [ARGS...]")]
 pub struct Submit {
     #[command(flatten)]

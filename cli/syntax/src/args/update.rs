@@ -1,6 +1,7 @@
 //! `lattice update`.
 
 use crate::flags::{TimeError, parse_tag_change, parse_walltime};
+use crate::start_times::{NoSuchTime, StartTime};
 use clap::Args;
 use lattice_model::Amount;
 use std::str::FromStr;
@@ -15,14 +16,20 @@ const UPDATE_HELP: &str = "Examples:
   lattice update 1f0c9a4e --preemption-class 4 --name night-run
   lattice update 1f0c9a4e --tag campaign=42,quality=
       the tag campaign is 42, and there is no tag quality
+  lattice update 1f0c9a4e --begin tomorrow --nice 30
+      it waits until tomorrow, and behind equal work that came up to half an
+      hour later
   lattice update 1f0c9a4e --min-nodes 2 --max-nodes 6 --scale-target 0.7
       a scaled service has 2 to 6 replicas from now on, and another target
 
 The owner and admins of the work's tenant may change all of this while the work
 waits for nodes or is held. While it has nodes, they may shorten the walltime,
 to at least a minute more than the work has run, lower the class, and change
-name and tags. Operators may also lengthen the walltime and raise the class
-then. If one change is refused, nothing changes.
+name, tags and comment. Operators may also lengthen the walltime and raise the
+class then. If one change is refused, nothing changes.
+
+--begin and --deadline are for work that has not begun. Work that is in its queue
+keeps its place there; --nice moves it.
 
 Of a task group, all of this can be changed until it has ended; of a scaled
 service, all but the walltime, which it does not have. It holds for the lanes or
@@ -74,6 +81,35 @@ pub struct Changes {
     /// Of a scaled service with a metric: while the metric is above this, replicas are added one by one
     #[arg(long, value_name = "NUMBER")]
     pub scale_target: Option<Amount>,
+    /// Of work that has not begun: begin at this time at the earliest, written as for `lattice submit --begin`; now: as
+    /// soon as there are nodes
+    #[arg(long, value_name = "TIME")]
+    pub begin: Option<StartTime>,
+    /// Of work that has not begun: it ends as Cancelled when it could not end by this time any more; none: it has no
+    /// deadline
+    #[arg(long, value_name = "TIME|none")]
+    pub deadline: Option<NewDeadline>,
+    /// Be later in its queue, as if it had waited so many minutes less; operators may also give less than 0
+    #[arg(long, value_name = "MINUTES", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-10_000..=10_000))]
+    pub nice: Option<i32>,
+    /// A text for people; empty: none
+    #[arg(long, value_name = "TEXT")]
+    pub comment: Option<String>,
+}
+
+/// A deadline, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewDeadline {
+    None,
+    At(StartTime),
+}
+
+impl FromStr for NewDeadline {
+    type Err = NoSuchTime;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchTime> {
+        if text.eq_ignore_ascii_case("none") { Ok(Self::None) } else { text.parse().map(Self::At) }
+    }
 }
 
 /// A walltime, whole or as a difference to the present one.
@@ -146,6 +182,15 @@ mod tests {
     }
 
     #[test]
+    fn the_place_in_the_queue_is_changed_by_the_names_of_a_submission() {
+        let changes = |line: &[&str]| parsed(line).map(|update| update.changes).unwrap();
+        let all = changes(&["1", "--begin=now+60", "--deadline", "none", "--nice", "-5", "--comment=x"]);
+        assert_eq!(all.begin, Some(StartTime::After(Duration::from_secs(60))));
+        assert_eq!((all.deadline, all.nice, all.comment.as_deref()), (Some(NewDeadline::None), Some(-5), Some("x")));
+        assert!(parsed(&["1", "--begin=soon"]).is_err() && parsed(&["1", "--nice=10001"]).is_err());
+    }
+
+    #[test]
     fn at_least_one_change_is_needed_and_all_are_possible() {
         let missing = parsed(&["1"]).unwrap_err();
         let options = ["--walltime", "--preemption-class", "--name", "--tag", "--min-nodes", "--max-nodes", "--scale-target"];
@@ -153,8 +198,10 @@ mod tests {
         assert!(parsed(&["--name", "x"]).is_err(), "of what?");
         assert!(parsed(&["1", "--preemption-class", "11"]).is_err());
         let Update { ids, changes } = parsed(&["1", "2", "-t", "+1h", "--priority", "7", "-J", "x", "--tags", "a=1,b="]).unwrap();
-        let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target } = changes;
+        let Changes { walltime, preemption_class, name, tags, min_nodes, max_nodes, scale_target, begin, deadline, nice, comment } =
+            changes;
         assert_eq!((min_nodes, max_nodes, scale_target), (None, None, None));
+        assert_eq!((begin, deadline, nice, comment), (None, None, None, None));
         assert_eq!(tags, [("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())]);
         assert_eq!(ids, ["1", "2"]);
         let hour = NewWalltime::Longer(Duration::from_secs(3600));

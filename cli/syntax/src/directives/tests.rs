@@ -3,6 +3,11 @@ use crate::flags::{Export, NodeCount, Requeue};
 use lattice_api::v1;
 use std::time::Duration;
 
+/// As `lattice submit` reads a script, where the site maps no names.
+fn read(name: &str, script: &str) -> Result<Directives, UsageError> {
+    super::read(name, script, &Compat::default())
+}
+
 fn flags(lines: &str) -> SubmitFlags {
     let read = read("job.sh", lines).unwrap();
     assert_eq!(read.warnings, Vec::<String>::new());
@@ -58,7 +63,7 @@ fn constraints_and_memory_policies_are_options_like_the_others() {
     let read = flags("#LATTICE memory_policy=interleave constraint=nvme_scratch\n#LATTICE --memory-policy=bind -C gpu_type=GH200\n");
     assert_eq!(read.binding.memory_policy.as_deref(), Some("bind"));
     assert_eq!(read.constraint, ["nvme_scratch", "gpu_type=GH200"]);
-    assert_eq!(flags("#SBATCH --constraint=GH200\n#SBATCH -C fast&gpu\n").constraint, ["GH200", "fast&gpu"]);
+    assert_eq!(flags("#SBATCH --constraint=GH200\n#SBATCH -C fast&gpu\n").constraint, ["fast&gpu"], "the last one counts, as in Slurm");
 }
 
 #[test]
@@ -84,64 +89,53 @@ fn reading_stops_at_the_first_command() {
     assert_eq!(flags("#!/bin/sh\r\n#LATTICE --nodes=4\r\n").nodes, nodes(4));
 }
 
-/// Each supported option of Slurm with a value, and its translation.
-const SUPPORTED: [(&str, &str); 24] = [
-    ("--account=ml", "--tenant=ml"),
-    ("--array=0-9%2", "--array=0-9%2"),
-    ("--chdir=/scratch/x", "--chdir=/scratch/x"),
-    ("--constraint=gpu&nvme_scratch", "--constraint=gpu&nvme_scratch"),
-    ("--cpus-per-task=8", "--cpus-per-task=8"),
-    ("--dependency=afterok:1f0c:2f0c,afterany:3f0c", "--depends-on=1f0c:success,2f0c:success,3f0c:any"),
-    ("--distribution=cyclic", "--distribution=cyclic"),
-    ("--exclusive", "--exclusive"),
-    ("--export=ALL,A=1", "--export=all --env=A=1"),
-    ("--gpu-bind=closest", "--gpu-bind=closest"),
-    ("--gpus-per-node=a100:4", "--gpus=4 --constraint=gpu_type=a100"),
-    ("--gpus-per-task=1", "--gpus-per-task=1"),
-    ("--gres=gpu:4", "--gpus=4"),
-    ("--job-name=x", "--name=x"),
-    ("--mem=4096", "--mem=4096M"),
-    ("--no-requeue", "--requeue=never"),
-    ("--nodelist=n[1-2]", "--nodelist=n[1-2]"),
-    ("--nodes=2", "--nodes=2"),
-    ("--ntasks=8", "--ntasks=8"),
-    ("--ntasks-per-node=4", "--tasks-per-node=4"),
-    ("--partition=debug", "--vcluster=debug"),
-    ("--requeue", "--requeue=on_node_failure"),
-    ("--time=90", "--walltime=5400s"),
-    ("--uenv=/images/a.sqfs", "--uenv=/images/a.sqfs"),
-];
-/// Options of Slurm that do not change the job.
-const HARMLESS: [&str; 8] =
-    ["--acctg-freq=30", "--comment=x", "--ignore-pbs", "--mail-type=END", "--mail-user=a@b", "--quiet", "--verbose", "--wckey=x"];
+#[test]
+fn what_the_submitting_command_does_is_refused_with_its_name_here() {
+    for (line, remedy) in [
+        ("-H", "`lattice submit --hold`"),
+        ("--wait", "`lattice submit --wait`"),
+        ("--parsable", "`lattice submit -o name`"),
+        ("--test-only", "`lattice submit --dry-run`"),
+        ("--wrap=ls", "`lattice submit -- sh -c COMMAND`"),
+    ] {
+        let failure = read("job.sh", &format!("#!/bin/sh\n#SBATCH {line}\n")).unwrap_err();
+        assert!(failure.what.starts_with(&format!("job.sh line 2: #SBATCH {line}: it is an option of")), "{}", text(&failure));
+        assert!(failure.hint.as_ref().is_some_and(|hint| hint.contains(remedy)), "{}", text(&failure));
+    }
+    for line in ["--quiet", "-v", "--acctg-freq=30", "--ignore-pbs"] {
+        let read = read("job.sh", &format!("#!/bin/sh\n#SBATCH {line} -N 2\n")).unwrap();
+        assert_eq!(read.flags.nodes, nodes(2), "{line}");
+        assert_eq!(read.warnings, [format!("job.sh line 2: #SBATCH {line} does not change the job, and is ignored")]);
+    }
+}
+
+/// What `sbatch` makes of its arguments, variables and script.
+fn submitted(args: &str, variables: &[(&str, &str)], script: &str, compat: &Compat) -> (Directives, OwnOptions) {
+    let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let words: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
+    let given = slurm::read_arguments(slurm::Command::Sbatch, "", &words).unwrap().given;
+    read_for_sbatch("job.sh", script, &given, &environment, compat).unwrap()
+}
 
 #[test]
-fn each_option_of_the_table_is_translated_ignored_or_refused() {
-    let name = |written: &str| written.trim_start_matches('-').split('=').next().unwrap().to_owned();
-    for pair in sbatch::OPTIONS.windows(2) {
-        assert!(pair[0].long < pair[1].long, "{} comes before {}", pair[1].long, pair[0].long);
-    }
-    let mut rest: std::collections::BTreeSet<String> = sbatch::OPTIONS.iter().map(|option| option.long.to_owned()).collect();
-    for (written, ours) in SUPPORTED {
-        assert!(rest.remove(&name(written)), "{written} is not in the table");
-        let words = sbatch::translate(&[written.to_owned()]).unwrap().words;
-        assert_eq!(words.join(" "), ours, "{written}");
-        let read = read("job.sh", &format!("#SBATCH {written}\n")).unwrap();
-        assert!(read.flags != SubmitFlags::default() && read.warnings.is_empty(), "{written}");
-    }
-    for written in HARMLESS {
-        assert!(rest.remove(&name(written)), "{written} is not in the table");
-        let read = read("job.sh", &format!("#!/bin/sh\n#SBATCH {written} -N 2\n")).unwrap();
-        assert_eq!(read.flags.nodes, nodes(2), "{written}");
-        assert_eq!(read.warnings, [format!("job.sh line 2: #SBATCH {written} does not change the job, and is ignored")]);
-    }
-    // `--view` is passed on unchanged, and the server refuses it.
-    assert!(rest.remove("view"));
-    for option in rest {
-        let failure = read("job.sh", &format!("#!/bin/sh\n#SBATCH --{option}=1\n")).unwrap_err();
-        assert!(failure.what.starts_with(&format!("job.sh line 2: #SBATCH --{option}=1: it is not supported")), "{failure}");
-        assert!(failure.hint.is_some(), "{failure}");
-    }
+fn sbatch_takes_its_command_line_over_variables_over_lines() {
+    let script = "#!/bin/sh\n#SBATCH -p of-line -A of-line -J of-line -C gpu --hold\n";
+    let variables = [("SBATCH_PARTITION", "of-variable"), ("SBATCH_ACCOUNT", "of-variable"), ("SBATCH_WAIT", "1")];
+    let (read, own) = submitted("-p of-args -C nvme --parsable", &variables, script, &Compat::default());
+    let names = (read.flags.vcluster.as_deref(), read.flags.tenant.as_deref(), read.flags.name.as_deref());
+    assert_eq!(names, (Some("of-args"), Some("of-variable"), Some("of-line")));
+    assert_eq!(read.flags.constraint, ["nvme"], "a repeated option counts once");
+    assert!(own.hold && own.wait && own.parsable && read.flags.layout.slurm_env);
+    let (read, _) =
+        submitted("-J of-args", &variables, "#!/bin/sh\n#LATTICE vcluster=ours name=ours\n#SBATCH -p theirs\n", &Compat::default());
+    assert_eq!((read.flags.vcluster.as_deref(), read.flags.name.as_deref()), (Some("ours"), Some("of-args")));
+}
+
+#[test]
+fn sbatch_has_the_sites_default_partition() {
+    let compat = Compat::parse("partition_mapping: {long: batch}\ndefault_partition: long\n").unwrap();
+    let vcluster = |args: &str| submitted(args, &[], "#!/bin/sh\n", &compat).0.flags.vcluster;
+    assert_eq!((vcluster("").as_deref(), vcluster("-p other").as_deref()), (Some("batch"), Some("other")));
 }
 
 #[test]
@@ -153,10 +147,14 @@ fn short_options_equal_their_long_forms() {
     assert_eq!(read, long);
     assert_eq!((read.ranks, read.layout.cpus_per_task, read.chdir.as_deref()), (Some(8), Some(4), Some("sub")));
     assert!(read.layout.slurm_env, "Slurm's variables are set");
-    for letter in ["-G 4", "-b now+1hour", "-o x.log", "-e x.log", "-i x", "-x n1", "-H", "-W", "-q high", "-L m"] {
-        let failure = super::read("job.sh", &format!("#SBATCH {letter}\n")).unwrap_err();
+    for letter in ["-B 2:8", "-S 1", "-L m"] {
+        let failure = read_script(letter).unwrap_err();
         assert!(text(&failure).contains("it is not supported"), "{}", text(&failure));
     }
+}
+
+fn read_script(options: &str) -> Result<Directives, UsageError> {
+    read("job.sh", &format!("#SBATCH {options}\n"))
 }
 
 #[test]
@@ -171,7 +169,10 @@ fn a_script_may_be_a_task_group() {
     }
     assert_eq!(tasks("#SBATCH --array=0-9\n#LATTICE max-failures=1\n#LATTICE task-group=0-4\n"), group(4, 0, Some(1)));
     let refused = read("job.sh", "#!/bin/sh\n#SBATCH --array=9-0\n").unwrap_err();
-    assert_eq!(refused.what, "job.sh line 2: #SBATCH: invalid value '9-0' for '--array <LIST[%N]>': \"9-0\" ends before it begins");
+    assert_eq!(
+        refused.what,
+        "job.sh line 2: #SBATCH --array=9-0: invalid value '9-0' for '--array <LIST[%N]>': \"9-0\" ends before it begins"
+    );
     assert_eq!(read("job.sh", "#SBATCH --array\n").unwrap_err().what, "job.sh line 1: #SBATCH --array: a value is needed");
 }
 
@@ -222,9 +223,12 @@ fn unknown_options_and_values_are_refused_with_their_line() {
         ("--gibberish=1", "job.sh line 2: #SBATCH --gibberish=1: there is no such option"),
         ("gibberish", "job.sh line 2: #SBATCH gibberish: there is no such option"),
         ("-Z", "job.sh line 2: #SBATCH -Z: there is no such option"),
-        ("--exclusive=user", "job.sh line 2: #SBATCH --exclusive=user: only whole nodes"),
+        ("--exclusive=user", "job.sh line 2: #SBATCH --exclusive=user: \"user\" is not supported"),
         ("--gres=nvme:1", "job.sh line 2: #SBATCH --gres=nvme:1: \"nvme:1\" is not supported"),
-        ("--mem=0", "job.sh line 2: #SBATCH --mem=0: all memory"),
+        ("--mem=0 --gres=gpu:1", "job.sh line 2: #SBATCH --mem=0: \"0\" is not supported"),
+        ("hetjob", "job.sh line 2: #SBATCH hetjob: it is not supported"),
+        ("--jobid=1", "job.sh line 2: #SBATCH --jobid=1: it is an option of srun, not of this command"),
+        ("--mem-per=1G", "job.sh line 2: #SBATCH --mem-per=1G: several options begin so"),
         (
             "--dependency=after:1f0c+x",
             "job.sh line 2: #SBATCH --dependency=after:1f0c+x: \"after:1f0c+x\": the delay is no number of minutes",
@@ -244,7 +248,7 @@ fn errors_name_their_line() {
         ("#LATTICE --nodes=0\n", "job.sh line 1: #LATTICE: invalid value '0' for '--nodes <N[-MAX]>': at least 1 node is needed"),
         (
             "#SBATCH -N many\n",
-            "job.sh line 1: #SBATCH: invalid value 'many' for '--nodes <N[-MAX]>': \"many\" is not a number of nodes such as 4",
+            "job.sh line 1: #SBATCH -N: invalid value 'many' for '--nodes <N[-MAX]>': \"many\" is not a number of nodes such as 4",
         ),
         ("#SBATCH --nodes\n", "job.sh line 1: #SBATCH --nodes: a value is needed"),
         ("#LATTICE name='x\n", "job.sh line 1: #LATTICE: a ' is not closed"),

@@ -10,7 +10,20 @@ pub(super) const NAMES: [&str; 7] = ["resources", "lifecycle", "data", "connecti
 const OPTIONS: [(&str, &[&str]); 5] = [
     (
         "resources",
-        &["tasks-per-node", "ntasks", "nodelist", "exclusive", "cores", "cpus", "mem", "memory", "memory-gb", "gpus", "topology"],
+        &[
+            "tasks-per-node",
+            "ntasks",
+            "nodelist",
+            "exclude",
+            "exclusive",
+            "cores",
+            "cpus",
+            "mem",
+            "memory",
+            "memory-gb",
+            "gpus",
+            "topology",
+        ],
     ),
     ("lifecycle", &["walltime", "preemption-class", "min-nodes", "max-nodes"]),
     ("data", &["scratch-per-node"]),
@@ -31,7 +44,7 @@ const TRANSLATED: [(&str, &[&str]); 5] = [
 const NOT_BUILT: [(&str, &str); 3] = [("environment", "image"), ("environment", "view"), ("checkpoint", "strategy")];
 
 /// Constraints with a value. Others are features: `features: [nvme_scratch]`.
-const VALUED_CONSTRAINTS: [&str; 2] = ["gpu_type", "gpu_count"];
+const VALUED_CONSTRAINTS: [&str; 3] = ["gpu_type", "gpu_count", "core_count"];
 /// Constraints that are `true`.
 const PLAIN_CONSTRAINTS: [&str; 4] = ["require_unified_memory", "allow_cxl_memory", "prefer_same_numa", "prefer_local_memory"];
 
@@ -59,6 +72,7 @@ pub(super) fn one_name(option: &str) -> &str {
         "memory" => "mem",
         "gpus-per-node" | "gpu-count" => "gpus",
         "ntasks-per-node" => "tasks-per-node",
+        "mem-per-cpu" => "mem-per-core",
         "time" => "walltime",
         "mpi" => "pmi",
         other => other,

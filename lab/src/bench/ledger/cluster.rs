@@ -218,7 +218,7 @@ impl Cluster {
         };
         let requeue_count = allocation.map_or(0, |allocation| allocation.requeue_count);
         let shares = numbers.into_iter().map(share).collect();
-        Claim { allocation: id, requeue_count, lease_token: self.token, shares, after: None, by: None }
+        Claim { allocation: id, requeue_count, lease_token: self.token, shares, after: None, by: None, walltime: None }
     }
 
     /// The node reports this.

@@ -89,7 +89,7 @@ impl Room {
     pub fn claim(&self, allocation: AllocationId) -> Claim {
         let node = &self.nodes[self.next.fetch_add(1, Ordering::Relaxed) % self.nodes.len()];
         let share = ClaimShare { node: node.id.clone(), resources: spec().amount_of(&node.size), hold_revision: node.hold_revision };
-        Claim { allocation, requeue_count: 0, lease_token: self.token, shares: vec![share], after: None, by: None }
+        Claim { allocation, requeue_count: 0, lease_token: self.token, shares: vec![share], after: None, by: None, walltime: None }
     }
 }
 

@@ -151,6 +151,9 @@ mod tests {
             lane: None,
             replica: None,
             parents: Vec::new(),
+            number: 0,
+            cores: Vec::new(),
+            started_at: None,
         }
     }
 

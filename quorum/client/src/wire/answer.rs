@@ -34,7 +34,8 @@ pub enum Answer {
     /// node, which it will also receive as [`super::Down::Desired`]; only if the included claim
     /// uses that node and the answering member is the leader. `claimed`: whether the included claim
     /// was granted, as far as the answering member has applied the log; `None`: there was no claim.
-    Submitted { revision: Revision, desired: Option<DesiredList>, claimed: Option<bool> },
+    /// `number`: the allocation's job number.
+    Submitted { revision: Revision, desired: Option<DesiredList>, claimed: Option<bool>, number: u64 },
     /// The outcome of each claim, in the order of the request.
     Claims(Vec<Result<Claimed, Refusal>>),
     /// One allocation.

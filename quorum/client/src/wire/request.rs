@@ -37,7 +37,7 @@ pub enum Request {
     Submit { id: AllocationId, spec: Box<AllocationSpec>, owner: Principal, claim: Option<Claim>, life: Option<Incarnation> },
     /// Whether such a submission would be accepted now (success). Nothing is submitted.
     CheckSubmission { spec: Box<AllocationSpec>, owner: Principal },
-    /// One allocation by its id or a unique prefix of it (at least 4 hexadecimal digits).
+    /// One allocation by its job number, its id or a unique prefix of it (at least 4 hexadecimal digits).
     GetAllocation { key: String },
     /// Allocations, newest first, at most `limit` (and 1,000): of this user, if given; in these
     /// states, if any are given. `before`: only those after this position, which is that of the

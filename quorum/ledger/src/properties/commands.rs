@@ -174,6 +174,7 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 shares: shares.collect(),
                 after: None,
                 by: None,
+                walltime: None,
             })
         }
         Move::Register { node: number, boot, memory, new_life } => {
@@ -393,6 +394,10 @@ pub(super) fn action(ledger: &Ledger, a_move: &Move) -> Action {
                 preemption_class: Some(number as u8 % 11),
                 tags: [("t".to_owned(), if hold { "1".to_owned() } else { String::new() })].into(),
                 scaling: None,
+                begin: (number == 5).then_some(Timestamp(ledger.time().0 + 30_000)),
+                deadline: None,
+                nice: Some(number as i32 % 7),
+                comment: None,
             };
             Action::UpdateAllocation { allocation, by, change, as_operator: number % 2 == 0 }
         }

@@ -564,3 +564,24 @@ pub(super) fn invariant_each_attempt_is_charged_once(before: &Ledger, after: &Le
     // The user with id 1 submits under the tenant.
     assert_eq!(added(Consumer::Tenant(TENANT.to_owned())), want.get(&1).copied().unwrap_or_default());
 }
+
+/// A number is given once, to one allocation or task, and none goes back.
+pub(super) fn invariant_job_numbers_are_given_once(before: &Ledger, after: &Ledger) {
+    assert!(after.jobs() >= before.jobs());
+    let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
+    for allocation in after.allocations() {
+        let is_part = allocation.lane.is_some() || allocation.replica.is_some();
+        assert_eq!(allocation.number == 0, is_part, "{:?}", allocation.id);
+        match before.allocation(allocation.id) {
+            Some(known) => assert_eq!(known.number, allocation.number),
+            None => assert!(is_part || allocation.number > before.jobs()),
+        }
+        if !is_part {
+            taken.insert(allocation.number, allocation.number + allocation.numbers_count());
+        }
+    }
+    let numbered = after.allocations().filter(|allocation| allocation.number > 0).count();
+    assert_eq!(taken.len(), numbered, "each has another first number");
+    assert!(taken.values().zip(taken.keys().skip(1)).all(|(end, next)| end <= next), "{taken:?}");
+    assert!(taken.values().all(|end| *end <= after.jobs() + 1));
+}

@@ -195,11 +195,13 @@ fn domains_due(ledger: &Ledger, now: Timestamp) -> Vec<DomainKey> {
 
 /// When the delays of an allocation end.
 fn delays(allocation: &Allocation) -> impl Iterator<Item = Timestamp> {
+    let begin = allocation.dependencies.as_ref().and_then(|all| all.begin);
     let parents = allocation.dependencies.iter().flat_map(|all| &all.parents);
-    parents.filter_map(|parent| match parent.state {
+    let delays = parents.filter_map(|parent| match parent.state {
         ParentState::Delayed { until, .. } => Some(until),
         ParentState::Unended | ParentState::HasNodes | ParentState::Begun | ParentState::Leaving(_) | ParentState::Ended(_) => None,
-    })
+    });
+    delays.chain(begin)
 }
 
 fn waits_are_due(ledger: &Ledger, now: Timestamp) -> bool {
@@ -209,6 +211,8 @@ fn waits_are_due(ledger: &Ledger, now: Timestamp) -> bool {
         allocation.waits_until.is_some_and(|until| is_over(until, 5 * 60_000))
             || allocation.excluded.iter().filter_map(|excluded| excluded.until).any(|until| is_over(until, 30 * 60_000))
             || delays(allocation).any(|until| is_over(until, 366 * 86_400_000))
+            || allocation.deadline_missed_at().is_some_and(|at| at <= now)
+            || allocation.next_mail_mark().is_some_and(|(at, _)| at <= now)
     };
     ledger.allocations().filter(|allocation| !allocation.state.is_terminal()).any(|allocation| is_due(allocation))
 }

@@ -42,8 +42,10 @@ fn serialized(record: &impl Serialize) -> usize {
 #[test]
 fn the_constants_are_not_below_the_real_sizes() {
     let arc = 2 * size_of::<usize>();
-    // The entries in the map of allocations and in three sets of ended ones, half of them empty.
-    let entries = 2 * (size_of::<AllocationId>() + size_of::<usize>() + 3 * size_of::<EndedPlace>());
+    // The entries in the map of allocations, in that of job numbers, and in three sets of ended ones, half of them
+    // empty.
+    let numbered = size_of::<(u64, AllocationId)>();
+    let entries = 2 * (size_of::<AllocationId>() + size_of::<usize>() + numbered + 3 * size_of::<EndedPlace>());
     for (what, estimate, real) in [
         ("allocation", ALLOCATION_BYTES, size_of::<Allocation>() + size_of::<AllocationSpec>() + 2 * arc + entries),
         ("checkpoint", CHECKPOINT_BYTES, size_of::<CheckpointRef>() + BLOCK_BYTES),
@@ -111,7 +113,8 @@ fn long_allocations() -> Vec<(&'static str, Allocation)> {
     with("owner", &|a| a.owner.name = long());
     with("groups", &|a| a.owner.groups = vec![7; LONG]);
     let tags = (0..500).map(|number| (format!("name{number}"), "1".to_owned())).collect();
-    let submitted = SubmittedValues { name: long(), walltime: Some(Duration::from_secs(1)), preemption_class: 5, tags, scaling: None };
+    let submitted =
+        SubmittedValues { name: long(), walltime: Some(Duration::from_secs(1)), preemption_class: 5, tags, scaling: None, place: None };
     with("submitted name and tags", &|a| a.submitted_values = Some(Box::new(submitted.clone())));
     let resources = Resources { cores: 1, memory_bytes: 1 << 40, gpus: 1 };
     let share = |number: usize| Share { node: format!("{number:063}").parse().unwrap(), resources, phase: SharePhase::Prepared };
@@ -200,6 +203,7 @@ fn long_specs() -> Vec<(&'static str, AllocationSpec)> {
     with("uenv", &|s| s.uenv = Some(Box::new(Image { path: long().into(), sha256: long() })));
     with("working_dir", &|s| s.working_dir = long().into());
     with("submit_dir", &|s| s.submit_dir = Some(long().into()));
+    with("submit_host", &|s| s.submit_host = long());
     with("mounts", &|s| s.data.mounts = vec![DataMount { source: long().into(), target: long().into(), read_only: true }; 64]);
     let second = Duration::from_secs(1);
     let probe = LivenessProbe {
@@ -397,6 +401,7 @@ fn no_text_of_ended_work_is_left_out() {
     let plain = EndedWork {
         sequence: u64::MAX,
         allocation: AllocationId(Uuid::from_u128(1)),
+        job: u64::MAX,
         name: String::new(),
         tenant: String::new(),
         project: String::new(),

@@ -8,13 +8,13 @@ mod unreported;
 
 use super::super::scenarios::{SIZE, id, node, registration, spec, user};
 use super::super::{Action, Command, Ledger, NodeStateChange, Outcome, SCHEDULER_LEASE};
-use super::{NUMBERS_STEP, beyond};
+use super::{NUMBERS_STEP, beyond, job_numbers};
 use crate::properties::scans::invariant_indexes_equal_scans;
 use crate::{EndedLimitsChange, HeldShare, QuotaChange, Refusal, UserLimitsChange};
 use lattice_model::claim::ClaimShare;
 use lattice_model::{
-    AllocationSpec, AllocationState, CheckpointRef, Claim, Connectivity, EndReason, Epoch, Exposed, Generation, Incarnation, NodeReport,
-    NodeState, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, SharePolicy, Timestamp,
+    AllocationSpec, AllocationState, CheckpointRef, Claim, Connectivity, DesiredShare, EndReason, Epoch, Exposed, Generation, Incarnation,
+    NodeReport, NodeState, ReportItem, RequeuePolicy, Resources, Revision, SharePhase, SharePolicy, Timestamp,
 };
 
 struct Quorum {
@@ -66,6 +66,7 @@ impl Quorum {
             shares,
             after: None,
             by: None,
+            walltime: None,
         }))? {
             Outcome::Claimed { epoch } => Ok(epoch),
             other => panic!("{other:?}"),
@@ -135,6 +136,35 @@ fn three_nodes() -> Quorum {
     quorum
 }
 
+/// The shares of a node, without the time at which they began: the recovered quorum has its own for work that it adopted.
+fn timeless(quorum: &Quorum, number: u8) -> Vec<DesiredShare> {
+    let shares = quorum.ledger.desired(&node(number)).shares.into_iter();
+    shares.map(|share| DesiredShare { started_at: None, ..share }).collect()
+}
+
+#[test]
+fn job_numbers_go_on_behind_those_of_the_lost_quorum_and_running_work_keeps_its_own() {
+    let mut quorum = three_nodes();
+    quorum.submit(1, 1);
+    let (mut now, mut other) = (quorum.backup().recovered(), quorum.backup().recovered());
+    quorum.submit(2, 1);
+    quorum.run(2, &[0]);
+    let number = |quorum: &Quorum, which: u128| quorum.ledger.allocation(id(which)).unwrap().number;
+    assert_eq!([number(&quorum, 1), number(&quorum, 2)], [1, 2]);
+    let first = job_numbers::NUMBERS_STEP + 1;
+    now.submit(3, 1);
+    now.return_node(0, 1, quorum.held(0));
+    assert_eq!([1, 2, 3].map(|which| number(&now, which)), [1, 2, first]);
+    assert_eq!(now.ledger.find("2").unwrap().id, id(2));
+    // Numbers of others, and numbers that no quorum can have given, are not adopted.
+    let forged =
+        |number: u64| quorum.held(0).into_iter().map(move |held| HeldShare { share: DesiredShare { number, ..held.share }, ..held });
+    let mut third = other.backup();
+    other.return_node(0, 1, forged(1).collect());
+    third.return_node(0, 1, forged(u64::MAX).collect());
+    assert_eq!([number(&other, 2), number(&third, 2)], [first, first]);
+}
+
 #[test]
 fn numbers_after_a_recovery_keep_their_distance_from_those_before() {
     assert_eq!(beyond(5), NUMBERS_STEP);
@@ -172,7 +202,7 @@ fn running_work_is_adopted_and_nothing_is_claimed_before_that() {
         assert_eq!((allocation.epoch, allocation.shares.len(), allocation.requeue_count), (epoch, nodes, 0));
     }
     for n in 0..3 {
-        assert_eq!(now.ledger.desired(&node(n)).shares, quorum.ledger.desired(&node(n)).shares, "node {n} keeps its shares");
+        assert_eq!(timeless(&now, n), timeless(&quorum, n), "node {n} keeps its shares");
         assert_eq!(now.ledger.held(&node(n)), SIZE);
     }
     // A repeated report changes nothing.

@@ -1,11 +1,11 @@
 //! What is looked up of all allocations, by the leader's clocks above all. Not part of the
 //! replicated state: derived from the allocations when a snapshot is read, and then updated with
-//! each changed allocation. An allocation without nodes, waits, delays, exclusions and measurements has
-//! no entry of its own.
+//! each changed allocation. An allocation without nodes, waits, delays, deadlines, exclusions, marks of
+//! mail and measurements has no entry of its own.
 
 use super::user_usage::holds_nodes;
 use imbl::{OrdMap, OrdSet};
-use lattice_model::{Allocation, AllocationId, AllocationState, NodeId, Parent, Timestamp};
+use lattice_model::{Allocation, AllocationId, AllocationState, NodeId, Timestamp};
 use uuid::Uuid;
 
 /// See the module documentation.
@@ -21,6 +21,10 @@ pub struct AllocationIndex {
     pub wait_ends: OrdSet<(Timestamp, AllocationId)>,
     /// When the delays of allocations end that begin a while after others have.
     pub delay_ends: OrdSet<(Timestamp, AllocationId)>,
+    /// From when on allocations that wait cannot end by their deadlines any more.
+    pub deadline_ends: OrdSet<(Timestamp, AllocationId)>,
+    /// When the next part of the walltime is over of which a user wants mail.
+    pub mail_marks: OrdSet<(Timestamp, AllocationId)>,
     /// When nodes are no longer excluded for allocations.
     pub exclusion_ends: OrdSet<(Timestamp, AllocationId)>,
     /// The nodes that are excluded for an allocation, with it.
@@ -71,6 +75,8 @@ pub struct AllocationFacts {
     queued: Option<Queued>,
     wait_ends: Option<Timestamp>,
     delays: Vec<Timestamp>,
+    deadline_ends: Option<Timestamp>,
+    mail_mark: Option<Timestamp>,
     exclusions: Vec<(NodeId, Timestamp)>,
     telemetry_ends: Option<Timestamp>,
     has_moved: bool,
@@ -97,14 +103,16 @@ impl AllocationFacts {
             _ => Some(Queued::Pending),
         };
         let exclusions = allocation.excluded.iter().filter(|_| is_live);
-        let parents = allocation.dependencies.iter().filter(|_| is_live).flat_map(|all| &all.parents);
+        let dependencies = allocation.dependencies.iter().filter(|_| is_live);
         Self {
             tenant: allocation.spec.tenant.clone(),
             vcluster: allocation.spec.vcluster.clone(),
             state: allocation.state,
             queued,
             wait_ends: allocation.waits_until.filter(|_| is_live),
-            delays: parents.filter_map(Parent::delayed_until).collect(),
+            delays: dependencies.flat_map(|all| all.delay_ends()).collect(),
+            deadline_ends: allocation.deadline_missed_at(),
+            mail_mark: allocation.next_mail_mark().map(|(at, _)| at),
             exclusions: exclusions.filter_map(|excluded| Some((excluded.node.clone(), excluded.until?))).collect(),
             telemetry_ends: allocation.telemetry.as_ref().and_then(|order| order.until),
             has_moved: is_live && !allocation.attempts.is_empty(),
@@ -153,6 +161,14 @@ impl AllocationIndex {
             for end in now.into_iter().flatten() {
                 self.delay_ends.insert((*end, id));
             }
+        }
+        if let Some((was, now)) = differing(was, now, |facts| facts.deadline_ends) {
+            was.and_then(|end| self.deadline_ends.remove(&(end, id)));
+            now.and_then(|end| self.deadline_ends.insert((end, id)));
+        }
+        if let Some((was, now)) = differing(was, now, |facts| facts.mail_mark) {
+            was.and_then(|mark| self.mail_marks.remove(&(mark, id)));
+            now.and_then(|mark| self.mail_marks.insert((mark, id)));
         }
         if let Some((was, now)) = differing(was, now, |facts| Some(&facts.exclusions)) {
             for (node, end) in was.into_iter().flatten() {

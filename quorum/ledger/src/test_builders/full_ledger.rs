@@ -69,7 +69,7 @@ pub fn full_ledger() -> (Ledger, Vec<AuditRecord>) {
     let group =
         Action::Submit { id: AllocationId(uuid::Uuid::from_u128(10)), spec: Box::new(group), owner: allocation.owner.clone(), claim: None };
     let share = ClaimShare { node: node(1), resources: registration(1, 1, 0, true).size, hold_revision: Revision(CONFORMED) };
-    let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share], after: None, by: None };
+    let claim = Claim { allocation: id, requeue_count: 0, lease_token: 2, shares: vec![share], after: None, by: None, walltime: None };
     let prepared = ReportItem::Prepared { allocation: id, epoch: Epoch(1) };
     let soft = SoftLimitsChange::default();
     let (max_nodes, max_concurrent_allocations) = (QuotaChange::AtMost(9), QuotaChange::Keep);

@@ -131,7 +131,15 @@ fn beginning() -> Vec<Action> {
     let submit = Action::Submit { id: allocation, spec, owner: test_builders::user(7), claim: None };
     // Registered by the same entry, so they have its revision.
     let share = |number| ClaimShare { node: test_builders::node(number), resources: test_builders::SIZE, hold_revision: Revision(1) };
-    let claim = Claim { allocation, requeue_count: 0, lease_token: 1, shares: (0..NODES).map(share).collect(), after: None, by: None };
+    let claim = Claim {
+        allocation,
+        requeue_count: 0,
+        lease_token: 1,
+        shares: (0..NODES).map(share).collect(),
+        after: None,
+        by: None,
+        walltime: None,
+    };
     (0..NODES).map(register).chain([lease, submit, Action::Claim(claim)]).collect()
 }
 

@@ -14,6 +14,8 @@ use utoipa::ToSchema;
 pub(super) struct Submitted {
     /// Null: nothing was submitted.
     id: Option<String>,
+    /// Its job number. Null: nothing was submitted.
+    job: Option<u64>,
     /// What was ignored of a script's lines, and why it waits for nodes that are not registered.
     warnings: Vec<String>,
     /// Of a dry run: what would be submitted.
@@ -25,7 +27,8 @@ impl Submitted {
     pub(super) fn of(done: v1::SubmitResponse, mut warnings: Vec<String>) -> Self {
         warnings.extend(Some(done.warning).filter(|warning| !warning.is_empty()));
         let would_submit = done.checked.as_ref().map(DryRunJson::from);
-        Self { id: would_submit.is_none().then_some(done.id), warnings, would_submit }
+        let job = Some(done.number).filter(|number| *number > 0);
+        Self { id: would_submit.is_none().then_some(done.id), job, warnings, would_submit }
     }
 
     /// With the place of what was created.
@@ -50,13 +53,13 @@ mod tests {
 
     #[test]
     fn a_submission_that_was_only_checked_has_no_place() {
-        let done = v1::SubmitResponse { id: "1f".into(), warning: "it waits".into(), checked: None, number: 0 };
+        let done = v1::SubmitResponse { id: "1f".into(), warning: "it waits".into(), checked: None, number: 12 };
         let made = Submitted::of(done.clone(), vec!["ignored".into()]);
-        assert_eq!((made.id.as_deref(), made.warnings.len()), (Some("1f"), 2));
+        assert_eq!((made.id.as_deref(), made.job, made.warnings.len()), (Some("1f"), Some(12), 2));
         let response = made.respond();
         assert_eq!((response.status(), &response.headers()[LOCATION]), (StatusCode::CREATED, &"/api/v1/allocations/1f".parse().unwrap()));
-        let checked = Submitted::of(v1::SubmitResponse { checked: Some(v1::AllocationSpec::default()), ..done }, vec![]);
-        assert_eq!(checked.id, None);
+        let checked = Submitted::of(v1::SubmitResponse { checked: Some(v1::AllocationSpec::default()), number: 0, ..done }, vec![]);
+        assert_eq!((checked.id.as_deref(), checked.job), (None, None));
         assert_eq!(checked.respond().status(), StatusCode::OK);
     }
 }

@@ -12,7 +12,7 @@ pub const OPERATORS: Manual = Manual { folder: "how-to/operators", plans: "pages
 /// The page's node, and the cluster's.
 const NODE: (&str, &str) = ("n7", "n4");
 
-const PAGES: [(&str, Plan); 45] = [
+const PAGES: [(&str, Plan); 46] = [
     ("accounting", Plan::CannotRun("no agent of this cluster has a store; accounting tests it")),
     (
         "add-nodes",
@@ -124,6 +124,7 @@ const PAGES: [(&str, Plan); 45] = [
     ),
     ("limit-work", Plan::NoCommands),
     ("log-people-in", Plan::NoCommands),
+    ("mail", Plan::NoCommands),
     (
         "measure-closely",
         Plan::Run(Page {
@@ -197,6 +198,14 @@ const PAGES: [(&str, Plan); 45] = [
             restore: |w| {
                 faults::start_node(&w.dir, "n4").unwrap();
             },
+            ..page()
+        }),
+    ),
+    (
+        "slurm-commands",
+        Plan::Run(Page {
+            before: &["mkdir -p bin"],
+            replace: &[("/usr/local/bin", "bin"), ("srun --version", "bin/srun --version")],
             ..page()
         }),
     ),

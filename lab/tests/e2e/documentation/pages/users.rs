@@ -5,7 +5,7 @@ use crate::network;
 
 pub const USERS: Manual = Manual { folder: "how-to/users", plans: "pages/users.rs", pages: &PAGES };
 
-const PAGES: [(&str, Plan); 36] = [
+const PAGES: [(&str, Plan); 37] = [
     ("after-other-work", Plan::Run(page())),
     ("another-machine", Plan::CannotRun("it needs the API on the network and a person; remote_cli tests it")),
     ("automatic-checkpoints", Plan::Run(Page { script_of: Some("checkpoint-by-signal"), ..page() })),
@@ -23,6 +23,7 @@ const PAGES: [(&str, Plan); 36] = [
             but: &[
                 ("lattice submit --constraint nvme_scratch ", "no node has NVMe"),
                 ("lattice submit -C gpu_type=GH200", "no node has a GH200"),
+                ("lattice submit -C 'gpu_type=GH200|", "no node has a GH200 or an H200"),
             ],
             ..page()
         }),
@@ -79,6 +80,7 @@ const PAGES: [(&str, Plan); 36] = [
             ..page()
         }),
     ),
+    ("output-files", Plan::Run(page())),
     ("part-of-a-node", Plan::Run(Page { but: &[("lattice submit --cores 4 --mem 16G --gpus 1", "it needs GPUs")], ..page() })),
     ("preempt", Plan::Run(Page { work: "--checkpoint=signal train.sh", script_of: Some("checkpoint-by-signal"), ..page() })),
     (
@@ -117,6 +119,7 @@ const PAGES: [(&str, Plan); 36] = [
     ),
     ("services", Plan::CannotRun("it needs a fixed port of the machine and an HTTP server; services and probe test it")),
     ("software-environments", Plan::CannotRun("it needs an image and loop devices; uenv tests it")),
+    ("start-times", Plan::Run(page())),
     ("submit", Plan::Run(page())),
     ("wait-and-follow", Plan::Run(Page { work: "--cores 1 -- sleep 3", endless: &["lattice status -w"], ..page() })),
     ("what-ran", Plan::CannotRun("no agent of this cluster has an accounting store; accounting tests it")),

@@ -33,7 +33,8 @@ fn rebound(quorum: &mut Quorum, replicas_min: Option<u32>, replicas_max: Option<
 fn run_replica(quorum: &mut Quorum, number: u32, on: u8) -> Epoch {
     let hold_revision = quorum.ledger.node(&node(on)).unwrap().hold_revision;
     let shares = vec![ClaimShare { node: node(on), resources: SIZE, hold_revision }];
-    let claim = Claim { allocation: replica(number), requeue_count: 0, lease_token: quorum.token, shares, after: None, by: None };
+    let claim =
+        Claim { allocation: replica(number), requeue_count: 0, lease_token: quorum.token, shares, after: None, by: None, walltime: None };
     let Ok(Outcome::Claimed { epoch }) = quorum.act(Action::Claim(claim)) else { panic!("replica {number} waits for nodes") };
     quorum.report(on, ReportItem::Prepared { allocation: replica(number), epoch });
     epoch

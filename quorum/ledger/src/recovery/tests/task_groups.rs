@@ -22,7 +22,8 @@ fn submit_group(quorum: &mut Quorum, text: &str) {
 fn run_lane(quorum: &mut Quorum, number: u32, on: u8) -> Epoch {
     let hold_revision = quorum.ledger.node(&node(on)).unwrap().hold_revision;
     let shares = vec![ClaimShare { node: node(on), resources: SIZE, hold_revision }];
-    let claim = Claim { allocation: lane(number), requeue_count: 0, lease_token: quorum.token, shares, after: None, by: None };
+    let claim =
+        Claim { allocation: lane(number), requeue_count: 0, lease_token: quorum.token, shares, after: None, by: None, walltime: None };
     let Ok(Outcome::Claimed { epoch }) = quorum.act(Action::Claim(claim)) else { panic!("lane {number} waits for nodes") };
     quorum.report(on, ReportItem::Prepared { allocation: lane(number), epoch });
     epoch

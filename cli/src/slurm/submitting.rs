@@ -1,0 +1,54 @@
+//! What the commands that submit have in common: their arguments, variables and session.
+
+use crate::failure::Failure;
+use crate::session::Session;
+use lattice_cli_syntax::args::Global;
+use lattice_cli_syntax::args::output::Output;
+use lattice_cli_syntax::slurm::Given;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+/// What `--version` prints. Programs look for the numbers behind `slurm`.
+const VERSION: &str = concat!("slurm 24.11.0 (lattice ", env!("CARGO_PKG_VERSION"), ")\n");
+
+/// The arguments as text.
+pub fn texts(args: &[OsString]) -> Result<Vec<String>, Failure> {
+    let text = |arg: &OsString| arg.to_str().map(str::to_owned).ok_or_else(|| Failure::usage(format!("{} is not UTF-8", arg.display())));
+    args.iter().map(text).collect()
+}
+
+/// This process's variables.
+pub fn variables() -> BTreeMap<String, String> {
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+}
+
+/// A session whose answers are text, whatever the user's settings say. `quiet`: without notes.
+pub fn session(quiet: bool) -> Result<Session, Failure> {
+    Session::new(&Global { quiet, output: Some(Output::Table), ..Global::default() })
+}
+
+/// What is printed in place of a submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Information {
+    Version,
+    Usage,
+}
+
+impl Information {
+    /// The information that these options ask for.
+    pub fn of(given: &[Given]) -> Option<Self> {
+        given.iter().find_map(|given| match given.option.long {
+            "version" => Some(Self::Version),
+            "help" | "usage" => Some(Self::Usage),
+            _ => None,
+        })
+    }
+
+    /// Its text; `usage` is that of the command.
+    pub fn text(self, usage: &str) -> String {
+        match self {
+            Self::Version => VERSION.to_owned(),
+            Self::Usage => usage.to_owned(),
+        }
+    }
+}

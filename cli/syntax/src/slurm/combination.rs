@@ -1,0 +1,155 @@
+//! What several options mean together: the cores of a share, the GPUs of ranks, and whole nodes with an amount.
+
+use super::arguments::Given;
+use super::job::{Job, Piece, refusal};
+use super::option::Command;
+use super::value_error::ValueError;
+use crate::UsageError;
+use crate::memory;
+use crate::shape::complete_shape;
+use lattice_model::hostlist;
+
+/// Options of `lattice submit` that ask for a share of each node.
+const SHARES: [&str; 5] = ["--mem", "--mem-per-core", "--mem-per-gpu", "--gpus", "--gpus-total"];
+
+const BESIDE_EXCLUSIVE: &str = "with --exclusive, ask for the nodes' amounts with --mem and --gpus-per-node";
+const SOCKETS_BOUND: &str = "leave --cpu-bind out, or write --distribution with one part: ranks are bound to neighbouring cores";
+
+/// The numbers that were given.
+struct Numbers {
+    ranks: Option<u32>,
+    nodes: Option<u32>,
+    per_node: Option<u32>,
+    cpus: Option<u32>,
+}
+
+/// Adds what follows from all options together.
+pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result<(), UsageError> {
+    if let Some(given) = find(all, "distribution").filter(|_| job.value_of("--cpu-bind").is_some()) {
+        let second = given.value.as_deref().and_then(|value| value.split(':').nth(1)).unwrap_or_default();
+        if second.contains("cyclic") {
+            return Err(refusal(given, &ValueError::not_honoured(second, SOCKETS_BOUND)));
+        }
+    }
+    if job.value_of("--mail-type").is_none() {
+        // Nothing is sent, and the quorum refuses an address for nothing.
+        job.pieces.iter_mut().for_each(|piece| piece.words.retain(|word| !word.starts_with("--mail-user=")));
+    }
+    let mut added = Vec::new();
+    ranks_of_gpus(all, job, &mut added)?;
+    if find(all, "ntasks-per-core").is_some() && find(all, "cpus-per-task").is_none() {
+        added.push("--cpus-per-task=1".to_owned());
+    }
+    job.pieces.push(Piece { shown: "the number of ranks".to_owned(), words: std::mem::take(&mut added) });
+    let numbers = numbers(all, job);
+    let Ok(shape) = complete_shape(numbers.ranks, numbers.nodes, numbers.per_node, None) else {
+        // The parser of `lattice submit` says what does not fit.
+        job.pieces.retain(|piece| !piece.words.is_empty());
+        return Ok(());
+    };
+    if let Some(gpus) = gpus_of_ranks(job, shape.tasks_per_node) {
+        added.push(format!("--gpus={gpus}"));
+    }
+    let cores = shape.tasks_per_node.saturating_mul(numbers.cpus.unwrap_or(1));
+    if job.has_plain("--exclusive") {
+        whole_nodes(all, job, cores, &mut added)?;
+    } else {
+        let is_share = !added.is_empty() || SHARES.iter().any(|ours| job.value_of(ours).is_some());
+        let counts_cores = numbers.ranks.is_some() || numbers.per_node.is_some() || numbers.cpus.is_some();
+        if is_share {
+            refuse_all_memory(all)?;
+            if (counts_cores || job.value_of("--mem-per-core").is_some()) && job.value_of("--cpus-per-gpu").is_none() {
+                added.push(format!("--cores={}", if job.own.overcommit { 1 } else { cores }));
+            }
+        }
+    }
+    let spreads = numbers.nodes.is_some() || numbers.per_node.is_some();
+    if let (Some(ranks @ 2..), false, true) = (numbers.ranks, spreads, matches!(command, Command::Sbatch | Command::Salloc)) {
+        job.notes.push(format!("-n {ranks} without -N: all {ranks} ranks are on one node; -N or --ntasks-per-node spreads them"));
+    }
+    if command == Command::Srun {
+        job.of_job = added;
+    } else {
+        job.pieces.push(Piece { shown: "the options together".to_owned(), words: added });
+    }
+    job.pieces.retain(|piece| !piece.words.is_empty());
+    Ok(())
+}
+
+fn find<'a>(all: &'a [Given], long: &str) -> Option<&'a Given> {
+    all.iter().rfind(|given| given.option.long == long)
+}
+
+fn number(text: Option<&str>) -> Option<u32> {
+    text?.parse().ok().filter(|number| *number > 0)
+}
+
+fn numbers(all: &[Given], job: &Job) -> Numbers {
+    let least = job.value_of("--nodes").and_then(|nodes| nodes.split(['-', '.']).next());
+    let named = find(all, "nodelist").and_then(|given| given.value.as_deref()).filter(|list| !list.contains('/'));
+    let named = named.and_then(|list| hostlist::count(list).ok()).and_then(|count| u32::try_from(count).ok());
+    Numbers {
+        ranks: number(job.value_of("--ntasks")),
+        nodes: number(least).or(named),
+        per_node: number(job.value_of("--tasks-per-node")),
+        cpus: number(job.value_of("--cpus-per-task")),
+    }
+}
+
+/// `--ntasks-per-gpu`: the number of ranks follows from that of GPUs.
+fn ranks_of_gpus(all: &[Given], job: &Job, added: &mut Vec<String>) -> Result<(), UsageError> {
+    let Some(given) = find(all, "ntasks-per-gpu") else { return Ok(()) };
+    let remedy = "write it with --gpus-per-node or --gpus, or use -n and --gpus-per-task";
+    let not_alone = || refusal(given, &ValueError::not_honoured(given.value.as_deref().unwrap_or_default(), remedy));
+    let ranks = number(given.value.as_deref()).ok_or_else(not_alone)?;
+    let word = match (number(job.value_of("--gpus")), number(job.value_of("--gpus-total"))) {
+        (Some(gpus), _) => format!("--tasks-per-node={}", ranks.saturating_mul(gpus)),
+        (None, Some(gpus)) => format!("--ntasks={}", ranks.saturating_mul(gpus)),
+        (None, None) => return Err(not_alone()),
+    };
+    added.push(word);
+    Ok(())
+}
+
+/// The GPUs that the ranks of a node need, if nothing else says how many a node has.
+fn gpus_of_ranks(job: &Job, tasks_per_node: u32) -> Option<u32> {
+    if job.value_of("--gpus").is_some() || job.value_of("--gpus-total").is_some() {
+        return None;
+    }
+    number(job.value_of("--gpus-per-task")).map(|gpus| gpus.saturating_mul(tasks_per_node))
+}
+
+/// Whole nodes that have at least the amounts: a share of each would not be whole.
+fn whole_nodes(all: &[Given], job: &mut Job, cores: u32, added: &mut Vec<String>) -> Result<(), UsageError> {
+    for long in ["gpus", "mem-per-gpu", "cpus-per-gpu"] {
+        if let Some(given) = find(all, long) {
+            return Err(refusal(given, &ValueError::not_honoured(given.value.as_deref().unwrap_or_default(), BESIDE_EXCLUSIVE)));
+        }
+    }
+    let per_core = job.value_of("--mem-per-core").and_then(|size| memory::parse(size).ok());
+    let bytes = job.value_of("--mem").and_then(|size| memory::parse(size).ok()).or(per_core.map(|size| size.saturating_mul(cores.into())));
+    let of_ranks = added.iter().find_map(|word| word.strip_prefix("--gpus=")).and_then(|gpus| number(Some(gpus)));
+    let gpus = number(job.value_of("--gpus")).or(of_ranks);
+    added.clear();
+    added.extend(bytes.map(|bytes| format!("--constraint=memory_gb>={}", bytes.div_ceil(1 << 30))));
+    added.extend(gpus.map(|gpus| format!("--constraint=gpu_count={gpus}")));
+    for piece in &mut job.pieces {
+        piece.words.retain(|word| !["--mem=", "--mem-per-core=", "--gpus="].iter().any(|ours| word.starts_with(ours)));
+    }
+    if !added.is_empty() {
+        job.notes.push("--exclusive: the job gets all memory and GPUs of nodes that have at least the given amounts".to_owned());
+    }
+    Ok(())
+}
+
+/// `--mem=0` is all memory of a node, which comes only with the whole node.
+fn refuse_all_memory(all: &[Given]) -> Result<(), UsageError> {
+    let Some(given) = find(all, "mem") else { return Ok(()) };
+    let value = given.value.as_deref().unwrap_or_default();
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    if digits.is_empty() || digits.bytes().any(|digit| digit != b'0') {
+        return Ok(());
+    }
+    let remedy = "add --exclusive for whole nodes, or give the amount";
+    Err(refusal(given, &ValueError::not_honoured(value, remedy)))
+}

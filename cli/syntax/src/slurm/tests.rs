@@ -1,0 +1,236 @@
+use super::*;
+use crate::directives::parse;
+use std::collections::BTreeSet;
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn site() -> Compat {
+    Compat::parse("partition_mapping: {long: batch}\nqos_mapping: {high: 7}\n").unwrap()
+}
+
+fn translated(command: Command, args: &str) -> Result<Translated, UsageError> {
+    translate(command, &words(args), &site())
+}
+
+/// What `sbatch` makes of options, as one text.
+fn ours(args: &str) -> String {
+    translated(Command::Sbatch, args).unwrap_or_else(|error| panic!("{args}: {error}")).words.join(" ")
+}
+
+/// An option as its row's example has it.
+fn written(option: &SlurmOption) -> String {
+    match option.takes {
+        Takes::Nothing => format!("--{}", option.long),
+        Takes::Perhaps if option.sample.is_empty() => format!("--{}", option.long),
+        Takes::Value | Takes::Perhaps => format!("--{}={}", option.long, option.sample),
+    }
+}
+
+/// What an option is for use with.
+pub(super) fn beside(option: &SlurmOption) -> &'static str {
+    match option.long {
+        "ntasks-per-gpu" => "--gpus-per-node=2",
+        "mail-user" => "--mail-type=END",
+        _ => "",
+    }
+}
+
+fn command_of(option: &SlurmOption) -> Command {
+    Command::ALL.into_iter().find(|command| option.is_of(*command)).expect("each option has a command")
+}
+
+#[test]
+fn the_table_is_sorted_and_each_name_and_letter_has_one_meaning_for_a_command() {
+    for pair in OPTIONS.windows(2) {
+        assert!(pair[0].long <= pair[1].long, "{} comes before {}", pair[1].long, pair[0].long);
+    }
+    for command in Command::ALL {
+        let (mut names, mut letters) = (BTreeSet::new(), BTreeSet::new());
+        for option in OPTIONS.iter().filter(|option| option.is_of(command)) {
+            assert!(names.insert(option.long), "{}: --{} is there twice", command.name(), option.long);
+            assert!(option.short.is_none_or(|letter| letters.insert(letter)), "{}: -{:?} is there twice", command.name(), option.short);
+        }
+    }
+    for option in OPTIONS {
+        let is_missing = option.takes == Takes::Value && option.sample.is_empty();
+        assert!(!is_missing && (option.takes != Takes::Nothing || option.sample.is_empty()), "{}: its sample", option.long);
+    }
+}
+
+/// Each row does what the guide says: it is honoured by options that `lattice submit` really has, done by the command
+/// itself, ignored with a note, or refused with its remedy.
+#[test]
+fn each_row_of_the_table_is_honoured_ignored_or_refused() {
+    for option in OPTIONS {
+        let (command, written) = (command_of(option), written(option));
+        let done = translated(command, &format!("{} {written}", beside(option)));
+        match option.rule {
+            Rule::Refused(remedy) => {
+                let refused = done.unwrap_err();
+                assert_eq!(refused.what, format!("{written}: it is not supported, and the job would be different without it"));
+                assert_eq!(refused.hint.as_deref(), Some(remedy));
+            }
+            Rule::Harmless(_) => {
+                let done = done.unwrap();
+                assert_eq!(done.notes, [format!("{written} does not change the job, and is ignored")]);
+                assert_eq!((done.words, done.own), (Vec::new(), OwnOptions::default()), "{written}");
+            }
+            Rule::Own(..) => {
+                let done = done.unwrap();
+                let is_default = option.long == "no-bell";
+                assert!(done.words.is_empty() && (is_default || done.own != OwnOptions::default()), "{written}: {done:?}");
+            }
+            Rule::Word(_) | Rule::Plain(_) | Rule::By(_) => {
+                let done = done.unwrap_or_else(|error| panic!("{written}: {error}"));
+                let line = parse("here", "", done.words.clone()).unwrap_or_else(|error| panic!("{written} is {:?}: {error}", done.words));
+                let is_nothing = line.flags == crate::flags::SubmitFlags::default() && line.tasks == crate::tasks::TaskFlags::default();
+                assert_eq!(is_nothing, done.words.is_empty(), "{written}: {:?}", done.words);
+            }
+        }
+    }
+}
+
+#[test]
+fn options_are_read_as_getopt_reads_them() {
+    for args in ["-N4 -n8", "--nodes 4 --ntasks 8", "--nodes=4 --nta=8", "-N 4 -n 8", "-vQN4 -n8"] {
+        assert_eq!(ours(args), "--nodes=4 --ntasks=8", "{args}");
+    }
+    let done = translated(Command::Sbatch, "-N 1 job.sh -N 9 --x").unwrap();
+    assert_eq!((done.words, done.rest), (words("--nodes=1"), words("job.sh -N 9 --x")));
+    let done = translated(Command::Srun, "-n2 -- -x y").unwrap();
+    assert_eq!(done.rest, words("-x y"));
+    assert_eq!(
+        translated(Command::Srun, "-vvl --pty -K0 x").unwrap().own,
+        OwnOptions { verbose: 2, label: true, pty: true, kill_on_bad_exit: Some(false), ..Default::default() }
+    );
+    assert_eq!(ours("--nice -J x"), "--nice=100 --name=x", "an optional value is joined to its option");
+    for (args, why) in [
+        ("--mem-p=1G", "--mem-p=1G: several options begin so"),
+        ("--gibberish", "--gibberish: there is no such option"),
+        ("-N", "-N: a value is needed"),
+        ("--hold=1", "--hold=1: this option has no value"),
+        ("--pty", "--pty: it is an option of srun, not of this command"),
+    ] {
+        assert_eq!(translated(Command::Sbatch, args).unwrap_err().what, why);
+    }
+}
+
+#[test]
+fn the_last_of_an_option_counts_and_some_exclude_others() {
+    assert_eq!(ours("-C a -C b -d afterok:1 -d afterany:2"), "--constraint=b --depends-on=2:any");
+    assert_eq!(ours("--mem=4G --mem-per-gpu=1G --mem=8G"), "--mem=8G");
+    assert_eq!(ours("--gres=gpu:2 --gpus-per-node=4"), "--gpus=4");
+}
+
+#[test]
+fn shares_have_the_cores_of_their_ranks() {
+    assert_eq!(ours("-n 4 -c 2"), "--ntasks=4 --cpus-per-task=2", "whole nodes");
+    assert_eq!(ours("-N 1 -n 4 -c 2 --mem=4G"), "--nodes=1 --ntasks=4 --cpus-per-task=2 --mem=4G --cores=8");
+    assert_eq!(ours("-N 2 -n 6 --gres=gpu:1"), "--nodes=2 --ntasks=6 --gpus=1 --cores=3");
+    assert_eq!(ours("--mem-per-cpu=2G -c 4"), "--mem-per-core=2G --cpus-per-task=4 --cores=4");
+    assert_eq!(ours("--mem-per-cpu=2G"), "--mem-per-core=2G --cores=1");
+    assert_eq!(ours("--gres=gpu:1"), "--gpus=1");
+    assert_eq!(ours("-N 1 -n 8 -O --mem=1G"), "--nodes=1 --ntasks=8 --mem=1G --cores=1");
+    assert_eq!(ours("-N 2 --ntasks-per-node=4 --gpus-per-task=1"), "--nodes=2 --tasks-per-node=4 --gpus-per-task=1 --gpus=4 --cores=4");
+    assert_eq!(ours("--gpus-per-node=4 --ntasks-per-gpu=2"), "--gpus=4 --tasks-per-node=8 --cores=8");
+    assert_eq!(ours("-N 1 -n 2 --ntasks-per-core=1"), "--nodes=1 --ntasks=2 --cpus-per-task=1");
+    let step = translated(Command::Srun, "-n 4 --gpus-per-task=1").unwrap();
+    assert_eq!((step.words, step.of_job), (words("--ntasks=4 --gpus-per-task=1"), words("--gpus=4 --cores=4")));
+}
+
+#[test]
+fn whole_nodes_have_at_least_the_amounts() {
+    let done = translated(Command::Sbatch, "--exclusive --mem=64G --gres=gpu:4").unwrap();
+    assert_eq!(done.words.join(" "), "--exclusive --constraint=memory_gb>=64 --constraint=gpu_count=4");
+    assert_eq!(done.notes, ["--exclusive: the job gets all memory and GPUs of nodes that have at least the given amounts"]);
+    assert_eq!(
+        ours("--exclusive -N 1 -n 8 -c 2 --mem-per-cpu=2G"),
+        "--exclusive --nodes=1 --ntasks=8 --cpus-per-task=2 --constraint=memory_gb>=32"
+    );
+    assert_eq!((ours("--exclusive --mem=0").as_str(), ours("--mem=0").as_str()), ("--exclusive", ""));
+    assert!(translated(Command::Sbatch, "--exclusive -G 4").is_err() && translated(Command::Sbatch, "--mem=0 --gres=gpu:1").is_err());
+}
+
+#[test]
+fn ranks_of_one_node_are_pointed_out() {
+    let notes = |args: &str| translated(Command::Sbatch, args).unwrap().notes;
+    assert_eq!(notes("-n 8"), ["-n 8 without -N: all 8 ranks are on one node; -N or --ntasks-per-node spreads them"]);
+    for quiet in ["-n 1", "-n 8 -N 1", "-n 8 --ntasks-per-node=4", "-n 2 -w n[1-2]", "-N 2"] {
+        assert_eq!(notes(quiet), Vec::<String>::new(), "{quiet}");
+    }
+}
+
+#[test]
+fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
+    for (args, words) in [
+        ("-m block:cyclic", "--distribution=block"),
+        ("-m *,NoPack", ""),
+        ("-m plane=4", "--distribution=plane=4"),
+        ("--cpu-bind=verbose,ldoms", "--cpu-bind=numa"),
+        ("--mem-bind=prefer,local", "--memory-policy=preferred"),
+        ("--gpu-bind=per_task:2", "--gpus-per-task=2 --gpus=2"),
+        ("--switches=1", "--topology=tight"),
+        ("-F list", "--nodelist=./list"),
+        ("--hint=nomultithread", ""),
+    ] {
+        assert_eq!(ours(args), words, "{args}");
+    }
+    for refused in [
+        "-m arbitrary",
+        "-m block,Pack",
+        "-m block:cyclic --cpu-bind=cores",
+        "--cpu-bind=map_cpu:0,1",
+        "--mem-bind=rank",
+        "--gpu-bind=map_gpu:0",
+        "--switches=1@10",
+        "--switches=2",
+        "--hint=memory_bound",
+        "--threads-per-core=2",
+        "-t 0",
+        "-t UNLIMITED",
+        "--no-kill",
+        "--propagate",
+        "-M other",
+        "-q low",
+    ] {
+        let error = translated(Command::Sbatch, refused).unwrap_err();
+        assert!(error.hint.is_some(), "{refused}: {error}");
+    }
+}
+
+#[test]
+fn variables_set_options_of_their_command() {
+    let environment = BTreeMap::from(
+        [
+            ("SBATCH_PARTITION", "long"),
+            ("SBATCH_EXCLUSIVE", "1"),
+            ("SBATCH_REQUEUE", "0"),
+            ("SALLOC_ACCOUNT", "ml"),
+            ("SLURM_NTASKS", "4"),
+            ("SRUN_CPUS_PER_TASK", "2"),
+            ("SLURM_LABELIO", "1"),
+            ("SLURM_MPI_TYPE", "pmix"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned())),
+    );
+    let of = |command, args: &str| translate_with(command, &words(args), &environment, &site()).unwrap();
+    assert_eq!(of(Command::Sbatch, "").words, words("--exclusive --vcluster=batch"));
+    assert_eq!(of(Command::Sbatch, "-p debug").words, words("--exclusive --vcluster=debug"));
+    assert_eq!(of(Command::Salloc, "").words, words("--tenant=ml"));
+    let step = of(Command::Srun, "-n 2 x");
+    assert_eq!((step.words, step.own.label, step.own.mpi.as_deref()), (words("--cpus-per-task=2 --ntasks=2"), true, Some("pmix")));
+    let wrong = BTreeMap::from([("SBATCH_QOS".to_owned(), "low".to_owned())]);
+    let refused = translate_with(Command::Sbatch, &[], &wrong, &site()).unwrap_err();
+    assert_eq!(refused.what, "SBATCH_QOS=low: the site has no QOS \"low\"");
+}
+
+#[test]
+fn each_variable_sets_an_option_that_its_command_has() {
+    for (name, long, commands) in environment::VARIABLES.iter().chain(environment::WHOLE_NAMES) {
+        for command in Command::ALL.into_iter().filter(|command| commands & command.bit() != 0) {
+            assert!(arguments::find_exactly(command, long).is_some(), "{name}: {} has no --{long}", command.name());
+        }
+    }
+}

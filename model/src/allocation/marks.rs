@@ -1,0 +1,30 @@
+//! Times that the leader's clock waits for on behalf of an allocation.
+
+use super::Allocation;
+use crate::allocation_state::AllocationState;
+use crate::duration::millis;
+use crate::mail::MailEvent;
+use crate::time::Timestamp;
+
+impl Allocation {
+    /// From when on it could not end by its deadline any more; `None`: never, or it does not wait. A lane or replica
+    /// has no deadline of its own.
+    pub fn deadline_missed_at(&self) -> Option<Timestamp> {
+        let is_part = self.lane.is_some() || self.replica.is_some();
+        let latest = self.spec.begin_latest().filter(|_| self.state.is_without_nodes() && !is_part)?;
+        Some(Timestamp(latest.0.saturating_add(1)))
+    }
+
+    /// When the next part of its walltime is over of which its user wants mail, and which that is.
+    pub fn next_mail_mark(&self) -> Option<(Timestamp, MailEvent)> {
+        if self.state != AllocationState::Running || !self.has_mail() {
+            return None;
+        }
+        let (started, walltime) = self.started_at.zip(self.spec.walltime)?;
+        let wanted = self.spec.mail.iter().flat_map(|mail| &mail.events).copied();
+        let ahead = wanted.filter_map(|event| Some((event.percent().filter(|percent| *percent > self.mailed_percent)?, event)));
+        let (percent, event) = ahead.min()?;
+        let after_ms = millis(walltime) / 100 * u64::from(percent);
+        Some((Timestamp(started.0.saturating_add(after_ms)), event))
+    }
+}

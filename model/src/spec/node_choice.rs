@@ -1,0 +1,51 @@
+//! What work cannot ask of its nodes together.
+
+use super::{AllocationSpec, invalid};
+use crate::constraint::Topology;
+use crate::count::{counted, is_or_are};
+use crate::spec_error::SpecError;
+
+impl AllocationSpec {
+    pub(super) fn validate_node_choice(&self) -> Result<(), SpecError> {
+        let Some(together) = self.constraints.together() else { return Ok(()) };
+        let refuse = |why: String| Err(invalid("constraint", why));
+        if self.scaling.is_some() {
+            return refuse("each replica gets its node by itself: leave [...] and numbers of nodes (a*2) out".to_owned());
+        }
+        let wanted = together.counted_nodes();
+        if wanted > self.nodes {
+            let (wanted, are, has) = (counted(wanted, "node"), is_or_are(wanted), counted(self.nodes, "node"));
+            return refuse(format!("{together} {are} {wanted}, and it asks for {has}: give -N at least as many"));
+        }
+        if wanted > 0 && self.constraints.topology != Topology::Any {
+            return refuse(format!("{together}, and nodes of few topology groups: leave --topology out, or the numbers"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::feature_expression::parse;
+    use crate::test_builders::spec;
+    use crate::{SpecError, Topology};
+
+    #[test]
+    fn numbers_of_nodes_must_fit() {
+        let checked = |text: &str, nodes: u32, topology: Topology| {
+            let mut spec = spec();
+            (spec.nodes, spec.constraints.topology) = (nodes, topology);
+            spec.constraints.choice = parse(text).unwrap().choice.map(Box::new);
+            spec.validate().map_err(|error| match error {
+                SpecError::Invalid { field, why } => format!("{field}: {why}"),
+                SpecError::NotBuilt { field } => field.to_owned(),
+            })
+        };
+        assert_eq!(checked("a*2&b*4", 6, Topology::Any), Ok(()));
+        assert_eq!(checked("[a|b]", 2, Topology::Tight), Ok(()));
+        let why = "constraint: 2 with a and 4 with b are 6 nodes, and it asks for 5 nodes: give -N at least as many";
+        assert_eq!(checked("a*2&b*4", 5, Topology::Any), Err(why.to_owned()));
+        let why = "constraint: 1 with a, and nodes of few topology groups: leave --topology out, or the numbers";
+        assert_eq!(checked("a*1", 2, Topology::Tight), Err(why.to_owned()));
+    }
+}

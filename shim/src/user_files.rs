@@ -1,0 +1,221 @@
+//! The user's own files to which the output of work is written as it is written, besides the log files.
+//!
+//! ```text
+//!   script, ranks, tasks ──▶ log files ──look──▶ Copier, a thread that is the user ──append──▶ the user's files
+//!                                                  ▲ open, catch up
+//!                                          UserFiles (the shim's loop)
+//! ```
+//!
+//! The shim's loop never touches a file of the user itself: a file system that hangs then hangs only the thread. The
+//! loop waits for the thread when work begins, because work whose files cannot be opened does not begin; and when work
+//! has ended, because its files are complete when its end is reported. It waits no longer than [`STALL_MAX`] without
+//! progress, and not again until the thread has answered. When the shim is killed, the copies end; the logs stay.
+
+pub mod copier;
+pub mod plan;
+
+use crate::log_ring::LogKey;
+use crate::privileges;
+use crate::shim_log::log_line;
+use copier::{Copier, Failure, NewLog, Request, Shared, Which};
+use lattice_model::Principal;
+use plan::{Files, Plan};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the loop waits for the thread while nothing is written.
+const STALL_MAX: Duration = Duration::from_secs(5);
+/// How long it waits while something is.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// How often it looks for progress meanwhile.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// Requests that wait for the thread; it has more than one only after it has stalled.
+const REQUESTS_LEN_MAX: usize = 64;
+/// The thread has few frames.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// See the module.
+pub struct UserFiles {
+    pub plan: Plan,
+    requests: SyncSender<Request>,
+    shared: Arc<Shared>,
+    /// How many requests were sent.
+    sent: u64,
+    /// The number of the request for which the loop did not wait to the end.
+    given_up: Option<u64>,
+    /// How far each log is copied, in bytes.
+    copied: BTreeMap<LogKey, Arc<AtomicU64>>,
+}
+
+impl UserFiles {
+    /// Starts the thread, and empties files that several nodes write to. Signals are blocked before this, so that none
+    /// is delivered to the thread.
+    pub fn begin(plan: Plan, owner: &Principal) -> io::Result<Self> {
+        let (requests, received) = sync_channel(REQUESTS_LEN_MAX);
+        let shared = Arc::new(Shared::default());
+        let (copier, owner) = (Copier::new(Arc::clone(&shared)), owner.clone());
+        // It ends with the shim, which does not wait for it: a file system may hang.
+        thread::Builder::new().name("user-files".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+            match privileges::become_user_for_files(&owner) {
+                Ok(()) => copier.run(&received),
+                // Nothing answers, so no work begins that wants files.
+                Err(error) => log_line(&format!("the user's files cannot be written: {error:#}")),
+            }
+        })?;
+        let mut files = Self { plan, requests, shared, sent: 0, given_up: None, copied: BTreeMap::new() };
+        let paths = files.plan.emptied_before();
+        if !paths.is_empty() {
+            files.ask(|answer| Request::Empty { paths, answer });
+        }
+        Ok(files)
+    }
+
+    /// Opens the files of a rank, a task or the script, whose logs `path` names, and copies them from now on. Returns
+    /// its standard input, or why it cannot begin.
+    pub fn open(
+        &mut self,
+        (number, rank): (u32, u32),
+        files: Files,
+        log: impl Fn(&plan::OutputFile) -> io::Result<File>,
+    ) -> Result<Option<File>, String> {
+        let Files { outputs, input } = files;
+        let mut logs = Vec::with_capacity(outputs.len());
+        for to in outputs {
+            let log = log(&to).map_err(|error| format!("its log file for --{}: {error}", to.option))?;
+            let (key, copied) = ((number, rank, to.stream), Arc::<AtomicU64>::default());
+            self.copied.insert(key, Arc::clone(&copied));
+            logs.push(NewLog { key, log, copied, to });
+        }
+        let answer = self.ask(|answer| Request::Open { logs, input, answer });
+        let opened = answer.unwrap_or_else(|| Err("the file system of its --output, --error or --input does not answer".to_owned()));
+        if opened.is_err() {
+            self.copied.retain(|key, _| (key.0, key.1) != (number, rank));
+        }
+        opened
+    }
+
+    /// Waits until all that a rank, a task or the script has written is in its files. `is_last`: nothing of it is left
+    /// that could write.
+    pub fn catch_up(&mut self, number: u32, rank: u32, is_last: bool) {
+        let has_logs = self.copied.keys().any(|key| (key.0, key.1) == (number, rank));
+        if !has_logs {
+            return;
+        }
+        self.ask(|answer| Request::CatchUp { which: Which::Of { number, rank }, is_last, answer });
+        if is_last {
+            self.copied.retain(|key, _| (key.0, key.1) != (number, rank));
+        }
+    }
+
+    /// The same for all of them.
+    pub fn catch_up_all(&mut self) {
+        if !self.copied.is_empty() {
+            self.ask(|answer| Request::CatchUp { which: Which::All, is_last: false, answer });
+        }
+    }
+
+    /// How far each log is copied, in bytes.
+    pub fn positions(&self) -> BTreeMap<LogKey, u64> {
+        self.copied.iter().map(|(key, copied)| (*key, copied.load(Ordering::Relaxed))).collect()
+    }
+
+    /// The failures that were not reported yet.
+    pub fn take_failures(&self) -> Vec<Failure> {
+        let mut failures = self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.drain(..).collect()
+    }
+
+    /// Asks the thread and waits for its answer; `None`: it does not answer.
+    fn ask<T>(&mut self, request: impl FnOnce(SyncSender<T>) -> Request) -> Option<T> {
+        let (answer, answered) = sync_channel(1);
+        let is_stuck = self.given_up.is_some_and(|number| self.shared.answered.load(Ordering::Acquire) < number);
+        self.requests.try_send(request(answer)).ok()?;
+        self.sent += 1;
+        let answer = if is_stuck { None } else { self.wait(&answered) };
+        self.given_up = if answer.is_none() { Some(self.sent) } else { None };
+        answer
+    }
+
+    fn wait<T>(&self, answered: &Receiver<T>) -> Option<T> {
+        let begun = Instant::now();
+        let (mut progress, mut progressed) = (self.shared.progress.load(Ordering::Relaxed), begun);
+        loop {
+            match answered.recv_timeout(PROGRESS_INTERVAL) {
+                Ok(answer) => return Some(answer),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let now = self.shared.progress.load(Ordering::Relaxed);
+            if std::mem::replace(&mut progress, now) != now {
+                progressed = Instant::now();
+            }
+            if progressed.elapsed() >= STALL_MAX || begun.elapsed() >= WAIT_MAX {
+                log_line("the file system of the user's files does not answer: the work goes on without waiting for it");
+                return None;
+            }
+        }
+    }
+}
+
+/// Opens a log file for reading. Its user owns it, so it may be a link, or have a lease that would make others wait.
+pub fn open_log(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lattice_model::test_builders::desired_share;
+    use lattice_model::{AllocationId, AllocationSpec, DesiredShare, Entrypoint, OutputFiles};
+    use lattice_runtime::shim::LogStream;
+    use std::fs;
+    use std::path::PathBuf;
+
+    fn me() -> Principal {
+        let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        Principal { name: "me".into(), uid, gid, groups: vec![] }
+    }
+
+    fn begin(dir: &Path, files: OutputFiles) -> UserFiles {
+        let entrypoint = Entrypoint::Script { text: "#!/bin/sh\n".into(), args: vec![] };
+        let spec = AllocationSpec { output_files: Some(Box::new(files)), ..AllocationSpec::new("a", entrypoint, dir) };
+        let node = "n1".parse().unwrap();
+        let share = DesiredShare { spec, nodes: vec![node].into(), ..desired_share(AllocationId(uuid::Uuid::from_u128(1))) };
+        UserFiles::begin(Plan::of(&share, "n1").unwrap(), &me()).unwrap()
+    }
+
+    #[test]
+    fn a_script_has_its_input_and_its_output_is_whole_when_it_was_waited_for() {
+        let dir = std::env::temp_dir().join(format!("lattice-user-files-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("in"), "given").unwrap();
+        let log = |stream: LogStream| -> PathBuf { dir.join(format!("log.{}", stream.suffix())) };
+        let asked = OutputFiles { stdout: "out.%s".into(), stdin: "in".into(), ..OutputFiles::default() };
+        let mut files = begin(&dir, asked.clone());
+        for stream in [LogStream::Out, LogStream::Err] {
+            fs::write(log(stream), format!("{}\n", stream.suffix())).unwrap();
+        }
+        let planned = files.plan.of_script().unwrap();
+        let input = files.open((0, 0), planned.clone(), |to| open_log(&log(to.stream))).unwrap().unwrap();
+        assert_eq!(io::read_to_string(input).unwrap(), "given");
+        files.catch_up(0, 0, false);
+        assert_eq!(fs::read_to_string(dir.join("out.batch")).unwrap(), "out\nerr\n");
+        assert_eq!(files.positions().into_values().collect::<Vec<_>>(), [4, 4]);
+        files.catch_up(0, 0, true);
+        assert_eq!(files.positions(), BTreeMap::new());
+        fs::remove_file(dir.join("in")).unwrap();
+        let why = files.open((0, 0), planned, |to| open_log(&log(to.stream))).unwrap_err();
+        assert_eq!(why, format!("--input {}: No such file or directory (os error 2)", dir.join("in").display()));
+        assert_eq!(files.positions(), BTreeMap::new());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

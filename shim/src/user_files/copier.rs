@@ -1,0 +1,339 @@
+//! The thread that copies log files to files of the user. It is the user for every access to a file: see
+//! [`crate::privileges::become_user_for_files`].
+//!
+//! It looks at the lengths of the logs, often while they grow and seldom while they do not. A file that cannot be
+//! written now, such as one on a full disk, is tried again; the log keeps what is missing as long as it can.
+
+use super::plan::OutputFile;
+use crate::log_ring::LogKey;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, fstatfs};
+use nix::unistd::{Whence, lseek};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The shortest and longest interval between two looks at the logs.
+const LOOK_INTERVALS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// The interval while nothing is copied.
+const IDLE_INTERVAL: Duration = Duration::from_secs(3600);
+/// Bytes that are copied at a time.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Chunks of one log in one look: then the others have their turn.
+const CHUNKS_PER_LOOK: u32 = 16;
+/// Failures that wait to be reported; further ones are dropped.
+const FAILURES_MAX: usize = 16;
+
+/// A log to copy.
+pub struct NewLog {
+    pub key: LogKey,
+    /// Open for reading.
+    pub log: File,
+    /// How far it is copied, in bytes from its beginning.
+    pub copied: Arc<AtomicU64>,
+    pub to: OutputFile,
+}
+
+/// What the thread is asked. It answers each.
+pub enum Request {
+    /// Empty these files if they exist.
+    Empty { paths: Vec<PathBuf>, answer: SyncSender<()> },
+    /// Open the files of a rank, the script or a task, and copy its logs to them from now on. The answer has the
+    /// standard input, or says why the user may not have these files.
+    Open { logs: Vec<NewLog>, input: Option<PathBuf>, answer: SyncSender<Result<Option<File>, String>> },
+    /// Copy all that these logs have now. `is_last`: nothing is written to them any more.
+    CatchUp { which: Which, is_last: bool, answer: SyncSender<()> },
+}
+
+/// Which logs.
+#[derive(Clone, Copy)]
+pub enum Which {
+    All,
+    Of { number: u32, rank: u32 },
+}
+
+/// What the thread and its owner share.
+#[derive(Default)]
+pub struct Shared {
+    /// Grows with every write.
+    pub progress: AtomicU64,
+    /// Requests that were answered.
+    pub answered: AtomicU64,
+    pub failures: Mutex<VecDeque<Failure>>,
+}
+
+/// Output that could not be written to the user's file.
+pub struct Failure {
+    /// Whose log it is: launch number and rank.
+    pub number: u32,
+    pub rank: u32,
+    pub why: String,
+}
+
+struct Target {
+    file: File,
+    /// How many logs are copied to it.
+    logs: u32,
+    /// Whether a failure was reported.
+    has_failed: bool,
+    /// Whether other machines see what is written only after it was sent to a server.
+    is_cached: bool,
+}
+
+struct Log {
+    log: File,
+    copied: Arc<AtomicU64>,
+    path: PathBuf,
+}
+
+/// How one log was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Copied {
+    /// The file cannot be written now.
+    Stuck,
+    /// There was nothing to copy.
+    Nothing,
+    /// All of it, and there was something to copy.
+    Whole,
+    /// There is more.
+    Part,
+}
+
+/// See the module.
+pub struct Copier {
+    shared: Arc<Shared>,
+    targets: BTreeMap<PathBuf, Target>,
+    logs: BTreeMap<LogKey, Log>,
+    buffer: Vec<u8>,
+}
+
+impl Copier {
+    /// Copies nothing yet.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, targets: BTreeMap::new(), logs: BTreeMap::new(), buffer: vec![0; CHUNK_BYTES] }
+    }
+
+    /// Copies until the other end of `requests` is gone.
+    pub fn run(mut self, requests: &Receiver<Request>) {
+        let mut interval = IDLE_INTERVAL;
+        loop {
+            match requests.recv_timeout(interval) {
+                Ok(request) => {
+                    self.handle(request);
+                    self.shared.answered.fetch_add(1, Ordering::Release);
+                    interval = LOOK_INTERVALS.0;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            interval = match self.look() {
+                Copied::Part => Duration::ZERO,
+                Copied::Whole => LOOK_INTERVALS.0,
+                Copied::Nothing | Copied::Stuck => (interval * 2).clamp(LOOK_INTERVALS.0, LOOK_INTERVALS.1),
+            };
+            if self.logs.is_empty() {
+                interval = IDLE_INTERVAL;
+            }
+        }
+    }
+
+    fn handle(&mut self, request: Request) {
+        // The owner may have stopped waiting for the answer.
+        match request {
+            Request::Empty { paths, answer } => {
+                for path in paths {
+                    // The work reports it when it opens the file.
+                    let _ = user_options().write(true).truncate(true).open(path);
+                }
+                let _ = answer.send(());
+            }
+            Request::Open { logs, input, answer } => drop(answer.send(self.open(logs, input.as_deref()))),
+            Request::CatchUp { which, is_last, answer } => {
+                self.catch_up(which, is_last);
+                let _ = answer.send(());
+            }
+        }
+    }
+
+    fn open(&mut self, logs: Vec<NewLog>, input: Option<&Path>) -> Result<Option<File>, String> {
+        let input = input.map(|path| open_input(path).map_err(|error| format!("--input {}: {error}", path.display()))).transpose()?;
+        for NewLog { key, log, copied, to } in logs {
+            self.forget(key);
+            if !self.targets.contains_key(&to.path) {
+                let file = open_output(&to).map_err(|error| format!("--{} {}: {error}", to.option, to.path.display()))?;
+                let is_cached = fstatfs(&file).is_ok_and(|system| [NFS_SUPER_MAGIC, FUSE_SUPER_MAGIC].contains(&system.filesystem_type()));
+                self.targets.insert(to.path.clone(), Target { file, logs: 0, has_failed: false, is_cached });
+            }
+            if let Some(target) = self.targets.get_mut(&to.path) {
+                target.logs += 1;
+            }
+            self.logs.insert(key, Log { log, copied, path: to.path });
+        }
+        Ok(input)
+    }
+
+    /// Copies some of each log. Returns the most that there was to copy of one.
+    fn look(&mut self) -> Copied {
+        let keys: Vec<LogKey> = self.logs.keys().copied().collect();
+        keys.into_iter().map(|key| self.copy(key)).max().unwrap_or(Copied::Nothing)
+    }
+
+    fn catch_up(&mut self, which: Which, is_last: bool) {
+        let is_meant = |key: &LogKey| match which {
+            Which::All => true,
+            Which::Of { number, rank } => (key.0, key.1) == (number, rank),
+        };
+        for key in self.logs.keys().copied().filter(is_meant).collect::<Vec<_>>() {
+            self.copy_present(key);
+            let target = self.logs.get(&key).and_then(|log| self.targets.get_mut(&log.path));
+            if let Some(target) = target.filter(|target| target.is_cached)
+                && let Err(error) = target.file.sync_data()
+            {
+                // A pipe or a terminal cannot be synced.
+                if error.raw_os_error() != Some(libc::EINVAL) {
+                    self.fail(key, &error);
+                }
+            }
+            if is_last {
+                self.forget(key);
+            }
+        }
+    }
+
+    /// Copies what the log has now, and not what a process that lives on adds meanwhile.
+    fn copy_present(&mut self, key: LogKey) {
+        let Some(log) = self.logs.get(&key) else { return };
+        let (length, copied) = (log.log.metadata().map_or(0, |metadata| metadata.len()), Arc::clone(&log.copied));
+        while self.copy(key) == Copied::Part && copied.load(Ordering::Relaxed) < length {}
+    }
+
+    /// Copies the log no longer. A file that no log is copied to is closed.
+    fn forget(&mut self, key: LogKey) {
+        let Some(Log { path, .. }) = self.logs.remove(&key) else { return };
+        let Some(target) = self.targets.get_mut(&path) else { return };
+        target.logs -= 1;
+        if target.logs == 0 {
+            self.targets.remove(&path);
+        }
+    }
+
+    /// Copies at most [`CHUNKS_PER_LOOK`] chunks of one log.
+    fn copy(&mut self, key: LogKey) -> Copied {
+        let mut copied = Copied::Nothing;
+        for _ in 0..CHUNKS_PER_LOOK {
+            match self.copy_chunk(key) {
+                Ok(true) => copied = Copied::Whole,
+                Ok(false) => return copied,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Copied::Stuck,
+                Err(error) => {
+                    self.fail(key, &error);
+                    return Copied::Stuck;
+                }
+            }
+        }
+        Copied::Part
+    }
+
+    /// Copies one chunk; `false`: there was nothing to copy.
+    fn copy_chunk(&mut self, key: LogKey) -> io::Result<bool> {
+        let Some(Log { log, copied, path }) = self.logs.get(&key) else { return Ok(false) };
+        let Some(target) = self.targets.get_mut(path) else { return Ok(false) };
+        let (length, mut at) = (log.metadata()?.len(), copied.load(Ordering::Relaxed));
+        if length < at {
+            // Its program truncated it: all present bytes are new.
+            at = 0;
+            copied.store(0, Ordering::Relaxed);
+        }
+        if at == length {
+            return Ok(false);
+        }
+        let data = next_data(log, at)?.unwrap_or(length).min(length);
+        if data > at {
+            // The log was shortened from its beginning, because the node keeps only so much.
+            copied.store(data, Ordering::Relaxed);
+            let lost = io::Error::other(format!("{} bytes were removed from the node's disk before they could be written", data - at));
+            self.fail(key, &lost);
+            return Ok(true);
+        }
+        let read = log.read_at(&mut self.buffer, at)?;
+        // A file may get the lines of several logs: a full chunk ends with a line.
+        let line_end = self.buffer[..read].iter().rposition(|byte| *byte == b'\n').map(|last| last + 1);
+        let chunk = if read == CHUNK_BYTES { line_end.unwrap_or(read) } else { read };
+        let mut rest = &self.buffer[..chunk];
+        while !rest.is_empty() {
+            match target.file.write(rest) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    rest = &rest[written..];
+                    copied.fetch_add(written as u64, Ordering::Relaxed);
+                    self.shared.progress.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(chunk > 0)
+    }
+
+    /// Has a failure reported, once for each file.
+    fn fail(&mut self, key: LogKey, error: &io::Error) {
+        let Some(path) = self.logs.get(&key).map(|log| &log.path) else { return };
+        let Some(target) = self.targets.get_mut(path) else { return };
+        let (number, rank, _) = key;
+        if std::mem::replace(&mut target.has_failed, true) {
+            return;
+        }
+        let why = format!("some of its output may be missing in {}: {error}; `lattice logs` has it", path.display());
+        if let Ok(mut failures) = self.shared.failures.lock()
+            && failures.len() < FAILURES_MAX
+        {
+            failures.push_back(Failure { number, rank, why });
+        }
+    }
+}
+
+/// Opens without waiting: neither for the reader of a pipe nor for the end of a lease.
+fn user_options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options
+}
+
+fn open_output(to: &OutputFile) -> io::Result<File> {
+    let file = user_options().append(true).create(true).mode(0o666).open(&to.path)?;
+    if to.is_emptied && file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+fn open_input(path: &Path) -> io::Result<File> {
+    let file = user_options().read(true).open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    // Its program reads it as any other file.
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
+    Ok(file)
+}
+
+/// The first position from `at` on that has data; `None`: there is none.
+fn next_data(log: &File, at: u64) -> io::Result<Option<u64>> {
+    let offset = libc::off_t::try_from(at).map_err(io::Error::other)?;
+    match lseek(log, offset, Whence::SeekData) {
+        Ok(data) => u64::try_from(data).map(Some).map_err(io::Error::other),
+        Err(Errno::ENXIO) => Ok(None),
+        // Holes cannot be found here.
+        Err(_) => Ok(Some(at)),
+    }
+}
+
+#[cfg(test)]
+mod tests;
