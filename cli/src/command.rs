@@ -15,7 +15,7 @@ mod explain;
 mod gossip;
 mod gossip_keys;
 mod history;
-mod launch;
+pub mod launch;
 pub mod lease;
 mod limits;
 mod login;

@@ -171,9 +171,9 @@ pub(crate) fn fitted(line: &mut String, text: &str, width: Option<usize>, is_rig
         line.extend(std::iter::repeat_n(' ', padding));
     }
     if length <= width {
-        line.push_str(text)
+        line.push_str(text);
     } else {
-        line.extend(text.chars().take(width))
+        line.extend(text.chars().take(width));
     }
     if !is_right {
         line.extend(std::iter::repeat_n(' ', padding));

@@ -235,7 +235,7 @@ impl Job {
     pub fn cpus(&self, context: &Context<'_>) -> u64 {
         let elapsed = self.elapsed_ms(context.clock.now_ms).unwrap_or(0);
         if let Some(recorded) = &self.recorded {
-            let mean = if elapsed == 0 { 0 } else { (recorded.core_ms + elapsed / 2) / elapsed };
+            let mean = (recorded.core_ms + elapsed / 2).checked_div(elapsed).unwrap_or(0);
             return mean.max(u64::from(recorded.node_count));
         }
         if let Some(share) = self.allocation.share.as_ref().filter(|share| share.cores > 0) {

@@ -52,7 +52,7 @@ pub fn own_allocation() -> Option<String> {
 }
 
 pub async fn run(session: &Session, args: Launch) -> Result<u8, Failure> {
-    run_as(session, args, None).await
+    Box::pin(run_as(session, args, None)).await
 }
 
 /// Runs a launch of `lattice launch`, or one of `srun`.
@@ -107,7 +107,7 @@ async fn run_as_job(session: &Session, args: Launch, srun: Option<Srun>) -> Resu
         Stdin::Rank(_) | Stdin::All => JobInput::Input(Feeder::default()),
     })?;
     let own = match &srun {
-        Some(srun) => own.as_srun(srun.give_up_after),
+        Some(srun) => own.reported_as_srun(srun.give_up_after),
         None => own,
     };
     let has_one_rank = ranks.unwrap_or(1) == 1 && further_nodes(&spec) == 0 && spec.tasks_per_node <= 1;

@@ -111,7 +111,8 @@ pub async fn submit_numbered(
 ) -> Result<v1::SubmitResponse, Failure> {
     let id = uuid::Uuid::new_v4().to_string();
     let request = v1::SubmitRequest { id: id.clone(), spec: Some(spec), wait_for_nodes, dry_run: false };
-    let has_image = request.spec.as_ref().is_some_and(|spec| !spec.uenv.is_empty());
+    let has_image =
+        request.spec.as_ref().and_then(|spec| spec.environment.as_ref()).is_some_and(|environment| !environment.uenv.is_empty());
     let text = if has_image { "waiting for the agent, which reads a new image as a whole" } else { "waiting for the agent" };
     let submitted = Progress::new(session).during(text, Box::pin(answer(client.allocations().submit(request)))).await?;
     if !submitted.warning.is_empty() {

@@ -48,7 +48,7 @@ impl OwnJob {
     }
 
     /// The same, reported as Slurm's `srun` does, and cancelled after this time without nodes.
-    pub fn as_srun(self, give_up_after: Option<Duration>) -> Self {
+    pub fn reported_as_srun(self, give_up_after: Option<Duration>) -> Self {
         Self { reports_as_srun: true, give_up_after, ..self }
     }
 

@@ -92,6 +92,7 @@ mod tests {
             operator: None,
             format: Format::Table,
             width: Width::Terse,
+            color: false,
         };
         let around = Surroundings { env: HashMap::from([("A".into(), "1".into()), ("B".into(), "1".into())]), dir: "/project".into() };
         build_specification(flags, program, &settings, around)

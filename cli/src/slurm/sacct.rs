@@ -28,7 +28,7 @@ const SACCT: Command = Command("sacct");
 const RECORDS_MAX: usize = 1_000_000;
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    show(session, args).await
+    Box::pin(show(session, args)).await
 }
 
 /// The time that is asked about.
@@ -74,7 +74,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let wanted = wanted(&args, &surroundings)?;
     let client = session.connect().await?;
     fetch_sizes(&client, &mut surroundings).await?;
-    let found = wanted.fetch(&client, &States::all()).await?;
+    let found = Box::pin(wanted.fetch(&client, &States::all())).await?;
     let known: BTreeSet<String> = found.iter().map(|a| a.id.clone()).collect();
     let mut jobs = expand(&client, found, &wanted, false).await?;
     let is_data = args.data.json.is_some() || args.data.yaml.is_some();

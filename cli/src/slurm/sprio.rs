@@ -25,7 +25,7 @@ const SPRIO: Command = Command("sprio");
 const JOBS_MAX: usize = 256;
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    show(session, args).await
+    Box::pin(show(session, args)).await
 }
 
 async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
@@ -58,7 +58,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         let users = user_names(listed(&args.user))?;
         let wanted = Wanted { ids: Some(ids).filter(|ids| !ids.is_empty()), users, vclusters, ..Default::default() };
         let waiting = States::parse(&[JobState::Pending.name().to_owned()]).map_err(|error| Failure::other(error.to_string()))?;
-        let found = wanted.fetch(&client, &waiting).await?;
+        let found = Box::pin(wanted.fetch(&client, &waiting)).await?;
         let mut jobs: Vec<Job> = found.into_iter().flat_map(|a| rows(a, &[], false)).collect();
         jobs.retain(|job| job.state() == JobState::Pending);
         surroundings.with(|context| sort(&mut jobs, &keys, context));

@@ -24,7 +24,7 @@ const SQUEUE: Command = Command("squeue");
 const DETAILS_MAX: usize = 256;
 
 pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    show(session, args).await
+    Box::pin(show(session, args)).await
 }
 
 async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
@@ -46,7 +46,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         fetch_sizes(&client, &mut surroundings).await?;
     }
     loop {
-        let found = wanted.fetch(&client, &states).await?;
+        let found = Box::pin(wanted.fetch(&client, &states)).await?;
         let is_one = wanted.ids.as_ref().is_some_and(|ids| ids.len() == 1);
         if is_one && found.is_empty() && !states.is_empty() && args.iterate.is_none() {
             return Err(Failure::other("slurm_load_jobs error: Invalid job id specified"));

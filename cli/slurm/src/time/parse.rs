@@ -21,7 +21,7 @@ impl Clock<'_> {
         let text = text.trim().to_ascii_lowercase();
         let now = self.civil(self.now_ms);
         if let Some(rest) = text.strip_prefix("now") {
-            return self.from_now(rest);
+            return self.relative_to_now(rest);
         }
         if let Some(unix) = text.strip_prefix("uts") {
             return number(unix).and_then(ms);
@@ -53,7 +53,7 @@ impl Clock<'_> {
     }
 
     /// `""`, `+7days`, `-3600`.
-    fn from_now(&self, rest: &str) -> Option<u64> {
+    fn relative_to_now(&self, rest: &str) -> Option<u64> {
         let Some(sign) = rest.chars().next() else { return Some(self.now_ms) };
         let rest = rest.get(1..)?;
         let unit_at = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());

@@ -43,7 +43,7 @@ pub async fn run(session: &Session, args: &Scontrol, words: &[String], surroundi
         Some("hostnames") => hostnames(&ids),
         Some("hostlist") => folded(&ids, false),
         Some("hostlistsorted") => folded(&ids, true),
-        Some("jobs") => jobs(session, args, &ids, surroundings).await,
+        Some("jobs") => Box::pin(jobs(session, args, &ids, surroundings)).await,
         Some("nodes") => nodes(session, args, &ids, &surroundings).await,
         Some("partitions") => partitions(session, args, &ids, &surroundings).await,
         Some("config") => config(session, &surroundings).await,
@@ -102,7 +102,7 @@ async fn jobs(session: &Session, args: &Scontrol, ids: &[String], mut surroundin
     let wanted = Wanted { ids: Some(job_ids(ids)?).filter(|ids| !ids.is_empty()), ..Default::default() };
     let client = session.connect().await?;
     fetch_sizes(&client, &mut surroundings).await?;
-    let found = wanted.fetch(&client, &States::all()).await?;
+    let found = Box::pin(wanted.fetch(&client, &States::all())).await?;
     let mut jobs = expand(&client, found, &wanted, false).await?;
     add_task_nodes(&client, &mut jobs).await?;
     jobs.sort_by_key(|job| (job.base_number(), job.number(), job.task().is_some()));

@@ -5,7 +5,7 @@ use crate::network;
 
 pub const USERS: Manual = Manual { folder: "how-to/users", plans: "pages/users.rs", pages: &PAGES };
 
-const PAGES: [(&str, Plan); 37] = [
+const PAGES: [(&str, Plan); 38] = [
     ("after-other-work", Plan::Run(page())),
     ("another-machine", Plan::CannotRun("it needs the API on the network and a person; remote_cli tests it")),
     ("automatic-checkpoints", Plan::Run(Page { script_of: Some("checkpoint-by-signal"), ..page() })),
