@@ -22,9 +22,10 @@ pub use allocation_list::{ALLOCATION_HEADING, allocation_row, allocations_table}
 pub use attempts::attempts_text;
 pub use ended_work::{ended_kept, ended_work};
 pub use lattice_api::json::{AllocationJson, NodeJson, TaskJson, TasksJson};
-pub use nodes::{NODE_HEADING, domains_text, node_row, nodes_table, with_exit};
+pub use nodes::{NODE_HEADING, domains_text, node_row, nodes_table, reasons_text, with_exit};
 pub use program::command_line;
 pub use scaling::{is_scaled, living_replicas_first, replicas_table, rows_of_spec, service_text};
-pub use state::live_first;
+pub use state::{Part, live_first, part, reason};
 pub use tasks::{Task, group_rows, group_text, lanes_table, range_name, task_block, task_text, tasks_table};
 pub use values::{disclosed, filled, folded, lease_token, numbered_subject, queue, short, time, work_name};
+pub use walltime::left;

@@ -46,7 +46,8 @@ pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
     }
 }
 
-fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String {
+/// The explanation of an allocation.
+pub(super) fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse) -> String {
     let mut text = format!("{} {} is {}\n{}\n", short(&allocation.id), allocation.name, allocation.state, explained.summary.trim_end());
     if !allocation.network_note.is_empty() {
         text.push_str(&format!("Its network domain: {}\n", allocation.network_note));
