@@ -68,7 +68,7 @@ impl Canvas<'_> {
             self.put(0, y, &left, if y == 0 { bold } else { Style::new() });
             self.put_right(y, left.chars().count(), &right);
         }
-        let mut x = 0;
+        let mut x = 0_u16;
         for tab in Tab::ALL {
             let title = tab_title(screen, tab);
             let style = if tab == screen.tab { bold.add_modifier(Modifier::REVERSED) } else { Style::new() };

@@ -12,7 +12,7 @@ use super::plain::plain;
 use super::snapshot::Snapshot;
 use super::usage_list::usage_list;
 use crate::shown::short;
-use crate::table::wrapped;
+use crate::table::{shortened, wrapped};
 use lattice_model::time::Timestamp;
 
 /// Lines of the screen beside the rows of a list: two of the header, the tabs, the heading, the status, the keys.
@@ -168,7 +168,12 @@ impl Screen {
                 }
                 let is_failure = result.is_err();
                 let (Ok(text) | Err(text)) = result;
-                self.say(&text, is_failure);
+                // A refusal is read as a whole, with its remedy.
+                if is_failure && text.chars().count() > self.columns && matches!(self.mode, Mode::Browse) {
+                    self.mode = Mode::Text { title: "Not done".to_owned(), text: plain(&text), top: 0 };
+                } else {
+                    self.say(&text, is_failure);
+                }
             }
         }
     }
@@ -292,7 +297,7 @@ impl Screen {
         let id = self.selected_work();
         match id.and_then(|id| self.snapshot.work.value.allocations.iter().find(|a| a.id == id)) {
             Some(a) => {
-                let question = format!("Cancel {} {} of {}?", short(&a.id), a.name, a.owner);
+                let question = format!("Cancel {} {} of {}?", short(&a.id), shortened(&a.name, 24), shortened(&a.owner, 16));
                 self.mode = Mode::Confirm { question: plain(&question), request: Request::Cancel(a.id.clone()) };
             }
             None => self.say("select an allocation first: 1 shows the queue", true),

@@ -64,10 +64,8 @@ fn quorum_text(screen: &Screen) -> String {
 /// The names of the tabs, as they are shown.
 pub fn tab_title(screen: &Screen, tab: Tab) -> String {
     let number = tab as usize + 1;
-    match (tab, screen.alerts_count()) {
-        (Tab::Alerts, alerts @ 1..) => format!(" {number} {} ({alerts}) ", tab.name()),
-        _ => format!(" {number} {} ", tab.name()),
-    }
+    let alerts = if tab == Tab::Alerts { screen.alerts_count() } else { 0 };
+    if alerts > 0 { format!(" {number} {} ({alerts}) ", tab.name()) } else { format!(" {number} {} ", tab.name()) }
 }
 
 /// The status line: first what is wrong, then the answer to the user, then what is shown.
