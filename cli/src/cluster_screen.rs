@@ -23,9 +23,9 @@ mod node_details;
 mod plain;
 mod refreshing;
 mod snapshot;
-mod texts;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod usage_list;
 
 use crate::failure::Failure;

@@ -32,7 +32,7 @@ pub async fn answer_requests(
         let change = match Box::pin(carry_out(session, &mut client, explanation, &request)).await {
             Ok(change) => change,
             Err(failure) => {
-                // A broken connection is not used again.
+                // It may be the connection: the next request makes a new one.
                 client = None;
                 Change::Done { request, result: Err(failure_line(&failure)) }
             }

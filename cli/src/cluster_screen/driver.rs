@@ -17,6 +17,7 @@ use std::io::{self, Stdout};
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::time::MissedTickBehavior;
 
 /// Reports and answers that wait for the screen; what sends them waits when there are more.
 const CHANGES_LEN_MAX: usize = 16;
@@ -99,6 +100,7 @@ impl Driver {
         keyboard::read(inputs_to, |input| input);
         let mut parser = KeyParser::default();
         let mut clock = tokio::time::interval(CLOCK_INTERVAL);
+        clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
             self.draw()?;
             tokio::select! {

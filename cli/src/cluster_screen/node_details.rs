@@ -1,6 +1,6 @@
 //! All that is known about one node.
 
-use crate::shown::{domains_text, folded, queue, reasons_text, short, time};
+use crate::shown::{domains_text, queue, reasons_text, short, time};
 use crate::table::block;
 use lattice_api::v1;
 use lattice_model::resources::bytes_text;
@@ -28,10 +28,5 @@ pub fn node_details(n: &v1::Node) -> String {
         ("Wipe", n.wipe.clone()),
         ("Mesh", n.mesh_address.clone()),
     ];
-    format!("{}{}", block(&pairs), domains_text(n)) + &folded_hint(n)
-}
-
-/// The command that shows more.
-fn folded_hint(n: &v1::Node) -> String {
-    format!("\n`lattice node status {}` and `lattice node waits {}` show more.\n", folded(std::slice::from_ref(&n.id)), n.id)
+    format!("{}{}\n`lattice node status {}` shows more.\n", block(&pairs), domains_text(n), n.id)
 }

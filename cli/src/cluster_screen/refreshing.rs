@@ -2,7 +2,7 @@
 //!
 //! Lists, not watches: only lists have the reasons, positions and expected starts, and the states from gossip when the
 //! quorum is gone. Their cost is bounded: at most [`ALLOCATIONS_MAX`] allocations, at most one refresh a second, and a
-//! refresh that took long is followed by a pause that is many times longer.
+//! refresh that took long is followed by a longer pause.
 
 use super::events::Change;
 use super::snapshot::{NodeList, OwnUsage, Work};
@@ -23,8 +23,8 @@ use tokio::time::{Instant, sleep_until};
 const ALLOCATIONS_MAX: usize = 1000;
 /// The shortest time between the beginnings of two refreshes.
 const REFRESH_INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// A pause is at least so many times as long as the refresh before it.
-const PAUSE_FACTOR: u32 = 5;
+/// From the beginning of a refresh to the next one it takes at least so many times as long as that refresh took.
+const SPACING_FACTOR: u32 = 5;
 /// The hours of use are asked for no more often.
 const USAGE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -61,9 +61,9 @@ impl<'a> Refreshing<'a> {
                 self.client = None;
                 self.send(Change::Lost(failure_line(&failure))).await;
             }
-            let pause = self.interval.max(begun.elapsed() * PAUSE_FACTOR);
+            let spacing = self.interval.max(begun.elapsed() * SPACING_FACTOR);
             tokio::select! {
-                () = sleep_until(begun + pause) => {}
+                () = sleep_until(begun + spacing) => {}
                 Ok(()) = self.view.changed() => sleep_until(begun + REFRESH_INTERVAL_MIN).await,
             }
         }
