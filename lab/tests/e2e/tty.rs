@@ -24,7 +24,12 @@ pub struct Tty {
 
 impl Tty {
     /// Starts the command with its own terminal of 40 rows and 100 columns.
-    pub fn start(mut command: Command) -> Self {
+    pub fn start(command: Command) -> Self {
+        Self::start_sized(command, 40, 100)
+    }
+
+    /// Starts the command with its own terminal of this size.
+    pub fn start_sized(mut command: Command, rows: u16, columns: u16) -> Self {
         let OpenptyResult { master, slave } = openpty(None, None).unwrap();
         let before = tcgetattr(&slave).unwrap();
         let end = || slave.try_clone().unwrap();
@@ -37,7 +42,7 @@ impl Tty {
                 Ok(())
             });
         }
-        resize(&master, 40, 100);
+        resize(&master, rows, columns);
         Self { child: command.spawn().unwrap(), master, slave, before, shown: String::new() }
     }
 
@@ -63,6 +68,12 @@ impl Tty {
             assert!(read || ended.is_none(), "ended with {ended:?} before {text:?} was shown, but {:?}", self.shown);
             assert!(Instant::now() < until, "waited in vain for {text:?}, shown was {:?}", self.shown);
         }
+    }
+
+    /// Waits shortly for output, and returns what was not searched.
+    pub fn take_output(&mut self) -> String {
+        self.read();
+        std::mem::take(&mut self.shown)
     }
 
     /// Types a command to a shell until its answer is shown; the answer must not be part of the command.
