@@ -73,6 +73,7 @@ struct Driver {
 struct Signals {
     hangup: Signal,
     interrupt: Signal,
+    quit: Signal,
     terminate: Signal,
     stop: Signal,
     resized: Signal,
@@ -83,6 +84,7 @@ impl Signals {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
             interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
             terminate: signal(SignalKind::terminate())?,
             stop: signal(SignalKind::from_raw(libc::SIGTSTP))?,
             resized: signal(SignalKind::window_change())?,
@@ -129,6 +131,7 @@ impl Driver {
                 _ = signals.stop.recv() => self.suspend()?,
                 _ = signals.hangup.recv() => return Ok(exit_of_signal(libc::SIGHUP)),
                 _ = signals.interrupt.recv() => return Ok(exit_of_signal(libc::SIGINT)),
+                _ = signals.quit.recv() => return Ok(exit_of_signal(libc::SIGQUIT)),
                 _ = signals.terminate.recv() => return Ok(exit_of_signal(libc::SIGTERM)),
             }
         }
