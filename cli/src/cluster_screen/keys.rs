@@ -1,4 +1,5 @@
-//! Typed keys, from the bytes that a raw terminal sends.
+//! Typed keys, from the bytes that a raw terminal sends. Not by crossterm, whose reader spins for ever when the terminal
+//! is gone.
 
 /// A key that the screen knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
