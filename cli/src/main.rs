@@ -11,6 +11,7 @@
 // `eprintln!` panics when stderr is closed: see `message`.
 #![deny(clippy::print_stderr)]
 
+mod cluster_screen;
 mod colour;
 mod command;
 mod compat;

@@ -2,14 +2,21 @@
 
 use nix::sys::signal::{Signal, raise};
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
-use std::io;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsRawFd;
 use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
 /// The terminal's state before it was made raw.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+/// Whether the terminal shows its alternate screen.
+static IS_ALTERNATE: AtomicBool = AtomicBool::new(false);
+
+/// Control codes of xterm, which all terminals in use understand: the alternate screen, with the cursor hidden.
+const ENTER_SCREEN: &[u8] = b"\x1b[?1049h\x1b[?25l";
+/// No colours, the cursor shown, the usual screen.
+const LEAVE_SCREEN: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
 /// While this lives, the terminal of standard input is raw. A panic restores it before its message is printed.
 pub struct RawMode(());
@@ -46,6 +53,36 @@ impl Drop for RawMode {
     }
 }
 
+/// While this lives, the terminal is raw and shows its alternate screen. Both end as [`RawMode`] does: also by a panic.
+pub struct FullScreen(RawMode);
+
+impl FullScreen {
+    /// Enters it; does nothing if standard input is not a terminal.
+    pub fn enter() -> io::Result<Option<Self>> {
+        let Some(raw) = RawMode::enter()? else { return Ok(None) };
+        enter_screen()?;
+        Ok(Some(Self(raw)))
+    }
+
+    /// Stops this process as its shell expects it, with the usual screen meanwhile. Afterwards the alternate screen is
+    /// empty.
+    pub fn stop_process(&self) -> io::Result<()> {
+        self.0.stop_process()?;
+        enter_screen()
+    }
+}
+
+fn enter_screen() -> io::Result<()> {
+    IS_ALTERNATE.store(true, Ordering::Relaxed);
+    write_codes(ENTER_SCREEN)
+}
+
+fn write_codes(codes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(codes)?;
+    out.flush()
+}
+
 fn make_raw() -> io::Result<()> {
     let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     let now = tcgetattr(io::stdin())?;
@@ -57,6 +94,10 @@ fn make_raw() -> io::Result<()> {
 }
 
 fn restore() {
+    if IS_ALTERNATE.swap(false, Ordering::Relaxed) {
+        // A terminal that is gone needs nothing.
+        let _ = write_codes(LEAVE_SCREEN);
+    }
     if let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
         // TCSANOW does not wait for pending output: a stopped screen would block us for ever.
         let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);

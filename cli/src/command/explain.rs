@@ -46,7 +46,8 @@ pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
     }
 }
 
-fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse, size: TableSize) -> String {
+/// The explanation of an allocation.
+pub(super) fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse, size: TableSize) -> String {
     let fit = Fit::default();
     let mut text = format!("{} {} is {}\n{}\n", short(&allocation.id), allocation.name, allocation.state, explained.summary.trim_end());
     if !allocation.network_note.is_empty() {

@@ -1,5 +1,7 @@
-//! `lattice top`.
+//! `lattice top`: of an allocation, what it uses; without one, the cluster on one screen.
 
+use super::explain;
+use crate::cluster_screen;
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, TableSize, Width, print, print_names};
 use crate::session::{Session, answer};
@@ -15,13 +17,25 @@ mod gpus;
 mod ranks;
 pub(super) mod value;
 
-pub async fn run(session: &Session, args: Top) -> Result<(), Failure> {
-    let key = session.resolve_key(&args.id)?;
+pub async fn run(session: &Session, args: Top) -> Result<u8, Failure> {
+    match &args.id {
+        Some(id) => of_allocation(session, id, &args).await.map(|()| 0),
+        None => {
+            Box::pin(cluster_screen::run(session, args.interval, |allocation, explained| {
+                explain::text(allocation, explained, TableSize::default())
+            }))
+            .await
+        }
+    }
+}
+
+async fn of_allocation(session: &Session, id: &str, args: &Top) -> Result<(), Failure> {
+    let key = session.resolve_key(id)?;
     let client = session.connect().await?;
     let duration_ms = args.duration.map_or(0, millis);
     let per_gpu = args.per_gpu || matches!(session.format(), Format::Data(_));
     let top = answer(client.allocations().top(v1::TopRequest { key, duration_ms, per_gpu, per_rank: args.per_rank })).await?;
-    refuse_unanswerable(&args, &top)?;
+    refuse_unanswerable(args, &top)?;
     let summary = summary(&top.nodes);
     match session.format() {
         Format::Table if args.per_gpu => {

@@ -24,7 +24,7 @@ pub fn node_row(n: &v1::Node) -> Vec<String> {
 }
 
 /// Why a node has its state, and what keeps work off it.
-fn reasons_text(n: &v1::Node) -> String {
+pub fn reasons_text(n: &v1::Node) -> String {
     let reasons = std::iter::once(n.reason.clone()).chain(n.holds.iter().map(|hold| with_exit(hold)));
     let reasons = reasons.chain(filled(&n.relay_node).map(|peer| format!("connected through {peer}: it reaches no member itself")));
     let reasons = reasons.chain((!n.schedulable).then(|| "takes no work (schedulable: false)".to_owned()));

@@ -164,7 +164,7 @@ pub enum Command {
     Logs(Later<Logs>),
     /// Submit, show and cancel DAGs: allocations that depend on each other, as one file
     Dag(Later<Dag>),
-    /// Show what an allocation uses: processors, memory, network, disks, GPUs
+    /// Show what an allocation uses: processors, memory, network, disks, GPUs; without one, the cluster on one screen
     Top(Later<Top>),
     /// Follow what a running allocation uses, and its alerts, until it ends
     Watch(Later<Watch>),

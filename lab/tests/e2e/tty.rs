@@ -70,6 +70,12 @@ impl Tty {
         }
     }
 
+    /// Waits shortly for output, and returns what was not searched.
+    pub fn take_output(&mut self) -> String {
+        self.read();
+        std::mem::take(&mut self.shown)
+    }
+
     /// Types a command to a shell until its answer is shown; the answer must not be part of the command.
     pub fn asks(&mut self, command: &str, answer: &str) {
         assert!(!command.contains(answer));

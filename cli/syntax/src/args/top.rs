@@ -5,6 +5,9 @@ use clap::Args;
 use std::time::Duration;
 
 const TOP_EXAMPLES: &str = "Examples:
+  lattice top
+      the cluster, live, on one screen: queue, nodes, usage and alerts; ? shows
+      the keys, q ends it
   lattice top 1f0c9a4e
       the sum of all its nodes, now and over the last 30 seconds
   lattice top @last --per-node --duration=10m
@@ -26,30 +29,33 @@ ago it was measured. What a node cannot measure is not shown.";
 #[derive(Args)]
 #[command(after_help = TOP_EXAMPLES)]
 pub struct Top {
-    /// The allocation
-    pub id: String,
+    /// The allocation; without one, the whole cluster is shown, live, on one screen
+    pub id: Option<String>,
     /// Each node on its own, not the sum
-    #[arg(long, conflicts_with_all = ["per_gpu", "per_rank", "wide"])]
+    #[arg(long, requires = "id", conflicts_with_all = ["per_gpu", "per_rank", "wide"])]
     pub per_node: bool,
     /// Each of its GPUs on its own
-    #[arg(long, conflicts_with_all = ["per_rank", "wide"])]
+    #[arg(long, requires = "id", conflicts_with_all = ["per_rank", "wide"])]
     pub per_gpu: bool,
     /// Each rank on its own
-    #[arg(long, conflicts_with = "wide")]
+    #[arg(long, requires = "id", conflicts_with = "wide")]
     pub per_rank: bool,
     /// One line for each node, with a column for each number
-    #[arg(long)]
+    #[arg(long, requires = "id")]
     pub wide: bool,
     /// The period of MEAN and MAX, 1s to 90d; a bare number is seconds [default: 30s; for work that has ended: its
     /// whole run]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, requires = "id", value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
+    /// Of the whole cluster: the time between two refreshes, 1s to 10m; a bare number is seconds [default: 2s]
+    #[arg(long, conflicts_with = "id", value_name = "TIME", value_parser = parse_interval)]
+    pub interval: Option<Duration>,
 }
 
 impl Top {
     /// The defaults: all nodes of an allocation together.
     pub fn of(id: String) -> Self {
-        Self { id, per_node: false, per_gpu: false, per_rank: false, wide: false, duration: None }
+        Self { id: Some(id), per_node: false, per_gpu: false, per_rank: false, wide: false, duration: None, interval: None }
     }
 }
 
@@ -65,4 +71,8 @@ pub struct Metrics {
 
 fn parse_duration(text: &str) -> Result<Duration, BoundedTimeError> {
     parse_bounded(text, Duration::from_secs(1)..=Duration::from_secs(90 * 86_400), "1s to 90d")
+}
+
+fn parse_interval(text: &str) -> Result<Duration, BoundedTimeError> {
+    parse_bounded(text, Duration::from_secs(1)..=Duration::from_secs(600), "1s to 10m")
 }

@@ -5,7 +5,7 @@ use crate::network;
 
 pub const USERS: Manual = Manual { folder: "how-to/users", plans: "pages/users.rs", pages: &PAGES };
 
-const PAGES: [(&str, Plan); 38] = [
+const PAGES: [(&str, Plan); 39] = [
     ("after-other-work", Plan::Run(page())),
     ("another-machine", Plan::CannotRun("it needs the API on the network and a person; remote_cli tests it")),
     ("automatic-checkpoints", Plan::Run(Page { script_of: Some("checkpoint-by-signal"), ..page() })),
@@ -122,5 +122,6 @@ const PAGES: [(&str, Plan); 38] = [
     ("start-times", Plan::Run(page())),
     ("submit", Plan::Run(page())),
     ("wait-and-follow", Plan::Run(Page { work: "--cores 1 -- sleep 3", endless: &["lattice status -w"], ..page() })),
+    ("watch-the-cluster", Plan::CannotRun("it needs a person at a terminal; cluster_screen tests it")),
     ("what-ran", Plan::CannotRun("no agent of this cluster has an accounting store; accounting tests it")),
 ];
