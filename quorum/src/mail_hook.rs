@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   record MailDue ──▶ PROGRAM TO EVENT, JSON on its standard input ──▶ 0: sent
-//!                                                  ├──▶ 75: not now, the same mail again later
+//!                                                  ├──▶ 75, or it does not start: not now, the same mail again later
+//!                                                  ├──▶ too slow: again, thirty times in total; then it is given up
 //!                                                  └──▶ anything else: again, five times in total; then it is given up
 //! ```
 //!
 //! 75 is what mail programs exit with for a temporary failure. A mail that can never be sent, as to an address that does
-//! not exist, must not delay those of others for ever.
+//! not exist or whose server never answers, must not delay those of others for ever.
 
 use crate::fencing_hook::{ProgramError, run_with_input, site_command};
 use lattice_ledger::MailNotice;
@@ -22,6 +23,8 @@ use thiserror::Error;
 const TEMPORARY: i32 = 75;
 /// After so many tries a mail is given up.
 const TRIES_MAX: u32 = 5;
+/// The same, if the program takes too long: with the pauses between them, more than half an hour.
+const SLOW_TRIES_MAX: u32 = 30;
 
 /// The user as whom the hook should run is not usable.
 #[derive(Debug, Error)]
@@ -78,7 +81,11 @@ impl MailHook {
 
 /// Whether a mail is given up after so many tries, the last one with this error.
 pub fn is_given_up(error: &ProgramError, tries: u32) -> bool {
-    tries >= TRIES_MAX && error.exit_code().is_some_and(|code| code != TEMPORARY)
+    match error {
+        ProgramError::Start(_) | ProgramError::Wait(_) => false,
+        ProgramError::Timeout { .. } => tries >= SLOW_TRIES_MAX,
+        ProgramError::Exit(_) | ProgramError::ExitWithOutput { .. } => tries >= TRIES_MAX && error.exit_code() != Some(TEMPORARY),
+    }
 }
 
 fn ids_of(user: &str) -> Result<(u32, u32), NoSuchUser> {
@@ -102,7 +109,11 @@ mod tests {
         assert_eq!([4, 5, 6].map(|tries| is_given_up(&exits(1), tries)), [false, true, true]);
         assert!(!is_given_up(&exits(TEMPORARY), 500), "the mail server is away");
         let timeout = ProgramError::Timeout { limit: Duration::from_secs(1), setting: "mail_hook_seconds" };
-        assert!(!is_given_up(&timeout, 500));
+        assert_eq!([5, 29, 30].map(|tries| is_given_up(&timeout, tries)), [false, false, true], "its server never answers");
+        let killed = ProgramError::Exit(ExitStatus::from_raw(11));
+        assert_eq!([4, 5].map(|tries| is_given_up(&killed, tries)), [false, true], "the program fails with this mail");
+        let missing = ProgramError::Start(std::io::Error::from(std::io::ErrorKind::NotFound));
+        assert!(!is_given_up(&missing, 500));
     }
 
     #[test]

@@ -112,16 +112,17 @@ impl Api {
 /// The index of the task whose job number the key is; `None`: it names the whole allocation.
 pub(super) fn task_named(found: &Allocation, key: &str) -> Option<u32> {
     let number = parse_number(key)?;
-    // A prefix of an id may be a number, too.
-    found.task_of_number(number).filter(|_| found.number > 0 && !is_prefix_of(key, found.id))
+    // The short id of the group may be a number, too.
+    found.task_of_number(number).filter(|_| found.number > 0 && !is_short_id_of(key, found.id))
 }
 
 fn parse_number(key: &str) -> Option<u64> {
     key.bytes().all(|byte| byte.is_ascii_digit()).then(|| key.parse().ok()).flatten()
 }
 
-fn is_prefix_of(key: &str, id: AllocationId) -> bool {
-    id.0.simple().to_string().starts_with(key)
+/// Whether the key has at least the digits of the id that are shown. Fewer decimal ones are a number.
+fn is_short_id_of(key: &str, id: AllocationId) -> bool {
+    key.starts_with(&id.short()) && id.0.simple().to_string().starts_with(key)
 }
 
 /// The refusal of a task's job number where only whole allocations can be named.
@@ -143,7 +144,10 @@ mod tests {
         let mut group = Allocation { number: 1000, ..test_builders::allocation(AllocationId(uuid::Uuid::from_u128(0x1004 << 112))) };
         test_builders::spec_of(&mut group).tasks = Some(Box::new(TaskGroup::parse("10-18:2").unwrap()));
         assert_eq!(["1000", "1001", "1002", "1005"].map(|key| task_named(&group, key)), [None, Some(12), Some(14), None]);
-        assert_eq!(task_named(&group, "1004"), None, "a prefix of its id");
+        assert_eq!(task_named(&group, "1004"), Some(18), "few digits are a number, even if its id begins so");
+        let many = Allocation { number: 10_039_999, ..group.clone() };
+        assert_eq!(task_named(&many, "10040000"), None, "its short id");
+        assert_eq!(task_named(&many, "10040001"), Some(14));
         assert_eq!(task_named(&group, "+1001"), None);
         assert_eq!(
             names_a_task(&group, "1001", 12).message(),

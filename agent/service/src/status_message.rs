@@ -82,7 +82,8 @@ impl<'a> StatusMessages<'a> {
             let text = with_nodes(allocation, self.cluster);
             shown.status_message = clip(if text.is_empty() { self.group_message(allocation) } else { text });
             // It waits for this before it waits for nodes.
-            shown.expected_start_ms = allocation.dependencies.as_ref().and_then(|all| all.begin).map(|begin| begin.0);
+            let waits = allocation.dependencies.as_ref().filter(|_| !allocation.held && !allocation.state.is_terminal());
+            shown.expected_start_ms = waits.and_then(|all| all.begin).map(|begin| begin.0);
         }
         shown
     }

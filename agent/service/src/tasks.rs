@@ -9,6 +9,7 @@ use super::Api;
 use super::api::QUORUM_TIMEOUT;
 use super::arguments::allocation_id;
 use super::caller::Caller;
+use super::niceness;
 use super::refusal::{status, unexpected};
 use super::servable::servable;
 use lattice_api::spec::task_indices;
@@ -91,7 +92,11 @@ pub(super) async fn retry(api: &Api, request: Request<v1::RetryTasksRequest>) ->
     tasks_of(&group)?;
     let states = states(api, group.id, WhichTasks::All, false).await?;
     let again = if indices.is_empty() { failed(&group, &states)? } else { ended(&group, chosen(&group, &indices)?, &states)? };
-    let spec = spec_again(&group, &again)?;
+    let mut spec = spec_again(&group, &again)?;
+    // An operator put that group before others, and not those that its user makes of it.
+    if spec.nice < 0 && !niceness::may_precede(api, &caller).await? {
+        spec.nice = 0;
+    }
     api.may_own_work(&user)?;
     api.check_tenants(&caller, [spec.tenant.clone()].into()).await?;
     let warning = match api.context.work.directory.knows_all() {

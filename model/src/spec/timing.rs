@@ -70,9 +70,11 @@ impl AllocationSpec {
             if mail.events.is_empty() {
                 return Err(invalid("mail-type", "which events? Say begin, end, fail or others; or leave --mail-user out"));
             }
-            let is_bad = |c: char| c.is_control() || c.is_whitespace();
-            if mail.user.len() > MAIL_USER_BYTES_MAX || mail.user.starts_with('-') || mail.user.chars().any(is_bad) {
-                let why = format!("a name or an address of at most {MAIL_USER_BYTES_MAX} bytes without spaces, and not with a - first");
+            if mail.user.len() > MAIL_USER_BYTES_MAX || !(mail.user.is_empty() || mail.user.split(',').all(is_recipient)) {
+                let why = format!(
+                    "a name or an address of at most {MAIL_USER_BYTES_MAX} bytes, which begins with a letter, a digit or _, \
+                     and has no spaces, quotes or signs of a shell"
+                );
                 return Err(invalid("mail-user", why));
             }
         }
@@ -100,6 +102,13 @@ impl AllocationSpec {
         }
         Ok(())
     }
+}
+
+/// Whether a mail program takes this for a name or an address. Some run what begins with `|`, and write to the file that
+/// begins with `/` or `+`.
+fn is_recipient(name: &str) -> bool {
+    let is_bad = |c: char| c.is_control() || c.is_whitespace() || "|&;<>()[]{}$`\\\"'*?".contains(c);
+    name.starts_with(|c: char| c.is_alphanumeric() || c == '_') && !name.contains(is_bad)
 }
 
 #[cfg(test)]
@@ -168,7 +177,9 @@ mod tests {
         };
         assert_eq!(mail(&[MailEvent::End], "ada@example.org").validate(), Ok(()));
         assert!(refused(&mail(&[], "ada")).starts_with("mail-type: which events?"));
-        for user in ["-x", "a b", "a\n"] {
+        assert_eq!(mail(&[MailEvent::End], "").validate(), Ok(()));
+        assert_eq!(mail(&[MailEvent::End], "ada,bob+jobs@example.org").validate(), Ok(()));
+        for user in ["-x", "a b", "a\n", "|sh", "/etc/x", "+x", "a,|sh", "a,", "a;b", "$(a)"] {
             assert!(refused(&mail(&[MailEvent::End], user)).starts_with("mail-user"), "{user:?}");
         }
     }

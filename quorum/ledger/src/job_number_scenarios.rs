@@ -48,19 +48,30 @@ fn a_refused_submission_takes_no_number() {
 }
 
 #[test]
-fn a_text_that_is_the_number_of_one_and_a_prefix_of_another_is_refused() {
+fn few_digits_are_a_number_once_so_many_were_given() {
     let mut s = Story::new(0);
-    submit(&mut s, 0xabcd_0001, Some("0-1999"));
-    assert_eq!(submit(&mut s, 0x1234_5678, None), 2001);
-    let refused = found(&s, "1234").unwrap_err();
+    submit(&mut s, 0x1234_5678, Some("0-1232"));
+    assert_eq!(found(&s, "1234"), Ok(id(0x1234_5678)), "no job had this number yet");
+    assert_eq!(submit(&mut s, 0xabcd_0001, None), 1234);
+    assert_eq!(found(&s, "1234"), Ok(id(0xabcd_0001)), "also where an id begins so");
+    assert_eq!(found(&s, "12345"), Ok(id(0x1234_5678)), "there is no such number");
+    s.ledger.jobs = 20_000;
+    assert!(matches!(found(&s, "12345"), Err(Refusal::NoSuchAllocation { .. })), "the record of that job is dropped");
+}
+
+#[test]
+fn a_text_that_is_the_number_of_one_and_the_short_id_of_another_is_refused() {
+    let mut s = Story::new(0);
+    s.ledger.jobs = 12_345_677;
+    assert_eq!([submit(&mut s, 0xabcd_0001, None), submit(&mut s, 0x1234_5678, None)], [12_345_678, 12_345_679]);
+    let refused = found(&s, "12345678").unwrap_err();
     assert_eq!(
         refused.to_string(),
         format!(
-            "1234 is the job number of allocation {}, and could be the id of {}: give more digits of the id that you mean",
+            "12345678 is the job number of allocation {}, and could be the id of {}: give more digits of the id that you mean",
             id(0xabcd_0001),
             id(0x1234_5678)
         )
     );
-    assert_eq!(found(&s, "12345"), Ok(id(0x1234_5678)), "there is no such number");
-    assert_eq!(found(&s, "2001"), Ok(id(0x1234_5678)), "no id begins so");
+    assert_eq!(found(&s, "12345679"), Ok(id(0x1234_5678)), "no id begins so");
 }

@@ -52,7 +52,7 @@ impl Ledger {
     /// the number that it had, unless no quorum can have given it or others have it.
     pub(super) fn adopt_number(&mut self, allocation: &mut Allocation, share: &DesiredShare) {
         let given = self.recovery.as_ref().map_or(0, |recovery| recovery.jobs);
-        let last = share.number.saturating_add(allocation.numbers_count() - 1);
+        let last = share.number.saturating_add(allocation.numbers_count().saturating_sub(1));
         let before = self.job_numbers.last_until(last).and_then(|id| self.allocations.get(&id));
         let is_free = before.is_none_or(|before| before.number.saturating_add(before.numbers_count()) <= share.number);
         if share.number == 0 || last > given || !is_free {

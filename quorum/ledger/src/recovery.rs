@@ -478,7 +478,7 @@ impl Ledger {
             allocation.checkpoint = share.restore.clone().map(Box::new);
         }
         allocation.claimed_at = Some(context.at);
-        (allocation.started_at, allocation.usage) = (None, None);
+        (allocation.started_at, allocation.usage, allocation.mailed_percent) = (None, None, 0);
         allocation.revision = context.revision;
         self.scripts.share(&mut Arc::make_mut(&mut allocation.spec).entrypoint);
         // Parts of other nodes count until those nodes report. Nodes that have reported are not
@@ -530,6 +530,7 @@ impl Ledger {
             let nodes: Vec<NodeId> = allocation.nodes().cloned().collect();
             context.changed.desired.extend(nodes);
             self.open_services(id);
+            self.end_by_deadline(context, id);
         }
     }
 

@@ -69,10 +69,10 @@ impl Ledger {
         self.record(context, "quorum", AuditAction::WalltimeChanged, Subject { allocation: Some(id), node: None }, detail);
     }
 
-    /// The work begins now: it runs at most until its deadline.
+    /// The work has begun, or has another walltime: it runs at most until its deadline.
     pub(super) fn end_by_deadline(&mut self, context: &mut ApplyContext, id: AllocationId) {
-        let now = context.at;
-        let Some(deadline) = self.allocations.get(&id).and_then(|allocation| allocation.spec.deadline()) else { return };
-        self.shorten(context, id, Duration::from_millis(deadline.since_ms(now)).max(WALLTIME_LEFT_MIN));
+        let times = self.allocations.get(&id).and_then(|allocation| allocation.started_at.zip(allocation.spec.deadline()));
+        let Some((started, deadline)) = times else { return };
+        self.shorten(context, id, Duration::from_millis(deadline.since_ms(started)).max(WALLTIME_LEFT_MIN));
     }
 }

@@ -59,7 +59,7 @@ pub struct AllocationChange {
     /// How it scales: of scaled services only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaling: Option<ScalingChange>,
-    /// It is not in its queue before this time.
+    /// It is not in its queue before this time; 0: it has no such time any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begin: Option<Timestamp>,
     /// It must have ended by this time; 0: it has no deadline any more.
@@ -121,7 +121,7 @@ impl AllocationChange {
         let Timing { begin, deadline, walltime_min } = spec.timing.as_deref().cloned().unwrap_or_default();
         let walltime = self.walltime.or(spec.walltime);
         let timing = Timing {
-            begin: self.begin.or(begin),
+            begin: self.begin.or(begin).filter(|begin| *begin != Timestamp(0)),
             deadline: self.deadline.or(deadline).filter(|deadline| *deadline != Timestamp(0)),
             walltime_min: walltime_min.map(|least| walltime.map_or(least, |walltime| least.min(walltime))),
         };
@@ -232,9 +232,7 @@ impl Ledger {
             allocation.dependencies.get_or_insert_with(none).set_begin(Some(begin), now);
         }
         // A longer walltime does not outlast its deadline.
-        if let (Some(started), Some(deadline)) = (allocation.started_at, allocation.spec.deadline()) {
-            self.shorten(context, id, Duration::from_millis(deadline.since_ms(started)));
-        }
+        self.end_by_deadline(context, id);
     }
 
     /// After a recovery: work on a node may have been granted a longer walltime after the backup.
@@ -248,6 +246,7 @@ impl Ledger {
                 format!("{} instead of {}; node {node} had it before the recovery", walltime_text(reported), walltime_text(spec.walltime));
             self.record(context, "quorum", AuditAction::WalltimeChanged, Subject { allocation: Some(id), node: None }, detail);
             self.replace_spec(context, id, AllocationSpec { walltime: reported, ..AllocationSpec::clone(&spec) });
+            self.end_by_deadline(context, id);
         }
     }
 

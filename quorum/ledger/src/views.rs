@@ -15,6 +15,8 @@ use uuid::Uuid;
 
 /// Smallest number of hexadecimal digits of an id prefix.
 const PREFIX_DIGITS_MIN: usize = 4;
+/// The digits of an id as it is shown. Fewer decimal ones are a job number once so many numbers were given.
+const SHORT_ID_DIGITS: usize = 8;
 /// Largest number of candidates listed for an ambiguous prefix.
 pub(super) const CANDIDATES_MAX: usize = 8;
 
@@ -187,11 +189,16 @@ impl Ledger {
     }
 
     /// The allocation with this job number, with this id, or the only one whose id has this prefix of at
-    /// least 4 hexadecimal digits. The number of a task means its group. A text that is the number of one
-    /// and a prefix of another is refused.
+    /// least 4 hexadecimal digits. The number of a task means its group. A text of 8 digits or more that is the
+    /// number of one and a prefix of another is refused. Fewer digits that were given as a number mean only that,
+    /// also once its record is dropped.
     pub fn find(&self, key: &str) -> Result<&Arc<Allocation>, Refusal> {
         let Some(number) = job_numbers::parse(key) else { return self.find_by_id(key) };
         let numbered = self.find_number(number);
+        // Among many ids, some begin with any few digits: no job may become another one, or ambiguous, by that.
+        if key.len() < SHORT_ID_DIGITS && number <= self.jobs() {
+            return numbered.ok_or_else(|| self.no_such_allocation(key));
+        }
         let by_id = if key.len() < PREFIX_DIGITS_MIN { None } else { Some(self.find_by_id(key)) };
         match (numbered, by_id) {
             (None, None) => Err(self.no_such_allocation(key)),
