@@ -119,9 +119,10 @@ fn leads(leases: &Leases, now: Instant) -> bool {
 fn newcomer_token(cluster: &Cluster, leases: &Leases, spec: &AllocationSpec, now: Instant) -> Option<u64> {
     let queue = cluster.queue_named(&spec.vcluster);
     let token = leases.get(queue).filter(|lease| now < lease.until)?.token;
-    // The quorum knows what it depends on, and makes the lanes of a task group and the replicas of a
-    // service.
-    let gets_none_yet = spec.hold || !spec.depends_on.is_empty() || spec.tasks.is_some() || spec.scaling.is_some();
+    // The quorum knows what it depends on and whether it is time for it to begin, and makes the lanes of a task
+    // group and the replicas of a service.
+    let has_conditions = spec.hold || !spec.depends_on.is_empty() || spec.begin().is_some();
+    let gets_none_yet = has_conditions || spec.tasks.is_some() || spec.scaling.is_some();
     let waits = gets_none_yet || !cluster.fresh || cluster.nodes.len() > NEWCOMER_NODES_MAX || cluster.somebody_waits(queue);
     (!waits).then_some(token)
 }

@@ -101,7 +101,7 @@ fn a_claim_may_give_less_than_the_walltime_but_not_less_than_the_least_one() {
     s.report(0, prepared(1, epoch));
     assert_eq!(walltime_s(&s, 1), 1800);
     let submitted = timed(Timing { walltime_min: Some(HOUR / 4), ..Timing::default() });
-    assert_eq!(submit(&mut s, 1, submitted), Ok(Outcome::Done), "it is still known as what was submitted");
+    assert_eq!(submit(&mut s, 1, submitted), Ok(Outcome::Submitted { number: 1 }), "it is still known as what was submitted");
     // Requeued, it asks for its whole walltime again.
     s.report(0, exited(1, epoch, 1));
     let back = s.ledger.allocation(id(1)).unwrap();
@@ -122,7 +122,11 @@ fn the_place_in_the_queue_is_changed_until_work_begins() {
     let known = s.ledger.allocation(id(1)).unwrap();
     assert_eq!((known.waits(), known.spec.nice, known.spec.comment.as_str()), (false, 5, "x"));
     assert_eq!((known.queued_at(), known.ordered_at()), (queued_at, Timestamp(queued_at.0 + 300_000)), "it keeps its place");
-    assert_eq!(submit(&mut s, 1, timed(Timing::default())), Ok(Outcome::Done), "it is still known as what was submitted");
+    assert_eq!(
+        submit(&mut s, 1, timed(Timing::default())),
+        Ok(Outcome::Submitted { number: 1 }),
+        "it is still known as what was submitted"
+    );
     let smaller = AllocationChange { nice: Some(-5), ..AllocationChange::default() };
     assert_eq!(s.act(update(smaller.clone(), false)), Err(Refusal::Update { id: id(1), why: UpdateRefusal::SmallerNice }));
     s.done(update(smaller, true));
