@@ -339,9 +339,10 @@ fn take_singleton(spec: &mut v1::AllocationSpec) -> bool {
     spec.depends_on.len() < before
 }
 
-/// Whether the text may be an id or a prefix of one.
+/// Whether the text may be a job number, an id or a prefix of one.
 fn looks_like_id(text: &str) -> bool {
-    (4..=36).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
+    let is_number = text.parse::<u64>().is_ok() && !text.starts_with(['0', '+']);
+    is_number || ((4..=36).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-'))
 }
 
 /// A message of a status without the hint that may follow it.
@@ -446,5 +447,6 @@ mod tests {
         assert_eq!(cursor("").unwrap(), None);
         assert!(cursor("5").is_err() && cursor("x:y").is_err());
         assert!(looks_like_id("1f0c") && !looks_like_id("1f0") && !looks_like_id("train"));
+        assert!(looks_like_id("7") && !looks_like_id("07") && !looks_like_id(""), "a job number");
     }
 }
