@@ -50,10 +50,11 @@ fn a_refused_submission_takes_no_number() {
 #[test]
 fn few_digits_are_a_number_once_so_many_were_given() {
     let mut s = Story::new(0);
-    submit(&mut s, 0x1234_5678, Some("0-1232"));
+    submit(&mut s, 0xabcd_0001, Some("0-1231"));
+    assert_eq!(submit(&mut s, 0x1234_5678, None), 1233);
     assert_eq!(found(&s, "1234"), Ok(id(0x1234_5678)), "no job had this number yet");
-    assert_eq!(submit(&mut s, 0xabcd_0001, None), 1234);
-    assert_eq!(found(&s, "1234"), Ok(id(0xabcd_0001)), "also where an id begins so");
+    assert_eq!(submit(&mut s, 0xabcd_0002, None), 1234);
+    assert_eq!(found(&s, "1234"), Ok(id(0xabcd_0002)), "also where an id begins so");
     assert_eq!(found(&s, "12345"), Ok(id(0x1234_5678)), "there is no such number");
     s.ledger.jobs = 20_000;
     assert!(matches!(found(&s, "12345"), Err(Refusal::NoSuchAllocation { .. })), "the record of that job is dropped");
