@@ -166,6 +166,22 @@ fn job_numbers_go_on_behind_those_of_the_lost_quorum_and_running_work_keeps_its_
 }
 
 #[test]
+fn work_that_began_after_the_backup_still_ends_by_its_deadline() {
+    let mut quorum = three_nodes();
+    let deadline = Timestamp(NUMBERS_STEP + 600_000);
+    let timing = lattice_model::Timing { deadline: Some(deadline), ..Default::default() }.unless_empty();
+    let walltime = Some(std::time::Duration::from_secs(3600));
+    let spec = Box::new(AllocationSpec { walltime, timing, ..spec(1, RequeuePolicy::Always, 9) });
+    quorum.act(Action::Submit { id: id(1), spec, owner: user(7), claim: None }).unwrap();
+    let mut now = quorum.backup().recovered();
+    quorum.run(1, &[0]);
+    now.return_node(0, 1, quorum.held(0));
+    let adopted = now.ledger.allocation(id(1)).unwrap();
+    let ends_ms = adopted.started_at.unwrap().0 + lattice_model::millis(adopted.spec.walltime.unwrap());
+    assert_eq!((adopted.state, ends_ms, adopted.asked_walltime), (AllocationState::Running, deadline.0, walltime));
+}
+
+#[test]
 fn numbers_after_a_recovery_keep_their_distance_from_those_before() {
     assert_eq!(beyond(5), NUMBERS_STEP);
     for number in [0, 1, NUMBERS_STEP / 2, NUMBERS_STEP / 2 + 1, NUMBERS_STEP - 1, NUMBERS_STEP, 7 * NUMBERS_STEP + 3] {
