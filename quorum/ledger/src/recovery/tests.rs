@@ -168,7 +168,8 @@ fn job_numbers_go_on_behind_those_of_the_lost_quorum_and_running_work_keeps_its_
 #[test]
 fn work_that_began_after_the_backup_still_ends_by_its_deadline() {
     let mut quorum = three_nodes();
-    let deadline = Timestamp(NUMBERS_STEP + 600_000);
+    // The first commands after a recovery advance the time by a minute each: it begins too late for its whole walltime.
+    let deadline = Timestamp(3_660_000);
     let timing = lattice_model::Timing { deadline: Some(deadline), ..Default::default() }.unless_empty();
     let walltime = Some(std::time::Duration::from_secs(3600));
     let spec = Box::new(AllocationSpec { walltime, timing, ..spec(1, RequeuePolicy::Always, 9) });
