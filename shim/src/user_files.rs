@@ -12,6 +12,7 @@
 //! progress, and not again until the thread has answered. When the shim is killed, the copies end; the logs stay.
 
 pub mod copier;
+mod opening;
 pub mod plan;
 
 use crate::log_ring::LogKey;

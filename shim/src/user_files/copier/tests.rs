@@ -1,10 +1,12 @@
 use super::*;
 use lattice_runtime::shim::LogStream;
-use std::fs;
+use std::fs::{self, OpenOptions};
 
 struct Bench {
     dir: PathBuf,
     copier: Copier,
+    /// The owner of the copier has these as well.
+    copied: Vec<Arc<AtomicU64>>,
 }
 
 impl Bench {
@@ -12,7 +14,7 @@ impl Bench {
         let dir = std::env::temp_dir().join(format!("lattice-copier-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
-        Self { dir, copier: Copier::new(Arc::default()) }
+        Self { dir, copier: Copier::new(Arc::default()), copied: Vec::new() }
     }
 
     fn log(&self, rank: u32, text: &str) {
@@ -25,7 +27,9 @@ impl Bench {
         self.log(rank, "");
         let log = File::open(self.dir.join(format!("{rank}.out"))).unwrap();
         let to = OutputFile { stream: LogStream::Out, option: "output", path: self.dir.join(name), is_emptied };
-        let logs = vec![NewLog { key: (1, rank, LogStream::Out), log, copied: Arc::default(), to }];
+        let copied = Arc::<AtomicU64>::default();
+        self.copied.push(Arc::clone(&copied));
+        let logs = vec![NewLog { key: (1, rank, LogStream::Out), log, copied, to }];
         self.copier.open(logs, None).map(drop)
     }
 
