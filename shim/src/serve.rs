@@ -286,6 +286,7 @@ impl Shim {
                 Err(nix::errno::Errno::EINTR) => continue,
                 Err(errno) => return Err(errno).context("waiting"),
             };
+            self.begin_files_turn();
             for event in &events[..n] {
                 self.handle_event(event.data(), event.events());
             }

@@ -117,3 +117,37 @@ fn a_file_that_cannot_be_opened_says_by_which_option_it_was_named() {
     let input = bench.copier.open(Vec::new(), Some(&bench.dir)).unwrap_err();
     assert!(input.starts_with("--input ") && input.ends_with("is a directory"), "{input}");
 }
+
+#[test]
+fn a_pipe_needs_a_reader_and_what_it_does_not_take_is_reported_at_the_end() {
+    let mut bench = Bench::new("pipe");
+    let path = bench.dir.join("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let why = format!("--output {}: No such device or address (os error 6)", path.display());
+    assert_eq!(bench.open(0, "pipe", true), Err(why));
+    let reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    bench.open(0, "pipe", true).unwrap();
+    bench.log(0, &"x\n".repeat(1 << 20));
+    assert_eq!((bench.copier.look(), bench.copier.look()), (Copied::Whole, Copied::Stuck));
+    bench.copier.catch_up(Which::Of { number: 1, rank: 0 }, false);
+    assert!(bench.copier.shared.failures.lock().unwrap().is_empty(), "it may be read yet");
+    bench.copier.catch_up(Which::All, false);
+    let failure = bench.copier.shared.failures.lock().unwrap().pop_front().unwrap();
+    assert!(failure.why.contains(": nobody reads it fast enough; "), "{}", failure.why);
+    drop(reader);
+}
+
+#[test]
+fn a_file_whose_opening_came_too_late_is_not_emptied() {
+    let mut bench = Bench::new("late");
+    fs::write(bench.dir.join("out"), "of another attempt\n").unwrap();
+    bench.log(0, "");
+    let log = File::open(bench.dir.join("0.out")).unwrap();
+    let to = OutputFile { stream: LogStream::Out, option: "output", path: bench.dir.join("out"), is_emptied: true };
+    let logs = vec![NewLog { key: (1, 0, LogStream::Out), log, copied: Arc::default(), to }];
+    let (answer, answered) = std::sync::mpsc::sync_channel(1);
+    drop(answered);
+    bench.copier.handle(Request::Open { logs, input: None, answer });
+    assert_eq!(bench.file("out"), "of another attempt\n");
+    assert_eq!((bench.copier.logs.len(), bench.copier.targets.len()), (0, 0));
+}
