@@ -21,6 +21,7 @@ use crate::privileges;
 use crate::shim_log::log_line;
 use copier::{Copier, Failure, NewLog, Request, Shared, Which};
 use lattice_model::Principal;
+use nix::sys::signal::SigSet;
 use plan::{Files, Plan};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -47,6 +48,10 @@ const REQUESTS_LEN_MAX: usize = 64;
 /// The thread has few frames.
 const STACK_BYTES: usize = 256 * 1024;
 
+/// What the user reads if files are not complete at the end of all work.
+const INCOMPLETE: &str =
+    "the files of --output and --error were not written in time: some output may be missing there; `lattice logs` has it";
+
 /// See the module.
 pub struct UserFiles {
     pub plan: Plan,
@@ -56,6 +61,8 @@ pub struct UserFiles {
     sent: u64,
     /// The number of the request for which the loop did not wait to the end, and the progress at that time.
     given_up: Option<(u64, u64)>,
+    /// Whether it was reported that files are not complete at the end of all work.
+    is_incomplete: bool,
     /// When the present turn of the loop began.
     turn_began: Instant,
     /// When the run lease ends.
@@ -65,22 +72,32 @@ pub struct UserFiles {
 }
 
 impl UserFiles {
-    /// Starts the thread, and empties files that several nodes write to. Signals are blocked before this, so that none
-    /// is delivered to the thread.
+    /// Starts the thread, and empties files that several nodes write to.
     pub fn begin(plan: Plan, owner: &Principal) -> io::Result<Self> {
         let (requests, received) = sync_channel(REQUESTS_LEN_MAX);
         let shared = Arc::new(Shared::default());
         let (copier, owner) = (Copier::new(Arc::clone(&shared)), owner.clone());
         // It ends with the shim, which does not wait for it: a file system may hang.
         thread::Builder::new().name("user-files".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+            // Those for the shim are for its loop; and SIGXFSZ, for a file that became too long, would end it.
+            let _ = SigSet::all().thread_block();
             match privileges::become_user_for_files(&owner) {
                 Ok(()) => copier.run(&received),
                 // Nothing answers, so no work begins that wants files.
                 Err(error) => log_line(&format!("the user's files cannot be written: {error:#}")),
             }
         })?;
-        let mut files =
-            Self { plan, requests, shared, sent: 0, given_up: None, turn_began: Instant::now(), lease_end: None, copied: BTreeMap::new() };
+        let mut files = Self {
+            plan,
+            requests,
+            shared,
+            sent: 0,
+            given_up: None,
+            is_incomplete: false,
+            turn_began: Instant::now(),
+            lease_end: None,
+            copied: BTreeMap::new(),
+        };
         let paths = files.plan.emptied_before();
         if !paths.is_empty() {
             files.ask(WAIT_MAX, |answer| Request::Empty { paths, answer });
@@ -129,17 +146,21 @@ impl UserFiles {
             return;
         }
         let wait_max = if is_busy { BUSY_WAIT_MAX } else { WAIT_MAX }.saturating_sub(self.turn_began.elapsed());
-        self.ask(wait_max, |answer| Request::CatchUp { which: Which::Of { number, rank }, is_last, answer });
-        if is_last {
+        let answer = self.ask(wait_max, |answer| Request::CatchUp { which: Which::Of { number, rank }, is_last, answer });
+        // Otherwise the end of all work waits for it again.
+        if is_last && answer.is_some() {
             self.copied.retain(|key, _| (key.0, key.1) != (number, rank));
         }
     }
 
-    /// The same for all of them.
+    /// The same for all of them. Reports a failure, once, if the thread does not answer in time.
     pub fn catch_up_all(&mut self) {
-        if !self.copied.is_empty() {
-            let wait_max = WAIT_MAX.saturating_sub(self.turn_began.elapsed());
-            self.ask(wait_max, |answer| Request::CatchUp { which: Which::All, is_last: false, answer });
+        let Some((number, rank, _)) = self.copied.keys().next().copied() else { return };
+        let wait_max = WAIT_MAX.saturating_sub(self.turn_began.elapsed());
+        let answer = self.ask(wait_max, |answer| Request::CatchUp { which: Which::All, is_last: false, answer });
+        if answer.is_none() && !std::mem::replace(&mut self.is_incomplete, true) {
+            let mut failures = self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            failures.push_back(Failure { number, rank, why: INCOMPLETE.to_owned() });
         }
     }
 
