@@ -9,8 +9,8 @@
 //! The shim's loop never touches a file of the user itself: a file system that hangs then hangs only the thread. The
 //! loop waits for the thread when work begins, because work whose files cannot be opened does not begin; and when work
 //! has ended, because its files are complete when its end is reported. It waits no longer than [`STALL_MAX`] without
-//! progress, and not again until the thread has answered; and never beyond the run lease, which the loop enforces. When
-//! the shim is killed, the copies end; the logs stay.
+//! progress, and not again until the thread has answered. While work may run it leaves half of the run lease, which the
+//! loop extends and enforces. When the shim is killed, the copies end; the logs stay.
 
 pub mod copier;
 mod opening;
@@ -130,7 +130,7 @@ impl UserFiles {
             self.copied.insert(key, Arc::clone(&copied));
             logs.push(NewLog { key, log, copied, to });
         }
-        let answer = self.ask(WAIT_MAX, |answer| Request::Open { logs, input, answer });
+        let answer = self.ask(self.within_lease(WAIT_MAX), |answer| Request::Open { logs, input, answer });
         let opened = answer.map_or(Err(NotOpened::Unanswered), |opened| opened.map_err(NotOpened::Refused));
         if opened.is_err() {
             self.copied.retain(|key, _| (key.0, key.1) != (number, rank));
@@ -146,14 +146,15 @@ impl UserFiles {
             return;
         }
         let wait_max = if is_busy { BUSY_WAIT_MAX } else { WAIT_MAX }.saturating_sub(self.turn_began.elapsed());
-        let answer = self.ask(wait_max, |answer| Request::CatchUp { which: Which::Of { number, rank }, is_last, answer });
+        let answer =
+            self.ask(self.within_lease(wait_max), |answer| Request::CatchUp { which: Which::Of { number, rank }, is_last, answer });
         // Otherwise the end of all work waits for it again.
         if is_last && answer.is_some() {
             self.copied.retain(|key, _| (key.0, key.1) != (number, rank));
         }
     }
 
-    /// The same for all of them. Reports a failure, once, if the thread does not answer in time.
+    /// The same for all of them, when nothing is left that could run. Reports a failure, once, if the thread does not answer in time.
     pub fn catch_up_all(&mut self) {
         let Some((number, rank, _)) = self.copied.keys().next().copied() else { return };
         let wait_max = WAIT_MAX.saturating_sub(self.turn_began.elapsed());
@@ -175,6 +176,11 @@ impl UserFiles {
         failures.drain(..).collect()
     }
 
+    /// The loop must read an extension of the run lease before the lease ends.
+    fn within_lease(&self, wait_max: Duration) -> Duration {
+        self.lease_end.map_or(wait_max, |end| wait_max.min(end.saturating_duration_since(Instant::now()) / 2))
+    }
+
     /// Asks the thread and waits for its answer; `None`: it does not answer.
     fn ask<T>(&mut self, wait_max: Duration, request: impl FnOnce(SyncSender<T>) -> Request) -> Option<T> {
         let (answer, answered) = sync_channel(1);
@@ -194,7 +200,7 @@ impl UserFiles {
 
     fn wait<T>(&self, wait_max: Duration, answered: &Receiver<T>) -> Option<T> {
         let begun = Instant::now();
-        let until = self.lease_end.into_iter().fold(begun + wait_max, Instant::min);
+        let until = begun + wait_max;
         let (mut progress, mut progressed) = (self.shared.progress.load(Ordering::Relaxed), begun);
         loop {
             let left = until.saturating_duration_since(Instant::now());

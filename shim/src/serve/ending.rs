@@ -86,9 +86,9 @@ impl Shim {
         let (Ending::Terminating { why, .. } | Ending::Killing { why, .. }) = self.ending else { return };
         if self.has_nothing_left() {
             self.end_stopped_lane();
-            self.catch_up_all();
             self.ending = Ending::Stopped { why };
             self.record(&ExitRecord::Stopped { why });
+            self.catch_up_all();
             self.agent.send(&FromShim::Stopped { why });
         }
     }
