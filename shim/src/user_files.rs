@@ -155,9 +155,8 @@ impl UserFiles {
     }
 
     /// The same for all of them, when nothing is left that could run. Reports a failure, once, if the thread does not answer in time.
-    pub fn catch_up_all(&mut self) {
+    pub fn catch_up_all(&mut self, wait_max: Duration) {
         let Some((number, rank, _)) = self.copied.keys().next().copied() else { return };
-        let wait_max = WAIT_MAX.saturating_sub(self.turn_began.elapsed());
         let answer = self.ask(wait_max, |answer| Request::CatchUp { which: Which::All, is_last: false, answer });
         if answer.is_none() && !std::mem::replace(&mut self.is_incomplete, true) {
             let mut failures = self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,10 +186,9 @@ impl UserFiles {
         let progress = self.shared.progress.load(Ordering::Relaxed);
         let is_unanswered = |number: u64| self.shared.answered.load(Ordering::Acquire) < number;
         let request = request(answer);
-        // What begins waits again if something was written meanwhile: it cannot begin otherwise.
-        let is_stuck = self
-            .given_up
-            .is_some_and(|(number, then)| is_unanswered(number) && (then == progress || !matches!(request, Request::Open { .. })));
+        // Some wait again if something was written meanwhile: what cannot begin otherwise, and the last wait.
+        let is_urgent = matches!(request, Request::Open { .. } | Request::CatchUp { which: Which::All, .. });
+        let is_stuck = self.given_up.is_some_and(|(number, then)| is_unanswered(number) && (then == progress || !is_urgent));
         self.requests.try_send(request).ok()?;
         self.sent += 1;
         let answer = if is_stuck { None } else { self.wait(wait_max, &answered) };

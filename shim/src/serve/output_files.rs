@@ -85,10 +85,10 @@ impl Shim {
         }
     }
 
-    /// The same for all that has written.
-    pub(super) fn catch_up_all(&mut self) {
+    /// The same for all that has written, when nothing of it is left.
+    pub(super) fn catch_up_all(&mut self, wait_max: Duration) {
         if let Some(files) = &mut self.user_files {
-            files.catch_up_all();
+            files.catch_up_all(wait_max);
             self.report_file_failures();
         }
     }
