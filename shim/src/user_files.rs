@@ -108,7 +108,7 @@ impl UserFiles {
     /// A turn of the loop begins. `lease_left`: how long the run lease lasts; `None`: there is none.
     pub fn begin_turn(&mut self, lease_left: Option<Duration>) {
         self.turn_began = Instant::now();
-        self.lease_end = lease_left.map(|left| self.turn_began + left);
+        self.lease_end = lease_left.and_then(|left| self.turn_began.checked_add(left));
     }
 
     /// Opens the files of a rank, a task or the script, whose logs `path` names, and copies them from now on. Returns
@@ -154,7 +154,8 @@ impl UserFiles {
         }
     }
 
-    /// The same for all of them, when nothing is left that could run. Reports a failure, once, if the thread does not answer in time.
+    /// The same for all of them, when nothing is left that could run. Reports a failure, once, if the thread does not
+    /// answer in time.
     pub fn catch_up_all(&mut self, wait_max: Duration) {
         let Some((number, rank, _)) = self.copied.keys().next().copied() else { return };
         let answer = self.ask(wait_max, |answer| Request::CatchUp { which: Which::All, is_last: false, answer });
