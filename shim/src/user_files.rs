@@ -100,7 +100,10 @@ impl UserFiles {
         };
         let paths = files.plan.emptied_before();
         if !paths.is_empty() {
-            files.ask(WAIT_MAX, |answer| Request::Empty { paths, answer });
+            let asked = Arc::new(());
+            let asker = Arc::clone(&asked);
+            files.ask(WAIT_MAX, |answer| Request::Empty { paths, asker, answer });
+            drop(asked);
         }
         Ok(files)
     }

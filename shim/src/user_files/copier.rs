@@ -43,8 +43,8 @@ pub struct NewLog {
 
 /// What the thread is asked. It answers each.
 pub enum Request {
-    /// Empty these files if they exist.
-    Empty { paths: Vec<PathBuf>, answer: SyncSender<()> },
+    /// Empty these files if they exist, and if somebody else still has `asker`: later, others may have written to them.
+    Empty { paths: Vec<PathBuf>, asker: Arc<()>, answer: SyncSender<()> },
     /// Open the files of a rank, the script or a task, and copy its logs to them from now on. The answer has the
     /// standard input, or says why the user may not have these files.
     Open { logs: Vec<NewLog>, input: Option<PathBuf>, answer: SyncSender<Result<Option<File>, String>> },
@@ -147,10 +147,10 @@ impl Copier {
     fn handle(&mut self, request: Request) {
         // The owner may have stopped waiting for the answer.
         match request {
-            Request::Empty { paths, answer } => {
+            Request::Empty { paths, asker, answer } => {
                 for path in paths {
                     // The work reports it when it opens the file.
-                    let _ = empty(&path);
+                    let _ = empty(&path, || Arc::strong_count(&asker) > 1);
                 }
                 let _ = answer.send(());
             }

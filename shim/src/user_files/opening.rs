@@ -43,10 +43,10 @@ pub fn open_input(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Empties a file, if it exists.
-pub fn empty(path: &Path) -> io::Result<()> {
+/// Empties a file, if it exists. `is_wanted`: as above.
+pub fn empty(path: &Path, is_wanted: impl Fn() -> bool) -> io::Result<()> {
     let file = open(path, OFlag::O_WRONLY)?;
-    if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
+    if file.metadata()?.is_file() && is_wanted() { file.set_len(0) } else { Ok(()) }
 }
 
 /// Opens without waiting: neither for the reader of a pipe nor for the end of a lease.
