@@ -10,6 +10,7 @@ use lattice_runtime::shim::{FlushedLog, LogLimits, LogStream, ShimDir};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -150,14 +151,17 @@ impl LogRing {
     }
 
     /// The files, as far as they may be punched.
-    fn held(&self) -> BTreeMap<LogKey, LogFile> {
+    fn held(&self) -> Cow<'_, BTreeMap<LogKey, LogFile>> {
+        if self.copied.is_empty() {
+            return Cow::Borrowed(&self.files);
+        }
         let mut files = self.files.clone();
         for (key, copied) in &self.copied {
             if let Some(file) = files.get_mut(key) {
                 file.flushed = file.flushed.min(*copied);
             }
         }
-        files
+        Cow::Owned(files)
     }
 
     /// Reads the lengths of the files; returns how many bytes were added since the last look.

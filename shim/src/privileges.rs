@@ -68,6 +68,9 @@ const OF_THE_MACHINE: [u32; 9] = [
     CAP_MAC_ADMIN,
 ];
 
+/// An argument of setresuid(2) and setresgid(2).
+const UNCHANGED: u32 = u32::MAX;
+
 /// From linux/capability.h, version 3.
 const VERSION_3: u32 = 0x2008_0522;
 
@@ -110,9 +113,10 @@ pub fn drop_unneeded(owner_is_root: bool, work_may_gain_privileges: bool) -> any
     Ok(())
 }
 
-/// Makes the calling thread the user for every access to files, for ever: its rights, groups and quota. Other threads,
-/// and whom the user may signal or trace, stay as they are. A shim that is not root is the user already, and root's
-/// thread stays root.
+/// Makes the calling thread the user for every access to files, for ever: its rights, groups and quota. Other threads
+/// stay as they are. The real and saved user stay as well, so that the user can neither signal nor trace the thread; the
+/// effective one does not, because `/proc/sys` goes by that and not by the user for files. A shim that is not root is
+/// the user already, and root's thread stays root.
 pub fn become_user_for_files(owner: &Principal) -> anyhow::Result<()> {
     // So that the umask is this thread's own.
     if unshare(CloneFlags::CLONE_FS).is_ok() {
@@ -124,10 +128,14 @@ pub fn become_user_for_files(owner: &Principal) -> anyhow::Result<()> {
     // SAFETY: the kernel reads as many integers as the slice has. Not libc's call, which changes all threads.
     let set = unsafe { libc::syscall(libc::SYS_setgroups, owner.groups.len(), owner.groups.as_ptr()) };
     Errno::result(set).context("becoming the user for files: setting the groups")?;
+    // SAFETY: only integers. The group first: without root as the effective user there are no capabilities.
+    let set = unsafe { libc::syscall(libc::SYS_setresgid, UNCHANGED, owner.gid, UNCHANGED) };
+    Errno::result(set).context("becoming the user for files: setting the group")?;
+    // SAFETY: as above.
+    let set = unsafe { libc::syscall(libc::SYS_setresuid, UNCHANGED, owner.uid, UNCHANGED) };
+    Errno::result(set).context("becoming the user for files: setting the user")?;
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-    setfsgid(gid);
-    setfsuid(uid);
-    // These calls do not report errors; each returns the value before it.
+    // The user and group for files follow the effective ones; each call returns the value before it.
     ensure!((setfsgid(gid), setfsuid(uid)) == (gid, uid), "becoming the user for files: setting the user");
     set_capabilities(&[Half::default(); 2]).context("becoming the user for files: giving up capabilities")
 }

@@ -46,6 +46,7 @@ use std::io::{Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::time::Duration;
 use waiting::Waiting;
 
 /// Events taken from the kernel at a time.
@@ -58,6 +59,9 @@ const SIGNALS: u64 = 2;
 const TIMER: u64 = 3;
 const WORK_EVENTS: u64 = 4;
 const MEMORY_EVENTS: u64 = 5;
+
+/// How long a shim that quits waits for the user's files: less than the agent waits for it.
+const FILES_QUIT_WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// The outcome of a process that died of SIGKILL, which is how the kernel kills for lack of memory.
 const KILLED: RankOutcome = RankOutcome::Signalled { signal: 9 };
@@ -286,13 +290,14 @@ impl Shim {
                 Err(nix::errno::Errno::EINTR) => continue,
                 Err(errno) => return Err(errno).context("waiting"),
             };
+            self.begin_files_turn();
             for event in &events[..n] {
                 self.handle_event(event.data(), event.events());
             }
             self.check_deadlines();
             self.agent.flush(&self.epoll);
             if self.may_exit() {
-                self.catch_up_all();
+                self.catch_up_all(FILES_QUIT_WAIT_MAX);
                 self.work.remove_all();
                 self.leftovers.give_up();
                 let _ = std::fs::remove_file(self.dir.socket());

@@ -9,9 +9,11 @@
 //! The shim's loop never touches a file of the user itself: a file system that hangs then hangs only the thread. The
 //! loop waits for the thread when work begins, because work whose files cannot be opened does not begin; and when work
 //! has ended, because its files are complete when its end is reported. It waits no longer than [`STALL_MAX`] without
-//! progress, and not again until the thread has answered. When the shim is killed, the copies end; the logs stay.
+//! progress, and not again until the thread has answered. While work may run it leaves half of the run lease, which the
+//! loop extends and enforces. When the shim is killed, the copies end; the logs stay.
 
 pub mod copier;
+mod opening;
 pub mod plan;
 
 use crate::log_ring::LogKey;
@@ -19,6 +21,7 @@ use crate::privileges;
 use crate::shim_log::log_line;
 use copier::{Copier, Failure, NewLog, Request, Shared, Which};
 use lattice_model::Principal;
+use nix::sys::signal::SigSet;
 use plan::{Files, Plan};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -30,17 +33,24 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use thiserror::Error;
 
 /// How long the loop waits for the thread while nothing is written.
 const STALL_MAX: Duration = Duration::from_secs(5);
-/// How long it waits while something is.
+/// How long it waits while something is; for all output that ends in one turn of the loop together.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// The same while other processes of the work run, which may need the loop.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How often it looks for progress meanwhile.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Requests that wait for the thread; it has more than one only after it has stalled.
 const REQUESTS_LEN_MAX: usize = 64;
 /// The thread has few frames.
 const STACK_BYTES: usize = 256 * 1024;
+
+/// What the user reads if files are not complete at the end of all work.
+const INCOMPLETE: &str =
+    "the files of --output and --error were not written in time: some output may be missing there; `lattice logs` has it";
 
 /// See the module.
 pub struct UserFiles {
@@ -49,53 +59,82 @@ pub struct UserFiles {
     shared: Arc<Shared>,
     /// How many requests were sent.
     sent: u64,
-    /// The number of the request for which the loop did not wait to the end.
-    given_up: Option<u64>,
+    /// The number of the request for which the loop did not wait to the end, and the progress at that time.
+    given_up: Option<(u64, u64)>,
+    /// Whether it was reported that files are not complete at the end of all work.
+    is_incomplete: bool,
+    /// When the present turn of the loop began.
+    turn_began: Instant,
+    /// When the run lease ends.
+    lease_end: Option<Instant>,
     /// How far each log is copied, in bytes.
     copied: BTreeMap<LogKey, Arc<AtomicU64>>,
 }
 
 impl UserFiles {
-    /// Starts the thread, and empties files that several nodes write to. Signals are blocked before this, so that none
-    /// is delivered to the thread.
+    /// Starts the thread, and empties files that several nodes write to.
     pub fn begin(plan: Plan, owner: &Principal) -> io::Result<Self> {
         let (requests, received) = sync_channel(REQUESTS_LEN_MAX);
         let shared = Arc::new(Shared::default());
         let (copier, owner) = (Copier::new(Arc::clone(&shared)), owner.clone());
         // It ends with the shim, which does not wait for it: a file system may hang.
         thread::Builder::new().name("user-files".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+            // Those for the shim are for its loop; and SIGXFSZ, for a file that became too long, would end it.
+            let _ = SigSet::all().thread_block();
             match privileges::become_user_for_files(&owner) {
                 Ok(()) => copier.run(&received),
                 // Nothing answers, so no work begins that wants files.
                 Err(error) => log_line(&format!("the user's files cannot be written: {error:#}")),
             }
         })?;
-        let mut files = Self { plan, requests, shared, sent: 0, given_up: None, copied: BTreeMap::new() };
+        let mut files = Self {
+            plan,
+            requests,
+            shared,
+            sent: 0,
+            given_up: None,
+            is_incomplete: false,
+            turn_began: Instant::now(),
+            lease_end: None,
+            copied: BTreeMap::new(),
+        };
         let paths = files.plan.emptied_before();
         if !paths.is_empty() {
-            files.ask(|answer| Request::Empty { paths, answer });
+            let asked = Arc::new(());
+            let asker = Arc::clone(&asked);
+            files.ask(WAIT_MAX, |answer| Request::Empty { paths, asker, answer });
+            drop(asked);
         }
         Ok(files)
     }
 
+    /// A turn of the loop begins. `lease_left`: how long the run lease lasts; `None`: there is none.
+    pub fn begin_turn(&mut self, lease_left: Option<Duration>) {
+        self.turn_began = Instant::now();
+        self.lease_end = lease_left.and_then(|left| self.turn_began.checked_add(left));
+    }
+
     /// Opens the files of a rank, a task or the script, whose logs `path` names, and copies them from now on. Returns
     /// its standard input, or why it cannot begin.
+    ///
+    /// # Errors
+    /// The user may not have these files, or the file system does not answer.
     pub fn open(
         &mut self,
         (number, rank): (u32, u32),
         files: Files,
         log: impl Fn(&plan::OutputFile) -> io::Result<File>,
-    ) -> Result<Option<File>, String> {
+    ) -> Result<Option<File>, NotOpened> {
         let Files { outputs, input } = files;
         let mut logs = Vec::with_capacity(outputs.len());
         for to in outputs {
-            let log = log(&to).map_err(|error| format!("its log file for --{}: {error}", to.option))?;
+            let log = log(&to).map_err(|error| NotOpened::Refused(format!("its log file for --{}: {error}", to.option)))?;
             let (key, copied) = ((number, rank, to.stream), Arc::<AtomicU64>::default());
             self.copied.insert(key, Arc::clone(&copied));
             logs.push(NewLog { key, log, copied, to });
         }
-        let answer = self.ask(|answer| Request::Open { logs, input, answer });
-        let opened = answer.unwrap_or_else(|| Err("the file system of its --output, --error or --input does not answer".to_owned()));
+        let answer = self.ask(self.within_lease(WAIT_MAX), |answer| Request::Open { logs, input, answer });
+        let opened = answer.map_or(Err(NotOpened::Unanswered), |opened| opened.map_err(NotOpened::Refused));
         if opened.is_err() {
             self.copied.retain(|key, _| (key.0, key.1) != (number, rank));
         }
@@ -103,22 +142,29 @@ impl UserFiles {
     }
 
     /// Waits until all that a rank, a task or the script has written is in its files. `is_last`: nothing of it is left
-    /// that could write.
-    pub fn catch_up(&mut self, number: u32, rank: u32, is_last: bool) {
+    /// that could write. `is_busy`: other processes of the work run.
+    pub fn catch_up(&mut self, number: u32, rank: u32, is_last: bool, is_busy: bool) {
         let has_logs = self.copied.keys().any(|key| (key.0, key.1) == (number, rank));
         if !has_logs {
             return;
         }
-        self.ask(|answer| Request::CatchUp { which: Which::Of { number, rank }, is_last, answer });
-        if is_last {
+        let wait_max = if is_busy { BUSY_WAIT_MAX } else { WAIT_MAX }.saturating_sub(self.turn_began.elapsed());
+        let answer =
+            self.ask(self.within_lease(wait_max), |answer| Request::CatchUp { which: Which::Of { number, rank }, is_last, answer });
+        // Otherwise the end of all work waits for it again.
+        if is_last && answer.is_some() {
             self.copied.retain(|key, _| (key.0, key.1) != (number, rank));
         }
     }
 
-    /// The same for all of them.
-    pub fn catch_up_all(&mut self) {
-        if !self.copied.is_empty() {
-            self.ask(|answer| Request::CatchUp { which: Which::All, is_last: false, answer });
+    /// The same for all of them, when nothing is left that could run. Reports a failure, once, if the thread does not
+    /// answer in time.
+    pub fn catch_up_all(&mut self, wait_max: Duration) {
+        let Some((number, rank, _)) = self.copied.keys().next().copied() else { return };
+        let answer = self.ask(wait_max, |answer| Request::CatchUp { which: Which::All, is_last: false, answer });
+        if answer.is_none() && !std::mem::replace(&mut self.is_incomplete, true) {
+            let mut failures = self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner);
+            failures.push_back(Failure { number, rank, why: INCOMPLETE.to_owned() });
         }
     }
 
@@ -133,22 +179,34 @@ impl UserFiles {
         failures.drain(..).collect()
     }
 
+    /// The loop must read an extension of the run lease before the lease ends.
+    fn within_lease(&self, wait_max: Duration) -> Duration {
+        self.lease_end.map_or(wait_max, |end| wait_max.min(end.saturating_duration_since(Instant::now()) / 2))
+    }
+
     /// Asks the thread and waits for its answer; `None`: it does not answer.
-    fn ask<T>(&mut self, request: impl FnOnce(SyncSender<T>) -> Request) -> Option<T> {
+    fn ask<T>(&mut self, wait_max: Duration, request: impl FnOnce(SyncSender<T>) -> Request) -> Option<T> {
         let (answer, answered) = sync_channel(1);
-        let is_stuck = self.given_up.is_some_and(|number| self.shared.answered.load(Ordering::Acquire) < number);
-        self.requests.try_send(request(answer)).ok()?;
+        let progress = self.shared.progress.load(Ordering::Relaxed);
+        let is_unanswered = |number: u64| self.shared.answered.load(Ordering::Acquire) < number;
+        let request = request(answer);
+        // Some wait again if something was written meanwhile: what cannot begin otherwise, and the last wait.
+        let is_urgent = matches!(request, Request::Open { .. } | Request::CatchUp { which: Which::All, .. });
+        let is_stuck = self.given_up.is_some_and(|(number, then)| is_unanswered(number) && (then == progress || !is_urgent));
+        self.requests.try_send(request).ok()?;
         self.sent += 1;
-        let answer = if is_stuck { None } else { self.wait(&answered) };
-        self.given_up = if answer.is_none() { Some(self.sent) } else { None };
+        let answer = if is_stuck { None } else { self.wait(wait_max, &answered) };
+        self.given_up = answer.is_none().then(|| (self.sent, self.shared.progress.load(Ordering::Relaxed)));
         answer
     }
 
-    fn wait<T>(&self, answered: &Receiver<T>) -> Option<T> {
+    fn wait<T>(&self, wait_max: Duration, answered: &Receiver<T>) -> Option<T> {
         let begun = Instant::now();
+        let until = begun + wait_max;
         let (mut progress, mut progressed) = (self.shared.progress.load(Ordering::Relaxed), begun);
         loop {
-            match answered.recv_timeout(PROGRESS_INTERVAL) {
+            let left = until.saturating_duration_since(Instant::now());
+            match answered.recv_timeout(PROGRESS_INTERVAL.min(left)) {
                 Ok(answer) => return Some(answer),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -157,12 +215,21 @@ impl UserFiles {
             if std::mem::replace(&mut progress, now) != now {
                 progressed = Instant::now();
             }
-            if progressed.elapsed() >= STALL_MAX || begun.elapsed() >= WAIT_MAX {
-                log_line("the file system of the user's files does not answer: the work goes on without waiting for it");
+            if progressed.elapsed() >= STALL_MAX || until <= Instant::now() {
+                log_line("the file system of the user's files does not answer in time: the work goes on without waiting for it");
                 return None;
             }
         }
     }
+}
+
+/// Why the files of a rank, a task or the script were not opened.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum NotOpened {
+    #[error("{0}")]
+    Refused(String),
+    #[error("the file system of its --output, --error or --input does not answer")]
+    Unanswered,
 }
 
 /// Opens a log file for reading. Its user owns it, so it may be a link, or have a lease that would make others wait.
@@ -207,14 +274,14 @@ mod tests {
         let planned = files.plan.of_script().unwrap();
         let input = files.open((0, 0), planned.clone(), |to| open_log(&log(to.stream))).unwrap().unwrap();
         assert_eq!(io::read_to_string(input).unwrap(), "given");
-        files.catch_up(0, 0, false);
+        files.catch_up(0, 0, false, false);
         assert_eq!(fs::read_to_string(dir.join("out.batch")).unwrap(), "out\nerr\n");
         assert_eq!(files.positions().into_values().collect::<Vec<_>>(), [4, 4]);
-        files.catch_up(0, 0, true);
+        files.catch_up(0, 0, true, false);
         assert_eq!(files.positions(), BTreeMap::new());
         fs::remove_file(dir.join("in")).unwrap();
         let why = files.open((0, 0), planned, |to| open_log(&log(to.stream))).unwrap_err();
-        assert_eq!(why, format!("--input {}: No such file or directory (os error 2)", dir.join("in").display()));
+        assert_eq!(why.to_string(), format!("--input {}: No such file or directory (os error 2)", dir.join("in").display()));
         assert_eq!(files.positions(), BTreeMap::new());
         fs::remove_dir_all(&dir).unwrap();
     }

@@ -18,6 +18,8 @@ const HEAD_AWAITED_MS: u64 = 500;
 pub(super) const KILL_RETRY_MS: u64 = 100;
 /// How long Quit tries to end what is left, in milliseconds: a process in an uninterruptible call cannot be ended.
 const QUIT_MS_MAX: u64 = 10_000;
+/// How long the report that all work has ended waits for the user's files: less than the agent waits for the report.
+const FILES_WAIT_MAX: Duration = Duration::from_secs(25);
 /// The range of the kernel's clock, with a margin.
 const TIMER_MS_MAX: u64 = i64::MAX as u64 / 1_000_000 / 2;
 
@@ -86,9 +88,9 @@ impl Shim {
         let (Ending::Terminating { why, .. } | Ending::Killing { why, .. }) = self.ending else { return };
         if self.has_nothing_left() {
             self.end_stopped_lane();
-            self.catch_up_all();
             self.ending = Ending::Stopped { why };
             self.record(&ExitRecord::Stopped { why });
+            self.catch_up_all(FILES_WAIT_MAX);
             self.agent.send(&FromShim::Stopped { why });
         }
     }

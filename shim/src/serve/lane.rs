@@ -9,6 +9,7 @@ use crate::lane::Lane;
 use crate::launch::Happening;
 use crate::shim_log::log_line;
 use crate::task_output::{TaskOutput, Which};
+use crate::user_files::NotOpened;
 use crate::{log_files, script, slurm};
 use lattice_model::end_warning::PendingWarning;
 use lattice_model::{Entrypoint, LaneWork, RankOutcome, TaskOutcome, with_causes};
@@ -346,7 +347,11 @@ impl Shim {
         let began = Instant::now();
         let input = match self.make_task_output().map(|()| self.open_task_files(ordinal)) {
             Ok(Ok(input)) => input,
-            Ok(Err(refused)) => return self.refuse_task(ordinal, &refused, now),
+            Ok(Err(NotOpened::Refused(why))) => return self.refuse_task(ordinal, &why, now),
+            // The file system may answer on another node.
+            Ok(Err(unanswered @ NotOpened::Unanswered)) => {
+                return self.start_failed(ordinal, NotStarted { code: 126, why: unanswered.to_string() });
+            }
             Err(failure) => return self.start_failed(ordinal, failure),
         };
         match self.spawn_task(ordinal, input.as_ref()) {

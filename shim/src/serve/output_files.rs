@@ -1,17 +1,21 @@
 //! The user's own files of the script, of ranks and of tasks: opened before these begin, complete before their ends are
 //! reported.
 
-use super::Shim;
+use super::{Shim, now_ms};
 use crate::log_files;
 use crate::shim_log::log_line;
 use crate::surroundings::Inputs;
 use crate::user_files::plan::Files;
-use crate::user_files::{UserFiles, open_log};
+use crate::user_files::{NotOpened, UserFiles, open_log};
 use lattice_model::{LaunchSpec, NodeRanks, TaskOutcome};
 use lattice_runtime::exits::ExitRecord;
 use lattice_runtime::process::NotStarted;
 use lattice_runtime::shim::{FromShim, task_launch};
 use std::fs::File;
+use std::time::Duration;
+
+/// The exit code of a task whose files its user may not have.
+const FILES_REFUSED_CODE: i32 = 126;
 
 impl Shim {
     /// Opens the files of the script. Returns its standard input, if it has a file for that.
@@ -38,26 +42,25 @@ impl Shim {
         let (Some(files), Some(user_files)) = (files, &mut self.user_files) else { return Ok(None) };
         let dir = &self.dir;
         let opened = user_files.open((number, rank), files, |to| open_log(&dir.log(number, rank, to.stream)));
-        opened.map_err(|why| NotStarted { code: 126, why })
+        opened.map_err(|why| NotStarted { code: 126, why: why.to_string() })
     }
 
     /// Opens the files of a task whose output files were made. Returns its standard input, if it has a file for that.
-    pub(super) fn open_task_files(&mut self, ordinal: u32) -> Result<Option<File>, NotStarted> {
+    pub(super) fn open_task_files(&mut self, ordinal: u32) -> Result<Option<File>, NotOpened> {
         let (Some(open), Some(user_files)) = (&self.lane, &mut self.user_files) else { return Ok(None) };
         let files = open.indices.index_of(ordinal).and_then(|index| user_files.plan.of_task(ordinal, index));
         let Some(files) = files else { return Ok(None) };
         let dir = &self.dir;
-        let opened = user_files.open((task_launch(ordinal), ordinal), files, |to| open_log(&dir.task_output(to.stream)));
-        opened.map_err(|why| NotStarted { code: 126, why })
+        user_files.open((task_launch(ordinal), ordinal), files, |to| open_log(&dir.task_output(to.stream)))
     }
 
     /// A task's files cannot be opened: that is the task's outcome. The next one begins at once.
-    pub(super) fn refuse_task(&mut self, ordinal: u32, failure: &NotStarted, now: u64) {
+    pub(super) fn refuse_task(&mut self, ordinal: u32, why: &str, now: u64) {
         if let Some(open) = &mut self.lane {
-            open.output.note(&failure.why);
+            open.output.note(why);
             open.starts.retry_at = Some(now);
         }
-        self.note_outcome(ordinal, TaskOutcome::Exited(failure.code.into()), None);
+        self.note_outcome(ordinal, TaskOutcome::Exited(FILES_REFUSED_CODE), None);
     }
 
     /// The end of a task, on the disk as well. `took_us`: how long it ran, in microseconds; `None`: it did not.
@@ -77,16 +80,24 @@ impl Shim {
     /// left that could write.
     pub(super) fn catch_up(&mut self, number: u32, rank: u32, is_last: bool) {
         if let Some(files) = &mut self.user_files {
-            files.catch_up(number, rank, is_last);
+            files.catch_up(number, rank, is_last, !self.processes.is_empty());
             self.report_file_failures();
         }
     }
 
-    /// The same for all that has written.
-    pub(super) fn catch_up_all(&mut self) {
+    /// The same for all that has written, when nothing of it is left.
+    pub(super) fn catch_up_all(&mut self, wait_max: Duration) {
         if let Some(files) = &mut self.user_files {
-            files.catch_up_all();
+            files.catch_up_all(wait_max);
             self.report_file_failures();
+        }
+    }
+
+    /// The loop begins a turn: from now on it waits only so long for the user's files.
+    pub(super) fn begin_files_turn(&mut self) {
+        let lease_end = self.run_lease.ends();
+        if let Some(files) = &mut self.user_files {
+            files.begin_turn(lease_end.map(|end| Duration::from_millis(end.saturating_sub(now_ms()))));
         }
     }
 

@@ -4,16 +4,16 @@
 //! It looks at the lengths of the logs, often while they grow and seldom while they do not. A file that cannot be
 //! written now, such as one on a full disk, is tried again; the log keeps what is missing as long as it can.
 
+use super::opening::{empty, open_input, open_output};
 use super::plan::OutputFile;
 use crate::log_ring::LogKey;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, NFS_SUPER_MAGIC, fstatfs};
 use nix::unistd::{Whence, lseek};
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -43,8 +43,8 @@ pub struct NewLog {
 
 /// What the thread is asked. It answers each.
 pub enum Request {
-    /// Empty these files if they exist.
-    Empty { paths: Vec<PathBuf>, answer: SyncSender<()> },
+    /// Empty these files if they exist, and if somebody else still has `asker`: later, others may have written to them.
+    Empty { paths: Vec<PathBuf>, asker: Arc<()>, answer: SyncSender<()> },
     /// Open the files of a rank, the script or a task, and copy its logs to them from now on. The answer has the
     /// standard input, or says why the user may not have these files.
     Open { logs: Vec<NewLog>, input: Option<PathBuf>, answer: SyncSender<Result<Option<File>, String>> },
@@ -147,14 +147,22 @@ impl Copier {
     fn handle(&mut self, request: Request) {
         // The owner may have stopped waiting for the answer.
         match request {
-            Request::Empty { paths, answer } => {
+            Request::Empty { paths, asker, answer } => {
                 for path in paths {
                     // The work reports it when it opens the file.
-                    let _ = user_options().write(true).truncate(true).open(path);
+                    let _ = empty(&path, || Arc::strong_count(&asker) > 1);
                 }
                 let _ = answer.send(());
             }
-            Request::Open { logs, input, answer } => drop(answer.send(self.open(logs, input.as_deref()))),
+            Request::Open { logs, input, answer } => {
+                let keys: Vec<LogKey> = logs.iter().map(|log| log.key).collect();
+                let opened = self.open(logs, input.as_deref());
+                let is_refused = opened.is_err();
+                // Nothing begins that writes to logs whose opening came too late.
+                if answer.send(opened).is_err() || is_refused {
+                    keys.into_iter().for_each(|key| self.forget(key));
+                }
+            }
             Request::CatchUp { which, is_last, answer } => {
                 self.catch_up(which, is_last);
                 let _ = answer.send(());
@@ -167,7 +175,8 @@ impl Copier {
         for NewLog { key, log, copied, to } in logs {
             self.forget(key);
             if !self.targets.contains_key(&to.path) {
-                let file = open_output(&to).map_err(|error| format!("--{} {}: {error}", to.option, to.path.display()))?;
+                let is_wanted = || Arc::strong_count(&copied) > 1;
+                let file = open_output(&to, is_wanted).map_err(|error| format!("--{} {}: {error}", to.option, to.path.display()))?;
                 let is_cached = fstatfs(&file).is_ok_and(|system| [NFS_SUPER_MAGIC, FUSE_SUPER_MAGIC].contains(&system.filesystem_type()));
                 self.targets.insert(to.path.clone(), Target { file, logs: 0, has_failed: false, is_cached });
             }
@@ -191,7 +200,10 @@ impl Copier {
             Which::Of { number, rank } => (key.0, key.1) == (number, rank),
         };
         for key in self.logs.keys().copied().filter(is_meant).collect::<Vec<_>>() {
-            self.copy_present(key);
+            let is_stuck = self.copy_present(key) == Copied::Stuck;
+            if is_stuck && (is_last || matches!(which, Which::All)) {
+                self.fail(key, &io::Error::other("nobody reads it fast enough"));
+            }
             let target = self.logs.get(&key).and_then(|log| self.targets.get_mut(&log.path));
             if let Some(target) = target.filter(|target| target.is_cached)
                 && let Err(error) = target.file.sync_data()
@@ -208,10 +220,16 @@ impl Copier {
     }
 
     /// Copies what the log has now, and not what a process that lives on adds meanwhile.
-    fn copy_present(&mut self, key: LogKey) {
-        let Some(log) = self.logs.get(&key) else { return };
-        let (length, copied) = (log.log.metadata().map_or(0, |metadata| metadata.len()), Arc::clone(&log.copied));
-        while self.copy(key) == Copied::Part && copied.load(Ordering::Relaxed) < length {}
+    fn copy_present(&mut self, key: LogKey) -> Copied {
+        let Some(log) = self.logs.get(&key) else { return Copied::Nothing };
+        let (length, position) = (log.log.metadata().map_or(0, |metadata| metadata.len()), Arc::clone(&log.copied));
+        loop {
+            let copied = self.copy(key);
+            let is_all = position.load(Ordering::Relaxed) >= length;
+            if is_all || matches!(copied, Copied::Stuck | Copied::Nothing) {
+                return if is_all { Copied::Whole } else { copied };
+            }
+        }
     }
 
     /// Copies the log no longer. A file that no log is copied to is closed.
@@ -227,11 +245,16 @@ impl Copier {
     /// Copies at most [`CHUNKS_PER_LOOK`] chunks of one log.
     fn copy(&mut self, key: LogKey) -> Copied {
         let mut copied = Copied::Nothing;
+        let position = |copier: &Self| copier.logs.get(&key).map(|log| log.copied.load(Ordering::Relaxed));
+        let before = position(self);
         for _ in 0..CHUNKS_PER_LOOK {
             match self.copy_chunk(key) {
                 Ok(true) => copied = Copied::Whole,
                 Ok(false) => return copied,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Copied::Stuck,
+                // A pipe is full: its reader, if there is one, goes on soon.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return if position(self) == before { Copied::Stuck } else { Copied::Whole };
+                }
                 Err(error) => {
                     self.fail(key, &error);
                     return Copied::Stuck;
@@ -297,31 +320,6 @@ impl Copier {
             failures.push_back(Failure { number, rank, why });
         }
     }
-}
-
-/// Opens without waiting: neither for the reader of a pipe nor for the end of a lease.
-fn user_options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    options
-}
-
-fn open_output(to: &OutputFile) -> io::Result<File> {
-    let file = user_options().append(true).create(true).mode(0o666).open(&to.path)?;
-    if to.is_emptied && file.metadata()?.is_file() {
-        file.set_len(0)?;
-    }
-    Ok(file)
-}
-
-fn open_input(path: &Path) -> io::Result<File> {
-    let file = user_options().read(true).open(path)?;
-    if file.metadata()?.is_dir() {
-        return Err(ErrorKind::IsADirectory.into());
-    }
-    // Its program reads it as any other file.
-    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
-    Ok(file)
 }
 
 /// The first position from `at` on that has data; `None`: there is none.

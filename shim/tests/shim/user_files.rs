@@ -71,7 +71,12 @@ pub fn whole_at_the_end() {
 }
 
 pub fn refused() {
-    let cases = [("DIR/no/out", "No such file or directory (os error 2)"), ("DIR/mine", "Permission denied (os error 13)")];
+    let cases = [
+        ("DIR/no/out", "No such file or directory (os error 2)"),
+        ("DIR/mine", "Permission denied (os error 13)"),
+        // Root's as well, but the kernel decides by the effective user there.
+        ("/proc/sys/kernel/core_pattern", "Permission denied (os error 13)"),
+    ];
     for (stdout, why) in cases {
         let mut bed = bed(OutputFiles { stdout: stdout.into(), ..OutputFiles::default() });
         open_scratch(&bed);

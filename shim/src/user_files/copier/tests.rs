@@ -1,10 +1,12 @@
 use super::*;
 use lattice_runtime::shim::LogStream;
-use std::fs;
+use std::fs::{self, OpenOptions};
 
 struct Bench {
     dir: PathBuf,
     copier: Copier,
+    /// The owner of the copier has these as well.
+    copied: Vec<Arc<AtomicU64>>,
 }
 
 impl Bench {
@@ -12,7 +14,7 @@ impl Bench {
         let dir = std::env::temp_dir().join(format!("lattice-copier-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
-        Self { dir, copier: Copier::new(Arc::default()) }
+        Self { dir, copier: Copier::new(Arc::default()), copied: Vec::new() }
     }
 
     fn log(&self, rank: u32, text: &str) {
@@ -25,7 +27,9 @@ impl Bench {
         self.log(rank, "");
         let log = File::open(self.dir.join(format!("{rank}.out"))).unwrap();
         let to = OutputFile { stream: LogStream::Out, option: "output", path: self.dir.join(name), is_emptied };
-        let logs = vec![NewLog { key: (1, rank, LogStream::Out), log, copied: Arc::default(), to }];
+        let copied = Arc::<AtomicU64>::default();
+        self.copied.push(Arc::clone(&copied));
+        let logs = vec![NewLog { key: (1, rank, LogStream::Out), log, copied, to }];
         self.copier.open(logs, None).map(drop)
     }
 
@@ -112,4 +116,38 @@ fn a_file_that_cannot_be_opened_says_by_which_option_it_was_named() {
     assert_eq!(bench.open(0, "no/out", true), Err(why));
     let input = bench.copier.open(Vec::new(), Some(&bench.dir)).unwrap_err();
     assert!(input.starts_with("--input ") && input.ends_with("is a directory"), "{input}");
+}
+
+#[test]
+fn a_pipe_needs_a_reader_and_what_it_does_not_take_is_reported_at_the_end() {
+    let mut bench = Bench::new("pipe");
+    let path = bench.dir.join("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let why = format!("--output {}: No such device or address (os error 6)", path.display());
+    assert_eq!(bench.open(0, "pipe", true), Err(why));
+    let reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    bench.open(0, "pipe", true).unwrap();
+    bench.log(0, &"x\n".repeat(1 << 20));
+    assert_eq!((bench.copier.look(), bench.copier.look()), (Copied::Whole, Copied::Stuck));
+    bench.copier.catch_up(Which::Of { number: 1, rank: 0 }, false);
+    assert!(bench.copier.shared.failures.lock().unwrap().is_empty(), "it may be read yet");
+    bench.copier.catch_up(Which::All, false);
+    let failure = bench.copier.shared.failures.lock().unwrap().pop_front().unwrap();
+    assert!(failure.why.contains(": nobody reads it fast enough; "), "{}", failure.why);
+    drop(reader);
+}
+
+#[test]
+fn a_file_whose_opening_came_too_late_is_not_emptied() {
+    let mut bench = Bench::new("late");
+    fs::write(bench.dir.join("out"), "of another attempt\n").unwrap();
+    bench.log(0, "");
+    let log = File::open(bench.dir.join("0.out")).unwrap();
+    let to = OutputFile { stream: LogStream::Out, option: "output", path: bench.dir.join("out"), is_emptied: true };
+    let logs = vec![NewLog { key: (1, 0, LogStream::Out), log, copied: Arc::default(), to }];
+    let (answer, answered) = std::sync::mpsc::sync_channel(1);
+    drop(answered);
+    bench.copier.handle(Request::Open { logs, input: None, answer });
+    assert_eq!(bench.file("out"), "of another attempt\n");
+    assert_eq!((bench.copier.logs.len(), bench.copier.targets.len()), (0, 0));
 }
