@@ -97,6 +97,9 @@ pub enum Problem {
     /// The whole is too long.
     #[error("the expression has more than {EXPRESSION_BYTES_MAX} bytes")]
     TooLong,
+    /// The whole is too long in its one form.
+    #[error("multiplied out, the expression has more than {EXPRESSION_BYTES_MAX} bytes: name fewer features in parentheses")]
+    TooLongMultiplied,
 }
 
 /// Parses an expression. An empty one asks for nothing.
@@ -159,7 +162,7 @@ impl Meaning {
         }
         let mut any_of = self.any_of;
         any_of.extend(other.any_of);
-        Ok(Self { any_of: distinct(any_of)?, ..self })
+        Ok(Self { any_of: distinct(any_of.into_iter())?, ..self })
     }
 
     /// In brackets.
@@ -208,17 +211,21 @@ impl Meaning {
         if features.len() > FEATURES_MAX {
             return Err(Problem::TooManyFeatures);
         }
+        // What is read is also sent on and shown as a text, which must be readable again.
+        if choice.to_string().len() > EXPRESSION_BYTES_MAX {
+            return Err(Problem::TooLongMultiplied);
+        }
         Ok(Expression { features, choice: Some(choice).filter(|choice| *choice != FeatureChoice::default()) })
     }
 }
 
 /// Each of the one with each of the other.
 fn product(one: &[FeatureSet], other: &[FeatureSet]) -> Result<Vec<FeatureSet>, Problem> {
-    distinct(one.iter().flat_map(|a| other.iter().map(move |b| a | b)).collect())
+    distinct(one.iter().flat_map(|a| other.iter().map(move |b| a | b)))
 }
 
-/// Each set once, within the bounds.
-fn distinct(sets: Vec<FeatureSet>) -> Result<Vec<FeatureSet>, Problem> {
+/// Each set once, within the bounds. Takes no further set once they are too many.
+fn distinct(sets: impl Iterator<Item = FeatureSet>) -> Result<Vec<FeatureSet>, Problem> {
     let mut all: Vec<FeatureSet> = Vec::new();
     for set in sets {
         if set.len() > FEATURES_MAX {
@@ -227,8 +234,11 @@ fn distinct(sets: Vec<FeatureSet>) -> Result<Vec<FeatureSet>, Problem> {
         if !all.contains(&set) {
             all.push(set);
         }
+        if all.len() > ALTERNATIVES_MAX {
+            return Err(Problem::TooMany);
+        }
     }
-    if all.len() > ALTERNATIVES_MAX { Err(Problem::TooMany) } else { Ok(all) }
+    Ok(all)
 }
 
 struct Parser<'t> {
@@ -336,7 +346,7 @@ impl Parser<'_> {
         let word = rest[..len].trim_end();
         let (key, value) = word.split_once(['=', ':']).map_or((word, None), |(key, value)| (key.trim(), Some(value.trim())));
         if NOT_FEATURES.contains(&key) || word.contains(['<', '>']) {
-            return Err(self.error(start, Problem::Amount(word.to_owned())));
+            return Err(self.error(start, Problem::Amount(word.chars().take(40).collect())));
         }
         let feature = value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}"));
         if !is_feature(&feature) {
@@ -426,5 +436,29 @@ mod tests {
             assert_eq!(parse(text).unwrap_err().to_string(), error, "{text}");
         }
         assert_eq!(parse(&"a".repeat(EXPRESSION_BYTES_MAX + 1)).unwrap_err().problem, Problem::TooLong);
+    }
+
+    #[test]
+    fn what_is_multiplied_out_is_as_long_as_an_expression_may_be() {
+        let of = |each: &str, count: usize| (0..count).map(|n| format!("{each}{n}")).collect::<Vec<_>>();
+        // 32 alternatives, each with 20 features: more than 4096 bytes.
+        let long = format!("({})&{}", of("f", 32).join("|"), of("longfeature", 20).join("&"));
+        assert_eq!(parse(&long).unwrap_err().problem, Problem::TooLongMultiplied);
+        let squared = format!("({0})&({0})", of("f", 32).join("|"));
+        assert_eq!(parse(&squared).unwrap_err().problem, Problem::TooMany);
+        let all = parse(&of("f", 33).join("&")).unwrap_err();
+        assert_eq!((all.at, all.problem), (118, Problem::TooManyFeatures));
+    }
+
+    #[test]
+    fn blanks_and_empty_parts_are_read_in_characters() {
+        assert_eq!(read(" ( a | b )  "), (String::new(), "a|b".to_owned()));
+        // A blank of three bytes.
+        assert_eq!(read("\u{2003}a\u{2003}&\u{2003}b"), ("a b".to_owned(), String::new()));
+        for (text, at) in
+            [("\u{2003}a&", 4), ("()", 2), ("[]", 2), ("a||b", 3), ("|a", 1), ("a*", 3), ("a*99999999999", 3), ("a&\u{2003}ä", 4)]
+        {
+            assert_eq!(parse(text).unwrap_err().at, at, "{text}");
+        }
     }
 }

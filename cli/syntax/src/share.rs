@@ -80,11 +80,13 @@ fn shape(flags: &SubmitFlags, named: u32) -> Result<Shape, UsageError> {
                 format!("--gpus-total {total} cannot be divided: up to {most} nodes are asked for, and how many it gets is not known");
             return Err(UsageError::new(why).with_hint("give one number of nodes, or --gpus for each node"));
         }
-        if let (None, None, Some(each)) = (ranks, flags.tasks_per_node, flags.binding.gpus_per_task) {
-            ranks = Some(divided(total, each, "--gpus-per-task")?);
-        }
         if let (None, Some(each)) = (nodes, flags.gpus) {
             nodes = Some(divided(total, each, "--gpus")?);
+        }
+        // Nodes and ranks on each say already how many ranks there are.
+        let is_counted = ranks.is_some() || (flags.tasks_per_node.is_some() && nodes.is_some());
+        if let (false, Some(each)) = (is_counted, flags.binding.gpus_per_task) {
+            ranks = Some(divided(total, each, "--gpus-per-task")?);
         }
     }
     complete_shape(ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(|error| UsageError::new(error.to_string()))
@@ -153,6 +155,9 @@ mod tests {
             ("-G 8 -n 8 --tasks-per-node=4", 2, 4, 0, 0, 4),
             ("-G 8 --gpus-per-task=1 -N 2", 2, 4, 0, 0, 4),
             ("-G 4 --mem-per-gpu=1G -N 2", 2, 1, 0, 2048, 2),
+            ("-G 8 --gpus-per-task=1 --tasks-per-node=4", 2, 4, 0, 0, 4),
+            ("-G 8 --gpus-per-task=1 --tasks-per-node=2 -N 2", 2, 2, 0, 0, 4),
+            ("-G 8 --gpus-per-task=1 --gpus=4 -c 2 --mem-per-core=1G", 2, 4, 8, 8192, 4),
         ] {
             assert_eq!(of(line), Ok((nodes, tasks, cores, mib, gpus)), "{line}");
         }
