@@ -6,6 +6,7 @@
 //!   a*2&b*4         2 nodes with a, 4 others with b; (a&b)*2 and brackets around them are possible
 //! ```
 
+use crate::constraint::GPU_TYPE;
 use crate::feature::{FEATURES_MAX, is_feature};
 use crate::feature_choice::{ALTERNATIVES_MAX, FeatureChoice, FeatureCount, FeatureSet, OPERATORS, Together};
 use thiserror::Error;
@@ -349,7 +350,8 @@ impl Parser<'_> {
             return Err(self.error(start, Problem::Amount(word.chars().take(40).collect())));
         }
         let feature = value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}"));
-        if !is_feature(&feature) {
+        // Of this key only values are features, as in a list of constraints.
+        if !is_feature(&feature) || feature == GPU_TYPE {
             return Err(self.error(start, Problem::Word(word.chars().take(40).collect())));
         }
         self.skip(len);
@@ -422,6 +424,7 @@ mod tests {
                 "(a|prefer_same_numa)",
                 "at character 4: prefer_same_numa is not a feature: join it with & or a comma to the whole, as in '(a|b)&memory_gb>=512'",
             ),
+            ("a|gpu_type", "at character 3: \"gpu_type\" is not a feature: give a word such as nvme_scratch, or gpu_type=GH200"),
             ("a*x", "at character 3: a number of nodes is expected after *, as in a*2"),
             ("a*0", "at character 3: a number of nodes is expected after *, as in a*2"),
             ("(a|b)*2", "at character 1: only a feature, or features in parentheses with & between them, can have a number of nodes"),
