@@ -63,7 +63,9 @@ pub(crate) fn resolve(flags: &SubmitFlags, named: u32) -> Result<Amounts, UsageE
         let why = format!("--mem=0 asks for all memory of each node, and {share} for a share of it");
         return Err(UsageError::new(why).with_hint("leave one of them out: without amounts, nodes are whole"));
     }
-    Ok(Amounts { shape, cores, memory_bytes, gpus })
+    // A share has the GPUs for which it has cores or memory.
+    let is_by_gpu = flags.amounts.cpus_per_gpu.is_some() || flags.amounts.mem_per_gpu.is_some();
+    Ok(Amounts { shape, cores, memory_bytes, gpus: if is_by_gpu { gpus_each } else { gpus } })
 }
 
 fn one_of(one: &str, other: &str, what: &str) -> UsageError {
@@ -146,7 +148,8 @@ mod tests {
             ("--mem-per-core=512M --cores=3 -n 2", 1, 2, 3, 1536, 0),
             ("--mem-per-core=1G -n 8 -N 2", 2, 4, 4, 4096, 0),
             ("--mem-per-gpu=1G --gpus=4", 1, 1, 0, 4096, 4),
-            ("--mem-per-gpu=1G --gpus-per-task=2 -n 2", 1, 2, 0, 4096, 0),
+            ("--mem-per-gpu=1G --gpus-per-task=2 -n 2", 1, 2, 0, 4096, 4),
+            ("--cpus-per-gpu=8 --gpus-per-task=1 -n 4 -N 2", 2, 2, 16, 0, 2),
             ("--cpus-per-gpu=8 --gpus=2", 1, 1, 16, 0, 2),
             ("--cpus-per-gpu=8 --gpus=2 --mem-per-core=1G", 1, 1, 16, 16_384, 2),
             ("-G 8", 1, 1, 0, 0, 8),
