@@ -183,6 +183,7 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         ("--mem-bind=prefer,local", "--memory-policy=preferred"),
         ("--gpu-bind=per_task:2", "--gpus-per-task=2 --gpus=2"),
         ("--switches=1", "--topology=tight"),
+        ("--switches=2", "--topology=2"),
         ("-F list", "--nodelist=./list"),
         ("--hint=nomultithread", ""),
     ] {
@@ -196,7 +197,8 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         "--mem-bind=rank",
         "--gpu-bind=map_gpu:0",
         "--switches=1@10",
-        "--switches=2",
+        "--switches=2@1:00:00",
+        "--switches=0",
         "--hint=memory_bound",
         "--threads-per-core=2",
         "-t 0",
