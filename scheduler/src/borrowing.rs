@@ -9,6 +9,7 @@
 //! borrowed for longer than until one of these begins. Work that gets in the way later gives the node
 //! back (see [`crate::victims`]).
 
+use crate::choice;
 use crate::classes::Class;
 use crate::draft::Draft;
 use crate::grouping;
@@ -108,9 +109,8 @@ fn together(
         vec![[own, lent].into_iter().flat_map(sets).flatten().collect()]
     };
     let wanted = spec.nodes as usize;
-    let allowed = |mut nodes: Vec<usize>| {
-        quotas.retain_allowed(allocation, &mut nodes, |node| &state.nodes[*node].id);
-        nodes = grouping::arranged(state.columns, spec, nodes);
+    let allowed = |nodes: Vec<usize>| {
+        let mut nodes = choice::allowed(state, quotas, allocation, nodes);
         nodes.truncate(wanted);
         (nodes.len() == wanted).then_some(nodes)
     };

@@ -163,16 +163,8 @@ fn best_allowed(
     allocation: &Allocation,
 ) -> Vec<usize> {
     let mut largest = Vec::new();
-    for mut set in grouping::sets(state.columns, free, more, &allocation.spec, class.groups_max(allocation)) {
-        let is_counted = grouping::is_counted(&allocation.spec) && quotas.depend_on_nodes(allocation);
-        if is_counted {
-            set.sort_by_key(|node| !quotas.is_used(allocation, &state.nodes[*node].id));
-            set = grouping::arranged(state.columns, &allocation.spec, set);
-        }
-        quotas.retain_allowed(allocation, &mut set, |node| &state.nodes[*node].id);
-        if is_counted {
-            set = grouping::arranged(state.columns, &allocation.spec, set);
-        }
+    for set in grouping::sets(state.columns, free, more, &allocation.spec, class.groups_max(allocation)) {
+        let set = allowed(state, quotas, allocation, set);
         if set.len() >= allocation.spec.nodes as usize {
             return set;
         }
@@ -181,4 +173,16 @@ fn best_allowed(
         }
     }
     largest
+}
+
+/// Those of a set of [`grouping::sets`] that the quota allows, arranged as there: what counts for numbers of nodes with
+/// features is not given up for other nodes.
+pub fn allowed(state: &Draft<'_>, quotas: &Quotas<'_>, allocation: &Allocation, mut set: Vec<usize>) -> Vec<usize> {
+    let is_counted = grouping::is_counted(&allocation.spec) && quotas.depend_on_nodes(allocation);
+    if is_counted {
+        set.sort_by_key(|node| !quotas.is_used(allocation, &state.nodes[*node].id));
+        set = grouping::arranged(state.columns, &allocation.spec, set);
+    }
+    quotas.retain_allowed(allocation, &mut set, |node| &state.nodes[*node].id);
+    if is_counted { grouping::arranged(state.columns, &allocation.spec, set) } else { set }
 }

@@ -35,7 +35,10 @@ pub fn sets(columns: &Columns, free: Vec<usize>, more: &[More], spec: &Allocatio
                 let more: Vec<More> = more.iter().copied().filter(|more| meeting.kind_has(more.likeness.kind, alternative)).collect();
                 sets_of_any(columns, have, &more, spec, groups_max)
             };
-            (0..alternatives.len()).flat_map(sets_of).collect()
+            let mut sets: Vec<Vec<usize>> = (0..alternatives.len()).flat_map(sets_of).collect();
+            // Of a range of numbers it gets as many nodes as one alternative has.
+            sets.sort_by_key(|set| Reverse(set.len().min(spec.nodes_most() as usize)));
+            sets
         }
         Together::Counted(_) => {
             let sets = sets_of_any(columns, free, more, spec, groups_max);

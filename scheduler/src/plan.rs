@@ -341,13 +341,19 @@ impl<'a> Planner<'a> {
 
     /// Whether an allocation could begin now and last until then without a delay of reservations.
     fn fits_until(&mut self, queue: usize, class: usize, allocation: &'a Allocation, until_ms: u64) -> bool {
-        if self.headroom.obstacle_until(allocation, until_ms).is_some() {
+        let key = (class, allocation.spec.nodes);
+        let is_in_vain = self.does_not_fit.get(&key).is_some_and(|shortest_ms| *shortest_ms <= until_ms);
+        if is_in_vain || self.headroom.obstacle_until(allocation, until_ms).is_some() {
             return false;
         }
         let looks = choice::to_look_at(&self.state, &self.classes.all[class], allocation);
         self.progress[queue].look_at(1 + looks.unwrap_or(0));
         let quotas = self.headroom.quotas_until(allocation, until_ms);
-        looks.is_some() && choice::choose(&self.state, &self.classes.all[class], quotas, allocation, until_ms).is_some()
+        let fits = looks.is_some() && choice::choose(&self.state, &self.classes.all[class], quotas, allocation, until_ms).is_some();
+        if !fits && !quotas.depend_on_nodes(allocation) {
+            self.does_not_fit.insert(key, until_ms);
+        }
+        fits
     }
 
     /// Notes the walltime of what begins now and lasts until then, if that is less than it asks for: in whole seconds, and

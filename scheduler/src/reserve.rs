@@ -5,6 +5,7 @@
 //! never delays a reservation (decision 0077). One whose start is not known holds its own nodes
 //! alone: it would keep all others from being reserved before it.
 
+use crate::choice;
 use crate::classes::Class;
 use crate::draft::{Draft, Service};
 use crate::grouping;
@@ -15,7 +16,7 @@ use lattice_model::feature_choice::Together;
 use lattice_model::tenant::Excess;
 use lattice_model::{Allocation, AllocationId};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// With more full nodes than this for each candidate, a search by ends is no shorter than a look at all candidates,
 /// and takes more steps than the looks that are counted.
@@ -225,7 +226,14 @@ fn earliest_of_pools(
         }
         if quotas.depend_on_nodes(allocation) {
             pool.sort_by_key(|a| (a.from_ms, a.node));
-            quotas.retain_allowed(allocation, &mut pool, |a| &state.nodes[a.node].id);
+            if grouping::is_counted(&allocation.spec) {
+                // Not the earliest nodes, but those that count for the numbers.
+                let allowed = choice::allowed(state, quotas, allocation, pool.iter().map(|a| a.node).collect());
+                let allowed: BTreeSet<usize> = allowed.into_iter().collect();
+                pool.retain(|a| allowed.contains(&a.node));
+            } else {
+                quotas.retain_allowed(allocation, &mut pool, |a| &state.nodes[a.node].id);
+            }
         }
         match allocation.spec.constraints.together() {
             Some(together @ Together::Counted(_)) => earliest_counted(state, together, pool, wanted, floor_ms),

@@ -101,6 +101,24 @@ fn a_reservation_is_of_nodes_that_serve_together() {
 }
 
 #[test]
+fn of_a_range_of_numbers_it_gets_as_many_as_one_alternative_has() {
+    let mut waits = asking(pending(1, 2, 10), "[a|b]");
+    spec_of(&mut waits).nodes_max = Some(3);
+    assert_eq!(begins(&with_features(&["a", "b", "a", "b", "b"], vec![waits])), nodes(&["n2", "n4", "n5"]));
+}
+
+#[test]
+fn a_quota_keeps_no_reservation_from_the_nodes_that_count() {
+    let mut waits = asking(pending(1, 2, 10), "a*1&b*1");
+    let spec = spec_of(&mut waits);
+    (spec.nodes_max, spec.tenant) = (Some(4), "t".to_owned());
+    let all = vec![waits, held(6, "n1", 10), held(7, "n2", 20), held(8, "n3", 30)];
+    let mut view = with_features(&["a", "a", "b"], all);
+    view.tenants.insert("t".to_owned(), Tenant { name: "t".to_owned(), max_nodes: Some(2), ..Tenant::default() });
+    assert_eq!(starts(&view), [(id(1), Some(30))], "the two that end first are both of a");
+}
+
+#[test]
 fn too_few_nodes_are_explained() {
     let of = |expression, count| {
         let view = with_features(&["a", "b", "a", "a b"], vec![asking(pending(1, count, 10), expression)]);

@@ -27,7 +27,7 @@ pub(crate) fn constraints(flags: &SubmitFlags) -> Result<Asked, UsageError> {
         for (start, part) in terms(list) {
             if part.contains(OPERATORS) {
                 check(list, start, part)?;
-                parts.push(part);
+                parts.push((start, part));
                 continue;
             }
             let halves = part.split_once(">=").or_else(|| part.split_once(['=', ':']));
@@ -49,8 +49,8 @@ pub(crate) fn constraints(flags: &SubmitFlags) -> Result<Asked, UsageError> {
         // A later option wins: one on the command line over a script's.
         asked.values.extend(of_list.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())));
         if !parts.is_empty() {
-            asked.features = parts.join("&");
-            check(list, 0, &asked.features)?;
+            asked.features = parts.iter().map(|(_, part)| *part).collect::<Vec<_>>().join("&");
+            check_together(list, &parts, &asked.features)?;
         }
     }
     Ok(asked)
@@ -79,11 +79,27 @@ fn terms(list: &str) -> Vec<(usize, &str)> {
 
 /// Checks a part of the list that begins after so many characters.
 fn check(list: &str, start: usize, part: &str) -> Result<(), UsageError> {
-    let refused = |ExpressionError { at, problem }| {
-        let error = ExpressionError { at: at + start, problem };
-        UsageError::new(format!("--constraint {list}: {error}")).with_hint("quote the whole in a shell, as in -C '(a|b)&c'")
-    };
-    feature_expression::parse(part).map(drop).map_err(refused)
+    feature_expression::parse(part).map(drop).map_err(|error| refused(list, error.at + start, error))
+}
+
+/// Checks these parts of the list, each with the number of characters before it, joined by `&`. An error is at the
+/// operator before a part of the list.
+fn check_together(list: &str, parts: &[(usize, &str)], joined: &str) -> Result<(), UsageError> {
+    let Err(error) = feature_expression::parse(joined) else { return Ok(()) };
+    let mut start_in_joined = 1;
+    let mut at = error.at;
+    for (start, part) in parts {
+        if error.at + 1 >= start_in_joined {
+            at = (error.at + start + 1).saturating_sub(start_in_joined);
+        }
+        start_in_joined += part.chars().count() + 1;
+    }
+    Err(refused(list, at, error))
+}
+
+fn refused(list: &str, at: usize, error: ExpressionError) -> UsageError {
+    let error = ExpressionError { at, ..error };
+    UsageError::new(format!("--constraint {list}: {error}")).with_hint("quote the whole in a shell, as in -C '(a|b)&c'")
 }
 
 #[cfg(test)]
@@ -136,6 +152,8 @@ mod tests {
             ("x&(a|memory_gb>=5)", "--constraint x&(a|memory_gb>=5): at character 6: memory_gb>=5 is not a feature: join it with"),
             ("a&(b|c", "--constraint a&(b|c: at character 3: this '(' is never closed"),
             ("[a|b]&c*2", "--constraint [a|b]&c*2: at character 6: numbers of nodes and [a|b] are not possible together"),
+            ("gpu,[a|b]&c*2", "--constraint gpu,[a|b]&c*2: at character 10: numbers of nodes and [a|b] are not possible together"),
+            ("[a|b]&gpu&c*2", "--constraint [a|b]&gpu&c*2: at character 10: numbers of nodes and [a|b] are not possible together"),
         ] {
             let refused = refused(wrong);
             assert!(refused.starts_with(why) && refused.contains("-C '(a|b)&c'"), "{wrong}: {refused}");

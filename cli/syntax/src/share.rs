@@ -63,7 +63,9 @@ pub(crate) fn resolve(flags: &SubmitFlags, named: u32) -> Result<Amounts, UsageE
         let why = format!("--mem=0 asks for all memory of each node, and {share} for a share of it");
         return Err(UsageError::new(why).with_hint("leave one of them out: without amounts, nodes are whole"));
     }
-    Ok(Amounts { shape, cores, memory_bytes, gpus })
+    // A share has the GPUs for which it has cores or memory.
+    let is_by_gpu = flags.amounts.cpus_per_gpu.is_some() || flags.amounts.mem_per_gpu.is_some();
+    Ok(Amounts { shape, cores, memory_bytes, gpus: if is_by_gpu { gpus_each } else { gpus } })
 }
 
 fn one_of(one: &str, other: &str, what: &str) -> UsageError {
@@ -80,11 +82,13 @@ fn shape(flags: &SubmitFlags, named: u32) -> Result<Shape, UsageError> {
                 format!("--gpus-total {total} cannot be divided: up to {most} nodes are asked for, and how many it gets is not known");
             return Err(UsageError::new(why).with_hint("give one number of nodes, or --gpus for each node"));
         }
-        if let (None, None, Some(each)) = (ranks, flags.tasks_per_node, flags.binding.gpus_per_task) {
-            ranks = Some(divided(total, each, "--gpus-per-task")?);
-        }
         if let (None, Some(each)) = (nodes, flags.gpus) {
             nodes = Some(divided(total, each, "--gpus")?);
+        }
+        // Nodes and ranks on each say already how many ranks there are.
+        let is_counted = ranks.is_some() || (flags.tasks_per_node.is_some() && nodes.is_some());
+        if let (false, Some(each)) = (is_counted, flags.binding.gpus_per_task) {
+            ranks = Some(divided(total, each, "--gpus-per-task")?);
         }
     }
     complete_shape(ranks, nodes, flags.tasks_per_node, flags.layout.plane()).map_err(|error| UsageError::new(error.to_string()))
@@ -144,7 +148,8 @@ mod tests {
             ("--mem-per-core=512M --cores=3 -n 2", 1, 2, 3, 1536, 0),
             ("--mem-per-core=1G -n 8 -N 2", 2, 4, 4, 4096, 0),
             ("--mem-per-gpu=1G --gpus=4", 1, 1, 0, 4096, 4),
-            ("--mem-per-gpu=1G --gpus-per-task=2 -n 2", 1, 2, 0, 4096, 0),
+            ("--mem-per-gpu=1G --gpus-per-task=2 -n 2", 1, 2, 0, 4096, 4),
+            ("--cpus-per-gpu=8 --gpus-per-task=1 -n 4 -N 2", 2, 2, 16, 0, 2),
             ("--cpus-per-gpu=8 --gpus=2", 1, 1, 16, 0, 2),
             ("--cpus-per-gpu=8 --gpus=2 --mem-per-core=1G", 1, 1, 16, 16_384, 2),
             ("-G 8", 1, 1, 0, 0, 8),
@@ -153,6 +158,9 @@ mod tests {
             ("-G 8 -n 8 --tasks-per-node=4", 2, 4, 0, 0, 4),
             ("-G 8 --gpus-per-task=1 -N 2", 2, 4, 0, 0, 4),
             ("-G 4 --mem-per-gpu=1G -N 2", 2, 1, 0, 2048, 2),
+            ("-G 8 --gpus-per-task=1 --tasks-per-node=4", 2, 4, 0, 0, 4),
+            ("-G 8 --gpus-per-task=1 --tasks-per-node=2 -N 2", 2, 2, 0, 0, 4),
+            ("-G 8 --gpus-per-task=1 --gpus=4 -c 2 --mem-per-core=1G", 2, 4, 8, 8192, 4),
         ] {
             assert_eq!(of(line), Ok((nodes, tasks, cores, mib, gpus)), "{line}");
         }

@@ -10,9 +10,14 @@ use crate::session::{Session, answer, now};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::compat::Compat;
+use lattice_model::constraint::UNIFIED_MEMORY;
 use lattice_model::count::counted;
+use lattice_model::feature::has;
+use lattice_model::feature_choice::{Together, has_all};
+use lattice_model::feature_expression;
 use lattice_model::time::Timestamp;
 use lattice_model::{NodeId, hostlist};
+use std::collections::{BTreeMap, BTreeSet};
 
 pub async fn run(
     session: &Session,
@@ -35,7 +40,7 @@ fn text(spec: &v1::AllocationSpec, nodes: &[v1::Node], now: Timestamp, compat: &
     match free_nodes(&asked, &spec.vcluster, nodes) {
         Some(free) => {
             let processors: u32 = free.iter().map(|node| if asked.cpus > 0 { asked.cpus } else { node.cores }).sum();
-            let names: Vec<NodeId> = free.iter().filter_map(|node| node.id.parse().ok()).collect();
+            let names: BTreeSet<NodeId> = free.iter().filter_map(|node| node.id.parse().ok()).collect();
             let list = hostlist::fold(names.iter());
             let at = Timestamp(begin).to_string();
             let seconds = at.split('.').next().unwrap_or_default();
@@ -49,6 +54,7 @@ fn text(spec: &v1::AllocationSpec, nodes: &[v1::Node], now: Timestamp, compat: &
 
 /// As many nodes as are asked for, of those that are free now; `None`: too few, or that cannot be seen in the list.
 fn free_nodes<'a>(asked: &v1::ResourceRequest, vcluster: &str, nodes: &'a [v1::Node]) -> Option<Vec<&'a v1::Node>> {
+    let expression = feature_expression::parse(&asked.features).ok()?;
     let is_free = |node: &&v1::Node| {
         let used = node.committed.unwrap_or_default();
         let is_shared = asked.cpus > 0 || asked.memory_bytes > 0 || asked.memory_gb > 0 || asked.gpus > 0;
@@ -56,16 +62,61 @@ fn free_nodes<'a>(asked: &v1::ResourceRequest, vcluster: &str, nodes: &'a [v1::N
         let has_amounts =
             used.cores + asked.cpus <= node.cores && used.memory_bytes + memory <= node.memory_bytes && used.gpus + asked.gpus <= node.gpus;
         let is_named = asked.nodelist.is_empty() || asked.nodelist.contains(&node.id);
-        let has_features = asked.constraints.iter().all(|(name, value)| {
-            let whole = if value.is_empty() { name.clone() } else { format!("{name}={value}") };
-            node.features.contains(&whole)
-        });
+        let has_features = asked.constraints.iter().all(|(name, value)| meets(node, name, value))
+            && has_all(&node.features, &expression.features)
+            && expression.choice.as_ref().is_none_or(|choice| choice.lacked_by(&node.features).is_none());
         let may_be = node.schedulable && node.vcluster == vcluster && is_named && !asked.exclude.contains(&node.id);
         may_be && has_features && if is_shared { has_amounts } else { node.allocations.is_empty() }
     };
     let wanted = usize::try_from(asked.nodes).ok()?;
-    let free: Vec<&v1::Node> = nodes.iter().filter(is_free).take(wanted).collect();
-    (free.len() == wanted).then_some(free)
+    let free: Vec<&v1::Node> = nodes.iter().filter(is_free).collect();
+    serving(free, expression.choice.as_ref().and_then(|choice| choice.together.as_ref()), wanted)
+}
+
+/// Whether the node meets a constraint, as far as the list shows that.
+fn meets(node: &v1::Node, name: &str, value: &str) -> bool {
+    let has_least = |amount: u64| value.trim_start_matches(">=").parse().is_ok_and(|least: u64| amount >= least);
+    match name {
+        "core_count" => has_least(node.cores.into()),
+        "gpu_count" => has_least(node.gpus.into()),
+        "memory_gb" => has_least(node.memory_bytes >> 30),
+        "features" => value.split(',').map(str::trim).filter(|feature| !feature.is_empty()).all(|feature| has(&node.features, feature)),
+        "require_unified_memory" => value == "false" || has(&node.features, UNIFIED_MEMORY),
+        "allow_cxl_memory" | "memory_policy" | "prefer_local_memory" | "prefer_same_numa" | "require_conformance" => true,
+        feature if value.is_empty() => has(&node.features, feature),
+        key => has(&node.features, &format!("{key}={value}")),
+    }
+}
+
+/// So many of these nodes that have together what is asked for; `None`: they are too few.
+fn serving<'a>(free: Vec<&'a v1::Node>, together: Option<&Together>, wanted: usize) -> Option<Vec<&'a v1::Node>> {
+    let enough = |mut nodes: Vec<&'a v1::Node>| {
+        nodes.truncate(wanted);
+        (nodes.len() == wanted).then_some(nodes)
+    };
+    match together {
+        None => enough(free),
+        Some(Together::Same(sets)) => {
+            sets.iter().find_map(|set| enough(free.iter().copied().filter(|node| has_all(&node.features, set)).collect()))
+        }
+        Some(numbers @ Together::Counted(_)) => {
+            let mut counts = BTreeMap::new();
+            free.iter().for_each(|node| *counts.entry(numbers.met_by(&node.features)).or_insert(0) += 1);
+            let mut missing = numbers.needed(&counts);
+            if missing.values().sum::<usize>() < numbers.counted_nodes() as usize {
+                return None;
+            }
+            let is_needed = |node: &&v1::Node| match missing.get_mut(&numbers.met_by(&node.features)) {
+                Some(count) if *count > 0 => {
+                    *count -= 1;
+                    true
+                }
+                Some(_) | None => false,
+            };
+            let (needed, others): (Vec<&v1::Node>, Vec<&v1::Node>) = free.into_iter().partition(is_needed);
+            enough([needed, others].concat())
+        }
+    }
 }
 
 #[cfg(test)]
@@ -95,5 +146,33 @@ mod tests {
         assert_eq!(line(asks(2, 0)), "Job 0 to start at 2026-03-05T10:00:12Z using 16 processors on nodes n[2-3] in partition long");
         assert_eq!(line(asks(3, 2)), "Job 0 to start at 2026-03-05T10:00:12Z using 6 processors on nodes n[1-3] in partition long");
         assert_eq!(line(asks(3, 0)), "Job 0 would be accepted; 3 nodes in partition long that it needs are not free now");
+    }
+
+    #[test]
+    fn free_nodes_have_the_features_that_are_asked_for() {
+        let node = |id: &str, features: &[&str]| v1::Node {
+            id: id.into(),
+            cores: 8,
+            memory_bytes: 16 << 30,
+            schedulable: true,
+            features: features.iter().map(|feature| (*feature).to_owned()).collect(),
+            ..Default::default()
+        };
+        let nodes = [node("n1", &["a", "gpu_type=NVIDIA GH200 480GB"]), node("n2", &["b"]), node("n3", &["a", "b"]), node("n4", &["b"])];
+        let free = |nodes_asked: u32, features: &str, constraint: Option<(&str, &str)>| {
+            let constraints = constraint.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let asked = v1::ResourceRequest { nodes: nodes_asked, features: features.into(), constraints, ..Default::default() };
+            free_nodes(&asked, "", &nodes).map(|free| free.iter().map(|node| node.id.as_str()).collect::<Vec<_>>().join(" "))
+        };
+        let found = |names: &str| Some(names.to_owned());
+        assert_eq!(free(2, "b", None), found("n2 n3"));
+        assert_eq!(free(3, "[a|b]", None), found("n2 n3 n4"));
+        assert_eq!(free(4, "[a|b]", None), None);
+        assert_eq!(free(3, "a*2", None), found("n1 n3 n2"));
+        assert_eq!(free(3, "a*3", None), None);
+        assert_eq!(free(1, "", Some(("gpu_type", "GH200"))), found("n1"));
+        assert_eq!((free(1, "", Some(("core_count", "8"))), free(1, "", Some(("core_count", "9")))), (found("n1"), None));
+        assert_eq!(free(1, "", Some(("memory_gb", "17"))), None);
+        assert_eq!(free(1, "", Some(("prefer_same_numa", "true"))), found("n1"));
     }
 }

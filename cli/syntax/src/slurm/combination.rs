@@ -88,12 +88,15 @@ fn numbers(all: &[Given], job: &Job) -> Numbers {
     let least = job.value_of("--nodes").and_then(|nodes| nodes.split(['-', '.']).next());
     let named = find(all, "nodelist").and_then(|given| given.value.as_deref()).filter(|list| !list.contains('/'));
     let named = named.and_then(|list| hostlist::count(list).ok()).and_then(|count| u32::try_from(count).ok());
-    Numbers {
-        ranks: number(job.value_of("--ntasks")),
-        nodes: number(least).or(named),
-        per_node: number(job.value_of("--tasks-per-node")),
-        cpus: number(job.value_of("--cpus-per-task")),
-    }
+    // As `lattice submit` derives them from the GPUs of the job.
+    let total = number(job.value_of("--gpus-total"));
+    let divided = |by: &str| {
+        total.zip(number(job.value_of(by))).filter(|(total, each)| total.is_multiple_of(*each)).map(|(total, each)| total / each)
+    };
+    let nodes = number(least).or(named).or_else(|| divided("--gpus"));
+    let per_node = number(job.value_of("--tasks-per-node"));
+    let of_gpus = || divided("--gpus-per-task").filter(|_| per_node.is_none() || nodes.is_none());
+    Numbers { ranks: number(job.value_of("--ntasks")).or_else(of_gpus), nodes, per_node, cpus: number(job.value_of("--cpus-per-task")) }
 }
 
 /// `--ntasks-per-gpu`: the number of ranks follows from that of GPUs.

@@ -21,11 +21,13 @@ pub(super) fn exclusive(value: &str, _: Around<'_>) -> Result<Meaning, ValueErro
     }
 }
 
-/// `--switches`: one switch is one topology group.
+/// `--switches`: one switch is one topology group. One is as few groups as the cluster has for so many nodes; more are a
+/// limit.
 pub(super) fn switches(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     match value {
         "1" => Ok(Meaning::word("--topology=tight")),
-        other => Err(ValueError::not_honoured(other, "use --switches=1: as few topology groups as the cluster has for so many nodes")),
+        number if number.parse::<u32>().is_ok_and(|groups| groups > 0) => Ok(Meaning::word(format!("--topology={number}"))),
+        other => Err(ValueError::not_honoured(other, "give a number alone, such as --switches=2: at most two topology groups")),
     }
 }
 

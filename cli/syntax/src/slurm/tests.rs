@@ -135,6 +135,17 @@ fn shares_have_the_cores_of_their_ranks() {
     assert_eq!(ours("-N 1 -n 8 -O --mem=1G"), "--nodes=1 --ntasks=8 --mem=1G --cores=1");
     assert_eq!(ours("-N 2 --ntasks-per-node=4 --gpus-per-task=1"), "--nodes=2 --tasks-per-node=4 --gpus-per-task=1 --gpus=4 --cores=4");
     assert_eq!(ours("--gpus-per-node=4 --ntasks-per-gpu=2"), "--gpus=4 --tasks-per-node=8 --cores=8");
+    assert_eq!(ours("-G 8 --gpus-per-node=4 -n 8"), "--gpus-total=8 --gpus=4 --ntasks=8 --cores=4", "on two nodes");
+    assert_eq!(
+        ours("-G 8 -N 2 --gpus-per-task=1 -c 4"),
+        "--gpus-total=8 --nodes=2 --gpus-per-task=1 --cpus-per-task=4 --cores=16",
+        "four ranks on each of two nodes"
+    );
+    assert_eq!(
+        ours("-G 8 --gpus-per-task=1 --ntasks-per-node=4"),
+        "--gpus-total=8 --gpus-per-task=1 --tasks-per-node=4 --cores=4",
+        "eight ranks on two nodes"
+    );
     assert_eq!(ours("-N 1 -n 2 --ntasks-per-core=1"), "--nodes=1 --ntasks=2 --cpus-per-task=1");
     let step = translated(Command::Srun, "-n 4 --gpus-per-task=1").unwrap();
     assert_eq!((step.words, step.of_job), (words("--ntasks=4 --gpus-per-task=1"), words("--gpus=4 --cores=4")));
@@ -172,6 +183,7 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         ("--mem-bind=prefer,local", "--memory-policy=preferred"),
         ("--gpu-bind=per_task:2", "--gpus-per-task=2 --gpus=2"),
         ("--switches=1", "--topology=tight"),
+        ("--switches=2", "--topology=2"),
         ("-F list", "--nodelist=./list"),
         ("--hint=nomultithread", ""),
     ] {
@@ -185,7 +197,8 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         "--mem-bind=rank",
         "--gpu-bind=map_gpu:0",
         "--switches=1@10",
-        "--switches=2",
+        "--switches=2@1:00:00",
+        "--switches=0",
         "--hint=memory_bound",
         "--threads-per-core=2",
         "-t 0",
