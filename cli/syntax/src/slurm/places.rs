@@ -21,12 +21,27 @@ pub(super) fn exclusive(value: &str, _: Around<'_>) -> Result<Meaning, ValueErro
     }
 }
 
-/// `--switches`: one switch is one topology group.
+/// `--switches`: a switch is a topology group. The job waits for them as long as it takes.
 pub(super) fn switches(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
-    match value {
-        "1" => Ok(Meaning::word("--topology=tight")),
-        other => Err(ValueError::not_honoured(other, "use --switches=1: as few topology groups as the cluster has for so many nodes")),
+    if value.contains('@') {
+        return Err(ValueError::not_honoured(value, "leave @TIME out: the job waits for its topology groups, or takes any without --switches"));
     }
+    Ok(Meaning::word(format!("--topology={}", whole_number(value, "switches")?)))
+}
+
+/// `--constraint`. Programs that have none give an empty one.
+pub(super) fn constraint(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
+    if value.is_empty() { Ok(Meaning::default()) } else { Ok(Meaning::word(format!("--constraint={value}"))) }
+}
+
+/// `--mincpus`: of each node.
+pub(super) fn cores_min(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
+    Ok(Meaning::word(format!("--constraint=core_count>={}", whole_number(value, "cores")?)))
+}
+
+/// `--use-min-nodes`: it concerns the range of `--nodes`, so the options together honour it.
+pub(super) fn nodes_min(_: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
+    Ok(Meaning::default())
 }
 
 /// `--distribution`: over nodes, `:` over sockets, `:` over cores, and `,NoPack`.
