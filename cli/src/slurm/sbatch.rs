@@ -6,6 +6,7 @@
 
 mod test_only;
 
+use super::arguments::texts;
 use super::compat;
 use super::submitting::{self, Information};
 use crate::command::{submit, wait};
@@ -33,7 +34,7 @@ const STDIN_NAME: &str = "sbatch";
 const WRAP_NAME: &str = "wrap";
 
 pub async fn run(_session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    let args = submitting::texts(args)?;
+    let args = texts(args)?;
     let environment = submitting::variables();
     let Arguments { given, rest } = slurm::read_arguments(slurm::Command::Sbatch, "", &args)?;
     let wrap = given.iter().rfind(|given| given.option.long == "wrap").and_then(|given| given.value.clone());

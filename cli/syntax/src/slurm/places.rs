@@ -24,7 +24,10 @@ pub(super) fn exclusive(value: &str, _: Around<'_>) -> Result<Meaning, ValueErro
 /// `--switches`: a switch is a topology group. The job waits for them as long as it takes.
 pub(super) fn switches(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     if value.contains('@') {
-        return Err(ValueError::not_honoured(value, "leave @TIME out: the job waits for its topology groups, or takes any without --switches"));
+        return Err(ValueError::not_honoured(
+            value,
+            "leave @TIME out: the job waits for its topology groups, or takes any without --switches",
+        ));
     }
     Ok(Meaning::word(format!("--topology={}", whole_number(value, "switches")?)))
 }
