@@ -84,7 +84,9 @@ fn script(wrap: Option<String>, rest: Vec<String>) -> Result<(String, String, Ve
     }
     let arguments: Vec<String> = rest.collect();
     let path = file.as_deref().unwrap_or(STDIN);
-    let (name, text) = request::read_text(OsStr::new(path), &arguments)?;
+    let of_program =
+        |failure: Failure| Failure::usage(failure.what()).hint("a program is submitted as `sbatch --wrap 'PROGRAM ARGUMENTS'`");
+    let (name, text) = request::read_text(OsStr::new(path), &arguments).map_err(of_program)?;
     if !text.starts_with("#!") {
         return Err(Failure::usage(
             "This does not look like a batch script: its first line must begin with #! and the path of an interpreter.",

@@ -93,6 +93,9 @@ pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     }
     let mut launch = parse(&words, rest)?;
     launch.alloc = other;
+    if !is_inside && launch.flags.vcluster.is_none() {
+        launch.flags.vcluster = compat.default_partition.as_deref().map(|partition| compat.vcluster_of(partition).to_owned());
+    }
     if own.exclusive && !is_inside {
         let flags = &mut launch.flags;
         // The job gets all of its nodes; the constraints of its words say how large they are.

@@ -56,9 +56,12 @@ fn free_nodes<'a>(asked: &v1::ResourceRequest, vcluster: &str, nodes: &'a [v1::N
         let has_amounts =
             used.cores + asked.cpus <= node.cores && used.memory_bytes + memory <= node.memory_bytes && used.gpus + asked.gpus <= node.gpus;
         let is_named = asked.nodelist.is_empty() || asked.nodelist.contains(&node.id);
-        let has_features = asked.constraints.iter().all(|(name, value)| {
-            let whole = if value.is_empty() { name.clone() } else { format!("{name}={value}") };
-            node.features.contains(&whole)
+        let has_features = asked.constraints.iter().all(|(name, value)| match (name.as_str(), value.parse::<u64>()) {
+            ("core_count", Ok(least)) => u64::from(node.cores) >= least,
+            ("gpu_count", Ok(least)) => u64::from(node.gpus) >= least,
+            ("memory_gb", Ok(least)) => node.memory_bytes >> 30 >= least,
+            (name, _) if value.is_empty() => node.features.iter().any(|feature| feature == name),
+            (name, _) => node.features.contains(&format!("{name}={value}")),
         });
         let may_be = node.schedulable && node.vcluster == vcluster && is_named && !asked.exclude.contains(&node.id);
         may_be && has_features && if is_shared { has_amounts } else { node.allocations.is_empty() }
