@@ -76,7 +76,9 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
         }
     }
     let spreads = numbers.nodes.is_some() || numbers.per_node.is_some();
-    if let (Some(ranks @ 2..), false, true) = (numbers.ranks, spreads, matches!(command, Command::Sbatch | Command::Salloc)) {
+    if let (Some(ranks @ 2..), false, true) =
+        (number(job.value_of("--ntasks")), spreads, matches!(command, Command::Sbatch | Command::Salloc))
+    {
         job.notes.push(format!("-n {ranks} without -N: all {ranks} ranks are on one node; -N or --ntasks-per-node spreads them"));
     }
     if command == Command::Srun {
@@ -105,10 +107,14 @@ fn numbers(all: &[Given], job: &Job) -> Numbers {
     let least = job.value_of("--nodes").and_then(|nodes| nodes.split(['-', '.']).next());
     let named = find(all, "nodelist").and_then(|given| given.value.as_deref()).filter(|list| !list.contains('/'));
     let named = named.and_then(|list| hostlist::count(list).ok()).and_then(|count| u32::try_from(count).ok());
+    let (ranks, per_node) = (number(job.value_of("--ntasks")), number(job.value_of("--tasks-per-node")));
+    // What `lattice submit` takes from the GPUs of all nodes.
+    let all_gpus = number(job.value_of("--gpus-total"));
+    let by_gpus = |each: &str| Some(all_gpus?.checked_div(number(job.value_of(each))?)?.max(1));
     Numbers {
-        ranks: number(job.value_of("--ntasks")),
-        nodes: number(least).or(named),
-        per_node: number(job.value_of("--tasks-per-node")),
+        ranks: ranks.or_else(|| by_gpus("--gpus-per-task").filter(|_| per_node.is_none())),
+        nodes: number(least).or(named).or_else(|| by_gpus("--gpus")),
+        per_node,
         cpus: number(job.value_of("--cpus-per-task")),
     }
 }

@@ -135,6 +135,8 @@ fn shares_have_the_cores_of_their_ranks() {
     assert_eq!(ours("--gres=gpu:1"), "--gpus=1");
     assert_eq!(ours("-N 1 -n 8 -O --mem=1G"), "--nodes=1 --ntasks=8 --mem=1G --cores=1");
     assert_eq!(ours("-N 2 --ntasks-per-node=4 --gpus-per-task=1"), "--nodes=2 --tasks-per-node=4 --gpus-per-task=1 --gpus=4 --cores=4");
+    assert_eq!(ours("-G 8 --gpus-per-task=1 -c 4"), "--gpus-total=8 --gpus-per-task=1 --cpus-per-task=4 --cores=32");
+    assert_eq!(ours("-G 8 --gpus-per-node=4 -n 16"), "--gpus-total=8 --gpus=4 --ntasks=16 --cores=8");
     assert_eq!(ours("--gpus-per-node=4 --ntasks-per-gpu=2"), "--gpus=4 --tasks-per-node=8 --cores=8");
     assert_eq!(ours("-N 1 -n 2 --ntasks-per-core=1"), "--nodes=1 --ntasks=2 --cpus-per-task=1");
     let step = translated(Command::Srun, "-n 4 --gpus-per-task=1").unwrap();
