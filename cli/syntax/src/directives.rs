@@ -152,7 +152,6 @@ pub fn read(name: &str, script: &str, compat: &Compat) -> Result<Directives, Usa
         let job = slurm::translate_job(slurm::Command::Sbatch, &slurm, &BTreeMap::new(), compat)?;
         let mut line = parse_pieces(name, &job.pieces)?;
         line.flags.layout.slurm_env = true;
-        line.flags.env.extend(open_mode_of_steps(&job));
         (line, warnings_of(job)?)
     } else {
         (Line::default(), Vec::new())
@@ -206,7 +205,6 @@ pub fn read_for_sbatch(
     if let Some(partition) = compat.default_partition.as_deref().filter(|_| job.value_of("--vcluster").is_none()) {
         defaults.push(format!("--vcluster={}", compat.vcluster_of(partition)));
     }
-    let open_mode = open_mode_of_steps(&job);
     let defaults = Piece { shown: "the site's defaults".to_owned(), words: defaults, is_typed: false };
     let mut warnings = job.notes;
     let pieces: Vec<Piece> = std::iter::once(defaults).chain(job.pieces).collect();
@@ -223,14 +221,8 @@ pub fn read_for_sbatch(
         over.merge_over(lattice).merge_over(under)
     };
     line.flags.layout.slurm_env = true;
-    line.flags.env.extend(open_mode);
     let Line { flags, tasks, scaling } = line;
     Ok((Directives { name: name.to_owned(), flags, tasks, scaling, warnings }, job.own))
-}
-
-/// The variable by which `srun` in a job opens its files as the job does, as in Slurm: both may write to the same one.
-fn open_mode_of_steps(job: &Job) -> Option<(String, String)> {
-    job.value_of("--open-mode").map(|mode| ("SLURM_OPEN_MODE".to_owned(), mode.to_owned()))
 }
 
 /// Parses options of `lattice submit` into which the options of a command of Slurm were translated.
