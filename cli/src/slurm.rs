@@ -7,6 +7,7 @@ mod compat;
 mod jobs;
 mod local_time;
 mod sacct;
+mod sacctmgr;
 mod salloc;
 mod sattach;
 mod sbatch;
@@ -81,6 +82,7 @@ pub async fn run(session: &Session, command: &str, args: &[OsString]) -> Result<
         "sshare" => Box::pin(sshare::run(session, args)).await,
         "sattach" => Box::pin(sattach::run(session, args)).await,
         "sbcast" => Box::pin(sbcast::run(session, args)).await,
+        "sacctmgr" => Box::pin(sacctmgr::run(session, args)).await,
         other => unreachable!("{other} is none of the commands"),
     }
 }

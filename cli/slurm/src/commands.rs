@@ -1,8 +1,10 @@
 //! The names of Slurm's commands, and the version that they print.
 
 /// The commands, each under its own name.
-pub const COMMANDS: [&str; 13] =
-    ["sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "scontrol", "sacct", "sstat", "sprio", "sshare", "sattach", "sbcast"];
+pub const COMMANDS: [&str; 14] = [
+    "sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "scontrol", "sacct", "sstat", "sprio", "sshare", "sattach", "sbcast",
+    "sacctmgr",
+];
 
 /// The version of Slurm whose options and formats the commands have.
 pub const SLURM_VERSION: &str = "24.11.0";

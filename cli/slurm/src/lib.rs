@@ -23,6 +23,7 @@ pub mod listing;
 pub mod multi_prog;
 pub mod node;
 pub mod partition;
+pub mod sacctmgr;
 pub mod scontrol;
 pub mod share;
 pub mod sinfo;

@@ -7,6 +7,7 @@
 
 mod variables;
 
+use super::arguments::texts;
 use super::compat;
 use super::submitting::{self, Information};
 use crate::command::session::{cancel_abandoned, end_unless_interrupted, open_session};
@@ -52,7 +53,7 @@ const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 const SHELL: &str = "/bin/sh";
 
 pub async fn run(_session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    let args = submitting::texts(args)?;
+    let args = texts(args)?;
     let (command, environment) = (slurm::Command::Salloc, submitting::variables());
     let Arguments { given, .. } = slurm::read_arguments(command, "", &args)?;
     if let Some(information) = Information::of(&given) {

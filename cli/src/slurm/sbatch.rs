@@ -6,6 +6,7 @@
 
 mod test_only;
 
+use super::arguments::texts;
 use super::compat;
 use super::submitting::{self, Information};
 use crate::command::{submit, wait};
@@ -33,7 +34,7 @@ const STDIN_NAME: &str = "sbatch";
 const WRAP_NAME: &str = "wrap";
 
 pub async fn run(_session: &Session, args: &[OsString]) -> Result<u8, Failure> {
-    let args = submitting::texts(args)?;
+    let args = texts(args)?;
     let environment = submitting::variables();
     let Arguments { given, rest } = slurm::read_arguments(slurm::Command::Sbatch, "", &args)?;
     let wrap = given.iter().rfind(|given| given.option.long == "wrap").and_then(|given| given.value.clone());
@@ -83,7 +84,9 @@ fn script(wrap: Option<String>, rest: Vec<String>) -> Result<(String, String, Ve
     }
     let arguments: Vec<String> = rest.collect();
     let path = file.as_deref().unwrap_or(STDIN);
-    let (name, text) = request::read_text(OsStr::new(path), &arguments)?;
+    let of_program =
+        |failure: Failure| Failure::usage(failure.what()).hint("a program is submitted as `sbatch --wrap 'PROGRAM ARGUMENTS'`");
+    let (name, text) = request::read_text(OsStr::new(path), &arguments).map_err(of_program)?;
     if !text.starts_with("#!") {
         return Err(Failure::usage(
             "This does not look like a batch script: its first line must begin with #! and the path of an interpreter.",

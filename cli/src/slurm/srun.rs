@@ -86,14 +86,21 @@ pub async fn run(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     refuse_of_batch(&own)?;
     let other = other_allocation(&own, ours.as_deref())?;
     let is_inside = other.is_some() || ours.is_some();
-    // A step has no share of its own, and whole nodes are no share.
-    let words = if is_inside || own.exclusive { words } else { [words, of_job].concat() };
+    // A step has no share of its own.
+    let words = if is_inside { words } else { [words, of_job].concat() };
     if is_inside {
         step::refuse_options(&words)?;
     }
     let mut launch = parse(&words, rest)?;
     launch.alloc = other;
-    launch.flags.exclusive |= own.exclusive;
+    if !is_inside && launch.flags.vcluster.is_none() {
+        launch.flags.vcluster = compat.default_partition.as_deref().map(|partition| compat.vcluster_of(partition).to_owned());
+    }
+    if own.exclusive && !is_inside {
+        let flags = &mut launch.flags;
+        // The job gets all of its nodes; the constraints of its words say how large they are.
+        (flags.exclusive, flags.mem, flags.gpus, flags.amounts.mem_per_core) = (true, None, None, None);
+    }
     set_own_options(&mut launch, &own)?;
     let dir = std::env::current_dir().map_err(|error| Failure::other(format!("cannot find the working directory: {error}")))?;
     let limit = if is_inside { step::restrict(session, &mut launch, &own, ours.as_deref()).await? } else { None };

@@ -1,21 +1,12 @@
-//! What the commands that submit have in common: their arguments, variables and session.
+//! What the commands that submit have in common: their variables and session.
 
 use crate::failure::Failure;
 use crate::session::Session;
 use lattice_cli_syntax::args::Global;
 use lattice_cli_syntax::args::output::Output;
 use lattice_cli_syntax::slurm::Given;
+use lattice_slurm::commands::version_line;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-
-/// What `--version` prints. Programs look for the numbers behind `slurm`.
-const VERSION: &str = concat!("slurm 24.11.0 (lattice ", env!("CARGO_PKG_VERSION"), ")\n");
-
-/// The arguments as text.
-pub fn texts(args: &[OsString]) -> Result<Vec<String>, Failure> {
-    let text = |arg: &OsString| arg.to_str().map(str::to_owned).ok_or_else(|| Failure::usage(format!("{} is not UTF-8", arg.display())));
-    args.iter().map(text).collect()
-}
 
 /// This process's variables.
 pub fn variables() -> BTreeMap<String, String> {
@@ -47,7 +38,7 @@ impl Information {
     /// Its text; `usage` is that of the command.
     pub fn text(self, usage: &str) -> String {
         match self {
-            Self::Version => VERSION.to_owned(),
+            Self::Version => version_line(env!("CARGO_PKG_VERSION")),
             Self::Usage => usage.to_owned(),
         }
     }

@@ -205,15 +205,15 @@ pub fn read_for_sbatch(
     if let Some(partition) = compat.default_partition.as_deref().filter(|_| job.value_of("--vcluster").is_none()) {
         defaults.push(format!("--vcluster={}", compat.vcluster_of(partition)));
     }
-    let defaults = Piece { shown: "the site's defaults".to_owned(), words: defaults };
-    let with_defaults = |pieces: &[Piece]| parse_pieces(name, &[std::slice::from_ref(&defaults), pieces].concat());
+    let defaults = Piece { shown: "the site's defaults".to_owned(), words: defaults, is_typed: false };
     let mut warnings = job.notes;
+    let pieces: Vec<Piece> = std::iter::once(defaults).chain(job.pieces).collect();
     let mut line = if lattice.is_empty() {
-        with_defaults(&job.pieces)?
+        parse_pieces(name, &pieces)?
     } else {
-        let of_part = |part: &[Given]| slurm::translate_job(sbatch, part, environment, compat);
-        let over = parse_pieces(name, &of_part(given)?.pieces)?;
-        let mut under = with_defaults(&of_part(&under)?.pieces)?;
+        let (typed, others): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(|piece| piece.is_typed);
+        let over = parse_pieces(name, &typed)?;
+        let mut under = parse_pieces(name, &others)?;
         let mut lattice = lattice;
         warnings.extend(lattice.leave_out(&mut under, &format!("the #SBATCH lines of {name}")));
         warnings.extend(over.leave_out(&mut lattice, name));

@@ -1,6 +1,7 @@
 //! The command lines of Slurm's commands that show things, one file each.
 
 pub mod sacct;
+pub mod sacctmgr;
 pub mod scontrol;
 pub mod sinfo;
 pub mod sprio;
@@ -69,6 +70,7 @@ mod tests {
         super::sinfo::Sinfo::command().debug_assert();
         super::scontrol::Scontrol::command().debug_assert();
         super::sacct::Sacct::command().debug_assert();
+        super::sacctmgr::Sacctmgr::command().debug_assert();
         super::sstat::Sstat::command().debug_assert();
         super::sprio::Sprio::command().debug_assert();
         super::sshare::Sshare::command().debug_assert();
@@ -86,6 +88,11 @@ mod tests {
         let typed = ["scontrol", "-a", "show", "-o", "nodes", "n[1-3]"];
         let scontrol = super::scontrol::Scontrol::try_parse_from(typed).unwrap();
         assert!(scontrol.oneliner && scontrol.words == ["show", "nodes", "n[1-3]"]);
+        let typed = ["sacctmgr", "-n", "-s", "list", "user", "ada", "format=account%256"];
+        let sacctmgr = super::sacctmgr::Sacctmgr::try_parse_from(typed).unwrap();
+        assert!(sacctmgr.noheader && sacctmgr.associations && sacctmgr.words.len() == 4);
+        let typed = ["sacctmgr", "show", "assoc", "-nP"];
+        assert!(super::sacctmgr::Sacctmgr::try_parse_from(typed).unwrap().parsable2);
         let typed = ["sshare", "-U", "--format", "Account%256", "--noheader"];
         assert!(super::sshare::Sshare::try_parse_from(typed).unwrap().users_only);
     }

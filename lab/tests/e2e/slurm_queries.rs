@@ -148,6 +148,8 @@ fn nodes(w: &World) {
     assert_eq!(data["sinfo"][0]["partition"]["name"], "default", "{data}");
     assert!(ok(w, "scontrol", &["ping"]).ends_with(" is UP\n"));
     assert!(ok(w, "sshare", &["-n", "-P"]).lines().all(|line| line.split('|').count() == 7));
+    assert_eq!(ok(w, "sacctmgr", &["-n", "-P", "show", "cluster", "format=cluster"]), "lattice\n");
+    assert_eq!(ok(w, "sacctmgr", &["-P", "list", "user", "format=defaultqos"]), "DefaultQOS\nnormal\n");
 }
 
 fn changes(w: &World) {

@@ -71,6 +71,8 @@ pub(super) fn of_job(share: &DesiredShare, slurm: &SlurmSettings) -> Vec<(String
         ("SLURM_JOB_START_TIME", share.started_at.map(|started| seconds(started.0))),
         ("SLURM_JOB_END_TIME", ends_at.map(seconds)),
         ("SLURM_RESTART_COUNT", positive(share.requeue_count)),
+        // `srun` in the job follows it: both may write to the same file.
+        ("SLURM_OPEN_MODE", spec.output_files.as_ref().filter(|files| files.append).map(|_| "a".to_owned())),
     ];
     env.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
     env.extend(of_amounts(share, nodes));
@@ -205,7 +207,7 @@ fn repeated(counts: impl Iterator<Item = (u32, u32)>) -> String {
 mod tests {
     use super::*;
     use lattice_model::test_builders::desired_share;
-    use lattice_model::{AllocationId, LaneOf, Resources, TaskGroup, Timestamp};
+    use lattice_model::{AllocationId, LaneOf, OutputFiles, Resources, TaskGroup, Timestamp};
     use std::collections::BTreeMap;
     use std::time::Duration;
     use uuid::Uuid;
@@ -255,6 +257,9 @@ mod tests {
         for unset in ["SLURM_RESTART_COUNT", "SLURM_JOB_ACCOUNT", "SLURM_JOB_DEPENDENCY", "SLURM_JOB_COMMENT", "SLURM_CPUS_PER_TASK"] {
             assert_eq!(of(unset), None, "{unset}");
         }
+        assert_eq!(of("SLURM_OPEN_MODE"), None);
+        share.spec.output_files = Some(Box::new(OutputFiles { stdout: "out".to_owned(), append: true, ..OutputFiles::default() }));
+        assert_eq!(value(&of_job(&share, &settings()), "SLURM_OPEN_MODE").as_deref(), Some("a"));
         share.spec.share = None;
         share.spec.submit_host = "login1".to_owned();
         assert_eq!(value(&of_job(&share, &settings()), "SLURM_SUBMIT_HOST").as_deref(), Some("login1"));

@@ -68,11 +68,15 @@ fn notes(flags: &SubmitFlags, own: &OwnOptions) -> Vec<String> {
     if own.exclusive {
         notes.push("--exclusive: the steps of a job share its cores here, so this one begins at once".to_owned());
     }
-    if flags.gpus.is_some() {
+    if flags.gpus.is_some() || flags.amounts.gpus_total.is_some() {
         notes.push("the GPUs of a step: it may use all of its job's; --gpus-per-task gives each rank its own".to_owned());
     }
-    if flags.mem.is_some() || flags.memory_gb.is_some() {
+    // 0 is all memory, which a step may use here.
+    if flags.mem.is_some_and(|bytes| bytes > 0) || flags.memory_gb.is_some() || flags.amounts.has_memory() {
         notes.push("the memory of a step: it may use all of its job's".to_owned());
+    }
+    if flags.amounts.cpus_per_gpu.is_some() {
+        notes.push("--cpus-per-gpu of a step: -c gives each rank its cores".to_owned());
     }
     if !flags.constraint.is_empty() {
         notes.push("--constraint: a step runs on the nodes of its job".to_owned());

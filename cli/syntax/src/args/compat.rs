@@ -6,7 +6,7 @@ use std::path::PathBuf;
 const COMPAT_EXAMPLES: &str = "Examples:
   lattice compat install --dir /usr/local/bin
       sbatch, srun, salloc, squeue, scancel, sinfo, scontrol, sacct, sstat,
-      sprio, sshare, sattach and sbcast, as links to this program
+      sprio, sshare, sattach, sbcast and sacctmgr, as links to this program
   lattice compat uninstall --dir /usr/local/bin
       removes those links
 

@@ -8,7 +8,7 @@ use crate::memory;
 pub(super) fn memory_of_node(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     if !digits.is_empty() && digits.bytes().all(|b| b == b'0') {
-        return Ok(Meaning::default());
+        return Ok(Meaning::word("--mem=0"));
     }
     Ok(Meaning::word(format!("--mem={}", size(value)?)))
 }
@@ -150,7 +150,7 @@ mod tests {
         let of_node = |text: &str| with_names(|around| joined(memory_of_node(text, around).map(|meaning| meaning.words)));
         assert_eq!(of_node("4096").as_deref(), Ok("--mem=4096M"));
         assert_eq!(of_node("16G").as_deref(), Ok("--mem=16G"));
-        assert_eq!((of_node("0").as_deref(), of_node("0G").as_deref()), (Ok(""), Ok("")));
+        assert_eq!((of_node("0").as_deref(), of_node("0G").as_deref()), (Ok("--mem=0"), Ok("--mem=0")));
         assert!(of_node("much").is_err() && of_node("").is_err());
     }
 

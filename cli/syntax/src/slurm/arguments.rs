@@ -19,6 +19,11 @@ pub struct Given {
 }
 
 impl Given {
+    /// Whether it is of a command line, not of a variable or a script's line.
+    pub fn is_typed(&self) -> bool {
+        self.place.is_empty() && self.written.starts_with('-')
+    }
+
     /// The option as messages show it.
     pub fn shown(&self) -> String {
         format!("{}{}", self.place, self.written)

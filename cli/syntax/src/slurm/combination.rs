@@ -31,16 +31,25 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
             return Err(refusal(given, &ValueError::not_honoured(second, SOCKETS_BOUND)));
         }
     }
-    if job.value_of("--mail-type").is_none() {
+    if let Some(given) = find(all, "mail-user").filter(|_| find(all, "mail-type").is_none()) {
         // Nothing is sent, and the quorum refuses an address for nothing.
         job.pieces.iter_mut().for_each(|piece| piece.words.retain(|word| !word.starts_with("--mail-user=")));
+        job.notes.push(format!("{}: without --mail-type nobody gets mail", given.shown()));
+    }
+    if find(all, "use-min-nodes").is_some() {
+        for word in job.pieces.iter_mut().flat_map(|piece| &mut piece.words) {
+            let least = word.strip_prefix("--nodes=").and_then(|nodes| nodes.split(['-', '.']).next()).map(str::to_owned);
+            if let Some(least) = least.filter(|least| !least.is_empty()) {
+                *word = format!("--nodes={least}");
+            }
+        }
     }
     let mut added = Vec::new();
     ranks_of_gpus(all, job, &mut added)?;
     if find(all, "ntasks-per-core").is_some() && find(all, "cpus-per-task").is_none() {
         added.push("--cpus-per-task=1".to_owned());
     }
-    job.pieces.push(Piece { shown: "the number of ranks".to_owned(), words: std::mem::take(&mut added) });
+    job.pieces.push(of_several("the number of ranks", std::mem::take(&mut added)));
     let numbers = numbers(all, job);
     let Ok(shape) = complete_shape(numbers.ranks, numbers.nodes, numbers.per_node, None) else {
         // The parser of `lattice submit` says what does not fit.
@@ -53,8 +62,11 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
     let cores = shape.tasks_per_node.saturating_mul(numbers.cpus.unwrap_or(1));
     if job.has_plain("--exclusive") {
         whole_nodes(all, job, cores, &mut added)?;
+    } else if job.own.exclusive {
+        // Of `srun`: a step takes no amounts, so its options stay, and a job of its own has whole nodes.
+        added = least_amounts(job, cores, &added);
     } else {
-        let is_share = !added.is_empty() || SHARES.iter().any(|ours| job.value_of(ours).is_some());
+        let is_share = !added.is_empty() || SHARES.iter().any(|ours| job.value_of(ours).is_some_and(|value| value != "0"));
         let counts_cores = numbers.ranks.is_some() || numbers.per_node.is_some() || numbers.cpus.is_some();
         if is_share {
             refuse_all_memory(all)?;
@@ -64,16 +76,23 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
         }
     }
     let spreads = numbers.nodes.is_some() || numbers.per_node.is_some();
-    if let (Some(ranks @ 2..), false, true) = (numbers.ranks, spreads, matches!(command, Command::Sbatch | Command::Salloc)) {
+    if let (Some(ranks @ 2..), false, true) =
+        (number(job.value_of("--ntasks")), spreads, matches!(command, Command::Sbatch | Command::Salloc))
+    {
         job.notes.push(format!("-n {ranks} without -N: all {ranks} ranks are on one node; -N or --ntasks-per-node spreads them"));
     }
     if command == Command::Srun {
         job.of_job = added;
     } else {
-        job.pieces.push(Piece { shown: "the options together".to_owned(), words: added });
+        job.pieces.push(of_several("the options together", added));
     }
     job.pieces.retain(|piece| !piece.words.is_empty());
     Ok(())
+}
+
+/// What several options became together.
+fn of_several(shown: &str, words: Vec<String>) -> Piece {
+    Piece { shown: shown.to_owned(), words, is_typed: false }
 }
 
 fn find<'a>(all: &'a [Given], long: &str) -> Option<&'a Given> {
@@ -129,13 +148,7 @@ fn whole_nodes(all: &[Given], job: &mut Job, cores: u32, added: &mut Vec<String>
             return Err(refusal(given, &ValueError::not_honoured(given.value.as_deref().unwrap_or_default(), BESIDE_EXCLUSIVE)));
         }
     }
-    let per_core = job.value_of("--mem-per-core").and_then(|size| memory::parse(size).ok());
-    let bytes = job.value_of("--mem").and_then(|size| memory::parse(size).ok()).or(per_core.map(|size| size.saturating_mul(cores.into())));
-    let of_ranks = added.iter().find_map(|word| word.strip_prefix("--gpus=")).and_then(|gpus| number(Some(gpus)));
-    let gpus = number(job.value_of("--gpus")).or(of_ranks);
-    added.clear();
-    added.extend(bytes.map(|bytes| format!("--constraint=memory_gb>={}", bytes.div_ceil(1 << 30))));
-    added.extend(gpus.map(|gpus| format!("--constraint=gpu_count={gpus}")));
+    *added = least_amounts(job, cores, added);
     for piece in &mut job.pieces {
         piece.words.retain(|word| !["--mem=", "--mem-per-core=", "--gpus="].iter().any(|ours| word.starts_with(ours)));
     }
@@ -143,6 +156,16 @@ fn whole_nodes(all: &[Given], job: &mut Job, cores: u32, added: &mut Vec<String>
         job.notes.push("--exclusive: the job gets all memory and GPUs of nodes that have at least the given amounts".to_owned());
     }
     Ok(())
+}
+
+/// The constraints that say which amounts a whole node must have. `added`: the GPUs that its ranks need.
+fn least_amounts(job: &Job, cores: u32, added: &[String]) -> Vec<String> {
+    let per_core = job.value_of("--mem-per-core").and_then(|size| memory::parse(size).ok());
+    let bytes = job.value_of("--mem").and_then(|size| memory::parse(size).ok()).or(per_core.map(|size| size.saturating_mul(cores.into())));
+    let of_ranks = added.iter().find_map(|word| word.strip_prefix("--gpus=")).and_then(|gpus| number(Some(gpus)));
+    let gpus = number(job.value_of("--gpus")).or(of_ranks);
+    let memory = bytes.map(|bytes| format!("--constraint=memory_gb>={}", bytes.div_ceil(1 << 30)));
+    memory.into_iter().chain(gpus.map(|gpus| format!("--constraint=gpu_count={gpus}"))).collect()
 }
 
 /// `--mem=0` is all memory of a node, which comes only with the whole node.

@@ -12,6 +12,8 @@ pub struct Piece {
     pub shown: String,
     /// What it became.
     pub words: Vec<String>,
+    /// Whether it is of a command line, not of a variable, a script's line or several options together.
+    pub is_typed: bool,
 }
 
 /// All options of a job, translated.

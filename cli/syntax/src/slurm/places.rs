@@ -21,14 +21,30 @@ pub(super) fn exclusive(value: &str, _: Around<'_>) -> Result<Meaning, ValueErro
     }
 }
 
-/// `--switches`: one switch is one topology group. One is as few groups as the cluster has for so many nodes; more are a
-/// limit.
+/// `--switches`: a switch is a topology group. The job waits for them as long as it takes.
 pub(super) fn switches(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
-    match value {
-        "1" => Ok(Meaning::word("--topology=tight")),
-        number if number.parse::<u32>().is_ok_and(|groups| groups > 0) => Ok(Meaning::word(format!("--topology={number}"))),
-        other => Err(ValueError::not_honoured(other, "give a number alone, such as --switches=2: at most two topology groups")),
+    if value.contains('@') {
+        return Err(ValueError::not_honoured(
+            value,
+            "leave @TIME out: the job waits for its topology groups, or takes any without --switches",
+        ));
     }
+    Ok(Meaning::word(format!("--topology={}", whole_number(value, "switches")?)))
+}
+
+/// `--constraint`. Programs that have none give an empty one.
+pub(super) fn constraint(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
+    if value.is_empty() { Ok(Meaning::default()) } else { Ok(Meaning::word(format!("--constraint={value}"))) }
+}
+
+/// `--mincpus`: of each node.
+pub(super) fn cores_min(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
+    Ok(Meaning::word(format!("--constraint=core_count>={}", whole_number(value, "cores")?)))
+}
+
+/// `--use-min-nodes`: it concerns the range of `--nodes`, so the options together honour it.
+pub(super) fn nodes_min(_: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
+    Ok(Meaning::default())
 }
 
 /// `--distribution`: over nodes, `:` over sockets, `:` over cores, and `,NoPack`.

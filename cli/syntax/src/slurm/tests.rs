@@ -33,6 +33,7 @@ pub(super) fn beside(option: &SlurmOption) -> &'static str {
     match option.long {
         "ntasks-per-gpu" => "--gpus-per-node=2",
         "mail-user" => "--mail-type=END",
+        "use-min-nodes" => "--nodes=2-4",
         _ => "",
     }
 }
@@ -134,6 +135,8 @@ fn shares_have_the_cores_of_their_ranks() {
     assert_eq!(ours("--gres=gpu:1"), "--gpus=1");
     assert_eq!(ours("-N 1 -n 8 -O --mem=1G"), "--nodes=1 --ntasks=8 --mem=1G --cores=1");
     assert_eq!(ours("-N 2 --ntasks-per-node=4 --gpus-per-task=1"), "--nodes=2 --tasks-per-node=4 --gpus-per-task=1 --gpus=4 --cores=4");
+    assert_eq!(ours("-G 8 --gpus-per-task=1 -c 4"), "--gpus-total=8 --gpus-per-task=1 --cpus-per-task=4 --cores=32");
+    assert_eq!(ours("-G 8 --gpus-per-node=4 -n 16"), "--gpus-total=8 --gpus=4 --ntasks=16 --cores=8");
     assert_eq!(ours("--gpus-per-node=4 --ntasks-per-gpu=2"), "--gpus=4 --tasks-per-node=8 --cores=8");
     assert_eq!(ours("-G 8 --gpus-per-node=4 -n 8"), "--gpus-total=8 --gpus=4 --ntasks=8 --cores=4", "on two nodes");
     assert_eq!(
@@ -160,7 +163,9 @@ fn whole_nodes_have_at_least_the_amounts() {
         ours("--exclusive -N 1 -n 8 -c 2 --mem-per-cpu=2G"),
         "--exclusive --nodes=1 --ntasks=8 --cpus-per-task=2 --constraint=memory_gb>=32"
     );
-    assert_eq!((ours("--exclusive --mem=0").as_str(), ours("--mem=0").as_str()), ("--exclusive", ""));
+    assert_eq!((ours("--exclusive --mem=0").as_str(), ours("--mem=0").as_str()), ("--exclusive", "--mem=0"));
+    let step = translated(Command::Srun, "--exclusive -n 2 --mem=64G").unwrap();
+    assert_eq!((step.words, step.of_job), (words("--ntasks=2 --mem=64G"), words("--constraint=memory_gb>=64")));
     assert!(translated(Command::Sbatch, "--exclusive -G 4").is_err() && translated(Command::Sbatch, "--mem=0 --gres=gpu:1").is_err());
 }
 
@@ -182,8 +187,11 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         ("--cpu-bind=verbose,ldoms", "--cpu-bind=numa"),
         ("--mem-bind=prefer,local", "--memory-policy=preferred"),
         ("--gpu-bind=per_task:2", "--gpus-per-task=2 --gpus=2"),
-        ("--switches=1", "--topology=tight"),
-        ("--switches=2", "--topology=2"),
+        ("--switches=1", "--topology=1"),
+        ("--mincpus=16 -C gpu", "--constraint=core_count>=16 --constraint=gpu"),
+        ("--constraint= --qos=", ""),
+        ("-N 2-4 --use-min-nodes", "--nodes=2"),
+        ("-x n1 -G 4 --cpus-per-gpu=8", "--exclude=n1 --gpus-total=4 --cpus-per-gpu=8"),
         ("-F list", "--nodelist=./list"),
         ("--hint=nomultithread", ""),
     ] {
@@ -197,8 +205,8 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         "--mem-bind=rank",
         "--gpu-bind=map_gpu:0",
         "--switches=1@10",
-        "--switches=2@1:00:00",
         "--switches=0",
+        "--mincpus=0",
         "--hint=memory_bound",
         "--threads-per-core=2",
         "-t 0",
@@ -211,6 +219,13 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         let error = translated(Command::Sbatch, refused).unwrap_err();
         assert!(error.hint.is_some(), "{refused}: {error}");
     }
+}
+
+#[test]
+fn an_address_alone_is_for_nothing() {
+    let done = translated(Command::Sbatch, "--mail-user=ada").unwrap();
+    assert_eq!((done.words, done.notes), (Vec::new(), vec!["--mail-user=ada: without --mail-type nobody gets mail".to_owned()]));
+    assert_eq!(ours("--mail-user=ada --mail-type=END"), "--mail-user=ada --mail-type=end,fail");
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub fn translate_job(command: Command, all: &[Given], environment: &BTreeMap<Str
             "clusters" => job.own.cluster = given.value.clone(),
             _ => {}
         }
-        job.pieces.push(Piece { shown: given.shown(), words });
+        job.pieces.push(Piece { shown: given.shown(), words, is_typed: given.is_typed() });
     }
     combination::complete(command, &counting, &mut job)?;
     Ok(job)

@@ -8,6 +8,8 @@ use lattice_model::dependency::SINGLETON;
 /// What `-o` of `lattice` names: as the name of a file they need a directory.
 const FORMATS: [&str; 7] = ["table", "wide", "json", "yaml", "name", "per-rank", "dot"];
 const ARRAY_MAIL: &str = "leave ARRAY_TASKS out: mail is about the whole array";
+const INVALID_DEPEND_MAIL: &str = "a job that waits in vain is cancelled; of that you get the mail of FAIL, if your site sends it";
+const STAGE_OUT_MAIL: &str = "there are no burst buffers, so STAGE_OUT has nothing to report";
 
 /// `--account`.
 pub(super) fn account(value: &str, around: Around<'_>) -> Result<Meaning, ValueError> {
@@ -24,6 +26,10 @@ pub(super) fn partition(value: &str, around: Around<'_>) -> Result<Meaning, Valu
 
 /// `--qos`.
 pub(super) fn qos(value: &str, around: Around<'_>) -> Result<Meaning, ValueError> {
+    // Programs that have none give an empty one.
+    if value.is_empty() {
+        return Ok(Meaning::default());
+    }
     let class = around.compat.class_of(value).ok_or_else(|| ValueError::Qos(value.to_owned()))?;
     Ok(Meaning::word(format!("--preemption-class={class}")))
 }
@@ -100,27 +106,34 @@ pub(super) fn kill_on_invalid_dependency(value: &str, _: Around<'_>) -> Result<M
 /// `--mail-type`: END is sent at every end, as in Slurm.
 pub(super) fn mail_type(value: &str, _: Around<'_>) -> Result<Meaning, ValueError> {
     let mut events: Vec<&str> = Vec::new();
+    let mut note = None;
     for kind in value.split(',') {
         let ours: &[&str] = match kind.to_ascii_uppercase().as_str() {
-            "NONE" => return Ok(Meaning::default()),
+            "NONE" => return Ok(Meaning::word("--mail-type=none")),
             "BEGIN" => &["begin"],
             "END" => &["end", "fail"],
-            "FAIL" | "INVALID_DEPEND" => &["fail"],
+            "FAIL" => &["fail"],
+            "INVALID_DEPEND" => {
+                note = Some(INVALID_DEPEND_MAIL);
+                &["fail"]
+            }
             "REQUEUE" => &["requeue"],
             "ALL" => &["begin", "end", "fail", "requeue"],
             "TIME_LIMIT" => &["time_limit"],
             "TIME_LIMIT_50" => &["time_limit_50"],
             "TIME_LIMIT_80" => &["time_limit_80"],
             "TIME_LIMIT_90" => &["time_limit_90"],
-            // There are no burst buffers to empty.
-            "STAGE_OUT" => &[],
+            "STAGE_OUT" => {
+                note = Some(STAGE_OUT_MAIL);
+                &[]
+            }
             "ARRAY_TASKS" => return Err(ValueError::not_honoured(kind, ARRAY_MAIL)),
             _ => return Err(ValueError::not_honoured(kind, "write BEGIN, END, FAIL, REQUEUE, ALL, NONE or TIME_LIMIT_80")),
         };
         events.extend(ours.iter().filter(|event| !events.contains(*event)).copied().collect::<Vec<_>>());
     }
-    let words = if events.is_empty() { Vec::new() } else { vec![format!("--mail-type={}", events.join(","))] };
-    Ok(Meaning { words, note: None })
+    let events = if events.is_empty() { "none".to_owned() } else { events.join(",") };
+    Ok(Meaning { words: vec![format!("--mail-type={events}")], note })
 }
 
 /// `--signal`: `[B:]SIGNAL[@SECONDS]`. `R:` concerns reservations, and there are none.
@@ -251,6 +264,7 @@ mod tests {
         assert_eq!(joined(account, "phys", &[]).as_deref(), Ok("--tenant=physics"));
         assert_eq!(joined(qos, "high", &[]).as_deref(), Ok("--preemption-class=7"));
         assert_eq!(joined(qos, "low", &[]), Err(ValueError::Qos("low".into())));
+        assert_eq!(joined(qos, "", &[]).as_deref(), Ok(""));
         assert_eq!(joined(clusters, "lattice", &[]).as_deref(), Ok(""));
         assert!(joined(clusters, "other", &[]).is_err() && joined(partition, "a,b", &[]).is_err());
     }
@@ -259,7 +273,8 @@ mod tests {
     fn mail_signals_and_files_keep_their_meaning() {
         assert_eq!(joined(mail_type, "END,FAIL", &[]).as_deref(), Ok("--mail-type=end,fail"));
         assert_eq!(joined(mail_type, "all", &[]).as_deref(), Ok("--mail-type=begin,end,fail,requeue"));
-        assert_eq!(joined(mail_type, "NONE", &[]).as_deref(), Ok(""));
+        assert_eq!(joined(mail_type, "NONE", &[]).as_deref(), Ok("--mail-type=none"));
+        assert_eq!(joined(mail_type, "STAGE_OUT", &[]).as_deref(), Ok("--mail-type=none"));
         assert!(joined(mail_type, "ARRAY_TASKS", &[]).is_err() && joined(mail_type, "SOMETIMES", &[]).is_err());
         assert_eq!(joined(signal, "B:USR1@120", &[]).as_deref(), Ok("--signal=B:USR1@120"));
         assert_eq!(joined(signal, "R:10", &[]).as_deref(), Ok("--signal=10"));

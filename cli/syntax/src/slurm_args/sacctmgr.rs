@@ -1,0 +1,49 @@
+//! `sacctmgr`, of which there is what shows.
+
+use super::{Common, HasCommon};
+use clap::Parser;
+
+/// Shows accounts, users, their associations, QOS and the cluster, as Slurm's command does
+#[derive(Parser, Clone, Debug)]
+#[command(name = "sacctmgr", disable_help_flag = true, disable_version_flag = true, infer_long_args = true, args_override_self = true)]
+pub struct Sacctmgr {
+    #[command(flatten)]
+    pub common: Common,
+    /// Of users and accounts, also their associations
+    #[arg(short = 's', long)]
+    pub associations: bool,
+    /// Print what the options mean
+    #[arg(short = 'h', action = clap::ArgAction::Help)]
+    pub short_help: Option<bool>,
+    /// Accepted: nothing is changed
+    #[arg(short, long)]
+    pub immediate: bool,
+    /// Without the lines of headings
+    #[arg(short = 'n', long)]
+    pub noheader: bool,
+    /// Accepted: each record is in one line
+    #[arg(short, long)]
+    pub oneliner: bool,
+    /// Fields with | behind each
+    #[arg(short, long)]
+    pub parsable: bool,
+    /// Fields with | between them
+    #[arg(short = 'P', long)]
+    pub parsable2: bool,
+    /// Without messages
+    #[arg(short = 'Q', long)]
+    pub quiet: bool,
+    /// Accepted: nothing is changed
+    #[arg(short, long)]
+    pub readonly: bool,
+    /// The command: show (or list) user, account, association, qos or cluster, then NAME=VALUE such as user=ada,
+    /// account=physics or format=account%20,user
+    #[arg(value_name = "COMMAND")]
+    pub words: Vec<String>,
+}
+
+impl HasCommon for Sacctmgr {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+}
