@@ -11,6 +11,7 @@ use lattice_slurm::job::{Job, Part};
 use lattice_slurm::job_id::{JobId, Step};
 use lattice_slurm::state::States;
 use lattice_slurm::units::listed;
+use std::ops::Range;
 use tokio::task::JoinSet;
 
 /// Up to so many jobs are asked for one by one; of more, all are listed.
@@ -40,7 +41,7 @@ pub struct Wanted {
     pub ids: Option<Vec<AskedJob>>,
     /// Only of these users; empty: of all.
     pub users: Vec<String>,
-    /// Only the caller's own.
+    /// Only the caller's own, whatever this machine calls the caller: the agent chooses them.
     pub only_own: bool,
     /// Only with these names; empty: with any.
     pub names: Vec<String>,
@@ -48,6 +49,11 @@ pub struct Wanted {
     pub vclusters: Vec<String>,
     /// Only of these tenants; empty: of all.
     pub tenants: Vec<String>,
+}
+
+/// The job numbers of an allocation.
+fn numbers(a: &v1::Allocation) -> Range<u64> {
+    a.number..a.number + number_count(a)
 }
 
 /// Reads lists of ids.
@@ -81,7 +87,7 @@ impl Wanted {
     pub fn wants(&self, a: &v1::Allocation) -> bool {
         let among = |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
         let vcluster = if a.vcluster.is_empty() { lattice_model::DEFAULT_VCLUSTER } else { a.vcluster.as_str() };
-        let has = |id: &AskedJob| (a.number..a.number + number_count(a)).contains(&id.number);
+        let has = |id: &AskedJob| numbers(a).contains(&id.number);
         let is_named = self.ids.as_ref().is_none_or(|ids| ids.iter().any(has));
         is_named
             && a.number > 0
@@ -96,17 +102,21 @@ impl Wanted {
         let Some(ids) = &self.ids else { return true };
         ids.iter().any(|id| match (&id.tasks, &job.part) {
             (None, _) if id.number == job.base_number() => true,
-            // One task has a number of its own.
-            (None, _) => id.number == job.number(),
+            // One task has a number of its own, unless the array is shown as a whole.
+            (None, Part::Whole | Part::Waiting { .. }) => numbers(&job.allocation).contains(&id.number),
+            (None, Part::Task(_)) => id.number == job.number(),
             (Some(_), _) if id.number != job.base_number() => false,
             (Some(tasks), Part::Task(task)) => tasks.ordinal_of(task.index).is_some(),
             (Some(_), Part::Waiting { .. } | Part::Whole) => true,
         })
     }
 
-    /// Whether a row for each task is needed to show what is wanted.
-    fn is_about_tasks(&self) -> bool {
-        self.ids.as_ref().is_some_and(|ids| ids.iter().any(|id| id.tasks.is_some()))
+    /// Whether a row for each task of this allocation is needed to show what is wanted: tasks are named by their indices, or
+    /// by the numbers that follow the array's.
+    fn is_about_tasks(&self, a: &v1::Allocation) -> bool {
+        let numbers = numbers(a);
+        let is_task = |id: &AskedJob| numbers.contains(&id.number) && (id.tasks.is_some() || id.number > a.number);
+        self.ids.as_ref().is_some_and(|ids| ids.iter().any(is_task))
     }
 
     fn request(&self, states: Vec<String>) -> v1::ListAllocationsRequest {
@@ -152,9 +162,10 @@ impl Wanted {
         Ok(found)
     }
 
-    /// A few jobs, each asked for by its number. `None`: they are too many, or not the caller's.
+    /// A few jobs, each asked for by its number. `None`: they are too many, or perhaps not the caller's.
     async fn fetch_by_number(&self, client: &Client) -> Result<Option<Vec<v1::Allocation>>, Failure> {
-        let Some(ids) = self.ids.as_ref().filter(|ids| !ids.is_empty() && ids.len() <= ASKED_ONE_BY_ONE_MAX) else { return Ok(None) };
+        let is_few = |ids: &&Vec<AskedJob>| !self.only_own && !ids.is_empty() && ids.len() <= ASKED_ONE_BY_ONE_MAX;
+        let Some(ids) = self.ids.as_ref().filter(is_few) else { return Ok(None) };
         let mut found: Vec<v1::Allocation> = Vec::new();
         for id in ids {
             let request = v1::GetAllocationRequest { key: id.number.to_string(), stale: false };
@@ -162,8 +173,8 @@ impl Wanted {
                 Ok(a) if !found.iter().any(|known| known.id == a.id) => found.push(a),
                 Ok(_) => {}
                 Err(failure) if failure.exit() == Exit::NotFound as u8 => {}
-                // The list shows what the caller may see of others' work.
-                Err(failure) if failure.exit() == Exit::Refused as u8 => return Ok(None),
+                // The list shows what the caller may see of others' work, and has numbers that are also the beginning of an id.
+                Err(failure) if [Exit::Refused as u8, Exit::Usage as u8].contains(&failure.exit()) => return Ok(None),
                 Err(failure) => return Err(failure),
             }
         }
@@ -177,7 +188,7 @@ impl Wanted {
 /// # Errors
 /// The agent refuses or does not answer.
 pub async fn expand(client: &Client, allocations: Vec<v1::Allocation>, wanted: &Wanted, each: bool) -> Result<Vec<Job>, Failure> {
-    let each = each || wanted.is_about_tasks();
+    let each = |allocation: &v1::Allocation| each || wanted.is_about_tasks(allocation);
     let mut jobs = Vec::with_capacity(allocations.len());
     let mut begun: Vec<v1::Allocation> = Vec::new();
     for allocation in allocations {
@@ -185,6 +196,7 @@ pub async fn expand(client: &Client, allocations: Vec<v1::Allocation>, wanted: &
         if has_begun(&allocation) || allocation.task_group.contains("...") {
             begun.push(allocation);
         } else {
+            let each = each(&allocation);
             jobs.extend(rows(allocation, &[], each));
         }
     }
@@ -201,6 +213,7 @@ pub async fn expand(client: &Client, allocations: Vec<v1::Allocation>, wanted: &
         }
         while let Some(done) = requests.join_next().await {
             let (allocation, tasks) = done.map_err(|error| Failure::other(error.to_string()))?;
+            let each = each(&allocation);
             match tasks {
                 Ok(tasks) => jobs.extend(rows(allocation, &tasks.ranges, each)),
                 // Others' tasks may be hidden: the array is shown as a whole.

@@ -3,7 +3,7 @@
 use super::cluster::{expanded, fetch_sizes};
 use super::command_line::{Command, or_variable};
 use super::jobs::{Wanted, add_task_nodes, expand, job_ids};
-use super::surroundings::{Surroundings, own_name, user_names};
+use super::surroundings::{Surroundings, user_names};
 use crate::failure::{Exit, Failure};
 use crate::output::{Notation, print};
 use crate::session::{Session, answer};
@@ -150,12 +150,9 @@ fn listing(args: &Sacct) -> Result<Listing<Line>, Failure> {
 fn wanted(args: &Sacct, surroundings: &Surroundings) -> Result<Wanted, Failure> {
     let compat = &surroundings.compat;
     let ids = job_ids(&args.jobs)?;
-    let mut users = user_names(listed(&args.user))?;
+    let users = user_names(listed(&args.user))?;
     let is_root = nix::unistd::geteuid().is_root();
     let only_own = users.is_empty() && !args.allusers && !is_root && ids.is_empty();
-    if only_own {
-        users = vec![own_name()?];
-    }
     Ok(Wanted {
         ids: Some(ids).filter(|ids| !ids.is_empty()),
         only_own,

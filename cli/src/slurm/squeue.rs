@@ -3,7 +3,7 @@
 use super::cluster::{expanded, fetch_sizes};
 use super::command_line::{Command, all_or_variable, or_variable};
 use super::jobs::{Wanted, add_task_nodes, expand, job_ids};
-use super::surroundings::{Surroundings, own_name, user_names};
+use super::surroundings::{Surroundings, user_names};
 use crate::failure::Failure;
 use crate::output::{Notation, print};
 use crate::session::{Session, answer};
@@ -125,10 +125,7 @@ fn states(args: &Squeue) -> Result<States, Failure> {
 
 fn wanted(args: &Squeue, surroundings: &Surroundings) -> Result<Wanted, Failure> {
     let compat = &surroundings.compat;
-    let mut users = user_names(listed(&all_or_variable(&args.user, "SQUEUE_USERS")))?;
-    if args.me {
-        users = vec![own_name()?];
-    }
+    let users = if args.me { Vec::new() } else { user_names(listed(&all_or_variable(&args.user, "SQUEUE_USERS")))? };
     let ids = job_ids(&args.jobs)?;
     Ok(Wanted {
         ids: Some(ids).filter(|ids| !ids.is_empty()),
