@@ -17,6 +17,8 @@ pub const LONG: &str = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R";
 pub const START: &str = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R";
 /// The order of squeue's rows without `--sort`.
 pub const SORT: &str = "P,t,-p";
+/// The same order without places in the queue, for columns that do not need them either.
+pub const SORT_BY_NUMBER: &str = "P,t,i";
 /// The columns of `squeue --steps`.
 pub const STEPS: &str = "%.15i %.8j %.9P %.8u %.9M %N";
 
@@ -166,6 +168,8 @@ pub const JOB_FIELDS: &[Field<Job>] = &[
     named("Wait4Switch", "WAIT4SWITCH", |_, _| "0:00".to_owned()),
 ];
 
+/// The fields of waiting jobs that need the scheduler's outlook: reasons, priorities and expected times.
+pub const OUTLOOK_LETTERS: [char; 6] = ['r', 'R', 'p', 'Q', 'S', 'e'];
 /// The fields that an agent sends for one job at a time alone: lists do not have them.
 pub const DETAIL_LETTERS: [char; 3] = ['o', 'Z', 'E'];
 /// The same among the fields without a letter.

@@ -16,8 +16,10 @@ use tokio::task::JoinSet;
 
 /// Up to so many jobs are asked for one by one; of more, all are listed.
 const ASKED_ONE_BY_ONE_MAX: usize = 8;
+/// Waiting jobs of one page: they have no nodes, so that an answer has space for many.
+const WAITING_PAGE_LEN: u32 = 5000;
 /// Requests that are on their way at the same time.
-const REQUESTS_MAX: usize = 16;
+pub const REQUESTS_MAX: usize = 16;
 /// The most ranges of tasks that an agent sends.
 const TASK_RANGES_MAX: u32 = 10_000;
 /// Tasks of arrays whose nodes are asked for: each is a request. The nodes of further ones are not shown.
@@ -49,6 +51,8 @@ pub struct Wanted {
     pub vclusters: Vec<String>,
     /// Only of these tenants; empty: of all.
     pub tenants: Vec<String>,
+    /// Reasons, places in the queue and expected starts are not shown, so that they need not be computed.
+    pub without_outlook: bool,
 }
 
 /// The job numbers of an allocation.
@@ -131,6 +135,7 @@ impl Wanted {
             name: one(&self.names),
             vcluster: one(&self.vclusters),
             tenant: one(&self.tenants),
+            without_outlook: self.without_outlook,
             ..Default::default()
         }
     }
@@ -148,11 +153,14 @@ impl Wanted {
         }
         // Waiting and other work are listed at the same time: pages of one list follow each other.
         let (waiting, others): (Vec<String>, Vec<String>) = states.lattice_names().into_iter().partition(|state| state == "Pending");
-        let part = async |states: Vec<String>| match states.is_empty() {
+        let part = async |states: Vec<String>, limit: u32| match states.is_empty() {
             true => Ok(Vec::new()),
-            false => listing::fetch_all(client, self.request(states), usize::MAX).await.map(|found| found.allocations),
+            false => {
+                let request = v1::ListAllocationsRequest { limit, ..self.request(states) };
+                listing::fetch_all(client, request, usize::MAX).await.map(|found| found.allocations)
+            }
         };
-        let (waiting, others) = tokio::join!(part(waiting), part(others));
+        let (waiting, others) = tokio::join!(part(waiting, WAITING_PAGE_LEN), part(others, 0));
         let mut found = waiting?;
         found.extend(others?);
         // Work that began between the two answers is in both.

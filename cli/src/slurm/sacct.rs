@@ -74,13 +74,14 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         let until_ms = if until_ms < context.clock.now_ms { until_ms } else { u64::MAX };
         Ok::<_, Failure>(Window { from_ms, until_ms })
     })?;
-    let wanted = wanted(&args, &surroundings)?;
+    let is_data = args.data.json.is_some() || args.data.yaml.is_some();
+    let shows_outlook = is_data || listing.has("Reason") || listing.has("Priority") || !args.reason.is_empty();
+    let wanted = Wanted { without_outlook: !shows_outlook, ..wanted(&args, &surroundings)? };
     let client = session.connect().await?;
     fetch_sizes(&client, &mut surroundings).await?;
     let found = Box::pin(wanted.fetch(&client, &States::all())).await?;
     let known: BTreeSet<String> = found.iter().map(|a| a.id.clone()).collect();
     let mut jobs = expand(&client, found, &wanted, false).await?;
-    let is_data = args.data.json.is_some() || args.data.yaml.is_some();
     if is_data || listing.has("NodeList") {
         add_task_nodes(&client, &mut jobs).await?;
     }
@@ -160,6 +161,7 @@ fn wanted(args: &Sacct, surroundings: &Surroundings) -> Result<Wanted, Failure> 
         names: listed(&args.name),
         vclusters: listed(&args.partition).iter().map(|name| compat.vcluster_of(name).to_owned()).collect(),
         tenants: listed(&args.accounts).iter().map(|name| compat.tenant_of(name).to_owned()).collect(),
+        ..Wanted::default()
     })
 }
 
