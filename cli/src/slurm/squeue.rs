@@ -43,7 +43,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     let without_outlook = !shows_outlook && !keys.iter().any(|key| OUTLOOK_LETTERS.contains(&key.letter));
     let wanted = Wanted { without_outlook, ..wanted(&args, &surroundings)? };
     let nodes = expanded(&args.nodelist)?;
-    let qos = listed(&args.qos);
+    let qos = listed(&all_or_variable(&args.qos, "SQUEUE_QOS"));
     let client = session.connect().await?;
     if is_data || layout.has('C') || layout.has_name("tres-alloc") || layout.has_name("cpus-per-task") {
         fetch_sizes(&client, &mut surroundings).await?;
@@ -105,7 +105,11 @@ fn layout(args: &Squeue) -> Result<Layout<Job>, Failure> {
         (false, true) => job_fields::LONG,
         (false, false) => job_fields::DEFAULT,
     };
-    let given = if args.long || args.start { args.format.clone() } else { or_variable(args.format.as_ref(), "SQUEUE_FORMAT") };
+    let is_default = args.format.is_none() && !args.long && !args.start;
+    let given = if is_default { or_variable(None, "SQUEUE_FORMAT") } else { args.format.clone() };
+    if let Some(names) = or_variable(None, "SQUEUE_FORMAT2").filter(|_| is_default && given.is_none()) {
+        return Layout::of_names(&names, JOB_FIELDS).map_err(wrong_format);
+    }
     Layout::of_letters(given.as_deref().unwrap_or(default), JOB_FIELDS).map_err(wrong_format)
 }
 
