@@ -91,8 +91,10 @@ impl Wanted {
     pub fn wants(&self, a: &v1::Allocation) -> bool {
         let among = |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
         let vcluster = if a.vcluster.is_empty() { lattice_model::DEFAULT_VCLUSTER } else { a.vcluster.as_str() };
-        let has = |id: &AskedJob| numbers(a).contains(&id.number);
-        let is_named = self.ids.as_ref().is_none_or(|ids| ids.iter().any(has));
+        let is_named = self.ids.as_ref().is_none_or(|ids| {
+            let numbers = numbers(a);
+            ids.iter().any(|id| numbers.contains(&id.number))
+        });
         is_named
             && a.number > 0
             && among(&self.users, &a.owner)
@@ -104,10 +106,11 @@ impl Wanted {
     /// Whether this row is wanted, of an allocation that is.
     pub fn wants_row(&self, job: &Job) -> bool {
         let Some(ids) = &self.ids else { return true };
+        let numbers = numbers(&job.allocation);
         ids.iter().any(|id| match (&id.tasks, &job.part) {
             (None, _) if id.number == job.base_number() => true,
             // One task has a number of its own, unless the array is shown as a whole.
-            (None, Part::Whole | Part::Waiting { .. }) => numbers(&job.allocation).contains(&id.number),
+            (None, Part::Whole | Part::Waiting { .. }) => numbers.contains(&id.number),
             (None, Part::Task(_)) => id.number == job.number(),
             (Some(_), _) if id.number != job.base_number() => false,
             (Some(tasks), Part::Task(task)) => tasks.ordinal_of(task.index).is_some(),
@@ -123,15 +126,15 @@ impl Wanted {
         self.ids.as_ref().is_some_and(|ids| ids.iter().any(is_task))
     }
 
-    fn request(&self, states: Vec<String>) -> v1::ListAllocationsRequest {
+    fn request(&self, states: Vec<String>, only_own: bool) -> v1::ListAllocationsRequest {
         let one = |names: &[String]| match names {
             [one] => one.clone(),
             _ => String::new(),
         };
         v1::ListAllocationsRequest {
-            all_users: !self.only_own,
+            all_users: !only_own,
             states,
-            user: if self.only_own { String::new() } else { one(&self.users) },
+            user: if only_own { String::new() } else { one(&self.users) },
             name: one(&self.names),
             vcluster: one(&self.vclusters),
             tenant: one(&self.tenants),
@@ -151,12 +154,25 @@ impl Wanted {
         if let Some(found) = self.fetch_by_number(client).await? {
             return Ok(found);
         }
+        // Most programs ask for the caller's own jobs, of which there are fewer than of all users.
+        if let Some(ids) = self.ids.as_ref().filter(|_| !self.only_own && self.users.is_empty()) {
+            let found = Box::pin(self.list(client, states, true)).await?;
+            let numbers: Vec<Range<u64>> = found.iter().map(numbers).collect();
+            if ids.iter().all(|id| numbers.iter().any(|numbers| numbers.contains(&id.number))) {
+                return Ok(found);
+            }
+        }
+        Box::pin(self.list(client, states, self.only_own)).await
+    }
+
+    /// Those of a list of the caller's own work, or of all work.
+    async fn list(&self, client: &Client, states: &States, only_own: bool) -> Result<Vec<v1::Allocation>, Failure> {
         // Waiting and other work are listed at the same time: pages of one list follow each other.
         let (waiting, others): (Vec<String>, Vec<String>) = states.lattice_names().into_iter().partition(|state| state == "Pending");
         let part = async |states: Vec<String>, limit: u32| match states.is_empty() {
             true => Ok(Vec::new()),
             false => {
-                let request = v1::ListAllocationsRequest { limit, ..self.request(states) };
+                let request = v1::ListAllocationsRequest { limit, ..self.request(states, only_own) };
                 listing::fetch_all(client, request, usize::MAX).await.map(|found| found.allocations)
             }
         };
