@@ -10,7 +10,7 @@ use crate::session::{Session, answer};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::slurm_args::sacct::Sacct;
-use lattice_model::history::PAGE_LEN_MAX;
+use lattice_model::history::{JOBS_MAX, PAGE_LEN_MAX};
 use lattice_slurm::account::{self, ACCOUNT_FIELDS, Line, lines};
 use lattice_slurm::job::Job;
 use lattice_slurm::job_id::Step;
@@ -183,7 +183,7 @@ async fn recorded(client: &Client, wanted: &Wanted, window: &Window, known: &BTr
         name: one(&wanted.names),
         from_ms: window.from_ms,
         limit: PAGE_LEN_MAX,
-        jobs: wanted.ids.iter().flatten().map(|id| id.number).take(1000).collect(),
+        jobs: wanted.ids.as_ref().filter(|ids| ids.len() <= JOBS_MAX).into_iter().flatten().map(|id| id.number).collect(),
         ..Default::default()
     };
     let mut jobs = Vec::new();
