@@ -211,7 +211,8 @@ impl Job {
                 hostlist::in_order(&recorded.nodes).unwrap_or_default().iter().map(|node| node.as_str().to_owned()).collect()
             }
             (Part::Waiting { .. }, None) => Vec::new(),
-            (Part::Task(task), None) => task.nodes.last().cloned().into_iter().collect(),
+            // An empty name is of a node that is not known any more.
+            (Part::Task(task), None) => task.nodes.last().filter(|node| !node.is_empty()).cloned().into_iter().collect(),
             (Part::Whole, None) => self.allocation.nodes.clone(),
         }
     }
