@@ -19,13 +19,14 @@ pub struct Listing {
     pub age_ms: Option<u64>,
 }
 
-/// The newest allocations that match `request`, at most this many.
+/// The newest allocations that match `request`, at most this many. Its limit is the length of a page; 0: 1,000.
 pub async fn fetch_all(client: &Client, mut request: v1::ListAllocationsRequest, most: usize) -> Result<Listing, Failure> {
+    let page_len = if request.limit == 0 { PAGE_LEN_MAX } else { request.limit as usize };
     let mut found = Listing { allocations: Vec::new(), more: false, age_ms: None };
     loop {
         // One more than requested shows whether there are more.
         let left = most.saturating_sub(found.allocations.len()).saturating_add(1);
-        request.limit = u32::try_from(left.min(PAGE_LEN_MAX)).unwrap_or(u32::MAX);
+        request.limit = u32::try_from(left.min(page_len)).unwrap_or(u32::MAX);
         let page = answer(client.allocations().list(request.clone())).await?;
         found.age_ms = found.age_ms.max(page.age_ms);
         let is_last = page.allocations.is_empty() || page.next_page_token.is_empty();

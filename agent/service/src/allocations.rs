@@ -27,6 +27,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 /// How many allocations one answer lists at most.
+const ALLOCATIONS_MAX: u32 = 5000;
+/// How many items other answers list at most.
 pub(super) const LIST_MAX: u32 = 1000;
 
 #[tonic::async_trait]
@@ -113,7 +115,7 @@ impl AllocationService for Api {
         let by_hidden = by_hidden || !request.tags.is_empty();
         let may_filter = viewer.sees_tenant(&request.tenant) || !by_hidden;
         let uid = if request.all_users && may_filter { None } else { Some(user.uid) };
-        let limit = if request.limit == 0 { 100 } else { request.limit.min(LIST_MAX) };
+        let limit = if request.limit == 0 { 100 } else { request.limit.min(ALLOCATIONS_MAX) };
         let before = place(&request.page_token)?;
         let given = |text: String| Some(text).filter(|text| !text.is_empty());
         let node = given(request.node).map(|node| node_id(&node)).transpose()?;
@@ -139,7 +141,10 @@ impl AllocationService for Api {
         };
         let next_page_token = next_page_token(&all, more);
         let cluster = self.cluster.borrow().clone();
-        let status_messages = StatusMessages::of(&cluster, self, all.iter()).await?;
+        let status_messages = match request.without_outlook {
+            true => StatusMessages::without_outlook(&cluster),
+            false => StatusMessages::of(&cluster, self, all.iter()).await?,
+        };
         // A tenant's admin does not see the work of a former tenant of that name.
         let shown = all.iter().filter(|a| !by_hidden || viewer.sees_allocation(a));
         let allocations = shown.map(|a| viewer.allocation(&a.owner, viewer.tenant_of(a), status_messages.shown(a))).collect();

@@ -46,6 +46,11 @@ impl<'a> StatusMessages<'a> {
         Ok(Self { cluster, outlook, parts })
     }
 
+    /// The texts that do not depend on what the scheduler foresees: computing that takes a while if much work waits.
+    pub fn without_outlook(cluster: &'a Cluster) -> Self {
+        Self { cluster, outlook: None, parts: BTreeMap::new() }
+    }
+
     /// Why an allocation that was shown cannot begin whatever nodes are free, in a sentence.
     pub fn obstacle(&self, allocation: &Allocation) -> Option<&str> {
         self.outlook.as_ref()?.get(&allocation.id)?.obstacle.as_deref()

@@ -312,6 +312,11 @@ JobID           JobName  Partition    Account  AllocCPUS      State ExitCode
         let job = v1::Allocation { started_at_ms: 0, nodes: vec![], ..ended(13, "Cancelled", "cancelled by ada", None) };
         let text = shown(rows(job, &[], false), "JobIdRaw,State,Start,NodeList,ExitCode", separated(), true);
         assert_eq!(text, "JobIDRaw|State|Start|NodeList|ExitCode\n13|CANCELLED by 1000|None|None assigned|0:0\n");
+        let array = v1::Allocation { task_group: "0-1".into(), ..ended(20, "Cancelled", "cancelled by ada", None) };
+        let indices = Some(v1::IndexRun { first: 0, last: 1, step: 1 });
+        let tasks = v1::TaskRange { indices, state: "Cancelled".into(), reason: "cancelled".into(), ..Default::default() };
+        let text = shown(rows(array, &[tasks], false), "JobID,State", separated(), false);
+        assert_eq!(text, "JobID|State\n20_0|CANCELLED by 1000\n20_1|CANCELLED by 1000\n");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The formats of squeue, sinfo and sprio: `-o "%.18i %.9P"` and `-O JobID:18,State:.9`.
 
 use crate::context::Context;
+use crate::units::one_line;
 use thiserror::Error;
 
 /// The width of a field of `-O` that gives none.
@@ -52,7 +53,8 @@ impl<R: 'static> Layout<R> {
     pub fn of_letters(format: &str, fields: &'static [Field<R>]) -> Result<Self, FormatError> {
         let (prefix, rest) = format.split_once('%').map_or((format, None), |(prefix, rest)| (prefix, Some(rest)));
         let mut columns = Vec::new();
-        for part in rest.into_iter().flat_map(|rest| rest.split('%')) {
+        // Slurm takes several `%` in a row for one, and programs rely on that: `%%i|%%T`.
+        for part in rest.into_iter().flat_map(|rest| rest.split('%')).filter(|part| !part.is_empty()) {
             if let Some(suffix) = part.strip_prefix("all") {
                 columns.extend(all(fields, suffix));
                 continue;
@@ -128,7 +130,7 @@ impl<R: 'static> Layout<R> {
     fn text(&self, of: impl Fn(&'static Field<R>) -> String) -> String {
         let mut line = self.prefix.clone();
         for column in &self.columns {
-            fitted(&mut line, &of(column.field), column.width, column.is_right);
+            fitted(&mut line, &one_line(of(column.field)), column.width, column.is_right);
             line.push_str(&column.suffix);
         }
         line
@@ -243,6 +245,7 @@ mod tests {
     fn letters_without_a_size_are_as_wide_as_their_text() {
         let of = |format: &str| lines(Layout::of_letters(format, FIELDS));
         assert_eq!(of("%i|%j"), ["JOBID|NAME", "12|a-long-name"]);
+        assert_eq!(of("%%i|%%j"), ["JOBID|NAME", "12|a-long-name"]);
         assert_eq!(of("%all"), ["JOBID|NAME", "12|a-long-name"]);
         assert_eq!(of("<%6i> %0j"), ["<JOBID > NAME", "<12    > a-long-name"]);
     }
@@ -257,7 +260,7 @@ mod tests {
     fn what_does_not_exist_is_refused() {
         let unknown = |text: &str| Some(FormatError::Unknown(text.to_owned()));
         assert_eq!(Layout::of_letters("%i %Ä", FIELDS).err(), unknown("%Ä"));
-        assert_eq!(Layout::of_letters("%i %", FIELDS).err(), unknown("%"));
+        assert_eq!(Layout::of_letters("%i %6", FIELDS).err(), unknown("%6"));
         assert_eq!(Layout::of_names("JobID,Color", FIELDS).err(), unknown("Color"));
         assert_eq!(Layout::of_letters("%99999999999i", FIELDS).err(), Some(FormatError::Width("99999999999".to_owned())));
     }

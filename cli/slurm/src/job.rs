@@ -173,7 +173,9 @@ impl Job {
 
     /// Who cancelled it.
     pub fn cancelled_by(&self) -> Option<&str> {
-        self.why_ended().strip_prefix("cancelled by ").map(|by| by.split([' ', ':', ';']).next().unwrap_or(by))
+        // A task's reason does not say who cancelled the array.
+        let by = self.why_ended().strip_prefix("cancelled by ").or_else(|| self.allocation.reason.strip_prefix("cancelled by "));
+        by.map(|by| by.split([' ', ':', ';']).next().unwrap_or(by))
     }
 
     /// The exit code, and the signal that ended it. Lattice does not know whether a code above 128 was the program's own.
@@ -209,7 +211,8 @@ impl Job {
                 hostlist::in_order(&recorded.nodes).unwrap_or_default().iter().map(|node| node.as_str().to_owned()).collect()
             }
             (Part::Waiting { .. }, None) => Vec::new(),
-            (Part::Task(task), None) => task.nodes.last().cloned().into_iter().collect(),
+            // An empty name is of a node that is not known any more.
+            (Part::Task(task), None) => task.nodes.last().filter(|node| !node.is_empty()).cloned().into_iter().collect(),
             (Part::Whole, None) => self.allocation.nodes.clone(),
         }
     }

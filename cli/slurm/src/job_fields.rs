@@ -17,6 +17,8 @@ pub const LONG: &str = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R";
 pub const START: &str = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R";
 /// The order of squeue's rows without `--sort`.
 pub const SORT: &str = "P,t,-p";
+/// The same order without places in the queue, for columns that do not need them either.
+pub const SORT_BY_NUMBER: &str = "P,t,i";
 /// The columns of `squeue --steps`.
 pub const STEPS: &str = "%.15i %.8j %.9P %.8u %.9M %N";
 
@@ -33,7 +35,8 @@ const fn named(name: &'static str, heading: &'static str, value: fn(&Job, &Conte
     Field { letter: None, name, heading, value }
 }
 
-/// The fields of squeue. What Lattice does not have is shown as Slurm shows what is not set.
+/// The fields of squeue. What Lattice does not have, or a site hides, is shown as Slurm shows what is not set: programs count
+/// columns.
 pub const JOB_FIELDS: &[Field<Job>] = &[
     both('a', "Account", "ACCOUNT", |job, c| or_null(job.account(c))),
     both('A', "JobID", "JOBID", |job, _| job.number().to_string()),
@@ -52,7 +55,7 @@ pub const JOB_FIELDS: &[Field<Job>] = &[
     both('H', "Sockets", "SOCKETS_PER_NODE", |_, _| "*".to_owned()),
     both('i', "JobArrayID", "JOBID", |job, _| job.id_text()),
     both('I', "Cores", "CORES_PER_SOCKET", |_, _| "*".to_owned()),
-    both('j', "Name", "NAME", |job, _| job.allocation.name.clone()),
+    both('j', "Name", "NAME", |job, _| or_null(&job.allocation.name)),
     both('J', "Threads", "THREADS_PER_CORE", |_, _| "*".to_owned()),
     both('k', "Comment", "COMMENT", |job, _| or_null(&job.allocation.comment)),
     both('K', "ArrayTaskID", "ARRAY_TASK_ID", |job, _| {
@@ -76,9 +79,9 @@ pub const JOB_FIELDS: &[Field<Job>] = &[
     both('S', "StartTime", "START_TIME", |job, c| c.clock.text_or(job.start_ms(), NOT_KNOWN)),
     both('t', "StateCompact", "ST", |job, _| job.state().code().to_owned()),
     both('T', "State", "STATE", |job, _| job.state().name().to_owned()),
-    both('u', "UserName", "USER", |job, _| job.allocation.owner.clone()),
+    both('u', "UserName", "USER", |job, _| or_null(&job.allocation.owner)),
     both('U', "UserID", "UID", |job, c| {
-        job.recorded.as_ref().map_or_else(|| c.uid_text(&job.allocation.owner), |known| known.uid.to_string())
+        job.recorded.as_ref().map_or_else(|| or_null(&c.uid_text(&job.allocation.owner)), |known| known.uid.to_string())
     }),
     both('v', "Reservation", "RESERVATION", |_, _| NULL.to_owned()),
     both('V', "SubmitTime", "SUBMIT_TIME", |job, c| c.clock.text(job.allocation.submitted_at_ms)),
@@ -166,6 +169,8 @@ pub const JOB_FIELDS: &[Field<Job>] = &[
     named("Wait4Switch", "WAIT4SWITCH", |_, _| "0:00".to_owned()),
 ];
 
+/// The fields of waiting jobs that need the scheduler's outlook: reasons, priorities and expected times.
+pub const OUTLOOK_LETTERS: [char; 6] = ['r', 'R', 'p', 'Q', 'S', 'e'];
 /// The fields that an agent sends for one job at a time alone: lists do not have them.
 pub const DETAIL_LETTERS: [char; 3] = ['o', 'Z', 'E'];
 /// The same among the fields without a letter.

@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::format::fitted;
+use crate::units::one_line;
 use thiserror::Error;
 
 /// A field that such a command can show of a row.
@@ -112,7 +113,7 @@ impl<R: 'static> Listing<R> {
         let mut line = String::new();
         let last = self.columns.len().saturating_sub(1);
         for (at, column) in self.columns.iter().enumerate() {
-            let text = of(column.field);
+            let text = one_line(of(column.field));
             match &self.form {
                 Form::Separated { delimiter, ends } => {
                     line.push_str(&text);

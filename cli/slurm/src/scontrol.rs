@@ -8,12 +8,13 @@ use crate::partition::Partition;
 use crate::sinfo::Group;
 use crate::state::JobState;
 use crate::time::{UNKNOWN, long_duration};
-use crate::units::{folded, memory_text, or_null};
+use crate::units::{self, folded, memory_text, or_null};
 use lattice_api::v1;
 use std::rc::Rc;
 
 /// A record of several lines as text; `one_line`: all of it in one line.
 pub fn record_text(lines: &[String], one_line: bool) -> String {
+    let lines: Vec<String> = lines.iter().map(|line| units::one_line(line.clone())).collect();
     if one_line { lines.join(" ") + "\n" } else { lines.join("\n   ") + "\n\n" }
 }
 

@@ -202,19 +202,20 @@ impl States {
     }
 }
 
-/// Why it is in its state, as Slurm names it.
+/// Why it is in its state, as Slurm names it. Programs know the reasons of Slurm's documentation alone (PSI/J stops at any
+/// other of work that failed), so each end that has none of its own there has the nearest.
 pub fn reason(a: &v1::Allocation, state: JobState, why_ended: &str, now_ms: u64) -> &'static str {
     match state {
         JobState::Pending | JobState::Suspended => waiting_reason(a, now_ms),
-        JobState::Running | JobState::Completed | JobState::Configuring | JobState::Preempted => "None",
+        JobState::Running | JobState::Completed | JobState::Configuring => "None",
+        // Work with a higher priority has its nodes.
+        JobState::Preempted => "Priority",
         JobState::Cancelled if why_ended.starts_with("dependency_unmet") => "DependencyNeverSatisfied",
         JobState::Cancelled => "None",
         JobState::Failed if why_ended.starts_with("prologue_failed") => "JobLaunchFailure",
-        JobState::Failed => "NonZeroExitCode",
-        JobState::Timeout => "TimeLimit",
+        JobState::Failed | JobState::OutOfMemory => "NonZeroExitCode",
+        JobState::Timeout | JobState::Deadline => "TimeLimit",
         JobState::NodeFail => "NodeDown",
-        JobState::Deadline => "DeadLine",
-        JobState::OutOfMemory => "OutOfMemory",
     }
 }
 
@@ -303,6 +304,9 @@ mod tests {
             assert_eq!(of(&waits(message, position)), want, "{message}");
         }
         assert_eq!(reason(&waits("", 0), JobState::Failed, "exit_code 3", 0), "NonZeroExitCode");
+        let of_end = |state| reason(&waits("", 0), state, "", 0);
+        let ends = [JobState::Preempted, JobState::OutOfMemory, JobState::Deadline, JobState::NodeFail].map(of_end);
+        assert_eq!(ends, ["Priority", "NonZeroExitCode", "TimeLimit", "NodeDown"]);
         assert_eq!(reason(&waits("", 0), JobState::Failed, "prologue_failed on n1: x", 0), "JobLaunchFailure");
     }
 }

@@ -10,6 +10,11 @@ pub fn or_null(text: &str) -> String {
     if text.is_empty() { NULL.to_owned() } else { text.to_owned() }
 }
 
+/// A text without line breaks, which commands and paths may have: a row is a line.
+pub fn one_line(text: String) -> String {
+    if text.contains(char::is_control) { text.replace(char::is_control, " ") } else { text }
+}
+
 /// Mebibytes with a unit: `500M`, `4G`, `1.50G`, `0`.
 pub fn memory_text(bytes: u64) -> String {
     let mut number = bytes >> 20;
@@ -56,6 +61,7 @@ mod tests {
         assert_eq!(kibibytes_text(53_739_520), "52480K");
         assert_eq!(folded(&["n2".to_owned(), "n1".to_owned()]), "n[1-2]");
         assert_eq!(folded(&["a b".to_owned()]), "a b");
+        assert_eq!((one_line("a\nb".to_owned()), one_line("a|b".to_owned())), ("a b".to_owned(), "a|b".to_owned()));
         assert_eq!(listed(&["a,b".to_owned(), "c,,".to_owned()]), ["a", "b", "c"]);
     }
 }

@@ -11,12 +11,15 @@ use lattice_slurm::job::{Job, Part};
 use lattice_slurm::job_id::{JobId, Step};
 use lattice_slurm::state::States;
 use lattice_slurm::units::listed;
+use std::ops::Range;
 use tokio::task::JoinSet;
 
 /// Up to so many jobs are asked for one by one; of more, all are listed.
 const ASKED_ONE_BY_ONE_MAX: usize = 8;
+/// Waiting jobs of one page: they have no nodes, so that an answer has space for many.
+const WAITING_PAGE_LEN: u32 = 5000;
 /// Requests that are on their way at the same time.
-const REQUESTS_MAX: usize = 16;
+pub const REQUESTS_MAX: usize = 16;
 /// The most ranges of tasks that an agent sends.
 const TASK_RANGES_MAX: u32 = 10_000;
 /// Tasks of arrays whose nodes are asked for: each is a request. The nodes of further ones are not shown.
@@ -40,7 +43,7 @@ pub struct Wanted {
     pub ids: Option<Vec<AskedJob>>,
     /// Only of these users; empty: of all.
     pub users: Vec<String>,
-    /// Only the caller's own.
+    /// Only the caller's own, whatever this machine calls the caller: the agent chooses them.
     pub only_own: bool,
     /// Only with these names; empty: with any.
     pub names: Vec<String>,
@@ -48,6 +51,13 @@ pub struct Wanted {
     pub vclusters: Vec<String>,
     /// Only of these tenants; empty: of all.
     pub tenants: Vec<String>,
+    /// Reasons, places in the queue and expected starts are not shown, so that they need not be computed.
+    pub without_outlook: bool,
+}
+
+/// The job numbers of an allocation.
+fn numbers(a: &v1::Allocation) -> Range<u64> {
+    a.number..a.number + number_count(a)
 }
 
 /// Reads lists of ids.
@@ -81,8 +91,10 @@ impl Wanted {
     pub fn wants(&self, a: &v1::Allocation) -> bool {
         let among = |names: &[String], name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
         let vcluster = if a.vcluster.is_empty() { lattice_model::DEFAULT_VCLUSTER } else { a.vcluster.as_str() };
-        let has = |id: &AskedJob| (a.number..a.number + number_count(a)).contains(&id.number);
-        let is_named = self.ids.as_ref().is_none_or(|ids| ids.iter().any(has));
+        let is_named = self.ids.as_ref().is_none_or(|ids| {
+            let numbers = numbers(a);
+            ids.iter().any(|id| numbers.contains(&id.number))
+        });
         is_named
             && a.number > 0
             && among(&self.users, &a.owner)
@@ -94,33 +106,39 @@ impl Wanted {
     /// Whether this row is wanted, of an allocation that is.
     pub fn wants_row(&self, job: &Job) -> bool {
         let Some(ids) = &self.ids else { return true };
+        let numbers = numbers(&job.allocation);
         ids.iter().any(|id| match (&id.tasks, &job.part) {
             (None, _) if id.number == job.base_number() => true,
-            // One task has a number of its own.
-            (None, _) => id.number == job.number(),
+            // One task has a number of its own, unless the array is shown as a whole.
+            (None, Part::Whole | Part::Waiting { .. }) => numbers.contains(&id.number),
+            (None, Part::Task(_)) => id.number == job.number(),
             (Some(_), _) if id.number != job.base_number() => false,
             (Some(tasks), Part::Task(task)) => tasks.ordinal_of(task.index).is_some(),
             (Some(_), Part::Waiting { .. } | Part::Whole) => true,
         })
     }
 
-    /// Whether a row for each task is needed to show what is wanted.
-    fn is_about_tasks(&self) -> bool {
-        self.ids.as_ref().is_some_and(|ids| ids.iter().any(|id| id.tasks.is_some()))
+    /// Whether a row for each task of this allocation is needed to show what is wanted: tasks are named by their indices, or
+    /// by the numbers that follow the array's.
+    fn is_about_tasks(&self, a: &v1::Allocation) -> bool {
+        let numbers = numbers(a);
+        let is_task = |id: &AskedJob| numbers.contains(&id.number) && (id.tasks.is_some() || id.number > a.number);
+        self.ids.as_ref().is_some_and(|ids| ids.iter().any(is_task))
     }
 
-    fn request(&self, states: Vec<String>) -> v1::ListAllocationsRequest {
+    fn request(&self, states: Vec<String>, only_own: bool) -> v1::ListAllocationsRequest {
         let one = |names: &[String]| match names {
             [one] => one.clone(),
             _ => String::new(),
         };
         v1::ListAllocationsRequest {
-            all_users: !self.only_own,
+            all_users: !only_own,
             states,
-            user: if self.only_own { String::new() } else { one(&self.users) },
+            user: if only_own { String::new() } else { one(&self.users) },
             name: one(&self.names),
             vcluster: one(&self.vclusters),
             tenant: one(&self.tenants),
+            without_outlook: self.without_outlook,
             ..Default::default()
         }
     }
@@ -136,13 +154,29 @@ impl Wanted {
         if let Some(found) = self.fetch_by_number(client).await? {
             return Ok(found);
         }
+        // Most programs ask for the caller's own jobs, of which there are fewer than of all users.
+        if let Some(ids) = self.ids.as_ref().filter(|_| !self.only_own && self.users.is_empty()) {
+            let found = Box::pin(self.list(client, states, true)).await?;
+            let numbers: Vec<Range<u64>> = found.iter().map(numbers).collect();
+            if ids.iter().all(|id| numbers.iter().any(|numbers| numbers.contains(&id.number))) {
+                return Ok(found);
+            }
+        }
+        Box::pin(self.list(client, states, self.only_own)).await
+    }
+
+    /// Those of a list of the caller's own work, or of all work.
+    async fn list(&self, client: &Client, states: &States, only_own: bool) -> Result<Vec<v1::Allocation>, Failure> {
         // Waiting and other work are listed at the same time: pages of one list follow each other.
         let (waiting, others): (Vec<String>, Vec<String>) = states.lattice_names().into_iter().partition(|state| state == "Pending");
-        let part = async |states: Vec<String>| match states.is_empty() {
+        let part = async |states: Vec<String>, limit: u32| match states.is_empty() {
             true => Ok(Vec::new()),
-            false => listing::fetch_all(client, self.request(states), usize::MAX).await.map(|found| found.allocations),
+            false => {
+                let request = v1::ListAllocationsRequest { limit, ..self.request(states, only_own) };
+                listing::fetch_all(client, request, usize::MAX).await.map(|found| found.allocations)
+            }
         };
-        let (waiting, others) = tokio::join!(part(waiting), part(others));
+        let (waiting, others) = tokio::join!(part(waiting, WAITING_PAGE_LEN), part(others, 0));
         let mut found = waiting?;
         found.extend(others?);
         // Work that began between the two answers is in both.
@@ -152,9 +186,10 @@ impl Wanted {
         Ok(found)
     }
 
-    /// A few jobs, each asked for by its number. `None`: they are too many, or not the caller's.
+    /// A few jobs, each asked for by its number. `None`: they are too many, or perhaps not the caller's.
     async fn fetch_by_number(&self, client: &Client) -> Result<Option<Vec<v1::Allocation>>, Failure> {
-        let Some(ids) = self.ids.as_ref().filter(|ids| !ids.is_empty() && ids.len() <= ASKED_ONE_BY_ONE_MAX) else { return Ok(None) };
+        let is_few = |ids: &&Vec<AskedJob>| !self.only_own && !ids.is_empty() && ids.len() <= ASKED_ONE_BY_ONE_MAX;
+        let Some(ids) = self.ids.as_ref().filter(is_few) else { return Ok(None) };
         let mut found: Vec<v1::Allocation> = Vec::new();
         for id in ids {
             let request = v1::GetAllocationRequest { key: id.number.to_string(), stale: false };
@@ -162,8 +197,8 @@ impl Wanted {
                 Ok(a) if !found.iter().any(|known| known.id == a.id) => found.push(a),
                 Ok(_) => {}
                 Err(failure) if failure.exit() == Exit::NotFound as u8 => {}
-                // The list shows what the caller may see of others' work.
-                Err(failure) if failure.exit() == Exit::Refused as u8 => return Ok(None),
+                // The list shows what the caller may see of others' work, and has numbers that are also the beginning of an id.
+                Err(failure) if [Exit::Refused as u8, Exit::Usage as u8].contains(&failure.exit()) => return Ok(None),
                 Err(failure) => return Err(failure),
             }
         }
@@ -177,7 +212,7 @@ impl Wanted {
 /// # Errors
 /// The agent refuses or does not answer.
 pub async fn expand(client: &Client, allocations: Vec<v1::Allocation>, wanted: &Wanted, each: bool) -> Result<Vec<Job>, Failure> {
-    let each = each || wanted.is_about_tasks();
+    let each = |allocation: &v1::Allocation| each || wanted.is_about_tasks(allocation);
     let mut jobs = Vec::with_capacity(allocations.len());
     let mut begun: Vec<v1::Allocation> = Vec::new();
     for allocation in allocations {
@@ -185,6 +220,7 @@ pub async fn expand(client: &Client, allocations: Vec<v1::Allocation>, wanted: &
         if has_begun(&allocation) || allocation.task_group.contains("...") {
             begun.push(allocation);
         } else {
+            let each = each(&allocation);
             jobs.extend(rows(allocation, &[], each));
         }
     }
@@ -201,6 +237,7 @@ pub async fn expand(client: &Client, allocations: Vec<v1::Allocation>, wanted: &
         }
         while let Some(done) = requests.join_next().await {
             let (allocation, tasks) = done.map_err(|error| Failure::other(error.to_string()))?;
+            let each = each(&allocation);
             match tasks {
                 Ok(tasks) => jobs.extend(rows(allocation, &tasks.ranges, each)),
                 // Others' tasks may be hidden: the array is shown as a whole.

@@ -3,14 +3,14 @@
 use super::cluster::{expanded, fetch_sizes};
 use super::command_line::{Command, or_variable};
 use super::jobs::{Wanted, add_task_nodes, expand, job_ids};
-use super::surroundings::{Surroundings, own_name, user_names};
+use super::surroundings::{Surroundings, user_names};
 use crate::failure::{Exit, Failure};
 use crate::output::{Notation, print};
 use crate::session::{Session, answer};
 use lattice_api::client::Client;
 use lattice_api::v1;
 use lattice_cli_syntax::slurm_args::sacct::Sacct;
-use lattice_model::history::PAGE_LEN_MAX;
+use lattice_model::history::{JOBS_MAX, PAGE_LEN_MAX};
 use lattice_slurm::account::{self, ACCOUNT_FIELDS, Line, lines};
 use lattice_slurm::job::Job;
 use lattice_slurm::job_id::Step;
@@ -66,18 +66,22 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
             (true, false) => context.clock.now_ms,
             (true, true) => today,
         };
-        Ok::<_, Failure>(Window { from_ms: start.unwrap_or(default), until_ms: end.unwrap_or(context.clock.now_ms) })
+        let (from_ms, until_ms) = (start.unwrap_or(default), end.unwrap_or(context.clock.now_ms));
+        if until_ms < from_ms {
+            return Err(Failure::other("Start time requested is after end time."));
+        }
+        // The quorum's clock may be ahead of this one: what has just been submitted is part of "until now".
+        let until_ms = if until_ms < context.clock.now_ms { until_ms } else { u64::MAX };
+        Ok::<_, Failure>(Window { from_ms, until_ms })
     })?;
-    if window.until_ms < window.from_ms {
-        return Err(Failure::other("Start time requested is after end time."));
-    }
-    let wanted = wanted(&args, &surroundings)?;
+    let is_data = args.data.json.is_some() || args.data.yaml.is_some();
+    let shows_outlook = is_data || listing.has("Reason") || listing.has("Priority") || !args.reason.is_empty();
+    let wanted = Wanted { without_outlook: !shows_outlook, ..wanted(&args, &surroundings)? };
     let client = session.connect().await?;
     fetch_sizes(&client, &mut surroundings).await?;
     let found = Box::pin(wanted.fetch(&client, &States::all())).await?;
     let known: BTreeSet<String> = found.iter().map(|a| a.id.clone()).collect();
     let mut jobs = expand(&client, found, &wanted, false).await?;
-    let is_data = args.data.json.is_some() || args.data.yaml.is_some();
     if is_data || listing.has("NodeList") {
         add_task_nodes(&client, &mut jobs).await?;
     }
@@ -147,12 +151,9 @@ fn listing(args: &Sacct) -> Result<Listing<Line>, Failure> {
 fn wanted(args: &Sacct, surroundings: &Surroundings) -> Result<Wanted, Failure> {
     let compat = &surroundings.compat;
     let ids = job_ids(&args.jobs)?;
-    let mut users = user_names(listed(&args.user))?;
+    let users = user_names(listed(&args.user))?;
     let is_root = nix::unistd::geteuid().is_root();
     let only_own = users.is_empty() && !args.allusers && !is_root && ids.is_empty();
-    if only_own {
-        users = vec![own_name()?];
-    }
     Ok(Wanted {
         ids: Some(ids).filter(|ids| !ids.is_empty()),
         only_own,
@@ -160,6 +161,7 @@ fn wanted(args: &Sacct, surroundings: &Surroundings) -> Result<Wanted, Failure> 
         names: listed(&args.name),
         vclusters: listed(&args.partition).iter().map(|name| compat.vcluster_of(name).to_owned()).collect(),
         tenants: listed(&args.accounts).iter().map(|name| compat.tenant_of(name).to_owned()).collect(),
+        ..Wanted::default()
     })
 }
 
@@ -181,7 +183,7 @@ async fn recorded(client: &Client, wanted: &Wanted, window: &Window, known: &BTr
         name: one(&wanted.names),
         from_ms: window.from_ms,
         limit: PAGE_LEN_MAX,
-        jobs: wanted.ids.iter().flatten().map(|id| id.number).take(1000).collect(),
+        jobs: wanted.ids.as_ref().filter(|ids| ids.len() <= JOBS_MAX).into_iter().flatten().map(|id| id.number).collect(),
         ..Default::default()
     };
     let mut jobs = Vec::new();

@@ -2,8 +2,8 @@
 
 use super::cluster::{expanded, fetch_sizes};
 use super::command_line::{Command, all_or_variable, or_variable};
-use super::jobs::{Wanted, add_task_nodes, expand, job_ids};
-use super::surroundings::{Surroundings, own_name, user_names};
+use super::jobs::{REQUESTS_MAX, Wanted, add_task_nodes, expand, job_ids};
+use super::surroundings::{Surroundings, user_names};
 use crate::failure::Failure;
 use crate::output::{Notation, print};
 use crate::session::{Session, answer};
@@ -12,12 +12,13 @@ use lattice_api::v1;
 use lattice_cli_syntax::slurm_args::squeue::Squeue;
 use lattice_slurm::format::{FormatError, Layout, SortKey, sort_keys};
 use lattice_slurm::job::Job;
-use lattice_slurm::job_fields::{self, DETAIL_LETTERS, DETAIL_NAMES, JOB_FIELDS, sort};
+use lattice_slurm::job_fields::{self, DETAIL_LETTERS, DETAIL_NAMES, JOB_FIELDS, OUTLOOK_LETTERS, sort};
 use lattice_slurm::json;
 use lattice_slurm::state::{JobState, States};
 use lattice_slurm::units::listed;
 use std::ffi::OsString;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 const SQUEUE: Command = Command("squeue");
 /// Jobs whose details are asked for one by one; of further ones these columns are empty.
@@ -35,13 +36,15 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
     SQUEUE.refuse(args.reservation.is_some(), "-R", "Lattice has no reservations")?;
     SQUEUE.refuse(args.steps.is_some(), "-s", "`sacct -j JOB` shows the steps of a job, `lattice top JOB --per-rank` its ranks")?;
     let layout = layout(&args)?;
-    let keys = keys(&args)?;
-    let states = states(&args)?;
-    let wanted = wanted(&args, &surroundings)?;
-    let nodes = expanded(&args.nodelist)?;
-    let qos = listed(&args.qos);
-    let client = session.connect().await?;
     let is_data = args.data.json.is_some() || args.data.yaml.is_some();
+    let shows_outlook = is_data || OUTLOOK_LETTERS.iter().any(|letter| layout.has(*letter));
+    let keys = keys(&args, shows_outlook)?;
+    let states = states(&args)?;
+    let without_outlook = !shows_outlook && !keys.iter().any(|key| OUTLOOK_LETTERS.contains(&key.letter));
+    let wanted = Wanted { without_outlook, ..wanted(&args, &surroundings)? };
+    let nodes = expanded(&args.nodelist)?;
+    let qos = listed(&all_or_variable(&args.qos, "SQUEUE_QOS"));
+    let client = session.connect().await?;
     if is_data || layout.has('C') || layout.has_name("tres-alloc") || layout.has_name("cpus-per-task") {
         fetch_sizes(&client, &mut surroundings).await?;
     }
@@ -51,7 +54,7 @@ async fn show(session: &Session, args: &[OsString]) -> Result<u8, Failure> {
         if is_one && found.is_empty() && !states.is_empty() && args.iterate.is_none() {
             return Err(Failure::other("slurm_load_jobs error: Invalid job id specified"));
         }
-        let found = if needs_details(&layout) { with_details(&client, found).await } else { found };
+        let found = if is_data || needs_details(&layout) { with_details(&client, found).await } else { found };
         let each = args.array || args.array_unique || std::env::var_os("SQUEUE_ARRAY").is_some();
         let mut jobs = expand(&client, found, &wanted, each).await?;
         jobs.retain(|job| states.has(job.state()));
@@ -102,12 +105,21 @@ fn layout(args: &Squeue) -> Result<Layout<Job>, Failure> {
         (false, true) => job_fields::LONG,
         (false, false) => job_fields::DEFAULT,
     };
-    let given = if args.long || args.start { args.format.clone() } else { or_variable(args.format.as_ref(), "SQUEUE_FORMAT") };
+    let is_default = args.format.is_none() && !args.long && !args.start;
+    let given = if is_default { or_variable(None, "SQUEUE_FORMAT") } else { args.format.clone() };
+    if let Some(names) = or_variable(None, "SQUEUE_FORMAT2").filter(|_| is_default && given.is_none()) {
+        return Layout::of_names(&names, JOB_FIELDS).map_err(wrong_format);
+    }
     Layout::of_letters(given.as_deref().unwrap_or(default), JOB_FIELDS).map_err(wrong_format)
 }
 
-fn keys(args: &Squeue) -> Result<Vec<SortKey>, Failure> {
-    let default = if args.start { "S" } else { job_fields::SORT };
+/// The order that is wanted. Without it, jobs are in the order of the queue where that is known, and else of their numbers.
+fn keys(args: &Squeue, shows_outlook: bool) -> Result<Vec<SortKey>, Failure> {
+    let default = match (args.start, shows_outlook) {
+        (true, _) => "S",
+        (false, true) => job_fields::SORT,
+        (false, false) => job_fields::SORT_BY_NUMBER,
+    };
     let text = or_variable(args.sort.as_ref(), "SQUEUE_SORT");
     sort_keys(text.as_deref().unwrap_or(default), |letter| JOB_FIELDS.iter().any(|field| field.letter == Some(letter)))
         .map_err(wrong_format)
@@ -125,10 +137,7 @@ fn states(args: &Squeue) -> Result<States, Failure> {
 
 fn wanted(args: &Squeue, surroundings: &Surroundings) -> Result<Wanted, Failure> {
     let compat = &surroundings.compat;
-    let mut users = user_names(listed(&all_or_variable(&args.user, "SQUEUE_USERS")))?;
-    if args.me {
-        users = vec![own_name()?];
-    }
+    let users = if args.me { Vec::new() } else { user_names(listed(&all_or_variable(&args.user, "SQUEUE_USERS")))? };
     let ids = job_ids(&args.jobs)?;
     Ok(Wanted {
         ids: Some(ids).filter(|ids| !ids.is_empty()),
@@ -140,6 +149,7 @@ fn wanted(args: &Squeue, surroundings: &Surroundings) -> Result<Wanted, Failure>
             .map(|name| compat.vcluster_of(name).to_owned())
             .collect(),
         tenants: listed(&all_or_variable(&args.account, "SQUEUE_ACCOUNT")).iter().map(|name| compat.tenant_of(name).to_owned()).collect(),
+        ..Wanted::default()
     })
 }
 
@@ -150,10 +160,20 @@ fn needs_details(layout: &Layout<Job>) -> bool {
 
 /// The same jobs, the first ones with their details.
 async fn with_details(client: &Client, mut jobs: Vec<v1::Allocation>) -> Vec<v1::Allocation> {
-    for job in jobs.iter_mut().take(DETAILS_MAX) {
-        // Of others' work only the list may be seen.
-        if let Ok(detailed) = answer(client.allocations().get(v1::GetAllocationRequest { key: job.id.clone(), stale: false })).await {
-            *job = detailed;
+    let ids: Vec<(usize, String)> = jobs.iter().take(DETAILS_MAX).map(|job| job.id.clone()).enumerate().collect();
+    for some in ids.chunks(REQUESTS_MAX) {
+        let mut requests = JoinSet::new();
+        for (at, key) in some.iter().cloned() {
+            let client = client.clone();
+            requests.spawn(async move { (at, answer(client.allocations().get(v1::GetAllocationRequest { key, stale: false })).await) });
+        }
+        while let Some(done) = requests.join_next().await {
+            // Of others' work only the list may be seen.
+            if let Ok((at, Ok(detailed))) = done
+                && let Some(job) = jobs.get_mut(at)
+            {
+                *job = detailed;
+            }
         }
     }
     jobs

@@ -120,6 +120,12 @@ fn arrays(w: &World) {
     let unfolded: String = (0..4).map(|index| format!("{base}_{index}\n")).collect();
     assert_eq!(ok(w, "squeue", &["-h", "-r", "-o", "%i", "-j", &base, "-S", "i"]), unfolded);
     assert_eq!(ok(w, "squeue", &["-h", "-o", "%i %K", "-j", &format!("{base}_2")]), format!("{base}_2 2\n"));
+    // A task also has a number of its own. Several `%` are one, as programs write them.
+    let third = (base.parse::<u64>().unwrap() + 2).to_string();
+    assert_eq!(ok(w, "squeue", &["-h", "-o", "%%i|%%T|%%N|%%r", "-j", &third]), format!("{base}_2|PENDING||JobHeldUser\n"));
+    // So many jobs are not asked for one by one.
+    let many: Vec<String> = (0..20).map(|index| format!("{base}_{}", index % 4)).collect();
+    assert_eq!(ok(w, "squeue", &["-h", "-o", "%i", "-j", &many.join(",")]), unfolded);
     ok(w, "scontrol", &["release", &base]);
     w.ended(&id);
     let ended: String = (0..4).map(|index| format!("{base}_{index}|COMPLETED\n")).collect();

@@ -47,6 +47,8 @@ const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Approximate size of the ended work in one answer, in bytes.
 const ENDED_WORK_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Largest number of allocations in one answer.
+const ALLOCATIONS_MAX: u32 = 5000;
+/// How many allocations one answer has by itself, and the largest number of DAGs in one.
 const LIST_MAX: u32 = 1000;
 /// Largest number of service names or endpoints in one answer.
 const SERVICES_MAX: usize = 10_000;
@@ -400,7 +402,7 @@ fn as_applied(core: &Core, request: &Request) -> Option<Result<Answer, Refusal>>
     Some(match request {
         Request::GetAllocation { key } => ledger.find(key).map(|found| Answer::Allocation(Box::new(Allocation::clone(found)))),
         Request::ListAllocations { uid, states, limit, before, filter } => {
-            let limit = if *limit == 0 { LIST_MAX } else { LIST_MAX.min(*limit) } as usize;
+            let limit = if *limit == 0 { LIST_MAX } else { ALLOCATIONS_MAX.min(*limit) } as usize;
             // One more than requested, to see whether there are more.
             let mut found = ledger.list(*uid, states, limit + 1, *before, filter);
             drop(ledger);

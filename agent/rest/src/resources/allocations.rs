@@ -25,6 +25,9 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
+/// The most allocations of a page.
+const LIST_MAX: u32 = 1000;
+
 #[derive(OpenApi)]
 #[openapi(paths(submit_allocation, list_allocations, get_allocation, update_allocation, cancel_allocation, explain_allocation))]
 struct Paths;
@@ -126,7 +129,7 @@ async fn list_allocations(calls: Calls, uri: Uri, Params(params): Params<ListPar
     let request = v1::ListAllocationsRequest {
         all_users: params.all || params.user.is_some(),
         states: list(params.state.as_deref()),
-        limit: params.limit,
+        limit: params.limit.min(LIST_MAX),
         page_token: params.page_token.unwrap_or_default(),
         stale: params.stale,
         user: params.user.unwrap_or_default(),
@@ -136,6 +139,7 @@ async fn list_allocations(calls: Calls, uri: Uri, Params(params): Params<ListPar
         node: params.node.unwrap_or_default(),
         lanes_of: params.lanes_of.unwrap_or_default(),
         tags: pairs("tag", params.tag.as_deref())?,
+        without_outlook: false,
     };
     let page = calls.allocations().list(request).await?.into_inner();
     let next = page.next_page_token;

@@ -21,8 +21,12 @@ pub async fn run(session: &Session, words: &[String], surroundings: &Surrounding
     let pairs = match (pairs, words) {
         (Some(pairs), _) => pairs,
         (None, [entity, id, rest @ ..]) if "jobs".starts_with(&entity.to_ascii_lowercase()) && !id.contains('=') => {
-            let rest = rest.iter().filter_map(|word| word.split_once('=')).map(|(key, value)| (key.to_ascii_lowercase(), value));
-            std::iter::once(("jobid".to_owned(), id.as_str())).chain(rest).collect()
+            let mut pairs = vec![("jobid".to_owned(), id.as_str())];
+            for word in rest {
+                let (key, value) = word.split_once('=').ok_or_else(|| Failure::other(format!("Invalid input: {word}")))?;
+                pairs.push((key.to_ascii_lowercase(), value));
+            }
+            pairs
         }
         (None, _) => return Err(Failure::other("write KEY=VALUE, such as JobId=12 TimeLimit=30")),
     };

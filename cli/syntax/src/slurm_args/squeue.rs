@@ -51,7 +51,7 @@ pub struct Squeue {
     #[arg(short, long, value_name = "LIST")]
     pub name: Vec<String>,
     /// Only jobs on these nodes
-    #[arg(short = 'w', long, value_name = "HOSTLIST")]
+    #[arg(short = 'w', long, alias = "nodes", value_name = "HOSTLIST")]
     pub nodelist: Vec<String>,
     /// Without the line of headings
     #[arg(short = 'h', long)]
@@ -81,7 +81,7 @@ pub struct Squeue {
     #[arg(short = 's', long, value_name = "LIST", num_args = 0..=1, default_missing_value = "")]
     pub steps: Option<String>,
     /// Only jobs of these users
-    #[arg(short, long, value_name = "LIST")]
+    #[arg(short, long, alias = "users", value_name = "LIST")]
     pub user: Vec<String>,
 }
 
