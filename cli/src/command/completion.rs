@@ -47,7 +47,8 @@ fn script(shell: Shell) -> Result<String, Failure> {
 
 /// Answers a shell that asks for completions; `None`: this process was not called by one.
 pub fn answer_shell() -> Option<ExitCode> {
-    let shell = std::env::var_os(VARIABLE).filter(|shell| !shell.is_empty())?;
+    // `0` means off: so it is with every program whose completions are made in this way.
+    let shell = std::env::var_os(VARIABLE).filter(|shell| !shell.is_empty() && shell != "0")?;
     let args: Vec<OsString> = std::env::args_os().collect();
     let words: Vec<OsString> = args.iter().skip_while(|arg| *arg != "--").skip(1).cloned().collect();
     let source = Source::of(&words);
