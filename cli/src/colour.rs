@@ -41,7 +41,7 @@ pub fn codes(heading: &str, value: &str) -> Option<(&'static str, &'static str)>
     let word = value.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     let colour = match word {
         "Running" | "Ready" | "alive" => GREEN,
-        "Failed" | "Down" | "dead" => RED,
+        "Failed" | "Down" | "down" => RED,
         "Pending" | "Staging" | "Suspended" | "Booting" | "Degraded" | "Draining" | "Drained" | "suspect" => YELLOW,
         "Completed" | "Cancelled" | "Removed" | "left" => DIM,
         _ => return None,
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(of("State", "Pending"), Some(YELLOW));
         assert_eq!(of("STATE", "Completed"), Some(DIM));
         assert_eq!(of("STATE", "Draining"), Some(YELLOW));
-        assert_eq!(of("LIVENESS", "dead"), Some(RED));
+        assert_eq!(of("LIVENESS", "down"), Some(RED));
         assert_eq!((of("STATE", "R"), of("NAME", "Running"), of("STATE", "")), (None, None, None));
     }
 

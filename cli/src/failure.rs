@@ -1,6 +1,6 @@
 //! Failures: what happened, what to do, and the exit code.
 
-use crate::message::write_message;
+use crate::message::{harmless, write_message};
 use lattice_api::client::ConnectError;
 use lattice_cli_syntax::UsageError;
 use std::error::Error;
@@ -141,7 +141,7 @@ impl Failure {
     /// What happened, on one line.
     pub fn what(&self) -> String {
         match self {
-            Self::Reported { what, .. } => what.replace('\n', " "),
+            Self::Reported { what, .. } => harmless(what).replace('\n', " "),
             Self::ReaderGone => String::new(),
         }
     }
@@ -149,8 +149,8 @@ impl Failure {
     /// The lines for stderr.
     pub fn text(&self) -> String {
         match self {
-            Self::Reported { what, hint: None, .. } => format!("error: {what}\n"),
-            Self::Reported { what, hint: Some(hint), .. } => format!("error: {what}\nhint: {hint}\n"),
+            Self::Reported { what, hint: None, .. } => harmless(&format!("error: {what}\n")),
+            Self::Reported { what, hint: Some(hint), .. } => harmless(&format!("error: {what}\nhint: {hint}\n")),
             Self::ReaderGone => String::new(),
         }
     }

@@ -88,8 +88,8 @@ fn main() -> ExitCode {
     // Some commands belong to other programs, which need no agent and read their own configuration.
     let done = match &cli.command {
         command if reads_no_settings(command) && names_settings(&cli.global) => {
-            Err(Failure::usage("--config and --tenant before this command: it reads no settings of lattice")
-                .hint("leave them out; options of its own stand after the command"))
+            Err(Failure::usage("this command reads no settings: --config and --tenant before it have no meaning")
+                .hint("leave them out, or write the command's own options after its name"))
         }
         Command::Dev(rest) => Err(handover::exec(AGENT, "dev", &rest.args)),
         Command::Doctor(rest) => Err(handover::exec(AGENT, "doctor", &with_output(&rest.args, cli.global.output))),

@@ -3,7 +3,7 @@
 
 use crate::terminal;
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -54,14 +54,24 @@ pub fn clear_progress() {
     }
 }
 
-/// Writes a text as it is to stderr, if that is possible.
+/// A text of a server without control characters other than line ends: they would change the user's terminal.
+pub fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+}
+
+/// Writes a text as it is to stderr, if that is possible. While a terminal shows a full screen, nothing is written to
+/// it: the text would stand among the rows.
 pub fn write_message(text: impl Display) {
+    if terminal::is_full_screen() && io::stderr().is_terminal() {
+        return;
+    }
     clear_progress();
     write_to(&mut io::stderr(), &text.to_string());
 }
 
 /// Writes a line `lattice: TEXT` to stderr, if that is possible; `srun: TEXT` as Slurm's `srun`.
 pub fn write_message_line(text: impl Display) {
+    let text = harmless(&text.to_string());
     write_message(format_args!("{}: {text}{}", slurm_command().unwrap_or("lattice"), terminal::line_end()));
 }
 
@@ -79,5 +89,10 @@ mod tests {
         drop(reader);
         assert_eq!(writer.write_all(b"x").map_err(|error| error.kind()), Err(io::ErrorKind::BrokenPipe));
         write_to(&mut writer, "x\n");
+    }
+
+    #[test]
+    fn a_message_cannot_change_the_terminal() {
+        assert_eq!(harmless("\u{1b}[2Jn1 is held:\r\nfan\u{9b}0m\n"), " [2Jn1 is held: \nfan 0m\n");
     }
 }

@@ -63,7 +63,7 @@ fn report(command: &str, failure: &Failure) -> u8 {
 
 fn failure_text(command: &str, what: &str, hint: Option<&str>) -> String {
     let hint = hint.map(|hint| format!("{command}: hint: {hint}\n")).unwrap_or_default();
-    format!("{command}: error: {what}\n{hint}")
+    message::harmless(&format!("{command}: error: {what}\n{hint}"))
 }
 
 /// Runs one of [`COMMANDS`] with its arguments, without its name. Returns its exit code.

@@ -104,6 +104,11 @@ fn restore() {
     }
 }
 
+/// Whether a [`FullScreen`] is on the terminal.
+pub fn is_full_screen() -> bool {
+    IS_ALTERNATE.load(Ordering::Relaxed)
+}
+
 /// The line end for standard error: on a raw terminal a bare LF does not return to column one.
 pub fn line_end() -> &'static str {
     if BEFORE.lock().unwrap_or_else(PoisonError::into_inner).is_some() { "\r\n" } else { "\n" }

@@ -249,7 +249,7 @@ fn old_data_is_never_shown_as_new() {
     screen.apply(Change::Tick(Timestamp(NOW.0 + 30_000)));
     assert_eq!(status_line(&screen).0, "no refresh, trying again; this is 30 s old: no agent answers");
     screen.apply(Change::Nodes(Timestamp(NOW.0 + 30_000), nodes()));
-    assert_eq!(status_line(&screen).0, "the agent has not answered yet; this is 30 s old", "the queue is old");
+    assert_eq!(status_line(&screen).0, "refreshes take long; this is 30 s old", "the queue is old");
     types(&mut screen, "2");
     assert_eq!(status_line(&screen).0, "");
     screen.apply(Change::Nodes(Timestamp(NOW.0 + 30_000), NodeList { quorum_error: "no leader".into(), ..nodes() }));

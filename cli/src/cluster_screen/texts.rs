@@ -87,7 +87,8 @@ pub fn status_line(screen: &Screen) -> (String, Tone) {
         return (asked_text(asked), Tone::Plain);
     }
     if !age.is_empty() {
-        return (format!("the agent has not answered yet{age}"), Tone::Bad);
+        // The agent may be slow, or the next refresh waits because the last one took long.
+        return (format!("refreshes take long{age}"), Tone::Bad);
     }
     let quorum_error = &screen.snapshot.nodes.value.quorum_error;
     if !quorum_error.is_empty() {

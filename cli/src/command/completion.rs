@@ -19,7 +19,7 @@ use clap_complete::{PathCompleter, Shell};
 use lattice_cli_syntax::args::Cli;
 use lattice_cli_syntax::args::completion::Completion;
 use live::Source;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,6 +28,19 @@ use std::process::ExitCode;
 const VARIABLE: &str = "LATTICE_COMPLETE";
 
 const NAME: &str = "lattice";
+
+/// How the function of the script for bash ends.
+const BASH_FUNCTION_END: &str = "\n    fi\n}\n";
+
+/// The same, after bash was asked to quote values such as `my script.sh`. It is asked for no others, because it adds a
+/// slash to each value that is also a directory.
+const QUOTING_BASH_FUNCTION_END: &str = r#"
+    fi
+    if [[ "${COMPREPLY[*]-}" == *[\ \&\;\|\(\)\<\>\$\'\"\`\*\?]* ]]; then
+        compopt -o filenames 2> /dev/null
+    fi
+}
+"#;
 
 pub fn run(args: &Completion) -> Result<(), Failure> {
     print(&script(args.shell)?)
@@ -42,12 +55,14 @@ fn script(shell: Shell) -> Result<String, Failure> {
     known
         .write_registration(VARIABLE, NAME, NAME, NAME, &mut script)
         .map_err(|error| Failure::other(format!("cannot write the script: {error}")))?;
-    Ok(String::from_utf8_lossy(&script).into_owned())
+    let script = String::from_utf8_lossy(&script).into_owned();
+    Ok(if shell == Shell::Bash { script.replacen(BASH_FUNCTION_END, QUOTING_BASH_FUNCTION_END, 1) } else { script })
 }
 
 /// Answers a shell that asks for completions; `None`: this process was not called by one.
 pub fn answer_shell() -> Option<ExitCode> {
-    let shell = std::env::var_os(VARIABLE).filter(|shell| !shell.is_empty())?;
+    // `0` means off: so it is with every program whose completions are made in this way.
+    let shell = std::env::var_os(VARIABLE).filter(|shell| !shell.is_empty() && shell != "0")?;
     let args: Vec<OsString> = std::env::args_os().collect();
     let words: Vec<OsString> = args.iter().skip_while(|arg| *arg != "--").skip(1).cloned().collect();
     let source = Source::of(&words);
@@ -64,7 +79,10 @@ pub fn answer_shell() -> Option<ExitCode> {
 fn answer_bash(words: Vec<OsString>, source: &Source, dir: Option<&Path>) -> io::Result<()> {
     let index = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|index| index.parse().ok()).unwrap_or_default();
     let separator = std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned());
-    let (words, index) = without_equals_signs(words, index);
+    let (mut words, index) = without_equals_signs(words, index);
+    if let Some(typed) = words.get_mut(index) {
+        *typed = without_backslashes(typed);
+    }
     let found = complete(&mut definition(source), words, index, dir)?;
     let values: Vec<String> = found.iter().map(|candidate| candidate.get_value().to_string_lossy().into_owned()).collect();
     print_bytes(values.join(&separator).as_bytes()).map_err(|failure| io::Error::other(failure.what()))
@@ -82,6 +100,16 @@ fn without_equals_signs(words: Vec<OsString>, index: usize) -> (Vec<OsString>, u
         }
     }
     (kept, kept_index)
+}
+
+/// A word as bash would pass it to the command: bash gives the unfinished one as it was typed, `my\ scr`.
+fn without_backslashes(word: &OsStr) -> OsString {
+    let Some(text) = word.to_str() else { return word.to_owned() };
+    let (mut plain, mut typed) = (String::new(), text.chars());
+    while let Some(c) = typed.next() {
+        plain.push(if c == '\\' { typed.next().unwrap_or(c) } else { c });
+    }
+    plain.into()
 }
 
 /// The command line as the shell completes it.
@@ -174,6 +202,14 @@ mod tests {
             let script = script(*shell).unwrap_or_else(|failure| panic!("{shell}: {}", failure.text()));
             assert!(script.contains(VARIABLE) && script.contains(NAME), "{shell}: {script}");
         }
+    }
+
+    #[test]
+    fn bash_quotes_values_that_need_it() {
+        let script = script(Shell::Bash).unwrap_or_else(|failure| panic!("{}", failure.text()));
+        assert!(script.contains("compopt -o filenames"), "the end of the function has changed: {script}");
+        assert_eq!(without_backslashes(OsStr::new(r"my\ scr")), "my scr");
+        assert_eq!(without_backslashes(OsStr::new(r"a\")), r"a\");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::command::vcluster;
 use crate::failure::Failure;
+use crate::message::harmless;
 use crate::output::{Format, TableSize, print, print_names};
 use crate::session::{Session, answer};
 use crate::shown::{Task, TaskJson, attempts_text, group_text, short, task_text, time};
@@ -49,7 +50,9 @@ pub async fn run(session: &Session, args: Explain) -> Result<(), Failure> {
 /// The explanation of an allocation.
 pub(super) fn text(allocation: &v1::Allocation, explained: &v1::ExplainResponse, size: TableSize) -> String {
     let fit = Fit::default();
-    let mut text = format!("{} {} is {}\n{}\n", short(&allocation.id), allocation.name, allocation.state, explained.summary.trim_end());
+    // The summary may have a text of the work itself, such as why it called MPI_Abort.
+    let summary = harmless(explained.summary.trim_end());
+    let mut text = format!("{} {} is {}\n{summary}\n", short(&allocation.id), allocation.name, allocation.state);
     if !allocation.network_note.is_empty() {
         text.push_str(&format!("Its network domain: {}\n", allocation.network_note));
     }

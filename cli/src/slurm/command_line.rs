@@ -2,7 +2,7 @@
 
 use super::arguments;
 use crate::failure::Failure;
-use crate::message::write_message;
+use crate::message::{harmless, write_message};
 use crate::output::print;
 use clap::Parser;
 use lattice_cli_syntax::compat::Compat;
@@ -54,7 +54,7 @@ impl Command {
 
     /// Reports one failure, and goes on.
     pub fn report(self, what: impl Display) {
-        write_message(format_args!("{}: error: {what}\n", self.0));
+        write_message(harmless(&format!("{}: error: {what}\n", self.0)));
     }
 }
 

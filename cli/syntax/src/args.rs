@@ -83,8 +83,8 @@ use whoami::WhoAmI;
 /// Runs work on the machines of a cluster
 ///
 /// What you submit is an allocation. Name it by its job number, by its id, by a unique prefix of its id, or by @last: the
-/// one that was submitted last in this terminal session. 'ID[3]', in quotes, is replica 3 of a scaled service, or task 3 of a task
-/// group. Every command asks the agent of this machine, or the one that --endpoint names.
+/// one that was submitted last in this terminal session. 'ID[3]', in quotes, is replica 3 of a scaled service, or task 3
+/// of a task group. Every command asks the agent of this machine, or the one that --endpoint names.
 #[derive(Parser)]
 #[command(name = "lattice", version, color = ColorChoice::Never, after_help = EXIT_CODES)]
 pub struct Cli {

@@ -37,10 +37,9 @@ const UNBUILT_COMMANDS: [(&str, &str); 9] = [
 ];
 
 /// Documented options of any command that are not built.
-const UNBUILT_OPTIONS: [(&str, &str); 5] = [
+const UNBUILT_OPTIONS: [(&str, &str); 4] = [
     ("--site", "there is one site: name another one's agent with --endpoint"),
     ("--tools-uenv", "an allocation has one image: name one that has the tools with --uenv"),
-    ("--begin", "submit it with --hold, and `lattice resume ID` when it may run"),
     ("--wrap", "a command line goes after --: `lattice submit -- sh -c 'COMMAND LINE'`"),
     ("--metric", "`lattice compare` has it; `lattice watch ID --metrics=NAME` shows only the numbers that are named"),
 ];
@@ -249,7 +248,6 @@ mod tests {
             ("submit --replicas=4 job.sh", "--replicas: `lattice submit` has no such option", "--reactive --min-nodes=N"),
             ("submit --scale-targte=4 job.sh", "--scale-targte:", "did you mean --scale-target?"),
             ("submit --wrap=ls", "--wrap is not built yet", "sh -c"),
-            ("submit --begin=18:00 job.sh", "--begin is not built yet", "--hold"),
             ("launch --output=x.log hostname", "--output x.log: -o is the format", "lattice logs ID"),
             ("submit -o slurm-%j.out job.sh", "-o slurm-%j.out: -o is the format", "--output=slurm-%j.out"),
         ] {
