@@ -1565,7 +1565,7 @@ pub struct ListAllocationsRequest {
     pub all_users: bool,
     #[prost(string, repeated, tag = "2")]
     pub states: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// 0: 100; at most 1,000
+    /// 0: 100; at most 5,000
     #[prost(uint32, tag = "3")]
     pub limit: u32,
     /// `next_page_token` of the previous page
@@ -1595,6 +1595,10 @@ pub struct ListAllocationsRequest {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
+    /// Leave out what the scheduler foresees for work that waits: its status message, place in the queue, score and expected
+    /// start. Long lists are cheaper without it.
+    #[prost(bool, tag = "78")]
+    pub without_outlook: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListAllocationsResponse {
