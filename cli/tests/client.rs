@@ -604,8 +604,8 @@ fn wide_shows_every_column_and_yaml_what_json_shows() {
     served(Scene { exit_code: Some(0), ..Default::default() }, |dir| {
         let (code, stdout, _) = run(dir, &["status", "-o", "wide"]);
         let want = "\
-ID        NAME  OWNER  STATE      NODES  WALLTIME  ELAPSED  LEFT  VCLUSTER  TENANT  UENV  ON  REASON
-10000000  job   ada    Completed  1      service   —        —     default   —       —     —   —
+ID        JOB  NAME  OWNER  STATE      NODES  WALLTIME  ELAPSED  LEFT  VCLUSTER  TENANT  UENV  ON  REASON
+10000000  —    job   ada    Completed  1      service   —        —     default   —       —     —   —
 ";
         assert!(code == Some(0) && stdout.starts_with(want), "{stdout}");
         let json: serde_json::Value = serde_json::from_str(&run(dir, &["status", "-o", "json"]).1).unwrap();

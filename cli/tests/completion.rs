@@ -49,7 +49,7 @@ fn bash_takes_the_script_and_completes_with_it() {
     let script = done.stdout;
     assert_eq!(bash(&["-n"], &script), "");
     assert_eq!(offered(&script, &["lattice", "sub"]), ["submit"]);
-    assert_eq!(offered(&script, &["lattice", "submit", "--wallt"]), ["--walltime"]);
+    assert_eq!(offered(&script, &["lattice", "submit", "--wallt"]), ["--walltime", "--walltime-min"]);
     assert_eq!(offered(&script, &["lattice", "status", "-o", "js"]), ["json"]);
     assert_eq!(offered(&script, &["lattice", "node", "undr"]), ["undrain"]);
     assert_eq!(offered(&script, &["lattice", "completion", "f"]), ["fish"]);

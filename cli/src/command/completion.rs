@@ -182,7 +182,7 @@ mod tests {
     fn what_help_shows_is_completed_and_nothing_hidden() {
         assert_eq!(offered("sub"), ["submit"]);
         assert_eq!(offered("node uncord"), ["uncordon"]);
-        assert_eq!(offered("submit --wallt"), ["--walltime"]);
+        assert_eq!(offered("submit --wallt"), ["--walltime", "--walltime-min"]);
         assert_eq!(offered("status -o js"), ["json"]);
         assert_eq!(offered("status --no-col"), ["--no-color"]);
         assert_eq!(offered("submit --sensi"), Vec::<String>::new());

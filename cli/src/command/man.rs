@@ -56,8 +56,8 @@ fn add(command: &Command, name: &str, pages: &mut BTreeMap<String, Vec<u8>>) -> 
         section.control("fi", []).to_writer(&mut page).map_err(failed)?;
     }
     pages.insert(format!("{name}.1"), page);
-    let shown = command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help");
-    shown.map(|below| add(below, &format!("{name}-{}", below.get_name()), pages)).collect()
+    let mut shown = command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help");
+    shown.try_for_each(|below| add(below, &format!("{name}-{}", below.get_name()), pages))
 }
 
 /// What a page says it belongs to.

@@ -78,6 +78,8 @@ mod tests {
     #[derive(Parser)]
     struct SubmitLine {
         #[command(flatten)]
+        _global: Global,
+        #[command(flatten)]
         submit: Submit,
     }
 

@@ -169,8 +169,8 @@ ID        JOB  NAME          STATE    NODES  WALLTIME  ELAPSED   LEFT      VCLUS
     fn wide_has_every_column_and_more() {
         let listed = allocations_table(&[v1::Allocation { tenant: "physics".into(), ..running() }], NOW, false, WIDE);
         let want = "\
-ID        NAME          OWNER  STATE    NODES  WALLTIME  ELAPSED   LEFT      VCLUSTER     TENANT   UENV  ON      REASON
-1f0c9a4e  training-run  ada    Running  3      72:00:00  14:23:01  57:36:58  ml-training  physics  —     n[1-3]  —
+ID        JOB  NAME          OWNER  STATE    NODES  WALLTIME  ELAPSED   LEFT      VCLUSTER     TENANT   UENV  ON      REASON
+1f0c9a4e  —    training-run  ada    Running  3      72:00:00  14:23:01  57:36:58  ml-training  physics  —     n[1-3]  —
 ";
         assert_eq!(listed, want);
     }

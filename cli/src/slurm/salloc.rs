@@ -244,7 +244,7 @@ async fn ended(client: &Client, id: &str) {
             }
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 #[cfg(test)]

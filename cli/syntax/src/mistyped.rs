@@ -234,7 +234,6 @@ mod tests {
             ("submit --gres=gpu:4 job.sh", "--gres: `lattice submit` has no such option", "use --gpus=N"),
             ("submit --reservation=x job.sh", "--reservation: Slurm's option is not supported here", "there are no reservations"),
             ("submit --acctg-freq=30 job.sh", "--acctg-freq:", "leave it out"),
-            ("submit --mem-per-cpu=2G job.sh", "--mem-per-cpu: `lattice submit` has no such option", "use --mem-per-core"),
             ("submit --account ml job.sh", "--account: `lattice submit` has no such option", "use --tenant"),
             ("submit -p debug job.sh", "-p: `lattice submit` has no such option", "use --vcluster"),
             ("launch -N2 --account ml hostname", "--account: `lattice launch` has no such option", "use --tenant"),

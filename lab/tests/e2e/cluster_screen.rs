@@ -159,6 +159,7 @@ fn by_keys(w: &World) {
 fn outlives(w: &World) {
     let mut screen = Watcher::start(w, "n3", 24, 80);
     screen.shows("nodes 3/3 Ready");
+    screen.shows("no work waits or runs");
     faults::kill_node(&w.dir, "n3").unwrap();
     screen.shows("no refresh, trying again");
     screen.sees("its age", |text| text.contains(" s old"));

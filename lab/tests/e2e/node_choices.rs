@@ -117,9 +117,9 @@ fn amounts(world: &World) {
     assert_eq!([&both["gpus"], &both["cores"], &both["memory_bytes"]], [&json!(2), &json!(2), &json!(32 << 20)], "{both}");
     let cores = checked(&["--mem-per-core=8M", "-n", "2"]);
     assert_eq!([&cores["cores"], &cores["memory_bytes"]], [&json!(2), &json!(16 << 20)], "{cores}");
-    let whole = checked(&["--mem=0", "-x", "n1", "-C", "(red|blue)&fast"]);
+    let whole = checked(&["--mem=0", "-x", "n2", "-C", "(red|blue)&fast"]);
     assert_eq!([&whole["cores"], &whole["memory_bytes"]], [&Value::Null, &Value::Null], "{whole}");
-    assert_eq!([&whole["exclude"], &whole["features"]], [&json!(["n1"]), &json!("(red|blue)")], "{whole}");
+    assert_eq!([&whole["exclude"], &whole["features"]], [&json!(["n2"]), &json!("(red|blue)")], "{whole}");
     let seen = lines(world, &["-G", "4", "-N", "2", "-n", "2", "--mem-per-gpu=16M"], "echo $LATTICE_SIMULATED_VISIBLE_DEVICES");
     assert!(seen.len() == 2 && seen.iter().all(|gpus| gpus.split(',').count() == 2), "{seen:?}");
 }

@@ -152,7 +152,7 @@ fn answers(w: &World) {
     let quiet = site.run("sbatch", &dir, &["-Q", "--parsable", "-M", "lab", "-H", "-t", "5", "--wrap=true"]);
     let answer = quiet.out().trim().to_owned();
     let held = answer.strip_suffix(";lab").unwrap_or_else(|| panic!("{answer} {}", quiet.err()));
-    assert_eq!(text(&w.status(held), "state"), "Suspended");
+    assert_eq!(w.status(held)["held"], true);
     w.ok(&["cancel", held]);
     for (args, why) in [
         (&["--no-such-option", "x.sh"][..], "sbatch: error: --no-such-option: there is no such option"),

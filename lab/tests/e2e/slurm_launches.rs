@@ -71,7 +71,7 @@ fn installed(w: &World) {
     let dir_text = dir.to_str().unwrap();
     let refused = w.run(&["compat", "install", "--dir", dir_text]);
     assert!(refused.code() == 4 && refused.err().contains("of these names: squeue\nhint: "), "{}", refused.err());
-    assert!(w.ok(&["compat", "install", "--dir", dir_text, "--force"]).contains(": 13 are new\n"));
+    assert!(w.ok(&["compat", "install", "--dir", dir_text, "--force"]).contains(": 14 are new\n"));
     assert!(w.ok(&["compat", "install", "--dir", dir_text]).contains(": 0 are new\n"));
     assert_eq!(w.ok(&["compat", "uninstall", "--dir", dir_text]), format!("Removed 13 links in {dir_text}\n"));
     let version = slurm(w, "srun", &["--version"]);
@@ -126,7 +126,8 @@ fn inside(w: &World) {
          {bin}/srun --multi-prog programs.conf > programs\n\
          {bin}/srun -n 3 sh -c 'exit $LATTICE_RANK' 2> failed; echo $? > failed-code\n\
          {bin}/srun -n 2 -o 'of-%s-%t.out' echo hello\n\
-         {bin}/srun -N 1 -r 1 -n 2 sh -c 'echo $LATTICE_NODE' > relative\n\
+         {bin}/srun -N 1 -r 0 -n 2 sh -c 'echo $LATTICE_NODE' > relative\n\
+         {bin}/srun -N 1 -r 1 true 2> elsewhere; echo $? > elsewhere-code\n\
          {bin}/srun -n 1 -N 2 true 2> fewer\n\
          {bin}/srun -n 1 -t 0:02 sleep 60 2> limit; echo $? > limit-code\n\
          {bin}/srun -n 1 --exclude n9 true 2> excluded; echo $? > excluded-code\n\
@@ -144,8 +145,11 @@ fn inside(w: &World) {
     let of_rank = |rank: u32, code: u32| failed.contains(&format!(": task {rank}: Exited with exit code {code}\n"));
     assert!(failed.starts_with("srun: error: n") && of_rank(1, 1) && of_rank(2, 2), "{failed}");
     assert_eq!(content("of-3-0.out") + &content("of-3-1.out"), "hello\nhello\n");
-    let second = nodes[1].as_str().unwrap();
-    assert_eq!(content("relative"), format!("{second}\n{second}\n"));
+    let first = nodes[0].as_str().unwrap();
+    assert_eq!(content("relative"), format!("{first}\n{first}\n"));
+    let elsewhere = content("elsewhere");
+    assert!(elsewhere.contains(&format!("{first} has no rank; it is the allocation's first node")), "{elsewhere}");
+    assert_eq!(content("elsewhere-code"), "1\n");
     assert_eq!(content("fewer"), "srun: Warning: can't run 1 processes on 2 nodes, setting nnodes to 1\n");
     assert_eq!(content("limit-code"), "143\n", "{}", content("limit"));
     assert!(content("limit").contains("srun: the time limit of the step is over\n"), "{}", content("limit"));

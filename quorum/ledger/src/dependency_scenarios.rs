@@ -133,7 +133,7 @@ fn what_is_submitted_after_the_end_of_its_parent_is_as_if_it_had_been_submitted_
     assert_eq!(s.state(4), AllocationState::Cancelled);
     assert_eq!(reason(&s, 4), "dependency_unmet: success of 00000002 (a), which is Failed");
     // The first answer was lost.
-    assert_eq!(s.act(submission(4, depending(&[(1, Success), (2, Success)]), 7)), Ok(Outcome::Done));
+    assert_eq!(s.act(submission(4, depending(&[(1, Success), (2, Success)]), 7)), Ok(Outcome::Submitted { number: 4 }));
     invariant_indexes_equal_scans(&s.ledger);
 }
 
@@ -340,7 +340,7 @@ fn submissions_that_cannot_depend_on_something_are_refused_and_change_nothing() 
     assert_eq!(refused(&mut s, 2, &[(1, Mutex)], 8), (refusal(1, DependencyRefusal::NotYours), true));
     let (twice, _) = refused(&mut s, 2, &[(1, Any), (1, Success)], 7);
     assert!(twice.to_string().contains("allocation 00000001 is named twice"), "{twice}");
-    assert_eq!(s.act(submission(2, depending(&[(1, Any)]), 8)), Ok(Outcome::Done), "others' work can be waited for");
+    assert_eq!(s.act(submission(2, depending(&[(1, Any)]), 8)), Ok(Outcome::Submitted { number: 2 }), "others' work can be waited for");
     for number in 0..DEPENDENCIES_MAX as u128 {
         depends(&mut s, 100 + number, &[(1, Mutex)]);
     }

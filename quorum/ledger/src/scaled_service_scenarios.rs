@@ -618,7 +618,7 @@ fn other_bounds_hold_at_once_and_the_number_of_replicas_is_brought_into_them() {
     s.done(scale(6, 7));
     assert_eq!(counts(&s), (6, 4, 2, 1));
     // A repeated submission with the original values is still recognised.
-    assert_eq!(s.act(submission(1, service(1, 3))), Ok(Outcome::Done));
+    assert_eq!(s.act(submission(1, service(1, 3))), Ok(Outcome::Submitted { number: 1 }));
     assert_eq!(s.act(submission(1, service(3, 6))), Err(Refusal::AllocationExists { id: id(1) }));
     check(&s);
 }

@@ -28,8 +28,8 @@ to at least a minute more than the work has run, lower the class, and change
 name, tags and comment. Operators may also lengthen the walltime and raise the
 class then. If one change is refused, nothing changes.
 
---begin and --deadline are for work that has not begun. Work that is in its queue
-keeps its place there; --nice moves it.
+--begin and --deadline are for work that has not begun. Work that is in its
+queue keeps its place there; --nice moves it.
 
 Of a task group, all of this can be changed until it has ended; of a scaled
 service, all but the walltime, which it does not have. It holds for the lanes or

@@ -95,7 +95,8 @@ fn each_row_of_the_table_is_honoured_ignored_or_refused() {
 
 #[test]
 fn options_are_read_as_getopt_reads_them() {
-    for args in ["-N4 -n8", "--nodes 4 --ntasks 8", "--nodes=4 --nta=8", "-N 4 -n 8", "-vQN4 -n8"] {
+    assert_eq!(ours("--cpus-per-t=2"), "--cpus-per-task=2", "no other option begins so");
+    for args in ["-N4 -n8", "--nodes 4 --ntasks 8", "-N 4 -n 8", "-vQN4 -n8"] {
         assert_eq!(ours(args), "--nodes=4 --ntasks=8", "{args}");
     }
     let done = translated(Command::Sbatch, "-N 1 job.sh -N 9 --x").unwrap();
@@ -205,8 +206,6 @@ fn distributions_and_bindings_are_honoured_where_they_mean_the_same() {
         "--mem-bind=rank",
         "--gpu-bind=map_gpu:0",
         "--switches=1@10",
-        "--switches=0",
-        "--mincpus=0",
         "--hint=memory_bound",
         "--threads-per-core=2",
         "-t 0",
