@@ -4,7 +4,9 @@ use crate::context::Context;
 use crate::state::{self, JobState};
 use crate::units::folded;
 use lattice_api::v1;
+use lattice_model::output_files::{NameFacts, has_pattern};
 use lattice_model::{DEFAULT_VCLUSTER, hostlist};
+use std::path::Path;
 use std::rc::Rc;
 
 /// The priority of work that is first in its queue; each place behind it has one less.
@@ -150,6 +152,36 @@ impl Job {
             Part::Task(task) => Some(task),
             Part::Whole | Part::Waiting { .. } => None,
         }
+    }
+
+    /// The files of its user as absolute paths, their patterns replaced. A name with a pattern that differs between nodes,
+    /// ranks or tasks stays as it is.
+    pub fn files(&self) -> v1::OutputFiles {
+        let a = &self.allocation;
+        let index = self.task().map(|task| task.index);
+        let facts = NameFacts {
+            job: self.number(),
+            group: self.base_number(),
+            index,
+            name: &a.name,
+            user: &a.owner,
+            node: "",
+            node_index: 0,
+            rank: 0,
+            step: None,
+        };
+        let of_one_row: &[char] =
+            if is_array(a) && index.is_none() { &['N', 'n', 't', 's', 'J', 'a', 'j'] } else { &['N', 'n', 't', 's', 'J'] };
+        let path = |name: &str| match name {
+            "" => String::new(),
+            name => {
+                let name = if has_pattern(name, of_one_row) { name.to_owned() } else { facts.resolve(name) };
+                Path::new(&a.working_dir).join(name).to_string_lossy().into_owned()
+            }
+        };
+        let given = a.output_files.clone().unwrap_or_default();
+        let stderr = if given.stderr.is_empty() { &given.stdout } else { &given.stderr };
+        v1::OutputFiles { stdout: path(&given.stdout), stderr: path(stderr), stdin: path(&given.stdin), append: given.append }
     }
 
     /// Its state.

@@ -151,9 +151,9 @@ pub const JOB_FIELDS: &[Field<Job>] = &[
     named("SiblingsViable", "VIABLE_SIBLINGS", |_, _| NULL.to_owned()),
     named("SiblingsViableRaw", "VIABLE_SIBLINGS_RAW", |_, _| "0".to_owned()),
     named("SPerBoard", "SOCKETS_PER_BOARD", |_, _| NOT_KNOWN.to_owned()),
-    named("STDERR", "STDERR", |job, _| or_null(&files(job, |files| &files.stderr))),
-    named("STDIN", "STDIN", |job, _| or_null(&files(job, |files| &files.stdin))),
-    named("STDOUT", "STDOUT", |job, _| or_null(&files(job, |files| &files.stdout))),
+    named("STDERR", "STDERR", |job, _| or_null(&job.files().stderr)),
+    named("STDIN", "STDIN", |job, _| or_null(&job.files().stdin)),
+    named("STDOUT", "STDOUT", |job, _| or_null(&job.files().stdout)),
     named("SystemComment", "SYSTEM_COMMENT", |_, _| NULL.to_owned()),
     named("tres-alloc", "TRES_ALLOC", |job, c| job.tres_text(c)),
     named("tres-bind", "TRES_BIND", |_, _| NOT_KNOWN.to_owned()),
@@ -178,10 +178,6 @@ pub const DETAIL_NAMES: [&str; 3] = ["STDOUT", "STDERR", "STDIN"];
 
 fn timed(job: &Job, value: impl Fn(&v1::Timing) -> u64) -> Option<u64> {
     job.allocation.timing.as_ref().map(value).filter(|value| *value > 0)
-}
-
-fn files(job: &Job, file: impl Fn(&v1::OutputFiles) -> &String) -> String {
-    job.allocation.output_files.as_ref().map(|files| file(files).clone()).unwrap_or_default()
 }
 
 /// When it could begin at the earliest.

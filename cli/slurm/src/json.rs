@@ -61,7 +61,7 @@ pub fn queue(jobs: &[Job], command: &str, context: &Context<'_>) -> Value {
 fn queued(job: &Job, context: &Context<'_>) -> Value {
     let a = &job.allocation;
     let array = is_array(a);
-    let files = a.output_files.clone().unwrap_or_default();
+    let files = job.files();
     // One macro call with all fields would expand too deeply.
     let first = json!({
         "account": job.account(context),

@@ -36,8 +36,7 @@ pub fn job_lines(job: &Job, details: bool, c: &Context<'_>) -> Vec<String> {
     let nodes = job.nodes_text();
     let cpus = job.cpus(c);
     let memory = a.share.as_ref().map_or_else(|| "0".to_owned(), |share| memory_text(share.memory_bytes));
-    let files = a.output_files.clone().unwrap_or_default();
-    let stderr = if files.stderr.is_empty() { &files.stdout } else { &files.stderr };
+    let files = job.files();
     let command = if a.script.is_empty() { a.command.join(" ") } else { String::new() };
     let mut lines = vec![
         format!("JobId={}{array} JobName={}", job.number(), a.name),
@@ -89,7 +88,7 @@ pub fn job_lines(job: &Job, details: bool, c: &Context<'_>) -> Vec<String> {
     }
     if a.output_files.is_some() {
         let stdin = if files.stdin.is_empty() { "/dev/null" } else { files.stdin.as_str() };
-        lines.extend([format!("StdErr={stderr}"), format!("StdIn={stdin}"), format!("StdOut={}", files.stdout)]);
+        lines.extend([format!("StdErr={}", files.stderr), format!("StdIn={stdin}"), format!("StdOut={}", files.stdout)]);
     }
     lines.push(format!("LatticeId={}", a.id));
     lines

@@ -70,6 +70,7 @@ mod tests {
     use super::*;
     use crate::output::{Format, Width};
     use clap::Parser;
+    use lattice_cli_syntax::args::Global;
     use lattice_cli_syntax::args::submit::Submit;
     use lattice_cli_syntax::flags::NodeCount;
     use lattice_model::launch::{PMI_PORT_ASKED, PMI_PORT_VARIABLE};

@@ -159,11 +159,17 @@ fn nodes(w: &World) {
 }
 
 fn changes(w: &World) {
-    let id = w.submit(&["--cores=1", "--walltime=1h", "--hold", "--name=query-change", "--", "/bin/true"]);
+    let id = w.submit(&["--cores=1", "--walltime=1h", "--hold", "--name=query-change", "--output=%x-%j.out", "--", "/bin/true"]);
     let job = number(w, &id);
     ok(w, "scontrol", &["update", &format!("JobId={job}"), "TimeLimit=30", "JobName=query-changed"]);
     let shown = ok(w, "scontrol", &["show", "job", &job]);
-    for piece in ["JobName=query-changed\n", "TimeLimit=00:30:00", "JobState=PENDING Reason=JobHeldUser", "Partition=default\n"] {
+    for piece in [
+        "JobName=query-changed\n",
+        "TimeLimit=00:30:00",
+        "JobState=PENDING Reason=JobHeldUser",
+        "Partition=default\n",
+        &format!("StdOut={}/query-changed-{job}.out\n", text(&w.status(&id), "working_dir")),
+    ] {
         assert!(shown.contains(piece), "{piece}: {shown}");
     }
     ok(w, "scontrol", &["release", &job]);
