@@ -611,7 +611,10 @@ ID        JOB  NAME  OWNER  STATE      NODES  WALLTIME  ELAPSED  LEFT  VCLUSTER 
         let json: serde_json::Value = serde_json::from_str(&run(dir, &["status", "-o", "json"]).1).unwrap();
         let yaml = |args: &[&str]| -> serde_json::Value {
             let (code, stdout, stderr) = run(dir, args);
-            assert!(code == Some(0) && stdout.starts_with("- id: 10000000-5b7d-4c39-9a54-0f3c2b1d7e88\n  name: job\n"), "{stdout}{stderr}");
+            assert!(
+                code == Some(0) && stdout.starts_with("- id: 10000000-5b7d-4c39-9a54-0f3c2b1d7e88\n  job: null\n  name: job\n"),
+                "{stdout}{stderr}"
+            );
             lattice_model::config::parse("stdout", &stdout).unwrap()
         };
         assert_eq!(yaml(&["status", "-o", "yaml"]), json);

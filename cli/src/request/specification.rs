@@ -70,18 +70,15 @@ mod tests {
     use super::*;
     use crate::output::{Format, Width};
     use clap::Parser;
-    use lattice_cli_syntax::args::Global;
-    use lattice_cli_syntax::args::submit::Submit;
     use lattice_cli_syntax::flags::NodeCount;
+    use lattice_cli_syntax::scaling::ScalingFlags;
     use lattice_model::launch::{PMI_PORT_ASKED, PMI_PORT_VARIABLE};
     use std::collections::HashMap;
 
     #[derive(Parser)]
-    struct SubmitLine {
+    struct ScalingLine {
         #[command(flatten)]
-        _global: Global,
-        #[command(flatten)]
-        submit: Submit,
+        scaling: ScalingFlags,
     }
 
     fn specify(flags: &SubmitFlags, program: Program) -> Result<v1::AllocationSpec, Failure> {
@@ -123,8 +120,7 @@ mod tests {
 
     #[test]
     fn a_service_that_scales_has_no_walltime_unless_one_is_given_which_is_refused() {
-        let line = ["x", "--reactive", "--min-nodes=2", "--max-nodes=6", "true"];
-        let Submit { scaling, .. } = SubmitLine::try_parse_from(line).unwrap().submit;
+        let ScalingLine { scaling } = ScalingLine::try_parse_from(["x", "--reactive", "--min-nodes=2", "--max-nodes=6"]).unwrap();
         let with = |walltime: Option<u64>| {
             let flags = SubmitFlags { walltime: walltime.map(std::time::Duration::from_secs), ..Default::default() };
             let mut spec = specified(&flags, Program::Command(vec!["true".into()]));

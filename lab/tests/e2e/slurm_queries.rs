@@ -159,7 +159,8 @@ fn nodes(w: &World) {
 }
 
 fn changes(w: &World) {
-    let id = w.submit(&["--cores=1", "--walltime=1h", "--hold", "--name=query-change", "--output=%x-%j.out", "--", "/bin/true"]);
+    let files = format!("--output={}/%x-%j.out", w.dir.display());
+    let id = w.submit(&["--cores=1", "--walltime=1h", "--hold", "--name=query-change", &files, "--", "/bin/true"]);
     let job = number(w, &id);
     ok(w, "scontrol", &["update", &format!("JobId={job}"), "TimeLimit=30", "JobName=query-changed"]);
     let shown = ok(w, "scontrol", &["show", "job", &job]);
@@ -168,7 +169,7 @@ fn changes(w: &World) {
         "TimeLimit=00:30:00",
         "JobState=PENDING Reason=JobHeldUser",
         "Partition=default\n",
-        &format!("StdOut={}/query-changed-{job}.out\n", text(&w.status(&id), "working_dir")),
+        &format!("StdOut={}/query-changed-{job}.out\n", w.dir.display()),
     ] {
         assert!(shown.contains(piece), "{piece}: {shown}");
     }

@@ -213,7 +213,7 @@ fn a_repeated_submission_is_the_same_although_the_default_has_changed() {
         s.done(remove(tenant, &account(7)));
         s.done(add(tenant, account(1), false));
     }
-    assert_eq!((again(&mut s, ""), stored(&s, 1)), (Ok(Outcome::Done), "a".to_owned()));
+    assert_eq!((again(&mut s, ""), stored(&s, 1)), (Ok(Outcome::Submitted { number: 1 }), "a".to_owned()));
     let other = AllocationSpec { sensitive: true, ..of_tenant("") };
     assert_eq!(s.act(submission(1, other, &owner)), Err(Refusal::AllocationExists { id: id(1) }));
 }
