@@ -80,6 +80,11 @@ pub(super) fn complete(command: Command, all: &[Given], job: &mut Job) -> Result
         (number(job.value_of("--ntasks")), spreads, matches!(command, Command::Sbatch | Command::Salloc))
     {
         job.notes.push(format!("-n {ranks} without -N: all {ranks} ranks are on one node; -N or --ntasks-per-node spreads them"));
+        // Slurm would take more nodes. It is refused where no node has so many cores, and never crowded.
+        let has_cores = numbers.cpus.is_some() || added.iter().any(|word| word.starts_with("--cores="));
+        if !has_cores && !job.own.overcommit {
+            added.push(format!("--constraint=core_count>={ranks}"));
+        }
     }
     if command == Command::Srun {
         job.of_job = added;

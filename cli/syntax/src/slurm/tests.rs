@@ -174,6 +174,9 @@ fn whole_nodes_have_at_least_the_amounts() {
 fn ranks_of_one_node_are_pointed_out() {
     let notes = |args: &str| translated(Command::Sbatch, args).unwrap().notes;
     assert_eq!(notes("-n 8"), ["-n 8 without -N: all 8 ranks are on one node; -N or --ntasks-per-node spreads them"]);
+    let one_node = ["-n 8", "-n 8 -O", "-n 8 -c 2", "-n 8 --mem=1G"].map(ours);
+    let want = ["--ntasks=8 --constraint=core_count>=8", "--ntasks=8", "--ntasks=8 --cpus-per-task=2", "--ntasks=8 --mem=1G --cores=8"];
+    assert_eq!(one_node, want, "a node that has the cores, unless they are shared out");
     for quiet in ["-n 1", "-n 8 -N 1", "-n 8 --ntasks-per-node=4", "-n 2 -w n[1-2]", "-N 2"] {
         assert_eq!(notes(quiet), Vec::<String>::new(), "{quiet}");
     }
