@@ -63,7 +63,7 @@ fn looked_at(w: &World) {
     assert!(!shown["started_at"].is_null(), "{shown}");
     let table = seen(w, &["status", "--all", "-o", "wide"]).out();
     let row = table.lines().find(|line| line.starts_with(&id[..8])).unwrap_or_else(|| panic!("{table}"));
-    assert!(row.split_whitespace().nth(1) == Some("—") && row.contains("Running") && row.contains("n1"), "{row}");
+    assert!(row.split_whitespace().nth(2) == Some("—") && row.contains("Running") && row.contains("n1"), "{row}");
 
     for filter in [["--name", NAME], ["--user", OWNER]] {
         let found = w.run_as(DAEMON, &[&["status", "--all", "-o", "name"], &filter[..]].concat());
