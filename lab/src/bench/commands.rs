@@ -75,7 +75,7 @@ pub fn run(dir: Option<&Path>, options: &Options) -> Result<Report> {
 
 fn measure(cluster: &Cluster, machine: &Machine, options: &Options, notes: &mut Vec<String>) -> Result<Vec<Figure>> {
     let lattice = Lattice::to(cluster, "n1")?;
-    lattice.ok(&["admin", "limits", "--user-submissions-per-second", "none"])?;
+    lattice.ok(&["admin", "limits", "--user-submissions-per-second", "none", "--user-pending", "none"])?;
     let commands = cluster.dir.join("slurm-commands");
     std::fs::create_dir_all(&commands).with_context(|| format!("cannot make {}", commands.display()))?;
     lattice.ok(&["compat", "install", "--dir", &commands.to_string_lossy()])?;
