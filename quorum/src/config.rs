@@ -107,7 +107,7 @@ pub struct QuorumConfig {
     pub notify_seconds: u64,
     /// A program that is run for each mail about an allocation (`--mail-type`), see
     /// `docs/how-to/operators/mail.md`. The same on every member; the leader runs it. Empty: none, and whoever submits
-    /// work with `--mail-type` is told that.
+    /// work with `--mail-type` gets a warning.
     pub mail_hook: PathBuf,
     /// The user as whom it runs, if this member runs as root. It must exist on the machine.
     pub mail_hook_user: String,

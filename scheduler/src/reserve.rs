@@ -270,7 +270,7 @@ fn in_groups(state: &Draft<'_>, mut available: Vec<Available>, wanted: usize, gr
     Some(available)
 }
 
-/// The earliest start on so many of these nodes among which are the numbers of nodes with features.
+/// The earliest start on this many of these nodes, which include the asked numbers of nodes with each feature.
 fn earliest_counted(
     state: &Draft<'_>,
     together: &Together,

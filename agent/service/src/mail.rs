@@ -8,7 +8,7 @@ use lattice_model::AllocationSpec;
 use lattice_quorum_client::wire::{Answer, Request as Ask};
 use tonic::Status;
 
-/// What is said to who wants mail where none is sent.
+/// The warning for work with `--mail-type` where the site sends no mail.
 const NO_MAIL: &str = "this site sends no mail: its quorum has no mail_hook, so --mail-type has no effect";
 
 /// The warning to who submits this; empty: there is none.

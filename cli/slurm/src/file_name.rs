@@ -13,7 +13,7 @@ enum Part {
     Value(Field, usize),
 }
 
-/// What a pattern stands for.
+/// The value of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     /// `%A`

@@ -36,12 +36,12 @@ impl Screen {
         Self { files: Some(files), ..Self::new(Marks::default()) }
     }
 
-    /// Output goes where `srun` was told to write it.
+    /// Output goes into the files that `srun` was given.
     pub fn redirected(self, redirection: Option<Redirection>) -> Self {
         Self { redirection, ..self }
     }
 
-    /// Where `srun` was told to write output, if it was.
+    /// The files for output that `srun` was given, if any.
     pub fn redirection_mut(&mut self) -> Option<&mut Redirection> {
         self.redirection.as_mut()
     }

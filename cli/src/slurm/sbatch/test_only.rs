@@ -88,7 +88,7 @@ fn meets(node: &v1::Node, name: &str, value: &str) -> bool {
     }
 }
 
-/// So many of these nodes that have together what is asked for; `None`: they are too few.
+/// As many of these nodes as are asked for, which together have the features; `None`: there are too few.
 fn serving<'a>(free: Vec<&'a v1::Node>, together: Option<&Together>, wanted: usize) -> Option<Vec<&'a v1::Node>> {
     let enough = |mut nodes: Vec<&'a v1::Node>| {
         nodes.truncate(wanted);

@@ -15,7 +15,7 @@ use lattice_slurm::scontrol::{config_text, job_lines, node_lines, partition_line
 use lattice_slurm::state::States;
 use std::fs;
 
-/// How long ended work is said to be kept if the quorum does not say it, in seconds.
+/// How long ended work is reported to be kept if the quorum does not report it, in seconds.
 const KEPT_SECONDS_DEFAULT: u64 = 300;
 
 /// What can be shown, with how many letters each may be shortened to.
