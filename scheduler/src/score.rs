@@ -57,8 +57,10 @@ impl Score {
 
     /// The score: 0 or more.
     pub fn total(&self) -> f64 {
-        let terms = self.terms.iter().map(|term| term.weight * term.value).sum::<f64>();
-        (terms + self.wait_weight() * self.nice).max(0.0) * self.budget_factor
+        // Within the term: a wait that `nice` takes away is exactly 0, for all such work alike. Added to the sum it would
+        // leave a rounding error, and that would decide the order.
+        let value = |term: &Term| term.value + if term.factor == Factor::WaitTime { self.nice } else { 0.0 };
+        self.terms.iter().map(|term| term.weight * value(term)).sum::<f64>().max(0.0) * self.budget_factor
     }
 
     /// The weight of the wait.

@@ -73,4 +73,10 @@ fn nice_puts_work_later_in_its_queue_by_so_many_minutes_of_waiting() {
     assert_eq!(order(3, 3), [id(1), id(2)]);
     // More than it has waited: the order stays that of the queue.
     assert_eq!(order(9000, 9000), [id(1), id(2)]);
+    // At any time, whatever the waits are rounded to.
+    let v = view(1, vec![nice(pending(1, 2, 10 * MINUTE_MS), 9000), nice(pending(2, 2, 12 * MINUTE_MS), 9000)]);
+    for later_ms in (0..20_000).step_by(97) {
+        let waiting = waiting_in(&v, "default", Timestamp(NOW.0 + later_ms));
+        assert_eq!(waiting.iter().map(|a| a.id).collect::<Vec<_>>(), [id(1), id(2)], "{later_ms} ms later");
+    }
 }

@@ -90,9 +90,8 @@ fn is_nice(w: &World) {
     let explained: Value = w.lattice.json(&["explain", &other]).unwrap();
     assert!(explained.to_string().contains("\"nice\""), "{explained}");
     w.ok(&["cancel", &all]);
-    for id in [polite, other] {
-        w.completed(&id);
-    }
+    let [polite, other] = [polite, other].map(|id| w.completed(&id));
+    assert!(text(&polite, "claimed_at") <= text(&other, "claimed_at"), "{polite} {other}");
 }
 
 fn warns(w: &World) {
